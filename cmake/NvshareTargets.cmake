@@ -1,0 +1,129 @@
+# Targets of this project. Every library belongs to a layer; a link from one layer to another must be allowed by
+# NVSHARE_ALLOWED_<layer> below, otherwise configuring fails. This is where the architecture is enforced.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+# Everything that is run lands in <build>/bin, everything that is loaded in <build>/lib.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+find_package(Threads REQUIRED)
+
+set(NVSHARE_ALLOWED_base "")
+set(NVSHARE_ALLOWED_protocol base)
+set(NVSHARE_ALLOWED_policy base)
+set(NVSHARE_ALLOWED_cuda base)
+set(NVSHARE_ALLOWED_interposer protocol cuda base)
+set(NVSHARE_ALLOWED_scheduler policy protocol cuda base)
+set(NVSHARE_ALLOWED_simulator policy base)
+set(NVSHARE_ALLOWED_kubernetes protocol cuda base)
+set(NVSHARE_ALLOWED_cli protocol base)
+
+# A program that links this needs no shared library but libc's, and no libc newer than 2.34: it carries its own C++ library and unwinder,
+# and of them only what it uses (random_device alone would ask for arc4random, glibc 2.36).
+option(NVSHARE_PORTABLE "Build the programs that way, for ./dev dist" OFF)
+add_library(nvshare_portable INTERFACE)
+target_sources(nvshare_portable INTERFACE ${CMAKE_SOURCE_DIR}/tools/portable/dl_find_object.cc)
+target_link_options(nvshare_portable INTERFACE -static-libstdc++ -static-libgcc -Wl,--as-needed -Wl,--gc-sections)
+
+add_library(nvshare_warnings INTERFACE)
+target_compile_options(nvshare_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Werror -Wswitch -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual -Wundef
+  -Wno-missing-field-initializers)
+
+add_library(nvshare_sanitizer INTERFACE)
+if(NVSHARE_SANITIZER STREQUAL "address")
+  target_compile_options(nvshare_sanitizer INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  target_link_options(nvshare_sanitizer INTERFACE -fsanitize=address,undefined)
+  target_compile_definitions(nvshare_sanitizer INTERFACE NVSHARE_SANITIZED=1)
+elseif(NVSHARE_SANITIZER STREQUAL "thread")
+  # A fence orders nothing for the sanitizer to see; the gate also releases and acquires, which it does.
+  target_compile_options(nvshare_sanitizer INTERFACE -fsanitize=thread -fno-omit-frame-pointer $<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
+  target_link_options(nvshare_sanitizer INTERFACE -fsanitize=thread)
+  target_compile_definitions(nvshare_sanitizer INTERFACE NVSHARE_SANITIZED=1)
+elseif(NVSHARE_SANITIZER)
+  message(FATAL_ERROR "NVSHARE_SANITIZER is '${NVSHARE_SANITIZER}'; it may be empty, 'address' or 'thread'")
+endif()
+
+# Code that lives inside somebody else's process (libnvshare.so and what it is made of).
+set(NVSHARE_GUEST_OPTIONS -fno-exceptions -fno-rtti -fno-threadsafe-statics -fvisibility=hidden
+    -fvisibility-inlines-hidden -ffunction-sections -fdata-sections -ftls-model=initial-exec)
+
+# nvshare_layer(LAYER [GUEST] SOURCES ... [LAYERS ...] [LIBRARIES ...])
+# A static library nvshare_<LAYER> of one layer. LAYERS are checked against the table above. With GUEST a second build of the
+# same sources, nvshare_<LAYER>_guest, is made for libnvshare.so: without exceptions, RTTI or exported symbols.
+function(nvshare_layer layer)
+  cmake_parse_arguments(ARG "GUEST" "" "SOURCES;LAYERS;LIBRARIES" ${ARGN})
+  nvshare_check_layers(${layer} ${ARG_LAYERS})
+  set(variants nvshare_${layer})
+  if(ARG_GUEST)
+    list(APPEND variants nvshare_${layer}_guest)
+  endif()
+  foreach(target ${variants})
+    add_library(${target} STATIC ${ARG_SOURCES})
+    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+    target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+    set(suffix "")
+    if(target MATCHES "_guest$")
+      target_compile_options(${target} PRIVATE ${NVSHARE_GUEST_OPTIONS})
+      set(suffix "_guest")
+    endif()
+    foreach(other ${ARG_LAYERS})
+      target_link_libraries(${target} PUBLIC nvshare_${other}${suffix})
+    endforeach()
+    target_link_libraries(${target} PUBLIC nvshare_sanitizer Threads::Threads PRIVATE nvshare_warnings)
+  endforeach()
+  target_link_libraries(nvshare_${layer} PUBLIC ${ARG_LIBRARIES})
+endfunction()
+
+function(nvshare_check_layers layer)
+  if(NOT DEFINED NVSHARE_ALLOWED_${layer})
+    message(FATAL_ERROR "layer '${layer}' is not in cmake/NvshareTargets.cmake")
+  endif()
+  foreach(other ${ARGN})
+    if(NOT other IN_LIST NVSHARE_ALLOWED_${layer})
+      message(FATAL_ERROR "layer '${layer}' may not use layer '${other}' (ARCHITECTURE.md, allowed: ${NVSHARE_ALLOWED_${layer}})")
+    endif()
+  endforeach()
+endfunction()
+
+# nvshare_program(NAME LAYER layer SOURCES ... [LIBRARIES ...])
+function(nvshare_program name)
+  cmake_parse_arguments(ARG "" "LAYER" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} nvshare_sanitizer nvshare_warnings Threads::Threads)
+  if(NVSHARE_PORTABLE)
+    target_link_libraries(${name} PRIVATE nvshare_portable)
+  endif()
+endfunction()
+
+# nvshare_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds])
+# A GoogleTest program; unit tests stand beside the code as NAME_test.cc.
+function(nvshare_test name)
+  if(NOT NVSHARE_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/test)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main nvshare_sanitizer nvshare_warnings Threads::Threads)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

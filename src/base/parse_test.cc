@@ -1,0 +1,53 @@
+#include "base/parse.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace nvshare {
+namespace {
+
+TEST(ParseBytes, AcceptsEveryDocumentedForm) {
+  EXPECT_EQ(*parse_bytes("0"), 0u);
+  EXPECT_EQ(*parse_bytes("123"), 123u);
+  EXPECT_EQ(*parse_bytes("4K"), 4000u);
+  EXPECT_EQ(*parse_bytes("4Ki"), 4096u);
+  EXPECT_EQ(*parse_bytes("4KiB"), 4096u);
+  EXPECT_EQ(*parse_bytes("1.5Gi"), 1610612736u);
+  EXPECT_EQ(*parse_bytes("2T"), 2000000000000u);
+  EXPECT_EQ(*parse_bytes("9223372036854775807"), 9223372036854775807u);
+}
+
+TEST(ParseBytes, RefusesTheRestAndNamesIt) {
+  for (const char* text : {"", " ", "Gi", "-1", "4 Gi", "4gi", "1e9", "1.5", "1.", "4GiX", "9223372036854775808", "9999999Ti", "0x10"}) {
+    auto result = parse_bytes(text);
+    ASSERT_FALSE(result) << text;
+    EXPECT_NE(std::strstr(result.error().text, "accepted"), nullptr);
+    EXPECT_NE(std::strstr(result.error().text, text), nullptr);
+  }
+}
+
+TEST(ParseDuration, SecondsAreTheDefault) {
+  EXPECT_EQ(*parse_duration_ns("60"), 60'000'000'000);
+  EXPECT_EQ(*parse_duration_ns("0.25"), 250'000'000);
+  EXPECT_EQ(*parse_duration_ns("50ms"), 50'000'000);
+  EXPECT_EQ(*parse_duration_ns("2min"), 120'000'000'000);
+  EXPECT_FALSE(parse_duration_ns("fast"));
+  EXPECT_FALSE(parse_duration_ns("-5"));
+}
+
+TEST(ParseInteger, HoldsToTheRange) {
+  EXPECT_EQ(*parse_integer("-3", -5, 5), -3);
+  EXPECT_FALSE(parse_integer("6", -5, 5));
+  EXPECT_FALSE(parse_integer("1.0", -5, 5));
+  EXPECT_FALSE(parse_integer("", -5, 5));
+}
+
+TEST(ParseDecimal, HoldsToTheRange) {
+  EXPECT_DOUBLE_EQ(*parse_decimal("1.25", 0, 2), 1.25);
+  EXPECT_FALSE(parse_decimal("2.5", 0, 2));
+  EXPECT_FALSE(parse_decimal("1x", 0, 2));
+}
+
+}  // namespace
+}  // namespace nvshare

@@ -1,0 +1,86 @@
+#include "cli/admin_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "protocol/paths.h"
+
+namespace nvshare::cli {
+namespace {
+
+constexpr size_t kReplyBytesMax = 64u << 20;  // a status of thousands of clients is far below
+
+using Clock = std::chrono::steady_clock;
+
+int remaining_ms(Clock::time_point deadline) {
+  auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return left > 0 ? static_cast<int>(left) : 0;
+}
+
+}  // namespace
+
+Result<AdminClient> AdminClient::open(const std::string& runtime_directory) {
+  const std::string path = runtime_directory + protocol::kAdminSocket;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return error_format("socket path %s is too long", path.c_str());
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+
+  FileDescriptor socket_fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket_fd) return error_format("cannot make a socket: %s", strerror(errno));
+  if (connect(socket_fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EACCES || errno == EPERM)
+      return error_format("%s: permission denied; it answers root and the scheduler's own user", path.c_str());
+    if (errno == ENOENT || errno == ECONNREFUSED) return error_format("no scheduler answers at %s", path.c_str());
+    return error_format("%s: %s", path.c_str(), strerror(errno));
+  }
+  return AdminClient(std::move(socket_fd), path);
+}
+
+Result<std::string> AdminClient::ask(const protocol::admin::Request& request, int timeout_ms) {
+  const std::string line = protocol::admin::encode(request);
+  size_t sent = 0;
+  while (sent < line.size()) {
+    ssize_t n = send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return error_format("cannot send to %s: %s", path_.c_str(), strerror(errno));
+    sent += static_cast<size_t>(n);
+  }
+  return read_line(timeout_ms);
+}
+
+Result<protocol::admin::StatusReport> AdminClient::status() {
+  auto line = ask(protocol::admin::StatusRequest{});
+  if (!line) return line.error();
+  return protocol::admin::decode_status(*line);
+}
+
+Result<std::string> AdminClient::read_line(int timeout_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (true) {
+    if (size_t end = received_.find('\n'); end != std::string::npos) {
+      std::string line = received_.substr(0, end);
+      received_.erase(0, end + 1);
+      return line;
+    }
+    if (received_.size() > kReplyBytesMax) return error_format("%s answered with more than %zu bytes", path_.c_str(), kReplyBytesMax);
+    pollfd wait{socket_.get(), POLLIN, 0};
+    int ready = poll(&wait, 1, remaining_ms(deadline));
+    if (ready < 0 && errno != EINTR) return error_format("waiting for %s: %s", path_.c_str(), strerror(errno));
+    if (ready == 0) return error_format("%s did not answer within %d ms", path_.c_str(), timeout_ms);
+    if (ready < 0) continue;
+    char buffer[16384];
+    ssize_t n = recv(socket_.get(), buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return error_format("%s: %s", path_.c_str(), strerror(errno));
+    if (n == 0) return error_format("%s closed the connection without an answer", path_.c_str());
+    received_.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+}  // namespace nvshare::cli

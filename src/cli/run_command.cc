@@ -1,0 +1,164 @@
+#include "cli/run_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+#include "base/parse.h"
+#include "cli/environment.h"
+#include "cli/gpu_choice.h"
+#include "cli/process.h"
+#include "cli/scheduler_link.h"
+#include "cli/units.h"
+#include "protocol/admin.h"
+#include "protocol/paths.h"
+
+namespace nvshare::cli {
+namespace {
+
+namespace admin = protocol::admin;
+
+constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
+constexpr char kMemoryLimit[] = "NVSHARE_GPU_MEMORY_LIMIT";
+
+template <typename... Arguments>
+void say(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  fmt::print(stderr, "nvshare: {}\n", fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+std::string short_name(const std::string& program) { return program.substr(program.find_last_of('/') + 1); }
+
+// The lower of --gpu-memory-limit and what the environment already says; 0 = none. Both are checked.
+Result<uint64_t> limit_of(const RunOptions& options, const Environment& environment) {
+  uint64_t lowest = 0;
+  auto take = [&lowest](const char* name, const std::string& text) -> Result<void> {
+    auto bytes = parse_bytes(text);
+    if (!bytes) return error_format("%s: %s", name, bytes.error().text);
+    if (*bytes > 0) lowest = lowest == 0 ? *bytes : std::min(lowest, *bytes);
+    return {};
+  };
+  if (!options.gpu_memory_limit.empty()) {
+    if (auto ok = take("--gpu-memory-limit", options.gpu_memory_limit); !ok) return ok.error();
+  }
+  if (auto found = environment.find(kMemoryLimit); found != environment.end() && !found->second.empty()) {
+    if (auto ok = take(kMemoryLimit, found->second); !ok) return ok.error();
+  }
+  return lowest;
+}
+
+Result<GpuChoice> gpu_of(const RunOptions& options, const Environment& environment, SchedulerLink& link) {
+  const auto visible = environment.find(kVisibleDevices);
+  if (options.gpu.empty() && visible != environment.end())
+    return GpuChoice{"", fmt::format("GPU {} ({})", visible->second, kVisibleDevices)};
+  if (!link.admin) {
+    if (options.gpu.empty() || options.gpu == "all") return GpuChoice{"", "GPU as the program chooses"};
+    return GpuChoice{options.gpu, "GPU " + options.gpu};
+  }
+  auto status = link.admin->status();
+  if (!status) return status.error();
+  return options.gpu.empty() ? Result<GpuChoice>(choose_emptiest(*status)) : choose_named(*status, options.gpu);
+}
+
+// We are the root of the tenant's process tree, so that the tenant lives until we have asked about it.
+std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& name, uint64_t limit) {
+  if (!link.admin) {
+    say("limits come from the environment alone: {}", link.admin_error);
+    return std::nullopt;
+  }
+  auto line = link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit)});
+  auto tenant = line ? admin::decode_tenant(*line) : Result<uint64_t>(line.error());
+  if (!tenant) {
+    say("cannot register this run with the scheduler, so that it appears by its process: {}", tenant.error().text);
+    return std::nullopt;
+  }
+  return *tenant;
+}
+
+// At the program's end: whether the scheduler ever saw a client of this tenant. Nothing when it cannot be told.
+std::optional<bool> was_seen(SchedulerLink& link, uint64_t tenant) {
+  auto status = link.admin->status();
+  if (!status) return std::nullopt;
+  for (const auto& report : status->tenants) {
+    if (report.id == tenant) return report.clients_ever > 0;
+  }
+  return std::nullopt;
+}
+
+void explain_no_client(const std::string& path) {
+  switch (kind_of_program(path)) {
+    case ProgramKind::kStatic:
+      say("no CUDA call of this program was seen: {} is statically linked, so that no library can be preloaded into it", path);
+      return;
+    case ProgramKind::kPrivileged:
+      say("no CUDA call of this program was seen: {} is setuid or has file capabilities, and the loader ignores LD_PRELOAD for such "
+          "programs",
+          path);
+      return;
+    case ProgramKind::kOrdinary:
+      break;
+  }
+  say("no CUDA call of this program was seen; it ran without nvshare. Likely causes: it uses no GPU (check that its framework finds CUDA), "
+      "it "
+      "starts its GPU work in a container, through sudo or on another machine, it clears LD_PRELOAD, or it ended before its first CUDA "
+      "call");
+}
+
+void say_start_line(const GpuChoice& gpu, uint64_t limit, const SchedulerLink& link) {
+  say("{}, memory limit {}, scheduler {} ({})", gpu.description, limit == 0 ? std::string("none") : format_bytes(limit),
+      link.runtime_directory,
+      link.started ? "started for you"
+      : link.own   ? "yours"
+                   : "the machine's");
+}
+
+int fail(int code, const Error& error) {
+  say("{}", error.text);
+  return code;
+}
+
+}  // namespace
+
+int run_command(const RunOptions& options) {
+  const std::string& program = options.program.front();
+  Environment environment = current_environment();
+  if (auto hint = wrapper_hint(program)) {
+    say("{}", *hint);
+    return kExitUsage;
+  }
+  const auto path = resolve_program(program, environment);
+  if (!path) {
+    say("there is no program '{}'", program);
+    return kExitNotFound;
+  }
+  auto limit = limit_of(options, environment);
+  if (!limit) return fail(kExitUsage, limit.error());
+  auto installation = Installation::of_this_program();
+  if (!installation) return fail(kExitCannotRun, installation.error());
+  auto library = installation->library();
+  if (!library) return fail(kExitCannotRun, library.error());
+  auto link = find_or_start_scheduler(*installation);
+  if (!link) return fail(kExitCannotRun, link.error());
+  auto gpu = gpu_of(options, environment, *link);
+  if (!gpu) return fail(kExitUsage, gpu.error());
+
+  environment["LD_PRELOAD"] = append_preload(environment["LD_PRELOAD"], *library);
+  if (!gpu->visible_devices.empty()) environment[kVisibleDevices] = gpu->visible_devices;
+  if (*limit > 0) environment[kMemoryLimit] = std::to_string(*limit);
+  if (link->runtime_directory != protocol::kRuntimeDirectoryDefault) {
+    environment[protocol::kRuntimeDirectoryVariable] = link->runtime_directory;
+  }
+  const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit);
+  if (!options.quiet) say_start_line(*gpu, *limit, *link);
+
+  auto status = run_and_forward_signals(options.program, environment);
+  if (!status) return fail(kExitCannotRun, status.error());
+  if (tenant) {
+    if (auto seen = was_seen(*link, *tenant); seen && !*seen) explain_no_client(*path);
+  }
+  return exit_code_of(*status);
+}
+
+}  // namespace nvshare::cli

@@ -1,0 +1,25 @@
+// nvsharectl run: one program under nvshare.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace nvshare::cli {
+
+struct RunOptions {
+  std::string gpu_memory_limit;      // text as parse_bytes takes it; empty = none
+  std::string gpu;                   // "all", an index or a UUID; empty = choose
+  std::string name;                  // of the tenant; empty = the program's
+  bool quiet = false;                // no start line
+  std::vector<std::string> program;  // with its arguments, not empty
+};
+
+// Exit codes of our own, as env(1) and timeout(1) use them; everything else is the program's.
+inline constexpr int kExitUsage = 125;
+inline constexpr int kExitCannotRun = 126;
+inline constexpr int kExitNotFound = 127;
+
+// Runs to the program's end and returns the exit code for nvsharectl.
+int run_command(const RunOptions& options);
+
+}  // namespace nvshare::cli

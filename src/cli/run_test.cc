@@ -1,0 +1,165 @@
+// nvsharectl as people start it, on the stand-in GPU, with a scheduler that it starts itself.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "cli/admin_client.h"
+#include "cli/process.h"
+
+namespace nvshare::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kJobArguments[] = " --bytes 32M --block 4M --steps 2 --compute-us 100 --seed 5";
+
+struct Ran {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string content_of(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+class RunCommand : public testing::Test {
+ protected:
+  RunCommand() {
+    char directory[] = "/tmp/nvshare-run-test-XXXXXX";
+    directory_ = mkdtemp(directory);
+    state_ = "/dev/shm/" + directory_.filename().string();
+    variables_ = "env -u CUDA_VISIBLE_DEVICES -u LD_PRELOAD NVSHARE_RUNTIME_DIR=" + runtime() + " NVSHARE_LOCK_DIR=" + runtime() +
+                 "/locks NVSHARE_MEMORY_RESERVE_PERCENT=10 SIMGPU_MEMORY_MB=256 SIMGPU_TIME_SCALE=0 SIMGPU_STATE=" + state_ +
+                 " LD_LIBRARY_PATH=" STAND_IN " ";
+  }
+  ~RunCommand() override {
+    if (auto admin = AdminClient::open(runtime())) {
+      auto ended = admin->ask(protocol::admin::ShutdownRequest{});
+      EXPECT_TRUE(ended) << ended.error().text;
+      // Its files are gone only when it is.
+      for (int tries = 0; tries < 500 && AdminClient::open(runtime()); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    std::error_code ignored;
+    fs::remove_all(directory_, ignored);
+    fs::remove(state_, ignored);
+  }
+
+  std::string runtime() const { return (directory_ / "run").string(); }
+
+  // A shell command line, with the test's variables and then `more` ones.
+  Ran shell(const std::string& command, const std::string& more = "") const {
+    const fs::path out = directory_ / "out";
+    const fs::path err = directory_ / "err";
+    const int status =
+        std::system((variables_ + more + " " + command + " > " + out.string() + " 2> " + err.string() + " < /dev/null").c_str());
+    return {exit_code_of(status), content_of(out), content_of(err)};
+  }
+
+  Ran nvsharectl(const std::string& arguments, const std::string& more = "") const { return shell(NVSHARECTL " " + arguments, more); }
+
+  fs::path directory_;
+  std::string state_;
+  std::string variables_;
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string result_of(const std::string& out) {
+  const size_t begin = out.find("\"checksum\":");
+  return begin == std::string::npos ? out : out.substr(begin, 30);
+}
+
+TEST_F(RunCommand, StartsASchedulerSaysWhatItChoseAndPassesTheExitCodeOn) {
+  const Ran ran = nvsharectl("run -- sh -c 'echo hello; exit 7'");
+  EXPECT_EQ(ran.exit_code, 7) << ran.err;
+  EXPECT_EQ(ran.out, "hello\n");
+  EXPECT_TRUE(has(ran.err, "nvshare: GPU 0 (")) << ran.err;
+  EXPECT_TRUE(has(ran.err, "memory limit none, scheduler " + runtime() + " (started for you)")) << ran.err;
+}
+
+TEST_F(RunCommand, AProgramWithoutCudaIsToldSo) {
+  const Ran ran = nvsharectl("run true");
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(has(ran.err, "no CUDA call of this program was seen")) << ran.err;
+}
+
+TEST_F(RunCommand, ACudaProgramComputesWhatItComputesAlone) {
+  const Ran alone = shell(DEMO_JOB + std::string(kJobArguments));
+  ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;
+  ASSERT_TRUE(has(alone.out, "checksum"));
+  for (const char* scheduler : {"(started for you)", "(yours)"}) {
+    const Ran shared = nvsharectl(std::string("run ") + DEMO_JOB + kJobArguments);
+    EXPECT_EQ(shared.exit_code, 0) << shared.err;
+    EXPECT_EQ(result_of(shared.out), result_of(alone.out));
+    EXPECT_FALSE(has(shared.err, "no CUDA call")) << shared.err;
+    EXPECT_TRUE(std::string(scheduler) == "(yours)" || has(shared.err, scheduler)) << shared.err;
+    EXPECT_EQ(has(shared.err, "(started for you)"), std::string(scheduler) == "(started for you)") << shared.err;
+  }
+}
+
+TEST_F(RunCommand, TheMemoryLimitHolds) {
+  const Ran ran = nvsharectl("run --gpu-memory-limit 16Mi -- " + std::string(DEMO_JOB) + kJobArguments);
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  EXPECT_TRUE(has(ran.out, "cuMemAlloc")) << ran.out;
+  EXPECT_TRUE(has(ran.err, "memory limit 16 MiB")) << ran.err;
+  const Ran wrong = nvsharectl("run --gpu-memory-limit lots -- true");
+  EXPECT_EQ(wrong.exit_code, 125);
+  EXPECT_TRUE(has(wrong.err, "--gpu-memory-limit")) << wrong.err;
+}
+
+TEST_F(RunCommand, TheLibraryIsAppendedToAnExistingPreload) {
+  const Ran ran = nvsharectl("run printenv LD_PRELOAD", "LD_PRELOAD=libm.so.6");
+  EXPECT_EQ(ran.out, "libm.so.6:" LIBRARY "\n") << ran.err;
+}
+
+TEST_F(RunCommand, OneOfSeveralGpusIsChosenUnlessTheUserDid) {
+  const Ran chosen = nvsharectl("run printenv CUDA_VISIBLE_DEVICES", "SIMGPU_COUNT=2");
+  EXPECT_EQ(chosen.out.rfind("GPU-", 0), 0u) << chosen.out << chosen.err;
+  EXPECT_TRUE(has(chosen.err, "the emptiest of 2")) << chosen.err;
+  const Ran named = nvsharectl("run --gpu 1 printenv CUDA_VISIBLE_DEVICES", "SIMGPU_COUNT=2");
+  EXPECT_EQ(named.out.rfind("GPU-", 0), 0u) << named.out << named.err;
+  EXPECT_NE(named.out, chosen.out);
+  EXPECT_EQ(nvsharectl("run printenv CUDA_VISIBLE_DEVICES", "SIMGPU_COUNT=2 CUDA_VISIBLE_DEVICES=1").out, "1\n");
+  EXPECT_EQ(nvsharectl("run --gpu all printenv CUDA_VISIBLE_DEVICES", "SIMGPU_COUNT=2").out, "");
+  const Ran missing = nvsharectl("run --gpu 7 true", "SIMGPU_COUNT=2");
+  EXPECT_EQ(missing.exit_code, 125);
+  EXPECT_TRUE(has(missing.err, "there is no GPU '7'")) << missing.err;
+}
+
+TEST_F(RunCommand, StatusShowsTheTenantWhileItRuns) {
+  const Ran ran = nvsharectl("run --name train --gpu-memory-limit 64Mi -- sh -c '" NVSHARECTL " status; " NVSHARECTL " status --json'");
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(has(ran.out, "train")) << ran.out;
+  EXPECT_TRUE(has(ran.out, "64 MiB")) << ran.out;
+  EXPECT_TRUE(has(ran.out, "\"gpu_memory_limit\":67108864")) << ran.out;
+}
+
+TEST_F(RunCommand, WhatCannotWorkIsRefusedWithAHint) {
+  const Ran docker = nvsharectl("run -- docker run --gpus all image");
+  EXPECT_EQ(docker.exit_code, 125);
+  EXPECT_TRUE(has(docker.err, "LD_PRELOAD=")) << docker.err;
+  const Ran absent = nvsharectl("run nvshare-no-such-program");
+  EXPECT_EQ(absent.exit_code, 127);
+  EXPECT_TRUE(has(absent.err, "nvshare-no-such-program")) << absent.err;
+  EXPECT_EQ(nvsharectl("run").exit_code, 125);
+}
+
+TEST_F(RunCommand, StatusWithoutASchedulerSaysSo) {
+  const Ran ran = nvsharectl("status");
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_TRUE(has(ran.err, "no scheduler answers in " + runtime())) << ran.err;
+}
+
+}  // namespace
+}  // namespace nvshare::cli

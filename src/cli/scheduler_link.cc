@@ -1,0 +1,187 @@
+#include "cli/scheduler_link.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "base/fd.h"
+#include "cli/process.h"
+#include "protocol/paths.h"
+
+namespace nvshare::cli {
+namespace {
+
+constexpr auto kStartPatience = std::chrono::seconds(10);
+constexpr auto kStartPoll = std::chrono::milliseconds(10);
+
+// Whether somebody listens on the clients' socket of this runtime directory. A client connection without a message is nobody's client.
+bool clients_are_served(const std::string& runtime_directory) {
+  const std::string path = runtime_directory + protocol::kClientSocket;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  FileDescriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  return probe && connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+}
+
+std::optional<SchedulerLink> look_at(const std::string& runtime_directory) {
+  SchedulerLink link;
+  link.runtime_directory = runtime_directory;
+  if (auto admin = AdminClient::open(runtime_directory)) {
+    link.admin = std::move(*admin);
+    return link;
+  } else {
+    link.admin_error = admin.error().text;
+  }
+  if (clients_are_served(runtime_directory)) return link;
+  return std::nullopt;
+}
+
+// Makes sure that the directory is there and ours alone: others could plant sockets in /tmp.
+Result<void> claim_directory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return error_format("cannot make %s: %s", path.c_str(), strerror(errno));
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return error_format("cannot look at %s: %s", path.c_str(), strerror(errno));
+  if (!S_ISDIR(status.st_mode)) return error_format("%s is not a directory; remove it, or set NVSHARE_RUNTIME_DIR", path.c_str());
+  if (status.st_uid != geteuid())
+    return error_format("%s belongs to another user; set NVSHARE_RUNTIME_DIR to a directory of yours", path.c_str());
+  if ((status.st_mode & 022) != 0) return error_format("%s is writable for others; chmod 700 it", path.c_str());
+  return {};
+}
+
+// Starts the daemon away from our terminal and session, so that it outlives us and hears no Ctrl-C. Its output goes to a file.
+Result<pid_t> start_daemon(const std::string& program, const std::string& runtime_directory, const std::string& log_path) {
+  const FileDescriptor log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!log) return error_format("cannot write %s: %s", log_path.c_str(), strerror(errno));
+  Spawn daemon;
+  daemon.argv = {program, "--exit-when-idle"};
+  daemon.environment = current_environment();
+  daemon.environment[protocol::kRuntimeDirectoryVariable] = runtime_directory;
+  daemon.environment.erase("LD_PRELOAD");
+  daemon.output = log.get();
+  daemon.no_input = true;
+  daemon.own_session = true;
+  return spawn(daemon);
+}
+
+Result<SchedulerLink> start_scheduler(const Installation& installation, const std::string& runtime_directory) {
+  if (auto ok = claim_directory(runtime_directory); !ok) return ok.error();
+  const std::string lock_path = runtime_directory + "/start.lock";
+  FileDescriptor lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock || flock(lock.get(), LOCK_EX) != 0) return error_format("cannot lock %s: %s", lock_path.c_str(), strerror(errno));
+  // Whoever had the lock before us may have started it.
+  if (auto link = look_at(runtime_directory); link && link->admin) {
+    link->own = true;
+    return std::move(*link);
+  }
+
+  auto program = installation.program("nvshare-scheduler");
+  if (!program) return program.error();
+  const std::string log_path = runtime_directory + "/scheduler.log";
+  auto pid = start_daemon(*program, runtime_directory, log_path);
+  if (!pid) return pid.error();
+  const auto deadline = std::chrono::steady_clock::now() + kStartPatience;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (auto link = look_at(runtime_directory); link && link->admin) {
+      link->own = true;
+      link->started = true;
+      return std::move(*link);
+    }
+    int status = 0;
+    if (waitpid(*pid, &status, WNOHANG) == *pid) {
+      return error_format("%.80s ended at once (exit code %d): %.140s", program->c_str(), exit_code_of(status),
+                          last_line_of(log_path).c_str());
+    }
+    std::this_thread::sleep_for(kStartPoll);
+  }
+  return error_format("%s did not answer within 10 s; %s may say why", program->c_str(), log_path.c_str());
+}
+
+std::string configured_directory() {
+  const char* configured = std::getenv(protocol::kRuntimeDirectoryVariable);
+  return configured != nullptr ? configured : "";
+}
+
+}  // namespace
+
+Result<Installation> Installation::of_this_program() {
+  char path[PATH_MAX];
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length <= 0) return error_format("cannot find out where this program is: %s", strerror(errno));
+  std::string text(path, static_cast<size_t>(length));
+  text.erase(text.find_last_of('/'));  // the program's name
+  size_t parent = text.find_last_of('/');
+  return Installation{parent == std::string::npos ? std::string() : text.substr(0, parent)};
+}
+
+Result<std::string> Installation::program(const std::string& name) const {
+  const std::string beside = root + "/bin/" + name;
+  if (access(beside.c_str(), X_OK) == 0) return beside;
+  if (auto found = resolve_program(name, current_environment())) return *found;
+  return error_format("cannot find %s, neither at %s nor in PATH", name.c_str(), beside.c_str());
+}
+
+Result<std::string> Installation::library() const {
+  if (const char* configured = std::getenv("NVSHARE_LIBRARY"); configured != nullptr && *configured != '\0') {
+    if (access(configured, R_OK) != 0) return error_format("NVSHARE_LIBRARY is '%s': %s", configured, strerror(errno));
+    return std::string(configured);
+  }
+  const std::array<std::string, 2> places = {root + "/lib/libnvshare.so", root + "/lib/nvshare/libnvshare.so"};
+  for (const std::string& place : places) {
+    if (access(place.c_str(), R_OK) == 0) return place;
+  }
+  return error_format("cannot find libnvshare.so at %s; set NVSHARE_LIBRARY to its path", places[0].c_str());
+}
+
+std::string last_line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string last;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty()) last = line;
+  }
+  return last.empty() ? path + " is empty" : last;
+}
+
+std::string own_runtime_directory() {
+  const char* xdg = std::getenv("XDG_RUNTIME_DIR");
+  if (xdg != nullptr && *xdg == '/') return std::string(xdg) + "/nvshare";
+  return "/tmp/nvshare-" + std::to_string(geteuid());
+}
+
+Result<SchedulerLink> find_scheduler() {
+  if (const std::string configured = configured_directory(); !configured.empty()) {
+    if (auto link = look_at(configured)) return std::move(*link);
+    return error_format("no scheduler answers in %s (NVSHARE_RUNTIME_DIR)", configured.c_str());
+  }
+  if (auto link = look_at(protocol::kRuntimeDirectoryDefault)) return std::move(*link);
+  const std::string own = own_runtime_directory();
+  if (auto link = look_at(own); link && link->admin) {
+    link->own = true;
+    return std::move(*link);
+  }
+  return error_format("no scheduler answers, neither in %s nor in %s; 'nvsharectl run' starts one", protocol::kRuntimeDirectoryDefault,
+                      own.c_str());
+}
+
+Result<SchedulerLink> find_or_start_scheduler(const Installation& installation) {
+  auto found = find_scheduler();
+  if (found) return found;
+  const std::string configured = configured_directory();
+  return start_scheduler(installation, configured.empty() ? own_runtime_directory() : configured);
+}
+
+}  // namespace nvshare::cli

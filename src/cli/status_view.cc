@@ -1,0 +1,115 @@
+#include "cli/status_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/table.h"
+#include "cli/units.h"
+
+namespace nvshare::cli {
+namespace {
+
+using protocol::admin::ClientReport;
+using protocol::admin::GpuReport;
+using protocol::admin::StatusReport;
+using protocol::admin::TenantReport;
+
+std::string bytes_of(int64_t bytes) { return format_bytes(static_cast<uint64_t>(std::max<int64_t>(bytes, 0))); }
+std::string bytes_or(int64_t bytes, const char* nothing) { return bytes > 0 ? bytes_of(bytes) : nothing; }
+std::string bandwidth_of(double bytes_per_second) {
+  return bytes_per_second > 0 ? format_bytes(static_cast<uint64_t>(bytes_per_second)) + "/s" : "-";
+}
+
+std::string gpu_table(const StatusReport& status) {
+  Table table({{"GPU"},
+               {"NAME"},
+               {"MEMORY", Align::kRight},
+               {"RESIDENT", Align::kRight},
+               {"SWAPPED", Align::kRight},
+               {"FOREIGN", Align::kRight},
+               {"OVERHEAD", Align::kRight},
+               {"SAFE LIMIT", Align::kRight},
+               {"CLIENTS", Align::kRight},
+               {"SWITCHES", Align::kRight},
+               {"SWITCH TIME", Align::kRight},
+               {"OUT", Align::kRight},
+               {"IN", Align::kRight}});
+  for (size_t i = 0; i < status.gpus.size(); ++i) {
+    const GpuReport& gpu = status.gpus[i];
+    int64_t resident = 0;
+    int64_t swapped = 0;
+    int64_t clients = 0;
+    for (const ClientReport& client : status.clients) {
+      if (client.gpu != gpu.uuid) continue;
+      resident += client.resident;
+      swapped += client.swapped;
+      ++clients;
+    }
+    table.add({std::to_string(i), gpu.name, bytes_of(gpu.total) + (gpu.told ? " (told)" : ""), bytes_of(resident), bytes_of(swapped),
+               gpu.nvml ? bytes_of(gpu.foreign) : "unknown", bytes_of(gpu.overhead), bytes_of(gpu.safe_limit), std::to_string(clients),
+               std::to_string(gpu.switches), format_duration(gpu.switch_time_ns), bandwidth_of(gpu.bandwidth_out),
+               bandwidth_of(gpu.bandwidth_in)});
+  }
+  return table.draw();
+}
+
+std::string tenant_table(const StatusReport& status) {
+  Table table({{"TENANT", Align::kRight},
+               {"NAME"},
+               {"KIND"},
+               {"MEMORY LIMIT", Align::kRight},
+               {"PRIORITY", Align::kRight},
+               {"CLIENTS", Align::kRight}});
+  for (const TenantReport& tenant : status.tenants) {
+    const auto now =
+        std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
+    table.add({std::to_string(tenant.id), tenant.name, tenant.kind, bytes_or(tenant.gpu_memory_limit, "none"),
+               std::to_string(tenant.priority), std::to_string(now)});
+  }
+  return table.draw();
+}
+
+std::string client_table(const StatusReport& status) {
+  Table table({{"GPU"},
+               {"PID", Align::kRight},
+               {"PROGRAM"},
+               {"TENANT"},
+               {"STATE"},
+               {"SINCE", Align::kRight},
+               {"RESIDENT", Align::kRight},
+               {"SWAPPED", Align::kRight},
+               {"ALLOCATED", Align::kRight},
+               {"LIMIT", Align::kRight},
+               {"TURNS", Align::kRight},
+               {"TIME USED", Align::kRight},
+               {"WAITED", Align::kRight},
+               {"WAITING FOR"}});
+  for (size_t i = 0; i < status.gpus.size(); ++i) {
+    for (const ClientReport& client : status.clients) {
+      if (client.gpu != status.gpus[i].uuid) continue;
+      const auto tenant =
+          std::find_if(status.tenants.begin(), status.tenants.end(), [&](const TenantReport& t) { return t.id == client.tenant; });
+      table.add({std::to_string(i), std::to_string(client.pid), client.program,
+                 tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant), client.state,
+                 format_duration(client.since_ns), bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated),
+                 bytes_or(client.gpu_memory_limit, "none"), std::to_string(client.turns), format_duration(client.time_running_ns),
+                 format_duration(client.time_waiting_ns), client.waiting_for});
+    }
+  }
+  return table.draw();
+}
+
+}  // namespace
+
+std::string draw_status(const StatusReport& status) {
+  std::string out = fmt::format("nvshare-scheduler {} in {}, pid {}, up {}, switch time {}, room for {} more swapped in host memory{}\n",
+                                status.version, status.runtime_dir, status.pid, format_duration(status.uptime_ns), status.switch_time_mode,
+                                bytes_of(status.host_memory_available), status.nvml ? "" : ", without NVML");
+  out += status.gpus.empty() ? "\nNo GPU is known yet: none was reported by NVML or a client.\n" : "\n" + gpu_table(status);
+  if (!status.tenants.empty()) out += "\n" + tenant_table(status);
+  out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status);
+  return out;
+}
+
+}  // namespace nvshare::cli

@@ -1,0 +1,91 @@
+#include "cli/status_view.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace nvshare::cli {
+namespace {
+
+using protocol::admin::ClientReport;
+using protocol::admin::GpuReport;
+using protocol::admin::StatusReport;
+using protocol::admin::TenantReport;
+
+StatusReport example() {
+  StatusReport status;
+  status.version = "1.2.3";
+  status.runtime_dir = "/run/nvshare";
+  status.nvml = true;
+  GpuReport gpu;
+  gpu.uuid = "GPU-1";
+  gpu.name = "Test GPU";
+  gpu.total = 512ll << 20;
+  gpu.nvml = true;
+  gpu.foreign = 10ll << 20;
+  gpu.switches = 13;
+  status.gpus = {gpu};
+  TenantReport tenant;
+  tenant.id = 7;
+  tenant.name = "train";
+  tenant.kind = "run";
+  tenant.gpu_memory_limit = 1ll << 30;
+  status.tenants = {tenant};
+  ClientReport running;
+  running.pid = 4711;
+  running.program = "python3";
+  running.tenant = 7;
+  running.gpu = "GPU-1";
+  running.state = "running";
+  running.resident = running.allocated = 384ll << 20;
+  running.turns = 4;
+  ClientReport waiting = running;
+  waiting.pid = 4712;
+  waiting.state = "waiting";
+  waiting.resident = 0;
+  waiting.swapped = 384ll << 20;
+  waiting.since_ns = 2'500'000'000;
+  waiting.waiting_for = "memory: python3 (4711) has it";
+  status.clients = {running, waiting};
+  return status;
+}
+
+std::string line_with(const std::string& text, const std::string& part) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(part) != std::string::npos) return line;
+  }
+  return "";
+}
+
+TEST(StatusView, ShowsEveryClientWithItsMemoryAndWhatItWaitsFor) {
+  const std::string text = draw_status(example());
+  const std::string waiting = line_with(text, "4712");
+  for (const char* part : {"train", "waiting", "2.5 s", "384 MiB", "memory: python3 (4711) has it"}) {
+    EXPECT_NE(waiting.find(part), std::string::npos) << part << " in: " << waiting;
+  }
+  EXPECT_NE(line_with(text, "4711").find("running"), std::string::npos);
+}
+
+TEST(StatusView, GpusSumUpTheirClients) {
+  const std::string gpu = line_with(draw_status(example()), "Test GPU");
+  for (const char* part : {"512 MiB", "384 MiB", "10 MiB", "13"}) EXPECT_NE(gpu.find(part), std::string::npos) << part << " in: " << gpu;
+}
+
+TEST(StatusView, ForeignMemoryIsUnknownWithoutNvml) {
+  StatusReport status = example();
+  status.nvml = false;
+  status.gpus[0].nvml = false;
+  const std::string text = draw_status(status);
+  EXPECT_NE(text.find("without NVML"), std::string::npos);
+  EXPECT_NE(line_with(text, "Test GPU").find("unknown"), std::string::npos);
+}
+
+TEST(StatusView, AnEmptySchedulerIsSaidInWords) {
+  const std::string text = draw_status(StatusReport{});
+  EXPECT_NE(text.find("No GPU is known yet"), std::string::npos);
+  EXPECT_NE(text.find("No clients."), std::string::npos);
+}
+
+}  // namespace
+}  // namespace nvshare::cli

@@ -1,0 +1,34 @@
+#include "cli/table.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::cli {
+namespace {
+
+TEST(Table, ColumnsAreAsWideAsTheirWidestCell) {
+  Table table({{"NAME"}, {"MEMORY", Align::kRight}});
+  table.add({"train", "384 MiB"});
+  table.add({"a-much-longer-name", "1 GiB"});
+  EXPECT_EQ(table.draw(),
+            "NAME                 MEMORY\n"
+            "train               384 MiB\n"
+            "a-much-longer-name    1 GiB\n");
+}
+
+TEST(Table, NoTrailingBlanksAndMissingCellsAreEmpty) {
+  Table table({{"A"}, {"B"}, {"C"}});
+  table.add({"x"});
+  table.add({"1", "22", "333", "surplus"});
+  EXPECT_EQ(table.draw(2), "  A  B   C\n  x\n  1  22  333\n");
+}
+
+TEST(Table, CodePointsCountOnce) {
+  EXPECT_EQ(width_of("Größe"), 5u);
+  Table table({{"N"}, {"V", Align::kRight}});
+  table.add({"ö", "1"});
+  table.add({"oo", "2"});
+  EXPECT_EQ(table.draw(), "N   V\nö   1\noo  2\n");
+}
+
+}  // namespace
+}  // namespace nvshare::cli

@@ -1,0 +1,311 @@
+// The types of the CUDA driver's interface, as far as nvshare looks at them: our own declarations, so that building needs no CUDA
+// toolkit. Names are the driver's, in namespace nvshare::cuda. What is only passed through stays incomplete.
+//
+// Source: the CUDA Driver API documentation, CUDA 13.0. driver_api_test.cc checks sizes, offsets and values against the real cuda.h where
+// that is installed. All structs are the driver's ABI: never add to them.
+//
+// Never include this after cuda.h: that header renames functions by macros.
+#pragma once
+
+#ifdef __cuda_cuda_h__
+#error "include cuda/driver_types.h or cuda.h, not both"
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nvshare::cuda {
+
+// Any int is valid: a newer driver may return codes that are not listed.
+enum CUresult : int {
+  CUDA_SUCCESS = 0,
+  CUDA_ERROR_INVALID_VALUE = 1,
+  CUDA_ERROR_OUT_OF_MEMORY = 2,
+  CUDA_ERROR_NOT_INITIALIZED = 3,
+  CUDA_ERROR_DEINITIALIZED = 4,
+  CUDA_ERROR_STUB_LIBRARY = 34,
+  CUDA_ERROR_DEVICE_UNAVAILABLE = 46,
+  CUDA_ERROR_NO_DEVICE = 100,
+  CUDA_ERROR_INVALID_DEVICE = 101,
+  CUDA_ERROR_INVALID_IMAGE = 200,
+  CUDA_ERROR_INVALID_CONTEXT = 201,
+  CUDA_ERROR_MAP_FAILED = 205,
+  CUDA_ERROR_UNMAP_FAILED = 206,
+  CUDA_ERROR_ALREADY_MAPPED = 208,
+  CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
+  CUDA_ERROR_NOT_MAPPED = 211,
+  CUDA_ERROR_ECC_UNCORRECTABLE = 214,
+  CUDA_ERROR_INVALID_PTX = 218,
+  CUDA_ERROR_FILE_NOT_FOUND = 301,
+  CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND = 302,
+  CUDA_ERROR_SHARED_OBJECT_INIT_FAILED = 303,
+  CUDA_ERROR_OPERATING_SYSTEM = 304,
+  CUDA_ERROR_INVALID_HANDLE = 400,
+  CUDA_ERROR_ILLEGAL_STATE = 401,
+  CUDA_ERROR_NOT_FOUND = 500,
+  CUDA_ERROR_NOT_READY = 600,
+  CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+  CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
+  CUDA_ERROR_LAUNCH_TIMEOUT = 702,
+  CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+  CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
+  CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
+  CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
+  CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+  CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
+  CUDA_ERROR_LAUNCH_FAILED = 719,
+  CUDA_ERROR_NOT_PERMITTED = 800,
+  CUDA_ERROR_NOT_SUPPORTED = 801,
+  CUDA_ERROR_SYSTEM_NOT_READY = 802,
+  CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
+  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+  CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+  CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
+  CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
+  CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
+  CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
+  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+  CUDA_ERROR_CAPTURED_EVENT = 907,
+  CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
+  CUDA_ERROR_TIMEOUT = 909,
+  CUDA_ERROR_UNKNOWN = 999,
+};
+
+// "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA error" for a code that is not listed above. Static storage. Thread-safe, needs no driver.
+const char* name_of(CUresult result);
+
+using CUdevice = int;                                     // ordinal among the devices that the process sees
+using CUdeviceptr = unsigned long long;                   // address in the unified address space
+using CUdeviceptr_v1 = unsigned int;                      // of the 32-bit interface (unversioned old entry points)
+using CUmemGenericAllocationHandle = unsigned long long;  // physical memory (cuMemCreate)
+using cuuint32_t = uint32_t;
+using cuuint64_t = uint64_t;
+
+using CUcontext = struct CUctx_st*;
+using CUmodule = struct CUmod_st*;
+using CUfunction = struct CUfunc_st*;
+using CUarray = struct CUarray_st*;
+using CUevent = struct CUevent_st*;
+using CUstream = struct CUstream_st*;
+using CUgraph = struct CUgraph_st*;
+using CUgraphNode = struct CUgraphNode_st*;
+using CUgraphExec = struct CUgraphExec_st*;
+using CUexternalSemaphore = struct CUextSemaphore_st*;
+using CUmemoryPool = struct CUmemPoolHandle_st*;
+
+using CUhostFn = void (*)(void* data);
+using CUstreamCallback = void (*)(CUstream stream, CUresult status, void* data);
+
+// The two special stream handles besides null (null: legacy, or per-thread for the _ptsz and _ptds entry points).
+inline const CUstream CU_STREAM_LEGACY = reinterpret_cast<CUstream>(uintptr_t{1});
+inline const CUstream CU_STREAM_PER_THREAD = reinterpret_cast<CUstream>(uintptr_t{2});
+
+// ---- enumerations passed by value; those without values are passed through ----
+enum CUdevice_attribute : unsigned {
+  CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+  CU_DEVICE_ATTRIBUTE_INTEGRATED = 18,
+  CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT = 40,
+  CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+  CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT = 51,
+  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+  CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
+  CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS = 88,
+  CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
+  CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+  CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+  CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
+  CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
+};
+enum CUfunction_attribute : unsigned {};
+enum CUmem_advise : unsigned {
+  CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
+  CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
+  CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3,
+  CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION = 4,
+  CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
+  CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
+};
+enum CUmem_range_attribute : unsigned {};
+enum CUmemAllocationType : unsigned {
+  CU_MEM_ALLOCATION_TYPE_INVALID = 0,
+  CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+  CU_MEM_ALLOCATION_TYPE_MANAGED = 2
+};
+enum CUmemAllocationHandleType : unsigned {
+  CU_MEM_HANDLE_TYPE_NONE = 0,
+  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+  CU_MEM_HANDLE_TYPE_FABRIC = 8,
+};
+enum CUmemLocationType : unsigned {
+  CU_MEM_LOCATION_TYPE_INVALID = 0,
+  CU_MEM_LOCATION_TYPE_DEVICE = 1,
+  CU_MEM_LOCATION_TYPE_HOST = 2,
+  CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+};
+enum CUmemAccess_flags : unsigned {
+  CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
+  CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
+  CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+};
+enum CUmemAllocationGranularity_flags : unsigned { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
+enum CUmemPool_attribute : unsigned {
+  CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,    // int
+  CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,          // int
+  CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,  // int
+  CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,                  // cuuint64_t, as all below
+  CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+  CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
+  CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+  CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
+};
+enum CUpointer_attribute : unsigned {
+  CU_POINTER_ATTRIBUTE_CONTEXT = 1,                      // CUcontext
+  CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,                  // CUmemorytype
+  CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,               // CUdeviceptr
+  CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,                 // void*
+  CU_POINTER_ATTRIBUTE_P2P_TOKENS = 5,                   // struct of two
+  CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,                  // bool
+  CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,                    // unsigned long long, unique in the process
+  CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,                   // bool
+  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,               // int
+  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,  // bool
+  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,            // CUdeviceptr
+  CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,                  // size_t
+  CU_POINTER_ATTRIBUTE_MAPPED = 13,                      // bool
+  CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,        // bitmask, unsigned long long
+  CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15,  // bool
+  CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,                // CUmemAccess_flags
+  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,              // CUmemoryPool, null if not from a pool
+  CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,                // size_t
+  CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,           // CUdeviceptr
+  CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20,             // unsigned long long
+  CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE = 21,    // bool
+};
+enum CUmemorytype : unsigned { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
+enum CUstreamCaptureMode : unsigned {
+  CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
+  CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
+  CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+};
+enum CUstreamCaptureStatus : unsigned {
+  CU_STREAM_CAPTURE_STATUS_NONE = 0,
+  CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
+  CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
+};
+enum CUlaunchAttributeID : unsigned { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2, CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT = 12 };
+enum CUdriverProcAddressQueryResult : unsigned {
+  CU_GET_PROC_ADDRESS_SUCCESS = 0,
+  CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
+  CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
+};
+
+// ---- flags, passed as unsigned or 64-bit integers ----
+inline constexpr cuuint64_t CU_GET_PROC_ADDRESS_DEFAULT = 0;
+inline constexpr cuuint64_t CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1;
+inline constexpr cuuint64_t CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2;
+inline constexpr unsigned CU_STREAM_DEFAULT = 0;
+inline constexpr unsigned CU_STREAM_NON_BLOCKING = 1;
+inline constexpr unsigned CU_EVENT_DEFAULT = 0;
+inline constexpr unsigned CU_EVENT_BLOCKING_SYNC = 1;
+inline constexpr unsigned CU_EVENT_DISABLE_TIMING = 2;
+inline constexpr unsigned CU_CTX_SCHED_AUTO = 0;
+inline constexpr unsigned CU_CTX_SCHED_BLOCKING_SYNC = 4;
+inline constexpr unsigned CU_MEM_ATTACH_GLOBAL = 1;
+inline constexpr unsigned CU_MEM_ATTACH_HOST = 2;
+inline constexpr unsigned CU_MEM_ATTACH_SINGLE = 4;
+inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1;
+inline constexpr unsigned CU_MEMHOSTALLOC_DEVICEMAP = 2;
+inline constexpr unsigned CU_MEMHOSTREGISTER_PORTABLE = 1;
+inline constexpr unsigned CU_MEMHOSTREGISTER_DEVICEMAP = 2;
+inline constexpr CUdevice CU_DEVICE_CPU = -1;
+
+// ---- structs that nvshare looks into ----
+struct CUuuid {
+  char bytes[16];
+};
+
+struct CUmemLocation {
+  CUmemLocationType type;
+  int id;  // device ordinal for CU_MEM_LOCATION_TYPE_DEVICE
+};
+
+struct CUmemAllocationProp {
+  CUmemAllocationType type;
+  CUmemAllocationHandleType requestedHandleTypes;
+  CUmemLocation location;
+  void* win32HandleMetaData;
+  struct {
+    unsigned char compressionType;
+    unsigned char gpuDirectRDMACapable;
+    unsigned short usage;
+    unsigned char reserved[4];
+  } allocFlags;
+};
+
+struct CUmemAccessDesc {
+  CUmemLocation location;
+  CUmemAccess_flags flags;
+};
+
+struct CUmemPoolProps {
+  CUmemAllocationType allocType;
+  CUmemAllocationHandleType handleTypes;
+  CUmemLocation location;
+  void* win32SecurityAttributes;
+  size_t maxSize;
+  unsigned short usage;
+  unsigned char reserved[54];
+};
+
+struct CUipcMemHandle {
+  char reserved[64];
+};
+
+struct CUlaunchAttribute {
+  CUlaunchAttributeID id;
+  char pad[4];
+  union {
+    char pad[64];
+    int cooperative;
+    unsigned long long align;
+  } value;
+};
+
+struct CUlaunchConfig {
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  CUstream hStream;
+  CUlaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+
+// One launch of cuLaunchCooperativeKernelMultiDevice.
+struct CUDA_LAUNCH_PARAMS {
+  CUfunction function;
+  unsigned gridDimX, gridDimY, gridDimZ;
+  unsigned blockDimX, blockDimY, blockDimZ;
+  unsigned sharedMemBytes;
+  CUstream hStream;
+  void** kernelParams;
+};
+
+// ---- passed through, never looked into ----
+struct CUctxCreateParams;
+struct CUexecAffinityParam;
+struct CUarrayMapInfo;
+struct CUgraphEdgeData;
+struct CUmemcpyAttributes;
+struct CUmemDecompressParams;
+struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
+struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
+struct CUDA_MEMCPY2D;
+struct CUDA_MEMCPY2D_v1;
+struct CUDA_MEMCPY3D;
+struct CUDA_MEMCPY3D_v1;
+struct CUDA_MEMCPY3D_BATCH_OP;
+struct CUDA_MEMCPY3D_PEER;
+union CUstreamBatchMemOpParams;
+
+}  // namespace nvshare::cuda

@@ -1,0 +1,232 @@
+#include "cuda/nvml.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <initializer_list>
+
+namespace nvshare::cuda {
+namespace {
+
+// From NVML's API reference.
+using Return = int;
+constexpr Return kSuccess = 0;
+constexpr Return kInsufficientSize = 7;
+constexpr uint64_t kValueNotAvailable = UINT64_MAX;
+
+struct MemoryV1 {
+  unsigned long long total, free, used;  // used includes what is reserved
+};
+struct MemoryV2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;  // used does not include what is reserved
+};
+constexpr unsigned kMemoryV2Version = sizeof(MemoryV2) | (2U << 24);
+
+struct ProcessInfo {  // of the _v2 and _v3 functions
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
+};
+
+constexpr size_t kProcessesMax = 1024;
+
+}  // namespace
+
+struct NvmlApi {
+  Return (*init)();
+  Return (*shutdown)();
+  const char* (*error_string)(Return);
+  Return (*device_count)(unsigned*);
+  Return (*device_by_index)(unsigned, NvmlDevice*);
+  Return (*device_by_uuid)(const char*, NvmlDevice*);
+  Return (*uuid)(NvmlDevice, char*, unsigned);
+  Return (*name)(NvmlDevice, char*, unsigned);
+  Return (*memory_v1)(NvmlDevice, MemoryV1*);
+  Return (*memory_v2)(NvmlDevice, MemoryV2*);
+  Return (*compute_processes)(NvmlDevice, unsigned*, ProcessInfo*);
+  Return (*graphics_processes)(NvmlDevice, unsigned*, ProcessInfo*);
+};
+
+namespace {
+
+Error failure(const NvmlApi& api, const char* what, Return code) {
+  const char* text = api.error_string != nullptr ? api.error_string(code) : nullptr;
+  return error_format("NVML cannot tell %s: %s (%d)", what, text != nullptr ? text : "no description", code);
+}
+
+Error lacking(const char* what) { return error_format("NVML of this driver cannot tell %s", what); }
+
+// The first of `names` that the library has.
+template <typename Function>
+void find(void* library, Function** function, std::initializer_list<const char*> names) {
+  *function = nullptr;
+  for (const char* name : names) {
+    if (*function == nullptr) *function = reinterpret_cast<Function*>(dlsym(library, name));
+  }
+}
+
+void find_all(void* library, NvmlApi* api) {
+  find(library, &api->init, {"nvmlInit_v2", "nvmlInit"});
+  find(library, &api->shutdown, {"nvmlShutdown"});
+  find(library, &api->error_string, {"nvmlErrorString"});
+  find(library, &api->device_count, {"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"});
+  find(library, &api->device_by_index, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"});
+  find(library, &api->device_by_uuid, {"nvmlDeviceGetHandleByUUID"});
+  find(library, &api->uuid, {"nvmlDeviceGetUUID"});
+  find(library, &api->name, {"nvmlDeviceGetName"});
+  find(library, &api->memory_v1, {"nvmlDeviceGetMemoryInfo"});
+  find(library, &api->memory_v2, {"nvmlDeviceGetMemoryInfo_v2"});
+  find(library, &api->compute_processes, {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
+  find(library, &api->graphics_processes, {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"});
+}
+
+// A process that both computes and draws is listed twice with the same figure.
+Result<size_t> append(std::span<NvmlProcess> processes, size_t count, std::span<const ProcessInfo> found) {
+  for (const ProcessInfo& info : found) {
+    if (info.used == kValueNotAvailable) continue;
+    size_t at = 0;
+    while (at < count && processes[at].pid != info.pid) ++at;
+    if (at == processes.size()) return error_format("NVML lists more than %zu processes on one GPU", processes.size());
+    if (at == count) processes[count++] = {info.pid, 0};
+    if (info.used > processes[at].used) processes[at].used = info.used;
+  }
+  return count;
+}
+
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+}  // namespace
+
+Result<Nvml> Nvml::load(const char* library) {
+  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* reason = dlerror();
+    return error_format("no NVML: %.200s", reason != nullptr ? reason : library);
+  }
+  auto* api = new NvmlApi;
+  find_all(handle, api);
+  if (api->init == nullptr || api->shutdown == nullptr) {
+    delete api;
+    return error_format("no NVML: %.180s has no nvmlInit", library);
+  }
+  if (Return code = api->init(); code != kSuccess) {
+    Error error = failure(*api, "anything", code);
+    delete api;
+    return error;
+  }
+  return Nvml(api);
+}
+
+Nvml::Nvml(Nvml&& other) noexcept : api_(other.api_) { other.api_ = nullptr; }
+
+Nvml::~Nvml() {
+  if (api_ == nullptr) return;
+  api_->shutdown();
+  delete api_;
+}
+
+Result<uint32_t> Nvml::device_count() const {
+  if (api_->device_count == nullptr) return lacking("how many GPUs there are");
+  unsigned count = 0;
+  if (Return code = api_->device_count(&count); code != kSuccess) return failure(*api_, "how many GPUs there are", code);
+  return count;
+}
+
+Result<NvmlDevice> Nvml::device_by_index(uint32_t index) const {
+  if (api_->device_by_index == nullptr) return lacking("a GPU by its number");
+  NvmlDevice device = nullptr;
+  if (Return code = api_->device_by_index(index, &device); code != kSuccess) return failure(*api_, "a GPU by its number", code);
+  return device;
+}
+
+Result<NvmlDevice> Nvml::device_by_uuid(std::span<const uint8_t, 16> uuid) const {
+  if (api_->device_by_uuid == nullptr) return lacking("a GPU by its UUID");
+  char text[kUuidTextBytes];
+  format_uuid(uuid, text);
+  NvmlDevice device = nullptr;
+  if (Return code = api_->device_by_uuid(text, &device); code != kSuccess) return failure(*api_, "a GPU by its UUID", code);
+  return device;
+}
+
+Result<void> Nvml::uuid_of(NvmlDevice device, std::span<uint8_t, 16> uuid) const {
+  if (api_->uuid == nullptr) return lacking("a GPU's UUID");
+  char text[96] = {};
+  if (Return code = api_->uuid(device, text, sizeof text - 1); code != kSuccess) return failure(*api_, "a GPU's UUID", code);
+  return parse_uuid(text, uuid);
+}
+
+Result<void> Nvml::name_of(NvmlDevice device, std::span<char> name) const {
+  if (api_->name == nullptr) return lacking("a GPU's name");
+  char text[128] = {};
+  if (Return code = api_->name(device, text, sizeof text - 1); code != kSuccess) return failure(*api_, "a GPU's name", code);
+  size_t length = strnlen(text, name.size() - 1);
+  std::memcpy(name.data(), text, length);
+  name[length] = 0;
+  return {};
+}
+
+Result<NvmlMemory> Nvml::memory_of(NvmlDevice device) const {
+  if (api_->memory_v2 != nullptr) {
+    MemoryV2 memory{kMemoryV2Version, 0, 0, 0, 0};
+    if (api_->memory_v2(device, &memory) == kSuccess) return NvmlMemory{memory.total, memory.used, memory.reserved};
+  }
+  if (api_->memory_v1 == nullptr) return lacking("a GPU's memory");
+  MemoryV1 memory{};
+  if (Return code = api_->memory_v1(device, &memory); code != kSuccess) return failure(*api_, "a GPU's memory", code);
+  return NvmlMemory{memory.total, memory.used, 0};
+}
+
+Result<size_t> Nvml::processes_of(NvmlDevice device, std::span<NvmlProcess> processes) const {
+  if (api_->compute_processes == nullptr) return lacking("the processes on a GPU");
+  ProcessInfo found[kProcessesMax];
+  size_t count = 0;
+  for (auto* list : {api_->compute_processes, api_->graphics_processes}) {
+    if (list == nullptr) continue;
+    unsigned length = kProcessesMax;
+    Return code = list(device, &length, found);
+    if (code == kInsufficientSize) return error_format("NVML lists %u processes on one GPU; accepted: %zu", length, kProcessesMax);
+    if (code != kSuccess && list == api_->compute_processes) return failure(*api_, "the processes on a GPU", code);
+    if (code != kSuccess) continue;  // cards without graphics
+    Result<size_t> appended = append(processes, count, {found, length});
+    if (!appended) return appended.error();
+    count = *appended;
+  }
+  return count;
+}
+
+void format_uuid(std::span<const uint8_t, 16> uuid, std::span<char, kUuidTextBytes> text) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::memcpy(text.data(), "GPU-", 4);
+  char* out = text.data() + 4;
+  for (size_t i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) *out++ = '-';
+    *out++ = kDigits[uuid[i] >> 4];
+    *out++ = kDigits[uuid[i] & 15];
+  }
+  *out = 0;
+}
+
+Result<void> parse_uuid(const char* text, std::span<uint8_t, 16> uuid) {
+  const char* in = text;
+  for (const char* prefix : {"GPU-", "MIG-"}) {
+    if (std::strncmp(in, prefix, 4) == 0) in += 4;
+  }
+  for (size_t i = 0; i < 16; ++i) {
+    if (*in == '-') ++in;
+    int high = hex_digit(in[0]);
+    int low = high < 0 ? -1 : hex_digit(in[1]);
+    if (low < 0) return error_format("'%.60s' is no GPU UUID; accepted: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", text);
+    uuid[i] = static_cast<uint8_t>(high << 4 | low);
+    in += 2;
+  }
+  if (*in != 0) return error_format("'%.60s' is no GPU UUID; accepted: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", text);
+  return {};
+}
+
+}  // namespace nvshare::cuda

@@ -1,0 +1,63 @@
+// NVML, as far as we need it: which GPUs there are, and who uses how much of their memory. Loaded with dlopen, so that nothing needs
+// NVML to be there; every function of it is optional, and what cannot be known is said to be unknown.
+//
+// Declarations follow NVIDIA's NVML API reference (docs.nvidia.com/deploy/nvml-api), versions R418 to R580. Thread-safe, as NVML is.
+// Never unloads the library: drivers do not survive that reliably. Allocates once, in load(); no exceptions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+
+namespace nvshare::cuda {
+
+using NvmlDevice = void*;  // nvmlDevice_t; valid as long as the Nvml lives
+
+struct NvmlMemory {
+  uint64_t total = 0;     // the whole GPU, `reserved` included
+  uint64_t used = 0;      // allocated by anyone; includes `reserved` only if that is unknown
+  uint64_t reserved = 0;  // set aside by driver and firmware; 0 if unknown
+};
+
+struct NvmlProcess {
+  uint32_t pid = 0;  // in the machine's first PID namespace, or as the driver maps it
+  uint64_t used = 0;
+};
+
+struct NvmlApi;  // nvml.cc
+
+class Nvml {
+ public:
+  // Loads and initialises the library. An error says what is missing; that is no fault, many machines have none.
+  static Result<Nvml> load(const char* library = "libnvidia-ml.so.1");
+  Nvml(Nvml&& other) noexcept;
+  Nvml& operator=(Nvml&&) = delete;
+  ~Nvml();
+
+  Result<uint32_t> device_count() const;
+  Result<NvmlDevice> device_by_index(uint32_t index) const;
+  // As cuDeviceGetUuid gives it.
+  Result<NvmlDevice> device_by_uuid(std::span<const uint8_t, 16> uuid) const;
+
+  Result<void> uuid_of(NvmlDevice device, std::span<uint8_t, 16> uuid) const;
+  // NUL-terminated, cut to fit.
+  Result<void> name_of(NvmlDevice device, std::span<char> name) const;
+  Result<NvmlMemory> memory_of(NvmlDevice device) const;
+  // Fills `processes` with every process that has memory there, computing or drawing, each pid once; returns how many. Processes whose
+  // use NVML does not tell are left out. An error if there are more than fit.
+  Result<size_t> processes_of(NvmlDevice device, std::span<NvmlProcess> processes) const;
+
+ private:
+  explicit Nvml(const NvmlApi* api) : api_(api) {}
+  const NvmlApi* api_;  // null after a move
+};
+
+// "GPU-01234567-89ab-cdef-0123-456789abcdef", NUL included.
+inline constexpr size_t kUuidTextBytes = 41;
+void format_uuid(std::span<const uint8_t, 16> uuid, std::span<char, kUuidTextBytes> text);
+Result<void> parse_uuid(const char* text, std::span<uint8_t, 16> uuid);
+
+}  // namespace nvshare::cuda

@@ -1,0 +1,364 @@
+#include "interposer/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/parse.h"
+#include "interposer/device.h"
+#include "interposer/gate.h"
+#include "interposer/log.h"
+#include "interposer/process.h"
+#include "protocol/paths.h"
+
+namespace nvshare::interposer {
+
+using protocol::MessageType;
+using protocol::ReleaseReason;
+
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kHandshakePatience_ns = 5'000 * kMillisecond;
+constexpr int64_t kStartPatience_ns = 2'000 * kMillisecond;  // a scheduler that is being restarted
+constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
+constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
+
+bool socket_address(sockaddr_un* address) {
+  const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
+  if (directory == nullptr || *directory == '\0') directory = protocol::kRuntimeDirectoryDefault;
+  *address = {};
+  address->sun_family = AF_UNIX;
+  int length = snprintf(address->sun_path, sizeof address->sun_path, "%s%s", directory, protocol::kClientSocket);
+  if (length > 0 && length < static_cast<int>(sizeof address->sun_path)) return true;
+  log(LogLevel::kWarning, "%s is '%.60s...': too long, at most %zu characters fit", protocol::kRuntimeDirectoryVariable, directory,
+      sizeof address->sun_path - sizeof protocol::kClientSocket);
+  return false;
+}
+
+}  // namespace
+
+// ---- connecting ----
+
+bool Client::start() {
+  if (const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT"); text != nullptr && *text != '\0') {
+    auto limit = parse_bytes(text);
+    if (limit) {
+      own_limit_ = *limit;
+      memory_limit_.store(*limit, std::memory_order_release);
+    } else {
+      log(LogLevel::kError, "NVSHARE_GPU_MEMORY_LIMIT is ignored: %s", limit.error().text);
+    }
+  }
+  int64_t deadline = now_ns() + kStartPatience_ns;
+  while (!connect_once()) {
+    if (errno == ENOENT || errno == EACCES || errno == EPROTO || now_ns() > deadline) return false;
+    sleep_ns(kReconnectFirst_ns);
+  }
+  wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  shared_.store(true, std::memory_order_release);
+  budget_.store(0, std::memory_order_release);
+  gate.set(device_.gate_bit());
+  if (!start_thread(&thread_, thread_body, this, "nvshare-link") || !device_.mover().start()) {
+    log(LogLevel::kError, "no thread could be started: this program runs unshared");
+    shared_.store(false, std::memory_order_release);
+    budget_.store(SIZE_MAX, std::memory_order_release);
+    gate.clear(device_.gate_bit());
+    socket_.reset();
+    return false;
+  }
+  return true;
+}
+
+bool Client::connect_once() {
+  sockaddr_un address;
+  if (!socket_address(&address)) {
+    errno = ENOENT;
+    return false;
+  }
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) return false;
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    int error = errno;
+    log(LogLevel::kDebug, "no scheduler at %s: %s", address.sun_path, strerror(error));
+    errno = error;
+    return false;
+  }
+  timeval patience{5, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  if (!handshake(fd.get())) return false;
+  Lock lock(mutex_);
+  socket_ = std::move(fd);
+  connected_ = true;
+  return true;
+}
+
+protocol::Register Client::registration() {
+  protocol::Register message{};
+  message.version_min = protocol::kVersionMin;
+  message.version_max = protocol::kVersionMax;
+  message.backend = static_cast<uint8_t>(device_.backend());
+  memcpy(message.gpu_uuid, device_.uuid().bytes, sizeof message.gpu_uuid);
+  message.gpu_total_bytes = device_.total();
+  message.memory_limit = own_limit_;
+  message.pid = getpid();
+  message.gpu_ordinal = static_cast<uint32_t>(device_.ordinal());
+  message.memory = device_.memory().report();
+  snprintf(message.gpu_name, sizeof message.gpu_name, "%s", device_.name());
+  snprintf(message.program, sizeof message.program, "%s", program_invocation_short_name);
+  Lock lock(mutex_);
+  message.has_lock = state_ == State::kRunning || state_ == State::kDraining;
+  message.wants_lock = message.has_lock == 0 && lock_wanted_.load(std::memory_order_relaxed);
+  message.client_id = client_id_;
+  return message;
+}
+
+bool Client::handshake(int fd) {
+  protocol::Register hello = registration();
+  protocol::Packet packet = protocol::encode(hello, protocol::kVersionMin);
+  if (::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) return false;
+  pollfd readable{fd, POLLIN, 0};
+  if (poll(&readable, 1, static_cast<int>(kHandshakePatience_ns / kMillisecond)) != 1) {
+    log(LogLevel::kWarning, "the scheduler does not answer");
+    errno = EPROTO;
+    return false;
+  }
+  ssize_t got = recv(fd, packet.bytes, sizeof packet.bytes, 0);
+  if (got <= 0) {
+    errno = ECONNREFUSED;
+    return false;
+  }
+  std::span<const std::byte> bytes{packet.bytes, static_cast<size_t>(got)};
+  auto type = protocol::decode_type(bytes);
+  if (type && *type == MessageType::kRegistered) {
+    if (auto answer = protocol::decode<protocol::Registered>(bytes)) {
+      Lock lock(mutex_);
+      version_ = answer->version;
+      client_id_ = answer->client_id;
+      grant_ = {answer->epoch, 0};
+      budget_sequence_ = 0;
+      waiters_ = 0;  // whoever waits says so anew
+      memory_waiters_.store(0, std::memory_order_relaxed);
+      gate.clear(Gate::kWatched);
+      memory_limit_.store(answer->memory_limit != 0 ? answer->memory_limit : own_limit_, std::memory_order_release);
+      ceiling_.store(answer->memory_ceiling, std::memory_order_release);
+      gpu_total_.store(answer->gpu_total_bytes, std::memory_order_release);
+      request_sent_ = hello.wants_lock != 0;
+      if (growth_state_ == GrowthState::kAsked) memory_dirty_.store(true, std::memory_order_relaxed);
+      return true;
+    }
+  } else if (type && *type == MessageType::kRefused) {
+    auto refused = protocol::decode<protocol::Refused>(bytes);
+    log(LogLevel::kWarning, "the scheduler refuses this program: %s", refused ? refused->reason : "(no reason given)");
+  } else {
+    log(LogLevel::kWarning, "the scheduler's answer is not understood: %s", type ? protocol::name_of(*type) : type.error().text);
+  }
+  errno = EPROTO;
+  return false;
+}
+
+void Client::disconnected() {
+  Lock lock(mutex_);
+  if (connected_) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
+  socket_.reset();
+  connected_ = false;
+  reconnect_backoff_ns_ = kReconnectFirst_ns;
+  disconnected_at_ns_ = now_ns();
+  reconnect_at_ns_ = disconnected_at_ns_ + kReconnectFirst_ns;
+  if (state_ == State::kLoading) cancel_load_ = true;  // the next scheduler knows nothing of this grant
+  changed_.notify_all();
+}
+
+void Client::reconnect() {
+  if (now_ns() < reconnect_at_ns_) return;
+  {
+    Lock lock(mutex_);
+    if (state_ == State::kLoading || state_ == State::kDraining) {  // settled within moments; then there is one truth to tell
+      reconnect_at_ns_ = now_ns() + kReconnectFirst_ns;
+      return;
+    }
+  }
+  hold_to_resident();
+  if (connect_once()) {
+    log(LogLevel::kInfo, "the scheduler is back");
+    flush();
+    return;
+  }
+  reconnect_backoff_ns_ = std::min(reconnect_backoff_ns_ * 2, kReconnectMax_ns);
+  reconnect_at_ns_ = now_ns() + reconnect_backoff_ns_;
+}
+
+// ---- the socket's thread ----
+
+void* Client::thread_body(void* self) {
+  static_cast<Client*>(self)->run();
+  return nullptr;
+}
+
+void Client::run() {
+  for (;;) {
+    bool connected;
+    int fd;
+    {
+      Lock lock(mutex_);
+      connected = connected_;
+      fd = socket_.get();
+    }
+    pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {connected ? fd : -1, POLLIN, 0}};
+    int64_t timeout = next_timeout_ns();
+    timespec limit{timeout / 1'000'000'000, timeout % 1'000'000'000};
+    int ready = ppoll(fds, 2, timeout < 0 ? nullptr : &limit, nullptr);
+    if (ready > 0 && fds[0].revents != 0) {
+      uint64_t count;
+      if (read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) return;
+    }
+    if (connected && ready > 0 && fds[1].revents != 0 && !receive()) disconnected();
+    if (!connected) reconnect();
+    flush();
+    check_drain();
+    check_idle();
+  }
+}
+
+int64_t Client::next_timeout_ns() {
+  Lock lock(mutex_);
+  int64_t now = now_ns();
+  int64_t timeout = -1;
+  auto at = [&](int64_t deadline) {
+    int64_t remaining = std::max<int64_t>(deadline - now, 0);
+    if (timeout < 0 || remaining < timeout) timeout = remaining;
+  };
+  if (!connected_) at(reconnect_at_ns_);
+  if (state_ == State::kDraining) at(drain_deadline_ns_);
+  if (state_ == State::kRunning && waiters_ > 0) at(now + kTick_ns);
+  return timeout;
+}
+
+bool Client::receive() {
+  for (;;) {
+    alignas(8) std::byte bytes[protocol::kMessageBytesMax];
+    ssize_t got = recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    if (got == 0) return false;
+    std::span<const std::byte> packet{bytes, static_cast<size_t>(got)};
+    auto type = protocol::decode_type(packet);
+    if (!type) {
+      log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", type.error().text);
+      return false;
+    }
+    handle(*type, packet);
+  }
+}
+
+void Client::handle(MessageType type, std::span<const std::byte> packet) {
+  switch (type) {
+    case MessageType::kLockOk:
+      if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
+      return;
+    case MessageType::kDropLock:
+      if (auto message = protocol::decode<protocol::DropLock>(packet)) on_drop(message->grant);
+      return;
+    case MessageType::kEvict:
+      if (auto message = protocol::decode<protocol::Evict>(packet)) device_.mover().evict(message->eviction, message->bytes);
+      return;
+    case MessageType::kMemAvailable:
+      if (auto message = protocol::decode<protocol::MemAvailable>(packet)) {
+        Lock lock(mutex_);
+        if (state_ == State::kOut) return;  // the lock was lost meanwhile, and with it the request
+        budget_sequence_ = message->budget_sequence;
+        budget_.store(message->budget, std::memory_order_release);
+        if (growth_state_ == GrowthState::kAsked && message->request == growth_request_) {
+          growth_state_ = message->granted != 0 ? GrowthState::kGranted : GrowthState::kRefused;
+        }
+        changed_.notify_all();
+      }
+      return;
+    case MessageType::kUpdateLimit:
+      if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) {
+        memory_limit_.store(message->memory_limit != 0 ? message->memory_limit : own_limit_, std::memory_order_release);
+        ceiling_.store(message->memory_ceiling, std::memory_order_release);
+      }
+      return;
+    case MessageType::kContention:
+      if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
+      return;
+    case MessageType::kRefused:
+      if (auto message = protocol::decode<protocol::Refused>(packet)) {
+        log(LogLevel::kWarning, "the scheduler ends the connection: %s", message->reason);
+      }
+      return;
+    case MessageType::kWaitForMem:  // the wait in grow() has begun already
+    case MessageType::kRegistered:
+    case MessageType::kRegister:
+    case MessageType::kReqLock:
+    case MessageType::kLockReleased:
+    case MessageType::kMemUpdate:
+    case MessageType::kSwapProgress:
+    case MessageType::kIdle:
+      return;
+  }
+}
+
+void Client::wake() {
+  uint64_t one = 1;
+  // A full counter means that the thread will wake anyway.
+  [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);
+}
+
+void Client::send_packet(const protocol::Packet& packet) {
+  if (!connected_) return;
+  if (::send(socket_.get(), packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
+    shutdown(socket_.get(), SHUT_RDWR);
+  }
+}
+
+void Client::send_memory(uint64_t wanted) {
+  protocol::MemUpdate update{};
+  update.memory = device_.memory().report();
+  update.budget = std::max<uint64_t>(budget_.load(std::memory_order_acquire), update.memory.resident);
+  update.budget_sequence = budget_sequence_;
+  update.limit = memory_limit();
+  update.wanted = wanted;
+  update.request = growth_request_;
+  send(update);
+}
+
+// With others waiting for memory, or nobody to say who does, what is not in use is not ours to take without asking.
+void Client::hold_to_resident() {
+  {
+    Lock lock(mutex_);
+    if (state_ != State::kRunning) return;  // only this thread ends that state
+  }
+  device_.memory().lower_budget(budget_);
+}
+
+void Client::flush() {
+  if (memory_dirty_.load(std::memory_order_acquire) && memory_waiters_.load(std::memory_order_relaxed) > 0) hold_to_resident();
+  Lock lock(mutex_);
+  if (!connected_) return;
+  // What exit handlers free after the driver has gone is on the GPU until the process is: it is not to be given to others before.
+  if (!Process::ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) {
+    send_memory(growth_state_ == GrowthState::kAsked ? growth_wanted_ : 0);
+  }
+  if (lock_wanted_.load(std::memory_order_acquire) && state_ == State::kOut && !request_sent_) {
+    request_sent_ = true;
+    send(protocol::ReqLock{++request_});
+  }
+}
+
+void Client::reset_after_fork() {
+  mutex_.reset_after_fork();
+  socket_.reset();
+  wake_.reset();
+  shared_.store(false, std::memory_order_release);
+  connected_ = false;
+}
+
+}  // namespace nvshare::interposer

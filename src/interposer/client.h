@@ -1,0 +1,156 @@
+// The client: this process on one GPU, as the scheduler sees it. Owns the socket and the thread that reads it, and knows whether the
+// process has the lock. Without a scheduler it is *unshared*: gate open, no budget, only the program's own memory limit.
+//
+// States: out (no lock) -> wanted -> loading (granted, memory coming in) -> running (gate open) -> draining (gate closed, GPU work ending)
+// -> out. A drain that cannot end goes back to running. When the scheduler dies everything stays as it is until a new one answers.
+//
+// Thread-safe. Its mutex comes after Memory's; callbacks into Memory and Mover happen without it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/fd.h"
+#include "interposer/sync.h"
+#include "protocol/codec.h"
+
+namespace nvshare::interposer {
+
+class Device;
+
+class Client {
+ public:
+  explicit Client(Device& device) : device_(device) {}
+
+  // Connects and registers. False: no scheduler; the client stays unshared for good (the warning was given).
+  bool start();
+  bool shared() const { return shared_.load(std::memory_order_acquire); }
+
+  // A thread of the program found the gate closed. Cheap when already asked.
+  void want_lock();
+
+  // The budget in force; SIZE_MAX when unshared.
+  size_t budget() const { return budget_.load(std::memory_order_acquire); }
+  size_t ceiling() const { return ceiling_.load(std::memory_order_acquire); }
+  uint64_t memory_limit() const { return memory_limit_.load(std::memory_order_acquire); }
+  // The GPU's size as programs are to see it; 0: as the driver says.
+  uint64_t gpu_total() const { return gpu_total_.load(std::memory_order_acquire); }
+  // Freed memory may stay mapped: nobody else wants it.
+  bool cache_allowed() const { return memory_waiters_.load(std::memory_order_relaxed) == 0; }
+
+  enum class Growth { kGranted, kOutOfMemory, kLostLock };
+  // Waits until the budget covers `bytes` more than is resident. With the lock only.
+  Growth grow(size_t bytes);
+
+  // Allocated or resident bytes changed: the scheduler hears of it within about a millisecond.
+  void memory_changed();
+
+  // True while the gate is closed but it is not settled that the lock goes: an allocation waits until it is.
+  bool draining() const { return draining_.load(std::memory_order_acquire); }
+
+  // From the mover. ----
+  bool drain_wanted(uint64_t drain);      // false: that drain was given up
+  bool drained(uint64_t drain);           // the GPU work has ended; true: the lock goes, finish with released()
+  void released();                        // tells the scheduler
+  bool load_cancelled();                  // the lock is to be given back before loading has ended
+  bool wait_for_budget(size_t resident);  // until the budget reaches `resident`; false: cancelled
+  bool loaded();                          // everything is resident: opens the gate; false: cancelled
+  void load_stopped();                    // after a cancelled load
+  void progress(const protocol::SwapProgress& progress);
+
+  // The process exits: a load that waits for room stops waiting.
+  void program_ends();
+  bool holds_lock();
+
+  void reset_after_fork();
+
+ private:
+  static constexpr int64_t kTick_ns = 10'000'000;  // of idle detection, and of a drain past its time
+
+  enum class State : uint8_t { kOut, kLoading, kRunning, kDraining };
+
+  static void* thread_body(void* self);
+  void run();
+  bool connect_once();
+  bool handshake(int fd);
+  protocol::Register registration();
+  void disconnected();
+  void reconnect();
+  bool receive();
+  void handle(protocol::MessageType type, std::span<const std::byte> packet);
+  void on_lock(const protocol::LockOk& message);
+  void on_drop(const protocol::Grant& grant);
+  void on_contention(const protocol::Contention& message);
+  void release(protocol::ReleaseReason reason);      // mutex held
+  void begin_drain(protocol::ReleaseReason reason);  // mutex held
+  void set_state(State state);                       // mutex held
+  void check_drain();
+  void check_idle();
+  void flush();
+  void hold_to_resident();
+  int64_t next_timeout_ns();
+  void wake();
+  // Mutex held. A failure ends the connection; the socket's thread sees that and reconnects.
+  void send_packet(const protocol::Packet& packet);
+  bool grow_alone(Lock& lock, size_t bytes);  // mutex held by `lock`
+  template <typename Payload>
+  void send(const Payload& payload) {
+    send_packet(protocol::encode(payload, version_));
+  }
+  void send_memory(uint64_t wanted);  // mutex held
+
+  Device& device_;
+  Mutex mutex_;
+  Condition changed_;
+  FileDescriptor socket_;
+  FileDescriptor wake_;
+  pthread_t thread_{};
+
+  std::atomic<bool> shared_{false};
+  std::atomic<size_t> budget_{SIZE_MAX};
+  std::atomic<size_t> ceiling_{SIZE_MAX};
+  std::atomic<uint64_t> memory_limit_{0};
+  std::atomic<uint64_t> gpu_total_{0};
+  std::atomic<uint32_t> memory_waiters_{0};
+  std::atomic<bool> memory_dirty_{false};
+  std::atomic<bool> lock_wanted_{false};
+  std::atomic<bool> draining_{false};
+
+  // Guarded by mutex_.
+  State state_ = State::kOut;
+  uint16_t version_ = protocol::kVersionMax;
+  uint64_t own_limit_ = 0;  // from the program's environment
+  uint64_t client_id_ = 0;
+  protocol::Grant grant_{};
+  uint64_t budget_sequence_ = 0;
+  bool request_sent_ = false;
+  uint64_t request_ = 0;
+  bool cancel_load_ = false;
+  uint64_t growth_request_ = 0;
+  uint64_t growth_wanted_ = 0;  // of the one thread that waits
+  enum class GrowthState : uint8_t { kNone, kAsked, kGranted, kRefused } growth_state_ = GrowthState::kNone;
+  bool connected_ = false;
+  int64_t disconnected_at_ns_ = 0;
+  int64_t reconnect_at_ns_ = 0;
+  int64_t reconnect_backoff_ns_ = 0;
+
+  // Drain.
+  protocol::ReleaseReason drain_reason_ = protocol::ReleaseReason::kDropped;
+  int64_t drain_started_ns_ = 0;
+  int64_t drain_deadline_ns_ = 0;
+  int64_t drain_patience_ns_ = 200'000'000;
+  uint64_t drain_ = 0;  // counts up with each drain: one that was given up must not settle the next
+  bool drain_abandoned_ = false;
+  bool drain_done_ = false;  // settled: only released() is missing
+
+  // Contention and idleness.
+  uint32_t waiters_ = 0;
+  int64_t swap_cost_ns_ = 0;
+  uint64_t seen_submissions_ = 0;
+  int64_t last_submission_ns_ = 0;
+  bool idle_check_asked_ = false;
+  int64_t longest_gap_ns_ = 0;  // decays; a program's usual pauses between submissions
+  int64_t released_early_at_ns_ = 0;
+};
+
+}  // namespace nvshare::interposer

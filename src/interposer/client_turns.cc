@@ -1,0 +1,316 @@
+// The client's turns: getting the lock, draining, giving it back, growth in mid-turn, idleness.
+#include <algorithm>
+
+#include "interposer/client.h"
+#include "interposer/device.h"
+#include "interposer/gate.h"
+#include "interposer/log.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+using protocol::ReleaseReason;
+
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kDrainPatienceMin_ns = 200 * kMillisecond;
+constexpr int64_t kDrainPatienceMax_ns = 5'000 * kMillisecond;
+constexpr int64_t kIdleMin_ns = 20 * kMillisecond;
+constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
+
+}  // namespace
+
+// ---- lock ----
+
+void Client::set_state(State state) {
+  state_ = state;
+  draining_.store(state == State::kDraining, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void Client::want_lock() {
+  if (!lock_wanted_.exchange(true, std::memory_order_seq_cst)) wake();
+}
+
+void Client::on_lock(const protocol::LockOk& message) {
+  Lock lock(mutex_);
+  bool same = message.grant.epoch == grant_.epoch && message.grant.grant == grant_.grant;
+  if (state_ == State::kOut) {
+    if (same || message.grant.epoch != grant_.epoch || message.grant.grant < grant_.grant) return;  // of a turn that is over
+    grant_ = message.grant;
+    budget_sequence_ = message.budget_sequence;
+    budget_.store(message.budget, std::memory_order_release);
+    cancel_load_ = false;
+    request_sent_ = false;
+    set_state(State::kLoading);
+    device_.mover().load(grant_.grant);
+    return;
+  }
+  // The grant's new budget; or, after a restart of the scheduler, its name for the lock that we hold.
+  grant_ = message.grant;
+  budget_sequence_ = message.budget_sequence;
+  budget_.store(message.budget, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void Client::on_drop(const protocol::Grant& grant) {
+  Lock lock(mutex_);
+  if (grant.epoch != grant_.epoch || grant.grant != grant_.grant) return;
+  switch (state_) {
+    case State::kOut:
+      return;  // released meanwhile
+    case State::kLoading:
+      cancel_load_ = true;
+      changed_.notify_all();
+      return;
+    case State::kRunning:
+      begin_drain(ReleaseReason::kDropped);
+      return;
+    case State::kDraining:
+      drain_reason_ = ReleaseReason::kDropped;
+      return;
+  }
+}
+
+void Client::begin_drain(ReleaseReason reason) {
+  drain_reason_ = reason;
+  drain_started_ns_ = now_ns();
+  drain_deadline_ns_ = drain_started_ns_ + drain_patience_ns_;
+  drain_abandoned_ = false;
+  drain_done_ = false;
+  set_state(State::kDraining);
+  gate.set(device_.gate_bit());
+  device_.mover().drain(++drain_);
+}
+
+// A drain past its time, with threads that wait to submit: what runs may be waiting for what they hold back. Let them go on, and say so.
+void Client::check_drain() {
+  Lock lock(mutex_);
+  if (state_ != State::kDraining || now_ns() < drain_deadline_ns_) return;
+  if (drain_done_) {
+    drain_deadline_ns_ = now_ns() + kTick_ns;
+    return;
+  }
+  // A thread that waits for memory holds things back like one at the gate: the capture that it is in the middle of, for example.
+  if (gate.waiting() == 0 && growth_state_ != GrowthState::kAsked) {
+    drain_deadline_ns_ = now_ns() + kTick_ns;
+    return;
+  }
+  log(LogLevel::kInfo, "the GPU work of this program did not end within %lld ms; it keeps the GPU for now",
+      static_cast<long long>((now_ns() - drain_started_ns_) / kMillisecond));
+  drain_abandoned_ = true;
+  drain_patience_ns_ = std::min(drain_patience_ns_ * 2, kDrainPatienceMax_ns);
+  set_state(State::kRunning);
+  gate.clear(device_.gate_bit());
+  if (drain_reason_ == ReleaseReason::kDropped) {
+    protocol::LockReleased message{};
+    message.grant = grant_;
+    message.reason = static_cast<uint8_t>(ReleaseReason::kNotDrained);
+    message.drain_ns = static_cast<uint64_t>(now_ns() - drain_started_ns_);
+    message.memory = device_.memory().report();
+    send(message);
+  }
+}
+
+bool Client::drain_wanted(uint64_t drain) {
+  Lock lock(mutex_);
+  return state_ == State::kDraining && !drain_abandoned_ && drain == drain_;
+}
+
+bool Client::drained(uint64_t drain) {
+  Lock lock(mutex_);
+  if (state_ != State::kDraining || drain_abandoned_ || drain != drain_) return false;
+  drain_done_ = true;
+  drain_patience_ns_ = std::max(kDrainPatienceMin_ns, std::min(2 * (now_ns() - drain_started_ns_), kDrainPatienceMax_ns));
+  return true;
+}
+
+void Client::released() {
+  Lock lock(mutex_);
+  release(drain_reason_);
+}
+
+void Client::release(ReleaseReason reason) {
+  protocol::LockReleased message{};
+  message.grant = grant_;
+  message.reason = static_cast<uint8_t>(reason);
+  message.drain_ns = static_cast<uint64_t>(now_ns() - drain_started_ns_);
+  memory_dirty_.store(false, std::memory_order_seq_cst);  // before the report: what changes after it is told by itself
+  message.memory = device_.memory().report();
+  budget_.store(0, std::memory_order_release);
+  waiters_ = 0;
+  memory_waiters_.store(0, std::memory_order_relaxed);
+  gate.clear(Gate::kWatched);
+  released_early_at_ns_ = reason == ReleaseReason::kEarly ? now_ns() : 0;
+  growth_state_ = GrowthState::kNone;
+  request_sent_ = false;
+  set_state(State::kOut);
+  send(message);
+  // In this order: a thread counts itself as waiting before it sets lock_wanted_, so one of the two is seen.
+  lock_wanted_.store(false, std::memory_order_seq_cst);
+  if (gate.waiting() > 0) lock_wanted_.store(true, std::memory_order_seq_cst);
+  wake();
+}
+
+bool Client::load_cancelled() {
+  Lock lock(mutex_);
+  return cancel_load_;
+}
+
+bool Client::wait_for_budget(size_t resident) {
+  Lock lock(mutex_);
+  while (!cancel_load_ && budget() < resident) changed_.wait(mutex_);
+  return !cancel_load_;
+}
+
+bool Client::loaded() {
+  Lock lock(mutex_);
+  if (cancel_load_) return false;
+  if (released_early_at_ns_ != 0) {
+    // The pause that the early release took for idleness was this long: be slower next time if it is usual.
+    longest_gap_ns_ = std::max(longest_gap_ns_, now_ns() - last_submission_ns_);
+    released_early_at_ns_ = 0;
+  }
+  lock_wanted_.store(false, std::memory_order_release);
+  set_state(State::kRunning);
+  gate.clear(device_.gate_bit());
+  return true;
+}
+
+void Client::load_stopped() {
+  Lock lock(mutex_);
+  drain_started_ns_ = now_ns();
+  bool wanted = lock_wanted_.load(std::memory_order_acquire);
+  release(ReleaseReason::kDropped);
+  if (wanted) lock_wanted_.store(true, std::memory_order_release);
+}
+
+void Client::program_ends() {
+  Lock lock(mutex_);
+  cancel_load_ = true;
+  changed_.notify_all();
+}
+
+void Client::progress(const protocol::SwapProgress& progress) {
+  Lock lock(mutex_);
+  send(progress);
+}
+
+bool Client::holds_lock() {
+  Lock lock(mutex_);
+  return state_ != State::kOut;
+}
+
+// ---- memory ----
+
+void Client::memory_changed() {
+  if (shared() && !memory_dirty_.exchange(true, std::memory_order_acq_rel)) wake();
+}
+
+// Without a scheduler for longer than a restart takes, nobody makes room; what is free on the GPU may be used.
+bool Client::grow_alone(Lock& lock, size_t bytes) {
+  if (connected_ || now_ns() - disconnected_at_ns_ < kLongWait_ns) return false;
+  size_t free_bytes = 0;
+  size_t total = 0;
+  lock.unlock();
+  bool known = real_driver().cuMemGetInfo_v2(&free_bytes, &total) == cuda::CUDA_SUCCESS;
+  lock.lock();
+  if (!known || free_bytes < bytes || connected_ || growth_state_ != GrowthState::kAsked) return false;
+  budget_.store(std::max(budget(), device_.memory().resident() + bytes), std::memory_order_release);
+  growth_state_ = GrowthState::kGranted;
+  return true;
+}
+
+Client::Growth Client::grow(size_t bytes) {
+  if (!shared()) return Growth::kOutOfMemory;
+  Lock lock(mutex_);
+  int64_t started = now_ns();
+  bool told = false;
+  auto lost = [&] { return state_ == State::kOut || state_ == State::kLoading; };
+  while (growth_state_ != GrowthState::kNone && !lost()) changed_.wait(mutex_);
+  if (lost()) return Growth::kLostLock;
+  if (device_.memory().resident() + bytes <= budget()) return Growth::kGranted;
+  growth_state_ = GrowthState::kAsked;
+  growth_wanted_ = bytes;
+  ++growth_request_;
+  send_memory(bytes);
+  while (growth_state_ == GrowthState::kAsked && !lost()) {
+    if (grow_alone(lock, bytes)) break;
+    if (!changed_.wait_until(mutex_, now_ns() + kLongWait_ns) && !told) {
+      told = true;
+      log(LogLevel::kInfo, "an allocation of %zu bytes waits until other programs have made room on GPU %d (for %lld s)", bytes,
+          device_.ordinal(), static_cast<long long>((now_ns() - started) / 1'000'000'000));
+    }
+  }
+  GrowthState end = growth_state_;
+  growth_state_ = GrowthState::kNone;
+  changed_.notify_all();
+  if (end == GrowthState::kGranted) return Growth::kGranted;
+  return end == GrowthState::kRefused ? Growth::kOutOfMemory : Growth::kLostLock;
+}
+
+// ---- contention ----
+
+void Client::on_contention(const protocol::Contention& message) {
+  bool begins = false;
+  bool running = false;
+  {
+    Lock lock(mutex_);
+    if (state_ == State::kOut) return;
+    running = state_ == State::kRunning;
+    begins = waiters_ == 0 && message.waiters > 0;
+    waiters_ = message.waiters;
+    swap_cost_ns_ = static_cast<int64_t>(message.swap_cost_ns);
+    memory_waiters_.store(message.memory_waiters, std::memory_order_relaxed);
+    if (waiters_ > 0) {
+      gate.set(Gate::kWatched);
+    } else {
+      gate.clear(Gate::kWatched);
+    }
+    if (begins) {
+      seen_submissions_ = gate.submissions();
+      last_submission_ns_ = now_ns();
+      idle_check_asked_ = false;
+    }
+  }
+  if (message.memory_waiters == 0 || !running) return;
+  device_.memory().trim_cache();
+  hold_to_resident();
+  device_.mover().prepare_arena();
+  Lock lock(mutex_);
+  send_memory(growth_state_ == GrowthState::kAsked ? growth_wanted_ : 0);
+}
+
+// Gives the GPU up when the program has not used it for longer than it usually pauses and than giving it up costs.
+void Client::check_idle() {
+  Lock lock(mutex_);
+  if (state_ != State::kRunning || waiters_ == 0 || memory_waiters_.load(std::memory_order_relaxed) == 0) return;
+  int64_t now = now_ns();
+  uint64_t submissions = gate.submissions();
+  if (submissions != seen_submissions_) {
+    int64_t gap = now - last_submission_ns_;
+    longest_gap_ns_ = std::max(gap, longest_gap_ns_ - longest_gap_ns_ / 256);
+    seen_submissions_ = submissions;
+    last_submission_ns_ = now;
+    idle_check_asked_ = false;
+    return;
+  }
+  if (process().capturing()) return;
+  if (!idle_check_asked_) {
+    idle_check_asked_ = true;
+    device_.mover().probe_idle();
+    return;
+  }
+  int64_t idle_since = device_.mover().idle_since_ns();
+  if (idle_since == 0) return;
+  int64_t least = std::max(kIdleMin_ns, swap_cost_ns_);
+  int64_t most = std::max(5 * kIdleMin_ns, 4 * swap_cost_ns_);
+  int64_t threshold = std::clamp(2 * longest_gap_ns_, least, std::max(least, most));
+  if (now - std::max(idle_since, last_submission_ns_) < threshold) return;
+  log(LogLevel::kDebug, "idle for %lld ms: giving the GPU up", static_cast<long long>((now - idle_since) / kMillisecond));
+  begin_drain(ReleaseReason::kEarly);
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,50 @@
+// One GPU as this process uses it: its memory, its client, its mover. Made when the process first has a context there; never destroyed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/driver_api.h"
+#include "interposer/client.h"
+#include "interposer/memory/memory.h"
+#include "interposer/memory/swap.h"
+#include "protocol/messages.h"
+
+namespace nvshare::interposer {
+
+class Device {
+ public:
+  Device(int ordinal, uint32_t gate_bit, protocol::Backend backend) : ordinal_(ordinal), gate_bit_(gate_bit), backend_(backend) {}
+
+  // Asks the driver who this GPU is. False when it does not answer.
+  bool identify();
+
+  int ordinal() const { return ordinal_; }
+  uint32_t gate_bit() const { return gate_bit_; }
+  protocol::Backend backend() const { return backend_; }
+  const cuda::CUuuid& uuid() const { return uuid_; }
+  size_t total() const { return total_; }
+  const char* name() const { return name_; }
+
+  // The program may not use this GPU: no scheduler, and one is required.
+  void refuse() { refused_ = true; }
+  bool refused() const { return refused_; }
+
+  Memory& memory() { return memory_; }
+  Client& client() { return client_; }
+  Mover& mover() { return mover_; }
+
+ private:
+  const int ordinal_;
+  const uint32_t gate_bit_;
+  const protocol::Backend backend_;
+  cuda::CUuuid uuid_{};
+  size_t total_ = 0;
+  char name_[64] = {};
+  bool refused_ = false;
+  Memory memory_{*this};
+  Client client_{*this};
+  Mover mover_{*this};
+};
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,104 @@
+#include "interposer/gate.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <new>
+
+namespace nvshare::interposer {
+
+constinit Gate gate;
+thread_local constinit Mark* Gate::thread_mark_ = nullptr;
+
+namespace {
+
+constinit std::atomic<Mark*> all_marks{nullptr};
+pthread_once_t key_once = PTHREAD_ONCE_INIT;
+pthread_key_t thread_end_key;
+bool key_made = false;
+
+int membarrier(int command) { return static_cast<int>(syscall(SYS_membarrier, command, 0, 0)); }
+
+}  // namespace
+
+// A later destructor of the same thread may call CUDA again; it then takes a new mark.
+void Gate::detach_thread(void* mark) {
+  thread_mark_ = nullptr;
+  static_cast<Mark*>(mark)->depth.store(0, std::memory_order_release);  // a thread that was cancelled inside a call
+  static_cast<Mark*>(mark)->taken.store(0, std::memory_order_release);
+}
+
+void Gate::make_key() { key_made = pthread_key_create(&thread_end_key, detach_thread) == 0; }
+
+void Gate::initialise() {
+  if (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0) needs_fence_.store(false, std::memory_order_seq_cst);
+}
+
+Mark* Gate::attach_thread() {
+  pthread_once(&key_once, Gate::make_key);
+  Mark* mark = nullptr;
+  for (Mark* candidate = all_marks.load(std::memory_order_acquire); candidate != nullptr; candidate = candidate->next) {
+    uint32_t free_mark = 0;
+    if (candidate->taken.load(std::memory_order_relaxed) == 0 &&
+        candidate->taken.compare_exchange_strong(free_mark, 1, std::memory_order_acq_rel)) {
+      mark = candidate;
+      break;
+    }
+  }
+  if (mark == nullptr) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, alignof(Mark), sizeof(Mark)) != 0) return nullptr;
+    mark = new (memory) Mark;
+    mark->taken.store(1, std::memory_order_relaxed);
+    Mark* head = all_marks.load(std::memory_order_relaxed);
+    do {
+      mark->next = head;
+    } while (!all_marks.compare_exchange_weak(head, mark, std::memory_order_seq_cst));
+  }
+  mark->depth.store(0, std::memory_order_relaxed);
+  thread_mark_ = mark;
+  if (key_made) pthread_setspecific(thread_end_key, mark);
+  return mark;
+}
+
+void Gate::clear(uint32_t bits) {
+  flags_.fetch_and(~bits, std::memory_order_seq_cst);
+  futex_wake_all(&flags_);
+}
+
+bool Gate::quiesce(int64_t deadline_ns) {
+  if (needs_fence_.load(std::memory_order_relaxed) || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0) {
+    needs_fence_.store(true, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  for (Mark* mark = all_marks.load(std::memory_order_seq_cst); mark != nullptr; mark = mark->next) {
+    int spins = 0;
+    while (mark->depth.load(std::memory_order_acquire) != 0) {
+      if (now_ns() >= deadline_ns) return false;
+      sleep_ns(spins++ < 20 ? 5'000 : 100'000);
+    }
+  }
+  return true;
+}
+
+uint64_t Gate::submissions() const {
+  uint64_t sum = 0;
+  for (Mark* mark = all_marks.load(std::memory_order_acquire); mark != nullptr; mark = mark->next) {
+    sum += mark->submissions.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+void Gate::reset_after_fork() {
+  for (Mark* mark = all_marks.load(std::memory_order_relaxed); mark != nullptr; mark = mark->next) {
+    mark->depth.store(0, std::memory_order_relaxed);
+    if (mark != thread_mark_) mark->taken.store(0, std::memory_order_relaxed);
+  }
+  waiting_.store(0, std::memory_order_relaxed);
+  flags_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,96 @@
+// The gate: every submission of GPU work passes it; whoever closes it knows when nobody is inside any more.
+//
+// A submitting thread sets its own *mark*, then loads the gate's flags once. All flags clear: it goes on. The closer sets a flag, makes
+// every running thread's mark visible (membarrier; without it submitters pay a full fence), and waits until all marks are clear. So an
+// open gate costs a store, a load and a store, and no submission starts after quiesce() has returned true.
+//
+// One gate per process. A flag bit per GPU closes it, because a process that uses several GPUs is switched on all of them together.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "interposer/sync.h"
+
+namespace nvshare::interposer {
+
+class Pacer;
+
+// What one thread of the program has under way. Entries are never freed, only handed on to later threads.
+struct alignas(64) Mark {
+  std::atomic<uint32_t> depth{0};        // > 0: inside
+  std::atomic<uint32_t> taken{0};        // belongs to a living thread
+  std::atomic<uint64_t> submissions{0};  // watched ones; written by the owner only
+  Pacer* pacer = nullptr;                // of the owner; made when first needed
+  Mark* next = nullptr;
+};
+
+class Gate {
+ public:
+  static constexpr uint32_t kClosedMask = 0x0000ffff;  // bit n: closed for GPU n of this process
+  static constexpr uint32_t kWatched = 0x00010000;     // somebody waits for this GPU: submissions are paced and counted
+  static constexpr uint32_t kEnding = 0x00040000;      // the program exits: nobody waits for the gate any more
+  static constexpr uint32_t kCapturing = 0x00020000;   // some stream captures: a submission must look at its own stream
+
+  // The calling thread's mark; null only when memory for a new one is short or the thread is past its end.
+  static Mark* mark() {
+    Mark* found = thread_mark_;
+    return found != nullptr ? found : attach_thread();
+  }
+
+  // Enters and returns the flags as seen. kClosedMask clear: the caller is inside and must leave(). Otherwise it is inside too, but may
+  // only do what is allowed while the gate is closed, and must leave() soon.
+  [[gnu::always_inline]] uint32_t enter(Mark* mark) {
+    mark->depth.store(mark->depth.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (needs_fence_.load(std::memory_order_relaxed)) {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    } else {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    }
+    return flags_.load(std::memory_order_acquire);
+  }
+  [[gnu::always_inline]] void leave(Mark* mark) {
+    mark->depth.store(mark->depth.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  }
+
+  uint32_t flags() const { return flags_.load(std::memory_order_acquire); }
+  bool closed() const { return (flags() & kClosedMask) != 0; }
+
+  void set(uint32_t bits) { flags_.fetch_or(bits, std::memory_order_seq_cst); }
+  // Clears bits and wakes whoever waits for the gate.
+  void clear(uint32_t bits);
+
+  // After set(): waits until no thread is inside. False when the deadline passed first (somebody still is).
+  bool quiesce(int64_t deadline_ns);
+
+  // Threads that wait for the gate to open. A thread counts itself in before it asks for the lock, so that whoever looks at waiting()
+  // after settling something about the lock misses none.
+  void begin_waiting() { waiting_.fetch_add(1, std::memory_order_seq_cst); }
+  void end_waiting() { waiting_.fetch_sub(1, std::memory_order_seq_cst); }
+  uint32_t waiting() const { return waiting_.load(std::memory_order_seq_cst); }
+  // Sleeps until the flags differ from `seen`, at most timeout_ns. May return without cause.
+  void wait_change(uint32_t seen, int64_t timeout_ns) { futex_wait(&flags_, seen, timeout_ns); }
+
+  // Watched submissions of all threads so far.
+  uint64_t submissions() const;
+
+  // Before the first thread enters.
+  void initialise();
+  void reset_after_fork();
+
+ private:
+  static Mark* attach_thread();
+  static void detach_thread(void* mark);
+  static void make_key();
+
+  // Initial-exec TLS: an access is one instruction, and never allocates.
+  static constinit thread_local Mark* thread_mark_;
+
+  std::atomic<uint32_t> flags_{0};
+  std::atomic<uint32_t> waiting_{0};
+  std::atomic<bool> needs_fence_{true};
+};
+
+extern Gate gate;
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,68 @@
+// Stream capture. A capture begins only with the gate open and holds off every drain until it has ended (see Process::wait_no_capture).
+#include "interposer/generated/hooks.h"
+#include "interposer/hooks/submit.h"
+#include "interposer/process.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+template <auto Function, bool PerThread, typename... Arguments>
+CUresult begin(CUstream stream, Arguments... arguments) {
+  if (!process().active()) return call_real<Function>(stream, arguments...);
+  // Without a stream: afterwards it captures, and no event of the pacer may land on it.
+  return pass_gate(Target{nullptr, false}, [&] {
+    process().capture_begins();
+    CUresult result = call_real<Function>(stream, arguments...);
+    if (result != CUDA_SUCCESS) process().capture_ended();
+    return result;
+  });
+}
+
+template <auto Function, bool PerThread>
+CUresult end(CUstream stream, CUgraph* graph) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const RealDriver& driver = real_driver();
+  bool was_capturing = process().active() && driver.cuStreamIsCapturing != nullptr &&
+                       driver.cuStreamIsCapturing(default_stream(stream, PerThread), &status) == CUDA_SUCCESS &&
+                       status != CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = call_real<Function>(stream, graph);
+  if (!was_capturing) return result;
+  // A capture that was not joined, or belongs to another thread, goes on.
+  if (driver.cuStreamIsCapturing(default_stream(stream, PerThread), &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return result;
+  }
+  process().capture_ended();
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuStreamBeginCapture(CUstream stream) { return begin<&RealDriver::cuStreamBeginCapture, false>(stream); }
+NVSHARE_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream) { return begin<&RealDriver::cuStreamBeginCapture_ptsz, true>(stream); }
+NVSHARE_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  return begin<&RealDriver::cuStreamBeginCapture_v2, false>(stream, mode);
+}
+NVSHARE_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  return begin<&RealDriver::cuStreamBeginCapture_v2_ptsz, true>(stream, mode);
+}
+NVSHARE_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                                    const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+  return begin<&RealDriver::cuStreamBeginCaptureToGraph, false>(stream, graph, dependencies, edges, count, mode);
+}
+NVSHARE_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                                         const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+  return begin<&RealDriver::cuStreamBeginCaptureToGraph_ptsz, true>(stream, graph, dependencies, edges, count, mode);
+}
+
+NVSHARE_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return end<&RealDriver::cuStreamEndCapture, false>(stream, graph);
+}
+NVSHARE_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return end<&RealDriver::cuStreamEndCapture_ptsz, true>(stream, graph);
+}
+
+}  // extern "C"
+}  // namespace nvshare::interposer

@@ -1,0 +1,104 @@
+// Start and end of what we are a guest of: cuInit, contexts.
+#include "interposer/generated/hooks.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+// The device on which cuCtxCreate just made the current context. Refused: destroys it again.
+CUresult made(CUresult result, CUcontext* context, CUdevice device) {
+  if (result != CUDA_SUCCESS || !process().active() || context == nullptr) return result;
+  if (process().context_made(*context, device)) return result;
+  real_driver().cuCtxDestroy_v2(*context);
+  process().context_left(*context);
+  *context = nullptr;
+  return CUDA_ERROR_NOT_PERMITTED;
+}
+
+template <auto Function>
+CUresult destroy(CUcontext context) {
+  if (!process().active()) return call_real<Function>(context);
+  process().context_leaves(context);
+  CUresult result = call_real<Function>(context);
+  if (result == CUDA_SUCCESS) {
+    process().context_left(context);
+  } else {
+    process().context_stays(context);
+  }
+  return result;
+}
+
+template <auto Function>
+CUresult end_primary(CUdevice device) {
+  CUcontext context = process().active() ? process().primary(device) : nullptr;
+  if (context == nullptr) return call_real<Function>(device);
+  process().context_leaves(context);
+  CUresult result = call_real<Function>(device);
+  unsigned flags = 0;
+  int alive = 0;
+  // Parts of the program may have retained it where no hook saw it.
+  if (real_driver().cuDevicePrimaryCtxGetState(device, &flags, &alive) == CUDA_SUCCESS && alive != 0) {
+    process().context_stays(context);
+  } else {
+    process().context_left(context);
+  }
+  return result;
+}
+
+template <auto Function>
+CUresult release_primary(CUdevice device) {
+  if (process().active() && process().release_keeps_primary(device)) return call_real<Function>(device);
+  return end_primary<Function>(device);
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuInit(unsigned flags) {
+  CUresult result = call_real<&RealDriver::cuInit>(flags);
+  if (result == CUDA_SUCCESS && !process().active()) process().start();
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned flags, CUdevice device) {
+  return made(call_real<&RealDriver::cuCtxCreate>(context, flags, device), context, device);
+}
+
+NVSHARE_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
+  return made(call_real<&RealDriver::cuCtxCreate_v2>(context, flags, device), context, device);
+}
+
+NVSHARE_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device) {
+  return made(call_real<&RealDriver::cuCtxCreate_v3>(context, affinity, count, flags, device), context, device);
+}
+
+NVSHARE_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsigned flags, CUdevice device) {
+  return made(call_real<&RealDriver::cuCtxCreate_v4>(context, parameters, flags, device), context, device);
+}
+
+NVSHARE_EXPORT CUresult cuCtxDestroy(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy>(context); }
+NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy_v2>(context); }
+
+NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  CUresult result = call_real<&RealDriver::cuDevicePrimaryCtxRetain>(context, device);
+  if (result != CUDA_SUCCESS || !process().active()) return result;
+  process().primary_made(*context, device);
+  if (process().context_made(*context, device)) return result;
+  real_driver().cuDevicePrimaryCtxRelease_v2(device);
+  return CUDA_ERROR_NOT_PERMITTED;
+}
+
+NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return release_primary<&RealDriver::cuDevicePrimaryCtxRelease>(device);
+}
+NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return release_primary<&RealDriver::cuDevicePrimaryCtxRelease_v2>(device);
+}
+NVSHARE_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) { return end_primary<&RealDriver::cuDevicePrimaryCtxReset>(device); }
+NVSHARE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { return end_primary<&RealDriver::cuDevicePrimaryCtxReset_v2>(device); }
+
+}  // extern "C"
+}  // namespace nvshare::interposer

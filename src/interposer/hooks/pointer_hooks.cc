@@ -1,0 +1,92 @@
+// Pointer queries: our memory answers as a plain cuMemAlloc's would, also while it is swapped out.
+#include "interposer/generated/hooks.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+template <typename T>
+CUresult answer(void* data, T value) {
+  *static_cast<T*>(data) = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, Device& owner, const Memory::Range& range) {
+  if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return answer<CUcontext>(data, range.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return answer<CUdeviceptr>(data, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      answer<void*>(data, nullptr);
+      return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return answer<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return answer<unsigned long long>(data, range.base);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return answer<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return answer<int>(data, owner.ordinal());
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return answer<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return answer<CUdeviceptr>(data, range.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return answer<size_t>(data, range.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return answer<unsigned>(data, 1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return answer<unsigned long long>(data, 0);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return answer<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return answer<unsigned>(data, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return answer<CUmemoryPool>(data, nullptr);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return answer<size_t>(data, range.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return answer<CUdeviceptr>(data, range.base);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return answer<unsigned long long>(data, range.base);
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return answer<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return real_driver().cuPointerGetAttribute(data, attribute, address);
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  Memory::Range range;
+  Device* owner = process().active() ? process().owner(address, &range) : nullptr;
+  if (owner == nullptr) return call_real<&RealDriver::cuPointerGetAttribute>(data, attribute, address);
+  return attribute_of(data, attribute, address, *owner, range);
+}
+
+NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
+  Memory::Range range;
+  Device* owner = process().active() ? process().owner(address, &range) : nullptr;
+  if (owner == nullptr || attributes == nullptr || data == nullptr) {
+    return call_real<&RealDriver::cuPointerGetAttributes>(count, attributes, data, address);
+  }
+  for (unsigned i = 0; i < count; ++i) {
+    CUresult result = attribute_of(data[i], attributes[i], address, *owner, range);
+    // Asked for many at once, the driver leaves a zero where a single question would fail.
+    if (result != CUDA_SUCCESS && attributes[i] != CU_POINTER_ATTRIBUTE_HOST_POINTER) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
+}  // namespace nvshare::interposer

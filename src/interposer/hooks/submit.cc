@@ -1,0 +1,47 @@
+#include "interposer/hooks/submit.h"
+
+#include "interposer/pacer.h"
+#include "interposer/process.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+bool captures(Target target) {
+  // The legacy stream cannot capture, and asking it while another stream captures would break that capture.
+  if (!target.has_stream || target.stream == nullptr || target.stream == CU_STREAM_LEGACY) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const RealDriver& driver = real_driver();
+  return driver.cuStreamIsCapturing != nullptr && driver.cuStreamIsCapturing(target.stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace
+
+uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target) {
+  for (;;) {
+    if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) return flags;
+    if (mark->depth.load(std::memory_order_relaxed) > 1) return flags;
+    // A drain ends only when no stream captures, and a capture begins only with the gate open: a capturing stream's memory is there.
+    if ((flags & Gate::kCapturing) != 0 && captures(target)) return flags;
+    gate.leave(mark);
+    process().wait_for_gate();
+    flags = gate.enter(mark);
+  }
+}
+
+void leave_slowly(Mark* mark, uint32_t flags, Target target) {
+  // While a stream captures, an event on another may break the capture (the legacy stream waits for all of them); a synchronous call
+  // leaves nothing in flight.
+  bool watched = (flags & Gate::kWatched) != 0;
+  bool paced = watched && target.has_stream && (flags & (Gate::kCapturing | Gate::kClosedMask)) == 0;
+  if (watched) mark->submissions.store(mark->submissions.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (paced) {
+    if (mark->pacer == nullptr) mark->pacer = new Pacer;
+    mark->pacer->submitted(target.stream);
+  }
+  gate.leave(mark);
+  if (paced) mark->pacer->hold();
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,148 @@
+// Stream-ordered allocation (cuMemAllocAsync, pools): served from the same blocks and slabs as cuMemAlloc, so that it swaps like them.
+#include "interposer/gate.h"
+#include "interposer/log.h"
+#include "interposer/memory/memory.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+using cuda::CUcontext;
+using cuda::CUdeviceptr;
+using cuda::CUresult;
+using cuda::CUstream;
+
+namespace {
+
+constexpr size_t kPendingMax = 4096;  // frees that wait for the GPU; past it the oldest are waited for
+
+CUstream resolve(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? cuda::CU_STREAM_PER_THREAD : stream; }
+
+const void* thread_of(CUstream stream) { return stream == cuda::CU_STREAM_PER_THREAD ? Gate::mark() : nullptr; }
+
+}  // namespace
+
+void Memory::set_requested(CUdeviceptr address, size_t bytes) {
+  Lock lock(mutex_);
+  set_requested_locked(address, bytes);
+}
+
+void Memory::set_requested_locked(CUdeviceptr address, size_t bytes) {
+  Block* block = lookup(address);
+  if (block == nullptr) return;
+  if (block->slab == nullptr) {
+    block->requested = bytes;
+  } else {
+    SlabSet::set_requested(block->slab, address, bytes);
+  }
+}
+
+bool Memory::defer(const AsyncFree& pending) {
+  Lock lock(mutex_);
+  for (const AsyncFree& other : async_frees_) {
+    if (other.address == pending.address) return false;
+  }
+  async_frees_.push_back(pending);
+  if (pending.event == nullptr) deferred_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, CUcontext context) {
+  if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  stream = resolve(stream, per_thread);
+  const void* thread = thread_of(stream);
+  size_t most = bytes > SlabSet::kSlotBytesMax ? bytes + bytes / 8 + (size_t{2} << 20) : SlabSet::slot_bytes(bytes);
+  CUdeviceptr reused = 0;
+  cuda::CUevent event = nullptr;
+  {
+    Lock lock(mutex_);
+    for (size_t i = async_frees_.size(); i-- > 0;) {
+      const AsyncFree& pending = async_frees_[i];
+      if (!pending.reusable || pending.stream != stream || pending.thread != thread || pending.context != context) continue;
+      if (pending.capacity < bytes || pending.capacity > most) continue;
+      reused = pending.address;
+      event = pending.event;
+      async_frees_.erase(async_frees_.begin() + static_cast<ptrdiff_t>(i));
+      break;
+    }
+  }
+  if (reused != 0) {
+    if (event != nullptr) real_driver().cuEventDestroy_v2(event);
+    set_requested(reused, bytes);
+    *address = reused;
+    return cuda::CUDA_SUCCESS;
+  }
+  collect_async(false);
+  CUresult result = place(address, bytes, context);
+  if (result != cuda::CUDA_SUCCESS) refund(bytes);
+  return result;
+}
+
+bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUresult* result) {
+  AsyncFree pending{};
+  size_t requested = 0;
+  if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
+  pending.address = address;
+  pending.stream = resolve(stream, per_thread);
+  pending.thread = thread_of(pending.stream);
+  const RealDriver& driver = real_driver();
+  *result = driver.cuEventCreate(&pending.event, cuda::CU_EVENT_DISABLE_TIMING);
+  if (*result == cuda::CUDA_SUCCESS) {
+    *result = driver.cuEventRecord(pending.event, pending.stream);
+    if (*result != cuda::CUDA_SUCCESS) {
+      driver.cuEventDestroy_v2(pending.event);
+      return true;  // a bad stream: nothing was freed
+    }
+  } else {
+    pending.event = nullptr;
+  }
+  if (!defer(pending)) {
+    if (pending.event != nullptr) driver.cuEventDestroy_v2(pending.event);
+    *result = cuda::CUDA_ERROR_INVALID_VALUE;
+    return true;
+  }
+  *result = cuda::CUDA_SUCCESS;
+  refund(requested);
+  bool crowded = false;
+  {
+    Lock lock(mutex_);
+    crowded = async_frees_.size() > kPendingMax;
+  }
+  if (crowded) collect_async(true);
+  return true;
+}
+
+void Memory::collect_async(bool wait) {
+  const RealDriver& driver = real_driver();
+  std::vector<AsyncFree> passed;
+  CapturesHeldOff held_off;
+  if (!held_off) return;
+  {
+    Lock lock(mutex_);
+    for (size_t i = 0; i < async_frees_.size();) {
+      AsyncFree& pending = async_frees_[i];
+      bool done = pending.event == nullptr || driver.cuEventQuery(pending.event) == cuda::CUDA_SUCCESS;
+      if (!done && !wait) {
+        ++i;
+        continue;
+      }
+      passed.push_back(pending);
+      if (pending.event == nullptr) deferred_.fetch_sub(1, std::memory_order_relaxed);
+      async_frees_.erase(async_frees_.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
+  for (const AsyncFree& pending : passed) {
+    if (pending.event != nullptr) {
+      if (wait) driver.cuEventSynchronize(pending.event);
+      driver.cuEventDestroy_v2(pending.event);
+    } else {
+      CUresult ignored = cuda::CUDA_SUCCESS;  // the context's earlier failure is no reason to keep its memory
+      process().synchronize_before_free(pending.context, &ignored);
+    }
+    size_t requested = 0;
+    give_back(pending.address, false, &requested);
+  }
+}
+
+}  // namespace nvshare::interposer

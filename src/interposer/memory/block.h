@@ -1,0 +1,61 @@
+// A block: one contiguous range of device addresses that lives as long as the program's allocation (or slab), and the chunks of GPU memory
+// behind it, which come and go. Every field is guarded by the mutex of the Memory that owns the block, except that the mover reads and
+// writes a chunk's handle and host copy on its own while the block is pinned and the chunk is moving.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/driver_api.h"
+
+namespace nvshare::interposer {
+
+struct HostSlot {
+  char* data = nullptr;  // null: none
+  uint32_t segment = 0;
+  uint32_t bytes = 0;
+};
+
+enum class ChunkState : uint8_t {
+  kFresh,     // no GPU memory, never written: nothing to copy in
+  kResident,  // mapped
+  kSwapped,   // no GPU memory, the bytes are in `host`
+  kMoving,    // the mover is at work on it
+};
+
+struct Chunk {
+  cuda::CUmemGenericAllocationHandle handle = 0;
+  HostSlot host;  // kSwapped: the bytes. kResident: a copy that is still true while the program has not run since (else none)
+  uint32_t bytes = 0;
+  ChunkState state = ChunkState::kFresh;
+};
+
+struct Slab;
+
+// How the block has its memory.
+enum class BlockKind : uint8_t {
+  kVmm,      // reserved addresses, physical handles that come and go
+  kManaged,  // cuMemAllocManaged, prefetched out and in
+  kPlain,    // the driver's own allocation: counted, never moved
+};
+
+struct Block {
+  BlockKind kind = BlockKind::kVmm;
+  cuda::CUdeviceptr base = 0;
+  size_t bytes = 0;                   // of the range: a multiple of the granularity
+  size_t requested = 0;               // what the program asked for (dedicated blocks)
+  size_t address_bytes = 0;           // reserved, >= bytes
+  cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone
+  Chunk* chunks = nullptr;
+  uint32_t chunk_count = 0;
+  uint32_t pins = 0;     // mover snapshots that hold it
+  bool doomed = false;   // freed by the program while pinned: the last pin's holder disposes of it
+  bool cached = false;   // freed, kept mapped for reuse
+  Slab* slab = nullptr;  // the slab that lives in it, if any
+};
+
+inline constexpr size_t kChunkBytesMax = size_t{64} << 20;
+
+inline size_t chunk_offset(uint32_t index) { return size_t{index} * kChunkBytesMax; }
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,515 @@
+#include "interposer/memory/memory.h"
+
+#include <algorithm>
+#include <new>
+
+#include "interposer/client.h"
+#include "interposer/device.h"
+#include "interposer/gate.h"
+#include "interposer/log.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+using cuda::CUcontext;
+using cuda::CUdeviceptr;
+using cuda::CUresult;
+
+namespace {
+
+constexpr size_t kGranularity = size_t{2} << 20;
+// Freed memory that is kept mapped while nobody waits for the GPU: little of it, because neighbours count it as in use.
+constexpr size_t kCacheBytesMax = size_t{1} << 30;
+constexpr size_t kCacheShare = 128;                         // of the GPU
+constexpr size_t kSlabShare = 1024;                         // of the GPU, for one slab: what is free in slabs counts as in use, too
+constexpr int64_t kOutOfMemoryPatience_ns = 2'000'000'000;  // a neighbour's memory may take a moment to come free
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
+// ---- registry ----
+
+void Memory::insert(Block* block) {
+  auto place = std::lower_bound(blocks_.begin(), blocks_.end(), block, [](const Block* a, const Block* b) { return a->base < b->base; });
+  blocks_.insert(place, block);
+}
+
+void Memory::erase(Block* block) {
+  auto place = std::lower_bound(blocks_.begin(), blocks_.end(), block, [](const Block* a, const Block* b) { return a->base < b->base; });
+  if (place != blocks_.end() && *place == block) blocks_.erase(place);
+}
+
+Block* Memory::lookup(CUdeviceptr address) {
+  auto after = std::upper_bound(blocks_.begin(), blocks_.end(), address, [](CUdeviceptr a, const Block* b) { return a < b->base; });
+  if (after == blocks_.begin()) return nullptr;
+  Block* block = *(after - 1);
+  return address - block->base < block->bytes ? block : nullptr;
+}
+
+bool Memory::find(CUdeviceptr address, Range* range) {
+  Lock lock(mutex_);
+  Block* block = lookup(address);
+  if (block == nullptr || block->cached) return false;
+  range->context = block->context;
+  range->resident = running_;
+  if (block->slab != nullptr) return slabs_.slot_of(block->slab, address, &range->base, &range->bytes);
+  if (address - block->base >= block->requested) return false;
+  range->base = block->base;
+  range->bytes = block->requested;
+  return true;
+}
+
+// ---- making and mapping blocks ----
+
+CUresult Memory::new_block(size_t bytes, size_t requested, CUcontext context, Block** out) {
+  const RealDriver& driver = real_driver();
+  Block* block = new Block;
+  block->bytes = bytes;
+  block->requested = requested;
+  block->context = context;
+  switch (device_.backend()) {
+    case protocol::Backend::kVmm:
+      block->kind = BlockKind::kVmm;
+      break;
+    case protocol::Backend::kManaged:
+      block->kind = BlockKind::kManaged;
+      break;
+    case protocol::Backend::kNone:
+      block->kind = BlockKind::kPlain;
+      break;
+  }
+  CUresult result = cuda::CUDA_SUCCESS;
+  switch (block->kind) {
+    case BlockKind::kVmm:
+      result = driver.cuMemAddressReserve(&block->base, bytes, 0, 0, 0);
+      break;
+    case BlockKind::kManaged:
+      result = driver.cuMemAllocManaged(&block->base, bytes, cuda::CU_MEM_ATTACH_GLOBAL);
+      break;
+    case BlockKind::kPlain:
+      result = driver.cuMemAlloc_v2(&block->base, bytes);
+      break;
+  }
+  if (result != cuda::CUDA_SUCCESS) {
+    delete block;
+    return result;
+  }
+  block->address_bytes = bytes;
+  block->chunk_count = static_cast<uint32_t>((bytes + kChunkBytesMax - 1) / kChunkBytesMax);
+  block->chunks = new Chunk[block->chunk_count];
+  for (uint32_t i = 0; i < block->chunk_count; ++i) {
+    block->chunks[i].bytes = static_cast<uint32_t>(std::min(kChunkBytesMax, bytes - chunk_offset(i)));
+  }
+  *out = block;
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memory::map_chunk(Block& block, uint32_t index) {
+  Chunk& chunk = block.chunks[index];
+  if (block.kind != BlockKind::kVmm) return cuda::CUDA_SUCCESS;
+  const RealDriver& driver = real_driver();
+  cuda::CUmemAllocationProp properties{};
+  properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = cuda::CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device_.ordinal();
+  CUresult result = driver.cuMemCreate(&chunk.handle, chunk.bytes, &properties, 0);
+  if (result != cuda::CUDA_SUCCESS) {
+    chunk.handle = 0;
+    return result;
+  }
+  CUdeviceptr address = block.base + chunk_offset(index);
+  result = driver.cuMemMap(address, chunk.bytes, 0, chunk.handle, 0);
+  if (result == cuda::CUDA_SUCCESS) {
+    cuda::CUmemAccessDesc access{};
+    access.location = properties.location;
+    access.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    result = driver.cuMemSetAccess(address, chunk.bytes, &access, 1);
+    if (result == cuda::CUDA_SUCCESS) return result;
+    driver.cuMemUnmap(address, chunk.bytes);
+  }
+  driver.cuMemRelease(chunk.handle);
+  chunk.handle = 0;
+  return result;
+}
+
+void Memory::unmap_chunk(Block& block, uint32_t index) {
+  Chunk& chunk = block.chunks[index];
+  if (chunk.handle == 0) return;
+  CUresult unmapped = real_driver().cuMemUnmap(block.base + chunk_offset(index), chunk.bytes);
+  CUresult released = real_driver().cuMemRelease(chunk.handle);
+  // A driver that has gone (the program frees in its last exit handlers) took the memory with it.
+  const bool gone = unmapped == cuda::CUDA_ERROR_DEINITIALIZED;
+  if (!gone && (unmapped != cuda::CUDA_SUCCESS || released != cuda::CUDA_SUCCESS)) {
+    log(LogLevel::kError, "giving back %u bytes of GPU memory failed (CUDA errors %d, %d)", chunk.bytes, static_cast<int>(unmapped),
+        static_cast<int>(released));
+  }
+  chunk.handle = 0;
+}
+
+CUresult Memory::map_block(Block& block) {
+  for (uint32_t i = 0; i < block.chunk_count; ++i) {
+    CUresult result = map_chunk(block, i);
+    for (int64_t start = now_ns(); result == cuda::CUDA_ERROR_OUT_OF_MEMORY && now_ns() - start < kOutOfMemoryPatience_ns;) {
+      trim_cache();
+      sleep_ns(2'000'000);
+      result = map_chunk(block, i);
+    }
+    if (result != cuda::CUDA_SUCCESS) {
+      for (uint32_t done = 0; done < i; ++done) {
+        unmap_chunk(block, done);
+        block.chunks[done].state = ChunkState::kFresh;
+      }
+      return result;
+    }
+    block.chunks[i].state = ChunkState::kResident;
+  }
+  return cuda::CUDA_SUCCESS;
+}
+
+void Memory::dispose(Block* block) {
+  for (uint32_t i = 0; i < block->chunk_count; ++i) {
+    unmap_chunk(*block, i);
+    arena_.free(block->chunks[i].host);
+  }
+  CUresult result = cuda::CUDA_SUCCESS;
+  switch (block->kind) {
+    case BlockKind::kVmm:
+      result = real_driver().cuMemAddressFree(block->base, block->address_bytes);
+      break;
+    case BlockKind::kManaged:
+    case BlockKind::kPlain:
+      result = real_driver().cuMemFree_v2(block->base);
+      break;
+  }
+  if (result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_DEINITIALIZED && result != cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+    log(LogLevel::kDebug, "giving back an address range failed (CUDA error %d)", static_cast<int>(result));
+  }
+  delete[] block->chunks;
+  delete block;
+}
+
+// ---- allocation ----
+
+bool Memory::charge(size_t bytes) {
+  // Charged first, then checked: two threads never both get the last bytes.
+  size_t now = program_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  uint64_t limit = device_.client().memory_limit();
+  if (limit == 0 || now <= limit) return true;
+  refund(bytes);
+  log(LogLevel::kInfo, "an allocation of %zu bytes was refused: %zu in use, limit %llu", bytes, now - bytes,
+      static_cast<unsigned long long>(limit));
+  return false;
+}
+
+Block* Memory::take_cached(size_t bytes, size_t requested, CUcontext context) {
+  for (size_t i = cache_.size(); i-- > 0;) {
+    Block* block = cache_[i];
+    if (block->bytes != bytes || block->context != context || block->pins > 0) continue;
+    cache_.erase(cache_.begin() + static_cast<ptrdiff_t>(i));
+    cached_bytes_ -= bytes;
+    block->cached = false;
+    block->requested = requested;
+    return block;
+  }
+  return nullptr;
+}
+
+CUresult Memory::allocate_block(size_t bytes, size_t requested, CUcontext context, Block** out) {
+  Client& client = device_.client();
+  Mark* mark = Gate::mark();
+  for (bool trimmed = false;;) {
+    if (device_.backend() == protocol::Backend::kNone) process().wait_for_gate();  // memory that cannot be moved needs the lock
+    uint32_t flags = mark != nullptr ? gate.enter(mark) : gate.flags();
+    if ((flags & device_.gate_bit()) != 0 && client.draining() && !Process::ending()) {
+      // Whether this allocation gets memory now or in the next turn is not settled yet.
+      if (mark != nullptr) gate.leave(mark);
+      gate.begin_waiting();
+      gate.wait_change(flags, 2'000'000);
+      gate.end_waiting();
+      continue;
+    }
+    Lock lock(mutex_);
+    Block* block = take_cached(bytes, requested, context);
+    bool now = false;
+    bool room = true;
+    if (block == nullptr) {
+      // What was seen of the gate may be stale: a turn that has begun meanwhile counts, and no drain gets past this thread.
+      now = running_;
+      room = now ? resident() + bytes <= client.budget() : allocated() + bytes <= client.ceiling();
+      if (device_.backend() == protocol::Backend::kNone && !now) room = false;
+      if (room) {
+        allocated_.fetch_add(bytes, std::memory_order_relaxed);
+        if (now) resident_.fetch_add(bytes, std::memory_order_relaxed);
+      }
+    }
+    lock.unlock();
+    CUresult result = cuda::CUDA_SUCCESS;
+    if (block == nullptr && room) {
+      result = new_block(bytes, requested, context, &block);
+      if (result == cuda::CUDA_SUCCESS && now) {
+        result = map_block(*block);
+        if (result != cuda::CUDA_SUCCESS) {
+          dispose(block);
+          block = nullptr;
+        }
+      }
+      lock.lock();
+      // Too late for the mover, which has brought in all that the turn needs: once more, as a program that runs.
+      bool late = block != nullptr && !now && running_;
+      if (block != nullptr && !late) {
+        insert(block);
+      } else {
+        allocated_.fetch_sub(bytes, std::memory_order_relaxed);
+        if (now) resident_.fetch_sub(bytes, std::memory_order_relaxed);
+      }
+      lock.unlock();
+      if (late) {
+        dispose(block);
+        if (mark != nullptr) gate.leave(mark);
+        continue;
+      }
+      changed();
+    }
+    if (mark != nullptr) gate.leave(mark);
+    if (block != nullptr) {
+      *out = block;
+      return cuda::CUDA_SUCCESS;
+    }
+    if (result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
+    if (!trimmed) {
+      trimmed = true;
+      size_t before = resident() + allocated();
+      collect_async(true);
+      trim_cache();
+      if (resident() + allocated() < before) continue;
+    }
+    auto out_of_memory = [&](const char* why) {
+      log(LogLevel::kInfo,
+          "an allocation of %zu bytes was refused: %s (%zu bytes allocated, %zu of them on the GPU; budget %zu, at most %zu)", bytes, why,
+          allocated(), resident(), client.budget(), client.ceiling());
+      return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return out_of_memory("the driver has no memory");
+    if (!now && device_.backend() != protocol::Backend::kNone) return out_of_memory("it can never fit");
+    if (Process::ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
+    if (!now) continue;  // backend none: the lock was lost meanwhile
+    switch (client.grow(bytes)) {
+      case Client::Growth::kGranted:
+      case Client::Growth::kLostLock:
+        break;
+      case Client::Growth::kOutOfMemory:
+        return out_of_memory("the scheduler finds no room");
+    }
+  }
+}
+
+CUresult Memory::allocate(CUdeviceptr* address, size_t bytes, CUcontext context) {
+  if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = place(address, bytes, context);
+  if (result != cuda::CUDA_SUCCESS) refund(bytes);
+  return result;
+}
+
+CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
+  Block* block = nullptr;
+  if (bytes > SlabSet::kSlotBytesMax) {
+    CUresult result = allocate_block(round_up(bytes, kGranularity), bytes, context, &block);
+    if (result == cuda::CUDA_SUCCESS) *address = block->base;
+    return result;
+  }
+  for (;;) {
+    size_t slab_bytes = 0;
+    {
+      Lock lock(mutex_);
+      CUdeviceptr slot = slabs_.take(bytes, context);
+      if (slot != 0) {
+        *address = slot;
+        return cuda::CUDA_SUCCESS;
+      }
+      slab_bytes = slabs_.next_slab_bytes(bytes, device_.total() / kSlabShare);
+    }
+    CUresult result = allocate_block(slab_bytes, slab_bytes, context, &block);
+    if (result != cuda::CUDA_SUCCESS) return result;
+    Lock lock(mutex_);
+    slabs_.add_slab(block, bytes);
+  }
+}
+
+// ---- free ----
+
+void Memory::retire(Block* block, bool keep) {
+  size_t resident = 0;
+  bool whole = true;
+  bool doomed = false;
+  const size_t cache_max = std::min(kCacheBytesMax, device_.total() / kCacheShare);
+  {
+    Lock lock(mutex_);
+    for (uint32_t i = 0; i < block->chunk_count; ++i) whole = whole && block->chunks[i].state == ChunkState::kResident;
+    keep = keep && running_ && whole && block->pins == 0 && block->kind == BlockKind::kVmm && block->bytes <= cache_max &&
+           device_.client().cache_allowed();
+    if (keep) {
+      while (cached_bytes_ + block->bytes > cache_max && !cache_.empty()) {
+        Block* oldest = cache_.front();
+        cache_.erase(cache_.begin());
+        cached_bytes_ -= oldest->bytes;
+        erase(oldest);
+        allocated_.fetch_sub(oldest->bytes, std::memory_order_relaxed);
+        resident_.fetch_sub(oldest->bytes, std::memory_order_relaxed);
+        dispose(oldest);
+      }
+      block->cached = true;
+      cache_.push_back(block);
+      cached_bytes_ += block->bytes;
+      return;
+    }
+    erase(block);
+    // Also when it is disposed of later: the program may have as much again at once.
+    allocated_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    if (block->pins > 0) {
+      block->doomed = true;
+      doomed = true;
+    } else {
+      for (uint32_t i = 0; i < block->chunk_count; ++i) {
+        if (block->chunks[i].state == ChunkState::kResident) resident += block->chunks[i].bytes;
+      }
+    }
+  }
+  if (!doomed) {
+    dispose(block);
+    resident_.fetch_sub(resident, std::memory_order_relaxed);
+  }
+  changed();
+}
+
+bool Memory::measure(CUdeviceptr address, size_t* requested, size_t* capacity, CUcontext* context) {
+  Lock lock(mutex_);
+  Block* block = lookup(address);
+  if (block == nullptr || block->cached) return false;
+  *context = block->context;
+  if (block->slab != nullptr) {
+    CUdeviceptr base = 0;
+    if (!slabs_.slot_of(block->slab, address, &base, requested) || base != address) return false;
+    *capacity = SlabSet::slot_bytes(*requested);
+    return true;
+  }
+  *requested = block->requested;
+  *capacity = block->bytes;
+  return block->base == address;
+}
+
+bool Memory::give_back(CUdeviceptr address, bool charged, size_t* requested) {
+  Block* retired = nullptr;
+  {
+    Lock lock(mutex_);
+    Block* block = lookup(address);
+    if (block == nullptr || block->cached) return false;
+    if (block->slab != nullptr) {
+      bool empty = false;
+      if (!slabs_.give_back(block->slab, address, requested, &empty)) return false;
+      if (empty) retired = block;
+    } else {
+      if (block->base != address) return false;
+      *requested = block->requested;
+      retired = block;
+    }
+  }
+  if (charged) refund(*requested);
+  if (retired != nullptr) retire(retired, true);
+  return true;
+}
+
+bool Memory::free(CUdeviceptr address, CUresult* result) {
+  size_t requested = 0;
+  AsyncFree deferred{};
+  if (!measure(address, &requested, &deferred.capacity, &deferred.context)) {
+    Lock lock(mutex_);
+    Block* block = lookup(address);
+    *result = cuda::CUDA_ERROR_INVALID_VALUE;  // inside an allocation
+    return block != nullptr && !block->cached;
+  }
+  *result = cuda::CUDA_SUCCESS;
+  if (!process().synchronize_before_free(deferred.context, result)) {
+    // Something captures, which waiting would break: freed when that has ended.
+    deferred.address = address;
+    deferred.reusable = false;
+    if (!defer(deferred)) {
+      *result = cuda::CUDA_ERROR_INVALID_VALUE;
+    } else {
+      refund(requested);
+    }
+    return true;
+  }
+  // An address that two threads free at once is a bug of the program.
+  if (!give_back(address, true, &requested)) *result = cuda::CUDA_ERROR_INVALID_VALUE;
+  if (deferred_.load(std::memory_order_relaxed) > 0) collect_async(false);
+  return true;
+}
+
+void Memory::trim_cache() {
+  std::vector<Block*> victims;
+  {
+    Lock lock(mutex_);
+    for (size_t i = cache_.size(); i-- > 0;) {
+      victims.push_back(cache_[i]);
+      cached_bytes_ -= cache_[i]->bytes;
+      erase(cache_[i]);
+      cache_.erase(cache_.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
+  for (Block* block : victims) {
+    block->cached = false;
+    retire(block, false);
+  }
+}
+
+void Memory::context_gone(CUcontext context) {
+  std::vector<Block*> dead;
+  {
+    Lock lock(mutex_);
+    for (size_t i = async_frees_.size(); i-- > 0;) {
+      if (async_frees_[i].context != context) continue;  // its event went with the context
+      set_requested_locked(async_frees_[i].address, 0);  // refunded when it was freed
+      if (async_frees_[i].event == nullptr) deferred_.fetch_sub(1, std::memory_order_relaxed);
+      async_frees_.erase(async_frees_.begin() + static_cast<ptrdiff_t>(i));
+    }
+    for (Block* block : blocks_) {
+      if (block->context == context && !block->cached) dead.push_back(block);
+    }
+    for (Block* block : dead) {
+      size_t requested = block->requested;
+      if (block->slab != nullptr) {
+        requested = 0;
+        for (uint32_t slot = 0; slot < block->slab->slots; ++slot) {
+          if ((block->slab->occupied[slot / 64] >> (slot % 64) & 1) != 0) requested += block->slab->requested[slot];
+        }
+        slabs_.remove(block->slab);
+      }
+      program_bytes_.fetch_sub(requested, std::memory_order_relaxed);
+    }
+  }
+  trim_cache();
+  for (Block* block : dead) retire(block, false);
+}
+
+// ---- reports ----
+
+void Memory::changed() { device_.client().memory_changed(); }
+
+protocol::Memory Memory::report() {
+  protocol::Memory report{};
+  report.resident = resident();
+  report.allocated = std::max<uint64_t>(allocated(), report.resident);
+  report.unswappable = device_.backend() == protocol::Backend::kNone ? report.resident : 0;
+  report.swappable_host = arena_.ready_bytes();
+  return report;
+}
+
+void Memory::reset_after_fork() {
+  mutex_.reset_after_fork();
+  arena_.reset_after_fork();
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,143 @@
+// The device memory of this process on one GPU: what the program holds, where it is, and what it may have resident.
+//
+// Allocations reserve their address for life. While the process has the lock (`running`) an allocation gets GPU memory at once, within
+// the budget that the scheduler gave; without the lock it is an address only, and the mover (swap.h) gives it memory in the next turn.
+// Thread-safe. Waits for the scheduler (growth) with no lock held and outside the gate.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_api.h"
+#include "interposer/memory/block.h"
+#include "interposer/memory/host_arena.h"
+#include "interposer/memory/slab.h"
+#include "interposer/sync.h"
+#include "protocol/messages.h"
+
+namespace nvshare::interposer {
+
+class Device;
+
+class Memory {
+ public:
+  explicit Memory(Device& device) : device_(device) {}
+
+  // Driver calls, as the hooks answer them. `context` is current.
+  cuda::CUresult allocate(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);
+  // False when the address is not ours. Waits for the GPU's earlier work first, as cuMemFree does.
+  bool free(cuda::CUdeviceptr address, cuda::CUresult* result);
+
+  // Stream-ordered: memory that a free on `stream` gave back may be reused by a later allocation on the same stream at once, by others
+  // once the GPU has passed the free.
+  cuda::CUresult allocate_async(cuda::CUdeviceptr* address, size_t bytes, cuda::CUstream stream, bool per_thread, cuda::CUcontext context);
+  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUresult* result);
+
+  // The allocation that `address` lies in; false when it is not ours.
+  struct Range {
+    cuda::CUdeviceptr base;
+    size_t bytes;
+    cuda::CUcontext context;
+    bool resident;
+  };
+  bool find(cuda::CUdeviceptr address, Range* range);
+
+  // What the program asked for and holds (rounded as the driver would), and what it may hold. For cuMemGetInfo.
+  size_t program_bytes() const { return program_bytes_.load(std::memory_order_relaxed); }
+
+  // The context's allocations end with it. Called before the driver destroys it, with no GPU work left.
+  void context_gone(cuda::CUcontext context);
+
+  // Gives back what is freed and only kept for reuse.
+  void trim_cache();
+
+  protocol::Memory report();
+  size_t resident() const { return resident_.load(std::memory_order_relaxed); }
+  size_t allocated() const { return allocated_.load(std::memory_order_relaxed); }
+  HostArena& arena() { return arena_; }
+
+  // From the client: with `running`, allocations are mapped at once.
+  void set_running(bool running);
+  // Holds this process to what it has: sets the budget to what is resident, atomically with allocations that are under way.
+  void lower_budget(std::atomic<size_t>& budget);
+
+  // For the mover. ----
+  struct Piece {
+    Block* block;
+    uint32_t index;
+    size_t bytes;
+  };
+  // Pins what is to be moved: resident swappable chunks of at least `bytes` in sum (less if there is less).
+  std::vector<Piece> pin_resident(size_t bytes);
+  // Pins every chunk without GPU memory. Empty with `start_running`: memory now counts as running, atomically with that finding.
+  std::vector<Piece> pin_absent(bool start_running);
+  void unpin(const Piece& piece);
+  // One chunk's way. Each returns the driver's result. See swap.cc for the sequence.
+  bool begin_move(const Piece& piece, ChunkState expected);  // false: freed meanwhile, or no longer in that state
+  ChunkState state_of(const Piece& piece);
+  void add_resident(size_t bytes) { resident_.fetch_add(bytes, std::memory_order_relaxed); }
+  void end_move(const Piece& piece, ChunkState now, size_t resident_less, size_t resident_more);
+  cuda::CUresult map_chunk(Block& block, uint32_t index);
+  void unmap_chunk(Block& block, uint32_t index);
+  // The program runs again: the host copies of resident chunks are no longer true.
+  void forget_host_copies();
+  cuda::CUdeviceptr address_of(const Piece& piece) const { return piece.block->base + chunk_offset(piece.index); }
+  static Chunk& chunk(const Piece& piece) { return piece.block->chunks[piece.index]; }
+
+  void reset_after_fork();
+
+ private:
+  cuda::CUresult allocate_block(size_t bytes, size_t requested, cuda::CUcontext context, Block** out);
+  cuda::CUresult map_block(Block& block);
+  Block* take_cached(size_t bytes, size_t requested, cuda::CUcontext context);
+  void dispose(Block* block);                // unmaps, returns addresses and host slots; no lock held, block in no list
+  void retire(Block* block, bool keep);      // takes a block out of the registry: cache, dispose or doom
+  void insert(Block* block);                 // mutex held
+  void erase(Block* block);                  // mutex held
+  Block* lookup(cuda::CUdeviceptr address);  // mutex held
+  cuda::CUresult new_block(size_t bytes, size_t requested, cuda::CUcontext context, Block** out);
+  bool charge(size_t bytes);  // to the program, within its limit
+  void refund(size_t bytes) { program_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+  cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
+  void changed();
+
+  // Memory that the program freed in stream order and that the GPU may not have passed yet.
+  struct AsyncFree {
+    cuda::CUdeviceptr address;
+    size_t capacity;        // what a reuse may ask for at most
+    cuda::CUstream stream;  // with `thread`, where the free stands
+    const void* thread;     // of a per-thread default stream, else null
+    cuda::CUevent event;    // null: unknown, wait for the whole context
+    cuda::CUcontext context;
+    bool reusable = true;  // by a later allocation on the same stream
+  };
+  // False: it is there already (freed twice).
+  bool defer(const AsyncFree& pending);
+  // Frees what the GPU has passed; with `wait`, all of it.
+  void collect_async(bool wait);
+  // Gives one allocation back to slabs, cache or driver; its earlier work is done. False: the address begins no allocation.
+  bool give_back(cuda::CUdeviceptr address, bool charged, size_t* requested);
+  // Program bytes of the allocation that begins at address, and what its memory could hold; false: none.
+  bool measure(cuda::CUdeviceptr address, size_t* requested, size_t* capacity, cuda::CUcontext* context);
+  void set_requested(cuda::CUdeviceptr address, size_t bytes);
+  void set_requested_locked(cuda::CUdeviceptr address, size_t bytes);  // mutex held
+
+  Device& device_;
+  Mutex mutex_;
+  Condition pins_changed_;
+  std::vector<Block*> blocks_;  // by address
+  std::vector<Block*> cache_;   // freed, mapped, oldest first
+  std::vector<AsyncFree> async_frees_;
+  std::atomic<uint32_t> deferred_{0};  // of them without an event
+  SlabSet slabs_;
+  HostArena arena_;
+  bool running_ = false;
+  size_t cached_bytes_ = 0;
+  std::atomic<size_t> allocated_{0};
+  std::atomic<size_t> resident_{0};
+  std::atomic<size_t> program_bytes_{0};
+};
+
+}  // namespace nvshare::interposer

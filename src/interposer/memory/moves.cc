@@ -1,0 +1,106 @@
+// Memory's side of moving: which chunks, and how their state changes. The copies themselves are the mover's (swap.cc).
+#include <algorithm>
+
+#include "interposer/device.h"
+#include "interposer/memory/memory.h"
+
+namespace nvshare::interposer {
+
+void Memory::set_running(bool running) {
+  Lock lock(mutex_);
+  running_ = running;
+}
+
+void Memory::lower_budget(std::atomic<size_t>& budget) {
+  Lock lock(mutex_);
+  if (resident() < budget.load(std::memory_order_relaxed)) budget.store(resident(), std::memory_order_release);
+}
+
+std::vector<Memory::Piece> Memory::pin_resident(size_t bytes) {
+  std::vector<Piece> pieces;
+  Lock lock(mutex_);
+  size_t sum = 0;
+  for (Block* block : blocks_) {
+    if (block->kind == BlockKind::kPlain) continue;
+    for (uint32_t i = 0; i < block->chunk_count && sum < bytes; ++i) {
+      if (block->chunks[i].state != ChunkState::kResident) continue;
+      pieces.push_back({block, i, block->chunks[i].bytes});
+      ++block->pins;
+      sum += block->chunks[i].bytes;
+    }
+    if (sum >= bytes) break;
+  }
+  return pieces;
+}
+
+std::vector<Memory::Piece> Memory::pin_absent(bool start_running) {
+  std::vector<Piece> pieces;
+  Lock lock(mutex_);
+  for (Block* block : blocks_) {
+    if (block->kind == BlockKind::kPlain) continue;
+    for (uint32_t i = 0; i < block->chunk_count; ++i) {
+      ChunkState state = block->chunks[i].state;
+      if (state != ChunkState::kFresh && state != ChunkState::kSwapped) continue;
+      pieces.push_back({block, i, block->chunks[i].bytes});
+      ++block->pins;
+    }
+  }
+  if (pieces.empty() && start_running) running_ = true;
+  return pieces;
+}
+
+void Memory::unpin(const Piece& piece) {
+  Block* dead = nullptr;
+  size_t resident = 0;
+  {
+    Lock lock(mutex_);
+    if (--piece.block->pins == 0 && piece.block->doomed) {
+      dead = piece.block;
+      for (uint32_t i = 0; i < dead->chunk_count; ++i) {
+        if (dead->chunks[i].state == ChunkState::kResident) resident += dead->chunks[i].bytes;
+      }
+    }
+    pins_changed_.notify_all();
+  }
+  if (dead == nullptr) return;
+  dispose(dead);
+  resident_.fetch_sub(resident, std::memory_order_relaxed);
+  changed();
+}
+
+bool Memory::begin_move(const Piece& piece, ChunkState expected) {
+  Lock lock(mutex_);
+  if (piece.block->doomed || chunk(piece).state != expected) return false;
+  chunk(piece).state = ChunkState::kMoving;
+  return true;
+}
+
+ChunkState Memory::state_of(const Piece& piece) {
+  Lock lock(mutex_);
+  return chunk(piece).state;
+}
+
+void Memory::end_move(const Piece& piece, ChunkState now, size_t resident_less, size_t resident_more) {
+  Lock lock(mutex_);
+  chunk(piece).state = now;
+  resident_.fetch_add(resident_more, std::memory_order_relaxed);
+  resident_.fetch_sub(resident_less, std::memory_order_relaxed);
+}
+
+void Memory::forget_host_copies() {
+  std::vector<HostSlot> slots;
+  {
+    Lock lock(mutex_);
+    for (Block* block : blocks_) {
+      for (uint32_t i = 0; i < block->chunk_count; ++i) {
+        Chunk& chunk = block->chunks[i];
+        if (chunk.state != ChunkState::kResident || chunk.host.data == nullptr) continue;
+        slots.push_back(chunk.host);
+        chunk.host = HostSlot{};
+      }
+    }
+  }
+  for (const HostSlot& slot : slots) arena_.free(slot);
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,126 @@
+#include "interposer/memory/slab.h"
+
+#include "interposer/memory/block.h"
+
+namespace nvshare::interposer {
+namespace {
+
+// 256, 512, 768, 1024, then 1.5 and 2 times each power of two, up to 1 MiB: at most a third is lost to rounding.
+constexpr uint32_t kCount = 24;
+struct ClassTable {
+  uint32_t bytes[kCount];
+};
+constexpr ClassTable make_classes() {
+  ClassTable table{};
+  uint32_t count = 0;
+  table.bytes[count++] = 256;
+  table.bytes[count++] = 512;
+  for (uint32_t power = 512; power < (1u << 20); power *= 2) {
+    table.bytes[count++] = power + power / 2;
+    table.bytes[count++] = power * 2;
+  }
+  return table;
+}
+constexpr ClassTable kClasses = make_classes();
+static_assert(kClasses.bytes[23] == SlabSet::kSlotBytesMax);
+
+}  // namespace
+
+uint32_t SlabSet::class_of(size_t bytes) {
+  uint32_t low = 0;
+  uint32_t high = kCount - 1;
+  while (low < high) {
+    uint32_t middle = (low + high) / 2;
+    if (kClasses.bytes[middle] >= bytes) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+size_t SlabSet::slot_bytes(size_t bytes) { return kClasses.bytes[class_of(bytes)]; }
+
+size_t SlabSet::next_slab_bytes(size_t bytes, size_t largest) const {
+  uint32_t index = class_of(bytes);
+  size_t slab = size_t{2} << 20;
+  for (uint32_t i = 0; i < made_[index] && slab < kChunkBytesMax && slab * 2 <= largest; ++i) slab *= 2;
+  return slab;
+}
+
+void SlabSet::add_slab(Block* block, size_t bytes) {
+  uint32_t index = class_of(bytes);
+  Slab* slab = new Slab;
+  slab->block = block;
+  slab->class_index = index;
+  slab->slots = static_cast<uint32_t>(block->bytes / kClasses.bytes[index]);
+  slab->occupied.resize((slab->slots + 63) / 64);
+  slab->requested.resize(slab->slots);
+  block->slab = slab;
+  classes_[index].push_back(slab);
+  ++made_[index];
+}
+
+cuda::CUdeviceptr SlabSet::take(size_t bytes, cuda::CUcontext context) {
+  std::vector<Slab*>& with_room = classes_[class_of(bytes)];
+  for (size_t i = with_room.size(); i-- > 0;) {
+    Slab* slab = with_room[i];
+    if (slab->block->context != context) continue;
+    uint32_t word = slab->first_free_word;
+    while (slab->occupied[word] == ~uint64_t{0}) ++word;
+    slab->first_free_word = word;
+    uint32_t slot = word * 64 + static_cast<uint32_t>(__builtin_ctzll(~slab->occupied[word]));
+    if (slot >= slab->slots) continue;
+    slab->occupied[word] |= uint64_t{1} << (slot % 64);
+    slab->requested[slot] = static_cast<uint32_t>(bytes);
+    if (++slab->used == slab->slots) with_room.erase(with_room.begin() + static_cast<ptrdiff_t>(i));
+    return slab->block->base + size_t{slot} * kClasses.bytes[slab->class_index];
+  }
+  return 0;
+}
+
+bool SlabSet::slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) const {
+  size_t slot_size = kClasses.bytes[slab->class_index];
+  size_t slot = (address - slab->block->base) / slot_size;
+  if (slot >= slab->slots || (slab->occupied[slot / 64] >> (slot % 64) & 1) == 0) return false;
+  *base = slab->block->base + slot * slot_size;
+  *requested = slab->requested[slot];
+  return address - *base < *requested;
+}
+
+void SlabSet::set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes) {
+  slab->requested[(address - slab->block->base) / kClasses.bytes[slab->class_index]] = static_cast<uint32_t>(bytes);
+}
+
+bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty) {
+  cuda::CUdeviceptr base = 0;
+  if (!slot_of(slab, address, &base, requested) || base != address) return false;
+  uint32_t slot = static_cast<uint32_t>((address - slab->block->base) / kClasses.bytes[slab->class_index]);
+  slab->occupied[slot / 64] &= ~(uint64_t{1} << (slot % 64));
+  if (slot / 64 < slab->first_free_word) slab->first_free_word = slot / 64;
+  std::vector<Slab*>& with_room = classes_[slab->class_index];
+  if (slab->used-- == slab->slots) with_room.push_back(slab);
+  *empty = false;
+  // The last slab of a class stays: a loop of one small allocation and its free must not make and drop a slab each time.
+  if (slab->used == 0 && with_room.size() > 1) {
+    remove(slab);
+    *empty = true;
+  }
+  return true;
+}
+
+void SlabSet::remove(Slab* slab) {
+  std::vector<Slab*>& with_room = classes_[slab->class_index];
+  for (size_t i = 0; i < with_room.size(); ++i) {
+    if (with_room[i] == slab) {
+      with_room.erase(with_room.begin() + static_cast<ptrdiff_t>(i));
+      break;
+    }
+  }
+  if (made_[slab->class_index] > 0) --made_[slab->class_index];
+  slab->block->slab = nullptr;
+  delete slab;
+}
+
+}  // namespace nvshare::interposer

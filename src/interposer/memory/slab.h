@@ -1,0 +1,52 @@
+// Small allocations share slabs: a slab is a block cut into slots of one size class. Slabs of a class grow from 2 MiB to 64 MiB as the
+// program asks for more, so that many small allocations swap in few large copies. Guarded by the mutex of the Memory that owns it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_api.h"
+
+namespace nvshare::interposer {
+
+struct Block;
+
+struct Slab {
+  Block* block = nullptr;
+  uint32_t class_index = 0;
+  uint32_t slots = 0;
+  uint32_t used = 0;
+  uint32_t first_free_word = 0;     // no free slot in a word before it
+  std::vector<uint64_t> occupied;   // one bit a slot
+  std::vector<uint32_t> requested;  // bytes that the program asked for, per slot
+};
+
+class SlabSet {
+ public:
+  static constexpr size_t kSlotBytesMax = size_t{1} << 20;  // larger allocations get blocks of their own
+  static constexpr size_t kAlignment = 256;                 // what cuMemAlloc promises
+
+  // The slot size that serves `bytes` (1 .. kSlotBytesMax).
+  static size_t slot_bytes(size_t bytes);
+  static uint32_t class_of(size_t bytes);
+
+  // An address in a slab that has room; 0 when a new slab is needed (then add_slab, then again).
+  cuda::CUdeviceptr take(size_t bytes, cuda::CUcontext context);
+  // How large the next slab of that class is to be: at most `largest` (and kChunkBytesMax), at least 2 MiB.
+  size_t next_slab_bytes(size_t bytes, size_t largest) const;
+  void add_slab(Block* block, size_t bytes);
+
+  // True when `address` is an occupied slot of `slab`; *empty: it was the last one and the slab's block is no longer in the set.
+  bool give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty);
+  bool slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) const;
+  static void set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes);
+  void remove(Slab* slab);
+
+ private:
+  static constexpr uint32_t kClassCount = 24;
+  std::vector<Slab*> classes_[kClassCount];  // slabs with room
+  uint32_t made_[kClassCount] = {};
+};
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,95 @@
+#include "interposer/memory/slab.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "interposer/memory/block.h"
+
+namespace nvshare::interposer {
+namespace {
+
+TEST(Slab, ClassesCoverEverySizeAndWasteAtMostAThird) {
+  for (size_t bytes = 1; bytes <= SlabSet::kSlotBytesMax; bytes += bytes < 8192 ? 1 : 997) {
+    size_t slot = SlabSet::slot_bytes(bytes);
+    ASSERT_GE(slot, bytes);
+    ASSERT_EQ(slot % SlabSet::kAlignment, 0u);
+    if (bytes > 512) {
+      ASSERT_LE((slot - bytes) * 3, slot) << bytes;
+    }
+  }
+}
+
+// Random allocations and frees against a map: no two overlap, sizes are remembered, empty slabs are handed back but for the last of a
+// class.
+TEST(Slab, RandomUseNeverOverlaps) {
+  const char* text = getenv("NVSHARE_TEST_SEED");
+  unsigned long seed = text != nullptr ? strtoul(text, nullptr, 10) : std::random_device{}();
+  SCOPED_TRACE("NVSHARE_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  SlabSet slabs;
+  std::map<cuda::CUdeviceptr, size_t> live;
+  std::map<cuda::CUdeviceptr, Block*> blocks;
+  cuda::CUdeviceptr next_base = 1 << 30;
+  auto context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  for (int step = 0; step < 20'000; ++step) {
+    if (live.empty() || random() % 5 < 3) {
+      size_t bytes = 1 + random() % (random() % 4 == 0 ? SlabSet::kSlotBytesMax : 4096);
+      cuda::CUdeviceptr address = slabs.take(bytes, context);
+      if (address == 0) {
+        auto* block = new Block;
+        block->base = next_base;
+        block->bytes = slabs.next_slab_bytes(bytes, size_t{1} << 30);
+        block->context = context;
+        next_base += block->bytes + (2 << 20);
+        blocks[block->base] = block;
+        slabs.add_slab(block, bytes);
+        address = slabs.take(bytes, context);
+      }
+      ASSERT_NE(address, 0u);
+      ASSERT_EQ(address % SlabSet::kAlignment, 0u);
+      auto after = live.lower_bound(address);
+      if (after != live.end()) {
+        ASSERT_LE(address + bytes, after->first);
+      }
+      if (after != live.begin()) {
+        ASSERT_LE(std::prev(after)->first + std::prev(after)->second, address);
+      }
+      live[address] = bytes;
+    } else {
+      auto victim = std::next(live.begin(), static_cast<long>(random() % live.size()));
+      Block* block = std::prev(blocks.upper_bound(victim->first))->second;
+      size_t requested = 0;
+      bool empty = false;
+      ASSERT_TRUE(slabs.give_back(block->slab, victim->first, &requested, &empty));
+      ASSERT_EQ(requested, victim->second);
+      live.erase(victim);
+      if (empty) {
+        blocks.erase(block->base);
+        delete block;
+      } else {
+        ASSERT_FALSE(slabs.give_back(block->slab, block->base + 1, &requested, &empty));
+      }
+    }
+  }
+  for (auto& [base, block] : blocks) {
+    slabs.remove(block->slab);
+    delete block;
+  }
+}
+
+TEST(Slab, AnotherContextGetsItsOwnSlab) {
+  SlabSet slabs;
+  Block block;
+  block.base = 1 << 30;
+  block.bytes = 2 << 20;
+  block.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  slabs.add_slab(&block, 1000);
+  EXPECT_NE(slabs.take(1000, block.context), 0u);
+  EXPECT_EQ(slabs.take(1000, reinterpret_cast<cuda::CUcontext>(uintptr_t{2})), 0u);
+  slabs.remove(block.slab);
+}
+
+}  // namespace
+}  // namespace nvshare::interposer

@@ -1,0 +1,457 @@
+#include "interposer/memory/swap.h"
+
+#include <algorithm>
+
+#include "interposer/device.h"
+#include "interposer/gate.h"
+#include "interposer/log.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+using cuda::CUcontext;
+using cuda::CUresult;
+using protocol::SwapDirection;
+using protocol::SwapProgress;
+
+namespace {
+
+constexpr int64_t kSlice_ns = 50'000'000;              // between looks whether a drain is still wanted
+constexpr uint64_t kReportBytes = uint64_t{32} << 20;  // between two reports of one movement
+constexpr int64_t kPause_ns = 1'000'000;
+constexpr int64_t kComplaint_ns = 5'000'000'000;
+
+// Whether the context that gave this answer gives no other any more.
+bool is_lost(CUresult result) {
+  switch (static_cast<int>(result)) {
+    case cuda::CUDA_ERROR_DEINITIALIZED:
+    case cuda::CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case cuda::CUDA_ERROR_ECC_UNCORRECTABLE:
+    case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
+    case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
+    case cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case 710:  // assert
+    case 714:  // hardware stack error
+    case 715:  // illegal instruction
+    case 716:  // misaligned address
+    case 717:  // invalid address space
+    case 718:  // invalid program counter
+    case cuda::CUDA_ERROR_LAUNCH_FAILED:
+    case cuda::CUDA_ERROR_UNKNOWN:
+      return true;
+    default:  // an open set of the driver's
+      return false;
+  }
+}
+
+SwapProgress new_progress(SwapDirection direction, uint64_t id) {
+  SwapProgress progress{};
+  progress.direction = static_cast<uint8_t>(direction);
+  progress.id = id;
+  return progress;
+}
+
+}  // namespace
+
+// ---- jobs ----
+
+bool Mover::start() { return start_thread(&thread_, thread_body, this, "nvshare-mover"); }
+
+void Mover::push(Job job) {
+  Lock lock(mutex_);
+  jobs_.push_back(job);
+  changed_.notify_all();
+}
+
+void Mover::drain(uint64_t drain) { push({JobKind::kDrain, drain, 0}); }
+void Mover::evict(uint64_t id, uint64_t bytes) { push({JobKind::kEvict, id, bytes}); }
+void Mover::load(uint64_t grant) { push({JobKind::kLoad, grant, 0}); }
+
+void Mover::probe_idle() {
+  Lock lock(mutex_);
+  idle_since_ns_ = 0;
+  jobs_.push_back({JobKind::kProbe, 0, 0});
+  changed_.notify_all();
+}
+
+int64_t Mover::idle_since_ns() {
+  Lock lock(mutex_);
+  return idle_since_ns_;
+}
+
+void* Mover::thread_body(void* self) {
+  static_cast<Mover*>(self)->run();
+  return nullptr;
+}
+
+void Mover::run() {
+  Lock lock(mutex_);
+  for (;;) {
+    while (jobs_.empty() && !stopping_) changed_.wait(mutex_);
+    if (stopping_) return;
+    Job job = jobs_.front();
+    jobs_.erase(jobs_.begin());
+    busy_ = true;
+    lock.unlock();
+    switch (job.kind) {
+      case JobKind::kDrain:
+        run_drain(job);
+        break;
+      case JobKind::kEvict:
+        run_evict(job);
+        break;
+      case JobKind::kLoad:
+        run_load(job);
+        break;
+      case JobKind::kProbe:
+        run_probe();
+        break;
+    }
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void Mover::stop(int64_t patience_ns) {
+  Lock lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+  int64_t deadline = now_ns() + patience_ns;
+  while (busy_ && changed_.wait_until(mutex_, deadline)) {
+  }
+}
+
+bool Mover::stopping() {
+  Lock lock(mutex_);
+  return stopping_;
+}
+
+// ---- contexts ----
+
+bool Mover::enter_context() {
+  const RealDriver& driver = real_driver();
+  CUcontext context = process().pin_context(device_.ordinal());
+  if (context == nullptr) return false;
+  CUresult result = driver.cuCtxPushCurrent_v2(context);
+  if (result != cuda::CUDA_SUCCESS) {
+    process().unpin_context(context);
+    return false;
+  }
+  cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (driver.cuThreadExchangeStreamCaptureMode != nullptr) driver.cuThreadExchangeStreamCaptureMode(&mode);
+  pinned_ = context;
+  Lock lock(mutex_);
+  if (context_ == context) return true;
+  context_ = context;
+  result = driver.cuStreamCreate(&out_stream_, cuda::CU_STREAM_NON_BLOCKING);
+  if (result == cuda::CUDA_SUCCESS) result = driver.cuStreamCreate(&in_stream_, cuda::CU_STREAM_NON_BLOCKING);
+  for (cuda::CUevent& event : events_) {
+    if (result != cuda::CUDA_SUCCESS) break;
+    result = driver.cuEventCreate(&event, cuda::CU_EVENT_BLOCKING_SYNC | cuda::CU_EVENT_DISABLE_TIMING);
+  }
+  if (result == cuda::CUDA_SUCCESS) return true;
+  log(LogLevel::kError, "no stream for swapping could be made (CUDA error %d)", static_cast<int>(result));
+  drop_streams();
+  lock.unlock();
+  leave_context();
+  return false;
+}
+
+void Mover::leave_context() {
+  CUcontext popped = nullptr;
+  real_driver().cuCtxPopCurrent_v2(&popped);
+  process().unpin_context(pinned_);
+  pinned_ = nullptr;
+}
+
+void Mover::drop_streams() {
+  const RealDriver& driver = real_driver();
+  for (cuda::CUevent& event : events_) {
+    if (event != nullptr) driver.cuEventDestroy_v2(event);
+    event = nullptr;
+  }
+  if (out_stream_ != nullptr) driver.cuStreamDestroy_v2(out_stream_);
+  if (in_stream_ != nullptr) driver.cuStreamDestroy_v2(in_stream_);
+  out_stream_ = in_stream_ = nullptr;
+  context_ = nullptr;
+}
+
+void Mover::context_gone(CUcontext context) {
+  Lock lock(mutex_);
+  if (context_ == context) drop_streams();
+}
+
+// ---- drain and idleness ----
+
+void Mover::run_drain(const Job& job) {
+  Client& client = device_.client();
+  for (;;) {
+    if (!client.drain_wanted(job.id) || stopping()) return;
+    if (!gate.quiesce(now_ns() + kSlice_ns)) continue;
+    if (!process().wait_no_capture(now_ns() + kSlice_ns)) continue;
+    if (process().synchronize(device_.ordinal())) break;
+    sleep_ns(kPause_ns);  // a context is on its way out, or a capture came between
+  }
+  if (!client.drained(job.id)) return;
+  device_.memory().set_running(false);
+  device_.memory().trim_cache();  // not worth a copy
+  client.released();
+}
+
+void Mover::run_probe() {
+  if (process().capturing() || !process().synchronize(device_.ordinal())) return;
+  int64_t ended = now_ns();
+  Lock lock(mutex_);
+  idle_since_ns_ = ended;
+}
+
+// ---- out ----
+
+void Mover::prepare_arena() {
+  CUcontext context = process().pin_context(device_.ordinal());
+  if (context == nullptr) return;
+  Memory& memory = device_.memory();
+  if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.allocated(), context);
+  process().unpin_context(context);
+}
+
+// Starts one chunk on its way out. *copying: an event tells when the copy is done; otherwise its host copy is still true.
+bool Mover::copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copying) {
+  const RealDriver& driver = real_driver();
+  Memory& memory = device_.memory();
+  Chunk& chunk = Memory::chunk(piece);
+  CUresult result = cuda::CUDA_SUCCESS;
+  *copying = true;
+  if (piece.block->kind == BlockKind::kManaged) {
+    result = driver.cuMemPrefetchAsync(memory.address_of(piece), piece.bytes, cuda::CU_DEVICE_CPU, out_stream_);
+  } else if (chunk.host.data != nullptr) {
+    *copying = false;
+    return true;
+  } else {
+    chunk.host = memory.arena().allocate(piece.bytes);
+    if (chunk.host.data == nullptr) return false;
+    result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory.address_of(piece), piece.bytes, out_stream_);
+  }
+  if (result == cuda::CUDA_SUCCESS) result = driver.cuEventRecord(event, out_stream_);
+  if (result == cuda::CUDA_SUCCESS) return true;
+  log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
+  // What was submitted may still write to the slot.
+  driver.cuStreamSynchronize(out_stream_);
+  memory.arena().free(chunk.host);
+  chunk.host = HostSlot{};
+  return false;
+}
+
+bool Mover::finish_out(const InFlight& moved, bool copying) {
+  const RealDriver& driver = real_driver();
+  Memory& memory = device_.memory();
+  Chunk& chunk = Memory::chunk(moved.piece);
+  CUresult result = copying ? driver.cuEventSynchronize(moved.event) : cuda::CUDA_SUCCESS;
+  if (result != cuda::CUDA_SUCCESS) {
+    log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
+    memory.arena().free(chunk.host);
+    chunk.host = HostSlot{};
+    memory.end_move(moved.piece, ChunkState::kResident, 0, 0);
+    return false;
+  }
+  memory.unmap_chunk(*moved.piece.block, moved.piece.index);
+  memory.end_move(moved.piece, ChunkState::kSwapped, moved.piece.bytes, 0);
+  return true;
+}
+
+void Mover::run_evict(const Job& job) {
+  Memory& memory = device_.memory();
+  Client& client = device_.client();
+  SwapProgress progress = new_progress(SwapDirection::kOut, job.id);
+  int64_t started = now_ns();
+  uint64_t reported = 0;
+  auto report = [&](bool finished) {
+    progress.finished = finished ? 1 : 0;
+    progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+    progress.memory = memory.report();
+    reported = progress.moved;
+    client.progress(progress);
+  };
+  if (client.holds_lock() || stopping() || !enter_context()) {
+    progress.failed = 1;
+    report(true);
+    return;
+  }
+  if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.allocated(), context_);
+  std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes);
+  InFlight flight[kDepth];
+  bool copying[kDepth] = {};
+  uint32_t first = 0;
+  uint32_t count = 0;
+  auto finish_oldest = [&] {
+    const InFlight& oldest = flight[first];
+    if (finish_out(oldest, copying[first])) {
+      progress.moved += oldest.piece.bytes;
+      if (copying[first]) progress.copied += oldest.piece.bytes;
+    } else {
+      progress.failed = 1;
+    }
+    memory.unpin(oldest.piece);
+    first = (first + 1) % kDepth;
+    --count;
+    if (progress.moved - reported >= kReportBytes) report(false);
+  };
+  size_t next = 0;
+  for (; next < pieces.size() && progress.failed == 0 && !stopping(); ++next) {
+    const Memory::Piece& piece = pieces[next];
+    if (!memory.begin_move(piece, ChunkState::kResident)) {
+      memory.unpin(piece);
+      continue;
+    }
+    if (count == kDepth) finish_oldest();
+    uint32_t slot = (first + count) % kDepth;
+    if (!copy_out(piece, events_[slot], &copying[slot])) {
+      progress.failed = 1;
+      memory.end_move(piece, ChunkState::kResident, 0, 0);
+      memory.unpin(piece);
+      continue;
+    }
+    flight[slot] = {piece, events_[slot]};
+    ++count;
+  }
+  while (count > 0) finish_oldest();
+  for (; next < pieces.size(); ++next) memory.unpin(pieces[next]);
+  leave_context();
+  report(true);
+  log(LogLevel::kDebug, "moved out %llu MiB in %lld ms%s", static_cast<unsigned long long>(progress.moved >> 20),
+      static_cast<long long>((now_ns() - started) / 1'000'000), progress.failed != 0 ? " (stopped early)" : "");
+}
+
+// ---- in ----
+
+// Gives one chunk its GPU memory and starts its copy. The driver may be out of memory for a moment after others have released theirs, or
+// for longer when a program that is no client took it; a copy may fail for a reason that passes. Keep trying: nothing is lost by waiting.
+// Only a context that has failed for good is the program's to see.
+Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
+  Memory& memory = device_.memory();
+  Chunk& chunk = Memory::chunk(piece);
+  const RealDriver& driver = real_driver();
+  int64_t started = now_ns();
+  int64_t complained = started;
+  for (;;) {
+    CUresult result = memory.map_chunk(*piece.block, piece.index);
+    if (result == cuda::CUDA_SUCCESS) {
+      *copied = true;
+      if (piece.block->kind == BlockKind::kManaged) {
+        result = driver.cuMemPrefetchAsync(memory.address_of(piece), piece.bytes, device_.ordinal(), in_stream_);
+      } else if (chunk.host.data != nullptr) {
+        result = driver.cuMemcpyHtoDAsync_v2(memory.address_of(piece), chunk.host.data, piece.bytes, in_stream_);
+      } else {
+        *copied = false;
+      }
+      if (result == cuda::CUDA_SUCCESS) return Arrival::kIn;
+      memory.unmap_chunk(*piece.block, piece.index);
+    }
+    if (is_lost(result)) {
+      log(LogLevel::kError, "bringing memory in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
+      return Arrival::kLost;
+    }
+    if (device_.client().load_cancelled() || stopping()) return Arrival::kCancelled;
+    if (now_ns() - complained > kComplaint_ns) {
+      complained = now_ns();
+      log(LogLevel::kWarning, "for %lld s the GPU has not taken this program's memory in (CUDA error %d); trying on",
+          static_cast<long long>((now_ns() - started) / 1'000'000'000), static_cast<int>(result));
+    }
+    sleep_ns(kPause_ns);
+  }
+}
+
+Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, SwapProgress* progress, int64_t started) {
+  Memory& memory = device_.memory();
+  Client& client = device_.client();
+  uint64_t reported = progress->moved;
+  std::vector<Memory::Piece> under_way;
+  size_t next = 0;
+  Arrival arrival = Arrival::kIn;
+  for (; next < pieces.size() && arrival == Arrival::kIn; ++next) {
+    const Memory::Piece& piece = pieces[next];
+    ChunkState before = memory.state_of(piece);
+    if ((before != ChunkState::kFresh && before != ChunkState::kSwapped) || !memory.begin_move(piece, before)) {
+      memory.unpin(piece);
+      continue;
+    }
+    bool copied = false;
+    bool room = client.wait_for_budget(memory.resident() + piece.bytes) && !stopping();
+    arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
+    if (arrival != Arrival::kIn) {
+      memory.end_move(piece, before, 0, 0);
+      memory.unpin(piece);
+      continue;
+    }
+    memory.add_resident(piece.bytes);
+    under_way.push_back(piece);
+    progress->moved += piece.bytes;
+    if (copied) progress->copied += piece.bytes;
+    if (progress->moved - reported >= kReportBytes * 4) {
+      progress->elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+      progress->memory = memory.report();
+      client.progress(*progress);
+      reported = progress->moved;
+    }
+  }
+  for (; next < pieces.size(); ++next) memory.unpin(pieces[next]);
+  CUresult result = real_driver().cuStreamSynchronize(in_stream_);
+  if (result != cuda::CUDA_SUCCESS && !stopping()) {
+    log(LogLevel::kError, "copying in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
+    arrival = Arrival::kLost;
+  }
+  for (const Memory::Piece& piece : under_way) {
+    memory.end_move(piece, ChunkState::kResident, 0, 0);
+    memory.unpin(piece);
+  }
+  return arrival;
+}
+
+void Mover::run_load(const Job& job) {
+  Memory& memory = device_.memory();
+  Client& client = device_.client();
+  SwapProgress progress = new_progress(SwapDirection::kIn, job.id);
+  int64_t started = now_ns();
+  Arrival arrival = Arrival::kCancelled;
+  if (enter_context()) {
+    for (;;) {
+      if (client.load_cancelled() || stopping()) break;
+      std::vector<Memory::Piece> pieces = memory.pin_absent(true);
+      if (pieces.empty()) {
+        arrival = Arrival::kIn;
+        break;
+      }
+      arrival = load_pieces(pieces, &progress, started);
+      if (arrival != Arrival::kIn) break;
+      arrival = Arrival::kCancelled;
+    }
+    leave_context();
+  } else {
+    // The context is on its way out, or the driver has no room for our streams: the program asks again when it next needs the GPU.
+    log(LogLevel::kInfo, "no context to bring memory into");
+    sleep_ns(kSlice_ns);
+  }
+  // A program whose context has failed is let through, to see the driver's own error.
+  if (arrival == Arrival::kLost) memory.set_running(true);
+  const bool complete = arrival != Arrival::kCancelled;
+  bool open = complete && client.loaded();
+  if (!open) memory.set_running(false);
+  progress.finished = 1;
+  progress.failed = open ? 0 : 1;
+  progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+  progress.memory = memory.report();
+  client.progress(progress);
+  if (open) {
+    memory.forget_host_copies();
+    log(LogLevel::kDebug, "moved in %llu MiB (%llu copied) in %lld ms", static_cast<unsigned long long>(progress.moved >> 20),
+        static_cast<unsigned long long>(progress.copied >> 20), static_cast<long long>(progress.elapsed_ns / 1'000'000));
+  } else if (!stopping()) {
+    client.load_stopped();
+  }
+}
+
+void Mover::reset_after_fork() { mutex_.reset_after_fork(); }
+
+}  // namespace nvshare::interposer

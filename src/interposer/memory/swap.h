@@ -1,0 +1,92 @@
+// The mover: one thread per GPU that does what takes time and may not be done by the program's threads or the socket's: waits for the
+// GPU's work to end (drain), copies memory out and gives it back (evict), gets memory and copies in (load). One job at a time, in the
+// order they came. Its own streams, non-blocking; its thread is in relaxed capture mode, and no event of ours lands on a program's stream.
+//
+// Thread-safe. Its mutex is a leaf: nothing else is locked while it is held.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_api.h"
+#include "interposer/memory/memory.h"
+#include "interposer/sync.h"
+
+namespace nvshare::interposer {
+
+class Device;
+
+class Mover {
+ public:
+  explicit Mover(Device& device) : device_(device) {}
+  bool start();
+
+  void drain(uint64_t drain);               // ends with Client::drained
+  void evict(uint64_t id, uint64_t bytes);  // ends with a finished SwapProgress
+  void load(uint64_t grant);                // ends with Client::loaded or load_stopped
+  void probe_idle();                        // waits for the GPU's work; idle_since() tells when it had ended
+  void prepare_arena();                     // host memory for all that may have to move, in the background
+
+  // When a probe last found the GPU's work ended; 0 while one is under way or none was asked for.
+  int64_t idle_since_ns();
+
+  // The context is about to be destroyed and nobody has it pinned any more: gives up streams and events in it.
+  void context_gone(cuda::CUcontext context);
+  // The process exits: no new movement begins. Waits at most `patience_ns` for the one under way.
+  void stop(int64_t patience_ns);
+
+  void reset_after_fork();
+
+ private:
+  enum class JobKind : uint8_t { kDrain, kEvict, kLoad, kProbe };
+  struct Job {
+    JobKind kind;
+    uint64_t id;
+    uint64_t bytes;
+  };
+  // A copy whose end is not known yet.
+  struct InFlight {
+    Memory::Piece piece;
+    cuda::CUevent event;
+  };
+
+  bool stopping();
+  static void* thread_body(void* self);
+  void run();
+  void push(Job job);
+  bool enter_context();  // makes a living context current for this thread and has streams and events in it
+  void leave_context();
+  void drop_streams();
+
+  void run_drain(const Job& job);
+  void run_evict(const Job& job);
+  void run_load(const Job& job);
+  void run_probe();
+
+  bool copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copying);
+  bool finish_out(const InFlight& moved, bool copied);
+  enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
+  Arrival bring_in(const Memory::Piece& piece, bool* copied);
+  Arrival load_pieces(const std::vector<Memory::Piece>& pieces, protocol::SwapProgress* progress, int64_t started);
+
+  static constexpr uint32_t kDepth = 4;  // copies under way at once
+
+  Device& device_;
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<Job> jobs_;
+  pthread_t thread_{};
+  bool busy_ = false;
+  bool stopping_ = false;
+  int64_t idle_since_ns_ = 0;
+
+  // Used by the mover thread while it has the context pinned; made and dropped under the mutex.
+  cuda::CUcontext context_ = nullptr;  // that the streams and events belong to
+  std::atomic<cuda::CUcontext> pinned_{nullptr};
+  cuda::CUstream out_stream_ = nullptr;
+  cuda::CUstream in_stream_ = nullptr;
+  cuda::CUevent events_[kDepth] = {};
+};
+
+}  // namespace nvshare::interposer

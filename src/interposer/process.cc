@@ -1,0 +1,351 @@
+#include "interposer/process.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <new>
+
+#include "interposer/log.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+using cuda::CUcontext;
+using cuda::CUresult;
+
+namespace {
+
+constexpr int64_t kLongWait_ns = 2'000'000'000;
+constexpr int64_t kExitPatience_ns = 200'000'000;
+
+constinit Mutex start_mutex;
+
+void in_forked_child() { process().reset_after_fork(); }
+
+// Runs before the driver's own exit handler, because it was registered later.
+void at_program_exit() { process().program_ends(); }
+
+protocol::Backend backend_from_environment() {
+  const char* text = getenv("NVSHARE_MEMORY_BACKEND");
+  if (text == nullptr || *text == '\0' || strcmp(text, "vmm") == 0) return protocol::Backend::kVmm;
+  if (strcmp(text, "managed") == 0) return protocol::Backend::kManaged;
+  if (strcmp(text, "none") == 0) return protocol::Backend::kNone;
+  log(LogLevel::kError, "NVSHARE_MEMORY_BACKEND is '%.40s'; accepted: vmm, managed, none. Going on with vmm", text);
+  return protocol::Backend::kVmm;
+}
+
+}  // namespace
+
+void Process::program_ends() {
+  gate.set(Gate::kEnding);
+  for_each_device([](Device& device) {
+    device.client().program_ends();
+    device.mover().stop(kExitPatience_ns);
+  });
+  gate.clear(0);  // wakes who waits
+}
+
+Process& process() {
+  // Never destroyed: threads of ours may run until the process is gone.
+  alignas(Process) static constinit unsigned char storage[sizeof(Process)] = {};
+  static constinit std::atomic<Process*> instance{nullptr};
+  Process* found = instance.load(std::memory_order_acquire);
+  if (found != nullptr) [[likely]]
+    return *found;
+  Lock lock(start_mutex);
+  found = instance.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    found = new (storage) Process;
+    instance.store(found, std::memory_order_release);
+  }
+  return *found;
+}
+
+CUresult Process::start() {
+  Lock lock(attach_mutex_);
+  if (active()) return cuda::CUDA_SUCCESS;
+  gate.initialise();
+  backend_ = backend_from_environment();
+  const char* require = getenv("NVSHARE_REQUIRE_SCHEDULER");
+  require_scheduler_ = require != nullptr && strcmp(require, "1") == 0;
+  if (require != nullptr && *require != '\0' && strcmp(require, "0") != 0 && !require_scheduler_) {
+    log(LogLevel::kError, "NVSHARE_REQUIRE_SCHEDULER is '%.40s'; accepted: 0, 1", require);
+  }
+  pthread_atfork(nullptr, nullptr, in_forked_child);
+  atexit(at_program_exit);
+  active_.store(true, std::memory_order_release);
+  return cuda::CUDA_SUCCESS;
+}
+
+// ---- devices ----
+
+Device* Process::attach(int ordinal) {
+  if (!active() || ordinal < 0 || ordinal >= kDevicesMax) return nullptr;
+  if (Device* known = device(ordinal)) return known;
+  Lock lock(attach_mutex_);
+  if (Device* known = device(ordinal)) return known;
+  protocol::Backend backend = backend_;
+  int supported = 0;
+  if (backend == protocol::Backend::kVmm &&
+      (real_driver().cuDeviceGetAttribute(&supported, cuda::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) !=
+           cuda::CUDA_SUCCESS ||
+       supported == 0)) {
+    log(LogLevel::kWarning, "GPU %d has no virtual memory management: its memory is managed memory instead", ordinal);
+    backend = protocol::Backend::kManaged;
+  }
+  auto* made = new Device(ordinal, 1u << ordinal, backend);
+  if (!made->identify()) {
+    log(LogLevel::kError, "GPU %d does not say who it is: it is not shared", ordinal);
+    delete made;
+    return nullptr;
+  }
+  if (!made->client().start()) {
+    made->memory().set_running(true);
+    if (require_scheduler_) {
+      log(LogLevel::kError, "no nvshare-scheduler answers, and NVSHARE_REQUIRE_SCHEDULER=1: the GPU is refused to this program");
+      made->refuse();
+    } else {
+      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program uses GPU %d unshared", ordinal);
+    }
+  }
+  devices_[ordinal].store(made, std::memory_order_release);
+  return made;
+}
+
+Device* Process::current_device(CUcontext* context) {
+  if (!active()) return nullptr;
+  int ordinal = -1;
+  if (real_driver().cuCtxGetCurrent(context) != cuda::CUDA_SUCCESS || *context == nullptr) return nullptr;
+  if (real_driver().cuCtxGetDevice(&ordinal) != cuda::CUDA_SUCCESS) return nullptr;
+  if (Device* known = device(ordinal)) return known;
+  // A context that was made in a way that no hook saw.
+  context_made(*context, ordinal);
+  return device(ordinal);
+}
+
+Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range) {
+  for (auto& slot : devices_) {
+    Device* candidate = slot.load(std::memory_order_acquire);
+    if (candidate != nullptr && candidate->memory().find(address, range)) return candidate;
+  }
+  return nullptr;
+}
+
+// ---- contexts ----
+
+Process::Context* Process::find_context(CUcontext context) {
+  for (Context& known : contexts_) {
+    if (known.handle == context) return &known;
+  }
+  return nullptr;
+}
+
+bool Process::context_made(CUcontext context, int ordinal) {
+  {
+    Lock lock(mutex_);
+    if (find_context(context) == nullptr) contexts_.push_back({context, ordinal, 0, 0, 0});
+  }
+  Device* attached = attach(ordinal);
+  return attached == nullptr || !attached->refused();
+}
+
+void Process::primary_made(CUcontext context, int ordinal) {
+  Lock lock(mutex_);
+  Context* known = find_context(context);
+  if (known == nullptr) {
+    contexts_.push_back({context, ordinal, 1, 0, 0});
+  } else {
+    ++known->primary_references;
+  }
+}
+
+bool Process::release_keeps_primary(int ordinal) {
+  Lock lock(mutex_);
+  for (Context& known : contexts_) {
+    if (known.ordinal != ordinal || known.primary_references < 2) continue;
+    --known.primary_references;
+    return true;
+  }
+  return false;
+}
+
+CUcontext Process::primary(int ordinal) {
+  Lock lock(mutex_);
+  for (const Context& known : contexts_) {
+    if (known.ordinal == ordinal && known.primary_references > 0) return known.handle;
+  }
+  return nullptr;
+}
+
+void Process::context_leaves(CUcontext context) {
+  Device* owner = nullptr;
+  {
+    Lock lock(mutex_);
+    Context* known = find_context(context);
+    if (known == nullptr) return;
+    ++known->going;  // nobody pins it from now on
+    owner = device(known->ordinal);
+    for (; known != nullptr && known->pins > 0; known = find_context(context)) contexts_changed_.wait(mutex_);
+  }
+  if (owner == nullptr) return;
+  owner->mover().context_gone(context);
+  owner->memory().arena().context_gone(context);
+}
+
+void Process::context_stays(CUcontext context) {
+  Lock lock(mutex_);
+  if (Context* known = find_context(context)) --known->going;
+}
+
+void Process::context_left(CUcontext context) {
+  int ordinal = -1;
+  contexts_destroyed_.fetch_add(1, std::memory_order_relaxed);
+  {
+    Lock lock(mutex_);
+    for (size_t i = 0; i < contexts_.size(); ++i) {
+      if (contexts_[i].handle != context) continue;
+      ordinal = contexts_[i].ordinal;
+      contexts_.erase(contexts_.begin() + static_cast<ptrdiff_t>(i));
+      break;
+    }
+  }
+  if (Device* owner = device(ordinal)) owner->memory().context_gone(context);
+}
+
+CUcontext Process::pin_context(int ordinal) {
+  Lock lock(mutex_);
+  for (Context& known : contexts_) {
+    if (known.ordinal != ordinal || known.going > 0) continue;
+    ++known.pins;
+    return known.handle;
+  }
+  return nullptr;
+}
+
+void Process::unpin_context(CUcontext context) {
+  Lock lock(mutex_);
+  if (Context* known = find_context(context)) --known->pins;
+  contexts_changed_.notify_all();
+}
+
+bool Process::synchronize(int ordinal) {
+  if (!begin_synchronize()) return false;
+  std::vector<CUcontext> pinned;
+  bool whole = true;
+  {
+    Lock lock(mutex_);
+    for (Context& known : contexts_) {
+      if (known.ordinal != ordinal) continue;
+      whole = whole && known.going == 0;  // may stay after all, with work in it
+      if (known.going > 0) continue;
+      ++known.pins;
+      pinned.push_back(known.handle);
+    }
+  }
+  const RealDriver& driver = real_driver();
+  for (CUcontext context : pinned) {
+    // A context that has faulted runs nothing any more: its work has ended, if badly.
+    if (whole && driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
+      driver.cuCtxSynchronize();
+      CUcontext popped = nullptr;
+      driver.cuCtxPopCurrent_v2(&popped);
+    }
+    unpin_context(context);
+  }
+  end_synchronize();
+  return whole;
+}
+
+// ---- captures ----
+
+void Process::capture_begins() {
+  Lock lock(capture_mutex_);
+  while (synchronizing_ > 0) capture_changed_.wait(capture_mutex_);
+  captures_.fetch_add(1, std::memory_order_acq_rel);
+  gate.set(Gate::kCapturing);
+}
+
+bool Process::begin_synchronize() {
+  Lock lock(capture_mutex_);
+  if (capturing()) return false;
+  ++synchronizing_;
+  return true;
+}
+
+void Process::end_synchronize() {
+  Lock lock(capture_mutex_);
+  if (--synchronizing_ == 0) capture_changed_.notify_all();
+}
+
+void Process::capture_ended() {
+  Lock lock(capture_mutex_);
+  if (captures_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate.clear(Gate::kCapturing);
+  capture_changed_.notify_all();
+}
+
+bool Process::wait_no_capture(int64_t deadline_ns) {
+  Lock lock(capture_mutex_);
+  while (capturing()) {
+    if (!capture_changed_.wait_until(capture_mutex_, deadline_ns)) return !capturing();
+  }
+  return true;
+}
+
+bool Process::synchronize_before_free(CUcontext context, CUresult* result) {
+  if (!begin_synchronize()) return false;
+  const RealDriver& driver = real_driver();
+  CUcontext current = nullptr;
+  driver.cuCtxGetCurrent(&current);
+  const bool elsewhere = context != nullptr && current != context;
+  *result = elsewhere ? driver.cuCtxPushCurrent_v2(context) : cuda::CUDA_SUCCESS;
+  if (*result == cuda::CUDA_SUCCESS) {
+    *result = driver.cuCtxSynchronize();
+    CUcontext popped = nullptr;
+    if (elsewhere) driver.cuCtxPopCurrent_v2(&popped);
+  }
+  end_synchronize();
+  return true;
+}
+
+// ---- gate ----
+
+void Process::wait_for_gate() {
+  int64_t started = now_ns();
+  bool told = false;
+  gate.begin_waiting();
+  for (;;) {
+    uint32_t flags = gate.flags();
+    if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) break;
+    for_each_device([&](Device& device) {
+      if ((flags & device.gate_bit()) != 0) device.client().want_lock();
+    });
+    gate.wait_change(flags, kLongWait_ns);
+    if (!told && now_ns() - started >= kLongWait_ns) {
+      told = true;
+      log(LogLevel::kInfo, "waiting for the GPU, which other programs use (`nvsharectl status` shows them)");
+    }
+  }
+  gate.end_waiting();
+}
+
+// ---- fork ----
+
+void Process::reset_after_fork() {
+  active_.store(false, std::memory_order_release);
+  mutex_.reset_after_fork();
+  attach_mutex_.reset_after_fork();
+  capture_mutex_.reset_after_fork();
+  captures_.store(0, std::memory_order_relaxed);
+  synchronizing_ = 0;
+  gate.reset_after_fork();
+  for_each_device([](Device& device) {
+    device.client().reset_after_fork();
+    device.mover().reset_after_fork();
+    device.memory().reset_after_fork();
+  });
+  for (auto& slot : devices_) slot.store(nullptr, std::memory_order_relaxed);
+  contexts_.clear();
+}
+
+}  // namespace nvshare::interposer

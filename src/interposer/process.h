@@ -1,0 +1,129 @@
+// The process that we are a guest in: which GPUs and contexts it uses, whether a stream captures, how it is to be governed.
+//
+// Nothing happens before the program's first cuInit. After a fork the child is left alone: every call goes straight to the driver.
+// Thread-safe. Its mutex is the first in the lock order (sync.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_api.h"
+#include "interposer/device.h"
+#include "interposer/gate.h"
+#include "interposer/sync.h"
+
+namespace nvshare::interposer {
+
+class Process {
+ public:
+  static constexpr int kDevicesMax = 16;
+
+  // After the driver's cuInit succeeded. Without a scheduler where one is required, contexts are refused later, not cuInit: only then is
+  // it known which GPU is meant.
+  cuda::CUresult start();
+  bool active() const { return active_.load(std::memory_order_acquire); }
+
+  // The GPU of the calling thread's current context, made known if it was not; null without a current context, or when we are inactive.
+  Device* current_device(cuda::CUcontext* context);
+  Device* device(int ordinal) {
+    return ordinal >= 0 && ordinal < kDevicesMax ? devices_[ordinal].load(std::memory_order_acquire) : nullptr;
+  }
+  template <typename Action>
+  void for_each_device(Action action) {
+    for (auto& slot : devices_) {
+      if (Device* device = slot.load(std::memory_order_acquire)) action(*device);
+    }
+  }
+  // The device that owns `address`, or null.
+  Device* owner(cuda::CUdeviceptr address, Memory::Range* range);
+
+  // False: the program may not use that GPU.
+  bool context_made(cuda::CUcontext context, int ordinal);
+  // Around the driver's destroying it: before, and after. Between them nobody of ours is in that context.
+  void context_leaves(cuda::CUcontext context);
+  void context_left(cuda::CUcontext context);
+  void context_stays(cuda::CUcontext context);
+  // The primary context of that GPU as far as the program has it; null: it has none.
+  cuda::CUcontext primary(int ordinal);
+  void primary_made(cuda::CUcontext context, int ordinal);
+  // Counts one release of the primary context; true when it cannot be the last.
+  bool release_keeps_primary(int ordinal);
+
+  // A context on that GPU that stays alive until unpinned; null: none.
+  cuda::CUcontext pin_context(int ordinal);
+  void unpin_context(cuda::CUcontext context);
+  // Waits for all work of all contexts on that GPU (mover thread; contexts pinned meanwhile). False: a stream captures, or a
+  // context is on its way out; not all was waited for.
+  bool synchronize(int ordinal);
+
+  // Streams that capture now.
+  bool capturing() const { return captures_.load(std::memory_order_acquire) > 0; }
+  // Around the driver's cuStreamBeginCapture: counts before it, so that no synchronisation of ours meets a capture (it would break it).
+  void capture_begins();
+  void capture_ended();  // also when it did not begin after all
+  // True: nothing captures, and nothing will until end_synchronize(). False: something captures.
+  bool begin_synchronize();
+  void end_synchronize();
+  // False at the deadline.
+  bool wait_no_capture(int64_t deadline_ns);
+
+  // Earlier GPU work of that context is done on return. False: a stream captures, so nothing may be waited for.
+  bool synchronize_before_free(cuda::CUcontext context, cuda::CUresult* result);
+
+  // Blocks until the gate is open for all GPUs, asking for the locks that are missing, or until the program ends.
+  void wait_for_gate();
+  static bool ending() { return (gate.flags() & Gate::kEnding) != 0; }
+
+  // Counts contexts that were destroyed: handles made before may be of a dead context even if its address is in use again.
+  uint32_t contexts_destroyed() const { return contexts_destroyed_.load(std::memory_order_relaxed); }
+
+  // The program's exit handler of ours: no movement of memory may be under way when the driver's own runs.
+  void program_ends();
+
+  void reset_after_fork();
+
+ private:
+  struct Context {
+    cuda::CUcontext handle;
+    int ordinal;
+    uint32_t primary_references;  // 0: made by cuCtxCreate
+    uint32_t pins;
+    uint32_t going;  // threads that are about to destroy it, or to find that it stays
+  };
+  Device* attach(int ordinal);
+  Context* find_context(cuda::CUcontext context);
+
+  std::atomic<bool> active_{false};
+  std::atomic<uint32_t> contexts_destroyed_{0};
+  std::atomic<Device*> devices_[kDevicesMax] = {};
+  std::atomic<int> captures_{0};
+  int synchronizing_ = 0;  // guarded by capture_mutex_
+  Mutex mutex_;
+  Mutex attach_mutex_;  // before mutex_
+  Condition contexts_changed_;
+  Mutex capture_mutex_;
+  Condition capture_changed_;
+  std::vector<Context> contexts_;
+  protocol::Backend backend_ = protocol::Backend::kVmm;
+  bool require_scheduler_ = false;
+};
+
+Process& process();
+
+// While it lives no capture begins; false: something captures, so that no event may be recorded, queried or waited for.
+class CapturesHeldOff {
+ public:
+  CapturesHeldOff() : held_(process().begin_synchronize()) {}
+  ~CapturesHeldOff() {
+    if (held_) process().end_synchronize();
+  }
+  CapturesHeldOff(const CapturesHeldOff&) = delete;
+  CapturesHeldOff& operator=(const CapturesHeldOff&) = delete;
+  explicit operator bool() const { return held_; }
+
+ private:
+  const bool held_;
+};
+
+}  // namespace nvshare::interposer

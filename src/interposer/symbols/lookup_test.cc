@@ -1,0 +1,211 @@
+// What a program under libnvshare.so sees when it looks functions up. CMake preloads the library and puts the fake driver on the search
+// path. Each test runs in a process of its own, so that each finds the driver not loaded yet.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <barrier>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "interposer/symbols/testing/entry_point_list.h"
+
+extern "C" {
+int next_of_library_1();
+int next_of_library_2();
+int default_of_library_1();
+int default_of_library_2();
+void* early_lookup_of_library_1();
+void* early_lookup_of_library_2();
+}
+
+namespace nvshare::testing {
+namespace {
+
+constexpr unsigned long long kDefault = 0, kLegacy = 1, kPerThread = 2;
+constexpr int kNewest = 13000;
+
+using GetProcAddress = int (*)(const char*, void**, int, unsigned long long);
+using GetProcAddressV2 = int (*)(const char*, void**, int, unsigned long long, int*);
+
+// "libnvshare.so:cuInit"; "" for null.
+std::string whose(void* address) {
+  Dl_info info;
+  if (address == nullptr || dladdr(address, &info) == 0) return "";
+  const char* slash = std::strrchr(info.dli_fname, '/');
+  return std::string(slash != nullptr ? slash + 1 : info.dli_fname) + ":" + (info.dli_sname != nullptr ? info.dli_sname : "?");
+}
+
+std::string hook_named(const std::string& symbol) { return "libnvshare.so:" + symbol; }
+std::string driver_function_named(const std::string& symbol) { return "libcuda.so.1:" + symbol; }
+
+bool driver_is_mapped() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("libcuda.so") != std::string::npos) return true;
+  }
+  return false;
+}
+
+const char* chosen_driver() { return std::getenv("NVSHARE_TEST_DRIVER"); }
+
+void* open_driver(int flags = RTLD_LAZY | RTLD_LOCAL) {
+  void* handle = dlopen(chosen_driver() != nullptr ? chosen_driver() : NVSHARE_FAKE_DRIVER, flags);
+  if (handle == nullptr) ADD_FAILURE() << dlerror();
+  return handle;
+}
+
+TEST(LookupPreload, IsInPlace) {
+  EXPECT_EQ(whose(dlsym(RTLD_DEFAULT, "dlsym")), "libnvshare.so:dlsym") << "run by ctest, which preloads it";
+}
+
+TEST(LookupWithoutDriver, NamesOfTheDriverAreUnknown) {
+  void* self = dlopen(nullptr, RTLD_LAZY);
+  for (void* handle : {RTLD_DEFAULT, RTLD_NEXT, self}) {
+    dlerror();
+    EXPECT_EQ(dlsym(handle, "cuInit"), nullptr);
+    EXPECT_NE(dlerror(), nullptr);
+  }
+  EXPECT_EQ(dlvsym(RTLD_DEFAULT, "cuInit", "GLIBC_2.2.5"), nullptr);
+  EXPECT_FALSE(driver_is_mapped()) << "a lookup loaded the driver";
+}
+
+TEST(LookupByHandle, GivesTheHookOfEveryHookedSymbolAndTheDriversOwnOfEveryOther) {
+  void* driver = open_driver();
+  const auto entries = entry_points();
+  ASSERT_GT(entries.size(), 600u);
+  for (const auto& entry : entries) {
+    dlerror();
+    void* found = dlsym(driver, entry.symbol.c_str());
+    EXPECT_EQ(dlerror(), nullptr) << entry.symbol;
+    EXPECT_EQ(whose(found), entry.hooked() ? hook_named(entry.symbol) : driver_function_named(entry.symbol));
+  }
+}
+
+TEST(LookupByHandle, UnknownNamesStayUnknown) {
+  void* driver = open_driver();
+  for (const char* name : {"cuNoSuchFunction", "cu", "cuInit_v9", "noSuchFunction"}) {
+    dlerror();
+    EXPECT_EQ(dlsym(driver, name), nullptr) << name;
+    EXPECT_NE(dlerror(), nullptr) << name;
+  }
+}
+
+TEST(LookupByHandle, OfAnotherLibraryIsAskedAsEver) {
+  void* math = dlopen("libm.so.6", RTLD_LAZY);
+  ASSERT_NE(math, nullptr);
+  EXPECT_EQ(whose(dlsym(math, "cos")).substr(0, 7), "libm.so");
+  open_driver();
+  EXPECT_EQ(dlsym(math, "cuInit"), nullptr) << "the driver is none of its dependencies";
+}
+
+TEST(LookupByHandle, VersionedLookup) {
+  void* c = dlopen("libc.so.6", RTLD_LAZY);
+  EXPECT_NE(dlvsym(c, "malloc", GLIBC_BASE_VERSION), nullptr);
+  EXPECT_EQ(dlvsym(c, "malloc", "GLIBC_9.9"), nullptr);
+  // The driver's symbols have no versions, and neither have the hooks.
+  EXPECT_EQ(dlvsym(open_driver(), "cuMemAlloc_v2", "anything"), nullptr);
+}
+
+TEST(LookupInScopes, GiveHooksOnceTheDriverIsThere) {
+  void* self = dlopen(nullptr, RTLD_LAZY);
+  open_driver(RTLD_LAZY | RTLD_GLOBAL);
+  for (void* handle : {RTLD_DEFAULT, RTLD_NEXT, self}) {
+    EXPECT_EQ(whose(dlsym(handle, "cuMemAlloc_v2")), hook_named("cuMemAlloc_v2"));
+    EXPECT_EQ(whose(dlsym(handle, "cuLaunchKernel_ptsz")), hook_named("cuLaunchKernel_ptsz"));
+    EXPECT_EQ(whose(dlsym(handle, "cuDeviceGetCount")), driver_function_named("cuDeviceGetCount"));
+  }
+}
+
+TEST(LookupInScopes, NextKeepsItsMeaningForTheProgramAndForLibraries) {
+  // Order of search: the program, [preloaded libraries], library 1, library 2.
+  const auto next = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "number_of_library"));
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(next(), 1);
+  EXPECT_EQ(next_of_library_1(), 2);
+  EXPECT_EQ(next_of_library_2(), 0);
+  EXPECT_EQ(default_of_library_1(), 1);
+  EXPECT_EQ(default_of_library_2(), 1);
+  const auto versioned = reinterpret_cast<int (*)()>(dlvsym(RTLD_NEXT, "getpid", GLIBC_BASE_VERSION));
+  ASSERT_NE(versioned, nullptr);
+  EXPECT_EQ(versioned(), getpid());
+}
+
+TEST(LookupInScopes, WorkInConstructorsOfOtherLibraries) {
+  EXPECT_NE(early_lookup_of_library_1(), nullptr);
+  EXPECT_NE(early_lookup_of_library_2(), nullptr);
+}
+
+// Every version of every hooked function, asked for as a program built against that CUDA version asks.
+void expect_hooks_from_get_proc_address() {
+  void* driver = open_driver();
+  const auto v1 = reinterpret_cast<GetProcAddress>(dlsym(driver, "cuGetProcAddress"));
+  const auto v2 = reinterpret_cast<GetProcAddressV2>(dlsym(driver, "cuGetProcAddress_v2"));
+  ASSERT_EQ(whose(reinterpret_cast<void*>(v1)), hook_named("cuGetProcAddress"));
+  ASSERT_EQ(whose(reinterpret_cast<void*>(v2)), hook_named("cuGetProcAddress_v2"));
+  size_t checked = 0;
+  for (const auto& entry : entry_points()) {
+    if (!entry.hooked()) continue;
+    const int version = entry.since;
+    const auto flags_to_try = entry.per_thread() ? std::vector{kPerThread} : std::vector{kDefault, kLegacy};
+    for (const unsigned long long flags : flags_to_try) {
+      void* found = nullptr;
+      EXPECT_EQ(v1(entry.request_name().c_str(), &found, version, flags), 0) << entry.symbol;
+      EXPECT_EQ(whose(found), hook_named(entry.symbol)) << "cuGetProcAddress, version " << version;
+      found = nullptr;
+      int status = -1;
+      EXPECT_EQ(v2(entry.request_name().c_str(), &found, version, flags, &status), 0) << entry.symbol;
+      EXPECT_EQ(whose(found), hook_named(entry.symbol)) << "cuGetProcAddress_v2, version " << version;
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 300u);
+}
+
+TEST(GetProcAddress, GivesTheHookOfEveryVersion) {
+  expect_hooks_from_get_proc_address();
+  void* driver = open_driver();
+  const auto get = reinterpret_cast<GetProcAddress>(dlsym(driver, "cuGetProcAddress"));
+  void* found = nullptr;
+  EXPECT_EQ(get("cuDeviceGetCount", &found, kNewest, 0), 0);
+  EXPECT_EQ(whose(found), driver_function_named("cuDeviceGetCount"));
+  void* const before = found;
+  EXPECT_EQ(get("cuNoSuchFunction", &found, kNewest, 0), 500);
+  EXPECT_EQ(found, before) << "the driver leaves it alone";
+}
+
+TEST(GetProcAddress, ChoosesByVersionWhenTheAddressIsUnknown) {
+  if (chosen_driver() != nullptr) GTEST_SKIP() << "only the fake driver does that";
+  setenv("FAKE_DRIVER_UNEXPORTED_ADDRESSES", "1", 1);
+  expect_hooks_from_get_proc_address();
+  void* driver = open_driver();
+  const auto get = reinterpret_cast<GetProcAddress>(dlsym(driver, "cuGetProcAddress"));
+  void* found = nullptr;
+  EXPECT_EQ(get("cuDeviceGetCount", &found, kNewest, 0), 0);
+  EXPECT_NE(whose(found).substr(0, 13), "libnvshare.so") << "not a hooked function";
+}
+
+TEST(LookupByThreads, MayAllLookUpFirst) {
+  constexpr int kThreads = 8;
+  void* driver = open_driver();
+  std::barrier start(kThreads);
+  std::vector<std::string> answers(kThreads);
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      start.arrive_and_wait();
+      void* found = dlsym(driver, "cuMemAlloc_v2");
+      answers[static_cast<size_t>(i)] = whose(found);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& answer : answers) EXPECT_EQ(answer, hook_named("cuMemAlloc_v2"));
+}
+
+}  // namespace
+}  // namespace nvshare::testing

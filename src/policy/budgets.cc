@@ -1,0 +1,91 @@
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+std::vector<Client*> holders_by_grant(Gpu& gpu) {
+  std::vector<Client*> holders;
+  for (auto& [id, client] : gpu.clients) {
+    if (client.stays()) holders.push_back(&client);
+  }
+  std::sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return a->grant < b->grant; });
+  return holders;
+}
+
+void raise(Client& client, Bytes to) {
+  client.budget = to;
+  client.budget_dirty = true;
+}
+
+}  // namespace
+
+void raise_budgets(Context& context, Gpu& gpu) {
+  for (Client* client : holders_by_grant(gpu)) {
+    const Bytes missing = need(*client) - client->budget;
+    const Bytes free = free_bytes(context.config(), gpu);
+    if (missing > 0 && free > 0) {
+      if (free >= missing) {
+        raise(*client, need(*client));
+      } else if (client->state == ClientState::kLoading && (free >= kBudgetStep || client->budget_dirty)) {
+        raise(*client, client->budget + free);  // loads while others still move out
+      }
+    }
+    if (client->growth && client->budget >= need(*client) && !client->growth->satisfied) {
+      client->growth->satisfied = true;
+      client->budget_dirty = true;
+    }
+    if (client->state == ClientState::kLoading && client->load.failures > 0 && client->load.retry_at != 0) {
+      if (client->load.holds(context.now)) {
+        context.wake(gpu, client->load.retry_at);
+      } else {
+        client->load.retry_at = 0;  // told once per failure
+        client->budget_dirty = true;
+      }
+    }
+  }
+}
+
+void lower_budget(Client& client, const MemoryChanged& event) {
+  if (!client.holds_lock() || event.budget_sequence != client.budget_sequence || event.budget >= client.budget) return;
+  // What it needs stays reserved for it: it would only be given again.
+  client.budget = std::max({event.budget, client.memory.resident, std::min(client.budget, need(client))});
+  client.budget_told = std::min(client.budget_told, client.budget);
+  client.slack_declined = true;
+}
+
+void give_slack(Context& context, Gpu& gpu) {
+  for (const auto& [id, client] : gpu.clients) {
+    const bool settled = !client.waits() && client.state != ClientState::kDropping && client.state != ClientState::kUnresponsive &&
+                         !client.eviction && (!client.stays() || client.budget >= need(client));
+    if (!settled) return;
+  }
+  for (Client* client : holders_by_grant(gpu)) {
+    const Bytes slack = std::min(kSlackMax, free_bytes(context.config(), gpu) / 8);
+    const Bytes has = client->budget - need(*client);
+    if (slack >= kSlackMin && has < slack / 2 && !client->slack_declined) raise(*client, need(*client) + slack);
+  }
+}
+
+void send_budget(Context& context, Gpu& gpu, Client& client) {
+  if (!client.budget_dirty) return;
+  client.budget_dirty = false;
+  const bool raised = client.budget > client.budget_told;
+  client.budget_told = client.budget;
+  const uint64_t sequence = ++client.budget_sequence;
+  if (client.growth && client.growth->satisfied) {
+    context.actions.push_back(SendMemory{client.id, client.growth->request, true, client.budget, sequence});
+    client.growth.reset();
+  } else {
+    context.actions.push_back(SendLock{client.id, client.grant, client.budget, sequence});
+  }
+  if (raised && free_bytes(context.config(), gpu) < 0 && !context.state.broken) {
+    context.state.broken = "GPU " + std::to_string(gpu.id) + ": budgets of " + mib(committed(gpu)) + " handed out past the safe limit of " +
+                           mib(safe_limit(context.config(), gpu));
+  }
+}
+
+void send_budgets(Context& context, Gpu& gpu) {
+  for (Client* client : holders_by_grant(gpu)) send_budget(context, gpu, *client);
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,111 @@
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+
+Client* State::find(ClientId id) {
+  Gpu* gpu = gpu_with(id);
+  return gpu ? &gpu->clients.at(id) : nullptr;
+}
+
+Gpu* State::gpu_with(ClientId id) {
+  const auto at = gpu_of.find(id);
+  return at == gpu_of.end() ? nullptr : &gpus.at(at->second);
+}
+
+std::string mib(Bytes bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
+
+void Usage::advance(int64_t to_window) {
+  if (to_window <= window) return;
+  previous = to_window == window + 1 ? current : 0;
+  current = 0;
+  window = to_window;
+}
+
+void Usage::add(Instant from, Instant to) {
+  if (to <= from) return;
+  const Instant window_start = to / kShareWindow * kShareWindow;
+  if (from < window_start) {
+    advance(from / kShareWindow);
+    const Instant first_end = (from / kShareWindow + 1) * kShareWindow;
+    current += first_end - from;
+    if (first_end < window_start) {  // longer than a window: the one before the last was full
+      advance(to / kShareWindow - 1);
+      current = kShareWindow;
+    }
+    from = window_start;
+  }
+  advance(to / kShareWindow);
+  current += to - from;
+}
+
+Duration Usage::recent(Instant now) const {
+  const int64_t at = now / kShareWindow;
+  const Duration into = now - at * kShareWindow;
+  const Duration older = at == window ? previous : (at == window + 1 ? current : 0);
+  const Duration newer = at == window ? current : 0;
+  return newer + older / 1000 * ((kShareWindow - into) / 1000) / (kShareWindow / 1'000'000);
+}
+
+void set_state(Client& client, ClientState to, Instant now) {
+  const Duration lasted = now - client.since;
+  switch (client.state) {
+    case ClientState::kIdle:
+      break;
+    case ClientState::kWaiting:
+      client.time_waiting += lasted;
+      break;
+    case ClientState::kLoading:
+      client.time_swapping += lasted;
+      break;
+    case ClientState::kRunning:
+    case ClientState::kDropping:
+    case ClientState::kUnresponsive:
+      client.time_running += lasted;
+      break;
+  }
+  client.state = to;
+  client.since = now;
+}
+
+void take_memory(Client& client, const Memory& memory) {
+  client.memory.resident = std::max<Bytes>(memory.resident, 0);
+  client.memory.allocated = std::max(memory.allocated, client.memory.resident);
+  client.memory.unswappable = std::clamp<Bytes>(memory.unswappable, 0, client.memory.allocated);
+  if (client.holds_lock()) client.budget = std::max(client.budget, client.memory.resident);
+}
+
+void join(Context& context, const ClientJoined& event) {
+  State& state = context.state;
+  if (state.gpu_of.contains(event.client)) return;
+  Gpu& gpu = state.gpus[event.gpu];
+  gpu.id = event.gpu;
+  state.gpu_of[event.client] = event.gpu;
+
+  Client& client = gpu.clients[event.client];
+  client.id = event.client;
+  client.gpu = event.gpu;
+  client.tenant = event.tenant;
+  client.priority = event.priority;
+  client.swappable = event.swappable;
+  client.joined = state.next_arrival++;
+  client.joined_at = client.since = client.last_used = context.now;
+  take_memory(client, event.memory);
+
+  for (const auto& [id, other] : gpu.clients) {
+    const Bytes most = ceiling(context.config(), gpu, other);
+    if (id == client.id || other.memory.allocated <= most) continue;
+    if (other.memory.allocated > most + overhead_of(context.config(), client) + immovable(client)) continue;  // not this one's doing
+    context.note(Note::Level::kWarning, client.id,
+                 "its context leaves client " + std::to_string(id) + ", which has " + mib(other.memory.allocated) + ", only " + mib(most));
+  }
+  if (event.has_lock) {
+    // It ran when the previous scheduler ended, and goes on: the new grant only gives its later release a name.
+    // No slack for it: others who ran beside it may not be back yet.
+    grant(context, gpu, client);
+    client.slack_declined = true;
+  } else if (event.wants_lock) {
+    request_lock(context, gpu, client);
+  }
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,25 @@
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+
+void leave(Context& context, const ClientLeft& event) {
+  Gpu* gpu = context.state.gpu_with(event.client);
+  if (!gpu) return;
+  Client& client = gpu->clients.at(event.client);
+  if (!event.memory_freed) {
+    // The driver takes a while to tear a dead process down. All that it may have mapped counts until then, its context included.
+    Bytes bytes = client.holds_lock() ? std::max(client.budget, client.memory.resident) : client.memory.resident;
+    if (!context.config().memory_reserve_percent) bytes += overhead_of(context.config(), client);
+    gpu->departed[event.client] = Departed{bytes, context.now + context.config().departed_grace};
+  }
+  if (client.passing_since) gpu->time_passing += context.now - *client.passing_since;
+  gpu->clients.erase(event.client);
+  context.state.gpu_of.erase(event.client);
+}
+
+void forget_departed(Context& context, Gpu& gpu) {
+  std::erase_if(gpu.departed, [&](const auto& entry) { return entry.second.until <= context.now; });
+  for (const auto& [id, departed] : gpu.departed) context.wake(gpu, departed.until);
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,108 @@
+#include <tuple>
+
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+// First whose next turn is furthest away: the idle, the longest unused first; then the waiting, the last in the queue first.
+std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
+  std::vector<std::tuple<Instant, ClientId>> idle;
+  for (const auto& [id, client] : gpu.clients) {
+    if (!client.holds_lock() && !client.waits()) idle.emplace_back(client.last_used, id);
+  }
+  std::sort(idle.begin(), idle.end());
+  std::vector<Client*> order;
+  for (const auto& entry : idle) order.push_back(&gpu.clients.at(std::get<1>(entry)));
+  const std::vector<ClientId> waiting = waiting_order(context, gpu);
+  for (auto id = waiting.rbegin(); id != waiting.rend(); ++id) order.push_back(&gpu.clients.at(*id));
+  return order;
+}
+
+void measure(Bytes& bandwidth, Bytes copied, Duration elapsed) {
+  if (copied < kBandwidthSample || elapsed <= 0) return;
+  const Bytes sample = (copied >> 10) * (kSecond / 1000) / std::max<Duration>(elapsed / 1000, 1) << 10;
+  bandwidth = bandwidth == 0 ? sample : (3 * bandwidth + sample) / 4;
+}
+
+}  // namespace
+
+// A program that grows asks again and again, a few MiB each time: more is moved at once, so that not every step waits for a movement.
+static Bytes growth_batch(const Context& context, const Gpu& gpu) {
+  const bool growing =
+      std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.growth.has_value(); });
+  return growing ? std::min(kGrowthBatchMax, safe_limit(context.config(), gpu) / 64) : 0;
+}
+
+void evict_shortfall(Context& context, Gpu& gpu) {
+  Bytes missing = room_if(context.state, gpu, {.dropping_released = false}, context.now).shortfall - evicting_bytes(gpu);
+  if (missing <= 0) return;
+  missing = std::max(missing, growth_batch(context, gpu));
+  for (Client* client : by_distance_of_turn(context, gpu)) {
+    if (missing <= 0) return;
+    if (client->eviction) continue;
+    const Bytes bytes = std::min({missing, movable(*client, context.now), host_room(context.state)});
+    if (bytes <= 0) continue;
+    const Duration patience = context.config().unanswered_grace + 2 * swap_time(gpu, bytes, 0);
+    client->eviction = Eviction{context.state.next_eviction++, client->memory.resident - bytes, context.now + patience};
+    context.actions.push_back(SendEvict{client->id, client->eviction->id, bytes});
+    missing -= bytes;
+  }
+}
+
+void watch_evictions(Context& context, Gpu& gpu) {
+  for (auto& [id, client] : gpu.clients) {
+    if (client.eviction && client.eviction->deadline <= context.now) {
+      client.eviction.reset();
+      client.evict.failed(context.now);
+      context.note(Note::Level::kWarning, id, "does not move its memory out as asked; others have to");
+    }
+    if (client.eviction) context.wake(gpu, client.eviction->deadline);
+    if (client.evict.failures > 0) context.wake(gpu, client.evict.retry_at);
+  }
+}
+
+void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& event) {
+  if (client.movement != event.id || client.movement_out != event.out) client.movement_copied = 0;
+  client.movement = event.id;
+  client.movement_out = event.out;
+  const Bytes copied = std::max<Bytes>(event.copied - client.movement_copied, 0);
+  client.movement_copied = std::max(client.movement_copied, event.copied);
+  (event.out ? client.swapped_out : client.swapped_in) += copied;
+  if (event.finished) measure(event.out ? gpu.bandwidth_out : gpu.bandwidth_in, event.copied, event.elapsed);
+
+  const Bytes resident_before = client.memory.resident;
+  take_memory(client, event.memory);
+  if (context.state.host_available) {  // until the next report
+    const Bytes gone = resident_before - client.memory.resident;
+    *context.state.host_available -= event.out ? std::max<Bytes>(gone, 0) : -copied;
+  }
+
+  if (event.out) {
+    if (!client.eviction || client.eviction->id != event.id) return;
+    if (!event.finished) {
+      client.eviction->deadline = context.now + context.config().unanswered_grace;
+      return;
+    }
+    const bool done = !event.failed && client.memory.resident <= client.eviction->resident_target;
+    client.eviction.reset();
+    if (done) {
+      client.evict.succeeded();
+    } else {
+      client.evict.failed(context.now);
+      context.note(client.evict.failures == 1 ? Note::Level::kInfo : Note::Level::kDebug, client.id,
+                   "could not move all of the memory out that was asked for; " + mib(client.memory.resident) + " stay on the GPU");
+    }
+  } else if (event.finished && event.id == client.grant && client.holds_lock()) {
+    client.loads = client.loads && event.failed;
+    if (event.failed) {
+      client.load.failed(context.now);
+    } else if (client.state == ClientState::kLoading && client.budget >= client.memory.allocated) {
+      client.load.succeeded();
+      client.turn_start = context.now;
+      set_state(client, ClientState::kRunning, context.now);
+    }
+  }
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,125 @@
+#include <tuple>
+
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+void refuse(Context& context, Client& client, const std::string& why) {
+  context.note(Note::Level::kWarning, client.id,
+               "out of memory: it has " + mib(client.memory.allocated) + " and asks for " + mib(client.growth->wanted) + " more; " + why);
+  context.actions.push_back(SendMemory{client.id, client.growth->request, false, client.budget, ++client.budget_sequence});
+  client.growth.reset();
+}
+
+bool fits_without(const Context& context, const Gpu& gpu, const std::set<ClientId>& leavers) {
+  return room_if(context.state, gpu, {{}, &leavers}, context.now).fits();
+}
+
+// Lock holders to end so that the rest fits together; empty if no choice leaves anybody who fits.
+std::set<ClientId> choose_to_end(const Context& context, const Gpu& gpu) {
+  std::vector<std::tuple<int, Instant, ClientId>> order;  // first who goes first: low priority, then the longest turn
+  for (const auto& [id, client] : gpu.clients) {
+    if (client.stays()) order.emplace_back(client.priority, turn_due(client, 0, 0), id);
+  }
+  std::sort(order.begin(), order.end());
+  for (auto kept = order.rbegin(); kept != order.rend(); ++kept) {
+    std::set<ClientId> leavers;
+    for (const auto& entry : order) {
+      if (std::get<2>(entry) != std::get<2>(*kept)) leavers.insert(std::get<2>(entry));
+    }
+    if (!fits_without(context, gpu, leavers)) continue;
+    for (auto spared = order.rbegin(); spared != order.rend(); ++spared) {
+      const ClientId id = std::get<2>(*spared);
+      if (leavers.erase(id) && !fits_without(context, gpu, leavers)) leavers.insert(id);
+    }
+    return leavers;
+  }
+  return {};
+}
+
+// Something under way may still make room.
+bool memory_moves(const Gpu& gpu, Instant now) {
+  if (!gpu.departed.empty()) return true;
+  return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
+    const Client& client = entry.second;
+    return client.eviction || client.state == ClientState::kDropping ||
+           (client.evict.holds(now) && client.evict.failures < kEvictionHopeless) ||
+           (client.state == ClientState::kRunning && !client.growth);  // runs on, and will end
+  });
+}
+
+// No choice of holders fits. While something moves they wait; else the youngest request fails, so that somebody goes on.
+void break_deadlock(Context& context, Gpu& gpu) {
+  if (memory_moves(gpu, context.now)) return;
+  Client* youngest = nullptr;
+  for (auto& [id, client] : gpu.clients) {
+    if (client.stays() && client.growth && (!youngest || client.growth->arrival > youngest->growth->arrival)) youngest = &client;
+  }
+  if (!youngest) return;
+  const Room room = room_if(context.state, gpu, {}, context.now);
+  refuse(context, *youngest,
+         room.obstacle == Obstacle::kHostMemory
+             ? "to make room " + mib(room.shortfall) + " would have to move to host memory, which has room for " +
+                   mib(host_room(context.state))
+             : "the memory of its neighbours cannot be moved out");
+}
+
+}  // namespace
+
+void take_growth(Context& context, Client& client, const MemoryChanged& event) {
+  if (!client.holds_lock()) return;  // void: without the lock an allocation needs no GPU memory yet
+  if (event.wanted <= 0) {
+    client.growth.reset();
+  } else if (client.growth && client.growth->request == event.request) {
+    client.growth->wanted = event.wanted;
+  } else {
+    client.growth = Growth{event.wanted, event.request, context.state.next_arrival++};
+    client.slack_declined = false;
+  }
+}
+
+void settle_growth(Context& context, Gpu& gpu) {
+  bool growing = false;
+  for (auto& [id, client] : gpu.clients) {
+    if (!client.growth || !client.stays() || client.growth->satisfied) continue;
+    const Bytes most = ceiling(context.config(), gpu, client);
+    if (need(client) > most) {
+      refuse(context, client, "even alone on this GPU it could have no more than " + mib(most));
+      continue;
+    }
+    if (!client.growth->wait_sent) context.actions.push_back(SendWait{id, client.growth->request});
+    client.growth->wait_sent = true;
+    growing = true;
+  }
+
+  // Evictions suffice, or will once a dead client's memory is gone; a failed one is tried again before anybody has to leave for it.
+  if (room_if(context.state, gpu, {.departed_freed = true}, context.now).fits()) return;
+  const bool over_limit = free_bytes(context.config(), gpu) < 0;
+  if (!growing && !over_limit && room_if(context.state, gpu, {.evictions_succeed = true, .departed_freed = true}, context.now).fits())
+    return;
+  const std::set<ClientId> leavers = choose_to_end(context, gpu);
+  if (leavers.empty()) {
+    break_deadlock(context, gpu);
+    return;
+  }
+  const bool helps = std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
+    return entry.second.stays() && !leavers.contains(entry.first) && entry.second.budget < need(entry.second);
+  });
+  if (!growing && !over_limit && !helps) return;  // who cannot load now stays as it is until somebody else wants the room
+  const Duration cost = swap_time(gpu, room_if(context.state, gpu, {{}, &leavers}, context.now).shortfall, 0);
+  for (const ClientId id : leavers) {
+    Client& client = gpu.clients.at(id);
+    // Who waits for memory, or still loads, loses nothing by leaving at once; nor may it stay once the GPU itself has shrunk.
+    const bool at_once = client.growth || client.state == ClientState::kLoading || client.idle_since || !growing;
+    Instant due = at_once ? context.now : growth_due(context.config(), client, cost);
+    if (client.drain.failures > 0) due = std::max(due, client.drain.retry_at);
+    if (due <= context.now) {
+      ask_to_drop(context, gpu, client);
+    } else {
+      context.wake(gpu, due);
+    }
+  }
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,38 @@
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+std::optional<std::string> check(const State& state, const Gpu& gpu, const Client& client) {
+  const auto broken = [&](const char* what) { return "client " + std::to_string(client.id) + " (" + name_of(client.state) + "): " + what; };
+  const bool holder = client.stays() || client.state == ClientState::kDropping || client.state == ClientState::kUnresponsive;
+  if (holder != client.holds_lock()) return broken("its state and its grant do not agree");
+  if (holder && client.budget < client.memory.resident) return broken("more is resident than its budget");
+  if (holder && client.eviction) return broken("memory is moved out of a lock holder");
+  if (!holder && client.growth) return broken("waits for memory without the lock");
+  if (client.budget_dirty) return broken("a budget was not sent");
+  if (client.memory.allocated < client.memory.resident) return broken("more is resident than allocated");
+  if (client.state == ClientState::kDropping && !gpu.wake_at) return broken("is dropping and nobody watches");
+  if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");
+  if (client.reason == WaitReason::kTurn && client.waits() && !gpu.wake_at) return broken("waits for a turn that has no end");
+  const auto at = state.gpu_of.find(client.id);
+  if (at == state.gpu_of.end() || at->second != gpu.id) return broken("is not where the index says");
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> check_invariants(const State& state) {
+  if (state.broken) return state.broken;
+  size_t clients = 0;
+  for (const auto& [id, gpu] : state.gpus) {
+    clients += gpu.clients.size();
+    for (const auto& [client_id, client] : gpu.clients) {
+      if (auto broken = check(state, gpu, client)) return broken;
+    }
+  }
+  if (clients != state.gpu_of.size()) return "the index holds clients that left";
+  return std::nullopt;
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,137 @@
+#include "policy/concerns.h"
+#include "policy/overloaded.h"
+
+namespace nvshare::policy {
+namespace {
+
+// Takes an event into the state. Returns the GPU that it concerns; nullopt: all.
+std::optional<GpuId> apply(Context& context, const Event& event) {
+  State& state = context.state;
+  // Calls the handler if the client is known (an event may cross its departure).
+  const auto with = [&](ClientId id, auto handler) -> std::optional<GpuId> {
+    Gpu* gpu = state.gpu_with(id);
+    if (gpu) handler(*gpu, gpu->clients.at(id));
+    return gpu ? std::optional(gpu->id) : std::nullopt;
+  };
+  return std::visit(
+      Overloaded{
+          [&](const GpuAppeared& e) -> std::optional<GpuId> {
+            state.gpus[e.gpu].id = e.gpu;
+            state.gpus[e.gpu].total = e.total;
+            return e.gpu;
+          },
+          [&](const ForeignMemory& e) -> std::optional<GpuId> {
+            state.gpus[e.gpu].id = e.gpu;
+            state.gpus[e.gpu].foreign = std::max<Bytes>(e.bytes, 0);
+            return e.gpu;
+          },
+          [&](const HostMemory& e) -> std::optional<GpuId> {
+            if (state.host_available && e.available > *state.host_available) {
+              for (auto& [id, gpu] : state.gpus) {
+                for (auto& [client_id, client] : gpu.clients) client.evict.retry_at = context.now;  // what failed may work now
+              }
+            }
+            state.host_available = e.available;
+            return std::nullopt;
+          },
+          [&](const ClientJoined& e) -> std::optional<GpuId> {
+            join(context, e);
+            return e.gpu;
+          },
+          [&](const ClientOverhead& e) {
+            return with(e.client, [&](Gpu&, Client& client) { client.overhead = std::max<Bytes>(e.bytes, 0); });
+          },
+          [&](const ClientLeft& e) -> std::optional<GpuId> {
+            leave(context, e);
+            return std::nullopt;
+          },
+          [&](const ClientMemoryFreed& e) -> std::optional<GpuId> {
+            for (auto& [id, gpu] : state.gpus) gpu.departed.erase(e.client);
+            return std::nullopt;
+          },
+          [&](const LockRequested& e) { return with(e.client, [&](Gpu& gpu, Client& client) { request_lock(context, gpu, client); }); },
+          [&](const LockReleased& e) {
+            return with(e.client, [&](Gpu& gpu, Client& client) {
+              if (!client.holds_lock() || client.grant != e.grant) return;
+              take_memory(client, e.memory);
+              end_turn(context, gpu, client, e.early);
+            });
+          },
+          [&](const DrainFailed& e) {
+            return with(e.client, [&](Gpu&, Client& client) {
+              if (client.grant == e.grant) drain_failed(context, client);
+            });
+          },
+          [&](const MemoryChanged& e) {
+            return with(e.client, [&](Gpu&, Client& client) {
+              if (e.memory.allocated > client.memory.allocated) client.slack_declined = false;
+              take_memory(client, e.memory);
+              client.idle_since.reset();
+              take_growth(context, client, e);
+              lower_budget(client, e);
+            });
+          },
+          [&](const SwapProgressed& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_swap(context, gpu, client, e); }); },
+          [&](const ClientIdle& e) {
+            return with(e.client, [&](Gpu&, Client& client) {
+              if (client.holds_lock()) client.idle_since = context.now - e.idle;
+            });
+          },
+          [&](const ConfigChanged& e) -> std::optional<GpuId> {
+            state.config = e.config;
+            return std::nullopt;
+          },
+          [&](const Tick&) -> std::optional<GpuId> { return std::nullopt; },
+      },
+      event);
+}
+
+// Moves one GPU to where its state says that it should be.
+void settle(Context& context, Gpu& gpu) {
+  gpu.wake_at.reset();
+  forget_departed(context, gpu);
+  watch_answers(context, gpu);
+  watch_evictions(context, gpu);
+  start_running(context, gpu);
+  raise_budgets(context, gpu);
+  settle_growth(context, gpu);
+  admit(context, gpu);
+  evict_shortfall(context, gpu);
+  watch_evictions(context, gpu);
+  raise_budgets(context, gpu);
+  give_slack(context, gpu);
+  send_budgets(context, gpu);
+  report_contention(context, gpu);
+  report_ceilings(context, gpu);
+  report_waits(context, gpu);
+}
+
+}  // namespace
+
+void StateDeleter::operator()(State* state) const { delete state; }
+
+StatePointer make_state(const Config& config) {
+  StatePointer state(new State);
+  state->config = config;
+  return state;
+}
+
+Actions step(State& state, const Event& event, Instant now) {
+  Actions actions;
+  Context context{state, now, actions};
+  const std::optional<GpuId> only = apply(context, event);
+  for (auto& [id, gpu] : state.gpus) {
+    if (!only || *only == id) settle(context, gpu);
+  }
+  return actions;
+}
+
+std::optional<Instant> next_deadline(const State& state) {
+  std::optional<Instant> next;
+  for (const auto& [id, gpu] : state.gpus) {
+    if (gpu.wake_at && (!next || *gpu.wake_at < *next)) next = gpu.wake_at;
+  }
+  return next;
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,224 @@
+// The scheduling policy: a pure function from state, event and time to actions. No clock, no I/O, no threads, no randomness; integer
+// nanoseconds and bytes; the same sequence of (now, event) always gives the same actions. Not thread-safe: one State, one caller.
+//
+// The daemon (scheduler/) turns messages into events and actions into messages; tests and the simulator do the same on virtual time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace nvshare::policy {
+
+using Instant = int64_t;    // nanoseconds, any monotonic origin
+using Duration = int64_t;   // nanoseconds
+using Bytes = int64_t;      // >= 0
+using GpuId = uint32_t;     // chosen by the caller, stable
+using ClientId = uint64_t;  // chosen by the caller, never reused
+using TenantId = uint64_t;
+using GrantId = uint64_t;  // chosen by the policy, counts up from 1
+using EvictionId = uint64_t;
+
+enum class SwitchTimeMode { kAuto, kFixed };
+
+struct Config {
+  SwitchTimeMode switch_time_mode = SwitchTimeMode::kAuto;
+  Duration switch_time_fixed = 60'000'000'000;
+  int64_t switch_time_multiplier = 5;
+  Duration switch_time_min = 10'000'000'000;  // bounds of kAuto
+  Duration switch_time_max = 300'000'000'000;
+  std::optional<int> memory_reserve_percent;  // replaces the computed reserve
+  Bytes reserve_fixed = 500LL << 20;
+  Bytes overhead_default = 300LL << 20;        // of a process with a context, while NVML has not told it
+  Duration unanswered_grace = 30'000'000'000;  // a client that has not answered DropLock for this long: neighbours that fit go on beside it
+  Duration departed_grace = 2'000'000'000;     // how long a dead client's memory counts when nobody reports it freed
+};
+
+struct Memory {
+  Bytes allocated = 0;
+  Bytes resident = 0;
+  Bytes unswappable = 0;
+};
+
+// ---- events ----
+struct GpuAppeared {
+  GpuId gpu;
+  Bytes total;
+};
+// Used on the GPU by programs that are not clients; live from NVML.
+struct ForeignMemory {
+  GpuId gpu;
+  Bytes bytes;
+};
+// Room for swapped bytes, node-wide, beyond what is already swapped.
+struct HostMemory {
+  Bytes available;
+};
+struct ClientJoined {
+  ClientId client;
+  GpuId gpu;
+  TenantId tenant;
+  int priority;  // higher goes first; default 0
+  Memory memory;
+  bool swappable;  // false: backend none
+  bool has_lock;   // re-registered while holding it: it is running now
+  bool wants_lock;
+};
+// Its context and modules, from NVML.
+struct ClientOverhead {
+  ClientId client;
+  Bytes bytes;
+};
+// False: its resident bytes count until ClientMemoryFreed or departed_grace.
+struct ClientLeft {
+  ClientId client;
+  bool memory_freed;
+};
+struct ClientMemoryFreed {
+  ClientId client;
+};
+struct LockRequested {
+  ClientId client;
+};
+struct LockReleased {
+  ClientId client;
+  GrantId grant;
+  Memory memory;
+  bool early;
+};
+// It keeps the lock; ask again later (backoff).
+struct DrainFailed {
+  ClientId client;
+  GrantId grant;
+};
+struct MemoryChanged {
+  ClientId client;
+  Memory memory;
+  Bytes budget;
+  uint64_t budget_sequence;
+  Bytes wanted;
+  uint64_t request;
+};
+struct SwapProgressed {
+  ClientId client;
+  bool out;
+  bool finished;
+  bool failed;
+  uint64_t id;
+  Bytes copied;
+  Duration elapsed;
+  Memory memory;
+};
+struct ClientIdle {
+  ClientId client;
+  Duration idle;
+};
+struct ConfigChanged {
+  Config config;
+};
+struct Tick {};  // the deadline of next_deadline has come
+
+using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed,
+                           LockRequested, LockReleased, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged, Tick>;
+
+// ---- actions ----
+// A grant, or a grant's new budget.
+struct SendLock {
+  ClientId client;
+  GrantId grant;
+  Bytes budget;
+  uint64_t budget_sequence;
+};
+struct SendDrop {
+  ClientId client;
+  GrantId grant;
+};
+struct SendEvict {
+  ClientId client;
+  EvictionId eviction;
+  Bytes bytes;
+};
+struct SendWait {
+  ClientId client;
+  uint64_t request;
+};
+struct SendMemory {
+  ClientId client;
+  uint64_t request;
+  bool granted;
+  Bytes budget;
+  uint64_t budget_sequence;
+};
+struct SendContention {
+  ClientId client;
+  uint32_t waiters;
+  uint32_t memory_waiters;
+  Duration swap_cost;
+};
+// Allocations past it can never fit.
+struct SendCeiling {
+  ClientId client;
+  Bytes ceiling;
+};
+// For the log.
+struct Note {
+  enum class Level { kDebug, kInfo, kWarning } level;
+  ClientId client;
+  std::string text;
+};
+
+using Action = std::variant<SendLock, SendDrop, SendEvict, SendWait, SendMemory, SendContention, SendCeiling, Note>;
+using Actions = std::vector<Action>;
+
+// ---- what people see ----
+enum class ClientState { kIdle, kWaiting, kLoading, kRunning, kDropping, kUnresponsive };
+const char* name_of(ClientState state);
+
+struct ClientView {
+  ClientId client;
+  GpuId gpu;
+  TenantId tenant;
+  int priority;
+  ClientState state;
+  Memory memory;
+  Bytes budget;
+  Bytes overhead;
+  Instant since;            // of the state
+  std::string waiting_for;  // empty, or a sentence: what it waits for
+  uint64_t turns, drops, unanswered_drops, failed_drains;
+  Duration time_running, time_waiting, time_swapping;
+  Bytes swapped_out_total, swapped_in_total;  // over the link
+  bool evicting;
+  bool drainable = true;  // false after several drains in a row that did not end
+};
+
+struct GpuView {
+  GpuId gpu;
+  Bytes total, foreign, safe_limit, overhead, departed;
+  double bandwidth_out, bandwidth_in;  // bytes per second, measured, 0 until then
+  uint64_t switches;                   // turns that began by another's end
+  Duration switch_time;                // as it stands now
+  std::vector<ClientView> clients;
+};
+
+class State;  // state.h
+
+struct StateDeleter {
+  void operator()(State*) const;
+};
+using StatePointer = std::unique_ptr<State, StateDeleter>;
+
+StatePointer make_state(const Config& config);
+Actions step(State& state, const Event& event, Instant now);
+// When step(Tick) must be called next, if nothing happens before. Never in the past once step(Tick) was called at that time.
+std::optional<Instant> next_deadline(const State& state);
+// The longest that a waiting client can wait for its turn, as things stand, if its neighbours answer and can move.
+std::optional<Duration> waiting_bound(const State& state, ClientId client);
+std::vector<GpuView> view(const State& state, Instant now);
+// Nullopt, or what is broken (safe limit passed, a waiter without a deadline, ...). For tests; the daemon runs it in debug builds.
+std::optional<std::string> check_invariants(const State& state);
+
+}  // namespace nvshare::policy

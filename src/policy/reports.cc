@@ -1,0 +1,90 @@
+#include <cstdlib>
+
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+
+void report_contention(Context& context, Gpu& gpu) {
+  uint32_t waiters = 0, memory_waiters = 0;
+  for (const auto& [id, client] : gpu.clients) {
+    const bool grows = client.stays() && client.growth;
+    waiters += client.waits() || grows;
+    memory_waiters += (client.waits() && client.waited_for_memory) || grows;
+  }
+  for (auto& [id, client] : gpu.clients) {
+    if (!client.holds_lock()) continue;
+    const uint32_t itself = client.stays() && client.growth ? 1 : 0;
+    const uint32_t others = waiters - itself, memory_others = memory_waiters - itself;
+    if ((others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters) continue;
+    client.contention_waiters = others;
+    client.contention_memory_waiters = memory_others;
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost});
+  }
+}
+
+void report_ceilings(Context& context, Gpu& gpu) {
+  for (auto& [id, client] : gpu.clients) {
+    const Bytes most = ceiling(context.config(), gpu, client);
+    if (client.ceiling_sent && std::abs(*client.ceiling_sent - most) < kCeilingStep) continue;
+    client.ceiling_sent = most;
+    context.actions.push_back(SendCeiling{id, most});
+  }
+}
+
+std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client) {
+  const std::string wants = mib(need(client));
+  if (client.holds_lock()) {
+    if (client.growth) return mib(client.growth->wanted) + " more GPU memory";
+    if (client.state == ClientState::kLoading && client.budget < need(client)) return "neighbours to move out, of its " + wants;
+    return {};
+  }
+  if (!client.waits()) return {};
+  switch (client.reason) {
+    case WaitReason::kNone:
+    case WaitReason::kQueue:
+      return "its place in the queue";
+    case WaitReason::kTurn:
+      return "a neighbour's turn to end: it needs " + wants;
+    case WaitReason::kDrain:
+      return "a neighbour's work to drain: it needs " + wants;
+    case WaitReason::kDeparted:
+      return "the memory of a dead client to be freed: it needs " + wants;
+    case WaitReason::kEviction:
+      return "its own memory to finish moving out";
+    case WaitReason::kHostMemory:
+      return "host memory: to make room for its " + wants + " neighbours would have to move more than the " + mib(host_room(state)) +
+             " left";
+    case WaitReason::kNeverFits:
+      return "memory that this GPU does not have: it needs " + wants + ", at most " + mib(ceiling(state.config, gpu, client)) +
+             " are possible now";
+    case WaitReason::kStuck:
+      return "memory that its neighbours cannot give up at present: it needs " + wants;
+    case WaitReason::kCrowding:
+      return "an older client that would not fit beside its context";
+  }
+  return {};
+}
+
+void report_waits(Context& context, Gpu& gpu) {
+  for (auto& [id, client] : gpu.clients) {
+    if (!client.waits() || client.reason == client.reason_noted) continue;
+    switch (client.reason) {
+      case WaitReason::kNone:
+      case WaitReason::kQueue:
+      case WaitReason::kTurn:
+      case WaitReason::kDrain:
+      case WaitReason::kDeparted:
+      case WaitReason::kEviction:
+        continue;
+      case WaitReason::kHostMemory:
+      case WaitReason::kNeverFits:
+      case WaitReason::kStuck:
+      case WaitReason::kCrowding:
+        break;
+    }
+    client.reason_noted = client.reason;
+    context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, client));
+  }
+}
+
+}  // namespace nvshare::policy

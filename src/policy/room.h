@@ -1,0 +1,45 @@
+// Accounting of GPU and host memory: who may have how much resident, and what would fit if the lock went to others. Reads only.
+//
+// The rule behind everything: sum(budgets of lock holders) + sum(resident of the others) + departed <= safe limit, whenever a budget is
+// handed out.
+#pragma once
+
+#include "policy/state.h"
+
+namespace nvshare::policy {
+
+Bytes overhead_of(const Config& config, const Client& client);
+Bytes safe_limit(const Config& config, const Gpu& gpu);  // may be negative when foreign memory leaves nothing
+Bytes departed_bytes(const Gpu& gpu);
+Bytes committed(const Gpu& gpu);                         // the left side of the rule
+Bytes free_bytes(const Config& config, const Gpu& gpu);  // safe limit - committed; negative after foreign memory grew
+
+Bytes need(const Client& client);    // what it must be able to have resident to run: allocated, and what its allocation waits for
+Bytes charge(const Client& client);  // what it takes from the GPU as a lock holder: its need, or a larger budget that it still has
+Bytes movable(const Client& client, Instant now);                           // resident bytes that can be moved out at present
+Bytes immovable(const Client& client);                                      // resident bytes that can never be moved out
+Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client);  // the most that it could ever have resident
+
+Bytes evicting_bytes(const Gpu& gpu);  // still to come from evictions under way
+Bytes host_room(const State& state);   // for further evictions
+
+// A question: if these came and those left, would the lock holders fit together?
+struct WhatIf {
+  std::vector<ClientId> comers;                 // get the lock
+  const std::set<ClientId>* leavers = nullptr;  // give it up
+  bool dropping_released = true;                // those already asked to drop have done so
+  bool evictions_succeed = false;               // also of those that failed a moment ago
+  bool departed_freed = false;                  // what the dead left behind is gone
+};
+
+enum class Obstacle { kNone, kGpuMemory, kHostMemory };
+
+struct Room {
+  Obstacle obstacle = Obstacle::kNone;
+  Bytes shortfall = 0;  // bytes that must move out first
+  bool fits() const { return obstacle == Obstacle::kNone; }
+};
+
+Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now);
+
+}  // namespace nvshare::policy

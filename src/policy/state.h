@@ -1,0 +1,203 @@
+// What the policy remembers. Plain data in ordered containers, so that the same events always give the same actions; the functions that
+// change it stand in one file per concern (README.md). Everything here is private to policy/ and its tests.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "policy/policy.h"
+
+namespace nvshare::policy {
+
+inline constexpr Bytes kMiB = 1LL << 20;
+inline constexpr Duration kMillisecond = 1'000'000;
+inline constexpr Duration kSecond = 1'000'000'000;
+
+inline constexpr Bytes kGrowthBatchMax = 256 * kMiB;  // moved out at once for a program that grows
+inline constexpr Bytes kSlackMax = 256 * kMiB;        // budget beyond the need while nobody waits
+inline constexpr Bytes kSlackMin = 8 * kMiB;
+inline constexpr Bytes kBudgetStep = 32 * kMiB;   // smallest raise on the way to a full budget: one message per chunk, not per page
+inline constexpr Bytes kCeilingStep = 64 * kMiB;  // smallest change of a ceiling worth a message
+inline constexpr Bytes kBandwidthAssumed = 1'000'000'000;  // bytes/s until a swap was measured
+inline constexpr Bytes kBandwidthSample = 64 * kMiB;       // smaller copies say little about the link
+inline constexpr Duration kBackoffMin = 200 * kMillisecond;
+inline constexpr Duration kBackoffMax = 10 * kSecond;
+inline constexpr Duration kLoadGrace = 10 * kSecond;    // a load may take this + twice the expected time before its turn's clock starts
+inline constexpr Duration kShareWindow = 60 * kSecond;  // over which the use of a waking client is judged
+inline constexpr int kPromoteTurns = 4;                 // a waiter passed over for so many turn limits is served as the highest priority
+inline constexpr int kUndrainable = 8;                  // drains that failed in a row before a client is shown as not drainable
+inline constexpr int kEvictionHopeless = 3;             // evictions that failed in a row before nobody waits for the next attempt
+
+// Failed attempts in a row, and when to try again.
+struct Backoff {
+  int failures = 0;
+  Instant retry_at = 0;
+
+  void failed(Instant now) {
+    Duration delay = kBackoffMin;
+    for (int i = 0; i < failures && delay < kBackoffMax; ++i) delay *= 2;
+    retry_at = now + std::min(delay, kBackoffMax);
+    ++failures;
+  }
+  void succeeded() { *this = {}; }
+  bool holds(Instant now) const { return failures > 0 && now < retry_at; }
+};
+
+struct Eviction {
+  EvictionId id = 0;
+  Bytes resident_target = 0;  // done when no more than this is resident
+  Instant deadline = 0;       // without progress until then it counts as failed
+};
+
+// An allocation that waits: its client holds the lock, and has allocated + wanted > budget.
+struct Growth {
+  Bytes wanted = 0;
+  uint64_t request = 0;
+  uint64_t arrival = 0;
+  bool wait_sent = false;
+  bool satisfied = false;  // the budget covers it; SendMemory goes out at the end of this step
+};
+
+enum class WaitReason {
+  kNone,
+  kQueue,       // others come first
+  kTurn,        // a neighbour's turn
+  kDrain,       // a neighbour that was asked to drop
+  kDeparted,    // memory that a dead client has left behind
+  kEviction,    // its own memory is still moving out
+  kHostMemory,  // host memory is too short to make room
+  kNeverFits,   // it needs more than its ceiling
+  kStuck,       // memory that its neighbours cannot give up at present
+  kCrowding,    // its running would keep an older client from ever fitting
+};
+
+// Time that a client ran in the running and the previous share window.
+struct Usage {
+  int64_t window = 0;
+  Duration current = 0, previous = 0;
+
+  void add(Instant from, Instant to);
+  Duration recent(Instant now) const;  // over the last kShareWindow, the older part interpolated
+
+ private:
+  void advance(int64_t to_window);
+};
+
+struct Client {
+  ClientId id = 0;
+  GpuId gpu = 0;
+  TenantId tenant = 0;
+  int priority = 0;
+  bool swappable = true;
+  uint64_t joined = 0;  // order of arrival
+  Instant joined_at = 0;
+  Memory memory;
+  std::optional<Bytes> overhead;
+
+  ClientState state = ClientState::kIdle;
+  Instant since = 0;
+
+  // With the lock.
+  GrantId grant = 0;  // 0: without the lock
+  Bytes budget = 0;
+  uint64_t budget_sequence = 0;
+  Bytes budget_told = 0;        // as last sent with this grant
+  bool budget_dirty = false;    // to be sent at the end of this step
+  bool slack_declined = false;  // it gave slack back: none again until it grows
+  Instant granted_at = 0;
+  Duration load_allowance = 0;
+  bool loads = false;                    // has yet to tell that all has come in; its memory counts as resident before the copies are done
+  std::optional<Instant> turn_start;     // when loading ended
+  Duration turn_carried = 0;             // of an interrupted turn that this one resumes
+  std::optional<Instant> due_cap;        // passed a larger waiter: has to be gone by that one's turn
+  std::optional<Instant> passing_since;  // its turn ended another's early
+  std::optional<Instant> idle_since;     // it said that nothing runs
+  bool interrupted = false;              // being dropped for a waking client, before its time
+  Instant drop_sent_at = 0;
+  Backoff drain;
+  Backoff load;
+  std::optional<Growth> growth;
+  uint32_t contention_waiters = 0, contention_memory_waiters = 0;  // as last sent
+
+  // Without it.
+  uint64_t arrival = 0;  // of its lock request
+  Instant waiting_since = 0;
+  Instant last_used = 0;    // end of its last turn; when it joined, if it had none
+  bool left_early = false;  // its last turn ended by its own choice
+  bool woke = false;        // it waits after having been idle, and used little lately
+  bool waited_for_memory = false;
+  Duration passed_at_start = 0;  // Gpu::time_passing when it began to wait
+  WaitReason reason = WaitReason::kNone;
+  WaitReason reason_noted = WaitReason::kNone;
+  std::optional<Eviction> eviction;
+  Backoff evict;
+
+  uint64_t movement = 0;  // of its last swap message: id and direction, to turn running totals into differences
+  bool movement_out = false;
+  Bytes movement_copied = 0;
+  std::optional<Bytes> ceiling_sent;
+
+  Usage usage;
+  uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
+  Duration time_running = 0, time_waiting = 0, time_swapping = 0;
+  Bytes swapped_out = 0, swapped_in = 0;
+
+  bool holds_lock() const { return grant != 0; }
+  bool stays() const {
+    return state == ClientState::kLoading || state == ClientState::kRunning;
+  }  // holds the lock and was not asked to drop
+  bool waits() const { return state == ClientState::kWaiting; }
+};
+
+struct Departed {
+  Bytes bytes = 0;
+  Instant until = 0;
+};
+
+struct Gpu {
+  GpuId id = 0;
+  Bytes total = 0;
+  Bytes foreign = 0;
+  Bytes bandwidth_out = 0, bandwidth_in = 0;  // bytes/s, 0 until measured
+  uint64_t switches = 0;
+  Duration switch_cost = 0;   // expected, of the last switch that was planned
+  Duration time_passing = 0;  // sum of the turns of waking clients that went before others
+  std::map<ClientId, Departed> departed;
+  std::map<ClientId, Client> clients;
+  std::optional<Instant> wake_at;
+};
+
+class State {
+ public:
+  Config config;
+  std::map<GpuId, Gpu> gpus;
+  std::map<ClientId, GpuId> gpu_of;
+  std::optional<Bytes> host_available;  // nullopt: nobody said, so it is not a bound
+  uint64_t next_arrival = 1;
+  GrantId next_grant = 1;
+  EvictionId next_eviction = 1;
+  std::optional<std::string> broken;  // the first invariant that a step violated
+
+  Client* find(ClientId id);
+  Gpu* gpu_with(ClientId id);
+};
+
+// One call of step().
+struct Context {
+  State& state;
+  Instant now;
+  Actions& actions;
+
+  const Config& config() const { return state.config; }
+  void wake(Gpu& gpu, Instant at) const {
+    if (at > now && (!gpu.wake_at || at < *gpu.wake_at)) gpu.wake_at = at;
+  }
+  void note(Note::Level level, ClientId client, std::string text) const { actions.push_back(Note{level, client, std::move(text)}); }
+};
+
+std::string mib(Bytes bytes);  // "123 MiB"
+
+}  // namespace nvshare::policy

@@ -1,0 +1,271 @@
+// Single steps: what one event does, looked at directly.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "policy/policy.h"
+
+namespace nvshare::policy {
+namespace {
+
+constexpr Bytes kGiB = 1LL << 30;
+constexpr Bytes kMiB = 1LL << 20;
+constexpr Duration kSec = 1'000'000'000;
+
+struct Step : ::testing::Test {
+  Step() : state(make_state(config)) { feed(GpuAppeared{0, 16 * kGiB}); }
+
+  Actions feed(const Event& event) {
+    Actions actions = step(*state, event, now);
+    EXPECT_EQ(check_invariants(*state), std::nullopt);
+    for (const Action& action : actions) {
+      if (const auto* lock = std::get_if<SendLock>(&action)) grants[lock->client] = lock->grant;
+    }
+    return actions;
+  }
+  Actions join(ClientId client, Bytes allocated, bool wants_lock = false, Bytes resident = 0) {
+    return feed(ClientJoined{client, 0, client, 0, {allocated, resident, 0}, true, false, wants_lock});
+  }
+  // The client has loaded what it was granted.
+  void load(ClientId client, Bytes bytes) { feed(SwapProgressed{client, false, true, false, grants[client], 0, 0, {bytes, bytes, 0}}); }
+  ClientView view_of(ClientId client) {
+    const GpuView on = gpu();
+    for (const ClientView& candidate : on.clients) {
+      if (candidate.client == client) return candidate;
+    }
+    return {};
+  }
+  GpuView gpu() { return view(*state, now)[0]; }
+
+  Config config;
+  StatePointer state;
+  Instant now = 100 * kSec;
+  std::map<ClientId, GrantId> grants;  // the last of each
+};
+
+template <typename Wanted>
+std::optional<Wanted> find(const Actions& actions, ClientId client) {
+  for (const Action& action : actions) {
+    if (const auto* wanted = std::get_if<Wanted>(&action); wanted && wanted->client == client) return *wanted;
+  }
+  return std::nullopt;
+}
+
+TEST_F(Step, SafeLimitIsWhatTheMissionSays) {
+  join(1, 0);
+  join(2, 0);
+  EXPECT_EQ(gpu().safe_limit, 16 * kGiB - 500 * kMiB - 2 * 300 * kMiB);
+  feed(ClientOverhead{1, 525 * kMiB});
+  feed(ForeignMemory{0, kGiB});
+  EXPECT_EQ(gpu().safe_limit, 15 * kGiB - 500 * kMiB - 825 * kMiB);
+  feed(ClientLeft{2, true});
+  EXPECT_EQ(gpu().safe_limit, 15 * kGiB - 500 * kMiB - 525 * kMiB);
+}
+
+TEST_F(Step, ReservePercentReplacesTheComputedReserve) {
+  config.memory_reserve_percent = 10;
+  feed(ConfigChanged{config});
+  join(1, 0);
+  feed(ForeignMemory{0, kGiB});
+  EXPECT_EQ(gpu().safe_limit, 16 * kGiB / 100 * 90 - kGiB);
+}
+
+TEST_F(Step, AClientAloneIsGrantedAtOnceWithSlack) {
+  const auto ceiling = find<SendCeiling>(join(1, 12 * kGiB), 1);
+  ASSERT_TRUE(ceiling);
+  EXPECT_EQ(ceiling->ceiling, gpu().safe_limit);
+  const auto lock = find<SendLock>(feed(LockRequested{1}), 1);
+  ASSERT_TRUE(lock);
+  EXPECT_EQ(lock->budget, 12 * kGiB + 256 * kMiB);
+  EXPECT_EQ(view_of(1).state, ClientState::kLoading);
+  feed(SwapProgressed{1, false, true, false, lock->grant, 12 * kGiB, kSec, {12 * kGiB, 12 * kGiB, 0}});
+  EXPECT_EQ(view_of(1).state, ClientState::kRunning);
+  EXPECT_FALSE(next_deadline(*state));
+}
+
+// Memory is resident once it is mapped; the copies may take longer than a short turn, and the turn must not be over before they are done.
+TEST_F(Step, ATurnBeginsWhenTheLoadIsFinishedNotWhenAllIsMapped) {
+  const auto lock = find<SendLock>(join(1, 12 * kGiB, true), 1);
+  ASSERT_TRUE(lock);
+  feed(SwapProgressed{1, false, false, false, lock->grant, 8 * kGiB, kSec, {12 * kGiB, 12 * kGiB, 0}});
+  EXPECT_EQ(view_of(1).state, ClientState::kLoading);
+  feed(MemoryChanged{1, {12 * kGiB, 12 * kGiB, 0}, lock->budget, lock->budget_sequence, 0, 0});
+  EXPECT_EQ(view_of(1).state, ClientState::kLoading);
+  feed(SwapProgressed{1, false, true, false, lock->grant, 12 * kGiB, kSec, {12 * kGiB, 12 * kGiB, 0}});
+  EXPECT_EQ(view_of(1).state, ClientState::kRunning);
+}
+
+TEST_F(Step, AWaiterHasADeadlineAndABoundAndTheHolderHearsOfIt) {
+  join(1, 12 * kGiB, true);
+  load(1, 12 * kGiB);
+  join(2, 12 * kGiB);
+  const auto contention = find<SendContention>(feed(LockRequested{2}), 1);
+  ASSERT_TRUE(contention);
+  EXPECT_EQ(contention->waiters, 1U);
+  EXPECT_EQ(contention->memory_waiters, 1U);
+  EXPECT_GT(contention->swap_cost, kSec);
+  EXPECT_EQ(view_of(2).state, ClientState::kWaiting);
+  EXPECT_FALSE(view_of(2).waiting_for.empty());
+  const auto bound = waiting_bound(*state, 2);
+  const auto deadline = next_deadline(*state);
+  ASSERT_TRUE(bound && deadline);
+  EXPECT_LE(*deadline, now + *bound);
+  EXPECT_FALSE(waiting_bound(*state, 1));
+  EXPECT_FALSE(waiting_bound(*state, 77));
+
+  now = *deadline;
+  const Actions due = feed(Tick{});
+  ASSERT_TRUE(find<SendDrop>(due, 1));
+  EXPECT_EQ(view_of(1).state, ClientState::kDropping);
+}
+
+TEST_F(Step, ANewTurnStartsWhileTheLastOneMovesOutAndItsBudgetFollows) {
+  const auto first = find<SendLock>(join(1, 12 * kGiB, true), 1);
+  load(1, 12 * kGiB);
+  join(2, 12 * kGiB, true);
+  const Actions released = feed(LockReleased{1, first->grant, {12 * kGiB, 12 * kGiB, 0}, true});
+  const auto lock = find<SendLock>(released, 2);
+  const auto evict = find<SendEvict>(released, 1);
+  ASSERT_TRUE(lock && evict);
+  const Bytes limit = gpu().safe_limit;
+  EXPECT_EQ(lock->budget, limit - 12 * kGiB);
+  EXPECT_EQ(evict->bytes, 24 * kGiB - limit);
+  const auto raised =
+      find<SendLock>(feed(SwapProgressed{1, true, false, false, evict->eviction, kGiB, kSec, {12 * kGiB, 11 * kGiB, 0}}), 2);
+  ASSERT_TRUE(raised);
+  EXPECT_EQ(raised->grant, lock->grant);
+  EXPECT_EQ(raised->budget, limit - 11 * kGiB);
+  EXPECT_GT(raised->budget_sequence, lock->budget_sequence);
+}
+
+TEST_F(Step, ADeadHoldersLockIsFreeInTheSameStep) {
+  join(1, 12 * kGiB, true);
+  load(1, 12 * kGiB);
+  join(2, 2 * kGiB);
+  join(3, 12 * kGiB, true);
+  EXPECT_EQ(view_of(3).state, ClientState::kWaiting);
+  const Actions actions = feed(ClientLeft{1, true});
+  EXPECT_TRUE(find<SendLock>(actions, 3));
+  EXPECT_EQ(gpu().departed, 0);
+}
+
+TEST_F(Step, DeadMemoryCountsUntilItIsReportedFreeOrItsGraceIsOver) {
+  for (const bool reported : {true, false}) {
+    const ClientId dead = reported ? 1 : 3, next = dead + 1;
+    join(dead, 12 * kGiB, true);
+    load(dead, 12 * kGiB);
+    join(next, 12 * kGiB, true);
+    EXPECT_FALSE(find<SendLock>(feed(ClientLeft{dead, false}), next));
+    EXPECT_GE(gpu().departed, 12 * kGiB);
+    EXPECT_TRUE(waiting_bound(*state, next));
+    if (!reported) now = next_deadline(*state).value_or(0);
+    const Actions freed = reported ? feed(ClientMemoryFreed{dead}) : feed(Tick{});
+    EXPECT_TRUE(find<SendLock>(freed, next)) << reported;
+    EXPECT_EQ(gpu().departed, 0);
+    feed(ClientLeft{next, true});
+  }
+}
+
+TEST_F(Step, StaleGrantsAreIgnored) {
+  const auto lock = find<SendLock>(join(1, kGiB, true), 1);
+  load(1, kGiB);
+  feed(LockReleased{1, lock->grant + 5, {kGiB, kGiB, 0}, false});
+  feed(DrainFailed{1, lock->grant + 5});
+  EXPECT_EQ(view_of(1).state, ClientState::kRunning);
+  EXPECT_EQ(view_of(1).failed_drains, 0U);
+  feed(LockReleased{1, lock->grant, {kGiB, kGiB, 0}, true});
+  EXPECT_EQ(view_of(1).state, ClientState::kIdle);
+  feed(LockReleased{99, 1, {}, true});  // of a client that left
+}
+
+TEST_F(Step, AClientThatComesBackWithTheLockKeepsItUnderANewGrant) {
+  const auto lock = find<SendLock>(feed(ClientJoined{1, 0, 1, 0, {4 * kGiB, 4 * kGiB, 0}, true, true, false}), 1);
+  ASSERT_TRUE(lock);
+  EXPECT_GE(lock->budget, 4 * kGiB);
+  EXPECT_EQ(view_of(1).state, ClientState::kRunning);
+  feed(LockReleased{1, lock->grant, {4 * kGiB, 4 * kGiB, 0}, true});
+  EXPECT_EQ(view_of(1).state, ClientState::kIdle);
+}
+
+TEST_F(Step, ABudgetIsLoweredOnlyByWhoHasSeenTheLastOne) {
+  const auto lock = find<SendLock>(join(1, 2 * kGiB, true), 1);
+  load(1, 2 * kGiB);
+  const Bytes budget = view_of(1).budget;
+  EXPECT_EQ(budget, lock->budget);
+  feed(MemoryChanged{1, {kGiB, kGiB, 0}, kGiB, lock->budget_sequence - 1, 0, 0});
+  EXPECT_EQ(view_of(1).budget, budget);
+  feed(MemoryChanged{1, {kGiB, kGiB, 0}, kGiB, lock->budget_sequence, 0, 0});
+  EXPECT_EQ(view_of(1).budget, kGiB);
+}
+
+TEST_F(Step, GrowthThatFitsIsGrantedInTheSameStepAndGrowthThatNeverFitsRefused) {
+  const auto lock = find<SendLock>(join(1, 0, true), 1);
+  const auto granted = find<SendMemory>(feed(MemoryChanged{1, {0, 0, 0}, lock->budget, lock->budget_sequence, 10 * kGiB, 7}), 1);
+  ASSERT_TRUE(granted);
+  EXPECT_TRUE(granted->granted);
+  EXPECT_EQ(granted->request, 7U);
+  EXPECT_GE(granted->budget, 10 * kGiB);
+  load(1, 10 * kGiB);
+  const Actions actions = feed(MemoryChanged{1, {10 * kGiB, 10 * kGiB, 0}, granted->budget, granted->budget_sequence, 6 * kGiB, 8});
+  const auto refused = find<SendMemory>(actions, 1);
+  ASSERT_TRUE(refused);
+  EXPECT_FALSE(refused->granted);
+  EXPECT_TRUE(find<Note>(actions, 1));
+  EXPECT_EQ(view_of(1).state, ClientState::kRunning);
+}
+
+TEST_F(Step, MemoryOfABackendThatCannotSwapIsNeverAskedFor) {
+  feed(ClientJoined{1, 0, 1, 0, {8 * kGiB, 8 * kGiB, 0}, false, false, false});
+  join(2, 12 * kGiB);
+  const Actions actions = feed(LockRequested{2});
+  EXPECT_FALSE(find<SendEvict>(actions, 1));
+  EXPECT_FALSE(find<SendLock>(actions, 2));
+  EXPECT_NE(view_of(2).waiting_for.find("this GPU does not have"), std::string::npos);
+  EXPECT_FALSE(waiting_bound(*state, 2));
+  feed(ClientLeft{1, true});
+  EXPECT_EQ(view_of(2).state, ClientState::kLoading);
+}
+
+TEST_F(Step, AVirtualAllocationOfAWaiterCountsBeforeItsTurn) {
+  join(1, 8 * kGiB, true);
+  load(1, 8 * kGiB);
+  join(2, 12 * kGiB, true);
+  EXPECT_EQ(view_of(2).state, ClientState::kWaiting);
+  feed(MemoryChanged{2, {4 * kGiB, 0, 0}, 0, 0, 0, 0});  // freed without having run
+  EXPECT_EQ(view_of(2).state, ClientState::kLoading);
+}
+
+// Once waited for a retry of an eviction that could not come: host memory had no room left to try it.
+TEST_F(Step, GrowthIsRefusedWhenAFailedEvictionCannotBeTriedAgain) {
+  feed(HostMemory{4 * kGiB});
+  join(1, 8 * kGiB, false, 8 * kGiB);
+  const auto lock = find<SendLock>(join(2, 6 * kGiB, true), 2);
+  ASSERT_TRUE(lock);
+  load(2, 6 * kGiB);
+  const auto evict = find<SendEvict>(feed(MemoryChanged{2, {6 * kGiB, 6 * kGiB, 0}, lock->budget, 0, 4 * kGiB, 1}), 1);
+  ASSERT_TRUE(evict);
+  feed(SwapProgressed{1, true, true, true, evict->eviction, 0, kSec, {8 * kGiB, 8 * kGiB, 0}});
+  feed(HostMemory{0});
+  std::optional<SendMemory> answer;
+  for (int i = 0; i < 20 && !answer && next_deadline(*state); ++i) {
+    now = *next_deadline(*state);
+    answer = find<SendMemory>(feed(Tick{}), 2);
+  }
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->granted);
+}
+
+TEST_F(Step, EvictionsOfTwoGpusShareTheHostMemory) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  feed(HostMemory{12 * kGiB});
+  for (const GpuId gpu_id : {0U, 1U}) {
+    feed(ClientJoined{10 + gpu_id, gpu_id, 1, 0, {12 * kGiB, 12 * kGiB, 0}, true, false, false});
+    feed(ClientJoined{20 + gpu_id, gpu_id, 1, 0, {12 * kGiB, 0, 0}, true, false, false});
+  }
+  EXPECT_TRUE(find<SendEvict>(feed(LockRequested{20}), 10));
+  EXPECT_FALSE(find<SendEvict>(feed(LockRequested{21}), 11));
+  EXPECT_TRUE(find<SendEvict>(feed(HostMemory{24 * kGiB}), 11));
+}
+
+}  // namespace
+}  // namespace nvshare::policy

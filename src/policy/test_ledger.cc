@@ -1,0 +1,171 @@
+#include "policy/test_ledger.h"
+
+#include <algorithm>
+
+#include "policy/overloaded.h"
+
+namespace nvshare::policy::testing {
+namespace {
+
+std::string client_name(ClientId id) { return "client " + std::to_string(id); }
+
+}  // namespace
+
+Bytes Ledger::safe_limit(GpuId gpu) const {
+  const Device& device = gpus_.at(gpu);
+  Bytes limit = device.total - config_.reserve_fixed - device.foreign;
+  for (const auto& [id, account] : accounts_) limit -= account.gpu == gpu ? account.overhead : 0;
+  return limit;
+}
+
+Bytes Ledger::promised(GpuId gpu) const {
+  Bytes sum = 0;
+  for (const auto& [id, account] : accounts_) {
+    if (account.gpu == gpu) sum += account.grant ? std::max(account.budget, account.memory.resident) : account.memory.resident;
+  }
+  for (const auto& [id, entry] : departed_) sum += entry.first == gpu ? entry.second : 0;
+  return sum;
+}
+
+Bytes Ledger::needed(GpuId gpu) const {
+  Bytes sum = 0;
+  for (const auto& [id, account] : accounts_) {
+    if (account.gpu == gpu && account.grant) sum += std::max(account.memory.allocated, account.budget);
+  }
+  return sum;
+}
+
+bool Ledger::anybody_waits(GpuId gpu, ClientId dropped) const {
+  return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
+    const Account& account = entry.second;
+    const bool lacks_budget = account.grant != 0 && account.memory.allocated > account.budget && entry.first != dropped;
+    return account.gpu == gpu && (account.waits || account.wanted > 0 || lacks_budget);
+  });
+}
+
+std::optional<std::string> Ledger::saw(const Event& event) {
+  const auto with = [&](ClientId id, auto change) {
+    if (const auto at = accounts_.find(id); at != accounts_.end()) change(at->second);
+  };
+  std::visit(Overloaded{
+                 [&](const GpuAppeared& e) { gpus_[e.gpu].total = e.total; },
+                 [&](const ForeignMemory& e) { gpus_[e.gpu].foreign = e.bytes; },
+                 [&](const HostMemory&) {},
+                 [&](const ClientJoined& e) {
+                   Account& account = accounts_[e.client];
+                   account.gpu = e.gpu;
+                   account.memory = e.memory;
+                   account.overhead = config_.overhead_default;
+                   account.waits = e.wants_lock && !e.has_lock;
+                 },
+                 [&](const ClientOverhead& e) { with(e.client, [&](Account& account) { account.overhead = e.bytes; }); },
+                 [&](const ClientLeft& e) {
+                   with(e.client, [&](Account& account) {
+                     if (!e.memory_freed) departed_[e.client] = {account.gpu, account.memory.resident};
+                   });
+                   accounts_.erase(e.client);
+                 },
+                 [&](const ClientMemoryFreed& e) { departed_.erase(e.client); },
+                 [&](const LockRequested& e) { with(e.client, [&](Account& account) { account.waits = account.grant == 0; }); },
+                 [&](const LockReleased& e) {
+                   with(e.client, [&](Account& account) {
+                     if (account.grant != e.grant) return;
+                     account.memory = e.memory;
+                     account.grant = 0;
+                     account.wanted = 0;
+                     account.dropping = false;
+                   });
+                 },
+                 [&](const DrainFailed& e) {
+                   with(e.client, [&](Account& account) { account.dropping = account.dropping && account.grant != e.grant; });
+                 },
+                 [&](const MemoryChanged& e) {
+                   with(e.client, [&](Account& account) {
+                     account.memory = e.memory;
+                     account.wanted = account.grant ? e.wanted : 0;
+                     if (account.grant && e.budget_sequence == account.sequence) account.budget = std::min(account.budget, e.budget);
+                   });
+                 },
+                 [&](const SwapProgressed& e) {
+                   with(e.client, [&](Account& account) {
+                     account.memory = e.memory;
+                     if (e.out && e.finished) account.evicting = false;
+                   });
+                 },
+                 [&](const ClientIdle&) {},
+                 [&](const ConfigChanged& e) { config_ = e.config; },
+                 [&](const Tick&) {},
+             },
+             event);
+  return std::nullopt;
+}
+
+std::optional<std::string> Ledger::returned(const Actions& actions) {
+  std::optional<std::string> wrong;
+  const auto claim = [&](bool holds, const std::string& otherwise) {
+    if (!holds && !wrong) wrong = otherwise;
+  };
+  std::map<GpuId, bool> raised;
+
+  const auto hand_out = [&](Account& account, Bytes budget, uint64_t sequence) {
+    raised[account.gpu] |= budget > std::max(account.grant ? account.budget : 0, account.memory.resident);
+    account.budget = budget;
+    account.sequence = sequence;
+  };
+  for (const Action& action : actions) {
+    std::visit(
+        Overloaded{
+            [&](const SendLock& a) {
+              claim(accounts_.contains(a.client), client_name(a.client) + " got the lock and is not there");
+              if (!accounts_.contains(a.client)) return;
+              Account& account = accounts_[a.client];
+              claim(a.budget >= account.memory.resident, client_name(a.client) + ": budget below what is resident");
+              claim(a.budget_sequence > account.sequence, client_name(a.client) + ": an old budget sequence");
+              claim(a.grant == account.grant || account.grant == 0, client_name(a.client) + ": a second grant");
+              claim(!account.evicting, client_name(a.client) + ": granted while it moves out");
+              hand_out(account, a.budget, a.budget_sequence);
+              account.grant = a.grant;
+              account.waits = false;
+            },
+            [&](const SendDrop& a) {
+              Account& account = accounts_.at(a.client);
+              claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
+              claim(!account.dropping, client_name(a.client) + ": asked to drop twice");
+              claim(anybody_waits(account.gpu, a.client) || std::max(needed(account.gpu), promised(account.gpu)) > safe_limit(account.gpu),
+                    client_name(a.client) + ": asked to drop and nobody waits");
+              account.dropping = true;
+            },
+            [&](const SendEvict& a) {
+              Account& account = accounts_.at(a.client);
+              claim(account.grant == 0, client_name(a.client) + ": evicted while it holds the lock");
+              claim(!account.evicting, client_name(a.client) + ": a second eviction");
+              claim(a.bytes > 0 && a.bytes <= account.memory.resident - account.memory.unswappable,
+                    client_name(a.client) + ": asked to move out more than it can");
+              account.evicting = true;
+            },
+            [&](const SendWait& a) {
+              claim(accounts_.at(a.client).wanted > 0, client_name(a.client) + ": told to wait and wants nothing");
+            },
+            [&](const SendMemory& a) {
+              Account& account = accounts_.at(a.client);
+              claim(account.wanted > 0, client_name(a.client) + ": an answer to no request");
+              claim(!a.granted || a.budget >= account.memory.allocated + account.wanted,
+                    client_name(a.client) + ": granted memory that its budget does not cover");
+              hand_out(account, a.budget, a.budget_sequence);
+              account.wanted = 0;
+            },
+            [](const SendContention&) {},
+            [](const SendCeiling&) {},
+            [](const Note&) {},
+        },
+        action);
+  }
+  for (const auto& [gpu, rose] : raised) {
+    claim(!rose || promised(gpu) <= safe_limit(gpu), "GPU " + std::to_string(gpu) + ": " + std::to_string(promised(gpu) >> 20) +
+                                                         " MiB promised, the safe limit is " + std::to_string(safe_limit(gpu) >> 20) +
+                                                         " MiB");
+  }
+  return wrong;
+}
+
+}  // namespace nvshare::policy::testing

@@ -1,0 +1,49 @@
+// An account of what the policy promised, kept from its events and actions alone and apart from its own state: the judge in the property
+// tests. Says what is wrong as a sentence, the first time that something is.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "policy/policy.h"
+
+namespace nvshare::policy::testing {
+
+class Ledger {
+ public:
+  explicit Ledger(const Config& config) : config_(config) {}
+
+  // In the order in which step() saw and returned them. Nullopt while all is well.
+  std::optional<std::string> saw(const Event& event);
+  std::optional<std::string> returned(const Actions& actions);
+
+  Bytes safe_limit(GpuId gpu) const;
+  Bytes promised(GpuId gpu) const;                        // budgets of holders + resident of the others + departed
+  bool anybody_waits(GpuId gpu, ClientId dropped) const;  // so that there is a reason to drop that one
+
+ private:
+  struct Account {
+    GpuId gpu = 0;
+    Memory memory;
+    Bytes overhead = 0;
+    GrantId grant = 0;
+    Bytes budget = 0;
+    uint64_t sequence = 0;
+    bool waits = false;
+    Bytes wanted = 0;
+    bool dropping = false;
+    bool evicting = false;
+  };
+  struct Device {
+    Bytes total = 0, foreign = 0;
+  };
+  Bytes needed(GpuId gpu) const;
+
+  Config config_;
+  std::map<GpuId, Device> gpus_;
+  std::map<ClientId, Account> accounts_;
+  std::map<ClientId, std::pair<GpuId, Bytes>> departed_;
+};
+
+}  // namespace nvshare::policy::testing

@@ -1,0 +1,585 @@
+#include "policy/test_world.h"
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "policy/overloaded.h"
+
+namespace nvshare::policy::testing {
+namespace {
+
+std::string text_of(const Action& action) {
+  std::ostringstream out;
+  std::visit(Overloaded{
+                 [&](const SendLock& a) {
+                   out << "lock " << a.client << " grant " << a.grant << " budget " << a.budget << " #" << a.budget_sequence;
+                 },
+                 [&](const SendDrop& a) { out << "drop " << a.client << " grant " << a.grant; },
+                 [&](const SendEvict& a) { out << "evict " << a.client << " " << a.bytes; },
+                 [&](const SendWait& a) { out << "wait " << a.client << " request " << a.request; },
+                 [&](const SendMemory& a) {
+                   out << "memory " << a.client << " request " << a.request << (a.granted ? " granted " : " refused ") << a.budget;
+                 },
+                 [&](const SendContention& a) { out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters; },
+                 [&](const SendCeiling& a) { out << "ceiling " << a.client << " " << a.ceiling; },
+                 [&](const Note& a) { out << "note " << a.client << " " << a.text; },
+             },
+             action);
+  return out.str();
+}
+
+ClientId client_of(const Action& action) {
+  return std::visit([](const auto& a) { return a.client; }, action);
+}
+
+}  // namespace
+
+World::World(const Config& config, uint64_t seed) : config_(config), state_(make_state(config)), ledger_(config), random_(seed) {}
+
+void World::add_gpu(GpuId gpu, Bytes total) {
+  gpus_[gpu] = total;
+  feed(GpuAppeared{gpu, total});
+}
+
+void World::set_host(Bytes total) {
+  host_total_ = total;
+  report_host();
+}
+
+void World::set_foreign(GpuId gpu, Bytes bytes) {
+  foreign_[gpu] = bytes;
+  feed(ForeignMemory{gpu, bytes});
+}
+
+Player& World::add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated, int priority) {
+  const ClientId id = next_client_++;
+  Player& player = players_[id];
+  player.id = id;
+  player.gpu = gpu;
+  player.priority = priority;
+  player.phases = std::move(phases);
+  player.memory.allocated = allocated;
+  player.ceiling = std::numeric_limits<Bytes>::max();
+  at(now_, [this, id] {
+    Player& joiner = players_.at(id);
+    if (!joiner.alive) return;
+    joiner.joined = true;
+    feed(ClientJoined{id, joiner.gpu, id, joiner.priority, joiner.memory, joiner.swappable, false, false});
+    advance(joiner);
+  });
+  return player;
+}
+
+void World::kill(ClientId id, bool freed_at_once) {
+  Player& player = players_.at(id);
+  if (!player.alive) return;
+  pause(player);
+  player.alive = false;
+  ++player.activity;
+  const Bytes left = player.memory.resident;
+  player.memory = {};
+  player.host = 0;
+  player.has_lock = player.requested = false;
+  player.budgets_in_flight.clear();
+  if (!freed_at_once) {
+    not_freed_[id] = {player.gpu, left};
+    at(now_ + static_cast<Duration>(random_() % 1000) * kMs, [this, id] {
+      not_freed_.erase(id);
+      feed(ClientMemoryFreed{id});
+    });
+  }
+  feed(ClientLeft{id, freed_at_once});
+  if (gpu_view(player.gpu).clients.size() !=
+          static_cast<size_t>(std::count_if(players_.begin(), players_.end(),
+                                            [&](const auto& entry) { return entry.second.alive && entry.second.gpu == player.gpu; })) &&
+      queue_.empty()) {
+    fail("a dead client is still counted");
+  }
+  report_host();
+}
+
+void World::restart_policy() {
+  if (!not_freed_.empty()) {  // a new scheduler would see that as foreign memory; here it comes a little later instead
+    return at(now_ + kSec, [this] { restart_policy(); });
+  }
+  ++epoch_;
+  restarting_ = true;  // until all are back, the policy cannot know what they have
+  state_ = make_state(config_);
+  ledger_ = Ledger(config_);
+  waits_.clear();
+  stands_still_.clear();
+  for (const auto& [gpu, total] : gpus_) feed(GpuAppeared{gpu, total});
+  for (const auto& [gpu, bytes] : foreign_) feed(ForeignMemory{gpu, bytes});
+  if (host_total_) feed(HostMemory{host_free()});
+  // The daemon passes on lock requests only when all are back.
+  for (auto& [id, player] : players_) {
+    if (!player.alive || !player.joined) continue;
+    player.budgets_in_flight.clear();
+    if (player.dropping || !player.loaded) {  // settles that first
+      player.has_lock = player.dropping = player.loaded = player.growing = false;
+      ++player.activity;
+    }
+    player.regrant = player.has_lock;
+    player.growing = player.requested = false;
+    player.budget = player.memory.resident;  // until it hears of a new one
+    player.grant = player.granted_last = 0;
+    player.sequence = 0;
+    feed(ClientJoined{id, player.gpu, id, player.priority, player.memory, player.swappable, player.has_lock, false});
+  }
+  restarting_ = false;
+  for (auto& [id, player] : players_) {
+    if (player.alive && player.joined) advance(player);
+  }
+}
+
+void World::at(Instant when, std::function<void()> what) { queue_[{std::max(when, now_), next_order_++}] = std::move(what); }
+
+void World::run_until(Instant when) {
+  while (!broken_) {
+    const std::optional<Instant> deadline = next_deadline(*state_);
+    const Instant next_event = queue_.empty() ? std::numeric_limits<Instant>::max() : queue_.begin()->first.first;
+    if (deadline && *deadline <= next_event) {
+      if (*deadline > when) break;
+      if (*deadline < now_) return fail("a deadline in the past");
+      now_ = *deadline;
+      feed(Tick{});
+      if (const auto next = next_deadline(*state_); next && *next <= now_) return fail("a deadline in the past after its tick");
+      continue;
+    }
+    if (next_event > when) break;
+    now_ = next_event;
+    const auto what = std::move(queue_.begin()->second);
+    queue_.erase(queue_.begin());
+    what();
+  }
+  if (!broken_) now_ = when;
+}
+
+void World::feed(const Event& event) {
+  if (broken_) return;
+  ++steps_;
+  ledger_.saw(event);
+  Actions actions = step(*state_, event, now_);
+  if (tamper_) tamper_(actions);
+  for (const Action& action : actions) {
+    history_.push_back(std::to_string((now_ - 1000 * kSec) / kMs) + " ms: " + text_of(action));
+    if (history_.size() > 60) history_.pop_front();
+    for (const char c : history_.back()) trace_ = (trace_ ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+  }
+  if (const auto wrong = ledger_.returned(actions)) fail(*wrong);
+  if (const auto wrong = check_invariants(*state_)) fail(*wrong);
+  bool raised = false;
+  for (const Action& action : actions) {
+    raised |= std::holds_alternative<SendLock>(action) || std::holds_alternative<SendMemory>(action);
+    deliver(action);
+  }
+  if (raised && !restarting_) check_promises();
+  check_waits();
+  check_progress();
+}
+
+void World::deliver(const Action& action) {
+  if (std::holds_alternative<Note>(action)) return;
+  const auto found = players_.find(client_of(action));
+  if (found == players_.end() || !found->second.alive) return;
+  Player& player = found->second;
+  if (const auto* lock = std::get_if<SendLock>(&action)) {
+    player.granted_last = lock->grant;
+    player.budgets_in_flight.emplace(lock->grant, lock->budget);
+  }
+  const GrantId grant = player.granted_last;
+  if (const auto* memory = std::get_if<SendMemory>(&action)) player.budgets_in_flight.emplace(grant, memory->budget);
+  const Duration latency = latency_max > 0 ? static_cast<Duration>(random_() % static_cast<uint64_t>(latency_max)) : 0;
+  player.last_from_policy = std::max(player.last_from_policy, now_ + latency);
+  at(player.last_from_policy, [this, id = player.id, action, grant, epoch = epoch_] {
+    Player& to = players_.at(id);
+    if (!to.alive || epoch != epoch_) return;
+    std::visit(Overloaded{
+                   [&](const SendLock& a) { got_lock(to, a); },
+                   [&](const SendDrop& a) {
+                     if (to.has_lock && to.grant == a.grant) drop(to);
+                   },
+                   [&](const SendEvict& a) {
+                     if (to.has_lock) return fail("an eviction reached a client with the lock");
+                     to.moving = true;
+                     move_out(to, a.eviction, a.bytes, 0, now_);
+                   },
+                   [&](const SendWait&) {},
+                   [&](const SendMemory& a) {
+                     to.budgets_in_flight.erase(to.budgets_in_flight.find({grant, a.budget}));
+                     if (to.has_lock && to.grant == grant) {
+                       to.budget = a.budget;
+                       to.sequence = a.budget_sequence;
+                     }
+                     if (!to.growing || a.request != to.request || !to.has_lock) return;
+                     to.growing = false;
+                     if (a.granted) {
+                       allocate(to, to.phases.front().amount);
+                     } else {
+                       ++to.refusals;
+                     }
+                     to.phases.pop_front();
+                     advance(to);
+                   },
+                   [&](const SendContention& a) {
+                     to.contention = a.waiters;
+                     if (!to.has_lock || to.dropping) return;
+                     if (to.idling && to.contention > 0) {
+                       release(to, true);
+                     } else if (to.contention > 0 && to.loaded && to.budget > to.memory.allocated && !to.growing) {
+                       to.budget = to.memory.allocated;
+                       report_memory(to, 0);
+                     }
+                   },
+                   [&](const SendCeiling& a) { to.ceiling = a.ceiling; },
+                   [&](const Note&) {},
+               },
+               action);
+  });
+}
+
+void World::send(Player& player, Event event) {
+  const Duration latency = latency_max > 0 ? static_cast<Duration>(random_() % static_cast<uint64_t>(latency_max)) : 0;
+  player.last_to_policy = std::max(player.last_to_policy, now_ + latency);
+  at(player.last_to_policy, [this, id = player.id, event = std::move(event), epoch = epoch_] {
+    if (epoch != epoch_) return;
+    if (players_.at(id).alive || std::holds_alternative<ClientLeft>(event)) feed(event);
+  });
+}
+
+void World::advance(Player& player) {
+  if (!player.alive || player.dropping || player.growing || player.phases.empty()) return;
+  Phase& phase = player.phases.front();
+  const bool ready = player.has_lock && player.loaded;
+  switch (phase.kind) {
+    case Phase::Kind::kRun:
+      if (!player.has_lock) {
+        if (!player.requested) {
+          player.requested = true;
+          send(player, LockRequested{player.id});
+        }
+      } else if (ready && !player.running_since) {
+        player.running_since = now_;
+        at(now_ + phase.amount, [this, id = player.id, activity = ++player.activity] {
+          Player& runner = players_.at(id);
+          if (!runner.alive || runner.activity != activity) return;
+          pause(runner);
+          runner.phases.pop_front();
+          advance(runner);
+        });
+      }
+      return;
+    case Phase::Kind::kIdle:
+      if (player.idling) return;
+      player.idling = true;
+      at(now_ + phase.amount, [this, id = player.id] {
+        Player& sleeper = players_.at(id);
+        if (!sleeper.alive) return;
+        sleeper.idling = false;
+        sleeper.phases.pop_front();
+        advance(sleeper);
+      });
+      if (player.has_lock && player.contention > 0) {
+        release(player, true);
+      } else if (player.has_lock) {
+        send(player, ClientIdle{player.id, 0});
+      }
+      return;
+    case Phase::Kind::kGrow:
+      if (player.has_lock && !ready) return;
+      if (player.memory.allocated + phase.amount > player.ceiling) {
+        ++player.refusals;
+      } else if (player.has_lock && player.memory.allocated + phase.amount > player.budget) {
+        player.growing = true;
+        ++player.request;
+        report_memory(player, phase.amount);
+        return;
+      } else {
+        allocate(player, phase.amount);
+      }
+      player.phases.pop_front();
+      return advance(player);
+    case Phase::Kind::kShrink: {
+      player.memory.allocated = std::max(player.memory.allocated - phase.amount, player.memory.unswappable);
+      player.memory.resident = std::min(player.memory.resident, player.memory.allocated);
+      player.host = std::min(player.host, player.memory.allocated - player.memory.resident);
+      if (player.has_lock && player.contention > 0) player.budget = std::min(player.budget, player.memory.allocated);
+      player.phases.pop_front();
+      report_memory(player, 0);
+      report_host();
+      if (player.has_lock && player.memory.resident == player.memory.allocated) player.loaded = true;
+      return advance(player);
+    }
+    case Phase::Kind::kExit:
+      player.finished_at = now_;
+      return kill(player.id, true);
+  }
+}
+
+void World::allocate(Player& player, Bytes bytes) {
+  player.memory.allocated += bytes;
+  if (player.has_lock) player.memory.resident += bytes;
+  report_memory(player, 0);
+}
+
+void World::report_memory(Player& player, Bytes wanted) {
+  send(player, MemoryChanged{player.id, player.memory, player.budget, player.sequence, wanted, player.request});
+}
+
+void World::pause(Player& player) {
+  if (!player.running_since) return;
+  const Duration ran = now_ - *player.running_since;
+  player.ran += ran;
+  player.phases.front().amount -= ran;
+  player.running_since.reset();
+  ++player.activity;
+}
+
+void World::got_lock(Player& player, const SendLock& lock) {
+  player.budgets_in_flight.erase(player.budgets_in_flight.find({lock.grant, lock.budget}));
+  if (player.regrant) {
+    player.grant = lock.grant;
+    player.regrant = false;
+  }
+  if (player.has_lock && player.grant != lock.grant) return fail("a second grant reached a client with the lock");
+  if (!player.has_lock) {
+    if (lock.grant <= player.grant) return;  // a late budget of a grant that it has given back
+    player.requested = false;
+    player.has_lock = true;
+    player.grant = lock.grant;
+    player.loaded = false;
+    player.contention = 0;
+    ++player.grants;
+    player.granted_at.push_back(now_);
+  }
+  player.budget = lock.budget;
+  player.sequence = lock.budget_sequence;
+  if (!player.dropping) load(player);
+}
+
+void World::load(Player& player) {
+  if (player.loaded) return;
+  if (player.memory.resident >= player.memory.allocated) {
+    player.loaded = true;
+    player.running_at.push_back(now_);
+    return advance(player);
+  }
+  if (player.moving || player.memory.resident >= player.budget) return;
+  player.moving = true;
+  const Bytes bytes = std::min({chunk, player.memory.allocated - player.memory.resident, player.budget - player.memory.resident});
+  const Duration takes = bytes / kMs * kSec / (bandwidth / kMs) + 1;
+  at(now_ + takes, [this, id = player.id, grant = player.grant, bytes, takes] {
+    Player& loader = players_.at(id);
+    if (!loader.alive) return;
+    loader.moving = false;
+    if (!loader.has_lock || loader.grant != grant || loader.dropping) return;
+    const Bytes in = std::min(bytes, loader.memory.allocated - loader.memory.resident);
+    loader.memory.resident += in;
+    const Bytes copied = std::min(in, loader.host);
+    loader.host -= copied;
+    const bool finished = loader.memory.resident == loader.memory.allocated;
+    send(loader, SwapProgressed{id, false, finished, false, grant, copied, takes, loader.memory});
+    if (copied > 0) report_host();
+    load(loader);
+  });
+}
+
+void World::move_out(Player& player, EvictionId id, Bytes bytes, Bytes moved, Instant began) {
+  const Bytes can = player.memory.resident - player.memory.unswappable;
+  const Bytes now_out = std::min({chunk, bytes - moved, can});
+  const bool fails = (player.evictions_to_fail > 0 && moved * 2 >= bytes) || (host_total_ && host_free() < now_out);
+  if (now_out <= 0 || fails) {
+    if (fails && player.evictions_to_fail > 0) --player.evictions_to_fail;
+    player.moving = false;
+    send(player, SwapProgressed{player.id, true, true, fails, id, moved, now_ - began, player.memory});
+    return;
+  }
+  player.host += now_out;  // room is taken before the copy
+  const Duration takes = now_out / kMs * kSec / (bandwidth / kMs) + 1;
+  at(now_ + takes, [this, client = player.id, id, bytes, moved, began, now_out] {
+    Player& mover = players_.at(client);
+    if (!mover.alive) return;
+    const Bytes out = std::min(now_out, mover.memory.resident - mover.memory.unswappable);  // part may have been freed meanwhile
+    mover.host -= now_out - out;
+    mover.memory.resident -= out;
+    send(mover, SwapProgressed{client, true, false, false, id, moved + out, now_ - began, mover.memory});
+    report_host();
+    move_out(mover, id, bytes, moved + now_out, began);
+  });
+}
+
+void World::drop(Player& player) {
+  ++player.drops;
+  if (player.hangs) return;
+  if (player.drains_to_fail > 0) {
+    --player.drains_to_fail;
+    at(now_ + 200 * kMs, [this, id = player.id, grant = player.grant] {
+      Player& failer = players_.at(id);
+      if (failer.alive && failer.has_lock && failer.grant == grant) send(failer, DrainFailed{id, grant});
+    });
+    return;
+  }
+  pause(player);
+  player.dropping = true;
+  at(now_ + player.drain, [this, id = player.id] {
+    Player& dropper = players_.at(id);
+    if (dropper.alive && dropper.has_lock) release(dropper, false);
+  });
+}
+
+void World::release(Player& player, bool early) {
+  pause(player);
+  player.has_lock = player.dropping = player.loaded = player.growing = false;
+  player.contention = 0;
+  send(player, LockReleased{player.id, player.grant, player.memory, early});
+  advance(player);
+}
+
+void World::report_host() {
+  if (!host_total_) return;
+  feed(HostMemory{host_free()});
+  // The report may overtake messages about moves that it already counts; like the daemon's, it comes again.
+  if (host_report_due_) return;
+  host_report_due_ = true;
+  at(now_ + kSec, [this] {
+    host_report_due_ = false;
+    feed(HostMemory{host_free()});
+  });
+}
+
+Bytes World::host_free() const {
+  Bytes free = *host_total_;
+  for (const auto& [id, player] : players_) free -= player.host;
+  return free;
+}
+
+Bytes World::resident(GpuId gpu) const {
+  Bytes sum = 0;
+  for (const auto& [id, player] : players_) sum += player.gpu == gpu ? player.memory.resident : 0;
+  for (const auto& [id, left] : not_freed_) sum += left.first == gpu ? left.second : 0;
+  return sum;
+}
+
+// What all could have resident without hearing from the policy again.
+void World::check_promises() {
+  for (const auto& [gpu, total] : gpus_) {
+    Bytes sum = 0;
+    for (const auto& [id, player] : players_) {
+      if (player.gpu != gpu || !player.alive) continue;
+      Bytes most = player.has_lock ? std::max(player.budget, player.memory.resident) : player.memory.resident;
+      for (const auto& [grant, budget] : player.budgets_in_flight) {
+        if (grant > player.grant || (player.has_lock && grant == player.grant)) most = std::max(most, budget);
+      }
+      sum += most;
+    }
+    for (const auto& [id, left] : not_freed_) sum += left.first == gpu ? left.second : 0;
+    if (sum > std::max(ledger_.safe_limit(gpu), ledger_.promised(gpu))) {
+      fail("GPU " + std::to_string(gpu) + ": " + std::to_string(sum >> 20) + " MiB could become resident");
+    }
+  }
+}
+
+void World::check_waits() {
+  for (const GpuView& gpu : view(*state_, now_)) {
+    for (const ClientView& client : gpu.clients) {
+      if (client.state != ClientState::kWaiting) {
+        waits_.erase(client.client);
+        continue;
+      }
+      Wait& wait = waits_.try_emplace(client.client, Wait{client.since, 0, false}).first->second;
+      if (wait.excused) wait = Wait{now_, 0, false};  // the wait without a bound lasted until now
+      const std::optional<Duration> bound = waiting_bound(*state_, client.client);
+      if (!bound) {
+        if (expect_bounded) fail("client " + std::to_string(client.client) + " waits without a bound, for " + client.waiting_for);
+        wait.excused = true;
+        continue;
+      }
+      wait.bound = std::max(wait.bound, *bound);
+      if (now_ - wait.since > wait.bound) {
+        fail("client " + std::to_string(client.client) + " has waited for " + std::to_string((now_ - wait.since) / kSec) +
+             " s, the bound was " + std::to_string(wait.bound / kSec) + " s");
+      }
+    }
+  }
+}
+
+// Somebody runs or something moves, or nobody could be helped.
+void World::check_progress() {
+  for (const GpuView& gpu : view(*state_, now_)) {
+    bool moves = gpu.departed > 0, waits = false, feasible = false;
+    for (const ClientView& client : gpu.clients) {
+      const Player& player = players_.at(client.client);
+      moves |= client.evicting || (client.state == ClientState::kRunning && client.waiting_for.empty()) ||
+               client.state == ClientState::kDropping || client.state == ClientState::kUnresponsive ||
+               (client.state == ClientState::kLoading && player.moving);
+      waits |= !client.waiting_for.empty();
+      // Could it run if all others gave up the lock?
+      Bytes can_move = 0, others = 0;
+      for (const ClientView& other : gpu.clients) {
+        if (other.client == client.client) continue;
+        others += other.memory.resident;
+        can_move += players_.at(other.client).swappable ? other.memory.resident - other.memory.unswappable : 0;
+      }
+      if (host_total_) can_move = std::min(can_move, host_free());
+      const bool grows = client.state == ClientState::kRunning && !client.waiting_for.empty();  // has to get it, or be refused
+      feasible |= grows || (client.state != ClientState::kIdle && client.memory.allocated + others - can_move <= gpu.safe_limit);
+    }
+    auto& [stands_still, since] = stands_still_.try_emplace(gpu.gpu, false, now_).first->second;
+    if (!stands_still) since = now_;
+    stands_still = !moves && waits && feasible;
+    if (stands_still && now_ - since > 60 * kSec) fail("GPU " + std::to_string(gpu.gpu) + " stands still while a client could run");
+  }
+}
+
+ClientView World::view_of(ClientId id) const {
+  for (const GpuView& gpu : view(*state_, now_)) {
+    for (const ClientView& client : gpu.clients) {
+      if (client.client == id) return client;
+    }
+  }
+  return {};
+}
+
+GpuView World::gpu_view(GpuId gpu) const {
+  for (const GpuView& candidate : view(*state_, now_)) {
+    if (candidate.gpu == gpu) return candidate;
+  }
+  return {};
+}
+
+bool World::all_finished() const {
+  return std::all_of(players_.begin(), players_.end(),
+                     [](const auto& entry) { return !entry.second.alive || entry.second.phases.empty(); });
+}
+
+void World::fail(const std::string& what) {
+  if (!broken_) broken_ = what;
+}
+
+std::string World::describe() const {
+  std::ostringstream out;
+  out << broken_.value_or("all is well") << "\nat " << (now_ - 1000 * kSec) / kMs << " ms, step " << steps_;
+  for (const GpuView& gpu : view(*state_, now_)) {
+    out << "\nGPU " << gpu.gpu << ": safe limit " << (gpu.safe_limit >> 20) << " MiB, departed " << (gpu.departed >> 20);
+    if (host_total_) out << ", host room " << (host_free() >> 20);
+    for (const ClientView& c : gpu.clients) {
+      out << "\n  " << c.client << " " << name_of(c.state) << " priority " << c.priority << " since " << (c.since - 1000 * kSec) / kMs
+          << " allocated " << (c.memory.allocated >> 20) << " resident " << (c.memory.resident >> 20) << " unswappable "
+          << (c.memory.unswappable >> 20) << " budget " << (c.budget >> 20) << (c.evicting ? " evicting" : "")
+          << (c.waiting_for.empty() ? "" : " waits for " + c.waiting_for);
+    }
+  }
+  for (const auto& [id, p] : players_) {
+    if (!p.alive || !p.joined) continue;
+    out << "\nplayer " << id << (p.has_lock ? " lock" : "") << (p.requested ? " requested" : "") << (p.loaded ? " loaded" : "")
+        << (p.dropping ? " dropping" : "") << (p.moving ? " moving" : "") << (p.growing ? " growing" : "") << " grant " << p.grant
+        << " resident " << (p.memory.resident >> 20) << " budget " << (p.budget >> 20);
+    for (const auto& [grant, budget] : p.budgets_in_flight) out << " coming " << grant << ":" << (budget >> 20);
+  }
+  out << "\nlast actions:";
+  for (const std::string& line : history_) out << "\n  " << line;
+  return out.str();
+}
+
+}  // namespace nvshare::policy::testing

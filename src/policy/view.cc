@@ -1,0 +1,73 @@
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+
+const char* name_of(ClientState state) {
+  switch (state) {
+    case ClientState::kIdle:
+      return "idle";
+    case ClientState::kWaiting:
+      return "waiting";
+    case ClientState::kLoading:
+      return "loading";
+    case ClientState::kRunning:
+      return "running";
+    case ClientState::kDropping:
+      return "dropping";
+    case ClientState::kUnresponsive:
+      return "unresponsive";
+  }
+  return "?";
+}
+
+static ClientView view_of(const State& state, const Gpu& gpu, Client client, Instant now) {
+  const Instant since = client.since;
+  set_state(client, client.state, now);  // in this copy, so that the times run up to now
+  ClientView view{};
+  view.client = client.id;
+  view.gpu = client.gpu;
+  view.tenant = client.tenant;
+  view.priority = client.priority;
+  view.state = client.state;
+  view.memory = client.memory;
+  view.budget = client.holds_lock() ? client.budget : client.memory.resident;
+  view.overhead = overhead_of(state.config, client);
+  view.since = since;
+  view.waiting_for = waiting_sentence(state, gpu, client);
+  view.turns = client.turns;
+  view.drops = client.drops;
+  view.unanswered_drops = client.unanswered_drops;
+  view.failed_drains = client.failed_drains;
+  view.time_running = client.time_running;
+  view.time_waiting = client.time_waiting;
+  view.time_swapping = client.time_swapping;
+  view.swapped_out_total = client.swapped_out;
+  view.swapped_in_total = client.swapped_in;
+  view.evicting = client.eviction.has_value();
+  view.drainable = client.drain.failures < kUndrainable;
+  return view;
+}
+
+std::vector<GpuView> view(const State& state, Instant now) {
+  std::vector<GpuView> views;
+  for (const auto& [id, gpu] : state.gpus) {
+    GpuView view{};
+    view.gpu = id;
+    view.total = gpu.total;
+    view.foreign = gpu.foreign;
+    view.safe_limit = safe_limit(state.config, gpu);
+    view.departed = departed_bytes(gpu);
+    view.bandwidth_out = static_cast<double>(gpu.bandwidth_out);
+    view.bandwidth_in = static_cast<double>(gpu.bandwidth_in);
+    view.switches = gpu.switches;
+    view.switch_time = switch_time(state.config, gpu.switch_cost);
+    for (const auto& [client_id, client] : gpu.clients) {
+      view.overhead += overhead_of(state.config, client);
+      view.clients.push_back(view_of(state, gpu, client, now));
+    }
+    views.push_back(std::move(view));
+  }
+  return views;
+}
+
+}  // namespace nvshare::policy

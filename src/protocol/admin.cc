@@ -1,0 +1,158 @@
+#include "protocol/admin.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/parse.h"
+
+namespace nvshare::protocol::admin {
+
+using Json = nlohmann::json;
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
+                                                nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
+                                                swapped, unswappable, overhead, budget, gpu_memory_limit, host_memory, waiting_for, turns,
+                                                drops, unanswered, failed_drains, time_running_ns, time_waiting_ns, time_swapping_ns,
+                                                swapped_out_total, swapped_in_total)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
+                                                switch_time_mode, gpus, tenants, clients)
+
+namespace {
+
+std::string line_of(const Json& json) {
+  // A program's name may be any bytes; what is not UTF-8 is shown as U+FFFD instead of failing the whole report.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// An amount of memory given as a number or as text.
+Result<int64_t> bytes_field(const Json& json, const char* field) {
+  auto found = json.find(field);
+  if (found == json.end()) return int64_t{0};
+  if (found->is_number_unsigned() && found->get<uint64_t>() <= INT64_MAX) return found->get<int64_t>();
+  if (found->is_string()) {
+    Result<uint64_t> bytes = parse_bytes(found->get_ref<const std::string&>());
+    if (bytes) return static_cast<int64_t>(*bytes);
+    return error_format("%s: %.200s", field, bytes.error().text);
+  }
+  return error_format("%s must be an amount of memory: bytes, or text such as \"8Gi\"", field);
+}
+
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+Result<Request> decode_tenant_request(const Json& json) {
+  TenantRequest request;
+  auto pid = json.find("pid");
+  if (pid == json.end() || !pid->is_number_integer() || pid->get<int64_t>() < 1 || pid->get<int64_t>() > INT32_MAX) {
+    return error_format("pid must be a process number from 1 to %d", INT32_MAX);
+  }
+  request.pid = pid->get<int32_t>();
+  if (auto name = json.find("name"); name != json.end()) {
+    if (!name->is_string()) return error_format("name must be text");
+    request.name = name->get<std::string>();
+  }
+  Result<int64_t> limit = bytes_field(json, "gpu_memory_limit");
+  if (!limit) return limit.error();
+  request.gpu_memory_limit = *limit;
+  return Request(request);
+}
+
+Result<Request> decode_set_request(const Json& json) {
+  SetRequest request;
+  if (auto settings = json.find("settings"); settings != json.end()) {
+    if (!settings->is_object()) return error_format("settings must be an object of names and values");
+    for (const auto& [name, value] : settings->items()) request.settings[name] = text_of(value);
+  }
+  if (auto tenant = json.find("tenant"); tenant != json.end()) request.tenant = text_of(*tenant);
+  Result<int64_t> limit = bytes_field(json, "gpu_memory_limit");
+  if (!limit) return limit.error();
+  request.gpu_memory_limit = *limit;
+  if (request.tenant.empty() && json.contains("gpu_memory_limit")) return error_format("gpu_memory_limit needs a tenant");
+  if (!request.tenant.empty() && !json.contains("gpu_memory_limit")) return error_format("tenant needs a gpu_memory_limit");
+  if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its gpu_memory_limit");
+  return Request(request);
+}
+
+// The reply's object, or the error that it carries.
+Result<Json> decode_reply(std::string_view line) {
+  Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object()) return error_format("the scheduler's answer is not a JSON object");
+  auto ok = json.find("ok");
+  if (ok != json.end() && ok->is_boolean() && ok->get<bool>()) return json;
+  auto error = json.find("error");
+  return error_format("%.250s", error != json.end() && error->is_string() ? error->get_ref<const std::string&>().c_str()
+                                                                          : "the scheduler refused without a reason");
+}
+
+struct Encoder {
+  Json operator()(const StatusRequest&) const { return {{"request", "status"}}; }
+  Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
+  Json operator()(const TenantRequest& r) const {
+    return {{"request", "tenant"}, {"pid", r.pid}, {"name", r.name}, {"gpu_memory_limit", r.gpu_memory_limit}};
+  }
+  Json operator()(const SetRequest& r) const {
+    Json json = {{"request", "set"}};
+    if (!r.settings.empty()) json["settings"] = r.settings;
+    if (!r.tenant.empty()) {
+      json["tenant"] = r.tenant;
+      json["gpu_memory_limit"] = r.gpu_memory_limit;
+    }
+    return json;
+  }
+};
+
+}  // namespace
+
+std::string encode(const Request& request) { return line_of(std::visit(Encoder{}, request)); }
+
+std::string encode(const StatusReport& report) {
+  Json json = report;
+  json["ok"] = true;
+  return line_of(json);
+}
+
+std::string encode_ok() { return line_of({{"ok", true}}); }
+
+std::string encode_tenant(uint64_t tenant) { return line_of({{"ok", true}, {"tenant", tenant}}); }
+
+std::string encode_error(std::string_view text) { return line_of({{"ok", false}, {"error", text}}); }
+
+Result<Request> decode_request(std::string_view line) {
+  if (line.size() > kRequestBytesMax) return error_format("request of %zu bytes; accepted: up to %zu", line.size(), kRequestBytesMax);
+  Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object()) return error_format("a request is one JSON object on one line");
+  auto kind = json.find("request");
+  if (kind == json.end() || !kind->is_string()) return error_format("request is missing; accepted: status, tenant, set, shutdown");
+  const std::string& name = kind->get_ref<const std::string&>();
+  if (name == "status") return Request(StatusRequest{});
+  if (name == "shutdown") return Request(ShutdownRequest{});
+  if (name == "tenant") return decode_tenant_request(json);
+  if (name == "set") return decode_set_request(json);
+  return error_format("request '%.80s' is unknown; accepted: status, tenant, set, shutdown", name.c_str());
+}
+
+Result<StatusReport> decode_status(std::string_view line) {
+  Result<Json> json = decode_reply(line);
+  if (!json) return json.error();
+  try {
+    return json->get<StatusReport>();
+  } catch (const Json::exception& problem) {
+    return error_format("the scheduler's status cannot be read: %.180s", problem.what());
+  }
+}
+
+Result<uint64_t> decode_tenant(std::string_view line) {
+  Result<Json> json = decode_reply(line);
+  if (!json) return json.error();
+  auto tenant = json->find("tenant");
+  if (tenant == json->end() || !tenant->is_number_unsigned()) return error_format("the scheduler's answer names no tenant");
+  return tenant->get<uint64_t>();
+}
+
+Result<void> decode_ok(std::string_view line) {
+  Result<Json> json = decode_reply(line);
+  if (!json) return json.error();
+  return {};
+}
+
+}  // namespace nvshare::protocol::admin

@@ -1,0 +1,128 @@
+// Admin requests: what nvsharectl (and other node-local tools) and nvshare-scheduler say over <runtime>/admin/admin.sock, a stream
+// socket. One JSON object per line each way, one reply per request, in order. A reply is {"ok":true,...} or {"ok":false,"error":"..."}.
+//
+//   {"request":"status"}                                               -> StatusReport's fields
+//   {"request":"tenant","pid":123,"name":"train","gpu_memory_limit":0} -> {"ok":true,"tenant":7}: the process tree rooted at pid is one
+//   tenant
+//   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
+//   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
+//   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
+//
+// Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
+// Bytes and nanoseconds; amounts of memory are also accepted as text ("8Gi"). Pure functions, thread-safe. For daemons and tools only:
+// needs exceptions inside, throws none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace nvshare::protocol::admin {
+
+inline constexpr size_t kRequestBytesMax = 64 << 10;  // of one line
+
+struct GpuReport {
+  std::string uuid;  // "GPU-xxxxxxxx-..."
+  std::string name;
+  int64_t total = 0;       // the GPU's memory, or what the scheduler was told it has
+  int64_t real_total = 0;  // the GPU's memory
+  bool told = false;       // total comes from NVSHARE_GPU_PHYSICAL_MEMORY_MB
+  int64_t foreign = 0;     // used by programs that are not clients
+  int64_t safe_limit = 0;  // what may be resident
+  int64_t overhead = 0;    // contexts of all clients
+  int64_t departed = 0;    // of dead clients, not yet seen free
+  bool nvml = false;       // foreign memory is known
+  uint64_t switches = 0;
+  int64_t switch_time_ns = 0;
+  double bandwidth_out = 0;  // bytes per second, 0 until measured
+  double bandwidth_in = 0;
+};
+
+struct TenantReport {
+  uint64_t id = 0;
+  std::string name;
+  std::string kind;              // "run" (nvsharectl run), "container", "unit" or "process"
+  int64_t gpu_memory_limit = 0;  // 0 = none
+  int priority = 0;
+  uint64_t clients = 0;       // now
+  uint64_t clients_ever = 0;  // since the tenant is known, those now included
+};
+
+struct ClientReport {
+  uint64_t id = 0;
+  int32_t pid = 0;
+  std::string program;
+  uint64_t tenant = 0;   // TenantReport::id
+  std::string gpu;       // GpuReport::uuid
+  std::string backend;   // "vmm", "managed" or "none"
+  std::string state;     // "idle", "waiting", "loading", "running", "dropping" or "unresponsive"
+  int64_t since_ns = 0;  // for how long it has been in that state
+  int64_t allocated = 0;
+  int64_t resident = 0;
+  int64_t swapped = 0;
+  int64_t unswappable = 0;
+  int64_t overhead = 0;
+  int64_t budget = 0;
+  int64_t gpu_memory_limit = 0;  // in force, 0 = none
+  int64_t host_memory = 0;       // ready for swapping
+  std::string waiting_for;       // empty, or a sentence
+  uint64_t turns = 0;
+  uint64_t drops = 0;
+  uint64_t unanswered = 0;     // drops that it did not answer in time
+  uint64_t failed_drains = 0;  // drops that it answered with "cannot"
+  int64_t time_running_ns = 0;
+  int64_t time_waiting_ns = 0;
+  int64_t time_swapping_ns = 0;
+  int64_t swapped_out_total = 0;  // over the link
+  int64_t swapped_in_total = 0;
+};
+
+struct StatusReport {
+  std::string version;
+  int32_t pid = 0;
+  std::string runtime_dir;
+  uint64_t epoch = 0;
+  int64_t uptime_ns = 0;
+  bool nvml = false;
+  int64_t host_memory_available = 0;  // room for more swapped bytes
+  std::string switch_time_mode;       // "auto" or "fixed"
+  std::vector<GpuReport> gpus;
+  std::vector<TenantReport> tenants;
+  std::vector<ClientReport> clients;
+};
+
+struct StatusRequest {};
+struct ShutdownRequest {};
+struct TenantRequest {
+  int32_t pid = 0;
+  std::string name;
+  int64_t gpu_memory_limit = 0;
+};
+struct SetRequest {
+  std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text
+  std::string tenant;                           // name or id of a tenant; empty = none
+  int64_t gpu_memory_limit = 0;                 // of that tenant
+};
+using Request = std::variant<StatusRequest, TenantRequest, SetRequest, ShutdownRequest>;
+
+// One line, its newline included.
+std::string encode(const Request& request);
+std::string encode(const StatusReport& report);
+std::string encode_ok();
+std::string encode_tenant(uint64_t tenant);
+std::string encode_error(std::string_view text);
+
+// One line, with or without its newline. Errors name the field.
+Result<Request> decode_request(std::string_view line);
+
+// The reply's own error when it is {"ok":false,...}.
+Result<StatusReport> decode_status(std::string_view line);
+Result<uint64_t> decode_tenant(std::string_view line);
+Result<void> decode_ok(std::string_view line);
+
+}  // namespace nvshare::protocol::admin

@@ -1,0 +1,84 @@
+#include "protocol/admin.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::protocol::admin {
+namespace {
+
+template <typename T>
+T accepted(const char* line) {
+  auto request = decode_request(line);
+  EXPECT_TRUE(request) << (request ? "" : request.error().text);
+  return request && std::holds_alternative<T>(*request) ? std::get<T>(*request) : T{};
+}
+
+std::string refused(const std::string& line) {
+  auto request = decode_request(line);
+  return request ? "accepted" : request.error().text;
+}
+
+TEST(Admin, RequestsComeBackAsTheyWereSent) {
+  auto tenant = accepted<TenantRequest>(encode(TenantRequest{12, "train", 1 << 30}).c_str());
+  EXPECT_EQ(tenant.pid, 12);
+  EXPECT_EQ(tenant.name, "train");
+  EXPECT_EQ(tenant.gpu_memory_limit, 1 << 30);
+  auto set = accepted<SetRequest>(encode(SetRequest{{{"switch_time_mode", "fixed"}}, "train", 5}).c_str());
+  EXPECT_EQ(set.settings.at("switch_time_mode"), "fixed");
+  EXPECT_EQ(set.tenant, "train");
+  EXPECT_EQ(set.gpu_memory_limit, 5);
+  EXPECT_TRUE(std::holds_alternative<StatusRequest>(*decode_request(encode(StatusRequest{}))));
+  EXPECT_TRUE(std::holds_alternative<ShutdownRequest>(*decode_request(encode(ShutdownRequest{}))));
+}
+
+TEST(Admin, AcceptsWhatPeopleType) {
+  EXPECT_EQ(accepted<SetRequest>(R"({"request":"set","tenant":7,"gpu_memory_limit":"8Gi"})").gpu_memory_limit, 8LL << 30);
+  EXPECT_EQ(accepted<SetRequest>(R"({"request":"set","tenant":7,"gpu_memory_limit":0})").tenant, "7");
+  EXPECT_EQ(accepted<SetRequest>(R"({"request":"set","settings":{"switch_time_fixed":0.5}})").settings.at("switch_time_fixed"), "0.5");
+  EXPECT_EQ(accepted<TenantRequest>(R"({"request":"tenant","pid":9,"later_field":true})").pid, 9);
+}
+
+TEST(Admin, RefusalsNameTheField) {
+  EXPECT_NE(refused("").find("JSON object"), std::string::npos);
+  EXPECT_NE(refused("[1]").find("JSON object"), std::string::npos);
+  EXPECT_NE(refused("{}").find("accepted: status"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"reboot"})").find("reboot"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"tenant"})").find("pid"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"tenant","pid":0})").find("pid"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"tenant","pid":1,"name":5})").find("name"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"tenant","pid":1,"gpu_memory_limit":-1})").find("gpu_memory_limit"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"tenant","pid":1,"gpu_memory_limit":"much"})").find("much"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"set"})").find("set needs"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"set","tenant":"a"})").find("gpu_memory_limit"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"set","settings":3})").find("settings"), std::string::npos);
+  EXPECT_NE(refused(std::string(kRequestBytesMax + 1, ' ')).find("accepted: up to"), std::string::npos);
+}
+
+TEST(Admin, AStatusReportComesBackAsItWasSent) {
+  StatusReport report;
+  report.version = "1";
+  report.gpus.push_back({.uuid = "GPU-1", .name = "card", .total = 5, .told = true, .foreign = 3, .nvml = true, .bandwidth_out = 1.5});
+  report.tenants.push_back({.id = 4, .name = "train", .kind = "run"});
+  report.clients.push_back(
+      {.id = 9, .pid = 1, .program = "py\xff", .tenant = 4, .gpu = "GPU-1", .state = "waiting", .waiting_for = "its turn"});
+  auto decoded = decode_status(encode(report));
+  ASSERT_TRUE(decoded) << decoded.error().text;
+  ASSERT_EQ(decoded->gpus.size(), 1u);
+  EXPECT_TRUE(decoded->gpus[0].told);
+  EXPECT_EQ(decoded->gpus[0].bandwidth_out, 1.5);
+  ASSERT_EQ(decoded->clients.size(), 1u);
+  EXPECT_EQ(decoded->clients[0].waiting_for, "its turn");
+  EXPECT_EQ(decoded->clients[0].program, "py\xef\xbf\xbd");
+  EXPECT_EQ(decoded->tenants[0].kind, "run");
+}
+
+TEST(Admin, RepliesCarryTheirError) {
+  EXPECT_TRUE(decode_ok(encode_ok()));
+  EXPECT_EQ(*decode_tenant(encode_tenant(3)), 3u);
+  EXPECT_STREQ(decode_status(encode_error("not yours")).error().text, "not yours");
+  EXPECT_FALSE(decode_ok("garbage"));
+  EXPECT_FALSE(decode_tenant(encode_ok()));
+  EXPECT_FALSE(decode_status(R"({"ok":true,"gpus":3})"));
+}
+
+}  // namespace
+}  // namespace nvshare::protocol::admin

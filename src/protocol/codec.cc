@@ -1,0 +1,217 @@
+#include "protocol/codec.h"
+
+#include <bit>
+#include <cstring>
+
+namespace nvshare::protocol {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "messages are copied as they lie in memory, which is little-endian");
+
+constexpr size_t kHeaderBytes = sizeof(Header);
+
+Result<void> check_flag(const char* field, uint8_t value) {
+  if (value <= 1) return {};
+  return error_format("%s is %u; accepted: 0 or 1", field, value);
+}
+
+template <typename Enumeration>
+Result<void> check_enumeration(const char* field, uint8_t value, Enumeration last) {
+  if (value <= static_cast<uint8_t>(last)) return {};
+  return error_format("%s is %u; accepted: 0 to %u", field, value, static_cast<unsigned>(last));
+}
+
+Result<void> check_at_most(const char* field, uint64_t value, uint64_t maximum) {
+  if (value <= maximum) return {};
+  return error_format("%s is %llu; accepted: 0 to %llu", field, static_cast<unsigned long long>(value),
+                      static_cast<unsigned long long>(maximum));
+}
+
+template <size_t kSize>
+Result<void> check_terminated(const char* field, const char (&text)[kSize]) {
+  if (std::memchr(text, 0, kSize) != nullptr) return {};
+  return error_format("%s has no NUL within its %zu bytes", field, kSize);
+}
+
+// The first error, or none.
+template <typename... Checks>
+Result<void> all_of(Checks... checks) {
+  Result<void> outcome;
+  static_cast<void>(((outcome = checks(), static_cast<bool>(outcome)) && ...));
+  return outcome;
+}
+
+Result<void> check_memory(const Memory& memory) {
+  return all_of([&] { return check_at_most("memory.allocated", memory.allocated, kMemoryBytesMax); },
+                [&] { return check_at_most("memory.resident", memory.resident, memory.allocated); },
+                [&] { return check_at_most("memory.unswappable", memory.unswappable, memory.allocated); },
+                [&] { return check_at_most("memory.swappable_host", memory.swappable_host, kMemoryBytesMax); });
+}
+
+// Messages whose every bit pattern is a valid one.
+template <typename Payload>
+Result<void> check(const Payload&) {
+  return {};
+}
+
+template <>
+Result<void> check(const Register& message) {
+  if (message.version_min == 0 || message.version_max < message.version_min) {
+    return error_format("version_min is %u and version_max %u; accepted: 1 <= version_min <= version_max", message.version_min,
+                        message.version_max);
+  }
+  if (message.gpu_total_bytes == 0) return error_format("gpu_total_bytes is 0; accepted: 1 or more");
+  return all_of([&] { return check_enumeration("backend", message.backend, Backend::kNone); },
+                [&] { return check_flag("has_lock", message.has_lock); }, [&] { return check_flag("wants_lock", message.wants_lock); },
+                [&] { return check_at_most("gpu_total_bytes", message.gpu_total_bytes, kMemoryBytesMax); },
+                [&] { return check_memory(message.memory); }, [&] { return check_terminated("gpu_name", message.gpu_name); },
+                [&] { return check_terminated("program", message.program); });
+}
+
+template <>
+Result<void> check(const Registered& message) {
+  if (message.version >= kVersionMin && message.version <= kVersionMax) return {};
+  return error_format("version is %u; accepted: %u to %u", message.version, kVersionMin, kVersionMax);
+}
+
+template <>
+Result<void> check(const Refused& message) {
+  return check_terminated("reason", message.reason);
+}
+
+template <>
+Result<void> check(const LockReleased& message) {
+  return all_of([&] { return check_enumeration("reason", message.reason, ReleaseReason::kExiting); },
+                [&] { return check_at_most("drain_ns", message.drain_ns, kDurationNsMax); }, [&] { return check_memory(message.memory); });
+}
+
+template <>
+Result<void> check(const MemUpdate& message) {
+  return check_memory(message.memory);
+}
+
+template <>
+Result<void> check(const MemAvailable& message) {
+  return check_flag("granted", message.granted);
+}
+
+template <>
+Result<void> check(const SwapProgress& message) {
+  return all_of([&] { return check_enumeration("direction", message.direction, SwapDirection::kIn); },
+                [&] { return check_flag("finished", message.finished); }, [&] { return check_flag("failed", message.failed); },
+                [&] { return check_at_most("moved", message.moved, kMemoryBytesMax); },
+                [&] { return check_at_most("copied", message.copied, message.moved); },
+                [&] { return check_at_most("elapsed_ns", message.elapsed_ns, kDurationNsMax); },
+                [&] { return check_memory(message.memory); });
+}
+
+template <>
+Result<void> check(const Idle& message) {
+  return check_at_most("idle_ns", message.idle_ns, kDurationNsMax);
+}
+
+struct Format {
+  MessageType type;
+  const char* name;
+  size_t payload_bytes;
+  Result<void> (*check)(const void* payload);
+};
+
+template <typename Payload>
+constexpr Format format_of() {
+  return {TypeOf<Payload>::value, TypeOf<Payload>::name, sizeof(Payload), [](const void* bytes) {
+            Payload payload;
+            std::memcpy(&payload, bytes, sizeof payload);
+            return check(payload);
+          }};
+}
+
+constexpr Format kFormats[] = {
+    format_of<Register>(),   format_of<ReqLock>(),      format_of<LockReleased>(), format_of<MemUpdate>(),   format_of<SwapProgress>(),
+    format_of<Idle>(),       format_of<Registered>(),   format_of<Refused>(),      format_of<LockOk>(),      format_of<DropLock>(),
+    format_of<WaitForMem>(), format_of<MemAvailable>(), format_of<Evict>(),        format_of<UpdateLimit>(), format_of<Contention>(),
+};
+
+const Format* find_format(MessageType type) {
+  for (const Format& format : kFormats) {
+    if (format.type == type) return &format;
+  }
+  return nullptr;
+}
+
+// What two sides without a common version must still understand of each other.
+bool any_version(MessageType type) { return type == MessageType::kRegister || type == MessageType::kRefused; }
+
+bool is_spoken(uint16_t version) { return version >= kVersionMin && version <= kVersionMax; }
+
+Header header_of(std::span<const std::byte> packet) {
+  Header header;
+  std::memcpy(&header, packet.data(), sizeof header);
+  return header;
+}
+
+// Of a Register or Refused in a version that is not ours: the two version numbers, or the text, as far as they are there.
+Result<void> decode_foreign(std::span<const std::byte> packet, const Format& format, void* payload) {
+  size_t present = packet.size() - kHeaderBytes;
+  if (format.type == MessageType::kRegister) {
+    constexpr size_t kVersions = offsetof(Register, version_max) + sizeof(Register::version_max);
+    if (present < kVersions) return error_format("Register of %zu bytes holds no versions", packet.size());
+    present = kVersions;
+  }
+  if (present > format.payload_bytes) present = format.payload_bytes;
+  std::memset(payload, 0, format.payload_bytes);
+  std::memcpy(payload, packet.data() + kHeaderBytes, present);
+  if (format.type == MessageType::kRegister) return {};
+  return format.check(payload);
+}
+
+}  // namespace
+
+Packet encode(MessageType type, uint16_t version, const void* payload, size_t payload_bytes) {
+  Packet packet;
+  if (payload_bytes > sizeof packet.bytes - kHeaderBytes) return packet;
+  Header header{static_cast<uint16_t>(type), version, static_cast<uint32_t>(kHeaderBytes + payload_bytes)};
+  std::memcpy(packet.bytes, &header, sizeof header);
+  std::memcpy(packet.bytes + kHeaderBytes, payload, payload_bytes);
+  packet.length = header.length;
+  return packet;
+}
+
+Result<MessageType> decode_type(std::span<const std::byte> packet) {
+  if (packet.size() < kHeaderBytes || packet.size() > kMessageBytesMax) {
+    return error_format("packet of %zu bytes; accepted: %zu to %u", packet.size(), kHeaderBytes, kMessageBytesMax);
+  }
+  Header header = header_of(packet);
+  if (header.length != packet.size()) return error_format("header says %u bytes, packet has %zu", header.length, packet.size());
+  const Format* format = find_format(static_cast<MessageType>(header.type));
+  if (format == nullptr) return error_format("message type %u is unknown", header.type);
+  if (!is_spoken(header.version)) {
+    if (any_version(format->type)) return format->type;
+    return error_format("%s has version %u; accepted: %u to %u", format->name, header.version, kVersionMin, kVersionMax);
+  }
+  if (packet.size() != kHeaderBytes + format->payload_bytes) {
+    return error_format("%s has %zu bytes; accepted: %zu", format->name, packet.size(), kHeaderBytes + format->payload_bytes);
+  }
+  return format->type;
+}
+
+Result<void> decode_payload(std::span<const std::byte> packet, MessageType type, void* payload, size_t payload_bytes) {
+  Result<MessageType> actual = decode_type(packet);
+  if (!actual) return actual.error();
+  const Format* format = find_format(type);
+  if (format == nullptr || *actual != type || payload_bytes != format->payload_bytes) {
+    return error_format("packet holds %s, not %s", name_of(*actual), name_of(type));
+  }
+  if (!is_spoken(header_of(packet).version)) return decode_foreign(packet, *format, payload);
+  const std::byte* bytes = packet.data() + kHeaderBytes;
+  if (Result<void> valid = format->check(bytes); !valid) return error_format("%s: %.200s", format->name, valid.error().text);
+  std::memcpy(payload, bytes, payload_bytes);
+  return {};
+}
+
+const char* name_of(MessageType type) {
+  const Format* format = find_format(type);
+  return format == nullptr ? "unknown" : format->name;
+}
+
+}  // namespace nvshare::protocol

@@ -1,0 +1,78 @@
+// Encodes and decodes client messages. Pure, no allocation, thread-safe. Used by both sides.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "base/result.h"
+#include "protocol/messages.h"
+
+namespace nvshare::protocol {
+
+// The MessageType of each payload struct; declared once, everything else derives from it.
+template <typename Payload>
+struct TypeOf;
+#define NVSHARE_MESSAGE(payload)                                  \
+  template <>                                                     \
+  struct TypeOf<payload> {                                        \
+    static constexpr MessageType value = MessageType::k##payload; \
+    static constexpr const char* name = #payload;                 \
+  };
+NVSHARE_MESSAGE(Register)
+NVSHARE_MESSAGE(ReqLock)
+NVSHARE_MESSAGE(LockReleased)
+NVSHARE_MESSAGE(MemUpdate)
+NVSHARE_MESSAGE(SwapProgress)
+NVSHARE_MESSAGE(Idle)
+NVSHARE_MESSAGE(Registered)
+NVSHARE_MESSAGE(Refused)
+NVSHARE_MESSAGE(LockOk)
+NVSHARE_MESSAGE(DropLock)
+NVSHARE_MESSAGE(WaitForMem)
+NVSHARE_MESSAGE(MemAvailable)
+NVSHARE_MESSAGE(Evict)
+NVSHARE_MESSAGE(UpdateLimit)
+NVSHARE_MESSAGE(Contention)
+#undef NVSHARE_MESSAGE
+
+// A message ready for send(): bytes[0 .. length).
+struct Packet {
+  uint32_t length = 0;
+  alignas(8) std::byte bytes[kMessageBytesMax];
+  std::span<const std::byte> span() const { return {bytes, length}; }
+};
+
+Packet encode(MessageType type, uint16_t version, const void* payload, size_t payload_bytes);
+
+template <typename Payload>
+Packet encode(const Payload& payload, uint16_t version = kVersionMax) {
+  static_assert(std::is_trivially_copyable_v<Payload>);
+  return encode(TypeOf<Payload>::value, version, &payload, sizeof payload);
+}
+
+// Bounds that every amount of memory and every duration in a message is checked against: sums of thousands of them still fit 63 bits.
+// Budgets, limits, ceilings and `wanted` are free: there a huge value means "no bound", and the receiver cuts it.
+inline constexpr uint64_t kMemoryBytesMax = 1ULL << 50;
+inline constexpr uint64_t kDurationNsMax = 1ULL << 60;
+
+// Checks length, version, type and the payload's size. Register and Refused are accepted with any version (and then any size), all
+// others with kVersionMin .. kVersionMax.
+Result<MessageType> decode_type(std::span<const std::byte> packet);
+
+// Checks also the fields' ranges (enumerations, flags, terminated strings, resident <= allocated); an error says which field was wrong
+// and what is accepted, and leaves `payload` as it was. Of a Register in a version that is not spoken here only version_min and
+// version_max are filled in, of such a Refused only its reason.
+Result<void> decode_payload(std::span<const std::byte> packet, MessageType type, void* payload, size_t payload_bytes);
+
+template <typename Payload>
+Result<Payload> decode(std::span<const std::byte> packet) {
+  Payload payload{};
+  if (auto ok = decode_payload(packet, TypeOf<Payload>::value, &payload, sizeof payload); !ok) return ok.error();
+  return payload;
+}
+
+const char* name_of(MessageType type);
+
+}  // namespace nvshare::protocol

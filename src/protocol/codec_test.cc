@@ -1,0 +1,287 @@
+#include "protocol/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace nvshare::protocol {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes bytes_of(const Packet& packet) { return {packet.span().begin(), packet.span().end()}; }
+
+Register good_register() {
+  Register message{};
+  message.version_min = kVersionMin;
+  message.version_max = kVersionMax;
+  message.gpu_total_bytes = 16ULL << 30;
+  message.memory = {3000, 2000, 1000, 500};
+  std::strcpy(message.gpu_name, "stand-in");
+  std::strcpy(message.program, "train");
+  return message;
+}
+
+LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 1000, {10, 5, 5, 0}}; }
+
+SwapProgress good_progress() { return {static_cast<uint8_t>(SwapDirection::kIn), 1, 0, {}, 4, 64, 32, 99, {100, 64, 0, 0}}; }
+
+// One valid packet of every message type.
+std::vector<Bytes> valid_packets() {
+  return {
+      bytes_of(encode(good_register())),
+      bytes_of(encode(ReqLock{1})),
+      bytes_of(encode(good_released())),
+      bytes_of(encode(MemUpdate{{30, 20, 10, 0}, UINT64_MAX, 3, 0, 5, 6})),
+      bytes_of(encode(good_progress())),
+      bytes_of(encode(Idle{5})),
+      bytes_of(encode(Registered{1, {}, 2, 3, 4, 5})),
+      bytes_of(encode(Refused{"no"})),
+      bytes_of(encode(LockOk{{1, 2}, 3, 4})),
+      bytes_of(encode(DropLock{{1, 2}})),
+      bytes_of(encode(WaitForMem{1})),
+      bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
+      bytes_of(encode(Evict{1, 2})),
+      bytes_of(encode(UpdateLimit{1, 2})),
+      bytes_of(encode(Contention{1, 2, 3})),
+  };
+}
+
+// Decodes whatever it is; returns the type that was accepted.
+Result<MessageType> decode_any(std::span<const std::byte> packet) {
+  auto type = decode_type(packet);
+  if (!type) return type.error();
+  auto check = [](auto decoded) -> Result<void> {
+    if (!decoded) return decoded.error();
+    return {};
+  };
+  Result<void> outcome = error_format("not reached");
+  switch (*type) {
+    case MessageType::kRegister:
+      outcome = check(decode<Register>(packet));
+      break;
+    case MessageType::kReqLock:
+      outcome = check(decode<ReqLock>(packet));
+      break;
+    case MessageType::kLockReleased:
+      outcome = check(decode<LockReleased>(packet));
+      break;
+    case MessageType::kMemUpdate:
+      outcome = check(decode<MemUpdate>(packet));
+      break;
+    case MessageType::kSwapProgress:
+      outcome = check(decode<SwapProgress>(packet));
+      break;
+    case MessageType::kIdle:
+      outcome = check(decode<Idle>(packet));
+      break;
+    case MessageType::kRegistered:
+      outcome = check(decode<Registered>(packet));
+      break;
+    case MessageType::kRefused:
+      outcome = check(decode<Refused>(packet));
+      break;
+    case MessageType::kLockOk:
+      outcome = check(decode<LockOk>(packet));
+      break;
+    case MessageType::kDropLock:
+      outcome = check(decode<DropLock>(packet));
+      break;
+    case MessageType::kWaitForMem:
+      outcome = check(decode<WaitForMem>(packet));
+      break;
+    case MessageType::kMemAvailable:
+      outcome = check(decode<MemAvailable>(packet));
+      break;
+    case MessageType::kEvict:
+      outcome = check(decode<Evict>(packet));
+      break;
+    case MessageType::kUpdateLimit:
+      outcome = check(decode<UpdateLimit>(packet));
+      break;
+    case MessageType::kContention:
+      outcome = check(decode<Contention>(packet));
+      break;
+  }
+  if (!outcome) return outcome.error();
+  return *type;
+}
+
+template <typename Payload, typename Change>
+std::string refusal(Payload payload, Change change) {
+  change(payload);
+  auto decoded = decode<Payload>(encode(payload).span());
+  return decoded ? "accepted" : decoded.error().text;
+}
+
+TEST(Codec, EveryMessageComesBackAsItWasSent) {
+  auto packets = valid_packets();
+  std::vector<MessageType> seen;
+  for (const Bytes& packet : packets) {
+    auto type = decode_any(packet);
+    ASSERT_TRUE(type) << type.error().text;
+    EXPECT_STRNE(name_of(*type), "unknown");
+    seen.push_back(*type);
+  }
+  EXPECT_EQ(seen.size(), 15u);
+  auto released = decode<LockReleased>(encode(good_released()).span());
+  ASSERT_TRUE(released);
+  EXPECT_EQ(released->grant.grant, 8u);
+  EXPECT_EQ(released->memory.resident, 5u);
+  EXPECT_STREQ(decode<Register>(encode(good_register()).span())->program, "train");
+}
+
+TEST(Codec, TheWireLayoutIsLittleEndian) {
+  Bytes packet = bytes_of(encode(ReqLock{0x0102030405060708}, 1));
+  const unsigned char expected[] = {2, 0, 1, 0, 16, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1};
+  ASSERT_EQ(packet.size(), sizeof expected);
+  EXPECT_EQ(std::memcmp(packet.data(), expected, sizeof expected), 0);
+}
+
+TEST(Codec, RefusesWrongLengths) {
+  for (const Bytes& valid : valid_packets()) {
+    for (size_t length = 0; length < valid.size(); ++length) EXPECT_FALSE(decode_any({valid.data(), length}));
+    Bytes longer = valid;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(decode_any(longer));
+    uint32_t length = static_cast<uint32_t>(longer.size());
+    std::memcpy(longer.data() + 4, &length, sizeof length);  // an honest header, a payload of the wrong size
+    EXPECT_FALSE(decode_any(longer));
+  }
+  EXPECT_FALSE(decode_any(Bytes(kMessageBytesMax + 1)));
+}
+
+TEST(Codec, RefusesUnknownTypesAndVersions) {
+  for (int type = 0; type < 65536; ++type) {
+    Idle idle{1};
+    Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
+    bool eight_byte_payload = type == 2 || type == 6 || type == 68;
+    EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
+  }
+  EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));
+  EXPECT_FALSE(decode_any(encode(Idle{1}, kVersionMax + 1).span()));
+}
+
+TEST(Codec, NamesTheWrongField) {
+  EXPECT_NE(refusal(good_register(), [](Register& m) { m.backend = 3; }).find("backend is 3; accepted: 0 to 2"), std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { m.has_lock = 2; }).find("has_lock"), std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { m.wants_lock = 9; }).find("wants_lock"), std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { m.version_min = 0; }).find("version_min"), std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { m.gpu_total_bytes = 0; }).find("gpu_total_bytes"), std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { std::memset(m.program, 'x', sizeof m.program); }).find("program"),
+            std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { std::memset(m.gpu_name, 'x', sizeof m.gpu_name); }).find("gpu_name"),
+            std::string::npos);
+  EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.reason = 4; }).find("reason"), std::string::npos);
+  EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.resident = 11; }).find("resident"), std::string::npos);
+  EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.unswappable = 11; }).find("unswappable"), std::string::npos);
+  EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.allocated = UINT64_MAX; }).find("allocated"), std::string::npos);
+  EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.direction = 2; }).find("direction"), std::string::npos);
+  EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.copied = 65; }).find("copied"), std::string::npos);
+  EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
+  EXPECT_NE(refusal(Refused{}, [](Refused& m) { std::memset(m.reason, 'x', sizeof m.reason); }).find("reason"), std::string::npos);
+  EXPECT_NE(refusal(Registered{1, {}, 0, 0, 0, 0}, [](Registered& m) { m.version = 99; }).find("version"), std::string::npos);
+}
+
+TEST(Codec, SidesWithoutACommonVersionStillUnderstandTheRefusal) {
+  Register newer = good_register();
+  newer.version_min = 77;
+  newer.version_max = 78;
+  newer.backend = 200;  // means something in that version
+  Packet packet = encode(newer, 77);
+  Bytes longer = bytes_of(packet);
+  longer.resize(kMessageBytesMax);
+  uint32_t length = kMessageBytesMax;
+  std::memcpy(longer.data() + 4, &length, sizeof length);
+  for (const Bytes& bytes : {bytes_of(packet), longer}) {
+    auto decoded = decode<Register>(bytes);
+    ASSERT_TRUE(decoded) << decoded.error().text;
+    EXPECT_EQ(decoded->version_min, 77);
+    EXPECT_EQ(decoded->version_max, 78);
+    EXPECT_EQ(decoded->backend, 0);
+  }
+  auto refused = decode<Refused>(encode(Refused{"too old"}, 77).span());
+  ASSERT_TRUE(refused);
+  EXPECT_STREQ(refused->reason, "too old");
+  Bytes tiny = bytes_of(encode(ReqLock{0}, 77));
+  const uint16_t type = static_cast<uint16_t>(MessageType::kRegister);
+  std::memcpy(tiny.data(), &type, sizeof type);
+  tiny.resize(10);
+  length = 10;
+  std::memcpy(tiny.data() + 4, &length, sizeof length);
+  EXPECT_FALSE(decode_any(tiny));
+}
+
+TEST(Codec, RefusesAPacketOfAnotherType) {
+  auto decoded = decode<DropLock>(encode(ReqLock{1}).span());
+  ASSERT_FALSE(decoded);
+  EXPECT_NE(std::strstr(decoded.error().text, "ReqLock"), nullptr);
+}
+
+TEST(Codec, AnOversizedPayloadGivesAnEmptyPacket) {
+  std::byte large[kMessageBytesMax] = {};
+  EXPECT_EQ(encode(MessageType::kIdle, 1, large, sizeof large).length, 0u);
+}
+
+// What decodes must satisfy what the codec promises, whatever bytes came in.
+void expect_promises(std::span<const std::byte> packet) {
+  auto type = decode_any(packet);
+  if (!type) {
+    EXPECT_NE(type.error().text[0], '\0');
+    return;
+  }
+  if (*type == MessageType::kMemUpdate) {
+    auto message = decode<MemUpdate>(packet);
+    EXPECT_LE(message->memory.resident, message->memory.allocated);
+    EXPECT_LE(message->memory.allocated, kMemoryBytesMax);
+  } else if (*type == MessageType::kRegister) {
+    auto message = decode<Register>(packet);
+    EXPECT_LT(strnlen(message->program, sizeof message->program), sizeof message->program);
+    EXPECT_LE(message->backend, 2);
+  } else if (*type == MessageType::kSwapProgress) {
+    auto message = decode<SwapProgress>(packet);
+    EXPECT_LE(message->copied, message->moved);
+    EXPECT_LE(message->direction, 1);
+  }
+}
+
+TEST(Codec, MutatedPacketsAreRefusedOrKeepTheirPromises) {
+  const char* given = std::getenv("NVSHARE_TEST_SEED");
+  uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 1;
+  SCOPED_TRACE("NVSHARE_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  auto packets = valid_packets();
+  for (int round = 0; round < 200'000; ++round) {
+    Bytes packet = packets[random() % packets.size()];
+    for (size_t changes = 1 + random() % 4; changes > 0; --changes) {
+      size_t at = random() % packet.size();
+      switch (random() % 4) {
+        case 0:
+          packet[at] ^= std::byte(1U << (random() % 8));
+          break;
+        case 1:
+          packet[at] = std::byte(random() & 0xff);
+          break;
+        case 2:
+          packet[at] = std::byte{0xff};
+          break;
+        case 3:
+          packet.resize(8 + random() % (kMessageBytesMax - 8));
+          break;
+      }
+    }
+    if (random() % 2 == 0) {  // get past the length check half of the time
+      uint32_t length = static_cast<uint32_t>(packet.size());
+      std::memcpy(packet.data() + 4, &length, sizeof length);
+    }
+    expect_promises(packet);
+    if (testing::Test::HasFailure()) FAIL() << "round " << round;
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::protocol

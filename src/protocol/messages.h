@@ -1,0 +1,204 @@
+// The client protocol: what libnvshare.so and nvshare-scheduler say to each other over a Unix SOCK_SEQPACKET socket.
+//
+// One packet is one message: a Header, then the payload struct of its type, nothing after it. Integers are little-endian and laid out
+// as declared (no padding; static_asserts below). Sizes are in bytes, times in nanoseconds of CLOCK_MONOTONIC unless said otherwise.
+// codec.h encodes and decodes; every decode checks type, version and length, and the ranges given here.
+//
+// One connection is one *client*: one process on one GPU. How a connection lives:
+//   client: Register                       scheduler: Registered (or closes, after Refused)
+//   client: ReqLock                        scheduler: LockOk(grant, budget) now or later; LockOk again, same grant, when the budget changes
+//   client: runs; MemUpdate when its memory changes; SwapProgress while it moves memory
+//   scheduler: DropLock(grant)             client: LockReleased(grant, dropped) once its GPU work is done, or (not_drained): lock kept
+//   client: LockReleased(grant, early) whenever it notices that it has nothing to do
+//   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
+// Every grant carries the scheduler's epoch (a new one at each start) and a grant id; what carries a stale pair is ignored.
+//
+// *Budget*: the most bytes the client may have resident on the GPU. Without the lock the budget is what is resident now: memory that is
+// allocated then exists as an address only, and gets GPU memory in the next turn. With the lock, an allocation that would pass the budget
+// sends MemUpdate with `wanted` > 0 and waits: WaitForMem says that the wait has begun, MemAvailable ends it. A client may lower its own
+// budget at any time (MemUpdate.budget, valid if MemUpdate.budget_sequence is that of the last budget the scheduler sent).
+#pragma once
+
+#include <cstdint>
+
+namespace nvshare::protocol {
+
+inline constexpr uint16_t kVersionMin = 1;  // oldest version this build speaks
+inline constexpr uint16_t kVersionMax = 1;  // newest
+inline constexpr uint32_t kMessageBytesMax = 512;
+
+enum class MessageType : uint16_t {
+  // client to scheduler
+  kRegister = 1,
+  kReqLock = 2,
+  kLockReleased = 3,
+  kMemUpdate = 4,
+  kSwapProgress = 5,
+  kIdle = 6,
+  // scheduler to client
+  kRegistered = 64,
+  kRefused = 65,
+  kLockOk = 66,
+  kDropLock = 67,
+  kWaitForMem = 68,
+  kMemAvailable = 69,
+  kEvict = 70,
+  kUpdateLimit = 71,
+  kContention = 72,
+};
+
+struct Header {
+  uint16_t type;
+  uint16_t version;
+  uint32_t length;  // of the whole packet, this header included; 8 .. kMessageBytesMax
+};
+
+// The memory of one client as it stands. resident <= allocated.
+struct Memory {
+  uint64_t allocated;       // what the program holds, on the GPU and swapped, our rounding and caches included
+  uint64_t resident;        // of it on the GPU
+  uint64_t unswappable;     // of it that cannot leave the GPU
+  uint64_t swappable_host;  // host memory ready for swapping (pinned arena)
+};
+
+enum class Backend : uint8_t { kVmm = 0, kManaged = 1, kNone = 2 };
+
+struct Register {
+  uint16_t version_min;  // the client speaks version_min .. version_max; the header's version is version_min
+  uint16_t version_max;
+  uint8_t backend;     // Backend
+  uint8_t has_lock;    // 1 when it re-registers holding a lock that the previous scheduler granted
+  uint8_t wants_lock;  // 1 when it re-registers while waiting for the lock
+  uint8_t reserved;
+  uint8_t gpu_uuid[16];  // as cuDeviceGetUuid gives it
+  uint64_t gpu_total_bytes;
+  uint64_t memory_limit;  // from the program's own environment; 0 = none. Can only lower what the node allows
+  uint64_t client_id;     // that it had before, 0 at first
+  int32_t pid;            // in the client's own namespace: for people to read, never trusted
+  uint32_t gpu_ordinal;   // the program's device number, for people
+  Memory memory;
+  char gpu_name[64];  // NUL-terminated
+  char program[64];   // NUL-terminated, the program's short name
+};
+
+struct Registered {
+  uint16_t version;  // that both sides use from now on
+  uint16_t reserved[3];
+  uint64_t client_id;
+  uint64_t epoch;
+  uint64_t memory_limit;     // the tenant's; 0 = none
+  uint64_t memory_ceiling;   // allocated bytes past this can never fit and fail with out of memory
+  uint64_t gpu_total_bytes;  // the GPU's size as the scheduler takes it: smaller than the real one when it was told so
+};
+
+struct Refused {
+  char reason[256];  // NUL-terminated
+};
+
+struct ReqLock {
+  uint64_t request;  // counts up
+};
+
+struct Grant {
+  uint64_t epoch;
+  uint64_t grant;
+};
+
+struct LockOk {
+  Grant grant;
+  uint64_t budget;
+  uint64_t budget_sequence;
+};
+
+struct DropLock {
+  Grant grant;
+};
+
+enum class ReleaseReason : uint8_t { kDropped = 0, kEarly = 1, kNotDrained = 2, kExiting = 3 };
+
+struct LockReleased {
+  Grant grant;
+  uint8_t reason;  // ReleaseReason
+  uint8_t reserved[7];
+  uint64_t drain_ns;  // from DropLock (or the decision to release early) to now
+  Memory memory;
+};
+
+struct MemUpdate {
+  Memory memory;
+  uint64_t budget;           // what the client holds itself to
+  uint64_t budget_sequence;  // of the last budget it received
+  uint64_t limit;            // it enforces; 0 = none
+  uint64_t wanted;           // more bytes than the budget allows that an allocation waits for; 0 = none, or the request is withdrawn
+  uint64_t request;          // counts up with each wait; MemAvailable repeats it
+};
+
+struct WaitForMem {
+  uint64_t request;
+};
+
+struct MemAvailable {
+  uint64_t request;  // the MemUpdate it answers
+  uint8_t granted;   // 1: the budget below covers the request; 0: out of memory, nothing can be moved
+  uint8_t reserved[7];
+  uint64_t budget;
+  uint64_t budget_sequence;
+};
+
+struct Evict {
+  uint64_t eviction;  // counts up
+  uint64_t bytes;     // to move out, at least, if that much is resident and swappable
+};
+
+enum class SwapDirection : uint8_t { kOut = 0, kIn = 1 };
+
+struct SwapProgress {
+  uint8_t direction;  // SwapDirection
+  uint8_t finished;   // 1: last message of this movement
+  uint8_t failed;     // 1: it stopped early (host memory short, or a copy failed); the rest stays where it was
+  uint8_t reserved[5];
+  uint64_t id;          // the eviction, or the grant
+  uint64_t moved;       // bytes of this movement so far (released, or mapped)
+  uint64_t copied;      // of them over the link (unchanged or never written memory needs no copy)
+  uint64_t elapsed_ns;  // since the movement began
+  Memory memory;
+};
+
+struct Idle {
+  uint64_t idle_ns;  // how long nothing has run
+};
+
+struct UpdateLimit {
+  uint64_t memory_limit;  // 0 = none
+  uint64_t memory_ceiling;
+};
+
+// Sent when a client that holds the lock begins or ceases to have waiters.
+struct Contention {
+  uint32_t waiters;         // clients that wait for this GPU
+  uint32_t memory_waiters;  // of them, those that wait because memory does not suffice
+  uint64_t swap_cost_ns;    // what giving up the GPU to the next one is expected to cost
+};
+
+#define NVSHARE_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size) && sizeof(type) + sizeof(Header) <= kMessageBytesMax)
+NVSHARE_WIRE_SIZE(Header, 8);
+NVSHARE_WIRE_SIZE(Memory, 32);
+NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 8 + 32 + 128);
+NVSHARE_WIRE_SIZE(Registered, 48);
+NVSHARE_WIRE_SIZE(Refused, 256);
+NVSHARE_WIRE_SIZE(ReqLock, 8);
+NVSHARE_WIRE_SIZE(Grant, 16);
+NVSHARE_WIRE_SIZE(LockOk, 32);
+NVSHARE_WIRE_SIZE(DropLock, 16);
+NVSHARE_WIRE_SIZE(LockReleased, 64);
+NVSHARE_WIRE_SIZE(MemUpdate, 72);
+NVSHARE_WIRE_SIZE(WaitForMem, 8);
+NVSHARE_WIRE_SIZE(MemAvailable, 32);
+NVSHARE_WIRE_SIZE(Evict, 16);
+NVSHARE_WIRE_SIZE(SwapProgress, 72);
+NVSHARE_WIRE_SIZE(Idle, 8);
+NVSHARE_WIRE_SIZE(UpdateLimit, 16);
+NVSHARE_WIRE_SIZE(Contention, 16);
+#undef NVSHARE_WIRE_SIZE
+
+}  // namespace nvshare::protocol

@@ -1,0 +1,199 @@
+#include "scheduler/daemon.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "cuda/nvml.h"
+#include "protocol/admin.h"
+#include "scheduler/log.h"
+#include "scheduler/service_manager.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kHousekeepingNs = 1'000'000'000;
+// A dead process's memory is looked for this often, so that who waits for it has it soon.
+constexpr int64_t kDepartedIntervalNs = 20'000'000;
+// The earliest a deadline is served again, so that one that does not move cannot spin the daemon.
+constexpr int64_t kDeadlineStepNs = 100'000;
+
+uint64_t new_epoch() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+int64_t read_available_memory() {
+  std::ifstream stream("/proc/meminfo");
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return available_memory(text.str());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Daemon>> Daemon::start(const Settings& settings, const char* nvml_library) {
+  Result<RuntimeDir> runtime_dir = RuntimeDir::open(settings.runtime_dir);
+  if (!runtime_dir) return runtime_dir.error();
+  std::unique_ptr<Daemon> daemon(new Daemon(settings, std::move(*runtime_dir)));
+  if (auto ok = daemon->open(nvml_library); !ok) return ok.error();
+  return daemon;
+}
+
+Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
+    : settings_(settings),
+      runtime_dir_(std::move(runtime_dir)),
+      deadline_timer_(loop_,
+                      [this] {
+                        engine_->deadline_reached(monotonic_ns());
+                        after_engine();
+                      }),
+      housekeeping_timer_(loop_,
+                          [this] {
+                            housekeeping_ = false;
+                            engine_->housekeep(monotonic_ns());
+                            after_engine();
+                          }),
+      idle_timer_(loop_, [this] {
+        if (engine_->has_runs()) return idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
+        spdlog::info("no client for {:.1f} s: ending", static_cast<double>(*settings_.exit_when_idle) / 1e9);
+        loop_.stop();
+      }) {}
+
+Result<void> Daemon::open(const char* nvml_library) {
+  Engine::Options options;
+  options.settings = settings_;
+  options.epoch = new_epoch();
+  options.known_clients_file = runtime_dir_.known_clients_file();
+  options.available_host_memory = read_available_memory;
+  if (!settings_.trace_file.empty()) {
+    Result<TraceWriter> trace = TraceWriter::open(settings_.trace_file, settings_.policy);
+    if (!trace) return trace.error();
+    options.trace = std::make_unique<TraceWriter>(std::move(*trace));
+  }
+  if (settings_.nvml) start_nvml(nvml_library);
+  if (auto ok = check_that_a_gpu_is_free(); !ok) return ok;
+
+  Result<FileDescriptor> client_listener = runtime_dir_.listen_clients();
+  if (!client_listener) return client_listener.error();
+  Result<FileDescriptor> admin_listener = runtime_dir_.listen_admin();
+  if (!admin_listener) return admin_listener.error();
+  clients_ = std::make_unique<ClientSockets>(loop_, std::move(*client_listener), [this] { after_engine(); });
+  engine_ = std::make_unique<Engine>(std::move(options), *clients_, monotonic_ns());
+  clients_->serve(*engine_);
+  if (monitor_) {
+    for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
+  }
+  admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line) { return answer(line); });
+  after_engine();
+  return {};
+}
+
+void Daemon::start_nvml(const char* library) {
+  Result<cuda::Nvml> nvml = cuda::Nvml::load(library);
+  if (!nvml) {
+    spdlog::info("{}; memory used by programs that are not clients is not seen", nvml.error().text);
+    return;
+  }
+  monitor_ = std::make_unique<NvmlMonitor>(std::move(*nvml), loop_, [this](const std::vector<GpuSample>& samples) {
+    engine_->memory_sampled(samples, monotonic_ns());
+    after_engine();
+  });
+}
+
+Result<void> Daemon::check_that_a_gpu_is_free() const {
+  if (!monitor_ || monitor_->gpus().empty()) return {};
+  Error last{};
+  for (const FoundGpu& gpu : monitor_->gpus()) {
+    char uuid[cuda::kUuidTextBytes];
+    cuda::format_uuid(gpu.uuid, uuid);
+    Result<GpuLock> lock = GpuLock::acquire(settings_.lock_dir, uuid, settings_.runtime_dir);  // and lets go of it
+    if (lock) return {};
+    last = lock.error();
+  }
+  return last;
+}
+
+void Daemon::run() {
+  spdlog::info("nvshare-scheduler serves {} (pid {})", settings_.runtime_dir, getpid());
+  notify_service_manager("READY=1");
+  loop_.run();
+  notify_service_manager("STOPPING=1");
+  spdlog::info("nvshare-scheduler ends; {} clients go on without it", engine_->client_count());
+}
+
+void Daemon::stop() {
+  loop_.post([this] { loop_.stop(); });
+}
+
+void Daemon::stop_on_signals() {
+  loop_.on_signals({SIGTERM, SIGINT}, [this](int signal) {
+    spdlog::info("signal {}", signal);
+    loop_.stop();
+  });
+}
+
+void Daemon::after_engine() {
+  rearm();
+  watch_memory();
+  watch_idleness();
+}
+
+void Daemon::rearm() {
+  std::optional<policy::Instant> deadline = engine_->next_deadline();
+  if (!deadline) return deadline_timer_.cancel();
+  deadline_timer_.arm(std::max(*deadline, monotonic_ns() + kDeadlineStepNs));
+}
+
+void Daemon::watch_memory() {
+  if (monitor_) monitor_->watch(engine_->gpus_in_use(), engine_->awaits_departed() ? kDepartedIntervalNs : settings_.nvml_interval);
+  if (engine_->client_count() > 0 && !std::exchange(housekeeping_, true)) housekeeping_timer_.arm(monotonic_ns() + kHousekeepingNs);
+}
+
+void Daemon::watch_idleness() {
+  if (!settings_.exit_when_idle) return;
+  bool was_idle = std::exchange(idle_, engine_->client_count() == 0);
+  if (idle_ == was_idle) return;
+  if (idle_) {
+    idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
+  } else {
+    idle_timer_.cancel();
+  }
+}
+
+std::string Daemon::answer(std::string_view line) {
+  namespace admin = protocol::admin;
+  Result<admin::Request> request = admin::decode_request(line);
+  if (!request) return admin::encode_error(request.error().text);
+  struct Answerer {
+    Daemon& daemon;
+    std::string operator()(const admin::StatusRequest&) const {
+      admin::StatusReport report = daemon.engine_->status(monotonic_ns());
+      report.version = NVSHARE_VERSION;
+      report.pid = getpid();
+      return admin::encode(report);
+    }
+    std::string operator()(const admin::TenantRequest& tenant) const {
+      Result<policy::TenantId> id = daemon.engine_->add_run(tenant);
+      return id ? admin::encode_tenant(*id) : admin::encode_error(id.error().text);
+    }
+    std::string operator()(const admin::SetRequest& change) const {
+      Result<void> ok = daemon.engine_->set(change, monotonic_ns());
+      daemon.after_engine();
+      return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
+    }
+    std::string operator()(const admin::ShutdownRequest&) const {
+      spdlog::info("an admin request ends the scheduler");
+      daemon.loop_.post([&loop = daemon.loop_] { loop.stop(); });  // after the answer
+      return admin::encode_ok();
+    }
+  };
+  return std::visit(Answerer{*this}, *request);
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,54 @@
+// The scheduler as a whole: sockets, timers, NVML and signals around an Engine. Also run inside tests.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "scheduler/admin_sockets.h"
+#include "scheduler/client_sockets.h"
+#include "scheduler/engine.h"
+#include "scheduler/event_loop.h"
+#include "scheduler/nvml_monitor.h"
+#include "scheduler/runtime_dir.h"
+#include "scheduler/settings.h"
+
+namespace nvshare::scheduler {
+
+class Daemon {
+ public:
+  // Everything that can go wrong at start does so here; afterwards clients can connect. `nvml_library`: what to load NVML from.
+  static Result<std::unique_ptr<Daemon>> start(const Settings& settings, const char* nvml_library = "libnvidia-ml.so.1");
+
+  // Until a signal, an admin's shutdown, idleness (if set) or stop().
+  void run();
+  void stop();  // any thread
+  void stop_on_signals();
+
+ private:
+  Daemon(const Settings& settings, RuntimeDir runtime_dir);
+  Result<void> open(const char* nvml_library);
+  void start_nvml(const char* library);
+  Result<void> check_that_a_gpu_is_free() const;
+  void after_engine();
+  void rearm();
+  void watch_memory();
+  void watch_idleness();
+  std::string answer(std::string_view line);
+
+  Settings settings_;
+  RuntimeDir runtime_dir_;
+  EventLoop loop_;  // outlives what watches descriptors
+  std::unique_ptr<ClientSockets> clients_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<AdminSockets> admin_;
+  std::unique_ptr<NvmlMonitor> monitor_;
+  Timer deadline_timer_;
+  Timer housekeeping_timer_;
+  Timer idle_timer_;
+  bool housekeeping_ = false;
+  bool idle_ = false;
+};
+
+}  // namespace nvshare::scheduler

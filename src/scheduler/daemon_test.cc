@@ -1,0 +1,482 @@
+// A whole daemon on a thread, clients as processes, real sockets.
+#include "scheduler/daemon.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "protocol/admin.h"
+#include "protocol/paths.h"
+#include "scheduler/test_client.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+namespace admin = protocol::admin;
+using protocol::DropLock;
+using protocol::LockOk;
+using protocol::LockReleased;
+using protocol::Refused;
+using protocol::ReleaseReason;
+using protocol::ReqLock;
+
+constexpr uint64_t kGiB = 1ULL << 30;
+
+class RunningDaemon {
+ public:
+  explicit RunningDaemon(const Settings& settings) {
+    auto started = Daemon::start(settings, "/nonexistent/libnvidia-ml.so.1");
+    if (!started) throw std::runtime_error(started.error().text);
+    daemon_ = std::move(*started);
+    thread_ = std::thread([this] { daemon_->run(); });
+  }
+  ~RunningDaemon() {
+    daemon_->stop();
+    thread_.join();
+  }
+
+ private:
+  std::unique_ptr<Daemon> daemon_;
+  std::thread thread_;
+};
+
+class DaemonTest : public testing::Test {
+ protected:
+  DaemonTest() {
+    settings_.runtime_dir = folder_.path() + "/run";
+    settings_.lock_dir = folder_.path() + "/lock";
+    settings_.log_level = std::getenv("NVSHARE_TEST_LOG") ? "debug" : "error";
+    settings_.trace_file = std::getenv("NVSHARE_TEST_LOG") ? "/tmp/sched-t.trace" : "";
+    settings_.policy.switch_time_mode = policy::SwitchTimeMode::kFixed;
+    settings_.policy.switch_time_fixed = 50'000'000;
+    settings_.policy.departed_grace = 200'000'000;
+    set_log_level(settings_.log_level);
+  }
+
+  // Before start().
+  TestClient client(bool forks = false) { return TestClient(settings_.runtime_dir + protocol::kClientSocket, forks); }
+  void start() { daemon_ = std::make_unique<RunningDaemon>(settings_); }
+  void stop() { daemon_.reset(); }
+
+  admin::StatusReport status() {
+    auto report = admin::decode_status(ask_admin(settings_.runtime_dir, R"({"request":"status"})"));
+    EXPECT_TRUE(report) << report.error().text;
+    return report ? *report : admin::StatusReport{};
+  }
+
+  // Until it holds, or patience ends.
+  template <typename Condition>
+  bool eventually(Condition condition) {
+    for (auto end = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < end;) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(10ms);
+    }
+    return false;
+  }
+
+  TestFolder folder_;
+  Settings settings_;
+  std::unique_ptr<RunningDaemon> daemon_;
+};
+
+// With enough host memory ready, so that the machine's own does not matter.
+protocol::Memory memory(uint64_t allocated, uint64_t resident) { return {allocated, resident, 0, allocated}; }
+
+// What a client does when its memory is in and when it gives the lock back with everything moved out.
+void report_loaded(TestClient& client, const LockOk& lock, uint64_t bytes) {
+  client.send(protocol::SwapProgress{1, 1, 0, {}, lock.grant.grant, bytes, 0, 1000, memory(bytes, bytes)});
+}
+void release(TestClient& client, const protocol::Grant& grant, uint64_t allocated, uint64_t resident, ReleaseReason reason) {
+  client.send(LockReleased{grant, static_cast<uint8_t>(reason), {}, 1000, memory(allocated, resident)});
+}
+void obey_eviction(TestClient& client, uint64_t allocated) {
+  auto evict = client.expect<protocol::Evict>();
+  ASSERT_TRUE(evict);
+  client.send(protocol::SwapProgress{0, 1, 0, {}, evict->eviction, allocated, allocated, 1000, memory(allocated, 0)});
+}
+
+TEST_F(DaemonTest, TwoThatDoNotFitTakeTurns) {
+  TestClient a = client();
+  TestClient b = client();
+  start();
+  auto registered = a.join(test_registration(12 * kGiB));
+  ASSERT_TRUE(registered);
+  EXPECT_EQ(registered->version, 1);
+  EXPECT_EQ(registered->gpu_total_bytes, 16 * kGiB);
+  EXPECT_GT(registered->memory_ceiling, 12 * kGiB);
+  ASSERT_TRUE(b.join(test_registration(12 * kGiB)));
+  TestClient* turn[] = {&a, &b};
+  a.send(ReqLock{1});
+  ASSERT_TRUE(eventually([&] { return status().clients.at(0).turns == 1; }));
+  b.send(ReqLock{1});
+  for (int i = 0; i < 6; ++i) {
+    TestClient& runs = *turn[i % 2];
+    auto lock = runs.expect<LockOk>();
+    while (lock && lock->budget < 12 * kGiB) lock = runs.expect<LockOk>();  // grows while the other moves out
+    ASSERT_TRUE(lock) << "turn " << i;
+    EXPECT_EQ(lock->grant.epoch, registered->epoch);
+    report_loaded(runs, *lock, 12 * kGiB);
+    auto drop = runs.expect<DropLock>();
+    ASSERT_TRUE(drop);
+    EXPECT_EQ(drop->grant.grant, lock->grant.grant);
+    release(runs, drop->grant, 12 * kGiB, 12 * kGiB, ReleaseReason::kDropped);
+    runs.send(ReqLock{2});
+    obey_eviction(runs, 12 * kGiB);
+  }
+  auto report = status();
+  ASSERT_EQ(report.gpus.size(), 1u);
+  EXPECT_GE(report.gpus[0].switches, 5u);
+  EXPECT_FALSE(report.gpus[0].nvml);
+  ASSERT_EQ(report.clients.size(), 2u);
+  EXPECT_GE(report.clients[0].turns, 3u);
+  EXPECT_EQ(report.clients[0].pid, a.pid());
+}
+
+TEST_F(DaemonTest, TwoThatFitRunTogether) {
+  TestClient a = client();
+  TestClient b = client();
+  start();
+  for (TestClient* each : {&a, &b}) {
+    ASSERT_TRUE(each->join(test_registration(4 * kGiB)));
+    each->send(ReqLock{1});
+    auto lock = each->expect<LockOk>();
+    ASSERT_TRUE(lock);
+    report_loaded(*each, *lock, 4 * kGiB);
+  }
+  EXPECT_FALSE(a.comes_within<DropLock>(300ms));
+  EXPECT_FALSE(b.comes_within<DropLock>(1ms));
+}
+
+TEST_F(DaemonTest, AKilledHoldersLockIsFreeThoughItsChildHoldsTheSocket) {
+  TestClient holder = client(true);
+  TestClient waiter = client();
+  settings_.policy.switch_time_fixed = 3'600'000'000'000;  // nothing but the death ends the turn
+  start();
+  ASSERT_TRUE(holder.join(test_registration(12 * kGiB)));
+  holder.send(ReqLock{1});
+  auto lock = holder.expect<LockOk>();
+  ASSERT_TRUE(lock);
+  report_loaded(holder, *lock, 12 * kGiB);
+  ASSERT_TRUE(waiter.join(test_registration(12 * kGiB)));
+  waiter.send(ReqLock{1});
+  EXPECT_FALSE(waiter.comes_within<LockOk>(200ms));
+  holder.kill(SIGKILL);
+  holder.wait_for_death();
+  EXPECT_TRUE(waiter.expect<LockOk>());
+  EXPECT_TRUE(eventually([&] { return status().clients.size() == 1; }));
+}
+
+TEST_F(DaemonTest, ABadMessageClosesThatConnectionOnly) {
+  TestClient good = client();
+  TestClient bad = client();
+  TestClient early = client();
+  start();
+  ASSERT_TRUE(good.join(test_registration(kGiB)));
+  ASSERT_TRUE(bad.join(test_registration(kGiB)));
+  protocol::Packet garbage;
+  garbage.length = 100;
+  std::memset(garbage.bytes, 0xee, sizeof garbage.bytes);
+  bad.send_packet(garbage);
+  auto refused = bad.expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_NE(std::string(refused->reason).find("bad message"), std::string::npos);
+  EXPECT_TRUE(bad.expect_close());
+  early.connect();
+  early.send(ReqLock{1});
+  refused = early.expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_NE(std::string(refused->reason).find("Register"), std::string::npos);
+  EXPECT_TRUE(early.expect_close());
+  good.send(ReqLock{1});
+  EXPECT_TRUE(good.expect<LockOk>());
+  EXPECT_TRUE(bad.join(test_registration(kGiB))) << "it may come back";
+}
+
+TEST_F(DaemonTest, AMessageTooLongIsRefused) {
+  start();
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  FileDescriptor direct(fd);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (settings_.runtime_dir + protocol::kClientSocket).c_str());
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  char large[4096] = {};
+  ASSERT_EQ(send(fd, large, sizeof large, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof large));
+  std::byte bytes[protocol::kMessageBytesMax];
+  ssize_t length = recv(fd, bytes, sizeof bytes, 0);
+  ASSERT_GT(length, 0);
+  EXPECT_TRUE(protocol::decode<Refused>({bytes, static_cast<size_t>(length)}));
+  EXPECT_EQ(recv(fd, bytes, sizeof bytes, 0), 0);
+}
+
+TEST_F(DaemonTest, WhoSentMoreThanWasReadStillLearnsWhyItWasRefused) {
+  TestClient eager = client();
+  start();
+  eager.connect();
+  for (uint64_t i = 0; i < 50; ++i) eager.send(ReqLock{i});  // the first is refused, the rest never read
+  auto refused = eager.expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_NE(refused->reason[0], 0);
+}
+
+TEST_F(DaemonTest, NoCommonVersionIsRefusedWithBothRanges) {
+  TestClient newer = client();
+  start();
+  auto message = test_registration(kGiB);
+  message.version_min = 70;
+  message.version_max = 71;
+  newer.connect();
+  newer.send_packet(protocol::encode(message, 70));
+  auto refused = newer.expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_NE(std::string(refused->reason).find("70 to 71"), std::string::npos) << refused->reason;
+  EXPECT_TRUE(newer.expect_close());
+}
+
+TEST_F(DaemonTest, AClientThatDoesNotReadHoldsUpNobody) {
+  TestClient silent = client();
+  TestClient other = client();
+  start();
+  auto report = silent.join(test_registration(kGiB));
+  ASSERT_TRUE(report);
+  silent.send(ReqLock{1});
+  auto lock = silent.expect<LockOk>();
+  ASSERT_TRUE(lock);
+  silent.kill(SIGSTOP);
+  // Every change of its limit is a message to it; they replace each other, so that it is still there when it wakes.
+  std::string tenant = std::to_string(status().tenants.at(0).id);
+  for (int i = 1; i <= 1000; ++i) {
+    auto ok = admin::decode_ok(
+        ask_admin(settings_.runtime_dir, admin::encode(admin::SetRequest{{}, tenant, static_cast<int64_t>(i * kGiB)}).substr(0)));
+    ASSERT_TRUE(ok) << ok.error().text;
+  }
+  ASSERT_TRUE(other.join(test_registration(kGiB)));
+  other.send(ReqLock{1});
+  EXPECT_TRUE(other.expect<LockOk>());
+  silent.kill(SIGCONT);
+  std::optional<protocol::UpdateLimit> last;
+  do {
+    last = silent.expect<protocol::UpdateLimit>();
+  } while (last && last->memory_limit != 1000 * kGiB);
+  EXPECT_TRUE(last) << "the last limit must arrive";
+}
+
+TEST_F(DaemonTest, AClientThatNeverReadsItsAnswersIsClosed) {
+  TestClient other = client();
+  start();
+  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  FileDescriptor direct(fd);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (settings_.runtime_dir + protocol::kClientSocket).c_str());
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  auto send_now = [&](const auto& payload) {
+    auto packet = protocol::encode(payload);
+    return send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) == packet.length;
+  };
+  ASSERT_TRUE(send_now(test_registration(kGiB)));
+  ASSERT_TRUE(send_now(ReqLock{1}));
+  bool closed = false;
+  for (uint64_t request = 1; request < 20'000 && !closed; ++request) {
+    closed = !send_now(protocol::MemUpdate{{kGiB, kGiB, 0, 0}, 0, 0, 0, 1ULL << 49, request});  // never fits: answered at once
+  }
+  EXPECT_TRUE(closed);
+  ASSERT_TRUE(other.join(test_registration(kGiB)));
+  EXPECT_TRUE(eventually([&] { return status().clients.size() == 1; }));
+}
+
+TEST_F(DaemonTest, AfterARestartTheHolderKeepsItsLockAndIdsAreNotReused) {
+  TestClient a = client();
+  TestClient b = client();
+  TestClient c = client();
+  settings_.policy.switch_time_fixed = 3'600'000'000'000;
+  settings_.restart_grace = 60'000'000'000;
+  start();
+  auto a_before = a.join(test_registration(12 * kGiB));
+  auto b_before = b.join(test_registration(12 * kGiB));
+  ASSERT_TRUE(a_before && b_before);
+  a.send(ReqLock{1});
+  ASSERT_TRUE(a.expect<LockOk>());
+  b.send(ReqLock{1});
+  stop();
+  ASSERT_TRUE(a.expect_close());
+  ASSERT_TRUE(b.expect_close());
+  start();
+
+  // B is back first, and a newcomer before A; neither may run before A has said that it does.
+  auto again = test_registration(12 * kGiB);
+  again.client_id = b_before->client_id;
+  again.wants_lock = 1;
+  auto b_after = b.join(again);
+  ASSERT_TRUE(b_after);
+  EXPECT_EQ(b_after->client_id, b_before->client_id);
+  EXPECT_NE(b_after->epoch, b_before->epoch);
+  auto newcomer = test_registration(12 * kGiB);
+  newcomer.client_id = a_before->client_id;  // a lie: that is not its own
+  auto c_after = c.join(newcomer);
+  ASSERT_TRUE(c_after);
+  EXPECT_NE(c_after->client_id, a_before->client_id);
+  EXPECT_NE(c_after->client_id, b_before->client_id);
+  c.send(ReqLock{1});
+  EXPECT_FALSE(b.comes_within<LockOk>(300ms));
+  EXPECT_FALSE(c.comes_within<LockOk>(1ms));
+
+  again.client_id = a_before->client_id;
+  again.wants_lock = 0;
+  again.has_lock = 1;
+  again.memory.resident = 12 * kGiB;
+  auto a_after = a.join(again);
+  ASSERT_TRUE(a_after);
+  EXPECT_EQ(a_after->client_id, a_before->client_id);
+  auto lock = a.expect<LockOk>();
+  ASSERT_TRUE(lock);
+  EXPECT_EQ(lock->grant.epoch, a_after->epoch);
+  EXPECT_FALSE(b.comes_within<LockOk>(200ms));
+  release(a, lock->grant, 12 * kGiB, 0, ReleaseReason::kEarly);
+  EXPECT_TRUE(b.expect<LockOk>());
+}
+
+TEST_F(DaemonTest, AfterARestartWhoDoesNotComeBackIsNotWaitedForLongerThanTheGrace) {
+  TestClient a = client();
+  TestClient b = client();
+  settings_.restart_grace = 300'000'000;
+  start();
+  ASSERT_TRUE(a.join(test_registration(kGiB)));
+  stop();
+  start();
+  ASSERT_TRUE(b.join(test_registration(kGiB)));
+  b.send(ReqLock{1});
+  EXPECT_TRUE(b.expect<LockOk>());
+}
+
+TEST_F(DaemonTest, AClientThatRegistersAnewReplacesItsOldSelf) {
+  TestClient a = client(true);  // its forked child keeps the old connection open
+  start();
+  ASSERT_TRUE(a.join(test_registration(12 * kGiB)));
+  a.send(ReqLock{1});
+  ASSERT_TRUE(a.expect<LockOk>());
+  ASSERT_TRUE(a.join(test_registration(12 * kGiB)));
+  a.send(ReqLock{1});
+  EXPECT_TRUE(a.expect<LockOk>());
+  EXPECT_EQ(status().clients.size(), 1u);
+}
+
+TEST_F(DaemonTest, ASecondSchedulerIsRefused) {
+  TestClient a = client();
+  TestClient b(folder_.path() + "/other" + protocol::kClientSocket);
+  start();
+  auto same_folder = Daemon::start(settings_, "/nonexistent");
+  ASSERT_FALSE(same_folder);
+  EXPECT_NE(std::string(same_folder.error().text).find("pid " + std::to_string(getpid())), std::string::npos) << same_folder.error().text;
+
+  // Another folder, the same GPU: its clients are refused, and told who has the GPU.
+  ASSERT_TRUE(a.join(test_registration(kGiB)));
+  Settings other = settings_;
+  other.runtime_dir = folder_.path() + "/other";
+  RunningDaemon second(other);
+  b.connect();
+  b.send(test_registration(kGiB));
+  auto refused = b.expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_NE(std::string(refused->reason).find(settings_.runtime_dir), std::string::npos) << refused->reason;
+  EXPECT_TRUE(b.expect_close());
+  EXPECT_TRUE(b.join(test_registration(kGiB, 2))) << "another GPU is free";
+}
+
+TEST_F(DaemonTest, SocketsOfADeadSchedulerAreReplacedAndOwnOnesRemoved) {
+  start();
+  stop();
+  std::string path = settings_.runtime_dir + protocol::kClientSocket;
+  struct stat status {};
+  EXPECT_NE(stat(path.c_str(), &status), 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  {
+    FileDescriptor dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  }
+  start();
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0666u);
+  ASSERT_EQ(stat((settings_.runtime_dir + "/admin").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+}
+
+TEST_F(DaemonTest, AToldSizeIsTheSizeThatClientsHear) {
+  TestClient a = client();
+  TestClient b = client();
+  settings_.gpu_physical_memory = static_cast<int64_t>(8 * kGiB);
+  start();
+  auto registered = a.join(test_registration(0));
+  ASSERT_TRUE(registered);
+  EXPECT_EQ(registered->gpu_total_bytes, 8 * kGiB);
+  EXPECT_LT(registered->memory_ceiling, 8 * kGiB);
+  auto report = status();
+  EXPECT_TRUE(report.gpus.at(0).told);
+  EXPECT_EQ(report.gpus.at(0).real_total, static_cast<int64_t>(16 * kGiB));
+}
+
+TEST_F(DaemonTest, AdminSetsLimitsAndSettings) {
+  TestClient a = client();
+  start();
+  ASSERT_TRUE(a.join(test_registration(kGiB)));
+  std::string reply = ask_admin(settings_.runtime_dir, fmt::format(R"({{"request":"tenant","pid":{},"name":"train"}})", getpid()));
+  EXPECT_TRUE(admin::decode_tenant(reply)) << reply;
+  EXPECT_NE(ask_admin(settings_.runtime_dir, R"({"request":"tenant","pid":99999999})").find("no process"), std::string::npos);
+  EXPECT_TRUE(admin::decode_ok(ask_admin(settings_.runtime_dir, R"({"request":"set","settings":{"switch_time_mode":"auto"}})")));
+  EXPECT_EQ(status().switch_time_mode, "auto");
+  EXPECT_NE(ask_admin(settings_.runtime_dir, R"({"request":"set","settings":{"switch_time_mode":"x"}})").find("accepted"),
+            std::string::npos);
+  EXPECT_NE(ask_admin(settings_.runtime_dir, "nonsense").find("\"ok\":false"), std::string::npos);
+  std::string tenant = std::to_string(status().clients.at(0).tenant);
+  EXPECT_TRUE(
+      admin::decode_ok(ask_admin(settings_.runtime_dir, R"({"request":"set","tenant":")" + tenant + R"(","gpu_memory_limit":"2Gi"})")));
+  auto limit = a.expect<protocol::UpdateLimit>();
+  ASSERT_TRUE(limit);
+  EXPECT_EQ(limit->memory_limit, 2 * kGiB);
+}
+
+TEST_F(DaemonTest, AProcessTreeRegisteredByRunIsOneTenantWithItsLimit) {
+  TestClient a = client();
+  TestClient b = client();
+  start();
+  auto reply =
+      ask_admin(settings_.runtime_dir, fmt::format(R"({{"request":"tenant","pid":{},"name":"train","gpu_memory_limit":"3Gi"}})", getpid()));
+  ASSERT_TRUE(admin::decode_tenant(reply)) << reply;
+  auto registered = a.join(test_registration(kGiB));
+  ASSERT_TRUE(registered);
+  EXPECT_EQ(registered->memory_limit, 3 * kGiB);
+  auto lower = test_registration(kGiB);
+  lower.memory_limit = 2 * kGiB;
+  registered = b.join(lower);
+  ASSERT_TRUE(registered);
+  EXPECT_EQ(registered->memory_limit, 2 * kGiB) << "the lowest counts";
+  auto report = status();
+  ASSERT_EQ(report.tenants.size(), 1u);
+  EXPECT_EQ(report.tenants[0].kind, "run");
+  EXPECT_EQ(report.tenants[0].clients, 2u);
+}
+
+TEST_F(DaemonTest, EndsWhenIdleAndOnAdminRequest) {
+  settings_.exit_when_idle = 0;
+  auto idle = Daemon::start(settings_, "/nonexistent");
+  ASSERT_TRUE(idle);
+  (*idle)->run();  // returns
+  idle->reset();
+  settings_.exit_when_idle.reset();
+  auto asked = Daemon::start(settings_, "/nonexistent");
+  ASSERT_TRUE(asked);
+  std::thread asker([&] { EXPECT_TRUE(admin::decode_ok(ask_admin(settings_.runtime_dir, R"({"request":"shutdown"})"))); });
+  (*asked)->run();
+  asker.join();
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

@@ -1,0 +1,447 @@
+#include "scheduler/engine.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdlib>
+#include <cstring>
+
+#include "cuda/nvml.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+using namespace protocol;
+
+int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, kMemoryBytesMax)); }
+
+policy::Memory to_policy(const Memory& memory) {
+  return {bounded(memory.allocated), bounded(memory.resident), bounded(memory.unswappable)};
+}
+
+// A program's name for logs and terminals, whatever bytes it has.
+std::string printable(const char* text) {
+  std::string name;
+  for (const char* c = text; *c != 0; ++c) name += static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f ? '?' : *c;
+  return name;
+}
+
+Refused refused_because(const std::string& reason) {
+  Refused message{};
+  std::strncpy(message.reason, reason.c_str(), sizeof message.reason - 1);
+  return message;
+}
+
+// 0 means none.
+int64_t lower_limit(int64_t a, int64_t b) {
+  if (a == 0 || b == 0) return a + b;
+  return std::min(a, b);
+}
+
+void log_note(const policy::Note& note) {
+  auto level = spdlog::level::debug;
+  switch (note.level) {
+    case policy::Note::Level::kDebug:
+      level = spdlog::level::debug;
+      break;
+    case policy::Note::Level::kInfo:
+      level = spdlog::level::info;
+      break;
+    case policy::Note::Level::kWarning:
+      level = spdlog::level::warn;
+      break;
+  }
+  if (note.client == 0) {
+    spdlog::log(level, "{}", note.text);
+  } else {
+    spdlog::log(level, "client {}: {}", note.client, note.text);
+  }
+}
+
+}  // namespace
+
+Engine::Engine(Options options, Transport& transport, policy::Instant now)
+    : settings_(std::move(options.settings)),
+      epoch_(options.epoch),
+      started_(now),
+      available_host_memory_(std::move(options.available_host_memory)),
+      trace_(std::move(options.trace)),
+      transport_(transport),
+      state_(policy::make_state(settings_.policy)),
+      known_(options.known_clients_file) {
+  if (!known_.missing().empty() && settings_.restart_grace > 0) {
+    spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
+                 known_.missing().size(), static_cast<double>(settings_.restart_grace) / 1e9);
+    hold_ = RestartHold{now + settings_.restart_grace, {}, {}};
+  }
+  update_host_memory(now, true);
+}
+
+void Engine::connected(ConnectionId connection, Peer peer) { connections_[connection] = Connection{std::move(peer), std::nullopt}; }
+
+void Engine::received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now) {
+  auto at = connections_.find(connection);
+  if (at == connections_.end()) return;
+  Result<MessageType> type = decode_type(packet);
+  if (!type) return refuse(connection, std::string("bad message: ") + type.error().text, now);
+  if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now);
+  if (*type != MessageType::kRegister)
+    return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
+  Result<Register> message = decode<Register>(packet);
+  if (!message) return refuse(connection, std::string("bad message: ") + message.error().text, now);
+  register_client(connection, *message, now);
+}
+
+void Engine::disconnected(ConnectionId connection, const char* why, policy::Instant now) {
+  auto at = connections_.find(connection);
+  if (at == connections_.end()) return;
+  std::optional<policy::ClientId> client = at->second.client;
+  connections_.erase(at);
+  if (client) leave(*client, false, why, now);
+}
+
+void Engine::refuse(ConnectionId connection, const std::string& reason, policy::Instant now) {
+  Connection& refused = connections_.at(connection);
+  warnings_.warn("refused " + std::to_string(refused.peer.pid), now, "refused pid {} (user {}, {}): {}", refused.peer.pid, refused.peer.uid,
+                 short_name_of(refused.peer.pid), reason);
+  transport_.send(connection, encode(refused_because(reason)));
+  transport_.close(connection);
+  std::optional<policy::ClientId> client = refused.client;
+  connections_.erase(connection);
+  if (client) leave(*client, false, "it sent a bad message", now);
+}
+
+void Engine::register_client(ConnectionId connection, const Register& message, policy::Instant now) {
+  uint16_t version = std::min(kVersionMax, message.version_max);
+  if (version < std::max(kVersionMin, message.version_min)) {
+    return refuse(connection,
+                  fmt::format("no common version: this scheduler speaks {} to {}, the library {} to {}; install the same release of both",
+                              kVersionMin, kVersionMax, message.version_min, message.version_max),
+                  now);
+  }
+  Result<policy::GpuId> gpu = gpu_of(message, now);
+  if (!gpu) return refuse(connection, gpu.error().text, now);
+
+  const Peer& peer = connections_.at(connection).peer;
+  // A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
+  for (auto& [id, other] : clients_) {
+    if (other.pid != peer.pid || peer.pid == 0 || other.gpu != *gpu) continue;
+    ConnectionId old = other.connection;
+    transport_.close(old);
+    connections_.erase(old);
+    leave(id, true, "its process registered anew", now);
+    break;
+  }
+
+  policy::ClientId id = known_.join(message.client_id, {peer.pid, peer.start_time});
+  if (!known_.problem().empty()) warnings_.warn("known clients", now, "{}", known_.problem());
+  std::string program = printable(message.program);
+  Tenant& tenant = tenants_.join(peer, program);
+  Client& client = clients_[id];
+  client.connection = connection;
+  client.id = id;
+  client.gpu = *gpu;
+  client.tenant = tenant.id;
+  client.pid = peer.pid;
+  client.program = program;
+  client.backend = static_cast<Backend>(message.backend);
+  client.version = version;
+  client.own_limit = bounded(message.memory_limit);
+  client.ceiling = gpus_[*gpu].total;
+  connections_.at(connection).client = id;
+  remember(client, message.memory);
+  spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,
+               gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
+
+  bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
+  policy::Actions actions = step(policy::ClientJoined{id, *gpu, tenant.id, tenant.priority, to_policy(message.memory),
+                                                      client.backend != Backend::kNone, message.has_lock != 0, wants_lock && !hold_},
+                                 now);
+  for (const policy::Action& action : actions) {
+    const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
+    if (ceiling != nullptr && ceiling->client == id) client.ceiling = ceiling->ceiling;
+  }
+  send(client, Registered{version,
+                          {},
+                          id,
+                          epoch_,
+                          static_cast<uint64_t>(limit_of(client)),
+                          static_cast<uint64_t>(client.ceiling),
+                          static_cast<uint64_t>(gpus_[*gpu].total)});
+  perform(actions);
+  if (wants_lock && hold_) request_lock(id, now);
+  if (hold_ && known_.missing().empty()) end_hold(now);
+}
+
+void Engine::gpu_found(const GpuUuid& uuid, const std::string& name, int64_t total) {
+  Gpu gpu;
+  gpu.uuid = uuid;
+  char text[cuda::kUuidTextBytes];
+  cuda::format_uuid(uuid, text);
+  gpu.uuid_text = text;
+  gpu.name = name;
+  gpu.real_total = total;
+  gpu.nvml = true;
+  gpus_.push_back(std::move(gpu));
+  uses_nvml_ = true;
+}
+
+Result<policy::GpuId> Engine::gpu_of(const Register& message, policy::Instant now) {
+  GpuUuid uuid;
+  std::copy(std::begin(message.gpu_uuid), std::end(message.gpu_uuid), uuid.begin());
+  auto at = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& gpu) { return gpu.uuid == uuid; });
+  bool is_new = at == gpus_.end();
+  Gpu fresh;
+  Gpu& gpu = is_new ? fresh : *at;
+  if (is_new) {
+    char text[cuda::kUuidTextBytes];
+    cuda::format_uuid(uuid, text);
+    gpu.uuid = uuid;
+    gpu.uuid_text = text;
+    gpu.name = printable(message.gpu_name);
+  }
+  if (!gpu.lock) {
+    Result<GpuLock> lock = GpuLock::acquire(settings_.lock_dir, gpu.uuid_text, settings_.runtime_dir);
+    if (!lock) return lock.error();
+    gpu.lock = std::move(*lock);
+  }
+  if (is_new) {
+    gpus_.push_back(std::move(fresh));
+    at = gpus_.end() - 1;
+  }
+  auto id = static_cast<policy::GpuId>(at - gpus_.begin());
+  if (at->total == 0) {
+    // CUDA's figure is what programs can have. NVML's, where there is one, keeps a false one from making the GPU smaller for all.
+    int64_t claimed = bounded(message.gpu_total_bytes);
+    bool credible = at->real_total == 0 || (claimed < at->real_total && claimed > at->real_total / 10 * 9);
+    if (credible) at->real_total = claimed;
+    at->total = settings_.gpu_physical_memory ? std::min(*settings_.gpu_physical_memory, at->real_total) : at->real_total;
+    spdlog::info("{} ({}): {} MiB{}", at->uuid_text, at->name, at->total >> 20,
+                 at->told() ? fmt::format(", as told, of {} MiB", at->real_total >> 20) : "");
+    apply(policy::GpuAppeared{id, at->total}, now);
+  }
+  return id;
+}
+
+void Engine::dispatch(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now) {
+  // Decodes, or refuses the connection and gives nothing.
+  auto with = [&]<typename Payload>(Payload*, auto handle) {
+    Result<Payload> message = decode<Payload>(packet);
+    if (!message) return refuse(client.connection, std::string("bad message: ") + message.error().text, now);
+    handle(*message);
+  };
+  const policy::ClientId id = client.id;
+  switch (type) {
+    case MessageType::kReqLock:
+      return with(static_cast<ReqLock*>(nullptr), [&](const ReqLock&) { request_lock(id, now); });
+    case MessageType::kLockReleased:
+      return with(static_cast<LockReleased*>(nullptr), [&](const LockReleased& message) {
+        remember(client, message.memory);
+        if (message.grant.epoch != epoch_) return;  // of a lock that this scheduler did not grant
+        auto reason = static_cast<ReleaseReason>(message.reason);
+        if (reason == ReleaseReason::kNotDrained) return apply(policy::DrainFailed{id, message.grant.grant}, now);
+        apply(policy::LockReleased{id, message.grant.grant, to_policy(message.memory), reason == ReleaseReason::kEarly}, now);
+      });
+    case MessageType::kMemUpdate:
+      return with(static_cast<MemUpdate*>(nullptr), [&](const MemUpdate& message) {
+        remember(client, message.memory);
+        change_memory(
+            {id, to_policy(message.memory), bounded(message.budget), message.budget_sequence, bounded(message.wanted), message.request},
+            now);
+      });
+    case MessageType::kSwapProgress:
+      return with(static_cast<SwapProgress*>(nullptr), [&](const SwapProgress& message) {
+        remember(client, message.memory);
+        if (message.failed != 0) {
+          warnings_.warn("failed swap " + std::to_string(id), now, "client {} ({}): moving memory {} failed after {} MiB; the rest stays",
+                         id, client.program, message.direction == 0 ? "out" : "in", message.moved >> 20);
+        }
+        apply(policy::SwapProgressed{id, message.direction == static_cast<uint8_t>(SwapDirection::kOut), message.finished != 0,
+                                     message.failed != 0, message.id, bounded(message.copied), static_cast<int64_t>(message.elapsed_ns),
+                                     to_policy(message.memory)},
+              now);
+        moved_since_ = true;
+        update_host_memory(now);
+      });
+    case MessageType::kIdle:
+      return with(static_cast<Idle*>(nullptr), [&](const Idle& message) {
+        apply(policy::ClientIdle{id, static_cast<int64_t>(message.idle_ns)}, now);
+      });
+    case MessageType::kRegister:
+    case MessageType::kRegistered:
+    case MessageType::kRefused:
+    case MessageType::kLockOk:
+    case MessageType::kDropLock:
+    case MessageType::kWaitForMem:
+    case MessageType::kMemAvailable:
+    case MessageType::kEvict:
+    case MessageType::kUpdateLimit:
+    case MessageType::kContention:
+      return refuse(client.connection, std::string("bad message: a registered client may not send ") + name_of(type), now);
+  }
+}
+
+void Engine::remember(Client& client, const Memory& memory) {
+  client.memory = memory;
+  ++client.reports;
+}
+
+void Engine::request_lock(policy::ClientId client, policy::Instant now) {
+  if (hold_) return hold_->lock_requests.push_back(client);
+  apply(policy::LockRequested{client}, now);
+}
+
+void Engine::change_memory(const policy::MemoryChanged& event, policy::Instant now) {
+  if (hold_) {
+    hold_->growths.erase(event.client);
+    if (event.wanted > 0) {
+      hold_->growths.emplace(event.client, event);
+      return;
+    }
+  }
+  apply(event, now);
+  update_host_memory(now);
+}
+
+void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, policy::Instant now) {
+  auto at = clients_.find(id);
+  if (at == clients_.end()) return;
+  const Client& client = at->second;
+  spdlog::info("client {} left: {} (pid {}): {}", id, client.program, client.pid, why);
+  if (hold_) hold_->growths.erase(id);
+  if (!memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_)) {
+    departed_[id] = {client.pid, client.gpu, now};
+  }
+  tenants_.leave(client.tenant);
+  clients_.erase(at);
+  known_.leave(id);
+  apply(policy::ClientLeft{id, memory_freed}, now);
+}
+
+void Engine::housekeep(policy::Instant now) {
+  update_host_memory(now, true);
+  if (trace_) trace_->flush();
+}
+
+std::optional<policy::Instant> Engine::next_deadline() const {
+  std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
+  if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
+  return deadline;
+}
+
+void Engine::deadline_reached(policy::Instant now) {
+  if (hold_ && hold_->until <= now) {
+    spdlog::warn("{} clients of the previous scheduler did not come back in time; going on without them", known_.missing().size());
+    end_hold(now);
+  }
+  std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
+  if (deadline && *deadline <= now) apply(policy::Tick{}, now);
+}
+
+void Engine::end_hold(policy::Instant now) {
+  RestartHold ended = std::move(*hold_);
+  hold_.reset();
+  for (auto& [id, growth] : ended.growths) {
+    Client* client = find(id);
+    if (client == nullptr) continue;
+    growth.memory = to_policy(client->memory);
+    apply(growth, now);
+  }
+  for (policy::ClientId id : ended.lock_requests) {
+    if (find(id) != nullptr) apply(policy::LockRequested{id}, now);
+  }
+}
+
+policy::Actions Engine::step(const policy::Event& event, policy::Instant now) {
+  if (trace_) trace_->write({now, event});
+  policy::Actions actions = policy::step(*state_, event, now);
+#ifndef NDEBUG
+  if (auto broken = policy::check_invariants(*state_)) spdlog::error("the policy broke a promise: {}", *broken);
+#endif
+  return actions;
+}
+
+void Engine::apply(const policy::Event& event, policy::Instant now) { perform(step(event, now)); }
+
+void Engine::perform(const policy::Actions& actions) {
+  struct Performer {
+    Engine& engine;
+    void operator()(const policy::SendLock& a) const {
+      engine.send_to(a.client, LockOk{{engine.epoch_, a.grant}, static_cast<uint64_t>(a.budget), a.budget_sequence});
+    }
+    void operator()(const policy::SendDrop& a) const { engine.send_to(a.client, DropLock{{engine.epoch_, a.grant}}); }
+    void operator()(const policy::SendEvict& a) const { engine.send_to(a.client, Evict{a.eviction, static_cast<uint64_t>(a.bytes)}); }
+    void operator()(const policy::SendWait& a) const { engine.send_to(a.client, WaitForMem{a.request}); }
+    void operator()(const policy::SendMemory& a) const {
+      engine.send_to(a.client, MemAvailable{a.request, a.granted, {}, static_cast<uint64_t>(a.budget), a.budget_sequence});
+    }
+    void operator()(const policy::SendContention& a) const {
+      engine.send_to(a.client, Contention{a.waiters, a.memory_waiters, static_cast<uint64_t>(a.swap_cost)});
+    }
+    void operator()(const policy::SendCeiling& a) const {
+      Client* client = engine.find(a.client);
+      if (client == nullptr || client->ceiling == a.ceiling) return;
+      client->ceiling = a.ceiling;
+      engine.send_limit(*client);
+    }
+    void operator()(const policy::Note& note) const { log_note(note); }
+  };
+  for (const policy::Action& action : actions) std::visit(Performer{*this}, action);
+}
+
+template <typename Payload>
+void Engine::send_to(policy::ClientId id, const Payload& payload) {
+  if (const Client* client = find(id)) send(*client, payload);
+}
+
+template <typename Payload>
+void Engine::send(const Client& client, const Payload& payload) {
+  spdlog::debug("client {} <- {}", client.id, TypeOf<Payload>::name);
+  transport_.send(client.connection, encode(payload, client.version));
+}
+
+void Engine::send_limit(const Client& client) {
+  send(client, UpdateLimit{static_cast<uint64_t>(limit_of(client)), static_cast<uint64_t>(client.ceiling)});
+}
+
+int64_t Engine::limit_of(const Client& client) const {
+  int64_t tenants_limit = 0;
+  for (const auto& [key, tenant] : tenants_.all()) {
+    if (tenant.id == client.tenant) tenants_limit = tenant.gpu_memory_limit;
+  }
+  return lower_limit(client.own_limit, tenants_limit);
+}
+
+Engine::Client* Engine::find(policy::ClientId client) {
+  auto at = clients_.find(client);
+  return at == clients_.end() ? nullptr : &at->second;
+}
+
+Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
+  Result<policy::TenantId> id = tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit);
+  if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
+  return id;
+}
+
+Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) {
+  Tenant* tenant = nullptr;
+  if (!request.tenant.empty()) {
+    tenant = tenants_.find(request.tenant);
+    if (tenant == nullptr) return error_format("there is no tenant '%.80s', or several of that name; use its id", request.tenant.c_str());
+  }
+  Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
+  if (!changed) return changed.error();
+  if (!request.settings.empty()) {
+    settings_ = *changed;
+    set_log_level(settings_.log_level);
+    apply(policy::ConfigChanged{settings_.policy}, now);
+    update_host_memory(now, true);
+  }
+  if (tenant == nullptr) return {};
+  tenant->gpu_memory_limit = request.gpu_memory_limit;
+  for (const auto& [id, client] : clients_) {
+    if (client.tenant == tenant->id) send_limit(client);
+  }
+  return {};
+}
+
+}  // namespace nvshare::scheduler

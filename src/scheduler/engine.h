@@ -1,0 +1,170 @@
+// The daemon without its sockets: messages become policy events, policy actions become messages, and what the policy need not know of
+// its clients (processes, tenants, GPUs by UUID) is kept here. One thread; every call names the time (CLOCK_MONOTONIC ns).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "policy/policy.h"
+#include "protocol/admin.h"
+#include "protocol/codec.h"
+#include "scheduler/gpu_lock.h"
+#include "scheduler/identity.h"
+#include "scheduler/known_clients.h"
+#include "scheduler/log.h"
+#include "scheduler/memory_watch.h"
+#include "scheduler/settings.h"
+#include "scheduler/tenants.h"
+#include "scheduler/trace.h"
+
+namespace nvshare::scheduler {
+
+using ConnectionId = uint64_t;
+
+// The engine's way out. Neither call may call back into the engine.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual void send(ConnectionId connection, const protocol::Packet& packet) = 0;
+  // Closes it after what was sent; the engine has forgotten it already.
+  virtual void close(ConnectionId connection) = 0;
+};
+
+class Engine {
+ public:
+  struct Options {
+    Settings settings;
+    uint64_t epoch = 0;
+    std::string known_clients_file;
+    std::function<int64_t()> available_host_memory;  // bytes, now
+    std::unique_ptr<TraceWriter> trace;              // or null
+  };
+
+  Engine(Options options, Transport& transport, policy::Instant now);
+
+  // Connections: connected once, received any number of times, disconnected at most once (never after Transport::close).
+  void connected(ConnectionId connection, Peer peer);
+  void received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now);
+  void disconnected(ConnectionId connection, const char* why, policy::Instant now);
+
+  // A GPU that NVML found at start; `total` bytes can be used by programs.
+  void gpu_found(const GpuUuid& uuid, const std::string& name, int64_t total);
+  void memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now);
+  void housekeep(policy::Instant now);  // about once a second while there are clients
+
+  std::optional<policy::Instant> next_deadline() const;
+  void deadline_reached(policy::Instant now);
+
+  // Admin requests.
+  protocol::admin::StatusReport status(policy::Instant now) const;
+  Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
+  Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
+
+  size_t client_count() const { return clients_.size(); }
+  bool has_runs() { return tenants_.has_runs(); }  // programs of `nvsharectl run` that live, with or without clients
+  std::vector<GpuUuid> gpus_in_use() const;        // with clients, or memory of dead ones
+  bool awaits_departed() const { return !departed_.empty(); }
+  const Settings& settings() const { return settings_; }
+  bool uses_nvml() const { return uses_nvml_; }
+
+ private:
+  struct Gpu {
+    GpuUuid uuid{};
+    std::string uuid_text;
+    std::string name;
+    int64_t real_total = 0;
+    int64_t total = 0;  // as the policy knows it; 0 until the first client
+    bool nvml = false;
+    std::optional<GpuLock> lock;
+    ForeignMemoryWatch foreign;
+    bool told() const { return total < real_total; }
+  };
+  struct Connection {
+    Peer peer;
+    std::optional<policy::ClientId> client;
+  };
+  struct Client {
+    ConnectionId connection = 0;
+    policy::ClientId id = 0;
+    policy::GpuId gpu = 0;
+    policy::TenantId tenant = 0;
+    pid_t pid = 0;
+    std::string program;
+    protocol::Backend backend = protocol::Backend::kVmm;
+    uint16_t version = 0;
+    int64_t own_limit = 0;  // from its environment, 0 = none
+    int64_t ceiling = 0;    // as the policy last said
+    protocol::Memory memory{};
+    uint64_t reports = 0;  // of its memory, so far
+    bool seen_by_nvml = false;
+    OverheadWatch overhead;
+  };
+  struct DepartedClient {
+    pid_t pid = 0;
+    policy::GpuId gpu = 0;
+    policy::Instant since = 0;
+  };
+  // After a restart: what clients ask for waits until the clients known before are back.
+  struct RestartHold {
+    policy::Instant until = 0;
+    std::vector<policy::ClientId> lock_requests;
+    std::map<policy::ClientId, policy::MemoryChanged> growths;
+  };
+
+  // engine.cc
+  void refuse(ConnectionId connection, const std::string& reason, policy::Instant now);
+  void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
+  Result<policy::GpuId> gpu_of(const protocol::Register& message, policy::Instant now);
+  void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
+  void remember(Client& client, const protocol::Memory& memory);
+  void request_lock(policy::ClientId client, policy::Instant now);
+  void change_memory(const policy::MemoryChanged& event, policy::Instant now);
+  void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
+  void end_hold(policy::Instant now);
+  policy::Actions step(const policy::Event& event, policy::Instant now);
+  void apply(const policy::Event& event, policy::Instant now);
+  void perform(const policy::Actions& actions);
+  template <typename Payload>
+  void send(const Client& client, const Payload& payload);
+  template <typename Payload>
+  void send_to(policy::ClientId client, const Payload& payload);
+  void send_limit(const Client& client);
+  int64_t limit_of(const Client& client) const;
+  Client* find(policy::ClientId client);
+
+  // engine_memory.cc
+  void update_host_memory(policy::Instant now, bool force = false);  // looks at the host only if much was swapped, or when forced
+  void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  void free_departed(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  protocol::admin::ClientReport report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const;
+
+  Settings settings_;
+  const uint64_t epoch_;
+  const policy::Instant started_;
+  std::function<int64_t()> available_host_memory_;
+  std::unique_ptr<TraceWriter> trace_;
+  Transport& transport_;
+  policy::StatePointer state_;
+  KnownClients known_;
+  Tenants tenants_;
+  std::vector<Gpu> gpus_;  // by GpuId
+  std::map<ConnectionId, Connection> connections_;
+  std::map<policy::ClientId, Client> clients_;
+  std::map<policy::ClientId, DepartedClient> departed_;
+  std::optional<RestartHold> hold_;
+  HostMemoryWatch host_memory_;
+  int64_t host_used_then_ = 0;  // by swapped memory, when the host was last looked at
+  bool moved_since_ = false;    // swap messages came since
+  bool uses_nvml_ = false;
+  bool nvml_sees_pids_ = false;
+  RepeatedWarnings warnings_;
+};
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,188 @@
+// The engine's view of memory that it does not hand out itself: other programs', contexts', the dead's, the host's. And the report of all.
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "scheduler/engine.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kMovedStep = 64LL << 20;
+
+const ProcessMemory* find_process(const GpuSample& sample, pid_t pid) {
+  for (const ProcessMemory& process : sample.processes) {
+    if (process.pid == pid) return &process;
+  }
+  return nullptr;
+}
+
+const char* name_of(protocol::Backend backend) {
+  switch (backend) {
+    case protocol::Backend::kVmm:
+      return "vmm";
+    case protocol::Backend::kManaged:
+      return "managed";
+    case protocol::Backend::kNone:
+      return "none";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::vector<GpuUuid> Engine::gpus_in_use() const {
+  std::vector<GpuUuid> in_use;
+  for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
+    auto is_here = [&](const auto& entry) { return entry.second.gpu == id; };
+    if (std::any_of(clients_.begin(), clients_.end(), is_here) || std::any_of(departed_.begin(), departed_.end(), is_here)) {
+      in_use.push_back(gpus_[id].uuid);
+    }
+  }
+  return in_use;
+}
+
+void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now) {
+  for (const GpuSample& sample : samples) {
+    auto at = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& gpu) { return gpu.uuid == sample.uuid; });
+    if (at != gpus_.end() && at->total > 0) sampled(static_cast<policy::GpuId>(at - gpus_.begin()), sample, now);
+  }
+}
+
+void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
+  int64_t ours = measure_clients(id, sample, now);
+  free_departed(id, sample, now);
+  for (const auto& [client, departed] : departed_) {
+    const ProcessMemory* process = departed.gpu == id ? find_process(sample, departed.pid) : nullptr;
+    if (process != nullptr) ours += process->used;
+  }
+  if (hold_) return;  // clients that are not back yet would count as foreign
+  Gpu& gpu = gpus_[id];
+  if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total)) {
+    spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
+    apply(policy::ForeignMemory{id, *foreign}, now);
+  }
+}
+
+// Tells the policy what the clients' contexts use; returns what the clients use in all. A client that NVML does not list (it has no
+// memory yet, or NVML sees other process numbers than we do) counts by its own report.
+int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
+  int64_t ours = 0;
+  std::vector<policy::ClientOverhead> overheads;
+  for (auto& [id, client] : clients_) {
+    if (client.gpu != gpu) continue;
+    auto resident = static_cast<int64_t>(client.memory.resident);
+    const ProcessMemory* process = find_process(sample, client.pid);
+    if (process == nullptr) {
+      ours += resident > 0 ? resident + settings_.policy.overhead_default : 0;
+      continue;
+    }
+    client.seen_by_nvml = nvml_sees_pids_ = true;
+    ours += process->used;
+    if (auto bytes = client.overhead.update(process->used, resident, client.reports)) overheads.push_back({id, *bytes});
+  }
+  for (const policy::ClientOverhead& overhead : overheads) apply(overhead, now);
+  return ours;
+}
+
+void Engine::free_departed(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
+  std::vector<policy::ClientId> freed;
+  for (auto at = departed_.begin(); at != departed_.end();) {
+    const DepartedClient& departed = at->second;
+    // What was looked at before the death says nothing about it.
+    bool is_gone = departed.gpu == gpu && sample.taken_at > departed.since && find_process(sample, departed.pid) == nullptr;
+    if (is_gone) freed.push_back(at->first);
+    // Past its grace the policy has dropped it; what it still has is foreign memory.
+    at = is_gone || now - departed.since > settings_.policy.departed_grace ? departed_.erase(at) : std::next(at);
+  }
+  for (policy::ClientId client : freed) apply(policy::ClientMemoryFreed{client}, now);
+}
+
+void Engine::update_host_memory(policy::Instant now, bool force) {
+  HostMemoryWatch::Figures figures;
+  for (const auto& [id, client] : clients_) {
+    auto swapped = static_cast<int64_t>(client.memory.allocated - client.memory.resident);
+    auto ready = static_cast<int64_t>(client.memory.swappable_host);
+    // Swapped memory lies in the client's arena; what was never written lies nowhere. Managed memory lies where the driver likes.
+    int64_t used = client.backend == protocol::Backend::kManaged ? swapped : std::min(swapped, ready);
+    figures.used += used;
+    figures.empty += std::max<int64_t>(0, ready - used);
+  }
+  if (!force && std::abs(figures.used - host_used_then_) < kMovedStep) return;
+  host_used_then_ = figures.used;
+  figures.available = available_host_memory_();
+  figures.moved = std::exchange(moved_since_, false);
+  if (auto room = host_memory_.update(figures, settings_.host_memory_budget)) apply(policy::HostMemory{*room}, now);
+}
+
+protocol::admin::StatusReport Engine::status(policy::Instant now) const {
+  namespace admin = protocol::admin;
+  admin::StatusReport report;
+  report.runtime_dir = settings_.runtime_dir;
+  report.epoch = epoch_;
+  report.uptime_ns = now - started_;
+  report.nvml = uses_nvml_;
+  report.host_memory_available = host_memory_.room();
+  report.switch_time_mode = settings_.policy.switch_time_mode == policy::SwitchTimeMode::kAuto ? "auto" : "fixed";
+  std::vector<policy::GpuView> views = policy::view(*state_, now);
+  for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
+    const Gpu& gpu = gpus_[id];
+    admin::GpuReport& out = report.gpus.emplace_back();
+    out.uuid = gpu.uuid_text;
+    out.name = gpu.name;
+    out.real_total = gpu.real_total;
+    out.total = gpu.total > 0 ? gpu.total : gpu.real_total;
+    out.told = gpu.total > 0 && gpu.told();
+    out.nvml = gpu.nvml;
+    auto view = std::find_if(views.begin(), views.end(), [&](const policy::GpuView& v) { return v.gpu == id; });
+    if (view == views.end()) continue;
+    out.foreign = view->foreign;
+    out.safe_limit = view->safe_limit;
+    out.overhead = view->overhead;
+    out.departed = view->departed;
+    out.switches = view->switches;
+    out.switch_time_ns = view->switch_time;
+    out.bandwidth_out = view->bandwidth_out;
+    out.bandwidth_in = view->bandwidth_in;
+    for (const policy::ClientView& c : view->clients) report.clients.push_back(report_of(c, gpu.uuid_text, now));
+  }
+  for (const auto& [key, tenant] : tenants_.all()) {
+    report.tenants.push_back(
+        {tenant.id, tenant.name, tenant.kind, tenant.gpu_memory_limit, tenant.priority, tenant.clients, tenant.clients_ever});
+  }
+  return report;
+}
+
+protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const {
+  const Client& client = clients_.at(view.client);
+  protocol::admin::ClientReport out;
+  out.id = view.client;
+  out.pid = client.pid;
+  out.program = client.program;
+  out.tenant = client.tenant;
+  out.gpu = gpu;
+  out.backend = name_of(client.backend);
+  out.state = policy::name_of(view.state);
+  out.since_ns = now - view.since;
+  out.allocated = view.memory.allocated;
+  out.resident = view.memory.resident;
+  out.swapped = view.memory.allocated - view.memory.resident;
+  out.unswappable = view.memory.unswappable;
+  out.overhead = view.overhead;
+  out.budget = view.budget;
+  out.gpu_memory_limit = limit_of(client);
+  out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
+  out.waiting_for = view.waiting_for;
+  out.turns = view.turns;
+  out.drops = view.drops;
+  out.unanswered = view.unanswered_drops;
+  out.failed_drains = view.failed_drains;
+  out.time_running_ns = view.time_running;
+  out.time_waiting_ns = view.time_waiting;
+  out.time_swapping_ns = view.time_swapping;
+  out.swapped_out_total = view.swapped_out_total;
+  out.swapped_in_total = view.swapped_in_total;
+  return out;
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,247 @@
+// The engine without sockets: what it makes of NVML's figures, and what it sends.
+#include "scheduler/engine.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "scheduler/test_client.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kGiB = 1 << 30;
+constexpr int64_t kMiB = 1 << 20;
+constexpr policy::Duration kMillisecond = 1'000'000;
+
+class SentPackets : public Transport {
+ public:
+  void send(ConnectionId connection, const protocol::Packet& packet) override { sent[connection].push_back(packet); }
+  void close(ConnectionId connection) override { closed.push_back(connection); }
+
+  // The last message of this type to that connection.
+  template <typename Payload>
+  std::optional<Payload> last(ConnectionId connection) {
+    std::optional<Payload> found;
+    for (const protocol::Packet& packet : sent[connection]) {
+      if (*protocol::decode_type(packet.span()) == protocol::TypeOf<Payload>::value) found = *protocol::decode<Payload>(packet.span());
+    }
+    return found;
+  }
+
+  std::map<ConnectionId, std::vector<protocol::Packet>> sent;
+  std::vector<ConnectionId> closed;
+};
+
+class EngineTest : public testing::Test {
+ protected:
+  EngineTest() {
+    settings_.lock_dir = folder_.path();
+    settings_.runtime_dir = folder_.path();
+    set_log_level("error");
+  }
+
+  Engine& engine() {
+    if (!engine_) {
+      Engine::Options options;
+      options.settings = settings_;
+      options.epoch = 77;
+      options.known_clients_file = folder_.path() + "/clients";
+      options.available_host_memory = [] { return 1000 * kGiB; };
+      engine_.emplace(std::move(options), packets_, now_);
+      GpuUuid uuid;
+      uuid.fill(1);
+      engine_->gpu_found(uuid, "card", 16 * kGiB);
+    }
+    return *engine_;
+  }
+
+  // As a process with this number.
+  void join(ConnectionId connection, pid_t pid, uint64_t allocated, uint64_t resident) {
+    Peer peer;
+    peer.pid = pid;
+    peer.start_time = 1;
+    engine().connected(connection, std::move(peer));
+    auto message = test_registration(allocated);
+    message.memory.resident = resident;
+    send(connection, message);
+    ASSERT_TRUE(packets_.last<protocol::Registered>(connection));
+  }
+
+  template <typename Payload>
+  void send(ConnectionId connection, const Payload& payload) {
+    engine().received(connection, protocol::encode(payload).span(), ++now_);
+  }
+
+  void sample(int64_t used, std::vector<ProcessMemory> processes) {
+    now_ += 250 * kMillisecond;
+    GpuSample sample;
+    sample.uuid.fill(1);
+    sample.taken_at = now_;
+    sample.used_before = sample.used_after = used;
+    sample.processes = std::move(processes);
+    engine().memory_sampled({sample}, ++now_);
+  }
+
+  protocol::admin::GpuReport gpu() { return engine().status(now_).gpus.at(0); }
+  protocol::admin::ClientReport client(size_t index) { return engine().status(now_).clients.at(index); }
+
+  TestFolder folder_;
+  Settings settings_;
+  SentPackets packets_;
+  policy::Instant now_ = 1'000'000'000;
+  std::optional<Engine> engine_;
+};
+
+TEST_F(EngineTest, ForeignMemoryAndOverheadComeFromNvml) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(7 * kGiB, {{1001, 4 * kGiB + 500 * kMiB}, {5, kGiB}});
+  EXPECT_EQ(client(0).overhead, 500 * kMiB);
+  EXPECT_EQ(gpu().foreign, 7 * kGiB - 4 * kGiB - 500 * kMiB);
+  EXPECT_TRUE(gpu().nvml);
+  int64_t limit = gpu().safe_limit;
+  for (int i = 0; i < 3; ++i) sample(5 * kGiB, {{1001, 4 * kGiB + 500 * kMiB}});
+  EXPECT_GT(gpu().safe_limit, limit);
+}
+
+TEST_F(EngineTest, AClientThatNvmlDoesNotListCountsByItsOwnReport) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB + 300 * kMiB, {{77, 4 * kGiB + 300 * kMiB}});  // another PID namespace's number
+  EXPECT_EQ(gpu().foreign, 0);
+}
+
+TEST_F(EngineTest, ClientsThatAreNotBackYetAfterARestartAreNotForeign) {
+  KnownClient missing{getpid(), start_time_of(getpid())};
+  KnownClients(folder_.path() + "/clients").join(0, missing);
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(12 * kGiB, {{1001, 4 * kGiB}, {getpid(), 8 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 0);
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);  // it does not come back
+  for (int i = 0; i < 3; ++i) sample(12 * kGiB, {{1001, 4 * kGiB}, {getpid(), 8 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 8 * kGiB);
+}
+
+TEST_F(EngineTest, TheDeadsMemoryCountsUntilNvmlShowsItFreeAndIsNotForeignMeanwhile) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});
+  engine().disconnected(1, "test", ++now_);
+  EXPECT_TRUE(engine().awaits_departed());
+  EXPECT_EQ(engine().gpus_in_use().size(), 1u);
+  sample(4 * kGiB, {{1001, 4 * kGiB}});
+  EXPECT_GE(gpu().departed, 4 * kGiB);
+  EXPECT_EQ(gpu().foreign, 0);
+  sample(0, {});
+  EXPECT_EQ(gpu().departed, 0);
+  EXPECT_FALSE(engine().awaits_departed());
+}
+
+TEST_F(EngineTest, ASampleFromBeforeTheDeathSaysNothingAboutIt) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});
+  GpuSample old;
+  old.uuid.fill(1);
+  old.taken_at = now_;
+  now_ += kMillisecond;
+  engine().disconnected(1, "test", now_);
+  engine().memory_sampled({old}, ++now_);
+  EXPECT_GE(gpu().departed, 4 * kGiB);
+}
+
+TEST_F(EngineTest, ToldToUseLessForeignMemoryFirstFillsTheRest) {
+  settings_.gpu_physical_memory = 10 * kGiB;
+  join(1, 1001, 0, 0);
+  for (int i = 0; i < 3; ++i) sample(6 * kGiB, {{5, 6 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 0);
+  for (int i = 0; i < 3; ++i) sample(8 * kGiB, {{5, 8 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 2 * kGiB);
+}
+
+TEST_F(EngineTest, AnIncredibleSizeOfTheGpuIsNotBelieved) {
+  Peer peer;
+  peer.pid = 1001;
+  peer.start_time = 1;
+  engine().connected(1, std::move(peer));
+  auto message = test_registration(0);
+  message.gpu_total_bytes = 1;
+  send(1, message);
+  EXPECT_EQ(gpu().total, 16 * kGiB);
+}
+
+TEST_F(EngineTest, AReleaseOfAnotherSchedulersLockIsIgnored) {
+  join(1, 1001, kGiB, 0);
+  send(1, protocol::ReqLock{1});
+  auto lock = packets_.last<protocol::LockOk>(1);
+  ASSERT_TRUE(lock);
+  EXPECT_EQ(lock->grant.epoch, 77u);
+  protocol::LockReleased stale{{76, lock->grant.grant}, 1, {}, 0, {uint64_t(kGiB), 0, 0, 0}};
+  send(1, stale);
+  EXPECT_NE(client(0).state, "idle");
+  stale.grant.epoch = 77;
+  send(1, stale);
+  EXPECT_EQ(client(0).state, "idle");
+}
+
+TEST_F(EngineTest, HugeFiguresFromAClientDoNotOverflow) {
+  join(1, 1001, kGiB, 0);
+  send(1, protocol::ReqLock{1});
+  send(1, protocol::MemUpdate{{uint64_t(kGiB), 0, 0, 0}, UINT64_MAX, 1, UINT64_MAX, UINT64_MAX, UINT64_MAX});
+  auto answer = packets_.last<protocol::MemAvailable>(1);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->granted, 0);
+  EXPECT_EQ(answer->request, UINT64_MAX);
+}
+
+TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
+  join(1, 1001, kGiB, 0);
+  engine().received(1, {}, ++now_);
+  EXPECT_EQ(packets_.closed, std::vector<ConnectionId>{1});
+  EXPECT_EQ(engine().client_count(), 0u);
+  send(1, protocol::ReqLock{1});
+  engine().disconnected(1, "test", ++now_);
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
+}
+
+TEST(KnownClientsTest, IdsOutliveTheSchedulerAndTheDeadAreNotWaitedFor) {
+  TestFolder folder;
+  std::string file = folder.path() + "/clients";
+  KnownClient self{getpid(), start_time_of(getpid())};
+  KnownClient dead{getpid(), self.start_time + 1};  // the number was used again
+  policy::ClientId mine = 0;
+  {
+    KnownClients known(file);
+    mine = known.join(0, self);
+    known.join(0, dead);
+    known.leave(known.join(0, self));
+    EXPECT_EQ(known.problem(), "");
+  }
+  KnownClients next(file);
+  EXPECT_EQ(next.missing().size(), 1u);
+  EXPECT_EQ(next.missing().count(mine), 1u);
+  EXPECT_GT(next.join(mine, dead), mine + 2) << "not its own, and never an id that was used";
+  EXPECT_EQ(next.join(mine, self), mine);
+  EXPECT_TRUE(next.missing().empty());
+  std::ofstream(file) << "next x\nclient\nclient 5 y\n\xff\xff\nclient 9999999999999999999999 1 1\n";
+  EXPECT_TRUE(KnownClients(file).missing().empty());
+  KnownClients unwritable("/nonexistent/clients");
+  unwritable.join(0, self);
+  EXPECT_NE(unwritable.problem(), "");
+}
+
+TEST(GpuLockTest, OneOwnerAtATimeAndItsNameIsTold) {
+  TestFolder folder;
+  std::string directory = folder.path() + "/lock";
+  {
+    auto first = GpuLock::acquire(directory, "GPU-1", "/run/a");
+    ASSERT_TRUE(first) << first.error().text;
+    auto second = GpuLock::acquire(directory, "GPU-1", "/run/b");
+    ASSERT_FALSE(second);
+    EXPECT_NE(std::string(second.error().text).find("/run/a"), std::string::npos);
+    EXPECT_NE(std::string(second.error().text).find(std::to_string(getpid())), std::string::npos);
+    EXPECT_TRUE(GpuLock::acquire(directory, "GPU-2", "/run/b"));
+  }
+  EXPECT_TRUE(GpuLock::acquire(directory, "GPU-1", "/run/b"));
+  EXPECT_FALSE(GpuLock::acquire("/proc/nowhere", "GPU-1", "/run/b"));
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

@@ -1,0 +1,116 @@
+#include "scheduler/event_loop.h"
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <utility>
+
+namespace nvshare::scheduler {
+
+struct EventLoop::Core {
+  asio::io_context context{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
+  asio::signal_set signals{context};
+
+  void await_signal(std::function<void(int)> callback) {
+    signals.async_wait([this, callback = std::move(callback)](const asio::error_code& error, int signal) mutable {
+      if (error) return;
+      callback(signal);
+      await_signal(std::move(callback));
+    });
+  }
+};
+
+EventLoop::EventLoop() : core_(std::make_unique<Core>()) {}
+EventLoop::~EventLoop() = default;
+
+void EventLoop::run() { core_->context.run(); }
+void EventLoop::stop() { core_->context.stop(); }
+void EventLoop::post(Callback call) { asio::post(core_->context, std::move(call)); }
+
+void EventLoop::on_signals(std::initializer_list<int> signals, std::function<void(int)> callback) {
+  for (int signal : signals) core_->signals.add(signal);
+  core_->await_signal(std::move(callback));
+}
+
+// Shared with the operations in flight: these may end after the Watch is gone, and then find `alive` false.
+struct Watch::Core : std::enable_shared_from_this<Watch::Core> {
+  Core(EventLoop& loop, int fd, Callback readable, Callback writable)
+      : descriptor(loop.core().context, fd), on_readable(std::move(readable)), on_writable(std::move(writable)) {}
+
+  void await_readable() {
+    descriptor.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const asio::error_code& error) {
+      if (!self->alive || error) return;
+      self->on_readable();
+      if (self->alive) self->await_readable();
+    });
+  }
+
+  void await_writable() {
+    if (std::exchange(awaits_writable, true)) return;
+    descriptor.async_wait(asio::posix::stream_descriptor::wait_write, [self = shared_from_this()](const asio::error_code& error) {
+      self->awaits_writable = false;
+      if (self->alive && !error) self->on_writable();
+    });
+  }
+
+  asio::posix::stream_descriptor descriptor;
+  Callback on_readable;
+  Callback on_writable;
+  bool alive = true;
+  bool awaits_writable = false;
+};
+
+Watch::Watch(EventLoop& loop, int fd, Callback on_readable, Callback on_writable)
+    : core_(std::make_shared<Core>(loop, fd, std::move(on_readable), std::move(on_writable))) {
+  core_->await_readable();
+}
+
+Watch::~Watch() {
+  if (core_ == nullptr) return;
+  core_->alive = false;
+  core_->descriptor.release();  // the descriptor is the owner's to close
+}
+
+Watch::Watch(Watch&& other) noexcept = default;
+
+Watch& Watch::operator=(Watch&& other) noexcept {
+  std::swap(core_, other.core_);
+  return *this;
+}
+
+void Watch::want_writable() { core_->await_writable(); }
+
+struct Timer::Core : std::enable_shared_from_this<Timer::Core> {
+  Core(EventLoop& loop, Callback call) : timer(loop.core().context), callback(std::move(call)) {}
+
+  asio::steady_timer timer;
+  Callback callback;
+  uint64_t generation = 0;  // an expiry that was already queued when the timer was armed anew must not fire
+};
+
+Timer::Timer(EventLoop& loop, Callback callback) : core_(std::make_shared<Core>(loop, std::move(callback))) {}
+
+Timer::~Timer() { cancel(); }
+
+void Timer::arm(int64_t deadline_ns) {
+  uint64_t generation = ++core_->generation;
+  core_->timer.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns)));
+  core_->timer.async_wait([core = core_, generation](const asio::error_code& error) {
+    if (!error && core->generation == generation) core->callback();
+  });
+}
+
+void Timer::cancel() {
+  ++core_->generation;
+  core_->timer.cancel();
+}
+
+int64_t monotonic_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace nvshare::scheduler

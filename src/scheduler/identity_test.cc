@@ -1,0 +1,154 @@
+#include "scheduler/identity.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "scheduler/tenants.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+const std::string kId(64, 'a');
+
+std::string identified(const std::string& cgroups) {
+  auto found = identify_cgroup(cgroups);
+  if (!found) return "nothing";
+  return (found->kind == CgroupIdentity::Kind::kContainer ? "container " : "unit ") + found->name;
+}
+
+TEST(Identity, KnowsContainersOfEveryRuntime) {
+  EXPECT_EQ(identified("0::/system.slice/docker-" + kId + ".scope\n"), "container " + kId);
+  EXPECT_EQ(identified("12:memory:/docker/" + kId + "\n0::/\n"), "container " + kId);
+  EXPECT_EQ(identified("0::/machine.slice/libpod-" + kId + ".scope/container\n"), "container " + kId);
+  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + kId + ".scope\n"), "container " + kId);
+  EXPECT_EQ(identified("0::/lxc.payload.box/system.slice/cron.service\n"), "container box");
+  EXPECT_EQ(identified("0::/machine.slice/machine-box.scope\n"), "container box");
+}
+
+TEST(Identity, APodIsOneTenantWhateverItsContainers) {
+  const std::string pod = "kubepods-burstable-pod1234_5678.slice";
+  EXPECT_EQ(identified("0::/kubepods.slice/kubepods-burstable.slice/" + pod + "/cri-containerd-" + kId + ".scope\n"),
+            "container pod1234_5678");
+  EXPECT_EQ(identified("0::/kubepods.slice/" + pod + "/crio-" + std::string(64, 'b') + ".scope\n"), "container pod1234_5678");
+  EXPECT_EQ(identified("4:memory:/kubepods/burstable/pod1234-5678/" + kId + "\n"), "container pod1234-5678");
+}
+
+TEST(Identity, KnowsUnitsButNotLoginSessions) {
+  EXPECT_EQ(identified("0::/system.slice/train.service\n"), "unit train.service");
+  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/app.slice/train.service\n"), "unit train.service");
+  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-r12.scope\n"), "unit run-r12.scope");
+  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/session-3.scope\n"), "nothing");
+  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-1.scope\n"), "nothing");
+  EXPECT_EQ(identified("0::/\n"), "nothing");
+  EXPECT_EQ(identified(""), "nothing");
+  EXPECT_EQ(identified("garbage\n:\n::\n"), "nothing");
+}
+
+TEST(Identity, AdminRequestsDoNotComeOutOfContainers) {
+  std::string container = "0::/system.slice/docker-" + kId + ".scope\n";
+  std::string other = "0::/system.slice/docker-" + std::string(64, 'b') + ".scope\n";
+  EXPECT_TRUE(may_administer("0::/\n", "0::/\n"));
+  EXPECT_TRUE(may_administer("0::/user.slice/session-1.scope\n", "0::/system.slice/nvshare-scheduler.service\n"));
+  EXPECT_FALSE(may_administer(container, "0::/system.slice/nvshare-scheduler.service\n"));
+  EXPECT_FALSE(may_administer(container, other));
+  EXPECT_TRUE(may_administer(container, container)) << "both in the same container";
+  EXPECT_FALSE(may_administer("", "0::/\n")) << "a process that is gone";
+}
+
+// A child that lives until killed.
+struct Child {
+  Child() : pid(fork()) {
+    while (pid == 0) pause();
+  }
+  ~Child() {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+  pid_t pid;
+};
+
+TEST(Identity, ThePeerIsTheProcessThatConnected) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  FileDescriptor ends[] = {FileDescriptor(pair[0]), FileDescriptor(pair[1])};
+  auto peer = peer_of(pair[0]);
+  ASSERT_TRUE(peer);
+  EXPECT_EQ(peer->pid, getpid());
+  EXPECT_EQ(peer->uid, getuid());
+  EXPECT_NE(peer->start_time, 0u);
+  EXPECT_EQ(peer->start_time, start_time_of(getpid()));
+  ASSERT_TRUE(peer->pidfd);
+  pollfd polled{peer->pidfd.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&polled, 1, 0), 0) << "it lives";
+  EXPECT_FALSE(peer_of(polled.fd)) << "no socket";
+}
+
+TEST(Identity, ReadsProc) {
+  EXPECT_EQ(parent_of(getpid()), getppid());
+  EXPECT_EQ(start_time_of(-1), 0u);
+  EXPECT_EQ(start_time_of(0), 0u);
+  EXPECT_FALSE(short_name_of(getpid()).empty());
+  EXPECT_FALSE(cgroups_of(getpid()).empty());
+  pid_t gone = 0;
+  {
+    Child child;
+    gone = child.pid;
+    EXPECT_GE(start_time_of(gone), start_time_of(getpid()));
+    EXPECT_EQ(parent_of(gone), getpid());
+  }
+  EXPECT_EQ(start_time_of(gone), 0u);
+}
+
+Peer peer_with(pid_t pid) {
+  Peer peer;
+  peer.pid = pid;
+  peer.start_time = start_time_of(pid);
+  return peer;
+}
+
+TEST(Tenants, AProcessTreeIsOneTenantAndGoesWithItsRoot) {
+  Tenants tenants;
+  {
+    Child root;
+    auto run = tenants.add_run(root.pid, "train", 5);
+    ASSERT_TRUE(run);
+    Tenant& tenant = tenants.join(peer_with(root.pid), "python3");
+    EXPECT_EQ(tenant.id, *run);
+    EXPECT_EQ(tenant.kind, "run");
+    EXPECT_EQ(tenant.gpu_memory_limit, 5);
+    EXPECT_EQ(tenants.find("train"), &tenant);
+    EXPECT_EQ(tenants.find(std::to_string(*run)), &tenant);
+    EXPECT_EQ(*tenants.add_run(root.pid, "renamed", 6), *run);
+    EXPECT_EQ(tenants.find(*run)->gpu_memory_limit, 6);
+    tenants.leave(*run);
+    EXPECT_TRUE(tenants.has_runs()) << "its root lives";
+  }
+  EXPECT_FALSE(tenants.has_runs());
+  EXPECT_TRUE(tenants.all().empty());
+  EXPECT_FALSE(tenants.add_run(99'999'999, "nobody", 0));
+}
+
+TEST(Tenants, ChildrenOfARunBelongToIt) {
+  Tenants tenants;
+  ASSERT_TRUE(tenants.add_run(getpid(), "tests", 0));
+  Child child;
+  EXPECT_EQ(tenants.join(peer_with(child.pid), "x").name, "tests");
+}
+
+TEST(Tenants, TwoOfTheSameNameAreToldApartById) {
+  Tenants tenants;
+  Child a;
+  Child b;
+  auto first = tenants.add_run(a.pid, "train", 0);
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(tenants.add_run(b.pid, "train", 0));
+  EXPECT_EQ(tenants.find("train"), nullptr);
+  EXPECT_NE(tenants.find(std::to_string(*first)), nullptr);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

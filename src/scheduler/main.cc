@@ -1,0 +1,106 @@
+// nvshare-scheduler: decides which programs run on which GPU and when. See README.md.
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <list>
+#include <sstream>
+
+#include "scheduler/daemon.h"
+#include "scheduler/log.h"
+#include "scheduler/settings.h"
+
+namespace {
+
+using namespace nvshare;
+using namespace nvshare::scheduler;
+
+constexpr int kExitWrongUse = 2;
+
+struct CommandLine {
+  std::string config = kSettingsFile;
+  bool config_given = false;
+  Texts texts;
+};
+
+// The file's text; a missing one is empty unless it was asked for.
+Result<std::string> read_config(const CommandLine& line) {
+  std::ifstream stream(line.config);
+  if (!stream) {
+    if (line.config_given) return error_format("cannot read %.200s", line.config.c_str());
+    return std::string();
+  }
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+// Each client takes two descriptors, its socket and its process.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int serve(const CommandLine& line) {
+  Result<std::string> file = read_config(line);
+  if (!file) {
+    std::fprintf(stderr, "nvshare-scheduler: %s\n", file.error().text);
+    return kExitWrongUse;
+  }
+  Result<Settings> settings = load_settings(
+      line.config, *file, [](const char* name) { return static_cast<const char*>(std::getenv(name)); }, line.texts);
+  if (!settings) {
+    std::fprintf(stderr, "nvshare-scheduler: %s\n", settings.error().text);
+    return kExitWrongUse;
+  }
+  log_to_standard_error();
+  set_log_level(settings->log_level);
+  raise_descriptor_limit();
+  umask(022);
+  Result<std::unique_ptr<Daemon>> daemon = Daemon::start(*settings);
+  if (!daemon) {
+    std::fprintf(stderr, "nvshare-scheduler: %s\n", daemon.error().text);
+    return EXIT_FAILURE;
+  }
+  (*daemon)->stop_on_signals();
+  (*daemon)->run();
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Decides which programs run on which GPU and when.\n"
+      "Every flag below is also a variable (--log-level: NVSHARE_LOG_LEVEL) and a key of the settings file (log_level);\n"
+      "the command line goes before the environment, the environment before the file."};
+  app.set_version_flag("--version", NVSHARE_VERSION);
+  CommandLine line;
+  CLI::Option* config = app.add_option("--config", line.config, "settings file, TOML (" + line.config + ")");
+  std::list<std::string> values;  // stable addresses for CLI11
+  std::vector<std::pair<const SettingSpec*, CLI::Option*>> options;
+  for (const SettingSpec& spec : setting_specs()) {
+    CLI::Option* option = app.add_option(flag_of(spec.name), values.emplace_back(), std::string(spec.help) + "; " + spec.accepted);
+    if (spec.flag_alone != nullptr) option->expected(0, 1);
+    options.emplace_back(&spec, option);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    int status = app.exit(problem);
+    return status == 0 ? EXIT_SUCCESS : kExitWrongUse;
+  }
+  line.config_given = config->count() > 0;
+  auto value = values.begin();
+  for (const auto& [spec, option] : options) {
+    bool alone = value->empty() && spec->flag_alone != nullptr;
+    if (option->count() > 0) line.texts.emplace_back(spec->name, alone ? spec->flag_alone : *value);
+    ++value;
+  }
+  return serve(line);
+}

@@ -1,0 +1,54 @@
+#include "scheduler/memory_watch.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+namespace nvshare::scheduler {
+
+std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold) {
+  bool steady = std::abs(sample.used_before - sample.used_after) <= kStep;
+  if (!steady && ++unsteady_ <= kUnsteadyMax) return std::nullopt;
+  unsteady_ = 0;
+  int64_t now = std::max<int64_t>(0, std::min(sample.used_before, sample.used_after) - ours - untold);
+  int64_t believed = previous_ ? std::min(now, *previous_) : 0;
+  if (!previous_) believed = now;
+  previous_ = now;
+  if (std::abs(believed - reported_) < kStep && (believed != 0 || reported_ == 0)) return std::nullopt;
+  reported_ = believed;
+  return reported_;
+}
+
+std::optional<int64_t> OverheadWatch::update(int64_t used, int64_t resident, uint64_t report) {
+  bool steady = report == previous_report_ && std::abs(used - previous_used_) < kStep;
+  previous_used_ = used;
+  previous_report_ = report;
+  if (!steady) return std::nullopt;
+  int64_t overhead = std::max<int64_t>(0, used - resident);
+  if (reported_ && std::abs(overhead - *reported_) < kStep) return std::nullopt;
+  reported_ = overhead;
+  return overhead;
+}
+
+std::optional<int64_t> HostMemoryWatch::update(const Figures& now, std::optional<int64_t> budget) {
+  if (!kept_free_) kept_free_ = now.available / 5;
+  int64_t room = now.available + now.empty - *kept_free_;
+  if (budget) room = std::min(room, *budget - now.used);
+  room = std::max<int64_t>(0, room);
+  if (reported_ && !now.moved) {
+    int64_t step = std::max<int64_t>(64LL << 20, *reported_ / 64);
+    if (std::abs(room - *reported_) < step && (room != 0 || *reported_ == 0)) return std::nullopt;
+  }
+  reported_ = room;
+  return room;
+}
+
+int64_t available_memory(std::string_view meminfo) {
+  constexpr std::string_view kKey = "MemAvailable:";
+  size_t at = meminfo.find(kKey);
+  if (at == std::string_view::npos) return 0;
+  std::string number(meminfo.substr(at + kKey.size(), 32));
+  return std::strtoll(number.c_str(), nullptr, 10) * 1024;
+}
+
+}  // namespace nvshare::scheduler

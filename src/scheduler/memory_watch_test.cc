@@ -1,0 +1,101 @@
+#include "scheduler/memory_watch.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kGiB = 1 << 30;
+
+GpuSample used(int64_t before, int64_t after) {
+  GpuSample sample;
+  sample.used_before = before;
+  sample.used_after = after;
+  return sample;
+}
+
+TEST(ForeignMemory, IsWhatIsUsedAndNotOurs) {
+  ForeignMemoryWatch watch;
+  EXPECT_EQ(watch.update(used(5 * kGiB, 5 * kGiB), 2 * kGiB, 0), 3 * kGiB);
+  EXPECT_EQ(watch.update(used(5 * kGiB, 5 * kGiB), 2 * kGiB, 0), std::nullopt) << "unchanged";
+  EXPECT_EQ(watch.bytes(), 3 * kGiB);
+}
+
+TEST(ForeignMemory, LiesFirstInWhatWeWereNotTold) {
+  ForeignMemoryWatch watch;
+  EXPECT_EQ(watch.update(used(5 * kGiB, 5 * kGiB), 0, 8 * kGiB), std::nullopt) << "fits beside what we were told";
+  watch.update(used(10 * kGiB, 10 * kGiB), 0, 8 * kGiB);
+  EXPECT_EQ(watch.update(used(10 * kGiB, 10 * kGiB), 0, 8 * kGiB), 2 * kGiB);
+}
+
+TEST(ForeignMemory, GrowthIsBelievedTheSecondTimeShrinkingAtOnce) {
+  ForeignMemoryWatch watch;
+  watch.update(used(kGiB, kGiB), 0, 0);
+  EXPECT_EQ(watch.update(used(3 * kGiB, 3 * kGiB), 0, 0), std::nullopt);
+  EXPECT_EQ(watch.update(used(3 * kGiB, 3 * kGiB), 0, 0), 3 * kGiB);
+  EXPECT_EQ(watch.update(used(kGiB, kGiB), 0, 0), kGiB);
+  EXPECT_EQ(watch.update(used(0, 0), 0, 0), 0);
+}
+
+TEST(ForeignMemory, TinyChangesAreNone) {
+  ForeignMemoryWatch watch;
+  watch.update(used(kGiB, kGiB), 0, 0);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(watch.update(used(kGiB + i * kMiB, kGiB + i * kMiB), 0, 0), std::nullopt);
+}
+
+TEST(ForeignMemory, WhatMovesWhileLookedAtIsNotBelievedForAWhile) {
+  ForeignMemoryWatch watch;
+  watch.update(used(kGiB, kGiB), 0, 0);
+  std::optional<int64_t> figure;
+  int samples = 0;
+  while (!figure && samples < 100) {
+    figure = watch.update(used(9 * kGiB, 7 * kGiB), 4 * kGiB, 0);
+    ++samples;
+  }
+  EXPECT_GT(samples, ForeignMemoryWatch::kUnsteadyMax);
+  EXPECT_EQ(figure, 3 * kGiB) << "the least, in the end";
+}
+
+TEST(Overhead, IsKnownOnceNothingMoves) {
+  OverheadWatch watch;
+  EXPECT_EQ(watch.update(2 * kGiB, kGiB, 1), std::nullopt) << "seen once";
+  EXPECT_EQ(watch.update(2 * kGiB, kGiB, 2), std::nullopt) << "it reported meanwhile";
+  EXPECT_EQ(watch.update(2 * kGiB, kGiB, 2), kGiB);
+  EXPECT_EQ(watch.update(2 * kGiB, kGiB, 2), std::nullopt) << "unchanged";
+  EXPECT_EQ(watch.update(3 * kGiB, kGiB, 2), std::nullopt) << "moving";
+  EXPECT_EQ(watch.update(3 * kGiB, kGiB, 2), 2 * kGiB);
+  watch.update(kGiB, 5 * kGiB, 3);
+  EXPECT_EQ(watch.update(kGiB, 5 * kGiB, 3), 0) << "never negative";
+}
+
+TEST(HostMemory, AFifthOfWhatWasFreeAtStartStaysFree) {
+  HostMemoryWatch watch;
+  EXPECT_EQ(watch.update({100 * kGiB, 0, 0, false}, std::nullopt), 80 * kGiB);
+  EXPECT_EQ(watch.update({60 * kGiB, 40 * kGiB, 0, true}, std::nullopt), 40 * kGiB);
+  EXPECT_EQ(watch.update({60 * kGiB, 10 * kGiB, 30 * kGiB, true}, std::nullopt), 70 * kGiB) << "arenas that are empty again";
+  EXPECT_EQ(watch.update({5 * kGiB, 10 * kGiB, 0, true}, std::nullopt), 0);
+}
+
+TEST(HostMemory, ABudgetBoundsIt) {
+  HostMemoryWatch watch;
+  EXPECT_EQ(watch.update({100 * kGiB, 0, 0, false}, 10 * kGiB), 10 * kGiB);
+  EXPECT_EQ(watch.update({96 * kGiB, 4 * kGiB, 0, true}, 10 * kGiB), 6 * kGiB);
+  EXPECT_EQ(watch.update({80 * kGiB, 20 * kGiB, 0, true}, 10 * kGiB), 0);
+}
+
+TEST(HostMemory, IsToldAgainWhenItMattersOnly) {
+  HostMemoryWatch watch;
+  watch.update({100 * kGiB, 0, 0, false}, std::nullopt);
+  EXPECT_EQ(watch.update({100 * kGiB - kMiB, 0, 0, false}, std::nullopt), std::nullopt);
+  EXPECT_TRUE(watch.update({100 * kGiB - kMiB, 0, 0, true}, std::nullopt)) << "the policy has reckoned on its own since";
+  EXPECT_TRUE(watch.update({90 * kGiB, 0, 0, false}, std::nullopt));
+}
+
+TEST(AvailableMemory, IsReadInBytes) {
+  EXPECT_EQ(available_memory("MemTotal:  8 kB\nMemAvailable:    1024 kB\nBuffers: 3 kB\n"), kMiB);
+  EXPECT_EQ(available_memory("MemTotal:  8 kB\n"), 0);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

@@ -1,0 +1,111 @@
+#include "scheduler/nvml_monitor.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr size_t kProcessesMax = 1024;
+
+// Signals are the loop's business.
+std::thread start_without_signals(std::function<void()> work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+NvmlMonitor::NvmlMonitor(cuda::Nvml nvml, EventLoop& loop, Callback on_samples)
+    : nvml_(std::move(nvml)), loop_(loop), on_samples_(std::make_shared<Callback>(std::move(on_samples))) {
+  find_gpus();
+  thread_ = start_without_signals([this] { run(); });
+}
+
+NvmlMonitor::~NvmlMonitor() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+  *on_samples_ = nullptr;
+}
+
+void NvmlMonitor::watch(std::vector<GpuUuid> gpus, int64_t interval_ns) {
+  {
+    std::lock_guard lock(mutex_);
+    look_now_ = look_now_ || interval_ns < interval_ns_ || gpus != watched_;
+    watched_ = std::move(gpus);
+    interval_ns_ = interval_ns;
+  }
+  changed_.notify_one();
+}
+
+void NvmlMonitor::find_gpus() {
+  Result<uint32_t> count = nvml_.device_count();
+  for (uint32_t i = 0; count && i < *count; ++i) {
+    Result<cuda::NvmlDevice> handle = nvml_.device_by_index(i);
+    if (!handle) continue;
+    Device device{{}, *handle};
+    Result<cuda::NvmlMemory> memory = nvml_.memory_of(*handle);
+    if (!memory || !nvml_.uuid_of(*handle, device.gpu.uuid)) continue;
+    device.gpu.total = static_cast<int64_t>(memory->total - memory->reserved);
+    char name[96] = {};
+    if (nvml_.name_of(*handle, name)) device.gpu.name = name;
+    gpus_.push_back(device.gpu);
+    devices_.push_back(std::move(device));
+  }
+}
+
+void NvmlMonitor::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (watched_.empty()) {
+      changed_.wait(lock, [this] { return stop_ || !watched_.empty(); });
+      continue;
+    }
+    look_now_ = false;
+    std::vector<GpuUuid> wanted = watched_;
+    lock.unlock();
+    std::vector<GpuSample> samples;
+    for (const Device& device : devices_) {
+      GpuSample sample;
+      if (std::find(wanted.begin(), wanted.end(), device.gpu.uuid) == wanted.end()) continue;
+      if (look_at(device, &sample)) samples.push_back(std::move(sample));
+    }
+    if (!samples.empty()) {
+      loop_.post([callback = on_samples_, samples = std::move(samples)] {
+        if (*callback) (*callback)(samples);
+      });
+    }
+    lock.lock();
+    changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return stop_ || look_now_; });
+  }
+}
+
+bool NvmlMonitor::look_at(const Device& device, GpuSample* sample) const {
+  sample->uuid = device.gpu.uuid;
+  sample->taken_at = monotonic_ns();
+  std::vector<cuda::NvmlProcess> processes(kProcessesMax);
+  Result<cuda::NvmlMemory> before = nvml_.memory_of(device.handle);
+  Result<size_t> count = nvml_.processes_of(device.handle, processes);
+  Result<cuda::NvmlMemory> after = nvml_.memory_of(device.handle);
+  if (!before || !count || !after) return false;
+  sample->used_before = static_cast<int64_t>(before->used);
+  sample->used_after = static_cast<int64_t>(after->used);
+  for (size_t i = 0; i < *count; ++i) {
+    sample->processes.push_back({static_cast<int32_t>(processes[i].pid), static_cast<int64_t>(processes[i].used)});
+  }
+  return true;
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,64 @@
+// Looks at the GPUs' memory through NVML on a thread of its own, because a driver call may take long and the loop must not. The thread
+// touches nothing but NVML; what it saw comes back on the loop's thread. Everything else is called on the loop's thread.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/nvml.h"
+#include "scheduler/event_loop.h"
+#include "scheduler/memory_watch.h"
+
+namespace nvshare::scheduler {
+
+struct FoundGpu {
+  GpuUuid uuid{};
+  std::string name;
+  int64_t total = 0;  // bytes that programs can use
+};
+
+class NvmlMonitor {
+ public:
+  using Callback = std::function<void(const std::vector<GpuSample>&)>;
+
+  NvmlMonitor(cuda::Nvml nvml, EventLoop& loop, Callback on_samples);
+  ~NvmlMonitor();  // waits for a look in progress
+  NvmlMonitor(const NvmlMonitor&) = delete;
+  NvmlMonitor& operator=(const NvmlMonitor&) = delete;
+
+  // The machine's GPUs, as they were at start.
+  const std::vector<FoundGpu>& gpus() const { return gpus_; }
+
+  // Looks at these GPUs every so often, from now on; never when there are none.
+  void watch(std::vector<GpuUuid> gpus, int64_t interval_ns);
+
+ private:
+  struct Device {
+    FoundGpu gpu;
+    cuda::NvmlDevice handle = nullptr;
+  };
+
+  void find_gpus();
+  void run();
+  bool look_at(const Device& device, GpuSample* sample) const;
+
+  cuda::Nvml nvml_;
+  EventLoop& loop_;
+  std::shared_ptr<Callback> on_samples_;  // emptied when the monitor ends, so that a late post finds nothing to call
+  std::vector<Device> devices_;
+  std::vector<FoundGpu> gpus_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<GpuUuid> watched_;  // guarded by mutex_, like all below
+  int64_t interval_ns_ = 0;
+  bool stop_ = false;
+  bool look_now_ = false;
+  std::thread thread_;  // last: starts when everything above is there
+};
+
+}  // namespace nvshare::scheduler

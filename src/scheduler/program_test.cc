@@ -1,0 +1,139 @@
+// nvshare-scheduler as people and service managers start it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "protocol/admin.h"
+#include "protocol/paths.h"
+#include "scheduler/test_client.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+class ProgramTest : public testing::Test {
+ protected:
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+
+  // Starts it in this test's folder, its standard error into a file.
+  pid_t start(std::vector<std::string> arguments, const Variables& variables = {}) {
+    arguments.insert(arguments.begin(), NVSHARE_SCHEDULER_PROGRAM);
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    setenv("NVSHARE_RUNTIME_DIR", (folder_.path() + "/run").c_str(), 1);
+    setenv("NVSHARE_LOCK_DIR", (folder_.path() + "/lock").c_str(), 1);
+    setenv("NVSHARE_NVML", "off", 1);
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    if (std::freopen(log().c_str(), "w", stderr) == nullptr) _exit(99);
+    std::vector<char*> raw;
+    for (std::string& argument : arguments) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    execv(raw[0], raw.data());
+    _exit(98);
+  }
+
+  static int wait_for_end(pid_t pid) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  std::string said() const {
+    std::ifstream stream(log());
+    std::ostringstream text;
+    text << stream.rdbuf();
+    return text.str();
+  }
+  std::string log() const { return folder_.path() + "/log"; }
+  std::string runtime_dir() const { return folder_.path() + "/run"; }
+  std::string ask(const char* request) const { return ask_admin(runtime_dir(), request); }
+
+  TestFolder folder_;
+};
+
+TEST_F(ProgramTest, WrongUseIsRefusedByName) {
+  EXPECT_EQ(wait_for_end(start({}, {{"NVSHARE_SWITCH_TIME_FIXED", "soon"}})), 2);
+  EXPECT_NE(said().find("NVSHARE_SWITCH_TIME_FIXED: 'soon'"), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({"--switch-time-mode", "never"})), 2);
+  EXPECT_NE(said().find("--switch-time-mode"), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({"--config", "/nonexistent.toml"})), 2);
+  EXPECT_NE(said().find("/nonexistent.toml"), std::string::npos) << said();
+  EXPECT_EQ(wait_for_end(start({"--colour"})), 2);
+  EXPECT_EQ(wait_for_end(start({"--version"})), 0);
+}
+
+TEST_F(ProgramTest, EndsCleanlyOnSignalsAndTellsItsServiceManager) {
+  std::string notifications = folder_.path() + "/notify";
+  FileDescriptor manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, notifications.c_str());
+  ASSERT_EQ(bind(manager.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  for (int signal : {SIGTERM, SIGINT}) {
+    pid_t pid = start({}, {{"NOTIFY_SOCKET", notifications}});
+    char text[64] = {};
+    ASSERT_GT(recv(manager.get(), text, sizeof text - 1, 0), 0);
+    EXPECT_STREQ(text, "READY=1");
+    kill(pid, signal);
+    EXPECT_EQ(wait_for_end(pid), 0) << said();
+    std::memset(text, 0, sizeof text);
+    ASSERT_GT(recv(manager.get(), text, sizeof text - 1, 0), 0);
+    EXPECT_STREQ(text, "STOPPING=1");
+    EXPECT_NE(access((runtime_dir() + protocol::kClientSocket).c_str(), F_OK), 0) << "its socket is gone";
+  }
+}
+
+TEST_F(ProgramTest, ReplacesOneThatWasKilledAndRefusesOneThatRuns) {
+  pid_t killed = start({});
+  ASSERT_NE(ask(R"({"request":"status"})"), "");
+  kill(killed, SIGKILL);
+  wait_for_end(killed);
+  pid_t first = start({"--switch-time-mode", "fixed"});
+  auto report = protocol::admin::decode_status(ask(R"({"request":"status"})"));
+  ASSERT_TRUE(report) << report.error().text;
+  EXPECT_EQ(report->pid, first);
+  EXPECT_EQ(report->switch_time_mode, "fixed");
+  EXPECT_EQ(wait_for_end(start({})), 1);
+  EXPECT_NE(said().find("pid " + std::to_string(first)), std::string::npos) << said();
+  EXPECT_NE(ask(R"({"request":"shutdown"})").find("true"), std::string::npos);
+  EXPECT_EQ(wait_for_end(first), 0);
+}
+
+TEST_F(ProgramTest, ExitWhenIdleNeedsNoValue) {
+  pid_t pid = start({"--exit-when-idle"});
+  EXPECT_NE(ask(R"({"request":"status"})"), "");
+  EXPECT_NE(ask(R"({"request":"shutdown"})"), "");
+  EXPECT_EQ(wait_for_end(pid), 0) << said();
+  EXPECT_EQ(wait_for_end(start({"--exit-when-idle", "50ms"})), 0) << said();
+}
+
+TEST_F(ProgramTest, IsKilledAgainAndAgainWhileAHolderKeepsItsLock) {
+  TestClient holder(runtime_dir() + protocol::kClientSocket);
+  protocol::Register message = test_registration(12ULL << 30);
+  for (int i = 0; i < 5; ++i) {
+    pid_t pid = start({}, {{"NVSHARE_LOG_LEVEL", "error"}});
+    auto registered = holder.join(message);
+    ASSERT_TRUE(registered) << said();
+    if (i == 0) {
+      holder.send(protocol::ReqLock{1});
+    } else {
+      EXPECT_EQ(registered->client_id, message.client_id);
+    }
+    ASSERT_TRUE(holder.expect<protocol::LockOk>()) << "round " << i;
+    message.client_id = registered->client_id;
+    message.has_lock = 1;
+    message.memory.resident = message.memory.allocated;
+    kill(pid, SIGKILL);
+    EXPECT_EQ(wait_for_end(pid), -SIGKILL);
+    ASSERT_TRUE(holder.expect_close());
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

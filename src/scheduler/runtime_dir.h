@@ -1,0 +1,34 @@
+// The folder that the scheduler's sockets live in, and the proof that no other scheduler serves it.
+#pragma once
+
+#include <string>
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace nvshare::scheduler {
+
+class RuntimeDir {
+ public:
+  // Creates what is missing and takes the folder. An error names the scheduler that has it, or whom the folder belongs to.
+  static Result<RuntimeDir> open(const std::string& path);
+
+  RuntimeDir(RuntimeDir&&) = default;
+  RuntimeDir& operator=(RuntimeDir&&) = delete;
+  ~RuntimeDir();  // removes the sockets
+
+  // Non-blocking listening sockets, in place of what a scheduler that died left behind. Refuses if somebody listens there.
+  Result<FileDescriptor> listen_clients();  // SOCK_SEQPACKET, for everybody
+  Result<FileDescriptor> listen_admin();    // SOCK_STREAM, in a folder for the owner
+
+  const std::string& path() const { return path_; }
+  std::string known_clients_file() const { return path_ + "/clients"; }
+
+ private:
+  RuntimeDir(std::string path, FileDescriptor lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  std::string path_;
+  FileDescriptor lock_;
+};
+
+}  // namespace nvshare::scheduler

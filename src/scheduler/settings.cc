@@ -1,0 +1,249 @@
+#include "scheduler/settings.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/parse.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+using policy::Duration;
+
+constexpr Duration kMillisecond = 1'000'000;
+constexpr Duration kSecond = 1'000'000'000;
+constexpr Duration kDay = 86'400 * kSecond;
+
+Result<void> take_duration(std::string_view text, Duration minimum, Duration maximum, Duration* out) {
+  Result<int64_t> value = parse_duration_ns(text);
+  if (!value) return value.error();
+  if (*value < minimum || *value > maximum) return error_format("'%.*s' is out of range", static_cast<int>(text.size()), text.data());
+  *out = *value;
+  return {};
+}
+
+Result<void> take_choice(std::string_view text, std::initializer_list<std::string_view> choices) {
+  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return {};
+  return error_format("'%.*s' is not one of them", static_cast<int>(std::min<size_t>(text.size(), 80)), text.data());
+}
+
+Result<void> take_path(std::string_view text, std::string* out) {
+  if (text.empty() || text[0] != '/') return error_format("'%.*s' is not an absolute path", static_cast<int>(text.size()), text.data());
+  *out = text;
+  return {};
+}
+
+Result<void> set_switch_time_mode(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"auto", "fixed"}); !ok) return ok;
+  settings.policy.switch_time_mode = text == "auto" ? policy::SwitchTimeMode::kAuto : policy::SwitchTimeMode::kFixed;
+  return {};
+}
+
+Result<void> set_switch_time_fixed(Settings& settings, std::string_view text) {
+  return take_duration(text, kMillisecond, kDay, &settings.policy.switch_time_fixed);
+}
+
+Result<void> set_switch_time_multiplier(Settings& settings, std::string_view text) {
+  Result<int64_t> value = parse_integer(text, 1, 1000);
+  if (!value) return value.error();
+  settings.policy.switch_time_multiplier = *value;
+  return {};
+}
+
+Result<void> set_switch_time_min(Settings& settings, std::string_view text) {
+  return take_duration(text, kMillisecond, kDay, &settings.policy.switch_time_min);
+}
+
+Result<void> set_switch_time_max(Settings& settings, std::string_view text) {
+  return take_duration(text, kMillisecond, kDay, &settings.policy.switch_time_max);
+}
+
+Result<void> set_memory_reserve_percent(Settings& settings, std::string_view text) {
+  Result<int64_t> value = parse_integer(text, 0, 90);
+  if (!value) return value.error();
+  settings.policy.memory_reserve_percent = static_cast<int>(*value);
+  return {};
+}
+
+Result<void> set_unanswered_grace(Settings& settings, std::string_view text) {
+  return take_duration(text, kMillisecond, kDay, &settings.policy.unanswered_grace);
+}
+
+Result<void> set_gpu_physical_memory_mb(Settings& settings, std::string_view text) {
+  Result<int64_t> value = parse_integer(text, 64, 1 << 24);
+  if (!value) return value.error();
+  settings.gpu_physical_memory = *value << 20;
+  return {};
+}
+
+Result<void> set_host_memory_budget(Settings& settings, std::string_view text) {
+  Result<uint64_t> value = parse_bytes(text);
+  if (!value) return value.error();
+  settings.host_memory_budget = static_cast<int64_t>(*value);
+  return {};
+}
+
+Result<void> set_exit_when_idle(Settings& settings, std::string_view text) {
+  Duration value = 0;
+  if (auto ok = take_duration(text, 0, kDay, &value); !ok) return ok;
+  settings.exit_when_idle = value;
+  return {};
+}
+
+Result<void> set_restart_grace(Settings& settings, std::string_view text) {
+  return take_duration(text, 0, 60 * kSecond, &settings.restart_grace);
+}
+
+Result<void> set_nvml_interval(Settings& settings, std::string_view text) {
+  return take_duration(text, 10 * kMillisecond, 60 * kSecond, &settings.nvml_interval);
+}
+
+Result<void> set_nvml(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
+  settings.nvml = text == "on" || text == "true";
+  return {};
+}
+
+Result<void> set_runtime_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.runtime_dir); }
+Result<void> set_lock_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.lock_dir); }
+
+Result<void> set_log_level(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
+  settings.log_level = text;
+  return {};
+}
+
+Result<void> set_trace(Settings& settings, std::string_view text) {
+  settings.trace_file = text;
+  return {};
+}
+
+// What the settings must satisfy together.
+Result<void> check_together(const Settings& settings) {
+  if (settings.policy.switch_time_min <= settings.policy.switch_time_max) return {};
+  return error_format("%s is larger than %s", variable_of("switch_time_min").c_str(), variable_of("switch_time_max").c_str());
+}
+
+const SettingSpec* find_spec(std::string_view name) {
+  for (const SettingSpec& spec : setting_specs()) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
+}
+
+Result<void> apply(Settings& settings, const SettingSpec& spec, std::string_view text, const std::string& given_as) {
+  Result<void> ok = spec.apply(settings, text);
+  if (ok) return ok;
+  return error_format("%s: %.120s; accepted: %s", given_as.c_str(), ok.error().text, spec.accepted);
+}
+
+std::string text_of(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  std::ostringstream stream;
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_value<decltype(value)>) stream << value;
+  });
+  return stream.str();
+}
+
+Result<void> apply_file(Settings& settings, std::string_view file_name, std::string_view file_text) {
+  toml::table table;
+  std::string name(file_name);
+  try {
+    table = toml::parse(file_text, name);
+  } catch (const toml::parse_error& problem) {
+    return error_format("%s, line %u: %.160s", name.c_str(), problem.source().begin.line, std::string(problem.description()).c_str());
+  }
+  for (const auto& [key, node] : table) {
+    const SettingSpec* spec = find_spec(key.str());
+    if (spec == nullptr) {
+      return error_format("%s, line %u: '%.80s' is no setting; `nvshare-scheduler --help` lists them", name.c_str(),
+                          node.source().begin.line, std::string(key.str()).c_str());
+    }
+    if (auto ok = apply(settings, *spec, text_of(node), name + ": " + spec->name); !ok) return ok;
+  }
+  return {};
+}
+
+}  // namespace
+
+const std::vector<SettingSpec>& setting_specs() {
+  static const std::vector<SettingSpec> specs = {
+      {"switch_time_mode", "auto or fixed", "how long a turn lasts while others wait", true, set_switch_time_mode},
+      {"switch_time_fixed", "a duration from 1ms to 24h, plain numbers are seconds", "a turn's length in mode fixed (60)", true,
+       set_switch_time_fixed},
+      {"switch_time_multiplier", "an integer from 1 to 1000", "mode auto: a turn lasts the cost of its swap times this (5)", true,
+       set_switch_time_multiplier},
+      {"switch_time_min", "a duration from 1ms to 24h, plain numbers are seconds", "mode auto: at least so long (10)", true,
+       set_switch_time_min},
+      {"switch_time_max", "a duration from 1ms to 24h, plain numbers are seconds", "mode auto: at most so long (300)", true,
+       set_switch_time_max},
+      {"memory_reserve_percent", "an integer from 0 to 90", "GPU memory kept free, instead of the computed reserve", true,
+       set_memory_reserve_percent},
+      {"unanswered_grace", "a duration from 1ms to 24h, plain numbers are seconds",
+       "a client that leaves a drop unanswered for so long no longer holds up neighbours that fit (30)", true, set_unanswered_grace},
+      {"gpu_physical_memory_mb", "MiB, an integer from 64 to 16777216", "treat each GPU as this large, at most as it is", false,
+       set_gpu_physical_memory_mb},
+      {"host_memory_budget", "an amount of memory such as 64Gi", "host memory for swapped GPU memory (80 % of what is free at start)", true,
+       set_host_memory_budget},
+      {"exit_when_idle", "a duration from 0 to 24h, plain numbers are seconds",
+       "end when no client was there for so long (never; the flag alone: 60)", false, set_exit_when_idle, "60"},
+      {"restart_grace", "a duration from 0 to 60s, plain numbers are seconds", "after a restart, wait so long for clients known before (2)",
+       false, set_restart_grace},
+      {"nvml_interval", "a duration from 10ms to 60s, plain numbers are seconds", "between two looks at the GPUs' memory (0.25)", false,
+       set_nvml_interval},
+      {"nvml", "on or off", "ask NVML about memory that others use (on)", false, set_nvml},
+      {"runtime_dir", "an absolute path", "where the sockets are (/run/nvshare)", false, set_runtime_dir},
+      {"lock_dir", "an absolute path", "where GPUs are locked (/run/lock/nvshare)", false, set_lock_dir},
+      {"log_level", "error, warning, info or debug", "what is logged (info)", true, set_log_level},
+      {"trace", "a path", "append every policy event to this file", false, set_trace},
+  };
+  return specs;
+}
+
+std::string variable_of(std::string_view name) {
+  std::string variable = "NVSHARE_";
+  for (char c : name) variable += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return variable;
+}
+
+std::string flag_of(std::string_view name) {
+  std::string flag = "--";
+  for (char c : name) flag += c == '_' ? '-' : c;
+  return flag;
+}
+
+Result<Settings> load_settings(std::string_view file_name, std::string_view file_text,
+                               const std::function<const char*(const char*)>& environment, const Texts& command_line) {
+  Settings settings;
+  if (auto ok = apply_file(settings, file_name, file_text); !ok) return ok.error();
+  for (const SettingSpec& spec : setting_specs()) {
+    std::string variable = variable_of(spec.name);
+    const char* text = environment(variable.c_str());
+    if (text == nullptr || *text == 0) continue;  // empty means unset, as service managers write it
+    if (auto ok = apply(settings, spec, text, variable); !ok) return ok.error();
+  }
+  for (const auto& [name, text] : command_line) {
+    const SettingSpec* spec = find_spec(name);
+    if (spec == nullptr) return error_format("%s is no setting", flag_of(name).c_str());
+    if (auto ok = apply(settings, *spec, text, flag_of(name)); !ok) return ok.error();
+  }
+  if (auto ok = check_together(settings); !ok) return ok.error();
+  return settings;
+}
+
+Result<Settings> change_settings(const Settings& settings, const Texts& changes) {
+  Settings changed = settings;
+  for (const auto& [name, text] : changes) {
+    const SettingSpec* spec = find_spec(name);
+    if (spec == nullptr) return error_format("'%.80s' is no setting", name.c_str());
+    if (!spec->live) return error_format("%s needs a restart of the scheduler", name.c_str());
+    if (auto ok = apply(changed, *spec, text, name); !ok) return ok.error();
+  }
+  if (auto ok = check_together(changed); !ok) return ok.error();
+  return changed;
+}
+
+}  // namespace nvshare::scheduler

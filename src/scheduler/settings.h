@@ -1,0 +1,60 @@
+// The scheduler's settings and where they come from: command line, then environment, then file (TOML), then default. Every setting has
+// one name in scheduler.toml (switch_time_mode), one variable (NVSHARE_SWITCH_TIME_MODE) and one flag (--switch-time-mode); one table in
+// settings.cc declares them. A wrong value is refused with the name under which it was given and what is accepted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "policy/policy.h"
+
+namespace nvshare::scheduler {
+
+inline constexpr char kSettingsFile[] = "/etc/nvshare/scheduler.toml";
+
+struct Settings {
+  policy::Config policy;
+  std::string runtime_dir = "/run/nvshare";
+  std::string lock_dir;  // empty: /run/lock/nvshare, else /tmp/nvshare-lock
+  std::string log_level = "info";
+  std::string trace_file;                          // empty: none
+  std::optional<int64_t> gpu_physical_memory;      // bytes; each GPU is treated as this large, at most as it is
+  std::optional<int64_t> host_memory_budget;       // bytes for swapped memory, node-wide; unset: 80 % of what was available at start
+  std::optional<policy::Duration> exit_when_idle;  // ends when no client was there for so long
+  policy::Duration restart_grace = 2'000'000'000;  // how long known clients are waited for after a restart
+  policy::Duration nvml_interval = 250'000'000;    // between two looks at the GPUs' memory
+  bool nvml = true;
+};
+
+using Texts = std::vector<std::pair<std::string, std::string>>;  // name in scheduler.toml -> value as text
+
+// One line of the table.
+struct SettingSpec {
+  const char* name;
+  const char* accepted;  // for people
+  const char* help;
+  bool live;  // may be changed by an admin request
+  Result<void> (*apply)(Settings& settings, std::string_view text);
+  const char* flag_alone = nullptr;  // the value of a flag that is given without one; null: not allowed
+};
+
+const std::vector<SettingSpec>& setting_specs();
+
+// "switch_time_mode" -> "NVSHARE_SWITCH_TIME_MODE" and "--switch-time-mode".
+std::string variable_of(std::string_view name);
+std::string flag_of(std::string_view name);
+
+// From the lowest to the highest: the file's text, the environment, the command line.
+Result<Settings> load_settings(std::string_view file_name, std::string_view file_text,
+                               const std::function<const char*(const char*)>& environment, const Texts& command_line);
+
+// Applies an admin request to a copy: either all of it or an error. Refuses settings that need a restart.
+Result<Settings> change_settings(const Settings& settings, const Texts& changes);
+
+}  // namespace nvshare::scheduler

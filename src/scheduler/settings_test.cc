@@ -1,0 +1,108 @@
+#include "scheduler/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace nvshare::scheduler {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+Result<Settings> load(const char* file, const Environment& environment, const Texts& flags) {
+  return load_settings(
+      "test.toml", file,
+      [&](const char* name) {
+        auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second.c_str();
+      },
+      flags);
+}
+
+std::string refusal(const char* file, const Environment& environment, const Texts& flags) {
+  auto settings = load(file, environment, flags);
+  return settings ? "accepted" : settings.error().text;
+}
+
+TEST(Settings, DefaultsAreTheDocumentedOnes) {
+  auto settings = load("", {}, {});
+  ASSERT_TRUE(settings);
+  EXPECT_EQ(settings->policy.switch_time_mode, policy::SwitchTimeMode::kAuto);
+  EXPECT_EQ(settings->policy.switch_time_fixed, 60'000'000'000);
+  EXPECT_EQ(settings->policy.switch_time_multiplier, 5);
+  EXPECT_EQ(settings->runtime_dir, "/run/nvshare");
+  EXPECT_EQ(settings->log_level, "info");
+  EXPECT_FALSE(settings->policy.memory_reserve_percent);
+}
+
+TEST(Settings, FlagBeatsEnvironmentBeatsFile) {
+  const char* file = "switch_time_fixed = 1.5\nswitch_time_mode = 'fixed'\nnvml = false\nmemory_reserve_percent = 10";
+  EXPECT_EQ(load(file, {}, {})->policy.switch_time_fixed, 1'500'000'000);
+  EXPECT_EQ(load(file, {{"NVSHARE_SWITCH_TIME_FIXED", "50ms"}}, {})->policy.switch_time_fixed, 50'000'000);
+  auto settings = load(file, {{"NVSHARE_SWITCH_TIME_FIXED", "50ms"}}, {{"switch_time_fixed", "2"}});
+  ASSERT_TRUE(settings);
+  EXPECT_EQ(settings->policy.switch_time_fixed, 2'000'000'000);
+  EXPECT_EQ(settings->policy.switch_time_mode, policy::SwitchTimeMode::kFixed);
+  EXPECT_FALSE(settings->nvml);
+  EXPECT_EQ(settings->policy.memory_reserve_percent, 10);
+}
+
+TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
+  const std::map<std::string, std::vector<std::string>> wrong = {
+      {"switch_time_mode", {"sometimes", "AUTO", " "}},
+      {"switch_time_fixed", {"0", "-1", "soon", "25h"}},
+      {"switch_time_multiplier", {"0", "1001", "2.5", "x"}},
+      {"switch_time_min", {"0", "never"}},
+      {"switch_time_max", {"0", "1e9"}},
+      {"memory_reserve_percent", {"-1", "91", "10%"}},
+      {"unanswered_grace", {"0", "x"}},
+      {"gpu_physical_memory_mb", {"63", "16Gi", "-5"}},
+      {"host_memory_budget", {"much", "-1"}},
+      {"exit_when_idle", {"-1", "x"}},
+      {"restart_grace", {"61", "x"}},
+      {"nvml_interval", {"1ms", "x"}},
+      {"nvml", {"maybe", "1"}},
+      {"runtime_dir", {"relative/path"}},
+      {"lock_dir", {"locks"}},
+      {"log_level", {"verbose", "INFO"}},
+  };
+  for (const SettingSpec& spec : setting_specs()) {
+    if (std::string(spec.name) == "trace") continue;  // any path will do
+    auto values = wrong.find(spec.name);
+    ASSERT_NE(values, wrong.end()) << spec.name << " has no wrong value in this test";
+    for (const std::string& value : values->second) {
+      std::string by_variable = refusal("", {{variable_of(spec.name), value}}, {});
+      EXPECT_NE(by_variable.find(variable_of(spec.name)), std::string::npos) << by_variable;
+      EXPECT_NE(by_variable.find(spec.accepted), std::string::npos) << by_variable;
+      std::string by_flag = refusal("", {}, {{spec.name, value}});
+      EXPECT_NE(by_flag.find(flag_of(spec.name)), std::string::npos) << by_flag;
+    }
+  }
+}
+
+TEST(Settings, TheFileIsRefusedByLineAndKey) {
+  EXPECT_NE(refusal("log_level = 'info'\nswich_time = 3", {}, {}).find("line 2: 'swich_time'"), std::string::npos);
+  EXPECT_NE(refusal("switch_time_mode = 'never'", {}, {}).find("test.toml: switch_time_mode"), std::string::npos);
+  EXPECT_NE(refusal("switch_time_mode = ", {}, {}).find("test.toml, line 1"), std::string::npos);
+  EXPECT_NE(refusal("switch_time_fixed = [1]", {}, {}).find("switch_time_fixed"), std::string::npos);
+}
+
+TEST(Settings, MinimumAboveMaximumIsRefused) {
+  EXPECT_NE(refusal("", {{"NVSHARE_SWITCH_TIME_MIN", "20"}, {"NVSHARE_SWITCH_TIME_MAX", "10"}}, {}).find("NVSHARE_SWITCH_TIME_MIN"),
+            std::string::npos);
+}
+
+TEST(Settings, AChangeIsAllOrNothing) {
+  Settings settings;
+  auto changed = change_settings(settings, {{"switch_time_mode", "fixed"}, {"switch_time_fixed", "3"}});
+  ASSERT_TRUE(changed);
+  EXPECT_EQ(changed->policy.switch_time_fixed, 3'000'000'000);
+  EXPECT_FALSE(change_settings(settings, {{"switch_time_mode", "fixed"}, {"switch_time_fixed", "x"}}));
+  auto refused = change_settings(settings, {{"runtime_dir", "/tmp"}});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(std::string(refused.error().text).find("restart"), std::string::npos);
+  EXPECT_FALSE(change_settings(settings, {{"colour", "blue"}}));
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

@@ -1,0 +1,99 @@
+#include "scheduler/tenants.h"
+
+#include <algorithm>
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int kAncestorsMax = 256;
+
+std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
+  return std::string(kind) + ":" + std::to_string(pid) + ":" + std::to_string(start_time);
+}
+
+}  // namespace
+
+Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit) {
+  uint64_t start_time = start_time_of(pid);
+  if (start_time == 0) return error_format("there is no process %d", pid);
+  prune();
+  Tenant& tenant = get(key_of_process("run", pid, start_time), "run", name.empty() ? short_name_of(pid) : name);
+  if (!name.empty()) tenant.name = name;
+  tenant.gpu_memory_limit = gpu_memory_limit;
+  tenant.root = pid;
+  tenant.root_start_time = start_time;
+  return tenant.id;
+}
+
+Tenant& Tenants::join(const Peer& peer, const std::string& program) {
+  Tenant* tenant = run_of(peer.pid);
+  if (tenant == nullptr) {
+    if (auto cgroup = identify_cgroup(cgroups_of(peer.pid))) {
+      const char* kind = cgroup->kind == CgroupIdentity::Kind::kContainer ? "container" : "unit";
+      tenant = &get(std::string(kind) + ":" + cgroup->name, kind, cgroup->name);
+    } else {
+      tenant = &get(key_of_process("process", peer.pid, peer.start_time), "process", program);
+    }
+  }
+  ++tenant->clients;
+  ++tenant->clients_ever;
+  return *tenant;
+}
+
+void Tenants::leave(policy::TenantId id) {
+  if (Tenant* tenant = find(id); tenant != nullptr && tenant->clients > 0) --tenant->clients;
+  prune();
+}
+
+Tenant* Tenants::find(policy::TenantId id) {
+  for (auto& [key, tenant] : tenants_) {
+    if (tenant.id == id) return &tenant;
+  }
+  return nullptr;
+}
+
+Tenant* Tenants::find(const std::string& name_or_id) {
+  Tenant* found = nullptr;
+  for (auto& [key, tenant] : tenants_) {
+    if (std::to_string(tenant.id) == name_or_id) return &tenant;
+    if (tenant.name != name_or_id) continue;
+    if (found != nullptr) return nullptr;
+    found = &tenant;
+  }
+  return found;
+}
+
+bool Tenants::has_runs() {
+  prune();
+  return std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return entry.second.root != 0; });
+}
+
+void Tenants::prune() {
+  std::erase_if(tenants_, [](const auto& entry) {
+    const Tenant& tenant = entry.second;
+    if (tenant.clients > 0) return false;
+    if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
+    return tenant.gpu_memory_limit == 0;  // a limit that somebody set outlives the tenant's processes
+  });
+}
+
+Tenant& Tenants::get(const std::string& key, const char* kind, const std::string& name) {
+  auto [at, is_new] = tenants_.try_emplace(key);
+  if (is_new) {
+    at->second.id = next_id_++;
+    at->second.kind = kind;
+    at->second.name = name;
+  }
+  return at->second;
+}
+
+Tenant* Tenants::run_of(pid_t pid) {
+  for (int i = 0; i < kAncestorsMax && pid > 1; ++i, pid = parent_of(pid)) {
+    for (auto& [key, tenant] : tenants_) {
+      if (tenant.root == pid && tenant.root_start_time == start_time_of(pid)) return &tenant;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,97 @@
+#include "scheduler/trace.h"
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+template <typename T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  static void to_json(json& out, const std::optional<T>& value) { value ? out = *value : out = nullptr; }
+  static void from_json(const json& in, std::optional<T>& value) {
+    value = in.is_null() ? std::optional<T>() : std::optional<T>(in.get<T>());
+  }
+};
+
+// Fields by name; must be in the events' own namespace to be found.
+namespace nvshare::policy {
+
+NLOHMANN_JSON_SERIALIZE_ENUM(SwitchTimeMode, {{SwitchTimeMode::kAuto, "auto"}, {SwitchTimeMode::kFixed, "fixed"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, switch_time_multiplier, switch_time_min, switch_time_max,
+                                   memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory, available)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockRequested, client)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockReleased, client, grant, memory, early)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DrainFailed, client, grant)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget_sequence, wanted, request)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
+
+static void to_json(nlohmann::json& json, const Tick&) { json = nlohmann::json::object(); }
+static void from_json(const nlohmann::json&, Tick&) {}
+
+}  // namespace nvshare::policy
+
+namespace nvshare::scheduler {
+namespace {
+
+using Json = nlohmann::json;
+
+// In the order of policy::Event.
+constexpr const char* kEventNames[] = {"GpuAppeared",   "ForeignMemory",     "HostMemory",    "ClientJoined",  "ClientOverhead",
+                                       "ClientLeft",    "ClientMemoryFreed", "LockRequested", "LockReleased",  "DrainFailed",
+                                       "MemoryChanged", "SwapProgressed",    "ClientIdle",    "ConfigChanged", "Tick"};
+static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
+
+template <size_t kIndex = 0>
+std::optional<policy::Event> event_named(const std::string& name, const Json& json) {
+  if constexpr (kIndex < std::variant_size_v<policy::Event>) {
+    if (name != kEventNames[kIndex]) return event_named<kIndex + 1>(name, json);
+    return policy::Event(std::in_place_index<kIndex>, json.get<std::variant_alternative_t<kIndex, policy::Event>>());
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string encode_trace(const TraceLine& line) {
+  if (const auto* config = std::get_if<policy::Config>(&line)) return Json{{"config", *config}}.dump();
+  const auto& traced = std::get<TraceEvent>(line);
+  Json json = std::visit([](const auto& event) { return Json(event); }, traced.event);
+  json["now"] = traced.now;
+  json["event"] = kEventNames[traced.event.index()];
+  return json.dump();
+}
+
+Result<TraceLine> decode_trace(std::string_view line) {
+  try {
+    Json json = Json::parse(line);
+    if (json.contains("event")) {
+      auto event = event_named(json.at("event").get<std::string>(), json);
+      if (!event) return error_format("no such event: %.150s", json.at("event").dump().c_str());
+      return TraceLine(TraceEvent{json.at("now").get<policy::Instant>(), *event});
+    }
+    return TraceLine(json.at("config").get<policy::Config>());
+  } catch (const Json::exception& problem) {
+    return error_format("not a line of a trace: %.200s", problem.what());
+  }
+}
+
+Result<TraceWriter> TraceWriter::open(const std::string& file, const policy::Config& config) {
+  std::ofstream stream(file, std::ios::app);
+  if (!stream) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
+  stream << encode_trace(config) << "\n";
+  return TraceWriter(std::move(stream));
+}
+
+void TraceWriter::write(const TraceEvent& event) { stream_ << encode_trace(event) << "\n"; }
+
+}  // namespace nvshare::scheduler

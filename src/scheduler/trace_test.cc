@@ -1,0 +1,118 @@
+#include "scheduler/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "scheduler/test_client.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+template <typename... Numbers>
+std::string text(std::string name, Numbers... numbers) {
+  ((name += " " + std::to_string(numbers)), ...);
+  return name;
+}
+
+// All that distinguishes one action from another.
+struct Describer {
+  std::string operator()(const policy::SendLock& a) const { return text("lock", a.client, a.grant, a.budget, a.budget_sequence); }
+  std::string operator()(const policy::SendDrop& a) const { return text("drop", a.client, a.grant); }
+  std::string operator()(const policy::SendEvict& a) const { return text("evict", a.client, a.eviction, a.bytes); }
+  std::string operator()(const policy::SendWait& a) const { return text("wait", a.client, a.request); }
+  std::string operator()(const policy::SendMemory& a) const {
+    return text("memory", a.client, a.request, a.granted, a.budget, a.budget_sequence);
+  }
+  std::string operator()(const policy::SendContention& a) const {
+    return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost);
+  }
+  std::string operator()(const policy::SendCeiling& a) const { return text("ceiling", a.client, a.ceiling); }
+  std::string operator()(const policy::Note& a) const { return "note " + a.text; }
+};
+
+std::vector<TraceEvent> day() {
+  constexpr int64_t kGiB = 1 << 30;
+  constexpr int64_t kSecond = 1'000'000'000;
+  policy::Memory none{12 * kGiB, 0, 0};
+  policy::Memory all{12 * kGiB, 12 * kGiB, 0};
+  return {
+      {0, policy::GpuAppeared{0, 16 * kGiB}},
+      {1, policy::HostMemory{100 * kGiB}},
+      {2, policy::ClientJoined{1, 0, 1, 0, none, true, false, false}},
+      {3, policy::ClientJoined{2, 0, 2, 0, none, true, false, true}},
+      {4, policy::LockRequested{1}},
+      {5, policy::ForeignMemory{0, 64 << 20}},
+      {6, policy::ClientOverhead{1, 400 << 20}},
+      {7, policy::SwapProgressed{2, false, true, false, 1, 5, 6, all}},
+      {8, policy::MemoryChanged{2, all, 13 * kGiB, 1, 0, 0}},
+      {9, policy::ClientIdle{2, 5}},
+      {100 * kSecond, policy::Tick{}},
+      {101 * kSecond, policy::DrainFailed{2, 1}},
+      {102 * kSecond, policy::Tick{}},
+      {103 * kSecond, policy::LockReleased{2, 1, all, false}},
+      {104 * kSecond, policy::SwapProgressed{2, true, true, false, 1, 12 * kGiB, 7, none}},
+      {105 * kSecond, policy::ConfigChanged{}},
+      {106 * kSecond, policy::ClientLeft{2, false}},
+      {107 * kSecond, policy::ClientMemoryFreed{2}},
+  };
+}
+
+std::vector<std::string> run(const policy::Config& config, const std::vector<TraceEvent>& events) {
+  auto state = policy::make_state(config);
+  std::vector<std::string> log;
+  for (const TraceEvent& traced : events) {
+    log.push_back(std::to_string(traced.now));
+    for (const policy::Action& action : policy::step(*state, traced.event, traced.now)) log.push_back(std::visit(Describer{}, action));
+  }
+  return log;
+}
+
+TEST(Trace, ADayReplaysToTheSameActions) {
+  TestFolder folder;
+  std::string file = folder.path() + "/trace";
+  policy::Config config;
+  config.switch_time_mode = policy::SwitchTimeMode::kFixed;
+  config.switch_time_fixed = 5'000'000'000;
+  config.memory_reserve_percent = 7;
+  {
+    auto writer = TraceWriter::open(file, config);
+    ASSERT_TRUE(writer);
+    for (const TraceEvent& event : day()) writer->write(event);
+  }
+  std::ifstream stream(file);
+  std::string line;
+  std::optional<policy::Config> replayed_config;
+  std::vector<TraceEvent> replayed;
+  while (std::getline(stream, line)) {
+    auto decoded = decode_trace(line);
+    ASSERT_TRUE(decoded) << decoded.error().text;
+    EXPECT_EQ(encode_trace(*decoded), line);
+    if (auto* event = std::get_if<TraceEvent>(&*decoded)) {
+      replayed.push_back(*event);
+    } else {
+      replayed_config = std::get<policy::Config>(*decoded);
+    }
+  }
+  ASSERT_TRUE(replayed_config);
+  std::vector<std::string> original = run(config, day());
+  EXPECT_EQ(run(*replayed_config, replayed), original);
+  EXPECT_GT(original.size(), day().size() + 5) << "the day must have had actions";
+}
+
+TEST(Trace, HoldsEveryEventThatThePolicyKnows) {
+  std::vector<bool> seen(std::variant_size_v<policy::Event>);
+  for (const TraceEvent& traced : day()) seen[traced.event.index()] = true;
+  for (size_t i = 0; i < seen.size(); ++i) EXPECT_TRUE(seen[i]) << "event " << i << " is missing in this test's day";
+}
+
+TEST(Trace, RefusesWhatIsNoTrace) {
+  for (const char* line : {"", "{}", "[]", "nonsense", R"({"now":1,"event":"Party"})", R"({"now":1,"event":"LockRequested"})",
+                           R"({"event":"Tick"})", R"({"config":{}})"}) {
+    EXPECT_FALSE(decode_trace(line)) << line;
+  }
+  EXPECT_FALSE(TraceWriter::open("/nonexistent/trace", {}));
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

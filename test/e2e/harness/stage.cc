@@ -1,0 +1,232 @@
+#include "e2e/harness/stage.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "cli/admin_client.h"
+#include "e2e/harness/random.h"
+
+namespace nvshare::e2e {
+
+using namespace std::chrono_literals;
+
+const char* const kSchedulerPath = E2E_SCHEDULER;
+const char* const kLibraryPath = E2E_LIBRARY;
+const char* const kStandInFolder = E2E_STAND_IN;
+const char* const kWorkerPath = E2E_WORKER;
+
+namespace {
+
+constexpr size_t kLogTail = 6000;  // bytes of each log that are printed
+
+std::string make_directory() {
+  // Sockets' names are short, and the GPU's state wants memory under it.
+  for (const char* parent : {"/dev/shm", "/tmp"}) {
+    std::string name = std::string(parent) + "/nvs-e2e-XXXXXX";
+    if (mkdtemp(name.data()) != nullptr) return name;
+  }
+  std::perror("mkdtemp");
+  std::abort();
+}
+
+// A sanitizer's runtime must be the first library of the process.
+std::string preload_list(bool with_library) {
+  std::string list = E2E_SANITIZER_RUNTIME;
+  if (!with_library) return "";
+  if (!list.empty()) list += ":";
+  return list + kLibraryPath;
+}
+
+void touch(const std::string& file) { std::ofstream(file) << "\n"; }
+
+}  // namespace
+
+Duration moments() { return 10s * kSlowness; }
+Duration patience() { return 120s * std::min(kSlowness, 4); }
+
+Stage::Stage(StageOptions options) : options_(std::move(options)), directory_(make_directory()) {
+  std::filesystem::create_directory(runtime_directory());
+  seed();
+}
+
+Stage::~Stage() {
+  tell_to_stop();
+  for (auto& child : children_) child->kill_family();
+  if (scheduler_) scheduler_->kill_family();
+  if (testing::Test::HasFailure()) print_logs();
+  if (std::getenv("NVSHARE_TEST_KEEP") != nullptr) {
+    std::cout << "kept: " << directory_ << "\n";
+    return;
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_, ignored);
+}
+
+void Stage::print_logs() {
+  std::vector<std::filesystem::path> logs;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    if (entry.path().extension() == ".log") logs.push_back(entry.path());
+  }
+  std::sort(logs.begin(), logs.end());
+  for (const auto& path : logs) {
+    std::ifstream stream(path);
+    std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    if (text.size() > kLogTail) text = "[...]" + text.substr(text.size() - kLogTail);
+    std::cout << "---- " << path.filename().string() << "\n" << text << "\n";
+  }
+}
+
+Environment Stage::base_environment() const {
+  Environment environment = {
+      {"PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+      {"LD_LIBRARY_PATH", kStandInFolder},
+      {"NVSHARE_RUNTIME_DIR", runtime_directory()},
+      {"SIMGPU_STATE", directory_ + "/gpu"},
+      {"SIMGPU_MEMORY_MB", std::to_string(options_.gpu_memory_mb)},
+      {"SIMGPU_CONTEXT_MB", std::to_string(options_.context_mb)},
+      {"SIMGPU_LINK_MBPS", std::to_string(options_.link_mbps)},
+      // A program is killed or exits where it stands; what a sanitizer finds must end it.
+      {"ASAN_OPTIONS", "detect_leaks=0:abort_on_error=0:exitcode=86"},
+      {"UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"},
+      {"TSAN_OPTIONS", "halt_on_error=1:exitcode=86:die_after_fork=0:report_signal_unsafe=0:report_thread_leaks=0"},
+  };
+  for (const auto& [name, value] : options_.gpu) environment[name] = value;
+  return environment;
+}
+
+// ---- the scheduler ----
+
+void Stage::start_scheduler() {
+  Environment environment = base_environment();
+  environment["NVSHARE_LOCK_DIR"] = directory_ + "/lock";
+  environment["NVSHARE_SWITCH_TIME_MODE"] = "fixed";
+  environment["NVSHARE_SWITCH_TIME_FIXED"] = options_.switch_time;
+  environment["NVSHARE_MEMORY_RESERVE_PERCENT"] = std::to_string(options_.reserve_percent);
+  environment["NVSHARE_NVML_INTERVAL"] = "0.05";
+  environment["NVSHARE_LOG_LEVEL"] = std::getenv("NVSHARE_TEST_DEBUG") != nullptr ? "debug" : "info";
+  environment["NVSHARE_TRACE"] = trace_file();
+  for (const auto& [name, value] : options_.scheduler) environment[name] = value;
+  scheduler_.reset();
+  scheduler_ = std::make_unique<Child>(
+      Child::Spec{"scheduler", {kSchedulerPath}, environment, directory_ + "/scheduler-" + std::to_string(++schedulers_) + ".log"});
+  bool answers = wait_until([&] { return status().has_value() || !scheduler_->running(); }, moments());
+  ASSERT_TRUE(answers && scheduler_->running()) << "the scheduler does not answer: " << scheduler_->log();
+}
+
+void Stage::kill_scheduler() {
+  scheduler_->signal(SIGKILL);
+  ASSERT_TRUE(scheduler_->wait(moments()));
+}
+
+void Stage::stop_scheduler() {
+  scheduler_->signal(SIGTERM);
+  std::optional<int> status = scheduler_->wait(moments());
+  ASSERT_TRUE(status) << "the scheduler does not end";
+  EXPECT_EQ(*status, 0) << scheduler_->log();
+}
+
+std::optional<protocol::admin::StatusReport> Stage::status() {
+  auto admin = cli::AdminClient::open(runtime_directory());
+  if (!admin) return std::nullopt;
+  auto report = admin->status();
+  if (!report) return std::nullopt;
+  return *report;
+}
+
+std::optional<protocol::admin::ClientReport> Stage::client_of(pid_t pid) {
+  auto report = status();
+  if (!report) return std::nullopt;
+  for (const auto& client : report->clients) {
+    if (client.pid == pid) return client;
+  }
+  return std::nullopt;
+}
+
+// ---- programs ----
+
+Child& Stage::start_command(const std::string& name, const std::vector<std::string>& command, bool preload, const Environment& more) {
+  Environment environment = base_environment();
+  environment["NVSHARE_LOG_LEVEL"] = "info";
+  if (std::string list = preload_list(preload); !list.empty()) environment["LD_PRELOAD"] = list;
+  for (const auto& [key, value] : more) environment[key] = value;
+  children_.push_back(std::make_unique<Child>(Child::Spec{name, command, environment, directory_ + "/" + name + ".log"}));
+  return *children_.back();
+}
+
+static std::vector<std::string> worker_command(const std::string& stop_file, const Arguments& arguments) {
+  std::vector<std::string> command = {kWorkerPath};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  command.insert(command.end(), {"--stop", stop_file});
+  return command;
+}
+
+Child& Stage::start(const std::string& name, const Arguments& arguments, const Environment& more) {
+  return start_command(name, worker_command(directory_ + "/stop", arguments), true, more);
+}
+
+Child& Stage::start_bare(const std::string& name, const Arguments& arguments, const Environment& more) {
+  return start_command(name, worker_command(directory_ + "/stop", arguments), false, more);
+}
+
+void Stage::forget(Child& child) {
+  std::erase_if(children_, [&](const auto& other) { return other.get() == &child; });
+}
+
+void Stage::tell_to_stop() { touch(directory_ + "/stop"); }
+void Stage::tell_to_go(const std::string& name) { touch(go_file(name)); }
+
+void Stage::expect_success(Child& child) {
+  std::optional<int> status = child.wait(patience());
+  ASSERT_TRUE(status) << child.name() << " does not end; its log:\n" << child.log();
+  EXPECT_EQ(*status, 0) << child.name() << ":\n" << child.log();
+  EXPECT_TRUE(child.logged("all right")) << child.name() << ":\n" << child.log();
+}
+
+bool Stage::anybody_ended() {
+  return std::any_of(children_.begin(), children_.end(), [](const auto& child) { return !child->running(); });
+}
+
+void Stage::expect_success_of_all() {
+  for (auto& child : children_) expect_success(*child);
+}
+
+bool Stage::wait_until(const std::function<bool()>& ready, Duration longest) {
+  Clock::time_point deadline = Clock::now() + longest;
+  while (!ready()) {
+    if (Clock::now() >= deadline) return false;
+    usleep(3000);
+  }
+  return true;
+}
+
+Stage::GpuCounters Stage::gpu_counters() {
+  static int asked = 0;
+  Child asking({"control", {kWorkerPath, "control"}, base_environment(), directory_ + "/control-" + std::to_string(++asked)});
+  EXPECT_EQ(asking.wait(moments()), 0) << asking.log();
+  std::map<std::string, uint64_t> values;
+  std::istringstream lines(asking.log());
+  std::string name;
+  for (uint64_t value = 0; lines >> name >> value;) values[name] = value;
+  EXPECT_EQ(values.size(), 4u) << asking.log();
+  return {values["all_submissions"], values["all_violations"], values["all_faults"], values["used_bytes"]};
+}
+
+void Stage::order_gpu(const std::string& order) {
+  Child asking({"control", {kWorkerPath, "control", "--set", order}, base_environment(), directory_ + "/control-order"});
+  EXPECT_EQ(asking.wait(moments()), 0) << asking.log();
+}
+
+void Stage::expect_gpu_unharmed() {
+  GpuCounters counters = gpu_counters();
+  EXPECT_EQ(counters.faults, 0u) << "GPU work touched memory that was not there";
+  EXPECT_EQ(counters.violations, 0u) << "GPU work was submitted where it was forbidden";
+}
+
+}  // namespace nvshare::e2e

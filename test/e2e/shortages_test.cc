@@ -1,0 +1,180 @@
+// When something is missing: the scheduler, NVML, host memory, a sensible setting, the GPU's cooperation.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "e2e/harness/random.h"
+#include "e2e/harness/stage.h"
+
+namespace nvshare::e2e {
+namespace {
+
+int lines_with(const std::string& log, const std::string& text) {
+  int count = 0;
+  for (size_t at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+  return count;
+}
+
+const Arguments kShortMix = {"mix", "--steps", "100", "--hold", "60M", "--largest", "40M", "--threads", "2"};
+const Environment kDefaultLogLevel = {{"NVSHARE_LOG_LEVEL", ""}};
+
+TEST(Shortages, NoScheduler) {
+  Stage stage;
+  Child& child = stage.start("alone", kShortMix, kDefaultLogLevel);
+  stage.expect_success(child);
+  EXPECT_EQ(lines_with(child.log(), "nvshare["), 1) << child.log();
+  EXPECT_EQ(lines_with(child.log(), "warning"), 1) << child.log();
+  stage.expect_gpu_unharmed();
+}
+
+TEST(Shortages, NoSchedulerButTheLimitHolds) {
+  Stage stage;
+  stage.expect_success(stage.start("limited", {"limit", "--limit", "16M"}, {{"NVSHARE_GPU_MEMORY_LIMIT", "16Mi"}}));
+}
+
+TEST(Shortages, NoSchedulerThoughOneIsRequired) {
+  Stage stage;
+  Child& child = stage.start("refused", kShortMix, {{"NVSHARE_REQUIRE_SCHEDULER", "1"}});
+  std::optional<int> status = child.wait(patience());
+  ASSERT_TRUE(status);
+  EXPECT_EQ(*status, 3) << child.log();  // a CUDA error
+  EXPECT_TRUE(child.logged("NVSHARE_REQUIRE_SCHEDULER=1")) << child.log();
+}
+
+TEST(Shortages, NoNvml) {
+  StageOptions options;
+  options.gpu["SIMGPU_NO_NVML"] = "1";
+  Stage stage(options);
+  stage.start_scheduler();
+  for (int i = 0; i < 3; ++i) {
+    stage.start("mix-" + std::to_string(i),
+                {"mix", "--seed", std::to_string(i), "--steps", std::to_string(scaled(600, 60)), "--hold", "100M", "--largest", "80M"});
+  }
+  bool turns = stage.wait_until([&] {
+    auto report = stage.status();
+    return (report && !report->gpus.empty() && report->gpus[0].switches >= 3) || stage.anybody_ended();
+  });
+  EXPECT_TRUE(turns);
+  auto report = stage.status();
+  ASSERT_TRUE(report);
+  EXPECT_FALSE(report->nvml);
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
+TEST(Shortages, ForeignMemoryIsLeftAlone) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& foreign = stage.start_bare("foreign", {"hold", "--hold", "80M", "--go", stage.go_file("foreign")});
+  ASSERT_TRUE(stage.wait_until([&] { return foreign.logged("standing still"); }));
+  Child* children[2];
+  for (int i = 0; i < 2; ++i) {
+    children[i] = &stage.start("mix-" + std::to_string(i), {"mix", "--seed", std::to_string(i), "--steps", std::to_string(scaled(600, 60)),
+                                                            "--hold", "60M", "--largest", "40M"});
+  }
+  EXPECT_TRUE(stage.wait_until([&] {
+    auto report = stage.status();
+    return report && !report->gpus.empty() && report->gpus[0].foreign >= (80 << 20);
+  }));
+  for (Child* child : children) stage.expect_success(*child);
+  stage.tell_to_go("foreign");
+  stage.expect_success(foreign);
+  stage.expect_gpu_unharmed();
+}
+
+// The scheduler has little room for swapped memory: who does not fit waits for the others' end, and nobody loses data.
+TEST(Shortages, LittleHostMemoryByBudget) {
+  StageOptions options;
+  options.scheduler["NVSHARE_HOST_MEMORY_BUDGET"] = "40Mi";
+  Stage stage(options);
+  stage.start_scheduler();
+  stage.tell_to_go("all");
+  for (int i = 0; i < 4; ++i) {
+    stage.start("hold-" + std::to_string(i),
+                {"hold", "--hold", i % 2 == 0 ? "150M" : "90M", "--steps", std::to_string(scaled(40, 5)), "--go", stage.go_file("all")});
+  }
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
+// The programs themselves find no host memory: what cannot move stays, and they still come to their ends.
+TEST(Shortages, NoHostMemoryInTheProcess) {
+  StageOptions options;
+  options.gpu["SIMGPU_FAULTS"] = "register_fail:1";
+  Stage stage(options);
+  stage.start_scheduler();
+  stage.tell_to_go("all");
+  for (int i = 0; i < 3; ++i) {
+    stage.start("hold-" + std::to_string(i),
+                {"hold", "--hold", "120M", "--steps", std::to_string(scaled(40, 5)), "--go", stage.go_file("all")});
+  }
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
+// Page-locking fails, and GPU memory is short for a moment after others gave theirs back, as on real drivers.
+TEST(Shortages, TheDriverFailsNowAndThen) {
+  StageOptions options;
+  options.gpu["SIMGPU_FAULTS"] = "register_fail:0.3,create_oom:0.02,create_oom_moment:3";
+  Stage stage(options);
+  stage.start_scheduler();
+  for (int i = 0; i < 3; ++i) stage.start("grow-" + std::to_string(i), {"grow", "--hold", "100M", "--piece", "10M"});
+  EXPECT_TRUE(stage.wait_until([&] {
+    auto report = stage.status();
+    return (report && !report->gpus.empty() && report->gpus[0].switches >= static_cast<uint64_t>(scaled(30, 6))) || stage.anybody_ended();
+  }));
+  stage.tell_to_stop();
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
+// What cannot be copied out stays where it is; the one that needs the room waits, and runs once copies work again.
+TEST(Shortages, CopyingOutFailsForAWhile) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& stays = stage.start("stays", {"hold", "--hold", "150M", "--go", stage.go_file("stays")});
+  ASSERT_TRUE(stage.wait_until([&] { return stays.logged("standing still"); }));
+  stage.order_gpu("set_faults copy_fail:1");
+  Child& waits = stage.start("waits", {"hold", "--hold", "150M", "--go", stage.go_file("waits")});
+  ASSERT_TRUE(stage.wait_until([&] {
+    auto client = stage.client_of(waits.pid());
+    return client && client->allocated >= (150 << 20);
+  }));
+  usleep(500'000);
+  EXPECT_TRUE(stays.running() && waits.running());
+  auto client = stage.client_of(stays.pid());
+  ASSERT_TRUE(client);
+  EXPECT_GE(client->resident, 150 << 20) << "what could not be copied left the GPU";
+  stage.order_gpu("set_faults ");
+  EXPECT_TRUE(stage.wait_until([&] { return waits.logged("standing still"); }));
+  stage.tell_to_go("waits");
+  stage.tell_to_go("stays");
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
+TEST(Shortages, LimitOfAProgramUnderAScheduler) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& neighbour = stage.start("neighbour", {"mix", "--hold", "120M", "--largest", "80M"});
+  stage.expect_success(stage.start("limited", {"limit", "--limit", "64M", "--piece", "4M"}, {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}}));
+  stage.tell_to_stop();
+  stage.expect_success(neighbour);
+}
+
+TEST(Shortages, WrongSettingsAreNamed) {
+  Stage stage;
+  struct Case {
+    const char* variable;
+    const char* value;
+  };
+  for (const Case& each : {Case{"NVSHARE_GPU_MEMORY_LIMIT", "lots"}, Case{"NVSHARE_MEMORY_BACKEND", "fast"},
+                           Case{"NVSHARE_REQUIRE_SCHEDULER", "maybe"}, Case{"NVSHARE_LOG_LEVEL", "loud"}}) {
+    Child& child = stage.start(each.variable, kShortMix, {{each.variable, each.value}});
+    stage.expect_success(child);
+    EXPECT_TRUE(child.logged(std::string(each.variable))) << child.log();
+    EXPECT_TRUE(child.logged(each.value)) << child.log();
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::e2e

@@ -1,0 +1,59 @@
+// The tests' CUDA program. It ends with the line "all right" and status 0 when every byte was right and no call failed.
+#include <cinttypes>
+
+#include "e2e/worker/modes.h"
+#include "simgpu/control.h"
+
+namespace nvshare::e2e {
+namespace {
+
+struct Mode {
+  const char* name;
+  void (*run)(const Options& options);
+};
+
+// What the stand-in GPU saw of all processes so far, or with --set TEXT: an order to it. Needs no context.
+int control(const Options& options) {
+  if (std::string order = options.text("set", ""); !order.empty()) {
+    return simgpu_control(order.c_str(), nullptr) == 0 ? 0 : kExitUnexpected;
+  }
+  for (const char* name : {"all_submissions", "all_violations", "all_faults", "used_bytes"}) {
+    uint64_t value = 0;
+    if (simgpu_control(name, &value) != 0) fail(kExitUnexpected, "the stand-in has no %s", name);
+    std::printf("%s %" PRIu64 "\n", name, value);
+  }
+  return 0;
+}
+
+constexpr Mode kModes[] = {
+    {"mix", run_mix},           {"race", run_race},   {"graph", run_graph}, {"capture-allocation", run_capture_allocation},
+    {"contexts", run_contexts}, {"reset", run_reset}, {"grow", run_grow},   {"limit", run_limit},
+    {"fork", run_fork},         {"leave", run_leave}, {"churn", run_churn}, {"recapture", run_recapture},
+    {"replace", run_replace},   {"hold", run_hold},
+};
+
+int run(int argc, char** argv) {
+  Options options(argc, argv);
+  if (options.mode() == "control") return control(options);
+  for (const Mode& mode : kModes) {
+    if (options.mode() != mode.name) continue;
+    open_cuda(reach_named(options.text("reach", "link")));
+    mode.run(options);
+    say("all right");
+    return 0;
+  }
+  fail(kExitUsage, "there is no mode '%s'", options.mode().c_str());
+}
+
+}  // namespace
+
+CUcontext retain_primary() {
+  CUcontext context = nullptr;
+  check(cuda().cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+  check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  return context;
+}
+
+}  // namespace nvshare::e2e
+
+int main(int argc, char** argv) { return nvshare::e2e::run(argc, argv); }

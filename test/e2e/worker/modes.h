@@ -1,0 +1,26 @@
+// The modes of the test's CUDA program; each returns when its work is done and every byte was right. worker/README.md says what each does.
+#pragma once
+
+#include "e2e/worker/options.h"
+
+namespace nvshare::e2e {
+
+void run_mix(const Options& options);
+void run_race(const Options& options);
+void run_graph(const Options& options);
+void run_recapture(const Options& options);
+void run_capture_allocation(const Options& options);
+void run_contexts(const Options& options);
+void run_reset(const Options& options);
+void run_churn(const Options& options);
+void run_replace(const Options& options);
+void run_grow(const Options& options);
+void run_limit(const Options& options);
+void run_fork(const Options& options);
+void run_leave(const Options& options);
+void run_hold(const Options& options);
+
+// The primary context of GPU 0, current in this thread.
+CUcontext retain_primary();
+
+}  // namespace nvshare::e2e

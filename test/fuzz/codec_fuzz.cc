@@ -1,0 +1,97 @@
+// Any bytes are refused with a reason, or decode to a message that keeps the codec's promises and encodes to the same bytes.
+#include <cstdlib>
+#include <cstring>
+#include <span>
+
+#include "protocol/codec.h"
+
+namespace {
+
+using namespace nvshare::protocol;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+void check(const Memory& memory) {
+  require(memory.allocated <= kMemoryBytesMax && memory.resident <= memory.allocated && memory.unswappable <= memory.allocated);
+}
+
+template <typename Payload>
+void check(const Payload& payload) {
+  if constexpr (requires { payload.memory; }) check(payload.memory);
+}
+
+template <typename Payload>
+void try_decode(std::span<const std::byte> packet) {
+  auto payload = decode<Payload>(packet);
+  if (!payload) {
+    require(payload.error().text[0] != 0);
+    return;
+  }
+  Header header;
+  std::memcpy(&header, packet.data(), sizeof header);
+  if (header.version < kVersionMin || header.version > kVersionMax) return;  // only in part, and only Register and Refused
+  check(*payload);
+  Packet again = encode(*payload, header.version);
+  require(again.length == packet.size() && std::memcmp(again.bytes, packet.data(), packet.size()) == 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::span<const std::byte> packet = std::as_bytes(std::span(data, size));
+  auto type = decode_type(packet);
+  if (!type) {
+    require(type.error().text[0] != 0);
+    return 0;
+  }
+  switch (*type) {
+    case MessageType::kRegister:
+      try_decode<Register>(packet);
+      break;
+    case MessageType::kReqLock:
+      try_decode<ReqLock>(packet);
+      break;
+    case MessageType::kLockReleased:
+      try_decode<LockReleased>(packet);
+      break;
+    case MessageType::kMemUpdate:
+      try_decode<MemUpdate>(packet);
+      break;
+    case MessageType::kSwapProgress:
+      try_decode<SwapProgress>(packet);
+      break;
+    case MessageType::kIdle:
+      try_decode<Idle>(packet);
+      break;
+    case MessageType::kRegistered:
+      try_decode<Registered>(packet);
+      break;
+    case MessageType::kRefused:
+      try_decode<Refused>(packet);
+      break;
+    case MessageType::kLockOk:
+      try_decode<LockOk>(packet);
+      break;
+    case MessageType::kDropLock:
+      try_decode<DropLock>(packet);
+      break;
+    case MessageType::kWaitForMem:
+      try_decode<WaitForMem>(packet);
+      break;
+    case MessageType::kMemAvailable:
+      try_decode<MemAvailable>(packet);
+      break;
+    case MessageType::kEvict:
+      try_decode<Evict>(packet);
+      break;
+    case MessageType::kUpdateLimit:
+      try_decode<UpdateLimit>(packet);
+      break;
+    case MessageType::kContention:
+      try_decode<Contention>(packet);
+      break;
+  }
+  return 0;
+}

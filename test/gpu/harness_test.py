@@ -1,0 +1,110 @@
+"""The harness itself, without any GPU: what it computes from records, and that no process outlives it."""
+import argparse
+import atexit
+import os
+import pathlib
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import types
+import unittest
+
+from checks import calls, swap
+from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
+
+
+def config_in(folder):
+    config = Config(argparse.Namespace(small=True, python=sys.executable, variants="told", seconds=1, turn=1, launcher="preload",
+                                       library_log="info", out=folder, budget=60, root=folder, simgpu=""))
+    atexit.register(shutil.rmtree, config.work, ignore_errors=True)
+    return config
+
+
+def with_gaps(*gaps):
+    return types.SimpleNamespace(records=[{"event": "ready"}] + [{"event": "gap", "from": a, "to": b} for a, b in gaps])
+
+
+class HandOffs(unittest.TestCase):
+    def test_from_the_leavers_last_kernel_to_the_comers_first(self):
+        leaver = with_gaps((1_000_000_000, 5_000_000_000), (8_000_000_000, 12_000_000_000))
+        comer = with_gaps((500_000_000, 1_600_000_000), (4_500_000_000, 8_700_000_000))
+        self.assertEqual([round(s, 3) for s in swap.hand_offs(leaver, comer)], [0.6, 0.7])
+
+    def test_a_pause_of_its_own_is_no_hand_off(self):
+        self.assertEqual(swap.hand_offs(with_gaps(), with_gaps((1, 2))), [])
+
+    def test_the_first_movement_of_each_client_is_apart(self):
+        moves = [{"client": 1, "n": 0}, {"client": 2, "n": 1}, {"client": 1, "n": 2}, {"client": 2, "n": 3}]
+        first, rest = swap.split_first(moves)
+        self.assertEqual(([m["n"] for m in first], [m["n"] for m in rest]), ([0, 1], [2, 3]))
+
+
+class Symbols(unittest.TestCase):
+    def test_stems(self):
+        self.assertEqual([calls.stem(s) for s in ("cuMemAlloc_v2", "cuMemcpyHtoDAsync_v2_ptsz", "cuInit", "cuMemcpy_ptds")],
+                         ["cuMemAlloc", "cuMemcpyHtoDAsync", "cuInit", "cuMemcpy"])
+
+    def test_exported_functions_of_a_library(self):
+        maps = pathlib.Path("/proc/self/maps").read_text().split()
+        libc = next(word for word in maps if "/libc.so" in word or "/libc-" in word)
+        names = calls.exported_functions(libc)
+        self.assertIn("malloc", names)
+        self.assertNotIn("", names)
+
+
+class Requirements(unittest.TestCase):
+    def test_state(self):
+        result = Result("x")
+        self.assertEqual(result.state, "DONE")
+        result.require("a", 1.0, "<=", 1.0)
+        self.assertEqual(result.state, "PASS")
+        result.require("b", None, ">=", 0)
+        self.assertEqual(result.state, "FAIL")
+
+
+class Children(unittest.TestCase):
+    def test_a_broken_check_leaves_no_process_and_its_figures(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_in(folder)
+            started = []
+
+            def check(cfg, result):
+                started.append(Process(cfg, "sleeper", ["/bin/sh", "-c", "sleep 100 & echo '{\"event\": \"up\"}'; wait"]))
+                started[0].wait_event("up", 10)
+                result.figure("seen", 1)
+                raise RuntimeError("broken")
+
+            result = run_check(config, "broken", check)
+            self.assertEqual((result.state, result.figures["seen"]), ("FAIL", 1))
+            self.assertIn("broken", result.error)
+            self.assertEqual(Process.alive, set())
+            with self.assertRaises(ProcessLookupError):
+                limit = time.monotonic() + 10
+                while time.monotonic() < limit:  # the group goes when its last member is reaped
+                    os.killpg(started[0].pid, 0)
+                    time.sleep(0.02)
+            archive_logs(config)
+            with tarfile.open(pathlib.Path(folder) / "logs.tar.gz") as archive:
+                self.assertTrue(any(name.endswith("sleeper.log") for name in archive.getnames()))
+
+    def test_wait_all_reports_the_first_failure_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_in(folder)
+            begin = time.monotonic()
+            with self.assertRaisesRegex(RuntimeError, "bad ended with 7.*reason"):
+                good = Process(config, "good", ["sleep", "100"])
+                wait_all([good, Process(config, "bad", ["/bin/sh", "-c", "echo reason >&2; exit 7"])], 50)
+            self.assertLess(time.monotonic() - begin, 40)
+            Process.end_all()
+
+    def test_skip(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = run_check(config_in(folder), "skips", swap.swap_pair)
+            self.assertEqual(result.state, "SKIP")
+            self.assertRaises(Skip, config_in(folder).program, "probe")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Runs the checks that need a GPU and prints what they measured beside what is required. README.md says what each one does.
+
+  run.py                        all of them, within --budget seconds
+  run.py --only probe,preload   some
+  run.py --list                 their names
+Results: one JSON file a check, summary.json and logs.tar.gz in --out (bench/results/latest).
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import sys
+
+from checks import calls, swap, training
+from harness import Config, Process, archive_logs, machine, run_check
+
+# Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
+CHECKS = {
+    "probe": (calls.probe, 60),
+    "torch_plan": (training.torch_plan, 30),
+    "preload": (training.preload, 60),
+    "proc_address": (calls.proc_address, 15),
+    "swap_pair": (swap.swap_pair, 70),
+    "run_command": (swap.run_command, 15),
+    "launch_cost": (calls.launch_cost, 45),
+    "alloc_cost": (calls.alloc_cost, 40),
+    "swap_speed": (swap.swap_speed, 120),
+    "swap_baselines": (swap.swap_baselines, 80),
+    "nvml_gap": (training.nvml_gap, 45),
+    "co_run": (training.co_run, 190),
+    "torch_train": (training.torch_train, 480),
+}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="names of checks, separated by commas")
+    parser.add_argument("--list", action="store_true")
+    repo = pathlib.Path(__file__).resolve().parent.parent.parent
+    parser.add_argument("--out", default=str(repo / "bench" / "results" / "latest"), help="folder for the results")
+    parser.add_argument("--root", default="", help="where bin/, lib/ and test/ (or gpu/) are; default: dist, then build/release")
+    parser.add_argument("--budget", type=float, default=3600, help="seconds in all; a check that would not fit is left out")
+    parser.add_argument("--python", default=shutil.which("python3") or sys.executable, help="the interpreter that has PyTorch")
+    parser.add_argument("--seconds", type=float, default=35, help="torch_train: how long a job trains when it is alone")
+    parser.add_argument("--turn", type=float, default=8, help="torch_train: fixed switch time in seconds")
+    parser.add_argument("--launcher", choices=("preload", "nvsharectl"), default="preload", help="how programs are put under nvshare")
+    parser.add_argument("--variants", default="told,full", help="torch_train: the size told to the scheduler, the GPU really full")
+    parser.add_argument("--library-log", default="warning", help="NVSHARE_LOG_LEVEL of the programs; their output is in logs.tar.gz")
+    parser.add_argument("--simgpu", default="", help="folder of the stand-in GPU's libraries")
+    parser.add_argument("--small", action="store_true", help="small sizes, for the stand-in GPU")
+    return parser.parse_args()
+
+
+def text_of(value):
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return text if len(text) <= 44 else text[:41] + "..."
+
+
+def print_table(results):
+    print()
+    for result in results:
+        note = result.skipped or result.error or ""
+        print(f"{result.state:5} {result.name}  ({result.seconds:.0f} s)  {note[:300]}")
+        for r in result.requirements:
+            verdict = "ok  " if r["holds"] else "FAIL"
+            print(f"      {verdict} {r['what']}: {text_of(r['measured'])} {r['relation']} {text_of(r['bound'])} {r['unit']}")
+    states = [result.state for result in results]
+    passed = states.count("PASS") + states.count("DONE")
+    print(f"\n{passed} passed, {states.count('FAIL')} failed, {states.count('SKIP')} skipped", flush=True)
+
+
+def main():
+    args = parse_arguments()
+    if args.list:
+        print("\n".join(CHECKS))
+        return 0
+    names = [name for name in args.only.split(",") if name] or list(CHECKS)
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        print(f"no check {', '.join(unknown)}; there are: {', '.join(CHECKS)}", file=sys.stderr)
+        return 2
+    config = Config(args)
+    facts = machine(config)
+    print(json.dumps(facts), flush=True)
+    results = []
+
+    def finish():
+        Process.end_all()
+        archive_logs(config)
+        summary = {"machine": facts, "checks": [result.as_json() for result in results]}
+        (config.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        shutil.rmtree(config.work, ignore_errors=True)
+
+    def interrupted(number, _):
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, interrupted)
+    try:
+        for name in names:
+            function, seconds = CHECKS[name]
+            if config.left() < (10 if args.small else seconds):
+                print(f"----- {name}: left out, {config.left():.0f} s left and it takes about {seconds}", flush=True)
+                continue
+            print(f"----- {name}", flush=True)
+            results.append(run_check(config, name, function))
+            print(f"      {results[-1].state} in {results[-1].seconds:.0f} s  {results[-1].error or results[-1].skipped or ''}", flush=True)
+    finally:
+        finish()
+        print_table(results)
+    return 0 if results and all(result.state != "FAIL" for result in results) and len(results) == len(names) else 1
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    sys.exit(main())

@@ -1,0 +1,38 @@
+// Stream capture: what a capturing stream records instead of running, and what other calls must not do meanwhile.
+//
+// Measured on a driver 580 (and stricter than its documentation): while a thread captures in global mode, a synchronisation or query by any
+// thread that is not in relaxed mode returns 900 and ruins the capture.
+#pragma once
+
+#include <pthread.h>
+
+#include "simgpu/core.h"
+
+namespace simgpu {
+
+class Capture {
+ public:
+  Capture(Stream& origin, CUstreamCaptureMode mode, Graph* graph, bool owns_graph);
+
+  const uint64_t id;
+  const CUstreamCaptureMode mode;
+  Stream& origin;
+  const pthread_t thread;
+  Graph* const graph;
+  const bool owns_graph;
+  std::vector<Stream*> members;  // guarded by Context::mutex
+  std::atomic<bool> invalid{false};
+
+  // Both with Context::mutex held.
+  CUresult add(Stream& stream, WorkPtr work);
+  CUresult join(Stream& stream, const std::vector<GraphNode*>& nodes);
+};
+
+// The check at the head of every potentially unsafe call. 900 after ruining the captures that forbid it.
+CUresult check_unsafe_call();
+// For a synchronisation or query of this stream: also 900 and ruin when the stream itself captures, in every mode.
+CUresult check_synchronisation(Stream& stream);
+// The same for a whole context.
+CUresult check_synchronisation(Context& context);
+
+}  // namespace simgpu

@@ -1,0 +1,17 @@
+// Contexts: what they take, how they end.
+#pragma once
+
+#include "simgpu/core.h"
+
+namespace simgpu {
+
+// Null: the device has no memory left for it. A primary context is made once and revived later: programs keep its handle.
+Context* open_context(int device, unsigned flags, Context* revived);
+// Waits for its work, frees all that it owns.
+void close_context(Context& context);
+bool valid_device(CUdevice device);
+
+// Frees memory that a context owns; in memory.cc.
+void free_memory_of(Context& context);
+
+}  // namespace simgpu

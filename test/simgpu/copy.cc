@@ -1,0 +1,209 @@
+// Copies and fills.
+#include "simgpu/copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "simgpu/capture.h"
+#include "simgpu/config.h"
+#include "simgpu/memory.h"
+
+namespace simgpu {
+namespace {
+
+// A copy takes its engine, and holds off unmapping, for that much at a time.
+constexpr uint64_t kPieceBytes = 2u << 20;
+// Pageable memory up to this size is staged, so that the copy is asynchronous all the same.
+constexpr uint64_t kStagedMax = 64u << 10;
+
+class CopyWork : public Work {
+ public:
+  CopyWork(const Transfer& transfer, const Route& route) : transfer_(transfer), route_(route) {
+    if (!route.stage) return;
+    const auto* from = reinterpret_cast<const unsigned char*>(transfer.source);
+    staged_.assign(from, from + transfer.width);
+  }
+
+  void run(Execution& execution) const override {
+    std::vector<Span> needed;
+    spans(needed);
+    if (!execution.prepare(needed, CUDA_ERROR_LAUNCH_FAILED, name())) return;
+    const uint64_t rows_at_once = std::max<uint64_t>(1, kPieceBytes / std::max<uint64_t>(1, transfer_.width));
+    for (uint64_t row = 0; row < transfer_.rows * transfer_.slices; row += rows_at_once) {
+      const uint64_t rows = std::min(rows_at_once, transfer_.rows * transfer_.slices - row);
+      for (uint64_t at = 0; at < transfer_.width; at += kPieceBytes) {
+        const uint64_t width = std::min(kPieceBytes, transfer_.width - at);
+        if (!move(execution, row, rows, at, width)) return;
+        take_time(execution, static_cast<double>(width * rows));
+      }
+    }
+  }
+
+  void spans(std::vector<Span>& out) const override {
+    if (route_.source_checked) out.push_back({transfer_.source, transfer_.extent(transfer_.source_pitch, transfer_.source_slice), false});
+    if (route_.target_checked) out.push_back({transfer_.target, transfer_.extent(transfer_.target_pitch, transfer_.target_slice), true});
+  }
+  CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_MEMCPY; }
+  const char* name() const override { return "a copy"; }
+
+ private:
+  bool move(Execution& execution, uint64_t row, uint64_t rows, uint64_t at, uint64_t width) const {
+    AddressSpace::Reading reading(here().memory);
+    for (uint64_t i = row; i < row + rows; ++i) {
+      const uint64_t slice = i / transfer_.rows;
+      const uint64_t line = i % transfer_.rows;
+      uint64_t source = transfer_.source + slice * transfer_.source_slice + line * transfer_.source_pitch + at;
+      const uint64_t target = transfer_.target + slice * transfer_.target_slice + line * transfer_.target_pitch + at;
+      if (!staged_.empty()) source = reinterpret_cast<uint64_t>(staged_.data()) + at;
+      if (route_.source_checked && !usable(reading, execution, source, width, false)) return false;
+      if (route_.target_checked && !usable(reading, execution, target, width, true)) return false;
+      std::memmove(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), width);
+    }
+    return true;
+  }
+
+  static bool usable(AddressSpace::Reading& reading, Execution& execution, uint64_t address, uint64_t bytes, bool write) {
+    const uint64_t bad = reading.first_bad(address, bytes, write);
+    if (bad == 0) return true;
+    execution.fault(CUDA_ERROR_LAUNCH_FAILED, "a copy %s %llx, which is not mapped", write ? "to" : "from",
+                    static_cast<unsigned long long>(bad));
+    return false;
+  }
+
+  void take_time(Execution& execution, double bytes) const {
+    const double link = config().link_bytes_per_s / 1e9;  // bytes a ns
+    switch (route_.direction) {
+      case Direction::kToDevice:
+        return execution.occupy(Engine::kToDevice, bytes / (link * (route_.pageable ? ratio::kPageableToDevice : 1)));
+      case Direction::kToHost:
+        return execution.occupy(Engine::kToHost, bytes / (link * (route_.pageable ? ratio::kPageableToHost : 1)));
+      case Direction::kOnDevice:
+        return execution.occupy(Engine::kCompute, 2 * bytes / (link * ratio::kDeviceMemory));
+      case Direction::kOnHost:
+        return;
+    }
+  }
+
+  const Transfer transfer_;
+  const Route route_;
+  std::vector<unsigned char> staged_;
+};
+
+class FillWork : public Work {
+ public:
+  explicit FillWork(const Fill& fill) : fill_(fill) {}
+  void run(Execution& execution) const override {
+    std::vector<Span> needed;
+    spans(needed);
+    if (!execution.prepare(needed, CUDA_ERROR_LAUNCH_FAILED, name())) return;
+    for (uint64_t row = 0; row < fill_.height; ++row) {
+      for (uint64_t at = 0; at < fill_.width * fill_.element; at += kPieceBytes) {
+        const uint64_t bytes = std::min(kPieceBytes, fill_.width * fill_.element - at);
+        const uint64_t address = fill_.address + row * fill_.pitch + at;
+        AddressSpace::Reading reading(here().memory);
+        if (reading.first_bad(address, bytes, true) != 0) {
+          execution.fault(CUDA_ERROR_LAUNCH_FAILED, "a memset of %llx, which is not mapped", static_cast<unsigned long long>(address));
+          return;
+        }
+        write(address, bytes);
+      }
+    }
+    const double bytes = static_cast<double>(fill_.height * fill_.width * fill_.element);
+    execution.occupy(Engine::kCompute, bytes / (config().link_bytes_per_s / 1e9 * ratio::kDeviceMemory));
+  }
+  void spans(std::vector<Span>& out) const override {
+    out.push_back({fill_.address, (fill_.height - 1) * fill_.pitch + fill_.width * fill_.element, true});
+  }
+  CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_MEMSET; }
+  const char* name() const override { return "a memset"; }
+
+ private:
+  void write(uint64_t address, uint64_t bytes) const {
+    auto* to = reinterpret_cast<unsigned char*>(address);
+    if (fill_.element == 1) {
+      std::memset(to, static_cast<int>(fill_.value & 0xff), bytes);
+      return;
+    }
+    for (uint64_t i = 0; i < bytes; i += fill_.element) std::memcpy(to + i, &fill_.value, fill_.element);  // little-endian
+  }
+  const Fill fill_;
+};
+
+struct Place {
+  bool known;   // to the driver
+  bool device;  // memory of a device; else of the host, pageable when it is not known
+  bool pageable() const { return !known; }
+};
+
+Place place_of(AddressSpace::Reading& reading, uint64_t address) {
+  if (const Range* range = reading.find(address)) return {true, !range->on_host()};
+  const bool reserved = reading.reserved(address);  // a copy to an address without memory faults when it runs
+  return {reserved, reserved};
+}
+
+CUresult plan(const Transfer& transfer, Expect source_is, Expect target_is, bool capturing, Route* route) {
+  AddressSpace::Reading reading(here().memory);
+  const Place source = place_of(reading, transfer.source);
+  const Place target = place_of(reading, transfer.target);
+  if (source_is == Expect::kDevice && !source.known) return CUDA_ERROR_INVALID_VALUE;
+  if (target_is == Expect::kDevice && !target.known) return CUDA_ERROR_INVALID_VALUE;
+  // Also a host pointer may point to device memory: the address space is one.
+  route->source_checked = source.known;
+  route->target_checked = target.known;
+  route->pageable = source.pageable() || target.pageable();
+  route->direction = source.device ? (target.device ? Direction::kOnDevice : Direction::kToHost)
+                                   : (target.device ? Direction::kToDevice : Direction::kOnHost);
+  route->stage = false;
+  route->wait = false;
+  if (route->pageable && !capturing) {
+    const bool small = transfer.rows * transfer.slices == 1 && transfer.width <= kStagedMax;
+    route->stage = source.pageable() && !target.pageable() && small;
+    route->wait = !route->stage;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult make_copy(const Transfer& transfer, Expect source_is, Expect target_is, WorkPtr* work) {
+  Route route;
+  if (const CUresult result = plan(transfer, source_is, target_is, true, &route)) return result;
+  *work = std::make_shared<CopyWork>(transfer, route);
+  return CUDA_SUCCESS;
+}
+
+WorkPtr make_fill(const Fill& fill) { return std::make_shared<FillWork>(fill); }
+
+CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUstream handle, Default null_means, Timing timing) {
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  if (timing == Timing::kBlocking) {
+    if (const CUresult result = check_synchronisation(*stream)) return result;
+  }
+  if (transfer.width == 0 || transfer.rows == 0 || transfer.slices == 0) return CUDA_SUCCESS;
+  Route route;
+  const bool capturing = stream->capture.load(std::memory_order_acquire) != nullptr;
+  if (const CUresult result = plan(transfer, source_is, target_is, capturing, &route)) return result;
+  if (fault_strikes(Machine::get().faults().copy_fail)) return CUDA_ERROR_UNKNOWN;
+  auto work = std::make_shared<CopyWork>(transfer, route);
+  // As documented: a blocking copy within the device does not wait, one that touches pageable memory waits also when asynchronous.
+  const bool wait = route.wait || (timing == Timing::kBlocking && route.direction != Direction::kOnDevice);
+  return wait ? submit_and_wait(*stream, Submission::kCopy, std::move(work)) : submit(*stream, Submission::kCopy, std::move(work));
+}
+
+CUresult fill(const Fill& request, CUstream handle, Default null_means, Timing timing) {
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  if (timing == Timing::kBlocking) {
+    if (const CUresult result = check_synchronisation(*stream)) return result;
+  }
+  if (request.width == 0 || request.height == 0) return CUDA_SUCCESS;
+  if (request.address % request.element != 0) return CUDA_ERROR_INVALID_VALUE;
+  {
+    AddressSpace::Reading reading(here().memory);
+    if (!place_of(reading, request.address).known) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return submit(*stream, Submission::kOther, make_fill(request));
+}
+
+}  // namespace simgpu

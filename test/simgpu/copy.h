@@ -1,0 +1,47 @@
+// Copies and fills as work.
+#pragma once
+
+#include "simgpu/core.h"
+
+namespace simgpu {
+
+// `width` bytes in each of `rows` rows in each of `slices` slices; distances in bytes.
+struct Transfer {
+  uint64_t target = 0, source = 0;
+  uint64_t width = 0, rows = 1, slices = 1;
+  uint64_t target_pitch = 0, target_slice = 0;
+  uint64_t source_pitch = 0, source_slice = 0;
+  uint64_t extent(uint64_t pitch, uint64_t slice) const { return (slices - 1) * slice + (rows - 1) * pitch + width; }
+};
+
+struct Fill {
+  uint64_t address = 0;
+  uint64_t pitch = 0;  // bytes from row to row
+  uint32_t value = 0;
+  uint32_t element = 1;  // bytes: 1, 2 or 4
+  uint64_t width = 0;    // elements
+  uint64_t height = 1;
+};
+
+enum class Direction { kToDevice, kToHost, kOnDevice, kOnHost };
+enum class Expect { kDevice, kAny };
+enum class Timing { kBlocking, kAsynchronous };
+
+struct Route {
+  Direction direction = Direction::kOnHost;
+  bool source_checked = false;  // the driver knows the memory: its mapping is checked when the copy runs
+  bool target_checked = false;
+  bool pageable = false;
+  bool stage = false;  // takes the source's content at submission
+  bool wait = false;   // the call returns when the copy is done
+};
+
+CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUstream stream, Default null_means, Timing timing);
+CUresult fill(const Fill& request, CUstream stream, Default null_means, Timing timing);
+// For the nodes of a graph.
+CUresult make_copy(const Transfer& transfer, Expect source_is, Expect target_is, WorkPtr* work);
+WorkPtr make_fill(const Fill& fill);
+// cuMemcpy2D and 3D: the transfer that a descriptor means.
+CUresult to_transfer(const CUDA_MEMCPY3D& description, Transfer* transfer);
+
+}  // namespace simgpu

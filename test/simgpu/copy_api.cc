@@ -1,0 +1,243 @@
+// The calls that copy and fill, in all their variants.
+#include <algorithm>
+
+#include "simgpu/array.h"
+#include "simgpu/copy.h"
+
+namespace simgpu {
+namespace {
+
+constexpr Default kLegacy = Default::kLegacy;
+constexpr Default kPerThread = Default::kPerThread;
+constexpr Timing kBlocking = Timing::kBlocking;
+constexpr Timing kAsynchronous = Timing::kAsynchronous;
+constexpr Expect kDevice = Expect::kDevice;
+constexpr Expect kAny = Expect::kAny;
+
+uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+Transfer line(uint64_t target, uint64_t source, uint64_t bytes) {
+  Transfer transfer;
+  transfer.target = target;
+  transfer.source = source;
+  transfer.width = bytes;
+  return transfer;
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* description, CUstream stream, Default null_means, Timing timing) {
+  if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Transfer transfer;
+  if (const CUresult result = to_transfer(*description, &transfer)) return result;
+  return copy(transfer, kAny, kAny, stream, null_means, timing);
+}
+
+CUresult copy_2d(const CUDA_MEMCPY2D* flat, CUstream stream, Default null_means, Timing timing) {
+  if (flat == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUDA_MEMCPY3D full{};
+  full.srcXInBytes = flat->srcXInBytes;
+  full.srcY = flat->srcY;
+  full.srcMemoryType = flat->srcMemoryType;
+  full.srcHost = flat->srcHost;
+  full.srcDevice = flat->srcDevice;
+  full.srcArray = flat->srcArray;
+  full.srcPitch = flat->srcPitch;
+  full.dstXInBytes = flat->dstXInBytes;
+  full.dstY = flat->dstY;
+  full.dstMemoryType = flat->dstMemoryType;
+  full.dstHost = flat->dstHost;
+  full.dstDevice = flat->dstDevice;
+  full.dstArray = flat->dstArray;
+  full.dstPitch = flat->dstPitch;
+  full.WidthInBytes = flat->WidthInBytes;
+  full.Height = flat->Height;
+  full.Depth = 1;
+  return copy_3d(&full, stream, null_means, timing);
+}
+
+CUresult fill_rows(CUdeviceptr to, size_t pitch, uint32_t value, uint32_t element, size_t width, size_t height, CUstream stream,
+                   Default null_means, Timing timing) {
+  return fill({to, pitch, value, element, width, height}, stream, null_means, timing);
+}
+
+}  // namespace
+
+CUresult to_transfer(const CUDA_MEMCPY3D& d, Transfer* out) {
+  Transfer transfer;
+  transfer.width = d.WidthInBytes;
+  transfer.rows = std::max<size_t>(d.Height, 1);
+  transfer.slices = std::max<size_t>(d.Depth, 1);
+  uint64_t source = d.srcMemoryType == CU_MEMORYTYPE_HOST ? address(d.srcHost) : d.srcDevice;
+  uint64_t source_pitch = d.srcPitch != 0 ? d.srcPitch : d.WidthInBytes;
+  uint64_t source_height = std::max(d.srcHeight, d.Height);
+  if (d.srcMemoryType == CU_MEMORYTYPE_ARRAY && !locate(d.srcArray, &source, &source_pitch, &source_height))
+    return CUDA_ERROR_INVALID_HANDLE;
+  uint64_t target = d.dstMemoryType == CU_MEMORYTYPE_HOST ? address(d.dstHost) : d.dstDevice;
+  uint64_t target_pitch = d.dstPitch != 0 ? d.dstPitch : d.WidthInBytes;
+  uint64_t target_height = std::max(d.dstHeight, d.Height);
+  if (d.dstMemoryType == CU_MEMORYTYPE_ARRAY && !locate(d.dstArray, &target, &target_pitch, &target_height))
+    return CUDA_ERROR_INVALID_HANDLE;
+  transfer.source_pitch = source_pitch;
+  transfer.target_pitch = target_pitch;
+  transfer.source_slice = source_pitch * source_height;
+  transfer.target_slice = target_pitch * target_height;
+  transfer.source = source + d.srcXInBytes + d.srcY * source_pitch + d.srcZ * transfer.source_slice;
+  transfer.target = target + d.dstXInBytes + d.dstY * target_pitch + d.dstZ * transfer.target_slice;
+  *out = transfer;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  return copy(line(to, address(from), bytes), kAny, kDevice, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void* from, size_t bytes) {
+  return copy(line(to, address(from), bytes), kAny, kDevice, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  return copy(line(to, address(from), bytes), kAny, kDevice, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
+  return copy(line(to, address(from), bytes), kAny, kDevice, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
+  return copy(line(address(to), from, bytes), kDevice, kAny, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemcpyDtoH_v2_ptds(void* to, CUdeviceptr from, size_t bytes) {
+  return copy(line(address(to), from, bytes), kDevice, kAny, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(line(address(to), from, bytes), kDevice, kAny, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyDtoHAsync_v2_ptsz(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(line(address(to), from, bytes), kDevice, kAny, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(line(to, from, bytes), kDevice, kDevice, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(line(to, from, bytes), kDevice, kDevice, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy(line(to, from, bytes), kAny, kAny, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy(line(to, from, bytes), kAny, kAny, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(line(to, from, bytes), kAny, kAny, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy(line(to, from, bytes), kAny, kAny, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
+  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
+  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream) {
+  return copy(line(to, from, bytes), kDevice, kDevice, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream) {
+  return copy(line(to, from, bytes), kDevice, kDevice, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kLegacy, kBlocking); }
+SIM_API CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kPerThread, kBlocking); }
+SIM_API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* description, CUstream stream) {
+  return copy_2d(description, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* description, CUstream stream) {
+  return copy_2d(description, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* description) { return copy_3d(description, nullptr, kLegacy, kBlocking); }
+SIM_API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* description) { return copy_3d(description, nullptr, kPerThread, kBlocking); }
+SIM_API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* description, CUstream stream) {
+  return copy_3d(description, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* description, CUstream stream) {
+  return copy_3d(description, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kLegacy, kBlocking); }
+SIM_API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* description) {
+  return copy_2d(description, nullptr, kPerThread, kBlocking);
+}
+
+SIM_API CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
+  return fill_rows(to, 0, value, 1, count, 1, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, size_t count) {
+  return fill_rows(to, 0, value, 1, count, 1, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+  return fill_rows(to, 0, value, 1, count, 1, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+  return fill_rows(to, 0, value, 1, count, 1, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD2D8_v2(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
+  return fill_rows(to, pitch, value, 1, width, height, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height) {
+  return fill_rows(to, pitch, value, 1, width, height, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+  return fill_rows(to, pitch, value, 1, width, height, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+  return fill_rows(to, pitch, value, 1, width, height, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
+  return fill_rows(to, 0, value, 2, count, 1, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemsetD16_v2_ptds(CUdeviceptr to, unsigned short value, size_t count) {
+  return fill_rows(to, 0, value, 2, count, 1, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
+  return fill_rows(to, 0, value, 2, count, 1, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD16Async_ptsz(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
+  return fill_rows(to, 0, value, 2, count, 1, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD2D16_v2(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
+  return fill_rows(to, pitch, value, 2, width, height, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height) {
+  return fill_rows(to, pitch, value, 2, width, height, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemsetD2D16Async(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+  return fill_rows(to, pitch, value, 2, width, height, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr to, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+  return fill_rows(to, pitch, value, 2, width, height, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
+  return fill_rows(to, 0, value, 4, count, 1, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemsetD32_v2_ptds(CUdeviceptr to, unsigned value, size_t count) {
+  return fill_rows(to, 0, value, 4, count, 1, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+  return fill_rows(to, 0, value, 4, count, 1, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD32Async_ptsz(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+  return fill_rows(to, 0, value, 4, count, 1, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height) {
+  return fill_rows(to, pitch, value, 4, width, height, nullptr, kLegacy, kBlocking);
+}
+SIM_API CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height) {
+  return fill_rows(to, pitch, value, 4, width, height, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
+  return fill_rows(to, pitch, value, 4, width, height, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream) {
+  return fill_rows(to, pitch, value, 4, width, height, stream, kPerThread, kAsynchronous);
+}
+
+}  // namespace simgpu

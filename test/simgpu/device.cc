@@ -1,0 +1,126 @@
+// Start, versions and what a device says about itself.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "simgpu/context.h"
+#include "simgpu/core.h"
+
+namespace simgpu {
+namespace {
+
+struct Attribute {
+  int number;
+  int value;
+};
+// CUdevice_attribute, as an H200 answers where it matters; all others are 0.
+constexpr Attribute kAttributes[] = {
+    {1, 1024},   {2, 1024}, {3, 1024},        {4, 64},       {5, 2147483647}, {6, 65535},     {7, 65535},   {8, 49152},
+    {9, 65536},  {10, 32},  {11, 2147483647}, {12, 65536},   {13, 1980000},   {14, 512},      {15, 1},      {16, 132},
+    {19, 1},     {30, 512}, {31, 1},          {36, 3201000}, {37, 6144},      {38, 62914560}, {39, 2048},   {40, 3},
+    {41, 1},     {51, 32},  {75, 9},          {76, 0},       {78, 1},         {79, 1},        {80, 1},      {81, 233472},
+    {82, 65536}, {83, 1},   {89, 1},          {90, 1},       {91, 1},         {95, 1},        {97, 232448}, {99, 1},
+    {102, 1},    {103, 1},  {106, 32},        {115, 1},      {119, 1},        {129, 1},
+};
+
+void bus_id(int device, char* text, size_t size) { std::snprintf(text, size, "0000:%02X:00.0", static_cast<unsigned char>(device + 1)); }
+
+CUresult uuid_of(CUuuid* uuid, CUdevice device) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const Uuid value = Machine::get().uuid(device);
+  std::memcpy(uuid->bytes, value.bytes.data(), sizeof uuid->bytes);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+SIM_API CUresult cuInit(unsigned flags) { return flags != 0 ? CUDA_ERROR_INVALID_VALUE : initialise_process(); }
+
+SIM_API CUresult cuDriverGetVersion(int* version) {
+  if (version == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *version = 13000;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGetCount(int* count) {
+  if (const CUresult result = enter_process()) return result;
+  *count = Machine::get().device_count();
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::snprintf(name, static_cast<size_t>(length), "nvshare stand-in GPU");
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) { return uuid_of(uuid, device); }
+SIM_API CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return uuid_of(uuid, device); }
+
+SIM_API CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = Machine::get().memory(device).total;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (value == nullptr || attribute == 0 || static_cast<int>(attribute) > 200) return CUDA_ERROR_INVALID_VALUE;
+  *value = attribute == 33 ? device + 1 : 0;  // the PCI bus
+  for (const Attribute& known : kAttributes) {
+    if (known.number == static_cast<int>(attribute)) *value = known.value;
+  }
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *major = 9;
+  *minor = 0;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  bus_id(device, text, static_cast<size_t>(length));
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+  if (const CUresult result = enter_process()) return result;
+  for (int i = 0; i < Machine::get().device_count(); ++i) {
+    char id[16];
+    bus_id(i, id, sizeof id);
+    if (std::strstr(text, id + 5) == nullptr) continue;
+    *device = i;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+SIM_API CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device) || !valid_device(peer)) return CUDA_ERROR_INVALID_DEVICE;
+  *can = device != peer ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuGetExportTable(const void** table, const CUuuid*) {
+  if (table != nullptr) *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;  // undocumented interfaces between NVIDIA's own libraries
+}
+
+}  // namespace simgpu

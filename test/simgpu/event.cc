@@ -1,0 +1,196 @@
+// Events. Recorded: the number of an entry on a stream. Reached: that entry is finished.
+#include "simgpu/capture.h"
+#include "simgpu/config.h"
+#include "simgpu/core.h"
+
+namespace simgpu {
+namespace {
+
+class RecordWork : public Work {
+ public:
+  explicit RecordWork(Event* event) : event_(event) {}
+  void run(Execution& execution) const override {
+    std::lock_guard lock(event_->mutex);
+    event_->time_ns = execution.ready_ns;
+  }
+  bool instant() const override { return true; }
+  const char* name() const override { return "an event"; }
+
+ private:
+  Event* const event_;
+};
+
+CUresult find_event(CUevent handle, Event** event) {
+  if (const CUresult result = enter_process()) return result;
+  auto* found = reinterpret_cast<Event*>(handle);
+  if (found == nullptr || !found->alive.load(std::memory_order_acquire)) return CUDA_ERROR_INVALID_HANDLE;
+  *event = found;
+  return CUDA_SUCCESS;
+}
+
+CUresult record(CUevent handle, CUstream stream_handle, Default null_means) {
+  Event* event = nullptr;
+  Stream* stream = nullptr;
+  if (const CUresult result = find_event(handle, &event)) return result;
+  if (const CUresult result = find_stream(stream_handle, null_means, &stream)) return result;
+  if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  {
+    std::lock_guard context_lock(stream->context->mutex);
+    if (Capture* capture = stream->capture.load()) {
+      if (capture->invalid.load()) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+      std::lock_guard lock(event->mutex);
+      event->capture = capture;
+      event->captured_nodes = stream->capture_tail;
+      return CUDA_SUCCESS;
+    }
+  }
+  uint64_t sequence = 0;
+  if (const CUresult result = submit(*stream, Submission::kMarker, std::make_shared<RecordWork>(event), {}, &sequence)) return result;
+  std::lock_guard lock(event->mutex);
+  event->capture = nullptr;
+  event->captured_nodes.clear();
+  event->stream = stream;
+  event->sequence = sequence;
+  return CUDA_SUCCESS;
+}
+
+CUresult wait(CUstream stream_handle, Default null_means, CUevent handle) {
+  Event* event = nullptr;
+  Stream* stream = nullptr;
+  if (const CUresult result = find_event(handle, &event)) return result;
+  if (const CUresult result = find_stream(stream_handle, null_means, &stream)) return result;
+  Dependency dependency{};
+  {
+    std::lock_guard context_lock(stream->context->mutex);
+    std::lock_guard lock(event->mutex);
+    Capture* of_stream = stream->capture.load();
+    if (event->capture != nullptr) {
+      if (of_stream != nullptr && of_stream != event->capture) {
+        of_stream->invalid.store(true);
+        event->capture->invalid.store(true);
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+      }
+      return event->capture->join(*stream, event->captured_nodes);
+    }
+    if (of_stream != nullptr) {  // work outside the capture cannot be waited for in it
+      if (event->stream == nullptr) return CUDA_SUCCESS;
+      of_stream->invalid.store(true);
+      return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    dependency = {event->stream, event->sequence};
+  }
+  if (dependency.stream == nullptr || dependency.stream->completed.load(std::memory_order_acquire) >= dependency.sequence) {
+    return CUDA_SUCCESS;
+  }
+  return submit(*stream, Submission::kMarker, nullptr, {dependency});
+}
+
+// What an event waits for: false when it belongs to a capture, which this ruins.
+bool read(Event& event, Dependency* last) {
+  std::lock_guard lock(event.mutex);
+  *last = {event.stream, event.sequence};
+  if (event.capture == nullptr) return true;
+  event.capture->invalid.store(true);
+  return false;
+}
+
+}  // namespace
+
+SIM_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Process& process = here();
+  Event* event = nullptr;
+  {
+    std::lock_guard lock(process.mutex);
+    if (!process.spare_events.empty()) {
+      event = process.spare_events.back();
+      process.spare_events.pop_back();
+    }
+  }
+  if (event == nullptr) event = Kept<Event>::make();
+  {
+    std::lock_guard lock(event->mutex);
+    event->context = context;
+    event->flags = flags;
+    event->stream = nullptr;
+    event->sequence = 0;
+    event->time_ns = 0;
+    event->capture = nullptr;
+    event->captured_nodes.clear();
+  }
+  event->alive.store(true, std::memory_order_release);
+  *out = to_handle(event);
+  return CUDA_SUCCESS;
+}
+
+// A record that is still queued keeps the object: it is recycled, never deleted, and its next user starts with no record.
+SIM_API CUresult cuEventDestroy_v2(CUevent handle) {
+  Event* event = nullptr;
+  if (const CUresult result = find_event(handle, &event)) return result;
+  if (!event->alive.exchange(false)) return CUDA_ERROR_INVALID_HANDLE;
+  Stream* stream = nullptr;
+  uint64_t sequence = 0;
+  {
+    std::lock_guard lock(event->mutex);
+    stream = event->stream;
+    sequence = event->sequence;
+  }
+  // Only one that no worker will touch any more is recycled at once; the others are few and stay.
+  if (stream == nullptr || stream->completed.load(std::memory_order_acquire) >= sequence) {
+    std::lock_guard lock(here().mutex);
+    here().spare_events.push_back(event);
+  }
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
+
+SIM_API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, Default::kLegacy); }
+SIM_API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream, Default::kPerThread); }
+SIM_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) { return record(event, stream, Default::kLegacy); }
+SIM_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned) {
+  return record(event, stream, Default::kPerThread);
+}
+SIM_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) { return wait(stream, Default::kLegacy, event); }
+SIM_API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned) { return wait(stream, Default::kPerThread, event); }
+
+SIM_API CUresult cuEventQuery(CUevent handle) {
+  Event* event = nullptr;
+  if (const CUresult result = find_event(handle, &event)) return result;
+  if (const CUresult result = check_unsafe_call()) return result;
+  Dependency last{};
+  if (!read(*event, &last)) return CUDA_ERROR_CAPTURED_EVENT;
+  if (last.stream != nullptr && last.stream->completed.load(std::memory_order_acquire) < last.sequence) return CUDA_ERROR_NOT_READY;
+  return static_cast<CUresult>(event->context->error.load(std::memory_order_acquire));
+}
+
+SIM_API CUresult cuEventSynchronize(CUevent handle) {
+  Event* event = nullptr;
+  if (const CUresult result = find_event(handle, &event)) return result;
+  if (const CUresult result = check_unsafe_call()) return result;
+  Dependency last{};
+  if (!read(*event, &last)) return CUDA_ERROR_CAPTURED_EVENT;
+  if (last.stream != nullptr) last.stream->wait(last.sequence);
+  return static_cast<CUresult>(event->context->error.load(std::memory_order_acquire));
+}
+
+SIM_API CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+  Event* events[2] = {};
+  uint64_t times[2] = {};
+  if (const CUresult result = find_event(start_handle, &events[0])) return result;
+  if (const CUresult result = find_event(end_handle, &events[1])) return result;
+  for (int i = 0; i < 2; ++i) {
+    std::lock_guard lock(events[i]->mutex);
+    if ((events[i]->flags & CU_EVENT_DISABLE_TIMING) != 0 || events[i]->stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (events[i]->stream->completed.load(std::memory_order_acquire) < events[i]->sequence) return CUDA_ERROR_NOT_READY;
+    times[i] = events[i]->time_ns;
+  }
+  *milliseconds = static_cast<float>((static_cast<double>(times[1]) - static_cast<double>(times[0])) / 1e6);
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime(milliseconds, start, end);
+}
+
+}  // namespace simgpu

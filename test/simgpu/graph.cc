@@ -1,0 +1,346 @@
+#include "simgpu/graph.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "simgpu/capture.h"
+#include "simgpu/copy.h"
+#include "simgpu/launch.h"
+
+namespace simgpu {
+namespace {
+
+Graph* to_graph(CUgraph handle) { return reinterpret_cast<Graph*>(handle); }
+GraphNode* to_node(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
+CUgraphNode to_handle(const GraphNode* node) { return reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(node)); }
+
+// An instantiated graph: which work, in which order. A launch holds the work by itself, so destroying or changing this harms none.
+struct Executable {
+  std::mutex mutex;
+  std::vector<const GraphNode*> nodes;
+  std::shared_ptr<const std::vector<WorkPtr>> work;
+};
+
+// Runs a graph's work one piece after the other.
+class GraphWork : public Work {
+ public:
+  explicit GraphWork(std::shared_ptr<const std::vector<WorkPtr>> work) : work_(std::move(work)) {}
+  void run(Execution& execution) const override {
+    for (const WorkPtr& each : *work_) {
+      if (execution.context.error.load() != 0) return;
+      each->run(execution);
+    }
+  }
+  void spans(std::vector<Span>& out) const override {
+    for (const WorkPtr& each : *work_) each->spans(out);
+  }
+  CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_GRAPH; }
+  const char* name() const override { return "a graph"; }
+
+ private:
+  const std::shared_ptr<const std::vector<WorkPtr>> work_;
+};
+
+CUresult add_node(CUgraphNode* out, CUgraph handle, const CUgraphNode* after, size_t count, WorkPtr work, CUgraphNodeType type) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr || handle == nullptr || (count > 0 && after == nullptr)) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<GraphNode*> dependencies;
+  for (size_t i = 0; i < count; ++i) dependencies.push_back(to_node(after[i]));
+  GraphNode* node = to_graph(handle)->add(std::move(work), std::move(dependencies));
+  node->type = type;
+  *out = to_handle(node);
+  return CUDA_SUCCESS;
+}
+
+// The driver's functions are the first member of both versions of the parameters.
+CUresult kernel_of(const void* parameters, WorkPtr* work) {
+  if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto* params = static_cast<const CUDA_KERNEL_NODE_PARAMS*>(parameters);
+  if (params->func == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *work = make_kernel(*reinterpret_cast<const Function*>(params->func), params->kernelParams, params->extra);
+  return *work ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult add_kernel(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, const void* parameters) {
+  WorkPtr work;
+  if (const CUresult result = kernel_of(parameters, &work)) return result;
+  return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_KERNEL);
+}
+
+// Lists through the driver's two-call protocol: with no place for them, only their number.
+template <typename List>
+CUresult put_list(const List& nodes, CUgraphNode* out, size_t* count) {
+  if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (out != nullptr) {
+    for (size_t i = 0; i < std::min(*count, nodes.size()); ++i) out[i] = to_handle(nodes[i]);
+  }
+  *count = out == nullptr ? nodes.size() : std::min(*count, nodes.size());
+  return CUDA_SUCCESS;
+}
+
+std::vector<const GraphNode*> all_nodes(const Graph& graph, bool roots_only) {
+  std::vector<const GraphNode*> result;
+  for (const auto& node : graph.nodes) {
+    if (!roots_only || node->after.empty()) result.push_back(node.get());
+  }
+  return result;
+}
+
+// Empty although the graph is not: there is a cycle.
+std::vector<const GraphNode*> in_order(const Graph& graph) {
+  std::vector<const GraphNode*> order;
+  std::unordered_set<const GraphNode*> placed;
+  bool progress = true;
+  while (progress && order.size() < graph.nodes.size()) {
+    progress = false;
+    for (const auto& node : graph.nodes) {
+      if (placed.count(node.get()) != 0) continue;
+      if (!std::all_of(node->after.begin(), node->after.end(), [&](const GraphNode* before) { return placed.count(before) != 0; }))
+        continue;
+      order.push_back(node.get());
+      placed.insert(node.get());
+      progress = true;
+    }
+  }
+  if (order.size() < graph.nodes.size()) order.clear();
+  return order;
+}
+
+bool prepare(const Graph& graph, Executable* executable) {
+  const std::vector<const GraphNode*> order = in_order(graph);
+  if (order.empty() && !graph.nodes.empty()) return false;
+  auto work = std::make_shared<std::vector<WorkPtr>>();
+  executable->nodes.clear();
+  for (const GraphNode* node : order) {
+    if (!node->work) continue;
+    executable->nodes.push_back(node);
+    work->push_back(node->work);
+  }
+  executable->work = std::move(work);
+  return true;
+}
+
+CUresult instantiate(CUgraphExec* out, CUgraph graph) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Executable* executable = Kept<Executable>::make();
+  if (!prepare(*to_graph(graph), executable)) {
+    Kept<Executable>::drop(executable);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *out = reinterpret_cast<CUgraphExec>(executable);
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(CUgraphExec handle, CUstream stream_handle, Default null_means) {
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(stream_handle, null_means, &stream)) return result;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  auto* executable = reinterpret_cast<Executable*>(handle);
+  std::shared_ptr<const std::vector<WorkPtr>> work;
+  {
+    std::lock_guard lock(executable->mutex);
+    work = executable->work;
+  }
+  return submit(*stream, Submission::kKernel, std::make_shared<GraphWork>(std::move(work)));
+}
+
+CUresult upload(CUstream stream_handle, Default null_means) {
+  Stream* stream = nullptr;
+  return find_stream(stream_handle, null_means, &stream);
+}
+
+// Only a graph of the same shape may replace the work.
+bool update(CUgraphExec handle, CUgraph graph) {
+  auto* executable = reinterpret_cast<Executable*>(handle);
+  Executable fresh;
+  if (!prepare(*to_graph(graph), &fresh)) return false;
+  std::lock_guard lock(executable->mutex);
+  if (fresh.work->size() != executable->work->size()) return false;
+  for (size_t i = 0; i < fresh.work->size(); ++i) {
+    if ((*fresh.work)[i]->node_type() != (*executable->work)[i]->node_type()) return false;
+  }
+  executable->work = fresh.work;
+  return true;
+}
+
+CUresult replace(CUgraphExec handle, CUgraphNode node, WorkPtr work) {
+  auto* executable = reinterpret_cast<Executable*>(handle);
+  std::lock_guard lock(executable->mutex);
+  const auto found = std::find(executable->nodes.begin(), executable->nodes.end(), to_node(node));
+  if (found == executable->nodes.end()) return CUDA_ERROR_INVALID_VALUE;
+  auto changed = std::make_shared<std::vector<WorkPtr>>(*executable->work);
+  (*changed)[static_cast<size_t>(found - executable->nodes.begin())] = std::move(work);
+  executable->work = std::move(changed);
+  return CUDA_SUCCESS;
+}
+
+CUresult edges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
+  if (const CUresult result = enter_process()) return result;
+  if (graph == nullptr || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<const GraphNode*> sources;
+  std::vector<const GraphNode*> targets;
+  for (const auto& node : to_graph(graph)->nodes) {
+    for (const GraphNode* before : node->after) {
+      sources.push_back(before);
+      targets.push_back(node.get());
+    }
+  }
+  size_t again = *count;
+  put_list(sources, from, count);
+  return put_list(targets, to, &again);
+}
+
+CUresult add_edges(const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  if (const CUresult result = enter_process()) return result;
+  for (size_t i = 0; i < count; ++i) to_node(to[i])->after.push_back(to_node(from[i]));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+GraphNode* Graph::add(WorkPtr work, std::vector<GraphNode*> after) {
+  auto node = std::make_unique<GraphNode>();
+  node->graph = this;
+  node->type = work ? work->node_type() : CU_GRAPH_NODE_TYPE_EMPTY;
+  node->work = std::move(work);
+  node->after = std::move(after);
+  nodes.push_back(std::move(node));
+  return nodes.back().get();
+}
+
+SIM_API CUresult cuGraphCreate(CUgraph* out, unsigned) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = reinterpret_cast<CUgraph>(Kept<Graph>::make());
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuGraphDestroy(CUgraph graph) {
+  if (const CUresult result = enter_process()) return result;
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Kept<Graph>::drop(to_graph(graph));
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuGraphClone(CUgraph* out, CUgraph original) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr || original == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Graph* copy = Kept<Graph>::make();
+  std::unordered_map<const GraphNode*, GraphNode*> twin;
+  for (const auto& node : to_graph(original)->nodes) {
+    twin[node.get()] = copy->add(node->work, {});
+    twin[node.get()]->type = node->type;
+  }
+  for (const auto& node : to_graph(original)->nodes) {
+    for (const GraphNode* before : node->after) twin[node.get()]->after.push_back(twin[before]);
+  }
+  *out = reinterpret_cast<CUgraph>(copy);
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count) {
+  return add_node(out, graph, after, count, nullptr, CU_GRAPH_NODE_TYPE_EMPTY);
+}
+SIM_API CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, const void* parameters) {
+  return add_kernel(out, graph, after, count, parameters);
+}
+SIM_API CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, const void* parameters) {
+  return add_kernel(out, graph, after, count, parameters);
+}
+SIM_API CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
+                                      const CUDA_MEMCPY3D* description, CUcontext) {
+  if (const CUresult result = enter_process()) return result;
+  if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Transfer transfer;
+  WorkPtr work;
+  if (const CUresult result = to_transfer(*description, &transfer)) return result;
+  if (const CUresult result = make_copy(transfer, Expect::kAny, Expect::kAny, &work)) return result;
+  return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMCPY);
+}
+SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
+                                      const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+  if (params == nullptr || params->height == 0 || params->width == 0) return CUDA_ERROR_INVALID_VALUE;
+  const Fill fill{params->dst, params->pitch, params->value, params->elementSize, params->width, params->height};
+  return add_node(out, graph, after, count, make_fill(fill), CU_GRAPH_NODE_TYPE_MEMSET);
+}
+SIM_API CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
+                                    const CUDA_HOST_NODE_PARAMS* params) {
+  if (params == nullptr || params->fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(out, graph, after, count, make_host_function(params->fn, params->userData), CU_GRAPH_NODE_TYPE_HOST);
+}
+SIM_API CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return add_edges(from, to, count);
+}
+SIM_API CUresult cuGraphAddDependencies_v2(CUgraph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*, size_t count) {
+  return add_edges(from, to, count);
+}
+
+SIM_API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
+  if (const CUresult result = enter_process()) return result;
+  return graph == nullptr ? CUDA_ERROR_INVALID_VALUE : put_list(all_nodes(*to_graph(graph), false), nodes, count);
+}
+SIM_API CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
+  if (const CUresult result = enter_process()) return result;
+  return graph == nullptr ? CUDA_ERROR_INVALID_VALUE : put_list(all_nodes(*to_graph(graph), true), nodes, count);
+}
+SIM_API CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) { return edges(graph, from, to, count); }
+SIM_API CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data, size_t* count) {
+  const CUresult result = edges(graph, from, to, count);
+  for (size_t i = 0; result == CUDA_SUCCESS && data != nullptr && i < *count; ++i) data[i] = {};
+  return result;
+}
+SIM_API CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType* type) {
+  if (node == nullptr || type == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *type = to_node(node)->type;
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode* out, size_t* count) {
+  return node == nullptr ? CUDA_ERROR_INVALID_VALUE : put_list(to_node(node)->after, out, count);
+}
+SIM_API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* out, CUgraphEdgeData*, size_t* count) {
+  return node == nullptr ? CUDA_ERROR_INVALID_VALUE : put_list(to_node(node)->after, out, count);
+}
+
+SIM_API CUresult cuGraphInstantiate(CUgraphExec* out, CUgraph graph, CUgraphNode*, char*, size_t) { return instantiate(out, graph); }
+SIM_API CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode*, char*, size_t) { return instantiate(out, graph); }
+SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long) { return instantiate(out, graph); }
+SIM_API CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = instantiate(out, graph);
+  params->result_out = result == CUDA_SUCCESS ? 0 : 1;
+  return result;
+}
+SIM_API CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+  return cuGraphInstantiateWithParams(out, graph, params);
+}
+SIM_API CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { return launch(graph, stream, Default::kLegacy); }
+SIM_API CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { return launch(graph, stream, Default::kPerThread); }
+SIM_API CUresult cuGraphUpload(CUgraphExec, CUstream stream) { return upload(stream, Default::kLegacy); }
+SIM_API CUresult cuGraphUpload_ptsz(CUgraphExec, CUstream stream) { return upload(stream, Default::kPerThread); }
+SIM_API CUresult cuGraphExecDestroy(CUgraphExec graph) {
+  if (const CUresult result = enter_process()) return result;
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Kept<Executable>::drop(reinterpret_cast<Executable*>(graph));
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphNode* error_node, unsigned* update_result) {
+  const bool updated = update(executable, graph);
+  if (error_node != nullptr) *error_node = nullptr;
+  if (update_result != nullptr) *update_result = updated ? 0 : 1;
+  return updated ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+SIM_API CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+  const bool updated = update(executable, graph);
+  if (info != nullptr) *info = {updated ? 0u : 1u, nullptr, nullptr};
+  return updated ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+SIM_API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node, const void* parameters) {
+  WorkPtr work;
+  if (const CUresult result = kernel_of(parameters, &work)) return result;
+  return replace(executable, node, std::move(work));
+}
+SIM_API CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node, const void* parameters) {
+  return cuGraphExecKernelNodeSetParams(executable, node, parameters);
+}
+
+}  // namespace simgpu

@@ -1,0 +1,23 @@
+// A graph: work and its order.
+#pragma once
+
+#include "simgpu/core.h"
+
+namespace simgpu {
+
+struct GraphNode {
+  Graph* graph = nullptr;
+  WorkPtr work;
+  std::vector<GraphNode*> after;
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+};
+
+struct Graph {
+  std::vector<std::unique_ptr<GraphNode>> nodes;  // each behind those that it depends on, unless edges were added by hand
+  GraphNode* add(WorkPtr work, std::vector<GraphNode*> after);
+};
+
+// In stream_api.cc: the work of cuLaunchHostFunc.
+WorkPtr make_host_function(CUhostFn function, void* data);
+
+}  // namespace simgpu

@@ -1,0 +1,38 @@
+// A kernel with its arguments.
+#pragma once
+
+#include <array>
+
+#include "simgpu/core.h"
+#include "simgpu/kernels.h"
+
+namespace simgpu {
+
+// Behind CUfunction and CUkernel: one for each kernel, the same in all modules.
+struct Function {
+  const KernelDefinition* kernel;
+};
+
+// Null: no such kernel.
+Function* find_function(const char* name);
+
+class KernelWork : public Work {
+ public:
+  KernelWork(const KernelDefinition& kernel, const std::array<uint64_t, kMaxParameters>& arguments)
+      : kernel_(kernel), arguments_(arguments) {}
+  void run(Execution& execution) const override;
+  void spans(std::vector<Span>& out) const override;
+  bool instant() const override { return kernel_.compute == nullptr && kernel_.duration == kNoParameter; }
+  CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_KERNEL; }
+  const char* name() const override { return kernel_.name; }
+  const KernelDefinition& kernel() const { return kernel_; }
+
+ private:
+  const KernelDefinition& kernel_;
+  const std::array<uint64_t, kMaxParameters> arguments_;
+};
+
+// Reads the arguments the way the driver takes them; null: they are not given.
+WorkPtr make_kernel(const Function& function, void** parameters, void** extra);
+
+}  // namespace simgpu

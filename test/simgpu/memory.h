@@ -1,0 +1,55 @@
+// What the memory files share.
+#pragma once
+
+#include "simgpu/core.h"
+
+namespace simgpu {
+
+// New device memory holds this, never zeros: a program that relies on zeros shall fail here too.
+inline constexpr unsigned char kPoison = 0xA5;
+
+inline uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Anonymous memory of the process, or 0.
+uint64_t map_memory(uint64_t bytes, uint64_t alignment);
+void unmap_memory(uint64_t address, uint64_t bytes);
+
+// Plain device memory: charged, poisoned, known to the address space.
+CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, CUdeviceptr* out);
+// Takes the range out of the address space and gives its memory back. Reports work in flight on it when `check` is set.
+CUresult free_range(CUdeviceptr address, bool check);
+
+// Managed memory of a range's part, as pages.
+struct Pages {
+  uint64_t first;
+  uint64_t count;
+};
+inline Pages pages_of(uint64_t address, uint64_t bytes) {
+  const uint64_t first = address / kPageBytes;
+  return {first, (address + bytes + kPageBytes - 1) / kPageBytes - first};
+}
+void forget_managed(const Range& range);
+
+// Small allocations share 2 MiB blocks, as on the real driver.
+class Blocks {
+ public:
+  static Blocks& get();
+  // 0: no memory left. bytes at most kSmallMax.
+  uint64_t allocate(Context& context, uint64_t bytes);
+  void free(Context& context, uint64_t address, uint64_t bytes);
+  // All blocks of a context, whose ranges are gone.
+  void drop(Context& context);
+
+ private:
+  struct Block {
+    Context* context;
+    uint64_t base;
+    std::map<uint64_t, uint64_t> free;  // offset -> bytes
+  };
+  std::mutex mutex_;
+  std::vector<Block> blocks_;
+};
+inline constexpr uint64_t kSmallMax = 1u << 20;
+inline constexpr uint64_t kSmallUnit = 512;
+
+}  // namespace simgpu

@@ -1,0 +1,197 @@
+// cuMemAlloc and its relatives: physical memory and address in one.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "simgpu/capture.h"
+#include "simgpu/config.h"
+#include "simgpu/context.h"
+#include "simgpu/memory.h"
+
+namespace simgpu {
+namespace {
+
+CUresult allocate_checked(CUdeviceptr* out, uint64_t bytes) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult result = check_unsafe_call()) return result;
+  if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
+  return allocate(*context, bytes, RangeKind::kPlain, nullptr, out);
+}
+
+}  // namespace
+
+uint64_t map_memory(uint64_t bytes, uint64_t alignment) {
+  void* at = mmap(nullptr, bytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return 0;
+  const auto base = reinterpret_cast<uint64_t>(at);
+  const uint64_t aligned = round_up(base, alignment);
+  if (aligned > base) unmap_memory(base, aligned - base);
+  if (aligned < base + alignment) unmap_memory(aligned + bytes, base + alignment - aligned);
+  return aligned;
+}
+
+void unmap_memory(uint64_t address, uint64_t bytes) { munmap(reinterpret_cast<void*>(address), bytes); }
+
+Blocks& Blocks::get() {
+  static auto* const kBlocks = new Blocks;
+  return *kBlocks;
+}
+
+uint64_t Blocks::allocate(Context& context, uint64_t bytes) {
+  bytes = round_up(bytes, kSmallUnit);
+  std::lock_guard lock(mutex_);
+  for (Block& block : blocks_) {
+    if (block.context != &context) continue;
+    const auto hole = std::find_if(block.free.begin(), block.free.end(), [&](const auto& each) { return each.second >= bytes; });
+    if (hole == block.free.end()) continue;
+    const auto [offset, size] = *hole;
+    block.free.erase(hole);
+    if (size > bytes) block.free[offset + bytes] = size - bytes;
+    return block.base + offset;
+  }
+  if (!Machine::get().charge(context.device, here().slot, Charge::kPlain, kPageBytes)) return 0;
+  const uint64_t base = map_memory(kPageBytes, kPageBytes);
+  if (base == 0) {
+    Machine::get().release(context.device, here().slot, Charge::kPlain, kPageBytes);
+    return 0;
+  }
+  blocks_.push_back({&context, base, {{bytes, kPageBytes - bytes}}});
+  return base;
+}
+
+void Blocks::free(Context& context, uint64_t address, uint64_t bytes) {
+  bytes = round_up(bytes, kSmallUnit);
+  std::lock_guard lock(mutex_);
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return address - b.base < kPageBytes; });
+  if (found == blocks_.end()) return;
+  auto& holes = found->free;
+  auto at = holes.emplace(address - found->base, bytes).first;
+  if (const auto next = std::next(at); next != holes.end() && at->first + at->second == next->first) {
+    at->second += next->second;
+    holes.erase(next);
+  }
+  if (at != holes.begin() && std::prev(at)->first + std::prev(at)->second == at->first) {
+    at = std::prev(at);
+    at->second += std::next(at)->second;
+    holes.erase(std::next(at));
+  }
+  if (at->second != kPageBytes) return;
+  unmap_memory(found->base, kPageBytes);
+  blocks_.erase(found);
+  Machine::get().release(context.device, here().slot, Charge::kPlain, kPageBytes);
+}
+
+void Blocks::drop(Context& context) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(blocks_, [&](const Block& block) {
+    if (block.context != &context) return false;
+    unmap_memory(block.base, kPageBytes);
+    Machine::get().release(context.device, here().slot, Charge::kPlain, kPageBytes);
+    return true;
+  });
+}
+
+CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, CUdeviceptr* out) {
+  Range range;
+  range.kind = kind;
+  range.size = bytes;
+  range.device = context.device;
+  range.context = &context;
+  range.pool = pool;
+  if (bytes < kSmallMax) {
+    range.base = Blocks::get().allocate(context, bytes);
+    if (range.base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  } else {
+    range.owned = round_up(bytes, kPageBytes);
+    if (!Machine::get().charge(context.device, here().slot, Charge::kPlain, range.owned)) return CUDA_ERROR_OUT_OF_MEMORY;
+    range.base = map_memory(range.owned, kPageBytes);
+    if (range.base == 0) {
+      Machine::get().release(context.device, here().slot, Charge::kPlain, range.owned);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  std::memset(reinterpret_cast<void*>(range.base), kPoison, range.owned != 0 ? range.owned : bytes);
+  *out = range.base;
+  AddressSpace::Writing writing(here().memory);
+  writing.add(std::move(range));
+  return CUDA_SUCCESS;
+}
+
+CUresult free_range(CUdeviceptr address, bool check) {
+  Process& process = here();
+  Range range;
+  {
+    AddressSpace::Reading reading(process.memory);
+    const Range* found = reading.find(address);
+    if (found == nullptr || found->base != address) return CUDA_ERROR_INVALID_VALUE;
+    range = *found;
+  }
+  if (range.kind != RangeKind::kPlain && range.kind != RangeKind::kPool && range.kind != RangeKind::kManaged) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // The real cuMemFree waits for all work of the context.
+  if (check && range.context->alive.load()) drain(*range.context);
+  {
+    AddressSpace::Writing writing(process.memory);
+    if (writing.ranges().erase(address) == 0) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (range.kind == RangeKind::kManaged) forget_managed(range);
+  if (range.owned != 0) {
+    unmap_memory(range.base, range.owned);
+    if (range.kind != RangeKind::kManaged) Machine::get().release(range.device, process.slot, Charge::kPlain, range.owned);
+  } else {
+    Blocks::get().free(*range.context, range.base, range.size);
+  }
+  return CUDA_SUCCESS;
+}
+
+void free_memory_of(Context& context) {
+  Process& process = here();
+  std::vector<Range> mine;
+  {
+    AddressSpace::Reading reading(process.memory);
+    reading.each([&](const Range& range) {
+      if (range.context == &context) mine.push_back(range);
+    });
+  }
+  for (const Range& range : mine) {
+    if (range.on_host()) {
+      AddressSpace::Writing writing(process.memory);
+      writing.ranges().erase(range.base);
+      if (range.kind == RangeKind::kHost) unmap_memory(range.base, range.owned);
+    } else if (range.kind != RangeKind::kMapping) {  // virtual memory belongs to no context
+      free_range(range.base, false);
+    }
+  }
+  Blocks::get().drop(context);
+}
+
+SIM_API CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return allocate_checked(out, bytes); }
+
+SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned) {
+  if (pitch == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *pitch = round_up(width, 512);
+  return allocate_checked(out, *pitch * height);
+}
+
+SIM_API CUresult cuMemFree_v2(CUdeviceptr address) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (address == 0) return CUDA_SUCCESS;
+  if (const CUresult result = check_unsafe_call()) return result;
+  return free_range(address, true);
+}
+
+SIM_API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  const MemoryUse use = Machine::get().memory(context->device);
+  if (free != nullptr) *free = use.total - use.used;
+  if (total != nullptr) *total = use.total;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simgpu

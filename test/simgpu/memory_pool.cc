@@ -1,0 +1,210 @@
+// Stream-ordered allocation. Memory is there at once; it goes back to the device when the stream reaches the free. Pools keep nothing.
+#include <cstring>
+
+#include "simgpu/capture.h"
+#include "simgpu/context.h"
+#include "simgpu/memory.h"
+
+namespace simgpu {
+namespace {
+
+// Behind CUmemoryPool. Never deleted.
+struct Pool {
+  std::atomic<bool> alive{true};
+  int device = 0;
+  std::atomic<uint64_t> used{0};
+  std::atomic<uint64_t> used_high{0};
+  std::mutex mutex;
+  std::array<uint64_t, 16> attributes{};  // as set; they change nothing
+};
+
+struct DevicePools {
+  std::mutex mutex;
+  std::array<Pool*, kMaxDevices> standard{};
+  std::array<Pool*, kMaxDevices> current{};
+  static DevicePools& get() {
+    static auto* const kPools = new DevicePools;
+    return *kPools;
+  }
+};
+
+Pool* find(CUmemoryPool handle) {
+  auto* pool = reinterpret_cast<Pool*>(handle);
+  return pool != nullptr && pool->alive.load() ? pool : nullptr;
+}
+
+Pool* pool_of(int device, bool current) {
+  DevicePools& pools = DevicePools::get();
+  std::lock_guard lock(pools.mutex);
+  const auto index = static_cast<size_t>(device);
+  if (pools.standard[index] == nullptr) {
+    pools.standard[index] = Kept<Pool>::make();
+    pools.standard[index]->device = device;
+    pools.current[index] = pools.standard[index];
+  }
+  return current ? pools.current[index] : pools.standard[index];
+}
+
+class FreeWork : public Work {
+ public:
+  explicit FreeWork(CUdeviceptr address) : address_(address) {}
+  void run(Execution& execution) const override {
+    Pool* pool = nullptr;
+    uint64_t bytes = 0;
+    {
+      AddressSpace::Reading reading(here().memory);
+      if (const Range* range = reading.find(address_)) {
+        pool = static_cast<Pool*>(range->pool);
+        bytes = range->size;
+      }
+    }
+    if (free_range(address_, false) != CUDA_SUCCESS) {
+      return execution.fault(CUDA_ERROR_ILLEGAL_ADDRESS, "cuMemFreeAsync of %llx, which was freed already", address_);
+    }
+    if (pool != nullptr) pool->used.fetch_sub(bytes);
+  }
+  bool always() const override { return true; }
+  const char* name() const override { return "cuMemFreeAsync"; }
+
+ private:
+  const CUdeviceptr address_;
+};
+
+CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream handle, Default null_means) {
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->capture.load() != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes of graphs are not modelled
+  if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (pool == nullptr) pool = pool_of(stream->context->device, true);
+  if (const CUresult result = allocate(*stream->context, bytes, RangeKind::kPool, pool, out)) return result;
+  const uint64_t used = pool->used.fetch_add(bytes) + bytes;
+  uint64_t high = pool->used_high.load();
+  while (used > high && !pool->used_high.compare_exchange_weak(high, used)) {
+  }
+  // An allocation is work of its stream: it counts as one, and what other streams use it for is ordered behind it.
+  return submit(*stream, Submission::kOther, nullptr);
+}
+
+CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  if (stream->capture.load() != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  {
+    AddressSpace::Reading reading(here().memory);
+    const Range* range = reading.find(address);
+    if (range == nullptr || range->base != address || !range->on_device() || range->kind == RangeKind::kMapping)
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return submit(*stream, Submission::kOther, std::make_shared<FreeWork>(address));
+}
+
+CUresult give_pool(CUmemoryPool* out, CUdevice device, bool current) {
+  if (const CUresult result = enter_process()) return result;
+  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  *out = reinterpret_cast<CUmemoryPool>(pool_of(device, current));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+SIM_API CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return allocate_async(out, bytes, nullptr, stream, Default::kLegacy);
+}
+SIM_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return allocate_async(out, bytes, nullptr, stream, Default::kPerThread);
+}
+SIM_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return find(pool) == nullptr ? CUDA_ERROR_INVALID_VALUE : allocate_async(out, bytes, find(pool), stream, Default::kLegacy);
+}
+SIM_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return find(pool) == nullptr ? CUDA_ERROR_INVALID_VALUE : allocate_async(out, bytes, find(pool), stream, Default::kPerThread);
+}
+SIM_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) { return free_async(address, stream, Default::kLegacy); }
+SIM_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) { return free_async(address, stream, Default::kPerThread); }
+
+SIM_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) { return give_pool(out, device, false); }
+SIM_API CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) { return give_pool(out, device, true); }
+SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
+  if (const CUresult result = enter_process()) return result;
+  Pool* pool = find(handle);
+  if (pool == nullptr || !valid_device(device)) return CUDA_ERROR_INVALID_VALUE;
+  pool_of(device, false);
+  DevicePools& pools = DevicePools::get();
+  std::lock_guard lock(pools.mutex);
+  pools.current[static_cast<size_t>(device)] = pool;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr || properties == nullptr || !valid_device(properties->location.id)) return CUDA_ERROR_INVALID_VALUE;
+  auto* pool = Kept<Pool>::make();
+  pool->device = properties->location.id;
+  *out = reinterpret_cast<CUmemoryPool>(pool);
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  if (const CUresult result = enter_process()) return result;
+  Pool* pool = find(handle);
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  pool->alive.store(false);
+  DevicePools& pools = DevicePools::get();
+  std::lock_guard lock(pools.mutex);
+  const auto index = static_cast<size_t>(pool->device);
+  if (pools.current[index] == pool) pools.current[index] = pools.standard[index];
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) { return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
+SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc*, size_t) {
+  return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation*) {
+  if (find(handle) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  Pool* pool = find(handle);
+  if (pool == nullptr || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t wide = 0;
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: {
+      std::lock_guard lock(pool->mutex);
+      *static_cast<int*>(value) = static_cast<int>(pool->attributes[attribute]);
+      return CUDA_SUCCESS;
+    }
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: {
+      std::lock_guard lock(pool->mutex);
+      wide = pool->attributes[attribute];
+      break;
+    }
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      wide = pool->used.load();
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      wide = pool->used_high.load();
+      break;
+  }
+  std::memcpy(value, &wide, sizeof wide);
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  Pool* pool = find(handle);
+  if (pool == nullptr || value == nullptr || attribute == 0 || attribute > CU_MEMPOOL_ATTR_USED_MEM_HIGH) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute > CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+    pool->used_high.store(pool->used.load());
+    return CUDA_SUCCESS;
+  }
+  std::lock_guard lock(pool->mutex);
+  std::memcpy(&pool->attributes[attribute], value, attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD ? sizeof(uint64_t) : sizeof(int));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simgpu

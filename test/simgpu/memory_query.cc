@@ -1,0 +1,134 @@
+// What the driver says about an address. Modelled on the answers of a driver 580 (bench/results/h200-probe.json): an address without
+// memory is unknown also when it is reserved, and virtual memory answers with the mapping for some attributes, the reservation for others.
+#include <cstring>
+
+#include "simgpu/memory.h"
+
+namespace simgpu {
+namespace {
+
+struct Answer {
+  Range range;
+  uint64_t outer_base;  // of the allocation or the reservation
+  uint64_t outer_size;
+};
+
+CUresult find(CUdeviceptr address, Answer* answer) {
+  Process& process = here();
+  AddressSpace::Reading reading(process.memory);
+  const Range* range = reading.find(address);
+  if (range == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *answer = {*range, range->base, range->size};
+  if (range->kind == RangeKind::kMapping) reading.reservation(address, &answer->outer_base, &answer->outer_size);
+  return CUDA_SUCCESS;
+}
+
+template <typename T>
+CUresult put(void* data, T value) {
+  std::memcpy(data, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  Answer answer;
+  if (const CUresult result = find(address, &answer)) return result;
+  const Range& range = answer.range;
+  const bool mapping = range.kind == RangeKind::kMapping;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return put(data, mapping ? nullptr : range.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return put(data, range.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return put(data, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      return range.on_device() ? CUDA_ERROR_INVALID_VALUE : put(data, address);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return put(data, 0);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return put(data, static_cast<unsigned long long>(range.id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return put(data, range.kind == RangeKind::kManaged ? 1u : 0u);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put(data, range.device);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return put(data, range.kind == RangeKind::kPlain ? 1u : 0u);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(data, answer.outer_base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(data, answer.outer_size);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return put(data, 1u);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return put(data, mapping ? static_cast<unsigned long long>(range.physical->handle_types) : 0ull);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return put(data, range.kind == RangeKind::kPlain ? 1u : 0u);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return put(data, range.writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return put(data, range.pool);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return put(data, range.owned != 0 || mapping ? range.size : kPageBytes);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return put(data, range.owned != 0 || mapping ? range.base : range.base / kPageBytes * kPageBytes);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return put(data, static_cast<unsigned long long>(range.id));
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return put(data, 0u);
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+SIM_API CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+  if (const CUresult result = enter_process()) return result;
+  if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return attribute_of(data, attribute, address);
+}
+
+// An unknown address is no error here: everything reads as null or zero.
+SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
+  if (const CUresult result = enter_process()) return result;
+  if (attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    if (attribute_of(data[i], attributes[i], address) == CUDA_SUCCESS) continue;
+    const bool wide = attributes[i] == CU_POINTER_ATTRIBUTE_CONTEXT || attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
+                      attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER || attributes[i] == CU_POINTER_ATTRIBUTE_BUFFER_ID ||
+                      attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE ||
+                      attributes[i] == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE || attributes[i] == CU_POINTER_ATTRIBUTE_MAPPING_SIZE ||
+                      attributes[i] == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
+    std::memset(data[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xfe : 0, wide ? 8 : 4);
+  }
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdeviceptr address) {
+  if (const CUresult result = enter_process()) return result;
+  Answer answer;
+  if (const CUresult result = find(address, &answer)) return result;
+  if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  return answer.range.kind == RangeKind::kMapping ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+// Of virtual memory, the single handle's mapping and not the allocation.
+SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
+  if (const CUresult result = enter_process()) return result;
+  Answer answer;
+  if (find(address, &answer) != CUDA_SUCCESS) return CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = answer.range.base;
+  if (size != nullptr) *size = answer.range.size;
+  return CUDA_SUCCESS;
+}
+
+// Virtual memory cannot be handed over this way; of plain memory the stand-in has no other process's view either.
+SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle*, CUdeviceptr address) {
+  if (const CUresult result = enter_process()) return result;
+  Answer answer;
+  if (const CUresult result = find(address, &answer)) return result;
+  return answer.range.kind == RangeKind::kPlain ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace simgpu

@@ -1,0 +1,299 @@
+// libnvidia-ml.so.1 over the same shared state: what exists, how full and how busy it is, and who uses it.
+//
+// Layouts: NVML API documentation, driver 580. A device's handle is its number plus one.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+#include "simgpu/config.h"
+#include "simgpu/device_state.h"
+
+#define SIM_API extern "C" [[gnu::visibility("default")]]
+
+namespace simgpu {
+namespace {
+
+enum Result : int {
+  kSuccess = 0,
+  kUninitialized = 1,
+  kInvalidArgument = 2,
+  kNotSupported = 3,
+  kNotFound = 6,
+  kInsufficientSize = 7,
+  kDriverNotLoaded = 9,
+  kGpuIsLost = 15,
+  kVersionMismatch = 25,
+};
+
+using Handle = void*;
+
+struct Memory {
+  unsigned long long total, free, used;
+};
+struct MemoryV2 {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
+};
+struct ProcessInfoV1 {
+  unsigned pid;
+  unsigned long long used;
+};
+struct ProcessInfoV2 {
+  unsigned pid;
+  unsigned long long used;
+  unsigned gpu_instance, compute_instance;
+};
+struct Utilization {
+  unsigned gpu, memory;
+};
+struct ProcessSample {
+  unsigned pid;
+  unsigned long long time_us;
+  unsigned sm, memory, encoder, decoder;
+};
+struct PciInfo {
+  char legacy_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char id[32];
+};
+
+std::atomic<int> g_users{0};
+
+Result enter() { return g_users.load() > 0 ? kSuccess : kUninitialized; }
+
+Result find(Handle handle, int* device) {
+  if (const Result result = enter()) return result;
+  const auto number = reinterpret_cast<intptr_t>(handle) - 1;
+  if (number < 0 || number >= Machine::get().device_count()) return kInvalidArgument;
+  if (Machine::get().faults().device_lost.load() != 0) return kGpuIsLost;
+  *device = static_cast<int>(number);
+  return kSuccess;
+}
+
+Handle to_handle(int device) { return reinterpret_cast<Handle>(static_cast<intptr_t>(device) + 1); }
+
+void format_uuid(int device, char* text, size_t size) {
+  const std::array<uint8_t, 16> b = Machine::get().uuid(device).bytes;
+  std::snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5],
+                b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+void format_bus_id(int device, char* text, size_t size) {
+  std::snprintf(text, size, "00000000:%02X:00.0", static_cast<unsigned char>(device + 1));
+}
+
+template <typename Info>
+Result running_processes(Handle handle, unsigned* count, Info* out) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  if (count == nullptr) return kInvalidArgument;
+  const std::vector<ProcessUse> all = Machine::get().processes(device);
+  const unsigned room = *count;
+  *count = static_cast<unsigned>(all.size());
+  if (all.empty()) return kSuccess;
+  if (room < all.size() || out == nullptr) return kInsufficientSize;
+  for (size_t i = 0; i < all.size(); ++i) {
+    Info info{};
+    info.pid = static_cast<unsigned>(all[i].pid);
+    info.used = all[i].bytes;
+    if constexpr (requires { info.gpu_instance; }) info.gpu_instance = info.compute_instance = ~0u;
+    out[i] = info;
+  }
+  return kSuccess;
+}
+
+// Percent of the time since the previous question, at least 10 ms ago; per device and kind.
+unsigned busy_percent(int device, Engine engine) {
+  struct Sample {
+    uint64_t at_ns = 0;
+    uint64_t busy_ns = 0;
+    unsigned percent = 0;
+  };
+  static auto* const kMutex = new std::mutex;
+  static Sample samples[kMaxDevices][kEngines];
+  std::lock_guard lock(*kMutex);
+  Sample& last = samples[device][static_cast<int>(engine)];
+  const uint64_t now = now_ns();
+  if (now - last.at_ns < 10000000) return last.percent;
+  const uint64_t busy = Machine::get().busy_ns(device, engine);
+  const double percent = 100.0 * static_cast<double>(busy - last.busy_ns) / static_cast<double>(now - last.at_ns);
+  last = {now, busy, last.at_ns == 0 ? 0 : static_cast<unsigned>(std::min(percent, 100.0))};
+  return last.percent;
+}
+
+Result initialise() {
+  if (config().no_nvml) return kDriverNotLoaded;
+  Machine::get();
+  g_users.fetch_add(1);
+  return kSuccess;
+}
+
+Result by_uuid(const char* text, Handle* out) {
+  if (const Result result = enter()) return result;
+  for (int i = 0; i < Machine::get().device_count(); ++i) {
+    char uuid[48];
+    format_uuid(i, uuid, sizeof uuid);
+    if (std::strcmp(uuid, text) != 0) continue;
+    *out = to_handle(i);
+    return kSuccess;
+  }
+  return kNotFound;
+}
+
+Result by_bus_id(const char* text, Handle* out) {
+  if (const Result result = enter()) return result;
+  for (int i = 0; i < Machine::get().device_count(); ++i) {
+    char id[32];
+    format_bus_id(i, id, sizeof id);
+    // Callers write the domain with four or eight digits.
+    if (std::strcmp(id, text) != 0 && std::strcmp(id + 4, text) != 0) continue;
+    *out = to_handle(i);
+    return kSuccess;
+  }
+  return kNotFound;
+}
+
+Result by_index(unsigned index, Handle* out) {
+  if (const Result result = enter()) return result;
+  if (index >= static_cast<unsigned>(Machine::get().device_count())) return kInvalidArgument;
+  *out = to_handle(static_cast<int>(index));
+  return kSuccess;
+}
+
+}  // namespace
+
+SIM_API Result nvmlInit() { return initialise(); }
+SIM_API Result nvmlInit_v2() { return initialise(); }
+SIM_API Result nvmlInitWithFlags(unsigned) { return initialise(); }
+SIM_API Result nvmlShutdown() {
+  if (const Result result = enter()) return result;
+  g_users.fetch_sub(1);
+  return kSuccess;
+}
+SIM_API const char* nvmlErrorString(Result result) { return result == kSuccess ? "Success" : "stand-in NVML error"; }
+
+SIM_API Result nvmlSystemGetDriverVersion(char* text, unsigned size) {
+  if (const Result result = enter()) return result;
+  std::snprintf(text, size, "580.0.0-simgpu");
+  return kSuccess;
+}
+SIM_API Result nvmlSystemGetCudaDriverVersion(int* version) {
+  if (const Result result = enter()) return result;
+  *version = 13000;
+  return kSuccess;
+}
+SIM_API Result nvmlSystemGetCudaDriverVersion_v2(int* version) { return nvmlSystemGetCudaDriverVersion(version); }
+
+SIM_API Result nvmlDeviceGetCount_v2(unsigned* count) {
+  if (const Result result = enter()) return result;
+  *count = static_cast<unsigned>(Machine::get().device_count());
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
+SIM_API Result nvmlDeviceGetHandleByIndex(unsigned index, Handle* out) { return by_index(index, out); }
+SIM_API Result nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle* out) { return by_index(index, out); }
+SIM_API Result nvmlDeviceGetHandleByUUID(const char* uuid, Handle* out) { return by_uuid(uuid, out); }
+SIM_API Result nvmlDeviceGetHandleByPciBusId(const char* id, Handle* out) { return by_bus_id(id, out); }
+SIM_API Result nvmlDeviceGetHandleByPciBusId_v2(const char* id, Handle* out) { return by_bus_id(id, out); }
+
+SIM_API Result nvmlDeviceGetIndex(Handle handle, unsigned* index) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *index = static_cast<unsigned>(device);
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetMinorNumber(Handle handle, unsigned* number) { return nvmlDeviceGetIndex(handle, number); }
+SIM_API Result nvmlDeviceGetName(Handle handle, char* text, unsigned size) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  std::snprintf(text, size, "nvshare stand-in GPU");
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetUUID(Handle handle, char* text, unsigned size) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  if (size < 41) return kInsufficientSize;
+  format_uuid(device, text, size);
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo* info) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *info = {};
+  info->bus = static_cast<unsigned>(device + 1);
+  format_bus_id(device, info->id, sizeof info->id);
+  std::memcpy(info->legacy_id, info->id + 4, 13);
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetPciInfo_v2(Handle handle, PciInfo* info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
+
+SIM_API Result nvmlDeviceGetMemoryInfo(Handle handle, Memory* out) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  const MemoryUse use = Machine::get().memory(device);
+  *out = {use.total, use.total - use.used, use.used};
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* out) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  if (out->version != (sizeof(MemoryV2) | 2u << 24)) return kVersionMismatch;
+  const MemoryUse use = Machine::get().memory(device);
+  *out = {out->version, use.total, 0, use.total - use.used, use.used};
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetUtilizationRates(Handle handle, Utilization* out) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *out = {busy_percent(device, Engine::kCompute), busy_percent(device, Engine::kToDevice)};
+  return kSuccess;
+}
+
+SIM_API Result nvmlDeviceGetComputeRunningProcesses(Handle handle, unsigned* count, ProcessInfoV1* out) {
+  return running_processes(handle, count, out);
+}
+SIM_API Result nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned* count, ProcessInfoV2* out) {
+  return running_processes(handle, count, out);
+}
+SIM_API Result nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count, ProcessInfoV2* out) {
+  return running_processes(handle, count, out);
+}
+SIM_API Result nvmlDeviceGetGraphicsRunningProcesses_v3(Handle handle, unsigned* count, ProcessInfoV2*) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *count = 0;
+  return kSuccess;
+}
+
+// The time on the GPU since the first process asked, as a share of the time since the caller's last sample.
+SIM_API Result nvmlDeviceGetProcessUtilization(Handle handle, ProcessSample* out, unsigned* count, unsigned long long last_us) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  static auto* const kMutex = new std::mutex;
+  static std::array<std::array<ProcessUse, kMaxProcesses>, kMaxDevices> last_use;
+  static std::array<uint64_t, kMaxDevices> asked_ns;
+  std::lock_guard lock(*kMutex);
+  const std::vector<ProcessUse> all = Machine::get().processes(device);
+  const unsigned room = *count;
+  *count = static_cast<unsigned>(all.size());
+  if (all.empty()) return kNotFound;
+  if (out == nullptr || room < all.size()) return kInsufficientSize;
+  auto& before = last_use[static_cast<size_t>(device)];
+  const uint64_t now = now_ns();
+  const uint64_t since = std::max<uint64_t>(asked_ns[static_cast<size_t>(device)], last_us * 1000 < now ? last_us * 1000 : 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto known = std::find_if(before.begin(), before.end(), [&](const ProcessUse& use) { return use.pid == all[i].pid; });
+    const uint64_t busy = all[i].compute_ns - (known != before.end() ? std::min(known->compute_ns, all[i].compute_ns) : 0);
+    const double percent = now > since ? 100.0 * static_cast<double>(busy) / static_cast<double>(now - since) : 0;
+    out[i] = {static_cast<unsigned>(all[i].pid), now / 1000, static_cast<unsigned>(std::min(percent, 100.0)), 0, 0, 0};
+  }
+  before = {};
+  std::copy(all.begin(), all.end(), before.begin());
+  asked_ns[static_cast<size_t>(device)] = now;
+  return kSuccess;
+}
+
+}  // namespace simgpu

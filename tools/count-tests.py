@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Sums up a JUnit report of ctest as one plain line: "N passed, N failed". Tests that did not run are named first and count as neither.
+
+Exits 1 when a test failed or none passed.
+"""
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print("usage: count-tests.py REPORT.xml", file=sys.stderr)
+        return 2
+    passed, failed, not_run = 0, [], []
+    for case in ElementTree.parse(sys.argv[1]).getroot().iter("testcase"):
+        status = case.get("status")
+        if status == "run" and case.find("failure") is None:
+            passed += 1
+        elif status in ("notrun", "disabled") and case.find("failure") is None:
+            not_run.append(case.get("name", "?"))
+        else:
+            failed.append(case.get("name", "?"))
+    for name in not_run:
+        print(f"not run: {name}")
+    for name in failed:
+        print(f"failed: {name}")
+    print(f"{passed} passed, {len(failed)} failed")
+    return 1 if failed or passed == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

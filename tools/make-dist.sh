@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Packs a build of the preset `dist` into dist/: bin/, lib/, share/doc, the demo's stand-in GPU, the programs for GPU checks, and all of it as
+# one relocatable tarball. Checks that the result runs where it should: nothing needed but libc, and no symbol of it newer than GLIBC_MAX.
+#   tools/make-dist.sh BUILD_DIR DIST_DIR
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+GLIBC_MAX=2.34          # of the programs; libnvshare.so has a stricter test of its own
+build=${1:?build directory}
+dist=${2:?destination}
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
+[ -n "$version" ] || { echo "make-dist: no version in $build/CMakeCache.txt" >&2; exit 1; }
+name=nvshare-$version-linux-x86_64
+
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+root=$tree/$name
+mkdir -p "$root"/{bin,lib/nvshare/simgpu,share/doc/nvshare,share/nvshare,test}
+install -m 755 "$build"/bin/{nvshare-scheduler,nvsharectl,nvshare-demo-job} "$root/bin/"
+install -m 644 "$build/lib/libnvshare.so" "$root/lib/"
+install -m 644 "$build"/simgpu/{libcuda.so.1,libnvidia-ml.so.1} "$root/lib/nvshare/simgpu/"
+install -m 644 README.md LICENSE docs/user-guide.md "$root/share/doc/nvshare/"
+if [ -d deploy/systemd ]; then cp -r deploy/systemd "$root/share/nvshare/"; fi
+for program in "$build"/gpu/*; do
+  if [ -f "$program" ] && [ -x "$program" ]; then install -m 755 "$program" "$root/test/"; fi
+done
+# The stand-in stays with its debug information: it is small. The rest does without.
+strip --strip-debug "$root"/bin/* "$root"/lib/libnvshare.so
+
+# Only libc's own libraries, and no newer symbols than promised.
+problems=0
+while IFS= read -r file; do
+  needed=$(objdump -p "$file" 2> /dev/null | awk '$1 == "NEEDED" {print $2}' | grep -vE '^(libc|libm|libdl|libpthread|librt)\.so\.[0-9]+$|^ld-linux-x86-64\.so\.2$' || true)
+  case "$file" in
+    */simgpu/*) ;;  # for the demo on the machine's own libraries
+    *)
+      if [ -n "$needed" ]; then
+        echo "make-dist: ${file#"$root"/} needs $(echo "$needed" | tr '\n' ' ')" >&2
+        problems=$((problems + 1))
+      fi
+      ;;
+  esac
+  newest=$(objdump -T "$file" | grep -oE 'GLIBC_[0-9.]+' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
+  if [ -n "$newest" ] && [ "$(printf '%s\n%s\n' "$newest" "$GLIBC_MAX" | sort -V | tail -n 1)" != "$GLIBC_MAX" ]; then
+    echo "make-dist: ${file#"$root"/} needs GLIBC_$newest, newer than $GLIBC_MAX: $(objdump -T "$file" | grep -F "GLIBC_$newest" | awk '{print $NF}' | tr '\n' ' ')" >&2
+    problems=$((problems + 1))
+  fi
+done < <(find "$root/bin" "$root/lib" "$root/test" -type f)
+[ "$problems" -eq 0 ] || exit 1
+
+rm -rf "$dist"
+mkdir -p "$dist"
+tar -C "$tree" --owner=0 --group=0 --sort=name -czf "$dist/$name.tar.gz" "$name"
+cp -r "$root"/. "$dist/"
+echo "made $dist/$name.tar.gz ($(du -h "$dist/$name.tar.gz" | cut -f1)); unpacked in $dist/"
