@@ -244,7 +244,8 @@ int64_t Client::next_timeout_ns() {
 bool Client::receive() {
   for (;;) {
     alignas(8) std::byte bytes[protocol::kMessageBytesMax];
-    ssize_t got = recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    Descriptors descriptors;
+    ssize_t got = receive_packet(socket_.get(), bytes, &descriptors, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
     if (got == 0) return false;
     std::span<const std::byte> packet{bytes, static_cast<size_t>(got)};
@@ -253,11 +254,15 @@ bool Client::receive() {
       log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", type.error().text);
       return false;
     }
-    handle(*type, packet);
+    if (auto ok = protocol::check_descriptors(*type, descriptors.count()); !ok) {
+      log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", ok.error().text);
+      return false;
+    }
+    handle(*type, packet, std::move(descriptors));
   }
 }
 
-void Client::handle(MessageType type, std::span<const std::byte> packet) {
+void Client::handle(MessageType type, std::span<const std::byte> packet, [[maybe_unused]] Descriptors descriptors) {
   switch (type) {
     case MessageType::kLockOk:
       if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
@@ -312,9 +317,9 @@ void Client::wake() {
   [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);
 }
 
-void Client::send_packet(const protocol::Packet& packet) {
+void Client::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
   if (!connected_) return;
-  if (::send(socket_.get(), packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
+  if (nvshare::send_packet(socket_.get(), packet.span(), descriptors, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
     shutdown(socket_.get(), SHUT_RDWR);
   }
 }

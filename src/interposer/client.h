@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/descriptors.h"
 #include "base/fd.h"
 #include "interposer/sync.h"
 #include "protocol/codec.h"
@@ -77,7 +78,7 @@ class Client {
   void disconnected();
   void reconnect();
   bool receive();
-  void handle(protocol::MessageType type, std::span<const std::byte> packet);
+  void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
   void on_lock(const protocol::LockOk& message);
   void on_drop(const protocol::Grant& grant);
   void on_contention(const protocol::Contention& message);
@@ -91,11 +92,11 @@ class Client {
   int64_t next_timeout_ns();
   void wake();
   // Mutex held. A failure ends the connection; the socket's thread sees that and reconnects.
-  void send_packet(const protocol::Packet& packet);
+  void send_packet(const protocol::Packet& packet, const Descriptors& descriptors);
   bool grow_alone(Lock& lock, size_t bytes);  // mutex held by `lock`
   template <typename Payload>
-  void send(const Payload& payload) {
-    send_packet(protocol::encode(payload, version_));
+  void send(const Payload& payload, const Descriptors& descriptors = {}) {
+    send_packet(protocol::encode(payload, version_), descriptors);
   }
   void send_memory(uint64_t wanted);  // mutex held
 

@@ -114,12 +114,13 @@ struct Format {
   MessageType type;
   const char* name;
   size_t payload_bytes;
+  int descriptors_max;
   Result<void> (*check)(const void* payload);
 };
 
 template <typename Payload>
 constexpr Format format_of() {
-  return {TypeOf<Payload>::value, TypeOf<Payload>::name, sizeof(Payload), [](const void* bytes) {
+  return {TypeOf<Payload>::value, TypeOf<Payload>::name, sizeof(Payload), TypeOf<Payload>::descriptors_max, [](const void* bytes) {
             Payload payload;
             std::memcpy(&payload, bytes, sizeof payload);
             return check(payload);
@@ -193,6 +194,13 @@ Result<MessageType> decode_type(std::span<const std::byte> packet) {
     return error_format("%s has %zu bytes; accepted: %zu", format->name, packet.size(), kHeaderBytes + format->payload_bytes);
   }
   return format->type;
+}
+
+Result<void> check_descriptors(MessageType type, int count) {
+  const Format* format = find_format(type);
+  const int most = format != nullptr ? format->descriptors_max : 0;
+  if (count >= 0 && count <= most) return {};
+  return error_format("%s comes with %d descriptors; accepted: 0 to %d", name_of(type), count, most);
 }
 
 Result<void> decode_payload(std::span<const std::byte> packet, MessageType type, void* payload, size_t payload_bytes) {

@@ -14,12 +14,14 @@ namespace nvshare::protocol {
 // The MessageType of each payload struct; declared once, everything else derives from it.
 template <typename Payload>
 struct TypeOf;
-#define NVSHARE_MESSAGE(payload)                                  \
+#define NVSHARE_MESSAGE_WITH_DESCRIPTORS(payload, most)           \
   template <>                                                     \
   struct TypeOf<payload> {                                        \
     static constexpr MessageType value = MessageType::k##payload; \
     static constexpr const char* name = #payload;                 \
+    static constexpr int descriptors_max = most;                  \
   };
+#define NVSHARE_MESSAGE(payload) NVSHARE_MESSAGE_WITH_DESCRIPTORS(payload, 0)
 NVSHARE_MESSAGE(Register)
 NVSHARE_MESSAGE(ReqLock)
 NVSHARE_MESSAGE(LockReleased)
@@ -36,6 +38,7 @@ NVSHARE_MESSAGE(Evict)
 NVSHARE_MESSAGE(UpdateLimit)
 NVSHARE_MESSAGE(Contention)
 #undef NVSHARE_MESSAGE
+#undef NVSHARE_MESSAGE_WITH_DESCRIPTORS
 
 // A message ready for send(): bytes[0 .. length).
 struct Packet {
@@ -60,6 +63,9 @@ inline constexpr uint64_t kDurationNsMax = 1ULL << 60;
 // Checks length, version, type and the payload's size. Register and Refused are accepted with any version (and then any size), all
 // others with kVersionMin .. kVersionMax.
 Result<MessageType> decode_type(std::span<const std::byte> packet);
+
+// Whether a message of that type may come with so many descriptors (base/descriptors.h).
+Result<void> check_descriptors(MessageType type, int count);
 
 // Checks also the fields' ranges (enumerations, flags, terminated strings, resident <= allocated); an error says which field was wrong
 // and what is accepted, and leaves `payload` as it was. Of a Register in a version that is not spoken here only version_min and

@@ -118,6 +118,14 @@ std::string refusal(Payload payload, Change change) {
   return decoded ? "accepted" : decoded.error().text;
 }
 
+TEST(Codec, AMessageCarriesOnlyTheDescriptorsThatItsTypeAllows) {
+  EXPECT_TRUE(check_descriptors(MessageType::kReqLock, 0));
+  auto refused = check_descriptors(MessageType::kReqLock, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_STREQ(refused.error().text, "ReqLock comes with 1 descriptors; accepted: 0 to 0");
+  EXPECT_FALSE(check_descriptors(static_cast<MessageType>(9999), 1));
+}
+
 TEST(Codec, EveryMessageComesBackAsItWasSent) {
   auto packets = valid_packets();
   std::vector<MessageType> seen;

@@ -13,6 +13,8 @@
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
 // Every grant carries the scheduler's epoch (a new one at each start) and a grant id; what carries a stale pair is ignored.
 //
+// A message may come with descriptors (SCM_RIGHTS, base/descriptors.h) if its type allows it: codec.h says how many.
+//
 // *Budget*: the most bytes the client may have resident on the GPU. Without the lock the budget is what is resident now: memory that is
 // allocated then exists as an address only, and gets GPU memory in the next turn. With the lock, an allocation that would pass the budget
 // sends MemUpdate with `wanted` > 0 and waits: WaitForMem says that the wait has begun, MemAvailable ends it. A client may lower its own

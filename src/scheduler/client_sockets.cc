@@ -40,12 +40,13 @@ ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback 
       after_(std::move(after)),
       accept_watch_(loop, listener_.get(), [this] { accept_all(); }) {}
 
-void ClientSockets::send(ConnectionId id, const Packet& packet) {
+void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
   auto at = connections_.find(id);
   if (at == connections_.end()) return;
   Connection& connection = at->second;
   bool broken = false;
-  if (connection.queue.empty() && try_send(connection, packet, &broken)) return;
+  Queued message{packet, std::move(descriptors)};
+  if (connection.queue.empty() && try_send(connection, message, &broken)) return;
   if (broken) return;  // its end of file is on the way
   if (replace_queued(connection, packet)) return;
   if (connection.queue.size() >= kQueuedPacketsMax) {
@@ -53,7 +54,7 @@ void ClientSockets::send(ConnectionId id, const Packet& packet) {
     loop_.post([this, id] { drop(id, "it did not read its messages"); });
     return;
   }
-  connection.queue.push_back(packet);
+  connection.queue.push_back(std::move(message));
   connection.socket_watch.want_writable();
 }
 
@@ -99,14 +100,16 @@ void ClientSockets::accept(FileDescriptor socket) {
 void ClientSockets::read(ConnectionId id) {
   // One byte more than a message may have, so that a longer one is seen to be too long.
   std::byte bytes[protocol::kMessageBytesMax + 1];
+  Descriptors descriptors;
   for (int i = 0; i < kPacketsPerWake; ++i) {
     auto at = connections_.find(id);
     if (at == connections_.end()) return;  // refused meanwhile
-    ssize_t length = recv(at->second.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+    ssize_t length = receive_packet(at->second.socket.get(), bytes, &descriptors, MSG_DONTWAIT);
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && errno == EAGAIN) return;
+    if (length < 0 && errno == EMSGSIZE) return drop(id, "it sent more descriptors than a message may carry");
     if (length <= 0) return drop(id, "it closed its connection");
-    engine_->received(id, {bytes, static_cast<size_t>(length)}, monotonic_ns());
+    engine_->received(id, {bytes, static_cast<size_t>(length)}, monotonic_ns(), std::move(descriptors));
     after_();
   }
 }
@@ -127,19 +130,19 @@ void ClientSockets::drop(ConnectionId id, const char* why) {
   after_();
 }
 
-bool ClientSockets::try_send(const Connection& connection, const Packet& packet, bool* broken) {
+bool ClientSockets::try_send(const Connection& connection, const Queued& message, bool* broken) {
   ssize_t sent = -1;
   do {
-    sent = ::send(connection.socket.get(), packet.bytes, packet.length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    sent = send_packet(connection.socket.get(), message.packet.span(), message.descriptors, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
   *broken = sent < 0 && errno != EAGAIN;
   return sent >= 0;
 }
 
 bool ClientSockets::replace_queued(Connection& connection, const Packet& packet) {
-  for (Packet& queued : connection.queue) {
-    if (!supersedes(packet, queued)) continue;
-    queued = packet;
+  for (Queued& queued : connection.queue) {
+    if (!supersedes(packet, queued.packet)) continue;
+    queued.packet = packet;
     return true;
   }
   return false;

@@ -26,14 +26,18 @@ class ClientSockets : public Transport {
   // Before the loop runs. The engine outlives neither the loop nor this.
   void serve(Engine& engine) { engine_ = &engine; }
 
-  void send(ConnectionId connection, const protocol::Packet& packet) override;
+  void send(ConnectionId connection, const protocol::Packet& packet, Descriptors descriptors) override;
   void close(ConnectionId connection) override;
 
  private:
+  struct Queued {
+    protocol::Packet packet;
+    Descriptors descriptors;
+  };
   struct Connection {
     FileDescriptor socket;
     FileDescriptor process;  // pidfd
-    std::deque<protocol::Packet> queue;
+    std::deque<Queued> queue;
     Watch socket_watch;  // after the descriptors, so that they go first
     Watch process_watch;
   };
@@ -44,7 +48,7 @@ class ClientSockets : public Transport {
   void flush(ConnectionId connection);
   void drop(ConnectionId connection, const char* why);
   // Sends at once if the socket takes it. False: it does not, now or (`broken`) ever.
-  static bool try_send(const Connection& connection, const protocol::Packet& packet, bool* broken);
+  static bool try_send(const Connection& connection, const Queued& message, bool* broken);
   static bool replace_queued(Connection& connection, const protocol::Packet& packet);
 
   EventLoop& loop_;

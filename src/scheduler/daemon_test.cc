@@ -215,6 +215,19 @@ TEST_F(DaemonTest, AMessageTooLongIsRefused) {
   EXPECT_EQ(recv(fd, bytes, sizeof bytes, 0), 0);
 }
 
+TEST_F(DaemonTest, DescriptorsThatAMessageMayNotCarryAreRefused) {
+  TestClient a = client();
+  start();
+  ASSERT_TRUE(a.join(test_registration(kGiB)));
+  Descriptors one;
+  one.add(FileDescriptor(dup(0)));
+  a.send(ReqLock{1}, one);
+  auto refused = a.expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_STREQ(refused->reason, "bad message: ReqLock comes with 1 descriptors; accepted: 0 to 0");
+  EXPECT_TRUE(a.expect_close());
+}
+
 TEST_F(DaemonTest, WhoSentMoreThanWasReadStillLearnsWhyItWasRefused) {
   TestClient eager = client();
   start();

@@ -78,11 +78,13 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
 
 void Engine::connected(ConnectionId connection, Peer peer) { connections_[connection] = Connection{std::move(peer), std::nullopt}; }
 
-void Engine::received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now) {
+void Engine::received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors) {
   auto at = connections_.find(connection);
   if (at == connections_.end()) return;
   Result<MessageType> type = decode_type(packet);
   if (!type) return refuse(connection, std::string("bad message: ") + type.error().text, now);
+  if (auto ok = check_descriptors(*type, descriptors.count()); !ok)
+    return refuse(connection, std::string("bad message: ") + ok.error().text, now);
   if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now);
   if (*type != MessageType::kRegister)
     return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
@@ -103,7 +105,7 @@ void Engine::refuse(ConnectionId connection, const std::string& reason, policy::
   Connection& refused = connections_.at(connection);
   warnings_.warn("refused " + std::to_string(refused.peer.pid), now, "refused pid {} (user {}, {}): {}", refused.peer.pid, refused.peer.uid,
                  short_name_of(refused.peer.pid), reason);
-  transport_.send(connection, encode(refused_because(reason)));
+  transport_.send(connection, encode(refused_because(reason)), {});
   transport_.close(connection);
   std::optional<policy::ClientId> client = refused.client;
   connections_.erase(connection);
@@ -394,9 +396,9 @@ void Engine::send_to(policy::ClientId id, const Payload& payload) {
 }
 
 template <typename Payload>
-void Engine::send(const Client& client, const Payload& payload) {
+void Engine::send(const Client& client, const Payload& payload, Descriptors descriptors) {
   spdlog::debug("client {} <- {}", client.id, TypeOf<Payload>::name);
-  transport_.send(client.connection, encode(payload, client.version));
+  transport_.send(client.connection, encode(payload, client.version), std::move(descriptors));
 }
 
 void Engine::send_limit(const Client& client) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "policy/policy.h"
 #include "protocol/admin.h"
 #include "protocol/codec.h"
@@ -31,7 +32,7 @@ using ConnectionId = uint64_t;
 class Transport {
  public:
   virtual ~Transport() = default;
-  virtual void send(ConnectionId connection, const protocol::Packet& packet) = 0;
+  virtual void send(ConnectionId connection, const protocol::Packet& packet, Descriptors descriptors) = 0;
   // Closes it after what was sent; the engine has forgotten it already.
   virtual void close(ConnectionId connection) = 0;
 };
@@ -50,7 +51,7 @@ class Engine {
 
   // Connections: connected once, received any number of times, disconnected at most once (never after Transport::close).
   void connected(ConnectionId connection, Peer peer);
-  void received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now);
+  void received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors = {});
   void disconnected(ConnectionId connection, const char* why, policy::Instant now);
 
   // A GPU that NVML found at start; `total` bytes can be used by programs.
@@ -131,7 +132,7 @@ class Engine {
   void apply(const policy::Event& event, policy::Instant now);
   void perform(const policy::Actions& actions);
   template <typename Payload>
-  void send(const Client& client, const Payload& payload);
+  void send(const Client& client, const Payload& payload, Descriptors descriptors = {});
   template <typename Payload>
   void send_to(policy::ClientId client, const Payload& payload);
   void send_limit(const Client& client);

@@ -15,7 +15,7 @@ constexpr policy::Duration kMillisecond = 1'000'000;
 
 class SentPackets : public Transport {
  public:
-  void send(ConnectionId connection, const protocol::Packet& packet) override { sent[connection].push_back(packet); }
+  void send(ConnectionId connection, const protocol::Packet& packet, Descriptors) override { sent[connection].push_back(packet); }
   void close(ConnectionId connection) override { closed.push_back(connection); }
 
   // The last message of this type to that connection.

@@ -38,15 +38,16 @@ int connect_to(const std::string& path, int type) {
 [[noreturn]] void relay(int control, const std::string& path, bool forks) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   int scheduler = -1;
-  char bytes[protocol::kMessageBytesMax + 1];
+  std::byte bytes[protocol::kMessageBytesMax + 1];
+  Descriptors descriptors;
   while (true) {
     pollfd polled[2] = {{control, POLLIN, 0}, {scheduler, POLLIN, 0}};
     if (poll(polled, scheduler >= 0 ? 2 : 1, -1) < 0) continue;
     if (polled[0].revents != 0) {
-      ssize_t length = recv(control, bytes, sizeof bytes, 0);
+      ssize_t length = receive_packet(control, bytes, &descriptors, 0);
       if (length <= 0) _exit(0);
       if (length > 1) {
-        send(scheduler, bytes, static_cast<size_t>(length), MSG_NOSIGNAL);
+        send_packet(scheduler, {bytes, static_cast<size_t>(length)}, descriptors, MSG_NOSIGNAL);
       } else {
         if (scheduler >= 0) close(scheduler);
         scheduler = connect_to(path, SOCK_SEQPACKET);
@@ -59,14 +60,14 @@ int connect_to(const std::string& path, int type) {
       continue;
     }
     if (scheduler >= 0 && polled[1].revents != 0) {
-      ssize_t length = recv(scheduler, bytes, sizeof bytes, 0);
+      ssize_t length = receive_packet(scheduler, bytes, &descriptors, 0);
       if (length <= 0) {
         close(scheduler);
         scheduler = -1;
-        bytes[0] = kClosed;
+        bytes[0] = static_cast<std::byte>(kClosed);
         length = 1;
       }
-      send(control, bytes, static_cast<size_t>(length), MSG_NOSIGNAL);
+      send_packet(control, {bytes, static_cast<size_t>(length)}, descriptors, MSG_NOSIGNAL);
     }
   }
 }
@@ -106,7 +107,9 @@ void TestClient::wait_for_death() {
   waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT);
 }
 
-void TestClient::send_packet(const protocol::Packet& packet) { ::send(control_.get(), packet.bytes, packet.length, MSG_NOSIGNAL); }
+void TestClient::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
+  nvshare::send_packet(control_.get(), packet.span(), descriptors, MSG_NOSIGNAL);
+}
 
 bool TestClient::expect_close() {
   while (receive(kPatience)) {
@@ -118,7 +121,7 @@ std::optional<protocol::Packet> TestClient::receive(std::chrono::milliseconds ti
   pollfd polled{control_.get(), POLLIN, 0};
   if (closed_ || poll(&polled, 1, static_cast<int>(time.count())) <= 0) return std::nullopt;
   protocol::Packet packet;
-  ssize_t length = recv(control_.get(), packet.bytes, sizeof packet.bytes, 0);
+  ssize_t length = receive_packet(control_.get(), packet.bytes, &received_, 0);
   if (length <= 1) {
     closed_ = true;
     return std::nullopt;

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/fd.h"
 #include "protocol/codec.h"
 
@@ -32,10 +33,10 @@ class TestClient {
   void wait_for_death();  // after kill(SIGKILL)
 
   template <typename Payload>
-  void send(const Payload& payload) {
-    send_packet(protocol::encode(payload));
+  void send(const Payload& payload, const Descriptors& descriptors = {}) {
+    send_packet(protocol::encode(payload), descriptors);
   }
-  void send_packet(const protocol::Packet& packet);
+  void send_packet(const protocol::Packet& packet, const Descriptors& descriptors = {});
 
   // The next message of this type; others before it are thrown away. Nothing after kPatience, or when the scheduler closed.
   template <typename Payload>
@@ -48,6 +49,8 @@ class TestClient {
     }
     return std::nullopt;
   }
+  // Those that came with the last message.
+  Descriptors& received() { return received_; }
   // Whether one of this type comes within the time.
   template <typename Payload>
   bool comes_within(std::chrono::milliseconds time) {
@@ -76,6 +79,7 @@ class TestClient {
 
   pid_t pid_ = -1;
   FileDescriptor control_;
+  Descriptors received_;
   bool closed_ = false;
 };
 
