@@ -171,8 +171,9 @@ void admit(Context& context, Gpu& gpu) {
       client.reason = why_not_even_alone(context, gpu, client);
       continue;
     }
-    head = Head{id, *plan};
+    if (!plan->doubtful) head = Head{id, *plan};
     client.reason = plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn;
+    if (plan->doubtful) client.reason = WaitReason::kStuck;
     gpu.switch_cost = plan->cost;
     if (plan->at > context.now) {
       context.wake(gpu, plan->at);
@@ -180,9 +181,10 @@ void admit(Context& context, Gpu& gpu) {
     }
     for (const ClientId leaver : plan->leavers) {
       gpu.clients.at(leaver).interrupted = plan->interrupted.contains(leaver);
+      gpu.clients.at(leaver).interruption = plan->quantum;
       ask_to_drop(context, gpu, gpu.clients.at(leaver));
     }
-    if (!plan->leavers.empty()) client.reason = WaitReason::kDrain;
+    if (!plan->leavers.empty() && !plan->doubtful) client.reason = WaitReason::kDrain;
   }
 }
 

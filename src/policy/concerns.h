@@ -20,7 +20,9 @@ struct Switch {
   std::set<ClientId> leavers;
   Instant at = 0;
   Duration cost = 0;               // expected, of moving what this switch moves
+  Duration quantum = 0;            // what a leaver should have worked for that
   std::set<ClientId> interrupted;  // of the leavers: whose time is not over, but a waking client comes
+  bool doubtful = false;           // some leaver has not drained lately: nobody is to be held back for this switch
 };
 Duration swap_time(const Gpu& gpu, Bytes out, Bytes in);
 Duration turn_limit(const Config& config, const Gpu& gpu);  // the longest that a turn can last while somebody waits
@@ -28,7 +30,9 @@ Duration switch_time(const Config& config, Duration cost);  // of a switch that 
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in);
 Instant turn_due(const Client& client, Duration length, Duration quantum);      // when its turn's time is over
 Instant growth_due(const Config& config, const Client& client, Duration cost);  // the same, for a neighbour's growth
+// Prefers leavers whose drain is not in doubt.
 std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Client& comer, bool wakes);
+bool drain_is_doubtful(const Client& client, Instant now);
 void ask_to_drop(Context& context, Gpu& gpu, Client& client);
 void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice);
 void drain_failed(Context& context, Client& client);

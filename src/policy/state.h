@@ -28,7 +28,9 @@ inline constexpr Duration kBackoffMax = 10 * kSecond;
 inline constexpr Duration kLoadGrace = 10 * kSecond;    // a load may take this + twice the expected time before its turn's clock starts
 inline constexpr Duration kShareWindow = 60 * kSecond;  // over which the use of a waking client is judged
 inline constexpr int kPromoteTurns = 4;                 // a waiter passed over for so many turn limits is served as the highest priority
-inline constexpr int kUndrainable = 8;                  // drains that failed in a row before a client is shown as not drainable
+inline constexpr int kUndrainable = 5;                  // drains that failed in a row before a client is shown as not drainable
+inline constexpr int kDoubtful = 2;                     // drains that failed in a row before nobody is held back for the next attempt
+inline constexpr Duration kSlowDrain = kSecond;         // a drain that takes longer holds nobody back either
 inline constexpr int kEvictionHopeless = 3;             // evictions that failed in a row before nobody waits for the next attempt
 
 // Failed attempts in a row, and when to try again.
@@ -116,6 +118,8 @@ struct Client {
   std::optional<Instant> passing_since;  // its turn ended another's early
   std::optional<Instant> idle_since;     // it said that nothing runs
   bool interrupted = false;              // being dropped for a waking client, before its time
+  Duration interruption = 0;             // work that the switch for which it is being dropped asks for (Switch::quantum)
+  Duration earned = 0;                   // work of its former turns that no switch was charged for
   Instant drop_sent_at = 0;
   Backoff drain;
   Backoff load;

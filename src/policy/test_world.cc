@@ -226,7 +226,7 @@ void World::deliver(const Action& action) {
                      to.contention = a.waiters;
                      if (!to.has_lock || to.dropping) return;
                      if (to.idling && to.contention > 0) {
-                       release(to, true);
+                       release_when_idle(to);
                      } else if (to.contention > 0 && to.loaded && to.budget > to.memory.allocated && !to.growing) {
                        to.budget = to.memory.allocated;
                        report_memory(to, 0);
@@ -254,6 +254,10 @@ void World::advance(Player& player) {
   const bool ready = player.has_lock && player.loaded;
   switch (phase.kind) {
     case Phase::Kind::kRun:
+      if (!player.run_wanted_at) {
+        player.run_wanted_at = now_;
+        player.run_length = phase.amount;
+      }
       if (!player.has_lock) {
         if (!player.requested) {
           player.requested = true;
@@ -265,6 +269,8 @@ void World::advance(Player& player) {
           Player& runner = players_.at(id);
           if (!runner.alive || runner.activity != activity) return;
           pause(runner);
+          runner.delays.push_back(now_ - *runner.run_wanted_at - runner.run_length);
+          runner.run_wanted_at.reset();
           runner.phases.pop_front();
           advance(runner);
         });
@@ -281,7 +287,7 @@ void World::advance(Player& player) {
         advance(sleeper);
       });
       if (player.has_lock && player.contention > 0) {
-        release(player, true);
+        release_when_idle(player);
       } else if (player.has_lock) {
         send(player, ClientIdle{player.id, 0});
       }
@@ -434,6 +440,15 @@ void World::release(Player& player, bool early) {
   player.contention = 0;
   send(player, LockReleased{player.id, player.grant, player.memory, early});
   advance(player);
+}
+
+void World::release_when_idle(Player& player) {
+  if (player.idle_patience == 0) return release(player, true);
+  at(now_ + player.idle_patience, [this, id = player.id, activity = player.activity, grant = player.grant] {
+    Player& idler = players_.at(id);
+    const bool still = idler.alive && idler.idling && idler.activity == activity && idler.has_lock && idler.grant == grant;
+    if (still && !idler.dropping && idler.contention > 0) release(idler, true);
+  });
 }
 
 void World::report_host() {

@@ -34,10 +34,11 @@ struct Player {
   int priority = 0;
   bool swappable = true;
   Duration drain = 3 * kMs;
-  bool hangs = false;         // never answers a drop
-  int drains_to_fail = 0;     // so many drains do not end
-  int evictions_to_fail = 0;  // so many evictions fail half-way
-  std::deque<Phase> phases;   // what it does
+  Duration idle_patience = 0;  // from its last work to its giving the lock up, while somebody waits
+  bool hangs = false;          // never answers a drop
+  int drains_to_fail = 0;      // so many drains do not end
+  int evictions_to_fail = 0;   // so many evictions fail half-way
+  std::deque<Phase> phases;    // what it does
   // How it stands.
   bool alive = true;
   bool joined = false;
@@ -61,7 +62,10 @@ struct Player {
   Duration ran = 0;
   std::vector<Instant> granted_at, running_at;
   std::optional<Instant> finished_at;
-  GrantId granted_last = 0;  // by the policy, perhaps still on its way
+  std::optional<Instant> run_wanted_at;  // of the run phase under way
+  Duration run_length = 0;
+  std::vector<Duration> delays;  // of each finished run phase: what it took beyond its own length
+  GrantId granted_last = 0;      // by the policy, perhaps still on its way
   std::multiset<std::pair<GrantId, Bytes>> budgets_in_flight;
 };
 
@@ -107,6 +111,7 @@ class World {
   void report_memory(Player& player, Bytes wanted);
   void pause(Player& player);
   void release(Player& player, bool early);
+  void release_when_idle(Player& player);
   void drop(Player& player);
   void got_lock(Player& player, const SendLock& lock);
   void check_promises();

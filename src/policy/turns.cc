@@ -44,13 +44,19 @@ Instant growth_due(const Config& config, const Client& client, Duration cost) {
 static Instant due_for_switch(const Context& context, const Client& client, const Switch& plan, bool wakes, bool load_is_stuck) {
   const Duration quantum = quantum_of(context.config(), plan.cost);
   Instant due = turn_due(client, switch_time(context.config(), plan.cost), quantum);
-  if (wakes) due = std::min(due, turn_began(client) + quantum);
+  // Work that earlier interruptions were not charged for counts: a short one, just before, does not make a second waker wait anew.
+  if (wakes) due = std::min(due, turn_began(client) + std::max<Duration>(quantum - client.earned, 0));
   if (client.due_cap) due = std::min(due, *client.due_cap);
   if (client.idle_since || (client.state == ClientState::kLoading && load_is_stuck)) due = context.now;
   return client.drain.failures > 0 ? std::max(due, client.drain.retry_at) : due;
 }
 
-std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Client& comer, bool wakes) {
+bool drain_is_doubtful(const Client& client, Instant now) {
+  return client.drain.failures >= kDoubtful || client.state == ClientState::kUnresponsive ||
+         (client.state == ClientState::kDropping && now - client.drop_sent_at >= kSlowDrain);
+}
+
+static std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Client& comer, bool wakes, bool doubtful_too) {
   const State& state = context.state;
   const Bytes in = charge(comer) - comer.memory.resident;
   const bool load_is_stuck = !room_if(state, gpu, {}, context.now).fits();
@@ -59,7 +65,8 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
 
   std::vector<std::tuple<Instant, int, ClientId>> candidates;  // first who may be dropped first
   for (const auto& [id, client] : gpu.clients) {
-    if (client.stays()) candidates.emplace_back(due_for_switch(context, client, plan, wakes, load_is_stuck), client.priority, id);
+    if (client.stays() && (doubtful_too || !drain_is_doubtful(client, context.now)))
+      candidates.emplace_back(due_for_switch(context, client, plan, wakes, load_is_stuck), client.priority, id);
   }
   std::sort(candidates.begin(), candidates.end());
 
@@ -73,13 +80,25 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
   }
 
   plan.cost = swap_time(gpu, room_if(state, gpu, {{comer.id}, &plan.leavers}, context.now).shortfall, in);
+  plan.quantum = quantum_of(context.config(), plan.cost);
   plan.at = context.now;
   for (const ClientId id : plan.leavers)
     plan.at = std::max(plan.at, due_for_switch(context, gpu.clients.at(id), plan, wakes, load_is_stuck));
   for (const ClientId id : plan.leavers) {
     if (due_for_switch(context, gpu.clients.at(id), plan, false, load_is_stuck) > plan.at) plan.interrupted.insert(id);
+    plan.doubtful |= drain_is_doubtful(gpu.clients.at(id), context.now);
   }
+  const bool counts_on_doubtful = std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
+    return entry.second.state == ClientState::kDropping && drain_is_doubtful(entry.second, context.now);
+  });
+  if (counts_on_doubtful)
+    plan.doubtful |= !room_if(state, gpu, {.comers = {comer.id}, .leavers = &plan.leavers, .dropping_released = false}, context.now).fits();
   return plan;
+}
+
+std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Client& comer, bool wakes) {
+  if (std::optional<Switch> plan = plan_with(context, gpu, comer, wakes, false)) return plan;
+  return plan_with(context, gpu, comer, wakes, true);
 }
 
 void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
@@ -91,12 +110,20 @@ void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
   context.wake(gpu, context.now + context.config().unanswered_grace);
 }
 
+// The work that the dearest switch on this GPU asks for: more cannot be saved up.
+static Duration earned_most(const Config& config, const Gpu& gpu) {
+  const Bytes most = std::max<Bytes>(safe_limit(config, gpu), 0);
+  return quantum_of(config, swap_time(gpu, most, most));
+}
+
 void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice) {
   const Instant now = context.now;
   const Instant worked_until = client.idle_since.value_or(now);
   const Duration ran = client.turn_start ? std::max<Duration>(worked_until - *client.turn_start, 0) : 0;
   if (client.turn_start) client.usage.add(*client.turn_start, worked_until);
   by_choice |= client.idle_since.has_value();
+  const Duration earned = std::min(client.earned + ran, earned_most(context.config(), gpu)) - client.interruption;
+  client.earned = by_choice ? 0 : std::max<Duration>(earned, 0);
   if (client.interrupted && !by_choice) {
     client.turn_carried += ran;  // comes back in its old place, for the rest of its turn
   } else {
@@ -113,6 +140,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice) {
   client.passing_since.reset();
   client.growth.reset();
   client.interrupted = false;
+  client.interruption = 0;
   client.idle_since.reset();
   client.left_early = by_choice;
   client.drain.succeeded();
@@ -145,6 +173,7 @@ void watch_answers(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);
     if (client.state != ClientState::kDropping) continue;
+    context.wake(gpu, client.drop_sent_at + kSlowDrain);
     const Instant until = client.drop_sent_at + context.config().unanswered_grace;
     context.wake(gpu, until);
     if (context.now < until) continue;
