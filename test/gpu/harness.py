@@ -38,7 +38,7 @@ class Config:
         self.out.mkdir(parents=True, exist_ok=True)
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-gpu-"))
         self.deadline = time.monotonic() + args.budget
-        roots = [pathlib.Path(args.root)] if args.root else [self.repo / "dist", self.repo / "build" / "release"]
+        roots = [pathlib.Path(args.root).resolve()] if args.root else [self.repo / "dist", self.repo / "build" / "release"]
         self.scheduler = self._find(roots, "bin/nvshare-scheduler")
         self.nvsharectl = self._find(roots, "bin/nvsharectl")
         self.library = self._find(roots, "lib/libnvshare.so")

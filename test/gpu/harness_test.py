@@ -1,6 +1,7 @@
 """The harness itself, without any GPU: what it computes from records, and that no process outlives it."""
 import argparse
 import atexit
+import json
 import os
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ import time
 import types
 import unittest
 
+import run
 from checks import calls, swap
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
@@ -62,6 +64,24 @@ class Requirements(unittest.TestCase):
         self.assertEqual(result.state, "PASS")
         result.require("b", None, ">=", 0)
         self.assertEqual(result.state, "FAIL")
+
+
+class Bundles(unittest.TestCase):
+    def test_apart_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = Result("launch_cost"), Result("probe")
+            first.figure("ratio", 1.01)
+            bundle = pathlib.Path(folder) / "all.json"
+            run.write_whole(bundle, run.summary_of({"gpu": "one"}, [first, second]))
+            self.assertEqual(run.split_bundle(bundle, "h200", pathlib.Path(folder)), ["h200-launch-cost.json", "h200-probe.json"])
+            apart = json.loads((pathlib.Path(folder) / "h200-launch-cost.json").read_text())
+            self.assertEqual((apart["figures"], apart["machine"]), ({"ratio": 1.01}, {"gpu": "one"}))
+
+
+class Spreads(unittest.TestCase):
+    def test_middle_and_ends(self):
+        found = calls.spread([1.03, 0.99, 1.01])
+        self.assertEqual((found["lowest"], found["median"], found["highest"]), (0.99, 1.01, 1.03))
 
 
 class Children(unittest.TestCase):

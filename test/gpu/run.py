@@ -4,7 +4,9 @@
   run.py                        all of them, within --budget seconds
   run.py --only probe,preload   some
   run.py --list                 their names
-Results: one JSON file a check, summary.json and logs.tar.gz in --out (bench/results/latest).
+  run.py --split FILE --card h200   no checks: FILE, made by --bundle elsewhere, becomes bench/results/h200-CHECK.json, one a check
+Results: one JSON file a check, summary.json and logs.tar.gz in --out (bench/results/latest); with --bundle all results in one file besides,
+written anew after each check, so that a run that is cut off leaves what it had.
 """
 import argparse
 import json
@@ -25,7 +27,7 @@ CHECKS = {
     "proc_address": (calls.proc_address, 15),
     "swap_pair": (swap.swap_pair, 70),
     "run_command": (swap.run_command, 15),
-    "launch_cost": (calls.launch_cost, 45),
+    "launch_cost": (calls.launch_cost, 80),
     "alloc_cost": (calls.alloc_cost, 40),
     "swap_speed": (swap.swap_speed, 120),
     "swap_baselines": (swap.swap_baselines, 80),
@@ -50,6 +52,9 @@ def parse_arguments():
     parser.add_argument("--variants", default="told,full", help="torch_train: the size told to the scheduler, the GPU really full")
     parser.add_argument("--library-log", default="warning", help="NVSHARE_LOG_LEVEL of the programs; their output is in logs.tar.gz")
     parser.add_argument("--simgpu", default="", help="folder of the stand-in GPU's libraries")
+    parser.add_argument("--bundle", default="", help="one more file, with all results")
+    parser.add_argument("--split", default="", help="take a bundle apart instead of running checks")
+    parser.add_argument("--card", default="h200", help="--split: how the results' names begin")
     parser.add_argument("--small", action="store_true", help="small sizes, for the stand-in GPU")
     return parser.parse_args()
 
@@ -74,10 +79,35 @@ def print_table(results):
     print(f"\n{passed} passed, {states.count('FAIL')} failed, {states.count('SKIP')} skipped", flush=True)
 
 
+def summary_of(facts, results):
+    return json.dumps({"machine": facts, "checks": [result.as_json() for result in results]}, indent=1) + "\n"
+
+
+def write_whole(path, text):
+    """A reader, or a copy made when this run is cut off, sees the old text or the new."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def split_bundle(path, card, folder):
+    """One file a check, named as bench/results/ names them; the machine goes into each. Returns the names."""
+    bundle = json.loads(pathlib.Path(path).read_text())
+    names = []
+    for check in bundle["checks"]:
+        names.append(f"{card}-{check['check'].replace('_', '-')}.json")
+        (folder / names[-1]).write_text(json.dumps({**check, "machine": bundle["machine"]}, indent=1) + "\n")
+    return names
+
+
 def main():
     args = parse_arguments()
     if args.list:
         print("\n".join(CHECKS))
+        return 0
+    if args.split:
+        folder = pathlib.Path(__file__).resolve().parent.parent.parent / "bench" / "results"
+        print("\n".join(split_bundle(args.split, args.card, folder)))
         return 0
     names = [name for name in args.only.split(",") if name] or list(CHECKS)
     unknown = [name for name in names if name not in CHECKS]
@@ -92,8 +122,8 @@ def main():
     def finish():
         Process.end_all()
         archive_logs(config)
-        summary = {"machine": facts, "checks": [result.as_json() for result in results]}
-        (config.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        for path in [config.out / "summary.json"] + ([pathlib.Path(args.bundle)] if args.bundle else []):
+            write_whole(path, summary_of(facts, results))
         shutil.rmtree(config.work, ignore_errors=True)
 
     def interrupted(number, _):
@@ -108,6 +138,8 @@ def main():
                 continue
             print(f"----- {name}", flush=True)
             results.append(run_check(config, name, function))
+            if args.bundle:
+                write_whole(pathlib.Path(args.bundle), summary_of(facts, results))
             print(f"      {results[-1].state} in {results[-1].seconds:.0f} s  {results[-1].error or results[-1].skipped or ''}", flush=True)
     finally:
         finish()
