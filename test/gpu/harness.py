@@ -34,6 +34,10 @@ class Config:
         self.library_log = args.library_log
         self.turn_s = args.turn
         self.launcher = args.launcher
+        self.only_programs = getattr(args, "only_programs", "")
+        self.stages = getattr(args, "stages", 4)
+        self.same = getattr(args, "same", False)
+        self.held_gib = getattr(args, "held", 4.0)
         self.out = pathlib.Path(args.out)
         self.out.mkdir(parents=True, exist_ok=True)
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-gpu-"))
@@ -207,6 +211,7 @@ class Scheduler:
         self.environment = environment
         self.history = []  # status reports, thinned; the last one of each client stays in `clients`
         self.clients = {}
+        self.tenants = {}
         self.last = None
         self.last_gpu = {}
         self._stop = threading.Event()
@@ -250,6 +255,8 @@ class Scheduler:
             self.last_gpu = (report.get("gpus") or [self.last_gpu])[0]
             for client in report.get("clients", []):
                 self.clients[client["id"]] = client
+            for tenant in report.get("tenants", []):
+                self.tenants[tenant["id"]] = tenant
             self.history.append({"t": time.monotonic_ns(), "gpus": report.get("gpus", []), "clients": report.get("clients", [])})
 
     def program_environment(self, **more):

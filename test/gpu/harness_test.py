@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, swap
+from checks import calls, programs, swap
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -76,6 +76,30 @@ class Bundles(unittest.TestCase):
             self.assertEqual(run.split_bundle(bundle, "h200", pathlib.Path(folder)), ["h200-launch-cost.json", "h200-probe.json"])
             apart = json.loads((pathlib.Path(folder) / "h200-launch-cost.json").read_text())
             self.assertEqual((apart["figures"], apart["machine"]), ({"ratio": 1.01}, {"gpu": "one"}))
+
+
+class Programs(unittest.TestCase):
+    def test_three_by_three_the_last_filled_up(self):
+        self.assertEqual(programs.groups_of(["a", "b", "c", "d"], False), [["a", "b", "c"], ["d", "a", "b"]])
+        self.assertEqual(programs.groups_of(["a", "b"], True), [["a"] * 3, ["b"] * 3])
+        self.assertEqual(programs.groups_of(["a"], False), [["a"]])
+
+    def test_equal_or_no_further_apart_than_two_solos(self):
+        def row(shared, solo, **more):
+            return {"shared": shared, "solo": solo, **more}
+
+        values = {"shared_value": 1.5, "solo_value": 1.0, "again_value": 2.0}
+        self.assertTrue(programs.judge(row("x", "x")))
+        self.assertFalse(programs.judge(row("x", "y")))
+        self.assertFalse(programs.judge(row("x", "y", again="y", **values)))
+        self.assertTrue(programs.judge(row("x", "y", again="z", **values)))
+        self.assertFalse(programs.judge(row("x", "y", again="z", **{**values, "shared_value": 3.5})))
+        self.assertFalse(programs.judge(row("x", "y", again="z")))
+        self.assertFalse(programs.judge({"solo": "x"}))
+
+    def test_every_program_is_there(self):
+        folder = pathlib.Path(__file__).resolve().parent / "programs"
+        self.assertEqual([p.file for p in programs.PROGRAMS.values() if not (folder / p.file).is_file()], [])
 
 
 class Spreads(unittest.TestCase):

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import calls, swap, training
+from checks import calls, programs, swap, training
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -31,6 +31,7 @@ CHECKS = {
     "alloc_cost": (calls.alloc_cost, 40),
     "swap_speed": (swap.swap_speed, 120),
     "swap_baselines": (swap.swap_baselines, 80),
+    "programs": (programs.programs, 240),
     "nvml_gap": (training.nvml_gap, 45),
     "co_run": (training.co_run, 190),
     "torch_train": (training.torch_train, 480),
@@ -48,6 +49,10 @@ def parse_arguments():
     parser.add_argument("--python", default=shutil.which("python3") or sys.executable, help="the interpreter that has PyTorch")
     parser.add_argument("--seconds", type=float, default=35, help="torch_train: how long a job trains when it is alone")
     parser.add_argument("--turn", type=float, default=8, help="torch_train: fixed switch time in seconds")
+    parser.add_argument("--only-programs", default="", help="programs: names, separated by commas")
+    parser.add_argument("--stages", type=int, default=4, help="programs: groups of three that may run at the same time")
+    parser.add_argument("--same", action="store_true", help="programs: three of the same at once instead of three different ones")
+    parser.add_argument("--held", type=float, default=4.0, help="programs: GiB that each holds on the GPU")
     parser.add_argument("--launcher", choices=("preload", "nvsharectl"), default="preload", help="how programs are put under nvshare")
     parser.add_argument("--variants", default="told,full", help="torch_train: the size told to the scheduler, the GPU really full")
     parser.add_argument("--library-log", default="warning", help="NVSHARE_LOG_LEVEL of the programs; their output is in logs.tar.gz")

@@ -21,6 +21,12 @@ def say(**record):
     print(json.dumps(record), flush=True)
 
 
+def skip(reason):
+    """This machine lacks what the program needs: it says so and ends well."""
+    say(event="skip", reason=reason)
+    sys.exit(0)
+
+
 def bytes_of(text):
     """'4G', '512M' or a number of bytes."""
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
