@@ -82,7 +82,7 @@ class Programs(unittest.TestCase):
     def test_three_by_three_the_last_filled_up(self):
         self.assertEqual(programs.groups_of(["a", "b", "c", "d"], False), [["a", "b", "c"], ["d", "a", "b"]])
         self.assertEqual(programs.groups_of(["a", "b"], True), [["a"] * 3, ["b"] * 3])
-        self.assertEqual(programs.groups_of(["a"], False), [["a"]])
+        self.assertEqual(programs.groups_of(["a"], False), [["a"] * 3])
 
     def test_equal_or_no_further_apart_than_two_solos(self):
         def row(shared, solo, **more):

@@ -82,12 +82,9 @@ def groups_of(names, same):
     """Three different ones at a time, the last group filled up from the front; or three of each."""
     if same:
         return [[name] * 3 for name in names]
-    groups = [names[i:i + 3] for i in range(0, len(names), 3)]
-    for name in names:
-        if len(groups[-1]) >= 3:
-            break
-        groups[-1].append(name)
-    return groups
+    count = -(-len(names) // 3) * 3
+    filled = [names[i % len(names)] for i in range(count)]
+    return [filled[i:i + 3] for i in range(0, count, 3)]
 
 
 def compiler():

@@ -1,5 +1,6 @@
-// Every way to have memory on the GPU at once: plain, pitched, 3D, arrays and mipmaps behind textures and surfaces, the stream-ordered default
-// pool and one of its own, managed, mapped host memory, and the program's own virtual memory management. Each takes part in the checksum.
+// Every way to have memory on the GPU at once: plain, pitched, 3D, arrays and mipmaps behind textures and surfaces, the stream-ordered
+// default pool and one of its own, managed, mapped host memory, and the program's own virtual memory management. Each takes part in the
+// checksum.
 #include <cuda.h>
 
 #include "work.cuh"
@@ -147,7 +148,8 @@ struct Allocators : work::Work {
     mix_all(i, stream);
     mix_rows<<<512, 256, 0, stream>>>(pitched, pitch, kWidth, kRows, i);
     mix_rows<<<512, 256, 0, stream>>>(static_cast<uint64_t*>(volume.ptr), volume.pitch, kWidth, 64 * 16, i);
-    through_texture<<<kSide * kSide / 256, 256, 0, stream>>>(textures[i % 2], mip_texture, surfaces[(i + 1) % 2], kSide, static_cast<unsigned>(i));
+    through_texture<<<kSide * kSide / 256, 256, 0, stream>>>(textures[i % 2], mip_texture, surfaces[(i + 1) % 2], kSide,
+                                                             static_cast<unsigned>(i));
     uint64_t* scratch = nullptr;
     REQUIRE(cudaMallocAsync(&scratch, 16u << 20, stream));
     work::fill<<<512, 256, 0, stream>>>(scratch, 2u << 20, i);

@@ -1,5 +1,5 @@
-// The other ways to launch: cooperative kernels that synchronise their grid, captured graphs, graphs built by hand with copies, host functions,
-// updated parameters, and memory nodes whose memory lives in the graph alone; host functions in streams.
+// The other ways to launch: cooperative kernels that synchronise their grid, captured graphs, graphs built by hand with copies, host
+// functions, updated parameters, and memory nodes whose memory lives in the graph alone; host functions in streams.
 #include <cooperative_groups.h>
 
 #include <atomic>
@@ -66,9 +66,11 @@ struct Launches : work::Work {
     uint64_t* scratch = nullptr;
     const uint64_t words = 4u << 20;
     REQUIRE(cudaMallocAsync(&scratch, words * 8, stream));
-    REQUIRE(cudaMemcpyAsync(scratch, blocks[0].data, blocks[0].words < words ? blocks[0].words * 8 : words * 8, cudaMemcpyDeviceToDevice, stream));
+    REQUIRE(cudaMemcpyAsync(scratch, blocks[0].data, blocks[0].words < words ? blocks[0].words * 8 : words * 8, cudaMemcpyDeviceToDevice,
+                            stream));
     work::mix<<<256, 256, 0, stream>>>(scratch, blocks[0].words < words ? blocks[0].words : words, 11);
-    REQUIRE(cudaMemcpyAsync(blocks[0].data, scratch, blocks[0].words < words ? blocks[0].words * 8 : words * 8, cudaMemcpyDeviceToDevice, stream));
+    REQUIRE(cudaMemcpyAsync(blocks[0].data, scratch, blocks[0].words < words ? blocks[0].words * 8 : words * 8, cudaMemcpyDeviceToDevice,
+                            stream));
     REQUIRE(cudaFreeAsync(scratch, stream));
     REQUIRE(cudaStreamEndCapture(stream, &taken));
     REQUIRE(cudaGraphInstantiate(&captured, taken, 0));
@@ -117,7 +119,8 @@ struct Launches : work::Work {
     REQUIRE(cudaGraphExecKernelNodeSetParams(built, mixing, &kernel));
     REQUIRE(cudaGraphLaunch(built, stream));
     REQUIRE(cudaLaunchHostFunc(stream, hear, this));
-    REQUIRE(cudaStreamAddCallback(stream, [](cudaStream_t, cudaError_t, void* data) { hear(data); }, this, 0));
+    REQUIRE(cudaStreamAddCallback(
+        stream, [](cudaStream_t, cudaError_t, void* data) { hear(data); }, this, 0));
   }
 
   uint64_t checksum() override {

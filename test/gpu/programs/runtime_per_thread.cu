@@ -1,4 +1,5 @@
-// nvcc --default-stream per-thread: threads that each use their own default stream, copies and all, so through the driver's _ptsz entry points.
+// nvcc --default-stream per-thread: threads that each use their own default stream, copies and all, so through the driver's _ptsz entry
+// points.
 #include <thread>
 
 #include "work.cuh"

@@ -1,5 +1,5 @@
-// A program of the statically linked CUDA runtime, as nvcc links by default: launches by <<<>>>, symbols on the GPU, copies of every kind, events,
-// blocks freed and allocated anew in mid-run.
+// A program of the statically linked CUDA runtime, as nvcc links by default: launches by <<<>>>, symbols on the GPU, copies of every kind,
+// events, blocks freed and allocated anew in mid-run.
 #include "work.cuh"
 
 __device__ uint64_t on_gpu[1 << 16];

@@ -1,5 +1,5 @@
-// What the CUDA programs of this folder share: the conversation with run.py, as work.py has it, blocks of memory that depend on their history,
-// checksums. A program derives from Work. Compiled where the programs run: nvcc -std=c++17 -cudart static.
+// What the CUDA programs of this folder share: the conversation with run.py, as work.py has it, blocks of memory that depend on their
+// history, checksums. A program derives from Work. Compiled where the programs run: nvcc -std=c++17 -cudart static.
 #pragma once
 
 #include <cuda_runtime.h>
