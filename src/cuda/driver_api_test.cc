@@ -92,6 +92,12 @@ TEST(DriverTypes, HaveTheLayoutOfTheInstalledHeader) {
   SAME_FIELD(CUmemAllocationProp, allocFlags.compressionType);
   SAME_FIELD(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
   SAME_FIELD(CUmemAllocationProp, allocFlags.usage);
+  SAME_SIZE(CUarrayMapInfo);
+  SAME_FIELD(CUarrayMapInfo, resource);
+  SAME_FIELD(CUarrayMapInfo, subresource);
+  SAME_FIELD(CUarrayMapInfo, memOperationType);
+  SAME_FIELD(CUarrayMapInfo, memHandle);
+  SAME_FIELD(CUarrayMapInfo, deviceBitMask);
   SAME_SIZE(CUmemAccessDesc);
   SAME_FIELD(CUmemAccessDesc, location);
   SAME_FIELD(CUmemAccessDesc, flags);

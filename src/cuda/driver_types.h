@@ -148,6 +148,8 @@ enum CUmemAccess_flags : unsigned {
   CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
   CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 };
+enum CUmemRangeHandleType : unsigned { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 };
+enum CUmemHandleType : unsigned { CU_MEM_HANDLE_TYPE_GENERIC = 0 };
 enum CUmemAllocationGranularity_flags : unsigned { CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
 enum CUmemPool_attribute : unsigned {
   CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,    // int
@@ -248,6 +250,29 @@ struct CUmemAccessDesc {
   CUmemAccess_flags flags;
 };
 
+// One step of cuMemMapArrayAsync: maps a handle's memory to a part of a sparse array, or takes it away.
+struct CUarrayMapInfo {
+  unsigned resourceType;
+  void* resource;  // CUarray or CUmipmappedArray
+  unsigned subresourceType;
+  union {
+    struct {
+      unsigned level, layer, offsetX, offsetY, offsetZ, extentWidth, extentHeight, extentDepth;
+    } sparseLevel;
+    struct {
+      unsigned layer;
+      unsigned long long offset, size;
+    } miptail;
+  } subresource;
+  unsigned memOperationType;
+  CUmemHandleType memHandleType;
+  CUmemGenericAllocationHandle memHandle;
+  unsigned long long offset;
+  unsigned deviceBitMask;
+  unsigned flags;
+  unsigned reserved[2];
+};
+
 struct CUmemPoolProps {
   CUmemAllocationType allocType;
   CUmemAllocationHandleType handleTypes;
@@ -294,7 +319,6 @@ struct CUDA_LAUNCH_PARAMS {
 // ---- passed through, never looked into ----
 struct CUctxCreateParams;
 struct CUexecAffinityParam;
-struct CUarrayMapInfo;
 struct CUgraphEdgeData;
 struct CUmemcpyAttributes;
 struct CUmemDecompressParams;

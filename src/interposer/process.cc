@@ -346,6 +346,7 @@ void Process::reset_after_fork() {
   });
   for (auto& slot : devices_) slot.store(nullptr, std::memory_order_relaxed);
   contexts_.clear();
+  vmm_.reset_after_fork();
 }
 
 }  // namespace nvshare::interposer

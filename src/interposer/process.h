@@ -11,6 +11,7 @@
 #include "cuda/driver_api.h"
 #include "interposer/device.h"
 #include "interposer/gate.h"
+#include "interposer/memory/program_vmm.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {
@@ -35,6 +36,8 @@ class Process {
       if (Device* device = slot.load(std::memory_order_acquire)) action(*device);
     }
   }
+  // The GPU, made known if it was not; null when it cannot be shared. No context is needed.
+  Device* attached(int ordinal) { return attach(ordinal); }
   // The device that owns `address`, or null.
   Device* owner(cuda::CUdeviceptr address, Memory::Range* range);
 
@@ -75,6 +78,9 @@ class Process {
   void wait_for_gate();
   static bool ending() { return (gate.flags() & Gate::kEnding) != 0; }
 
+  // The program's own virtual memory management.
+  ProgramVmm& vmm() { return vmm_; }
+
   // Counts contexts that were destroyed: handles made before may be of a dead context even if its address is in use again.
   uint32_t contexts_destroyed() const { return contexts_destroyed_.load(std::memory_order_relaxed); }
 
@@ -105,6 +111,7 @@ class Process {
   Mutex capture_mutex_;
   Condition capture_changed_;
   std::vector<Context> contexts_;
+  ProgramVmm vmm_;
   protocol::Backend backend_ = protocol::Backend::kVmm;
   bool require_scheduler_ = false;
 };

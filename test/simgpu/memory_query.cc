@@ -66,7 +66,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(data, range.kind == RangeKind::kPlain ? 1u : 0u);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return put(data, range.writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE);
+      return put(data, range.writable   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                       : range.readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                                        : CU_MEM_ACCESS_FLAGS_PROT_NONE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put(data, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:

@@ -99,6 +99,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig
   return call_real<&RealDriver::cuLaunchKernelEx_ptsz>(config, f, kernelParams, extra);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  return call_real<&RealDriver::cuMemAddressFree>(ptr, size);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+  return call_real<&RealDriver::cuMemAddressReserve>(ptr, size, alignment, addr, flags);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAlloc(CUdeviceptr_v1* dptr, unsigned bytesize) {
   return call_real<&RealDriver::cuMemAlloc>(dptr, bytesize);
 }
@@ -135,6 +143,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t by
   return call_real<&RealDriver::cuMemAlloc_v2>(dptr, bytesize);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+  return call_real<&RealDriver::cuMemCreate>(handle, size, prop, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType, unsigned long long flags) {
+  return call_real<&RealDriver::cuMemExportToShareableHandle>(shareableHandle, handle, handleType, flags);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemFree(CUdeviceptr_v1 dptr) {
   return call_real<&RealDriver::cuMemFree>(dptr);
 }
@@ -151,6 +167,10 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemFree_v2(CUdeviceptr dptr) {
   return call_real<&RealDriver::cuMemFree_v2>(dptr);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
+  return call_real<&RealDriver::cuMemGetAccess>(flags, location, ptr);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemGetAddressRange(CUdeviceptr_v1* pbase, unsigned* psize, CUdeviceptr_v1 dptr) {
   return call_real<&RealDriver::cuMemGetAddressRange>(pbase, psize, dptr);
 }
@@ -159,12 +179,36 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase
   return call_real<&RealDriver::cuMemGetAddressRange_v2>(pbase, psize, dptr);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  return call_real<&RealDriver::cuMemGetAllocationPropertiesFromHandle>(prop, handle);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType, unsigned long long flags) {
+  return call_real<&RealDriver::cuMemGetHandleForAddressRange>(handle, dptr, size, handleType, flags);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemGetInfo(unsigned* free, unsigned* total) {
   return call_real<&RealDriver::cuMemGetInfo>(free, total);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   return call_real<&RealDriver::cuMemGetInfo_v2>(free, total);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType) {
+  return call_real<&RealDriver::cuMemImportFromShareableHandle>(handle, osHandle, shHandleType);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  return call_real<&RealDriver::cuMemMap>(ptr, size, offset, handle, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned count, CUstream hStream) {
+  return call_real<&RealDriver::cuMemMapArrayAsync>(mapInfoList, count, hStream);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned count, CUstream hStream) {
+  return call_real<&RealDriver::cuMemMapArrayAsync_ptsz>(mapInfoList, count, hStream);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
@@ -187,12 +231,40 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t 
   return call_real<&RealDriver::cuMemPoolTrimTo>(pool, minBytesToKeep);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return call_real<&RealDriver::cuMemRelease>(handle);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
+  return call_real<&RealDriver::cuMemRetainAllocationHandle>(handle, addr);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
+  return call_real<&RealDriver::cuMemSetAccess>(ptr, size, desc, count);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  return call_real<&RealDriver::cuMemUnmap>(ptr, size);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags) {
+  return call_real<&RealDriver::cuMulticastBindAddr>(mcHandle, mcOffset, memptr, size, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags) {
+  return call_real<&RealDriver::cuMulticastBindMem>(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   return call_real<&RealDriver::cuPointerGetAttribute>(data, attribute, ptr);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuPointerGetAttributes(unsigned numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
   return call_real<&RealDriver::cuPointerGetAttributes>(numAttributes, attributes, data, ptr);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  return call_real<&RealDriver::cuPointerSetAttribute>(value, attribute, ptr);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginCapture(CUstream hStream) {

@@ -110,6 +110,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemGetAddressRange_v2",
     "cuMemGetAllocationGranularity",
     "cuMemGetAllocationPropertiesFromHandle",
+    "cuMemGetHandleForAddressRange",
     "cuMemGetInfo",
     "cuMemGetInfo_v2",
     "cuMemHostAlloc",
@@ -245,6 +246,8 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuModuleGetGlobal_v2",
     "cuModuleLoadData",
     "cuModuleUnload",
+    "cuMulticastBindAddr",
+    "cuMulticastBindMem",
     "cuPointerGetAttribute",
     "cuPointerGetAttributes",
     "cuPointerSetAttribute",
@@ -368,8 +371,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11060,  // cuLaunchKernelEx
     11060,  // cuLaunchKernelEx_ptsz
     7000,  // cuLaunchKernel_ptsz
-    0,  // cuMemAddressFree
-    0,  // cuMemAddressReserve
+    10020,  // cuMemAddressFree
+    10020,  // cuMemAddressReserve
     0,  // cuMemAdvise
     0,  // cuMemAdvise_v2
     2000,  // cuMemAlloc
@@ -384,30 +387,31 @@ const uint16_t kSlotSince[kDriverSlots] = {
     3020,  // cuMemAlloc_v2
     12060,  // cuMemBatchDecompressAsync
     12060,  // cuMemBatchDecompressAsync_ptsz
-    0,  // cuMemCreate
+    10020,  // cuMemCreate
     13000,  // cuMemDiscardAndPrefetchBatchAsync
     13000,  // cuMemDiscardAndPrefetchBatchAsync_ptsz
     13000,  // cuMemDiscardBatchAsync
     13000,  // cuMemDiscardBatchAsync_ptsz
-    0,  // cuMemExportToShareableHandle
+    10020,  // cuMemExportToShareableHandle
     2000,  // cuMemFree
     11020,  // cuMemFreeAsync
     11020,  // cuMemFreeAsync_ptsz
     0,  // cuMemFreeHost
     3020,  // cuMemFree_v2
-    0,  // cuMemGetAccess
+    10020,  // cuMemGetAccess
     2000,  // cuMemGetAddressRange
     3020,  // cuMemGetAddressRange_v2
     0,  // cuMemGetAllocationGranularity
-    0,  // cuMemGetAllocationPropertiesFromHandle
+    10020,  // cuMemGetAllocationPropertiesFromHandle
+    11070,  // cuMemGetHandleForAddressRange
     2000,  // cuMemGetInfo
     3020,  // cuMemGetInfo_v2
     0,  // cuMemHostAlloc
     0,  // cuMemHostGetDevicePointer_v2
     0,  // cuMemHostRegister_v2
     0,  // cuMemHostUnregister
-    0,  // cuMemImportFromShareableHandle
-    0,  // cuMemMap
+    10020,  // cuMemImportFromShareableHandle
+    10020,  // cuMemMap
     11010,  // cuMemMapArrayAsync
     11010,  // cuMemMapArrayAsync_ptsz
     11020,  // cuMemPoolCreate
@@ -423,10 +427,10 @@ const uint16_t kSlotSince[kDriverSlots] = {
     13000,  // cuMemPrefetchBatchAsync
     13000,  // cuMemPrefetchBatchAsync_ptsz
     0,  // cuMemRangeGetAttribute
-    0,  // cuMemRelease
-    0,  // cuMemRetainAllocationHandle
-    0,  // cuMemSetAccess
-    0,  // cuMemUnmap
+    10020,  // cuMemRelease
+    11000,  // cuMemRetainAllocationHandle
+    10020,  // cuMemSetAccess
+    10020,  // cuMemUnmap
     4000,  // cuMemcpy
     2000,  // cuMemcpy2D
     2000,  // cuMemcpy2DAsync
@@ -535,9 +539,11 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuModuleGetGlobal_v2
     0,  // cuModuleLoadData
     0,  // cuModuleUnload
+    12010,  // cuMulticastBindAddr
+    12010,  // cuMulticastBindMem
     4000,  // cuPointerGetAttribute
     7000,  // cuPointerGetAttributes
-    0,  // cuPointerSetAttribute
+    6000,  // cuPointerSetAttribute
     10000,  // cuSignalExternalSemaphoresAsync
     10000,  // cuSignalExternalSemaphoresAsync_ptsz
     5000,  // cuStreamAddCallback
@@ -625,6 +631,8 @@ constinit const RealDriver kHooks = {
     .cuLaunchKernelEx = &cuLaunchKernelEx,
     .cuLaunchKernelEx_ptsz = &cuLaunchKernelEx_ptsz,
     .cuLaunchKernel_ptsz = &cuLaunchKernel_ptsz,
+    .cuMemAddressFree = &cuMemAddressFree,
+    .cuMemAddressReserve = &cuMemAddressReserve,
     .cuMemAlloc = &cuMemAlloc,
     .cuMemAllocAsync = &cuMemAllocAsync,
     .cuMemAllocAsync_ptsz = &cuMemAllocAsync_ptsz,
@@ -636,18 +644,25 @@ constinit const RealDriver kHooks = {
     .cuMemAlloc_v2 = &cuMemAlloc_v2,
     .cuMemBatchDecompressAsync = &cuMemBatchDecompressAsync,
     .cuMemBatchDecompressAsync_ptsz = &cuMemBatchDecompressAsync_ptsz,
+    .cuMemCreate = &cuMemCreate,
     .cuMemDiscardAndPrefetchBatchAsync = &cuMemDiscardAndPrefetchBatchAsync,
     .cuMemDiscardAndPrefetchBatchAsync_ptsz = &cuMemDiscardAndPrefetchBatchAsync_ptsz,
     .cuMemDiscardBatchAsync = &cuMemDiscardBatchAsync,
     .cuMemDiscardBatchAsync_ptsz = &cuMemDiscardBatchAsync_ptsz,
+    .cuMemExportToShareableHandle = &cuMemExportToShareableHandle,
     .cuMemFree = &cuMemFree,
     .cuMemFreeAsync = &cuMemFreeAsync,
     .cuMemFreeAsync_ptsz = &cuMemFreeAsync_ptsz,
     .cuMemFree_v2 = &cuMemFree_v2,
+    .cuMemGetAccess = &cuMemGetAccess,
     .cuMemGetAddressRange = &cuMemGetAddressRange,
     .cuMemGetAddressRange_v2 = &cuMemGetAddressRange_v2,
+    .cuMemGetAllocationPropertiesFromHandle = &cuMemGetAllocationPropertiesFromHandle,
+    .cuMemGetHandleForAddressRange = &cuMemGetHandleForAddressRange,
     .cuMemGetInfo = &cuMemGetInfo,
     .cuMemGetInfo_v2 = &cuMemGetInfo_v2,
+    .cuMemImportFromShareableHandle = &cuMemImportFromShareableHandle,
+    .cuMemMap = &cuMemMap,
     .cuMemMapArrayAsync = &cuMemMapArrayAsync,
     .cuMemMapArrayAsync_ptsz = &cuMemMapArrayAsync_ptsz,
     .cuMemPoolCreate = &cuMemPoolCreate,
@@ -661,6 +676,10 @@ constinit const RealDriver kHooks = {
     .cuMemPrefetchAsync_v2_ptsz = &cuMemPrefetchAsync_v2_ptsz,
     .cuMemPrefetchBatchAsync = &cuMemPrefetchBatchAsync,
     .cuMemPrefetchBatchAsync_ptsz = &cuMemPrefetchBatchAsync_ptsz,
+    .cuMemRelease = &cuMemRelease,
+    .cuMemRetainAllocationHandle = &cuMemRetainAllocationHandle,
+    .cuMemSetAccess = &cuMemSetAccess,
+    .cuMemUnmap = &cuMemUnmap,
     .cuMemcpy = &cuMemcpy,
     .cuMemcpy2D = &cuMemcpy2D,
     .cuMemcpy2DAsync = &cuMemcpy2DAsync,
@@ -765,8 +784,11 @@ constinit const RealDriver kHooks = {
     .cuMemsetD8Async_ptsz = &cuMemsetD8Async_ptsz,
     .cuMemsetD8_v2 = &cuMemsetD8_v2,
     .cuMemsetD8_v2_ptds = &cuMemsetD8_v2_ptds,
+    .cuMulticastBindAddr = &cuMulticastBindAddr,
+    .cuMulticastBindMem = &cuMulticastBindMem,
     .cuPointerGetAttribute = &cuPointerGetAttribute,
     .cuPointerGetAttributes = &cuPointerGetAttributes,
+    .cuPointerSetAttribute = &cuPointerSetAttribute,
     .cuSignalExternalSemaphoresAsync = &cuSignalExternalSemaphoresAsync,
     .cuSignalExternalSemaphoresAsync_ptsz = &cuSignalExternalSemaphoresAsync_ptsz,
     .cuStreamAddCallback = &cuStreamAddCallback,
@@ -908,6 +930,7 @@ constinit const RealDriver kMissing = {
     .cuMemGetAddressRange_v2 = missing<decltype(RealDriver::cuMemGetAddressRange_v2)>,
     .cuMemGetAllocationGranularity = missing<decltype(RealDriver::cuMemGetAllocationGranularity)>,
     .cuMemGetAllocationPropertiesFromHandle = missing<decltype(RealDriver::cuMemGetAllocationPropertiesFromHandle)>,
+    .cuMemGetHandleForAddressRange = missing<decltype(RealDriver::cuMemGetHandleForAddressRange)>,
     .cuMemGetInfo = missing<decltype(RealDriver::cuMemGetInfo)>,
     .cuMemGetInfo_v2 = missing<decltype(RealDriver::cuMemGetInfo_v2)>,
     .cuMemHostAlloc = missing<decltype(RealDriver::cuMemHostAlloc)>,
@@ -1043,6 +1066,8 @@ constinit const RealDriver kMissing = {
     .cuModuleGetGlobal_v2 = missing<decltype(RealDriver::cuModuleGetGlobal_v2)>,
     .cuModuleLoadData = missing<decltype(RealDriver::cuModuleLoadData)>,
     .cuModuleUnload = missing<decltype(RealDriver::cuModuleUnload)>,
+    .cuMulticastBindAddr = missing<decltype(RealDriver::cuMulticastBindAddr)>,
+    .cuMulticastBindMem = missing<decltype(RealDriver::cuMulticastBindMem)>,
     .cuPointerGetAttribute = missing<decltype(RealDriver::cuPointerGetAttribute)>,
     .cuPointerGetAttributes = missing<decltype(RealDriver::cuPointerGetAttributes)>,
     .cuPointerSetAttribute = missing<decltype(RealDriver::cuPointerSetAttribute)>,

@@ -114,6 +114,7 @@ struct RealDriver {
   decltype(&cuda::api::cuMemGetAddressRange_v2) cuMemGetAddressRange_v2;
   decltype(&cuda::api::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity;
   decltype(&cuda::api::cuMemGetAllocationPropertiesFromHandle) cuMemGetAllocationPropertiesFromHandle;
+  decltype(&cuda::api::cuMemGetHandleForAddressRange) cuMemGetHandleForAddressRange;
   decltype(&cuda::api::cuMemGetInfo) cuMemGetInfo;
   decltype(&cuda::api::cuMemGetInfo_v2) cuMemGetInfo_v2;
   decltype(&cuda::api::cuMemHostAlloc) cuMemHostAlloc;
@@ -249,6 +250,8 @@ struct RealDriver {
   decltype(&cuda::api::cuModuleGetGlobal_v2) cuModuleGetGlobal_v2;
   decltype(&cuda::api::cuModuleLoadData) cuModuleLoadData;
   decltype(&cuda::api::cuModuleUnload) cuModuleUnload;
+  decltype(&cuda::api::cuMulticastBindAddr) cuMulticastBindAddr;
+  decltype(&cuda::api::cuMulticastBindMem) cuMulticastBindMem;
   decltype(&cuda::api::cuPointerGetAttribute) cuPointerGetAttribute;
   decltype(&cuda::api::cuPointerGetAttributes) cuPointerGetAttributes;
   decltype(&cuda::api::cuPointerSetAttribute) cuPointerSetAttribute;
@@ -301,7 +304,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 287;
+inline constexpr size_t kDriverSlots = 290;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise

@@ -86,14 +86,6 @@ NVSHARE_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* 
   return submit<&RealDriver::cuMemDiscardBatchAsync_ptsz, 4, true>(dptrs, sizes, count, flags, hStream);
 }
 
-NVSHARE_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned count, CUstream hStream) {
-  return submit<&RealDriver::cuMemMapArrayAsync, 2, false>(mapInfoList, count, hStream);
-}
-
-NVSHARE_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned count, CUstream hStream) {
-  return submit<&RealDriver::cuMemMapArrayAsync_ptsz, 2, true>(mapInfoList, count, hStream);
-}
-
 NVSHARE_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream) {
   return submit<&RealDriver::cuMemPrefetchAsync, 3, false>(devPtr, count, dstDevice, hStream);
 }

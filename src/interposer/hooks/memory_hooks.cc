@@ -171,7 +171,12 @@ NVSHARE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   Memory::Range range;
   if (!process().active() || process().owner(address, &range) == nullptr) {
-    return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);
+    ProgramVmm::View view;
+    if (!process().active() || !process().vmm().find(address, &view) || view.placed) {
+      return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);
+    }
+    range.base = view.base;  // of virtual memory, the driver names the one mapping
+    range.bytes = view.bytes;
   }
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;

@@ -31,13 +31,19 @@ struct Chunk {
 };
 
 struct Slab;
+struct ProgramHandle;
 
 // How the block has its memory.
 enum class BlockKind : uint8_t {
   kVmm,      // reserved addresses, physical handles that come and go
   kManaged,  // cuMemAllocManaged, prefetched out and in
   kPlain,    // the driver's own allocation: counted, never moved
+  kHandle,   // one physical handle that the program made by cuMemCreate, mapped where the program mapped it (program_vmm.h)
 };
+
+// A kHandle block has one driver handle of its full size, in its first chunk: it may be exported. Its chunks are parts that are copied one
+// by one; the GPU memory comes with the first of them and goes when the last has been copied out. `base` is a window of ours, 0 until a
+// copy first needed it: the program maps and unmaps as it likes while the mover copies.
 
 struct Block {
   BlockKind kind = BlockKind::kVmm;
@@ -52,6 +58,12 @@ struct Block {
   bool doomed = false;   // freed by the program while pinned: the last pin's holder disposes of it
   bool cached = false;   // freed, kept mapped for reuse
   Slab* slab = nullptr;  // the slab that lives in it, if any
+  // kHandle:
+  ProgramHandle* handle = nullptr;  // lives at least as long as the block
+  bool handle_ends = false;         // with the block
+  bool in_resident = false;         // counted as resident
+  bool unswappable = false;         // stays on the GPU: somebody else may use it too
+  bool window_mapped = false;       // guarded by ProgramVmm's mutex, as the first chunk's handle is
 };
 
 inline constexpr size_t kChunkBytesMax = size_t{64} << 20;

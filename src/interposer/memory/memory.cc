@@ -32,11 +32,19 @@ size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * 
 // ---- registry ----
 
 void Memory::insert(Block* block) {
+  if (block->kind == BlockKind::kHandle) {
+    handle_blocks_.push_back(block);
+    return;
+  }
   auto place = std::lower_bound(blocks_.begin(), blocks_.end(), block, [](const Block* a, const Block* b) { return a->base < b->base; });
   blocks_.insert(place, block);
 }
 
 void Memory::erase(Block* block) {
+  if (block->kind == BlockKind::kHandle) {
+    std::erase(handle_blocks_, block);
+    return;
+  }
   auto place = std::lower_bound(blocks_.begin(), blocks_.end(), block, [](const Block* a, const Block* b) { return a->base < b->base; });
   if (place != blocks_.end() && *place == block) blocks_.erase(place);
 }
@@ -63,12 +71,13 @@ bool Memory::find(CUdeviceptr address, Range* range) {
 
 // ---- making and mapping blocks ----
 
-CUresult Memory::new_block(size_t bytes, size_t requested, CUcontext context, Block** out) {
+CUresult Memory::new_block(const Order& order, Block** out) {
   const RealDriver& driver = real_driver();
+  const size_t bytes = order.bytes;
   Block* block = new Block;
   block->bytes = bytes;
-  block->requested = requested;
-  block->context = context;
+  block->requested = order.requested;
+  block->context = order.context;
   switch (device_.backend()) {
     case protocol::Backend::kVmm:
       block->kind = BlockKind::kVmm;
@@ -79,6 +88,10 @@ CUresult Memory::new_block(size_t bytes, size_t requested, CUcontext context, Bl
     case protocol::Backend::kNone:
       block->kind = BlockKind::kPlain;
       break;
+  }
+  if (order.handle != nullptr) {
+    block->kind = BlockKind::kHandle;
+    block->handle = order.handle;
   }
   CUresult result = cuda::CUDA_SUCCESS;
   switch (block->kind) {
@@ -91,12 +104,14 @@ CUresult Memory::new_block(size_t bytes, size_t requested, CUcontext context, Bl
     case BlockKind::kPlain:
       result = driver.cuMemAlloc_v2(&block->base, bytes);
       break;
+    case BlockKind::kHandle:
+      break;  // the program reserves its own addresses; the window comes when it is needed
   }
   if (result != cuda::CUDA_SUCCESS) {
     delete block;
     return result;
   }
-  block->address_bytes = bytes;
+  block->address_bytes = block->base != 0 ? bytes : 0;
   block->chunk_count = static_cast<uint32_t>((bytes + kChunkBytesMax - 1) / kChunkBytesMax);
   block->chunks = new Chunk[block->chunk_count];
   for (uint32_t i = 0; i < block->chunk_count; ++i) {
@@ -108,6 +123,7 @@ CUresult Memory::new_block(size_t bytes, size_t requested, CUcontext context, Bl
 
 CUresult Memory::map_chunk(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
+  if (block.kind == BlockKind::kHandle) return process().vmm().place(block);
   if (block.kind != BlockKind::kVmm) return cuda::CUDA_SUCCESS;
   const RealDriver& driver = real_driver();
   cuda::CUmemAllocationProp properties{};
@@ -136,6 +152,10 @@ CUresult Memory::map_chunk(Block& block, uint32_t index) {
 
 void Memory::unmap_chunk(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
+  if (block.kind == BlockKind::kHandle) {
+    process().vmm().displace(block);
+    return;
+  }
   if (chunk.handle == 0) return;
   CUresult unmapped = real_driver().cuMemUnmap(block.base + chunk_offset(index), chunk.bytes);
   CUresult released = real_driver().cuMemRelease(chunk.handle);
@@ -182,6 +202,10 @@ void Memory::dispose(Block* block) {
     case BlockKind::kPlain:
       result = real_driver().cuMemFree_v2(block->base);
       break;
+    case BlockKind::kHandle:
+      if (block->base != 0) result = real_driver().cuMemAddressFree(block->base, block->address_bytes);
+      if (block->handle_ends) delete block->handle;
+      break;
   }
   if (result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_DEINITIALIZED && result != cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     log(LogLevel::kDebug, "giving back an address range failed (CUDA error %d)", static_cast<int>(result));
@@ -203,20 +227,22 @@ bool Memory::charge(size_t bytes) {
   return false;
 }
 
-Block* Memory::take_cached(size_t bytes, size_t requested, CUcontext context) {
+Block* Memory::take_cached(const Order& order) {
+  if (order.handle != nullptr) return nullptr;
   for (size_t i = cache_.size(); i-- > 0;) {
     Block* block = cache_[i];
-    if (block->bytes != bytes || block->context != context || block->pins > 0) continue;
+    if (block->bytes != order.bytes || block->context != order.context || block->pins > 0) continue;
     cache_.erase(cache_.begin() + static_cast<ptrdiff_t>(i));
-    cached_bytes_ -= bytes;
+    cached_bytes_ -= block->bytes;
     block->cached = false;
-    block->requested = requested;
+    block->requested = order.requested;
     return block;
   }
   return nullptr;
 }
 
-CUresult Memory::allocate_block(size_t bytes, size_t requested, CUcontext context, Block** out) {
+CUresult Memory::allocate_block(const Order& order, Block** out) {
+  const size_t bytes = order.bytes;
   Client& client = device_.client();
   Mark* mark = Gate::mark();
   for (bool trimmed = false;;) {
@@ -231,7 +257,7 @@ CUresult Memory::allocate_block(size_t bytes, size_t requested, CUcontext contex
       continue;
     }
     Lock lock(mutex_);
-    Block* block = take_cached(bytes, requested, context);
+    Block* block = take_cached(order);
     bool now = false;
     bool room = true;
     if (block == nullptr) {
@@ -247,7 +273,7 @@ CUresult Memory::allocate_block(size_t bytes, size_t requested, CUcontext contex
     lock.unlock();
     CUresult result = cuda::CUDA_SUCCESS;
     if (block == nullptr && room) {
-      result = new_block(bytes, requested, context, &block);
+      result = new_block(order, &block);
       if (result == cuda::CUDA_SUCCESS && now) {
         result = map_block(*block);
         if (result != cuda::CUDA_SUCCESS) {
@@ -259,6 +285,7 @@ CUresult Memory::allocate_block(size_t bytes, size_t requested, CUcontext contex
       // Too late for the mover, which has brought in all that the turn needs: once more, as a program that runs.
       bool late = block != nullptr && !now && running_;
       if (block != nullptr && !late) {
+        block->in_resident = now;
         insert(block);
       } else {
         allocated_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -316,7 +343,7 @@ CUresult Memory::allocate(CUdeviceptr* address, size_t bytes, CUcontext context)
 CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
   Block* block = nullptr;
   if (bytes > SlabSet::kSlotBytesMax) {
-    CUresult result = allocate_block(round_up(bytes, kGranularity), bytes, context, &block);
+    CUresult result = allocate_block({round_up(bytes, kGranularity), bytes, context}, &block);
     if (result == cuda::CUDA_SUCCESS) *address = block->base;
     return result;
   }
@@ -331,7 +358,7 @@ CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
       }
       slab_bytes = slabs_.next_slab_bytes(bytes, device_.total() / kSlabShare);
     }
-    CUresult result = allocate_block(slab_bytes, slab_bytes, context, &block);
+    CUresult result = allocate_block({slab_bytes, slab_bytes, context}, &block);
     if (result != cuda::CUDA_SUCCESS) return result;
     Lock lock(mutex_);
     slabs_.add_slab(block, bytes);
@@ -372,9 +399,7 @@ void Memory::retire(Block* block, bool keep) {
       block->doomed = true;
       doomed = true;
     } else {
-      for (uint32_t i = 0; i < block->chunk_count; ++i) {
-        if (block->chunks[i].state == ChunkState::kResident) resident += block->chunks[i].bytes;
-      }
+      resident = resident_bytes(*block);
     }
   }
   if (!doomed) {
@@ -502,7 +527,9 @@ protocol::Memory Memory::report() {
   protocol::Memory report{};
   report.resident = resident();
   report.allocated = std::max<uint64_t>(allocated(), report.resident);
-  report.unswappable = device_.backend() == protocol::Backend::kNone ? report.resident : 0;
+  report.unswappable = device_.backend() == protocol::Backend::kNone
+                           ? report.resident
+                           : std::min<uint64_t>(unswappable_.load(std::memory_order_relaxed), report.resident);
   report.swappable_host = arena_.ready_bytes();
   return report;
 }

@@ -53,6 +53,12 @@ class Memory {
   // Gives back what is freed and only kept for reuse.
   void trim_cache();
 
+  // Memory that the program makes by cuMemCreate (handle_blocks.cc); `handle` says what. It is mapped by program_vmm.
+  cuda::CUresult allocate_handle(ProgramHandle* handle);
+  void free_handle(Block* block);  // deletes the ProgramHandle, too
+  // From now on it stays on the GPU. Inside the gate, with the lock.
+  void make_unswappable(Block& block);
+
   protocol::Memory report();
   size_t resident() const { return resident_.load(std::memory_order_relaxed); }
   size_t allocated() const { return allocated_.load(std::memory_order_relaxed); }
@@ -77,7 +83,10 @@ class Memory {
   // One chunk's way. Each returns the driver's result. See swap.cc for the sequence.
   bool begin_move(const Piece& piece, ChunkState expected);  // false: freed meanwhile, or no longer in that state
   ChunkState state_of(const Piece& piece);
-  void add_resident(size_t bytes) { resident_.fetch_add(bytes, std::memory_order_relaxed); }
+  size_t arriving_bytes(const Piece& piece);  // what bringing it in adds to `resident`
+  void arrived(const Piece& piece);           // adds it
+  // A chunk that was copied out gives its GPU memory back, at once or with the last part of its block. Returns how much that was.
+  size_t leave(const Piece& piece);
   void end_move(const Piece& piece, ChunkState now, size_t resident_less, size_t resident_more);
   cuda::CUresult map_chunk(Block& block, uint32_t index);
   void unmap_chunk(Block& block, uint32_t index);
@@ -89,16 +98,25 @@ class Memory {
   void reset_after_fork();
 
  private:
-  cuda::CUresult allocate_block(size_t bytes, size_t requested, cuda::CUcontext context, Block** out);
+  // What allocate_block is to make.
+  struct Order {
+    size_t bytes;
+    size_t requested;
+    cuda::CUcontext context;
+    ProgramHandle* handle = nullptr;  // set: memory for it
+  };
+  // The one way to get a block: inside the gate, within the budget; waits for room outside of it.
+  cuda::CUresult allocate_block(const Order& order, Block** out);
   cuda::CUresult map_block(Block& block);
-  Block* take_cached(size_t bytes, size_t requested, cuda::CUcontext context);
+  Block* take_cached(const Order& order);
   void dispose(Block* block);                // unmaps, returns addresses and host slots; no lock held, block in no list
   void retire(Block* block, bool keep);      // takes a block out of the registry: cache, dispose or doom
   void insert(Block* block);                 // mutex held
   void erase(Block* block);                  // mutex held
   Block* lookup(cuda::CUdeviceptr address);  // mutex held
-  cuda::CUresult new_block(size_t bytes, size_t requested, cuda::CUcontext context, Block** out);
-  bool charge(size_t bytes);  // to the program, within its limit
+  cuda::CUresult new_block(const Order& order, Block** out);
+  static size_t resident_bytes(const Block& block);  // mutex held
+  bool charge(size_t bytes);                         // to the program, within its limit
   void refund(size_t bytes) { program_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
   cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
   void changed();
@@ -129,6 +147,7 @@ class Memory {
   Condition pins_changed_;
   std::vector<Block*> blocks_;  // by address
   std::vector<Block*> cache_;   // freed, mapped, oldest first
+  std::vector<Block*> handle_blocks_;
   std::vector<AsyncFree> async_frees_;
   std::atomic<uint32_t> deferred_{0};  // of them without an event
   SlabSet slabs_;
@@ -137,6 +156,7 @@ class Memory {
   size_t cached_bytes_ = 0;
   std::atomic<size_t> allocated_{0};
   std::atomic<size_t> resident_{0};
+  std::atomic<size_t> unswappable_{0};  // of resident_
   std::atomic<size_t> program_bytes_{0};
 };
 

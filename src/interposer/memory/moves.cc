@@ -16,6 +16,15 @@ void Memory::lower_budget(std::atomic<size_t>& budget) {
   if (resident() < budget.load(std::memory_order_relaxed)) budget.store(resident(), std::memory_order_release);
 }
 
+size_t Memory::resident_bytes(const Block& block) {
+  if (block.kind == BlockKind::kHandle) return block.in_resident ? block.bytes : 0;
+  size_t sum = 0;
+  for (uint32_t i = 0; i < block.chunk_count; ++i) {
+    if (block.chunks[i].state == ChunkState::kResident) sum += block.chunks[i].bytes;
+  }
+  return sum;
+}
+
 std::vector<Memory::Piece> Memory::pin_resident(size_t bytes) {
   std::vector<Piece> pieces;
   Lock lock(mutex_);
@@ -30,21 +39,33 @@ std::vector<Memory::Piece> Memory::pin_resident(size_t bytes) {
     }
     if (sum >= bytes) break;
   }
+  for (Block* block : handle_blocks_) {
+    if (sum >= bytes) break;
+    if (block->unswappable || !block->in_resident) continue;
+    for (uint32_t i = 0; i < block->chunk_count; ++i) {  // all of it, or none of its memory comes free
+      if (block->chunks[i].state != ChunkState::kResident) continue;
+      pieces.push_back({block, i, block->chunks[i].bytes});
+      ++block->pins;
+    }
+    sum += block->bytes;
+  }
   return pieces;
 }
 
 std::vector<Memory::Piece> Memory::pin_absent(bool start_running) {
   std::vector<Piece> pieces;
   Lock lock(mutex_);
-  for (Block* block : blocks_) {
-    if (block->kind == BlockKind::kPlain) continue;
+  auto pin = [&](Block* block) {
+    if (block->kind == BlockKind::kPlain) return;
     for (uint32_t i = 0; i < block->chunk_count; ++i) {
       ChunkState state = block->chunks[i].state;
       if (state != ChunkState::kFresh && state != ChunkState::kSwapped) continue;
       pieces.push_back({block, i, block->chunks[i].bytes});
       ++block->pins;
     }
-  }
+  };
+  for (Block* block : blocks_) pin(block);
+  for (Block* block : handle_blocks_) pin(block);
   if (pieces.empty() && start_running) running_ = true;
   return pieces;
 }
@@ -56,9 +77,7 @@ void Memory::unpin(const Piece& piece) {
     Lock lock(mutex_);
     if (--piece.block->pins == 0 && piece.block->doomed) {
       dead = piece.block;
-      for (uint32_t i = 0; i < dead->chunk_count; ++i) {
-        if (dead->chunks[i].state == ChunkState::kResident) resident += dead->chunks[i].bytes;
-      }
+      resident = resident_bytes(*dead);
     }
     pins_changed_.notify_all();
   }
@@ -91,14 +110,16 @@ void Memory::forget_host_copies() {
   std::vector<HostSlot> slots;
   {
     Lock lock(mutex_);
-    for (Block* block : blocks_) {
+    auto forget = [&](Block* block) {
       for (uint32_t i = 0; i < block->chunk_count; ++i) {
         Chunk& chunk = block->chunks[i];
         if (chunk.state != ChunkState::kResident || chunk.host.data == nullptr) continue;
         slots.push_back(chunk.host);
         chunk.host = HostSlot{};
       }
-    }
+    };
+    for (Block* block : blocks_) forget(block);
+    for (Block* block : handle_blocks_) forget(block);
   }
   for (const HostSlot& slot : slots) arena_.free(slot);
 }

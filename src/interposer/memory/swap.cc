@@ -232,7 +232,10 @@ bool Mover::copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copy
   } else {
     chunk.host = memory.arena().allocate(piece.bytes);
     if (chunk.host.data == nullptr) return false;
-    result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory.address_of(piece), piece.bytes, out_stream_);
+    result = process().vmm().open_window(*piece.block);
+    if (result == cuda::CUDA_SUCCESS) {
+      result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory.address_of(piece), piece.bytes, out_stream_);
+    }
   }
   if (result == cuda::CUDA_SUCCESS) result = driver.cuEventRecord(event, out_stream_);
   if (result == cuda::CUDA_SUCCESS) return true;
@@ -244,7 +247,7 @@ bool Mover::copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copy
   return false;
 }
 
-bool Mover::finish_out(const InFlight& moved, bool copying) {
+bool Mover::finish_out(const InFlight& moved, bool copying, size_t* freed) {
   const RealDriver& driver = real_driver();
   Memory& memory = device_.memory();
   Chunk& chunk = Memory::chunk(moved.piece);
@@ -256,8 +259,7 @@ bool Mover::finish_out(const InFlight& moved, bool copying) {
     memory.end_move(moved.piece, ChunkState::kResident, 0, 0);
     return false;
   }
-  memory.unmap_chunk(*moved.piece.block, moved.piece.index);
-  memory.end_move(moved.piece, ChunkState::kSwapped, moved.piece.bytes, 0);
+  *freed = memory.leave(moved.piece);
   return true;
 }
 
@@ -281,15 +283,18 @@ void Mover::run_evict(const Job& job) {
   }
   if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.allocated(), context_);
   std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes);
+  uint64_t copied = 0;
   InFlight flight[kDepth];
   bool copying[kDepth] = {};
   uint32_t first = 0;
   uint32_t count = 0;
   auto finish_oldest = [&] {
     const InFlight& oldest = flight[first];
-    if (finish_out(oldest, copying[first])) {
-      progress.moved += oldest.piece.bytes;
-      if (copying[first]) progress.copied += oldest.piece.bytes;
+    size_t freed = 0;
+    if (finish_out(oldest, copying[first], &freed)) {
+      progress.moved += freed;
+      if (copying[first]) copied += oldest.piece.bytes;
+      progress.copied = std::min(copied, progress.moved);  // parts of what has not left as a whole do not count yet
     } else {
       progress.failed = 1;
     }
@@ -342,12 +347,16 @@ Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
       if (piece.block->kind == BlockKind::kManaged) {
         result = driver.cuMemPrefetchAsync(memory.address_of(piece), piece.bytes, device_.ordinal(), in_stream_);
       } else if (chunk.host.data != nullptr) {
-        result = driver.cuMemcpyHtoDAsync_v2(memory.address_of(piece), chunk.host.data, piece.bytes, in_stream_);
+        result = process().vmm().open_window(*piece.block);
+        if (result == cuda::CUDA_SUCCESS) {
+          result = driver.cuMemcpyHtoDAsync_v2(memory.address_of(piece), chunk.host.data, piece.bytes, in_stream_);
+        }
       } else {
         *copied = false;
       }
       if (result == cuda::CUDA_SUCCESS) return Arrival::kIn;
-      memory.unmap_chunk(*piece.block, piece.index);
+      // Unless other parts of it are here already.
+      if (memory.arriving_bytes(piece) > 0) memory.unmap_chunk(*piece.block, piece.index);
     }
     if (is_lost(result)) {
       log(LogLevel::kError, "bringing memory in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
@@ -378,14 +387,14 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
       continue;
     }
     bool copied = false;
-    bool room = client.wait_for_budget(memory.resident() + piece.bytes) && !stopping();
+    bool room = client.wait_for_budget(memory.resident() + memory.arriving_bytes(piece)) && !stopping();
     arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
     if (arrival != Arrival::kIn) {
       memory.end_move(piece, before, 0, 0);
       memory.unpin(piece);
       continue;
     }
-    memory.add_resident(piece.bytes);
+    memory.arrived(piece);
     under_way.push_back(piece);
     progress->moved += piece.bytes;
     if (copied) progress->copied += piece.bytes;

@@ -65,7 +65,7 @@ class Mover {
   void run_probe();
 
   bool copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copying);
-  bool finish_out(const InFlight& moved, bool copied);
+  bool finish_out(const InFlight& moved, bool copied, size_t* freed);
   enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
   Arrival bring_in(const Memory::Piece& piece, bool* copied);
   Arrival load_pieces(const std::vector<Memory::Piece>& pieces, protocol::SwapProgress* progress, int64_t started);

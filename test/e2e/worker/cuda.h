@@ -56,7 +56,21 @@ using namespace nvshare::cuda;
   CALL(cuEventRecord) \
   CALL(cuEventSynchronize) \
   CALL(cuEventDestroy_v2) \
-  CALL(cuStreamWaitEvent)
+  CALL(cuStreamWaitEvent) \
+  CALL(cuMemAddressReserve) \
+  CALL(cuMemAddressFree) \
+  CALL(cuMemCreate) \
+  CALL(cuMemRelease) \
+  CALL(cuMemMap) \
+  CALL(cuMemUnmap) \
+  CALL(cuMemSetAccess) \
+  CALL(cuMemGetAccess) \
+  CALL(cuMemRetainAllocationHandle) \
+  CALL(cuMemGetAllocationPropertiesFromHandle) \
+  CALL(cuMemExportToShareableHandle) \
+  CALL(cuMemImportFromShareableHandle) \
+  CALL(cuPointerGetAttribute) \
+  CALL(cuPointerGetAttributes)
 // clang-format on
 
 struct Cuda {

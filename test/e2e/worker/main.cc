@@ -26,10 +26,26 @@ int control(const Options& options) {
 }
 
 constexpr Mode kModes[] = {
-    {"mix", run_mix},           {"race", run_race},   {"graph", run_graph}, {"capture-allocation", run_capture_allocation},
-    {"contexts", run_contexts}, {"reset", run_reset}, {"grow", run_grow},   {"limit", run_limit},
-    {"fork", run_fork},         {"leave", run_leave}, {"churn", run_churn}, {"recapture", run_recapture},
-    {"replace", run_replace},   {"hold", run_hold},
+    {"mix", run_mix},
+    {"race", run_race},
+    {"graph", run_graph},
+    {"capture-allocation", run_capture_allocation},
+    {"contexts", run_contexts},
+    {"reset", run_reset},
+    {"grow", run_grow},
+    {"limit", run_limit},
+    {"fork", run_fork},
+    {"leave", run_leave},
+    {"churn", run_churn},
+    {"recapture", run_recapture},
+    {"replace", run_replace},
+    {"hold", run_hold},
+    {"expandable", run_expandable},
+    {"handles", run_handles},
+    {"vmm-errors", run_vmm_errors},
+    {"vmm-export", run_vmm_export},
+    {"vmm-import", run_vmm_import},
+    {"vmm-limit", run_vmm_limit},
 };
 
 int run(int argc, char** argv) {

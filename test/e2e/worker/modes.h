@@ -19,6 +19,12 @@ void run_limit(const Options& options);
 void run_fork(const Options& options);
 void run_leave(const Options& options);
 void run_hold(const Options& options);
+void run_expandable(const Options& options);
+void run_handles(const Options& options);
+void run_vmm_errors(const Options& options);
+void run_vmm_export(const Options& options);
+void run_vmm_import(const Options& options);
+void run_vmm_limit(const Options& options);
 
 // The primary context of GPU 0, current in this thread.
 CUcontext retain_primary();

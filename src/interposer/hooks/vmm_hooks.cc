@@ -1,0 +1,127 @@
+// The program's own virtual memory management: answered by ProgramVmm; the driver's when we are inactive.
+#include "interposer/generated/hooks.h"
+#include "interposer/hooks/submit.h"
+#include "interposer/process.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+template <auto Function, bool PerThread>
+CUresult map_arrays(CUarrayMapInfo* list, unsigned count, CUstream stream) {
+  Target target{default_stream(stream, PerThread), true};
+  return pass_gate(target, [&] {
+    if (!process().active() || list == nullptr || count == 0) return call_real<Function>(list, count, stream);
+    std::vector<CUarrayMapInfo> translated(list, list + count);
+    for (CUarrayMapInfo& each : translated) each.memHandle = process().vmm().pin(each.memHandle);
+    return call_real<Function>(translated.data(), count, stream);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
+                                            unsigned long long flags) {
+  if (!process().active()) return call_real<&RealDriver::cuMemAddressReserve>(address, bytes, alignment, hint, flags);
+  return process().vmm().reserve(address, bytes, alignment, hint, flags);
+}
+
+NVSHARE_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  if (!process().active()) return call_real<&RealDriver::cuMemAddressFree>(address, bytes);
+  return process().vmm().free_range(address, bytes);
+}
+
+NVSHARE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                                    unsigned long long flags) {
+  if (!process().active()) return call_real<&RealDriver::cuMemCreate>(handle, bytes, properties, flags);
+  return process().vmm().create(handle, bytes, properties, flags);
+}
+
+NVSHARE_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (!process().active()) return call_real<&RealDriver::cuMemRelease>(handle);
+  return process().vmm().release(handle);
+}
+
+NVSHARE_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                                 unsigned long long flags) {
+  if (!process().active()) return call_real<&RealDriver::cuMemMap>(address, bytes, offset, handle, flags);
+  return process().vmm().map(address, bytes, offset, handle, flags);
+}
+
+NVSHARE_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  if (!process().active()) return call_real<&RealDriver::cuMemUnmap>(address, bytes);
+  return process().vmm().unmap(address, bytes);
+}
+
+NVSHARE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* descriptions, size_t count) {
+  if (!process().active()) return call_real<&RealDriver::cuMemSetAccess>(address, bytes, descriptions, count);
+  return process().vmm().set_access(address, bytes, descriptions, count);
+}
+
+NVSHARE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+  if (!process().active()) return call_real<&RealDriver::cuMemGetAccess>(flags, location, address);
+  return process().vmm().get_access(flags, location, address);
+}
+
+NVSHARE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  if (!process().active()) return call_real<&RealDriver::cuMemRetainAllocationHandle>(handle, address);
+  return process().vmm().retain(handle, address);
+}
+
+NVSHARE_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+  if (!process().active()) return call_real<&RealDriver::cuMemGetAllocationPropertiesFromHandle>(properties, handle);
+  return process().vmm().properties_of(properties, handle);
+}
+
+NVSHARE_EXPORT CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                                     unsigned long long flags) {
+  if (!process().active()) return call_real<&RealDriver::cuMemExportToShareableHandle>(out, handle, type, flags);
+  return process().vmm().export_handle(out, handle, type, flags);
+}
+
+NVSHARE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                                       CUmemAllocationHandleType type) {
+  if (!process().active()) return call_real<&RealDriver::cuMemImportFromShareableHandle>(handle, os_handle, type);
+  return process().vmm().import_handle(handle, os_handle, type);
+}
+
+NVSHARE_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
+                                                      unsigned long long flags) {
+  if (!process().active()) return call_real<&RealDriver::cuMemGetHandleForAddressRange>(handle, address, bytes, type, flags);
+  Memory::Range range;
+  // Our own blocks move in chunks, and say that they are not capable of this.
+  if (process().owner(address, &range) != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  return pass_gate(Target{nullptr, false}, [&] {
+    process().vmm().pin_range(address, bytes);
+    return call_real<&RealDriver::cuMemGetHandleForAddressRange>(handle, address, bytes, type, flags);
+  });
+}
+
+NVSHARE_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t multicast_offset,
+                                           CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags) {
+  if (!process().active()) return call_real<&RealDriver::cuMulticastBindMem>(multicast, multicast_offset, handle, offset, bytes, flags);
+  return pass_gate(Target{nullptr, false}, [&] {
+    return call_real<&RealDriver::cuMulticastBindMem>(multicast, multicast_offset, process().vmm().pin(handle), offset, bytes, flags);
+  });
+}
+
+NVSHARE_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t multicast_offset, CUdeviceptr address,
+                                            size_t bytes, unsigned long long flags) {
+  if (!process().active()) return call_real<&RealDriver::cuMulticastBindAddr>(multicast, multicast_offset, address, bytes, flags);
+  return pass_gate(Target{nullptr, false}, [&] {
+    process().vmm().pin_range(address, bytes);
+    return call_real<&RealDriver::cuMulticastBindAddr>(multicast, multicast_offset, address, bytes, flags);
+  });
+}
+
+NVSHARE_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream stream) {
+  return map_arrays<&RealDriver::cuMemMapArrayAsync, false>(list, count, stream);
+}
+NVSHARE_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned count, CUstream stream) {
+  return map_arrays<&RealDriver::cuMemMapArrayAsync_ptsz, true>(list, count, stream);
+}
+
+}  // extern "C"
+}  // namespace nvshare::interposer
