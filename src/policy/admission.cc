@@ -1,3 +1,4 @@
+#include <limits>
 #include <tuple>
 
 #include "policy/concerns.h"
@@ -28,7 +29,8 @@ bool wakers_may_pass(const Context& context, const Gpu& gpu) {
   });
 }
 
-// Its context, and others that came after an older lock holder, take what that one needs: the older one ends first.
+}  // namespace
+
 bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer) {
   const Config& config = context.config();
   const auto takes = [&](const Client& client) {
@@ -47,21 +49,37 @@ bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer) {
   });
 }
 
-// The first of the waiting that does not fit now, but will by somebody's leaving.
-struct Head {
-  ClientId client = 0;
-  Switch plan;
-};
+bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers) {
+  comers.insert(comers.end(), head.clients.begin(), head.clients.end());
+  return room_if(context.state, gpu, {comers, &head.plan.leavers}, context.now).fits();
+}
+
+bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients) {
+  return !gpu.departed.empty() && room_if(context.state, gpu, {.comers = clients, .departed_freed = true}, context.now).fits();
+}
+
+void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan) {
+  for (const ClientId leaver : plan.leavers) {
+    Client& client = gpu.clients.at(leaver);
+    if (!client.takes_place()) continue;
+    client.interrupted = plan.interrupted.contains(leaver);
+    client.interruption = plan.quantum;
+    ask_to_drop(context, gpu, client);
+  }
+}
+
+namespace {
 
 // May the comer, which fits now, go before the head? Only if the head's turn does not begin later for it.
 bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& comer) {
-  if (room_if(context.state, gpu, {{head.client, comer.id}, &head.plan.leavers}, context.now).fits()) return true;
+  if (fits_beside(context, gpu, head, {comer.id})) return true;
   if (comer.drain.failures > 0 || comer.failed_drains > 0 || comer.unanswered_drops > 0) return false;
   // Not beside the head, so only until then, and only if that is worth the loading and takes nothing from the head.
   const Room room = room_if(context.state, gpu, {.comers = {comer.id}, .dropping_released = false}, context.now);
   Bytes elsewhere = 0;
   for (const auto& [id, client] : gpu.clients) {
-    if (!client.holds_lock() && id != head.client && id != comer.id) elsewhere += movable(client, context.now);
+    const bool in_head = std::find(head.clients.begin(), head.clients.end(), id) != head.clients.end();
+    if (!client.holds_lock() && !in_head && id != comer.id) elsewhere += movable(client, context.now);
   }
   if (room.shortfall > elsewhere) return false;
   const Duration load = swap_time(gpu, room.shortfall, need(comer) - comer.memory.resident);
@@ -70,42 +88,152 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   return true;
 }
 
-// It would not fit if all lock holders who answer left.
-WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const Client& client) {
-  if (need(client) > ceiling(context.config(), gpu, client)) return WaitReason::kNeverFits;
-  std::set<ClientId> leavers;
-  for (const auto& [id, other] : gpu.clients) {
-    if (other.stays()) leavers.insert(id);
+// Whoever waits, in order: those that join their running gang, priority, waking clients, least recent use, arrival. The members of a gang
+// have one place, the same on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
+using Place = std::tuple<bool, int, bool, Instant, uint64_t, ClientId>;
+
+int highest_priority(const Gpu& gpu) {
+  int highest = 0;
+  for (const auto& [id, client] : gpu.clients) highest = std::max(highest, client.priority);
+  return highest;
+}
+
+Place place_of(const Context& context, const Gang& gang, bool joins) {
+  int own = std::numeric_limits<int>::min();
+  int highest = 0;
+  Duration promote_after = 0;
+  Instant since = context.now;
+  uint64_t arrival = std::numeric_limits<uint64_t>::max();
+  ClientId first = std::numeric_limits<ClientId>::max();
+  for (const Gang::Member& member : gang.members) {
+    const Gpu& gpu = context.state.gpus.at(member.gpu);
+    const Client& client = gpu.clients.at(member.client);
+    own = std::max(own, client.priority);
+    highest = std::max(highest, highest_priority(gpu));
+    promote_after = std::max(promote_after, kPromoteTurns * turn_limit(context.config(), gpu));
+    if (!client.waits()) continue;
+    since = std::min(since, client.waiting_since);
+    arrival = std::min(arrival, client.arrival);
+    first = std::min(first, client.id);
   }
-  if (room_if(context.state, gpu, {.comers = {client.id}, .leavers = &leavers, .departed_freed = true}, context.now).fits())
-    return WaitReason::kDeparted;
-  const Obstacle obstacle = room_if(context.state, gpu, {{client.id}, &leavers}, context.now).obstacle;
-  return obstacle == Obstacle::kHostMemory ? WaitReason::kHostMemory : WaitReason::kStuck;
+  return {!joins, -(context.now - since >= promote_after ? highest : own), true, gang.last_used, arrival, first};
+}
+
+Place place_of(const Context& context, const Gpu& gpu, const Client& client, bool wakers_pass) {
+  if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
+  const Duration promote_after = kPromoteTurns * turn_limit(context.config(), gpu);
+  const int priority = context.now - client.waiting_since >= promote_after ? highest_priority(gpu) : client.priority;
+  return {true, -priority, !(client.woke && wakers_pass), client.last_used, client.arrival, client.id};
+}
+
+// One client, or a gang's on all GPUs: who gets the lock together.
+struct Waiters {
+  Place place;
+  Gang* gang = nullptr;
+  bool joins = false;  // the gang runs already
+  bool wakes = false;
+  Waiting clients;
+};
+
+std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) {
+  std::vector<Waiters> queue;
+  std::map<Gang*, size_t> of_gangs;
+  for (const GpuId gpu_id : gpus) {
+    const Gpu& gpu = context.state.gpus.at(gpu_id);
+    const bool wakers_pass = wakers_may_pass(context, gpu);
+    for (const auto& [id, client] : gpu.clients) {
+      if (!client.waits()) continue;
+      Gang* gang = gang_of(context.state, client);
+      const auto [at, first] = gang ? of_gangs.try_emplace(gang, queue.size()) : std::pair(of_gangs.end(), true);
+      if (first) {
+        const bool joins = joins_its_gang(context.state, client);
+        queue.push_back({place_of(context, gpu, client, wakers_pass), gang, joins, joins || (client.woke && wakers_pass), {}});
+      }
+      (first ? queue.back() : queue[at->second]).clients[gpu_id].push_back(id);
+    }
+  }
+  std::sort(queue.begin(), queue.end(), [](const Waiters& a, const Waiters& b) { return a.place < b.place; });
+  return queue;
+}
+
+void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool wakes) {
+  const ClientId id = client.id;
+  Head* head = heads.contains(gpu.id) ? &heads.at(gpu.id) : nullptr;
+  const auto becomes_head = [&](const Switch& plan) { heads.try_emplace(gpu.id, Head{{id}, plan}); };
+  if (client.eviction) {
+    client.reason = WaitReason::kEviction;
+    return becomes_head({.at = context.now});
+  }
+  if (crowds_out(context, gpu, client)) {
+    client.reason = WaitReason::kCrowding;
+    return;
+  }
+  if (room_if(context.state, gpu, {.comers = {id}, .dropping_released = false}, context.now).fits()) {
+    if (!head || may_pass(context, gpu, *head, client)) {
+      grant(context, gpu, client);
+    } else {
+      client.reason = WaitReason::kQueue;
+    }
+    return;
+  }
+  client.waited_for_memory = true;
+  if (head) {
+    client.reason = WaitReason::kQueue;
+    return;
+  }
+  if (fits_when_departed_freed(context, gpu, {id})) {
+    client.reason = WaitReason::kDeparted;
+    return becomes_head({.at = context.now});
+  }
+  const std::optional<Switch> plan = plan_switch(context, gpu, {.clients = {id}, .wakes = wakes});
+  if (!plan) {
+    client.reason = why_not_even_alone(context, gpu, {id});
+    return;
+  }
+  if (!plan->doubtful) becomes_head(*plan);
+  client.reason = plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn;
+  if (plan->doubtful) client.reason = WaitReason::kStuck;
+  gpu.switch_cost = plan->cost;
+  if (plan->at > context.now) {
+    context.wake(gpu, plan->at);
+    return;
+  }
+  ask_leavers_to_drop(context, gpu, *plan);
+  if (!plan->leavers.empty() && !plan->doubtful) client.reason = WaitReason::kDrain;
 }
 
 }  // namespace
 
+WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients) {
+  for (const ClientId id : clients) {
+    if (need(gpu.clients.at(id)) > ceiling(context.config(), gpu, gpu.clients.at(id))) return WaitReason::kNeverFits;
+  }
+  std::set<ClientId> leavers;
+  for (const auto& [id, other] : gpu.clients) {
+    if (other.takes_place()) leavers.insert(id);
+  }
+  if (room_if(context.state, gpu, {.comers = clients, .leavers = &leavers, .departed_freed = true}, context.now).fits())
+    return WaitReason::kDeparted;
+  const Obstacle obstacle = room_if(context.state, gpu, {clients, &leavers}, context.now).obstacle;
+  return obstacle == Obstacle::kHostMemory ? WaitReason::kHostMemory : WaitReason::kStuck;
+}
+
 std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu) {
   const bool wakers_pass = wakers_may_pass(context, gpu);
-  const Duration promote_after = kPromoteTurns * turn_limit(context.config(), gpu);
-  int highest = 0;
-  for (const auto& [id, client] : gpu.clients) highest = std::max(highest, client.priority);
-
-  std::vector<std::tuple<int, int, Instant, uint64_t, ClientId>> order;
+  std::vector<std::pair<Place, ClientId>> order;
   for (const auto& [id, client] : gpu.clients) {
-    if (!client.waits()) continue;
-    const int priority = context.now - client.waiting_since >= promote_after ? highest : client.priority;
-    order.emplace_back(-priority, client.woke && wakers_pass ? 0 : 1, client.last_used, client.arrival, id);
+    if (client.waits()) order.emplace_back(place_of(context, gpu, client, wakers_pass), id);
   }
   std::sort(order.begin(), order.end());
   std::vector<ClientId> ids;
-  for (const auto& entry : order) ids.push_back(std::get<4>(entry));
+  for (const auto& entry : order) ids.push_back(entry.second);
   return ids;
 }
 
 void request_lock(Context& context, Gpu& gpu, Client& client) {
   if (client.holds_lock() || client.waits()) return;
-  client.woke = wakes_up(gpu, client, context.now);
+  client.woke = gang_of(context.state, client) == nullptr && wakes_up(gpu, client, context.now);
+  client.asked = true;
   client.arrival = context.state.next_arrival++;
   client.waiting_since = context.now;
   client.passed_at_start = gpu.time_passing;
@@ -128,63 +256,25 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.slack_declined = false;
   client.granted_at = context.now;
   client.woke = client.left_early = client.waited_for_memory = false;
+  client.keeps_place = client.place_leaves = client.lost_place = false;
   client.reason = WaitReason::kNone;
   ++client.turns;
   set_state(client, ClientState::kLoading, context.now);
   start_running(context, gpu);
 }
 
-void admit(Context& context, Gpu& gpu) {
-  const bool wakers_pass = wakers_may_pass(context, gpu);
-  std::optional<Head> head;
-  for (const ClientId id : waiting_order(context, gpu)) {
-    Client& client = gpu.clients.at(id);
-    if (client.eviction) {
-      client.reason = WaitReason::kEviction;
-      if (!head) head = Head{id, {{}, context.now, 0, {}}};
+void admit(Context& context, const std::vector<GpuId>& gpus) {
+  Heads heads;
+  for (Waiters& waiters : queue_of(context, gpus)) {
+    if (waiters.gang && !waiters.joins) {
+      admit_gang(context, heads, *waiters.gang, waiters.clients);
       continue;
     }
-    if (crowds_out(context, gpu, client)) {
-      client.reason = WaitReason::kCrowding;
-      continue;
+    if (waiters.joins && complete_gang(context, waiters.clients)) continue;
+    for (const auto& [gpu_id, clients] : waiters.clients) {
+      Gpu& gpu = context.state.gpus.at(gpu_id);
+      for (const ClientId id : clients) admit_client(context, gpu, heads, gpu.clients.at(id), waiters.wakes);
     }
-    if (room_if(context.state, gpu, {.comers = {id}, .dropping_released = false}, context.now).fits()) {
-      if (!head || may_pass(context, gpu, *head, client)) {
-        grant(context, gpu, client);
-      } else {
-        client.reason = WaitReason::kQueue;
-      }
-      continue;
-    }
-    client.waited_for_memory = true;
-    if (head) {
-      client.reason = WaitReason::kQueue;
-      continue;
-    }
-    if (!gpu.departed.empty() && room_if(context.state, gpu, {.comers = {id}, .departed_freed = true}, context.now).fits()) {
-      client.reason = WaitReason::kDeparted;
-      head = Head{id, {{}, context.now, 0, {}}};
-      continue;
-    }
-    const std::optional<Switch> plan = plan_switch(context, gpu, client, client.woke && wakers_pass);
-    if (!plan) {
-      client.reason = why_not_even_alone(context, gpu, client);
-      continue;
-    }
-    if (!plan->doubtful) head = Head{id, *plan};
-    client.reason = plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn;
-    if (plan->doubtful) client.reason = WaitReason::kStuck;
-    gpu.switch_cost = plan->cost;
-    if (plan->at > context.now) {
-      context.wake(gpu, plan->at);
-      continue;
-    }
-    for (const ClientId leaver : plan->leavers) {
-      gpu.clients.at(leaver).interrupted = plan->interrupted.contains(leaver);
-      gpu.clients.at(leaver).interruption = plan->quantum;
-      ask_to_drop(context, gpu, gpu.clients.at(leaver));
-    }
-    if (!plan->leavers.empty() && !plan->doubtful) client.reason = WaitReason::kDrain;
   }
 }
 

@@ -2,41 +2,66 @@
 
 namespace nvshare::policy {
 
-// A waiter is served in order of last use, so each of the other clients has at most one turn before it (n - 1 turns; whoever joins later
-// has been used later). Besides:
-// - Waking clients go before the order, until that has cost a waiter one turn limit; the last of them may run one turn more, and the
-//   interrupted neighbours load again.
-// - A higher priority goes first until the waiter has waited kPromoteTurns turn limits.
-// A turn takes its limit, the loading before it and the drain at its end, for which a neighbour has the grace to answer.
-//   bound = slots x (turn limit + load allowance + grace) + kPromoteTurns x turn limit, if somebody has a higher priority
-//   slots = n + (n > 1 ? 4 : 0)
-std::optional<Duration> waiting_bound(const State& state, ClientId id) {
-  const auto at = state.gpu_of.find(id);
-  if (at == state.gpu_of.end()) return std::nullopt;
-  const Gpu& gpu = state.gpus.at(at->second);
-  const Client& client = gpu.clients.at(id);
-  if (!client.waits()) return std::nullopt;
-  switch (client.reason) {
+namespace {
+
+// These depend on what the policy cannot bring about.
+bool unbounded(WaitReason reason) {
+  switch (reason) {
     case WaitReason::kNone:
     case WaitReason::kQueue:
     case WaitReason::kTurn:
     case WaitReason::kDrain:
     case WaitReason::kDeparted:
     case WaitReason::kEviction:
-      break;
-    case WaitReason::kHostMemory:  // these depend on what the policy cannot bring about
+    case WaitReason::kGang:
+      return false;
+    case WaitReason::kHostMemory:
     case WaitReason::kNeverFits:
     case WaitReason::kStuck:
     case WaitReason::kCrowding:
-      return std::nullopt;
+      return true;
   }
-  const auto n = static_cast<int64_t>(gpu.clients.size());
-  const Bytes most = std::max<Bytes>(safe_limit(state.config, gpu), 0);
-  const Duration limit = turn_limit(state.config, gpu);
-  const Duration slot = limit + load_allowance(gpu, most, most) + state.config.unanswered_grace;
-  const bool outranked =
-      std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) { return entry.second.priority > client.priority; });
-  return (n + (n > 1 ? 4 : 0)) * slot + (outranked ? kPromoteTurns * limit : 0);
+  return true;
+}
+
+}  // namespace
+
+// A waiter is served in order of last use, so each of the other clients has at most one turn before it (n - 1 turns; whoever joins later
+// has been used later). Besides:
+// - Waking clients go before the order, until that has cost a waiter one turn limit; the last of them may run one turn more, and the
+//   interrupted neighbours load again.
+// - A higher priority goes first until the waiter has waited kPromoteTurns turn limits.
+// - Gangs tie GPUs together: whoever comes first on any GPU of the group may have to be waited for, on each GPU one turn that began
+//   before, and once a member that joins its running gang.
+// A turn takes its limit, the loading before it and the drain at its end, for which a neighbour has the grace to answer.
+//   bound = slots x (turn limit + load allowance + grace) + kPromoteTurns x turn limit, if somebody has a higher priority
+//   slots = n + (n > 1 ? 4 : 0), of all GPUs that gangs tie to this one
+std::optional<Duration> waiting_bound(const State& state, ClientId id) {
+  const auto at = state.gpu_of.find(id);
+  if (at == state.gpu_of.end()) return std::nullopt;
+  const Client& client = state.gpus.at(at->second).clients.at(id);
+  if (!client.waits() || unbounded(client.reason)) return std::nullopt;
+  if (const Gang* gang = gang_of(state, client)) {
+    for (const Gang::Member& member : gang->members) {
+      const Client& other = state.gpus.at(member.gpu).clients.at(member.client);
+      if (other.waits() && unbounded(other.reason)) return std::nullopt;
+    }
+  }
+  int64_t slots = 0;
+  Duration slot = 0;
+  Duration promotion = 0;
+  for (const GpuId gpu_id : tied_to(state, at->second)) {
+    const Gpu& gpu = state.gpus.at(gpu_id);
+    const auto n = static_cast<int64_t>(gpu.clients.size());
+    const Bytes most = std::max<Bytes>(safe_limit(state.config, gpu), 0);
+    const Duration limit = turn_limit(state.config, gpu);
+    slots += n + (n > 1 ? 4 : 0);
+    slot = std::max(slot, limit + load_allowance(gpu, most, most) + state.config.unanswered_grace);
+    const bool outranked =
+        std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) { return entry.second.priority > client.priority; });
+    if (outranked) promotion = std::max(promotion, kPromoteTurns * limit);
+  }
+  return slots * slot + promotion;
 }
 
 }  // namespace nvshare::policy

@@ -87,6 +87,7 @@ void join(Context& context, const ClientJoined& event) {
   client.tenant = event.tenant;
   client.priority = event.priority;
   client.swappable = event.swappable;
+  client.gang = event.gang;
   client.joined = state.next_arrival++;
   client.joined_at = client.since = client.last_used = context.now;
   take_memory(client, event.memory);
@@ -101,6 +102,7 @@ void join(Context& context, const ClientJoined& event) {
   if (event.has_lock) {
     // It ran when the previous scheduler ended, and goes on: the new grant only gives its later release a name.
     // No slack for it: others who ran beside it may not be back yet.
+    client.asked = true;
     grant(context, gpu, client);
     client.slack_declined = true;
   } else if (event.wants_lock) {

@@ -15,6 +15,28 @@ void take_memory(Client& client, const Memory& memory);  // what a client report
 void leave(Context& context, const ClientLeft& event);
 void forget_departed(Context& context, Gpu& gpu);  // whose grace is over
 
+// gangs.cc: tenants on several GPUs, switched together
+enum class GangPhase { kOut, kRunning, kLeaving };
+struct TurnTerms {
+  Duration length = 0;         // how long a turn lasts
+  Duration quantum = 0;        // how long it must have lasted before a waking client may end it
+  bool wakes = false;          // such a client comes
+  bool load_is_stuck = false;  // what holds the lock on this GPU does not fit together
+};
+void form_gangs(Context& context);                  // who is in a gang, and how its turn stands
+Gang* gang_of(State& state, const Client& client);  // null: its turns are its own
+const Gang* gang_of(const State& state, const Client& client);
+std::set<GpuId> gpus_of(const Gang& gang);
+GangPhase phase_of(const State& state, const Gang& gang);
+bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs
+void keep_place(Context& context, Client& client);                        // it gave the lock up; do others of its gang go on?
+void start_gangs(Context& context);                                       // turns whose members have loaded
+std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
+Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
+std::set<TenantId> rivals_of(const Context& context, const Gang& comes);         // gangs that must have left before it may come
+std::vector<GpuId> settled_with(const State& state, std::optional<GpuId> only);  // GPUs to be settled after an event there
+std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
+
 // turns.cc: how long a turn lasts, and how it ends
 struct Switch {
   std::set<ClientId> leavers;
@@ -28,12 +50,21 @@ Duration swap_time(const Gpu& gpu, Bytes out, Bytes in);
 Duration turn_limit(const Config& config, const Gpu& gpu);  // the longest that a turn can last while somebody waits
 Duration switch_time(const Config& config, Duration cost);  // of a switch that costs so much
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in);
-Instant turn_due(const Client& client, Duration length, Duration quantum);      // when its turn's time is over
-Instant growth_due(const Config& config, const Client& client, Duration cost);  // the same, for a neighbour's growth
+Instant turn_began(const Client& client);
+Instant turn_due(const Client& client, Duration length, Duration quantum);        // when its turn's time is over, were it in no gang
+Instant growth_due(const Context& context, const Client& client, Duration cost);  // the same, for a neighbour's growth
+struct Comers {
+  std::vector<ClientId> clients;   // that are to run on this GPU
+  bool wakes = false;              // may end turns before their time
+  std::set<TenantId> rivals = {};  // have to leave in any case
+  Duration least_cost = 0;         // of the same switch on other GPUs
+};
 // Prefers leavers whose drain is not in doubt.
-std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Client& comer, bool wakes);
-bool drain_is_doubtful(const Client& client, Instant now);
-void ask_to_drop(Context& context, Gpu& gpu, Client& client);
+std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers);
+bool drain_is_doubtful(const State& state, const Client& client, Instant now);
+Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms);
+TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
+void ask_to_drop(Context& context, Gpu& gpu, Client& client);  // with its gang
 void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice);
 void drain_failed(Context& context, Client& client);
 void start_running(Context& context, Gpu& gpu);  // whoever has loaded
@@ -43,7 +74,27 @@ void watch_answers(Context& context, Gpu& gpu);
 std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu);
 void request_lock(Context& context, Gpu& gpu, Client& client);
 void grant(Context& context, Gpu& gpu, Client& client);
-void admit(Context& context, Gpu& gpu);
+void admit(Context& context, const std::vector<GpuId>& gpus);
+// The first of the waiting on a GPU that do not fit now, but will by somebody's leaving: one client, or those of a gang.
+struct Head {
+  std::vector<ClientId> clients;
+  Switch plan;
+};
+using Heads = std::map<GpuId, Head>;
+bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers);
+bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
+// Its context, and others that came after an older lock holder, take what that one needs: the older one ends first.
+bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer);
+void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
+// They would not fit if all lock holders who answer left.
+WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
+
+// gang_admission.cc: a gang's turn, on all GPUs where its members wait
+using Waiting = std::map<GpuId, std::vector<ClientId>>;
+// For a gang that runs without those who wait: they get the lock if that makes it complete. A gang that lacks a member may be unable
+// to drain, a complete one can.
+bool complete_gang(Context& context, const Waiting& waiting);
+void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
 
 // budgets.cc
 void raise_budgets(Context& context, Gpu& gpu);

@@ -9,13 +9,15 @@ namespace {
 std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   std::vector<std::tuple<Instant, ClientId>> idle;
   for (const auto& [id, client] : gpu.clients) {
-    if (!client.holds_lock() && !client.waits()) idle.emplace_back(client.last_used, id);
+    if (!client.holds_lock() && !client.waits() && !client.keeps_place) idle.emplace_back(client.last_used, id);
   }
   std::sort(idle.begin(), idle.end());
   std::vector<Client*> order;
   for (const auto& entry : idle) order.push_back(&gpu.clients.at(std::get<1>(entry)));
   const std::vector<ClientId> waiting = waiting_order(context, gpu);
-  for (auto id = waiting.rbegin(); id != waiting.rend(); ++id) order.push_back(&gpu.clients.at(*id));
+  for (auto id = waiting.rbegin(); id != waiting.rend(); ++id) {
+    if (!gpu.clients.at(*id).keeps_place) order.push_back(&gpu.clients.at(*id));
+  }
   return order;
 }
 

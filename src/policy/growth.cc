@@ -20,13 +20,16 @@ bool fits_without(const Context& context, const Gpu& gpu, const std::set<ClientI
 std::set<ClientId> choose_to_end(const Context& context, const Gpu& gpu) {
   std::vector<std::tuple<int, Instant, ClientId>> order;  // first who goes first: low priority, then the longest turn
   for (const auto& [id, client] : gpu.clients) {
-    if (client.stays()) order.emplace_back(client.priority, turn_due(client, 0, 0), id);
+    if (client.takes_place()) order.emplace_back(client.priority, turn_due(client, 0, 0), id);
   }
   std::sort(order.begin(), order.end());
   for (auto kept = order.rbegin(); kept != order.rend(); ++kept) {
     std::set<ClientId> leavers;
+    const Gang* spared_gang = gang_of(context.state, gpu.clients.at(std::get<2>(*kept)));
     for (const auto& entry : order) {
-      if (std::get<2>(entry) != std::get<2>(*kept)) leavers.insert(std::get<2>(entry));
+      const ClientId id = std::get<2>(entry);
+      const bool with_kept = spared_gang && gang_of(context.state, gpu.clients.at(id)) == spared_gang;
+      if (id != std::get<2>(*kept) && !with_kept) leavers.insert(id);
     }
     if (!fits_without(context, gpu, leavers)) continue;
     for (auto spared = order.rbegin(); spared != order.rend(); ++spared) {
@@ -112,7 +115,8 @@ void settle_growth(Context& context, Gpu& gpu) {
     Client& client = gpu.clients.at(id);
     // Who waits for memory, or still loads, loses nothing by leaving at once; nor may it stay once the GPU itself has shrunk.
     const bool at_once = client.growth || client.state == ClientState::kLoading || client.idle_since || !growing;
-    Instant due = at_once ? context.now : growth_due(context.config(), client, cost);
+    if (!client.takes_place()) continue;  // left with its gang
+    Instant due = at_once ? context.now : growth_due(context, client, cost);
     if (client.drain.failures > 0) due = std::max(due, client.drain.retry_at);
     if (due <= context.now) {
       ask_to_drop(context, gpu, client);

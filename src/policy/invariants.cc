@@ -11,6 +11,9 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (holder && client.eviction) return broken("memory is moved out of a lock holder");
   if (!holder && client.growth) return broken("waits for memory without the lock");
   if (client.budget_dirty) return broken("a budget was not sent");
+  if (holder && client.keeps_place) return broken("keeps a place beside its lock");
+  if (client.keeps_place && !gang_of(state, client)) return broken("keeps a place and is in no gang");
+  if (client.keeps_place && client.eviction) return broken("moves out and keeps its place");
   if (client.memory.allocated < client.memory.resident) return broken("more is resident than allocated");
   if (client.state == ClientState::kDropping && !gpu.wake_at) return broken("is dropping and nobody watches");
   if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");

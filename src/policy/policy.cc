@@ -86,24 +86,19 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
       event);
 }
 
-// Moves one GPU to where its state says that it should be.
-void settle(Context& context, Gpu& gpu) {
-  gpu.wake_at.reset();
-  forget_departed(context, gpu);
-  watch_answers(context, gpu);
-  watch_evictions(context, gpu);
-  start_running(context, gpu);
-  raise_budgets(context, gpu);
-  settle_growth(context, gpu);
-  admit(context, gpu);
-  evict_shortfall(context, gpu);
-  watch_evictions(context, gpu);
-  raise_budgets(context, gpu);
-  give_slack(context, gpu);
-  send_budgets(context, gpu);
-  report_contention(context, gpu);
-  report_ceilings(context, gpu);
-  report_waits(context, gpu);
+// Moves GPUs to where their state says that they should be. Step by step on all of them, because gangs tie them together.
+void settle(Context& context, const std::vector<GpuId>& gpus) {
+  const auto on_each = [&](auto... concerns) {
+    for (const GpuId id : gpus) (concerns(context, context.state.gpus.at(id)), ...);
+  };
+  for (const GpuId id : gpus) context.state.gpus.at(id).wake_at.reset();
+  on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
+  start_gangs(context);
+  on_each(settle_growth);
+  admit(context, gpus);
+  start_gangs(context);
+  on_each(evict_shortfall, watch_evictions, raise_budgets, give_slack, send_budgets);
+  on_each(report_contention, report_ceilings, report_waits);
 }
 
 }  // namespace
@@ -120,9 +115,8 @@ Actions step(State& state, const Event& event, Instant now) {
   Actions actions;
   Context context{state, now, actions};
   const std::optional<GpuId> only = apply(context, event);
-  for (auto& [id, gpu] : state.gpus) {
-    if (!only || *only == id) settle(context, gpu);
-  }
+  form_gangs(context);
+  settle(context, settled_with(state, only));
   return actions;
 }
 

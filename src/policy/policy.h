@@ -35,6 +35,7 @@ struct Config {
   Bytes overhead_default = 300LL << 20;        // of a process with a context, while NVML has not told it
   Duration unanswered_grace = 30'000'000'000;  // a client that has not answered DropLock for this long: neighbours that fit go on beside it
   Duration departed_grace = 2'000'000'000;     // how long a dead client's memory counts when nobody reports it freed
+  bool gang_turns = true;                      // a tenant on several GPUs has its turns on all of them together
 };
 
 struct Memory {
@@ -66,6 +67,7 @@ struct ClientJoined {
   bool swappable;  // false: backend none
   bool has_lock;   // re-registered while holding it: it is running now
   bool wants_lock;
+  bool gang = true;  // its tenant's turns may be on all of the tenant's GPUs together
 };
 // Its context and modules, from NVML.
 struct ClientOverhead {
@@ -192,7 +194,8 @@ struct ClientView {
   Duration time_running, time_waiting, time_swapping;
   Bytes swapped_out_total, swapped_in_total;  // over the link
   bool evicting;
-  bool drainable = true;  // false after several drains in a row that did not end
+  bool drainable = true;   // false after several drains in a row that did not end
+  uint32_t gang_gpus = 0;  // its turns begin and end on so many GPUs together; 0: on this one alone
 };
 
 struct GpuView {

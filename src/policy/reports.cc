@@ -4,17 +4,38 @@
 
 namespace nvshare::policy {
 
-void report_contention(Context& context, Gpu& gpu) {
+namespace {
+
+struct Contenders {
   uint32_t waiters = 0, memory_waiters = 0;
+};
+
+// Who waits for what this one holds: the others, and not those of its gang, which go on with it.
+Contenders contenders(const Gpu& gpu, const Client& holder, const Gang* gang) {
+  Contenders found;
   for (const auto& [id, client] : gpu.clients) {
+    if (id == holder.id || (gang && client.gang && client.tenant == gang->tenant)) continue;
     const bool grows = client.stays() && client.growth;
-    waiters += client.waits() || grows;
-    memory_waiters += (client.waits() && client.waited_for_memory) || grows;
+    found.waiters += client.waits() || grows;
+    found.memory_waiters += (client.waits() && client.waited_for_memory) || grows;
   }
+  return found;
+}
+
+}  // namespace
+
+void report_contention(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (!client.holds_lock()) continue;
-    const uint32_t itself = client.stays() && client.growth ? 1 : 0;
-    const uint32_t others = waiters - itself, memory_others = memory_waiters - itself;
+    const Gang* gang = gang_of(context.state, client);
+    auto [others, memory_others] = contenders(gpu, client, gang);
+    if (gang) {  // is dropped when any of its GPUs is wanted, and gives them up early only when all members do
+      for (const GpuId other : gpus_of(*gang)) {
+        const Contenders there = contenders(context.state.gpus.at(other), client, gang);
+        others = std::max(others, there.waiters);
+        memory_others = std::max(memory_others, there.memory_waiters);
+      }
+    }
     if ((others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters) continue;
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;
@@ -29,6 +50,21 @@ void report_ceilings(Context& context, Gpu& gpu) {
     client.ceiling_sent = most;
     context.actions.push_back(SendCeiling{id, most});
   }
+}
+
+// For a client whose own GPU would do.
+static std::string gang_sentence(const State& state, const Client& client) {
+  const Gang* gang = gang_of(state, client);
+  if (!gang) return "its gang";
+  for (const Gang::Member& member : gang->members) {
+    const Gpu& gpu = state.gpus.at(member.gpu);
+    const Client& other = gpu.clients.at(member.client);
+    const std::string who = "client " + std::to_string(other.id) + " on GPU " + std::to_string(gpu.id);
+    if (other.state == ClientState::kDropping) return "its gang's turn to end: " + who + " is still dropping";
+    if (other.waits() && other.reason != WaitReason::kGang && other.id != client.id)
+      return "its gang: " + who + " waits for " + waiting_sentence(state, gpu, other);
+  }
+  return "another gang to leave, which could come to wait for this one";
 }
 
 std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client) {
@@ -61,6 +97,8 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
       return "memory that its neighbours cannot give up at present: it needs " + wants;
     case WaitReason::kCrowding:
       return "an older client that would not fit beside its context";
+    case WaitReason::kGang:
+      return gang_sentence(state, client);
   }
   return {};
 }
@@ -75,6 +113,7 @@ void report_waits(Context& context, Gpu& gpu) {
       case WaitReason::kDrain:
       case WaitReason::kDeparted:
       case WaitReason::kEviction:
+      case WaitReason::kGang:
         continue;
       case WaitReason::kHostMemory:
       case WaitReason::kNeverFits:

@@ -71,7 +71,9 @@ Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant 
   for (const auto& [id, client] : gpu.clients) {
     const bool comes = std::find(what_if.comers.begin(), what_if.comers.end(), id) != what_if.comers.end();
     const bool leaves = what_if.leavers && what_if.leavers->contains(id);
-    if (comes || (client.stays() && !leaves)) {
+    const bool yields = (what_if.lost_places_yield && client.lost_place) || (what_if.dropping_released && client.place_leaves);
+    const bool keeps_place = client.keeps_place && !yields;
+    if (comes || ((client.stays() || keeps_place) && !leaves)) {
       fixed += charge(client);
     } else if (client.holds_lock() && !leaves && !(what_if.dropping_released && client.state == ClientState::kDropping)) {
       fixed += std::max(client.budget, client.memory.resident);

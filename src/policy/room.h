@@ -29,6 +29,7 @@ struct WhatIf {
   const std::set<ClientId>* leavers = nullptr;  // give it up
   bool dropping_released = true;                // those already asked to drop have done so
   bool evictions_succeed = false;               // also of those that failed a moment ago
+  bool lost_places_yield = false;               // no place is kept for a waiting client that has outgrown it
   bool departed_freed = false;                  // what the dead left behind is gone
 };
 

@@ -31,6 +31,8 @@ inline constexpr int kPromoteTurns = 4;                 // a waiter passed over 
 inline constexpr int kUndrainable = 5;                  // drains that failed in a row before a client is shown as not drainable
 inline constexpr int kDoubtful = 2;                     // drains that failed in a row before nobody is held back for the next attempt
 inline constexpr Duration kSlowDrain = kSecond;         // a drain that takes longer holds nobody back either
+inline constexpr Duration kGangForming = 10 * kSecond;  // a new member of a gang that has not asked yet may soon need any amount
+inline constexpr Duration kGangReturn = kSecond;        // who was dropped in mid-work is taken to ask again within this time
 inline constexpr int kEvictionHopeless = 3;             // evictions that failed in a row before nobody waits for the next attempt
 
 // Failed attempts in a row, and when to try again.
@@ -74,6 +76,7 @@ enum class WaitReason {
   kNeverFits,   // it needs more than its ceiling
   kStuck,       // memory that its neighbours cannot give up at present
   kCrowding,    // its running would keep an older client from ever fitting
+  kGang,        // another GPU of its gang
 };
 
 // Time that a client ran in the running and the previous share window.
@@ -94,6 +97,8 @@ struct Client {
   TenantId tenant = 0;
   int priority = 0;
   bool swappable = true;
+  bool gang = true;     // as its tenant wants it
+  bool asked = false;   // it has asked for the lock, or come with it
   uint64_t joined = 0;  // order of arrival
   Instant joined_at = 0;
   Memory memory;
@@ -129,7 +134,13 @@ struct Client {
   // Without it.
   uint64_t arrival = 0;  // of its lock request
   Instant waiting_since = 0;
-  Instant last_used = 0;    // end of its last turn; when it joined, if it had none
+  Instant last_used = 0;  // end of its last turn; when it joined, if it had none
+  // It gave the lock up while others of its gang go on: its place is kept until the gang's turn ends. place_leaves: they were asked to
+  // drop.
+  bool keeps_place = false;
+  bool place_leaves = false;
+  bool lost_place = false;  // waits, and does not fit into the place that is kept
+  Instant released_at = 0;
   bool left_early = false;  // its last turn ended by its own choice
   bool woke = false;        // it waits after having been idle, and used little lately
   bool waited_for_memory = false;
@@ -154,6 +165,7 @@ struct Client {
     return state == ClientState::kLoading || state == ClientState::kRunning;
   }  // holds the lock and was not asked to drop
   bool waits() const { return state == ClientState::kWaiting; }
+  bool takes_place() const { return stays() || (keeps_place && !place_leaves); }  // whoever comes has to fit beside it
 };
 
 struct Departed {
@@ -174,11 +186,33 @@ struct Gpu {
   std::optional<Instant> wake_at;
 };
 
+// A tenant with clients on several GPUs (gangs.cc).
+struct Gang {
+  struct Member {
+    GpuId gpu;
+    ClientId client;
+  };
+  TenantId tenant = 0;
+  std::vector<Member> members;  // by GPU
+  bool whole = false;           // its turns are on all GPUs together: gangs are wanted, and its clients fit together on each GPU
+  bool split_noted = false;
+  Instant last_used = 0;  // end of its last turn
+
+  // Its turn: from the first grant until no member holds the lock.
+  bool in_turn = false;
+  Instant granted_at = 0;
+  Duration load_allowance = 0;        // of the slowest member
+  std::optional<Instant> turn_start;  // when all had loaded that got the lock together
+  Duration turn_carried = 0;
+  bool interrupted = false;
+};
+
 class State {
  public:
   Config config;
   std::map<GpuId, Gpu> gpus;
   std::map<ClientId, GpuId> gpu_of;
+  std::map<TenantId, Gang> gangs;       // kept up to date by form_gangs()
   std::optional<Bytes> host_available;  // nullopt: nobody said, so it is not a bound
   uint64_t next_arrival = 1;
   GrantId next_grant = 1;

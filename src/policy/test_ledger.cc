@@ -1,6 +1,7 @@
 #include "policy/test_ledger.h"
 
 #include <algorithm>
+#include <set>
 
 #include "policy/overloaded.h"
 
@@ -35,11 +36,27 @@ Bytes Ledger::needed(GpuId gpu) const {
   return sum;
 }
 
-bool Ledger::anybody_waits(GpuId gpu, ClientId dropped) const {
+bool Ledger::anybody_waits(ClientId dropped) const {
+  const auto leaving = accounts_.find(dropped);
+  if (leaving == accounts_.end()) return false;
+  std::set<GpuId> gpus;  // of its tenant: it may have to leave together with the others there
+  for (const auto& [id, account] : accounts_) {
+    if (account.tenant == leaving->second.tenant) gpus.insert(account.gpu);
+  }
+  const bool any_gpu = gpus.size() > 1 && config_.gang_turns;  // a gang leaves for another that could come to wait for it, too
   return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
     const Account& account = entry.second;
     const bool lacks_budget = account.grant != 0 && account.memory.allocated > account.budget && entry.first != dropped;
-    return account.gpu == gpu && (account.waits || account.wanted > 0 || lacks_budget);
+    return (any_gpu || gpus.contains(account.gpu)) && (account.waits || account.wanted > 0 || lacks_budget);
+  });
+}
+
+bool Ledger::over_limit(ClientId dropped) const {
+  const auto leaving = accounts_.find(dropped);
+  if (leaving == accounts_.end()) return false;
+  return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
+    const Account& account = entry.second;
+    return account.tenant == leaving->second.tenant && std::max(needed(account.gpu), promised(account.gpu)) > safe_limit(account.gpu);
   });
 }
 
@@ -54,6 +71,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  [&](const ClientJoined& e) {
                    Account& account = accounts_[e.client];
                    account.gpu = e.gpu;
+                   account.tenant = e.tenant;
                    account.memory = e.memory;
                    account.overhead = config_.overhead_default;
                    account.waits = e.wants_lock && !e.has_lock;
@@ -113,52 +131,50 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
     account.sequence = sequence;
   };
   for (const Action& action : actions) {
-    std::visit(
-        Overloaded{
-            [&](const SendLock& a) {
-              claim(accounts_.contains(a.client), client_name(a.client) + " got the lock and is not there");
-              if (!accounts_.contains(a.client)) return;
-              Account& account = accounts_[a.client];
-              claim(a.budget >= account.memory.resident, client_name(a.client) + ": budget below what is resident");
-              claim(a.budget_sequence > account.sequence, client_name(a.client) + ": an old budget sequence");
-              claim(a.grant == account.grant || account.grant == 0, client_name(a.client) + ": a second grant");
-              claim(!account.evicting, client_name(a.client) + ": granted while it moves out");
-              hand_out(account, a.budget, a.budget_sequence);
-              account.grant = a.grant;
-              account.waits = false;
-            },
-            [&](const SendDrop& a) {
-              Account& account = accounts_.at(a.client);
-              claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
-              claim(!account.dropping, client_name(a.client) + ": asked to drop twice");
-              claim(anybody_waits(account.gpu, a.client) || std::max(needed(account.gpu), promised(account.gpu)) > safe_limit(account.gpu),
-                    client_name(a.client) + ": asked to drop and nobody waits");
-              account.dropping = true;
-            },
-            [&](const SendEvict& a) {
-              Account& account = accounts_.at(a.client);
-              claim(account.grant == 0, client_name(a.client) + ": evicted while it holds the lock");
-              claim(!account.evicting, client_name(a.client) + ": a second eviction");
-              claim(a.bytes > 0 && a.bytes <= account.memory.resident - account.memory.unswappable,
-                    client_name(a.client) + ": asked to move out more than it can");
-              account.evicting = true;
-            },
-            [&](const SendWait& a) {
-              claim(accounts_.at(a.client).wanted > 0, client_name(a.client) + ": told to wait and wants nothing");
-            },
-            [&](const SendMemory& a) {
-              Account& account = accounts_.at(a.client);
-              claim(account.wanted > 0, client_name(a.client) + ": an answer to no request");
-              claim(!a.granted || a.budget >= account.memory.allocated + account.wanted,
-                    client_name(a.client) + ": granted memory that its budget does not cover");
-              hand_out(account, a.budget, a.budget_sequence);
-              account.wanted = 0;
-            },
-            [](const SendContention&) {},
-            [](const SendCeiling&) {},
-            [](const Note&) {},
-        },
-        action);
+    std::visit(Overloaded{
+                   [&](const SendLock& a) {
+                     claim(accounts_.contains(a.client), client_name(a.client) + " got the lock and is not there");
+                     if (!accounts_.contains(a.client)) return;
+                     Account& account = accounts_[a.client];
+                     claim(a.budget >= account.memory.resident, client_name(a.client) + ": budget below what is resident");
+                     claim(a.budget_sequence > account.sequence, client_name(a.client) + ": an old budget sequence");
+                     claim(a.grant == account.grant || account.grant == 0, client_name(a.client) + ": a second grant");
+                     claim(!account.evicting, client_name(a.client) + ": granted while it moves out");
+                     hand_out(account, a.budget, a.budget_sequence);
+                     account.grant = a.grant;
+                     account.waits = false;
+                   },
+                   [&](const SendDrop& a) {
+                     Account& account = accounts_.at(a.client);
+                     claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
+                     claim(!account.dropping, client_name(a.client) + ": asked to drop twice");
+                     claim(anybody_waits(a.client) || over_limit(a.client), client_name(a.client) + ": asked to drop and nobody waits");
+                     account.dropping = true;
+                   },
+                   [&](const SendEvict& a) {
+                     Account& account = accounts_.at(a.client);
+                     claim(account.grant == 0, client_name(a.client) + ": evicted while it holds the lock");
+                     claim(!account.evicting, client_name(a.client) + ": a second eviction");
+                     claim(a.bytes > 0 && a.bytes <= account.memory.resident - account.memory.unswappable,
+                           client_name(a.client) + ": asked to move out more than it can");
+                     account.evicting = true;
+                   },
+                   [&](const SendWait& a) {
+                     claim(accounts_.at(a.client).wanted > 0, client_name(a.client) + ": told to wait and wants nothing");
+                   },
+                   [&](const SendMemory& a) {
+                     Account& account = accounts_.at(a.client);
+                     claim(account.wanted > 0, client_name(a.client) + ": an answer to no request");
+                     claim(!a.granted || a.budget >= account.memory.allocated + account.wanted,
+                           client_name(a.client) + ": granted memory that its budget does not cover");
+                     hand_out(account, a.budget, a.budget_sequence);
+                     account.wanted = 0;
+                   },
+                   [](const SendContention&) {},
+                   [](const SendCeiling&) {},
+                   [](const Note&) {},
+               },
+               action);
   }
   for (const auto& [gpu, rose] : raised) {
     claim(!rose || promised(gpu) <= safe_limit(gpu), "GPU " + std::to_string(gpu) + ": " + std::to_string(promised(gpu) >> 20) +

@@ -19,12 +19,14 @@ class Ledger {
   std::optional<std::string> returned(const Actions& actions);
 
   Bytes safe_limit(GpuId gpu) const;
-  Bytes promised(GpuId gpu) const;                        // budgets of holders + resident of the others + departed
-  bool anybody_waits(GpuId gpu, ClientId dropped) const;  // so that there is a reason to drop that one
+  Bytes promised(GpuId gpu) const;             // budgets of holders + resident of the others + departed
+  bool anybody_waits(ClientId dropped) const;  // so that there is a reason to drop that one
+  bool over_limit(ClientId dropped) const;     // the same: what runs on its GPUs does not fit together
 
  private:
   struct Account {
     GpuId gpu = 0;
+    TenantId tenant = 0;
     Memory memory;
     Bytes overhead = 0;
     GrantId grant = 0;

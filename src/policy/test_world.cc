@@ -57,6 +57,7 @@ Player& World::add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated, 
   Player& player = players_[id];
   player.id = id;
   player.gpu = gpu;
+  player.tenant = id;
   player.priority = priority;
   player.phases = std::move(phases);
   player.memory.allocated = allocated;
@@ -65,7 +66,7 @@ Player& World::add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated, 
     Player& joiner = players_.at(id);
     if (!joiner.alive) return;
     joiner.joined = true;
-    feed(ClientJoined{id, joiner.gpu, id, joiner.priority, joiner.memory, joiner.swappable, false, false});
+    feed(ClientJoined{id, joiner.gpu, joiner.tenant, joiner.priority, joiner.memory, joiner.swappable, false, false});
     advance(joiner);
   });
   return player;
@@ -88,6 +89,12 @@ void World::kill(ClientId id, bool freed_at_once) {
       not_freed_.erase(id);
       feed(ClientMemoryFreed{id});
     });
+  }
+  gather(player.tenant);
+  if (members_expected_.contains(player.tenant)) {
+    for (auto& [other, member] : players_) {
+      if (member.tenant == player.tenant) advance(member);
+    }
   }
   feed(ClientLeft{id, freed_at_once});
   if (gpu_view(player.gpu).clients.size() !=
@@ -116,7 +123,9 @@ void World::restart_policy() {
   for (auto& [id, player] : players_) {
     if (!player.alive || !player.joined) continue;
     player.budgets_in_flight.clear();
-    if (player.dropping || !player.loaded) {  // settles that first
+    if (player.meets) {
+      player.dropping = player.drop_after_meeting = false;  // that drain is given up
+    } else if (player.dropping || !player.loaded) {         // settles that first
       player.has_lock = player.dropping = player.loaded = player.growing = false;
       ++player.activity;
     }
@@ -125,7 +134,7 @@ void World::restart_policy() {
     player.budget = player.memory.resident;  // until it hears of a new one
     player.grant = player.granted_last = 0;
     player.sequence = 0;
-    feed(ClientJoined{id, player.gpu, id, player.priority, player.memory, player.swappable, player.has_lock, false});
+    feed(ClientJoined{id, player.gpu, player.tenant, player.priority, player.memory, player.swappable, player.has_lock, false});
   }
   restarting_ = false;
   for (auto& [id, player] : players_) {
@@ -160,6 +169,7 @@ void World::feed(const Event& event) {
   if (broken_) return;
   ++steps_;
   ledger_.saw(event);
+  const std::map<ClientId, ClientState> before = states();
   Actions actions = step(*state_, event, now_);
   if (tamper_) tamper_(actions);
   for (const Action& action : actions) {
@@ -175,6 +185,7 @@ void World::feed(const Event& event) {
     deliver(action);
   }
   if (raised && !restarting_) check_promises();
+  check_gangs(before);
   check_waits();
   check_progress();
 }
@@ -225,7 +236,7 @@ void World::deliver(const Action& action) {
                    [&](const SendContention& a) {
                      to.contention = a.waiters;
                      if (!to.has_lock || to.dropping) return;
-                     if (to.idling && to.contention > 0) {
+                     if (to.idling && to.contention > 0 && !to.meets) {
                        release_when_idle(to);
                      } else if (to.contention > 0 && to.loaded && to.budget > to.memory.allocated && !to.growing) {
                        to.budget = to.memory.allocated;
@@ -274,6 +285,18 @@ void World::advance(Player& player) {
           runner.phases.pop_front();
           advance(runner);
         });
+      }
+      return;
+    case Phase::Kind::kMeet:
+      if (!player.has_lock) {
+        if (!player.requested) {
+          player.requested = true;
+          send(player, LockRequested{player.id});
+        }
+      } else if (ready && !player.meets && all_have_run(player.tenant)) {
+        player.meets = true;
+        ++player.meetings;
+        gather(player.tenant);
       }
       return;
     case Phase::Kind::kIdle:
@@ -369,6 +392,11 @@ void World::load(Player& player) {
   if (player.memory.resident >= player.memory.allocated) {
     player.loaded = true;
     player.running_at.push_back(now_);
+    if (player.running_at.size() == 1 && members_expected_.contains(player.tenant)) {
+      for (auto& [id, member] : players_) {
+        if (member.tenant == player.tenant && id != player.id) advance(member);
+      }
+    }
     return advance(player);
   }
   if (player.moving || player.memory.resident >= player.budget) return;
@@ -428,6 +456,53 @@ void World::drop(Player& player) {
   }
   pause(player);
   player.dropping = true;
+  if (player.meets) {
+    player.drop_after_meeting = true;
+    at(now_ + 200 * kMs, [this, id = player.id, grant = player.grant] {
+      Player& waiter = players_.at(id);
+      if (!waiter.alive || !waiter.drop_after_meeting || !waiter.has_lock || waiter.grant != grant) return;
+      waiter.drop_after_meeting = waiter.dropping = false;
+      send(waiter, DrainFailed{id, grant});
+    });
+    return;
+  }
+  release_after_drain(player);
+}
+
+bool World::all_have_run(TenantId tenant) const {
+  const auto expected = members_expected_.find(tenant);
+  if (expected == members_expected_.end()) return true;
+  const auto ran = std::count_if(players_.begin(), players_.end(), [&](const auto& entry) {
+    return entry.second.tenant == tenant && (!entry.second.alive || !entry.second.running_at.empty());
+  });
+  return static_cast<size_t>(ran) >= expected->second;
+}
+
+void World::gather(TenantId tenant) {
+  uint64_t all = std::numeric_limits<uint64_t>::max();
+  for (const auto& [id, player] : players_) {
+    if (player.tenant == tenant && player.alive) all = std::min(all, player.meetings);
+  }
+  for (auto& [id, player] : players_) {
+    if (player.tenant != tenant || !player.alive || !player.meets || player.meeting_ends || player.meetings > all) continue;
+    player.meeting_ends = true;
+    at(now_ + player.phases.front().amount, [this, id = id] {
+      if (players_.at(id).alive) end_meeting(players_.at(id));
+    });
+  }
+}
+
+void World::end_meeting(Player& player) {
+  player.meets = player.meeting_ends = false;
+  player.phases.pop_front();
+  if (player.drop_after_meeting) {
+    player.drop_after_meeting = false;
+    return release_after_drain(player);
+  }
+  advance(player);
+}
+
+void World::release_after_drain(Player& player) {
   at(now_ + player.drain, [this, id = player.id] {
     Player& dropper = players_.at(id);
     if (dropper.alive && dropper.has_lock) release(dropper, false);
@@ -519,8 +594,44 @@ void World::check_waits() {
   }
 }
 
+std::map<ClientId, ClientState> World::states() const {
+  std::map<ClientId, ClientState> all;
+  for (const GpuView& gpu : view(*state_, now_)) {
+    for (const ClientView& client : gpu.clients) all[client.client] = client.state;
+  }
+  return all;
+}
+
+// A gang whose turn begins gets all that it waited for.
+void World::check_gangs(const std::map<ClientId, ClientState>& before) {
+  struct Seen {
+    bool held = false, holds = false, left_out = false;
+  };
+  std::map<TenantId, Seen> gangs;
+  for (const GpuView& gpu : view(*state_, now_)) {
+    for (const ClientView& client : gpu.clients) {
+      if (client.gang_gpus == 0) continue;
+      const auto was = before.find(client.client);
+      Seen& seen = gangs[client.tenant];
+      seen.held |= was == before.end() || (was->second != ClientState::kIdle && was->second != ClientState::kWaiting);
+      seen.holds |= client.state == ClientState::kLoading || client.state == ClientState::kRunning;
+      seen.left_out |= client.state == ClientState::kWaiting && was != before.end() && was->second == ClientState::kWaiting;
+    }
+  }
+  for (const auto& [tenant, seen] : gangs) {
+    if (!seen.held && seen.holds && seen.left_out) fail("tenant " + std::to_string(tenant) + " got a part of the GPUs that it waits for");
+  }
+}
+
 // Somebody runs or something moves, or nobody could be helped.
 void World::check_progress() {
+  bool gangs = false, any_moves = false;
+  for (const GpuView& gpu : view(*state_, now_)) {
+    for (const ClientView& client : gpu.clients) {
+      gangs |= client.gang_gpus > 0;
+      any_moves |= client.state == ClientState::kRunning || client.state == ClientState::kLoading || client.evicting;
+    }
+  }
   for (const GpuView& gpu : view(*state_, now_)) {
     bool moves = gpu.departed > 0, waits = false, feasible = false;
     for (const ClientView& client : gpu.clients) {
@@ -542,6 +653,7 @@ void World::check_progress() {
     }
     auto& [stands_still, since] = stands_still_.try_emplace(gpu.gpu, false, now_).first->second;
     if (!stands_still) since = now_;
+    moves |= gangs && any_moves;  // a gang may keep one GPU for the sake of another
     stands_still = !moves && waits && feasible;
     if (stands_still && now_ - since > 60 * kSec) fail("GPU " + std::to_string(gpu.gpu) + " stands still while a client could run");
   }

@@ -17,7 +17,7 @@ inline constexpr Duration kMs = 1'000'000;
 inline constexpr Duration kSec = 1'000'000'000;
 
 struct Phase {
-  enum class Kind { kRun, kIdle, kGrow, kShrink, kExit } kind;
+  enum class Kind { kRun, kIdle, kGrow, kShrink, kExit, kMeet } kind;
   int64_t amount;  // nanoseconds or bytes
 };
 
@@ -25,12 +25,15 @@ inline Phase run_for(Duration time) { return {Phase::Kind::kRun, time}; }
 inline Phase idle_for(Duration time) { return {Phase::Kind::kIdle, time}; }
 inline Phase grow_by(Bytes bytes) { return {Phase::Kind::kGrow, bytes}; }
 inline Phase shrink_by(Bytes bytes) { return {Phase::Kind::kShrink, bytes}; }
+// A collective: GPU work that ends so long after all of its tenant's players have submitted theirs. Until then it cannot be drained.
+inline Phase meet_for(Duration time) { return {Phase::Kind::kMeet, time}; }
 inline Phase leave_now() { return {Phase::Kind::kExit, 0}; }
 
 struct Player {
   // What it is.
   ClientId id = 0;
   GpuId gpu = 0;
+  TenantId tenant = 0;  // its own id at first
   int priority = 0;
   bool swappable = true;
   Duration drain = 3 * kMs;
@@ -55,6 +58,10 @@ struct Player {
   bool growing = false;  // waits for its answer
   std::optional<Instant> running_since;
   bool idling = false;
+  uint64_t meetings = 0;      // collectives submitted so far
+  bool meets = false;         // the last of them has not ended
+  bool meeting_ends = false;  // everybody is there
+  bool drop_after_meeting = false;
   uint64_t activity = 0;  // counts up: callbacks of an earlier activity are void
   Instant last_to_policy = 0, last_from_policy = 0;
   // What happened to it.
@@ -77,6 +84,8 @@ class World {
   void set_host(Bytes total);  // room for swapped bytes; without this call there is no bound
   void set_foreign(GpuId gpu, Bytes bytes);
   Player& add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated = 0, int priority = 0);
+  // How many players of that tenant meet. None submits a collective before all have run once: setting one up takes GPU work of each.
+  void expect_members(TenantId tenant, size_t count) { members_expected_[tenant] = count; }
   void kill(ClientId id, bool freed_at_once);
   void restart_policy();  // a new scheduler, to which everybody registers again; messages under way are lost
   void at(Instant when, std::function<void()> what);
@@ -114,7 +123,13 @@ class World {
   void release_when_idle(Player& player);
   void drop(Player& player);
   void got_lock(Player& player, const SendLock& lock);
+  void release_after_drain(Player& player);
+  bool all_have_run(TenantId tenant) const;
+  void gather(TenantId tenant);  // ends the collectives for which everybody is there
+  void end_meeting(Player& player);
   void check_promises();
+  void check_gangs(const std::map<ClientId, ClientState>& before);
+  std::map<ClientId, ClientState> states() const;
   void check_waits();
   void check_progress();
   void report_host();
@@ -132,6 +147,7 @@ class World {
   std::map<std::pair<Instant, uint64_t>, std::function<void()>> queue_;
   std::optional<Instant> tick_at_;
   std::map<ClientId, Player> players_;
+  std::map<TenantId, size_t> members_expected_;
   std::map<GpuId, Bytes> gpus_;
   std::map<GpuId, Bytes> foreign_;
   std::map<ClientId, std::pair<GpuId, Bytes>> not_freed_;

@@ -29,85 +29,154 @@ Duration turn_limit(const Config& config, const Gpu& gpu) {
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in) { return 2 * swap_time(gpu, out, in) + kLoadGrace; }
 
 // A turn begins when loading has ended, at the latest when its allowance is over.
-static Instant turn_began(const Client& client) { return client.turn_start.value_or(client.granted_at + client.load_allowance); }
+Instant turn_began(const Client& client) { return client.turn_start.value_or(client.granted_at + client.load_allowance); }
 
 Instant turn_due(const Client& client, Duration length, Duration quantum) {
   const Instant began = turn_began(client);
   return std::max(began - client.turn_carried + length, began + std::min(length, quantum));
 }
 
-Instant growth_due(const Config& config, const Client& client, Duration cost) {
-  return turn_due(client, switch_time(config, cost), quantum_of(config, cost));
+TurnTerms terms_of(const Config& config, Duration cost, bool wakes) {
+  return {switch_time(config, cost), quantum_of(config, cost), wakes, false};
 }
 
-// When it may be dropped for the comer.
-static Instant due_for_switch(const Context& context, const Client& client, const Switch& plan, bool wakes, bool load_is_stuck) {
-  const Duration quantum = quantum_of(context.config(), plan.cost);
-  Instant due = turn_due(client, switch_time(context.config(), plan.cost), quantum);
+Instant growth_due(const Context& context, const Client& client, Duration cost) {
+  const TurnTerms terms = terms_of(context.config(), cost, false);
+  if (const Gang* gang = gang_of(context.state, client)) return gang_due(context, *gang, terms);
+  return turn_due(client, terms.length, terms.quantum);
+}
+
+// When it may be dropped for the comers.
+Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms) {
+  const bool stuck = client.state == ClientState::kLoading && terms.load_is_stuck;
+  if (const Gang* gang = gang_of(context.state, client)) return gang_due(context, *gang, {terms.length, terms.quantum, terms.wakes, stuck});
+  Instant due = turn_due(client, terms.length, terms.quantum);
   // Work that earlier interruptions were not charged for counts: a short one, just before, does not make a second waker wait anew.
-  if (wakes) due = std::min(due, turn_began(client) + std::max<Duration>(quantum - client.earned, 0));
+  if (terms.wakes) due = std::min(due, turn_began(client) + std::max<Duration>(terms.quantum - client.earned, 0));
   if (client.due_cap) due = std::min(due, *client.due_cap);
-  if (client.idle_since || (client.state == ClientState::kLoading && load_is_stuck)) due = context.now;
+  if (client.idle_since || stuck) due = context.now;
   return client.drain.failures > 0 ? std::max(due, client.drain.retry_at) : due;
 }
 
-bool drain_is_doubtful(const Client& client, Instant now) {
-  return client.drain.failures >= kDoubtful || client.state == ClientState::kUnresponsive ||
+bool drain_is_doubtful(const State& state, const Client& client, Instant now) {
+  // A gang's drain fails whenever it meets the members at different places: that says less than a single client's.
+  const int doubtful = gang_of(state, client) ? kUndrainable : kDoubtful;
+  return client.drain.failures >= doubtful || client.state == ClientState::kUnresponsive ||
          (client.state == ClientState::kDropping && now - client.drop_sent_at >= kSlowDrain);
 }
 
-static std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Client& comer, bool wakes, bool doubtful_too) {
-  const State& state = context.state;
-  const Bytes in = charge(comer) - comer.memory.resident;
-  const bool load_is_stuck = !room_if(state, gpu, {}, context.now).fits();
-  Switch plan;
-  plan.cost = swap_time(gpu, in, in);
+namespace {
 
-  std::vector<std::tuple<Instant, int, ClientId>> candidates;  // first who may be dropped first
+// Who leaves a GPU together: one client, or those of a gang.
+struct Party {
+  Instant due = 0;
+  int priority = 0;
+  std::vector<ClientId> clients;
+  bool must_leave = false;
+  bool doubtful = false;  // one of them may not drain
+};
+
+// First who may be dropped first.
+std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers& comers, const TurnTerms& terms) {
+  std::vector<Party> all;
+  std::map<const Gang*, size_t> of_gangs;
   for (const auto& [id, client] : gpu.clients) {
-    if (client.stays() && (doubtful_too || !drain_is_doubtful(client, context.now)))
-      candidates.emplace_back(due_for_switch(context, client, plan, wakes, load_is_stuck), client.priority, id);
+    if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), id) != comers.clients.end()) continue;
+    const Gang* gang = gang_of(context.state, client);
+    const auto [at, first] = gang ? of_gangs.try_emplace(gang, all.size()) : std::pair(of_gangs.end(), true);
+    if (first) all.push_back({drop_due(context, client, terms), client.priority, {}, gang && comers.rivals.contains(gang->tenant), false});
+    Party& party = first ? all.back() : all[at->second];
+    party.due = std::min(party.due, drop_due(context, client, terms));  // stuck members pull the others along
+    party.priority = std::max(party.priority, client.priority);
+    party.clients.push_back(id);
+    party.doubtful |= drain_is_doubtful(context.state, client, context.now);
   }
-  std::sort(candidates.begin(), candidates.end());
+  std::sort(all.begin(), all.end(), [](const Party& a, const Party& b) {
+    return std::tuple(a.due, a.priority, a.clients.front()) < std::tuple(b.due, b.priority, b.clients.front());
+  });
+  return all;
+}
 
-  const auto fits = [&] { return room_if(state, gpu, {{comer.id}, &plan.leavers}, context.now).fits(); };
-  for (auto candidate = candidates.begin(); candidate != candidates.end() && !fits(); ++candidate)
-    plan.leavers.insert(std::get<2>(*candidate));
+std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Comers& comers, bool doubtful_too) {
+  const State& state = context.state;
+  Bytes in = 0;
+  for (const ClientId id : comers.clients) in += charge(gpu.clients.at(id)) - gpu.clients.at(id).memory.resident;
+  const bool load_is_stuck = !room_if(state, gpu, {}, context.now).fits();
+  const auto terms = [&](Duration cost, bool wakes) {
+    TurnTerms with = terms_of(context.config(), cost, wakes);
+    with.load_is_stuck = load_is_stuck;
+    return with;
+  };
+  Switch plan;
+  plan.cost = std::max(comers.least_cost, swap_time(gpu, in, in));
+
+  std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes));
+  std::erase_if(candidates, [&](const Party& party) { return party.doubtful && !party.must_leave && !doubtful_too; });
+  const auto add = [&](const Party& party) { plan.leavers.insert(party.clients.begin(), party.clients.end()); };
+  const auto fits = [&] { return room_if(state, gpu, {comers.clients, &plan.leavers}, context.now).fits(); };
+  for (const Party& party : candidates) {
+    if (party.must_leave) add(party);
+  }
+  for (auto party = candidates.begin(); party != candidates.end() && !fits(); ++party) add(*party);
   if (!fits()) return std::nullopt;
-  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {  // spare whom a later one made unnecessary
-    const ClientId id = std::get<2>(*candidate);
-    if (plan.leavers.erase(id) && !fits()) plan.leavers.insert(id);
+  for (auto party = candidates.rbegin(); party != candidates.rend(); ++party) {  // spare whom a later one made unnecessary
+    if (party->must_leave || !plan.leavers.contains(party->clients.front())) continue;
+    for (const ClientId id : party->clients) plan.leavers.erase(id);
+    if (!fits()) add(*party);
   }
 
-  plan.cost = swap_time(gpu, room_if(state, gpu, {{comer.id}, &plan.leavers}, context.now).shortfall, in);
+  plan.cost = std::max(comers.least_cost, swap_time(gpu, room_if(state, gpu, {comers.clients, &plan.leavers}, context.now).shortfall, in));
   plan.quantum = quantum_of(context.config(), plan.cost);
   plan.at = context.now;
-  for (const ClientId id : plan.leavers)
-    plan.at = std::max(plan.at, due_for_switch(context, gpu.clients.at(id), plan, wakes, load_is_stuck));
-  for (const ClientId id : plan.leavers) {
-    if (due_for_switch(context, gpu.clients.at(id), plan, false, load_is_stuck) > plan.at) plan.interrupted.insert(id);
-    plan.doubtful |= drain_is_doubtful(gpu.clients.at(id), context.now);
+  for (const Party& party : parties(context, gpu, comers, terms(plan.cost, comers.wakes))) {
+    if (!plan.leavers.contains(party.clients.front())) continue;
+    plan.at = std::max(plan.at, party.due);
+    plan.doubtful |= party.doubtful;
+  }
+  for (const Party& party : parties(context, gpu, comers, terms(plan.cost, false))) {
+    if (plan.leavers.contains(party.clients.front()) && party.due > plan.at)
+      plan.interrupted.insert(party.clients.begin(), party.clients.end());
   }
   const bool counts_on_doubtful = std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    return entry.second.state == ClientState::kDropping && drain_is_doubtful(entry.second, context.now);
+    return entry.second.state == ClientState::kDropping && drain_is_doubtful(state, entry.second, context.now);
   });
-  if (counts_on_doubtful)
-    plan.doubtful |= !room_if(state, gpu, {.comers = {comer.id}, .leavers = &plan.leavers, .dropping_released = false}, context.now).fits();
+  if (counts_on_doubtful) {
+    const WhatIf still_there{.comers = comers.clients, .leavers = &plan.leavers, .dropping_released = false};
+    plan.doubtful |= !room_if(state, gpu, still_there, context.now).fits();
+  }
   return plan;
 }
 
-std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Client& comer, bool wakes) {
-  if (std::optional<Switch> plan = plan_with(context, gpu, comer, wakes, false)) return plan;
-  return plan_with(context, gpu, comer, wakes, true);
+}  // namespace
+
+std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers) {
+  if (std::optional<Switch> plan = plan_with(context, gpu, comers, false)) return plan;
+  return plan_with(context, gpu, comers, true);
 }
 
-void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
+static void ask_one_to_drop(Context& context, Gpu& gpu, Client& client) {
   send_budget(context, gpu, client);  // first: the drop may be the first that it hears of this grant
   set_state(client, ClientState::kDropping, context.now);
   client.drop_sent_at = context.now;
   ++client.drops;
   context.actions.push_back(SendDrop{client.id, client.grant});
   context.wake(gpu, context.now + context.config().unanswered_grace);
+}
+
+void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
+  if (!client.takes_place()) return;  // left with its gang a moment ago
+  Gang* gang = gang_of(context.state, client);
+  if (gang == nullptr) return ask_one_to_drop(context, gpu, client);
+  gang->interrupted = client.interrupted;
+  for (Client* member : stays_together(context.state, client)) {
+    member->interrupted = client.interrupted;
+    member->interruption = client.interruption;
+    if (member->keeps_place) {
+      member->place_leaves = true;
+    } else {
+      ask_one_to_drop(context, context.state.gpus.at(member->gpu), *member);
+    }
+  }
 }
 
 // The work that the dearest switch on this GPU asks for: more cannot be saved up.
@@ -143,10 +212,12 @@ void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice) {
   client.interruption = 0;
   client.idle_since.reset();
   client.left_early = by_choice;
+  client.released_at = now;
   client.drain.succeeded();
   client.load.succeeded();
   client.contention_waiters = client.contention_memory_waiters = 0;
   set_state(client, ClientState::kIdle, now);
+  keep_place(context, client);
 }
 
 void drain_failed(Context& context, Client& client) {

@@ -1,0 +1,203 @@
+// How a gang gets its turn: on all GPUs where its members wait in one step, or on none.
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+void set_reasons(Context& context, const Waiting& waiting, WaitReason reason) {
+  for (const auto& [gpu_id, clients] : waiting) {
+    for (const ClientId id : clients) context.state.gpus.at(gpu_id).clients.at(id).reason = reason;
+  }
+}
+
+// One GPU is what is waited for; the others would do.
+void set_reason_of(Context& context, const Waiting& waiting, GpuId blocking, WaitReason reason) {
+  set_reasons(context, waiting, WaitReason::kGang);
+  set_reasons(context, {{blocking, waiting.at(blocking)}}, reason);
+}
+
+bool fits_now(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients) {
+  return room_if(context.state, gpu, {.comers = clients, .dropping_released = false}, context.now).fits();
+}
+
+// What all its GPUs together would have to move out, beyond what moves already.
+bool host_has_room(const Context& context, const Waiting& waiting) {
+  Bytes more = 0;
+  for (const auto& [gpu_id, clients] : waiting) {
+    const Gpu& gpu = context.state.gpus.at(gpu_id);
+    const Bytes shortfall = room_if(context.state, gpu, {.comers = clients}, context.now).shortfall;
+    more += std::max<Bytes>(shortfall - evicting_bytes(gpu), 0);
+  }
+  return more <= host_room(context.state);
+}
+
+void grant_gang(Context& context, Gang& gang, const Waiting& waiting) {
+  gang.in_turn = true;
+  gang.interrupted = false;
+  gang.granted_at = context.now;
+  gang.load_allowance = 0;
+  gang.turn_start.reset();
+  for (const auto& [gpu_id, clients] : waiting) {
+    Gpu& gpu = context.state.gpus.at(gpu_id);
+    for (const ClientId id : clients) {
+      Client& client = gpu.clients.at(id);
+      grant(context, gpu, client);
+      gang.load_allowance = std::max(gang.load_allowance, client.load_allowance);
+    }
+  }
+}
+
+// Members that were dropped in the middle of their work ask again within moments: the turn is to begin with them. Until then.
+Instant returns_by(const Context& context, const Gang& gang) {
+  Instant latest = 0;
+  for (const Gang::Member& member : gang.members) {
+    const Client& client = context.state.gpus.at(member.gpu).clients.at(member.client);
+    if (client.state == ClientState::kIdle && client.turns > 0 && !client.left_early)
+      latest = std::max(latest, client.released_at + kGangReturn);
+  }
+  return latest;
+}
+
+struct GangPlan {
+  std::map<GpuId, Switch> switches;  // of the GPUs where somebody has to leave
+  Instant at = 0;
+  Duration cost = 0;
+};
+
+// Nullopt: on the GPU `blocking` no leaving would do.
+std::optional<GangPlan> plan_gang(const Context& context, const Waiting& waiting, const std::set<TenantId>& rivals, GpuId* blocking) {
+  GangPlan plan{{}, context.now, 0};
+  // Twice: the first time to find out which GPU's switch costs most, because that decides how long the turns before it should have been.
+  for (int pass = 0; pass < 2; ++pass) {
+    plan.at = context.now;
+    for (const auto& [gpu_id, clients] : waiting) {
+      const Gpu& gpu = context.state.gpus.at(gpu_id);
+      if (fits_now(context, gpu, clients) && rivals.empty()) continue;
+      const std::optional<Switch> on_gpu = plan_switch(context, gpu, {clients, false, rivals, plan.cost});
+      *blocking = gpu_id;
+      if (!on_gpu) return std::nullopt;
+      plan.cost = std::max(plan.cost, on_gpu->cost);
+      plan.at = std::max(plan.at, on_gpu->at);
+      plan.switches[gpu_id] = *on_gpu;
+    }
+    for (const TenantId rival : rivals) {
+      plan.at = std::max(plan.at, gang_due(context, context.state.gangs.at(rival), terms_of(context.config(), plan.cost, false)));
+    }
+  }
+  return plan;
+}
+
+void make_head(const Context& context, Heads& heads, const Waiting& waiting, const GangPlan& plan) {
+  for (const auto& [gpu_id, clients] : waiting) {
+    const auto on_gpu = plan.switches.find(gpu_id);
+    Switch of_gpu = on_gpu != plan.switches.end() ? on_gpu->second : Switch{};
+    of_gpu.at = std::max(plan.at, context.now);
+    heads.try_emplace(gpu_id, Head{clients, of_gpu});
+  }
+}
+
+void ask_rivals_to_drop(Context& context, const std::set<TenantId>& rivals) {
+  for (const TenantId tenant : rivals) {
+    for (const Gang::Member& member : context.state.gangs.at(tenant).members) {
+      Gpu& gpu = context.state.gpus.at(member.gpu);
+      ask_to_drop(context, gpu, gpu.clients.at(member.client));
+    }
+  }
+}
+
+// All of them fit, but for places that are of no use to whom they are kept for.
+bool would_be_complete(const Context& context, const Waiting& waiting) {
+  for (const auto& [gpu_id, clients] : waiting) {
+    const Gpu& gpu = context.state.gpus.at(gpu_id);
+    if (std::any_of(clients.begin(), clients.end(), [&](ClientId id) { return gpu.clients.at(id).eviction.has_value(); })) return false;
+    const WhatIf granted{.comers = clients, .dropping_released = false, .lost_places_yield = true};
+    if (!room_if(context.state, gpu, granted, context.now).fits()) return false;
+  }
+  return host_has_room(context, waiting);
+}
+
+// Kept places that are in the way of what runs now are lost; whose they were joins again like any other.
+void take_places(Context& context, Gpu& gpu) {
+  for (auto& [id, client] : gpu.clients) {
+    if (room_if(context.state, gpu, {.dropping_released = false}, context.now).fits()) return;
+    if (client.lost_place) client.keeps_place = client.place_leaves = client.lost_place = false;
+  }
+}
+
+}  // namespace
+
+bool complete_gang(Context& context, const Waiting& waiting) {
+  if (!would_be_complete(context, waiting)) return false;
+  for (const auto& [gpu_id, clients] : waiting) {
+    Gpu& gpu = context.state.gpus.at(gpu_id);
+    for (const ClientId id : clients) grant(context, gpu, gpu.clients.at(id));
+    take_places(context, gpu);
+  }
+  return true;
+}
+
+void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting) {
+  State& state = context.state;
+  if (phase_of(state, gang) == GangPhase::kLeaving) return set_reasons(context, waiting, WaitReason::kGang);
+  if (const Instant until = returns_by(context, gang); until > context.now) {
+    context.wake(state.gpus.at(waiting.begin()->first), until);
+    return set_reasons(context, waiting, WaitReason::kGang);
+  }
+  for (const auto& [gpu_id, clients] : waiting) {
+    for (const ClientId id : clients) {
+      const Gpu& gpu = state.gpus.at(gpu_id);
+      if (gpu.clients.at(id).eviction) {
+        set_reason_of(context, waiting, gpu_id, WaitReason::kEviction);
+        return make_head(context, heads, waiting, {});
+      }
+      if (crowds_out(context, gpu, gpu.clients.at(id))) return set_reason_of(context, waiting, gpu_id, WaitReason::kCrowding);
+    }
+  }
+
+  const std::set<TenantId> rivals = rivals_of(context, gang);
+  bool all_fit = rivals.empty();
+  for (const auto& [gpu_id, clients] : waiting) {
+    Gpu& gpu = state.gpus.at(gpu_id);
+    if (fits_now(context, gpu, clients)) continue;
+    all_fit = false;
+    for (const ClientId id : clients) gpu.clients.at(id).waited_for_memory = true;
+  }
+  if (all_fit && !host_has_room(context, waiting)) return set_reasons(context, waiting, WaitReason::kHostMemory);
+  for (const auto& [gpu_id, clients] : waiting) {
+    const auto head = heads.find(gpu_id);
+    if (head == heads.end() || (all_fit && fits_beside(context, state.gpus.at(gpu_id), head->second, clients))) continue;
+    return set_reason_of(context, waiting, gpu_id, WaitReason::kQueue);
+  }
+  if (all_fit) return grant_gang(context, gang, waiting);
+
+  for (const auto& [gpu_id, clients] : waiting) {
+    if (fits_now(context, state.gpus.at(gpu_id), clients) || !fits_when_departed_freed(context, state.gpus.at(gpu_id), clients)) continue;
+    set_reason_of(context, waiting, gpu_id, WaitReason::kDeparted);
+    return make_head(context, heads, waiting, {});
+  }
+  GpuId blocking = waiting.begin()->first;
+  const std::optional<GangPlan> plan = plan_gang(context, waiting, rivals, &blocking);
+  if (!plan) {
+    const Gpu& gpu = state.gpus.at(blocking);
+    return set_reason_of(context, waiting, blocking, why_not_even_alone(context, gpu, waiting.at(blocking)));
+  }
+  const auto doubtful = std::find_if(plan->switches.begin(), plan->switches.end(), [](const auto& entry) { return entry.second.doubtful; });
+  if (doubtful == plan->switches.end()) make_head(context, heads, waiting, *plan);
+  for (const auto& [gpu_id, clients] : waiting) {
+    const auto on_gpu = plan->switches.find(gpu_id);
+    const bool leavers = on_gpu != plan->switches.end() && !on_gpu->second.leavers.empty();
+    const WaitReason reason = leavers ? WaitReason::kTurn : on_gpu != plan->switches.end() ? WaitReason::kDrain : WaitReason::kGang;
+    set_reasons(context, {{gpu_id, clients}}, reason);
+    Gpu& gpu = state.gpus.at(gpu_id);
+    gpu.switch_cost = plan->cost;
+    context.wake(gpu, plan->at);
+  }
+  if (doubtful != plan->switches.end()) set_reason_of(context, waiting, doubtful->first, WaitReason::kStuck);
+  if (plan->at > context.now) return;
+  for (const auto& [gpu_id, on_gpu] : plan->switches) ask_leavers_to_drop(context, state.gpus.at(gpu_id), on_gpu);
+  ask_rivals_to_drop(context, rivals);
+  if (doubtful != plan->switches.end()) return;
+  for (const auto& [gpu_id, on_gpu] : plan->switches) set_reasons(context, {{gpu_id, waiting.at(gpu_id)}}, WaitReason::kDrain);
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,269 @@
+// Gangs: a tenant on several GPUs gets them all or none, and gives them up together, so that a collective never waits for a neighbour's
+// turn and two tenants never trade the same GPUs in step. Members are clients, whether threads of one process or processes of their own.
+//
+// - A gang's turn begins on all GPUs where members wait, in one step. Members that do not wait hold nobody up.
+// - A member that asks while its gang runs comes before all others, and runs as soon as it fits.
+// - A member that gives the lock up while others of its gang go on keeps its place: it may be needed back at any moment.
+// - A drop goes to all members; until all have answered nobody takes the place of those that did. If one cannot drain, the gang goes on:
+//   those that gave the lock up ask again and find their place.
+// - Two gangs run at the same time only if no member of one could come to wait for the other and the other way round.
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+template <typename State, typename Action>
+void each_member(State& state, const Gang& gang, Action action) {
+  for (const Gang::Member& member : gang.members) {
+    auto& gpu = state.gpus.at(member.gpu);
+    action(gpu, gpu.clients.at(member.client));
+  }
+}
+
+template <typename Predicate>
+bool any_member(const State& state, const Gang& gang, Predicate predicate) {
+  bool found = false;
+  each_member(state, gang, [&](const Gpu&, const Client& client) { found |= predicate(client); });
+  return found;
+}
+
+bool in_use(const Client& client) { return client.stays() || client.state == ClientState::kDropping; }
+
+// Could all members on each GPU run together, with nobody beside them? Else they have to take turns among themselves.
+bool fits_together(const State& state, const Gang& gang) {
+  std::map<GpuId, Bytes> needed;
+  each_member(state, gang, [&](const Gpu& gpu, const Client& client) { needed[gpu.id] += std::max(need(client), client.memory.resident); });
+  for (const auto& [id, bytes] : needed) {
+    const Gpu& gpu = state.gpus.at(id);
+    Bytes most = safe_limit(state.config, gpu);
+    for (const auto& [client_id, client] : gpu.clients) {
+      if (client.tenant != gang.tenant) most -= immovable(client);
+    }
+    if (bytes > most) return false;
+  }
+  return true;
+}
+
+void end_gang_turn(Context& context, Gang& gang) {
+  if (gang.interrupted) {
+    gang.turn_carried += gang.turn_start ? context.now - *gang.turn_start : 0;  // comes back in its old place
+  } else {
+    gang.turn_carried = 0;
+    gang.last_used = context.now;
+  }
+  gang.in_turn = gang.interrupted = false;
+  gang.turn_start.reset();
+}
+
+void follow_turn(Context& context, Gang& gang) {
+  const bool holds = any_member(context.state, gang, in_use);
+  if (gang.in_turn && !holds) end_gang_turn(context, gang);
+  if (!gang.in_turn && holds) {  // began before it was a gang, or under the previous scheduler
+    gang.in_turn = true;
+    gang.granted_at = context.now;
+    gang.load_allowance = 0;
+    each_member(context.state, gang, [&](const Gpu&, const Client& client) {
+      if (!client.holds_lock()) return;
+      gang.granted_at = std::min(gang.granted_at, client.granted_at);
+      gang.load_allowance = std::max(gang.load_allowance, client.load_allowance);
+    });
+    each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {  // a drain may have been under way
+      if (client.holds_lock() || client.memory.resident == 0 || client.eviction) return;
+      client.keeps_place = room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
+    });
+  }
+  const bool leaves = !any_member(context.state, gang, [](const Client& client) { return client.stays(); });
+  each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {
+    client.keeps_place = client.keeps_place && gang.in_turn && gang.whole;
+    client.place_leaves = client.keeps_place && leaves;
+    client.lost_place = client.keeps_place && client.waits() &&
+                        !room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
+  });
+}
+
+Instant gang_began(const Gang& gang) { return gang.turn_start.value_or(gang.granted_at + gang.load_allowance); }
+
+// X may come to wait for Y: X has a client without the lock where Y has the lock, and not all of both fit there. `comes` gets the lock on
+// all GPUs where it waits.
+bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Gang& comes) {
+  const auto holds = [&](const Gang& gang, const Client& client) {
+    return client.holds_lock() || client.keeps_place || (&gang == &comes && client.waits());
+  };
+  for (const Gang::Member& member : x.members) {
+    const Gpu& gpu = context.state.gpus.at(member.gpu);
+    const Client& client = gpu.clients.at(member.client);
+    if (holds(x, client)) continue;
+    bool meets = false;
+    std::vector<ClientId> all;
+    for (const Gang::Member& other : y.members) {
+      if (other.gpu != member.gpu) continue;
+      all.push_back(other.client);
+      meets |= holds(y, gpu.clients.at(other.client));
+    }
+    if (!meets) continue;
+    if (!client.asked && context.now - client.joined_at < kGangForming) return true;  // nobody knows yet what it will need
+    for (const Gang::Member& own : x.members) {
+      if (own.gpu == member.gpu) all.push_back(own.client);
+    }
+    if (!room_if(context.state, gpu, {.comers = all}, context.now).fits()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void form_gangs(Context& context) {
+  State& state = context.state;
+  std::map<TenantId, std::vector<Gang::Member>> spread;
+  for (const auto& [gpu_id, gpu] : state.gpus) {
+    for (const auto& [id, client] : gpu.clients) {
+      if (client.gang) spread[client.tenant].push_back({gpu_id, id});
+    }
+  }
+  std::erase_if(spread, [](const auto& entry) { return entry.second.front().gpu == entry.second.back().gpu; });
+  for (auto& [tenant, gang] : state.gangs) {
+    if (spread.contains(tenant)) continue;
+    for (auto& [id, gpu] : state.gpus) {
+      for (auto& [client_id, client] : gpu.clients) {
+        if (client.tenant == tenant) client.keeps_place = client.place_leaves = client.lost_place = false;
+      }
+    }
+  }
+  std::erase_if(state.gangs, [&](const auto& entry) { return !spread.contains(entry.first); });
+
+  for (auto& [tenant, members] : spread) {
+    const auto [at, is_new] = state.gangs.try_emplace(tenant);
+    Gang& gang = at->second;
+    gang.tenant = tenant;
+    gang.members = std::move(members);
+    if (is_new) {
+      gang.last_used = context.now;
+      each_member(state, gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.last_used); });
+    }
+    gang.whole = state.config.gang_turns && fits_together(state, gang);
+    if (state.config.gang_turns && !gang.whole && !gang.split_noted) {
+      gang.split_noted = true;
+      context.note(Note::Level::kInfo, gang.members.front().client,
+                   "the programs of its tenant do not fit together on one of its GPUs: each takes its turns by itself");
+    }
+    follow_turn(context, gang);
+  }
+}
+
+Gang* gang_of(State& state, const Client& client) {
+  const auto at = client.gang ? state.gangs.find(client.tenant) : state.gangs.end();
+  return at == state.gangs.end() || !at->second.whole ? nullptr : &at->second;
+}
+
+const Gang* gang_of(const State& state, const Client& client) { return gang_of(const_cast<State&>(state), client); }
+
+std::set<GpuId> gpus_of(const Gang& gang) {
+  std::set<GpuId> gpus;
+  for (const Gang::Member& member : gang.members) gpus.insert(member.gpu);
+  return gpus;
+}
+
+GangPhase phase_of(const State& state, const Gang& gang) {
+  if (any_member(state, gang, [](const Client& client) { return client.stays(); })) return GangPhase::kRunning;
+  return any_member(state, gang, in_use) ? GangPhase::kLeaving : GangPhase::kOut;
+}
+
+bool joins_its_gang(const State& state, const Client& client) {
+  const Gang* gang = client.waits() ? gang_of(state, client) : nullptr;
+  return gang != nullptr && phase_of(state, *gang) == GangPhase::kRunning;
+}
+
+void keep_place(Context& context, Client& client) {
+  const Gang* gang = gang_of(context.state, client);
+  client.keeps_place =
+      gang != nullptr && any_member(context.state, *gang, [&](const Client& other) { return other.id != client.id && in_use(other); });
+  client.place_leaves = client.keeps_place && phase_of(context.state, *gang) == GangPhase::kLeaving;
+}
+
+void start_gangs(Context& context) {
+  for (auto& [tenant, gang] : context.state.gangs) {
+    if (!gang.in_turn || gang.turn_start) continue;
+    const bool loading = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kLoading; });
+    const bool running = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kRunning; });
+    if (running && !loading) gang.turn_start = context.now;
+  }
+}
+
+std::vector<Client*> stays_together(State& state, const Client& client) {
+  std::vector<Client*> all;
+  if (const Gang* gang = gang_of(state, client)) {
+    each_member(state, *gang, [&](Gpu&, Client& member) {
+      if (member.takes_place()) all.push_back(&member);
+    });
+  }
+  return all;
+}
+
+Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms) {
+  const Instant began = gang_began(gang);
+  Instant due = began - gang.turn_carried + terms.length;
+  Instant worth = context.now;  // what was loaded, also by those that came later, has had its use by then
+  Instant retry_at = 0;
+  bool idle = true;
+  std::optional<Instant> cap;
+  each_member(context.state, gang, [&](const Gpu&, const Client& client) {
+    if (client.keeps_place && client.waits()) idle = false;
+    if (!client.stays()) return;
+    idle = idle && client.idle_since.has_value();
+    due = std::max(due, turn_began(client) + std::min(terms.length, terms.quantum));
+    worth = std::max(worth, turn_began(client) + std::max<Duration>(terms.quantum - client.earned, 0));
+    if (client.due_cap && (!cap || *client.due_cap < *cap)) cap = client.due_cap;
+    if (client.drain.failures > 0) retry_at = std::max(retry_at, client.drain.retry_at);
+  });
+  if (terms.wakes) due = std::min(due, worth);
+  if (cap) due = std::min(due, *cap);
+  if (idle || terms.load_is_stuck) due = context.now;
+  return std::max(due, retry_at);
+}
+
+std::vector<GpuId> settled_with(const State& state, std::optional<GpuId> only) {
+  std::vector<GpuId> gpus;
+  for (const auto& [id, gpu] : state.gpus) {
+    if (!only || *only == id || !state.gangs.empty()) gpus.push_back(id);
+  }
+  return gpus;
+}
+
+std::set<GpuId> tied_to(const State& state, GpuId gpu) {
+  std::set<GpuId> tied = {gpu};
+  for (size_t before = 0; before != tied.size();) {
+    before = tied.size();
+    for (const auto& [tenant, gang] : state.gangs) {
+      const std::set<GpuId> own = gpus_of(gang);
+      if (gang.whole && std::any_of(own.begin(), own.end(), [&](GpuId id) { return tied.contains(id); }))
+        tied.insert(own.begin(), own.end());
+    }
+  }
+  return tied;
+}
+
+std::set<TenantId> rivals_of(const Context& context, const Gang& comes) {
+  std::vector<const Gang*> others;  // that run, or have not left yet
+  for (const auto& [tenant, gang] : context.state.gangs) {
+    if (gang.whole && tenant != comes.tenant && phase_of(context.state, gang) != GangPhase::kOut) others.push_back(&gang);
+  }
+  std::set<const Gang*> reached;  // may be waited for, directly or by way of others
+  std::vector<const Gang*> look = {&comes};
+  while (!look.empty()) {
+    const Gang* from = look.back();
+    look.pop_back();
+    for (const Gang* to : others) {
+      if (to != from && !reached.contains(to) && may_wait_for(context, *from, *to, comes)) {
+        reached.insert(to);
+        look.push_back(to);
+      }
+    }
+  }
+  std::set<TenantId> rivals;
+  for (const Gang* gang : reached) {
+    if (may_wait_for(context, *gang, comes, comes)) rivals.insert(gang->tenant);
+  }
+  return rivals;
+}
+
+}  // namespace nvshare::policy
