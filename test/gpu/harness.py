@@ -38,6 +38,7 @@ class Config:
         self.stages = getattr(args, "stages", 4)
         self.same = getattr(args, "same", False)
         self.held_gib = getattr(args, "held", 4.0)
+        self.ddp_turn_s = getattr(args, "ddp_turn", 2.5)
         self.out = pathlib.Path(args.out)
         self.out.mkdir(parents=True, exist_ok=True)
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-gpu-"))

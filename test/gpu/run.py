@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import calls, programs, swap, training
+from checks import calls, host, programs, several_gpus, swap, training
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -32,6 +32,9 @@ CHECKS = {
     "swap_speed": (swap.swap_speed, 120),
     "swap_baselines": (swap.swap_baselines, 80),
     "programs": (programs.programs, 240),
+    "host_limits": (host.host_limits, 60),
+    "fork_cost": (host.fork_cost, 30),
+    "ddp": (several_gpus.ddp, 230),
     "nvml_gap": (training.nvml_gap, 45),
     "co_run": (training.co_run, 190),
     "torch_train": (training.torch_train, 480),
@@ -53,6 +56,7 @@ def parse_arguments():
     parser.add_argument("--stages", type=int, default=4, help="programs: groups of three that may run at the same time")
     parser.add_argument("--same", action="store_true", help="programs: three of the same at once instead of three different ones")
     parser.add_argument("--held", type=float, default=4.0, help="programs: GiB that each holds on the GPU")
+    parser.add_argument("--ddp-turn", type=float, default=2.5, help="ddp: fixed switch time in seconds")
     parser.add_argument("--launcher", choices=("preload", "nvsharectl"), default="preload", help="how programs are put under nvshare")
     parser.add_argument("--variants", default="told,full", help="torch_train: the size told to the scheduler, the GPU really full")
     parser.add_argument("--library-log", default="warning", help="NVSHARE_LOG_LEVEL of the programs; their output is in logs.tar.gz")

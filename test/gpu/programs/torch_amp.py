@@ -12,7 +12,9 @@ class Mixed(TorchProgram):
         width, depth, batch = (2048, 8, 1024) if self.on_gpu else (64, 2, 8)
         self.model = Perceptron(width, depth).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        self.scaler = torch.cuda.amp.GradScaler(init_scale=1024.0, enabled=self.on_gpu)
+        settings = {"init_scale": 1024.0, "enabled": self.on_gpu}
+        newer = getattr(torch.amp, "GradScaler", None)
+        self.scaler = newer("cuda", **settings) if newer else torch.cuda.amp.GradScaler(**settings)
         self.random = torch.Generator(self.device).manual_seed(args.seed)
         self.shape = (batch, width)
 
