@@ -1,5 +1,6 @@
 """What the checks share: processes that always end, a scheduler of their own, results with requirements. Standard library only."""
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -75,6 +76,7 @@ class Process:
     """A child in a process group of its own. Its standard output is kept line by line; lines that are JSON objects become `records`."""
 
     alive = set()
+    numbers = itertools.count()
 
     def __init__(self, config, name, argv, environment=None):
         self.name = name
@@ -82,7 +84,7 @@ class Process:
         self.lines = []
         self.records = []
         self._condition = threading.Condition()
-        self.log_path = config.work / f"{len(list(config.work.iterdir())):03d}-{name}.log"
+        self.log_path = config.work / f"{next(Process.numbers):03d}-{name}.log"
         self._log = open(self.log_path, "w", buffering=1)
         self._log.write("$ " + " ".join(self.argv) + "\n")
         self.begin = time.monotonic()

@@ -31,9 +31,8 @@ class Server(TorchProgram):
 
     def fill(self):
         if self.on_gpu:
-            free, total = torch.cuda.mem_get_info()
-            wanted = min(self.args.held, int(free * 0.9)) - torch.cuda.memory_reserved()
-            self.seen = {"free": free, "total": total}
+            free, _ = torch.cuda.mem_get_info()
+            wanted = min(self.args.held, int(free * 0.9)) - (256 << 20)
         else:
             wanted = 1 << 22
         blocks = wanted // (BLOCK_TOKENS * self.dim * self.weights[0].element_size())

@@ -24,7 +24,7 @@ class Libraries(TorchProgram):
         self.compiled = self.compile() if self.on_gpu else (lambda x: x * 3 + 1)
 
     def compile(self):
-        from torch.cuda.jiterator import _create_jit_fn
+        from torch.cuda.jiterator import _create_jit_fn  # PyTorch's own way to NVRTC; it has no other name
         return _create_jit_fn("template <typename T> T thrice(T x) { return x * T(3) + T(1); }")
 
     def noise(self, *shape):

@@ -68,7 +68,11 @@ class Ballast:
 
 
 class TorchProgram:
-    """Held bytes, waiting and the checksum; a program adds unit() and calls fill() once its own memory is there."""
+    """Held bytes, waiting and the checksum; a program adds unit() and state()."""
+
+    # What the model and its steps need, about. Not asked of the allocator: two runs must hold the same ballast to be comparable, and what an
+    # allocator has reserved is not always the same.
+    own_bytes = 1 << 30
 
     def __init__(self, args, deterministic=True):
         self.args = args
@@ -78,9 +82,8 @@ class TorchProgram:
         self.last = None  # a tensor that says how the work goes
 
     def fill(self):
-        """Takes what is missing to args.held. After the first unit, so that the model's own needs are known."""
-        own = torch.cuda.max_memory_reserved() if self.on_gpu else 0
-        self.ballast = Ballast(self.args.held - own, self.device, self.args.seed)
+        """Takes what is missing to args.held."""
+        self.ballast = Ballast(self.args.held - (self.own_bytes if self.on_gpu else 0), self.device, self.args.seed)
 
     def settle(self):
         if self.on_gpu:
