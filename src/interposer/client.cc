@@ -47,7 +47,7 @@ bool socket_address(sockaddr_un* address) {
 
 // ---- connecting ----
 
-bool Client::start() {
+void Client::read_own_limit() {
   if (const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT"); text != nullptr && *text != '\0') {
     auto limit = parse_bytes(text);
     if (limit) {
@@ -57,6 +57,19 @@ bool Client::start() {
       log(LogLevel::kError, "NVSHARE_GPU_MEMORY_LIMIT is ignored: %s", limit.error().text);
     }
   }
+}
+
+void Client::ask_only() {
+  read_own_limit();
+  asks_only_ = true;
+  connect_once();
+  Lock lock(mutex_);
+  socket_.reset();
+  connected_ = false;
+}
+
+bool Client::start() {
+  read_own_limit();
   int64_t deadline = now_ns() + kStartPatience_ns;
   while (!connect_once()) {
     if (errno == ENOENT || errno == EACCES || errno == EPROTO || now_ns() > deadline) return false;
@@ -108,6 +121,7 @@ protocol::Register Client::registration() {
   memcpy(message.gpu_uuid, device_.uuid().bytes, sizeof message.gpu_uuid);
   message.gpu_total_bytes = device_.total();
   message.memory_limit = own_limit_;
+  message.asks_only = asks_only_ ? 1 : 0;
   message.pid = getpid();
   message.gpu_ordinal = static_cast<uint32_t>(device_.ordinal());
   message.memory = device_.memory().report();
@@ -140,6 +154,9 @@ bool Client::handshake(int fd) {
   if (type && *type == MessageType::kRegistered) {
     if (auto answer = protocol::decode<protocol::Registered>(bytes)) {
       Lock lock(mutex_);
+      memory_limit_.store(answer->memory_limit != 0 ? answer->memory_limit : own_limit_, std::memory_order_release);
+      gpu_total_.store(answer->gpu_total_bytes, std::memory_order_release);
+      if (asks_only_) return true;
       version_ = answer->version;
       client_id_ = answer->client_id;
       grant_ = {answer->epoch, 0};
@@ -147,9 +164,7 @@ bool Client::handshake(int fd) {
       waiters_ = 0;  // whoever waits says so anew
       memory_waiters_.store(0, std::memory_order_relaxed);
       gate.clear(Gate::kWatched);
-      memory_limit_.store(answer->memory_limit != 0 ? answer->memory_limit : own_limit_, std::memory_order_release);
       ceiling_.store(answer->memory_ceiling, std::memory_order_release);
-      gpu_total_.store(answer->gpu_total_bytes, std::memory_order_release);
       request_sent_ = hello.wants_lock != 0;
       if (growth_state_ == GrowthState::kAsked) memory_dirty_.store(true, std::memory_order_relaxed);
       return true;

@@ -25,6 +25,9 @@ class Client {
 
   // Connects and registers. False: no scheduler; the client stays unshared for good (the warning was given).
   bool start();
+  // Asks the scheduler what it would show this program of the GPU, without becoming a client: sets memory_limit() and gpu_total(). For a
+  // Client that is never started.
+  void ask_only();
   bool shared() const { return shared_.load(std::memory_order_acquire); }
 
   // A thread of the program found the gate closed. Cheap when already asked.
@@ -72,6 +75,7 @@ class Client {
 
   static void* thread_body(void* self);
   void run();
+  void read_own_limit();
   bool connect_once();
   bool handshake(int fd);
   protocol::Register registration();
@@ -121,6 +125,7 @@ class Client {
   State state_ = State::kOut;
   uint16_t version_ = protocol::kVersionMax;
   uint64_t own_limit_ = 0;  // from the program's environment
+  bool asks_only_ = false;
   uint64_t client_id_ = 0;
   protocol::Grant grant_{};
   uint64_t budget_sequence_ = 0;

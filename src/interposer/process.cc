@@ -113,6 +113,20 @@ Device* Process::attach(int ordinal) {
   return made;
 }
 
+size_t Process::visible_total(int ordinal, size_t real_total) {
+  if (!active() || ordinal < 0 || ordinal >= kDevicesMax) return real_total;
+  auto shown = [real_total](Client& client) {
+    size_t total = real_total;
+    if (uint64_t told = client.gpu_total(); told != 0) total = std::min<size_t>(total, told);
+    if (uint64_t limit = client.memory_limit(); limit != 0) total = std::min<size_t>(total, limit);
+    return total;
+  };
+  if (Device* known = device(ordinal)) return shown(known->client());
+  Device unknown(ordinal, 0, backend_);
+  if (unknown.identify()) unknown.client().ask_only();
+  return shown(unknown.client());
+}
+
 Device* Process::current_device(CUcontext* context) {
   if (!active()) return nullptr;
   int ordinal = -1;

@@ -38,6 +38,9 @@ class Process {
   }
   // The GPU, made known if it was not; null when it cannot be shared. No context is needed.
   Device* attached(int ordinal) { return attach(ordinal); }
+  // What the program on that GPU is to see as its size, of a GPU that the driver says has `real_total` bytes. Asks the scheduler if the
+  // program has no context there yet, so that it sees the same before and after.
+  size_t visible_total(int ordinal, size_t real_total);
   // The device that owns `address`, or null.
   Device* owner(cuda::CUdeviceptr address, Memory::Range* range);
 

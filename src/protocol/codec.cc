@@ -63,6 +63,7 @@ Result<void> check(const Register& message) {
   if (message.gpu_total_bytes == 0) return error_format("gpu_total_bytes is 0; accepted: 1 or more");
   return all_of([&] { return check_enumeration("backend", message.backend, Backend::kNone); },
                 [&] { return check_flag("has_lock", message.has_lock); }, [&] { return check_flag("wants_lock", message.wants_lock); },
+                [&] { return check_flag("asks_only", message.asks_only); },
                 [&] { return check_at_most("gpu_total_bytes", message.gpu_total_bytes, kMemoryBytesMax); },
                 [&] { return check_memory(message.memory); }, [&] { return check_terminated("gpu_name", message.gpu_name); },
                 [&] { return check_terminated("program", message.program); });

@@ -71,7 +71,7 @@ struct Register {
   uint8_t backend;     // Backend
   uint8_t has_lock;    // 1 when it re-registers holding a lock that the previous scheduler granted
   uint8_t wants_lock;  // 1 when it re-registers while waiting for the lock
-  uint8_t reserved;
+  uint8_t asks_only;   // 1: it wants to know what the scheduler would answer. It becomes no client, and the connection ends
   uint8_t gpu_uuid[16];  // as cuDeviceGetUuid gives it
   uint64_t gpu_total_bytes;
   uint64_t memory_limit;  // from the program's own environment; 0 = none. Can only lower what the node allows

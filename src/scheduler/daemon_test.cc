@@ -431,7 +431,17 @@ TEST_F(DaemonTest, AToldSizeIsTheSizeThatClientsHear) {
   ASSERT_TRUE(registered);
   EXPECT_EQ(registered->gpu_total_bytes, 8 * kGiB);
   EXPECT_LT(registered->memory_ceiling, 8 * kGiB);
+  // Whoever only asks hears the same, and becomes no client.
+  auto question = test_registration(0);
+  question.asks_only = 1;
+  question.memory_limit = kGiB;
+  auto answer = b.join(question);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->gpu_total_bytes, 8 * kGiB);
+  EXPECT_EQ(answer->memory_limit, kGiB);
+  EXPECT_TRUE(b.expect_close());
   auto report = status();
+  EXPECT_EQ(report.clients.size(), 1u);
   EXPECT_TRUE(report.gpus.at(0).told);
   EXPECT_EQ(report.gpus.at(0).real_total, static_cast<int64_t>(16 * kGiB));
 }

@@ -124,6 +124,14 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (!gpu) return refuse(connection, gpu.error().text, now);
 
   const Peer& peer = connections_.at(connection).peer;
+  if (message.asks_only != 0) {
+    const auto total = static_cast<uint64_t>(gpus_[*gpu].total);
+    const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenants_.limit_of(peer)));
+    transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, total, total}, version), {});
+    transport_.close(connection);
+    connections_.erase(connection);
+    return;
+  }
   // A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
   for (auto& [id, other] : clients_) {
     if (other.pid != peer.pid || peer.pid == 0 || other.gpu != *gpu) continue;

@@ -26,18 +26,25 @@ Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, in
 }
 
 Tenant& Tenants::join(const Peer& peer, const std::string& program) {
-  Tenant* tenant = run_of(peer.pid);
-  if (tenant == nullptr) {
-    if (auto cgroup = identify_cgroup(cgroups_of(peer.pid))) {
-      const char* kind = cgroup->kind == CgroupIdentity::Kind::kContainer ? "container" : "unit";
-      tenant = &get(std::string(kind) + ":" + cgroup->name, kind, cgroup->name);
-    } else {
-      tenant = &get(key_of_process("process", peer.pid, peer.start_time), "process", program);
-    }
+  Tenant& tenant = of(peer, program);
+  ++tenant.clients;
+  ++tenant.clients_ever;
+  return tenant;
+}
+
+int64_t Tenants::limit_of(const Peer& peer) {
+  int64_t limit = of(peer, "").gpu_memory_limit;
+  prune();
+  return limit;
+}
+
+Tenant& Tenants::of(const Peer& peer, const std::string& program) {
+  if (Tenant* run = run_of(peer.pid)) return *run;
+  if (auto cgroup = identify_cgroup(cgroups_of(peer.pid))) {
+    const char* kind = cgroup->kind == CgroupIdentity::Kind::kContainer ? "container" : "unit";
+    return get(std::string(kind) + ":" + cgroup->name, kind, cgroup->name);
   }
-  ++tenant->clients;
-  ++tenant->clients_ever;
-  return *tenant;
+  return get(key_of_process("process", peer.pid, peer.start_time), "process", program);
 }
 
 void Tenants::leave(policy::TenantId id) {

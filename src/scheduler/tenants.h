@@ -33,6 +33,8 @@ class Tenants {
   // The tenant of a process; counts one more client.
   Tenant& join(const Peer& peer, const std::string& program);
   void leave(policy::TenantId id);
+  // The memory limit of the tenant that the process belongs to, or would; 0 = none.
+  int64_t limit_of(const Peer& peer);
 
   Tenant* find(policy::TenantId id);
   // By name, or by the decimal id. Null when there is none or several of that name.
@@ -44,6 +46,7 @@ class Tenants {
   void prune();
 
  private:
+  Tenant& of(const Peer& peer, const std::string& program);
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
   Tenant* run_of(pid_t pid);
 

@@ -63,16 +63,6 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   return result;
 }
 
-// What the program on that GPU may see of it.
-size_t visible_total(Device& device, size_t real_total) {
-  size_t total = real_total;
-  uint64_t told = device.client().gpu_total();
-  uint64_t limit = device.client().memory_limit();
-  if (told != 0) total = std::min<size_t>(total, told);
-  if (limit != 0) total = std::min<size_t>(total, limit);
-  return total;
-}
-
 }  // namespace
 
 extern "C" {
@@ -149,7 +139,7 @@ NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes)
   if (device == nullptr) return result;
   Client& client = device->client();
   size_t used = device->memory().program_bytes();
-  size_t total = visible_total(*device, *total_bytes);
+  size_t total = process().visible_total(device->ordinal(), *total_bytes);
   size_t most = total;
   if (client.shared()) {
     most = std::min(most, client.ceiling());  // neighbours take turns with us: their use is not ours to see
@@ -163,8 +153,7 @@ NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes)
 
 NVSHARE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   CUresult result = call_real<&RealDriver::cuDeviceTotalMem_v2>(bytes, ordinal);
-  Device* device = result == CUDA_SUCCESS && process().active() ? process().device(ordinal) : nullptr;
-  if (device != nullptr) *bytes = visible_total(*device, *bytes);
+  if (result == CUDA_SUCCESS) *bytes = process().visible_total(ordinal, *bytes);
   return result;
 }
 

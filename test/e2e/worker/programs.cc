@@ -317,9 +317,13 @@ void run_replace(const Options& options) {
 
 // May hold --limit bytes and not more, and sees no more.
 void run_limit(const Options& options) {
+  size_t limit = options.number("limit", 0);
+  size_t before = 0;
+  check(cuda().cuInit(0), "cuInit");
+  check(cuda().cuDeviceTotalMem_v2(&before, 0), "cuDeviceTotalMem");
+  if (before != limit) fail(kExitUnexpected, "before there is a context, cuDeviceTotalMem says %zu", before);
   retain_primary();
   Desk desk;
-  size_t limit = options.number("limit", 0);
   size_t piece = options.number("piece", 1u << 20);
   size_t free_bytes = 0;
   size_t total = 0;
