@@ -38,6 +38,9 @@ class Config:
         self.only_programs = getattr(args, "only_programs", "")
         self.stages = getattr(args, "stages", 4)
         self.same = getattr(args, "same", False)
+        self.count = getattr(args, "count", 60)
+        self.seed = getattr(args, "seed", None)
+        self.death_seconds = getattr(args, "death_seconds", 75.0)
         self.held_gib = getattr(args, "held", 4.0)
         self.ddp_turn_s = getattr(args, "ddp_turn", 2.5)
         self.out = pathlib.Path(args.out)
@@ -308,6 +311,13 @@ class Scheduler:
                 found.append({"t": record.get("now"), "client": record.get("client"), "out": bool(record.get("out")),
                               "copied": record["copied"], "elapsed_ns": record.get("elapsed", 0)})
         return found
+
+    def restart(self):
+        """SIGKILL, and a new one in its place; programs go on and connect anew."""
+        self.process.kill(signal.SIGKILL)
+        self.process.wait(10)
+        self.process = Process(self.config, "scheduler", [self.config.scheduler], self.environment)
+        self._await_socket()
 
     def stop(self):
         self._stop.set()

@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, programs, swap
+from checks import calls, deaths, interactive, programs, swap
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -106,6 +106,37 @@ class Spreads(unittest.TestCase):
     def test_middle_and_ends(self):
         found = calls.spread([1.03, 0.99, 1.01])
         self.assertEqual((found["lowest"], found["median"], found["highest"]), (0.99, 1.01, 1.03))
+
+
+class Waits(unittest.TestCase):
+    def test_beyond_what_it_takes_alone_and_the_95th_percentile(self):
+        self.assertEqual(interactive.waits([350, 300, 1300], 300), [0.05, 0.0, 1.0])
+        self.assertEqual(interactive.percentile_95(list(range(1, 101))), 95)
+        self.assertEqual(interactive.percentile_95([3, 1, 2]), 3)
+        self.assertIsNone(interactive.percentile_95([]))
+
+
+class Strikes(unittest.TestCase):
+    def killer(self, answers):
+        """Jobs that end at once, with these answers; no scheduler has seen a turn of theirs."""
+        def job(seed, _):
+            return types.SimpleNamespace(name=f"job-{seed}", end=1.0, pid=seed, answer=answers[seed], expect_success=lambda _: None)
+
+        jobs = types.SimpleNamespace(start=job, answer=lambda process: process.answer)
+        return deaths.Killer(None, jobs, types.SimpleNamespace(last=None), {1: "a", 2: "b", 3: "c"}, 1)
+
+    def test_a_job_with_another_result_is_named(self):
+        killer = self.killer({1: "a", 2: "other", 3: "c"})
+        killer.renew_the_ended()
+        self.assertEqual((killer.finished, killer.wrong), (3, ["job-2"]))
+
+    def test_only_who_had_a_turn_and_lives_is_a_victim(self):
+        def job(pid, end):
+            return types.SimpleNamespace(pid=pid, end=end)
+
+        clients = [{"pid": 1, "turns": 0}, {"pid": 2, "turns": 3}, {"pid": 3, "turns": 1}]
+        scheduler = types.SimpleNamespace(last={"clients": clients})
+        self.assertEqual(deaths.swapping(scheduler, {7: job(1, None), 8: job(2, None), 9: job(3, 1.0)}), [8])
 
 
 class Children(unittest.TestCase):
