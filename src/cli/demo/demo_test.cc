@@ -48,6 +48,10 @@ TEST(DemoPlan, ARealGpuCountsAsNoMoreThanTheHostCanHold) {
   EXPECT_LE(plan.job_bytes * 4, 16 * kGiB);
   EXPECT_NEAR(static_cast<double>(plan.job_bytes) / static_cast<double>(plan.gpu_bytes), 0.75, 0.02);
   EXPECT_EQ(plan.paging_limit_s, 0);
+  // Four turns a job, and done within three minutes: alone one after the other, then all together.
+  const double job_s = static_cast<double>(plan.steps * plan.compute_us * 24) / 1e6;
+  EXPECT_GT(job_s, 3 * plan.switch_time_s);
+  EXPECT_LT(2.2 * 4 * job_s, 170);
 }
 
 TEST(DemoReport, HoldsWhenAllIsAsPromised) {
