@@ -91,10 +91,11 @@ std::string client_table(const StatusReport& status) {
       const auto tenant =
           std::find_if(status.tenants.begin(), status.tenants.end(), [&](const TenantReport& t) { return t.id == client.tenant; });
       table.add({std::to_string(i), std::to_string(client.pid), client.program,
-                 tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant), client.state,
-                 format_duration(client.since_ns), bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated),
-                 bytes_or(client.gpu_memory_limit, "none"), std::to_string(client.turns), format_duration(client.time_running_ns),
-                 format_duration(client.time_waiting_ns), client.waiting_for});
+                 tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant),
+                 client.drainable ? client.state : client.state + ", does not drain", format_duration(client.since_ns),
+                 bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated), bytes_or(client.gpu_memory_limit, "none"),
+                 std::to_string(client.turns), format_duration(client.time_running_ns), format_duration(client.time_waiting_ns),
+                 client.waiting_for});
     }
   }
   return table.draw();

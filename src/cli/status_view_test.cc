@@ -67,6 +67,13 @@ TEST(StatusView, ShowsEveryClientWithItsMemoryAndWhatItWaitsFor) {
   EXPECT_NE(line_with(text, "4711").find("running"), std::string::npos);
 }
 
+TEST(StatusView, AClientWhoseWorkNeverEndsIsShownSo) {
+  StatusReport status = example();
+  EXPECT_EQ(line_with(draw_status(status), "4711").find("does not drain"), std::string::npos);
+  status.clients[0].drainable = false;
+  EXPECT_NE(line_with(draw_status(status), "4711").find("running, does not drain"), std::string::npos);
+}
+
 TEST(StatusView, GpusSumUpTheirClients) {
   const std::string gpu = line_with(draw_status(example()), "Test GPU");
   for (const char* part : {"512 MiB", "384 MiB", "10 MiB", "13"}) EXPECT_NE(gpu.find(part), std::string::npos) << part << " in: " << gpu;

@@ -309,6 +309,9 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, [[maybe
     case MessageType::kContention:
       if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
       return;
+    case MessageType::kWhyWaiting:
+      if (auto message = protocol::decode<protocol::WhyWaiting>(packet)) on_why_waiting(*message);
+      return;
     case MessageType::kRefused:
       if (auto message = protocol::decode<protocol::Refused>(packet)) {
         log(LogLevel::kWarning, "the scheduler ends the connection: %s", message->reason);
@@ -322,6 +325,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, [[maybe
     case MessageType::kMemUpdate:
     case MessageType::kSwapProgress:
     case MessageType::kIdle:
+    case MessageType::kAskWhyWaiting:
       return;
   }
 }
@@ -371,6 +375,7 @@ void Client::flush() {
     request_sent_ = true;
     send(protocol::ReqLock{++request_});
   }
+  if (why_wanted_.exchange(false, std::memory_order_acq_rel)) send(protocol::AskWhyWaiting{++question_});
 }
 
 void Client::reset_after_fork() {

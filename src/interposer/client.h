@@ -32,6 +32,8 @@ class Client {
 
   // A thread of the program found the gate closed. Cheap when already asked.
   void want_lock();
+  // A thread has waited for long: asks the scheduler whom it waits for; the answer goes to the log.
+  void ask_why_waiting();
 
   // The budget in force; SIZE_MAX when unshared.
   size_t budget() const { return budget_.load(std::memory_order_acquire); }
@@ -86,6 +88,7 @@ class Client {
   void on_lock(const protocol::LockOk& message);
   void on_drop(const protocol::Grant& grant);
   void on_contention(const protocol::Contention& message);
+  void on_why_waiting(const protocol::WhyWaiting& message);
   void release(protocol::ReleaseReason reason);      // mutex held
   void begin_drain(protocol::ReleaseReason reason);  // mutex held
   void set_state(State state);                       // mutex held
@@ -119,6 +122,8 @@ class Client {
   std::atomic<uint32_t> memory_waiters_{0};
   std::atomic<bool> memory_dirty_{false};
   std::atomic<bool> lock_wanted_{false};
+  std::atomic<int64_t> wanted_at_ns_{0};  // when it last became so
+  std::atomic<bool> why_wanted_{false};   // asked, and not sent yet
   std::atomic<bool> draining_{false};
 
   // Guarded by mutex_.
@@ -145,7 +150,8 @@ class Client {
   int64_t drain_started_ns_ = 0;
   int64_t drain_deadline_ns_ = 0;
   int64_t drain_patience_ns_ = 200'000'000;
-  uint64_t drain_ = 0;  // counts up with each drain: one that was given up must not settle the next
+  uint32_t drains_given_up_ = 0;  // in a row
+  uint64_t drain_ = 0;            // counts up with each drain: one that was given up must not settle the next
   bool drain_abandoned_ = false;
   bool drain_done_ = false;  // settled: only released() is missing
 
@@ -155,8 +161,16 @@ class Client {
   uint64_t seen_submissions_ = 0;
   int64_t last_submission_ns_ = 0;
   bool idle_check_asked_ = false;
-  int64_t longest_gap_ns_ = 0;  // decays; a program's usual pauses between submissions
-  int64_t released_early_at_ns_ = 0;
+  int64_t idle_least_ns() const;
+  int64_t idle_most_ns() const;
+
+  int64_t longest_gap_ns_ = 0;  // decays; a program's usual pauses between submissions, but for those that were worth a release
+  uint32_t pauses_known_ = 0;   // early releases in a row that were worth it
+  bool turn_unused_ = false;    // nothing was submitted in this turn yet
+  bool released_early_ = false;
+  int64_t release_cost_ns_ = 0;  // what it was expected to cost
+  uint64_t question_ = 0;
+  int64_t asked_why_at_ns_ = 0;
 };
 
 }  // namespace nvshare::interposer

@@ -17,7 +17,10 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kDrainPatienceMin_ns = 200 * kMillisecond;
 constexpr int64_t kDrainPatienceMax_ns = 5'000 * kMillisecond;
+constexpr int64_t kQuietPatience_ns = 2'000 * kMillisecond;  // of a drain that nobody is held up by
 constexpr int64_t kIdleMin_ns = 20 * kMillisecond;
+constexpr uint32_t kPausesToTrust = 2;
+constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
 
 }  // namespace
@@ -31,7 +34,32 @@ void Client::set_state(State state) {
 }
 
 void Client::want_lock() {
-  if (!lock_wanted_.exchange(true, std::memory_order_seq_cst)) wake();
+  if (lock_wanted_.exchange(true, std::memory_order_seq_cst)) return;
+  wanted_at_ns_.store(now_ns(), std::memory_order_relaxed);
+  wake();
+}
+
+void Client::ask_why_waiting() {
+  {
+    Lock lock(mutex_);
+    if (asked_why_at_ns_ != 0 && now_ns() - asked_why_at_ns_ < kAskAgain_ns) return;  // another thread that waits has
+    asked_why_at_ns_ = now_ns();
+    if (!connected_) return log(LogLevel::kInfo, "waits for GPU %d until a scheduler is back", device_.ordinal());
+  }
+  why_wanted_.store(true, std::memory_order_release);
+  wake();
+}
+
+void Client::on_why_waiting(const protocol::WhyWaiting& message) {
+  int64_t waited;
+  {
+    Lock lock(mutex_);
+    if (message.question != question_ || state_ == State::kRunning) return;
+    waited = now_ns() - wanted_at_ns_.load(std::memory_order_relaxed);
+  }
+  if (message.text[0] == '\0') return;
+  log(LogLevel::kInfo, "has waited for GPU %d for %lld s: for %s", device_.ordinal(), static_cast<long long>(waited / 1'000'000'000),
+      message.text);
 }
 
 void Client::on_lock(const protocol::LockOk& message) {
@@ -85,7 +113,9 @@ void Client::begin_drain(ReleaseReason reason) {
   device_.mover().drain(++drain_);
 }
 
-// A drain past its time, with threads that wait to submit: what runs may be waiting for what they hold back. Let them go on, and say so.
+// A drain past its time: what runs may be waiting for what threads at the gate hold back. Let them go on, and say so. With nobody at the
+// gate the work is more likely just long, and waiting for it costs the program nothing; but the scheduler is to know before others have
+// waited for long.
 void Client::check_drain() {
   Lock lock(mutex_);
   if (state_ != State::kDraining || now_ns() < drain_deadline_ns_) return;
@@ -94,14 +124,16 @@ void Client::check_drain() {
     return;
   }
   // A thread that waits for memory holds things back like one at the gate: the capture that it is in the middle of, for example.
-  if (gate.waiting() == 0 && growth_state_ != GrowthState::kAsked) {
+  const bool quiet = gate.waiting() == 0 && growth_state_ != GrowthState::kAsked;
+  if (quiet && now_ns() - drain_started_ns_ < std::max(kQuietPatience_ns, drain_patience_ns_)) {
     drain_deadline_ns_ = now_ns() + kTick_ns;
     return;
   }
   log(LogLevel::kInfo, "the GPU work of this program did not end within %lld ms; it keeps the GPU for now",
       static_cast<long long>((now_ns() - drain_started_ns_) / kMillisecond));
   drain_abandoned_ = true;
-  drain_patience_ns_ = std::min(drain_patience_ns_ * 2, kDrainPatienceMax_ns);
+  // Longer every other time: what needs time gets it, what needs luck (a lock that is not held just then) is not held up for long.
+  if (++drains_given_up_ % 2 == 0) drain_patience_ns_ = std::min(drain_patience_ns_ * 2, kDrainPatienceMax_ns);
   set_state(State::kRunning);
   gate.clear(device_.gate_bit());
   if (drain_reason_ == ReleaseReason::kDropped) {
@@ -123,6 +155,7 @@ bool Client::drained(uint64_t drain) {
   Lock lock(mutex_);
   if (state_ != State::kDraining || drain_abandoned_ || drain != drain_) return false;
   drain_done_ = true;
+  drains_given_up_ = 0;
   drain_patience_ns_ = std::max(kDrainPatienceMin_ns, std::min(2 * (now_ns() - drain_started_ns_), kDrainPatienceMax_ns));
   return true;
 }
@@ -143,14 +176,18 @@ void Client::release(ReleaseReason reason) {
   waiters_ = 0;
   memory_waiters_.store(0, std::memory_order_relaxed);
   gate.clear(Gate::kWatched);
-  released_early_at_ns_ = reason == ReleaseReason::kEarly ? now_ns() : 0;
+  released_early_ = reason == ReleaseReason::kEarly;
+  release_cost_ns_ = swap_cost_ns_;
   growth_state_ = GrowthState::kNone;
   request_sent_ = false;
   set_state(State::kOut);
   send(message);
   // In this order: a thread counts itself as waiting before it sets lock_wanted_, so one of the two is seen.
   lock_wanted_.store(false, std::memory_order_seq_cst);
-  if (gate.waiting() > 0) lock_wanted_.store(true, std::memory_order_seq_cst);
+  if (gate.waiting() > 0) {
+    wanted_at_ns_.store(now_ns(), std::memory_order_relaxed);
+    lock_wanted_.store(true, std::memory_order_seq_cst);
+  }
   wake();
 }
 
@@ -168,11 +205,19 @@ bool Client::wait_for_budget(size_t resident) {
 bool Client::loaded() {
   Lock lock(mutex_);
   if (cancel_load_) return false;
-  if (released_early_at_ns_ != 0) {
-    // The pause that the early release took for idleness was this long: be slower next time if it is usual.
-    longest_gap_ns_ = std::max(longest_gap_ns_, now_ns() - last_submission_ns_);
-    released_early_at_ns_ = 0;
+  if (released_early_) {
+    // The pause that was taken for idleness: worth giving the GPU up for, or one that is usual and to be sat out next time.
+    const int64_t pause = wanted_at_ns_.load(std::memory_order_relaxed) - last_submission_ns_;
+    const bool worth_it = pause > 4 * std::max(release_cost_ns_, kIdleMin_ns);
+    pauses_known_ = worth_it ? pauses_known_ + 1 : 0;
+    if (!worth_it) longest_gap_ns_ = std::max(longest_gap_ns_, pause);
+    released_early_ = false;
   }
+  // The wait for the turn was no pause of the program.
+  seen_submissions_ = gate.submissions();
+  last_submission_ns_ = now_ns();
+  idle_check_asked_ = false;
+  turn_unused_ = true;
   lock_wanted_.store(false, std::memory_order_release);
   set_state(State::kRunning);
   gate.clear(device_.gate_bit());
@@ -283,7 +328,12 @@ void Client::on_contention(const protocol::Contention& message) {
   send_memory(growth_state_ == GrowthState::kAsked ? growth_wanted_ : 0);
 }
 
-// Gives the GPU up when the program has not used it for longer than it usually pauses and than giving it up costs.
+// How long the GPU must have been idle, at least and at most. Giving it up too early costs a swap, too late as much of others' time; so
+// the cost of a swap is the right time to wait, until the program has shown that its pauses are worth it.
+int64_t Client::idle_least_ns() const { return pauses_known_ >= kPausesToTrust ? kIdleMin_ns : std::max(kIdleMin_ns, swap_cost_ns_); }
+int64_t Client::idle_most_ns() const { return std::max(5 * kIdleMin_ns, 4 * swap_cost_ns_); }
+
+// Gives the GPU up when the program has not used it for longer than it usually pauses.
 void Client::check_idle() {
   Lock lock(mutex_);
   if (state_ != State::kRunning || waiters_ == 0 || memory_waiters_.load(std::memory_order_relaxed) == 0) return;
@@ -293,6 +343,7 @@ void Client::check_idle() {
     int64_t gap = now - last_submission_ns_;
     longest_gap_ns_ = std::max(gap, longest_gap_ns_ - longest_gap_ns_ / 256);
     seen_submissions_ = submissions;
+    turn_unused_ = false;
     last_submission_ns_ = now;
     idle_check_asked_ = false;
     return;
@@ -305,9 +356,9 @@ void Client::check_idle() {
   }
   int64_t idle_since = device_.mover().idle_since_ns();
   if (idle_since == 0) return;
-  int64_t least = std::max(kIdleMin_ns, swap_cost_ns_);
-  int64_t most = std::max(5 * kIdleMin_ns, 4 * swap_cost_ns_);
-  int64_t threshold = std::clamp(2 * longest_gap_ns_, least, std::max(least, most));
+  int64_t threshold = std::clamp(2 * longest_gap_ns_, idle_least_ns(), idle_most_ns());
+  // The thread that asked for the turn may not have got the processor yet.
+  if (turn_unused_) threshold = std::max(threshold, 5 * kIdleMin_ns);
   if (now - std::max(idle_since, last_submission_ns_) < threshold) return;
   log(LogLevel::kDebug, "idle for %lld ms: giving the GPU up", static_cast<long long>((now - idle_since) / kMillisecond));
   begin_drain(ReleaseReason::kEarly);

@@ -337,7 +337,9 @@ void Process::wait_for_gate() {
     gate.wait_change(flags, kLongWait_ns);
     if (!told && now_ns() - started >= kLongWait_ns) {
       told = true;
-      log(LogLevel::kInfo, "waiting for the GPU, which other programs use (`nvsharectl status` shows them)");
+      for_each_device([&](Device& device) {
+        if ((flags & device.gate_bit()) != 0) device.client().ask_why_waiting();
+      });
     }
   }
   gate.end_waiting();

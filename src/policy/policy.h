@@ -188,8 +188,9 @@ struct ClientView {
   Memory memory;
   Bytes budget;
   Bytes overhead;
-  Instant since;            // of the state
-  std::string waiting_for;  // empty, or a sentence: what it waits for
+  Instant since;                     // of the state
+  std::string waiting_for;           // empty, or a sentence: what it waits for
+  std::vector<ClientId> held_up_by;  // who has the lock, or is moving out, while it waits
   uint64_t turns, drops, unanswered_drops, failed_drains;
   Duration time_running, time_waiting, time_swapping;
   Bytes swapped_out_total, swapped_in_total;  // over the link

@@ -25,25 +25,26 @@ inline constexpr Bytes kBandwidthAssumed = 1'000'000'000;  // bytes/s until a sw
 inline constexpr Bytes kBandwidthSample = 64 * kMiB;       // smaller copies say little about the link
 inline constexpr Duration kBackoffMin = 200 * kMillisecond;
 inline constexpr Duration kBackoffMax = 10 * kSecond;
-inline constexpr Duration kLoadGrace = 10 * kSecond;    // a load may take this + twice the expected time before its turn's clock starts
-inline constexpr Duration kShareWindow = 60 * kSecond;  // over which the use of a waking client is judged
-inline constexpr int kPromoteTurns = 4;                 // a waiter passed over for so many turn limits is served as the highest priority
-inline constexpr int kUndrainable = 5;                  // drains that failed in a row before a client is shown as not drainable
-inline constexpr int kDoubtful = 2;                     // drains that failed in a row before nobody is held back for the next attempt
-inline constexpr Duration kSlowDrain = kSecond;         // a drain that takes longer holds nobody back either
-inline constexpr Duration kGangForming = 10 * kSecond;  // a new member of a gang that has not asked yet may soon need any amount
-inline constexpr Duration kGangReturn = kSecond;        // who was dropped in mid-work is taken to ask again within this time
-inline constexpr int kEvictionHopeless = 3;             // evictions that failed in a row before nobody waits for the next attempt
+inline constexpr Duration kDrainBackoffMax = 2 * kSecond;  // of a drain; but at least twice as long as the attempt held the program up
+inline constexpr Duration kLoadGrace = 10 * kSecond;       // a load may take this + twice the expected time before its turn's clock starts
+inline constexpr Duration kShareWindow = 60 * kSecond;     // over which the use of a waking client is judged
+inline constexpr int kPromoteTurns = 4;                    // a waiter passed over for so many turn limits is served as the highest priority
+inline constexpr int kUndrainable = 5;                     // drains that failed in a row before a client is shown as not drainable
+inline constexpr int kDoubtful = 2;                        // drains that failed in a row before nobody is held back for the next attempt
+inline constexpr Duration kSlowDrain = kSecond;            // a drain that takes longer holds nobody back either
+inline constexpr Duration kGangForming = 10 * kSecond;     // a new member of a gang that has not asked yet may soon need any amount
+inline constexpr Duration kGangReturn = kSecond;           // who was dropped in mid-work is taken to ask again within this time
+inline constexpr int kEvictionHopeless = 3;                // evictions that failed in a row before nobody waits for the next attempt
 
 // Failed attempts in a row, and when to try again.
 struct Backoff {
   int failures = 0;
   Instant retry_at = 0;
 
-  void failed(Instant now) {
+  void failed(Instant now, Duration most = kBackoffMax) {
     Duration delay = kBackoffMin;
-    for (int i = 0; i < failures && delay < kBackoffMax; ++i) delay *= 2;
-    retry_at = now + std::min(delay, kBackoffMax);
+    for (int i = 0; i < failures && delay < most; ++i) delay *= 2;
+    retry_at = now + std::min(delay, most);
     ++failures;
   }
   void succeeded() { *this = {}; }

@@ -222,7 +222,9 @@ void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice) {
 
 void drain_failed(Context& context, Client& client) {
   if (client.state != ClientState::kDropping && client.state != ClientState::kUnresponsive) return;
-  client.drain.failed(context.now);
+  client.drain.failed(context.now, kDrainBackoffMax);
+  const Duration held_up = std::min(2 * (context.now - client.drop_sent_at), kBackoffMax);
+  client.drain.retry_at = std::max(client.drain.retry_at, context.now + held_up);
   client.interrupted = false;
   ++client.failed_drains;
   if (client.drain.failures == kUndrainable) {

@@ -20,6 +20,16 @@ const char* name_of(ClientState state) {
   return "?";
 }
 
+static std::vector<ClientId> held_up_by(const Gpu& gpu, const Client& client) {
+  std::vector<ClientId> holders, movers;
+  for (const auto& [id, other] : gpu.clients) {
+    if (id == client.id) continue;
+    if (other.holds_lock()) holders.push_back(id);
+    if (other.eviction) movers.push_back(id);
+  }
+  return holders.empty() || client.state == ClientState::kLoading ? movers : holders;
+}
+
 static ClientView view_of(const State& state, const Gpu& gpu, Client client, Instant now) {
   const Instant since = client.since;
   set_state(client, client.state, now);  // in this copy, so that the times run up to now
@@ -34,6 +44,7 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   view.overhead = overhead_of(state.config, client);
   view.since = since;
   view.waiting_for = waiting_sentence(state, gpu, client);
+  if (!view.waiting_for.empty()) view.held_up_by = held_up_by(gpu, client);
   view.turns = client.turns;
   view.drops = client.drops;
   view.unanswered_drops = client.unanswered_drops;

@@ -13,8 +13,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, re
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, overhead, budget, gpu_memory_limit, host_memory, waiting_for, turns,
-                                                drops, unanswered, failed_drains, time_running_ns, time_waiting_ns, time_swapping_ns,
-                                                swapped_out_total, swapped_in_total)
+                                                drops, unanswered, failed_drains, drainable, time_running_ns, time_waiting_ns,
+                                                time_swapping_ns, swapped_out_total, swapped_in_total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
                                                 switch_time_mode, gpus, tenants, clients)
 

@@ -75,6 +75,7 @@ struct ClientReport {
   uint64_t drops = 0;
   uint64_t unanswered = 0;     // drops that it did not answer in time
   uint64_t failed_drains = 0;  // drops that it answered with "cannot"
+  bool drainable = true;       // false: so many of them in a row that its memory counts as unswappable for now
   int64_t time_running_ns = 0;
   int64_t time_waiting_ns = 0;
   int64_t time_swapping_ns = 0;

@@ -111,6 +111,11 @@ Result<void> check(const Idle& message) {
   return check_at_most("idle_ns", message.idle_ns, kDurationNsMax);
 }
 
+template <>
+Result<void> check(const WhyWaiting& message) {
+  return check_terminated("text", message.text);
+}
+
 struct Format {
   MessageType type;
   const char* name;
@@ -129,9 +134,10 @@ constexpr Format format_of() {
 }
 
 constexpr Format kFormats[] = {
-    format_of<Register>(),   format_of<ReqLock>(),      format_of<LockReleased>(), format_of<MemUpdate>(),   format_of<SwapProgress>(),
-    format_of<Idle>(),       format_of<Registered>(),   format_of<Refused>(),      format_of<LockOk>(),      format_of<DropLock>(),
-    format_of<WaitForMem>(), format_of<MemAvailable>(), format_of<Evict>(),        format_of<UpdateLimit>(), format_of<Contention>(),
+    format_of<Register>(),      format_of<ReqLock>(),      format_of<LockReleased>(), format_of<MemUpdate>(),   format_of<SwapProgress>(),
+    format_of<Idle>(),          format_of<Registered>(),   format_of<Refused>(),      format_of<LockOk>(),      format_of<DropLock>(),
+    format_of<WaitForMem>(),    format_of<MemAvailable>(), format_of<Evict>(),        format_of<UpdateLimit>(), format_of<Contention>(),
+    format_of<AskWhyWaiting>(), format_of<WhyWaiting>(),
 };
 
 const Format* find_format(MessageType type) {

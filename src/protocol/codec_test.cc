@@ -48,6 +48,8 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(Evict{1, 2})),
       bytes_of(encode(UpdateLimit{1, 2})),
       bytes_of(encode(Contention{1, 2, 3})),
+      bytes_of(encode(AskWhyWaiting{1})),
+      bytes_of(encode(WhyWaiting{1, "a neighbour"})),
   };
 }
 
@@ -105,6 +107,12 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kContention:
       outcome = check(decode<Contention>(packet));
+      break;
+    case MessageType::kAskWhyWaiting:
+      outcome = check(decode<AskWhyWaiting>(packet));
+      break;
+    case MessageType::kWhyWaiting:
+      outcome = check(decode<WhyWaiting>(packet));
       break;
   }
   if (!outcome) return outcome.error();

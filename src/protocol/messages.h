@@ -37,6 +37,7 @@ enum class MessageType : uint16_t {
   kMemUpdate = 4,
   kSwapProgress = 5,
   kIdle = 6,
+  kAskWhyWaiting = 24,
   // scheduler to client
   kRegistered = 64,
   kRefused = 65,
@@ -47,6 +48,7 @@ enum class MessageType : uint16_t {
   kEvict = 70,
   kUpdateLimit = 71,
   kContention = 72,
+  kWhyWaiting = 96,
 };
 
 struct Header {
@@ -170,6 +172,16 @@ struct Idle {
   uint64_t idle_ns;  // how long nothing has run
 };
 
+// A thread of the program has waited for the GPU for long: for whom?
+struct AskWhyWaiting {
+  uint64_t question;  // counts up
+};
+
+struct WhyWaiting {
+  uint64_t question;
+  char text[256];  // NUL-terminated, for people
+};
+
 struct UpdateLimit {
   uint64_t memory_limit;  // 0 = none
   uint64_t memory_ceiling;
@@ -199,6 +211,8 @@ NVSHARE_WIRE_SIZE(MemAvailable, 32);
 NVSHARE_WIRE_SIZE(Evict, 16);
 NVSHARE_WIRE_SIZE(SwapProgress, 72);
 NVSHARE_WIRE_SIZE(Idle, 8);
+NVSHARE_WIRE_SIZE(AskWhyWaiting, 8);
+NVSHARE_WIRE_SIZE(WhyWaiting, 264);
 NVSHARE_WIRE_SIZE(UpdateLimit, 16);
 NVSHARE_WIRE_SIZE(Contention, 16);
 #undef NVSHARE_WIRE_SIZE

@@ -276,6 +276,12 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
       return with(static_cast<Idle*>(nullptr), [&](const Idle& message) {
         apply(policy::ClientIdle{id, static_cast<int64_t>(message.idle_ns)}, now);
       });
+    case MessageType::kAskWhyWaiting:
+      return with(static_cast<AskWhyWaiting*>(nullptr), [&](const AskWhyWaiting& message) {
+        WhyWaiting answer{message.question, {}};
+        snprintf(answer.text, sizeof answer.text, "%s", why_waiting(client, now).c_str());
+        send(client, answer);
+      });
     case MessageType::kRegister:
     case MessageType::kRegistered:
     case MessageType::kRefused:
@@ -286,6 +292,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kEvict:
     case MessageType::kUpdateLimit:
     case MessageType::kContention:
+    case MessageType::kWhyWaiting:
       return refuse(client.connection, std::string("bad message: a registered client may not send ") + name_of(type), now);
   }
 }

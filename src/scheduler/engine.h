@@ -144,6 +144,9 @@ class Engine {
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void free_departed(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  std::string name_of_client(const policy::ClientView& view) const;
+  std::string waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const;  // empty when it does not wait
+  std::string why_waiting(const Client& client, policy::Instant now) const;
   protocol::admin::ClientReport report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const;
 
   Settings settings_;

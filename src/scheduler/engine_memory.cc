@@ -1,4 +1,6 @@
 // The engine's view of memory that it does not hand out itself: other programs', contexts', the dead's, the host's. And the report of all.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -144,13 +146,49 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.switch_time_ns = view->switch_time;
     out.bandwidth_out = view->bandwidth_out;
     out.bandwidth_in = view->bandwidth_in;
-    for (const policy::ClientView& c : view->clients) report.clients.push_back(report_of(c, gpu.uuid_text, now));
+    for (const policy::ClientView& c : view->clients) {
+      admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));
+      client.waiting_for = waiting_sentence(c, *view);
+    }
   }
   for (const auto& [key, tenant] : tenants_.all()) {
     report.tenants.push_back(
         {tenant.id, tenant.name, tenant.kind, tenant.gpu_memory_limit, tenant.priority, tenant.clients, tenant.clients_ever});
   }
   return report;
+}
+
+std::string Engine::name_of_client(const policy::ClientView& view) const {
+  const Client& client = clients_.at(view.client);
+  std::string tenant = std::to_string(client.tenant);
+  for (const auto& [key, known] : tenants_.all()) {
+    if (known.id == client.tenant) tenant = known.name;
+  }
+  const char* fault = !view.drainable                                    ? ", whose GPU work does not end"
+                      : view.state == policy::ClientState::kUnresponsive ? ", which does not answer"
+                                                                         : "";
+  return fmt::format("{} (pid {}, tenant {}{})", client.program, client.pid, tenant, fault);
+}
+
+std::string Engine::waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const {
+  constexpr size_t kNamesMax = 2;
+  std::string sentence = view.waiting_for;
+  size_t named = 0;
+  for (const policy::ClientView& other : gpu.clients) {
+    if (std::find(view.held_up_by.begin(), view.held_up_by.end(), other.client) == view.held_up_by.end()) continue;
+    if (++named <= kNamesMax) sentence += (named == 1 ? "; on the GPU: " : ", ") + name_of_client(other);
+  }
+  if (named > kNamesMax) sentence += fmt::format(" and {} more", named - kNamesMax);
+  return sentence;
+}
+
+std::string Engine::why_waiting(const Client& client, policy::Instant now) const {
+  for (const policy::GpuView& gpu : policy::view(*state_, now)) {
+    for (const policy::ClientView& view : gpu.clients) {
+      if (view.client == client.id) return waiting_sentence(view, gpu);
+    }
+  }
+  return {};
 }
 
 protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const {
@@ -172,7 +210,7 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.budget = view.budget;
   out.gpu_memory_limit = limit_of(client);
   out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
-  out.waiting_for = view.waiting_for;
+  out.drainable = view.drainable;
   out.turns = view.turns;
   out.drops = view.drops;
   out.unanswered = view.unanswered_drops;

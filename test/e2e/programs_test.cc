@@ -1,5 +1,6 @@
 // What programs do besides launching kernels, while they take turns: graphs, captures, several contexts, forks, exits and resets.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "e2e/harness/random.h"
@@ -79,7 +80,7 @@ TEST_F(Programs, ForksAndExecs) {
 }
 
 TEST_F(Programs, LeavingWhileSwappedOut) {
-  for (const char* how : {"return", "exit", "_exit", "free", "destroy", "release"}) {
+  for (const char* how : {"return", "exit", "thread-exit", "_exit", "exec", "free", "destroy", "release"}) {
     std::string name = std::string("leave-") + how;
     Child& child = stage_.start(name, {"leave", "--how", how, "--hold", "100M", "--go", stage_.go_file(name)});
     wait_until_out(child);
@@ -88,6 +89,23 @@ TEST_F(Programs, LeavingWhileSwappedOut) {
     EXPECT_TRUE(stage_.wait_until([&] { return !stage_.client_of(child.pid()); }, moments())) << how;
     stage_.forget(child);
   }
+}
+
+TEST_F(Programs, AbortingWhileSwappedOut) {
+  Child& child = stage_.start("abort", {"leave", "--how", "abort", "--hold", "100M", "--go", stage_.go_file("abort")});
+  wait_until_out(child);
+  stage_.tell_to_go("abort");
+  EXPECT_EQ(child.wait(patience()), 128 + SIGABRT) << child.log();
+  EXPECT_TRUE(child.logged("all right")) << child.log();
+  EXPECT_TRUE(stage_.wait_until([&] { return !stage_.client_of(child.pid()); }, moments()));
+  stage_.forget(child);
+}
+
+TEST_F(Programs, AThousandThreadsSubmitWhileTurnsGoOn) {
+  Child& child = stage_.start("crowd", {"crowd", "--hold", "100M", "--threads", std::to_string(scaled(1000, 100))});
+  EXPECT_TRUE(stage_.wait_until([&] { return child.logged("all began") || !child.running(); }));
+  auto client = stage_.client_of(child.pid());
+  run_for_turns(child, (client ? static_cast<int>(client->turns) : 0) + scaled(20, 4));
 }
 
 // Gives its turn back early when it does nothing, and finds its bytes again.

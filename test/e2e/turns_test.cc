@@ -87,10 +87,10 @@ TEST(Turns, TwoThatFitRunTogether) {
   int both = 0;
   uint64_t drops = 0;
   int64_t moved = 0;
-  Clock::time_point end = Clock::now() + std::chrono::seconds(3);
-  while (Clock::now() < end && !stage.anybody_ended()) {
+  // As often as it takes: how long programs need to start is the machine's affair.
+  stage.wait_until([&] {
     auto report = stage.status();
-    ASSERT_TRUE(report);
+    if (!report) return false;
     int running = 0;
     for (const auto& client : report->clients) {
       running += client.state == "running" ? 1 : 0;
@@ -98,11 +98,12 @@ TEST(Turns, TwoThatFitRunTogether) {
       moved += client.swapped_out_total;
     }
     both += running == 2 ? 1 : 0;
-    usleep(20'000);
-  }
+    return both >= 100 || stage.anybody_ended();
+  });
+  EXPECT_FALSE(stage.anybody_ended());
   stage.tell_to_stop();
   stage.expect_success_of_all();
-  EXPECT_GE(both, 50);
+  EXPECT_GE(both, 100);
   EXPECT_EQ(drops, 0u);
   EXPECT_EQ(moved, 0);
 }

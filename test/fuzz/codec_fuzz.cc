@@ -92,6 +92,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kContention:
       try_decode<Contention>(packet);
       break;
+    case MessageType::kAskWhyWaiting:
+      try_decode<AskWhyWaiting>(packet);
+      break;
+    case MessageType::kWhyWaiting:
+      try_decode<WhyWaiting>(packet);
+      break;
   }
   return 0;
 }

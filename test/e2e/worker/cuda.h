@@ -52,6 +52,7 @@ using namespace nvshare::cuda;
   CALL(cuModuleGetFunction) \
   CALL(cuLaunchKernel) \
   CALL(cuLaunchHostFunc) \
+  CALL(cuStreamAddCallback) \
   CALL(cuEventCreate) \
   CALL(cuEventRecord) \
   CALL(cuEventSynchronize) \

@@ -46,6 +46,10 @@ constexpr Mode kModes[] = {
     {"vmm-export", run_vmm_export},
     {"vmm-import", run_vmm_import},
     {"vmm-limit", run_vmm_limit},
+    {"endless", run_endless},
+    {"interpreter-lock", run_interpreter_lock},
+    {"crowd", run_crowd},
+    {"cells", run_cells},
 };
 
 int run(int argc, char** argv) {

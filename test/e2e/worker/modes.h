@@ -25,6 +25,10 @@ void run_vmm_errors(const Options& options);
 void run_vmm_export(const Options& options);
 void run_vmm_import(const Options& options);
 void run_vmm_limit(const Options& options);
+void run_endless(const Options& options);
+void run_interpreter_lock(const Options& options);
+void run_crowd(const Options& options);
+void run_cells(const Options& options);
 
 // The primary context of GPU 0, current in this thread.
 CUcontext retain_primary();

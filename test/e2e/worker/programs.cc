@@ -8,37 +8,10 @@
 #include <memory>
 #include <thread>
 
-#include "e2e/worker/block.h"
+#include "e2e/worker/desk.h"
 #include "e2e/worker/modes.h"
 
 namespace nvshare::e2e {
-namespace {
-
-constexpr unsigned kNonBlocking = 1;
-
-// A thread's place in the current context, with a stream of its own and memory for checksums.
-struct Desk {
-  Workplace place{};
-  CUdeviceptr scratch = 0;
-
-  Desk() {
-    place.kernels = load_kernels();
-    check(cuda().cuStreamCreate(&place.stream, kNonBlocking), "cuStreamCreate");
-    check(cuda().cuMemAlloc_v2(&scratch, 8), "cuMemAlloc");
-  }
-  Desk(const Desk&) = delete;
-  Desk& operator=(const Desk&) = delete;
-};
-
-std::unique_ptr<Block> filled(const Workplace& place, size_t bytes, uint64_t seed) {
-  auto block = std::make_unique<Block>(place, bytes, Allocation::kPlain);
-  block->fill(seed);
-  return block;
-}
-
-void release_primary() { check(cuda().cuDevicePrimaryCtxRelease_v2(0), "cuDevicePrimaryCtxRelease"); }
-
-}  // namespace
 
 // ---- Many threads that submit as fast as they can ----
 
@@ -430,8 +403,23 @@ void run_leave(const Options& options) {
   } else if (how == "_exit") {
     say("all right");
     _exit(0);
+  } else if (how == "thread-exit") {
+    std::thread([] {
+      say("all right");
+      std::exit(0);
+    }).detach();
+    // Meanwhile this one asks for a turn, and may or may not get it.
+    static_cast<void>(launch(desk.place.kernels.noop, desk.place.stream));
+    pause();
+  } else if (how == "abort") {
+    say("all right");
+    std::abort();
+  } else if (how == "exec") {
+    execl("/proc/self/exe", "e2e_worker", "mix", "--steps", "30", "--hold", "100M", "--largest", "60M", "--stop", "/none",
+          static_cast<char*>(nullptr));
+    fail(kExitUnexpected, "execl failed");
   } else if (how != "return") {
-    fail(kExitUsage, "--how is '%s'; it may be return, exit, _exit, free, destroy or release", how.c_str());
+    fail(kExitUsage, "--how is '%s'; it may be return, exit, thread-exit, _exit, abort, exec, free, destroy or release", how.c_str());
   }
 }
 
