@@ -45,6 +45,7 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
 CUresult cuCtxDestroy(CUcontext ctx);
 CUresult cuCtxDestroy_v2(CUcontext ctx);
 CUresult cuCtxDetach(CUcontext ctx);
+CUresult cuCtxDisablePeerAccess(CUcontext peerContext);
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags);
 CUresult cuCtxGetCurrent(CUcontext* pctx);
 CUresult cuCtxGetDevice(CUdevice* device);
@@ -63,7 +64,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode);
 
 // ---- Memory: allocation ----
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr);
 CUresult cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr);
+CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned Flags);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned Flags);
 CUresult cuMemAlloc(CUdeviceptr_v1* dptr, unsigned bytesize);
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);

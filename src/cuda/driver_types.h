@@ -283,6 +283,7 @@ struct CUmemPoolProps {
   unsigned char reserved[54];
 };
 
+inline constexpr unsigned CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
 struct CUipcMemHandle {
   char reserved[64];
 };

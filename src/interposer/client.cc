@@ -180,6 +180,7 @@ bool Client::handshake(int fd) {
 }
 
 void Client::disconnected() {
+  process().ipc().on_disconnected(device_);
   Lock lock(mutex_);
   if (connected_) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   socket_.reset();
@@ -277,7 +278,7 @@ bool Client::receive() {
   }
 }
 
-void Client::handle(MessageType type, std::span<const std::byte> packet, [[maybe_unused]] Descriptors descriptors) {
+void Client::handle(MessageType type, std::span<const std::byte> packet, Descriptors descriptors) {
   switch (type) {
     case MessageType::kLockOk:
       if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
@@ -317,6 +318,15 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, [[maybe
         log(LogLevel::kWarning, "the scheduler ends the connection: %s", message->reason);
       }
       return;
+    case MessageType::kExportWanted:
+      if (auto message = protocol::decode<protocol::ExportWanted>(packet)) process().ipc().on_export_wanted(device_, *message);
+      return;
+    case MessageType::kImported:
+      if (auto message = protocol::decode<protocol::Imported>(packet)) process().ipc().on_imported(device_, *message, descriptors);
+      return;
+    case MessageType::kImportInherited:
+      if (auto message = protocol::decode<protocol::ImportInherited>(packet)) process().ipc().on_inherited(device_, *message);
+      return;
     case MessageType::kWaitForMem:  // the wait in grow() has begun already
     case MessageType::kRegistered:
     case MessageType::kRegister:
@@ -326,6 +336,10 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, [[maybe
     case MessageType::kSwapProgress:
     case MessageType::kIdle:
     case MessageType::kAskWhyWaiting:
+    case MessageType::kImport:
+    case MessageType::kExported:
+    case MessageType::kImportClosed:
+    case MessageType::kExportEnded:
       return;
   }
 }

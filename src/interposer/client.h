@@ -68,6 +68,19 @@ class Client {
   void program_ends();
   bool holds_lock();
 
+  // 0 until the scheduler gave one.
+  uint64_t id() {
+    Lock lock(mutex_);
+    return client_id_;
+  }
+  // A message outside turns. False: there is no scheduler now.
+  template <typename Payload>
+  bool tell(const Payload& payload, const Descriptors& descriptors = {}) {
+    Lock lock(mutex_);
+    send(payload, descriptors);
+    return connected_;
+  }
+
   void reset_after_fork();
 
  private:

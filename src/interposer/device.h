@@ -22,6 +22,9 @@ class Device {
   int ordinal() const { return ordinal_; }
   uint32_t gate_bit() const { return gate_bit_; }
   protocol::Backend backend() const { return backend_; }
+  void use_backend(protocol::Backend backend) { backend_ = backend; }  // before anything is allocated
+  // Whether its memory can be handed to other processes as descriptors.
+  bool exportable() const { return exportable_; }
   const cuda::CUuuid& uuid() const { return uuid_; }
   size_t total() const { return total_; }
   const char* name() const { return name_; }
@@ -37,7 +40,8 @@ class Device {
  private:
   const int ordinal_;
   const uint32_t gate_bit_;
-  const protocol::Backend backend_;
+  protocol::Backend backend_;
+  bool exportable_ = false;
   cuda::CUuuid uuid_{};
   size_t total_ = 0;
   char name_[64] = {};

@@ -100,7 +100,10 @@ Device* Process::attach(int ordinal) {
     delete made;
     return nullptr;
   }
+  made->memory().set_accessors(accessors(ordinal));
   if (!made->client().start()) {
+    // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
+    made->use_backend(protocol::Backend::kNone);
     made->memory().set_running(true);
     if (require_scheduler_) {
       log(LogLevel::kError, "no nvshare-scheduler answers, and NVSHARE_REQUIRE_SCHEDULER=1: the GPU is refused to this program");
@@ -224,6 +227,8 @@ void Process::context_left(CUcontext context) {
       break;
     }
   }
+  forget_peers(context);
+  ipc_.context_gone(context);
   if (Device* owner = device(ordinal)) owner->memory().context_gone(context);
 }
 
@@ -250,7 +255,7 @@ bool Process::synchronize(int ordinal) {
   {
     Lock lock(mutex_);
     for (Context& known : contexts_) {
-      if (known.ordinal != ordinal) continue;
+      if (ordinal != kAllGpus && known.ordinal != ordinal) continue;
       whole = whole && known.going == 0;  // may stay after all, with work in it
       if (known.going > 0) continue;
       ++known.pins;
@@ -363,6 +368,9 @@ void Process::reset_after_fork() {
   for (auto& slot : devices_) slot.store(nullptr, std::memory_order_relaxed);
   contexts_.clear();
   vmm_.reset_after_fork();
+  peers_.clear();
+  peers_mutex_.reset_after_fork();
+  ipc_.reset_after_fork();
 }
 
 }  // namespace nvshare::interposer

@@ -11,6 +11,7 @@
 #include "cuda/driver_api.h"
 #include "interposer/device.h"
 #include "interposer/gate.h"
+#include "interposer/ipc.h"
 #include "interposer/memory/program_vmm.h"
 #include "interposer/sync.h"
 
@@ -59,9 +60,18 @@ class Process {
   // A context on that GPU that stays alive until unpinned; null: none.
   cuda::CUcontext pin_context(int ordinal);
   void unpin_context(cuda::CUcontext context);
-  // Waits for all work of all contexts on that GPU (mover thread; contexts pinned meanwhile). False: a stream captures, or a
-  // context is on its way out; not all was waited for.
+  // Waits for all work of all contexts on that GPU, or of the process: any GPU may use any other's memory (mover thread; contexts pinned
+  // meanwhile). False: a stream captures, or a context is on its way out; not all was waited for.
+  static constexpr int kAllGpus = -1;
   bool synchronize(int ordinal);
+
+  // The current context may use memory of the peer's GPU from now on, or no more. The driver has agreed.
+  void peer_enabled(cuda::CUcontext peer);
+  void peer_disabled(cuda::CUcontext peer);
+  // GPUs (bits) that may use that GPU's memory, itself always.
+  uint32_t accessors(int ordinal) const { return accessors_[ordinal].load(std::memory_order_acquire) | 1u << ordinal; }
+
+  Ipc& ipc() { return ipc_; }
 
   // Streams that capture now.
   bool capturing() const { return captures_.load(std::memory_order_acquire) > 0; }
@@ -102,6 +112,14 @@ class Process {
   };
   Device* attach(int ordinal);
   Context* find_context(cuda::CUcontext context);
+  struct PeerAccess {
+    cuda::CUcontext from;  // may use memory of
+    cuda::CUcontext to;
+    int from_ordinal;
+    int to_ordinal;
+  };
+  void tell_accessors(uint32_t ordinals);
+  void forget_peers(cuda::CUcontext context);
 
   std::atomic<bool> active_{false};
   std::atomic<uint32_t> contexts_destroyed_{0};
@@ -115,6 +133,10 @@ class Process {
   Condition capture_changed_;
   std::vector<Context> contexts_;
   ProgramVmm vmm_;
+  std::vector<PeerAccess> peers_;  // guarded by mutex_
+  Mutex peers_mutex_;              // before mutex_: one change of access after the other
+  std::atomic<uint32_t> accessors_[kDevicesMax] = {};
+  Ipc ipc_;
   protocol::Backend backend_ = protocol::Backend::kVmm;
   bool require_scheduler_ = false;
 };

@@ -116,6 +116,33 @@ Result<void> check(const WhyWaiting& message) {
   return check_terminated("text", message.text);
 }
 
+// The same of Exported and Imported.
+template <typename Payload>
+Result<void> check_chunks(const Payload& message) {
+  auto sums = [&]() -> Result<void> {
+    if (static_cast<ExportStatus>(message.status) != ExportStatus::kOk) return {};
+    const uint64_t chunks = message.chunk_bytes == 0 ? 0 : (message.bytes + message.chunk_bytes - 1) / message.chunk_bytes;
+    if (message.bytes > 0 && chunks == message.chunks && message.first < message.chunks) return {};
+    return error_format("bytes is %llu, chunk_bytes %llu, chunks %u, first %u: they do not go together",
+                        static_cast<unsigned long long>(message.bytes), static_cast<unsigned long long>(message.chunk_bytes),
+                        message.chunks, message.first);
+  };
+  return all_of([&] { return check_enumeration("status", message.status, ExportStatus::kFailed); },
+                [&] { return check_at_most("bytes", message.bytes, kMemoryBytesMax); },
+                [&] { return check_at_most("chunk_bytes", message.chunk_bytes, kMemoryBytesMax); },
+                [&] { return check_at_most("chunks", message.chunks, kChunksMax); }, sums);
+}
+
+template <>
+Result<void> check(const Exported& message) {
+  return check_chunks(message);
+}
+
+template <>
+Result<void> check(const Imported& message) {
+  return check_chunks(message);
+}
+
 struct Format {
   MessageType type;
   const char* name;
@@ -134,10 +161,12 @@ constexpr Format format_of() {
 }
 
 constexpr Format kFormats[] = {
-    format_of<Register>(),      format_of<ReqLock>(),      format_of<LockReleased>(), format_of<MemUpdate>(),   format_of<SwapProgress>(),
-    format_of<Idle>(),          format_of<Registered>(),   format_of<Refused>(),      format_of<LockOk>(),      format_of<DropLock>(),
-    format_of<WaitForMem>(),    format_of<MemAvailable>(), format_of<Evict>(),        format_of<UpdateLimit>(), format_of<Contention>(),
-    format_of<AskWhyWaiting>(), format_of<WhyWaiting>(),
+    format_of<Register>(),     format_of<ReqLock>(),      format_of<LockReleased>(), format_of<MemUpdate>(),
+    format_of<SwapProgress>(), format_of<Idle>(),         format_of<Registered>(),   format_of<Refused>(),
+    format_of<LockOk>(),       format_of<DropLock>(),     format_of<WaitForMem>(),   format_of<MemAvailable>(),
+    format_of<Evict>(),        format_of<UpdateLimit>(),  format_of<Contention>(),   format_of<AskWhyWaiting>(),
+    format_of<WhyWaiting>(),   format_of<Import>(),       format_of<ExportWanted>(), format_of<Exported>(),
+    format_of<Imported>(),     format_of<ImportClosed>(), format_of<ExportEnded>(),  format_of<ImportInherited>(),
 };
 
 const Format* find_format(MessageType type) {

@@ -39,6 +39,13 @@ NVSHARE_MESSAGE(UpdateLimit)
 NVSHARE_MESSAGE(Contention)
 NVSHARE_MESSAGE(AskWhyWaiting)
 NVSHARE_MESSAGE(WhyWaiting)
+NVSHARE_MESSAGE(Import)
+NVSHARE_MESSAGE(ExportWanted)
+NVSHARE_MESSAGE_WITH_DESCRIPTORS(Exported, kChunksPerMessage)
+NVSHARE_MESSAGE_WITH_DESCRIPTORS(Imported, kChunksPerMessage)
+NVSHARE_MESSAGE(ImportClosed)
+NVSHARE_MESSAGE(ExportEnded)
+NVSHARE_MESSAGE(ImportInherited)
 #undef NVSHARE_MESSAGE
 #undef NVSHARE_MESSAGE_WITH_DESCRIPTORS
 
@@ -61,6 +68,7 @@ Packet encode(const Payload& payload, uint16_t version = kVersionMax) {
 // Budgets, limits, ceilings and `wanted` are free: there a huge value means "no bound", and the receiver cuts it.
 inline constexpr uint64_t kMemoryBytesMax = 1ULL << 50;
 inline constexpr uint64_t kDurationNsMax = 1ULL << 60;
+inline constexpr uint32_t kChunksMax = 1u << 20;  // of one export
 
 // Checks length, version, type and the payload's size. Register and Refused are accepted with any version (and then any size), all
 // others with kVersionMin .. kVersionMax.

@@ -50,6 +50,13 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(Contention{1, 2, 3})),
       bytes_of(encode(AskWhyWaiting{1})),
       bytes_of(encode(WhyWaiting{1, "a neighbour"})),
+      bytes_of(encode(Import{1, 2, 3, {4}})),
+      bytes_of(encode(ExportWanted{1, 2, {3}})),
+      bytes_of(encode(Exported{1, 100, 64, 2, 1, 0, {}})),
+      bytes_of(encode(Imported{1, 100, 64, 2, 0, 0, {}})),
+      bytes_of(encode(ImportClosed{1})),
+      bytes_of(encode(ExportEnded{1})),
+      bytes_of(encode(ImportInherited{1})),
   };
 }
 
@@ -114,6 +121,27 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
     case MessageType::kWhyWaiting:
       outcome = check(decode<WhyWaiting>(packet));
       break;
+    case MessageType::kImport:
+      outcome = check(decode<Import>(packet));
+      break;
+    case MessageType::kExportWanted:
+      outcome = check(decode<ExportWanted>(packet));
+      break;
+    case MessageType::kExported:
+      outcome = check(decode<Exported>(packet));
+      break;
+    case MessageType::kImported:
+      outcome = check(decode<Imported>(packet));
+      break;
+    case MessageType::kImportClosed:
+      outcome = check(decode<ImportClosed>(packet));
+      break;
+    case MessageType::kExportEnded:
+      outcome = check(decode<ExportEnded>(packet));
+      break;
+    case MessageType::kImportInherited:
+      outcome = check(decode<ImportInherited>(packet));
+      break;
   }
   if (!outcome) return outcome.error();
   return *type;
@@ -126,11 +154,25 @@ std::string refusal(Payload payload, Change change) {
   return decoded ? "accepted" : decoded.error().text;
 }
 
+TEST(Codec, ChunksThatDoNotAddUpAreRefused) {
+  const Exported good{1, 100, 64, 2, 1, 0, {}};
+  EXPECT_EQ(refusal(good, [](Exported&) {}), "accepted");
+  EXPECT_NE(refusal(good, [](Exported& m) { m.chunks = 3; }), "accepted");
+  EXPECT_NE(refusal(good, [](Exported& m) { m.first = 2; }), "accepted");
+  EXPECT_NE(refusal(good, [](Exported& m) { m.chunk_bytes = 0; }), "accepted");
+  EXPECT_NE(refusal(good, [](Exported& m) { m.bytes = 0; }), "accepted");
+  EXPECT_NE(refusal(good, [](Exported& m) { m.bytes = UINT64_MAX; }), "accepted");
+  EXPECT_NE(refusal(good, [](Exported& m) { m.status = 4; }), "accepted");
+  EXPECT_EQ(refusal(Exported{1, 0, 0, 0, 0, 2, {}}, [](Exported&) {}), "accepted") << "a refusal needs no sums";
+}
+
 TEST(Codec, AMessageCarriesOnlyTheDescriptorsThatItsTypeAllows) {
   EXPECT_TRUE(check_descriptors(MessageType::kReqLock, 0));
   auto refused = check_descriptors(MessageType::kReqLock, 1);
   ASSERT_FALSE(refused);
   EXPECT_STREQ(refused.error().text, "ReqLock comes with 1 descriptors; accepted: 0 to 0");
+  EXPECT_TRUE(check_descriptors(MessageType::kImported, kChunksPerMessage));
+  EXPECT_FALSE(check_descriptors(MessageType::kImported, kChunksPerMessage + 1));
   EXPECT_FALSE(check_descriptors(static_cast<MessageType>(9999), 1));
 }
 
@@ -143,7 +185,7 @@ TEST(Codec, EveryMessageComesBackAsItWasSent) {
     EXPECT_STRNE(name_of(*type), "unknown");
     seen.push_back(*type);
   }
-  EXPECT_EQ(seen.size(), 15u);
+  EXPECT_EQ(seen.size(), 24u);
   auto released = decode<LockReleased>(encode(good_released()).span());
   ASSERT_TRUE(released);
   EXPECT_EQ(released->grant.grant, 8u);
@@ -175,7 +217,7 @@ TEST(Codec, RefusesUnknownTypesAndVersions) {
   for (int type = 0; type < 65536; ++type) {
     Idle idle{1};
     Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
-    bool eight_byte_payload = type == 2 || type == 6 || type == 68;
+    bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 68 || type == 75;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
   EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));

@@ -13,6 +13,12 @@
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
 // Every grant carries the scheduler's epoch (a new one at each start) and a grant id; what carries a stale pair is ignored.
 //
+// Memory that one process of a tenant hands to another (legacy IPC; the program's handle names exporter, export and nonce):
+//   importer: Import                       scheduler, to the exporter: ExportWanted
+//   exporter: Exported with descriptors, as many messages as it takes; the scheduler passes each on as Imported
+//   importer: ImportClosed                 exporter: ExportEnded when it frees the memory; its death says the same
+//   scheduler, to one importer that still has it: ImportInherited. The memory lives on and is counted as that client's from then on
+//
 // A message may come with descriptors (SCM_RIGHTS, base/descriptors.h) if its type allows it: codec.h says how many.
 //
 // *Budget*: the most bytes the client may have resident on the GPU. Without the lock the budget is what is resident now: memory that is
@@ -38,6 +44,10 @@ enum class MessageType : uint16_t {
   kSwapProgress = 5,
   kIdle = 6,
   kAskWhyWaiting = 24,
+  kImport = 7,
+  kExported = 8,
+  kImportClosed = 9,
+  kExportEnded = 10,
   // scheduler to client
   kRegistered = 64,
   kRefused = 65,
@@ -49,6 +59,9 @@ enum class MessageType : uint16_t {
   kUpdateLimit = 71,
   kContention = 72,
   kWhyWaiting = 96,
+  kExportWanted = 73,
+  kImported = 74,
+  kImportInherited = 75,
 };
 
 struct Header {
@@ -194,6 +207,62 @@ struct Contention {
   uint64_t swap_cost_ns;    // what giving up the GPU to the next one is expected to cost
 };
 
+// ---- Memory handed from process to process ----
+inline constexpr int kChunksPerMessage = 16;  // one descriptor each
+
+struct Import {
+  uint64_t request;    // the importer's, counts up
+  uint64_t exporter;   // client id
+  uint64_t export_id;  // the exporter's
+  uint8_t nonce[16];   // only who was handed the handle knows it
+};
+
+struct ExportWanted {
+  uint64_t ticket;  // the scheduler's; Exported repeats it
+  uint64_t export_id;
+  uint8_t nonce[16];
+};
+
+enum class ExportStatus : uint8_t {
+  kOk = 0,
+  kUnknown = 1,  // no such memory, or not any more
+  kRefused = 2,  // of another tenant
+  kFailed = 3,   // the driver gave no descriptors
+};
+
+// Chunks first .. first + (number of descriptors) of the memory. Any status but kOk comes without, and is the last.
+struct Exported {
+  uint64_t ticket;
+  uint64_t bytes;        // of all chunks
+  uint64_t chunk_bytes;  // of each but the last
+  uint32_t chunks;
+  uint32_t first;
+  uint8_t status;  // ExportStatus
+  uint8_t reserved[7];
+};
+
+struct Imported {
+  uint64_t request;  // of the Import; the rest as in Exported
+  uint64_t bytes;
+  uint64_t chunk_bytes;
+  uint32_t chunks;
+  uint32_t first;
+  uint8_t status;
+  uint8_t reserved[7];
+};
+
+struct ImportClosed {
+  uint64_t request;
+};
+
+struct ExportEnded {
+  uint64_t export_id;
+};
+
+struct ImportInherited {
+  uint64_t request;
+};
+
 #define NVSHARE_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size) && sizeof(type) + sizeof(Header) <= kMessageBytesMax)
 NVSHARE_WIRE_SIZE(Header, 8);
 NVSHARE_WIRE_SIZE(Memory, 32);
@@ -215,6 +284,13 @@ NVSHARE_WIRE_SIZE(AskWhyWaiting, 8);
 NVSHARE_WIRE_SIZE(WhyWaiting, 264);
 NVSHARE_WIRE_SIZE(UpdateLimit, 16);
 NVSHARE_WIRE_SIZE(Contention, 16);
+NVSHARE_WIRE_SIZE(Import, 40);
+NVSHARE_WIRE_SIZE(ExportWanted, 32);
+NVSHARE_WIRE_SIZE(Exported, 40);
+NVSHARE_WIRE_SIZE(Imported, 40);
+NVSHARE_WIRE_SIZE(ImportClosed, 8);
+NVSHARE_WIRE_SIZE(ExportEnded, 8);
+NVSHARE_WIRE_SIZE(ImportInherited, 8);
 #undef NVSHARE_WIRE_SIZE
 
 }  // namespace nvshare::protocol

@@ -85,7 +85,7 @@ void Engine::received(ConnectionId connection, std::span<const std::byte> packet
   if (!type) return refuse(connection, std::string("bad message: ") + type.error().text, now);
   if (auto ok = check_descriptors(*type, descriptors.count()); !ok)
     return refuse(connection, std::string("bad message: ") + ok.error().text, now);
-  if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now);
+  if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now, std::move(descriptors));
   if (*type != MessageType::kRegister)
     return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
   Result<Register> message = decode<Register>(packet);
@@ -232,7 +232,7 @@ Result<policy::GpuId> Engine::gpu_of(const Register& message, policy::Instant no
   return id;
 }
 
-void Engine::dispatch(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now) {
+void Engine::dispatch(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors) {
   // Decodes, or refuses the connection and gives nothing.
   auto with = [&]<typename Payload>(Payload*, auto handle) {
     Result<Payload> message = decode<Payload>(packet);
@@ -282,6 +282,17 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
         snprintf(answer.text, sizeof answer.text, "%s", why_waiting(client, now).c_str());
         send(client, answer);
       });
+    case MessageType::kImport:
+      return with(static_cast<Import*>(nullptr), [&](const Import& message) { import(client, message, now); });
+    case MessageType::kExported:
+      return with(static_cast<Exported*>(nullptr), [&](const Exported& message) { exported(client, message, std::move(descriptors)); });
+    case MessageType::kImportClosed:
+      return with(static_cast<ImportClosed*>(nullptr), [&](const ImportClosed& message) {
+        inherit(exports_.import_closed({id, message.request}));
+      });
+    case MessageType::kExportEnded:
+      return with(static_cast<ExportEnded*>(nullptr),
+                  [&](const ExportEnded& message) { inherit(exports_.export_ended(id, message.export_id)); });
     case MessageType::kRegister:
     case MessageType::kRegistered:
     case MessageType::kRefused:
@@ -293,6 +304,9 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kUpdateLimit:
     case MessageType::kContention:
     case MessageType::kWhyWaiting:
+    case MessageType::kExportWanted:
+    case MessageType::kImported:
+    case MessageType::kImportInherited:
       return refuse(client.connection, std::string("bad message: a registered client may not send ") + name_of(type), now);
   }
 }
@@ -332,6 +346,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   clients_.erase(at);
   known_.leave(id);
   apply(policy::ClientLeft{id, memory_freed}, now);
+  client_left_exports(id);
 }
 
 void Engine::housekeep(policy::Instant now) {
@@ -403,17 +418,6 @@ void Engine::perform(const policy::Actions& actions) {
     void operator()(const policy::Note& note) const { log_note(note); }
   };
   for (const policy::Action& action : actions) std::visit(Performer{*this}, action);
-}
-
-template <typename Payload>
-void Engine::send_to(policy::ClientId id, const Payload& payload) {
-  if (const Client* client = find(id)) send(*client, payload);
-}
-
-template <typename Payload>
-void Engine::send(const Client& client, const Payload& payload, Descriptors descriptors) {
-  spdlog::debug("client {} <- {}", client.id, TypeOf<Payload>::name);
-  transport_.send(client.connection, encode(payload, client.version), std::move(descriptors));
 }
 
 void Engine::send_limit(const Client& client) {

@@ -15,6 +15,7 @@
 #include "policy/policy.h"
 #include "protocol/admin.h"
 #include "protocol/codec.h"
+#include "scheduler/exports.h"
 #include "scheduler/gpu_lock.h"
 #include "scheduler/identity.h"
 #include "scheduler/known_clients.h"
@@ -122,7 +123,8 @@ class Engine {
   void refuse(ConnectionId connection, const std::string& reason, policy::Instant now);
   void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
   Result<policy::GpuId> gpu_of(const protocol::Register& message, policy::Instant now);
-  void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
+  void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
+                Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory);
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(const policy::MemoryChanged& event, policy::Instant now);
@@ -132,12 +134,23 @@ class Engine {
   void apply(const policy::Event& event, policy::Instant now);
   void perform(const policy::Actions& actions);
   template <typename Payload>
-  void send(const Client& client, const Payload& payload, Descriptors descriptors = {});
+  void send(const Client& client, const Payload& payload, Descriptors descriptors = {}) {
+    spdlog::debug("client {} <- {}", client.id, protocol::TypeOf<Payload>::name);
+    transport_.send(client.connection, protocol::encode(payload, client.version), std::move(descriptors));
+  }
   template <typename Payload>
-  void send_to(policy::ClientId client, const Payload& payload);
+  void send_to(policy::ClientId id, const Payload& payload, Descriptors descriptors = {}) {
+    if (const Client* client = find(id)) send(*client, payload, std::move(descriptors));
+  }
   void send_limit(const Client& client);
   int64_t limit_of(const Client& client) const;
   Client* find(policy::ClientId client);
+
+  // engine_exports.cc: memory handed from process to process
+  void import(const Client& importer, const protocol::Import& message, policy::Instant now);
+  void exported(const Client& exporter, const protocol::Exported& message, Descriptors descriptors);
+  void inherit(const std::optional<ImportKey>& heir);
+  void client_left_exports(policy::ClientId client);
 
   // engine_memory.cc
   void update_host_memory(policy::Instant now, bool force = false);  // looks at the host only if much was swapped, or when forced
@@ -158,6 +171,7 @@ class Engine {
   policy::StatePointer state_;
   KnownClients known_;
   Tenants tenants_;
+  Exports exports_;
   std::vector<Gpu> gpus_;  // by GpuId
   std::map<ConnectionId, Connection> connections_;
   std::map<policy::ClientId, Client> clients_;

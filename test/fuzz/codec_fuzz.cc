@@ -98,6 +98,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kWhyWaiting:
       try_decode<WhyWaiting>(packet);
       break;
+    case MessageType::kImport:
+      try_decode<Import>(packet);
+      break;
+    case MessageType::kExportWanted:
+      try_decode<ExportWanted>(packet);
+      break;
+    case MessageType::kExported:
+      try_decode<Exported>(packet);
+      break;
+    case MessageType::kImported:
+      try_decode<Imported>(packet);
+      break;
+    case MessageType::kImportClosed:
+      try_decode<ImportClosed>(packet);
+      break;
+    case MessageType::kExportEnded:
+      try_decode<ExportEnded>(packet);
+      break;
+    case MessageType::kImportInherited:
+      try_decode<ImportInherited>(packet);
+      break;
   }
   return 0;
 }

@@ -16,7 +16,7 @@ namespace simgpu {
 
 struct Context;
 
-enum class RangeKind { kPlain, kMapping, kManaged, kPool, kHost, kRegistered };
+enum class RangeKind { kPlain, kMapping, kManaged, kPool, kHost, kRegistered, kImported };
 
 // Physical memory of a device: a memory file, so that it can be mapped at several places and handed to other processes.
 struct Physical {
@@ -45,6 +45,7 @@ struct Range {
   int device = 0;
   bool readable = true;
   bool writable = true;
+  uint32_t accessors = 0;  // kMapping: devices (bits) that may use it
   Context* context = nullptr;
   uint64_t id = 0;     // unique in the process
   unsigned flags = 0;  // as passed by the caller
@@ -55,7 +56,9 @@ struct Range {
   std::shared_ptr<ManagedPages> pages;  // kManaged
 
   uint64_t end() const { return base + size; }
-  bool on_device() const { return kind == RangeKind::kPlain || kind == RangeKind::kMapping || kind == RangeKind::kPool; }
+  bool on_device() const {
+    return kind == RangeKind::kPlain || kind == RangeKind::kMapping || kind == RangeKind::kPool || kind == RangeKind::kImported;
+  }
   bool on_host() const { return kind == RangeKind::kHost || kind == RangeKind::kRegistered; }
 };
 

@@ -21,6 +21,7 @@ Context* open_context(int device, unsigned flags, Context* revived) {
   context->id = process.next_id.fetch_add(1);
   context->charged_bytes = bytes;
   context->error.store(0);
+  context->peers.store(0);
   context->alive.store(true, std::memory_order_release);
   Stream* legacy = create_stream(*context, CU_STREAM_DEFAULT, 0);
   {
@@ -231,17 +232,6 @@ SIM_API CUresult cuCtxGetCacheConfig(CUfunc_cache* out) {
 }
 
 SIM_API CUresult cuCtxSetCacheConfig(CUfunc_cache) {
-  Context* context = nullptr;
-  return enter(&context);
-}
-
-SIM_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
-  Context* context = nullptr;
-  if (const CUresult result = enter(&context)) return result;
-  return peer == nullptr || to_context(peer) == context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
-}
-
-SIM_API CUresult cuCtxDisablePeerAccess(CUcontext) {
   Context* context = nullptr;
   return enter(&context);
 }

@@ -14,4 +14,7 @@ bool valid_device(CUdevice device);
 // Frees memory that a context owns; in memory.cc.
 void free_memory_of(Context& context);
 
+// The first address of the spans that the context's kernels may not use because it is another device's memory; 0: they may.
+uint64_t out_of_reach(const Context& context, const std::vector<Span>& spans);
+
 }  // namespace simgpu

@@ -134,6 +134,7 @@ struct Context {
   Stream* legacy = nullptr;
   std::vector<Stream*> streams;  // all, the legacy one too
   uint64_t charged_bytes = 0;
+  std::atomic<uint32_t> peers{0};  // devices (bits) whose memory its kernels may use
 };
 
 struct Process {

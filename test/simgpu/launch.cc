@@ -8,6 +8,7 @@
 
 #include "simgpu/capture.h"
 #include "simgpu/config.h"
+#include "simgpu/context.h"
 
 namespace simgpu {
 namespace {
@@ -156,6 +157,11 @@ void KernelWork::run(Execution& execution) const {
   std::vector<Span> needed;
   spans(needed);
   if (!execution.prepare(needed, CUDA_ERROR_ILLEGAL_ADDRESS, kernel_.name)) return;
+  if (const uint64_t foreign = out_of_reach(execution.context, needed); foreign != 0) {
+    execution.fault(CUDA_ERROR_ILLEGAL_ADDRESS, "%s uses %llx, another device's memory to which device %d has no access", kernel_.name,
+                    static_cast<unsigned long long>(foreign), execution.device);
+    return;
+  }
   const uint64_t total = kernel_.words == kNoParameter || kernel_.compute == nullptr ? 0 : arguments_[kernel_.words];
   for (uint64_t first = 0; first < total; first += kPieceWords) {
     AddressSpace::Reading reading(here().memory);

@@ -13,6 +13,8 @@ inline uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit -
 // Anonymous memory of the process, or 0.
 uint64_t map_memory(uint64_t bytes, uint64_t alignment);
 void unmap_memory(uint64_t address, uint64_t bytes);
+// Memory that begins there and was handed to other processes is no longer this one's to hand over.
+void forget_shared(uint64_t address);
 
 // Plain device memory: charged, poisoned, known to the address space.
 CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, CUdeviceptr* out);

@@ -33,7 +33,10 @@ uint64_t map_memory(uint64_t bytes, uint64_t alignment) {
   return aligned;
 }
 
-void unmap_memory(uint64_t address, uint64_t bytes) { munmap(reinterpret_cast<void*>(address), bytes); }
+void unmap_memory(uint64_t address, uint64_t bytes) {
+  forget_shared(address);
+  munmap(reinterpret_cast<void*>(address), bytes);
+}
 
 Blocks& Blocks::get() {
   static auto* const kBlocks = new Blocks;

@@ -125,12 +125,4 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
   return CUDA_SUCCESS;
 }
 
-// Virtual memory cannot be handed over this way; of plain memory the stand-in has no other process's view either.
-SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle*, CUdeviceptr address) {
-  if (const CUresult result = enter_process()) return result;
-  Answer answer;
-  if (const CUresult result = find(address, &answer)) return result;
-  return answer.range.kind == RangeKind::kPlain ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
-}
-
 }  // namespace simgpu

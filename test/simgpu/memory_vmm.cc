@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
 #include <unordered_map>
 
 #include "simgpu/config.h"
@@ -66,6 +69,16 @@ bool valid(const CUmemAllocationProp* properties) {
   return properties != nullptr && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
          properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0 &&
          properties->location.id < Machine::get().device_count();
+}
+
+// The file's name tells who imports it whose memory it is.
+std::string file_name(int device) { return "simgpu-" + std::to_string(device); }
+
+int device_of_file(int fd) {
+  char target[64] = {};
+  if (readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), target, sizeof target - 1) < 0) return 0;
+  const char* number = std::strstr(target, "simgpu-");
+  return number != nullptr ? std::atoi(number + std::strlen("simgpu-")) : 0;
 }
 
 void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
@@ -145,7 +158,7 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, co
   const int device = properties->location.id;
   if (out_of_memory_by_fault(device)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!Machine::get().charge(device, here().slot, Charge::kPhysical, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int fd = memfd_create("simgpu", MFD_CLOEXEC);
+  const int fd = memfd_create(file_name(device).c_str(), MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 || !poison(fd, bytes)) {
     if (fd >= 0) close(fd);
     Machine::get().release(device, here().slot, Charge::kPhysical, bytes);
@@ -199,7 +212,22 @@ SIM_API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAc
   const std::vector<Range*> ranges = whole_mappings(writing, address, bytes);
   if (ranges.empty()) return CUDA_ERROR_INVALID_VALUE;
   unsigned access = 0;
-  for (size_t i = 0; i < count; ++i) access |= descriptions[i].flags;
+  uint32_t named = 0;
+  uint32_t granted = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (descriptions[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || descriptions[i].location.id < 0 ||
+        descriptions[i].location.id >= Machine::get().device_count()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const uint32_t device = 1u << descriptions[i].location.id;
+    named |= device;
+    if (descriptions[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) granted |= device;
+    access |= descriptions[i].flags;
+  }
+  // Devices that are not named keep what they have.
+  for (const Range* range : ranges) {
+    if ((range->accessors & ~named) != 0) access |= CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
   const bool readable = (access & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0;
   const bool writable = access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const int protection = writable ? PROT_READ | PROT_WRITE : readable ? PROT_READ : PROT_NONE;
@@ -208,6 +236,7 @@ SIM_API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAc
   for (Range* range : ranges) {
     range->readable = readable;
     range->writable = writable;
+    range->accessors = (range->accessors & ~named) | granted;
   }
   return CUDA_SUCCESS;
 }
@@ -305,7 +334,7 @@ SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ou
     if (fd >= 0) close(fd);
     return CUDA_ERROR_INVALID_VALUE;
   }
-  auto memory = std::make_shared<Physical>(fd, static_cast<uint64_t>(info.st_size), 0, static_cast<int>(type));
+  auto memory = std::make_shared<Physical>(fd, static_cast<uint64_t>(info.st_size), device_of_file(fd), static_cast<int>(type));
   memory->charged = false;  // the exporter pays for it
   *out = open_handle(std::move(memory));
   return CUDA_SUCCESS;

@@ -35,6 +35,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuCtxDetach(CUcontext ctx) {
   return call_real<&RealDriver::cuCtxDetach>(ctx);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuCtxDisablePeerAccess(CUcontext peerContext) {
+  return call_real<&RealDriver::cuCtxDisablePeerAccess>(peerContext);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags) {
+  return call_real<&RealDriver::cuCtxEnablePeerAccess>(peerContext, Flags);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev) {
   return call_real<&RealDriver::cuDeviceGetDefaultMemPool>(pool_out, dev);
 }
@@ -87,8 +95,20 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuInit(unsigned Flags) {
   return call_real<&RealDriver::cuInit>(Flags);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
+  return call_real<&RealDriver::cuIpcCloseMemHandle>(dptr);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   return call_real<&RealDriver::cuIpcGetMemHandle>(pHandle, dptr);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned Flags) {
+  return call_real<&RealDriver::cuIpcOpenMemHandle>(pdptr, handle, Flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned Flags) {
+  return call_real<&RealDriver::cuIpcOpenMemHandle_v2>(pdptr, handle, Flags);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {

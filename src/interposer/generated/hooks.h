@@ -17,6 +17,8 @@ NVSHARE_EXPORT CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCr
 NVSHARE_EXPORT CUresult cuCtxDestroy(CUcontext ctx);
 NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx);
 NVSHARE_EXPORT CUresult cuCtxDetach(CUcontext ctx);
+NVSHARE_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext);
+NVSHARE_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags);
 NVSHARE_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev);
 NVSHARE_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev);
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev);
@@ -34,7 +36,10 @@ NVSHARE_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream)
 NVSHARE_EXPORT CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream);
 NVSHARE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream);
 NVSHARE_EXPORT CUresult cuInit(unsigned Flags);
+NVSHARE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr dptr);
 NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr);
+NVSHARE_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned Flags);
+NVSHARE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned Flags);
 NVSHARE_EXPORT CUresult cuLaunch(CUfunction f);
 NVSHARE_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX, unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream, void** kernelParams);
 NVSHARE_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList, unsigned numDevices, unsigned flags);

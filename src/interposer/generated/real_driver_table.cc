@@ -15,6 +15,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
     "cuCtxDetach",
+    "cuCtxDisablePeerAccess",
     "cuCtxEnablePeerAccess",
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
@@ -65,7 +66,10 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGraphUpload",
     "cuGraphUpload_ptsz",
     "cuInit",
+    "cuIpcCloseMemHandle",
     "cuIpcGetMemHandle",
+    "cuIpcOpenMemHandle",
+    "cuIpcOpenMemHandle_v2",
     "cuLaunch",
     "cuLaunchCooperativeKernel",
     "cuLaunchCooperativeKernelMultiDevice",
@@ -308,7 +312,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     2000,  // cuCtxDestroy
     4000,  // cuCtxDestroy_v2
     2000,  // cuCtxDetach
-    0,  // cuCtxEnablePeerAccess
+    4000,  // cuCtxDisablePeerAccess
+    4000,  // cuCtxEnablePeerAccess
     0,  // cuCtxGetCurrent
     0,  // cuCtxGetDevice
     0,  // cuCtxGetFlags
@@ -358,7 +363,10 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11010,  // cuGraphUpload
     11010,  // cuGraphUpload_ptsz
     2000,  // cuInit
+    4010,  // cuIpcCloseMemHandle
     4010,  // cuIpcGetMemHandle
+    4010,  // cuIpcOpenMemHandle
+    11000,  // cuIpcOpenMemHandle_v2
     2000,  // cuLaunch
     9000,  // cuLaunchCooperativeKernel
     9000,  // cuLaunchCooperativeKernelMultiDevice
@@ -601,6 +609,8 @@ constinit const RealDriver kHooks = {
     .cuCtxDestroy = &cuCtxDestroy,
     .cuCtxDestroy_v2 = &cuCtxDestroy_v2,
     .cuCtxDetach = &cuCtxDetach,
+    .cuCtxDisablePeerAccess = &cuCtxDisablePeerAccess,
+    .cuCtxEnablePeerAccess = &cuCtxEnablePeerAccess,
     .cuDeviceGetDefaultMemPool = &cuDeviceGetDefaultMemPool,
     .cuDeviceGetMemPool = &cuDeviceGetMemPool,
     .cuDevicePrimaryCtxRelease = &cuDevicePrimaryCtxRelease,
@@ -618,7 +628,10 @@ constinit const RealDriver kHooks = {
     .cuGraphUpload = &cuGraphUpload,
     .cuGraphUpload_ptsz = &cuGraphUpload_ptsz,
     .cuInit = &cuInit,
+    .cuIpcCloseMemHandle = &cuIpcCloseMemHandle,
     .cuIpcGetMemHandle = &cuIpcGetMemHandle,
+    .cuIpcOpenMemHandle = &cuIpcOpenMemHandle,
+    .cuIpcOpenMemHandle_v2 = &cuIpcOpenMemHandle_v2,
     .cuLaunch = &cuLaunch,
     .cuLaunchCooperativeKernel = &cuLaunchCooperativeKernel,
     .cuLaunchCooperativeKernelMultiDevice = &cuLaunchCooperativeKernelMultiDevice,
@@ -835,6 +848,7 @@ constinit const RealDriver kMissing = {
     .cuCtxDestroy = missing<decltype(RealDriver::cuCtxDestroy)>,
     .cuCtxDestroy_v2 = missing<decltype(RealDriver::cuCtxDestroy_v2)>,
     .cuCtxDetach = missing<decltype(RealDriver::cuCtxDetach)>,
+    .cuCtxDisablePeerAccess = missing<decltype(RealDriver::cuCtxDisablePeerAccess)>,
     .cuCtxEnablePeerAccess = missing<decltype(RealDriver::cuCtxEnablePeerAccess)>,
     .cuCtxGetCurrent = missing<decltype(RealDriver::cuCtxGetCurrent)>,
     .cuCtxGetDevice = missing<decltype(RealDriver::cuCtxGetDevice)>,
@@ -885,7 +899,10 @@ constinit const RealDriver kMissing = {
     .cuGraphUpload = missing<decltype(RealDriver::cuGraphUpload)>,
     .cuGraphUpload_ptsz = missing<decltype(RealDriver::cuGraphUpload_ptsz)>,
     .cuInit = missing<decltype(RealDriver::cuInit)>,
+    .cuIpcCloseMemHandle = missing<decltype(RealDriver::cuIpcCloseMemHandle)>,
     .cuIpcGetMemHandle = missing<decltype(RealDriver::cuIpcGetMemHandle)>,
+    .cuIpcOpenMemHandle = missing<decltype(RealDriver::cuIpcOpenMemHandle)>,
+    .cuIpcOpenMemHandle_v2 = missing<decltype(RealDriver::cuIpcOpenMemHandle_v2)>,
     .cuLaunch = missing<decltype(RealDriver::cuLaunch)>,
     .cuLaunchCooperativeKernel = missing<decltype(RealDriver::cuLaunchCooperativeKernel)>,
     .cuLaunchCooperativeKernelMultiDevice = missing<decltype(RealDriver::cuLaunchCooperativeKernelMultiDevice)>,

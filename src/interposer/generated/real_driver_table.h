@@ -19,6 +19,7 @@ struct RealDriver {
   decltype(&cuda::api::cuCtxDestroy) cuCtxDestroy;
   decltype(&cuda::api::cuCtxDestroy_v2) cuCtxDestroy_v2;
   decltype(&cuda::api::cuCtxDetach) cuCtxDetach;
+  decltype(&cuda::api::cuCtxDisablePeerAccess) cuCtxDisablePeerAccess;
   decltype(&cuda::api::cuCtxEnablePeerAccess) cuCtxEnablePeerAccess;
   decltype(&cuda::api::cuCtxGetCurrent) cuCtxGetCurrent;
   decltype(&cuda::api::cuCtxGetDevice) cuCtxGetDevice;
@@ -69,7 +70,10 @@ struct RealDriver {
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload_ptsz;
   decltype(&cuda::api::cuInit) cuInit;
+  decltype(&cuda::api::cuIpcCloseMemHandle) cuIpcCloseMemHandle;
   decltype(&cuda::api::cuIpcGetMemHandle) cuIpcGetMemHandle;
+  decltype(&cuda::api::cuIpcOpenMemHandle) cuIpcOpenMemHandle;
+  decltype(&cuda::api::cuIpcOpenMemHandle_v2) cuIpcOpenMemHandle_v2;
   decltype(&cuda::api::cuLaunch) cuLaunch;
   decltype(&cuda::api::cuLaunchCooperativeKernel) cuLaunchCooperativeKernel;
   decltype(&cuda::api::cuLaunchCooperativeKernelMultiDevice) cuLaunchCooperativeKernelMultiDevice;
@@ -304,7 +308,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 290;
+inline constexpr size_t kDriverSlots = 294;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise

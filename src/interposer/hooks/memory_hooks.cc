@@ -159,7 +159,8 @@ NVSHARE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 
 NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   Memory::Range range;
-  if (!process().active() || process().owner(address, &range) == nullptr) {
+  int ordinal = -1;
+  if (!process().active() || (process().owner(address, &range) == nullptr && !process().ipc().find(address, &range, &ordinal))) {
     ProgramVmm::View view;
     if (!process().active() || !process().vmm().find(address, &view) || view.placed) {
       return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);

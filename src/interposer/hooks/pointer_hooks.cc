@@ -13,7 +13,13 @@ CUresult answer(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, Device& owner, const Memory::Range& range) {
+// What the answers about an allocation depend on, beside its range.
+struct Owner {
+  int ordinal;       // of the GPU whose memory it is
+  bool ipc_capable;  // cuIpcGetMemHandle takes it
+};
+
+CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const Memory::Range& range) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -32,9 +38,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return answer<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      return answer<int>(data, owner.ordinal());
+      return answer<int>(data, owner.ordinal);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return answer<unsigned>(data, 0);
+      return answer<unsigned>(data, owner.ipc_capable ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return answer<CUdeviceptr>(data, range.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
@@ -124,35 +130,47 @@ CUresult attributes_of(unsigned count, CUpointer_attribute* attributes, void** d
   return result;
 }
 
+// An allocation of ours, or of another process that this one has imported; false: the driver is to answer.
+bool find_owner(CUdeviceptr address, Memory::Range* range, Owner* owner) {
+  if (!process().active()) return false;
+  if (Device* device = process().owner(address, range)) {
+    *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged};
+    return true;
+  }
+  owner->ipc_capable = false;
+  return process().ipc().find(address, range, &owner->ordinal);
+}
+
 }  // namespace
 
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Memory::Range range;
-  Device* owner = process().active() ? process().owner(address, &range) : nullptr;
-  if (owner == nullptr) {
+  Owner owner{};
+  if (!find_owner(address, &range, &owner)) {
     ProgramVmm::View view;
     if (process().active() && process().vmm().find(address, &view) && (!view.placed || is_number_of_ours(attribute))) {
       return attribute_of(data, attribute, address, view);
     }
     return call_real<&RealDriver::cuPointerGetAttribute>(data, attribute, address);
   }
-  return attribute_of(data, attribute, address, *owner, range);
+  return attribute_of(data, attribute, address, owner, range);
 }
 
 NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
   Memory::Range range;
-  Device* owner = process().active() ? process().owner(address, &range) : nullptr;
+  Owner owner{};
+  const bool is_ours = find_owner(address, &range, &owner);
   ProgramVmm::View view;
-  if (owner == nullptr && process().active() && process().vmm().find(address, &view)) {
+  if (!is_ours && process().active() && process().vmm().find(address, &view)) {
     return attributes_of(count, attributes, data, address, view);
   }
-  if (owner == nullptr || attributes == nullptr || data == nullptr) {
+  if (!is_ours || attributes == nullptr || data == nullptr) {
     return call_real<&RealDriver::cuPointerGetAttributes>(count, attributes, data, address);
   }
   for (unsigned i = 0; i < count; ++i) {
-    CUresult result = attribute_of(data[i], attributes[i], address, *owner, range);
+    CUresult result = attribute_of(data[i], attributes[i], address, owner, range);
     // Asked for many at once, the driver leaves a zero where a single question would fail.
     if (result != CUDA_SUCCESS && attributes[i] != CU_POINTER_ATTRIBUTE_HOST_POINTER) return result;
   }

@@ -27,6 +27,7 @@ struct Chunk {
   cuda::CUmemGenericAllocationHandle handle = 0;
   HostSlot host;  // kSwapped: the bytes. kResident: a copy that is still true while the program has not run since (else none)
   uint32_t bytes = 0;
+  uint32_t accessors = 0;  // GPUs (bits) that may use the mapping
   ChunkState state = ChunkState::kFresh;
 };
 
@@ -54,15 +55,18 @@ struct Block {
   cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone
   Chunk* chunks = nullptr;
   uint32_t chunk_count = 0;
-  uint32_t pins = 0;     // mover snapshots that hold it
-  bool doomed = false;   // freed by the program while pinned: the last pin's holder disposes of it
-  bool cached = false;   // freed, kept mapped for reuse
+  uint32_t pins = 0;         // mover snapshots that hold it
+  bool doomed = false;       // freed by the program while pinned: the last pin's holder disposes of it
+  bool cached = false;       // freed, kept mapped for reuse
+  bool unswappable = false;  // stays on the GPU: somebody else may use it too
+  // Not 0: handed to other processes by legacy IPC. Only who was given a handle knows the nonce.
+  uint64_t export_id = 0;
+  uint8_t export_nonce[16] = {};
   Slab* slab = nullptr;  // the slab that lives in it, if any
   // kHandle:
   ProgramHandle* handle = nullptr;  // lives at least as long as the block
   bool handle_ends = false;         // with the block
   bool in_resident = false;         // counted as resident
-  bool unswappable = false;         // stays on the GPU: somebody else may use it too
   bool window_mapped = false;       // guarded by ProgramVmm's mutex, as the first chunk's handle is
 };
 

@@ -38,6 +38,7 @@ void Memory::insert(Block* block) {
   }
   auto place = std::lower_bound(blocks_.begin(), blocks_.end(), block, [](const Block* a, const Block* b) { return a->base < b->base; });
   blocks_.insert(place, block);
+  follow_accessors(*block);  // they may have changed since it was mapped
 }
 
 void Memory::erase(Block* block) {
@@ -130,6 +131,8 @@ CUresult Memory::map_chunk(Block& block, uint32_t index) {
   properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = cuda::CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = device_.ordinal();
+  // So that any of it can be handed to another process later: see docs/adr/0004.
+  if (device_.exportable()) properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUresult result = driver.cuMemCreate(&chunk.handle, chunk.bytes, &properties, 0);
   if (result != cuda::CUDA_SUCCESS) {
     chunk.handle = 0;
@@ -138,10 +141,8 @@ CUresult Memory::map_chunk(Block& block, uint32_t index) {
   CUdeviceptr address = block.base + chunk_offset(index);
   result = driver.cuMemMap(address, chunk.bytes, 0, chunk.handle, 0);
   if (result == cuda::CUDA_SUCCESS) {
-    cuda::CUmemAccessDesc access{};
-    access.location = properties.location;
-    access.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = driver.cuMemSetAccess(address, chunk.bytes, &access, 1);
+    chunk.accessors = 0;
+    result = set_chunk_access(block, index);
     if (result == cuda::CUDA_SUCCESS) return result;
     driver.cuMemUnmap(address, chunk.bytes);
   }
@@ -342,8 +343,10 @@ CUresult Memory::allocate(CUdeviceptr* address, size_t bytes, CUcontext context)
 
 CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
   Block* block = nullptr;
-  if (bytes > SlabSet::kSlotBytesMax) {
-    CUresult result = allocate_block({round_up(bytes, kGranularity), bytes, context}, &block);
+  // The driver's own memory is not shared among allocations: it hands over whole ones to other processes.
+  const bool plain = device_.backend() == protocol::Backend::kNone;
+  if (plain || bytes > SlabSet::kSlotBytesMax) {
+    CUresult result = allocate_block({round_up(bytes, plain ? SlabSet::kAlignment : kGranularity), bytes, context}, &block);
     if (result == cuda::CUDA_SUCCESS) *address = block->base;
     return result;
   }
@@ -369,14 +372,16 @@ CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
 
 void Memory::retire(Block* block, bool keep) {
   size_t resident = 0;
+  uint64_t ended_export = 0;
   bool whole = true;
   bool doomed = false;
   const size_t cache_max = std::min(kCacheBytesMax, device_.total() / kCacheShare);
   {
     Lock lock(mutex_);
     for (uint32_t i = 0; i < block->chunk_count; ++i) whole = whole && block->chunks[i].state == ChunkState::kResident;
-    keep = keep && running_ && whole && block->pins == 0 && block->kind == BlockKind::kVmm && block->bytes <= cache_max &&
-           device_.client().cache_allowed();
+    // Memory that another process may still have mapped is no one else's to use.
+    keep = keep && block->export_id == 0 && running_ && whole && block->pins == 0 && block->kind == BlockKind::kVmm &&
+           block->bytes <= cache_max && device_.client().cache_allowed();
     if (keep) {
       while (cached_bytes_ + block->bytes > cache_max && !cache_.empty()) {
         Block* oldest = cache_.front();
@@ -393,6 +398,8 @@ void Memory::retire(Block* block, bool keep) {
       return;
     }
     erase(block);
+    ended_export = block->export_id;
+    if (ended_export != 0) unswappable_.fetch_sub(block->bytes, std::memory_order_relaxed);
     // Also when it is disposed of later: the program may have as much again at once.
     allocated_.fetch_sub(block->bytes, std::memory_order_relaxed);
     if (block->pins > 0) {
@@ -406,6 +413,7 @@ void Memory::retire(Block* block, bool keep) {
     dispose(block);
     resident_.fetch_sub(resident, std::memory_order_relaxed);
   }
+  if (ended_export != 0) device_.client().tell(protocol::ExportEnded{ended_export});
   changed();
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "cuda/driver_api.h"
 #include "interposer/memory/block.h"
 #include "interposer/memory/host_arena.h"
@@ -20,6 +21,7 @@
 namespace nvshare::interposer {
 
 class Device;
+struct IpcToken;
 
 class Memory {
  public:
@@ -63,6 +65,18 @@ class Memory {
   size_t resident() const { return resident_.load(std::memory_order_relaxed); }
   size_t allocated() const { return allocated_.load(std::memory_order_relaxed); }
   HostArena& arena() { return arena_; }
+
+  // Handing memory to other processes. Waits for the lock; false: not ours to hand over. Of the token only what the block knows is filled
+  // in.
+  bool begin_export(cuda::CUdeviceptr address, IpcToken* token, cuda::CUresult* result);
+  // Descriptors of chunks from answer->first on, as many as a message carries.
+  protocol::ExportStatus export_chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors);
+  // Imported memory whose exporter has let go is counted here, and no more.
+  void inherit(size_t bytes);
+  void disinherit(size_t bytes);
+
+  // GPUs (bits) that may use this one's memory, from now on; this one always may.
+  void set_accessors(uint32_t accessors);
 
   // From the client: with `running`, allocations are mapped at once.
   void set_running(bool running);
@@ -120,6 +134,8 @@ class Memory {
   void refund(size_t bytes) { program_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
   cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
   void changed();
+  cuda::CUresult set_chunk_access(Block& block, uint32_t index);
+  void follow_accessors(Block& block);  // mutex held
 
   // Memory that the program freed in stream order and that the GPU may not have passed yet.
   struct AsyncFree {
@@ -158,6 +174,8 @@ class Memory {
   std::atomic<size_t> resident_{0};
   std::atomic<size_t> unswappable_{0};  // of resident_
   std::atomic<size_t> program_bytes_{0};
+  std::atomic<uint32_t> accessors_{0};
+  uint64_t last_export_ = 0;
 };
 
 }  // namespace nvshare::interposer

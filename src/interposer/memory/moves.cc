@@ -30,7 +30,7 @@ std::vector<Memory::Piece> Memory::pin_resident(size_t bytes) {
   Lock lock(mutex_);
   size_t sum = 0;
   for (Block* block : blocks_) {
-    if (block->kind == BlockKind::kPlain) continue;
+    if (block->kind == BlockKind::kPlain || block->unswappable) continue;
     for (uint32_t i = 0; i < block->chunk_count && sum < bytes; ++i) {
       if (block->chunks[i].state != ChunkState::kResident) continue;
       pieces.push_back({block, i, block->chunks[i].bytes});
@@ -102,6 +102,7 @@ ChunkState Memory::state_of(const Piece& piece) {
 void Memory::end_move(const Piece& piece, ChunkState now, size_t resident_less, size_t resident_more) {
   Lock lock(mutex_);
   chunk(piece).state = now;
+  if (now == ChunkState::kResident && !piece.block->doomed) follow_accessors(*piece.block);
   resident_.fetch_add(resident_more, std::memory_order_relaxed);
   resident_.fetch_sub(resident_less, std::memory_order_relaxed);
 }

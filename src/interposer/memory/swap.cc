@@ -191,7 +191,7 @@ void Mover::run_drain(const Job& job) {
     if (!client.drain_wanted(job.id) || stopping()) return;
     if (!gate.quiesce(now_ns() + kSlice_ns)) continue;
     if (!process().wait_no_capture(now_ns() + kSlice_ns)) continue;
-    if (process().synchronize(device_.ordinal())) break;
+    if (process().synchronize(Process::kAllGpus)) break;
     sleep_ns(kPause_ns);  // a context is on its way out, or a capture came between
   }
   if (!client.drained(job.id)) return;

@@ -140,6 +140,16 @@ std::optional<protocol::admin::StatusReport> Stage::status() {
   return *report;
 }
 
+void Stage::make_tenant(const std::string& name, pid_t root) {
+  auto admin = cli::AdminClient::open(runtime_directory());
+  ASSERT_TRUE(admin) << admin.error().text;
+  protocol::admin::TenantRequest request;
+  request.pid = root;
+  request.name = name;
+  auto reply = admin->ask(request);
+  ASSERT_TRUE(reply && protocol::admin::decode_tenant(*reply)) << name;
+}
+
 std::optional<protocol::admin::ClientReport> Stage::client_of(pid_t pid) {
   auto report = status();
   if (!report) return std::nullopt;

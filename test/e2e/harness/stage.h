@@ -70,6 +70,8 @@ class Stage {
   // Waits until `ready`, looked at every few milliseconds; false at the end of the patience.
   bool wait_until(const std::function<bool()>& ready, Duration longest);
   bool wait_until(const std::function<bool()>& ready) { return wait_until(ready, patience()); }
+  // Everything below that process is one tenant from now on, as under `nvsharectl run`.
+  void make_tenant(const std::string& name, pid_t root);
   // The client of a process as the scheduler reports it.
   std::optional<protocol::admin::ClientReport> client_of(pid_t pid);
 

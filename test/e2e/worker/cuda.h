@@ -16,6 +16,12 @@ using namespace nvshare::cuda;
   CALL(cuInit) \
   CALL(cuDeviceGetCount) \
   CALL(cuDeviceTotalMem_v2) \
+  CALL(cuCtxEnablePeerAccess) \
+  CALL(cuCtxDisablePeerAccess) \
+  CALL(cuIpcGetMemHandle) \
+  CALL(cuIpcOpenMemHandle_v2) \
+  CALL(cuIpcCloseMemHandle) \
+  CALL(cuPointerGetAttribute) \
   CALL(cuCtxCreate_v2) \
   CALL(cuCtxDestroy_v2) \
   CALL(cuCtxSetCurrent) \

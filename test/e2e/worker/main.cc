@@ -50,6 +50,10 @@ constexpr Mode kModes[] = {
     {"interpreter-lock", run_interpreter_lock},
     {"crowd", run_crowd},
     {"cells", run_cells},
+    {"ipc-export", run_ipc_export},
+    {"ipc-import", run_ipc_import},
+    {"ipc-refused", run_ipc_refused},
+    {"peer", run_peer},
 };
 
 int run(int argc, char** argv) {

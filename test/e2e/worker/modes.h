@@ -29,6 +29,10 @@ void run_endless(const Options& options);
 void run_interpreter_lock(const Options& options);
 void run_crowd(const Options& options);
 void run_cells(const Options& options);
+void run_ipc_export(const Options& options);
+void run_ipc_import(const Options& options);
+void run_ipc_refused(const Options& options);
+void run_peer(const Options& options);
 
 // The primary context of GPU 0, current in this thread.
 CUcontext retain_primary();

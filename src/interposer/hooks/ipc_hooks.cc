@@ -1,0 +1,55 @@
+// Legacy IPC and peer access. IPC events are the driver's own: work that was submitted is done before memory leaves the GPU, so an event
+// that was recorded comes to pass; and a wait for one that a neighbour records later waits for nothing, by the driver's rules.
+#include "interposer/generated/hooks.h"
+#include "interposer/ipc.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+template <auto Function>
+CUresult open_memory(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  CUresult result = CUDA_SUCCESS;
+  if (process().active() && process().ipc().open(address, handle, flags, &result)) return result;
+  return call_real<Function>(address, handle, flags);
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+  CUresult result = CUDA_SUCCESS;
+  if (process().active() && process().ipc().export_memory(handle, address, &result)) return result;
+  return call_real<&RealDriver::cuIpcGetMemHandle>(handle, address);
+}
+
+NVSHARE_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  return open_memory<&RealDriver::cuIpcOpenMemHandle>(address, handle, flags);
+}
+NVSHARE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  return open_memory<&RealDriver::cuIpcOpenMemHandle_v2>(address, handle, flags);
+}
+
+NVSHARE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  CUresult result = CUDA_SUCCESS;
+  if (process().active() && process().ipc().close(address, &result)) return result;
+  return call_real<&RealDriver::cuIpcCloseMemHandle>(address);
+}
+
+NVSHARE_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  CUresult result = call_real<&RealDriver::cuCtxEnablePeerAccess>(peer, flags);
+  if (result == CUDA_SUCCESS && process().active()) process().peer_enabled(peer);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer) {
+  CUresult result = call_real<&RealDriver::cuCtxDisablePeerAccess>(peer);
+  if (result == CUDA_SUCCESS && process().active()) process().peer_disabled(peer);
+  return result;
+}
+
+}  // extern "C"
+}  // namespace nvshare::interposer

@@ -1,0 +1,109 @@
+// Legacy IPC inside a tenant: cuIpcGetMemHandle and its kind, for memory that the driver itself cannot hand over in this way (virtual
+// memory). The handle that the program passes on is a token of ours; behind it the scheduler carries descriptors of the physical memory
+// from the exporter to the importer, if both are of one tenant. Exported memory stays on the GPU from then on.
+//
+// This is the process's part: what it has imported. What it exports is Memory's (memory/exports.cc). Thread-safe. Its mutex comes after
+// Process::contexts and before Memory's; nothing waits for the scheduler with it held.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/descriptors.h"
+#include "cuda/driver_api.h"
+#include "interposer/memory/memory.h"
+#include "interposer/sync.h"
+#include "protocol/messages.h"
+
+namespace nvshare::interposer {
+
+class Device;
+
+// What is in the 64 bytes of a handle of ours.
+struct IpcToken {
+  char magic[8];
+  uint32_t version;
+  uint32_t reserved;
+  uint64_t exporter;   // client id
+  uint64_t export_id;  // of the block
+  uint64_t offset;     // of the allocation in it
+  uint64_t bytes;      // of the allocation
+  uint8_t nonce[16];   // of the block: cannot be guessed
+};
+static_assert(sizeof(IpcToken) == sizeof(cuda::CUipcMemHandle));
+
+class Ipc {
+ public:
+  // Fills *handle for memory of ours. False: the memory is not ours to hand over, ask the driver.
+  bool export_memory(cuda::CUipcMemHandle* handle, cuda::CUdeviceptr address, cuda::CUresult* result);
+  // False: the handle is the driver's own.
+  bool open(cuda::CUdeviceptr* address, const cuda::CUipcMemHandle& handle, unsigned flags, cuda::CUresult* result);
+  // False: no import of ours begins or lies there.
+  bool close(cuda::CUdeviceptr address, cuda::CUresult* result);
+  // The imported allocation that `address` lies in, and the GPU whose memory it is.
+  bool find(cuda::CUdeviceptr address, Memory::Range* range, int* ordinal);
+
+  // The context is gone, and its imports with it.
+  void context_gone(cuda::CUcontext context);
+  // GPUs (bits) that may use that GPU's memory from now on.
+  void set_accessors(int ordinal, uint32_t accessors);
+
+  // From the sockets' threads. ----
+  void on_export_wanted(Device& device, const protocol::ExportWanted& message);
+  void on_imported(Device& device, const protocol::Imported& message, const Descriptors& descriptors);
+  void on_inherited(Device& device, const protocol::ImportInherited& message);
+  void on_disconnected(Device& device);  // no answer comes any more
+
+  void reset_after_fork();
+
+ private:
+  struct Import {
+    IpcToken token;  // of the first opening; others of the same block share the mapping
+    Device* device;  // through whose client it came
+    uint64_t request;
+    cuda::CUcontext context;
+    int user;     // the GPU of that context
+    int ordinal;  // the GPU whose memory it is
+    cuda::CUdeviceptr base;
+    size_t bytes;
+    size_t chunk_bytes;
+    uint32_t references;
+    bool inherited;
+    uint32_t accessors;  // GPUs that may use the mapping
+    struct Slice {       // an allocation in it that was opened
+      uint64_t offset;
+      uint64_t bytes;
+    };
+    std::vector<Slice> slices;
+  };
+  // The one import that is under way.
+  struct Pending {
+    Device* device = nullptr;  // null: none
+    uint64_t request = 0;
+    bool done = false;
+    protocol::ExportStatus status = protocol::ExportStatus::kOk;
+    uint64_t bytes = 0;
+    uint64_t chunk_bytes = 0;
+    uint32_t chunks = 0;
+    bool inherited = false;
+    std::vector<cuda::CUmemGenericAllocationHandle> handles;
+  };
+
+  Import* find_import(cuda::CUdeviceptr address);                           // mutex held
+  Import* find_import(const IpcToken& token, cuda::CUcontext context);      // mutex held
+  cuda::CUresult fetch(Lock& lock, Device& device, const IpcToken& token);  // mutex held by `lock`, given up while waiting
+  cuda::CUresult map(Import* import, const std::vector<cuda::CUmemGenericAllocationHandle>& handles);
+  static cuda::CUresult set_access(Import& import, uint32_t accessors);
+  static void unmap(const Import& import);
+  void let_go(const Import& import);  // tells the scheduler and the books; mutex not held
+
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<Import> imports_;
+  Pending pending_;
+  bool opening_ = false;
+  uint64_t last_request_ = 0;
+};
+
+}  // namespace nvshare::interposer

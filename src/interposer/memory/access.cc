@@ -1,0 +1,66 @@
+// Access of other GPUs to this one's memory: what the program asked for with cuCtxEnablePeerAccess, repeated for every mapping of ours.
+#include "interposer/memory/access.h"
+
+#include "interposer/device.h"
+#include "interposer/log.h"
+#include "interposer/memory/memory.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+using cuda::CUdeviceptr;
+using cuda::CUresult;
+
+CUresult grant_access(CUdeviceptr address, size_t bytes, uint32_t accessors, uint32_t before) {
+  cuda::CUmemAccessDesc descriptions[32];
+  size_t count = 0;
+  const uint32_t concerned = accessors | before;
+  for (int ordinal = 0; ordinal < 32; ++ordinal) {
+    if ((concerned >> ordinal & 1) == 0) continue;
+    descriptions[count] = {};
+    descriptions[count].location.type = cuda::CU_MEM_LOCATION_TYPE_DEVICE;
+    descriptions[count].location.id = ordinal;
+    descriptions[count].flags =
+        (accessors >> ordinal & 1) != 0 ? cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE : cuda::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    ++count;
+  }
+  return real_driver().cuMemSetAccess(address, bytes, descriptions, count);
+}
+
+CUresult Memory::set_chunk_access(Block& block, uint32_t index) {
+  Chunk& chunk = block.chunks[index];
+  const uint32_t wanted = accessors_.load(std::memory_order_acquire);
+  const CUdeviceptr address = block.base + chunk_offset(index);
+  CUresult result = grant_access(address, chunk.bytes, wanted, chunk.accessors);
+  if (result == cuda::CUDA_SUCCESS) {
+    chunk.accessors = wanted;
+    return result;
+  }
+  const uint32_t own = 1u << device_.ordinal();
+  if (wanted == own) return result;
+  // Its own GPU at least: the program computes on, a peer's access will fault as without the driver's consent.
+  log(LogLevel::kError, "peers get no access to %u bytes of GPU %d's memory (CUDA error %d)", chunk.bytes, device_.ordinal(),
+      static_cast<int>(result));
+  result = grant_access(address, chunk.bytes, own, 0);
+  if (result == cuda::CUDA_SUCCESS) chunk.accessors = wanted;  // not tried again
+  return result;
+}
+
+void Memory::follow_accessors(Block& block) {
+  if (block.kind != BlockKind::kVmm) return;
+  const uint32_t wanted = accessors_.load(std::memory_order_acquire);
+  for (uint32_t i = 0; i < block.chunk_count; ++i) {
+    const Chunk& chunk = block.chunks[i];
+    if (chunk.state == ChunkState::kResident && chunk.handle != 0 && chunk.accessors != wanted) set_chunk_access(block, i);
+  }
+}
+
+void Memory::set_accessors(uint32_t accessors) {
+  Lock lock(mutex_);
+  accessors |= 1u << device_.ordinal();
+  if (accessors_.exchange(accessors, std::memory_order_acq_rel) == accessors) return;
+  // What is on its way in follows when it has arrived (end_move), what is being made when it is entered (insert).
+  for (Block* block : blocks_) follow_accessors(*block);
+}
+
+}  // namespace nvshare::interposer

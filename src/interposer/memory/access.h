@@ -1,0 +1,15 @@
+// Which GPUs may use a piece of virtual memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/driver_api.h"
+
+namespace nvshare::interposer {
+
+// Gives the GPUs of `accessors` (bit n: GPU n) read and write access to whole mappings, and takes it from those of `before` that are not
+// among them.
+cuda::CUresult grant_access(cuda::CUdeviceptr address, size_t bytes, uint32_t accessors, uint32_t before);
+
+}  // namespace nvshare::interposer

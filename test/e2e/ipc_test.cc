@@ -1,0 +1,134 @@
+// Memory that one process hands to another, and that one GPU uses of another's.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "e2e/harness/random.h"
+#include "e2e/harness/stage.h"
+
+namespace nvshare::e2e {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+class Ipc : public testing::Test {
+ protected:
+  std::string file() const { return stage_.directory() + "/handed"; }
+  Child& exporter(const Arguments& more = {}) { return start("exporter", "ipc-export", more); }
+  Child& importer(const Arguments& more = {}) { return start("importer", "ipc-import", more); }
+  Child& start(const std::string& name, const std::string& mode, const Arguments& more) {
+    Arguments arguments = {mode, "--file", file()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return stage_.start(name, arguments);
+  }
+  bool says(Child& child, const std::string& text) {
+    return stage_.wait_until([&] { return child.logged(text) || !child.running(); }) && child.logged(text);
+  }
+  int64_t unswappable_of(const Child& child) {
+    auto client = stage_.client_of(child.pid());
+    return client ? client->unswappable : -1;
+  }
+
+  Stage stage_;
+};
+
+TEST_F(Ipc, MemoryOfOneProcessIsUsedByAnotherOfItsTenantOverManyTurns) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  // Three that do not fit together: 64 + 50 + 100 MiB.
+  stage_.start("neighbour", {"mix", "--hold", "100M", "--floor", "90M", "--largest", "60M"});
+  Child& from = exporter({"--hand", "24M", "--hold", "40M"});
+  Child& to = importer({"--hold", "50M", "--steps", std::to_string(scaled(120, 30))});
+  ASSERT_TRUE(says(to, "opened"));
+  EXPECT_GE(unswappable_of(from), 24 * kMiB);
+  EXPECT_EQ(unswappable_of(to), 0) << "imported memory is its exporter's";
+  uint64_t turns = 0;
+  EXPECT_TRUE(stage_.wait_until([&] {
+    if (auto client = stage_.client_of(to.pid())) turns = client->turns;
+    return !to.running();
+  }));
+  stage_.expect_success(to);
+  stage_.expect_success(from);
+  EXPECT_GE(turns, 2u);
+  stage_.tell_to_stop();
+  stage_.expect_success_of_all();
+  stage_.expect_gpu_unharmed();
+}
+
+TEST_F(Ipc, AStrangerIsRefused) {
+  stage_.start_scheduler();
+  Child& from = exporter();
+  stage_.make_tenant("one", from.pid());
+  ASSERT_TRUE(says(from, "handed over"));
+  Child& stranger = start("stranger", "ipc-refused", {});
+  stage_.expect_success(stranger);
+  EXPECT_TRUE(stranger.logged("it belongs to another tenant"));
+  EXPECT_TRUE(stage_.scheduler().logged("which is of another tenant: refused"));
+  stage_.tell_to_stop();
+  stage_.expect_success(from);
+}
+
+TEST_F(Ipc, AKilledExportersMemoryIsTheImportersUntilItCloses) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  stage_.start("neighbour", {"mix", "--hold", "100M", "--floor", "90M", "--largest", "60M"});
+  Child& from = exporter({"--hand", "24M"});
+  Child& to = importer({"--hold", "40M", "--steps", "20", "--go", stage_.go_file("close")});
+  ASSERT_TRUE(says(to, "standing still"));
+  from.signal(SIGKILL);
+  from.wait(moments());
+  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) >= 24 * kMiB; })) << unswappable_of(to);
+  stage_.tell_to_go("close");
+  ASSERT_TRUE(says(to, "closed"));
+  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) == 0; })) << unswappable_of(to);
+  stage_.forget(from);
+  stage_.tell_to_stop();
+  stage_.expect_success_of_all();
+  stage_.expect_gpu_unharmed();
+}
+
+TEST_F(Ipc, AnExporterThatFreesPassesTheMemoryOn) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  Child& from = exporter({"--hand", "24M", "--go", stage_.go_file("end")});
+  Child& to = importer({"--hold", "40M", "--steps", "20", "--go", stage_.go_file("close")});
+  ASSERT_TRUE(says(from, "standing still"));
+  // All but the slab that the small block lies in.
+  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) >= 24 * kMiB && unswappable_of(from) <= 2 * kMiB; }))
+      << unswappable_of(to) << " " << unswappable_of(from);
+  stage_.tell_to_stop();
+  stage_.expect_success_of_all();
+  stage_.expect_gpu_unharmed();
+}
+
+TEST_F(Ipc, WithoutASchedulerTheDriversOwnDoes) {
+  Child& from = exporter();
+  Child& to = importer({"--steps", "20"});
+  stage_.expect_success(to);
+  stage_.expect_success(from);
+  EXPECT_TRUE(from.logged("uses GPU 0 unshared"));
+  stage_.expect_gpu_unharmed();
+}
+
+TEST(Peer, AnotherGpuKeepsItsAccessOverManyTurns) {
+  StageOptions options;
+  options.gpu = {{"SIMGPU_COUNT", "2"}};
+  Stage stage(options);
+  stage.start_scheduler();
+  Child& peer = stage.start("peer", {"peer", "--hold", "100M"});
+  ASSERT_TRUE(stage.wait_until([&] { return peer.logged("peers") || !peer.running(); }));
+  Child& neighbour = stage.start("neighbour", {"mix", "--hold", "130M", "--floor", "115M", "--largest", "80M"});
+  const auto wanted = static_cast<uint64_t>(scaled(10, 4));
+  uint64_t turns = 0;
+  EXPECT_TRUE(stage.wait_until([&] {
+    if (auto client = stage.client_of(neighbour.pid())) turns = client->turns;
+    return turns >= wanted || stage.anybody_ended();
+  }));
+  EXPECT_GE(turns, wanted);
+  stage.tell_to_stop();
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
+}  // namespace
+}  // namespace nvshare::e2e

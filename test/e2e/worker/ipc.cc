@@ -1,0 +1,253 @@
+// Memory handed from process to process, and from GPU to GPU.
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "e2e/worker/block.h"
+#include "e2e/worker/model.h"
+#include "e2e/worker/modes.h"
+
+namespace nvshare::e2e {
+namespace {
+
+constexpr unsigned kNonBlocking = 1;
+constexpr uint64_t kSeed = 77;
+
+// What the exporter tells the importer, in a file. Every block was filled from kSeed.
+struct Handed {
+  static constexpr int kBlocks = 2;
+  CUipcMemHandle handles[kBlocks];
+  uint64_t bytes[kBlocks];
+};
+
+void write_file(const std::string& path, const void* data, size_t bytes) {
+  const std::string unfinished = path + ".new";
+  FILE* file = std::fopen(unfinished.c_str(), "wb");
+  if (file == nullptr || std::fwrite(data, 1, bytes, file) != bytes || std::fclose(file) != 0 ||
+      std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    fail(kExitUnexpected, "cannot write %s", path.c_str());
+  }
+}
+
+bool read_file(const std::string& path, void* data, size_t bytes) {
+  FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return false;
+  const bool whole = std::fread(data, 1, bytes, file) == bytes;
+  std::fclose(file);
+  return whole;
+}
+
+Handed wait_for_handed(const Options& options) {
+  Handed handed{};
+  while (!read_file(options.text("file", ""), &handed, sizeof handed)) usleep(1000);
+  return handed;
+}
+
+Workplace workplace() {
+  Workplace place{};
+  place.kernels = load_kernels();
+  check(cuda().cuStreamCreate(&place.stream, kNonBlocking), "cuStreamCreate");
+  return place;
+}
+
+void expect(CUresult got, CUresult wanted, const char* what) {
+  if (got != wanted) fail(kExitUnexpected, "%s gave %d instead of %d", what, got, wanted);
+}
+
+// An importer's view of one block: no allocation of its own, but a model.
+struct Imported {
+  CUdeviceptr address = 0;
+  std::vector<uint64_t> expected;
+
+  Imported(const CUipcMemHandle& handle, uint64_t bytes) : expected(bytes / 8) {
+    CUdeviceptr again = 0;
+    check(cuda().cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "cuIpcOpenMemHandle");
+    check(cuda().cuIpcOpenMemHandle_v2(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "cuIpcOpenMemHandle, again");
+    if (again != address) fail(kExitUnexpected, "opened twice, memory is at %llx and %llx", address, again);
+    check(cuda().cuIpcCloseMemHandle(again), "cuIpcCloseMemHandle");
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    check(cuda().cuMemGetAddressRange_v2(&base, &size, address + bytes / 2), "cuMemGetAddressRange");
+    if (base != address || size != bytes) fail(kExitUnexpected, "the range is %zu bytes at %llx", size, base);
+    unsigned kind = 0;
+    int ordinal = -1;
+    check(cuda().cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), "the memory type");
+    check(cuda().cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address), "the device");
+    if (kind != CU_MEMORYTYPE_DEVICE || ordinal != 0) fail(kExitUnexpected, "memory type %u on device %d", kind, ordinal);
+    expect(cuda().cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE, "freeing imported memory");
+    model_fill(expected.data(), expected.size(), kSeed);
+    verify();
+  }
+  void mix(const Workplace& place, uint64_t round) {
+    check(launch(place.kernels.mix, place.stream, address, uint64_t{expected.size()}, round), "sim_mix");
+    model_mix(expected.data(), expected.size(), round);
+  }
+  void verify() const {
+    std::vector<uint64_t> got(expected.size());
+    check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+    check(cuda().cuMemcpyDtoH_v2(got.data(), address, got.size() * 8), "cuMemcpyDtoH");
+    if (got != expected) fail(kExitWrongBytes, "%zu bytes of imported memory are not what they should be", got.size() * 8);
+  }
+};
+
+}  // namespace
+
+// Hands over a large and a small block, works on others until the importer has written to them, then looks at what it wrote.
+void run_ipc_export(const Options& options) {
+  retain_primary();
+  Workplace place = workplace();
+  CUdeviceptr scratch = 0;
+  check(cuda().cuMemAlloc_v2(&scratch, 8), "cuMemAlloc");
+  const std::string file = options.text("file", "");
+  Block large(place, options.number("hand", 24u << 20), Allocation::kPlain);
+  Block small(place, 4096, Allocation::kPlain);
+  Block ballast(place, options.number("hold", 40u << 20), Allocation::kPlain);
+  ballast.fill(1);
+  Block* handed_over[Handed::kBlocks] = {&large, &small};
+  Handed handed{};
+  for (int i = 0; i < Handed::kBlocks; ++i) {
+    handed_over[i]->fill(kSeed);
+    // Any address inside stands for the allocation.
+    check(cuda().cuIpcGetMemHandle(&handed.handles[i], handed_over[i]->address() + 1024), "cuIpcGetMemHandle");
+    handed.bytes[i] = handed_over[i]->bytes();
+    CUdeviceptr own = 0;
+    expect(cuda().cuIpcOpenMemHandle_v2(&own, handed.handles[i], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_CONTEXT,
+           "opening a handle of one's own");
+  }
+  for (Block* block : handed_over) block->verify_checksum(scratch);
+  write_file(file, &handed, sizeof handed);
+  say("handed over");
+  uint64_t rounds = 0;
+  for (uint64_t round = 0; !read_file(file + ".done", &rounds, sizeof rounds); ++round) {
+    if (options.told_to_stop()) break;
+    ballast.mix(round);
+    if (round % 16 == 0) ballast.verify_checksum(scratch);
+  }
+  for (Block* block : handed_over) {
+    for (uint64_t round = 0; round < rounds; ++round) block->model_mix(round);
+    block->verify_bytes();
+  }
+  ballast.verify_bytes();
+  say("looked at");
+  for (Block* block : handed_over) block->free();
+  if (!options.text("go", "").empty()) stand_still(options);
+  ballast.verify_bytes();
+}
+
+// Opens them, works on them and on memory of its own for --steps rounds. With --go it then stands still once with the memory open, and
+// once with it closed.
+void run_ipc_import(const Options& options) {
+  retain_primary();
+  Workplace place = workplace();
+  CUdeviceptr scratch = 0;
+  check(cuda().cuMemAlloc_v2(&scratch, 8), "cuMemAlloc");
+  Block ballast(place, options.number("hold", 40u << 20), Allocation::kPlain);
+  ballast.fill(2);
+  const Handed handed = wait_for_handed(options);
+  CUdeviceptr none = 0;
+  expect(cuda().cuIpcOpenMemHandle_v2(&none, handed.handles[0], 0), CUDA_ERROR_INVALID_VALUE, "opening without the flag");
+  std::vector<std::unique_ptr<Imported>> opened;
+  for (int i = 0; i < Handed::kBlocks; ++i) opened.push_back(std::make_unique<Imported>(handed.handles[i], handed.bytes[i]));
+  say("opened");
+  const uint64_t steps = options.number("steps", 100);
+  for (uint64_t round = 0; round < steps; ++round) {
+    for (auto& memory : opened) memory->mix(place, round);
+    ballast.mix(round);
+    if (round % 16 == 0) {
+      ballast.verify_checksum(scratch);
+      for (auto& memory : opened) memory->verify();
+    }
+  }
+  for (auto& memory : opened) memory->verify();
+  write_file(options.text("file", "") + ".done", &steps, sizeof steps);
+  if (!options.text("go", "").empty()) stand_still(options);
+  for (auto& memory : opened) memory->verify();
+  for (auto& memory : opened) {
+    check(cuda().cuIpcCloseMemHandle(memory->address), "cuIpcCloseMemHandle");
+    if (cuda().cuIpcCloseMemHandle(memory->address) == CUDA_SUCCESS) fail(kExitUnexpected, "closed twice");
+  }
+  say("closed");
+  if (!options.text("go", "").empty()) {
+    while (!options.told_to_stop()) usleep(1000);
+  }
+  ballast.verify_bytes();
+}
+
+// Of another tenant: the handle is worth nothing to it.
+void run_ipc_refused(const Options& options) {
+  retain_primary();
+  CUdeviceptr own = 0;
+  check(cuda().cuMemAlloc_v2(&own, 4096), "cuMemAlloc");
+  const Handed handed = wait_for_handed(options);
+  CUdeviceptr address = 0;
+  expect(cuda().cuIpcOpenMemHandle_v2(&address, handed.handles[0], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_NOT_PERMITTED,
+         "opening a stranger's memory");
+  CUipcMemHandle guessed = handed.handles[0];
+  guessed.reserved[63] = static_cast<char>(guessed.reserved[63] ^ 1);
+  if (cuda().cuIpcOpenMemHandle_v2(&address, guessed, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS) {
+    fail(kExitUnexpected, "a guessed handle was opened");
+  }
+}
+
+// ---- Two GPUs ----
+
+// GPU 1's kernels read GPU 0's memory and write to it, allocated before and after access was enabled; its owner works on it in between.
+void run_peer(const Options& options) {
+  CUcontext contexts[2] = {};
+  Workplace places[2] = {};
+  CUdeviceptr scratch[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    check(cuda().cuDevicePrimaryCtxRetain(&contexts[i], i), "cuDevicePrimaryCtxRetain");
+    check(cuda().cuCtxSetCurrent(contexts[i]), "cuCtxSetCurrent");
+    places[i] = workplace();
+    check(cuda().cuMemAlloc_v2(&scratch[i], 8), "cuMemAlloc");
+  }
+  const size_t bytes = options.number("hold", 60u << 20) / 2;
+  auto on = [&](int i) { check(cuda().cuCtxSetCurrent(contexts[i]), "cuCtxSetCurrent"); };
+  on(0);
+  auto before = std::make_unique<Block>(places[0], bytes, Allocation::kPlain);
+  before->fill(1);
+  on(1);
+  Block mine(places[1], bytes, Allocation::kPlain);
+  mine.fill(2);
+  check(cuda().cuCtxEnablePeerAccess(contexts[0], 0), "cuCtxEnablePeerAccess");
+  expect(cuda().cuCtxEnablePeerAccess(contexts[0], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "enabling access twice");
+  on(0);
+  check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+  auto after = std::make_unique<Block>(places[0], bytes, Allocation::kPlain);
+  after->fill(3);
+  check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+  say("peers");
+  for (uint64_t round = 0; !options.told_to_stop(); ++round) {
+    on(1);
+    Block& theirs = round % 2 == 0 ? *before : *after;
+    // Not waited for by GPU 0: memory must not leave it meanwhile.
+    mine.add(theirs);
+    uint64_t words = theirs.bytes() / 8;
+    check(launch(places[1].kernels.mix, places[1].stream, theirs.address(), words, round), "sim_mix");
+    theirs.model_mix(round);
+    if (round % 8 == 0) mine.verify_checksum(scratch[1]);
+    if (round % 4 != 0) continue;
+    check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+    on(0);
+    theirs.mix(round + 1);
+    theirs.verify_checksum(scratch[0]);
+    if (round % 32 == 0) {
+      after->verify_bytes();
+      after->free();
+      after = std::make_unique<Block>(places[0], bytes, Allocation::kPlain);
+      after->fill(round);
+    }
+    check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+  }
+  on(1);
+  mine.verify_bytes();
+  on(0);
+  before->verify_bytes();
+  after->verify_bytes();
+  on(1);
+  check(cuda().cuCtxDisablePeerAccess(contexts[0]), "cuCtxDisablePeerAccess");
+}
+
+}  // namespace nvshare::e2e

@@ -1,0 +1,170 @@
+// Legacy IPC of plain memory: the exporter's pages become a file that the importer opens through /proc. Virtual memory cannot be handed
+// over in this way.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "simgpu/context.h"
+#include "simgpu/memory.h"
+
+namespace simgpu {
+namespace {
+
+struct Token {
+  char magic[8];
+  uint64_t pid;
+  uint64_t fd;
+  uint64_t file_bytes;
+  uint64_t offset;  // of the allocation in the file
+  uint64_t bytes;
+  uint64_t device;
+  uint64_t inode;  // of the file: the descriptor's number may be in use again
+};
+static_assert(sizeof(Token) == sizeof(CUipcMemHandle));
+constexpr char kMagic[8] = {'s', 'i', 'm', 'i', 'p', 'c', '1', 0};
+
+// Which of this process's pages are files, by address, and what it has opened of others.
+struct Shared {
+  std::mutex files_mutex;  // nothing else is taken with it held
+  std::map<uint64_t, int> files;
+  std::mutex mutex;  // before the address space's
+  struct Opened {
+    Token token;
+    Context* context;
+    unsigned references;
+    uint64_t mapped;  // where the file begins
+  };
+  std::map<uint64_t, Opened> opened;  // by the address that the program has
+  static Shared& get() {
+    static auto* const kShared = new Shared;
+    return *kShared;
+  }
+};
+
+void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
+
+// The same bytes at the same address, from a file. Nothing else looks at them meanwhile: the address space is held.
+int make_file(uint64_t base, uint64_t bytes) {
+  const int fd = memfd_create("simgpu-plain", MFD_CLOEXEC);
+  if (fd < 0) return -1;
+  bool ok = ftruncate(fd, static_cast<off_t>(bytes)) == 0;
+  for (uint64_t done = 0; ok && done < bytes;) {
+    const ssize_t count = pwrite(fd, pointer(base + done), bytes - done, static_cast<off_t>(done));
+    ok = count > 0;
+    if (ok) done += static_cast<uint64_t>(count);
+  }
+  ok = ok && mmap(pointer(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
+  if (ok) return fd;
+  close(fd);
+  return -1;
+}
+
+uint64_t inode_of(int fd) {
+  struct stat info {};
+  return fstat(fd, &info) == 0 ? info.st_ino : 0;
+}
+
+CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned flags) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  Token token;
+  std::memcpy(&token, &handle, sizeof token);
+  if (out == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (std::memcmp(token.magic, kMagic, sizeof kMagic) != 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (token.pid == static_cast<uint64_t>(getpid())) return CUDA_ERROR_INVALID_CONTEXT;
+  Shared& shared = Shared::get();
+  std::lock_guard lock(shared.mutex);
+  for (auto& [address, opened] : shared.opened) {
+    if (opened.context != context || std::memcmp(&opened.token, &token, sizeof token) != 0) continue;
+    ++opened.references;
+    *out = address;
+    return CUDA_SUCCESS;
+  }
+  const int fd = open(("/proc/" + std::to_string(token.pid) + "/fd/" + std::to_string(token.fd)).c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0 || inode_of(fd) != token.inode) {
+    if (fd >= 0) close(fd);
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  void* at = mmap(nullptr, token.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (at == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
+  const auto mapped = reinterpret_cast<uint64_t>(at);
+  Range range;
+  range.kind = RangeKind::kImported;
+  range.base = mapped + token.offset;
+  range.size = token.bytes;
+  range.device = static_cast<int>(token.device);
+  range.context = context;
+  *out = range.base;
+  shared.opened[range.base] = {token, context, 1, mapped};
+  AddressSpace::Writing writing(here().memory);
+  writing.add(std::move(range));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void forget_shared(uint64_t address) {
+  Shared& shared = Shared::get();
+  std::lock_guard lock(shared.files_mutex);
+  const auto found = shared.files.find(address);
+  if (found == shared.files.end()) return;
+  close(found->second);
+  shared.files.erase(found);
+}
+
+SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Shared& shared = Shared::get();
+  AddressSpace::Writing writing(here().memory);
+  std::lock_guard lock(shared.files_mutex);
+  const Range* range = writing.find(address);
+  if (range == nullptr || range->kind != RangeKind::kPlain) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t base = range->owned != 0 ? range->base : range->base / kPageBytes * kPageBytes;
+  const uint64_t bytes = range->owned != 0 ? range->owned : kPageBytes;
+  auto file = shared.files.find(base);
+  if (file == shared.files.end()) {
+    const int fd = make_file(base, bytes);
+    if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    file = shared.files.emplace(base, fd).first;
+  }
+  Token token{};
+  std::memcpy(token.magic, kMagic, sizeof kMagic);
+  token.pid = static_cast<uint64_t>(getpid());
+  token.fd = static_cast<uint64_t>(file->second);
+  token.file_bytes = bytes;
+  token.offset = range->base - base;
+  token.bytes = range->size;
+  token.device = static_cast<uint64_t>(range->device);
+  token.inode = inode_of(file->second);
+  std::memcpy(out, &token, sizeof token);
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuIpcOpenMemHandle(CUdeviceptr* out, CUipcMemHandle handle, unsigned flags) { return open_memory(out, handle, flags); }
+SIM_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, unsigned flags) { return open_memory(out, handle, flags); }
+
+SIM_API CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  Shared& shared = Shared::get();
+  std::lock_guard lock(shared.mutex);
+  const auto found = shared.opened.find(address);
+  if (found == shared.opened.end()) return CUDA_ERROR_INVALID_VALUE;
+  if (--found->second.references > 0) return CUDA_SUCCESS;
+  drain(*found->second.context);
+  AddressSpace::Writing writing(here().memory);
+  writing.ranges().erase(address);
+  munmap(pointer(found->second.mapped), found->second.token.file_bytes);
+  shared.opened.erase(found);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace simgpu

@@ -1,0 +1,154 @@
+// Memory of other processes and of other devices.
+#include <cstring>
+
+#include "simgpu/testing.h"
+
+namespace simgpu_testing {
+namespace {
+
+class Ipc : public GpuTest {};
+
+constexpr uint64_t kBytes = 4 * kMiB;
+
+std::string to_hex(const CUipcMemHandle& handle) {
+  std::string text;
+  char digits[3];
+  for (char c : handle.reserved) {
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(c));
+    text += digits;
+  }
+  return text;
+}
+
+CUipcMemHandle from_hex(const std::string& text) {
+  CUipcMemHandle handle{};
+  for (size_t i = 0; i < sizeof handle && 2 * i + 1 < text.size(); ++i) {
+    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  }
+  return handle;
+}
+
+// Opens what it is told, adds 1 to its first word, and says what it found.
+int open_and_write() {
+  CUcontext context = nullptr;
+  if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS) return 1;
+  say("ready");
+  const CUipcMemHandle handle = from_hex(hear());
+  CUdeviceptr address = 0;
+  CUdeviceptr again = 0;
+  if (cuIpcOpenMemHandle_v2(&address, handle, 0) != CUDA_ERROR_INVALID_VALUE) return 2;  // the flag is mandatory
+  if (cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS) return 3;
+  if (cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS || again != address) return 4;
+  if (cuMemFree_v2(address) != CUDA_ERROR_INVALID_VALUE) return 5;
+  uint64_t word = 0;
+  if (cuMemcpyDtoH_v2(&word, address, 8) != CUDA_SUCCESS) return 6;
+  say(std::to_string(word));
+  ++word;
+  if (cuMemcpyHtoD_v2(address, &word, 8) != CUDA_SUCCESS) return 7;
+  if (cuIpcCloseMemHandle(address) != CUDA_SUCCESS || cuMemcpyDtoH_v2(&word, address, 8) != CUDA_SUCCESS) return 8;
+  if (cuIpcCloseMemHandle(address) != CUDA_SUCCESS || cuIpcCloseMemHandle(address) != CUDA_ERROR_INVALID_VALUE) return 9;
+  return 0;
+}
+const bool kOpenAndWrite = add_role("open_and_write", open_and_write);
+
+TEST_F(Ipc, PlainMemoryIsTheSameInAnotherProcess) {
+  for (uint64_t bytes : {kBytes, uint64_t{4096}}) {
+    allocate(512);  // so that the small one does not begin its page
+    CUdeviceptr address = allocate(bytes);
+    uint64_t word = 41;
+    ASSERT_OK(cuMemcpyHtoD_v2(address, &word, 8));
+    CUipcMemHandle handle{};
+    ASSERT_OK(cuIpcGetMemHandle(&handle, address + 256));  // means the allocation
+    CUdeviceptr own = 0;
+    EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenMemHandle_v2(&own, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    Other other("open_and_write");
+    ASSERT_EQ("ready", other.word());
+    other.tell(to_hex(handle));
+    EXPECT_EQ("41", other.word());
+    EXPECT_EQ(0, other.wait());
+    EXPECT_EQ(42u, read(address, 1)[0]);
+    ASSERT_OK(cuMemFree_v2(address));
+  }
+}
+
+TEST_F(Ipc, VirtualMemoryCannotBeHandedOver) {
+  CUdeviceptr address = reserve(kBytes);
+  CUmemGenericAllocationHandle physical = create(kBytes, true);
+  ASSERT_OK(cuMemMap(address, kBytes, 0, physical, 0));
+  allow_access(address, kBytes);
+  CUipcMemHandle handle{};
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuIpcGetMemHandle(&handle, address));
+  EXPECT_OK(cuMemUnmap(address, kBytes));
+  EXPECT_OK(cuMemRelease(physical));
+  EXPECT_OK(cuMemAddressFree(address, kBytes));
+}
+
+// A kernel of device 1 on device 0's memory.
+CUresult use_from(CUcontext user, CUdeviceptr address) {
+  CUcontext popped = nullptr;
+  CUmodule module = nullptr;
+  CUfunction fill = nullptr;
+  cuCtxPushCurrent_v2(user);
+  cuModuleLoadData(&module, "");
+  cuModuleGetFunction(&fill, module, "sim_fill");
+  uint64_t words = 512, seed = 1;
+  void* arguments[] = {&address, &words, &seed};
+  cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, nullptr, arguments, nullptr);
+  const CUresult result = cuCtxSynchronize();
+  cuCtxPopCurrent_v2(&popped);
+  return result;
+}
+
+int use_peers() {
+  CUcontext first = nullptr;
+  CUcontext popped = nullptr;
+  if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v2(&first, 0, 0) != CUDA_SUCCESS) return 1;
+  CUdeviceptr plain = 0;
+  CUdeviceptr mapped = 0;
+  CUmemGenericAllocationHandle physical = 0;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  if (cuMemAlloc_v2(&plain, kBytes) != CUDA_SUCCESS || cuMemAddressReserve(&mapped, kBytes, 0, 0, 0) != CUDA_SUCCESS ||
+      cuMemCreate(&physical, kBytes, &properties, 0) != CUDA_SUCCESS || cuMemMap(mapped, kBytes, 0, physical, 0) != CUDA_SUCCESS ||
+      cuMemSetAccess(mapped, kBytes, &access, 1) != CUDA_SUCCESS)
+    return 2;
+  auto user = [&] {  // a new one each time: a fault breaks it
+    CUcontext context = nullptr;
+    cuCtxCreate_v2(&context, 0, 1);
+    cuCtxPopCurrent_v2(&popped);
+    return context;
+  };
+  auto enable = [&](CUcontext context) {
+    cuCtxPushCurrent_v2(context);
+    const CUresult result = cuCtxEnablePeerAccess(first, 0);
+    const CUresult again = cuCtxEnablePeerAccess(first, 0);
+    cuCtxPopCurrent_v2(&popped);
+    return result == CUDA_SUCCESS && again == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  };
+  if (cuCtxEnablePeerAccess(first, 0) != CUDA_ERROR_INVALID_CONTEXT) return 3;
+  if (use_from(user(), plain) != CUDA_ERROR_ILLEGAL_ADDRESS) return 4;
+  CUcontext enabled = user();
+  if (!enable(enabled) || use_from(enabled, plain) != CUDA_SUCCESS) return 5;
+  // Of virtual memory that says nothing.
+  if (use_from(enabled, mapped) != CUDA_ERROR_ILLEGAL_ADDRESS) return 6;
+  access.location.id = 1;
+  if (cuMemSetAccess(mapped, kBytes, &access, 1) != CUDA_SUCCESS) return 7;
+  if (use_from(user(), mapped) != CUDA_SUCCESS || use_from(first, mapped) != CUDA_SUCCESS) return 8;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  if (cuMemSetAccess(mapped, kBytes, &access, 1) != CUDA_SUCCESS || use_from(first, mapped) != CUDA_SUCCESS) return 9;
+  if (use_from(user(), mapped) != CUDA_ERROR_ILLEGAL_ADDRESS) return 10;
+  return 0;
+}
+const bool kUsePeers = add_role("use_peers", use_peers);
+
+TEST_F(Ipc, AnotherDevicesMemoryNeedsAccess) {
+  const std::string state = std::string(std::getenv("SIMGPU_STATE")) + "-two";
+  Other other("use_peers", {"SIMGPU_COUNT=2", "SIMGPU_STATE=" + state});
+  EXPECT_EQ(0, other.wait());
+  unlink(state.c_str());
+}
+
+}  // namespace
+}  // namespace simgpu_testing

@@ -1,0 +1,43 @@
+// Access of one device to another's memory. Plain memory follows cuCtxEnablePeerAccess, virtual memory only cuMemSetAccess, as on the
+// real driver; copies need neither.
+#include "simgpu/context.h"
+
+namespace simgpu {
+
+uint64_t out_of_reach(const Context& context, const std::vector<Span>& spans) {
+  AddressSpace::Reading reading(here().memory);
+  for (const Span& span : spans) {
+    for (uint64_t at = span.address; at < span.address + span.bytes;) {
+      const Range* range = reading.find(at);
+      if (range == nullptr) return at;
+      uint32_t allowed = ~0u;
+      if (range->kind == RangeKind::kMapping) allowed = range->accessors;
+      const bool plain = range->kind == RangeKind::kPlain || range->kind == RangeKind::kPool;
+      if (plain && range->device != context.device) allowed = (context.peers.load() >> range->device & 1) != 0 ? ~0u : 0;
+      if ((allowed >> context.device & 1) == 0) return at;
+      at = range->end();
+    }
+  }
+  return 0;
+}
+
+SIM_API CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  const Context* peer = to_context(handle);
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (peer == nullptr || !peer->alive.load() || peer->device == context->device) return CUDA_ERROR_INVALID_CONTEXT;
+  const uint32_t bit = 1u << peer->device;
+  return (context->peers.fetch_or(bit) & bit) != 0 ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuCtxDisablePeerAccess(CUcontext handle) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  const Context* peer = to_context(handle);
+  if (peer == nullptr || !peer->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
+  const uint32_t bit = 1u << peer->device;
+  return (context->peers.fetch_and(~bit) & bit) == 0 ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : CUDA_SUCCESS;
+}
+
+}  // namespace simgpu
