@@ -217,7 +217,7 @@ TEST(Codec, RefusesUnknownTypesAndVersions) {
   for (int type = 0; type < 65536; ++type) {
     Idle idle{1};
     Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
-    bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 68 || type == 75;
+    bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
   EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));
