@@ -69,9 +69,7 @@ def switches_wanted(config):
 
 
 def chosen(config):
-    if config.small:
-        return ["driver_callbacks"] * 3
-    names = [name for name in config.only_programs.split(",") if name] or list(PROGRAMS)
+    names = [name for name in config.only_programs.split(",") if name] or (["driver_callbacks"] * 3 if config.small else list(PROGRAMS))
     unknown = [name for name in names if name not in PROGRAMS]
     if unknown:
         raise ValueError(f"no program {', '.join(unknown)}; there are: {', '.join(PROGRAMS)}")
@@ -108,7 +106,7 @@ def find_modules(config, names):
 
 
 def prepare(config, names):
-    """For each program its command line, or the reason why it cannot run here."""
+    """For each program its command line; or a Skip that says what this machine lacks, or the compiler's complaint as a RuntimeError."""
     wanted = {name: PROGRAMS[name] for name in names}
     found = find_modules(config, sorted({p.needs for p in wanted.values()} - {"", "nvcc"}))
     compiled = {}
@@ -118,8 +116,8 @@ def prepare(config, names):
     commands = {}
     for name, program in wanted.items():
         if program.needs == "nvcc":
-            path = compiled.get(program.file, "no nvcc here")
-            commands[name] = [path, *program.words] if not isinstance(path, RuntimeError) and compiled else Skip(str(path))
+            path = compiled.get(program.file, Skip("no nvcc here"))
+            commands[name] = path if isinstance(path, Exception) else [path, *program.words]
         elif program.needs and program.needs not in found:
             commands[name] = Skip(f"{config.python} has no {program.needs}")
         else:
@@ -289,11 +287,7 @@ def run_stage(config, number, names, commands, held, told_mb, turn_s):
     members = []
     for at, name in enumerate(names):
         row = {"program": name, "stage": number, "framework": PROGRAMS[name].framework}
-        if isinstance(commands[name], Skip):
-            row["skipped"] = str(commands[name])
-            members.append(Member(name, PROGRAMS[name], [], row, over=True))
-        else:
-            members.append(Member(f"{name}-{number}{at}", PROGRAMS[name], commands[name], row))
+        members.append(Member(f"{name}-{number}{at}", PROGRAMS[name], commands[name], row))
     rows = [member.row for member in members]
     if config.left() < 45:
         for member in members:
@@ -355,14 +349,18 @@ def programs(config, result):
     turn_s = 0.2 if config.small else 0.5
     context = result.figure("bare_context", bare_context(config))
     commands = prepare(config, sorted(set(names)))
-    groups = [names] if config.small else groups_of(names, config.same)
+    rows = []
+    for name, why in commands.items():
+        if isinstance(why, Exception):
+            rows.append({"program": name, "skipped" if isinstance(why, Skip) else "error": str(why)})
+    names = [name for name in names if not isinstance(commands[name], Exception)]
+    groups = groups_of(names, config.same) if names else []
     stages = result.figure("stages_at_once", stages_that_fit(config, held, (held + 3 * CONTEXT_ROOM) // MIB + 756))
     result.figure("held_by_each", held)
     if not config.small:
         result.figure("prewarm_host", prewarm_host(config, min(96 * GIB, stages * 3 * (held + 2 * GIB))))
     with concurrent.futures.ThreadPoolExecutor(stages) as pool:
         futures = [pool.submit(run_stage, config, number, group, commands, held, told_mb, turn_s) for number, group in enumerate(groups)]
-        rows = []
         for group, future in zip(groups, futures):
             try:
                 rows += future.result()
