@@ -42,7 +42,7 @@ class Config:
         self.seed = getattr(args, "seed", None)
         self.death_seconds = getattr(args, "death_seconds", 75.0)
         self.held_gib = getattr(args, "held", 4.0)
-        self.ddp_turn_s = getattr(args, "ddp_turn", 2.5)
+        self.ddp_turn_s = getattr(args, "ddp_turn", 2.0)
         self.out = pathlib.Path(args.out)
         self.out.mkdir(parents=True, exist_ok=True)
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-gpu-"))

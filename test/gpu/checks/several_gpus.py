@@ -36,7 +36,7 @@ class Job:
             self.row["held"] = process.wait_event("ready", READY_S)["held"]
 
     def finish(self):
-        record = result_record(self.shared, 90)
+        record = result_record(self.shared, 45)
         self.shared.expect_success(60)
         self.row.update(units=record["units"], shared_s=record["work_s"], shared=record["checksum"],
                         begin_ns=record["begin_ns"], end_ns=record["end_ns"])
@@ -81,11 +81,13 @@ def share(scheduler, jobs, switches, seconds):
 
 def variant(config, result, name, gpus, cumem, switches, seconds, turn_s, third):
     """Two jobs on all GPUs, `third`: and one on the first GPU alone. Returns whether all went well, and the makespan over the sum."""
-    held = 3 * 1024 * MIB
+    held = 96 * MIB if config.small else 3 * 1024 * MIB
     environment = {"NCCL_CUMEM_ENABLE": cumem, "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
     folder = config.repo / "test" / "gpu" / "programs"
     told = 500 + ((3 if third else 2) * CONTEXT_ROOM + held) // MIB + 768  # NCCL's own buffers stay on the GPU
-    with Scheduler(config, turn_s, told) as scheduler:
+    if config.small:
+        told = 200
+    with Scheduler(config, turn_s, told, {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else None) as scheduler:
         begin = time.monotonic()
         jobs = [Job(config, scheduler, f"{name}-{seed}", "all",
                     [config.python, folder / "ddp.py", "--world", str(gpus), "--seed", str(seed), "--held", str(held)], environment)
