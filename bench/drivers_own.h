@@ -1,5 +1,5 @@
 // The address of a function as a loaded library exports it, read from the library's own symbol table: dlsym would give the hook of a
-// preloaded library. Null when the library is not loaded, has no GNU hash table or exports no such function. Thread-safe.
+// preloaded library. Null when the library is not loaded, has no hash table or exports no such function. Thread-safe.
 #pragma once
 
 #include <elf.h>
@@ -16,7 +16,7 @@ struct Wanted {
   void* found;
 };
 
-// The number of symbols is in no table of its own: it is the end of the hash table's last chain.
+// In a GNU hash table the number of symbols is not written down: it is the end of the last chain.
 inline uint32_t count_symbols(const uint32_t* hash) {
   const uint32_t buckets = hash[0];
   const uint32_t first = hash[1];
@@ -42,7 +42,8 @@ inline int look_into(dl_phdr_info* info, size_t, void* data) {
   }
   const ElfW(Sym)* symbols = nullptr;
   const char* strings = nullptr;
-  const uint32_t* hash = nullptr;
+  const uint32_t* gnu_hash = nullptr;
+  const uint32_t* old_hash = nullptr;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     if (info->dlpi_phdr[i].p_type != PT_DYNAMIC) {
       continue;
@@ -56,14 +57,16 @@ inline int look_into(dl_phdr_info* info, size_t, void* data) {
       } else if (entry->d_tag == DT_STRTAB) {
         strings = reinterpret_cast<const char*>(address);
       } else if (entry->d_tag == DT_GNU_HASH) {
-        hash = reinterpret_cast<const uint32_t*>(address);
+        gnu_hash = reinterpret_cast<const uint32_t*>(address);
+      } else if (entry->d_tag == DT_HASH) {
+        old_hash = reinterpret_cast<const uint32_t*>(address);
       }
     }
   }
-  if (symbols == nullptr || strings == nullptr || hash == nullptr) {
+  if (symbols == nullptr || strings == nullptr || (gnu_hash == nullptr && old_hash == nullptr)) {
     return 0;
   }
-  const uint32_t count = count_symbols(hash);
+  const uint32_t count = gnu_hash != nullptr ? count_symbols(gnu_hash) : old_hash[1];
   for (uint32_t i = 1; i < count; ++i) {
     const ElfW(Sym)& symbol = symbols[i];
     if (symbol.st_shndx != SHN_UNDEF && (symbol.st_info & 15) == STT_FUNC && std::strcmp(strings + symbol.st_name, wanted.symbol) == 0) {

@@ -31,7 +31,7 @@ CHECKS = {
     "alloc_cost": (calls.alloc_cost, 40),
     "swap_speed": (swap.swap_speed, 120),
     "swap_baselines": (swap.swap_baselines, 80),
-    "programs": (programs.programs, 240),
+    "programs": (programs.programs, 150),  # leaves stages out by itself
     "host_limits": (host.host_limits, 60),
     "fork_cost": (host.fork_cost, 30),
     "ddp": (several_gpus.ddp, 230),
@@ -117,7 +117,7 @@ def split_bundle(path, card, folder):
 def main():
     args = parse_arguments()
     if args.list:
-        print("\n".join(CHECKS))
+        print("\n".join(f"{name:16}{seconds:4} s" for name, (_, seconds) in CHECKS.items()))
         return 0
     if args.split:
         folder = pathlib.Path(__file__).resolve().parent.parent.parent / "bench" / "results"
