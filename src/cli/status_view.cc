@@ -80,6 +80,7 @@ std::string client_table(const StatusReport& status) {
                {"RESIDENT", Align::kRight},
                {"SWAPPED", Align::kRight},
                {"ALLOCATED", Align::kRight},
+               {"HOST", Align::kRight},
                {"LIMIT", Align::kRight},
                {"TURNS", Align::kRight},
                {"TIME USED", Align::kRight},
@@ -93,20 +94,42 @@ std::string client_table(const StatusReport& status) {
       table.add({std::to_string(i), std::to_string(client.pid), client.program,
                  tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant),
                  client.drainable ? client.state : client.state + ", does not drain", format_duration(client.since_ns),
-                 bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated), bytes_or(client.gpu_memory_limit, "none"),
-                 std::to_string(client.turns), format_duration(client.time_running_ns), format_duration(client.time_waiting_ns),
-                 client.waiting_for});
+                 bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated), host_of(client),
+                 bytes_or(client.gpu_memory_limit, "none"), std::to_string(client.turns), format_duration(client.time_running_ns),
+                 format_duration(client.time_waiting_ns), client.waiting_for});
     }
   }
   return table.draw();
 }
 
+// Whose memory the client's swapped bytes may lie in.
+std::string host_of(const ClientReport& client) {
+  if (client.host_memory_scheduler == 0) return bytes_or(client.host_memory_process, "-");
+  if (client.host_memory_process == 0) return bytes_of(client.host_memory_scheduler) + " (scheduler's)";
+  return bytes_of(client.host_memory_process + client.host_memory_scheduler) + " (" + bytes_of(client.host_memory_scheduler) +
+         " scheduler's)";
+}
+
+std::string host_lines(const StatusReport& status) {
+  std::string out = fmt::format("Host memory for swapping: {} in all", bytes_of(status.host_memory_budget));
+  if (!status.host_memory_bound.empty()) out += fmt::format(" (by {})", status.host_memory_bound);
+  out += fmt::format(", {} lent, {} in use, room for {} more\n", bytes_of(status.host_memory_reserved), bytes_of(status.host_memory_used),
+                     bytes_of(status.host_memory_available));
+  for (const ClientReport& client : status.clients) {
+    if (client.host_memory_missing <= 0) continue;
+    out += fmt::format("  {} ({}) could not have {} more to swap out to, because of {}: its memory stays on the GPU\n", client.program,
+                       client.pid, bytes_of(client.host_memory_missing), client.host_memory_bound);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string draw_status(const StatusReport& status) {
-  std::string out = fmt::format("nvshare-scheduler {} in {}, pid {}, up {}, switch time {}, room for {} more swapped in host memory{}\n",
-                                status.version, status.runtime_dir, status.pid, format_duration(status.uptime_ns), status.switch_time_mode,
-                                bytes_of(status.host_memory_available), status.nvml ? "" : ", without NVML");
+  std::string out =
+      fmt::format("nvshare-scheduler {} in {}, pid {}, up {}, switch time {}{}\n", status.version, status.runtime_dir, status.pid,
+                  format_duration(status.uptime_ns), status.switch_time_mode, status.nvml ? "" : ", without NVML");
+  out += host_lines(status);
   out += status.gpus.empty() ? "\nNo GPU is known yet: none was reported by NVML or a client.\n" : "\n" + gpu_table(status);
   if (!status.tenants.empty()) out += "\n" + tenant_table(status);
   out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status);

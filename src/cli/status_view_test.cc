@@ -88,6 +88,29 @@ TEST(StatusView, ForeignMemoryIsUnknownWithoutNvml) {
   EXPECT_NE(line_with(text, "Test GPU").find("unknown"), std::string::npos);
 }
 
+TEST(StatusView, SaysWhoseHostMemoryIsShortAndWhy) {
+  StatusReport status = example();
+  status.host_memory_budget = 10ll << 30;
+  status.host_memory_reserved = 9ll << 30;
+  status.host_memory_used = 8ll << 30;
+  status.host_memory_available = 2ll << 30;
+  status.host_memory_bound = "the node's budget (host_memory_budget)";
+  EXPECT_EQ(draw_status(status).find("could not have"), std::string::npos);
+  status.clients[0].host_memory_missing = 3ll << 30;
+  status.clients[0].host_memory_bound = "the memory limit of the scheduler's own cgroup";
+  status.clients[1].host_memory_scheduler = 384ll << 20;
+  const std::string text = draw_status(status);
+  const std::string host = line_with(text, "Host memory");
+  for (const char* part : {"10 GiB in all", "(by the node's budget (host_memory_budget))", "9 GiB lent", "8 GiB in use", "2 GiB more"}) {
+    EXPECT_NE(host.find(part), std::string::npos) << part << " in: " << host;
+  }
+  const std::string missing = line_with(text, "could not have");
+  for (const char* part : {"python3 (4711)", "3 GiB more", "the scheduler's own cgroup"}) {
+    EXPECT_NE(missing.find(part), std::string::npos) << part << " in: " << missing;
+  }
+  EXPECT_NE(line_with(text, "4712").find("384 MiB (scheduler's)"), std::string::npos) << text;
+}
+
 TEST(StatusView, AnEmptySchedulerIsSaidInWords) {
   const std::string text = draw_status(StatusReport{});
   EXPECT_NE(text.find("No GPU is known yet"), std::string::npos);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/parse.h"
 #include "interposer/device.h"
@@ -30,6 +31,7 @@ constexpr int64_t kHandshakePatience_ns = 5'000 * kMillisecond;
 constexpr int64_t kStartPatience_ns = 2'000 * kMillisecond;  // a scheduler that is being restarted
 constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
 constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
+constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
 
 bool socket_address(sockaddr_un* address) {
   const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
@@ -70,6 +72,7 @@ void Client::ask_only() {
 
 bool Client::start() {
   read_own_limit();
+  device_.memory().arena().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
   while (!connect_once()) {
     if (errno == ENOENT || errno == EACCES || errno == EPROTO || now_ns() > deadline) return false;
@@ -190,6 +193,7 @@ void Client::disconnected() {
   reconnect_at_ns_ = disconnected_at_ns_ + kReconnectFirst_ns;
   if (state_ == State::kLoading) cancel_load_ = true;  // the next scheduler knows nothing of this grant
   changed_.notify_all();
+  device_.memory().arena().lender_gone();
 }
 
 void Client::reconnect() {
@@ -204,6 +208,7 @@ void Client::reconnect() {
   hold_to_resident();
   if (connect_once()) {
     log(LogLevel::kInfo, "the scheduler is back");
+    send_arena_held();
     flush();
     return;
   }
@@ -240,6 +245,7 @@ void Client::run() {
     flush();
     check_drain();
     check_idle();
+    check_cgroup();
   }
 }
 
@@ -252,6 +258,7 @@ int64_t Client::next_timeout_ns() {
     if (timeout < 0 || remaining < timeout) timeout = remaining;
   };
   if (!connected_) at(reconnect_at_ns_);
+  if (device_.memory().arena().wants_cgroup_watched()) at(cgroup_look_ns_);
   if (state_ == State::kDraining) at(drain_deadline_ns_);
   if (state_ == State::kRunning && waiters_ > 0) at(now + kTick_ns);
   return timeout;
@@ -313,6 +320,20 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kWhyWaiting:
       if (auto message = protocol::decode<protocol::WhyWaiting>(packet)) on_why_waiting(*message);
       return;
+    case MessageType::kPrepareSwap:
+      if (auto message = protocol::decode<protocol::PrepareSwap>(packet)) device_.mover().prepare_arena(message->bytes);
+      return;
+    case MessageType::kArenaSegment:
+      if (auto message = protocol::decode<protocol::ArenaSegment>(packet)) {
+        device_.memory().arena().lent(*message, descriptors.count() > 0 ? descriptors.take(0) : FileDescriptor());
+      }
+      return;
+    case MessageType::kArenaRefused:
+      if (auto message = protocol::decode<protocol::ArenaRefused>(packet)) device_.memory().arena().refused(*message);
+      return;
+    case MessageType::kArenaShrink:
+      if (auto message = protocol::decode<protocol::ArenaShrink>(packet)) device_.memory().arena().shrink(*message);
+      return;
     case MessageType::kRefused:
       if (auto message = protocol::decode<protocol::Refused>(packet)) {
         log(LogLevel::kWarning, "the scheduler ends the connection: %s", message->reason);
@@ -340,6 +361,10 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kExported:
     case MessageType::kImportClosed:
     case MessageType::kExportEnded:
+    case MessageType::kArenaRequest:
+    case MessageType::kArenaReturned:
+    case MessageType::kArenaShrunk:
+    case MessageType::kArenaHeld:
       return;
   }
 }
@@ -377,7 +402,41 @@ void Client::hold_to_resident() {
   device_.memory().lower_budget(budget_);
 }
 
+void Client::arena_changed() {
+  if (!arena_dirty_.exchange(true, std::memory_order_acq_rel)) wake();
+}
+
+void Client::send_arena() {
+  if (!arena_dirty_.exchange(false, std::memory_order_acq_rel)) return;
+  HostArena& arena = device_.memory().arena();
+  HostArena::Outbox outbox;
+  if (!arena.take_outbox(&outbox)) return;
+  Lock lock(mutex_);
+  if (!connected_) {
+    arena.lender_gone();
+    return;
+  }
+  for (uint64_t segment : outbox.returned) send(protocol::ArenaReturned{segment});
+  for (const protocol::ArenaShrunk& answer : outbox.shrunk) send(answer);
+  if (outbox.asks) send(outbox.request);
+}
+
+void Client::send_arena_held() {
+  std::vector<protocol::ArenaHeld> held = device_.memory().arena().held();
+  Lock lock(mutex_);
+  for (const protocol::ArenaHeld& segment : held) send(segment);
+}
+
+// The program may come to need what a swap arena of its own takes from its cgroup.
+void Client::check_cgroup() {
+  HostArena& arena = device_.memory().arena();
+  if (!arena.wants_cgroup_watched() || now_ns() < cgroup_look_ns_) return;
+  cgroup_look_ns_ = now_ns() + kCgroupLook_ns;
+  arena.look_at_cgroup();
+}
+
 void Client::flush() {
+  send_arena();
   if (memory_dirty_.load(std::memory_order_acquire) && memory_waiters_.load(std::memory_order_relaxed) > 0) hold_to_resident();
   Lock lock(mutex_);
   if (!connected_) return;

@@ -48,6 +48,9 @@ class Client {
   // Waits until the budget covers `bytes` more than is resident. With the lock only.
   Growth grow(size_t bytes);
 
+  // The host arena has something to tell the scheduler. Takes no lock.
+  void arena_changed();
+
   // Allocated or resident bytes changed: the scheduler hears of it within about a millisecond.
   void memory_changed();
 
@@ -107,8 +110,11 @@ class Client {
   void set_state(State state);                       // mutex held
   void check_drain();
   void check_idle();
+  void check_cgroup();
   void flush();
   void hold_to_resident();
+  void send_arena();       // what the arena has to tell
+  void send_arena_held();  // what it has from an earlier scheduler
   int64_t next_timeout_ns();
   void wake();
   // Mutex held. A failure ends the connection; the socket's thread sees that and reconnects.
@@ -134,6 +140,7 @@ class Client {
   std::atomic<uint64_t> gpu_total_{0};
   std::atomic<uint32_t> memory_waiters_{0};
   std::atomic<bool> memory_dirty_{false};
+  std::atomic<bool> arena_dirty_{false};
   std::atomic<bool> lock_wanted_{false};
   std::atomic<int64_t> wanted_at_ns_{0};  // when it last became so
   std::atomic<bool> why_wanted_{false};   // asked, and not sent yet
@@ -157,6 +164,7 @@ class Client {
   int64_t disconnected_at_ns_ = 0;
   int64_t reconnect_at_ns_ = 0;
   int64_t reconnect_backoff_ns_ = 0;
+  int64_t cgroup_look_ns_ = 0;  // when next; the socket's thread's
 
   // Drain.
   protocol::ReleaseReason drain_reason_ = protocol::ReleaseReason::kDropped;

@@ -323,7 +323,6 @@ void Client::on_contention(const protocol::Contention& message) {
   if (message.memory_waiters == 0 || !running) return;
   device_.memory().trim_cache();
   hold_to_resident();
-  device_.mover().prepare_arena();
   Lock lock(mutex_);
   send_memory(growth_state_ == GrowthState::kAsked ? growth_wanted_ : 0);
 }

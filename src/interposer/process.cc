@@ -41,7 +41,9 @@ void Process::program_ends() {
   gate.set(Gate::kEnding);
   for_each_device([](Device& device) {
     device.client().program_ends();
+    device.memory().arena().give_up(0);  // so that the mover does not wait for host memory
     device.mover().stop(kExitPatience_ns);
+    device.memory().arena().give_up(kExitPatience_ns);
   });
   gate.clear(0);  // wakes who waits
 }

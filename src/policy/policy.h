@@ -223,6 +223,13 @@ std::optional<Instant> next_deadline(const State& state);
 // The longest that a waiting client can wait for its turn, as things stand, if its neighbours answer and can move.
 std::optional<Duration> waiting_bound(const State& state, ClientId client);
 std::vector<GpuView> view(const State& state, Instant now);
+// How much of each client's memory may have to move out, as things stand: what all of a GPU's clients need together beyond its safe limit.
+// 0 for a client with nothing on the GPU, or that cannot move.
+struct SwapDemand {
+  ClientId client;
+  Bytes bytes;
+};
+std::vector<SwapDemand> swap_demands(const State& state);
 // Nullopt, or what is broken (safe limit passed, a waiter without a deadline, ...). For tests; the daemon runs it in debug builds.
 std::optional<std::string> check_invariants(const State& state);
 

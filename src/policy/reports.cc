@@ -67,6 +67,16 @@ static std::string gang_sentence(const State& state, const Client& client) {
   return "another gang to leave, which could come to wait for this one";
 }
 
+// What host memory lacks for the client to have its turn if all others gave up theirs.
+static Bytes host_missing(const State& state, const Gpu& gpu, const Client& client) {
+  std::set<ClientId> leavers;
+  for (const auto& [id, other] : gpu.clients) {
+    if (other.stays()) leavers.insert(id);
+  }
+  const Room room = room_if(state, gpu, {.comers = {client.id}, .leavers = &leavers, .evictions_succeed = true}, 0);
+  return std::max<Bytes>(room.shortfall - evicting_bytes(gpu) - host_room(state), 0);
+}
+
 std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client) {
   const std::string wants = mib(need(client));
   if (client.holds_lock()) {
@@ -89,7 +99,7 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
       return "its own memory to finish moving out";
     case WaitReason::kHostMemory:
       return "host memory: to make room for its " + wants + " neighbours would have to move more than the " + mib(host_room(state)) +
-             " left";
+             " left; " + mib(host_missing(state, gpu, client)) + " are missing";
     case WaitReason::kNeverFits:
       return "memory that this GPU does not have: it needs " + wants + ", at most " + mib(ceiling(state.config, gpu, client)) +
              " are possible now";

@@ -83,4 +83,18 @@ std::vector<GpuView> view(const State& state, Instant now) {
   return views;
 }
 
+std::vector<SwapDemand> swap_demands(const State& state) {
+  std::vector<SwapDemand> demands;
+  for (const auto& [id, gpu] : state.gpus) {
+    Bytes excess = -safe_limit(state.config, gpu);
+    for (const auto& [client_id, client] : gpu.clients) excess += need(client);
+    for (const auto& [client_id, client] : gpu.clients) {
+      const bool has_some = client.holds_lock() || client.memory.resident > 0;
+      const Bytes can_move = client.swappable ? client.memory.allocated - client.memory.unswappable : 0;
+      demands.push_back({client_id, has_some ? std::max<Bytes>(std::min(can_move, excess), 0) : 0});
+    }
+  }
+  return demands;
+}
+
 }  // namespace nvshare::policy

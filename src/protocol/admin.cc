@@ -12,10 +12,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, re
                                                 nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
-                                                swapped, unswappable, overhead, budget, gpu_memory_limit, host_memory, waiting_for, turns,
-                                                drops, unanswered, failed_drains, drainable, time_running_ns, time_waiting_ns,
-                                                time_swapping_ns, swapped_out_total, swapped_in_total)
+                                                swapped, unswappable, overhead, budget, gpu_memory_limit, host_memory, host_memory_process,
+                                                host_memory_scheduler, host_memory_missing, host_memory_bound, waiting_for, turns, drops,
+                                                unanswered, failed_drains, drainable, time_running_ns, time_waiting_ns, time_swapping_ns,
+                                                swapped_out_total, swapped_in_total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
+                                                host_memory_budget, host_memory_reserved, host_memory_used, host_memory_bound,
                                                 switch_time_mode, gpus, tenants, clients)
 
 namespace {

@@ -70,7 +70,12 @@ struct ClientReport {
   int64_t budget = 0;
   int64_t gpu_memory_limit = 0;  // in force, 0 = none
   int64_t host_memory = 0;       // ready for swapping
-  std::string waiting_for;       // empty, or a sentence
+  // Lent to it: its own memory, and the scheduler's.
+  int64_t host_memory_process = 0;
+  int64_t host_memory_scheduler = 0;
+  int64_t host_memory_missing = 0;  // that it asked for to swap out to, and could not have
+  std::string host_memory_bound;    // empty, or what keeps it from that: a sentence's end
+  std::string waiting_for;          // empty, or a sentence
   uint64_t turns = 0;
   uint64_t drops = 0;
   uint64_t unanswered = 0;     // drops that it did not answer in time
@@ -91,6 +96,10 @@ struct StatusReport {
   int64_t uptime_ns = 0;
   bool nvml = false;
   int64_t host_memory_available = 0;  // room for more swapped bytes
+  int64_t host_memory_budget = 0;     // that can be lent for swapping in all, as things stand
+  int64_t host_memory_reserved = 0;   // of it lent, or kept for a tenant's next use
+  int64_t host_memory_used = 0;       // by swapped memory
+  std::string host_memory_bound;      // what the budget comes from
   std::string switch_time_mode;       // "auto" or "fixed"
   std::vector<GpuReport> gpus;
   std::vector<TenantReport> tenants;

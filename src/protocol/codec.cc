@@ -143,6 +143,40 @@ Result<void> check(const Imported& message) {
   return check_chunks(message);
 }
 
+Result<void> check_segment_bytes(uint64_t bytes) {
+  if (bytes > 0 && bytes <= kArenaSegmentBytesMax && bytes % kArenaUnitBytes == 0) return {};
+  return error_format("bytes is %llu; accepted: multiples of %llu up to %llu", static_cast<unsigned long long>(bytes),
+                      static_cast<unsigned long long>(kArenaUnitBytes), static_cast<unsigned long long>(kArenaSegmentBytesMax));
+}
+
+template <>
+Result<void> check(const ArenaRequest& message) {
+  if (message.total % kArenaUnitBytes != 0) {
+    return error_format("total is %llu; accepted: multiples of %llu", static_cast<unsigned long long>(message.total),
+                        static_cast<unsigned long long>(kArenaUnitBytes));
+  }
+  return all_of([&] { return check_at_most("total", message.total, kArenaBytesMax); },
+                [&] { return check_enumeration("owner", message.owner, ArenaOwner::kScheduler); },
+                [&] { return check_flag("urgent", message.urgent); });
+}
+
+template <>
+Result<void> check(const ArenaSegment& message) {
+  return all_of([&] { return check_segment_bytes(message.bytes); },
+                [&] { return check_enumeration("owner", message.owner, ArenaOwner::kScheduler); });
+}
+
+template <>
+Result<void> check(const ArenaHeld& message) {
+  return all_of([&] { return check_segment_bytes(message.bytes); },
+                [&] { return check_enumeration("owner", message.owner, ArenaOwner::kScheduler); });
+}
+
+template <>
+Result<void> check(const ArenaShrunk& message) {
+  return check_at_most("bytes", message.bytes, kArenaBytesMax);
+}
+
 struct Format {
   MessageType type;
   const char* name;
@@ -161,12 +195,14 @@ constexpr Format format_of() {
 }
 
 constexpr Format kFormats[] = {
-    format_of<Register>(),     format_of<ReqLock>(),      format_of<LockReleased>(), format_of<MemUpdate>(),
-    format_of<SwapProgress>(), format_of<Idle>(),         format_of<Registered>(),   format_of<Refused>(),
-    format_of<LockOk>(),       format_of<DropLock>(),     format_of<WaitForMem>(),   format_of<MemAvailable>(),
-    format_of<Evict>(),        format_of<UpdateLimit>(),  format_of<Contention>(),   format_of<AskWhyWaiting>(),
-    format_of<WhyWaiting>(),   format_of<Import>(),       format_of<ExportWanted>(), format_of<Exported>(),
-    format_of<Imported>(),     format_of<ImportClosed>(), format_of<ExportEnded>(),  format_of<ImportInherited>(),
+    format_of<Register>(),     format_of<ReqLock>(),       format_of<LockReleased>(), format_of<MemUpdate>(),
+    format_of<SwapProgress>(), format_of<Idle>(),          format_of<Registered>(),   format_of<Refused>(),
+    format_of<LockOk>(),       format_of<DropLock>(),      format_of<WaitForMem>(),   format_of<MemAvailable>(),
+    format_of<Evict>(),        format_of<UpdateLimit>(),   format_of<Contention>(),   format_of<AskWhyWaiting>(),
+    format_of<WhyWaiting>(),   format_of<Import>(),        format_of<ExportWanted>(), format_of<Exported>(),
+    format_of<Imported>(),     format_of<ImportClosed>(),  format_of<ExportEnded>(),  format_of<ImportInherited>(),
+    format_of<ArenaRequest>(), format_of<ArenaReturned>(), format_of<ArenaShrunk>(),  format_of<ArenaHeld>(),
+    format_of<PrepareSwap>(),  format_of<ArenaSegment>(),  format_of<ArenaRefused>(), format_of<ArenaShrink>(),
 };
 
 const Format* find_format(MessageType type) {

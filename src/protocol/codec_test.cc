@@ -57,6 +57,14 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(ImportClosed{1})),
       bytes_of(encode(ExportEnded{1})),
       bytes_of(encode(ImportInherited{1})),
+      bytes_of(encode(ArenaRequest{1, 4 * kArenaUnitBytes, 1, 0, {}})),
+      bytes_of(encode(ArenaReturned{7})),
+      bytes_of(encode(ArenaShrunk{1, 4096})),
+      bytes_of(encode(ArenaHeld{7, kArenaUnitBytes, 1, {}})),
+      bytes_of(encode(PrepareSwap{1 << 30})),
+      bytes_of(encode(ArenaSegment{7, kArenaSegmentBytesMax, 0, {}})),
+      bytes_of(encode(ArenaRefused{1, 2})),
+      bytes_of(encode(ArenaShrink{1, 2})),
   };
 }
 
@@ -142,6 +150,30 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
     case MessageType::kImportInherited:
       outcome = check(decode<ImportInherited>(packet));
       break;
+    case MessageType::kArenaRequest:
+      outcome = check(decode<ArenaRequest>(packet));
+      break;
+    case MessageType::kArenaReturned:
+      outcome = check(decode<ArenaReturned>(packet));
+      break;
+    case MessageType::kArenaShrunk:
+      outcome = check(decode<ArenaShrunk>(packet));
+      break;
+    case MessageType::kArenaHeld:
+      outcome = check(decode<ArenaHeld>(packet));
+      break;
+    case MessageType::kPrepareSwap:
+      outcome = check(decode<PrepareSwap>(packet));
+      break;
+    case MessageType::kArenaSegment:
+      outcome = check(decode<ArenaSegment>(packet));
+      break;
+    case MessageType::kArenaRefused:
+      outcome = check(decode<ArenaRefused>(packet));
+      break;
+    case MessageType::kArenaShrink:
+      outcome = check(decode<ArenaShrink>(packet));
+      break;
   }
   if (!outcome) return outcome.error();
   return *type;
@@ -185,7 +217,7 @@ TEST(Codec, EveryMessageComesBackAsItWasSent) {
     EXPECT_STRNE(name_of(*type), "unknown");
     seen.push_back(*type);
   }
-  EXPECT_EQ(seen.size(), 24u);
+  EXPECT_EQ(seen.size(), 32u);
   auto released = decode<LockReleased>(encode(good_released()).span());
   ASSERT_TRUE(released);
   EXPECT_EQ(released->grant.grant, 8u);
@@ -217,7 +249,8 @@ TEST(Codec, RefusesUnknownTypesAndVersions) {
   for (int type = 0; type < 65536; ++type) {
     Idle idle{1};
     Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
-    bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75;
+    bool eight_byte_payload =
+        type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 || type == 80;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
   EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));
@@ -242,6 +275,15 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.copied = 65; }).find("copied"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
   EXPECT_NE(refusal(Refused{}, [](Refused& m) { std::memset(m.reason, 'x', sizeof m.reason); }).find("reason"), std::string::npos);
+  EXPECT_NE(refusal(ArenaRequest{1, kArenaUnitBytes, 2, 0, {}}, [](ArenaRequest&) {}).find("owner"), std::string::npos);
+  EXPECT_NE(refusal(ArenaRequest{1, kArenaUnitBytes, 0, 2, {}}, [](ArenaRequest&) {}).find("urgent"), std::string::npos);
+  EXPECT_NE(refusal(ArenaRequest{1, kArenaUnitBytes + 1, 0, 0, {}}, [](ArenaRequest&) {}).find("total"), std::string::npos);
+  EXPECT_NE(refusal(ArenaRequest{1, 2 * kArenaBytesMax, 0, 0, {}}, [](ArenaRequest&) {}).find("total"), std::string::npos);
+  EXPECT_NE(refusal(ArenaSegment{1, 0, 0, {}}, [](ArenaSegment&) {}).find("bytes"), std::string::npos);
+  EXPECT_NE(refusal(ArenaSegment{1, kArenaSegmentBytesMax + kArenaUnitBytes, 0, {}}, [](ArenaSegment&) {}).find("bytes"),
+            std::string::npos);
+  EXPECT_NE(refusal(ArenaHeld{1, kArenaUnitBytes, 9, {}}, [](ArenaHeld&) {}).find("owner"), std::string::npos);
+  EXPECT_NE(refusal(ArenaShrunk{1, UINT64_MAX}, [](ArenaShrunk&) {}).find("bytes"), std::string::npos);
   EXPECT_NE(refusal(Registered{1, {}, 0, 0, 0, 0}, [](Registered& m) { m.version = 99; }).find("version"), std::string::npos);
 }
 

@@ -11,6 +11,8 @@
 //   scheduler: DropLock(grant)             client: LockReleased(grant, dropped) once its GPU work is done, or (not_drained): lock kept
 //   client: LockReleased(grant, early) whenever it notices that it has nothing to do
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
+//   client: ArenaRequest(total)            scheduler: ArenaSegment per segment as it is there, ArenaRefused for what it cannot have
+//   scheduler: ArenaShrink(bytes)          client: ArenaReturned per segment, then ArenaShrunk
 // Every grant carries the scheduler's epoch (a new one at each start) and a grant id; what carries a stale pair is ignored.
 //
 // Memory that one process of a tenant hands to another (legacy IPC; the program's handle names exporter, export and nonce):
@@ -48,6 +50,10 @@ enum class MessageType : uint16_t {
   kExported = 8,
   kImportClosed = 9,
   kExportEnded = 10,
+  kArenaRequest = 16,
+  kArenaReturned = 17,
+  kArenaShrunk = 18,
+  kArenaHeld = 19,
   // scheduler to client
   kRegistered = 64,
   kRefused = 65,
@@ -62,6 +68,10 @@ enum class MessageType : uint16_t {
   kExportWanted = 73,
   kImported = 74,
   kImportInherited = 75,
+  kPrepareSwap = 80,
+  kArenaSegment = 81,
+  kArenaRefused = 82,
+  kArenaShrink = 83,
 };
 
 struct Header {
@@ -75,7 +85,7 @@ struct Memory {
   uint64_t allocated;       // what the program holds, on the GPU and swapped, our rounding and caches included
   uint64_t resident;        // of it on the GPU
   uint64_t unswappable;     // of it that cannot leave the GPU
-  uint64_t swappable_host;  // host memory ready for swapping (pinned arena)
+  uint64_t swappable_host;  // host memory ready for swapping: segments made and pinned
 };
 
 enum class Backend : uint8_t { kVmm = 0, kManaged = 1, kNone = 2 };
@@ -83,10 +93,10 @@ enum class Backend : uint8_t { kVmm = 0, kManaged = 1, kNone = 2 };
 struct Register {
   uint16_t version_min;  // the client speaks version_min .. version_max; the header's version is version_min
   uint16_t version_max;
-  uint8_t backend;     // Backend
-  uint8_t has_lock;    // 1 when it re-registers holding a lock that the previous scheduler granted
-  uint8_t wants_lock;  // 1 when it re-registers while waiting for the lock
-  uint8_t asks_only;   // 1: it wants to know what the scheduler would answer. It becomes no client, and the connection ends
+  uint8_t backend;       // Backend
+  uint8_t has_lock;      // 1 when it re-registers holding a lock that the previous scheduler granted
+  uint8_t wants_lock;    // 1 when it re-registers while waiting for the lock
+  uint8_t asks_only;     // 1: it wants to know what the scheduler would answer. It becomes no client, and the connection ends
   uint8_t gpu_uuid[16];  // as cuDeviceGetUuid gives it
   uint64_t gpu_total_bytes;
   uint64_t memory_limit;  // from the program's own environment; 0 = none. Can only lower what the node allows
@@ -263,6 +273,70 @@ struct ImportInherited {
   uint64_t request;
 };
 
+// ---- host memory for swapping ----
+//
+// It has one budget a node, so every byte of it is lent by the scheduler, in *segments*: multiples of kArenaUnitBytes, at most
+// kArenaSegmentBytesMax. Segment ids are the scheduler's, unique beyond its restarts. A lent segment counts as the client's until
+// ArenaReturned, or the client's end.
+inline constexpr uint64_t kArenaUnitBytes = uint64_t{2} << 20;
+inline constexpr uint64_t kArenaSegmentBytesMax = uint64_t{256} << 20;
+inline constexpr uint64_t kArenaBytesMax = kArenaUnitBytes << 28;  // of all segments of a client
+
+// Whose memory a segment is: the client's own, which a lease is only leave to make; or the scheduler's, passed on as a descriptor.
+enum class ArenaOwner : uint8_t { kProcess = 0, kScheduler = 1 };
+
+// The client wants segments of so many bytes in sum, those that it has included. Replaces its earlier requests.
+struct ArenaRequest {
+  uint64_t request;  // counts up
+  uint64_t total;    // a multiple of kArenaUnitBytes, at most kArenaBytesMax
+  uint8_t owner;     // ArenaOwner: whose memory it is to be; the scheduler's settings may say otherwise
+  uint8_t urgent;    // 1: memory has to be swapped out now; 0: it only prepares for that
+  uint8_t reserved[6];
+};
+
+// One segment. With the scheduler's own memory a descriptor comes with it: a memfd of at least `bytes`, all of it populated.
+struct ArenaSegment {
+  uint64_t segment;
+  uint64_t bytes;
+  uint8_t owner;  // ArenaOwner
+  uint8_t reserved[7];
+};
+
+// The rest of what was asked for is not to be had now.
+struct ArenaRefused {
+  uint64_t request;
+  uint64_t missing;  // bytes
+};
+
+// Others need it: give back what is unused, about so much.
+struct ArenaShrink {
+  uint64_t shrink;  // counts up
+  uint64_t bytes;
+};
+
+struct ArenaReturned {
+  uint64_t segment;
+};
+
+// The answer to ArenaShrink, after what it gave back.
+struct ArenaShrunk {
+  uint64_t shrink;
+  uint64_t bytes;  // 0: nothing is unused
+};
+
+// After Registered: a segment that an earlier scheduler lent.
+struct ArenaHeld {
+  uint64_t segment;
+  uint64_t bytes;
+  uint8_t owner;  // ArenaOwner
+  uint8_t reserved[7];
+};
+
+// So much of the client's memory may have to move out when its neighbours come: have host memory ready for it, in the background.
+struct PrepareSwap {
+  uint64_t bytes;
+};
+
 #define NVSHARE_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size) && sizeof(type) + sizeof(Header) <= kMessageBytesMax)
 NVSHARE_WIRE_SIZE(Header, 8);
 NVSHARE_WIRE_SIZE(Memory, 32);
@@ -291,6 +365,14 @@ NVSHARE_WIRE_SIZE(Imported, 40);
 NVSHARE_WIRE_SIZE(ImportClosed, 8);
 NVSHARE_WIRE_SIZE(ExportEnded, 8);
 NVSHARE_WIRE_SIZE(ImportInherited, 8);
+NVSHARE_WIRE_SIZE(ArenaRequest, 24);
+NVSHARE_WIRE_SIZE(ArenaSegment, 24);
+NVSHARE_WIRE_SIZE(ArenaRefused, 16);
+NVSHARE_WIRE_SIZE(ArenaShrink, 16);
+NVSHARE_WIRE_SIZE(ArenaReturned, 8);
+NVSHARE_WIRE_SIZE(ArenaShrunk, 16);
+NVSHARE_WIRE_SIZE(ArenaHeld, 24);
+NVSHARE_WIRE_SIZE(PrepareSwap, 8);
 #undef NVSHARE_WIRE_SIZE
 
 }  // namespace nvshare::protocol

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/cgroup_memory.h"
 #include "cuda/nvml.h"
 #include "protocol/admin.h"
 #include "scheduler/log.h"
@@ -21,6 +22,8 @@ constexpr int64_t kHousekeepingNs = 1'000'000'000;
 constexpr int64_t kDepartedIntervalNs = 20'000'000;
 // The earliest a deadline is served again, so that one that does not move cannot spin the daemon.
 constexpr int64_t kDeadlineStepNs = 100'000;
+constexpr uint64_t kOwnMarginPart = 16;  // of the scheduler's own cgroup's limit
+constexpr uint64_t kOwnMarginMin = uint64_t{64} << 20;
 
 uint64_t new_epoch() {
   timespec now{};
@@ -28,11 +31,18 @@ uint64_t new_epoch() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-int64_t read_available_memory() {
+HostBudget::Machine look_at_host() {
   std::ifstream stream("/proc/meminfo");
   std::ostringstream text;
   text << stream.rdbuf();
-  return available_memory(text.str());
+  HostBudget::Machine machine;
+  machine.available = available_memory(text.str());
+  CgroupRoom room = own_cgroup_memory_room();
+  if (!room.limited()) return machine;
+  // Some of it is the scheduler's own need.
+  const uint64_t margin = std::max(room.limit / kOwnMarginPart, kOwnMarginMin);
+  machine.own_room = room.available > margin ? static_cast<int64_t>(room.available - margin) : 0;
+  return machine;
 }
 
 }  // namespace
@@ -70,7 +80,17 @@ Result<void> Daemon::open(const char* nvml_library) {
   options.settings = settings_;
   options.epoch = new_epoch();
   options.known_clients_file = runtime_dir_.known_clients_file();
-  options.available_host_memory = read_available_memory;
+  options.look_at_host = look_at_host;
+  segment_maker_ =
+      std::make_unique<MemfdMaker>(loop_, MemfdMaker::Answers{[this](SegmentId segment, FileDescriptor memory) {
+                                                                engine_->segment_made(segment, std::move(memory), monotonic_ns());
+                                                                after_engine();
+                                                              },
+                                                              [this](SegmentId segment) {
+                                                                engine_->segment_discarded(segment, monotonic_ns());
+                                                                after_engine();
+                                                              }});
+  options.segment_maker = segment_maker_.get();
   if (!settings_.trace_file.empty()) {
     Result<TraceWriter> trace = TraceWriter::open(settings_.trace_file, settings_.policy);
     if (!trace) return trace.error();

@@ -12,6 +12,7 @@
 #include "scheduler/event_loop.h"
 #include "scheduler/nvml_monitor.h"
 #include "scheduler/runtime_dir.h"
+#include "scheduler/segment_maker.h"
 #include "scheduler/settings.h"
 
 namespace nvshare::scheduler {
@@ -42,6 +43,7 @@ class Daemon {
   EventLoop loop_;  // outlives what watches descriptors
   std::unique_ptr<ClientSockets> clients_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<MemfdMaker> segment_maker_;
   std::unique_ptr<AdminSockets> admin_;
   std::unique_ptr<NvmlMonitor> monitor_;
   Timer deadline_timer_;

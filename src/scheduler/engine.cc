@@ -63,11 +63,13 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     : settings_(std::move(options.settings)),
       epoch_(options.epoch),
       started_(now),
-      available_host_memory_(std::move(options.available_host_memory)),
+      look_at_host_(std::move(options.look_at_host)),
+      segment_maker_(options.segment_maker),
       trace_(std::move(options.trace)),
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
-      known_(options.known_clients_file) {
+      known_(options.known_clients_file),
+      host_budget_(options.epoch) {
   if (!known_.missing().empty() && settings_.restart_grace > 0) {
     spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
                  known_.missing().size(), static_cast<double>(settings_.restart_grace) / 1e9);
@@ -158,6 +160,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.own_limit = bounded(message.memory_limit);
   client.ceiling = gpus_[*gpu].total;
   connections_.at(connection).client = id;
+  host_budget_.join(id, tenant.id);
   remember(client, message.memory);
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,
                gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
@@ -178,6 +181,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                           static_cast<uint64_t>(client.ceiling),
                           static_cast<uint64_t>(gpus_[*gpu].total)});
   perform(actions);
+  prepare_swaps();
   if (wants_lock && hold_) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
 }
@@ -293,6 +297,12 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kExportEnded:
       return with(static_cast<ExportEnded*>(nullptr),
                   [&](const ExportEnded& message) { inherit(exports_.export_ended(id, message.export_id)); });
+    case MessageType::kArenaRequest:
+    case MessageType::kArenaReturned:
+    case MessageType::kArenaShrunk:
+    case MessageType::kArenaHeld:
+      dispatch_arena(client, type, packet, now);
+      return;
     case MessageType::kRegister:
     case MessageType::kRegistered:
     case MessageType::kRefused:
@@ -307,6 +317,10 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kExportWanted:
     case MessageType::kImported:
     case MessageType::kImportInherited:
+    case MessageType::kPrepareSwap:
+    case MessageType::kArenaSegment:
+    case MessageType::kArenaRefused:
+    case MessageType::kArenaShrink:
       return refuse(client.connection, std::string("bad message: a registered client may not send ") + name_of(type), now);
   }
 }
@@ -314,6 +328,9 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
 void Engine::remember(Client& client, const Memory& memory) {
   client.memory = memory;
   ++client.reports;
+  auto swapped = static_cast<int64_t>(memory.allocated - memory.resident);
+  // Swapped memory lies in the client's segments; what was never written lies nowhere.
+  host_budget_.report(client.id, bounded(memory.swappable_host), std::min(swapped, bounded(memory.swappable_host)));
 }
 
 void Engine::request_lock(policy::ClientId client, policy::Instant now) {
@@ -331,6 +348,7 @@ void Engine::change_memory(const policy::MemoryChanged& event, policy::Instant n
   }
   apply(event, now);
   update_host_memory(now);
+  prepare_swaps();
 }
 
 void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, policy::Instant now) {
@@ -345,8 +363,11 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   tenants_.leave(client.tenant);
   clients_.erase(at);
   known_.leave(id);
+  host_budget_.leave(id);
   apply(policy::ClientLeft{id, memory_freed}, now);
   client_left_exports(id);
+  update_host_memory(now, true);
+  prepare_swaps();
 }
 
 void Engine::housekeep(policy::Instant now) {
@@ -357,6 +378,8 @@ void Engine::housekeep(policy::Instant now) {
 std::optional<policy::Instant> Engine::next_deadline() const {
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
+  std::optional<policy::Instant> of_host = host_budget_.next_deadline();
+  if (of_host && (!deadline || *of_host < *deadline)) deadline = of_host;
   return deadline;
 }
 
@@ -367,6 +390,8 @@ void Engine::deadline_reached(policy::Instant now) {
   }
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
+  std::optional<policy::Instant> of_host = host_budget_.next_deadline();
+  if (of_host && *of_host <= now) settle_host(now);
 }
 
 void Engine::end_hold(policy::Instant now) {

@@ -17,6 +17,7 @@
 #include "protocol/codec.h"
 #include "scheduler/exports.h"
 #include "scheduler/gpu_lock.h"
+#include "scheduler/host_budget.h"
 #include "scheduler/identity.h"
 #include "scheduler/known_clients.h"
 #include "scheduler/log.h"
@@ -38,14 +39,24 @@ class Transport {
   virtual void close(ConnectionId connection) = 0;
 };
 
+// Makes host memory for swapping, away from the engine's thread. Neither call may call back into the engine; answers come later, by
+// Engine::segment_made and segment_discarded.
+class SegmentMaker {
+ public:
+  virtual ~SegmentMaker() = default;
+  virtual void make(SegmentId segment, int64_t bytes) = 0;
+  virtual void discard(SegmentId segment, FileDescriptor memory) = 0;
+};
+
 class Engine {
  public:
   struct Options {
     Settings settings;
     uint64_t epoch = 0;
     std::string known_clients_file;
-    std::function<int64_t()> available_host_memory;  // bytes, now
-    std::unique_ptr<TraceWriter> trace;              // or null
+    std::function<HostBudget::Machine()> look_at_host;  // now
+    SegmentMaker* segment_maker = nullptr;              // null: the scheduler lends no memory of its own
+    std::unique_ptr<TraceWriter> trace;                 // or null
   };
 
   Engine(Options options, Transport& transport, policy::Instant now);
@@ -58,6 +69,8 @@ class Engine {
   // A GPU that NVML found at start; `total` bytes can be used by programs.
   void gpu_found(const GpuUuid& uuid, const std::string& name, int64_t total);
   void memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now);
+  void segment_made(SegmentId segment, FileDescriptor memory, policy::Instant now);  // none: it could not be
+  void segment_discarded(SegmentId segment, policy::Instant now);
   void housekeep(policy::Instant now);  // about once a second while there are clients
 
   std::optional<policy::Instant> next_deadline() const;
@@ -104,6 +117,7 @@ class Engine {
     int64_t ceiling = 0;    // as the policy last said
     protocol::Memory memory{};
     uint64_t reports = 0;  // of its memory, so far
+    int64_t prepares = 0;  // host memory that it was told to have ready
     bool seen_by_nvml = false;
     OverheadWatch overhead;
   };
@@ -152,8 +166,18 @@ class Engine {
   void inherit(const std::optional<ImportKey>& heir);
   void client_left_exports(policy::ClientId client);
 
-  // engine_memory.cc
+  // engine_host.cc
   void update_host_memory(policy::Instant now, bool force = false);  // looks at the host only if much was swapped, or when forced
+  void settle_host(policy::Instant now);
+  void perform_host(const HostBudget::Decision& decision, policy::Instant now);
+  void lend(const HostBudget::Lend& lend);
+  void prepare_swaps();
+  bool dispatch_arena(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
+  HostBudget::Owner owner_wanted(protocol::ArenaOwner owner) const;
+  void report_host(protocol::admin::StatusReport* report) const;
+  void report_host(policy::ClientId client, protocol::admin::ClientReport* report) const;
+
+  // engine_memory.cc
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void free_departed(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
@@ -165,7 +189,8 @@ class Engine {
   Settings settings_;
   const uint64_t epoch_;
   const policy::Instant started_;
-  std::function<int64_t()> available_host_memory_;
+  std::function<HostBudget::Machine()> look_at_host_;
+  SegmentMaker* const segment_maker_;
   std::unique_ptr<TraceWriter> trace_;
   Transport& transport_;
   policy::StatePointer state_;
@@ -177,9 +202,11 @@ class Engine {
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;
   std::optional<RestartHold> hold_;
-  HostMemoryWatch host_memory_;
-  int64_t host_used_then_ = 0;  // by swapped memory, when the host was last looked at
-  bool moved_since_ = false;    // swap messages came since
+  HostBudget host_budget_;
+  HostRoomWatch host_room_;
+  std::map<SegmentId, FileDescriptor> segments_;  // of the scheduler's own memory that were lent or are kept
+  int64_t host_used_then_ = 0;                    // by swapped memory, when the host was last looked at
+  bool moved_since_ = false;                      // swap messages came since
   bool uses_nvml_ = false;
   bool nvml_sees_pids_ = false;
   RepeatedWarnings warnings_;

@@ -1,16 +1,12 @@
-// The engine's view of memory that it does not hand out itself: other programs', contexts', the dead's, the host's. And the report of all.
+// The engine's view of memory that it does not hand out itself: other programs', contexts', the dead's. And the report of all.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <utility>
 
 #include "scheduler/engine.h"
 
 namespace nvshare::scheduler {
 namespace {
-
-constexpr int64_t kMovedStep = 64LL << 20;
 
 const ProcessMemory* find_process(const GpuSample& sample, pid_t pid) {
   for (const ProcessMemory& process : sample.processes) {
@@ -100,23 +96,6 @@ void Engine::free_departed(policy::GpuId gpu, const GpuSample& sample, policy::I
   for (policy::ClientId client : freed) apply(policy::ClientMemoryFreed{client}, now);
 }
 
-void Engine::update_host_memory(policy::Instant now, bool force) {
-  HostMemoryWatch::Figures figures;
-  for (const auto& [id, client] : clients_) {
-    auto swapped = static_cast<int64_t>(client.memory.allocated - client.memory.resident);
-    auto ready = static_cast<int64_t>(client.memory.swappable_host);
-    // Swapped memory lies in the client's arena; what was never written lies nowhere. Managed memory lies where the driver likes.
-    int64_t used = client.backend == protocol::Backend::kManaged ? swapped : std::min(swapped, ready);
-    figures.used += used;
-    figures.empty += std::max<int64_t>(0, ready - used);
-  }
-  if (!force && std::abs(figures.used - host_used_then_) < kMovedStep) return;
-  host_used_then_ = figures.used;
-  figures.available = available_host_memory_();
-  figures.moved = std::exchange(moved_since_, false);
-  if (auto room = host_memory_.update(figures, settings_.host_memory_budget)) apply(policy::HostMemory{*room}, now);
-}
-
 protocol::admin::StatusReport Engine::status(policy::Instant now) const {
   namespace admin = protocol::admin;
   admin::StatusReport report;
@@ -124,7 +103,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
   report.epoch = epoch_;
   report.uptime_ns = now - started_;
   report.nvml = uses_nvml_;
-  report.host_memory_available = host_memory_.room();
+  report_host(&report);
   report.switch_time_mode = settings_.policy.switch_time_mode == policy::SwitchTimeMode::kAuto ? "auto" : "fixed";
   std::vector<policy::GpuView> views = policy::view(*state_, now);
   for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
@@ -211,6 +190,7 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.gpu_memory_limit = limit_of(client);
   out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
   out.drainable = view.drainable;
+  report_host(view.client, &out);
   out.turns = view.turns;
   out.drops = view.drops;
   out.unanswered = view.unanswered_drops;

@@ -46,7 +46,7 @@ class EngineTest : public testing::Test {
       options.settings = settings_;
       options.epoch = 77;
       options.known_clients_file = folder_.path() + "/clients";
-      options.available_host_memory = [] { return 1000 * kGiB; };
+      options.look_at_host = [] { return HostBudget::Machine{1000 * kGiB, std::nullopt}; };
       engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
       uuid.fill(1);

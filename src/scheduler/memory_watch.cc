@@ -30,12 +30,8 @@ std::optional<int64_t> OverheadWatch::update(int64_t used, int64_t resident, uin
   return overhead;
 }
 
-std::optional<int64_t> HostMemoryWatch::update(const Figures& now, std::optional<int64_t> budget) {
-  if (!kept_free_) kept_free_ = now.available / 5;
-  int64_t room = now.available + now.empty - *kept_free_;
-  if (budget) room = std::min(room, *budget - now.used);
-  room = std::max<int64_t>(0, room);
-  if (reported_ && !now.moved) {
+std::optional<int64_t> HostRoomWatch::update(int64_t room, bool moved) {
+  if (reported_ && !moved) {
     int64_t step = std::max<int64_t>(64LL << 20, *reported_ / 64);
     if (std::abs(room - *reported_) < step && (room != 0 || *reported_ == 0)) return std::nullopt;
   }

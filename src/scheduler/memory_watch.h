@@ -60,22 +60,15 @@ class OverheadWatch {
   std::optional<int64_t> reported_;
 };
 
-// Room for more swapped memory on the host.
-class HostMemoryWatch {
+// The host's room for more swapped memory, as the policy is told it: again only when that matters.
+class HostRoomWatch {
  public:
-  struct Figures {
-    int64_t available = 0;  // the kernel's MemAvailable, now
-    int64_t used = 0;       // by swapped memory, sum over clients
-    int64_t empty = 0;      // that clients hold ready and do not use
-    bool moved = false;     // memory was swapped since the last figures: the policy's own reckoning differs from what it was told
-  };
-
-  // The first figures say what was available at start. The new figure when it changed by more than a 64th or 64 MiB, or memory moved.
-  std::optional<int64_t> update(const Figures& now, std::optional<int64_t> budget);
+  // `moved`: memory was swapped since the last figure, so the policy's own reckoning differs from what it was told. The new figure when it
+  // changed by more than a 64th or 64 MiB, or memory moved.
+  std::optional<int64_t> update(int64_t room, bool moved);
   int64_t room() const { return reported_.value_or(0); }
 
  private:
-  std::optional<int64_t> kept_free_;  // 20 % of what was available at start
   std::optional<int64_t> reported_;
 };
 

@@ -69,27 +69,15 @@ TEST(Overhead, IsKnownOnceNothingMoves) {
   EXPECT_EQ(watch.update(kGiB, 5 * kGiB, 3), 0) << "never negative";
 }
 
-TEST(HostMemory, AFifthOfWhatWasFreeAtStartStaysFree) {
-  HostMemoryWatch watch;
-  EXPECT_EQ(watch.update({100 * kGiB, 0, 0, false}, std::nullopt), 80 * kGiB);
-  EXPECT_EQ(watch.update({60 * kGiB, 40 * kGiB, 0, true}, std::nullopt), 40 * kGiB);
-  EXPECT_EQ(watch.update({60 * kGiB, 10 * kGiB, 30 * kGiB, true}, std::nullopt), 70 * kGiB) << "arenas that are empty again";
-  EXPECT_EQ(watch.update({5 * kGiB, 10 * kGiB, 0, true}, std::nullopt), 0);
-}
-
-TEST(HostMemory, ABudgetBoundsIt) {
-  HostMemoryWatch watch;
-  EXPECT_EQ(watch.update({100 * kGiB, 0, 0, false}, 10 * kGiB), 10 * kGiB);
-  EXPECT_EQ(watch.update({96 * kGiB, 4 * kGiB, 0, true}, 10 * kGiB), 6 * kGiB);
-  EXPECT_EQ(watch.update({80 * kGiB, 20 * kGiB, 0, true}, 10 * kGiB), 0);
-}
-
-TEST(HostMemory, IsToldAgainWhenItMattersOnly) {
-  HostMemoryWatch watch;
-  watch.update({100 * kGiB, 0, 0, false}, std::nullopt);
-  EXPECT_EQ(watch.update({100 * kGiB - kMiB, 0, 0, false}, std::nullopt), std::nullopt);
-  EXPECT_TRUE(watch.update({100 * kGiB - kMiB, 0, 0, true}, std::nullopt)) << "the policy has reckoned on its own since";
-  EXPECT_TRUE(watch.update({90 * kGiB, 0, 0, false}, std::nullopt));
+TEST(HostRoom, IsToldAgainWhenItMattersOnly) {
+  HostRoomWatch watch;
+  EXPECT_EQ(watch.update(80 * kGiB, false), 80 * kGiB);
+  EXPECT_EQ(watch.update(80 * kGiB - kMiB, false), std::nullopt);
+  EXPECT_TRUE(watch.update(80 * kGiB - kMiB, true)) << "the policy has reckoned on its own since";
+  EXPECT_TRUE(watch.update(70 * kGiB, false));
+  EXPECT_EQ(watch.update(0, false), 0);
+  EXPECT_EQ(watch.update(0, false), std::nullopt);
+  EXPECT_EQ(watch.update(kMiB, false), std::nullopt);
 }
 
 TEST(AvailableMemory, IsReadInBytes) {

@@ -85,6 +85,12 @@ Result<void> set_host_memory_budget(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_host_arena(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"auto", "process", "scheduler"}); !ok) return ok;
+  settings.host_arena = text == "auto" ? HostArena::kAuto : text == "process" ? HostArena::kProcess : HostArena::kScheduler;
+  return {};
+}
+
 Result<void> set_exit_when_idle(Settings& settings, std::string_view text) {
   Duration value = 0;
   if (auto ok = take_duration(text, 0, kDay, &value); !ok) return ok;
@@ -188,6 +194,8 @@ const std::vector<SettingSpec>& setting_specs() {
        set_gpu_physical_memory_mb},
       {"host_memory_budget", "an amount of memory such as 64Gi", "host memory for swapped GPU memory (80 % of what is free at start)", true,
        set_host_memory_budget},
+      {"host_arena", "auto, process or scheduler",
+       "whose memory swapped memory lies in: the program's where its cgroup has room, else the scheduler's (auto)", true, set_host_arena},
       {"exit_when_idle", "a duration from 0 to 24h, plain numbers are seconds",
        "end when no client was there for so long (never; the flag alone: 60)", false, set_exit_when_idle, "60"},
       {"restart_grace", "a duration from 0 to 60s, plain numbers are seconds", "after a restart, wait so long for clients known before (2)",

@@ -18,14 +18,18 @@ namespace nvshare::scheduler {
 
 inline constexpr char kSettingsFile[] = "/etc/nvshare/scheduler.toml";
 
+// Whose memory swapped memory lies in: the program's own where its cgroup has room for it (kAuto), or always the one or the other's.
+enum class HostArena { kAuto, kProcess, kScheduler };
+
 struct Settings {
   policy::Config policy;
   std::string runtime_dir = "/run/nvshare";
   std::string lock_dir;  // empty: /run/lock/nvshare, else /tmp/nvshare-lock
   std::string log_level = "info";
-  std::string trace_file;                          // empty: none
-  std::optional<int64_t> gpu_physical_memory;      // bytes; each GPU is treated as this large, at most as it is
-  std::optional<int64_t> host_memory_budget;       // bytes for swapped memory, node-wide; unset: 80 % of what was available at start
+  std::string trace_file;                      // empty: none
+  std::optional<int64_t> gpu_physical_memory;  // bytes; each GPU is treated as this large, at most as it is
+  std::optional<int64_t> host_memory_budget;   // bytes lent for swapping, node-wide; unset: 80 % of what was available at start
+  HostArena host_arena = HostArena::kAuto;
   std::optional<policy::Duration> exit_when_idle;  // ends when no client was there for so long
   policy::Duration restart_grace = 2'000'000'000;  // how long known clients are waited for after a restart
   policy::Duration nvml_interval = 250'000'000;    // between two looks at the GPUs' memory

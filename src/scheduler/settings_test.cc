@@ -58,6 +58,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"unanswered_grace", {"0", "x"}},
       {"gpu_physical_memory_mb", {"63", "16Gi", "-5"}},
       {"host_memory_budget", {"much", "-1"}},
+      {"host_arena", {"mine", "Process"}},
       {"exit_when_idle", {"-1", "x"}},
       {"restart_grace", {"61", "x"}},
       {"nvml_interval", {"1ms", "x"}},

@@ -119,6 +119,30 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kImportInherited:
       try_decode<ImportInherited>(packet);
       break;
+    case MessageType::kArenaRequest:
+      try_decode<ArenaRequest>(packet);
+      break;
+    case MessageType::kArenaReturned:
+      try_decode<ArenaReturned>(packet);
+      break;
+    case MessageType::kArenaShrunk:
+      try_decode<ArenaShrunk>(packet);
+      break;
+    case MessageType::kArenaHeld:
+      try_decode<ArenaHeld>(packet);
+      break;
+    case MessageType::kPrepareSwap:
+      try_decode<PrepareSwap>(packet);
+      break;
+    case MessageType::kArenaSegment:
+      try_decode<ArenaSegment>(packet);
+      break;
+    case MessageType::kArenaRefused:
+      try_decode<ArenaRefused>(packet);
+      break;
+    case MessageType::kArenaShrink:
+      try_decode<ArenaShrink>(packet);
+      break;
   }
   return 0;
 }

@@ -1,21 +1,30 @@
 #include "interposer/memory/host_arena.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
+#include "interposer/device.h"
 #include "interposer/log.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
+using protocol::ArenaOwner;
+
 namespace {
 
-constexpr uint32_t kUnitsMax = HostArena::kSegmentBytes / HostArena::kUnitBytes;
+constexpr uint32_t kUnitsMax = HostArena::kSegmentBytesMax / HostArena::kUnitBytes;
 static_assert(kUnitsMax <= 128);
+static_assert(HostArena::kSegmentBytesMax >= kChunkBytesMax);
+
+// Nothing came for so long: the scheduler has lost the request. It answers within seconds even if a neighbour does not.
+constexpr int64_t kPatience_ns = 20'000'000'000;
+constexpr int64_t kShortToldEvery_ns = 10'000'000'000;
+
+size_t round_up(size_t bytes) { return (bytes + HostArena::kUnitBytes - 1) / HostArena::kUnitBytes * HostArena::kUnitBytes; }
 
 // The first run of `count` clear bits below `limit`, or -1.
 int find_run(const uint64_t* bits, uint32_t limit, uint32_t count) {
@@ -27,144 +36,26 @@ int find_run(const uint64_t* bits, uint32_t limit, uint32_t count) {
   return -1;
 }
 
-// Reads a whole small file; false if there is none.
-bool read_file(const char* path, char* buffer, size_t size) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  ssize_t got = read(fd, buffer, size - 1);
-  close(fd);
-  if (got < 0) return false;
-  buffer[got] = '\0';
-  return true;
-}
-
-// The number in /sys/fs/cgroup/<own cgroup>/<file>; UINT64_MAX when there is none or it says "max".
-uint64_t cgroup_number(const char* cgroup, const char* file) {
-  char path[640];
-  char text[64];
-  snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", cgroup, file);
-  if (!read_file(path, text, sizeof text) || strncmp(text, "max", 3) == 0) return UINT64_MAX;
-  return strtoull(text, nullptr, 10);
-}
-
-uint64_t cgroup_available() {
-  char text[512];
-  if (!read_file("/proc/self/cgroup", text, sizeof text)) return UINT64_MAX;
-  char* line = strstr(text, "0::");
-  if (line == nullptr || (line != text && line[-1] != '\n')) return UINT64_MAX;
-  char* cgroup = line + 3;
-  cgroup[strcspn(cgroup, "\n")] = '\0';
-  uint64_t limit = cgroup_number(cgroup, "memory.max");
-  uint64_t current = cgroup_number(cgroup, "memory.current");
-  if (limit == UINT64_MAX || current == UINT64_MAX) return UINT64_MAX;
-  return limit > current ? limit - current : 0;
-}
-
 }  // namespace
 
-size_t host_memory_available() {
-  char text[2048];
-  uint64_t available = UINT64_MAX;
-  uint64_t total = 0;
-  if (read_file("/proc/meminfo", text, sizeof text)) {
-    const char* field = strstr(text, "MemAvailable:");
-    if (field != nullptr) available = strtoull(field + 13, nullptr, 10) * 1024;
-    field = strstr(text, "MemTotal:");
-    if (field != nullptr) total = strtoull(field + 9, nullptr, 10) * 1024;
+void HostArena::configure() {
+  const char* text = getenv("NVSHARE_HOST_ARENA");
+  if (text == nullptr || *text == '\0' || strcmp(text, "auto") == 0) return;
+  if (strcmp(text, "process") == 0) {
+    mode_ = Mode::kProcess;
+  } else if (strcmp(text, "scheduler") == 0) {
+    mode_ = Mode::kScheduler;
+  } else {
+    log(LogLevel::kError, "NVSHARE_HOST_ARENA is '%.40s'; accepted: auto, process, scheduler. Going on with auto", text);
   }
-  // Pinned memory cannot be reclaimed: leave the rest of the machine a margin.
-  uint64_t margin = total / 32;
-  available = available > margin ? available - margin : 0;
-  uint64_t in_cgroup = cgroup_available();
-  return available < in_cgroup ? available : in_cgroup;
 }
 
-void HostArena::grow_to(size_t bytes, cuda::CUcontext context) {
-  Lock lock(mutex_);
-  bytes = (bytes + kSegmentBytes - 1) / kSegmentBytes * kSegmentBytes;
-  if (bytes > target_) target_ = bytes;
-  context_ = context;
-  if (ready_ + under_way_ >= target_) return;
-  short_ = false;
-  uint32_t missing = static_cast<uint32_t>((target_ - ready_ - under_way_) / kSegmentBytes);
-  long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  uint32_t growers_max = processors <= 2 ? 1 : (processors >= 16 ? 8 : static_cast<uint32_t>(processors) / 2);
-  while (growers_ < growers_max && growers_ < missing) {
-    pthread_t thread;
-    if (!start_thread(&thread, grower_body, this, "nvshare-pin")) break;
-    pthread_detach(thread);
-    ++growers_;
-  }
-  if (growers_ == 0) short_ = true;  // no thread to be had: allocate() must not wait for one
-}
-
-void* HostArena::grower_body(void* self) {
-  static_cast<HostArena*>(self)->grower();
-  return nullptr;
-}
-
-void HostArena::grower() {
-  Lock lock(mutex_);
-  while (!short_ && ready_ + under_way_ < target_) {
-    cuda::CUcontext context = context_;
-    under_way_ += kSegmentBytes;
-    lock.unlock();
-    bool made = make_segment(context);
-    lock.lock();
-    under_way_ -= kSegmentBytes;
-    if (!made) {
-      short_ = true;
-      target_ = ready_;
-    }
-    changed_.notify_all();
-  }
-  --growers_;
-  changed_.notify_all();
-}
-
-bool HostArena::make_segment(cuda::CUcontext context) {
-  if (host_memory_available() < kSegmentBytes) {
-    log(LogLevel::kWarning, "host memory is short: the swap arena cannot grow by %zu MiB", kSegmentBytes >> 20);
-    return false;
-  }
-  void* data = mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) return false;
-  madvise(data, kSegmentBytes, MADV_HUGEPAGE);
-  madvise(data, kSegmentBytes, MADV_DONTFORK);
-  for (size_t offset = 0; offset < kSegmentBytes; offset += 4096) static_cast<volatile char*>(data)[offset] = 0;
-  cuda::CUresult pinned = cuda::CUDA_ERROR_INVALID_CONTEXT;
-  const RealDriver& driver = real_driver();
-  if (context != nullptr && driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
-    cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (driver.cuThreadExchangeStreamCaptureMode != nullptr) driver.cuThreadExchangeStreamCaptureMode(&mode);
-    pinned = driver.cuMemHostRegister_v2(data, kSegmentBytes, cuda::CU_MEMHOSTREGISTER_PORTABLE);
-    cuda::CUcontext popped = nullptr;
-    driver.cuCtxPopCurrent_v2(&popped);
-  }
-  if (pinned != cuda::CUDA_SUCCESS) {
-    // Unpinned memory works too, only slower: nothing is lost.
-    log(LogLevel::kWarning, "the swap arena could not be page-locked (CUDA error %d): swapping will be slower", static_cast<int>(pinned));
-  }
-  Lock lock(mutex_);
-  Segment segment;
-  segment.data = static_cast<char*>(data);
-  segment.bytes = kSegmentBytes;
-  segment.pinned_in = pinned == cuda::CUDA_SUCCESS ? context : nullptr;
-  for (Segment& vacant : segments_) {
-    if (vacant.data == nullptr) {
-      vacant = segment;
-      ready_ += kSegmentBytes;
-      return true;
-    }
-  }
-  segments_.push_back(segment);
-  ready_ += kSegmentBytes;
-  return true;
-}
+// ---- slots ----
 
 bool HostArena::take(Segment& segment, uint32_t index, size_t units, HostSlot* slot) {
-  if (segment.data == nullptr || segment.used_units + units > kUnitsMax) return false;
-  int first = find_run(segment.used, kUnitsMax, static_cast<uint32_t>(units));
+  const auto limit = static_cast<uint32_t>(segment.bytes / kUnitBytes);
+  if (segment.data == nullptr || segment.leaving || segment.used_units + units > limit) return false;
+  int first = find_run(segment.used, limit, static_cast<uint32_t>(units));
   if (first < 0) return false;
   for (uint32_t i = static_cast<uint32_t>(first); i < static_cast<uint32_t>(first) + units; ++i) {
     segment.used[i / 64] |= uint64_t{1} << (i % 64);
@@ -179,23 +70,24 @@ bool HostArena::take(Segment& segment, uint32_t index, size_t units, HostSlot* s
 HostSlot HostArena::allocate(size_t bytes) {
   size_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   Lock lock(mutex_);
-  for (;;) {
-    HostSlot slot;
-    for (uint32_t i = 0; i < segments_.size(); ++i) {
-      if (take(segments_[i], i, units, &slot)) return slot;
-    }
-    if (growers_ > 0) {
-      changed_.wait(mutex_);
+  ++waiters_;
+  HostSlot slot;
+  for (bool found = false; !found && !ending_;) {
+    for (uint32_t i = 0; i < segments_.size() && !found; ++i) found = take(segments_[i], i, units, &slot);
+    if (found) break;
+    if (coming()) {
+      if (!changed_.wait_until(mutex_, now_ns() + kPatience_ns)) {
+        log(LogLevel::kWarning, "the scheduler has not answered a request for host memory");
+        refused_ = true;
+      }
       continue;
     }
-    if (short_) return slot;
-    // Fragmentation, or more swapped than was foreseen: one segment more.
-    size_t wanted = ready_ + kSegmentBytes;
-    cuda::CUcontext context = context_;
-    lock.unlock();
-    grow_to(wanted, context);
-    lock.lock();
+    if (refused_) break;
+    // Fragmentation, or more swapped than was foreseen: as much more as is missing now.
+    ask(leased_ + round_up(bytes), true);
   }
+  --waiters_;
+  return slot;
 }
 
 void HostArena::free(const HostSlot& slot) {
@@ -221,13 +113,169 @@ size_t HostArena::used_bytes() {
   return units * kUnitBytes;
 }
 
+// ---- growing ----
+
+void HostArena::notify() {
+  changed_.notify_all();
+  device_.client().arena_changed();  // takes no lock
+}
+
+bool HostArena::coming() const {
+  const bool being_made = building_ > 0 || (!leases_.empty() && workers_ > 0);
+  return being_made || (asked_ > leased_ && !refused_);
+}
+
+void HostArena::ask(size_t total, bool urgent) {
+  asked_ = std::min<size_t>(std::max(round_up(total), leased_), protocol::kArenaBytesMax);
+  refused_ = false;
+  if (asked_ <= leased_) return;
+  ++request_;
+  urgent_ = urgent;
+  request_due_ = true;
+  notify();
+}
+
+void HostArena::grow_to(size_t bytes, cuda::CUcontext context, bool urgent) {
+  Lock lock(mutex_);
+  if (ending_) return;
+  context_ = context;
+  const bool asked_already = asked_ > leased_ && !refused_ && asked_ >= round_up(bytes) && (urgent_ || !urgent);
+  if (!asked_already) ask(std::max(bytes, urgent ? size_t{0} : asked_), urgent);
+  start_workers(urgent);  // also for what lost its registration with an earlier context
+}
+
+void HostArena::lent(const protocol::ArenaSegment& segment, FileDescriptor memory) {
+  Lock lock(mutex_);
+  leased_ += segment.bytes;
+  leases_.push_back({segment.segment, segment.bytes, static_cast<ArenaOwner>(segment.owner), std::move(memory)});
+  start_workers(urgent_ || waiters_ > 0);
+  if (workers_ == 0 && context_ != nullptr) {
+    // No thread to be had: allocate() must not wait for one.
+    log(LogLevel::kWarning, "no thread could be started to make host memory ready");
+    refused_ = true;
+  }
+  changed_.notify_all();
+}
+
+void HostArena::refused(const protocol::ArenaRefused& message) {
+  Lock lock(mutex_);
+  if (message.request != request_ || request_due_) return;  // we have asked anew since
+  refused_ = true;
+  if (urgent_ && now_ns() - short_told_ns_ > kShortToldEvery_ns) {
+    short_told_ns_ = now_ns();
+    log(LogLevel::kInfo, "host memory is short: %llu MiB more were wanted to swap out to; what cannot move stays on the GPU",
+        static_cast<unsigned long long>(message.missing >> 20));
+  }
+  asked_ = leased_;
+  changed_.notify_all();
+}
+
+void HostArena::lender_gone() {
+  Lock lock(mutex_);
+  request_due_ = false;
+  refused_ = true;
+  asked_ = leased_;
+  returned_.clear();  // the next scheduler hears only of what we have
+  shrunk_.clear();
+  shrink_ = 0;
+  changed_.notify_all();
+}
+
+std::vector<protocol::ArenaHeld> HostArena::held() {
+  std::vector<protocol::ArenaHeld> all;
+  Lock lock(mutex_);
+  auto add = [&](uint64_t id, size_t bytes, ArenaOwner owner) {
+    protocol::ArenaHeld message{};
+    message.segment = id;
+    message.bytes = bytes;
+    message.owner = static_cast<uint8_t>(owner);
+    all.push_back(message);
+  };
+  for (const Segment& segment : segments_) {
+    if (segment.data != nullptr) add(segment.id, segment.bytes, segment.owner);
+  }
+  for (const Lease& lease : leases_) add(lease.id, lease.bytes, lease.owner);
+  return all;
+}
+
+bool HostArena::take_outbox(Outbox* outbox) {
+  size_t more = 0;
+  {
+    Lock lock(mutex_);
+    if (request_due_) more = asked_ > leased_ ? asked_ - leased_ : 0;
+  }
+  const ArenaOwner owner = more > 0 ? owner_for(more) : ArenaOwner::kProcess;  // reads files: not under the mutex
+  Lock lock(mutex_);
+  outbox->returned.swap(returned_);
+  outbox->shrunk.swap(shrunk_);
+  outbox->asks = request_due_ && more > 0;
+  if (outbox->asks) {
+    request_due_ = false;
+    outbox->request.request = request_;
+    outbox->request.total = asked_;
+    outbox->request.owner = static_cast<uint8_t>(owner);
+    outbox->request.urgent = urgent_ ? 1 : 0;
+  }
+  return outbox->asks || !outbox->returned.empty() || !outbox->shrunk.empty();
+}
+
+// ---- giving back ----
+
+size_t HostArena::mark_leaving(size_t bytes, bool only_own) {
+  size_t marked = 0;
+  for (auto lease = leases_.begin(); lease != leases_.end() && marked < bytes;) {
+    if (only_own && lease->owner != ArenaOwner::kProcess) {
+      ++lease;
+      continue;
+    }
+    marked += lease->bytes;
+    leased_ -= lease->bytes;
+    returned_.push_back(lease->id);
+    lease = leases_.erase(lease);
+  }
+  // The scheduler's first: they help whoever needs it.
+  for (ArenaOwner owner : {ArenaOwner::kScheduler, ArenaOwner::kProcess}) {
+    if (only_own && owner == ArenaOwner::kScheduler) continue;
+    for (Segment& segment : segments_) {
+      if (marked >= bytes) break;
+      if (segment.data == nullptr || segment.used_units > 0 || segment.leaving || segment.busy || segment.owner != owner) continue;
+      segment.leaving = true;
+      marked += segment.bytes;
+      leased_ -= segment.bytes;
+    }
+  }
+  asked_ = std::min(asked_, leased_);
+  if (marked > 0) start_workers(false);
+  return marked;
+}
+
+void HostArena::shrink(const protocol::ArenaShrink& message) {
+  Lock lock(mutex_);
+  // Who waits for room itself has none to give.
+  size_t marked = waiters_ > 0 || shrink_ != 0 ? 0 : mark_leaving(message.bytes, false);
+  if (marked == 0) {
+    shrunk_.push_back({message.shrink, 0});
+  } else {
+    shrink_ = message.shrink;
+    shrink_bytes_ = marked;
+    settle_shrink();
+  }
+  notify();
+}
+
+void HostArena::settle_shrink() {
+  if (shrink_ == 0) return;
+  for (const Segment& segment : segments_) {
+    if (segment.data != nullptr && segment.leaving && workers_ > 0) return;
+  }
+  shrunk_.push_back({shrink_, shrink_bytes_});
+  shrink_ = 0;
+}
+
 void HostArena::context_gone(cuda::CUcontext context) {
   Lock lock(mutex_);
-  if (context_ == context) {
-    context_ = nullptr;
-    target_ = ready_;
-  }
-  while (growers_ > 0) changed_.wait(mutex_);
+  if (context_ == context) context_ = nullptr;
+  while (in_driver_ > 0) changed_.wait(mutex_);
   for (Segment& segment : segments_) {
     if (segment.data == nullptr || segment.pinned_in != context) continue;
     real_driver().cuMemHostUnregister(segment.data);
@@ -235,23 +283,22 @@ void HostArena::context_gone(cuda::CUcontext context) {
   }
 }
 
-void HostArena::shrink() {
+void HostArena::give_up(int64_t patience_ns) {
   Lock lock(mutex_);
-  for (Segment& segment : segments_) {
-    if (segment.data == nullptr || segment.used_units > 0) continue;
-    if (segment.pinned_in != nullptr) real_driver().cuMemHostUnregister(segment.data);
-    munmap(segment.data, segment.bytes);
-    segment = Segment{};
-    ready_ -= kSegmentBytes;
+  ending_ = true;
+  changed_.notify_all();
+  const int64_t deadline = now_ns() + patience_ns;
+  while (in_driver_ > 0 && changed_.wait_until(mutex_, deadline)) {
   }
-  if (target_ > ready_) target_ = ready_;
 }
 
 void HostArena::reset_after_fork() {
   mutex_.reset_after_fork();
   segments_.clear();  // MADV_DONTFORK: the child has no such mappings
-  ready_ = target_ = under_way_ = 0;
-  growers_ = 0;
+  leases_.clear();    // closes what the parent still has
+  ready_ = leased_ = building_ = asked_ = 0;
+  workers_ = in_driver_ = waiters_ = 0;
+  context_ = nullptr;
 }
 
 }  // namespace nvshare::interposer

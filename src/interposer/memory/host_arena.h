@@ -1,72 +1,148 @@
-// The host side of swapping: anonymous memory in segments, page-locked so that copies run at the link's speed, kept and reused.
+// The host side of swapping: page-locked host memory in segments, so that copies run at the link's speed, kept and reused.
 //
-// Segments are made and pinned by background threads (pinning 8 GiB takes seconds on one thread): grow_to() starts that, allocate() hands
-// out what is ready and waits for what is being made. Never inherited by fork (a fork with gigabytes of pinned memory takes seconds).
-// Thread-safe.
+// The node's host memory has one budget, which the scheduler keeps: every segment is lent by it. A segment is either this process's own
+// anonymous memory (the fastest to make; charged to the program's cgroup) or memory that the scheduler made and passed on (a memfd,
+// charged to the scheduler's cgroup): the latter where the program's cgroup leaves too little (docs/adr/0008-host-memory-is-lent.md).
+//
+// Segments are made, pinned and given back by background threads (pinning 8 GiB takes seconds on one thread): grow_to() asks for leases,
+// allocate() hands out what is ready and waits for what is coming. Never inherited by fork (a fork with gigabytes of pinned memory takes
+// seconds). Thread-safe; its mutex is near the end of the lock order (sync.h), and it calls nothing of ours that takes another.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "base/fd.h"
 #include "cuda/driver_api.h"
 #include "interposer/memory/block.h"
 #include "interposer/sync.h"
+#include "protocol/messages.h"
 
 namespace nvshare::interposer {
 
+class Device;
+
 class HostArena {
  public:
-  static constexpr size_t kSegmentBytes = size_t{256} << 20;
-  static constexpr size_t kUnitBytes = size_t{2} << 20;
+  static constexpr size_t kSegmentBytesMax = protocol::kArenaSegmentBytesMax;
+  static constexpr size_t kUnitBytes = protocol::kArenaUnitBytes;
 
-  // Wants room for `bytes` in all. Returns at once; work goes on in background threads that use `context`.
-  void grow_to(size_t bytes, cuda::CUcontext context);
+  explicit HostArena(Device& device) : device_(device) {}
 
-  // A slot of `bytes` (at most kChunkBytesMax). Waits while growth is under way that may satisfy it. data == nullptr: host memory is short.
+  // Reads NVSHARE_HOST_ARENA. Before the client starts.
+  void configure();
+
+  // ---- for the mover ----
+  // Wants room for `bytes` in all. Returns at once; work goes on in background threads that use `context`. `urgent`: somebody waits for it.
+  void grow_to(size_t bytes, cuda::CUcontext context, bool urgent);
+  // A slot of `bytes` (at most kChunkBytesMax). Waits while something is coming that may satisfy it. data == nullptr: host memory is short.
   HostSlot allocate(size_t bytes);
   void free(const HostSlot& slot);
 
-  // Bytes made and pinned.
+  // Bytes made (and pinned, where the driver would), and of them in use.
   size_t ready_bytes();
   size_t used_bytes();
 
-  // The context dies and takes its registrations with it: waits for growth under way, then unpins. Slots keep their data; copies are
-  // slower until the next grow_to.
+  // The context dies and takes its registrations with it. Slots keep their data; copies are slower until the next grow_to.
   void context_gone(cuda::CUcontext context);
+  // The process exits: nobody waits any more, nothing new is made. Waits at most `patience_ns` for what is under way in the driver.
+  void give_up(int64_t patience_ns);
 
-  // Unmaps every segment without a slot in use.
-  void shrink();
+  // ---- for the link's thread ----
+  // What the scheduler is to be told, in this order.
+  struct Outbox {
+    std::vector<uint64_t> returned;  // segments
+    std::vector<protocol::ArenaShrunk> shrunk;
+    bool asks = false;
+    protocol::ArenaRequest request{};
+  };
+  bool take_outbox(Outbox* outbox);  // false: nothing
+  void lent(const protocol::ArenaSegment& segment, FileDescriptor memory);
+  void refused(const protocol::ArenaRefused& message);
+  void shrink(const protocol::ArenaShrink& message);
+  // Nobody answers requests now. What was lent stays.
+  void lender_gone();
+  // Everything that was lent, for the next scheduler.
+  std::vector<protocol::ArenaHeld> held();
+  // Memory of this process's own in a cgroup with a limit: to be looked at now and then, because the program may come to need the room.
+  bool wants_cgroup_watched() const { return watch_cgroup_.load(std::memory_order_relaxed); }
+  void look_at_cgroup();
 
   void reset_after_fork();
 
  private:
+  enum class Mode : uint8_t { kAuto, kProcess, kScheduler };
   struct Segment {
-    char* data = nullptr;
+    char* data = nullptr;  // null: vacant
     size_t bytes = 0;
+    uint64_t id = 0;
+    protocol::ArenaOwner owner = protocol::ArenaOwner::kProcess;
     cuda::CUcontext pinned_in = nullptr;
+    bool busy = false;          // a worker is at it, without the mutex
+    bool leaving = false;       // to be given back: no slots are handed out of it
+    bool unpinnable = false;    // the driver did not want to
     uint64_t used[2] = {0, 0};  // one bit per unit
     uint32_t used_units = 0;
   };
+  // Lent, and not made yet.
+  struct Lease {
+    uint64_t id = 0;
+    size_t bytes = 0;
+    protocol::ArenaOwner owner = protocol::ArenaOwner::kProcess;
+    FileDescriptor memory;
+  };
 
   bool take(Segment& segment, uint32_t index, size_t units, HostSlot* slot);
-  bool make_segment(cuda::CUcontext context);
-  static void* grower_body(void* self);
-  void grower();
+  // All with the mutex held.
+  void ask(size_t total, bool urgent);
+  bool coming() const;
+  void start_workers(bool urgent);
+  size_t mark_leaving(size_t bytes, bool only_own);
+  void settle_shrink();
+  void notify();  // whoever waits here, and the link
 
+  // host_arena_workers.cc
+  static void* worker_body(void* self);
+  void work();
+  bool unmap_one(Lock& lock);
+  bool build_one(Lock& lock);
+  bool pin_one(Lock& lock);
+  protocol::ArenaOwner owner_for(size_t more);
+
+  Device& device_;
+  Mode mode_ = Mode::kAuto;
   Mutex mutex_;
   Condition changed_;
   std::vector<Segment> segments_;
-  size_t ready_ = 0;  // sum of bytes of segments_
-  size_t target_ = 0;
-  size_t under_way_ = 0;  // bytes that growers are making now
-  uint32_t growers_ = 0;  // threads
-  uint32_t waiters_ = 0;  // in allocate()
-  bool short_ = false;    // the last attempt to grow found host memory short
+  std::vector<Lease> leases_;
+  size_t ready_ = 0;   // sum of bytes of segments_
+  size_t leased_ = 0;  // what the scheduler takes us to have, less what is on its way back
+  size_t building_ = 0;
+  uint32_t workers_ = 0;    // threads
+  uint32_t in_driver_ = 0;  // of them, in a driver call with a context
+  uint32_t waiters_ = 0;    // in allocate()
   cuda::CUcontext context_ = nullptr;
+  bool tight_ = false;  // this process's cgroup leaves too little: segments are to be the scheduler's
+  bool ending_ = false;
+
+  // What we asked for last, and whether it was answered.
+  size_t asked_ = 0;
+  uint64_t request_ = 0;
+  bool urgent_ = false;
+  bool request_due_ = false;  // not sent yet
+  bool refused_ = false;
+  int64_t short_told_ns_ = 0;
+
+  std::vector<uint64_t> returned_;
+  std::vector<protocol::ArenaShrunk> shrunk_;
+  uint64_t shrink_ = 0;  // under way; 0: none
+  size_t shrink_bytes_ = 0;
+  std::atomic<bool> watch_cgroup_{false};
 };
 
-// Room for more pinned memory in this process: the lesser of what the machine and the process's cgroup have left, minus a reserve. Bytes.
+// Room for more of this process's own memory: the lesser of what the machine and its cgroups have left, minus a margin. Bytes.
 size_t host_memory_available();
 
 }  // namespace nvshare::interposer

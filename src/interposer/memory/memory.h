@@ -25,7 +25,7 @@ struct IpcToken;
 
 class Memory {
  public:
-  explicit Memory(Device& device) : device_(device) {}
+  explicit Memory(Device& device) : device_(device), arena_(device) {}
 
   // Driver calls, as the hooks answer them. `context` is current.
   cuda::CUresult allocate(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);

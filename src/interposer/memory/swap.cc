@@ -209,11 +209,11 @@ void Mover::run_probe() {
 
 // ---- out ----
 
-void Mover::prepare_arena() {
+void Mover::prepare_arena(uint64_t bytes) {
+  if (device_.backend() != protocol::Backend::kVmm) return;
   CUcontext context = process().pin_context(device_.ordinal());
   if (context == nullptr) return;
-  Memory& memory = device_.memory();
-  if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.allocated(), context);
+  device_.memory().arena().grow_to(bytes, context, false);
   process().unpin_context(context);
 }
 
@@ -281,7 +281,7 @@ void Mover::run_evict(const Job& job) {
     report(true);
     return;
   }
-  if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.allocated(), context_);
+  if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.arena().used_bytes() + job.bytes, context_, true);
   std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes);
   uint64_t copied = 0;
   InFlight flight[kDepth];

@@ -26,7 +26,7 @@ class Mover {
   void evict(uint64_t id, uint64_t bytes);  // ends with a finished SwapProgress
   void load(uint64_t grant);                // ends with Client::loaded or load_stopped
   void probe_idle();                        // waits for the GPU's work; idle_since() tells when it had ended
-  void prepare_arena();                     // host memory for all that may have to move, in the background
+  void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
 
   // When a probe last found the GPU's work ended; 0 while one is under way or none was asked for.
   int64_t idle_since_ns();

@@ -1,0 +1,267 @@
+#include "scheduler/host_budget.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::scheduler {
+namespace {
+
+using Owner = HostBudget::Owner;
+using Bound = HostBudget::Bound;
+
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kGiB = 1 << 30;
+constexpr policy::Duration kSecond = 1'000'000'000;
+
+// A budget with clients that do at once what they are told, and a scheduler that can make segments.
+class HostBudgetTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    budget_.observe({100 * kGiB, std::nullopt});  // keeps 20 GiB free
+    for (policy::ClientId client : {1, 2, 3}) budget_.join(client, client == 3 ? 7 : client);
+  }
+
+  std::vector<HostBudget::Decision> settle() { return budget_.settle(now_); }
+  template <typename Kind>
+  static std::vector<Kind> of(const std::vector<HostBudget::Decision>& decisions) {
+    std::vector<Kind> found;
+    for (const auto& decision : decisions) {
+      if (const auto* one = std::get_if<Kind>(&decision)) found.push_back(*one);
+    }
+    return found;
+  }
+  static int64_t lent(const std::vector<HostBudget::Decision>& decisions) {
+    int64_t sum = 0;
+    for (const auto& lend : of<HostBudget::Lend>(decisions)) sum += lend.bytes;
+    return sum;
+  }
+  // Asks and answers Make; what was decided in sum.
+  std::vector<HostBudget::Decision> ask(policy::ClientId client, int64_t total, Owner owner = Owner::kProcess, bool urgent = true) {
+    budget_.request(client, ++requests_, total, owner, urgent);
+    auto decisions = settle();
+    for (const auto& make : of<HostBudget::Make>(decisions)) budget_.made(make.segment, true);
+    auto more = settle();
+    decisions.insert(decisions.end(), more.begin(), more.end());
+    return decisions;
+  }
+
+  HostBudget budget_{1};
+  policy::Instant now_ = kSecond;
+  uint64_t requests_ = 0;
+};
+
+TEST_F(HostBudgetTest, LendsInSegmentsWhatIsFree) {
+  auto decisions = ask(1, 600 * kMiB + 1);
+  auto lends = of<HostBudget::Lend>(decisions);
+  ASSERT_EQ(lends.size(), 3u);
+  EXPECT_EQ(lends[0].bytes, 256 * kMiB);
+  EXPECT_EQ(lends[2].bytes, 90 * kMiB) << "rounded up to whole units";
+  EXPECT_TRUE(of<HostBudget::Refuse>(decisions).empty());
+  EXPECT_EQ(budget_.view(1).lent_process, 602 * kMiB);
+  EXPECT_EQ(lent(ask(1, 500 * kMiB)), 0) << "it has that already";
+  EXPECT_EQ(lent(ask(1, 700 * kMiB)), 98 * kMiB);
+}
+
+TEST_F(HostBudgetTest, NobodyGetsMoreThanTheBudgetAndTheReasonIsKept) {
+  budget_.set_budget(kGiB);
+  EXPECT_EQ(lent(ask(1, 900 * kMiB)), 900 * kMiB);
+  budget_.report(1, 900 * kMiB, 900 * kMiB);
+  auto decisions = ask(2, 512 * kMiB);
+  EXPECT_EQ(lent(decisions), 124 * kMiB) << "a part serves too";
+  ASSERT_EQ(of<HostBudget::Refuse>(decisions).size(), 1u);
+  EXPECT_EQ(of<HostBudget::Refuse>(decisions)[0].missing, 388 * kMiB);
+  EXPECT_EQ(budget_.view(2).missing, 388 * kMiB);
+  EXPECT_EQ(budget_.view(2).bound, Bound::kBudget);
+  EXPECT_EQ(budget_.view().reserved, kGiB);
+  EXPECT_EQ(budget_.view().budget, kGiB);
+  EXPECT_EQ(budget_.view().bound, Bound::kBudget);
+  budget_.leave(1);
+  settle();
+  EXPECT_EQ(budget_.view(2).missing, 0) << "it could have it now";
+}
+
+TEST_F(HostBudgetTest, NothingTooSmallForWhatMovesAtOnceIsLent) {
+  budget_.set_budget(40 * kMiB);
+  EXPECT_EQ(lent(ask(1, 512 * kMiB)), 0);
+  EXPECT_EQ(lent(ask(1, 30 * kMiB)), 30 * kMiB) << "but what suffices is";
+}
+
+TEST_F(HostBudgetTest, WhatIsLentAndNotBuiltYetCountsAsGone) {
+  budget_.observe({21 * kGiB, std::nullopt});
+  EXPECT_EQ(lent(ask(1, kGiB)), kGiB);
+  auto decisions = ask(2, kGiB);
+  EXPECT_EQ(lent(decisions), 0);
+  EXPECT_EQ(budget_.view(2).bound, Bound::kAvailable);
+  budget_.report(1, kGiB, kGiB);
+  budget_.observe({20 * kGiB, std::nullopt});  // and now it is in the machine's own figure
+  EXPECT_EQ(lent(ask(2, kGiB)), 0);
+  budget_.observe({22 * kGiB, std::nullopt});
+  EXPECT_EQ(lent(ask(2, kGiB)), kGiB);
+}
+
+TEST_F(HostBudgetTest, TheUrgentGetsWhatOthersDoNotUse) {
+  budget_.set_budget(kGiB);
+  ask(1, kGiB, Owner::kProcess, false);
+  budget_.report(1, kGiB, 256 * kMiB);
+  EXPECT_EQ(of<HostBudget::Refuse>(ask(2, 512 * kMiB, Owner::kProcess, false)).size(), 1u) << "who only prepares takes from nobody";
+  auto decisions = ask(2, 512 * kMiB);
+  auto shrinks = of<HostBudget::Shrink>(decisions);
+  ASSERT_EQ(shrinks.size(), 1u);
+  EXPECT_EQ(shrinks[0].client, 1u);
+  EXPECT_EQ(shrinks[0].bytes, 512 * kMiB);
+  EXPECT_TRUE(of<HostBudget::Refuse>(decisions).empty()) << "not answered yet";
+  EXPECT_TRUE(of<HostBudget::Shrink>(settle()).empty()) << "asked once";
+  budget_.returned(1, 1, now_);
+  EXPECT_EQ(lent(settle()), 256 * kMiB);
+  budget_.returned(1, 2, now_);
+  budget_.shrunk(1, shrinks[0].shrink, 512 * kMiB, now_);
+  EXPECT_EQ(lent(settle()), 256 * kMiB);
+  EXPECT_EQ(budget_.view(1).lent_process, 512 * kMiB) << "and it does not get them back at once";
+  EXPECT_EQ(budget_.view(2).missing, 0);
+}
+
+TEST_F(HostBudgetTest, WhoDoesNotAnswerIsNotWaitedForLong) {
+  budget_.set_budget(kGiB);
+  ask(1, kGiB);
+  budget_.report(1, kGiB, 0);
+  EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
+  ASSERT_TRUE(budget_.next_deadline());
+  now_ = *budget_.next_deadline();
+  auto decisions = settle();
+  ASSERT_EQ(of<HostBudget::Refuse>(decisions).size(), 1u);
+  EXPECT_EQ(of<HostBudget::Refuse>(decisions)[0].client, 2u);
+  EXPECT_TRUE(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).empty()) << "nor asked again soon";
+  now_ += HostBudget::kShrinkAgain;
+  EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
+}
+
+TEST_F(HostBudgetTest, WhoSwapsOutItselfIsNotAskedToShrink) {
+  budget_.set_budget(kGiB);
+  ask(1, 900 * kMiB);
+  budget_.report(1, 900 * kMiB, 0);
+  budget_.request(1, ++requests_, 2 * kGiB, Owner::kProcess, true);
+  budget_.request(2, ++requests_, 512 * kMiB, Owner::kProcess, true);
+  EXPECT_TRUE(of<HostBudget::Shrink>(settle()).empty() || budget_.view(1).missing > 0);
+}
+
+TEST_F(HostBudgetTest, TheSchedulersOwnCgroupBoundsWhatItMakes) {
+  budget_.observe({100 * kGiB, 300 * kMiB});
+  auto decisions = ask(1, 512 * kMiB, Owner::kScheduler);
+  EXPECT_EQ(lent(decisions), 256 * kMiB);
+  EXPECT_EQ(budget_.view(1).bound, Bound::kOwnCgroup);
+  EXPECT_EQ(lent(ask(2, 512 * kMiB, Owner::kProcess)), 512 * kMiB) << "a process's own memory is not the scheduler's";
+  EXPECT_EQ(budget_.view(1).lent_scheduler, 256 * kMiB);
+}
+
+TEST_F(HostBudgetTest, ReturnedSegmentsServeTheSameTenantOnly) {
+  budget_.join(4, 7);
+  auto lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
+  ASSERT_EQ(lends.size(), 1u);
+  budget_.returned(3, lends[0].segment, now_);
+  EXPECT_EQ(budget_.view().pooled, 256 * kMiB);
+  auto stranger = of<HostBudget::Lend>(ask(1, 256 * kMiB, Owner::kScheduler));
+  ASSERT_EQ(stranger.size(), 1u);
+  EXPECT_NE(stranger[0].segment, lends[0].segment);
+  auto fellow = of<HostBudget::Lend>(ask(4, 256 * kMiB, Owner::kScheduler));
+  ASSERT_EQ(fellow.size(), 1u);
+  EXPECT_EQ(fellow[0].segment, lends[0].segment);
+}
+
+TEST_F(HostBudgetTest, ThePoolGivesWayAndGrowsOld) {
+  budget_.set_budget(512 * kMiB);
+  auto lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
+  budget_.returned(3, lends.at(0).segment, now_);
+  auto decisions = ask(1, 512 * kMiB);
+  EXPECT_EQ(of<HostBudget::Discard>(decisions).size(), 1u);
+  EXPECT_EQ(lent(decisions), 512 * kMiB);
+  budget_.discarded(lends[0].segment);
+  budget_.leave(1);
+  lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
+  budget_.returned(3, lends.at(0).segment, now_);
+  ASSERT_TRUE(budget_.next_deadline());
+  now_ = *budget_.next_deadline();
+  EXPECT_EQ(of<HostBudget::Discard>(settle()).size(), 1u);
+  EXPECT_EQ(budget_.view().reserved, 0);
+}
+
+TEST_F(HostBudgetTest, TheDeadsSegmentsGoAndAreNeverLentAgain) {
+  auto lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
+  budget_.request(3, ++requests_, 512 * kMiB, Owner::kScheduler, true);
+  auto makes = of<HostBudget::Make>(settle());
+  ASSERT_EQ(makes.size(), 1u);
+  budget_.leave(3);
+  auto discards = of<HostBudget::Discard>(settle());
+  ASSERT_EQ(discards.size(), 1u);
+  EXPECT_EQ(discards[0].segment, lends.at(0).segment);
+  budget_.join(3, 7);  // it comes again under the same id
+  budget_.made(makes[0].segment, true);
+  discards = of<HostBudget::Discard>(settle());
+  ASSERT_EQ(discards.size(), 1u) << "what was in the making when it died";
+  EXPECT_EQ(discards[0].segment, makes[0].segment);
+  EXPECT_EQ(budget_.view().reserved, 0);
+}
+
+TEST_F(HostBudgetTest, WhatCannotBeMadeIsRefused) {
+  budget_.request(1, ++requests_, 512 * kMiB, Owner::kScheduler, true);
+  auto makes = of<HostBudget::Make>(settle());
+  ASSERT_EQ(makes.size(), 2u);
+  budget_.made(makes[0].segment, true);
+  budget_.made(makes[1].segment, false);
+  auto decisions = settle();
+  EXPECT_EQ(lent(decisions), 256 * kMiB);
+  EXPECT_EQ(budget_.view(1).lent_scheduler, 256 * kMiB);
+  ASSERT_EQ(of<HostBudget::Refuse>(decisions).size(), 1u) << "else the client would wait for it";
+  EXPECT_EQ(budget_.view(1).bound, Bound::kCannotMake);
+  EXPECT_EQ(budget_.view(1).missing, 256 * kMiB);
+}
+
+TEST_F(HostBudgetTest, WhatAnEarlierSchedulerLentCounts) {
+  budget_.set_budget(kGiB);
+  budget_.held(1, 900, 700 * kMiB, Owner::kScheduler);
+  budget_.report(1, 700 * kMiB, 700 * kMiB);
+  EXPECT_EQ(budget_.view().reserved, 700 * kMiB);
+  auto decisions = ask(2, 512 * kMiB);
+  EXPECT_EQ(lent(decisions), 324 * kMiB);
+  EXPECT_GT(of<HostBudget::Lend>(decisions).at(0).segment, 900u) << "ids never meet";
+  budget_.returned(1, 900, now_);
+  EXPECT_TRUE(of<HostBudget::Discard>(settle()).empty()) << "it is not ours to discard";
+  EXPECT_EQ(budget_.view().reserved, 324 * kMiB);
+}
+
+TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {
+  ask(1, 4 * kGiB, Owner::kProcess, false);
+  budget_.report(1, 4 * kGiB, kGiB);
+  budget_.observe({18 * kGiB, std::nullopt});  // 2 GiB under what is to be free
+  auto shrinks = of<HostBudget::Shrink>(settle());
+  ASSERT_EQ(shrinks.size(), 1u);
+  EXPECT_EQ(shrinks[0].bytes, 2 * kGiB);
+  EXPECT_EQ(budget_.room(), kGiB) << "18 + 3 unused - 20 kept free";
+  EXPECT_EQ(lent(ask(2, kGiB)), 0);
+  budget_.shrunk(1, shrinks[0].shrink, 0, now_);
+  EXPECT_EQ(of<HostBudget::Refuse>(settle()).size(), 1u);
+  EXPECT_EQ(budget_.view(2).bound, Bound::kAvailable);
+}
+
+TEST_F(HostBudgetTest, RoomIsWhatCouldBeSwappedOutYet) {
+  EXPECT_EQ(budget_.room(), 80 * kGiB);
+  budget_.set_budget(10 * kGiB);
+  EXPECT_EQ(budget_.room(), 10 * kGiB);
+  ask(1, 4 * kGiB);
+  budget_.report(1, 4 * kGiB, 3 * kGiB);
+  budget_.set_elsewhere(kGiB);
+  EXPECT_EQ(budget_.room(), 6 * kGiB) << "what is unused can be had back";
+  EXPECT_EQ(budget_.view().used, 4 * kGiB);
+  budget_.observe({100 * kGiB, 2 * kGiB});
+  EXPECT_EQ(budget_.room(), 6 * kGiB);
+  ask(2, 64 * kMiB, Owner::kScheduler);
+  budget_.report(2, 64 * kMiB, 0);
+  EXPECT_EQ(budget_.room(), 2 * kGiB + 64 * kMiB) << "somebody depends on the scheduler's own memory";
+}
+
+TEST_F(HostBudgetTest, ClaimsAreBoundedByWhatWasLent) {
+  ask(1, kGiB);
+  budget_.report(1, 1000 * kGiB, 900 * kGiB);
+  EXPECT_EQ(budget_.view().used, kGiB);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler
