@@ -32,7 +32,8 @@ CHECKS = {
     "swap_speed": (swap.swap_speed, 120),
     "swap_baselines": (swap.swap_baselines, 80),
     "programs": (programs.programs, 150),  # leaves stages out by itself
-    "host_limits": (host.host_limits, 60),
+    "host_limits": (host.host_limits, 40),
+    "host_budget": (host.host_budget, 40),
     "fork_cost": (host.fork_cost, 30),
     "ddp": (several_gpus.ddp, 230),
     "nvml_gap": (training.nvml_gap, 45),
