@@ -18,7 +18,7 @@ __global__ void through_texture(cudaTextureObject_t in, cudaTextureObject_t mipm
   const int y = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / side;
   if (y < side) {
     const unsigned a = tex2D<unsigned>(in, static_cast<float>(x), static_cast<float>(y));
-    const unsigned b = tex2DLod<unsigned>(mipmap, static_cast<float>(x / 2), static_cast<float>(y / 2), 1.0f);
+    const unsigned b = tex2DLod<unsigned>(mipmap, (x + 0.5f) / side, (y + 0.5f) / side, 1.0f);
     surf2Dwrite((a + b) * 2654435761u + round + static_cast<unsigned>(x), out, x * 4, y);
   }
 }
@@ -116,6 +116,7 @@ struct Allocators : work::Work {
     what.resType = cudaResourceTypeMipmappedArray;
     what.res.mipmap.mipmap = mipmapped;
     how.maxMipmapLevelClamp = 2;
+    how.normalizedCoords = 1;  // mipmaps know no other
     REQUIRE(cudaCreateTextureObject(&mip_texture, &what, &how, nullptr));
   }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """PyTorch on many streams: work on four, copies to and from pinned memory on two more, ordered by events, and two threads that submit."""
-import threading
+import concurrent.futures
 
 import torch
 
@@ -39,6 +39,7 @@ class Streams(TorchProgram):
         self.back = torch.zeros(side, side)
         if self.on_gpu:
             self.source, self.back = self.source.pin_memory(), self.back.pin_memory()
+        self.pool = concurrent.futures.ThreadPoolExecutor(2)
         self.settle()
 
     def within(self, stream):
@@ -60,11 +61,9 @@ class Streams(TorchProgram):
             self.sent.copy_(self.source, non_blocking=True)
             sent = self.to_gpu.record_event()
         done = [None] * STREAMS
-        threads = [threading.Thread(target=self.compute, args=(begin, begin + 2, sent, done)) for begin in (0, 2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        calls = [self.pool.submit(self.compute, begin, begin + 2, sent, done) for begin in (0, 2)]
+        for call in calls:
+            call.result()  # raises what the thread raised
         with self.within(self.to_host):
             for event in done:
                 self.to_host.wait_event(event) if event else None
