@@ -5,6 +5,7 @@ Reads src/interposer/entry_points.txt (symbol, class, since) and src/cuda/driver
   real_driver_table.h/.cc  one typed slot per function that nvshare hooks or calls; their names; the hook of each
   hooks.h                  declarations of every hooked function
   submit_hooks.cc          the wrappers of class submit
+  growing_hooks.cc         the wrappers of class grows
   custom_defaults.cc       weak defaults of class custom, which call the driver
   libnvshare.map           the linker's export list
 
@@ -28,8 +29,8 @@ ENTRY_POINTS = ROOT / "src/interposer/entry_points.txt"
 DRIVER_API = ROOT / "src/cuda/driver_api.h"
 GENERATED = ROOT / "src/interposer/generated"
 
-CLASSES = ("pass", "uncounted", "submit", "custom")
-HOOKED = ("submit", "custom")
+CLASSES = ("pass", "uncounted", "grows", "submit", "custom")
+HOOKED = ("grows", "submit", "custom")
 PER_THREAD_SUFFIXES = ("_ptsz", "_ptds")
 LOOKUP_HOOKS = ("dlsym", "dlvsym")  # symbols/dlsym.S
 
@@ -101,6 +102,7 @@ class Interface:
     def __init__(self, entries, signatures):
         symbols = {entry.symbol for entry in entries}
         self.submits = [entry for entry in entries if entry.kind == "submit"]
+        self.growing = [entry for entry in entries if entry.kind == "grows"]
         self.customs = [entry for entry in entries if entry.kind == "custom"]
         self.hooked = [entry for entry in entries if entry.kind in HOOKED]
         self.signatures = signatures
@@ -242,6 +244,22 @@ extern "C" {{
 """
 
 
+def growing_hooks_source(interface):
+    wrappers = [
+        wrapper(interface, entry.symbol, "NVSHARE_EXPORT ", f"with_room<&RealDriver::{entry.symbol}>") for entry in interface.growing
+    ]
+    return f"""{banner("//")}#include "interposer/generated/hooks.h"
+#include "interposer/hooks/submit.h"
+
+namespace nvshare::interposer {{
+extern "C" {{
+
+{chr(10).join(wrappers)}
+}}  // extern "C"
+}}  // namespace nvshare::interposer
+"""
+
+
 def custom_defaults_source(interface):
     wrappers = [
         wrapper(interface, entry.symbol, "NVSHARE_EXPORT [[gnu::weak]] ", f"call_real<&RealDriver::{entry.symbol}>")
@@ -273,6 +291,7 @@ def outputs(interface):
         "real_driver_table.cc": real_driver_table_source(interface),
         "hooks.h": hooks_header(interface),
         "submit_hooks.cc": submit_hooks_source(interface),
+        "growing_hooks.cc": growing_hooks_source(interface),
         "custom_defaults.cc": custom_defaults_source(interface),
         "libnvshare.map": version_script(interface),
     }

@@ -81,6 +81,8 @@ std::string client_table(const StatusReport& status) {
                {"SWAPPED", Align::kRight},
                {"ALLOCATED", Align::kRight},
                {"HOST", Align::kRight},
+               {"UNSWAPPABLE", Align::kRight},
+               {"OVERHEAD", Align::kRight},
                {"LIMIT", Align::kRight},
                {"TURNS", Align::kRight},
                {"TIME USED", Align::kRight},
@@ -95,8 +97,9 @@ std::string client_table(const StatusReport& status) {
                  tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant),
                  client.drainable ? client.state : client.state + ", does not drain", format_duration(client.since_ns),
                  bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated), host_of(client),
-                 bytes_or(client.gpu_memory_limit, "none"), std::to_string(client.turns), format_duration(client.time_running_ns),
-                 format_duration(client.time_waiting_ns), client.waiting_for});
+                 bytes_or(client.unswappable, "-"), bytes_of(client.overhead), bytes_or(client.gpu_memory_limit, "none"),
+                 std::to_string(client.turns), format_duration(client.time_running_ns), format_duration(client.time_waiting_ns),
+                 client.waiting_for});
     }
   }
   return table.draw();

@@ -44,6 +44,8 @@ StatusReport example() {
   waiting.state = "waiting";
   waiting.resident = 0;
   waiting.swapped = 384ll << 20;
+  waiting.unswappable = 24ll << 20;
+  waiting.overhead = 300ll << 20;
   waiting.since_ns = 2'500'000'000;
   waiting.waiting_for = "memory: python3 (4711) has it";
   status.clients = {running, waiting};
@@ -61,7 +63,7 @@ std::string line_with(const std::string& text, const std::string& part) {
 TEST(StatusView, ShowsEveryClientWithItsMemoryAndWhatItWaitsFor) {
   const std::string text = draw_status(example());
   const std::string waiting = line_with(text, "4712");
-  for (const char* part : {"train", "waiting", "2.5 s", "384 MiB", "memory: python3 (4711) has it"}) {
+  for (const char* part : {"train", "waiting", "2.5 s", "384 MiB", "24 MiB", "300 MiB", "memory: python3 (4711) has it"}) {
     EXPECT_NE(waiting.find(part), std::string::npos) << part << " in: " << waiting;
   }
   EXPECT_NE(line_with(text, "4711").find("running"), std::string::npos);

@@ -85,6 +85,9 @@ using CUcontext = struct CUctx_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
 using CUarray = struct CUarray_st*;
+using CUmipmappedArray = struct CUmipmappedArray_st*;
+using CUlibrary = struct CUlib_st*;
+using CUkernel = struct CUkern_st*;
 using CUevent = struct CUevent_st*;
 using CUstream = struct CUstream_st*;
 using CUgraph = struct CUgraph_st*;
@@ -117,7 +120,36 @@ enum CUdevice_attribute : unsigned {
   CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
   CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
 };
+enum CUarray_format : unsigned {
+  CU_AD_FORMAT_UNSIGNED_INT8 = 0x01,
+  CU_AD_FORMAT_UNSIGNED_INT16 = 0x02,
+  CU_AD_FORMAT_UNSIGNED_INT32 = 0x03,
+  CU_AD_FORMAT_SIGNED_INT8 = 0x08,
+  CU_AD_FORMAT_SIGNED_INT16 = 0x09,
+  CU_AD_FORMAT_SIGNED_INT32 = 0x0a,
+  CU_AD_FORMAT_HALF = 0x10,
+  CU_AD_FORMAT_FLOAT = 0x20,
+};
 enum CUfunction_attribute : unsigned {};
+enum CUgraphMem_attribute : unsigned {  // all of type cuuint64_t
+  CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
+  CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
+  CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+  CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
+};
+enum CUgraphNodeType : unsigned {
+  CU_GRAPH_NODE_TYPE_KERNEL = 0,
+  CU_GRAPH_NODE_TYPE_MEMCPY = 1,
+  CU_GRAPH_NODE_TYPE_MEMSET = 2,
+  CU_GRAPH_NODE_TYPE_HOST = 3,
+  CU_GRAPH_NODE_TYPE_GRAPH = 4,
+  CU_GRAPH_NODE_TYPE_EMPTY = 5,
+  CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+  CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+};
+enum CUjit_option : unsigned {};
+enum CUlibraryOption : unsigned {};
+enum CUlimit : unsigned {};
 enum CUmem_advise : unsigned {
   CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
   CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
@@ -220,6 +252,10 @@ inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1;
 inline constexpr unsigned CU_MEMHOSTALLOC_DEVICEMAP = 2;
 inline constexpr unsigned CU_MEMHOSTREGISTER_PORTABLE = 1;
 inline constexpr unsigned CU_MEMHOSTREGISTER_DEVICEMAP = 2;
+inline constexpr unsigned CUDA_ARRAY3D_LAYERED = 0x01;
+inline constexpr unsigned CUDA_ARRAY3D_CUBEMAP = 0x04;
+inline constexpr unsigned CUDA_ARRAY3D_SPARSE = 0x40;
+inline constexpr unsigned CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80;
 inline constexpr CUdevice CU_DEVICE_CPU = -1;
 
 // ---- structs that nvshare looks into ----
@@ -283,6 +319,38 @@ struct CUmemPoolProps {
   unsigned char reserved[54];
 };
 
+struct CUDA_ARRAY_DESCRIPTOR {
+  size_t Width, Height;
+  CUarray_format Format;
+  unsigned NumChannels;
+};
+
+struct CUDA_ARRAY3D_DESCRIPTOR {
+  size_t Width, Height, Depth;
+  CUarray_format Format;
+  unsigned NumChannels, Flags;
+};
+
+struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
+  size_t size, alignment;
+  unsigned reserved[4];
+};
+
+// Only its beginning: what follows depends on the type.
+struct CUgraphNodeParams {
+  CUgraphNodeType type;
+  int reserved0[3];
+  long long rest[29];
+  long long reserved2;
+};
+
+struct CUDA_MEM_ALLOC_NODE_PARAMS {
+  CUmemPoolProps poolProps;
+  const CUmemAccessDesc* accessDescs;
+  size_t accessDescCount, bytesize;
+  CUdeviceptr dptr;  // out
+};
+
 inline constexpr unsigned CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
 struct CUipcMemHandle {
   char reserved[64];
@@ -318,6 +386,7 @@ struct CUDA_LAUNCH_PARAMS {
 };
 
 // ---- passed through, never looked into ----
+struct CUDA_GRAPH_INSTANTIATE_PARAMS;
 struct CUctxCreateParams;
 struct CUexecAffinityParam;
 struct CUgraphEdgeData;

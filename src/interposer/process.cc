@@ -151,6 +151,14 @@ Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range) {
   return nullptr;
 }
 
+Device* Process::managed_owner(cuda::CUdeviceptr address) {
+  for (auto& slot : devices_) {
+    Device* candidate = slot.load(std::memory_order_acquire);
+    if (candidate != nullptr && candidate->memory().owns_managed(address)) return candidate;
+  }
+  return nullptr;
+}
+
 // ---- contexts ----
 
 Process::Context* Process::find_context(CUcontext context) {

@@ -44,6 +44,11 @@ class Process {
   size_t visible_total(int ordinal, size_t real_total);
   // The device that owns `address`, or null.
   Device* owner(cuda::CUdeviceptr address, Memory::Range* range);
+  // The same for the program's own managed memory.
+  Device* managed_owner(cuda::CUdeviceptr address);
+
+  // Makes that GPU known, and us to its scheduler, if it was not; null: it is not to be governed.
+  Device* attach(int ordinal);
 
   // False: the program may not use that GPU.
   bool context_made(cuda::CUcontext context, int ordinal);
@@ -110,7 +115,6 @@ class Process {
     uint32_t pins;
     uint32_t going;  // threads that are about to destroy it, or to find that it stays
   };
-  Device* attach(int ordinal);
   Context* find_context(cuda::CUcontext context);
   struct PeerAccess {
     cuda::CUcontext from;  // may use memory of

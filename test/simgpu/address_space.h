@@ -15,6 +15,7 @@
 namespace simgpu {
 
 struct Context;
+struct GraphAllocation;
 
 enum class RangeKind { kPlain, kMapping, kManaged, kPool, kHost, kRegistered, kImported };
 
@@ -53,7 +54,8 @@ struct Range {
   void* pool = nullptr;
   std::shared_ptr<Physical> physical;  // kMapping
   uint64_t physical_offset = 0;
-  std::shared_ptr<ManagedPages> pages;  // kManaged
+  std::shared_ptr<ManagedPages> pages;     // kManaged
+  std::shared_ptr<GraphAllocation> graph;  // kPool, of a memory node: its memory stays with the graphs when it is freed
 
   uint64_t end() const { return base + size; }
   bool on_device() const {

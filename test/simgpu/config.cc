@@ -37,6 +37,8 @@ Config read() {
   const auto memory_mb = static_cast<uint64_t>(number("SIMGPU_MEMORY_MB", 512, 4, 65536));
   config.memory_bytes = (memory_mb / 2 * 2) << 20;
   config.context_bytes = static_cast<uint64_t>(number("SIMGPU_CONTEXT_MB", 8, 0, 65536) * kMiB);
+  config.module_bytes = static_cast<uint64_t>(number("SIMGPU_MODULE_MB", 0, 0, 65536) * kMiB);
+  config.lazy_modules = number("SIMGPU_LAZY_MODULES", 0, 0, 1) != 0;
   config.link_bytes_per_s = number("SIMGPU_LINK_MBPS", 2000, 0.001, 1e9) * 1e6;
   config.time_scale = number("SIMGPU_TIME_SCALE", 1, 0, 1e6);
   config.reclaim_delay_ns = static_cast<uint64_t>(number("SIMGPU_RECLAIM_DELAY_MS", 0, 0, 600000) * 1e6);

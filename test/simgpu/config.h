@@ -11,6 +11,8 @@ struct Config {
   int device_count = 1;           // 1..8
   uint64_t memory_bytes = 0;      // of each device; a multiple of 2 MiB
   uint64_t context_bytes = 0;     // what one context takes
+  uint64_t module_bytes = 0;      // what one module takes
+  bool lazy_modules = false;      // at the first launch in a context instead of at loading
   double link_bytes_per_s = 0;    // pinned copies, each direction
   double time_scale = 1;          // multiplies every simulated duration; 0: nothing takes time
   uint64_t reclaim_delay_ns = 0;  // from the death of a process to its memory being free

@@ -4,6 +4,7 @@
 
 #include "simgpu/capture.h"
 #include "simgpu/config.h"
+#include "simgpu/graph_memory.h"
 
 namespace simgpu {
 
@@ -20,6 +21,7 @@ Context* open_context(int device, unsigned flags, Context* revived) {
   context->flags = flags;
   context->id = process.next_id.fetch_add(1);
   context->charged_bytes = bytes;
+  context->modules_charged.store(false);
   context->error.store(0);
   context->peers.store(0);
   context->alive.store(true, std::memory_order_release);
@@ -47,7 +49,17 @@ void close_context(Context& context) {
   }
   for (Stream* stream : streams) close_stream(*stream);
   free_memory_of(context);
+  trim_graph_memory(context.device);
   Machine::get().release(context.device, here().slot, Charge::kContext, context.charged_bytes);
+}
+
+bool charge_context(Context& context, uint64_t bytes) {
+  if (fault_strikes(Machine::get().faults().driver_oom)) return false;
+  if (bytes == 0) return true;
+  if (!Machine::get().charge(context.device, here().slot, Charge::kContext, bytes)) return false;
+  std::lock_guard lock(here().mutex);
+  context.charged_bytes += bytes;
+  return true;
 }
 
 namespace {
@@ -221,7 +233,8 @@ SIM_API CUresult cuCtxGetLimit(size_t* value, CUlimit) {
 
 SIM_API CUresult cuCtxSetLimit(CUlimit, size_t) {
   Context* context = nullptr;
-  return enter(&context);
+  if (const CUresult result = enter(&context)) return result;
+  return charge_context(*context, 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 SIM_API CUresult cuCtxGetCacheConfig(CUfunc_cache* out) {

@@ -9,6 +9,8 @@ namespace simgpu {
 Context* open_context(int device, unsigned flags, Context* revived);
 // Waits for its work, frees all that it owns.
 void close_context(Context& context);
+// The context takes more for the driver's own use; it keeps it to its end. False: out of memory (or the fault driver_oom struck).
+bool charge_context(Context& context, uint64_t bytes);
 bool valid_device(CUdevice device);
 
 // Frees memory that a context owns; in memory.cc.

@@ -133,7 +133,8 @@ struct Context {
   std::mutex mutex;  // orders submissions
   Stream* legacy = nullptr;
   std::vector<Stream*> streams;  // all, the legacy one too
-  uint64_t charged_bytes = 0;
+  uint64_t charged_bytes = 0;    // guarded by Process::mutex
+  std::atomic<bool> modules_charged{false};
   std::atomic<uint32_t> peers{0};  // devices (bits) whose memory its kernels may use
 };
 

@@ -17,7 +17,7 @@
 namespace simgpu {
 namespace {
 
-constexpr uint64_t kMagic = 0x73696d6770753034;  // changes with the layout
+constexpr uint64_t kMagic = 0x73696d6770753035;  // changes with the layout
 // Bringing an engine's interval forward by this much is allowed: it makes up for sleeping too long, not for slow work.
 constexpr uint64_t kSlackNs = 2000000;
 constexpr uint64_t kAliveCheckNs = 5000000;
@@ -393,8 +393,9 @@ bool set_faults(Faults& faults, const std::string& text) {
     std::atomic<uint32_t>* value;
     double scale;
   };
-  const std::array<Known, 7> known{{{"alloc_oom", &faults.alloc_oom, 1e6},
+  const std::array<Known, 8> known{{{"alloc_oom", &faults.alloc_oom, 1e6},
                                     {"create_oom", &faults.create_oom, 1e6},
+                                    {"driver_oom", &faults.driver_oom, 1e6},
                                     {"copy_fail", &faults.copy_fail, 1e6},
                                     {"register_fail", &faults.register_fail, 1e6},
                                     {"create_oom_moment", &faults.create_oom_moment_ms, 1},

@@ -46,37 +46,12 @@ struct CUgraphEdgeData {
   unsigned char from_port, to_port, type, reserved[5];
 };
 
-using CUlibrary = struct CUlib_st*;
-using CUkernel = struct CUkern_st*;
-
 // Codes that src/cuda does not name.
 inline constexpr CUresult CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = static_cast<CUresult>(910);
 
-enum CUarray_format : unsigned { CU_AD_FORMAT_UNSIGNED_INT8 = 1, CU_AD_FORMAT_UNSIGNED_INT32 = 3, CU_AD_FORMAT_FLOAT = 0x20 };
-enum CUlimit : unsigned {};
 enum CUfunc_cache : unsigned {};
 enum CUsharedconfig : unsigned {};
 enum CUmoduleLoadingMode : unsigned { CU_MODULE_EAGER_LOADING = 1, CU_MODULE_LAZY_LOADING = 2 };
-enum CUgraphNodeType : unsigned {
-  CU_GRAPH_NODE_TYPE_KERNEL = 0,
-  CU_GRAPH_NODE_TYPE_MEMCPY = 1,
-  CU_GRAPH_NODE_TYPE_MEMSET = 2,
-  CU_GRAPH_NODE_TYPE_HOST = 3,
-  CU_GRAPH_NODE_TYPE_GRAPH = 4,
-  CU_GRAPH_NODE_TYPE_EMPTY = 5,
-};
-
-struct CUDA_ARRAY_DESCRIPTOR {
-  size_t Width, Height;
-  CUarray_format Format;
-  unsigned NumChannels;
-};
-
-struct CUDA_ARRAY3D_DESCRIPTOR {
-  size_t Width, Height, Depth;
-  CUarray_format Format;
-  unsigned NumChannels, Flags;
-};
 
 struct CUDA_KERNEL_NODE_PARAMS {
   CUfunction func;

@@ -1,6 +1,7 @@
 // Events. Recorded: the number of an entry on a stream. Reached: that entry is finished.
 #include "simgpu/capture.h"
 #include "simgpu/config.h"
+#include "simgpu/context.h"
 #include "simgpu/core.h"
 
 namespace simgpu {
@@ -100,6 +101,7 @@ SIM_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!charge_context(*context, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
   Process& process = here();
   Event* event = nullptr;
   {

@@ -5,7 +5,9 @@
 #include <unordered_set>
 
 #include "simgpu/capture.h"
+#include "simgpu/context.h"
 #include "simgpu/copy.h"
+#include "simgpu/graph_memory.h"
 #include "simgpu/launch.h"
 
 namespace simgpu {
@@ -28,10 +30,12 @@ class GraphWork : public Work {
   explicit GraphWork(std::shared_ptr<const std::vector<WorkPtr>> work) : work_(std::move(work)) {}
   void run(Execution& execution) const override {
     for (const WorkPtr& each : *work_) {
-      if (execution.context.error.load() != 0) return;
+      if (execution.context.error.load() != 0) break;
       each->run(execution);
     }
+    graph_launch_ended(*work_);
   }
+  bool always() const override { return true; }  // its memory is in use until then
   void spans(std::vector<Span>& out) const override {
     for (const WorkPtr& each : *work_) each->spans(out);
   }
@@ -124,6 +128,7 @@ bool prepare(const Graph& graph, Executable* executable) {
 CUresult instantiate(CUgraphExec* out, CUgraph graph) {
   if (const CUresult result = enter_process()) return result;
   if (out == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (t_thread.current() != nullptr && !charge_context(*t_thread.current(), 0)) return CUDA_ERROR_OUT_OF_MEMORY;
   Executable* executable = Kept<Executable>::make();
   if (!prepare(*to_graph(graph), executable)) {
     Kept<Executable>::drop(executable);
@@ -143,7 +148,14 @@ CUresult launch(CUgraphExec handle, CUstream stream_handle, Default null_means) 
     std::lock_guard lock(executable->mutex);
     work = executable->work;
   }
-  return submit(*stream, Submission::kKernel, std::make_shared<GraphWork>(std::move(work)));
+  if (stream->capture.load() == nullptr) {
+    if (!charge_context(*stream->context, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (const CUresult result = begin_graph_launch(*work)) return result;
+  }
+  auto launched = std::make_shared<GraphWork>(work);
+  const CUresult result = submit(*stream, Submission::kKernel, std::move(launched));
+  if (result != CUDA_SUCCESS && stream->capture.load() == nullptr) graph_launch_ended(*work);
+  return result;
 }
 
 CUresult upload(CUstream stream_handle, Default null_means) {
@@ -267,6 +279,31 @@ SIM_API CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgra
                                     const CUDA_HOST_NODE_PARAMS* params) {
   if (params == nullptr || params->fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return add_node(out, graph, after, count, make_host_function(params->fn, params->userData), CU_GRAPH_NODE_TYPE_HOST);
+}
+SIM_API CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
+                                        CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  if (const CUresult result = enter_process()) return result;
+  if (params == nullptr || params->bytesize == 0 || params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      !valid_device(params->poolProps.location.id)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto allocation = reserve_graph_allocation(params->poolProps.location.id, params->bytesize);
+  if (!allocation) return CUDA_ERROR_OUT_OF_MEMORY;
+  params->dptr = allocation->base;
+  return add_node(out, graph, after, count, make_graph_allocation(std::move(allocation)), CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+}
+SIM_API CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, CUdeviceptr address) {
+  return add_node(out, graph, after, count, make_graph_free(address), CU_GRAPH_NODE_TYPE_MEM_FREE);
+}
+SIM_API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  if (node == nullptr || params == nullptr || to_node(node)->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return CUDA_ERROR_INVALID_VALUE;
+  const GraphAllocation* allocation = allocation_of(*to_node(node)->work);
+  *params = {};
+  params->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params->poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, allocation->device};
+  params->bytesize = allocation->bytes;
+  params->dptr = allocation->base;
+  return CUDA_SUCCESS;
 }
 SIM_API CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
   return add_edges(from, to, count);

@@ -41,6 +41,7 @@ CUresult load(CUmodule* out, const void* image) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
   if (out == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!charge_context(*context, config().lazy_modules ? 0 : config().module_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = reinterpret_cast<CUmodule>(Kept<Module>::make());
   return CUDA_SUCCESS;
 }
@@ -48,6 +49,8 @@ CUresult load(CUmodule* out, const void* image) {
 CUresult load_library(CUlibrary* out) {
   if (const CUresult result = enter_process()) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Context* context = t_thread.current();
+  if (context != nullptr && !charge_context(*context, config().lazy_modules ? 0 : config().module_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = reinterpret_cast<CUlibrary>(Kept<Module>::make());
   return CUDA_SUCCESS;
 }
@@ -93,6 +96,16 @@ CUresult attribute_of(int* out, unsigned attribute) {
   return CUDA_SUCCESS;
 }
 
+// Modules that are loaded lazily take their memory now.
+bool ready_to_launch(Stream& stream) {
+  if (stream.capture.load() != nullptr) return true;
+  Context& context = *stream.context;
+  if (!config().lazy_modules || config().module_bytes == 0 || context.modules_charged.exchange(true)) return charge_context(context, 0);
+  if (charge_context(context, config().module_bytes)) return true;
+  context.modules_charged.store(false);
+  return false;
+}
+
 CUresult launch(CUfunction handle, CUstream stream_handle, Default null_means, void** parameters, void** extra) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(stream_handle, null_means, &stream)) return result;
@@ -100,6 +113,7 @@ CUresult launch(CUfunction handle, CUstream stream_handle, Default null_means, v
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   WorkPtr work = make_kernel(*function, parameters, extra);
   if (!work) return CUDA_ERROR_INVALID_VALUE;
+  if (!ready_to_launch(*stream)) return CUDA_ERROR_OUT_OF_MEMORY;
   return submit(*stream, Submission::kKernel, std::move(work));
 }
 
@@ -184,7 +198,7 @@ void KernelWork::run(Execution& execution) const {
 
 SIM_API CUresult cuModuleLoad(CUmodule* out, const char* file) { return load(out, file); }
 SIM_API CUresult cuModuleLoadData(CUmodule* out, const void* image) { return load(out, image); }
-SIM_API CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, unsigned*, void**) { return load(out, image); }
+SIM_API CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) { return load(out, image); }
 SIM_API CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) { return load(out, image); }
 SIM_API CUresult cuModuleUnload(CUmodule module) { return unload(module); }
 SIM_API CUresult cuModuleGetFunction(CUfunction* out, CUmodule module, const char* name) { return find(out, module, name); }
@@ -198,10 +212,10 @@ SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
   return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuLibraryLoadData(CUlibrary* out, const void*, void*, void**, unsigned, void*, void**, unsigned) {
+SIM_API CUresult cuLibraryLoadData(CUlibrary* out, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
   return load_library(out);
 }
-SIM_API CUresult cuLibraryLoadFromFile(CUlibrary* out, const char*, void*, void**, unsigned, void*, void**, unsigned) {
+SIM_API CUresult cuLibraryLoadFromFile(CUlibrary* out, const char*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
   return load_library(out);
 }
 SIM_API CUresult cuLibraryUnload(CUlibrary library) { return unload(library); }

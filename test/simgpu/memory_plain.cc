@@ -7,6 +7,7 @@
 #include "simgpu/capture.h"
 #include "simgpu/config.h"
 #include "simgpu/context.h"
+#include "simgpu/graph_memory.h"
 #include "simgpu/memory.h"
 
 namespace simgpu {
@@ -140,6 +141,10 @@ CUresult free_range(CUdeviceptr address, bool check) {
   {
     AddressSpace::Writing writing(process.memory);
     if (writing.ranges().erase(address) == 0) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (range.graph) {
+    graph_allocation_freed(*range.graph);
+    return CUDA_SUCCESS;
   }
   if (range.kind == RangeKind::kManaged) forget_managed(range);
   if (range.owned != 0) {

@@ -3,6 +3,7 @@
 
 #include "simgpu/capture.h"
 #include "simgpu/context.h"
+#include "simgpu/graph_memory.h"
 #include "simgpu/memory.h"
 
 namespace simgpu {
@@ -12,6 +13,7 @@ namespace {
 struct Pool {
   std::atomic<bool> alive{true};
   int device = 0;
+  uint64_t most = 0;  // 0: no bound
   std::atomic<uint64_t> used{0};
   std::atomic<uint64_t> used_high{0};
   std::mutex mutex;
@@ -74,9 +76,15 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (stream->capture.load() != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes of graphs are not modelled
+  if (stream->capture.load() != nullptr) {
+    auto allocation = reserve_graph_allocation(stream->context->device, bytes);
+    if (!allocation) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = allocation->base;
+    return submit(*stream, Submission::kOther, make_graph_allocation(std::move(allocation)));
+  }
   if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool == nullptr) pool = pool_of(stream->context->device, true);
+  if (pool->most != 0 && pool->used.load() + bytes > pool->most) return CUDA_ERROR_OUT_OF_MEMORY;
   if (const CUresult result = allocate(*stream->context, bytes, RangeKind::kPool, pool, out)) return result;
   const uint64_t used = pool->used.fetch_add(bytes) + bytes;
   uint64_t high = pool->used_high.load();
@@ -89,7 +97,7 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
 CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
-  if (stream->capture.load() != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (stream->capture.load() != nullptr) return submit(*stream, Submission::kOther, make_graph_free(address));
   {
     AddressSpace::Reading reading(here().memory);
     const Range* range = reading.find(address);
@@ -141,6 +149,7 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* proper
   if (out == nullptr || properties == nullptr || !valid_device(properties->location.id)) return CUDA_ERROR_INVALID_VALUE;
   auto* pool = Kept<Pool>::make();
   pool->device = properties->location.id;
+  pool->most = properties->maxSize;
   *out = reinterpret_cast<CUmemoryPool>(pool);
   return CUDA_SUCCESS;
 }

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "simgpu/capture.h"
+#include "simgpu/context.h"
 #include "simgpu/core.h"
 #include "simgpu/graph.h"
 
@@ -106,6 +107,7 @@ CUresult create(CUstream* out, unsigned flags, int priority) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
   if (out == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  if (!charge_context(*context, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
   *out = to_handle(create_stream(*context, flags, priority));
   return CUDA_SUCCESS;
 }

@@ -7,6 +7,18 @@
 namespace nvshare::interposer {
 extern "C" {
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuArray3DCreate_v2(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pAllocateArray) {
+  return call_real<&RealDriver::cuArray3DCreate_v2>(pHandle, pAllocateArray);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuArrayCreate_v2(CUarray* pHandle, const CUDA_ARRAY_DESCRIPTOR* pAllocateArray) {
+  return call_real<&RealDriver::cuArrayCreate_v2>(pHandle, pAllocateArray);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuArrayDestroy(CUarray hArray) {
+  return call_real<&RealDriver::cuArrayDestroy>(hArray);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuCtxCreate(CUcontext* pctx, unsigned flags, CUdevice dev) {
   return call_real<&RealDriver::cuCtxCreate>(pctx, flags, dev);
 }
@@ -51,6 +63,10 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUd
   return call_real<&RealDriver::cuDeviceGetMemPool>(pool, dev);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuDeviceGraphMemTrim(CUdevice device) {
+  return call_real<&RealDriver::cuDeviceGraphMemTrim>(device);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
   return call_real<&RealDriver::cuDevicePrimaryCtxRelease>(dev);
 }
@@ -91,6 +107,58 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuGetProcAddress_v2(const char* symbol, vo
   return call_real<&RealDriver::cuGetProcAddress_v2>(symbol, pfn, cudaVersion, flags, symbolStatus);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
+  return call_real<&RealDriver::cuGraphAddMemAllocNode>(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  return call_real<&RealDriver::cuGraphAddNode>(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData, size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  return call_real<&RealDriver::cuGraphAddNode_v2>(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
+  return call_real<&RealDriver::cuGraphExecDestroy>(hGraphExec);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
+  return call_real<&RealDriver::cuGraphInstantiate>(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph, unsigned long long flags) {
+  return call_real<&RealDriver::cuGraphInstantiateWithFlags>(phGraphExec, hGraph, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
+  return call_real<&RealDriver::cuGraphInstantiateWithParams>(phGraphExec, hGraph, instantiateParams);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
+  return call_real<&RealDriver::cuGraphInstantiateWithParams_ptsz>(phGraphExec, hGraph, instantiateParams);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph, CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
+  return call_real<&RealDriver::cuGraphInstantiate_v2>(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
+  return call_real<&RealDriver::cuGraphLaunch>(hGraph, hStream);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream) {
+  return call_real<&RealDriver::cuGraphLaunch_ptsz>(hGraph, hStream);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
+  return call_real<&RealDriver::cuGraphUpload>(hGraph, hStream);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream) {
+  return call_real<&RealDriver::cuGraphUpload_ptsz>(hGraph, hStream);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuInit(unsigned Flags) {
   return call_real<&RealDriver::cuInit>(Flags);
 }
@@ -125,6 +193,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAddressFree(CUdeviceptr ptr, size_t s
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
   return call_real<&RealDriver::cuMemAddressReserve>(ptr, size, alignment, addr, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
+  return call_real<&RealDriver::cuMemAdvise>(devPtr, count, advice, device);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
+  return call_real<&RealDriver::cuMemAdvise_v2>(devPtr, count, advice, location);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAlloc(CUdeviceptr_v1* dptr, unsigned bytesize) {
@@ -243,6 +319,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemPoolGetAttribute(CUmemoryPool pool, C
   return call_real<&RealDriver::cuMemPoolGetAttribute>(pool, attr, value);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType, unsigned long long flags) {
+  return call_real<&RealDriver::cuMemPoolImportFromShareableHandle>(pool_out, handle, handleType, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
+  return call_real<&RealDriver::cuMemPoolSetAccess>(pool, map, count);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
   return call_real<&RealDriver::cuMemPoolSetAttribute>(pool, attr, value);
 }
@@ -265,6 +349,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemSetAccess(CUdeviceptr ptr, size_t siz
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   return call_real<&RealDriver::cuMemUnmap>(ptr, size);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc, unsigned numMipmapLevels) {
+  return call_real<&RealDriver::cuMipmappedArrayCreate>(pHandle, pMipmappedArrayDesc, numMipmapLevels);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
+  return call_real<&RealDriver::cuMipmappedArrayDestroy>(hMipmappedArray);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags) {

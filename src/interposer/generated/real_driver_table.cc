@@ -8,6 +8,10 @@
 namespace nvshare::interposer {
 
 const char* const kSlotNames[kDriverSlots] = {
+    "cuArray3DCreate_v2",
+    "cuArrayCreate_v2",
+    "cuArrayDestroy",
+    "cuArrayGetMemoryRequirements",
     "cuCtxCreate",
     "cuCtxCreate_v2",
     "cuCtxCreate_v3",
@@ -24,17 +28,20 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
     "cuCtxSetCurrent",
+    "cuCtxSetLimit",
     "cuCtxSynchronize",
     "cuDeviceCanAccessPeer",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
     "cuDeviceGetDefaultMemPool",
+    "cuDeviceGetGraphMemAttribute",
     "cuDeviceGetMemPool",
     "cuDeviceGetName",
     "cuDeviceGetPCIBusId",
     "cuDeviceGetUuid",
     "cuDeviceGetUuid_v2",
+    "cuDeviceGraphMemTrim",
     "cuDevicePrimaryCtxGetState",
     "cuDevicePrimaryCtxRelease",
     "cuDevicePrimaryCtxRelease_v2",
@@ -51,18 +58,30 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",
+    "cuFuncLoad",
     "cuFuncSetAttribute",
     "cuGetErrorName",
     "cuGetErrorString",
     "cuGetProcAddress",
     "cuGetProcAddress_v2",
+    "cuGraphAddMemAllocNode",
+    "cuGraphAddMemFreeNode",
+    "cuGraphAddNode",
+    "cuGraphAddNode_v2",
+    "cuGraphChildGraphNodeGetGraph",
     "cuGraphCreate",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
     "cuGraphGetNodes",
+    "cuGraphInstantiate",
     "cuGraphInstantiateWithFlags",
+    "cuGraphInstantiateWithParams",
+    "cuGraphInstantiateWithParams_ptsz",
+    "cuGraphInstantiate_v2",
     "cuGraphLaunch",
     "cuGraphLaunch_ptsz",
+    "cuGraphMemAllocNodeGetParams",
+    "cuGraphNodeGetType",
     "cuGraphUpload",
     "cuGraphUpload_ptsz",
     "cuInit",
@@ -70,6 +89,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuIpcGetMemHandle",
     "cuIpcOpenMemHandle",
     "cuIpcOpenMemHandle_v2",
+    "cuKernelGetFunction",
     "cuLaunch",
     "cuLaunchCooperativeKernel",
     "cuLaunchCooperativeKernelMultiDevice",
@@ -82,6 +102,10 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuLaunchKernelEx",
     "cuLaunchKernelEx_ptsz",
     "cuLaunchKernel_ptsz",
+    "cuLibraryGetGlobal",
+    "cuLibraryGetModule",
+    "cuLibraryLoadData",
+    "cuLibraryLoadFromFile",
     "cuMemAddressFree",
     "cuMemAddressReserve",
     "cuMemAdvise",
@@ -127,7 +151,9 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemMapArrayAsync_ptsz",
     "cuMemPoolCreate",
     "cuMemPoolDestroy",
+    "cuMemPoolExportToShareableHandle",
     "cuMemPoolGetAttribute",
+    "cuMemPoolImportFromShareableHandle",
     "cuMemPoolSetAccess",
     "cuMemPoolSetAttribute",
     "cuMemPoolTrimTo",
@@ -246,9 +272,16 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemsetD8Async_ptsz",
     "cuMemsetD8_v2",
     "cuMemsetD8_v2_ptds",
+    "cuMipmappedArrayCreate",
+    "cuMipmappedArrayDestroy",
+    "cuMipmappedArrayGetLevel",
+    "cuMipmappedArrayGetMemoryRequirements",
     "cuModuleGetFunction",
     "cuModuleGetGlobal_v2",
+    "cuModuleLoad",
     "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
     "cuModuleUnload",
     "cuMulticastBindAddr",
     "cuMulticastBindMem",
@@ -305,6 +338,10 @@ const char* const kSlotNames[kDriverSlots] = {
 };
 
 const uint16_t kSlotSince[kDriverSlots] = {
+    3020,  // cuArray3DCreate_v2
+    3020,  // cuArrayCreate_v2
+    2000,  // cuArrayDestroy
+    0,  // cuArrayGetMemoryRequirements
     2000,  // cuCtxCreate
     3020,  // cuCtxCreate_v2
     11040,  // cuCtxCreate_v3
@@ -321,17 +358,20 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuCtxPopCurrent_v2
     0,  // cuCtxPushCurrent_v2
     0,  // cuCtxSetCurrent
+    3010,  // cuCtxSetLimit
     0,  // cuCtxSynchronize
     0,  // cuDeviceCanAccessPeer
     0,  // cuDeviceGet
     0,  // cuDeviceGetAttribute
     0,  // cuDeviceGetCount
     11020,  // cuDeviceGetDefaultMemPool
+    0,  // cuDeviceGetGraphMemAttribute
     11020,  // cuDeviceGetMemPool
     0,  // cuDeviceGetName
     0,  // cuDeviceGetPCIBusId
     0,  // cuDeviceGetUuid
     0,  // cuDeviceGetUuid_v2
+    11040,  // cuDeviceGraphMemTrim
     0,  // cuDevicePrimaryCtxGetState
     7000,  // cuDevicePrimaryCtxRelease
     11000,  // cuDevicePrimaryCtxRelease_v2
@@ -342,24 +382,36 @@ const uint16_t kSlotSince[kDriverSlots] = {
     2000,  // cuDeviceTotalMem
     3020,  // cuDeviceTotalMem_v2
     0,  // cuDriverGetVersion
-    0,  // cuEventCreate
+    2000,  // cuEventCreate
     0,  // cuEventDestroy_v2
     0,  // cuEventElapsedTime
     0,  // cuEventQuery
     0,  // cuEventRecord
     0,  // cuEventSynchronize
-    0,  // cuFuncSetAttribute
+    12040,  // cuFuncLoad
+    9000,  // cuFuncSetAttribute
     0,  // cuGetErrorName
     0,  // cuGetErrorString
     11030,  // cuGetProcAddress
     12000,  // cuGetProcAddress_v2
+    11040,  // cuGraphAddMemAllocNode
+    0,  // cuGraphAddMemFreeNode
+    12020,  // cuGraphAddNode
+    12030,  // cuGraphAddNode_v2
+    0,  // cuGraphChildGraphNodeGetGraph
     0,  // cuGraphCreate
     0,  // cuGraphDestroy
-    0,  // cuGraphExecDestroy
+    10000,  // cuGraphExecDestroy
     0,  // cuGraphGetNodes
-    0,  // cuGraphInstantiateWithFlags
+    10000,  // cuGraphInstantiate
+    11040,  // cuGraphInstantiateWithFlags
+    12000,  // cuGraphInstantiateWithParams
+    12000,  // cuGraphInstantiateWithParams_ptsz
+    11000,  // cuGraphInstantiate_v2
     10000,  // cuGraphLaunch
     10000,  // cuGraphLaunch_ptsz
+    0,  // cuGraphMemAllocNodeGetParams
+    0,  // cuGraphNodeGetType
     11010,  // cuGraphUpload
     11010,  // cuGraphUpload_ptsz
     2000,  // cuInit
@@ -367,6 +419,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     4010,  // cuIpcGetMemHandle
     4010,  // cuIpcOpenMemHandle
     11000,  // cuIpcOpenMemHandle_v2
+    12000,  // cuKernelGetFunction
     2000,  // cuLaunch
     9000,  // cuLaunchCooperativeKernel
     9000,  // cuLaunchCooperativeKernelMultiDevice
@@ -379,10 +432,14 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11060,  // cuLaunchKernelEx
     11060,  // cuLaunchKernelEx_ptsz
     7000,  // cuLaunchKernel_ptsz
+    12000,  // cuLibraryGetGlobal
+    12000,  // cuLibraryGetModule
+    12000,  // cuLibraryLoadData
+    12000,  // cuLibraryLoadFromFile
     10020,  // cuMemAddressFree
     10020,  // cuMemAddressReserve
-    0,  // cuMemAdvise
-    0,  // cuMemAdvise_v2
+    8000,  // cuMemAdvise
+    12020,  // cuMemAdvise_v2
     2000,  // cuMemAlloc
     11020,  // cuMemAllocAsync
     11020,  // cuMemAllocAsync_ptsz
@@ -424,8 +481,10 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11010,  // cuMemMapArrayAsync_ptsz
     11020,  // cuMemPoolCreate
     11020,  // cuMemPoolDestroy
+    0,  // cuMemPoolExportToShareableHandle
     11020,  // cuMemPoolGetAttribute
-    0,  // cuMemPoolSetAccess
+    11020,  // cuMemPoolImportFromShareableHandle
+    11020,  // cuMemPoolSetAccess
     11020,  // cuMemPoolSetAttribute
     11020,  // cuMemPoolTrimTo
     8000,  // cuMemPrefetchAsync
@@ -543,9 +602,16 @@ const uint16_t kSlotSince[kDriverSlots] = {
     7000,  // cuMemsetD8Async_ptsz
     3020,  // cuMemsetD8_v2
     7000,  // cuMemsetD8_v2_ptds
-    0,  // cuModuleGetFunction
-    0,  // cuModuleGetGlobal_v2
-    0,  // cuModuleLoadData
+    5000,  // cuMipmappedArrayCreate
+    5000,  // cuMipmappedArrayDestroy
+    0,  // cuMipmappedArrayGetLevel
+    0,  // cuMipmappedArrayGetMemoryRequirements
+    2000,  // cuModuleGetFunction
+    3020,  // cuModuleGetGlobal_v2
+    2000,  // cuModuleLoad
+    2000,  // cuModuleLoadData
+    2010,  // cuModuleLoadDataEx
+    2000,  // cuModuleLoadFatBinary
     0,  // cuModuleUnload
     12010,  // cuMulticastBindAddr
     12010,  // cuMulticastBindMem
@@ -568,8 +634,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10000,  // cuStreamBeginCapture_ptsz
     10010,  // cuStreamBeginCapture_v2
     10010,  // cuStreamBeginCapture_v2_ptsz
-    0,  // cuStreamCreate
-    0,  // cuStreamCreateWithPriority
+    2000,  // cuStreamCreate
+    5050,  // cuStreamCreateWithPriority
     0,  // cuStreamDestroy_v2
     10000,  // cuStreamEndCapture
     10000,  // cuStreamEndCapture_ptsz
@@ -602,6 +668,9 @@ const uint16_t kSlotSince[kDriverSlots] = {
 };
 
 constinit const RealDriver kHooks = {
+    .cuArray3DCreate_v2 = &cuArray3DCreate_v2,
+    .cuArrayCreate_v2 = &cuArrayCreate_v2,
+    .cuArrayDestroy = &cuArrayDestroy,
     .cuCtxCreate = &cuCtxCreate,
     .cuCtxCreate_v2 = &cuCtxCreate_v2,
     .cuCtxCreate_v3 = &cuCtxCreate_v3,
@@ -611,8 +680,10 @@ constinit const RealDriver kHooks = {
     .cuCtxDetach = &cuCtxDetach,
     .cuCtxDisablePeerAccess = &cuCtxDisablePeerAccess,
     .cuCtxEnablePeerAccess = &cuCtxEnablePeerAccess,
+    .cuCtxSetLimit = &cuCtxSetLimit,
     .cuDeviceGetDefaultMemPool = &cuDeviceGetDefaultMemPool,
     .cuDeviceGetMemPool = &cuDeviceGetMemPool,
+    .cuDeviceGraphMemTrim = &cuDeviceGraphMemTrim,
     .cuDevicePrimaryCtxRelease = &cuDevicePrimaryCtxRelease,
     .cuDevicePrimaryCtxRelease_v2 = &cuDevicePrimaryCtxRelease_v2,
     .cuDevicePrimaryCtxReset = &cuDevicePrimaryCtxReset,
@@ -621,8 +692,20 @@ constinit const RealDriver kHooks = {
     .cuDeviceSetMemPool = &cuDeviceSetMemPool,
     .cuDeviceTotalMem = &cuDeviceTotalMem,
     .cuDeviceTotalMem_v2 = &cuDeviceTotalMem_v2,
+    .cuEventCreate = &cuEventCreate,
+    .cuFuncLoad = &cuFuncLoad,
+    .cuFuncSetAttribute = &cuFuncSetAttribute,
     .cuGetProcAddress = &cuGetProcAddress,
     .cuGetProcAddress_v2 = &cuGetProcAddress_v2,
+    .cuGraphAddMemAllocNode = &cuGraphAddMemAllocNode,
+    .cuGraphAddNode = &cuGraphAddNode,
+    .cuGraphAddNode_v2 = &cuGraphAddNode_v2,
+    .cuGraphExecDestroy = &cuGraphExecDestroy,
+    .cuGraphInstantiate = &cuGraphInstantiate,
+    .cuGraphInstantiateWithFlags = &cuGraphInstantiateWithFlags,
+    .cuGraphInstantiateWithParams = &cuGraphInstantiateWithParams,
+    .cuGraphInstantiateWithParams_ptsz = &cuGraphInstantiateWithParams_ptsz,
+    .cuGraphInstantiate_v2 = &cuGraphInstantiate_v2,
     .cuGraphLaunch = &cuGraphLaunch,
     .cuGraphLaunch_ptsz = &cuGraphLaunch_ptsz,
     .cuGraphUpload = &cuGraphUpload,
@@ -632,6 +715,7 @@ constinit const RealDriver kHooks = {
     .cuIpcGetMemHandle = &cuIpcGetMemHandle,
     .cuIpcOpenMemHandle = &cuIpcOpenMemHandle,
     .cuIpcOpenMemHandle_v2 = &cuIpcOpenMemHandle_v2,
+    .cuKernelGetFunction = &cuKernelGetFunction,
     .cuLaunch = &cuLaunch,
     .cuLaunchCooperativeKernel = &cuLaunchCooperativeKernel,
     .cuLaunchCooperativeKernelMultiDevice = &cuLaunchCooperativeKernelMultiDevice,
@@ -644,8 +728,14 @@ constinit const RealDriver kHooks = {
     .cuLaunchKernelEx = &cuLaunchKernelEx,
     .cuLaunchKernelEx_ptsz = &cuLaunchKernelEx_ptsz,
     .cuLaunchKernel_ptsz = &cuLaunchKernel_ptsz,
+    .cuLibraryGetGlobal = &cuLibraryGetGlobal,
+    .cuLibraryGetModule = &cuLibraryGetModule,
+    .cuLibraryLoadData = &cuLibraryLoadData,
+    .cuLibraryLoadFromFile = &cuLibraryLoadFromFile,
     .cuMemAddressFree = &cuMemAddressFree,
     .cuMemAddressReserve = &cuMemAddressReserve,
+    .cuMemAdvise = &cuMemAdvise,
+    .cuMemAdvise_v2 = &cuMemAdvise_v2,
     .cuMemAlloc = &cuMemAlloc,
     .cuMemAllocAsync = &cuMemAllocAsync,
     .cuMemAllocAsync_ptsz = &cuMemAllocAsync_ptsz,
@@ -681,6 +771,8 @@ constinit const RealDriver kHooks = {
     .cuMemPoolCreate = &cuMemPoolCreate,
     .cuMemPoolDestroy = &cuMemPoolDestroy,
     .cuMemPoolGetAttribute = &cuMemPoolGetAttribute,
+    .cuMemPoolImportFromShareableHandle = &cuMemPoolImportFromShareableHandle,
+    .cuMemPoolSetAccess = &cuMemPoolSetAccess,
     .cuMemPoolSetAttribute = &cuMemPoolSetAttribute,
     .cuMemPoolTrimTo = &cuMemPoolTrimTo,
     .cuMemPrefetchAsync = &cuMemPrefetchAsync,
@@ -797,6 +889,14 @@ constinit const RealDriver kHooks = {
     .cuMemsetD8Async_ptsz = &cuMemsetD8Async_ptsz,
     .cuMemsetD8_v2 = &cuMemsetD8_v2,
     .cuMemsetD8_v2_ptds = &cuMemsetD8_v2_ptds,
+    .cuMipmappedArrayCreate = &cuMipmappedArrayCreate,
+    .cuMipmappedArrayDestroy = &cuMipmappedArrayDestroy,
+    .cuModuleGetFunction = &cuModuleGetFunction,
+    .cuModuleGetGlobal_v2 = &cuModuleGetGlobal_v2,
+    .cuModuleLoad = &cuModuleLoad,
+    .cuModuleLoadData = &cuModuleLoadData,
+    .cuModuleLoadDataEx = &cuModuleLoadDataEx,
+    .cuModuleLoadFatBinary = &cuModuleLoadFatBinary,
     .cuMulticastBindAddr = &cuMulticastBindAddr,
     .cuMulticastBindMem = &cuMulticastBindMem,
     .cuPointerGetAttribute = &cuPointerGetAttribute,
@@ -818,6 +918,8 @@ constinit const RealDriver kHooks = {
     .cuStreamBeginCapture_ptsz = &cuStreamBeginCapture_ptsz,
     .cuStreamBeginCapture_v2 = &cuStreamBeginCapture_v2,
     .cuStreamBeginCapture_v2_ptsz = &cuStreamBeginCapture_v2_ptsz,
+    .cuStreamCreate = &cuStreamCreate,
+    .cuStreamCreateWithPriority = &cuStreamCreateWithPriority,
     .cuStreamEndCapture = &cuStreamEndCapture,
     .cuStreamEndCapture_ptsz = &cuStreamEndCapture_ptsz,
     .cuStreamWaitValue32 = &cuStreamWaitValue32,
@@ -841,6 +943,10 @@ constinit const RealDriver kHooks = {
 };
 
 constinit const RealDriver kMissing = {
+    .cuArray3DCreate_v2 = missing<decltype(RealDriver::cuArray3DCreate_v2)>,
+    .cuArrayCreate_v2 = missing<decltype(RealDriver::cuArrayCreate_v2)>,
+    .cuArrayDestroy = missing<decltype(RealDriver::cuArrayDestroy)>,
+    .cuArrayGetMemoryRequirements = missing<decltype(RealDriver::cuArrayGetMemoryRequirements)>,
     .cuCtxCreate = missing<decltype(RealDriver::cuCtxCreate)>,
     .cuCtxCreate_v2 = missing<decltype(RealDriver::cuCtxCreate_v2)>,
     .cuCtxCreate_v3 = missing<decltype(RealDriver::cuCtxCreate_v3)>,
@@ -857,17 +963,20 @@ constinit const RealDriver kMissing = {
     .cuCtxPopCurrent_v2 = missing<decltype(RealDriver::cuCtxPopCurrent_v2)>,
     .cuCtxPushCurrent_v2 = missing<decltype(RealDriver::cuCtxPushCurrent_v2)>,
     .cuCtxSetCurrent = missing<decltype(RealDriver::cuCtxSetCurrent)>,
+    .cuCtxSetLimit = missing<decltype(RealDriver::cuCtxSetLimit)>,
     .cuCtxSynchronize = missing<decltype(RealDriver::cuCtxSynchronize)>,
     .cuDeviceCanAccessPeer = missing<decltype(RealDriver::cuDeviceCanAccessPeer)>,
     .cuDeviceGet = missing<decltype(RealDriver::cuDeviceGet)>,
     .cuDeviceGetAttribute = missing<decltype(RealDriver::cuDeviceGetAttribute)>,
     .cuDeviceGetCount = missing<decltype(RealDriver::cuDeviceGetCount)>,
     .cuDeviceGetDefaultMemPool = missing<decltype(RealDriver::cuDeviceGetDefaultMemPool)>,
+    .cuDeviceGetGraphMemAttribute = missing<decltype(RealDriver::cuDeviceGetGraphMemAttribute)>,
     .cuDeviceGetMemPool = missing<decltype(RealDriver::cuDeviceGetMemPool)>,
     .cuDeviceGetName = missing<decltype(RealDriver::cuDeviceGetName)>,
     .cuDeviceGetPCIBusId = missing<decltype(RealDriver::cuDeviceGetPCIBusId)>,
     .cuDeviceGetUuid = missing<decltype(RealDriver::cuDeviceGetUuid)>,
     .cuDeviceGetUuid_v2 = missing<decltype(RealDriver::cuDeviceGetUuid_v2)>,
+    .cuDeviceGraphMemTrim = missing<decltype(RealDriver::cuDeviceGraphMemTrim)>,
     .cuDevicePrimaryCtxGetState = missing<decltype(RealDriver::cuDevicePrimaryCtxGetState)>,
     .cuDevicePrimaryCtxRelease = missing<decltype(RealDriver::cuDevicePrimaryCtxRelease)>,
     .cuDevicePrimaryCtxRelease_v2 = missing<decltype(RealDriver::cuDevicePrimaryCtxRelease_v2)>,
@@ -884,18 +993,30 @@ constinit const RealDriver kMissing = {
     .cuEventQuery = missing<decltype(RealDriver::cuEventQuery)>,
     .cuEventRecord = missing<decltype(RealDriver::cuEventRecord)>,
     .cuEventSynchronize = missing<decltype(RealDriver::cuEventSynchronize)>,
+    .cuFuncLoad = missing<decltype(RealDriver::cuFuncLoad)>,
     .cuFuncSetAttribute = missing<decltype(RealDriver::cuFuncSetAttribute)>,
     .cuGetErrorName = missing<decltype(RealDriver::cuGetErrorName)>,
     .cuGetErrorString = missing<decltype(RealDriver::cuGetErrorString)>,
     .cuGetProcAddress = missing<decltype(RealDriver::cuGetProcAddress)>,
     .cuGetProcAddress_v2 = missing<decltype(RealDriver::cuGetProcAddress_v2)>,
+    .cuGraphAddMemAllocNode = missing<decltype(RealDriver::cuGraphAddMemAllocNode)>,
+    .cuGraphAddMemFreeNode = missing<decltype(RealDriver::cuGraphAddMemFreeNode)>,
+    .cuGraphAddNode = missing<decltype(RealDriver::cuGraphAddNode)>,
+    .cuGraphAddNode_v2 = missing<decltype(RealDriver::cuGraphAddNode_v2)>,
+    .cuGraphChildGraphNodeGetGraph = missing<decltype(RealDriver::cuGraphChildGraphNodeGetGraph)>,
     .cuGraphCreate = missing<decltype(RealDriver::cuGraphCreate)>,
     .cuGraphDestroy = missing<decltype(RealDriver::cuGraphDestroy)>,
     .cuGraphExecDestroy = missing<decltype(RealDriver::cuGraphExecDestroy)>,
     .cuGraphGetNodes = missing<decltype(RealDriver::cuGraphGetNodes)>,
+    .cuGraphInstantiate = missing<decltype(RealDriver::cuGraphInstantiate)>,
     .cuGraphInstantiateWithFlags = missing<decltype(RealDriver::cuGraphInstantiateWithFlags)>,
+    .cuGraphInstantiateWithParams = missing<decltype(RealDriver::cuGraphInstantiateWithParams)>,
+    .cuGraphInstantiateWithParams_ptsz = missing<decltype(RealDriver::cuGraphInstantiateWithParams_ptsz)>,
+    .cuGraphInstantiate_v2 = missing<decltype(RealDriver::cuGraphInstantiate_v2)>,
     .cuGraphLaunch = missing<decltype(RealDriver::cuGraphLaunch)>,
     .cuGraphLaunch_ptsz = missing<decltype(RealDriver::cuGraphLaunch_ptsz)>,
+    .cuGraphMemAllocNodeGetParams = missing<decltype(RealDriver::cuGraphMemAllocNodeGetParams)>,
+    .cuGraphNodeGetType = missing<decltype(RealDriver::cuGraphNodeGetType)>,
     .cuGraphUpload = missing<decltype(RealDriver::cuGraphUpload)>,
     .cuGraphUpload_ptsz = missing<decltype(RealDriver::cuGraphUpload_ptsz)>,
     .cuInit = missing<decltype(RealDriver::cuInit)>,
@@ -903,6 +1024,7 @@ constinit const RealDriver kMissing = {
     .cuIpcGetMemHandle = missing<decltype(RealDriver::cuIpcGetMemHandle)>,
     .cuIpcOpenMemHandle = missing<decltype(RealDriver::cuIpcOpenMemHandle)>,
     .cuIpcOpenMemHandle_v2 = missing<decltype(RealDriver::cuIpcOpenMemHandle_v2)>,
+    .cuKernelGetFunction = missing<decltype(RealDriver::cuKernelGetFunction)>,
     .cuLaunch = missing<decltype(RealDriver::cuLaunch)>,
     .cuLaunchCooperativeKernel = missing<decltype(RealDriver::cuLaunchCooperativeKernel)>,
     .cuLaunchCooperativeKernelMultiDevice = missing<decltype(RealDriver::cuLaunchCooperativeKernelMultiDevice)>,
@@ -915,6 +1037,10 @@ constinit const RealDriver kMissing = {
     .cuLaunchKernelEx = missing<decltype(RealDriver::cuLaunchKernelEx)>,
     .cuLaunchKernelEx_ptsz = missing<decltype(RealDriver::cuLaunchKernelEx_ptsz)>,
     .cuLaunchKernel_ptsz = missing<decltype(RealDriver::cuLaunchKernel_ptsz)>,
+    .cuLibraryGetGlobal = missing<decltype(RealDriver::cuLibraryGetGlobal)>,
+    .cuLibraryGetModule = missing<decltype(RealDriver::cuLibraryGetModule)>,
+    .cuLibraryLoadData = missing<decltype(RealDriver::cuLibraryLoadData)>,
+    .cuLibraryLoadFromFile = missing<decltype(RealDriver::cuLibraryLoadFromFile)>,
     .cuMemAddressFree = missing<decltype(RealDriver::cuMemAddressFree)>,
     .cuMemAddressReserve = missing<decltype(RealDriver::cuMemAddressReserve)>,
     .cuMemAdvise = missing<decltype(RealDriver::cuMemAdvise)>,
@@ -960,7 +1086,9 @@ constinit const RealDriver kMissing = {
     .cuMemMapArrayAsync_ptsz = missing<decltype(RealDriver::cuMemMapArrayAsync_ptsz)>,
     .cuMemPoolCreate = missing<decltype(RealDriver::cuMemPoolCreate)>,
     .cuMemPoolDestroy = missing<decltype(RealDriver::cuMemPoolDestroy)>,
+    .cuMemPoolExportToShareableHandle = missing<decltype(RealDriver::cuMemPoolExportToShareableHandle)>,
     .cuMemPoolGetAttribute = missing<decltype(RealDriver::cuMemPoolGetAttribute)>,
+    .cuMemPoolImportFromShareableHandle = missing<decltype(RealDriver::cuMemPoolImportFromShareableHandle)>,
     .cuMemPoolSetAccess = missing<decltype(RealDriver::cuMemPoolSetAccess)>,
     .cuMemPoolSetAttribute = missing<decltype(RealDriver::cuMemPoolSetAttribute)>,
     .cuMemPoolTrimTo = missing<decltype(RealDriver::cuMemPoolTrimTo)>,
@@ -1079,9 +1207,16 @@ constinit const RealDriver kMissing = {
     .cuMemsetD8Async_ptsz = missing<decltype(RealDriver::cuMemsetD8Async_ptsz)>,
     .cuMemsetD8_v2 = missing<decltype(RealDriver::cuMemsetD8_v2)>,
     .cuMemsetD8_v2_ptds = missing<decltype(RealDriver::cuMemsetD8_v2_ptds)>,
+    .cuMipmappedArrayCreate = missing<decltype(RealDriver::cuMipmappedArrayCreate)>,
+    .cuMipmappedArrayDestroy = missing<decltype(RealDriver::cuMipmappedArrayDestroy)>,
+    .cuMipmappedArrayGetLevel = missing<decltype(RealDriver::cuMipmappedArrayGetLevel)>,
+    .cuMipmappedArrayGetMemoryRequirements = missing<decltype(RealDriver::cuMipmappedArrayGetMemoryRequirements)>,
     .cuModuleGetFunction = missing<decltype(RealDriver::cuModuleGetFunction)>,
     .cuModuleGetGlobal_v2 = missing<decltype(RealDriver::cuModuleGetGlobal_v2)>,
+    .cuModuleLoad = missing<decltype(RealDriver::cuModuleLoad)>,
     .cuModuleLoadData = missing<decltype(RealDriver::cuModuleLoadData)>,
+    .cuModuleLoadDataEx = missing<decltype(RealDriver::cuModuleLoadDataEx)>,
+    .cuModuleLoadFatBinary = missing<decltype(RealDriver::cuModuleLoadFatBinary)>,
     .cuModuleUnload = missing<decltype(RealDriver::cuModuleUnload)>,
     .cuMulticastBindAddr = missing<decltype(RealDriver::cuMulticastBindAddr)>,
     .cuMulticastBindMem = missing<decltype(RealDriver::cuMulticastBindMem)>,

@@ -12,6 +12,10 @@ namespace nvshare::interposer {
 // Functions of the real driver, one slot each, in the order of names. No slot is ever null in a table that real_driver() hands out: what a driver
 // lacks is a function that answers so.
 struct RealDriver {
+  decltype(&cuda::api::cuArray3DCreate_v2) cuArray3DCreate_v2;
+  decltype(&cuda::api::cuArrayCreate_v2) cuArrayCreate_v2;
+  decltype(&cuda::api::cuArrayDestroy) cuArrayDestroy;
+  decltype(&cuda::api::cuArrayGetMemoryRequirements) cuArrayGetMemoryRequirements;
   decltype(&cuda::api::cuCtxCreate) cuCtxCreate;
   decltype(&cuda::api::cuCtxCreate_v2) cuCtxCreate_v2;
   decltype(&cuda::api::cuCtxCreate_v3) cuCtxCreate_v3;
@@ -28,17 +32,20 @@ struct RealDriver {
   decltype(&cuda::api::cuCtxPopCurrent_v2) cuCtxPopCurrent_v2;
   decltype(&cuda::api::cuCtxPushCurrent_v2) cuCtxPushCurrent_v2;
   decltype(&cuda::api::cuCtxSetCurrent) cuCtxSetCurrent;
+  decltype(&cuda::api::cuCtxSetLimit) cuCtxSetLimit;
   decltype(&cuda::api::cuCtxSynchronize) cuCtxSynchronize;
   decltype(&cuda::api::cuDeviceCanAccessPeer) cuDeviceCanAccessPeer;
   decltype(&cuda::api::cuDeviceGet) cuDeviceGet;
   decltype(&cuda::api::cuDeviceGetAttribute) cuDeviceGetAttribute;
   decltype(&cuda::api::cuDeviceGetCount) cuDeviceGetCount;
   decltype(&cuda::api::cuDeviceGetDefaultMemPool) cuDeviceGetDefaultMemPool;
+  decltype(&cuda::api::cuDeviceGetGraphMemAttribute) cuDeviceGetGraphMemAttribute;
   decltype(&cuda::api::cuDeviceGetMemPool) cuDeviceGetMemPool;
   decltype(&cuda::api::cuDeviceGetName) cuDeviceGetName;
   decltype(&cuda::api::cuDeviceGetPCIBusId) cuDeviceGetPCIBusId;
   decltype(&cuda::api::cuDeviceGetUuid) cuDeviceGetUuid;
   decltype(&cuda::api::cuDeviceGetUuid_v2) cuDeviceGetUuid_v2;
+  decltype(&cuda::api::cuDeviceGraphMemTrim) cuDeviceGraphMemTrim;
   decltype(&cuda::api::cuDevicePrimaryCtxGetState) cuDevicePrimaryCtxGetState;
   decltype(&cuda::api::cuDevicePrimaryCtxRelease) cuDevicePrimaryCtxRelease;
   decltype(&cuda::api::cuDevicePrimaryCtxRelease_v2) cuDevicePrimaryCtxRelease_v2;
@@ -55,18 +62,30 @@ struct RealDriver {
   decltype(&cuda::api::cuEventQuery) cuEventQuery;
   decltype(&cuda::api::cuEventRecord) cuEventRecord;
   decltype(&cuda::api::cuEventSynchronize) cuEventSynchronize;
+  decltype(&cuda::api::cuFuncLoad) cuFuncLoad;
   decltype(&cuda::api::cuFuncSetAttribute) cuFuncSetAttribute;
   decltype(&cuda::api::cuGetErrorName) cuGetErrorName;
   decltype(&cuda::api::cuGetErrorString) cuGetErrorString;
   decltype(&cuda::api::cuGetProcAddress) cuGetProcAddress;
   decltype(&cuda::api::cuGetProcAddress_v2) cuGetProcAddress_v2;
+  decltype(&cuda::api::cuGraphAddMemAllocNode) cuGraphAddMemAllocNode;
+  decltype(&cuda::api::cuGraphAddMemFreeNode) cuGraphAddMemFreeNode;
+  decltype(&cuda::api::cuGraphAddNode) cuGraphAddNode;
+  decltype(&cuda::api::cuGraphAddNode_v2) cuGraphAddNode_v2;
+  decltype(&cuda::api::cuGraphChildGraphNodeGetGraph) cuGraphChildGraphNodeGetGraph;
   decltype(&cuda::api::cuGraphCreate) cuGraphCreate;
   decltype(&cuda::api::cuGraphDestroy) cuGraphDestroy;
   decltype(&cuda::api::cuGraphExecDestroy) cuGraphExecDestroy;
   decltype(&cuda::api::cuGraphGetNodes) cuGraphGetNodes;
+  decltype(&cuda::api::cuGraphInstantiate) cuGraphInstantiate;
   decltype(&cuda::api::cuGraphInstantiateWithFlags) cuGraphInstantiateWithFlags;
+  decltype(&cuda::api::cuGraphInstantiateWithParams) cuGraphInstantiateWithParams;
+  decltype(&cuda::api::cuGraphInstantiateWithParams) cuGraphInstantiateWithParams_ptsz;
+  decltype(&cuda::api::cuGraphInstantiate_v2) cuGraphInstantiate_v2;
   decltype(&cuda::api::cuGraphLaunch) cuGraphLaunch;
   decltype(&cuda::api::cuGraphLaunch) cuGraphLaunch_ptsz;
+  decltype(&cuda::api::cuGraphMemAllocNodeGetParams) cuGraphMemAllocNodeGetParams;
+  decltype(&cuda::api::cuGraphNodeGetType) cuGraphNodeGetType;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload_ptsz;
   decltype(&cuda::api::cuInit) cuInit;
@@ -74,6 +93,7 @@ struct RealDriver {
   decltype(&cuda::api::cuIpcGetMemHandle) cuIpcGetMemHandle;
   decltype(&cuda::api::cuIpcOpenMemHandle) cuIpcOpenMemHandle;
   decltype(&cuda::api::cuIpcOpenMemHandle_v2) cuIpcOpenMemHandle_v2;
+  decltype(&cuda::api::cuKernelGetFunction) cuKernelGetFunction;
   decltype(&cuda::api::cuLaunch) cuLaunch;
   decltype(&cuda::api::cuLaunchCooperativeKernel) cuLaunchCooperativeKernel;
   decltype(&cuda::api::cuLaunchCooperativeKernelMultiDevice) cuLaunchCooperativeKernelMultiDevice;
@@ -86,6 +106,10 @@ struct RealDriver {
   decltype(&cuda::api::cuLaunchKernelEx) cuLaunchKernelEx;
   decltype(&cuda::api::cuLaunchKernelEx) cuLaunchKernelEx_ptsz;
   decltype(&cuda::api::cuLaunchKernel) cuLaunchKernel_ptsz;
+  decltype(&cuda::api::cuLibraryGetGlobal) cuLibraryGetGlobal;
+  decltype(&cuda::api::cuLibraryGetModule) cuLibraryGetModule;
+  decltype(&cuda::api::cuLibraryLoadData) cuLibraryLoadData;
+  decltype(&cuda::api::cuLibraryLoadFromFile) cuLibraryLoadFromFile;
   decltype(&cuda::api::cuMemAddressFree) cuMemAddressFree;
   decltype(&cuda::api::cuMemAddressReserve) cuMemAddressReserve;
   decltype(&cuda::api::cuMemAdvise) cuMemAdvise;
@@ -131,7 +155,9 @@ struct RealDriver {
   decltype(&cuda::api::cuMemMapArrayAsync) cuMemMapArrayAsync_ptsz;
   decltype(&cuda::api::cuMemPoolCreate) cuMemPoolCreate;
   decltype(&cuda::api::cuMemPoolDestroy) cuMemPoolDestroy;
+  decltype(&cuda::api::cuMemPoolExportToShareableHandle) cuMemPoolExportToShareableHandle;
   decltype(&cuda::api::cuMemPoolGetAttribute) cuMemPoolGetAttribute;
+  decltype(&cuda::api::cuMemPoolImportFromShareableHandle) cuMemPoolImportFromShareableHandle;
   decltype(&cuda::api::cuMemPoolSetAccess) cuMemPoolSetAccess;
   decltype(&cuda::api::cuMemPoolSetAttribute) cuMemPoolSetAttribute;
   decltype(&cuda::api::cuMemPoolTrimTo) cuMemPoolTrimTo;
@@ -250,9 +276,16 @@ struct RealDriver {
   decltype(&cuda::api::cuMemsetD8Async) cuMemsetD8Async_ptsz;
   decltype(&cuda::api::cuMemsetD8_v2) cuMemsetD8_v2;
   decltype(&cuda::api::cuMemsetD8_v2) cuMemsetD8_v2_ptds;
+  decltype(&cuda::api::cuMipmappedArrayCreate) cuMipmappedArrayCreate;
+  decltype(&cuda::api::cuMipmappedArrayDestroy) cuMipmappedArrayDestroy;
+  decltype(&cuda::api::cuMipmappedArrayGetLevel) cuMipmappedArrayGetLevel;
+  decltype(&cuda::api::cuMipmappedArrayGetMemoryRequirements) cuMipmappedArrayGetMemoryRequirements;
   decltype(&cuda::api::cuModuleGetFunction) cuModuleGetFunction;
   decltype(&cuda::api::cuModuleGetGlobal_v2) cuModuleGetGlobal_v2;
+  decltype(&cuda::api::cuModuleLoad) cuModuleLoad;
   decltype(&cuda::api::cuModuleLoadData) cuModuleLoadData;
+  decltype(&cuda::api::cuModuleLoadDataEx) cuModuleLoadDataEx;
+  decltype(&cuda::api::cuModuleLoadFatBinary) cuModuleLoadFatBinary;
   decltype(&cuda::api::cuModuleUnload) cuModuleUnload;
   decltype(&cuda::api::cuMulticastBindAddr) cuMulticastBindAddr;
   decltype(&cuda::api::cuMulticastBindMem) cuMulticastBindMem;
@@ -308,7 +341,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 294;
+inline constexpr size_t kDriverSlots = 327;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise

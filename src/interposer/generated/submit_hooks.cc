@@ -6,22 +6,6 @@
 namespace nvshare::interposer {
 extern "C" {
 
-NVSHARE_EXPORT CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream) {
-  return submit<&RealDriver::cuGraphLaunch, 1, false>(hGraph, hStream);
-}
-
-NVSHARE_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec hGraph, CUstream hStream) {
-  return submit<&RealDriver::cuGraphLaunch_ptsz, 1, true>(hGraph, hStream);
-}
-
-NVSHARE_EXPORT CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream) {
-  return submit<&RealDriver::cuGraphUpload, 1, false>(hGraph, hStream);
-}
-
-NVSHARE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream) {
-  return submit<&RealDriver::cuGraphUpload_ptsz, 1, true>(hGraph, hStream);
-}
-
 NVSHARE_EXPORT CUresult cuLaunch(CUfunction f) {
   return submit<&RealDriver::cuLaunch, kNoStream, false>(f);
 }

@@ -1,11 +1,25 @@
 // Start and end of what we are a guest of: cuInit, contexts.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/shortage.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
 namespace {
+
+// A context takes hundreds of MiB. Where the driver has no room for it, the GPU's scheduler hears of us before we have one.
+template <auto Function, typename... Arguments>
+CUresult create(CUdevice ordinal, Arguments... arguments) {
+  CUresult result = call_real<Function>(arguments...);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || !process().active()) return result;
+  Device* device = process().attach(ordinal);
+  Shortage shortage("the creation of a context");
+  while (result == CUDA_ERROR_OUT_OF_MEMORY && device != nullptr && device->client().shared() && shortage.make_room_for_context(*device)) {
+    result = call_real<Function>(arguments...);
+  }
+  return result;
+}
 
 // The device on which cuCtxCreate just made the current context. Refused: destroys it again.
 CUresult made(CUresult result, CUcontext* context, CUdevice device) {
@@ -64,26 +78,26 @@ NVSHARE_EXPORT CUresult cuInit(unsigned flags) {
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned flags, CUdevice device) {
-  return made(call_real<&RealDriver::cuCtxCreate>(context, flags, device), context, device);
+  return made(create<&RealDriver::cuCtxCreate>(device, context, flags, device), context, device);
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
-  return made(call_real<&RealDriver::cuCtxCreate_v2>(context, flags, device), context, device);
+  return made(create<&RealDriver::cuCtxCreate_v2>(device, context, flags, device), context, device);
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device) {
-  return made(call_real<&RealDriver::cuCtxCreate_v3>(context, affinity, count, flags, device), context, device);
+  return made(create<&RealDriver::cuCtxCreate_v3>(device, context, affinity, count, flags, device), context, device);
 }
 
 NVSHARE_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsigned flags, CUdevice device) {
-  return made(call_real<&RealDriver::cuCtxCreate_v4>(context, parameters, flags, device), context, device);
+  return made(create<&RealDriver::cuCtxCreate_v4>(device, context, parameters, flags, device), context, device);
 }
 
 NVSHARE_EXPORT CUresult cuCtxDestroy(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy>(context); }
 NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy_v2>(context); }
 
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  CUresult result = call_real<&RealDriver::cuDevicePrimaryCtxRetain>(context, device);
+  CUresult result = create<&RealDriver::cuDevicePrimaryCtxRetain>(device, context, device);
   if (result != CUDA_SUCCESS || !process().active()) return result;
   process().primary_made(*context, device);
   if (process().context_made(*context, device)) return result;

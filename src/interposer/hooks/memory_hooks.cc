@@ -3,6 +3,9 @@
 
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/submit.h"
+#include "interposer/hooks/unswappable.h"
+#include "interposer/memory/graph_memory.h"
+#include "interposer/memory/pools.h"
 #include "interposer/process.h"
 
 namespace nvshare::interposer {
@@ -23,35 +26,72 @@ bool stream_captures(CUstream stream) {
   return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// Pools whose memory leaves the process, or is no GPU memory: theirs is the driver's business.
-constinit Mutex foreign_pools_mutex;
-std::vector<CUmemoryPool>& foreign_pools() {
-  alignas(std::vector<CUmemoryPool>) static constinit unsigned char storage[sizeof(std::vector<CUmemoryPool>)] = {};
-  static constinit std::vector<CUmemoryPool>* pools = nullptr;  // never destroyed; guarded by the mutex
-  if (pools == nullptr) pools = new (storage) std::vector<CUmemoryPool>;
-  return *pools;
-}
-
-bool is_foreign(CUmemoryPool pool) {
-  Lock lock(foreign_pools_mutex);
-  std::vector<CUmemoryPool>& pools = foreign_pools();
-  return std::find(pools.begin(), pools.end(), pool) != pools.end();
+// From a pool of our own, or (foreign) from the driver's, counted by what that pool has from the GPU.
+template <typename Real>
+CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, const Pools::Pool& pool, CUcontext context,
+                           Real real) {
+  Device* device = process().device(pool.ordinal);
+  if (device == nullptr || device->refused()) return real();  // host memory, another process's, or a GPU that is not governed
+  Memory& memory = device->memory();
+  if (!pool.foreign) {
+    if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!pools().charge(pool.handle, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = memory.allocate_async(address, bytes, stream, per_thread, context);
+    if (result == CUDA_SUCCESS) {
+      pools().placed(*address, pool.handle, bytes);
+    } else {
+      pools().refund(pool.handle, bytes);
+    }
+    return result;
+  }
+  Shortage shortage("an allocation from a pool");
+  for (;;) {
+    CUresult result = memory.claim_unswappable(bytes, "an allocation from a pool that may be shared");
+    if (result != CUDA_SUCCESS) return result;
+    result = real();
+    memory.settle_driver_memory(bytes, reinterpret_cast<uintptr_t>(pool.handle));
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
+  }
 }
 
 template <auto Function, bool PerThread>
 CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  auto real = [&] { return call_real<Function>(address, bytes, stream); };
+  if (stream_captures(default_stream(stream, PerThread))) {
+    graph_memory().node_made();
+    return real();
+  }
   CUcontext context = nullptr;
-  Memory* memory = stream_captures(default_stream(stream, PerThread)) ? nullptr : current_memory(&context);
-  if (memory == nullptr) return call_real<Function>(address, bytes, stream);
-  return memory->allocate_async(address, bytes, stream, PerThread, context);
+  Device* device = process().current_device(&context);
+  if (device == nullptr || device->refused()) return real();
+  return allocate_in_order(address, bytes, stream, PerThread, pools().current(device->ordinal()), context, real);
 }
 
 template <auto Function, bool PerThread>
 CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  auto real = [&] { return call_real<Function>(address, bytes, pool, stream); };
+  if (stream_captures(default_stream(stream, PerThread))) {
+    graph_memory().node_made();
+    return real();
+  }
   CUcontext context = nullptr;
-  Memory* memory = stream_captures(default_stream(stream, PerThread)) || is_foreign(pool) ? nullptr : current_memory(&context);
-  if (memory == nullptr) return call_real<Function>(address, bytes, pool, stream);
-  return memory->allocate_async(address, bytes, stream, PerThread, context);
+  Device* device = process().current_device(&context);
+  if (device == nullptr || device->refused()) return real();
+  Pools::Pool known = pools().current(device->ordinal());
+  if (known.handle != pool && !pools().find(pool, &known)) {
+    known = {};  // a default pool by its handle, or none of ours
+    process().for_each_device([&](Device& other) {
+      CUmemoryPool standard = nullptr;
+      if (real_driver().cuDeviceGetDefaultMemPool(&standard, other.ordinal()) != CUDA_SUCCESS || standard != pool) return;
+      known.handle = pool;
+      known.ordinal = other.ordinal();
+      pools().made(known);
+    });
+  }
+  if (known.handle == nullptr) return real();
+  // Another GPU's memory for this context's stream: the driver's, because ours is not mapped there.
+  if (known.ordinal != device->ordinal()) known.foreign = true;
+  return allocate_in_order(address, bytes, stream, PerThread, known, context, real);
 }
 
 template <auto Function, bool PerThread>
@@ -59,8 +99,19 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   Memory::Range range;
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
   CUresult result = CUDA_SUCCESS;
-  if (owner == nullptr || !owner->memory().free_async(address, stream, PerThread, &result)) return call_real<Function>(address, stream);
+  if (owner == nullptr) return call_real<Function>(address, stream);
+  const Pools::Placed placed = pools().take(address);
+  if (!owner->memory().free_async(address, stream, PerThread, &result)) result = call_real<Function>(address, stream);
+  if (result != CUDA_SUCCESS) pools().put_back(placed);
   return result;
+}
+
+// The driver keeps advice; we only have to leave on the host what is to stay there.
+void advised(CUdeviceptr address, size_t bytes, CUmem_advise advice, bool host) {
+  if (advice != CU_MEM_ADVISE_SET_PREFERRED_LOCATION && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) return;
+  Device* owner = process().active() ? process().managed_owner(address) : nullptr;
+  if (owner == nullptr) return;
+  owner->memory().advise_host(address, bytes, advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION && host);
 }
 
 }  // namespace
@@ -89,8 +140,32 @@ NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
 NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   Memory::Range range;
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
+  if (owner == nullptr && address != 0 && process().active()) owner = process().managed_owner(address);
   CUresult result = CUDA_SUCCESS;
-  if (owner == nullptr || !owner->memory().free(address, &result)) return call_real<&RealDriver::cuMemFree_v2>(address);
+  if (owner == nullptr) return call_real<&RealDriver::cuMemFree_v2>(address);
+  const Pools::Placed placed = pools().take(address);
+  if (!owner->memory().free(address, &result)) result = call_real<&RealDriver::cuMemFree_v2>(address);
+  if (result != CUDA_SUCCESS) pools().put_back(placed);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
+  CUcontext context = nullptr;
+  const bool plausible = address != nullptr && bytes > 0 && (flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
+  Memory* memory = plausible ? current_memory(&context) : nullptr;
+  return memory != nullptr ? memory->allocate_managed(address, bytes, flags, context)
+                           : call_real<&RealDriver::cuMemAllocManaged>(address, bytes, flags);
+}
+
+NVSHARE_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice device) {
+  CUresult result = call_real<&RealDriver::cuMemAdvise>(address, bytes, advice, device);
+  if (result == CUDA_SUCCESS) advised(address, bytes, advice, device == CU_DEVICE_CPU);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location) {
+  CUresult result = call_real<&RealDriver::cuMemAdvise_v2>(address, bytes, advice, location);
+  if (result == CUDA_SUCCESS) advised(address, bytes, advice, location.type != CU_MEM_LOCATION_TYPE_DEVICE);
   return result;
 }
 
@@ -111,25 +186,6 @@ NVSHARE_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 }
 NVSHARE_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   return free_async<&RealDriver::cuMemFreeAsync_ptsz, true>(address, stream);
-}
-
-NVSHARE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
-  CUresult result = call_real<&RealDriver::cuMemPoolCreate>(pool, properties);
-  if (result == CUDA_SUCCESS &&
-      (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)) {
-    Lock lock(foreign_pools_mutex);
-    foreign_pools().push_back(*pool);
-  }
-  return result;
-}
-
-NVSHARE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  CUresult result = call_real<&RealDriver::cuMemPoolDestroy>(pool);
-  if (result == CUDA_SUCCESS) {
-    Lock lock(foreign_pools_mutex);
-    std::erase(foreign_pools(), pool);
-  }
-  return result;
 }
 
 NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {

@@ -1,5 +1,6 @@
 // Pointer queries: our memory answers as a plain cuMemAlloc's would, also while it is swapped out.
 #include "interposer/generated/hooks.h"
+#include "interposer/memory/pools.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -54,7 +55,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return answer<unsigned>(data, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return answer<CUmemoryPool>(data, nullptr);
+      return answer<CUmemoryPool>(data, pools().pool_of(range.base));
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return answer<size_t>(data, range.bytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:

@@ -1,5 +1,6 @@
 #include "interposer/hooks/submit.h"
 
+#include "interposer/hooks/shortage.h"
 #include "interposer/pacer.h"
 #include "interposer/process.h"
 
@@ -42,6 +43,23 @@ void leave_slowly(Mark* mark, uint32_t flags, Target target) {
   }
   gate.leave(mark);
   if (paced) mark->pacer->hold();
+}
+
+const char* name_of_slot(const void* slot) {
+  const auto* table = reinterpret_cast<const char*>(&real_driver());
+  return kSlotNames[static_cast<size_t>(static_cast<const char*>(slot) - table) / sizeof(void*)];
+}
+
+CUresult again_with_room(const char* what, Target target, Attempt attempt, void* call) {
+  if (!process().active()) return CUDA_ERROR_OUT_OF_MEMORY;
+  Shortage shortage(what);
+  CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+  while (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    if ((gate.flags() & Gate::kCapturing) != 0 && captures(target)) return result;
+    if (!shortage.make_room()) return result;
+    result = attempt(call, target);
+  }
+  return result;
 }
 
 }  // namespace nvshare::interposer

@@ -1,7 +1,9 @@
-// The one wrapper around everything that puts work on the GPU (class submit in entry_points.txt): it passes the gate.
+// The wrappers around everything that puts work on the GPU (class submit in entry_points.txt: it passes the gate) or makes the driver take
+// GPU memory for itself (class grows). Both ask for room and try again where the driver is out of memory (shortage.h).
 #pragma once
 
 #include <tuple>
+#include <type_traits>
 
 #include "interposer/gate.h"
 #include "interposer/symbols/real_driver.h"
@@ -22,8 +24,15 @@ uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target);
 // After the submission, still inside: leaves; paces the program if somebody waits for the GPU.
 void leave_slowly(Mark* mark, uint32_t flags, Target target);
 
+// A call that was out of memory, again and again, inside the gate, as long as room can be made (`what`: its name, or null). The
+// out-of-memory comes back at once where trying again is not safe: on a capturing stream, whose capture the failure has ended.
+using Attempt = CUresult (*)(void* call, Target target);
+CUresult again_with_room(const char* what, Target target, Attempt attempt, void* call);
+// The name of the driver's function in that slot.
+const char* name_of_slot(const void* slot);
+
 template <typename Call>
-CUresult pass_gate(Target target, Call call) {
+CUresult pass_gate_once(Target target, Call& call) {
   Mark* mark = Gate::mark();
   if (mark == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;  // no memory for 64 bytes
   uint32_t flags = gate.enter(mark);
@@ -42,6 +51,31 @@ CUresult pass_gate(Target target, Call call) {
   return result;
 }
 
+// Function: the slot in RealDriver, for the log.
+template <auto Function = nullptr, typename Call>
+CUresult pass_gate(Target target, Call call) {
+  CUresult result = pass_gate_once(target, call);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+    return result;
+  const char* what = nullptr;
+  if constexpr (!std::is_null_pointer_v<decltype(Function)>) what = name_of_slot(&(real_driver().*Function));
+  return again_with_room(
+      what, target, [](void* again, Target on) { return pass_gate_once(on, *static_cast<Call*>(again)); }, &call);
+}
+
+// Outside the gate at first: what grows need not wait for a turn as long as there is room.
+template <auto Function, typename... Arguments>
+CUresult with_room(Arguments... arguments) {
+  const auto function = real_driver().*Function;
+  CUresult result = function(arguments...);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+    return result;
+  auto call = [&] { return function(arguments...); };
+  return again_with_room(
+      name_of_slot(&(real_driver().*Function)), Target{nullptr, false},
+      [](void* again, Target on) { return pass_gate_once(on, *static_cast<decltype(call)*>(again)); }, &call);
+}
+
 inline CUstream default_stream(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? CU_STREAM_PER_THREAD : stream; }
 
 // Function: the slot in RealDriver. Stream: index of the CUstream among the arguments, or kNoStream. PerThread: a null stream (or none)
@@ -53,7 +87,7 @@ CUresult submit(Arguments... arguments) {
   if constexpr (Stream != kNoStream) {
     target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
   }
-  return pass_gate(target, [&] { return function(arguments...); });
+  return pass_gate<Function>(target, [&] { return function(arguments...); });
 }
 
 }  // namespace nvshare::interposer

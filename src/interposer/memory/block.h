@@ -29,6 +29,7 @@ struct Chunk {
   uint32_t bytes = 0;
   uint32_t accessors = 0;  // GPUs (bits) that may use the mapping
   ChunkState state = ChunkState::kFresh;
+  bool host_preferred = false;  // kManaged: the program advised that it is to stay on the host
 };
 
 struct Slab;
@@ -68,6 +69,9 @@ struct Block {
   bool handle_ends = false;         // with the block
   bool in_resident = false;         // counted as resident
   bool window_mapped = false;       // guarded by ProgramVmm's mutex, as the first chunk's handle is
+  // kManaged:
+  bool of_program = false;  // the program's own managed memory: it may also touch it from the host, at any time
+  bool demand = false;      // more than fits: its pages come and go as the driver likes, and count only as what neighbours cannot see
 };
 
 inline constexpr size_t kChunkBytesMax = size_t{64} << 20;

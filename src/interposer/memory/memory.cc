@@ -60,7 +60,7 @@ Block* Memory::lookup(CUdeviceptr address) {
 bool Memory::find(CUdeviceptr address, Range* range) {
   Lock lock(mutex_);
   Block* block = lookup(address);
-  if (block == nullptr || block->cached) return false;
+  if (block == nullptr || block->cached || block->of_program) return false;
   range->context = block->context;
   range->resident = running_;
   if (block->slab != nullptr) return slabs_.slot_of(block->slab, address, &range->base, &range->bytes);
@@ -93,6 +93,9 @@ CUresult Memory::new_block(const Order& order, Block** out) {
   if (order.handle != nullptr) {
     block->kind = BlockKind::kHandle;
     block->handle = order.handle;
+  } else if (order.managed != 0) {
+    block->kind = BlockKind::kManaged;
+    block->of_program = true;
   }
   CUresult result = cuda::CUDA_SUCCESS;
   switch (block->kind) {
@@ -100,7 +103,7 @@ CUresult Memory::new_block(const Order& order, Block** out) {
       result = driver.cuMemAddressReserve(&block->base, bytes, 0, 0, 0);
       break;
     case BlockKind::kManaged:
-      result = driver.cuMemAllocManaged(&block->base, bytes, cuda::CU_MEM_ATTACH_GLOBAL);
+      result = driver.cuMemAllocManaged(&block->base, bytes, block->of_program ? order.managed : cuda::CU_MEM_ATTACH_GLOBAL);
       break;
     case BlockKind::kPlain:
       result = driver.cuMemAlloc_v2(&block->base, bytes);
@@ -201,7 +204,8 @@ void Memory::dispose(Block* block) {
       break;
     case BlockKind::kManaged:
     case BlockKind::kPlain:
-      result = real_driver().cuMemFree_v2(block->base);
+      // It went with its context, and the address may be somebody else's by now.
+      if (block->context != nullptr) result = real_driver().cuMemFree_v2(block->base);
       break;
     case BlockKind::kHandle:
       if (block->base != 0) result = real_driver().cuMemAddressFree(block->base, block->address_bytes);
@@ -229,7 +233,7 @@ bool Memory::charge(size_t bytes) {
 }
 
 Block* Memory::take_cached(const Order& order) {
-  if (order.handle != nullptr) return nullptr;
+  if (order.handle != nullptr || order.managed != 0) return nullptr;
   for (size_t i = cache_.size(); i-- > 0;) {
     Block* block = cache_[i];
     if (block->bytes != order.bytes || block->context != order.context || block->pins > 0) continue;
@@ -309,8 +313,7 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
     if (!trimmed) {
       trimmed = true;
       size_t before = resident() + allocated();
-      collect_async(true);
-      trim_cache();
+      give_back_caches();
       if (resident() + allocated() < before) continue;
     }
     auto out_of_memory = [&](const char* why) {
@@ -401,7 +404,8 @@ void Memory::retire(Block* block, bool keep) {
     ended_export = block->export_id;
     if (ended_export != 0) unswappable_.fetch_sub(block->bytes, std::memory_order_relaxed);
     // Also when it is disposed of later: the program may have as much again at once.
-    allocated_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    if (!block->demand) allocated_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    if (block->of_program && !block->demand) managed_.fetch_sub(block->bytes, std::memory_order_relaxed);
     if (block->pins > 0) {
       block->doomed = true;
       doomed = true;
@@ -520,8 +524,10 @@ void Memory::context_gone(CUcontext context) {
         }
         slabs_.remove(block->slab);
       }
+      if (block->kind != BlockKind::kVmm) block->context = nullptr;
       program_bytes_.fetch_sub(requested, std::memory_order_relaxed);
     }
+    forget_holdings(context);
   }
   trim_cache();
   for (Block* block : dead) retire(block, false);

@@ -37,6 +37,38 @@ class Memory {
   cuda::CUresult allocate_async(cuda::CUdeviceptr* address, size_t bytes, cuda::CUstream stream, bool per_thread, cuda::CUcontext context);
   bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUresult* result);
 
+  // Memory that the driver allocates for the program and that cannot move (unswappable.cc; hooks/unswappable.h puts it together).
+  struct Holding {
+    uint64_t key;  // a handle or an address, unique among those that live
+    size_t bytes;
+    cuda::CUcontext context;  // with which it ends
+  };
+  // Waits for the lock and for room, outside the gate. Success: `bytes` are counted, and the caller is inside the gate until it has called
+  // settle_unswappable. `what` is for the log.
+  cuda::CUresult claim_unswappable(size_t bytes, const char* what);
+  // What came of a claim: holding.bytes of it are held (0: the driver refused). Leaves the gate.
+  void settle_unswappable(size_t claimed, const Holding& holding);
+  // Takes a holding off the books and returns its bytes; 0: none. Before the driver frees it, because the key may come again at once.
+  size_t release_unswappable(uint64_t key);
+  void hold_again(const Holding& holding);  // it was not freed after all
+
+  // Memory that the driver keeps in a store of its own, from which it serves the program, and whose size it tells: of graphs, and of the
+  // pools that it serves (key: the pool's handle).
+  static constexpr uint64_t kGraphs = 1;
+  // After an allocation for which so much was claimed: counts what the store has now. Leaves the gate.
+  void settle_driver_memory(size_t claimed, uint64_t store);
+  // After the store may have shrunk.
+  void measure_driver_memory(uint64_t store);
+  // Gives back what no store needs at present.
+  void trim_driver_memory();
+  void driver_memory_trimmed(uint64_t store);
+  uint64_t driver_trims() const { return driver_trims_.load(std::memory_order_acquire); }
+
+  // The program's own managed memory (managed.cc). It swaps by prefetches, and the program may use it on the host without the lock.
+  cuda::CUresult allocate_managed(cuda::CUdeviceptr* address, size_t bytes, unsigned flags, cuda::CUcontext context);
+  // The program's advice on [address, address + bytes) was taken by the driver: its preferred location is the host from now on, or not.
+  void advise_host(cuda::CUdeviceptr address, size_t bytes, bool host);
+
   // The allocation that `address` lies in; false when it is not ours.
   struct Range {
     cuda::CUdeviceptr base;
@@ -45,6 +77,8 @@ class Memory {
     bool resident;
   };
   bool find(cuda::CUdeviceptr address, Range* range);
+  // It lies in the program's own managed memory, about which the driver answers queries itself.
+  bool owns_managed(cuda::CUdeviceptr address);
 
   // What the program asked for and holds (rounded as the driver would), and what it may hold. For cuMemGetInfo.
   size_t program_bytes() const { return program_bytes_.load(std::memory_order_relaxed); }
@@ -54,6 +88,8 @@ class Memory {
 
   // Gives back what is freed and only kept for reuse.
   void trim_cache();
+  // That, and what waits for the GPU to pass a stream-ordered free. May wait for the GPU.
+  void give_back_caches();
 
   // Memory that the program makes by cuMemCreate (handle_blocks.cc); `handle` says what. It is mapped by program_vmm.
   cuda::CUresult allocate_handle(ProgramHandle* handle);
@@ -62,6 +98,8 @@ class Memory {
   void make_unswappable(Block& block);
 
   protocol::Memory report();
+  // Bytes that are copied when they move, so that the host arena has to hold them.
+  size_t copied_bytes() const;
   size_t resident() const { return resident_.load(std::memory_order_relaxed); }
   size_t allocated() const { return allocated_.load(std::memory_order_relaxed); }
   HostArena& arena() { return arena_; }
@@ -106,6 +144,10 @@ class Memory {
   void unmap_chunk(Block& block, uint32_t index);
   // The program runs again: the host copies of resident chunks are no longer true.
   void forget_host_copies();
+  // Starts a managed chunk's way in, unless it is better left to the program's own accesses.
+  cuda::CUresult prefetch_in(const Piece& piece, cuda::CUstream stream, bool* copying);
+  // Managed memory beyond what the books count: the driver is to take it off the GPU, in stream order.
+  void push_demand_out(cuda::CUstream stream);
   cuda::CUdeviceptr address_of(const Piece& piece) const { return piece.block->base + chunk_offset(piece.index); }
   static Chunk& chunk(const Piece& piece) { return piece.block->chunks[piece.index]; }
 
@@ -118,6 +160,7 @@ class Memory {
     size_t requested;
     cuda::CUcontext context;
     ProgramHandle* handle = nullptr;  // set: memory for it
+    unsigned managed = 0;             // the program's own managed memory: the flags of cuMemAllocManaged
   };
   // The one way to get a block: inside the gate, within the budget; waits for room outside of it.
   cuda::CUresult allocate_block(const Order& order, Block** out);
@@ -135,7 +178,11 @@ class Memory {
   cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
   void changed();
   cuda::CUresult set_chunk_access(Block& block, uint32_t index);
-  void follow_accessors(Block& block);  // mutex held
+  void follow_accessors(Block& block);                       // mutex held
+  void change_unswappable(size_t from, size_t to);           // mutex held: all figures of a holding that changes its size
+  void forget_holdings(cuda::CUcontext context);             // mutex held
+  void set_holding(size_t claimed, const Holding& holding);  // mutex held
+  size_t store_bytes(uint64_t store) const;
 
   // Memory that the program freed in stream order and that the GPU may not have passed yet.
   struct AsyncFree {
@@ -165,6 +212,8 @@ class Memory {
   std::vector<Block*> cache_;   // freed, mapped, oldest first
   std::vector<Block*> handle_blocks_;
   std::vector<AsyncFree> async_frees_;
+  std::vector<Holding> holdings_;
+  std::atomic<uint64_t> driver_trims_{0};
   std::atomic<uint32_t> deferred_{0};  // of them without an event
   SlabSet slabs_;
   HostArena arena_;
@@ -173,6 +222,7 @@ class Memory {
   std::atomic<size_t> allocated_{0};
   std::atomic<size_t> resident_{0};
   std::atomic<size_t> unswappable_{0};  // of resident_
+  std::atomic<size_t> managed_{0};      // of allocated_: the program's own managed memory
   std::atomic<size_t> program_bytes_{0};
   std::atomic<uint32_t> accessors_{0};
   uint64_t last_export_ = 0;

@@ -30,7 +30,7 @@ std::vector<Memory::Piece> Memory::pin_resident(size_t bytes) {
   Lock lock(mutex_);
   size_t sum = 0;
   for (Block* block : blocks_) {
-    if (block->kind == BlockKind::kPlain || block->unswappable) continue;
+    if (block->kind == BlockKind::kPlain || block->unswappable || block->demand) continue;
     for (uint32_t i = 0; i < block->chunk_count && sum < bytes; ++i) {
       if (block->chunks[i].state != ChunkState::kResident) continue;
       pieces.push_back({block, i, block->chunks[i].bytes});
@@ -56,7 +56,7 @@ std::vector<Memory::Piece> Memory::pin_absent(bool start_running) {
   std::vector<Piece> pieces;
   Lock lock(mutex_);
   auto pin = [&](Block* block) {
-    if (block->kind == BlockKind::kPlain) return;
+    if (block->kind == BlockKind::kPlain || block->demand) return;
     for (uint32_t i = 0; i < block->chunk_count; ++i) {
       ChunkState state = block->chunks[i].state;
       if (state != ChunkState::kFresh && state != ChunkState::kSwapped) continue;

@@ -197,6 +197,7 @@ void Mover::run_drain(const Job& job) {
   if (!client.drained(job.id)) return;
   device_.memory().set_running(false);
   device_.memory().trim_cache();  // not worth a copy
+  device_.memory().trim_driver_memory();
   client.released();
 }
 
@@ -282,6 +283,7 @@ void Mover::run_evict(const Job& job) {
     return;
   }
   if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.arena().used_bytes() + job.bytes, context_, true);
+  memory.push_demand_out(out_stream_);
   std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes);
   uint64_t copied = 0;
   InFlight flight[kDepth];
@@ -345,7 +347,7 @@ Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
     if (result == cuda::CUDA_SUCCESS) {
       *copied = true;
       if (piece.block->kind == BlockKind::kManaged) {
-        result = driver.cuMemPrefetchAsync(memory.address_of(piece), piece.bytes, device_.ordinal(), in_stream_);
+        result = memory.prefetch_in(piece, in_stream_, copied);
       } else if (chunk.host.data != nullptr) {
         result = process().vmm().open_window(*piece.block);
         if (result == cuda::CUDA_SUCCESS) {

@@ -34,7 +34,7 @@ def dynamic_symbols(library):
 
 def hooked(entry_points):
     lines = [line.split() for line in pathlib.Path(entry_points).read_text().splitlines() if not line.startswith("#")]
-    return {fields[0] for fields in lines if fields[1] in ("submit", "custom")}
+    return {fields[0] for fields in lines if fields[1] in ("grows", "submit", "custom")}
 
 
 def exports(symbols, entry_points):

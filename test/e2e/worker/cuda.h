@@ -77,7 +77,31 @@ using namespace nvshare::cuda;
   CALL(cuMemExportToShareableHandle) \
   CALL(cuMemImportFromShareableHandle) \
   CALL(cuPointerGetAttribute) \
-  CALL(cuPointerGetAttributes)
+  CALL(cuPointerGetAttributes) \
+  CALL(cuArrayCreate_v2) \
+  CALL(cuArray3DCreate_v2) \
+  CALL(cuArrayDestroy) \
+  CALL(cuMipmappedArrayCreate) \
+  CALL(cuMipmappedArrayGetLevel) \
+  CALL(cuMipmappedArrayDestroy) \
+  CALL(cuMemcpy2DAsync_v2) \
+  CALL(cuMemAllocManaged) \
+  CALL(cuMemAdvise) \
+  CALL(cuMemPrefetchAsync) \
+  CALL(cuGraphCreate) \
+  CALL(cuGraphAddMemAllocNode) \
+  CALL(cuStreamBeginCaptureToGraph) \
+  CALL(cuDeviceGetGraphMemAttribute) \
+  CALL(cuDeviceGraphMemTrim) \
+  CALL(cuDeviceGetDefaultMemPool) \
+  CALL(cuDeviceGetMemPool) \
+  CALL(cuDeviceSetMemPool) \
+  CALL(cuMemAllocFromPoolAsync) \
+  CALL(cuMemPoolCreate) \
+  CALL(cuMemPoolDestroy) \
+  CALL(cuMemPoolGetAttribute) \
+  CALL(cuMemPoolSetAttribute) \
+  CALL(cuMemPoolTrimTo)
 // clang-format on
 
 struct Cuda {

@@ -54,6 +54,11 @@ constexpr Mode kModes[] = {
     {"ipc-import", run_ipc_import},
     {"ipc-refused", run_ipc_refused},
     {"peer", run_peer},
+    {"arrays", run_arrays},
+    {"load", run_load},
+    {"managed", run_managed},
+    {"graph-memory", run_graph_memory},
+    {"pools", run_pools},
 };
 
 int run(int argc, char** argv) {

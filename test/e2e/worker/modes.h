@@ -33,6 +33,11 @@ void run_ipc_export(const Options& options);
 void run_ipc_import(const Options& options);
 void run_ipc_refused(const Options& options);
 void run_peer(const Options& options);
+void run_arrays(const Options& options);
+void run_load(const Options& options);
+void run_managed(const Options& options);
+void run_graph_memory(const Options& options);
+void run_pools(const Options& options);
 
 // The primary context of GPU 0, current in this thread.
 CUcontext retain_primary();

@@ -1,0 +1,115 @@
+// Graphs with memory nodes: the driver takes GPU memory when one is launched, so that launch waits for room as an allocation does.
+#include "interposer/generated/hooks.h"
+#include "interposer/hooks/submit.h"
+#include "interposer/hooks/unswappable.h"
+#include "interposer/memory/graph_memory.h"
+#include "interposer/process.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+uint64_t trims_of(int ordinal) {
+  Device* device = process().device(ordinal);
+  return device != nullptr ? device->memory().driver_trims() : 0;
+}
+
+bool capturing(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return process().capturing() && stream != nullptr && stream != CU_STREAM_LEGACY &&
+         real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// A launch or an upload.
+template <auto Function, bool PerThread>
+CUresult launch(CUgraphExec graph, CUstream stream) {
+  const CUstream on = default_stream(stream, PerThread);
+  auto real = [&] { return call_real<Function>(graph, stream); };
+  GraphMemory::Need need;
+  if (graph_memory().any() && process().active() && !capturing(on)) need = graph_memory().need_of(graph, trims_of);
+  Device* device = need.bytes > 0 ? process().device(need.ordinal) : nullptr;
+  if (device == nullptr || device->refused()) return pass_gate<Function>(Target{on, true}, real);
+  Memory& memory = device->memory();
+  const uint64_t trims = memory.driver_trims();
+  Shortage shortage("a graph's launch");
+  for (;;) {
+    CUresult result = memory.claim_unswappable(need.bytes, "memory for a graph");
+    if (result != CUDA_SUCCESS) return result;
+    result = real();
+    if (result == CUDA_SUCCESS) graph_memory().launched(graph, trims);
+    memory.settle_driver_memory(need.bytes, Memory::kGraphs);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
+  }
+}
+
+template <auto Function, typename... Arguments>
+CUresult instantiate(CUgraphExec* executable, CUgraph graph, Arguments... arguments) {
+  CUresult result = with_room<Function>(executable, graph, arguments...);
+  if (result == CUDA_SUCCESS) graph_memory().instantiated(*executable, graph);
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+  return launch<&RealDriver::cuGraphLaunch, false>(graph, stream);
+}
+NVSHARE_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
+  return launch<&RealDriver::cuGraphLaunch_ptsz, true>(graph, stream);
+}
+NVSHARE_EXPORT CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
+  return launch<&RealDriver::cuGraphUpload, false>(graph, stream);
+}
+NVSHARE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream) {
+  return launch<&RealDriver::cuGraphUpload_ptsz, true>(graph, stream);
+}
+
+NVSHARE_EXPORT CUresult cuGraphInstantiate(CUgraphExec* executable, CUgraph graph, CUgraphNode* error, char* text, size_t bytes) {
+  return instantiate<&RealDriver::cuGraphInstantiate>(executable, graph, error, text, bytes);
+}
+NVSHARE_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* executable, CUgraph graph, CUgraphNode* error, char* text, size_t bytes) {
+  return instantiate<&RealDriver::cuGraphInstantiate_v2>(executable, graph, error, text, bytes);
+}
+NVSHARE_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long flags) {
+  return instantiate<&RealDriver::cuGraphInstantiateWithFlags>(executable, graph, flags);
+}
+NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  return instantiate<&RealDriver::cuGraphInstantiateWithParams>(executable, graph, parameters);
+}
+NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* executable, CUgraph graph,
+                                                          CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+  return instantiate<&RealDriver::cuGraphInstantiateWithParams_ptsz>(executable, graph, parameters);
+}
+NVSHARE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
+  graph_memory().destroyed(graph);
+  return call_real<&RealDriver::cuGraphExecDestroy>(graph);
+}
+
+NVSHARE_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                               CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  graph_memory().node_made();
+  return call_real<&RealDriver::cuGraphAddMemAllocNode>(node, graph, dependencies, count, parameters);
+}
+// Both begin their parameters with the node's type.
+NVSHARE_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                       CUgraphNodeParams* parameters) {
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
+  return call_real<&RealDriver::cuGraphAddNode>(node, graph, dependencies, count, parameters);
+}
+NVSHARE_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                                          size_t count, CUgraphNodeParams* parameters) {
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
+  return call_real<&RealDriver::cuGraphAddNode_v2>(node, graph, dependencies, edges, count, parameters);
+}
+
+NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
+  CUresult result = call_real<&RealDriver::cuDeviceGraphMemTrim>(ordinal);
+  Device* device = result == CUDA_SUCCESS && process().active() ? process().device(ordinal) : nullptr;
+  if (device != nullptr) device->memory().driver_memory_trimmed(Memory::kGraphs);
+  return result;
+}
+
+}  // extern "C"
+}  // namespace nvshare::interposer

@@ -1,0 +1,104 @@
+// Memory pools: the driver keeps the pool and its settings, the counts are ours (memory/pools.h).
+#include "interposer/generated/hooks.h"
+#include "interposer/memory/pools.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+void measure(CUmemoryPool pool) {
+  Pools::Pool known;
+  if (!process().active() || !pools().find(pool, &known) || !known.foreign) return;
+  if (Device* device = process().device(known.ordinal)) device->memory().measure_driver_memory(reinterpret_cast<uintptr_t>(pool));
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  CUresult result = call_real<&RealDriver::cuMemPoolCreate>(pool, properties);
+  if (result != CUDA_SUCCESS) return result;
+  Pools::Pool made;
+  made.handle = *pool;
+  const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+  made.ordinal = on_device ? properties->location.id : -1;
+  made.foreign = !on_device || properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  made.bytes_max = properties->maxSize;
+  pools().made(made);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  CUresult result = call_real<&RealDriver::cuMemPoolDestroy>(pool);
+  if (result != CUDA_SUCCESS) return result;
+  Pools::Pool known;
+  // Its allocations live on. Those of the driver's stay counted until the pool would be trimmed, which it cannot be any more.
+  if (process().active() && pools().find(pool, &known) && known.foreign) {
+    if (Device* device = process().device(known.ordinal)) device->memory().release_unswappable(reinterpret_cast<uintptr_t>(pool));
+  }
+  pools().gone(pool);
+  return result;
+}
+
+// Its memory belongs to another process, which counts it.
+NVSHARE_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType type,
+                                                           unsigned long long flags) {
+  CUresult result = call_real<&RealDriver::cuMemPoolImportFromShareableHandle>(pool, handle, type, flags);
+  if (result != CUDA_SUCCESS) return result;
+  Pools::Pool imported;
+  imported.handle = *pool;
+  imported.foreign = true;
+  pools().made(imported);
+  return result;
+}
+
+// What other GPUs may use from now on has to come from the driver's pool.
+NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, size_t count) {
+  CUresult result = call_real<&RealDriver::cuMemPoolSetAccess>(pool, access, count);
+  Pools::Pool known;
+  if (result != CUDA_SUCCESS || access == nullptr || !process().active()) return result;
+  if (!pools().find(pool, &known)) {
+    // A default pool that nobody has used yet.
+    process().for_each_device([&](Device& device) { pools().current(device.ordinal()); });
+    if (!pools().find(pool, &known)) return result;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const bool own = access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id == known.ordinal;
+    if (!own && access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) pools().make_foreign(pool);
+  }
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool) {
+  CUresult result = call_real<&RealDriver::cuDeviceSetMemPool>(ordinal, pool);
+  if (result == CUDA_SUCCESS) pools().set_current(ordinal, pool);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+  CUresult result = call_real<&RealDriver::cuMemPoolTrimTo>(pool, keep);
+  if (result == CUDA_SUCCESS) measure(pool);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  uint64_t count = 0;
+  if (value == nullptr || !process().active() || !pools().attribute(pool, attribute, &count)) {
+    return call_real<&RealDriver::cuMemPoolGetAttribute>(pool, attribute, value);
+  }
+  *static_cast<cuuint64_t*>(value) = count;
+  return CUDA_SUCCESS;
+}
+
+// The driver judges the value: a high-water mark can be set to zero only, which means to what is in use now.
+NVSHARE_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  CUresult result = call_real<&RealDriver::cuMemPoolSetAttribute>(pool, attribute, value);
+  if (result == CUDA_SUCCESS && process().active()) pools().reset_high(pool, attribute);
+  return result;
+}
+
+}  // extern "C"
+}  // namespace nvshare::interposer

@@ -1,0 +1,76 @@
+// The program's memory pools. What a pool of this GPU's memory hands out is served from our own blocks, so that it swaps; the driver's pool
+// stays empty, and what the program asks about its use is answered from the counts here. A *foreign* pool is one whose memory leaves the
+// process (made to be exported, or imported), or that other GPUs may use, or that is host memory: the driver serves it.
+//
+// Thread-safe; its mutex is a leaf, and no call of the driver is made with it held.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_api.h"
+#include "interposer/sync.h"
+
+namespace nvshare::interposer {
+
+class Pools {
+ public:
+  struct Pool {
+    cuda::CUmemoryPool handle = nullptr;
+    int ordinal = -1;      // of the GPU; -1: host memory
+    bool foreign = false;  // the driver serves it
+    size_t bytes_max = 0;  // 0: no bound of its own
+    size_t used = 0;
+    size_t used_high = 0;
+    size_t reserved_high = 0;
+  };
+
+  // What the program made or the driver has. A default pool is made known when it is first looked for.
+  void made(const Pool& pool);
+  void gone(cuda::CUmemoryPool pool);
+  // False: not a pool that we know.
+  bool find(cuda::CUmemoryPool pool, Pool* found);
+  // From now on the driver serves it.
+  void make_foreign(cuda::CUmemoryPool pool);
+
+  // The pool that cuMemAllocAsync uses on that GPU, and its handle; asks the driver the first time.
+  Pool current(int ordinal);
+  void set_current(int ordinal, cuda::CUmemoryPool pool);
+
+  // Counts an allocation that we serve; false: the pool has a bound of its own that it would pass.
+  bool charge(cuda::CUmemoryPool pool, size_t bytes);
+  void refund(cuda::CUmemoryPool pool, size_t bytes);
+  // It was charged, and lies there.
+  void placed(cuda::CUdeviceptr address, cuda::CUmemoryPool pool, size_t bytes);
+  struct Placed {
+    cuda::CUdeviceptr address = 0;
+    cuda::CUmemoryPool pool = nullptr;  // null: no allocation from a pool begins there
+    size_t bytes = 0;
+  };
+  // Forgets the allocation and refunds it. Before it is freed, because the address may be given out again at once.
+  Placed take(cuda::CUdeviceptr address);
+  void put_back(const Placed& placed);  // it was not freed after all
+  cuda::CUmemoryPool pool_of(cuda::CUdeviceptr address);
+
+  // Attributes that are counts; false: the driver is to answer (another attribute, or it serves that pool).
+  bool attribute(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute, uint64_t* value);
+  // Sets a high-water mark back to what is in use now.
+  void reset_high(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute);
+
+ private:
+  static constexpr size_t kBuckets = 1024;
+  static constexpr int kDevicesMax = 16;
+  Pool* lookup(cuda::CUmemoryPool pool);  // mutex held
+  std::vector<Placed>& bucket(cuda::CUdeviceptr address) { return placed_[(address >> 9) * 0x9e3779b97f4a7c15ull >> 54]; }
+  static size_t reserved(size_t used);
+
+  Mutex mutex_;
+  std::vector<Pool> pools_;
+  cuda::CUmemoryPool current_[kDevicesMax] = {};
+  std::vector<Placed> placed_[kBuckets];
+};
+
+Pools& pools();
+
+}  // namespace nvshare::interposer
