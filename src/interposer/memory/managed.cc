@@ -21,13 +21,12 @@ using cuda::CUresult;
 CUresult Memory::allocate_managed(CUdeviceptr* address, size_t bytes, unsigned flags, CUcontext context) {
   if (address == nullptr || bytes == 0 || flags == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  const Order order{bytes, bytes, context, flags};
+  Order order{bytes, bytes, context};
+  order.managed = flags;
   Block* block = nullptr;
   CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
   if (allocated() + bytes <= device_.client().ceiling()) result = allocate_block(order, &block);
-  if (result == cuda::CUDA_SUCCESS) {
-    managed_.fetch_add(bytes, std::memory_order_relaxed);
-  } else if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
+  if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
     result = new_block(order, &block);
     if (result == cuda::CUDA_SUCCESS) {
       log(LogLevel::kInfo, "%zu bytes of managed memory are left to demand paging: %zu are allocated, at most %zu fit", bytes, allocated(),
@@ -49,11 +48,6 @@ bool Memory::owns_managed(CUdeviceptr address) {
   Lock lock(mutex_);
   const Block* block = lookup(address);
   return block != nullptr && block->of_program;
-}
-
-size_t Memory::copied_bytes() const {
-  const size_t others = unswappable_.load(std::memory_order_relaxed) + managed_.load(std::memory_order_relaxed);
-  return allocated() > others ? allocated() - others : 0;
 }
 
 void Memory::advise_host(CUdeviceptr address, size_t bytes, bool host) {

@@ -405,7 +405,6 @@ void Memory::retire(Block* block, bool keep) {
     if (ended_export != 0) unswappable_.fetch_sub(block->bytes, std::memory_order_relaxed);
     // Also when it is disposed of later: the program may have as much again at once.
     if (!block->demand) allocated_.fetch_sub(block->bytes, std::memory_order_relaxed);
-    if (block->of_program && !block->demand) managed_.fetch_sub(block->bytes, std::memory_order_relaxed);
     if (block->pins > 0) {
       block->doomed = true;
       doomed = true;

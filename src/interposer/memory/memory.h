@@ -98,8 +98,6 @@ class Memory {
   void make_unswappable(Block& block);
 
   protocol::Memory report();
-  // Bytes that are copied when they move, so that the host arena has to hold them.
-  size_t copied_bytes() const;
   size_t resident() const { return resident_.load(std::memory_order_relaxed); }
   size_t allocated() const { return allocated_.load(std::memory_order_relaxed); }
   HostArena& arena() { return arena_; }
@@ -222,7 +220,6 @@ class Memory {
   std::atomic<size_t> allocated_{0};
   std::atomic<size_t> resident_{0};
   std::atomic<size_t> unswappable_{0};  // of resident_
-  std::atomic<size_t> managed_{0};      // of allocated_: the program's own managed memory
   std::atomic<size_t> program_bytes_{0};
   std::atomic<uint32_t> accessors_{0};
   uint64_t last_export_ = 0;
