@@ -297,21 +297,32 @@ def run_stage(config, number, names, commands, held, told_mb, turn_s):
     told = told_mb if told_mb else 500 + (contexts * CONTEXT_ROOM + held + 256 * MIB) // MIB
     with Scheduler(config, turn_s, told, {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else None) as scheduler:
         begin = time.monotonic()
-        start_members(config, scheduler, members, held)
-        started = time.monotonic()
-        shared_s = share_until_switched(config, scheduler, members)
-        each_member(members, lambda member: repeat_alone(config, member, member.solo, "solo"))
-        for at, member in enumerate(members):
-            if not member.over and member.row["shared"] != member.row["solo"] and config.left() > 60:
-                each_member([member], lambda m, at=at: repeat_once_more(config, m, held, at))
-        for member in members:
-            member.row["equal"] = member.row.get("shared") == member.row.get("solo") is not None
-            member.row["nvml"] = gap_of(scheduler, member)
-            member.row["clients"] = [{k: c.get(k) for k in ("turns", "drops", "unanswered", "failed_drains", "allocated", "unswappable",
-                                                             "swapped_out_total", "overhead")} for c in reports_of(scheduler, member.label)]
-            member.row["stage_s"] = {"start": round(started - begin, 1), "shared": round(shared_s, 1), "told_mb": told}
-            member.drop()
+        try:
+            start_members(config, scheduler, members, held)
+            started = time.monotonic()
+            shared_s = share_until_switched(config, scheduler, members)
+            each_member(members, lambda member: repeat_alone(config, member, member.solo, "solo"))
+            for at, member in enumerate(members):
+                if not member.over and member.row["shared"] != member.row["solo"] and config.left() > 60:
+                    each_member([member], lambda m, at=at: repeat_once_more(config, m, held, at))
+            for member in members:
+                describe(scheduler, member)
+                member.row["stage_s"] = {"start": round(started - begin, 1), "shared": round(shared_s, 1), "told_mb": told}
+        finally:
+            for member in members:
+                member.drop()
     return rows
+
+
+def describe(scheduler, member):
+    """What the scheduler and the library said of it, for the row."""
+    row = member.row
+    row["equal"] = row.get("shared") == row.get("solo") is not None
+    row["nvml"] = gap_of(scheduler, member)
+    wanted = ("turns", "drops", "unanswered", "failed_drains", "allocated", "unswappable", "swapped_out_total", "overhead", "state", "waiting_for")
+    row["clients"] = [{key: client.get(key) for key in wanted} for client in reports_of(scheduler, member.label)]
+    said = member.shared.log_path.read_text(errors="replace").splitlines()
+    row["nvshare_said"] = [line[:300] for line in said if line.startswith("nvshare[")][-8:]
 
 
 def bare_context(config):

@@ -96,6 +96,7 @@ struct Allocators : work::Work {
     cudaTextureDesc how{};
     how.readMode = cudaReadModeElementType;
     how.filterMode = cudaFilterModePoint;
+    for (cudaTextureAddressMode& mode : how.addressMode) mode = cudaAddressModeClamp;
     for (int k = 0; k < 2; ++k) {
       REQUIRE(cudaMallocArray(&arrays[k], &format, kSide, kSide, cudaArraySurfaceLoadStore));
       REQUIRE(cudaMemcpy2DToArray(arrays[k], 0, 0, texels.data(), kSide * 4, kSide * 4, kSide, cudaMemcpyHostToDevice));
