@@ -76,7 +76,6 @@ using namespace nvshare::cuda;
   CALL(cuMemGetAllocationPropertiesFromHandle) \
   CALL(cuMemExportToShareableHandle) \
   CALL(cuMemImportFromShareableHandle) \
-  CALL(cuPointerGetAttribute) \
   CALL(cuPointerGetAttributes) \
   CALL(cuArrayCreate_v2) \
   CALL(cuArray3DCreate_v2) \
