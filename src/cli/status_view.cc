@@ -70,6 +70,14 @@ std::string tenant_table(const StatusReport& status) {
   return table.draw();
 }
 
+// Whose memory the client's swapped bytes may lie in.
+std::string host_of(const ClientReport& client) {
+  if (client.host_memory_scheduler == 0) return bytes_or(client.host_memory_process, "-");
+  if (client.host_memory_process == 0) return bytes_of(client.host_memory_scheduler) + " (scheduler's)";
+  return bytes_of(client.host_memory_process + client.host_memory_scheduler) + " (" + bytes_of(client.host_memory_scheduler) +
+         " scheduler's)";
+}
+
 std::string client_table(const StatusReport& status) {
   Table table({{"GPU"},
                {"PID", Align::kRight},
@@ -103,14 +111,6 @@ std::string client_table(const StatusReport& status) {
     }
   }
   return table.draw();
-}
-
-// Whose memory the client's swapped bytes may lie in.
-std::string host_of(const ClientReport& client) {
-  if (client.host_memory_scheduler == 0) return bytes_or(client.host_memory_process, "-");
-  if (client.host_memory_process == 0) return bytes_of(client.host_memory_scheduler) + " (scheduler's)";
-  return bytes_of(client.host_memory_process + client.host_memory_scheduler) + " (" + bytes_of(client.host_memory_scheduler) +
-         " scheduler's)";
 }
 
 std::string host_lines(const StatusReport& status) {
