@@ -44,6 +44,7 @@ int run(int argc, char** argv) {
   run_app->add_option("--gpu", options.gpu,
                       "GPU index or UUID, or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
   run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default");
+  run_app->add_flag("!--no-gang", options.gang_turns, "on several GPUs: take turns on each by itself, not on all of them together");
   run_app->add_flag("--quiet", options.quiet, "no start line");
 
   bool json = false;

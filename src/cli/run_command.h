@@ -10,6 +10,7 @@ struct RunOptions {
   std::string gpu_memory_limit;      // text as parse_bytes takes it; empty = none
   std::string gpu;                   // "all", an index or a UUID; empty = choose
   std::string name;                  // of the tenant; empty = the program's
+  bool gang_turns = true;            // on several GPUs: turns on all of them together
   bool quiet = false;                // no start line
   std::vector<std::string> program;  // with its arguments, not empty
 };

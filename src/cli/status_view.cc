@@ -54,18 +54,32 @@ std::string gpu_table(const StatusReport& status) {
   return table.draw();
 }
 
+// "0", or "0 1, together" when its turns are on these at the same time.
+std::string gpus_of(const StatusReport& status, const TenantReport& tenant) {
+  std::string gpus;
+  bool together = false;
+  for (size_t i = 0; i < status.gpus.size(); ++i) {
+    const auto on_it = [&](const ClientReport& client) { return client.tenant == tenant.id && client.gpu == status.gpus[i].uuid; };
+    if (std::none_of(status.clients.begin(), status.clients.end(), on_it)) continue;
+    gpus += (gpus.empty() ? "" : " ") + std::to_string(i);
+  }
+  for (const ClientReport& client : status.clients) together |= client.tenant == tenant.id && client.gang_gpus > 0;
+  return gpus + (together ? ", together" : "");
+}
+
 std::string tenant_table(const StatusReport& status) {
   Table table({{"TENANT", Align::kRight},
                {"NAME"},
                {"KIND"},
                {"MEMORY LIMIT", Align::kRight},
                {"PRIORITY", Align::kRight},
-               {"CLIENTS", Align::kRight}});
+               {"CLIENTS", Align::kRight},
+               {"GPUS"}});
   for (const TenantReport& tenant : status.tenants) {
     const auto now =
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
     table.add({std::to_string(tenant.id), tenant.name, tenant.kind, bytes_or(tenant.gpu_memory_limit, "none"),
-               std::to_string(tenant.priority), std::to_string(now)});
+               std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
   }
   return table.draw();
 }

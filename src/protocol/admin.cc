@@ -13,9 +13,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, re
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, overhead, budget, gpu_memory_limit, host_memory, host_memory_process,
-                                                host_memory_scheduler, host_memory_missing, host_memory_bound, waiting_for, turns, drops,
-                                                unanswered, failed_drains, drainable, time_running_ns, time_waiting_ns, time_swapping_ns,
-                                                swapped_out_total, swapped_in_total)
+                                                host_memory_scheduler, host_memory_missing, host_memory_bound, waiting_for, gang_gpus,
+                                                turns, drops, unanswered, failed_drains, drainable, time_running_ns, time_waiting_ns,
+                                                time_swapping_ns, swapped_out_total, swapped_in_total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
                                                 host_memory_budget, host_memory_reserved, host_memory_used, host_memory_bound,
                                                 switch_time_mode, gpus, tenants, clients)
@@ -56,6 +56,10 @@ Result<Request> decode_tenant_request(const Json& json) {
   Result<int64_t> limit = bytes_field(json, "gpu_memory_limit");
   if (!limit) return limit.error();
   request.gpu_memory_limit = *limit;
+  if (auto gang = json.find("gang_turns"); gang != json.end()) {
+    if (!gang->is_boolean()) return error_format("gang_turns must be true or false");
+    request.gang_turns = gang->get<bool>();
+  }
   return Request(request);
 }
 
@@ -90,7 +94,8 @@ struct Encoder {
   Json operator()(const StatusRequest&) const { return {{"request", "status"}}; }
   Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
   Json operator()(const TenantRequest& r) const {
-    return {{"request", "tenant"}, {"pid", r.pid}, {"name", r.name}, {"gpu_memory_limit", r.gpu_memory_limit}};
+    return {
+        {"request", "tenant"}, {"pid", r.pid}, {"name", r.name}, {"gpu_memory_limit", r.gpu_memory_limit}, {"gang_turns", r.gang_turns}};
   }
   Json operator()(const SetRequest& r) const {
     Json json = {{"request", "set"}};

@@ -76,6 +76,7 @@ struct ClientReport {
   int64_t host_memory_missing = 0;  // that it asked for to swap out to, and could not have
   std::string host_memory_bound;    // empty, or what keeps it from that: a sentence's end
   std::string waiting_for;          // empty, or a sentence
+  uint32_t gang_gpus = 0;           // its turns begin and end on so many GPUs together; 0: on this one alone
   uint64_t turns = 0;
   uint64_t drops = 0;
   uint64_t unanswered = 0;     // drops that it did not answer in time
@@ -112,6 +113,7 @@ struct TenantRequest {
   int32_t pid = 0;
   std::string name;
   int64_t gpu_memory_limit = 0;
+  bool gang_turns = true;  // on several GPUs: turns on all of them together
 };
 struct SetRequest {
   std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text

@@ -166,9 +166,10 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
-  policy::Actions actions = step(policy::ClientJoined{id, *gpu, tenant.id, tenant.priority, to_policy(message.memory),
-                                                      client.backend != Backend::kNone, message.has_lock != 0, wants_lock && !hold_},
-                                 now);
+  policy::Actions actions =
+      step(policy::ClientJoined{id, *gpu, tenant.id, tenant.priority, to_policy(message.memory), client.backend != Backend::kNone,
+                                message.has_lock != 0, wants_lock && !hold_, tenant.gang_turns},
+           now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
     if (ceiling != nullptr && ceiling->client == id) client.ceiling = ceiling->ceiling;
@@ -463,7 +464,8 @@ Engine::Client* Engine::find(policy::ClientId client) {
 }
 
 Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
-  Result<policy::TenantId> id = tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit);
+  Result<policy::TenantId> id =
+      tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns);
   if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
   return id;
 }

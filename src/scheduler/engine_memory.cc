@@ -190,6 +190,7 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.gpu_memory_limit = limit_of(client);
   out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
   out.drainable = view.drainable;
+  out.gang_gpus = view.gang_gpus;
   report_host(view.client, &out);
   out.turns = view.turns;
   out.drops = view.drops;

@@ -71,6 +71,12 @@ Result<void> set_unanswered_grace(Settings& settings, std::string_view text) {
   return take_duration(text, kMillisecond, kDay, &settings.policy.unanswered_grace);
 }
 
+Result<void> set_gang_turns(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
+  settings.policy.gang_turns = text == "on" || text == "true";
+  return {};
+}
+
 Result<void> set_gpu_physical_memory_mb(Settings& settings, std::string_view text) {
   Result<int64_t> value = parse_integer(text, 64, 1 << 24);
   if (!value) return value.error();
@@ -190,6 +196,7 @@ const std::vector<SettingSpec>& setting_specs() {
        set_memory_reserve_percent},
       {"unanswered_grace", "a duration from 1ms to 24h, plain numbers are seconds",
        "a client that leaves a drop unanswered for so long no longer holds up neighbours that fit (30)", true, set_unanswered_grace},
+      {"gang_turns", "on or off", "a tenant on several GPUs has its turns on all of them together (on)", true, set_gang_turns},
       {"gpu_physical_memory_mb", "MiB, an integer from 64 to 16777216", "treat each GPU as this large, at most as it is", false,
        set_gpu_physical_memory_mb},
       {"host_memory_budget", "an amount of memory such as 64Gi", "host memory for swapped GPU memory (80 % of what is free at start)", true,

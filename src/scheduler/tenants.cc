@@ -13,13 +13,14 @@ std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
 
 }  // namespace
 
-Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit) {
+Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns) {
   uint64_t start_time = start_time_of(pid);
   if (start_time == 0) return error_format("there is no process %d", pid);
   prune();
   Tenant& tenant = get(key_of_process("run", pid, start_time), "run", name.empty() ? short_name_of(pid) : name);
   if (!name.empty()) tenant.name = name;
   tenant.gpu_memory_limit = gpu_memory_limit;
+  tenant.gang_turns = gang_turns;
   tenant.root = pid;
   tenant.root_start_time = start_time;
   return tenant.id;

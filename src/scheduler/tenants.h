@@ -19,6 +19,7 @@ struct Tenant {
   std::string kind;              // "run", "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   int priority = 0;
+  bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
   uint64_t clients_ever = 0;  // those now included
   pid_t root = 0;             // of a run: the process that the tree hangs from
@@ -28,7 +29,7 @@ struct Tenant {
 class Tenants {
  public:
   // Registers the process tree rooted at `pid`. Registering the same process again changes name and limit.
-  Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit);
+  Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true);
 
   // The tenant of a process; counts one more client.
   Tenant& join(const Peer& peer, const std::string& program);

@@ -1,5 +1,7 @@
 #include "simgpu/kernels.h"
 
+#include <atomic>
+
 namespace simgpu {
 namespace {
 
@@ -28,6 +30,16 @@ void checksum(const uint64_t* arguments, Piece piece) {
   *words(arguments[2]) = sum;
 }
 
+void meet(const uint64_t* arguments, Piece piece) {
+  uint64_t* to = words(arguments[0]);
+  for (uint64_t i = piece.first; i < piece.first + piece.count; ++i) to[i] = mix_word(to[i], arguments[3]);
+}
+
+bool meeting_waits(const uint64_t* arguments, bool first) {
+  std::atomic_ref<uint64_t> count(*words(arguments[2]));
+  return (first ? count.fetch_add(1) + 1 : count.load()) < arguments[3];
+}
+
 constexpr KernelSpan kInPlace[] = {{0, 1, false, true}};
 constexpr KernelSpan kTouch[] = {{0, 1, true, true}};
 constexpr KernelSpan kAdd[] = {{0, 2, false, true}, {1, 2, false, false}};
@@ -41,6 +53,7 @@ constexpr KernelDefinition kKernels[] = {
     {"sim_add", 3, kAdd, kNoParameter, 2, add},
     {"sim_checksum", 3, kChecksum, kNoParameter, 1, checksum},
     {"sim_spin", 1, {}, 0, kNoParameter, nullptr},
+    {"sim_meet", 4, kInPlace, kNoParameter, 1, meet, meeting_waits},
     {"sim_touch", 3, kTouch, 2, kNoParameter, nullptr},
 };
 

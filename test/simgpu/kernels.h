@@ -8,6 +8,9 @@
 //   sim_add(dst, src, n_words)             dst[i] += src[i]
 //   sim_checksum(src, n_words, dst)        *dst = checksum over all words and their places
 //   sim_spin(ns)                           takes that long
+//   sim_meet(ptr, n_words, counter, target)  a collective: counts itself in at a word of the host's memory, waits until the count has
+//   reached
+//                                          the target, then mixes each word with it as round. Other programs' work goes on meanwhile
 //   sim_touch(ptr, bytes, ns)              needs the memory (managed pages come to the device), takes that long
 //
 // A kernel takes the time given, or what its memory traffic takes; never less than the CPU needs for it.
@@ -49,9 +52,10 @@ struct KernelDefinition {
   const char* name;
   size_t parameters;
   std::span<const KernelSpan> spans;
-  size_t duration;                                          // the parameter that tells it, or kNoParameter
-  size_t words;                                             // the parameter that tells how much to compute, or kNoParameter
-  void (*compute)(const uint64_t* arguments, Piece piece);  // null: nothing to compute
+  size_t duration;                                                 // the parameter that tells it, or kNoParameter
+  size_t words;                                                    // the parameter that tells how much to compute, or kNoParameter
+  void (*compute)(const uint64_t* arguments, Piece piece);         // null: nothing to compute
+  bool (*waits)(const uint64_t* arguments, bool first) = nullptr;  // asked again and again: not yet
 };
 
 std::span<const KernelDefinition> kernels();

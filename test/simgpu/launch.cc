@@ -176,6 +176,8 @@ void KernelWork::run(Execution& execution) const {
                     static_cast<unsigned long long>(foreign), execution.device);
     return;
   }
+  for (bool first = true; kernel_.waits != nullptr && kernel_.waits(arguments_.data(), first); first = false)
+    sleep_until_ns(now_ns() + 200'000);
   const uint64_t total = kernel_.words == kNoParameter || kernel_.compute == nullptr ? 0 : arguments_[kernel_.words];
   for (uint64_t first = 0; first < total; first += kPieceWords) {
     AddressSpace::Reading reading(here().memory);

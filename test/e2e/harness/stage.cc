@@ -185,6 +185,24 @@ Child& Stage::start_bare(const std::string& name, const Arguments& arguments, co
   return start_command(name, worker_command(directory_ + "/stop", arguments), false, more);
 }
 
+Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>& members) {
+  std::string script = "until [ -e " + go_file(name) + " ]; do sleep 0.02; done\n";
+  for (const Arguments& arguments : members) {
+    for (const std::string& word : worker_command(directory_ + "/stop", arguments)) script += "'" + word + "' ";
+    script += "& all=\"$all $!\"\n";
+  }
+  script += "right=0; for one in $all; do wait $one || right=$?; done; exit $right\n";
+  Child& shell = start_command(name, {"/bin/sh", "-c", script}, true);
+  auto admin = cli::AdminClient::open(runtime_directory());
+  EXPECT_TRUE(admin) << "no scheduler to tell of a tenant";
+  if (admin) {
+    auto told = admin->ask(protocol::admin::TenantRequest{shell.pid(), name, 0});
+    EXPECT_TRUE(told) << told.error().text;
+  }
+  tell_to_go(name);
+  return shell;
+}
+
 void Stage::forget(Child& child) {
   std::erase_if(children_, [&](const auto& other) { return other.get() == &child; });
 }

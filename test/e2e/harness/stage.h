@@ -54,6 +54,8 @@ class Stage {
   Child& start_bare(const std::string& name, const Arguments& arguments, const Environment& more = {});
   // Any program; `preload`: with libnvshare.so.
   Child& start_command(const std::string& name, const std::vector<std::string>& command, bool preload, const Environment& more = {});
+  // Several of the tests' programs as one tenant, as `nvsharectl run` makes one: children of a shell that the scheduler knows.
+  Child& start_tenant(const std::string& name, const std::vector<Arguments>& members);
   void forget(Child& child);  // takes it off the stage; kills its family
 
   // Programs that run until they are told end themselves after this.

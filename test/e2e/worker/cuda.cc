@@ -89,7 +89,7 @@ Kernels load_kernels() {
     return found;
   };
   return {function("sim_fill"),     function("sim_mix"),  function("sim_mix_slow"), function("sim_add"),
-          function("sim_checksum"), function("sim_spin"), function("sim_noop")};
+          function("sim_checksum"), function("sim_spin"), function("sim_noop"),     function("sim_meet")};
 }
 
 }  // namespace nvshare::e2e

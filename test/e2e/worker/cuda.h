@@ -128,7 +128,7 @@ inline constexpr int kExitUnexpected = 4;
 
 // The stand-in's built-in kernels (simgpu/kernels.h).
 struct Kernels {
-  CUfunction fill, mix, mix_slow, add, checksum, spin, noop;
+  CUfunction fill, mix, mix_slow, add, checksum, spin, noop, meet;
 };
 Kernels load_kernels();  // in the current context
 

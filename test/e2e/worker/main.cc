@@ -40,6 +40,7 @@ constexpr Mode kModes[] = {
     {"recapture", run_recapture},
     {"replace", run_replace},
     {"hold", run_hold},
+    {"meet", run_meet},
     {"expandable", run_expandable},
     {"handles", run_handles},
     {"vmm-errors", run_vmm_errors},

@@ -19,6 +19,7 @@ void run_limit(const Options& options);
 void run_fork(const Options& options);
 void run_leave(const Options& options);
 void run_hold(const Options& options);
+void run_meet(const Options& options);
 void run_expandable(const Options& options);
 void run_handles(const Options& options);
 void run_vmm_errors(const Options& options);

@@ -1,0 +1,80 @@
+// Collectives: programs, or threads of one program, whose GPU work waits for each other's on other GPUs.
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cinttypes>
+#include <sstream>
+#include <thread>
+
+#include "e2e/worker/block.h"
+#include "e2e/worker/modes.h"
+
+namespace nvshare::e2e {
+namespace {
+
+// What all parties of a meeting share, in a file that each maps.
+struct Meeting {
+  std::atomic<uint64_t> count;    // collectives begun, of all parties
+  std::atomic<uint64_t> ends_at;  // the round before which everybody stops; 0: not known yet
+};
+
+Meeting* open_meeting(const std::string& file) {
+  int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0 || ftruncate(fd, 4096) != 0) fail(kExitUnexpected, "cannot make %s", file.c_str());
+  void* shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (shared == MAP_FAILED) fail(kExitUnexpected, "cannot map %s", file.c_str());
+  close(fd);
+  return static_cast<Meeting*>(shared);
+}
+
+// So many rounds may be launched ahead of the GPU; parties are never further apart.
+constexpr uint64_t kAhead = 4;
+
+void take_part(const Options& options, Meeting& meeting, int gpu, bool leads) {
+  CUcontext context = nullptr;
+  check(cuda().cuDevicePrimaryCtxRetain(&context, gpu), "cuDevicePrimaryCtxRetain");
+  check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  Workplace place{};
+  place.kernels = load_kernels();
+  check(cuda().cuStreamCreate(&place.stream, 1), "cuStreamCreate");
+  CUdeviceptr scratch = 0;
+  check(cuda().cuMemAlloc_v2(&scratch, 8), "cuMemAlloc");
+  Block block(place, options.number("hold", 64u << 20), Allocation::kPlain);
+  block.fill(static_cast<uint64_t>(gpu));
+
+  const uint64_t parties = options.number("parties", 1);
+  uint64_t round = 0;
+  for (; meeting.ends_at == 0 || round < meeting.ends_at; ++round) {
+    if (leads && meeting.ends_at == 0 && options.told_to_stop()) meeting.ends_at = round + 2 * kAhead;
+    block.mix_slowly(round, 2'000'000);
+    const uint64_t target = (round + 1) * parties;
+    check(launch(place.kernels.meet, place.stream, block.address(), uint64_t{block.bytes() / 8}, reinterpret_cast<uint64_t>(&meeting.count),
+                 target),
+          "sim_meet");
+    block.model_mix(target);
+    if (round % kAhead == kAhead - 1) check(cuda().cuStreamSynchronize(place.stream), "cuStreamSynchronize");
+    if (round % 32 == 31) block.verify_checksum(scratch);
+    if (round == 0) say("meeting");
+  }
+  block.verify_bytes();
+  std::printf("%" PRIu64 " rounds on GPU %d\n", round, gpu);
+  check(cuda().cuDevicePrimaryCtxRelease_v2(gpu), "cuDevicePrimaryCtxRelease");
+}
+
+}  // namespace
+
+// --gpus 0,1: a thread for each. --meeting FILE and --parties N: who meets whom. --leads 1: its first GPU's thread says when it ends.
+void run_meet(const Options& options) {
+  Meeting* meeting = open_meeting(options.text("meeting", ""));
+  bool leads = options.number("leads", 1) != 0;
+  std::vector<std::thread> threads;
+  std::istringstream gpus(options.text("gpus", "0"));
+  for (std::string gpu; std::getline(gpus, gpu, ',');) {
+    threads.emplace_back([&options, meeting, number = std::stoi(gpu), leads] { take_part(options, *meeting, number, leads); });
+    leads = false;
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace nvshare::e2e
