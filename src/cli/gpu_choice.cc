@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <sstream>
 #include <tuple>
+#include <vector>
 
 #include "base/parse.h"
 #include "cli/units.h"
@@ -48,22 +51,89 @@ GpuChoice choose_emptiest(const StatusReport& status) {
   return choice;
 }
 
+namespace {
+
+bool is_mig(const std::string& name) { return name.rfind("MIG-", 0) == 0; }
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream stream(list);
+  for (std::string part; std::getline(stream, part, ',');) {
+    const size_t first = part.find_first_not_of(" \t");
+    const size_t last = part.find_last_not_of(" \t");
+    parts.push_back(first == std::string::npos ? "" : part.substr(first, last - first + 1));
+  }
+  return parts;
+}
+
+// By index, UUID or the beginning of exactly one UUID.
+std::optional<size_t> find_gpu(const StatusReport& status, const std::string& wanted) {
+  const auto begins = [&wanted](const GpuReport& gpu) { return !wanted.empty() && gpu.uuid.compare(0, wanted.size(), wanted) == 0; };
+  const auto found = std::find_if(status.gpus.begin(), status.gpus.end(), begins);
+  if (found != status.gpus.end() && std::count_if(status.gpus.begin(), status.gpus.end(), begins) == 1)
+    return static_cast<size_t>(found - status.gpus.begin());
+  const auto index = parse_integer(wanted, 0, static_cast<int64_t>(status.gpus.size()) - 1);
+  return index ? std::optional(static_cast<size_t>(*index)) : std::nullopt;
+}
+
+std::string describe_all(const StatusReport& status, const std::vector<size_t>& indices) {
+  std::string text;
+  for (const size_t index : indices) text += (text.empty() ? "" : ", ") + describe(status, index);
+  return text;
+}
+
+}  // namespace
+
 Result<GpuChoice> choose_named(const StatusReport& status, const std::string& wanted) {
   if (wanted == "all") return GpuChoice{"", "all GPUs"};
-  if (status.gpus.empty()) {
-    // The scheduler has no NVML and has seen no client yet: CUDA itself takes indices and UUIDs.
-    return GpuChoice{wanted, "GPU " + wanted};
+  // The scheduler has no NVML and has seen no client yet: CUDA itself takes indices and UUIDs.
+  if (status.gpus.empty()) return GpuChoice{wanted, "GPU " + wanted};
+  std::string visible;
+  std::string migs;
+  std::vector<size_t> chosen;
+  std::vector<std::string> parts = split(wanted);
+  if (parts.empty()) parts.emplace_back();
+  for (const std::string& part : parts) {
+    std::string name = part;
+    if (is_mig(part)) {  // slices of a GPU are no devices of their own to the scheduler: CUDA finds them by name
+      migs += (migs.empty() ? "MIG device " : ", ") + part;
+    } else {
+      const auto index = find_gpu(status, part);
+      if (!index) {
+        std::string known;
+        for (size_t i = 0; i < status.gpus.size(); ++i) known += fmt::format("{}{} ({})", i > 0 ? ", " : "", i, status.gpus[i].uuid);
+        return error_format("there is no GPU '%.80s'; accepted: all, or a list of %s", part.c_str(), known.c_str());
+      }
+      if (std::find(chosen.begin(), chosen.end(), *index) != chosen.end())
+        return error_format("GPU '%.80s' is named twice in '%.160s'", part.c_str(), wanted.c_str());
+      chosen.push_back(*index);
+      name = status.gpus[*index].uuid;
+    }
+    visible += (visible.empty() ? "" : ",") + name;
   }
-  const auto begins = [&wanted](const GpuReport& gpu) { return !wanted.empty() && gpu.uuid.compare(0, wanted.size(), wanted) == 0; };
-  if (const auto found = std::find_if(status.gpus.begin(), status.gpus.end(), begins);
-      found != status.gpus.end() && std::count_if(status.gpus.begin(), status.gpus.end(), begins) == 1) {
-    return GpuChoice{found->uuid, describe(status, static_cast<size_t>(found - status.gpus.begin()))};
+  if (!migs.empty() && !chosen.empty())
+    return error_format("'%.200s' mixes GPUs with MIG devices, which CUDA does not take", wanted.c_str());
+  return GpuChoice{visible, migs.empty() ? describe_all(status, chosen) : migs};
+}
+
+std::string describe_visible(const StatusReport& status, const std::string& value) {
+  constexpr const char* kBy = "CUDA_VISIBLE_DEVICES";
+  std::vector<size_t> seen;
+  for (const std::string& part : split(value)) {
+    if (is_mig(part)) return fmt::format("MIG device {} ({})", part, kBy);  // CUDA takes one
+    const auto index = find_gpu(status, part);
+    const bool may_be = parse_integer(part, 0, 1 << 20) || part.rfind("GPU-", 0) == 0;
+    if (!index && status.gpus.empty() && may_be) return fmt::format("GPU {} ({})", value, kBy);
+    const bool again = index && std::find(seen.begin(), seen.end(), *index) != seen.end();
+    if (again) return fmt::format("no GPU: {} names '{}' twice, which CUDA refuses", kBy, part);
+    if (!index) {  // CUDA looks no further
+      if (seen.empty()) return fmt::format("no GPU: {} begins with '{}', which CUDA does not know", kBy, part);
+      return fmt::format("{} ({} ends at '{}')", describe_all(status, seen), kBy, part);
+    }
+    seen.push_back(*index);
   }
-  const auto index = parse_integer(wanted, 0, static_cast<int64_t>(status.gpus.size()) - 1);
-  if (index) return GpuChoice{status.gpus[static_cast<size_t>(*index)].uuid, describe(status, static_cast<size_t>(*index))};
-  std::string known;
-  for (size_t i = 0; i < status.gpus.size(); ++i) known += fmt::format("{}{} ({})", i > 0 ? ", " : "", i, status.gpus[i].uuid);
-  return error_format("there is no GPU '%s'; accepted: all, or one of %s", wanted.c_str(), known.c_str());
+  if (seen.empty()) return fmt::format("no GPU: {} is empty", kBy);
+  return fmt::format("{} ({})", describe_all(status, seen), kBy);
 }
 
 }  // namespace nvshare::cli

@@ -17,7 +17,12 @@ struct GpuChoice {
 // With a single GPU, or none known, the environment stays as it is.
 GpuChoice choose_emptiest(const protocol::admin::StatusReport& status);
 
-// `wanted` is "all", an index in the order of `status`, or a UUID (or the beginning of one). The error lists what there is.
+// `wanted` is "all", or a list, separated by commas, of indices in the order of `status` and UUIDs (or beginnings of them), or of UUIDs of
+// MIG devices. The error names what is wrong and lists what there is.
 Result<GpuChoice> choose_named(const protocol::admin::StatusReport& status, const std::string& wanted);
+
+// What the program will see by a CUDA_VISIBLE_DEVICES of the user's own, for the start line; it is never changed. As CUDA reads it: a list
+// of indices, UUIDs or beginnings of them, or a MIG device; what it does not know (such as -1) ends the list, an empty value shows no GPU.
+std::string describe_visible(const protocol::admin::StatusReport& status, const std::string& value);
 
 }  // namespace nvshare::cli

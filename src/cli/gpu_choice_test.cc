@@ -62,5 +62,34 @@ TEST(GpuChoice, ByIndexUuidOrAll) {
   }
 }
 
+TEST(GpuChoice, SeveralByName) {
+  StatusReport status;
+  status.gpus = {gpu("GPU-aaaa", 1 << 30), gpu("GPU-abbb", 1 << 30), gpu("GPU-cccc", 1 << 30)};
+  EXPECT_EQ(choose_named(status, "2,0")->visible_devices, "GPU-cccc,GPU-aaaa");
+  EXPECT_EQ(choose_named(status, "GPU-c, 1")->visible_devices, "GPU-cccc,GPU-abbb");
+  EXPECT_EQ(choose_named(status, "0,1")->description, "GPU 0 (Test GPU, 1 GiB), GPU 1 (Test GPU, 1 GiB)");
+  EXPECT_EQ(choose_named(status, "MIG-12ab-34")->visible_devices, "MIG-12ab-34");
+  EXPECT_EQ(choose_named(status, "MIG-12ab-34")->description, "MIG device MIG-12ab-34");
+  for (const char* wrong : {"0,", "0,0", "0,GPU-aaaa", "0,7", "all,0", "0,MIG-12ab-34"}) EXPECT_FALSE(choose_named(status, wrong)) << wrong;
+}
+
+TEST(GpuChoice, WhatTheUsersOwnVariableShows) {
+  StatusReport status;
+  status.gpus = {gpu("GPU-aaaa", 1 << 30), gpu("GPU-abbb", 1 << 30)};
+  const std::string first = "GPU 0 (Test GPU, 1 GiB)";
+  const std::string second = "GPU 1 (Test GPU, 1 GiB)";
+  EXPECT_EQ(describe_visible(status, "1"), second + " (CUDA_VISIBLE_DEVICES)");
+  EXPECT_EQ(describe_visible(status, "1,0"), second + ", " + first + " (CUDA_VISIBLE_DEVICES)");
+  EXPECT_EQ(describe_visible(status, "GPU-ab"), second + " (CUDA_VISIBLE_DEVICES)");
+  EXPECT_EQ(describe_visible(status, "0,-1,1"), first + " (CUDA_VISIBLE_DEVICES ends at '-1')");
+  EXPECT_EQ(describe_visible(status, "-1"), "no GPU: CUDA_VISIBLE_DEVICES begins with '-1', which CUDA does not know");
+  EXPECT_EQ(describe_visible(status, "GPU-a"), "no GPU: CUDA_VISIBLE_DEVICES begins with 'GPU-a', which CUDA does not know");
+  EXPECT_EQ(describe_visible(status, "0,0"), "no GPU: CUDA_VISIBLE_DEVICES names '0' twice, which CUDA refuses");
+  EXPECT_EQ(describe_visible(status, ""), "no GPU: CUDA_VISIBLE_DEVICES is empty");
+  EXPECT_EQ(describe_visible(status, "MIG-12ab"), "MIG device MIG-12ab (CUDA_VISIBLE_DEVICES)");
+  EXPECT_EQ(describe_visible({}, "1"), "GPU 1 (CUDA_VISIBLE_DEVICES)");
+  EXPECT_EQ(describe_visible({}, "-1"), "no GPU: CUDA_VISIBLE_DEVICES begins with '-1', which CUDA does not know");
+}
+
 }  // namespace
 }  // namespace nvshare::cli

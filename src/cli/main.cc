@@ -41,8 +41,9 @@ int run(int argc, char** argv) {
   CLI::App* run_app = app.add_subcommand("run", "Run a program under nvshare: nvsharectl run [options] [--] PROGRAM [arguments]");
   run_app->add_option("--gpu-memory-limit", options.gpu_memory_limit,
                       "GPU memory the program and its children may have, such as 8Gi or 512MiB");
-  run_app->add_option("--gpu", options.gpu,
-                      "GPU index or UUID, or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
+  run_app->add_option(
+      "--gpu", options.gpu,
+      "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
   run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default");
   run_app->add_flag("!--no-gang", options.gang_turns, "on several GPUs: take turns on each by itself, not on all of them together");
   run_app->add_flag("--quiet", options.quiet, "no start line");

@@ -51,14 +51,15 @@ Result<uint64_t> limit_of(const RunOptions& options, const Environment& environm
 
 Result<GpuChoice> gpu_of(const RunOptions& options, const Environment& environment, SchedulerLink& link) {
   const auto visible = environment.find(kVisibleDevices);
-  if (options.gpu.empty() && visible != environment.end())
-    return GpuChoice{"", fmt::format("GPU {} ({})", visible->second, kVisibleDevices)};
+  const bool own_choice = options.gpu.empty() && visible != environment.end();
+  if (own_choice && !link.admin) return GpuChoice{"", describe_visible({}, visible->second)};
   if (!link.admin) {
     if (options.gpu.empty() || options.gpu == "all") return GpuChoice{"", "GPU as the program chooses"};
     return GpuChoice{options.gpu, "GPU " + options.gpu};
   }
   auto status = link.admin->status();
   if (!status) return status.error();
+  if (own_choice) return GpuChoice{"", describe_visible(*status, visible->second)};
   return options.gpu.empty() ? Result<GpuChoice>(choose_emptiest(*status)) : choose_named(*status, options.gpu);
 }
 

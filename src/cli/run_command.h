@@ -8,7 +8,7 @@ namespace nvshare::cli {
 
 struct RunOptions {
   std::string gpu_memory_limit;      // text as parse_bytes takes it; empty = none
-  std::string gpu;                   // "all", an index or a UUID; empty = choose
+  std::string gpu;                   // "all", or a list of indices and UUIDs; empty = choose
   std::string name;                  // of the tenant; empty = the program's
   bool gang_turns = true;            // on several GPUs: turns on all of them together
   bool quiet = false;                // no start line
