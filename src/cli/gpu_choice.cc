@@ -63,6 +63,7 @@ std::vector<std::string> split(const std::string& list) {
     const size_t last = part.find_last_not_of(" \t");
     parts.push_back(first == std::string::npos ? "" : part.substr(first, last - first + 1));
   }
+  if (!list.empty() && list.back() == ',') parts.emplace_back();
   return parts;
 }
 

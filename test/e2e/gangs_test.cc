@@ -54,7 +54,7 @@ TEST(Gangs, TwoTenantsOfTwoProcessesAndAJobOnOneGpuBeside) {
   }
   stage.start("single", party(stage, "single", "1", 1, true));
   EXPECT_TRUE(stage.wait_until([&] { return members_together(stage) == 4 || stage.anybody_ended(); }));
-  expect_switches(stage, static_cast<uint64_t>(scaled(30, 6)));
+  expect_switches(stage, static_cast<uint64_t>(scaled(8, 3)));
   stage.tell_to_stop();
   stage.expect_success_of_all();
   stage.expect_gpu_unharmed();
@@ -65,7 +65,7 @@ TEST(Gangs, TwoProcessesOnTwoGpusEach) {
   Stage stage(two_gpus());
   stage.start_scheduler();
   for (const char* name : {"a", "b"}) stage.start(name, party(stage, name, "0,1", 2, true));
-  expect_switches(stage, static_cast<uint64_t>(scaled(20, 4)));
+  expect_switches(stage, static_cast<uint64_t>(scaled(4, 2)));
   stage.tell_to_stop();
   stage.expect_success_of_all();
   stage.expect_gpu_unharmed();
