@@ -24,7 +24,7 @@ class VirtualMemory : public testing::Test {
     return client ? client->turns : 0;
   }
 
-  // So large that little fits beside it.
+  // So large that little fits beside it, at any time.
   void start_large_neighbour() { stage_.start("large", {"mix", "--seed", "98", "--floor", "150M", "--hold", "164M", "--largest", "14M"}); }
 
   void wait_until_out(Child& child, int64_t bytes) {
@@ -44,7 +44,7 @@ TEST_F(VirtualMemory, ExpandableSegmentsTakeTurns) {
     std::string name = "expandable-" + std::to_string(i);
     children[i] = &stage_.start(name, {"expandable", "--seed", std::to_string(i), "--hold", i == 2 ? "60M" : "100M"});
   }
-  start_neighbour();
+  start_large_neighbour();
   const auto wanted = static_cast<uint64_t>(scaled(25, 4));
   EXPECT_TRUE(stage_.wait_until([&] {
     bool all = true;
@@ -52,6 +52,14 @@ TEST_F(VirtualMemory, ExpandableSegmentsTakeTurns) {
     return all || stage_.anybody_ended();
   }));
   for (Child* child : children) EXPECT_GE(turns_of(*child), wanted) << child->name();
+}
+
+TEST_F(VirtualMemory, HandlesComeAndGoAtEveryMoment) {
+  start_large_neighbour();
+  Child& child = stage_.start("churn", {"vmm-churn", "--hold", "80M", "--threads", "3"});
+  const auto wanted = static_cast<uint64_t>(scaled(30, 6));
+  EXPECT_TRUE(stage_.wait_until([&] { return turns_of(child) >= wanted || stage_.anybody_ended(); }));
+  EXPECT_GE(turns_of(child), wanted);
 }
 
 TEST_F(VirtualMemory, SeveralMappingsAndNone) {

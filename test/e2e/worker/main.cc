@@ -60,6 +60,7 @@ constexpr Mode kModes[] = {
     {"managed", run_managed},
     {"graph-memory", run_graph_memory},
     {"pools", run_pools},
+    {"vmm-churn", run_vmm_churn},
 };
 
 int run(int argc, char** argv) {

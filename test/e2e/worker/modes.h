@@ -22,6 +22,7 @@ void run_hold(const Options& options);
 void run_meet(const Options& options);
 void run_expandable(const Options& options);
 void run_handles(const Options& options);
+void run_vmm_churn(const Options& options);
 void run_vmm_errors(const Options& options);
 void run_vmm_export(const Options& options);
 void run_vmm_import(const Options& options);

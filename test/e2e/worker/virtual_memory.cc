@@ -7,6 +7,7 @@
 #include <cinttypes>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "e2e/worker/model.h"
 #include "e2e/worker/modes.h"
@@ -211,6 +212,66 @@ void run_expandable(const Options& options) {
     segment.verify();
     segment.end();
   }
+  release_primary();
+}
+
+// Threads that make, map, use and give back handles, so that each of these calls meets every moment of a turn's beginning and end.
+void run_vmm_churn(const Options& options) {
+  CUcontext context = retain_primary();
+  const size_t hold = options.number("hold", 64u << 20) / kPage * kPage;
+  Space ballast(hold);
+  Handle held = create(hold);
+  map(ballast.at(0), hold, held);
+  allow(ballast.at(0), hold);
+  ballast.fill(0, hold, 1);
+  say("churning");
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < options.number("threads", 3); ++t) {
+    threads.emplace_back([&, t] {
+      check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+      std::mt19937_64 random(t);
+      Space own(4 * kPage);
+      for (uint64_t round = 0; !options.told_to_stop(); ++round) {
+        // Most come and go unused, and need no turn.
+        for (int i = 0; i < 6; ++i) {
+          Handle unused = create(kPage);
+          map(own.at(0), kPage, unused);
+          if (i % 2 == 0) allow(own.at(0), kPage);
+          if (i % 3 == 0) release(unused);
+          unmap(own.at(0), kPage);
+          if (i % 3 != 0) release(unused);
+        }
+        const size_t bytes = kPage * (1 + random() % 3);
+        Handle used = create(bytes, round % 2 == 0);
+        map(own.at(kPage), bytes, used);
+        allow(own.at(kPage), bytes);
+        own.fill(kPage, bytes, round);
+        if (round % 2 == 0) {
+          own.verify(kPage, bytes);
+          unmap(own.at(kPage), bytes);  // and somewhere else, with the bytes in it
+          map(own.at(0), bytes, used);
+          allow(own.at(0), bytes);
+          own.moved(kPage, 0, bytes);
+          own.verify(0, bytes);
+          unmap(own.at(0), bytes);
+        } else {
+          own.wait();
+          unmap(own.at(kPage), bytes);
+        }
+        release(used);
+      }
+      own.end();
+    });
+  }
+  for (uint64_t round = 0; !options.told_to_stop(); ++round) {
+    ballast.mix(0, hold, round);
+    ballast.verify(0, hold);
+  }
+  for (std::thread& thread : threads) thread.join();
+  ballast.verify(0, hold);
+  unmap(ballast.at(0), hold);
+  release(held);
+  ballast.end();
   release_primary();
 }
 
