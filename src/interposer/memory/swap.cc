@@ -282,9 +282,13 @@ void Mover::run_evict(const Job& job) {
     report(true);
     return;
   }
-  if (device_.backend() == protocol::Backend::kVmm) memory.arena().grow_to(memory.arena().used_bytes() + job.bytes, context_, true);
   memory.push_demand_out(out_stream_);
   std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes);
+  if (device_.backend() == protocol::Backend::kVmm) {
+    uint64_t bytes = 0;  // a chunk, or a program's handle, leaves as a whole: often more than was asked for
+    for (const Memory::Piece& piece : pieces) bytes += piece.bytes;
+    memory.arena().grow_to(memory.arena().used_bytes() + bytes, context_, true);
+  }
   uint64_t copied = 0;
   InFlight flight[kDepth];
   bool copying[kDepth] = {};
