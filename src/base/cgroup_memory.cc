@@ -1,12 +1,13 @@
 #include "base/cgroup_memory.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "base/fd.h"
 
 namespace nvshare {
 namespace {
@@ -105,10 +106,7 @@ bool path_of(const char* cgroups, const char* wanted, char* path, size_t size) {
   return false;
 }
 
-bool is_folder(const char* path) {
-  struct stat status;
-  return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
+bool is_folder(const char* path) { return static_cast<bool>(FileDescriptor(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC))); }
 
 }  // namespace
 

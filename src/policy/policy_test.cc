@@ -316,15 +316,16 @@ TEST_F(FixedTurns, AnUnansweredDropIsToldOnceAndNeighboursThatFitGoOn) {
 }
 
 TEST_F(FixedTurns, ADrainThatFailsIsTriedAgain) {
-  Player& stubborn = world.add_player(0, {run_for(100 * kSec), leave_now()}, 12 * kGiB);
+  Player& stubborn = world.add_player(0, {run_for(2000 * kSec), leave_now()}, 12 * kGiB);
   stubborn.drains_to_fail = 10;
   world.expect_bounded = false;  // it answers, but cannot move
   run(3 * kSec);
   const Player& other = world.add_player(0, {run_for(10 * kSec), leave_now()}, 12 * kGiB);
-  run(60 * kSec);
+  for (int i = 0; i < 200 && world.view_of(stubborn.id).drainable; ++i) run(kSec);
   EXPECT_FALSE(world.view_of(stubborn.id).drainable);
-  run(30 * kSec);
+  for (int i = 0; i < 400 && !world.view_of(stubborn.id).drainable; ++i) run(kSec);
   EXPECT_EQ(world.view_of(stubborn.id).failed_drains, 10U);
+  run(5 * kSec);
   EXPECT_TRUE(other.finished_at || state(other) == ClientState::kRunning) << world.describe();
   EXPECT_TRUE(world.view_of(stubborn.id).drainable);
   run_to_the_end();

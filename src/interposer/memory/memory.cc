@@ -362,12 +362,19 @@ CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
         *address = slot;
         return cuda::CUDA_SUCCESS;
       }
+      if (slab_coming_) {
+        slab_came_.wait(mutex_);
+        continue;
+      }
+      slab_coming_ = true;
       slab_bytes = slabs_.next_slab_bytes(bytes, device_.total() / kSlabShare);
     }
     CUresult result = allocate_block({slab_bytes, slab_bytes, context}, &block);
-    if (result != cuda::CUDA_SUCCESS) return result;
     Lock lock(mutex_);
-    slabs_.add_slab(block, bytes);
+    if (result == cuda::CUDA_SUCCESS) slabs_.add_slab(block, bytes);
+    slab_coming_ = false;
+    slab_came_.notify_all();
+    if (result != cuda::CUDA_SUCCESS) return result;
   }
 }
 

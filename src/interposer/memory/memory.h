@@ -214,6 +214,8 @@ class Memory {
   std::atomic<uint64_t> driver_trims_{0};
   std::atomic<uint32_t> deferred_{0};  // of them without an event
   SlabSet slabs_;
+  bool slab_coming_ = false;  // some thread makes one: others wait for it, or many at once would make one each
+  Condition slab_came_;
   HostArena arena_;
   bool running_ = false;
   size_t cached_bytes_ = 0;
