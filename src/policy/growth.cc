@@ -106,10 +106,21 @@ void settle_growth(Context& context, Gpu& gpu) {
     break_deadlock(context, gpu);
     return;
   }
-  const bool helps = std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    return entry.second.stays() && !leavers.contains(entry.first) && entry.second.budget < need(entry.second);
-  });
-  if (!growing && !over_limit && !helps) return;  // who cannot load now stays as it is until somebody else wants the room
+  bool helps = false;          // somebody who stays can load then
+  bool loads_in_vain = false;  // or one who has to go, beside one who stays: only as a waiter does it come to a turn
+  for (const auto& [id, client] : gpu.clients) {
+    if (!client.stays()) continue;
+    const bool lacks = client.budget < need(client);
+    if (leavers.contains(id)) {
+      loads_in_vain = loads_in_vain || lacks;
+    } else {
+      helps = helps || lacks;
+    }
+  }
+  const bool some_stay = std::any_of(gpu.clients.begin(), gpu.clients.end(),
+                                     [&](const auto& entry) { return entry.second.stays() && !leavers.contains(entry.first); });
+  // Who cannot load beside nobody stays as it is until somebody else wants the room.
+  if (!growing && !over_limit && !helps && !(loads_in_vain && some_stay)) return;
   const Duration cost = swap_time(gpu, room_if(context.state, gpu, {{}, &leavers}, context.now).shortfall, 0);
   for (const ClientId id : leavers) {
     Client& client = gpu.clients.at(id);

@@ -62,6 +62,28 @@ TEST_F(Step, SafeLimitIsWhatTheMissionSays) {
   EXPECT_EQ(gpu().safe_limit, 15 * kGiB - 500 * kMiB - 525 * kMiB);
 }
 
+// Its program allocated between its request and the grant; what it then has to load does not fit beside a holder whose turn began later.
+// Nobody waits, so nothing else would ever end its loading.
+TEST_F(Step, WhoCannotLoadBesideAHolderComesToATurn) {
+  config.memory_reserve_percent = 0;
+  feed(ConfigChanged{config});
+  join(1, kGiB, true);
+  load(1, kGiB);
+  now += kSec;
+  join(2, 8 * kGiB, true);
+  load(2, 8 * kGiB);
+  now += kSec;
+  ASSERT_EQ(view_of(1).state, ClientState::kRunning);
+  const Bytes budget = view_of(1).budget;
+  const Actions actions = feed(MemoryChanged{1, {10 * kGiB, kGiB, 0}, budget, 0, 0, 0});
+  ASSERT_TRUE(find<SendDrop>(actions, 1) || find<SendDrop>(actions, 2));
+  EXPECT_FALSE(find<SendDrop>(actions, 2)) << "its turn began later";
+  feed(LockReleased{1, grants[1], {10 * kGiB, kGiB, 0}, false});
+  feed(LockRequested{1});
+  EXPECT_EQ(view_of(1).state, ClientState::kWaiting);
+  ASSERT_TRUE(next_deadline(*state));
+}
+
 TEST_F(Step, ReservePercentReplacesTheComputedReserve) {
   config.memory_reserve_percent = 10;
   feed(ConfigChanged{config});
