@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "policy/policy.h"
@@ -18,7 +19,8 @@ namespace nvshare::scheduler {
 struct ImportKey {
   policy::ClientId client = 0;
   uint64_t request = 0;
-  auto operator<=>(const ImportKey&) const = default;
+  bool operator==(const ImportKey&) const = default;
+  bool operator<(const ImportKey& other) const { return std::tie(client, request) < std::tie(other.client, other.request); }
 };
 
 class Exports {

@@ -90,7 +90,7 @@ HostSlot HostArena::allocate(size_t bytes) {
   return slot;
 }
 
-void HostArena::free(const HostSlot& slot) {
+void HostArena::give_back(const HostSlot& slot) {
   if (slot.data == nullptr) return;
   Lock lock(mutex_);
   Segment& segment = segments_[slot.segment];

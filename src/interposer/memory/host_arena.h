@@ -39,7 +39,7 @@ class HostArena {
   void grow_to(size_t bytes, cuda::CUcontext context, bool urgent);
   // A slot of `bytes` (at most kChunkBytesMax). Waits while something is coming that may satisfy it. data == nullptr: host memory is short.
   HostSlot allocate(size_t bytes);
-  void free(const HostSlot& slot);
+  void give_back(const HostSlot& slot);
 
   // Bytes made (and pinned, where the driver would), and of them in use.
   size_t ready_bytes();

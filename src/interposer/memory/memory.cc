@@ -193,10 +193,8 @@ CUresult Memory::map_block(Block& block) {
 }
 
 void Memory::dispose(Block* block) {
-  for (uint32_t i = 0; i < block->chunk_count; ++i) {
-    unmap_chunk(*block, i);
-    arena_.free(block->chunks[i].host);
-  }
+  for (uint32_t i = 0; i < block->chunk_count; ++i) unmap_chunk(*block, i);
+  for (uint32_t i = 0; i < block->chunk_count; ++i) arena_.give_back(block->chunks[i].host);
   CUresult result = cuda::CUDA_SUCCESS;
   switch (block->kind) {
     case BlockKind::kVmm:
@@ -509,6 +507,7 @@ void Memory::trim_cache() {
 }
 
 void Memory::context_gone(CUcontext context) {
+  trim_cache();
   std::vector<Block*> dead;
   {
     Lock lock(mutex_);
@@ -535,7 +534,6 @@ void Memory::context_gone(CUcontext context) {
     }
     forget_holdings(context);
   }
-  trim_cache();
   for (Block* block : dead) retire(block, false);
 }
 

@@ -122,7 +122,7 @@ void Memory::forget_host_copies() {
     for (Block* block : blocks_) forget(block);
     for (Block* block : handle_blocks_) forget(block);
   }
-  for (const HostSlot& slot : slots) arena_.free(slot);
+  for (const HostSlot& slot : slots) arena_.give_back(slot);
 }
 
 }  // namespace nvshare::interposer

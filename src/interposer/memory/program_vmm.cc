@@ -102,7 +102,7 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
 
 CUresult ProgramVmm::create_at_driver(Handle* out, size_t bytes, const cuda::CUmemAllocationProp* properties, unsigned long long flags) {
   CUresult result = real_driver().cuMemCreate(out, bytes, properties, flags);
-  if (result != cuda::CUDA_SUCCESS) return result;
+  if (result != cuda::CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
   auto* handle = new ProgramHandle;
   handle->number = *out;
   handle->properties = *properties;

@@ -243,7 +243,7 @@ bool Mover::copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copy
   log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
   // What was submitted may still write to the slot.
   driver.cuStreamSynchronize(out_stream_);
-  memory.arena().free(chunk.host);
+  memory.arena().give_back(chunk.host);
   chunk.host = HostSlot{};
   return false;
 }
@@ -255,7 +255,7 @@ bool Mover::finish_out(const InFlight& moved, bool copying, size_t* freed) {
   CUresult result = copying ? driver.cuEventSynchronize(moved.event) : cuda::CUDA_SUCCESS;
   if (result != cuda::CUDA_SUCCESS) {
     log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
-    memory.arena().free(chunk.host);
+    memory.arena().give_back(chunk.host);
     chunk.host = HostSlot{};
     memory.end_move(moved.piece, ChunkState::kResident, 0, 0);
     return false;
