@@ -56,6 +56,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"switch_time_max", {"0", "1e9"}},
       {"memory_reserve_percent", {"-1", "91", "10%"}},
       {"unanswered_grace", {"0", "x"}},
+      {"gang_turns", {"maybe", "ON"}},
       {"gpu_physical_memory_mb", {"63", "16Gi", "-5"}},
       {"host_memory_budget", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
