@@ -2,7 +2,7 @@
 //
 // The node's host memory has one budget, which the scheduler keeps: every segment is lent by it. A segment is either this process's own
 // anonymous memory (the fastest to make; charged to the program's cgroup) or memory that the scheduler made and passed on (a memfd,
-// charged to the scheduler's cgroup): the latter where the program's cgroup leaves too little (docs/adr/0008-host-memory-is-lent.md).
+// charged to the scheduler's cgroup): the latter where the program's cgroup leaves too little (docs/adr/0005-host-memory-is-lent.md).
 //
 // Segments are made, pinned and given back by background threads (pinning 8 GiB takes seconds on one thread): grow_to() asks for leases,
 // allocate() hands out what is ready and waits for what is coming. Never inherited by fork (a fork with gigabytes of pinned memory takes
