@@ -159,6 +159,8 @@ struct SendContention {
   uint32_t waiters;
   uint32_t memory_waiters;
   Duration swap_cost;
+  bool limited = false;       // a compute limit or slicing applies: the client is billed for the time that it holds the lock
+  Duration idle_release = 0;  // it gives the lock up once idle for this long; whole microseconds; 0 = its own default
 };
 // Allocations past it can never fit.
 struct SendCeiling {

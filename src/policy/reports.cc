@@ -39,7 +39,7 @@ void report_contention(Context& context, Gpu& gpu) {
     if ((others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters) continue;
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;
-    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost});
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, false, 0});
   }
 }
 

@@ -21,7 +21,9 @@ std::string text_of(const Action& action) {
                  [&](const SendMemory& a) {
                    out << "memory " << a.client << " request " << a.request << (a.granted ? " granted " : " refused ") << a.budget;
                  },
-                 [&](const SendContention& a) { out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters; },
+                 [&](const SendContention& a) {
+                   out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters << (a.limited ? " limited" : "");
+                 },
                  [&](const SendCeiling& a) { out << "ceiling " << a.client << " " << a.ceiling; },
                  [&](const Note& a) { out << "note " << a.client << " " << a.text; },
              },

@@ -112,6 +112,12 @@ Result<void> check(const Idle& message) {
 }
 
 template <>
+Result<void> check(const Contention& message) {
+  return all_of([&] { return check_at_most("limited", message.limited, kLimitedAll); },
+                [&] { return check_at_most("idle_release_us", message.idle_release_us, kIdleReleaseUsMax); });
+}
+
+template <>
 Result<void> check(const WhyWaiting& message) {
   return check_terminated("text", message.text);
 }

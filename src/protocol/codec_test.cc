@@ -47,7 +47,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
       bytes_of(encode(Evict{1, 2})),
       bytes_of(encode(UpdateLimit{1, 2})),
-      bytes_of(encode(Contention{1, 2, 3})),
+      bytes_of(encode(Contention{1, 2, 3, kLimitedCompute, 200})),
       bytes_of(encode(AskWhyWaiting{1})),
       bytes_of(encode(WhyWaiting{1, "a neighbour"})),
       bytes_of(encode(Import{1, 2, 3, {4}})),
@@ -274,6 +274,10 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.direction = 2; }).find("direction"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.copied = 65; }).find("copied"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
+  EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax}, [](Contention&) {}), "accepted");
+  EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.limited = kLimitedAll + 1; }).find("limited"), std::string::npos);
+  EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.idle_release_us = kIdleReleaseUsMax + 1; }).find("idle_release_us"),
+            std::string::npos);
   EXPECT_NE(refusal(Refused{}, [](Refused& m) { std::memset(m.reason, 'x', sizeof m.reason); }).find("reason"), std::string::npos);
   EXPECT_NE(refusal(ArenaRequest{1, kArenaUnitBytes, 2, 0, {}}, [](ArenaRequest&) {}).find("owner"), std::string::npos);
   EXPECT_NE(refusal(ArenaRequest{1, kArenaUnitBytes, 0, 2, {}}, [](ArenaRequest&) {}).find("urgent"), std::string::npos);

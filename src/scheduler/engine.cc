@@ -37,6 +37,12 @@ int64_t lower_limit(int64_t a, int64_t b) {
   return std::min(a, b);
 }
 
+Contention contention_of(const policy::SendContention& action) {
+  const auto idle_release_us = static_cast<uint64_t>(std::max<policy::Duration>(action.idle_release / 1000, 0));
+  return {action.waiters, action.memory_waiters, static_cast<uint64_t>(action.swap_cost), action.limited ? kLimitedCompute : 0,
+          static_cast<uint32_t>(std::min<uint64_t>(idle_release_us, kIdleReleaseUsMax))};
+}
+
 void log_note(const policy::Note& note) {
   auto level = spdlog::level::debug;
   switch (note.level) {
@@ -432,9 +438,7 @@ void Engine::perform(const policy::Actions& actions) {
     void operator()(const policy::SendMemory& a) const {
       engine.send_to(a.client, MemAvailable{a.request, a.granted, {}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
-    void operator()(const policy::SendContention& a) const {
-      engine.send_to(a.client, Contention{a.waiters, a.memory_waiters, static_cast<uint64_t>(a.swap_cost)});
-    }
+    void operator()(const policy::SendContention& a) const { engine.send_to(a.client, contention_of(a)); }
     void operator()(const policy::SendCeiling& a) const {
       Client* client = engine.find(a.client);
       if (client == nullptr || client->ceiling == a.ceiling) return;
