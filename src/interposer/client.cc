@@ -81,12 +81,10 @@ bool Client::start() {
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   shared_.store(true, std::memory_order_release);
   budget_.store(0, std::memory_order_release);
-  gate.set(device_.gate_bit());
   if (!start_thread(&thread_, thread_body, this, "nvshare-link") || !device_.mover().start()) {
     log(LogLevel::kError, "no thread could be started: this program runs unshared");
     shared_.store(false, std::memory_order_release);
     budget_.store(SIZE_MAX, std::memory_order_release);
-    gate.clear(device_.gate_bit());
     socket_.reset();
     return false;
   }

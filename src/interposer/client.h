@@ -30,6 +30,10 @@ class Client {
   void ask_only();
   bool shared() const { return shared_.load(std::memory_order_acquire); }
 
+  // The program has a context on this GPU, or has none (any more). Without one nothing can be submitted here and nothing brought in, so the
+  // gate, which threads that use other GPUs pass as well, is not closed for this GPU then.
+  void context_there(bool there);
+
   // A thread of the program found the gate closed. Cheap when already asked.
   void want_lock();
   // A thread has waited for long: asks the scheduler whom it waits for; the answer goes to the log.
@@ -148,6 +152,7 @@ class Client {
 
   // Guarded by mutex_.
   State state_ = State::kOut;
+  bool context_there_ = false;
   uint16_t version_ = protocol::kVersionMax;
   uint64_t own_limit_ = 0;  // from the program's environment
   bool asks_only_ = false;

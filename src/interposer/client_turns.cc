@@ -33,6 +33,19 @@ void Client::set_state(State state) {
   changed_.notify_all();
 }
 
+void Client::context_there(bool there) {
+  Lock lock(mutex_);
+  if (!shared() || context_there_ == there) return;
+  context_there_ = there;
+  if (state_ != State::kOut) return;
+  if (there) {
+    gate.set(device_.gate_bit());
+  } else {
+    gate.clear(device_.gate_bit());
+    lock_wanted_.store(false, std::memory_order_seq_cst);
+  }
+}
+
 void Client::want_lock() {
   if (lock_wanted_.exchange(true, std::memory_order_seq_cst)) return;
   wanted_at_ns_.store(now_ns(), std::memory_order_relaxed);
@@ -184,7 +197,9 @@ void Client::release(ReleaseReason reason) {
   send(message);
   // In this order: a thread counts itself as waiting before it sets lock_wanted_, so one of the two is seen.
   lock_wanted_.store(false, std::memory_order_seq_cst);
-  if (gate.waiting() > 0) {
+  if (!context_there_) {
+    gate.clear(device_.gate_bit());  // who waits there wants other GPUs
+  } else if (gate.waiting() > 0) {
     wanted_at_ns_.store(now_ns(), std::memory_order_relaxed);
     lock_wanted_.store(true, std::memory_order_seq_cst);
   }
@@ -229,7 +244,7 @@ void Client::load_stopped() {
   drain_started_ns_ = now_ns();
   bool wanted = lock_wanted_.load(std::memory_order_acquire);
   release(ReleaseReason::kDropped);
-  if (wanted) lock_wanted_.store(true, std::memory_order_release);
+  if (wanted && context_there_) lock_wanted_.store(true, std::memory_order_release);
 }
 
 void Client::program_ends() {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <new>
 
 #include "interposer/log.h"
@@ -174,7 +175,12 @@ bool Process::context_made(CUcontext context, int ordinal) {
     if (find_context(context) == nullptr) contexts_.push_back({context, ordinal, 0, 0, 0});
   }
   Device* attached = attach(ordinal);
-  return attached == nullptr || !attached->refused();
+  if (attached == nullptr) return true;
+  {
+    Lock lock(mutex_);
+    if (find_context(context) != nullptr) attached->client().context_there(true);
+  }
+  return !attached->refused();
 }
 
 void Process::primary_made(CUcontext context, int ordinal) {
@@ -236,6 +242,9 @@ void Process::context_left(CUcontext context) {
       contexts_.erase(contexts_.begin() + static_cast<ptrdiff_t>(i));
       break;
     }
+    Device* owner = device(ordinal);
+    auto here = [ordinal](const Context& known) { return known.ordinal == ordinal; };
+    if (owner != nullptr && std::none_of(contexts_.begin(), contexts_.end(), here)) owner->client().context_there(false);
   }
   forget_peers(context);
   ipc_.context_gone(context);

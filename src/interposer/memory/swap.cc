@@ -445,7 +445,7 @@ void Mover::run_load(const Job& job) {
     leave_context();
   } else {
     // The context is on its way out, or the driver has no room for our streams: the program asks again when it next needs the GPU.
-    log(LogLevel::kInfo, "no context to bring memory into");
+    log(LogLevel::kDebug, "no context to bring memory into");
     sleep_ns(kSlice_ns);
   }
   // A program whose context has failed is let through, to see the driver's own error.

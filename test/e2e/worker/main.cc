@@ -41,6 +41,7 @@ constexpr Mode kModes[] = {
     {"replace", run_replace},
     {"hold", run_hold},
     {"meet", run_meet},
+    {"leave-gpu", run_leave_gpu},
     {"expandable", run_expandable},
     {"handles", run_handles},
     {"vmm-errors", run_vmm_errors},

@@ -31,13 +31,19 @@ Meeting* open_meeting(const std::string& file) {
 // So many rounds may be launched ahead of the GPU; parties are never further apart.
 constexpr uint64_t kAhead = 4;
 
-void take_part(const Options& options, Meeting& meeting, int gpu, bool leads) {
+// A context on that GPU, current, and a stream in it.
+Workplace settle_on(int gpu) {
   CUcontext context = nullptr;
   check(cuda().cuDevicePrimaryCtxRetain(&context, gpu), "cuDevicePrimaryCtxRetain");
   check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
   Workplace place{};
   place.kernels = load_kernels();
   check(cuda().cuStreamCreate(&place.stream, 1), "cuStreamCreate");
+  return place;
+}
+
+void take_part(const Options& options, Meeting& meeting, int gpu, bool leads) {
+  const Workplace place = settle_on(gpu);
   CUdeviceptr scratch = 0;
   check(cuda().cuMemAlloc_v2(&scratch, 8), "cuMemAlloc");
   Block block(place, options.number("hold", 64u << 20), Allocation::kPlain);
@@ -75,6 +81,30 @@ void run_meet(const Options& options) {
     leads = false;
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Uses two GPUs at first, then gives the first up (its context ends) and goes on with the second until it is told to stop.
+void run_leave_gpu(const Options& options) {
+  {
+    const Workplace first = settle_on(0);
+    Block block(first, options.number("hold", 64u << 20), Allocation::kPlain);
+    block.fill(1);
+    const Workplace second = settle_on(1);
+    Block other(second, options.number("hold", 64u << 20), Allocation::kPlain);
+    other.fill(2);
+    say("both");
+    uint64_t round = 0;
+    for (; !options.told_to_stop() && round < 20; ++round) other.mix_slowly(round, 2'000'000);
+    check(cuda().cuDevicePrimaryCtxRelease_v2(0), "cuDevicePrimaryCtxRelease");
+    say("left");
+    for (; !options.told_to_stop(); ++round) {
+      other.mix_slowly(round, 2'000'000);
+      if (round % 8 == 7) check(cuda().cuStreamSynchronize(second.stream), "cuStreamSynchronize");
+    }
+    other.verify_bytes();
+    std::printf("%" PRIu64 " rounds\n", round);
+  }
+  check(cuda().cuDevicePrimaryCtxRelease_v2(1), "cuDevicePrimaryCtxRelease");
 }
 
 }  // namespace nvshare::e2e

@@ -20,6 +20,7 @@ void run_fork(const Options& options);
 void run_leave(const Options& options);
 void run_hold(const Options& options);
 void run_meet(const Options& options);
+void run_leave_gpu(const Options& options);
 void run_expandable(const Options& options);
 void run_handles(const Options& options);
 void run_vmm_churn(const Options& options);
