@@ -162,9 +162,8 @@ bool Client::handshake(int fd) {
       client_id_ = answer->client_id;
       grant_ = {answer->epoch, 0};
       budget_sequence_ = 0;
-      waiters_ = 0;  // whoever waits says so anew
+      watch(0, false);  // whoever waits says so anew
       memory_waiters_.store(0, std::memory_order_relaxed);
-      gate.clear(Gate::kWatched);
       ceiling_.store(answer->memory_ceiling, std::memory_order_release);
       request_sent_ = hello.wants_lock != 0;
       if (growth_state_ == GrowthState::kAsked) memory_dirty_.store(true, std::memory_order_relaxed);
@@ -455,6 +454,8 @@ void Client::reset_after_fork() {
   wake_.reset();
   shared_.store(false, std::memory_order_release);
   connected_ = false;
+  waiters_ = 0;
+  limited_ = watched_ = limit_told_ = false;
 }
 
 }  // namespace nvshare::interposer

@@ -12,6 +12,7 @@
 
 #include "base/descriptors.h"
 #include "base/fd.h"
+#include "interposer/idle_watch.h"
 #include "interposer/sync.h"
 #include "protocol/codec.h"
 
@@ -70,6 +71,16 @@ class Client {
   bool loaded();                          // everything is resident: opens the gate; false: cancelled
   void load_stopped();                    // after a cancelled load
   void progress(const protocol::SwapProgress& progress);
+  // Whether what is freed and only kept for reuse stays beyond the turn.
+  bool keeps_caches();
+  // One look whether the program has gone idle, under a compute limit (idle_watch.h). Not wanted: no more looks in this turn. No wait: the
+  // GPU's work is to be waited for, and work_ended() called.
+  struct IdleStep {
+    bool wanted;
+    int64_t wait_ns;
+  };
+  IdleStep idle_step();
+  void work_ended();
 
   // The process exits: a load that waits for room stops waiting.
   void program_ends();
@@ -106,6 +117,7 @@ class Client {
   bool receive();
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
   void on_lock(const protocol::LockOk& message);
+  bool take_grant(const protocol::LockOk& message);  // mutex held
   void on_drop(const protocol::Grant& grant);
   void on_contention(const protocol::Contention& message);
   void on_why_waiting(const protocol::WhyWaiting& message);
@@ -114,6 +126,8 @@ class Client {
   void set_state(State state);                       // mutex held
   void check_drain();
   void check_idle();
+  void watch(uint32_t waiters, bool limited);  // mutex held: what stands now; the gate is told of changes
+  bool load_at_once();
   void check_cgroup();
   void flush();
   void hold_to_resident();
@@ -183,6 +197,12 @@ class Client {
 
   // Contention and idleness.
   uint32_t waiters_ = 0;
+  bool limited_ = false;  // a compute limit applies: this client is billed for the time that it holds the lock
+  bool watched_ = false;  // what the gate was told: somebody waits, or limited_
+  bool limit_told_ = false;
+  IdleWatch idle_watch_;
+  bool released_idle_ = false;  // the last turn ended by idle_watch_, which wants to know what came of it
+  int64_t idle_since_ns_ = 0;   // then
   int64_t swap_cost_ns_ = 0;
   uint64_t seen_submissions_ = 0;
   int64_t last_submission_ns_ = 0;

@@ -49,6 +49,16 @@ void Client::context_there(bool there) {
 void Client::want_lock() {
   if (lock_wanted_.exchange(true, std::memory_order_seq_cst)) return;
   wanted_at_ns_.store(now_ns(), std::memory_order_relaxed);
+  {
+    // From this thread, which saves the time that the socket's thread takes to wake; but news of the memory goes first, and that is its to
+    // send.
+    Lock lock(mutex_);
+    if (connected_ && state_ == State::kOut && !request_sent_ && !memory_dirty_.load(std::memory_order_acquire)) {
+      request_sent_ = true;
+      send(protocol::ReqLock{++request_});
+      return;
+    }
+  }
   wake();
 }
 
@@ -76,24 +86,60 @@ void Client::on_why_waiting(const protocol::WhyWaiting& message) {
 }
 
 void Client::on_lock(const protocol::LockOk& message) {
-  Lock lock(mutex_);
+  uint64_t began = 0;
+  {
+    Lock lock(mutex_);
+    if (!take_grant(message)) return;
+    began = grant_.grant;
+  }
+  if (!load_at_once()) device_.mover().load(began);
+}
+
+// True: a turn begins with it.
+bool Client::take_grant(const protocol::LockOk& message) {
   bool same = message.grant.epoch == grant_.epoch && message.grant.grant == grant_.grant;
   if (state_ == State::kOut) {
-    if (same || message.grant.epoch != grant_.epoch || message.grant.grant < grant_.grant) return;  // of a turn that is over
+    if (same || message.grant.epoch != grant_.epoch || message.grant.grant < grant_.grant) return false;  // of a turn that is over
     grant_ = message.grant;
     budget_sequence_ = message.budget_sequence;
     budget_.store(message.budget, std::memory_order_release);
     cancel_load_ = false;
     request_sent_ = false;
     set_state(State::kLoading);
-    device_.mover().load(grant_.grant);
-    return;
+    return true;
   }
   // The grant's new budget; or, after a restart of the scheduler, its name for the lock that we hold.
   grant_ = message.grant;
   budget_sequence_ = message.budget_sequence;
   budget_.store(message.budget, std::memory_order_release);
   changed_.notify_all();
+  return false;
+}
+
+// Without the mover, if there is nothing to bring in. Only this thread gives it jobs while a turn begins, so it stays at rest.
+bool Client::load_at_once() {
+  const int64_t started = now_ns();
+  Memory& memory = device_.memory();
+  if (!device_.mover().at_rest() || !memory.run_if_complete()) return false;
+  const bool open = loaded();
+  if (!open) memory.set_running(false);
+  protocol::SwapProgress done{};
+  done.direction = static_cast<uint8_t>(protocol::SwapDirection::kIn);
+  done.finished = 1;
+  done.failed = open ? 0 : 1;
+  done.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+  done.memory = memory.report();
+  {
+    Lock lock(mutex_);
+    done.id = grant_.grant;
+  }
+  progress(done);
+  if (open) {
+    memory.forget_host_copies();
+  } else {
+    load_stopped();
+  }
+  return true;
 }
 
 void Client::on_drop(const protocol::Grant& grant) {
@@ -147,8 +193,13 @@ void Client::check_drain() {
   drain_abandoned_ = true;
   // Longer every other time: what needs time gets it, what needs luck (a lock that is not held just then) is not held up for long.
   if (++drains_given_up_ % 2 == 0) drain_patience_ns_ = std::min(drain_patience_ns_ * 2, kDrainPatienceMax_ns);
+  released_idle_ = false;
   set_state(State::kRunning);
   gate.clear(device_.gate_bit());
+  if (limited_) {
+    idle_watch_.begin(gate.submissions());
+    device_.mover().watch_idle();
+  }
   if (drain_reason_ == ReleaseReason::kDropped) {
     protocol::LockReleased message{};
     message.grant = grant_;
@@ -186,10 +237,9 @@ void Client::release(ReleaseReason reason) {
   memory_dirty_.store(false, std::memory_order_seq_cst);  // before the report: what changes after it is told by itself
   message.memory = device_.memory().report();
   budget_.store(0, std::memory_order_release);
-  waiters_ = 0;
+  watch(0, limited_);
   memory_waiters_.store(0, std::memory_order_relaxed);
-  gate.clear(Gate::kWatched);
-  released_early_ = reason == ReleaseReason::kEarly;
+  released_early_ = reason == ReleaseReason::kEarly && !released_idle_;
   release_cost_ns_ = swap_cost_ns_;
   growth_state_ = GrowthState::kNone;
   request_sent_ = false;
@@ -228,6 +278,11 @@ bool Client::loaded() {
     if (!worth_it) longest_gap_ns_ = std::max(longest_gap_ns_, pause);
     released_early_ = false;
   }
+  if (released_idle_) {
+    const int64_t wanted_at = wanted_at_ns_.load(std::memory_order_relaxed);
+    idle_watch_.came_back(wanted_at - idle_since_ns_, now_ns() - wanted_at);
+    released_idle_ = false;
+  }
   // The wait for the turn was no pause of the program.
   seen_submissions_ = gate.submissions();
   last_submission_ns_ = now_ns();
@@ -236,6 +291,10 @@ bool Client::loaded() {
   lock_wanted_.store(false, std::memory_order_release);
   set_state(State::kRunning);
   gate.clear(device_.gate_bit());
+  if (limited_) {
+    idle_watch_.begin(gate.submissions());
+    device_.mover().watch_idle();
+  }
   return true;
 }
 
@@ -313,21 +372,39 @@ Client::Growth Client::grow(size_t bytes) {
 
 // ---- contention ----
 
+// Submissions are watched (counted, bounded) while somebody waits or a limit applies.
+void Client::watch(uint32_t waiters, bool limited) {
+  waiters_ = waiters;
+  limited_ = limited;
+  const bool watched = waiters > 0 || limited;
+  if (watched != watched_) gate.watch(Gate::kWatched, watched);
+  if (limited != limit_told_) gate.watch(Gate::kLimited, limited);
+  watched_ = watched;
+  limit_told_ = limited;
+}
+
+bool Client::keeps_caches() {
+  Lock lock(mutex_);
+  return limited_ && memory_waiters_.load(std::memory_order_relaxed) == 0;
+}
+
 void Client::on_contention(const protocol::Contention& message) {
   bool begins = false;
   bool running = false;
   {
     Lock lock(mutex_);
-    if (state_ == State::kOut) return;
+    const bool limited = (message.limited & protocol::kLimitedCompute) != 0;
+    const bool limit_begins = limited && !limited_;
+    idle_watch_.configure(int64_t{message.idle_release_us} * 1000);
+    if (state_ == State::kOut) return watch(0, limited);
     running = state_ == State::kRunning;
     begins = waiters_ == 0 && message.waiters > 0;
-    waiters_ = message.waiters;
+    watch(message.waiters, limited);
     swap_cost_ns_ = static_cast<int64_t>(message.swap_cost_ns);
     memory_waiters_.store(message.memory_waiters, std::memory_order_relaxed);
-    if (waiters_ > 0) {
-      gate.set(Gate::kWatched);
-    } else {
-      gate.clear(Gate::kWatched);
+    if (running && limited_ && (limit_begins || message.memory_waiters == 0)) {
+      idle_watch_.begin(gate.submissions());
+      device_.mover().watch_idle();
     }
     if (begins) {
       seen_submissions_ = gate.submissions();
@@ -340,6 +417,32 @@ void Client::on_contention(const protocol::Contention& message) {
   hold_to_resident();
   Lock lock(mutex_);
   send_memory(growth_state_ == GrowthState::kAsked ? growth_wanted_ : 0);
+}
+
+Client::IdleStep Client::idle_step() {
+  Lock lock(mutex_);
+  // With memory to move for it, giving up is for check_idle to decide: it knows what a swap costs.
+  if (state_ != State::kRunning || !limited_ || memory_waiters_.load(std::memory_order_relaxed) > 0) return {false, 0};
+  const bool busy = gate.busy() || gate.waiting() > 0 || process().capturing() || growth_state_ != GrowthState::kNone;
+  const IdleWatch::Next next = idle_watch_.look(gate.submissions(), busy, now_ns());
+  switch (next.step) {
+    case IdleWatch::Step::kWait:
+      return {true, next.wait_ns};
+    case IdleWatch::Step::kSynchronize:
+      return {true, 0};
+    case IdleWatch::Step::kRelease:
+      break;
+  }
+  released_idle_ = true;
+  idle_since_ns_ = idle_watch_.idle_since_ns();
+  begin_drain(ReleaseReason::kEarly);
+  wake();  // the socket's thread minds the drain's time
+  return {false, 0};
+}
+
+void Client::work_ended() {
+  Lock lock(mutex_);
+  idle_watch_.work_ended(now_ns());
 }
 
 // How long the GPU must have been idle, at least and at most. Giving it up too early costs a swap, too late as much of others' time; so

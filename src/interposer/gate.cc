@@ -92,7 +92,26 @@ uint64_t Gate::submissions() const {
   return sum;
 }
 
+bool Gate::busy() const {
+  for (Mark* mark = all_marks.load(std::memory_order_acquire); mark != nullptr; mark = mark->next) {
+    if (mark->depth.load(std::memory_order_relaxed) != 0) return true;
+  }
+  return false;
+}
+
+void Gate::watch(uint32_t bit, bool wanted) {
+  Lock lock(watch_mutex_);
+  uint32_t& watchers = watchers_[bit == kLimited ? 1 : 0];
+  if (wanted) {
+    if (watchers++ == 0) set(bit);
+  } else {
+    if (--watchers == 0) clear(bit);
+  }
+}
+
 void Gate::reset_after_fork() {
+  watch_mutex_.reset_after_fork();
+  for (uint32_t& watchers : watchers_) watchers = 0;
   for (Mark* mark = all_marks.load(std::memory_order_relaxed); mark != nullptr; mark = mark->next) {
     mark->depth.store(0, std::memory_order_relaxed);
     if (mark != thread_mark_) mark->taken.store(0, std::memory_order_relaxed);

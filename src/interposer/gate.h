@@ -28,7 +28,8 @@ struct alignas(64) Mark {
 class Gate {
  public:
   static constexpr uint32_t kClosedMask = 0x0000ffff;  // bit n: closed for GPU n of this process
-  static constexpr uint32_t kWatched = 0x00010000;     // somebody waits for this GPU: submissions are paced and counted
+  static constexpr uint32_t kWatched = 0x00010000;     // somebody waits for a GPU, or a limit applies: submissions are paced and counted
+  static constexpr uint32_t kLimited = 0x00080000;     // with kWatched: a compute limit applies, and they are paced more closely
   static constexpr uint32_t kEnding = 0x00040000;      // the program exits: nobody waits for the gate any more
   static constexpr uint32_t kCapturing = 0x00020000;   // some stream captures: a submission must look at its own stream
 
@@ -73,6 +74,11 @@ class Gate {
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
+  // Some thread submits just now. A guess: only quiesce() is sure of it.
+  bool busy() const;
+
+  // kWatched and kLimited stand while at least one GPU's client wants them.
+  void watch(uint32_t bit, bool wanted);
 
   // Before the first thread enters.
   void initialise();
@@ -86,6 +92,8 @@ class Gate {
   // Initial-exec TLS: an access is one instruction, and never allocates.
   static constinit thread_local Mark* thread_mark_;
 
+  Mutex watch_mutex_;
+  uint32_t watchers_[2] = {};  // of kWatched, kLimited
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
   std::atomic<bool> needs_fence_{true};

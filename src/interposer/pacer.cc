@@ -10,9 +10,13 @@ namespace nvshare::interposer {
 
 namespace {
 constexpr uint32_t kIntervalMax = 1024;
-constexpr float kSpacingLow_ms = 5;
-constexpr float kSpacingHigh_ms = 15;
+struct Spacing {
+  float low_ms, high_ms;
+};
+constexpr Spacing kSpacing{5, 15};
+constexpr Spacing kSpacingLimited{1, 3};
 constexpr int64_t kHoldMax_ns = 20'000'000;
+constexpr int64_t kHoldMaxLimited_ns = 2'000'000'000;
 constexpr int64_t kPause_ns = 50'000;
 }  // namespace
 
@@ -33,7 +37,8 @@ bool Pacer::prepare() {
   return true;
 }
 
-void Pacer::submitted(cuda::CUstream stream) {
+void Pacer::submitted(cuda::CUstream stream, bool limited) {
+  if (limited && recorded_ == 0) interval_ = 1;  // until it is known how long they take
   if (++count_ < interval_) return;
   count_ = 0;
   CapturesHeldOff held_off;
@@ -43,12 +48,13 @@ void Pacer::submitted(cuda::CUstream stream) {
   hold_wanted_ = recorded_ >= 2;
 }
 
-void Pacer::hold() {
+void Pacer::hold(bool limited) {
   if (!hold_wanted_) return;
   hold_wanted_ = false;
   const RealDriver& driver = real_driver();
   cuda::CUevent before_last = events_[(recorded_ - 2) % kEvents];
-  int64_t deadline = now_ns() + kHoldMax_ns;
+  const int64_t hold_max = limited && !held_in_vain_ ? kHoldMaxLimited_ns : kHoldMax_ns;
+  int64_t deadline = now_ns() + hold_max;
   // Any thread's capture in global mode is ruined by a query.
   auto query = [&] {
     CapturesHeldOff held_off;
@@ -61,14 +67,17 @@ void Pacer::hold() {
   }
   if (done == cuda::CUDA_ERROR_NOT_READY) {
     if (process().capturing()) return;
+    held_in_vain_ = hold_max > kHoldMax_ns || held_in_vain_;
     interval_ = std::max(1u, interval_ / 2);
     return;
   }
+  held_in_vain_ = false;
   if (recorded_ < 3) return;
   float spacing_ms = 0;
   if (driver.cuEventElapsedTime(&spacing_ms, events_[recorded_ % kEvents], before_last) != cuda::CUDA_SUCCESS) return;
-  if (spacing_ms > kSpacingHigh_ms) interval_ = std::max(1u, interval_ / 2);
-  if (spacing_ms < kSpacingLow_ms) interval_ = std::min(kIntervalMax, interval_ * 2);
+  const Spacing wanted = limited ? kSpacingLimited : kSpacing;
+  if (spacing_ms > wanted.high_ms) interval_ = std::max(1u, interval_ / 2);
+  if (spacing_ms < wanted.low_ms) interval_ = std::min(kIntervalMax, interval_ * 2);
 }
 
 }  // namespace nvshare::interposer

@@ -35,9 +35,10 @@ CUresult launch(CUgraphExec graph, CUstream stream) {
   for (;;) {
     CUresult result = memory.claim_unswappable(need.bytes, "memory for a graph");
     if (result != CUDA_SUCCESS) return result;
-    result = real();
+    result = pass_gate_once(Target{on, true}, real);  // inside already: paced and counted like any other
     if (result == CUDA_SUCCESS) graph_memory().launched(graph, trims);
     memory.settle_driver_memory(need.bytes, Memory::kGraphs);
+    hold_back(Gate::mark());
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
   }
 }

@@ -39,10 +39,14 @@ void leave_slowly(Mark* mark, uint32_t flags, Target target) {
   if (watched) mark->submissions.store(mark->submissions.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (paced) {
     if (mark->pacer == nullptr) mark->pacer = new Pacer;
-    mark->pacer->submitted(target.stream);
+    mark->pacer->submitted(target.stream, (flags & Gate::kLimited) != 0);
   }
   gate.leave(mark);
-  if (paced) mark->pacer->hold();
+  if (paced && mark->depth.load(std::memory_order_relaxed) == 0) hold_back(mark);
+}
+
+void hold_back(Mark* mark) {
+  if (mark->pacer != nullptr) mark->pacer->hold((gate.flags() & Gate::kLimited) != 0);
 }
 
 const char* name_of_slot(const void* slot) {

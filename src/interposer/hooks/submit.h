@@ -23,6 +23,8 @@ struct Target {
 uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target);
 // After the submission, still inside: leaves; paces the program if somebody waits for the GPU.
 void leave_slowly(Mark* mark, uint32_t flags, Target target);
+// Outside the gate: waits if too much of this thread's work is in flight. For who was inside for more than the submission.
+void hold_back(Mark* mark);
 
 // A call that was out of memory, again and again, inside the gate, as long as room can be made (`what`: its name, or null). The
 // out-of-memory comes back at once where trying again is not safe: on a capturing stream, whose capture the failure has ended.

@@ -116,6 +116,8 @@ class Memory {
 
   // From the client: with `running`, allocations are mapped at once.
   void set_running(bool running);
+  // The turn begins at once if everything is on the GPU; false: it is not, or is on its way. Only while the mover has nothing to do.
+  bool run_if_complete();
   // Holds this process to what it has: sets the budget to what is resident, atomically with allocations that are under way.
   void lower_budget(std::atomic<size_t>& budget);
 

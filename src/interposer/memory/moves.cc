@@ -11,6 +11,25 @@ void Memory::set_running(bool running) {
   running_ = running;
 }
 
+bool Memory::run_if_complete() {
+  Lock lock(mutex_);
+  auto complete = [](const Block* block) {
+    if (block->kind == BlockKind::kPlain || block->demand) return true;
+    for (uint32_t i = 0; i < block->chunk_count; ++i) {
+      if (block->chunks[i].state != ChunkState::kResident) return false;
+    }
+    return true;
+  };
+  for (const Block* block : blocks_) {
+    if (!complete(block)) return false;
+  }
+  for (const Block* block : handle_blocks_) {
+    if (!complete(block)) return false;
+  }
+  running_ = true;
+  return true;
+}
+
 void Memory::lower_budget(std::atomic<size_t>& budget) {
   Lock lock(mutex_);
   if (resident() < budget.load(std::memory_order_relaxed)) budget.store(resident(), std::memory_order_release);

@@ -68,6 +68,19 @@ void Mover::drain(uint64_t drain) { push({JobKind::kDrain, drain, 0}); }
 void Mover::evict(uint64_t id, uint64_t bytes) { push({JobKind::kEvict, id, bytes}); }
 void Mover::load(uint64_t grant) { push({JobKind::kLoad, grant, 0}); }
 
+void Mover::watch_idle() {
+  Lock lock(mutex_);
+  ++watch_;
+  watching_ = true;
+  look_at_ns_ = 0;
+  changed_.notify_all();
+}
+
+bool Mover::at_rest() {
+  Lock lock(mutex_);
+  return jobs_.empty() && !busy_;
+}
+
 void Mover::probe_idle() {
   Lock lock(mutex_);
   idle_since_ns_ = 0;
@@ -88,7 +101,24 @@ void* Mover::thread_body(void* self) {
 void Mover::run() {
   Lock lock(mutex_);
   for (;;) {
-    while (jobs_.empty() && !stopping_) changed_.wait(mutex_);
+    while (jobs_.empty() && !stopping_) {
+      if (!watching_) {
+        changed_.wait(mutex_);
+        continue;
+      }
+      if (changed_.wait_until(mutex_, look_at_ns_)) continue;
+      const uint64_t watch = watch_;
+      busy_ = true;
+      lock.unlock();
+      const int64_t again = look_for_idleness();
+      lock.lock();
+      busy_ = false;
+      changed_.notify_all();
+      if (watch == watch_) {
+        watching_ = again >= 0;
+        look_at_ns_ = again;
+      }
+    }
     if (stopping_) return;
     Job job = jobs_.front();
     jobs_.erase(jobs_.begin());
@@ -196,9 +226,24 @@ void Mover::run_drain(const Job& job) {
   }
   if (!client.drained(job.id)) return;
   device_.memory().set_running(false);
-  device_.memory().trim_cache();  // not worth a copy
-  device_.memory().trim_driver_memory();
+  // Under a compute limit the lock comes and goes often, and as long as nobody needs the memory all of it stays.
+  if (!client.keeps_caches()) {
+    device_.memory().trim_cache();  // not worth a copy
+    device_.memory().trim_driver_memory();
+  }
   client.released();
+}
+
+int64_t Mover::look_for_idleness() {
+  Client& client = device_.client();
+  for (;;) {
+    const Client::IdleStep next = client.idle_step();
+    if (!next.wanted) return -1;
+    if (next.wait_ns > 0) return now_ns() + next.wait_ns;
+    if (stopping()) return -1;
+    if (process().capturing() || !process().synchronize(device_.ordinal())) return now_ns() + kPause_ns;
+    client.work_ended();
+  }
 }
 
 void Mover::run_probe() {
@@ -283,7 +328,11 @@ void Mover::run_evict(const Job& job) {
     return;
   }
   memory.push_demand_out(out_stream_);
-  std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes);
+  const size_t before = memory.resident();
+  memory.trim_cache();  // what the last turn left for the next one
+  const size_t trimmed = before - std::min(before, memory.resident());
+  progress.moved = trimmed;
+  std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes - std::min<uint64_t>(job.bytes, trimmed));
   if (device_.backend() == protocol::Backend::kVmm) {
     uint64_t bytes = 0;  // a chunk, or a program's handle, leaves as a whole: often more than was asked for
     for (const Memory::Piece& piece : pieces) bytes += piece.bytes;

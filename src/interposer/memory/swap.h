@@ -26,7 +26,9 @@ class Mover {
   void evict(uint64_t id, uint64_t bytes);  // ends with a finished SwapProgress
   void load(uint64_t grant);                // ends with Client::loaded or load_stopped
   void probe_idle();                        // waits for the GPU's work; idle_since() tells when it had ended
+  void watch_idle();                        // looks for idleness (Client::idle_step) between jobs, until told that there is no need
   void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
+  bool at_rest();                           // no job is under way or waits
 
   // When a probe last found the GPU's work ended; 0 while one is under way or none was asked for.
   int64_t idle_since_ns();
@@ -63,6 +65,7 @@ class Mover {
   void run_evict(const Job& job);
   void run_load(const Job& job);
   void run_probe();
+  int64_t look_for_idleness();  // when to look again; negative: never
 
   bool copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copying);
   bool finish_out(const InFlight& moved, bool copied, size_t* freed);
@@ -80,6 +83,9 @@ class Mover {
   bool busy_ = false;
   bool stopping_ = false;
   int64_t idle_since_ns_ = 0;
+  uint64_t watch_ = 0;  // counts up with each watch_idle()
+  bool watching_ = false;
+  int64_t look_at_ns_ = 0;
 
   // Used by the mover thread while it has the context pinned; made and dropped under the mutex.
   cuda::CUcontext context_ = nullptr;  // that the streams and events belong to

@@ -57,6 +57,8 @@ using namespace nvshare::cuda;
   CALL(cuModuleLoadData) \
   CALL(cuModuleGetFunction) \
   CALL(cuLaunchKernel) \
+  CALL(cuLaunchKernelEx) \
+  CALL(cuLaunchCooperativeKernel) \
   CALL(cuLaunchHostFunc) \
   CALL(cuStreamAddCallback) \
   CALL(cuEventCreate) \

@@ -61,6 +61,7 @@ constexpr Mode kModes[] = {
     {"managed", run_managed},
     {"graph-memory", run_graph_memory},
     {"pools", run_pools},
+    {"bursts", run_bursts},
     {"vmm-churn", run_vmm_churn},
 };
 

@@ -1,0 +1,120 @@
+#include "e2e/harness/scripted_scheduler.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "protocol/paths.h"
+
+namespace nvshare::e2e {
+
+using namespace protocol;
+
+namespace {
+constexpr uint64_t kEpoch = 7;
+constexpr int kPoll_ms = 5;
+}  // namespace
+
+ScriptedScheduler::ScriptedScheduler(const std::string& runtime_directory, Script script) : script_(script) {
+  const std::string path = runtime_directory + kClientSocket;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  listener_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+  if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(listener_.get(), 4) != 0) {
+    std::perror(path.c_str());
+    std::abort();
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+ScriptedScheduler::~ScriptedScheduler() {
+  stop_ = true;
+  thread_.join();
+}
+
+std::vector<ScriptedScheduler::Release> ScriptedScheduler::releases() {
+  std::lock_guard lock(mutex_);
+  return releases_;
+}
+
+std::vector<ScriptedScheduler::Release> ScriptedScheduler::releases(ReleaseReason reason) {
+  std::vector<Release> those = releases();
+  std::erase_if(those, [&](const Release& release) { return release.reason != reason; });
+  return those;
+}
+
+std::string ScriptedScheduler::problem() {
+  std::lock_guard lock(mutex_);
+  return problem_;
+}
+
+void ScriptedScheduler::complain(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  problem_ += text + "\n";
+}
+
+template <typename Payload>
+void ScriptedScheduler::send(int fd, const Payload& payload) {
+  const Packet packet = encode(payload);
+  ::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL);
+}
+
+void ScriptedScheduler::run() {
+  while (!stop_) {
+    pollfd waiting{listener_.get(), POLLIN, 0};
+    if (poll(&waiting, 1, kPoll_ms) != 1) continue;
+    FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client) serve(client.get());
+  }
+}
+
+void ScriptedScheduler::serve(int fd) {
+  while (!stop_) {
+    if (granted_ && !dropping_ && script_.drop_every.count() > 0 && now_ns() - granted_at_ns_ >= script_.drop_every.count()) {
+      dropping_ = true;
+      send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}});
+    }
+    pollfd readable{fd, POLLIN, 0};
+    if (poll(&readable, 1, kPoll_ms) != 1) continue;
+    std::byte bytes[kMessageBytesMax];
+    const ssize_t got = recv(fd, bytes, sizeof bytes, 0);
+    if (got <= 0) break;
+    handle(fd, {bytes, static_cast<size_t>(got)});
+  }
+  granted_ = dropping_ = false;
+}
+
+void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
+  const auto type = decode_type(packet);
+  if (!type) return complain(type.error().text);
+  if (*type == MessageType::kRegister) {
+    const auto hello = decode<Register>(packet);
+    if (!hello) return complain(hello.error().text);
+    send(fd, Registered{kVersionMax, {}, 1, kEpoch, 0, hello->gpu_total_bytes, hello->gpu_total_bytes});
+    if (script_.limited) send(fd, Contention{0, 0, 0, kLimitedCompute, script_.idle_release_us});
+  } else if (*type == MessageType::kReqLock) {
+    if (granted_) return complain("a request for the lock from its holder");
+    granted_ = true;
+    granted_at_ns_ = now_ns();
+    const auto grant = static_cast<uint64_t>(++grants_);
+    send(fd, LockOk{{kEpoch, grant}, kMemoryBytesMax, ++budget_sequence_});
+  } else if (*type == MessageType::kLockReleased) {
+    const auto released = decode<LockReleased>(packet);
+    if (!released) return complain(released.error().text);
+    if (!granted_ || released->grant.grant != static_cast<uint64_t>(grants_)) return complain("a release of a lock that it does not hold");
+    const auto reason = static_cast<ReleaseReason>(released->reason);
+    std::lock_guard lock(mutex_);
+    releases_.push_back({reason, now_ns() - granted_at_ns_, static_cast<int64_t>(released->drain_ns)});
+    dropping_ = false;
+    granted_ = reason == ReleaseReason::kNotDrained;
+    granted_at_ns_ = now_ns();
+  }
+}
+
+}  // namespace nvshare::e2e

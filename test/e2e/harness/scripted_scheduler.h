@@ -1,0 +1,62 @@
+// A scheduler that does what a test says: grants the lock to one program whenever it asks, tells it of a compute limit, and takes the lock
+// back every so often. For what a program's side does by itself, whatever a policy may do with it. Listens in the stage's runtime folder.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "e2e/harness/child.h"
+#include "protocol/codec.h"
+
+namespace nvshare::e2e {
+
+class ScriptedScheduler {
+ public:
+  struct Script {
+    bool limited = false;
+    uint32_t idle_release_us = 0;
+    Duration drop_every{};  // after a grant; 0: never
+  };
+  struct Release {
+    protocol::ReleaseReason reason;
+    int64_t held_ns;   // since the grant
+    int64_t drain_ns;  // as the program says
+  };
+
+  ScriptedScheduler(const std::string& runtime_directory, Script script);
+  ~ScriptedScheduler();
+  ScriptedScheduler(const ScriptedScheduler&) = delete;
+  ScriptedScheduler& operator=(const ScriptedScheduler&) = delete;
+
+  std::vector<Release> releases();
+  std::vector<Release> releases(protocol::ReleaseReason reason);
+  int grants() const { return grants_.load(); }
+  std::string problem();  // a message that does not belong; empty: none
+
+ private:
+  void run();
+  void serve(int fd);
+  void handle(int fd, std::span<const std::byte> packet);
+  void complain(const std::string& text);
+  template <typename Payload>
+  void send(int fd, const Payload& payload);
+
+  Script script_;
+  FileDescriptor listener_;
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> grants_{0};
+  uint64_t budget_sequence_ = 0;
+  bool granted_ = false;
+  bool dropping_ = false;
+  int64_t granted_at_ns_ = 0;
+  std::mutex mutex_;
+  std::vector<Release> releases_;
+  std::string problem_;
+};
+
+}  // namespace nvshare::e2e

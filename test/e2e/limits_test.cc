@@ -1,0 +1,82 @@
+// What a program's side does under a compute limit, whatever the policy: gives the GPU up when idle, keeps little work in flight.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "e2e/harness/random.h"
+#include "e2e/harness/scripted_scheduler.h"
+#include "e2e/harness/stage.h"
+
+namespace nvshare::e2e {
+namespace {
+
+using namespace std::chrono_literals;
+using protocol::ReleaseReason;
+
+constexpr int kWays = 5;  // of submitting work, which the worker takes in turn
+
+// Idle for 40 ms after each 5 ms of work, however that was submitted: it has the lock for little more than the work.
+TEST(Limits, AProgramThatPausesGivesTheGpuUpAndGetsItBack) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {true, 300, {}});
+  const int rounds = scaled(8, 2);
+  Child& child = stage.start("bursts", {"bursts", "--work", "5000", "--pause", "40000", "--rounds", std::to_string(rounds)});
+  stage.expect_success(child);
+  auto early = scheduler.releases(ReleaseReason::kEarly);
+  // Not each: the test's threads may not get the processor in time.
+  ASSERT_GE(static_cast<int>(early.size()), kWays * rounds / 2);
+  std::sort(early.begin(), early.end(), [](const auto& a, const auto& b) { return a.held_ns < b.held_ns; });
+  std::cout << early.size() << " of " << kWays * rounds << " pauses; held " << early[early.size() / 2].held_ns / 1000 << " us\n";
+  if (kSlowness == 1) {
+    EXPECT_LT(early[early.size() / 2].held_ns, 25'000'000) << "the lock was held through the pauses";
+  }
+  EXPECT_EQ(scheduler.problem(), "");
+  stage.expect_gpu_unharmed();
+}
+
+// The same program, told of no limit, keeps the lock all its life.
+TEST(Limits, WithoutALimitAPauseIsNobodysConcern) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {});
+  Child& child = stage.start("bursts", {"bursts", "--work", "1000", "--pause", "30000", "--rounds", "2"});
+  stage.expect_success(child);
+  EXPECT_EQ(scheduler.grants(), 1);
+  EXPECT_TRUE(scheduler.releases(ReleaseReason::kEarly).empty());
+}
+
+// Gaps of microseconds between pieces of work are none to give the GPU up for.
+TEST(Limits, ABusyProgramKeepsTheGpu) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {true, 0, {}});
+  const int rounds = scaled(60, 10);
+  Child& child = stage.start("busy", {"bursts", "--work", "2000", "--rounds", std::to_string(rounds)});
+  stage.expect_success(child);
+  // A loaded machine makes a few gaps of its own, and a program that it slows down by ten has no others.
+  if (kSlowness == 1) {
+    EXPECT_LE(static_cast<int>(scheduler.releases(ReleaseReason::kEarly).size()), kWays * rounds / 3);
+  }
+  EXPECT_EQ(scheduler.problem(), "");
+}
+
+// 40 pieces of 8 ms each are submitted at once, in each way. Without a bound all of them would be under way at the drop in mid-way, and it
+// would take their time.
+TEST(Limits, LittleIsInFlightAtADropHoweverItWasSubmitted) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {true, 0, 100ms});
+  Child& child = stage.start("eager", {"bursts", "--work", "8000", "--units", std::to_string(scaled(40, 20)), "--rounds", "1"});
+  stage.expect_success(child);
+  auto dropped = scheduler.releases(ReleaseReason::kDropped);
+  ASSERT_GE(dropped.size(), kSlowness == 1 ? size_t{8} : size_t{3});
+  std::sort(dropped.begin(), dropped.end(), [](const auto& a, const auto& b) { return a.drain_ns < b.drain_ns; });
+  std::cout << dropped.size() << " drops; drained in " << dropped[dropped.size() / 2].drain_ns / 1000 << " us\n";
+  if (kSlowness == 1) {
+    EXPECT_LT(dropped[dropped.size() / 2].drain_ns, 60'000'000) << "of the one in the middle";
+  }
+  EXPECT_TRUE(scheduler.releases(ReleaseReason::kNotDrained).empty());
+  EXPECT_EQ(scheduler.problem(), "");
+  stage.expect_gpu_unharmed();
+}
+
+}  // namespace
+}  // namespace nvshare::e2e

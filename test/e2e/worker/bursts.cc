@@ -1,0 +1,76 @@
+// Work in bursts, submitted in every way that puts work on the GPU: for what is told apart by when a program's work ends and how much of
+// it is under way, not by its bytes.
+#include <chrono>
+#include <thread>
+
+#include "e2e/worker/desk.h"
+#include "e2e/worker/modes.h"
+
+namespace nvshare::e2e {
+namespace {
+
+constexpr size_t kCopyBytes = 4u << 20;
+
+struct Submitter {
+  Desk desk;
+  uint64_t duration_ns;
+  CUgraphExec graph = nullptr;
+  CUdeviceptr source = 0, target = 0;
+
+  explicit Submitter(uint64_t duration) : duration_ns(duration) {
+    check(cuda().cuStreamBeginCapture_v2(desk.place.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture");
+    check(launch(desk.place.kernels.spin, desk.place.stream, duration_ns), "sim_spin");
+    CUgraph captured = nullptr;
+    check(cuda().cuStreamEndCapture(desk.place.stream, &captured), "cuStreamEndCapture");
+    check(cuda().cuGraphInstantiateWithFlags(&graph, captured, 0), "cuGraphInstantiate");
+    check(cuda().cuGraphDestroy(captured), "cuGraphDestroy");
+    check(cuda().cuMemAlloc_v2(&source, kCopyBytes), "cuMemAlloc");
+    check(cuda().cuMemAlloc_v2(&target, kCopyBytes), "cuMemAlloc");
+  }
+
+  // Work of about that duration, in that way.
+  void submit(const std::string& way) {
+    CUstream stream = desk.place.stream;
+    CUfunction spin = desk.place.kernels.spin;
+    uint64_t duration = duration_ns;
+    void* parameters[] = {&duration, nullptr};
+    if (way == "plain") {
+      check(launch(spin, stream, duration), "cuLaunchKernel");
+    } else if (way == "ex") {
+      CUlaunchConfig config{};
+      config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+      config.hStream = stream;
+      check(cuda().cuLaunchKernelEx(&config, spin, parameters, nullptr), "cuLaunchKernelEx");
+    } else if (way == "cooperative") {
+      check(cuda().cuLaunchCooperativeKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters), "cuLaunchCooperativeKernel");
+    } else if (way == "graph") {
+      check(cuda().cuGraphLaunch(graph, stream), "cuGraphLaunch");
+    } else if (way == "copy") {  // behind a kernel: alone it is over too soon to tell
+      check(launch(spin, stream, duration), "cuLaunchKernel");
+      check(cuda().cuMemcpyDtoDAsync_v2(target, source, kCopyBytes, stream), "cuMemcpyDtoDAsync");
+    } else {
+      fail(kExitUsage, "there is no way '%s'", way.c_str());
+    }
+  }
+};
+
+constexpr const char* kWays[] = {"plain", "ex", "cooperative", "graph", "copy"};
+
+}  // namespace
+
+// --rounds bursts in each way: --units pieces of work of --work microseconds each, submitted at once and waited for, then --pause
+// microseconds of nothing.
+void run_bursts(const Options& options) {
+  retain_primary();
+  Submitter submitter(options.number("work", 5000) * 1000);
+  const std::chrono::microseconds pause(options.number("pause", 0));
+  for (const char* way : kWays) {
+    for (uint64_t round = 0; round < options.number("rounds", 5); ++round) {
+      for (uint64_t unit = 0; unit < options.number("units", 1); ++unit) submitter.submit(way);
+      check(cuda().cuStreamSynchronize(submitter.desk.place.stream), "cuStreamSynchronize");
+      if (pause.count() > 0) std::this_thread::sleep_for(pause);
+    }
+  }
+}
+
+}  // namespace nvshare::e2e
