@@ -109,13 +109,17 @@ function(nvshare_program name)
   endif()
 endfunction()
 
-# nvshare_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds])
-# A GoogleTest program; unit tests stand beside the code as NAME_test.cc.
+# nvshare_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds] [SINGLE_THREADED])
+# A GoogleTest program; unit tests stand beside the code as NAME_test.cc. SINGLE_THREADED: there is nothing in it for ThreadSanitizer to
+# find, so it is left out of that build.
 function(nvshare_test name)
   if(NOT NVSHARE_BUILD_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SINGLE_THREADED" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  if(ARG_SINGLE_THREADED AND NVSHARE_SANITIZER STREQUAL "thread")
+    return()
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()

@@ -80,18 +80,20 @@ TestClient::TestClient(const std::string& socket_path, bool forks) {
   control_.reset(pair[0]);
   pid_ = fork();
   if (pid_ == 0) {
+    setpgid(0, 0);
     // Other clients' controls were inherited; their ends must be theirs alone.
     for (int fd = 3; fd < 256; ++fd) {
       if (fd != pair[1]) close(fd);
     }
     relay(pair[1], socket_path, forks);
   }
+  setpgid(pid_, pid_);  // whichever of the two comes first
   close(pair[1]);
 }
 
 TestClient::~TestClient() {
   if (!control_) return;
-  kill(SIGKILL);
+  ::kill(-pid_, SIGKILL);  // its forked child as well
   waitpid(pid_, nullptr, 0);
 }
 

@@ -12,7 +12,7 @@ namespace {
 TEST(Regressions, AllocationAsATurnBegins) {
   Stage stage;
   stage.start_scheduler();
-  for (int i = 0; i < scaled(60, 10); ++i) {
+  for (int i = 0; i < scaled(25, 6); ++i) {
     Child& child = stage.start("churn-" + std::to_string(i), {"churn", "--threads", "8", "--rounds", "3", "--hold", "0"});
     stage.expect_success(child);
     stage.forget(child);
