@@ -16,6 +16,7 @@ thread_local constinit Mark* Gate::thread_mark_ = nullptr;
 namespace {
 
 constinit std::atomic<Mark*> all_marks{nullptr};
+constinit std::atomic<uint64_t> threads_so_far{0};
 pthread_once_t key_once = PTHREAD_ONCE_INIT;
 pthread_key_t thread_end_key;
 bool key_made = false;
@@ -59,6 +60,7 @@ Mark* Gate::attach_thread() {
     } while (!all_marks.compare_exchange_weak(head, mark, std::memory_order_seq_cst));
   }
   mark->depth.store(0, std::memory_order_relaxed);
+  mark->thread.store(threads_so_far.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   thread_mark_ = mark;
   if (key_made) pthread_setspecific(thread_end_key, mark);
   return mark;

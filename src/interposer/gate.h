@@ -20,6 +20,7 @@ class Pacer;
 struct alignas(64) Mark {
   std::atomic<uint32_t> depth{0};        // > 0: inside
   std::atomic<uint32_t> taken{0};        // belongs to a living thread
+  std::atomic<uint64_t> thread{0};       // its number: no two threads ever have the same
   std::atomic<uint64_t> submissions{0};  // watched ones; written by the owner only
   Pacer* pacer = nullptr;                // of the owner; made when first needed
   Mark* next = nullptr;

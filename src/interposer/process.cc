@@ -232,13 +232,11 @@ void Process::context_stays(CUcontext context) {
 }
 
 void Process::context_left(CUcontext context) {
-  int ordinal = -1;
   contexts_destroyed_.fetch_add(1, std::memory_order_relaxed);
   {
     Lock lock(mutex_);
     for (size_t i = 0; i < contexts_.size(); ++i) {
       if (contexts_[i].handle != context) continue;
-      ordinal = contexts_[i].ordinal;
       contexts_.erase(contexts_.begin() + static_cast<ptrdiff_t>(i));
       break;
     }
@@ -246,9 +244,11 @@ void Process::context_left(CUcontext context) {
     auto here = [ordinal](const Context& known) { return known.ordinal == ordinal; };
     if (owner != nullptr && std::none_of(contexts_.begin(), contexts_.end(), here)) owner->client().context_there(false);
   }
+  captures_left_with(context);
   forget_peers(context);
   ipc_.context_gone(context);
-  if (Device* owner = device(ordinal)) owner->memory().context_gone(context);
+  // Any GPU's memory may have been freed in the order of one of its streams.
+  for_each_device([&](Device& each) { each.memory().context_gone(context); });
 }
 
 CUcontext Process::pin_context(int ordinal) {
@@ -285,7 +285,8 @@ bool Process::synchronize(int ordinal) {
   for (CUcontext context : pinned) {
     // A context that has faulted runs nothing any more: its work has ended, if badly.
     if (whole && driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
-      driver.cuCtxSynchronize();
+      const CUresult result = driver.cuCtxSynchronize();
+      whole = result < cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > cuda::CUDA_ERROR_CAPTURED_EVENT;  // one that no hook saw
       CUcontext popped = nullptr;
       driver.cuCtxPopCurrent_v2(&popped);
     }
@@ -295,40 +296,7 @@ bool Process::synchronize(int ordinal) {
   return whole;
 }
 
-// ---- captures ----
-
-void Process::capture_begins() {
-  Lock lock(capture_mutex_);
-  while (synchronizing_ > 0) capture_changed_.wait(capture_mutex_);
-  captures_.fetch_add(1, std::memory_order_acq_rel);
-  gate.set(Gate::kCapturing);
-}
-
-bool Process::begin_synchronize() {
-  Lock lock(capture_mutex_);
-  if (capturing()) return false;
-  ++synchronizing_;
-  return true;
-}
-
-void Process::end_synchronize() {
-  Lock lock(capture_mutex_);
-  if (--synchronizing_ == 0) capture_changed_.notify_all();
-}
-
-void Process::capture_ended() {
-  Lock lock(capture_mutex_);
-  if (captures_.fetch_sub(1, std::memory_order_acq_rel) == 1) gate.clear(Gate::kCapturing);
-  capture_changed_.notify_all();
-}
-
-bool Process::wait_no_capture(int64_t deadline_ns) {
-  Lock lock(capture_mutex_);
-  while (capturing()) {
-    if (!capture_changed_.wait_until(capture_mutex_, deadline_ns)) return !capturing();
-  }
-  return true;
-}
+// ---- before memory is freed ----
 
 bool Process::synchronize_before_free(CUcontext context, CUresult* result) {
   if (!begin_synchronize()) return false;
@@ -377,6 +345,7 @@ void Process::reset_after_fork() {
   attach_mutex_.reset_after_fork();
   capture_mutex_.reset_after_fork();
   captures_.store(0, std::memory_order_relaxed);
+  captures_known_.clear();
   synchronizing_ = 0;
   gate.reset_after_fork();
   for_each_device([](Device& device) {

@@ -81,8 +81,13 @@ class Process {
   // Streams that capture now.
   bool capturing() const { return captures_.load(std::memory_order_acquire) > 0; }
   // Around the driver's cuStreamBeginCapture: counts before it, so that no synchronisation of ours meets a capture (it would break it).
-  void capture_begins();
-  void capture_ended();  // also when it did not begin after all
+  void capture_begins(cuda::CUstream stream);
+  void capture_ended(cuda::CUstream stream);  // also when it did not begin after all
+  // Around the driver's destroying a stream: the capture that began on it (0: none) ends with it. Another stream may have the same handle
+  // as soon as the driver has returned.
+  uint64_t capture_leaves(cuda::CUstream stream);
+  void capture_left(uint64_t number);
+  void capture_stays(uint64_t number, cuda::CUstream stream);
   // True: nothing captures, and nothing will until end_synchronize(). False: something captures.
   bool begin_synchronize();
   void end_synchronize();
@@ -116,6 +121,15 @@ class Process {
     uint32_t going;  // threads that are about to destroy it, or to find that it stays
   };
   Context* find_context(cuda::CUcontext context);
+  struct Capture {
+    uint64_t number;
+    cuda::CUstream stream;  // that it began on; null: being destroyed
+    uint64_t thread;        // of a per-thread default stream, else 0
+    cuda::CUcontext context;
+  };
+  template <typename Which>
+  void forget_captures(size_t most, Which which);
+  void captures_left_with(cuda::CUcontext context);
   struct PeerAccess {
     cuda::CUcontext from;  // may use memory of
     cuda::CUcontext to;
@@ -129,7 +143,10 @@ class Process {
   std::atomic<uint32_t> contexts_destroyed_{0};
   std::atomic<Device*> devices_[kDevicesMax] = {};
   std::atomic<int> captures_{0};
-  int synchronizing_ = 0;  // guarded by capture_mutex_
+  // Guarded by capture_mutex_:
+  int synchronizing_ = 0;
+  uint64_t last_capture_ = 0;
+  std::vector<Capture> captures_known_;
   Mutex mutex_;
   Mutex attach_mutex_;  // before mutex_
   Condition contexts_changed_;

@@ -73,16 +73,7 @@ CUresult end(CUstream handle, Default null_means, CUgraph* out) {
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   }
   const bool joined = all_joined(*capture);
-  for (Stream* member : capture->members) {
-    member->capture.store(nullptr, std::memory_order_release);
-    member->capture_tail.clear();
-  }
-  {
-    Registry& registry = Registry::get();
-    std::lock_guard registry_lock(registry.mutex);
-    std::erase(registry.active, capture);
-    registry.count.fetch_sub(1);
-  }
+  capture->finish();
   const CUresult result = capture->invalid.load() ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                           : joined                ? CUDA_SUCCESS
                                                   : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
@@ -136,6 +127,29 @@ CUresult set_dependencies(CUstream handle, Default null_means, CUgraphNode* node
 
 Capture::Capture(Stream& origin_, CUstreamCaptureMode mode_, Graph* graph_, bool owns_graph_)
     : id(g_next_id.fetch_add(1)), mode(mode_), origin(origin_), thread(pthread_self()), graph(graph_), owns_graph(owns_graph_) {}
+
+void Capture::finish() {
+  for (Stream* member : members) {
+    member->capture.store(nullptr, std::memory_order_release);
+    member->capture_tail.clear();
+  }
+  Registry& registry = Registry::get();
+  std::lock_guard lock(registry.mutex);
+  std::erase(registry.active, this);
+  registry.count.fetch_sub(1);
+}
+
+void Capture::lose(Stream& stream) {
+  invalid.store(true);
+  if (&stream == &origin) {
+    finish();
+    if (owns_graph) Kept<Graph>::drop(graph);
+    return;
+  }
+  stream.capture.store(nullptr, std::memory_order_release);
+  stream.capture_tail.clear();
+  std::erase(members, &stream);
+}
 
 CUresult Capture::add(Stream& stream, WorkPtr work) {
   if (invalid.load()) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

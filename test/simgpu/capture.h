@@ -23,9 +23,14 @@ class Capture {
   std::vector<Stream*> members;  // guarded by Context::mutex
   std::atomic<bool> invalid{false};
 
-  // Both with Context::mutex held.
+  // All its streams leave it. With Context::mutex held.
+  void finish();
+  // With Context::mutex held.
   CUresult add(Stream& stream, WorkPtr work);
   CUresult join(Stream& stream, const std::vector<GraphNode*>& nodes);
+  // The stream is destroyed. The capture is ruined; if it began on that stream it has ended too, because nobody else can end it (what a
+  // real driver does then was not measured).
+  void lose(Stream& stream);
 };
 
 // The check at the head of every potentially unsafe call. 900 after ruining the captures that forbid it.

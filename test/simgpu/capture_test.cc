@@ -223,5 +223,13 @@ TEST_F(Capture, EventOfACaptureIsNotForTheHost) {
   ASSERT_OK(cuThreadExchangeStreamCaptureMode(&relaxed));
 }
 
+TEST_F(Capture, EndsWithTheStreamThatItBeganOn) {
+  const CUstream own = stream();
+  ASSERT_OK(cuStreamBeginCapture_v2(own, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  EXPECT_EQ(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+  ASSERT_OK(cuStreamDestroy_v2(own));
+  EXPECT_OK(cuCtxSynchronize());
+}
+
 }  // namespace
 }  // namespace simgpu_testing

@@ -89,8 +89,14 @@ struct Event {
   std::vector<GraphNode*> captured_nodes;
 };
 
+// What the program holds. It is given out again as soon as its stream is destroyed, while that one's work may go on.
+struct StreamHandle {
+  std::atomic<Stream*> stream{nullptr};
+};
+
 struct Stream {
   std::atomic<bool> alive{true};
+  StreamHandle* handle = nullptr;
   Context* context = nullptr;
   unsigned flags = 0;
   int priority = 0;
@@ -133,6 +139,7 @@ struct Context {
   std::mutex mutex;  // orders submissions
   Stream* legacy = nullptr;
   std::vector<Stream*> streams;  // all, the legacy one too
+  std::vector<Dependency> left;  // what streams still had to do when they were destroyed
   uint64_t charged_bytes = 0;    // guarded by Process::mutex
   std::atomic<bool> modules_charged{false};
   std::atomic<uint32_t> peers{0};  // devices (bits) whose memory its kernels may use
@@ -150,6 +157,7 @@ struct Process {
   };
   std::array<Primary, kMaxDevices> primaries;
   std::vector<Stream*> spare_streams;
+  std::vector<StreamHandle*> spare_handles;  // the last one destroyed is the next one given out
   std::vector<Event*> spare_events;
   std::atomic<uint64_t> next_id{1};
   // See control.h.
@@ -182,11 +190,11 @@ CUresult enter(Context** context);
 // ---- Contexts, streams, events ----
 Context* to_context(CUcontext handle);
 inline CUcontext to_handle(Context* context) { return reinterpret_cast<CUcontext>(context); }
-inline CUstream to_handle(Stream* stream) { return reinterpret_cast<CUstream>(stream); }
+inline CUstream to_handle(Stream* stream) { return reinterpret_cast<CUstream>(stream->handle); }
 inline CUevent to_handle(Event* event) { return reinterpret_cast<CUevent>(event); }
 
 Stream* create_stream(Context& context, unsigned flags, int priority);
-// Takes the stream out of its context; what is queued still runs.
+// Takes the stream out of its context, and ends the capture that began on it; what is queued still runs.
 void close_stream(Stream& stream);
 void drain(Context& context);
 

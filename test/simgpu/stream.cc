@@ -159,16 +159,23 @@ void Execution::fault(CUresult error, const char* format, ...) {
 Stream* create_stream(Context& context, unsigned flags, int priority) {
   Process& process = here();
   Stream* stream = nullptr;
+  StreamHandle* handle = nullptr;
   {
     std::lock_guard lock(process.mutex);
     if (!process.spare_streams.empty()) {
       stream = process.spare_streams.back();
       process.spare_streams.pop_back();
     }
+    if (!process.spare_handles.empty()) {
+      handle = process.spare_handles.back();
+      process.spare_handles.pop_back();
+    }
   }
   if (stream == nullptr) stream = new Stream;
+  if (handle == nullptr) handle = Kept<StreamHandle>::make();
   {
     std::lock_guard lock(stream->mutex);
+    stream->handle = handle;
     stream->closing = false;
     stream->context = &context;
     stream->flags = flags;
@@ -178,6 +185,7 @@ Stream* create_stream(Context& context, unsigned flags, int priority) {
     stream->clock_ns = 0;
   }
   stream->alive.store(true, std::memory_order_release);
+  handle->stream.store(stream, std::memory_order_release);
   std::lock_guard lock(context.mutex);
   context.streams.push_back(stream);
   return stream;
@@ -187,11 +195,16 @@ void close_stream(Stream& stream) {
   if (!stream.alive.exchange(false)) return;
   {
     std::lock_guard lock(stream.context->mutex);
-    std::erase(stream.context->streams, &stream);
-    if (Capture* capture = stream.capture.exchange(nullptr)) {
-      capture->invalid.store(true);
-      std::erase(capture->members, &stream);
-    }
+    Context& context = *stream.context;
+    std::erase(context.streams, &stream);
+    std::erase_if(context.left, [](const Dependency& each) { return each.stream->completed.load() >= each.sequence; });
+    if (!stream.idle()) context.left.push_back({&stream, stream.submitted.load()});
+    if (Capture* capture = stream.capture.load()) capture->lose(stream);
+  }
+  stream.handle->stream.store(nullptr, std::memory_order_release);
+  {
+    std::lock_guard lock(here().mutex);
+    here().spare_handles.push_back(stream.handle);
   }
   bool had_worker = false;
   {
@@ -207,6 +220,7 @@ void drain(Context& context) {
   std::vector<Dependency> all;
   {
     std::lock_guard lock(context.mutex);
+    all = context.left;
     for (Stream* stream : context.streams) all.push_back({stream, stream->submitted.load()});
   }
   for (const Dependency& each : all) each.stream->wait(each.sequence);

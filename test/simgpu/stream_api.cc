@@ -126,8 +126,8 @@ CUresult find_stream(CUstream handle, Default null_means, Stream** stream) {
     return CUDA_SUCCESS;
   }
   if (const CUresult result = enter_process()) return result;
-  found = reinterpret_cast<Stream*>(handle);
-  if (!found->alive.load(std::memory_order_acquire)) return CUDA_ERROR_INVALID_HANDLE;
+  found = reinterpret_cast<StreamHandle*>(handle)->stream.load(std::memory_order_acquire);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *stream = found;
   return static_cast<CUresult>(found->context->error.load(std::memory_order_acquire));
 }
@@ -138,8 +138,8 @@ SIM_API CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int p
 SIM_API CUresult cuStreamDestroy_v2(CUstream handle) {
   if (const CUresult result = enter_process()) return result;
   if (reinterpret_cast<uintptr_t>(handle) <= 2) return CUDA_ERROR_INVALID_HANDLE;
-  auto* stream = reinterpret_cast<Stream*>(handle);
-  if (!stream->alive.load()) return CUDA_ERROR_INVALID_HANDLE;
+  Stream* stream = reinterpret_cast<StreamHandle*>(handle)->stream.load(std::memory_order_acquire);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   close_stream(*stream);
   return CUDA_SUCCESS;
 }

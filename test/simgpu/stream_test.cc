@@ -135,6 +135,20 @@ TEST_F(Stream, DestroyedStreamFinishesItsWork) {
   EXPECT_EQ(simgpu::fill_word(4, 0), read(memory, 1)[0]);
 }
 
+// Whoever remembers something by a stream's handle meets another stream.
+TEST_F(Stream, HandleIsGivenOutAgainWhileTheOldWorkGoesOn) {
+  const CUdeviceptr memory = allocate(8);
+  const CUstream old = stream();
+  ASSERT_OK(launch("sim_spin", {kWhileNs}, old));
+  ASSERT_OK(launch("sim_fill", {memory, 1, 4}, old));
+  ASSERT_OK(cuStreamDestroy_v2(old));
+  const CUstream other = stream();
+  EXPECT_EQ(old, other);
+  EXPECT_OK(cuStreamQuery(other));
+  ASSERT_OK(cuCtxSynchronize());
+  EXPECT_EQ(simgpu::fill_word(4, 0), read(memory, 1)[0]);
+}
+
 TEST_F(Stream, SubmissionIsBoundedByTheQueue) {
   const CUstream own = stream();
   ASSERT_OK(launch("sim_spin", {20000000}, own));

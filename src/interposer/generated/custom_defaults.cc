@@ -403,6 +403,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStr
   return call_real<&RealDriver::cuStreamBeginCapture_v2_ptsz>(hStream, mode);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamDestroy(CUstream hStream) {
+  return call_real<&RealDriver::cuStreamDestroy>(hStream);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamDestroy_v2(CUstream hStream) {
+  return call_real<&RealDriver::cuStreamDestroy_v2>(hStream);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
   return call_real<&RealDriver::cuStreamEndCapture>(hStream, phGraph);
 }

@@ -262,6 +262,8 @@ NVSHARE_EXPORT CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptur
 NVSHARE_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode);
 NVSHARE_EXPORT CUresult cuStreamCreate(CUstream* phStream, unsigned Flags);
 NVSHARE_EXPORT CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned flags, int priority);
+NVSHARE_EXPORT CUresult cuStreamDestroy(CUstream hStream);
+NVSHARE_EXPORT CUresult cuStreamDestroy_v2(CUstream hStream);
 NVSHARE_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph);
 NVSHARE_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGraph);
 NVSHARE_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags);

@@ -306,6 +306,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuStreamBeginCapture_v2_ptsz",
     "cuStreamCreate",
     "cuStreamCreateWithPriority",
+    "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamEndCapture_ptsz",
@@ -636,7 +637,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10010,  // cuStreamBeginCapture_v2_ptsz
     2000,  // cuStreamCreate
     5050,  // cuStreamCreateWithPriority
-    0,  // cuStreamDestroy_v2
+    2000,  // cuStreamDestroy
+    4000,  // cuStreamDestroy_v2
     10000,  // cuStreamEndCapture
     10000,  // cuStreamEndCapture_ptsz
     0,  // cuStreamGetCaptureInfo
@@ -920,6 +922,8 @@ constinit const RealDriver kHooks = {
     .cuStreamBeginCapture_v2_ptsz = &cuStreamBeginCapture_v2_ptsz,
     .cuStreamCreate = &cuStreamCreate,
     .cuStreamCreateWithPriority = &cuStreamCreateWithPriority,
+    .cuStreamDestroy = &cuStreamDestroy,
+    .cuStreamDestroy_v2 = &cuStreamDestroy_v2,
     .cuStreamEndCapture = &cuStreamEndCapture,
     .cuStreamEndCapture_ptsz = &cuStreamEndCapture_ptsz,
     .cuStreamWaitValue32 = &cuStreamWaitValue32,
@@ -1241,6 +1245,7 @@ constinit const RealDriver kMissing = {
     .cuStreamBeginCapture_v2_ptsz = missing<decltype(RealDriver::cuStreamBeginCapture_v2_ptsz)>,
     .cuStreamCreate = missing<decltype(RealDriver::cuStreamCreate)>,
     .cuStreamCreateWithPriority = missing<decltype(RealDriver::cuStreamCreateWithPriority)>,
+    .cuStreamDestroy = missing<decltype(RealDriver::cuStreamDestroy)>,
     .cuStreamDestroy_v2 = missing<decltype(RealDriver::cuStreamDestroy_v2)>,
     .cuStreamEndCapture = missing<decltype(RealDriver::cuStreamEndCapture)>,
     .cuStreamEndCapture_ptsz = missing<decltype(RealDriver::cuStreamEndCapture_ptsz)>,

@@ -310,6 +310,7 @@ struct RealDriver {
   decltype(&cuda::api::cuStreamBeginCapture_v2) cuStreamBeginCapture_v2_ptsz;
   decltype(&cuda::api::cuStreamCreate) cuStreamCreate;
   decltype(&cuda::api::cuStreamCreateWithPriority) cuStreamCreateWithPriority;
+  decltype(&cuda::api::cuStreamDestroy) cuStreamDestroy;
   decltype(&cuda::api::cuStreamDestroy_v2) cuStreamDestroy_v2;
   decltype(&cuda::api::cuStreamEndCapture) cuStreamEndCapture;
   decltype(&cuda::api::cuStreamEndCapture) cuStreamEndCapture_ptsz;
@@ -341,7 +342,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 327;
+inline constexpr size_t kDriverSlots = 328;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise

@@ -1,4 +1,5 @@
-// Stream capture. A capture begins only with the gate open and holds off every drain until it has ended (see Process::wait_no_capture).
+// Stream capture, and the end of streams. A capture begins only with the gate open and holds off every drain until it has ended (see
+// Process::wait_no_capture).
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/process.h"
@@ -12,9 +13,9 @@ CUresult begin(CUstream stream, Arguments... arguments) {
   if (!process().active()) return call_real<Function>(stream, arguments...);
   // Without a stream: afterwards it captures, and no event of the pacer may land on it.
   return pass_gate(Target{nullptr, false}, [&] {
-    process().capture_begins();
+    process().capture_begins(default_stream(stream, PerThread));
     CUresult result = call_real<Function>(stream, arguments...);
-    if (result != CUDA_SUCCESS) process().capture_ended();
+    if (result != CUDA_SUCCESS) process().capture_ended(default_stream(stream, PerThread));
     return result;
   });
 }
@@ -32,13 +33,32 @@ CUresult end(CUstream stream, CUgraph* graph) {
   if (driver.cuStreamIsCapturing(default_stream(stream, PerThread), &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
     return result;
   }
-  process().capture_ended();
+  process().capture_ended(default_stream(stream, PerThread));
+  return result;
+}
+
+// What was known of the stream must not be taken for that of the next one with this handle.
+template <auto Function>
+CUresult destroy(CUstream stream) {
+  if (!process().active() || stream == nullptr) return call_real<Function>(stream);
+  const uint64_t capture = process().capture_leaves(stream);
+  process().for_each_device([&](Device& device) { device.memory().stream_leaves(stream); });
+  CUresult result = call_real<Function>(stream);
+  if (capture == 0) return result;
+  if (result == CUDA_SUCCESS) {
+    process().capture_left(capture);
+  } else {
+    process().capture_stays(capture, stream);
+  }
   return result;
 }
 
 }  // namespace
 
 extern "C" {
+
+NVSHARE_EXPORT CUresult cuStreamDestroy(CUstream stream) { return destroy<&RealDriver::cuStreamDestroy>(stream); }
+NVSHARE_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) { return destroy<&RealDriver::cuStreamDestroy_v2>(stream); }
 
 NVSHARE_EXPORT CUresult cuStreamBeginCapture(CUstream stream) { return begin<&RealDriver::cuStreamBeginCapture, false>(stream); }
 NVSHARE_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream) { return begin<&RealDriver::cuStreamBeginCapture_ptsz, true>(stream); }

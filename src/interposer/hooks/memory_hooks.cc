@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/at_stream.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/graph_memory.h"
@@ -61,6 +62,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
     graph_memory().node_made();
     return real();
   }
+  AtStream at(default_stream(stream, PerThread));
   CUcontext context = nullptr;
   Device* device = process().current_device(&context);
   if (device == nullptr || device->refused()) return real();
@@ -74,6 +76,7 @@ CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool poo
     graph_memory().node_made();
     return real();
   }
+  AtStream at(default_stream(stream, PerThread));
   CUcontext context = nullptr;
   Device* device = process().current_device(&context);
   if (device == nullptr || device->refused()) return real();
@@ -100,8 +103,11 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
   CUresult result = CUDA_SUCCESS;
   if (owner == nullptr) return call_real<Function>(address, stream);
+  if (stream_captures(default_stream(stream, PerThread)))
+    return CUDA_ERROR_INVALID_VALUE;  // only a graph's own allocations are freed in it
+  AtStream at(default_stream(stream, PerThread));
   const Pools::Placed placed = pools().take(address);
-  if (!owner->memory().free_async(address, stream, PerThread, &result)) result = call_real<Function>(address, stream);
+  if (!owner->memory().free_async(address, stream, PerThread, at.context(), &result)) result = call_real<Function>(address, stream);
   if (result != CUDA_SUCCESS) pools().put_back(placed);
   return result;
 }

@@ -18,7 +18,10 @@ constexpr size_t kPendingMax = 4096;  // frees that wait for the GPU; past it th
 
 CUstream resolve(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? cuda::CU_STREAM_PER_THREAD : stream; }
 
-const void* thread_of(CUstream stream) { return stream == cuda::CU_STREAM_PER_THREAD ? Gate::mark() : nullptr; }
+uint64_t thread_of(CUstream stream) {
+  Mark* mark = stream == cuda::CU_STREAM_PER_THREAD ? Gate::mark() : nullptr;
+  return mark != nullptr ? mark->thread.load(std::memory_order_relaxed) : 0;
+}
 
 }  // namespace
 
@@ -51,7 +54,7 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   stream = resolve(stream, per_thread);
-  const void* thread = thread_of(stream);
+  const uint64_t thread = thread_of(stream);
   size_t most = bytes > SlabSet::kSlotBytesMax ? bytes + bytes / 8 + (size_t{2} << 20) : SlabSet::slot_bytes(bytes);
   CUdeviceptr reused = 0;
   cuda::CUevent event = nullptr;
@@ -59,7 +62,8 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
     Lock lock(mutex_);
     for (size_t i = async_frees_.size(); i-- > 0;) {
       const AsyncFree& pending = async_frees_[i];
-      if (!pending.reusable || pending.stream != stream || pending.thread != thread || pending.context != context) continue;
+      if (!pending.reusable || pending.stream != stream || pending.thread != thread || pending.stream_context != context) continue;
+      if (pending.context != context) continue;  // it would end with another context
       if (pending.capacity < bytes || pending.capacity > most) continue;
       reused = pending.address;
       event = pending.event;
@@ -79,13 +83,14 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   return result;
 }
 
-bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUresult* result) {
+bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
   AsyncFree pending{};
   size_t requested = 0;
   if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
   pending.address = address;
   pending.stream = resolve(stream, per_thread);
   pending.thread = thread_of(pending.stream);
+  pending.stream_context = context;
   const RealDriver& driver = real_driver();
   *result = driver.cuEventCreate(&pending.event, cuda::CU_EVENT_DISABLE_TIMING);
   if (*result == cuda::CUDA_SUCCESS) {
@@ -113,6 +118,13 @@ bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, C
   return true;
 }
 
+void Memory::stream_leaves(CUstream stream) {
+  Lock lock(mutex_);
+  for (AsyncFree& pending : async_frees_) {
+    if (pending.stream == stream && stream != cuda::CU_STREAM_PER_THREAD) pending.reusable = false;  // its event tells when it is done
+  }
+}
+
 void Memory::collect_async(bool wait) {
   const RealDriver& driver = real_driver();
   std::vector<AsyncFree> passed;
@@ -138,7 +150,7 @@ void Memory::collect_async(bool wait) {
       driver.cuEventDestroy_v2(pending.event);
     } else {
       CUresult ignored = cuda::CUDA_SUCCESS;  // the context's earlier failure is no reason to keep its memory
-      process().synchronize_before_free(pending.context, &ignored);
+      process().synchronize_before_free(pending.stream_context, &ignored);
     }
     size_t requested = 0;
     give_back(pending.address, false, &requested);

@@ -475,6 +475,7 @@ bool Memory::free(CUdeviceptr address, CUresult* result) {
   if (!process().synchronize_before_free(deferred.context, result)) {
     // Something captures, which waiting would break: freed when that has ended.
     deferred.address = address;
+    deferred.stream_context = deferred.context;
     deferred.reusable = false;
     if (!defer(deferred)) {
       *result = cuda::CUDA_ERROR_INVALID_VALUE;
@@ -509,12 +510,18 @@ void Memory::trim_cache() {
 void Memory::context_gone(CUcontext context) {
   trim_cache();
   std::vector<Block*> dead;
+  std::vector<CUdeviceptr> passed;
   {
     Lock lock(mutex_);
     for (size_t i = async_frees_.size(); i-- > 0;) {
-      if (async_frees_[i].context != context) continue;  // its event went with the context
-      set_requested_locked(async_frees_[i].address, 0);  // refunded when it was freed
-      if (async_frees_[i].event == nullptr) deferred_.fetch_sub(1, std::memory_order_relaxed);
+      const AsyncFree& pending = async_frees_[i];
+      if (pending.context != context && pending.stream_context != context) continue;  // its event went with the context
+      if (pending.context == context) {
+        set_requested_locked(pending.address, 0);  // refunded when it was freed
+      } else {
+        passed.push_back(pending.address);
+      }
+      if (pending.event == nullptr) deferred_.fetch_sub(1, std::memory_order_relaxed);
       async_frees_.erase(async_frees_.begin() + static_cast<ptrdiff_t>(i));
     }
     for (Block* block : blocks_) {
@@ -535,6 +542,10 @@ void Memory::context_gone(CUcontext context) {
     forget_holdings(context);
   }
   for (Block* block : dead) retire(block, false);
+  for (CUdeviceptr address : passed) {
+    size_t requested = 0;
+    give_back(address, false, &requested);
+  }
 }
 
 // ---- reports ----

@@ -35,7 +35,9 @@ class Memory {
   // Stream-ordered: memory that a free on `stream` gave back may be reused by a later allocation on the same stream at once, by others
   // once the GPU has passed the free.
   cuda::CUresult allocate_async(cuda::CUdeviceptr* address, size_t bytes, cuda::CUstream stream, bool per_thread, cuda::CUcontext context);
-  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUresult* result);
+  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, cuda::CUresult* result);
+  // It is about to be destroyed, and its handle may name another stream soon.
+  void stream_leaves(cuda::CUstream stream);
 
   // Memory that the driver allocates for the program and that cannot move (unswappable.cc; hooks/unswappable.h puts it together).
   struct Holding {
@@ -188,9 +190,10 @@ class Memory {
   struct AsyncFree {
     cuda::CUdeviceptr address;
     size_t capacity;        // what a reuse may ask for at most
-    cuda::CUstream stream;  // with `thread`, where the free stands
-    const void* thread;     // of a per-thread default stream, else null
-    cuda::CUevent event;    // null: unknown, wait for the whole context
+    cuda::CUstream stream;  // with `thread` and its context, where the free stands
+    uint64_t thread;        // of a per-thread default stream, else 0
+    cuda::CUcontext stream_context;
+    cuda::CUevent event;  // null: unknown, wait for the whole context
     cuda::CUcontext context;
     bool reusable = true;  // by a later allocation on the same stream
   };

@@ -479,24 +479,26 @@ void Mover::run_load(const Job& job) {
   SwapProgress progress = new_progress(SwapDirection::kIn, job.id);
   int64_t started = now_ns();
   Arrival arrival = Arrival::kCancelled;
-  if (enter_context()) {
-    for (;;) {
-      if (client.load_cancelled() || stopping()) break;
-      std::vector<Memory::Piece> pieces = memory.pin_absent(true);
-      if (pieces.empty()) {
-        arrival = Arrival::kIn;
-        break;
-      }
-      arrival = load_pieces(pieces, &progress, started);
-      if (arrival != Arrival::kIn) break;
-      arrival = Arrival::kCancelled;
+  const bool entered = enter_context();
+  for (;;) {
+    if (client.load_cancelled() || stopping()) break;
+    std::vector<Memory::Piece> pieces = memory.pin_absent(true);
+    if (pieces.empty()) {  // which a program that is done with this GPU can be without a context
+      arrival = Arrival::kIn;
+      break;
     }
-    leave_context();
-  } else {
-    // The context is on its way out, or the driver has no room for our streams: the program asks again when it next needs the GPU.
-    log(LogLevel::kDebug, "no context to bring memory into");
-    sleep_ns(kSlice_ns);
+    if (!entered) {
+      // The context is on its way out, or the driver has no room for our streams: the program asks again when it next needs the GPU.
+      for (const Memory::Piece& piece : pieces) memory.unpin(piece);
+      log(LogLevel::kDebug, "no context to bring memory into");
+      sleep_ns(kSlice_ns);
+      break;
+    }
+    arrival = load_pieces(pieces, &progress, started);
+    if (arrival != Arrival::kIn) break;
+    arrival = Arrival::kCancelled;
   }
+  if (entered) leave_context();
   // A program whose context has failed is let through, to see the driver's own error.
   if (arrival == Arrival::kLost) memory.set_running(true);
   const bool complete = arrival != Arrival::kCancelled;

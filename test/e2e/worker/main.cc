@@ -62,6 +62,7 @@ constexpr Mode kModes[] = {
     {"graph-memory", run_graph_memory},
     {"pools", run_pools},
     {"bursts", run_bursts},
+    {"streams", run_streams},
     {"vmm-churn", run_vmm_churn},
 };
 
