@@ -232,11 +232,13 @@ void Process::context_stays(CUcontext context) {
 }
 
 void Process::context_left(CUcontext context) {
+  int ordinal = -1;
   contexts_destroyed_.fetch_add(1, std::memory_order_relaxed);
   {
     Lock lock(mutex_);
     for (size_t i = 0; i < contexts_.size(); ++i) {
       if (contexts_[i].handle != context) continue;
+      ordinal = contexts_[i].ordinal;
       contexts_.erase(contexts_.begin() + static_cast<ptrdiff_t>(i));
       break;
     }
