@@ -10,7 +10,8 @@ void leave(Context& context, const ClientLeft& event) {
     // The driver takes a while to tear a dead process down. All that it may have mapped counts until then, its context included.
     Bytes bytes = client.holds_lock() ? std::max(client.budget, client.memory.resident) : client.memory.resident;
     if (!context.config().memory_reserve_percent) bytes += overhead_of(context.config(), client);
-    gpu->departed[event.client] = Departed{bytes, context.now + context.config().departed_grace};
+    const Duration grace = event.watched ? context.config().watched_grace : context.config().departed_grace;
+    gpu->departed[event.client] = Departed{bytes, context.now + grace};
   }
   if (client.passing_since) gpu->time_passing += context.now - *client.passing_since;
   gpu->clients.erase(event.client);

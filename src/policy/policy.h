@@ -34,7 +34,8 @@ struct Config {
   Bytes reserve_fixed = 500LL << 20;
   Bytes overhead_default = 300LL << 20;        // of a process with a context, while NVML has not told it
   Duration unanswered_grace = 30'000'000'000;  // a client that has not answered DropLock for this long: neighbours that fit go on beside it
-  Duration departed_grace = 2'000'000'000;     // how long a dead client's memory counts when nobody reports it freed
+  Duration departed_grace = 2'000'000'000;     // how long a dead client's memory counts when nobody can see it freed
+  Duration watched_grace = 60'000'000'000;     // the same when somebody watches it, and has not reported it freed
   bool gang_turns = true;                      // a tenant on several GPUs has its turns on all of them together
 };
 
@@ -74,10 +75,11 @@ struct ClientOverhead {
   ClientId client;
   Bytes bytes;
 };
-// False: its resident bytes count until ClientMemoryFreed or departed_grace.
+// Not memory_freed: its resident bytes count until ClientMemoryFreed or departed_grace; `watched`: ClientMemoryFreed will come.
 struct ClientLeft {
   ClientId client;
   bool memory_freed;
+  bool watched = false;
 };
 struct ClientMemoryFreed {
   ClientId client;

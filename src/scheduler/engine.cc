@@ -364,14 +364,13 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const Client& client = at->second;
   spdlog::info("client {} left: {} (pid {}): {}", id, client.program, client.pid, why);
   if (hold_) hold_->growths.erase(id);
-  if (!memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_)) {
-    departed_[id] = {client.pid, client.gpu, now};
-  }
+  const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
+  if (watched) departed_[id] = {client.pid, client.gpu, now, static_cast<int64_t>(client.memory.resident), now};
   tenants_.leave(client.tenant);
   clients_.erase(at);
   known_.leave(id);
   host_budget_.leave(id);
-  apply(policy::ClientLeft{id, memory_freed}, now);
+  apply(policy::ClientLeft{id, memory_freed, watched}, now);
   client_left_exports(id);
   update_host_memory(now, true);
   prepare_swaps();

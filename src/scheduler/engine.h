@@ -125,6 +125,8 @@ class Engine {
     pid_t pid = 0;
     policy::GpuId gpu = 0;
     policy::Instant since = 0;
+    int64_t resident = 0;
+    policy::Instant listed_at = 0;  // by NVML, last
   };
   // After a restart: what clients ask for waits until the clients known before are back.
   struct RestartHold {
@@ -180,7 +182,7 @@ class Engine {
   // engine_memory.cc
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
-  void free_departed(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
   std::string name_of_client(const policy::ClientView& view) const;
   std::string waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const;  // empty when it does not wait
   std::string why_waiting(const Client& client, policy::Instant now) const;

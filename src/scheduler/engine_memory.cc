@@ -49,7 +49,7 @@ void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Insta
 
 void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
   int64_t ours = measure_clients(id, sample, now);
-  free_departed(id, sample, now);
+  free_departed(id, sample, ours, now);
   for (const auto& [client, departed] : departed_) {
     const ProcessMemory* process = departed.gpu == id ? find_process(sample, departed.pid) : nullptr;
     if (process != nullptr) ours += process->used;
@@ -83,17 +83,30 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
   return ours;
 }
 
-void Engine::free_departed(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
-  std::vector<policy::ClientId> freed;
-  for (auto at = departed_.begin(); at != departed_.end();) {
-    const DepartedClient& departed = at->second;
-    // What was looked at before the death says nothing about it.
-    bool is_gone = departed.gpu == gpu && sample.taken_at > departed.since && find_process(sample, departed.pid) == nullptr;
-    if (is_gone) freed.push_back(at->first);
-    // Past its grace the policy has dropped it; what it still has is foreign memory.
-    at = is_gone || now - departed.since > settings_.policy.departed_grace ? departed_.erase(at) : std::next(at);
+// The driver takes a dead process off its list before all of its memory is free again, so both are looked at. `ours`: what the living
+// clients use.
+void Engine::free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now) {
+  auto is_client = [&](int32_t pid) {
+    return std::any_of(clients_.begin(), clients_.end(), [&](const auto& entry) { return entry.second.pid == pid; });
+  };
+  int64_t explained = ours;
+  for (const ProcessMemory& process : sample.processes) {
+    if (!is_client(process.pid)) explained += process.used;
   }
-  for (policy::ClientId client : freed) apply(policy::ClientMemoryFreed{client}, now);
+  const int64_t unexplained = std::min(sample.used_before, sample.used_after) - explained;
+  std::vector<policy::ClientId> freed;
+  for (auto& [id, departed] : departed_) {
+    // What was looked at before the death says nothing about it.
+    if (departed.gpu != gpu || sample.taken_at <= departed.since) continue;
+    const bool listed = find_process(sample, departed.pid) != nullptr;
+    if (listed) departed.listed_at = now;
+    const bool is_gone = !listed && unexplained <= departed.resident / 2;
+    if (is_gone || now - departed.listed_at > settings_.policy.departed_grace) freed.push_back(id);
+  }
+  for (policy::ClientId client : freed) {
+    departed_.erase(client);
+    apply(policy::ClientMemoryFreed{client}, now);
+  }
 }
 
 protocol::admin::StatusReport Engine::status(policy::Instant now) const {

@@ -135,6 +135,32 @@ TEST_F(EngineTest, TheDeadsMemoryCountsUntilNvmlShowsItFreeAndIsNotForeignMeanwh
   EXPECT_FALSE(engine().awaits_departed());
 }
 
+// Told to use less than the GPU has, nothing else would count such memory.
+TEST_F(EngineTest, TheDeadsMemoryCountsAfterNvmlHasForgottenTheProcess) {
+  settings_.gpu_physical_memory = 8 * kGiB;
+  join(1, 1001, 6 * kGiB, 6 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(8 * kGiB, {{1001, 6 * kGiB}, {5, 2 * kGiB}});
+  engine().disconnected(1, "test", ++now_);
+  // The driver still tears it down, for longer than the grace of those whom nobody watches.
+  for (int i = 0; i < 20; ++i) sample(8 * kGiB, {{1001, 6 * kGiB}, {5, 2 * kGiB}});
+  EXPECT_GE(gpu().departed, 6 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(7 * kGiB, {{5, 2 * kGiB}});
+  EXPECT_GE(gpu().departed, 6 * kGiB) << "5 GiB are in use that no process has";
+  sample(2 * kGiB, {{5, 2 * kGiB}});
+  EXPECT_EQ(gpu().departed, 0);
+}
+
+TEST_F(EngineTest, MemoryThatNobodyExplainsCountsAsTheDeadsForALittleWhileOnly) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});
+  engine().disconnected(1, "test", ++now_);
+  sample(10 * kGiB, {});  // a program that NVML does not list has come
+  EXPECT_GE(gpu().departed, 4 * kGiB);
+  now_ += settings_.policy.departed_grace;
+  sample(10 * kGiB, {});
+  EXPECT_EQ(gpu().departed, 0);
+}
+
 TEST_F(EngineTest, ASampleFromBeforeTheDeathSaysNothingAboutIt) {
   join(1, 1001, 4 * kGiB, 4 * kGiB);
   for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});

@@ -18,14 +18,14 @@ namespace nvshare::policy {
 
 NLOHMANN_JSON_SERIALIZE_ENUM(SwitchTimeMode, {{SwitchTimeMode::kAuto, "auto"}, {SwitchTimeMode::kFixed, "fixed"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, switch_time_multiplier, switch_time_min, switch_time_max,
-                                   memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, gang_turns)
+                                   memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, watched_grace, gang_turns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory, available)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed, watched)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockRequested, client)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockReleased, client, grant, memory, early)
