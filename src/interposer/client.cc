@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/parse.h"
 #include "interposer/device.h"
 #include "interposer/gate.h"
 #include "interposer/log.h"
@@ -49,18 +48,6 @@ bool socket_address(sockaddr_un* address) {
 
 // ---- connecting ----
 
-void Client::read_own_limit() {
-  if (const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT"); text != nullptr && *text != '\0') {
-    auto limit = parse_bytes(text);
-    if (limit) {
-      own_limit_ = *limit;
-      memory_limit_.store(*limit, std::memory_order_release);
-    } else {
-      log(LogLevel::kError, "NVSHARE_GPU_MEMORY_LIMIT is ignored: %s", limit.error().text);
-    }
-  }
-}
-
 void Client::ask_only() {
   read_own_limit();
   asks_only_ = true;
@@ -75,7 +62,10 @@ bool Client::start() {
   device_.memory().arena().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
   while (!connect_once()) {
-    if (errno == ENOENT || errno == EACCES || errno == EPROTO || now_ns() > deadline) return false;
+    if (errno == ENOENT || errno == EACCES || errno == EPROTO || now_ns() > deadline) {
+      lease_alone();
+      return false;
+    }
     sleep_ns(kReconnectFirst_ns);
   }
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -86,6 +76,7 @@ bool Client::start() {
     shared_.store(false, std::memory_order_release);
     budget_.store(SIZE_MAX, std::memory_order_release);
     socket_.reset();
+    lease_alone();
     return false;
   }
   return true;
@@ -111,6 +102,7 @@ bool Client::connect_once() {
   Lock lock(mutex_);
   socket_ = std::move(fd);
   connected_ = true;
+  if (!asks_only_) after_registration();
   return true;
 }
 
@@ -132,6 +124,8 @@ protocol::Register Client::registration() {
   message.has_lock = state_ == State::kRunning || state_ == State::kDraining;
   message.wants_lock = message.has_lock == 0 && lock_wanted_.load(std::memory_order_relaxed);
   message.client_id = client_id_;
+  message.lease = std::min(lease_.leased(), protocol::kLeaseMax);
+  message.node_limit = node_limit_;
   return message;
 }
 
@@ -155,7 +149,7 @@ bool Client::handshake(int fd) {
   if (type && *type == MessageType::kRegistered) {
     if (auto answer = protocol::decode<protocol::Registered>(bytes)) {
       Lock lock(mutex_);
-      memory_limit_.store(answer->memory_limit != 0 ? answer->memory_limit : own_limit_, std::memory_order_release);
+      take_terms(*answer, hello.lease);
       gpu_total_.store(answer->gpu_total_bytes, std::memory_order_release);
       if (asks_only_) return true;
       version_ = answer->version;
@@ -172,6 +166,7 @@ bool Client::handshake(int fd) {
   } else if (type && *type == MessageType::kRefused) {
     auto refused = protocol::decode<protocol::Refused>(bytes);
     log(LogLevel::kWarning, "the scheduler refuses this program: %s", refused ? refused->reason : "(no reason given)");
+    if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);
   } else {
     log(LogLevel::kWarning, "the scheduler's answer is not understood: %s", type ? protocol::name_of(*type) : type.error().text);
   }
@@ -306,10 +301,13 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       }
       return;
     case MessageType::kUpdateLimit:
-      if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) {
-        memory_limit_.store(message->memory_limit != 0 ? message->memory_limit : own_limit_, std::memory_order_release);
-        ceiling_.store(message->memory_ceiling, std::memory_order_release);
-      }
+      if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) on_limit(*message);
+      return;
+    case MessageType::kHeadroom:
+      if (auto message = protocol::decode<protocol::Headroom>(packet)) on_headroom(*message);
+      return;
+    case MessageType::kRecallHeadroom:
+      if (auto message = protocol::decode<protocol::RecallHeadroom>(packet)) on_recall(*message);
       return;
     case MessageType::kContention:
       if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
@@ -362,6 +360,9 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kArenaReturned:
     case MessageType::kArenaShrunk:
     case MessageType::kArenaHeld:
+    case MessageType::kAskHeadroom:
+    case MessageType::kHeadroomReturned:
+    case MessageType::kHeadroomTaken:
       return;
   }
 }

@@ -13,6 +13,7 @@
 #include "base/descriptors.h"
 #include "base/fd.h"
 #include "interposer/idle_watch.h"
+#include "interposer/memory/lease.h"
 #include "interposer/sync.h"
 #include "protocol/codec.h"
 
@@ -43,7 +44,21 @@ class Client {
   // The budget in force; SIZE_MAX when unshared.
   size_t budget() const { return budget_.load(std::memory_order_acquire); }
   size_t ceiling() const { return ceiling_.load(std::memory_order_acquire); }
+  // The tenant's on this GPU; 0 = none.
   uint64_t memory_limit() const { return memory_limit_.load(std::memory_order_acquire); }
+  // What the tenant's processes have charged against it, this one included; of the others as of some 50 ms ago.
+  uint64_t tenant_charged() const { return lease_.charged() + others_charged_.load(std::memory_order_acquire); }
+  uint64_t charged() const { return lease_.charged(); }
+  // Charges `bytes` against the tenant's limit. As a rule at once; else it asks the scheduler and waits, a bounded time. False: past the
+  // limit. No lock held, outside the gate.
+  bool charge(size_t bytes);
+  // What cannot be refused any more.
+  void charge_unasked(size_t bytes);
+  void refund(size_t bytes) { lease_.refund(bytes); }
+  // How often it had to ask.
+  uint64_t headroom_asks() const { return headroom_asks_.load(std::memory_order_relaxed); }
+  // The scheduler says that the program may not use this GPU.
+  bool barred() const { return barred_.load(std::memory_order_acquire); }
   // The GPU's size as programs are to see it; 0: as the driver says.
   uint64_t gpu_total() const { return gpu_total_.load(std::memory_order_acquire); }
   // Freed memory may stay mapped: nobody else wants it.
@@ -108,7 +123,15 @@ class Client {
 
   static void* thread_body(void* self);
   void run();
+  // client_limits.cc
   void read_own_limit();
+  void lease_alone();  // no scheduler: the program's own limit is all there is
+  void take_terms(const protocol::Registered& answer, uint64_t claimed);
+  void after_registration();
+  void send_ask();
+  void on_headroom(const protocol::Headroom& message);
+  void on_recall(const protocol::RecallHeadroom& message);
+  void on_limit(const protocol::UpdateLimit& message);
   bool connect_once();
   bool handshake(int fd);
   protocol::Register registration();
@@ -155,6 +178,10 @@ class Client {
   std::atomic<size_t> budget_{SIZE_MAX};
   std::atomic<size_t> ceiling_{SIZE_MAX};
   std::atomic<uint64_t> memory_limit_{0};
+  std::atomic<uint64_t> others_charged_{0};
+  std::atomic<uint64_t> headroom_asks_{0};
+  std::atomic<bool> barred_{false};
+  Lease lease_;
   std::atomic<uint64_t> gpu_total_{0};
   std::atomic<uint32_t> memory_waiters_{0};
   std::atomic<bool> memory_dirty_{false};
@@ -169,6 +196,11 @@ class Client {
   bool context_there_ = false;
   uint16_t version_ = protocol::kVersionMax;
   uint64_t own_limit_ = 0;  // from the program's environment
+  uint64_t node_limit_ = 0;
+  uint64_t told_lease_ = 0;  // to the scheduler, at registration
+  uint64_t headroom_request_ = 0;
+  uint64_t headroom_bytes_ = 0;  // of the one thread that asks
+  enum class HeadroomState : uint8_t { kNone, kAsked, kCharged, kRefused } headroom_state_ = HeadroomState::kNone;
   bool asks_only_ = false;
   uint64_t client_id_ = 0;
   protocol::Grant grant_{};

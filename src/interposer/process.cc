@@ -108,7 +108,10 @@ Device* Process::attach(int ordinal) {
     // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
     made->use_backend(protocol::Backend::kNone);
     made->memory().set_running(true);
-    if (require_scheduler_) {
+    if (made->client().barred()) {
+      log(LogLevel::kError, "GPU %d is refused to this program", ordinal);
+      made->refuse();
+    } else if (require_scheduler_) {
       log(LogLevel::kError, "no nvshare-scheduler answers, and NVSHARE_REQUIRE_SCHEDULER=1: the GPU is refused to this program");
       made->refuse();
     } else {

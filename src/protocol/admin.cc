@@ -10,12 +10,13 @@ using Json = nlohmann::json;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
                                                 nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
-                                                swapped, unswappable, overhead, budget, gpu_memory_limit, host_memory, host_memory_process,
-                                                host_memory_scheduler, host_memory_missing, host_memory_bound, waiting_for, gang_gpus,
-                                                turns, drops, unanswered, failed_drains, drainable, time_running_ns, time_waiting_ns,
-                                                time_swapping_ns, swapped_out_total, swapped_in_total)
+                                                swapped, unswappable, overhead, budget, gpu_memory_limit, charged, lease, host_memory,
+                                                host_memory_process, host_memory_scheduler, host_memory_missing, host_memory_bound,
+                                                waiting_for, gang_gpus, turns, drops, unanswered, failed_drains, drainable, time_running_ns,
+                                                time_waiting_ns, time_swapping_ns, swapped_out_total, swapped_in_total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
                                                 host_memory_budget, host_memory_reserved, host_memory_used, host_memory_bound,
                                                 switch_time_mode, gpus, tenants, clients)
@@ -38,6 +39,13 @@ Result<int64_t> bytes_field(const Json& json, const char* field) {
     return error_format("%s: %.200s", field, bytes.error().text);
   }
   return error_format("%s must be an amount of memory: bytes, or text such as \"8Gi\"", field);
+}
+
+// The same, or "none".
+Result<int64_t> limit_field(const Json& json, const char* field) {
+  auto found = json.find(field);
+  if (found != json.end() && found->is_string() && found->get_ref<const std::string&>() == "none") return int64_t{0};
+  return bytes_field(json, field);
 }
 
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
@@ -70,9 +78,11 @@ Result<Request> decode_set_request(const Json& json) {
     for (const auto& [name, value] : settings->items()) request.settings[name] = text_of(value);
   }
   if (auto tenant = json.find("tenant"); tenant != json.end()) request.tenant = text_of(*tenant);
-  Result<int64_t> limit = bytes_field(json, "gpu_memory_limit");
-  if (!limit) return limit.error();
-  request.gpu_memory_limit = *limit;
+  if (json.contains("gpu_memory_limit")) {
+    Result<int64_t> limit = limit_field(json, "gpu_memory_limit");
+    if (!limit) return limit.error();
+    request.gpu_memory_limit = *limit;
+  }
   if (request.tenant.empty() && json.contains("gpu_memory_limit")) return error_format("gpu_memory_limit needs a tenant");
   if (!request.tenant.empty() && !json.contains("gpu_memory_limit")) return error_format("tenant needs a gpu_memory_limit");
   if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its gpu_memory_limit");
@@ -102,7 +112,7 @@ struct Encoder {
     if (!r.settings.empty()) json["settings"] = r.settings;
     if (!r.tenant.empty()) {
       json["tenant"] = r.tenant;
-      json["gpu_memory_limit"] = r.gpu_memory_limit;
+      if (r.gpu_memory_limit) json["gpu_memory_limit"] = *r.gpu_memory_limit;
     }
     return json;
   }

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -43,14 +44,26 @@ struct GpuReport {
   double bandwidth_in = 0;
 };
 
+// A tenant's memory on one GPU, all its clients together.
+struct TenantMemoryReport {
+  std::string gpu;      // GpuReport::uuid
+  int64_t limit = 0;    // in force: the lowest of the node's and of what its programs' environments say; 0 = none
+  int64_t charged = 0;  // against it
+  int64_t leased = 0;   // what its clients may charge without asking, `charged` included; 0 without a limit
+  bool over = false;    // more is charged than the limit, which was lowered: nothing more is granted
+  uint64_t asking = 0;  // clients that wait for headroom
+  uint64_t silent = 0;  // clients that did not say in time what they do not use
+};
+
 struct TenantReport {
   uint64_t id = 0;
   std::string name;
   std::string kind;              // "run" (nvsharectl run), "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // 0 = none
   int priority = 0;
-  uint64_t clients = 0;       // now
-  uint64_t clients_ever = 0;  // since the tenant is known, those now included
+  uint64_t clients = 0;                    // now
+  uint64_t clients_ever = 0;               // since the tenant is known, those now included
+  std::vector<TenantMemoryReport> memory;  // on each GPU where it has clients
 };
 
 struct ClientReport {
@@ -68,7 +81,9 @@ struct ClientReport {
   int64_t unswappable = 0;
   int64_t overhead = 0;
   int64_t budget = 0;
-  int64_t gpu_memory_limit = 0;  // in force, 0 = none
+  int64_t gpu_memory_limit = 0;  // the tenant's, in force on this GPU, 0 = none
+  int64_t charged = 0;           // against it, by this client
+  int64_t lease = 0;             // what it may charge without asking
   int64_t host_memory = 0;       // ready for swapping
   // Lent to it: its own memory, and the scheduler's.
   int64_t host_memory_process = 0;
@@ -118,7 +133,7 @@ struct TenantRequest {
 struct SetRequest {
   std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text
   std::string tenant;                           // name or id of a tenant; empty = none
-  int64_t gpu_memory_limit = 0;                 // of that tenant
+  std::optional<int64_t> gpu_memory_limit;      // of that tenant; 0 = none
 };
 using Request = std::variant<StatusRequest, TenantRequest, SetRequest, ShutdownRequest>;
 

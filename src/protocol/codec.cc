@@ -45,7 +45,8 @@ Result<void> check_memory(const Memory& memory) {
   return all_of([&] { return check_at_most("memory.allocated", memory.allocated, kMemoryBytesMax); },
                 [&] { return check_at_most("memory.resident", memory.resident, memory.allocated); },
                 [&] { return check_at_most("memory.unswappable", memory.unswappable, memory.allocated); },
-                [&] { return check_at_most("memory.swappable_host", memory.swappable_host, kMemoryBytesMax); });
+                [&] { return check_at_most("memory.swappable_host", memory.swappable_host, kMemoryBytesMax); },
+                [&] { return check_at_most("memory.charged", memory.charged, kMemoryBytesMax); });
 }
 
 // Messages whose every bit pattern is a valid one.
@@ -65,19 +66,20 @@ Result<void> check(const Register& message) {
                 [&] { return check_flag("has_lock", message.has_lock); }, [&] { return check_flag("wants_lock", message.wants_lock); },
                 [&] { return check_flag("asks_only", message.asks_only); },
                 [&] { return check_at_most("gpu_total_bytes", message.gpu_total_bytes, kMemoryBytesMax); },
-                [&] { return check_memory(message.memory); }, [&] { return check_terminated("gpu_name", message.gpu_name); },
+                [&] { return check_at_most("lease", message.lease, kLeaseMax); }, [&] { return check_memory(message.memory); },
+                [&] { return check_terminated("gpu_name", message.gpu_name); },
                 [&] { return check_terminated("program", message.program); });
 }
 
 template <>
 Result<void> check(const Registered& message) {
-  if (message.version >= kVersionMin && message.version <= kVersionMax) return {};
+  if (message.version >= kVersionMin && message.version <= kVersionMax) return check_at_most("lease", message.lease, kLeaseMax);
   return error_format("version is %u; accepted: %u to %u", message.version, kVersionMin, kVersionMax);
 }
 
 template <>
 Result<void> check(const Refused& message) {
-  return check_terminated("reason", message.reason);
+  return all_of([&] { return check_terminated("reason", message.reason); }, [&] { return check_flag("barred", message.barred); });
 }
 
 template <>
@@ -183,6 +185,34 @@ Result<void> check(const ArenaShrunk& message) {
   return check_at_most("bytes", message.bytes, kArenaBytesMax);
 }
 
+template <>
+Result<void> check(const AskHeadroom& message) {
+  if (message.bytes == 0) return error_format("bytes is 0; accepted: 1 to %llu", static_cast<unsigned long long>(kLeaseMax));
+  return all_of([&] { return check_at_most("bytes", message.bytes, kLeaseMax); },
+                [&] { return check_at_most("returned", message.returned, kLeaseMax); });
+}
+
+template <>
+Result<void> check(const Headroom& message) {
+  return all_of([&] { return check_flag("granted", message.granted); }, [&] { return check_at_most("bytes", message.bytes, kLeaseMax); });
+}
+
+template <>
+Result<void> check(const HeadroomTaken& message) {
+  return check_at_most("bytes", message.bytes, kMemoryBytesMax);
+}
+
+template <>
+Result<void> check(const RecallHeadroom& message) {
+  return check_at_most("bytes", message.bytes, kLeaseMax);
+}
+
+template <>
+Result<void> check(const HeadroomReturned& message) {
+  return all_of([&] { return check_at_most("bytes", message.bytes, kLeaseMax); },
+                [&] { return check_at_most("charged", message.charged, kMemoryBytesMax); });
+}
+
 struct Format {
   MessageType type;
   const char* name;
@@ -201,14 +231,16 @@ constexpr Format format_of() {
 }
 
 constexpr Format kFormats[] = {
-    format_of<Register>(),     format_of<ReqLock>(),       format_of<LockReleased>(), format_of<MemUpdate>(),
-    format_of<SwapProgress>(), format_of<Idle>(),          format_of<Registered>(),   format_of<Refused>(),
-    format_of<LockOk>(),       format_of<DropLock>(),      format_of<WaitForMem>(),   format_of<MemAvailable>(),
-    format_of<Evict>(),        format_of<UpdateLimit>(),   format_of<Contention>(),   format_of<AskWhyWaiting>(),
-    format_of<WhyWaiting>(),   format_of<Import>(),        format_of<ExportWanted>(), format_of<Exported>(),
-    format_of<Imported>(),     format_of<ImportClosed>(),  format_of<ExportEnded>(),  format_of<ImportInherited>(),
-    format_of<ArenaRequest>(), format_of<ArenaReturned>(), format_of<ArenaShrunk>(),  format_of<ArenaHeld>(),
-    format_of<PrepareSwap>(),  format_of<ArenaSegment>(),  format_of<ArenaRefused>(), format_of<ArenaShrink>(),
+    format_of<Register>(),      format_of<ReqLock>(),       format_of<LockReleased>(),   format_of<MemUpdate>(),
+    format_of<SwapProgress>(),  format_of<Idle>(),          format_of<Registered>(),     format_of<Refused>(),
+    format_of<LockOk>(),        format_of<DropLock>(),      format_of<WaitForMem>(),     format_of<MemAvailable>(),
+    format_of<Evict>(),         format_of<UpdateLimit>(),   format_of<Contention>(),     format_of<AskWhyWaiting>(),
+    format_of<WhyWaiting>(),    format_of<Import>(),        format_of<ExportWanted>(),   format_of<Exported>(),
+    format_of<Imported>(),      format_of<ImportClosed>(),  format_of<ExportEnded>(),    format_of<ImportInherited>(),
+    format_of<ArenaRequest>(),  format_of<ArenaReturned>(), format_of<ArenaShrunk>(),    format_of<ArenaHeld>(),
+    format_of<PrepareSwap>(),   format_of<ArenaSegment>(),  format_of<ArenaRefused>(),   format_of<ArenaShrink>(),
+    format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
+    format_of<HeadroomTaken>(),
 };
 
 const Format* find_format(MessageType type) {

@@ -20,15 +20,15 @@ Register good_register() {
   message.version_min = kVersionMin;
   message.version_max = kVersionMax;
   message.gpu_total_bytes = 16ULL << 30;
-  message.memory = {3000, 2000, 1000, 500};
+  message.memory = {3000, 2000, 1000, 500, 2500};
   std::strcpy(message.gpu_name, "stand-in");
   std::strcpy(message.program, "train");
   return message;
 }
 
-LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 1000, {10, 5, 5, 0}}; }
+LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 1000, {10, 5, 5, 0, 10}}; }
 
-SwapProgress good_progress() { return {static_cast<uint8_t>(SwapDirection::kIn), 1, 0, {}, 4, 64, 32, 99, {100, 64, 0, 0}}; }
+SwapProgress good_progress() { return {static_cast<uint8_t>(SwapDirection::kIn), 1, 0, {}, 4, 64, 32, 99, {100, 64, 0, 0, 90}}; }
 
 // One valid packet of every message type.
 std::vector<Bytes> valid_packets() {
@@ -36,17 +36,17 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(good_register())),
       bytes_of(encode(ReqLock{1})),
       bytes_of(encode(good_released())),
-      bytes_of(encode(MemUpdate{{30, 20, 10, 0}, UINT64_MAX, 3, 0, 5, 6})),
+      bytes_of(encode(MemUpdate{{30, 20, 10, 0, 25}, UINT64_MAX, 3, 0, 5, 6})),
       bytes_of(encode(good_progress())),
       bytes_of(encode(Idle{5})),
-      bytes_of(encode(Registered{1, {}, 2, 3, 4, 5})),
-      bytes_of(encode(Refused{"no"})),
+      bytes_of(encode(Registered{1, {}, 2, 3, 4, 5, 6, 7, 8, 9})),
+      bytes_of(encode(Refused{"no", 1, {}})),
       bytes_of(encode(LockOk{{1, 2}, 3, 4})),
       bytes_of(encode(DropLock{{1, 2}})),
       bytes_of(encode(WaitForMem{1})),
       bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
       bytes_of(encode(Evict{1, 2})),
-      bytes_of(encode(UpdateLimit{1, 2})),
+      bytes_of(encode(UpdateLimit{1, 2, 3, 4})),
       bytes_of(encode(Contention{1, 2, 3, kLimitedCompute, 200})),
       bytes_of(encode(AskWhyWaiting{1})),
       bytes_of(encode(WhyWaiting{1, "a neighbour"})),
@@ -65,6 +65,11 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(ArenaSegment{7, kArenaSegmentBytesMax, 0, {}})),
       bytes_of(encode(ArenaRefused{1, 2})),
       bytes_of(encode(ArenaShrink{1, 2})),
+      bytes_of(encode(AskHeadroom{1, 4096, 2048})),
+      bytes_of(encode(Headroom{1, 4096, 8192, 0, 1, {}})),
+      bytes_of(encode(RecallHeadroom{1, 4096})),
+      bytes_of(encode(HeadroomReturned{1, 4096, 0})),
+      bytes_of(encode(HeadroomTaken{4096})),
   };
 }
 
@@ -174,6 +179,21 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
     case MessageType::kArenaShrink:
       outcome = check(decode<ArenaShrink>(packet));
       break;
+    case MessageType::kAskHeadroom:
+      outcome = check(decode<AskHeadroom>(packet));
+      break;
+    case MessageType::kHeadroom:
+      outcome = check(decode<Headroom>(packet));
+      break;
+    case MessageType::kRecallHeadroom:
+      outcome = check(decode<RecallHeadroom>(packet));
+      break;
+    case MessageType::kHeadroomReturned:
+      outcome = check(decode<HeadroomReturned>(packet));
+      break;
+    case MessageType::kHeadroomTaken:
+      outcome = check(decode<HeadroomTaken>(packet));
+      break;
   }
   if (!outcome) return outcome.error();
   return *type;
@@ -217,7 +237,7 @@ TEST(Codec, EveryMessageComesBackAsItWasSent) {
     EXPECT_STRNE(name_of(*type), "unknown");
     seen.push_back(*type);
   }
-  EXPECT_EQ(seen.size(), 32u);
+  EXPECT_EQ(seen.size(), 37u);
   auto released = decode<LockReleased>(encode(good_released()).span());
   ASSERT_TRUE(released);
   EXPECT_EQ(released->grant.grant, 8u);
@@ -249,8 +269,8 @@ TEST(Codec, RefusesUnknownTypesAndVersions) {
   for (int type = 0; type < 65536; ++type) {
     Idle idle{1};
     Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
-    bool eight_byte_payload =
-        type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 || type == 80;
+    bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 ||
+                              type == 34 || type == 80;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
   EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));
@@ -278,6 +298,16 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.limited = kLimitedAll + 1; }).find("limited"), std::string::npos);
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.idle_release_us = kIdleReleaseUsMax + 1; }).find("idle_release_us"),
             std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { m.lease = kLeaseMax + 1; }).find("lease"), std::string::npos);
+  EXPECT_NE(refusal(good_register(), [](Register& m) { m.memory.charged = kMemoryBytesMax + 1; }).find("charged"), std::string::npos);
+  EXPECT_NE(refusal(AskHeadroom{1, 1, 0}, [](AskHeadroom& m) { m.bytes = 0; }).find("bytes"), std::string::npos);
+  EXPECT_NE(refusal(AskHeadroom{1, 1, 0}, [](AskHeadroom& m) { m.bytes = kLeaseMax + 1; }).find("bytes"), std::string::npos);
+  EXPECT_NE(refusal(AskHeadroom{1, 1, 0}, [](AskHeadroom& m) { m.returned = kLeaseMax + 1; }).find("returned"), std::string::npos);
+  EXPECT_NE(refusal(HeadroomTaken{1}, [](HeadroomTaken& m) { m.bytes = kMemoryBytesMax + 1; }).find("bytes"), std::string::npos);
+  EXPECT_NE(refusal(Headroom{1, 1, 0, 0, 1, {}}, [](Headroom& m) { m.granted = 2; }).find("granted"), std::string::npos);
+  EXPECT_NE(refusal(RecallHeadroom{1, 1}, [](RecallHeadroom& m) { m.bytes = kLeaseMax + 1; }).find("bytes"), std::string::npos);
+  EXPECT_NE(refusal(HeadroomReturned{1, 1, 0}, [](HeadroomReturned& m) { m.charged = UINT64_MAX; }).find("charged"), std::string::npos);
+  EXPECT_NE(refusal(Refused{"no", 0, {}}, [](Refused& m) { m.barred = 2; }).find("barred"), std::string::npos);
   EXPECT_NE(refusal(Refused{}, [](Refused& m) { std::memset(m.reason, 'x', sizeof m.reason); }).find("reason"), std::string::npos);
   EXPECT_NE(refusal(ArenaRequest{1, kArenaUnitBytes, 2, 0, {}}, [](ArenaRequest&) {}).find("owner"), std::string::npos);
   EXPECT_NE(refusal(ArenaRequest{1, kArenaUnitBytes, 0, 2, {}}, [](ArenaRequest&) {}).find("urgent"), std::string::npos);
@@ -308,7 +338,7 @@ TEST(Codec, SidesWithoutACommonVersionStillUnderstandTheRefusal) {
     EXPECT_EQ(decoded->version_max, 78);
     EXPECT_EQ(decoded->backend, 0);
   }
-  auto refused = decode<Refused>(encode(Refused{"too old"}, 77).span());
+  auto refused = decode<Refused>(encode(Refused{"too old", 0, {}}, 77).span());
   ASSERT_TRUE(refused);
   EXPECT_STREQ(refused->reason, "too old");
   Bytes tiny = bytes_of(encode(ReqLock{0}, 77));

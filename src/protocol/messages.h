@@ -21,6 +21,17 @@
 //   importer: ImportClosed                 exporter: ExportEnded when it frees the memory; its death says the same
 //   scheduler, to one importer that still has it: ImportInherited. The memory lives on and is counted as that client's from then on
 //
+// The tenant's memory limit is one for all its clients on a GPU, and the scheduler keeps the ledger. It *leases headroom*: each client may
+// charge as much as its *lease* says, without asking. All leases of a tenant together never pass the limit, except after it was lowered.
+//   scheduler: Registered(lease)           that is the whole lease from then on
+//   client: AskHeadroom(bytes)             when an allocation needs more than is left; the scheduler may first
+//   scheduler: RecallHeadroom(bytes)       to the tenant's other clients      client: HeadroomReturned, at once, with what it does not use
+//   scheduler: Headroom(bytes, granted)    the answer: the lease grows by `bytes`; or it is refused. Also unasked, with request 0
+//   client: HeadroomTaken(bytes)           what cannot be refused any more
+//   scheduler: UpdateLimit                 what limit there is, and what the tenant's other clients use: for people, cuMemGetInfo and logs
+// Leases change by differences, in the order of the connection's messages, so both sides count the same. A new connection begins with
+// what the client says it holds (Register.lease).
+//
 // A message may come with descriptors (SCM_RIGHTS, base/descriptors.h) if its type allows it: codec.h says how many.
 //
 // *Budget*: the most bytes the client may have resident on the GPU. Without the lock the budget is what is resident now: memory that is
@@ -46,6 +57,9 @@ enum class MessageType : uint16_t {
   kSwapProgress = 5,
   kIdle = 6,
   kAskWhyWaiting = 24,
+  kAskHeadroom = 32,
+  kHeadroomReturned = 33,
+  kHeadroomTaken = 34,
   kImport = 7,
   kExported = 8,
   kImportClosed = 9,
@@ -72,6 +86,8 @@ enum class MessageType : uint16_t {
   kArenaSegment = 81,
   kArenaRefused = 82,
   kArenaShrink = 83,
+  kHeadroom = 104,
+  kRecallHeadroom = 105,
 };
 
 struct Header {
@@ -86,9 +102,13 @@ struct Memory {
   uint64_t resident;        // of it on the GPU
   uint64_t unswappable;     // of it that cannot leave the GPU
   uint64_t swappable_host;  // host memory ready for swapping: segments made and pinned
+  uint64_t charged;         // against the tenant's limit: what the program holds, rounded as the driver would, caches of ours not included
 };
 
 enum class Backend : uint8_t { kVmm = 0, kManaged = 1, kNone = 2 };
+
+// A lease that is no bound. A client whose tenant has no limit holds one.
+inline constexpr uint64_t kLeaseMax = uint64_t{1} << 50;
 
 struct Register {
   uint16_t version_min;  // the client speaks version_min .. version_max; the header's version is version_min
@@ -101,6 +121,8 @@ struct Register {
   uint64_t gpu_total_bytes;
   uint64_t memory_limit;  // from the program's own environment; 0 = none. Can only lower what the node allows
   uint64_t client_id;     // that it had before, 0 at first
+  uint64_t lease;         // that it holds from an earlier scheduler, at most kLeaseMax
+  uint64_t node_limit;    // that an earlier scheduler told it; 0 = none
   int32_t pid;            // in the client's own namespace: for people to read, never trusted
   uint32_t gpu_ordinal;   // the program's device number, for people
   Memory memory;
@@ -113,13 +135,18 @@ struct Registered {
   uint16_t reserved[3];
   uint64_t client_id;
   uint64_t epoch;
-  uint64_t memory_limit;     // the tenant's; 0 = none
+  uint64_t memory_limit;     // the tenant's on this GPU, all its processes together; 0 = none
+  uint64_t node_limit;       // of it what the node says; 0 = none
+  uint64_t lease;            // at least what Register said
+  uint64_t others_charged;   // by the tenant's other clients on this GPU
   uint64_t memory_ceiling;   // allocated bytes past this can never fit and fail with out of memory
   uint64_t gpu_total_bytes;  // the GPU's size as the scheduler takes it: smaller than the real one when it was told so
 };
 
 struct Refused {
   char reason[256];  // NUL-terminated
+  uint8_t barred;    // 1: the program may not use the GPU without a scheduler instead
+  uint8_t reserved[7];
 };
 
 struct ReqLock {
@@ -205,9 +232,47 @@ struct WhyWaiting {
   char text[256];  // NUL-terminated, for people
 };
 
+// How things stand, also as the use of the tenant's other clients changes, though not with each allocation.
 struct UpdateLimit {
-  uint64_t memory_limit;  // 0 = none
+  uint64_t memory_limit;  // the tenant's on this GPU; 0 = none
+  uint64_t node_limit;    // of it what the node says; 0 = none
   uint64_t memory_ceiling;
+  uint64_t others_charged;  // by the tenant's other clients on this GPU
+};
+
+// ---- the tenant's memory limit ----
+
+// What is left of the lease goes back with it, so that nobody holds headroom while waiting for more.
+struct AskHeadroom {
+  uint64_t request;   // counts up; one at a time
+  uint64_t bytes;     // to be charged at once; 1 .. kLeaseMax
+  uint64_t returned;  // that the lease has shrunk by
+};
+
+struct Headroom {
+  uint64_t request;  // of the AskHeadroom that it answers; 0: none, the limit was raised
+  uint64_t bytes;    // that the lease grows by
+  uint64_t limit;    // in force now; 0 = none
+  uint64_t others_charged;
+  uint8_t granted;  // 1: `bytes` covers the request; 0: refused, the limit does not allow it
+  uint8_t reserved[7];
+};
+
+struct RecallHeadroom {
+  uint64_t recall;  // counts up
+  uint64_t bytes;   // wanted; what is in use stays
+};
+
+struct HeadroomReturned {
+  uint64_t recall;
+  uint64_t bytes;    // that the lease has shrunk by
+  uint64_t charged;  // now
+};
+
+// Memory became the client's that nobody can refuse any more (it inherited what it had imported, or the driver took more than it was asked
+// for): its lease has grown by as much, whatever the limit says.
+struct HeadroomTaken {
+  uint64_t bytes;
 };
 
 // Contention.limited: bits.
@@ -348,24 +413,29 @@ struct PrepareSwap {
 
 #define NVSHARE_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size) && sizeof(type) + sizeof(Header) <= kMessageBytesMax)
 NVSHARE_WIRE_SIZE(Header, 8);
-NVSHARE_WIRE_SIZE(Memory, 32);
-NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 8 + 32 + 128);
-NVSHARE_WIRE_SIZE(Registered, 48);
-NVSHARE_WIRE_SIZE(Refused, 256);
+NVSHARE_WIRE_SIZE(Memory, 40);
+NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
+NVSHARE_WIRE_SIZE(Registered, 72);
+NVSHARE_WIRE_SIZE(Refused, 264);
 NVSHARE_WIRE_SIZE(ReqLock, 8);
 NVSHARE_WIRE_SIZE(Grant, 16);
 NVSHARE_WIRE_SIZE(LockOk, 32);
 NVSHARE_WIRE_SIZE(DropLock, 16);
-NVSHARE_WIRE_SIZE(LockReleased, 64);
-NVSHARE_WIRE_SIZE(MemUpdate, 72);
+NVSHARE_WIRE_SIZE(LockReleased, 72);
+NVSHARE_WIRE_SIZE(MemUpdate, 80);
 NVSHARE_WIRE_SIZE(WaitForMem, 8);
 NVSHARE_WIRE_SIZE(MemAvailable, 32);
 NVSHARE_WIRE_SIZE(Evict, 16);
-NVSHARE_WIRE_SIZE(SwapProgress, 72);
+NVSHARE_WIRE_SIZE(SwapProgress, 80);
 NVSHARE_WIRE_SIZE(Idle, 8);
 NVSHARE_WIRE_SIZE(AskWhyWaiting, 8);
 NVSHARE_WIRE_SIZE(WhyWaiting, 264);
-NVSHARE_WIRE_SIZE(UpdateLimit, 16);
+NVSHARE_WIRE_SIZE(UpdateLimit, 32);
+NVSHARE_WIRE_SIZE(AskHeadroom, 24);
+NVSHARE_WIRE_SIZE(Headroom, 40);
+NVSHARE_WIRE_SIZE(RecallHeadroom, 16);
+NVSHARE_WIRE_SIZE(HeadroomReturned, 24);
+NVSHARE_WIRE_SIZE(HeadroomTaken, 8);
 NVSHARE_WIRE_SIZE(Contention, 24);
 NVSHARE_WIRE_SIZE(Import, 40);
 NVSHARE_WIRE_SIZE(ExportWanted, 32);

@@ -25,8 +25,9 @@ std::string printable(const char* text) {
   return name;
 }
 
-Refused refused_because(const std::string& reason) {
+Refused refused_because(const std::string& reason, bool barred) {
   Refused message{};
+  message.barred = barred ? 1 : 0;
   std::strncpy(message.reason, reason.c_str(), sizeof message.reason - 1);
   return message;
 }
@@ -80,6 +81,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
                  known_.missing().size(), static_cast<double>(settings_.restart_grace) / 1e9);
     hold_ = RestartHold{now + settings_.restart_grace, {}, {}};
+    ledger_.freeze(true, now);
   }
   update_host_memory(now, true);
 }
@@ -109,11 +111,11 @@ void Engine::disconnected(ConnectionId connection, const char* why, policy::Inst
   if (client) leave(*client, false, why, now);
 }
 
-void Engine::refuse(ConnectionId connection, const std::string& reason, policy::Instant now) {
+void Engine::refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred) {
   Connection& refused = connections_.at(connection);
   warnings_.warn("refused " + std::to_string(refused.peer.pid), now, "refused pid {} (user {}, {}): {}", refused.peer.pid, refused.peer.uid,
                  short_name_of(refused.peer.pid), reason);
-  transport_.send(connection, encode(refused_because(reason)), {});
+  transport_.send(connection, encode(refused_because(reason, barred)), {});
   transport_.close(connection);
   std::optional<policy::ClientId> client = refused.client;
   connections_.erase(connection);
@@ -135,7 +137,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (message.asks_only != 0) {
     const auto total = static_cast<uint64_t>(gpus_[*gpu].total);
     const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenants_.limit_of(peer)));
-    transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, total, total}, version), {});
+    transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total}, version), {});
     transport_.close(connection);
     connections_.erase(connection);
     return;
@@ -146,14 +148,25 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     ConnectionId old = other.connection;
     transport_.close(old);
     connections_.erase(old);
+    perform(ledger_.freeze(true, now));  // what it holds goes to nobody else meanwhile
     leave(id, true, "its process registered anew", now);
     break;
   }
 
-  policy::ClientId id = known_.join(message.client_id, {peer.pid, peer.start_time});
-  if (!known_.problem().empty()) warnings_.warn("known clients", now, "{}", known_.problem());
+  const bool returns = known_.missing().contains(message.client_id);
   std::string program = printable(message.program);
   Tenant& tenant = tenants_.join(peer, program);
+  // What an earlier scheduler was told of the tenant.
+  if (returns && tenant.gpu_memory_limit == 0) tenant.gpu_memory_limit = bounded(message.node_limit);
+  const int64_t limit = ledger_.limit_with(tenant.id, *gpu, tenant.gpu_memory_limit, bounded(message.memory_limit));
+  if (auto ok = admit_limit(*gpu, tenant.id, limit, ledger_.limit_on(tenant.id, *gpu)); !ok && !returns) {
+    tenants_.leave(tenant.id);
+    if (!hold_) perform(ledger_.freeze(false, now));
+    return refuse(connection, ok.error().text, now, true);
+  }
+
+  policy::ClientId id = known_.join(message.client_id, {peer.pid, peer.start_time});
+  if (!known_.problem().empty()) warnings_.warn("known clients", now, "{}", known_.problem());
   Client& client = clients_[id];
   client.connection = connection;
   client.id = id;
@@ -163,11 +176,13 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.program = program;
   client.backend = static_cast<Backend>(message.backend);
   client.version = version;
-  client.own_limit = bounded(message.memory_limit);
   client.ceiling = gpus_[*gpu].total;
   connections_.at(connection).client = id;
   host_budget_.join(id, tenant.id);
-  remember(client, message.memory);
+  remember(client, message.memory, now);
+  MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), tenant.gpu_memory_limit,
+                                                    bounded(message.memory.charged), static_cast<int64_t>(message.lease)},
+                                                   now);
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,
                gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
 
@@ -184,10 +199,15 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                           {},
                           id,
                           epoch_,
-                          static_cast<uint64_t>(limit_of(client)),
+                          static_cast<uint64_t>(ledger_.limit_of(id)),
+                          static_cast<uint64_t>(tenant.gpu_memory_limit),
+                          static_cast<uint64_t>(ledger_.lease_of(id)),
+                          static_cast<uint64_t>(ledger_.charged_by_others(id)),
                           static_cast<uint64_t>(client.ceiling),
                           static_cast<uint64_t>(gpus_[*gpu].total)});
   perform(actions);
+  perform(decisions);
+  if (!hold_) perform(ledger_.freeze(false, now));
   prepare_swaps();
   if (wants_lock && hold_) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
@@ -256,7 +276,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
       return with(static_cast<ReqLock*>(nullptr), [&](const ReqLock&) { request_lock(id, now); });
     case MessageType::kLockReleased:
       return with(static_cast<LockReleased*>(nullptr), [&](const LockReleased& message) {
-        remember(client, message.memory);
+        remember(client, message.memory, now);
         if (message.grant.epoch != epoch_) return;  // of a lock that this scheduler did not grant
         auto reason = static_cast<ReleaseReason>(message.reason);
         if (reason == ReleaseReason::kNotDrained) return apply(policy::DrainFailed{id, message.grant.grant}, now);
@@ -264,14 +284,14 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
       });
     case MessageType::kMemUpdate:
       return with(static_cast<MemUpdate*>(nullptr), [&](const MemUpdate& message) {
-        remember(client, message.memory);
+        remember(client, message.memory, now);
         change_memory(
             {id, to_policy(message.memory), bounded(message.budget), message.budget_sequence, bounded(message.wanted), message.request},
             now);
       });
     case MessageType::kSwapProgress:
       return with(static_cast<SwapProgress*>(nullptr), [&](const SwapProgress& message) {
-        remember(client, message.memory);
+        remember(client, message.memory, now);
         if (message.failed != 0) {
           warnings_.warn("failed swap " + std::to_string(id), now, "client {} ({}): moving memory {} failed after {} MiB; the rest stays",
                          id, client.program, message.direction == 0 ? "out" : "in", message.moved >> 20);
@@ -310,6 +330,10 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kArenaHeld:
       dispatch_arena(client, type, packet, now);
       return;
+    case MessageType::kAskHeadroom:
+    case MessageType::kHeadroomReturned:
+    case MessageType::kHeadroomTaken:
+      return dispatch_headroom(client, type, packet, now);
     case MessageType::kRegister:
     case MessageType::kRegistered:
     case MessageType::kRefused:
@@ -328,12 +352,16 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kArenaSegment:
     case MessageType::kArenaRefused:
     case MessageType::kArenaShrink:
+    case MessageType::kHeadroom:
+    case MessageType::kRecallHeadroom:
       return refuse(client.connection, std::string("bad message: a registered client may not send ") + name_of(type), now);
   }
 }
 
-void Engine::remember(Client& client, const Memory& memory) {
+void Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
   client.memory = memory;
+  perform(ledger_.report(client.id, bounded(memory.charged), now));
+  note_over_limit();
   ++client.reports;
   auto swapped = static_cast<int64_t>(memory.allocated - memory.resident);
   // Swapped memory lies in the client's segments; what was never written lies nowhere.
@@ -372,6 +400,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   host_budget_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched}, now);
   client_left_exports(id);
+  perform(ledger_.leave(id, now));
   update_host_memory(now, true);
   prepare_swaps();
 }
@@ -384,8 +413,9 @@ void Engine::housekeep(policy::Instant now) {
 std::optional<policy::Instant> Engine::next_deadline() const {
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
-  std::optional<policy::Instant> of_host = host_budget_.next_deadline();
-  if (of_host && (!deadline || *of_host < *deadline)) deadline = of_host;
+  for (const std::optional<policy::Instant>& other : {host_budget_.next_deadline(), ledger_.next_deadline()}) {
+    if (other && (!deadline || *other < *deadline)) deadline = other;
+  }
   return deadline;
 }
 
@@ -398,11 +428,14 @@ void Engine::deadline_reached(policy::Instant now) {
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
   std::optional<policy::Instant> of_host = host_budget_.next_deadline();
   if (of_host && *of_host <= now) settle_host(now);
+  std::optional<policy::Instant> of_ledger = ledger_.next_deadline();
+  if (of_ledger && *of_ledger <= now) perform(ledger_.tick(now));
 }
 
 void Engine::end_hold(policy::Instant now) {
   RestartHold ended = std::move(*hold_);
   hold_.reset();
+  perform(ledger_.freeze(false, now));
   for (auto& [id, growth] : ended.growths) {
     Client* client = find(id);
     if (client == nullptr) continue;
@@ -442,23 +475,11 @@ void Engine::perform(const policy::Actions& actions) {
       Client* client = engine.find(a.client);
       if (client == nullptr || client->ceiling == a.ceiling) return;
       client->ceiling = a.ceiling;
-      engine.send_limit(*client);
+      engine.send(*client, engine.limit_message(*client));
     }
     void operator()(const policy::Note& note) const { log_note(note); }
   };
   for (const policy::Action& action : actions) std::visit(Performer{*this}, action);
-}
-
-void Engine::send_limit(const Client& client) {
-  send(client, UpdateLimit{static_cast<uint64_t>(limit_of(client)), static_cast<uint64_t>(client.ceiling)});
-}
-
-int64_t Engine::limit_of(const Client& client) const {
-  int64_t tenants_limit = 0;
-  for (const auto& [key, tenant] : tenants_.all()) {
-    if (tenant.id == client.tenant) tenants_limit = tenant.gpu_memory_limit;
-  }
-  return lower_limit(client.own_limit, tenants_limit);
 }
 
 Engine::Client* Engine::find(policy::ClientId client) {
@@ -481,16 +502,14 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
   }
   Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
   if (!changed) return changed.error();
+  if (tenant != nullptr && request.gpu_memory_limit) {
+    if (auto ok = set_memory_limit(*tenant, *request.gpu_memory_limit, now); !ok) return ok;
+  }
   if (!request.settings.empty()) {
     settings_ = *changed;
     set_log_level(settings_.log_level);
     apply(policy::ConfigChanged{settings_.policy}, now);
     update_host_memory(now, true);
-  }
-  if (tenant == nullptr) return {};
-  tenant->gpu_memory_limit = request.gpu_memory_limit;
-  for (const auto& [id, client] : clients_) {
-    if (client.tenant == tenant->id) send_limit(client);
   }
   return {};
 }

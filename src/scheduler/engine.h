@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "scheduler/identity.h"
 #include "scheduler/known_clients.h"
 #include "scheduler/log.h"
+#include "scheduler/memory_ledger.h"
 #include "scheduler/memory_watch.h"
 #include "scheduler/settings.h"
 #include "scheduler/tenants.h"
@@ -113,8 +115,7 @@ class Engine {
     std::string program;
     protocol::Backend backend = protocol::Backend::kVmm;
     uint16_t version = 0;
-    int64_t own_limit = 0;  // from its environment, 0 = none
-    int64_t ceiling = 0;    // as the policy last said
+    int64_t ceiling = 0;  // as the policy last said
     protocol::Memory memory{};
     uint64_t reports = 0;  // of its memory, so far
     int64_t prepares = 0;  // host memory that it was told to have ready
@@ -136,12 +137,13 @@ class Engine {
   };
 
   // engine.cc
-  void refuse(ConnectionId connection, const std::string& reason, policy::Instant now);
+  // barred: the program may not use the GPU without a scheduler instead.
+  void refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred = false);
   void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
   Result<policy::GpuId> gpu_of(const protocol::Register& message, policy::Instant now);
   void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
                 Descriptors descriptors);
-  void remember(Client& client, const protocol::Memory& memory);
+  void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(const policy::MemoryChanged& event, policy::Instant now);
   void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
@@ -158,8 +160,6 @@ class Engine {
   void send_to(policy::ClientId id, const Payload& payload, Descriptors descriptors = {}) {
     if (const Client* client = find(id)) send(*client, payload, std::move(descriptors));
   }
-  void send_limit(const Client& client);
-  int64_t limit_of(const Client& client) const;
   Client* find(policy::ClientId client);
 
   // engine_exports.cc: memory handed from process to process
@@ -178,6 +178,16 @@ class Engine {
   HostBudget::Owner owner_wanted(protocol::ArenaOwner owner) const;
   void report_host(protocol::admin::StatusReport* report) const;
   void report_host(policy::ClientId client, protocol::admin::ClientReport* report) const;
+
+  // engine_limits.cc: the tenants' memory limits
+  void dispatch_headroom(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
+  void perform(const MemoryLedger::Decisions& decisions);
+  protocol::UpdateLimit limit_message(const Client& client) const;
+  void note_over_limit();
+  // Whether the GPU takes one more explicit limit: `limit` of `tenant`, in place of what it has there now.
+  Result<void> admit_limit(policy::GpuId gpu, policy::TenantId tenant, int64_t limit, int64_t before) const;
+  Result<void> set_memory_limit(Tenant& tenant, int64_t limit, policy::Instant now);
+  void report_limits(protocol::admin::StatusReport* report) const;
 
   // engine_memory.cc
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
@@ -199,7 +209,9 @@ class Engine {
   KnownClients known_;
   Tenants tenants_;
   Exports exports_;
-  std::vector<Gpu> gpus_;  // by GpuId
+  MemoryLedger ledger_;
+  std::set<std::pair<policy::TenantId, policy::GpuId>> over_limit_;  // that were told in the log
+  std::vector<Gpu> gpus_;                                            // by GpuId
   std::map<ConnectionId, Connection> connections_;
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;

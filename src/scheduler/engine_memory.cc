@@ -145,8 +145,9 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
   }
   for (const auto& [key, tenant] : tenants_.all()) {
     report.tenants.push_back(
-        {tenant.id, tenant.name, tenant.kind, tenant.gpu_memory_limit, tenant.priority, tenant.clients, tenant.clients_ever});
+        {tenant.id, tenant.name, tenant.kind, tenant.gpu_memory_limit, tenant.priority, tenant.clients, tenant.clients_ever, {}});
   }
+  report_limits(&report);
   return report;
 }
 
@@ -200,7 +201,9 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.unswappable = view.memory.unswappable;
   out.overhead = view.overhead;
   out.budget = view.budget;
-  out.gpu_memory_limit = limit_of(client);
+  out.gpu_memory_limit = ledger_.limit_of(view.client);
+  out.charged = ledger_.charged_by(view.client);
+  out.lease = std::min(ledger_.lease_of(view.client), MemoryLedger::kUnlimited);
   out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
   out.drainable = view.drainable;
   out.gang_gpus = view.gang_gpus;

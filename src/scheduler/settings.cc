@@ -84,6 +84,13 @@ Result<void> set_gpu_physical_memory_mb(Settings& settings, std::string_view tex
   return {};
 }
 
+Result<void> set_gpu_memory_oversub_ratio(Settings& settings, std::string_view text) {
+  Result<double> value = parse_decimal(text, 0.1, 100);
+  if (!value) return value.error();
+  settings.gpu_memory_oversub_ratio = *value;
+  return {};
+}
+
 Result<void> set_host_memory_budget(Settings& settings, std::string_view text) {
   Result<uint64_t> value = parse_bytes(text);
   if (!value) return value.error();
@@ -199,6 +206,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"gang_turns", "on or off", "a tenant on several GPUs has its turns on all of them together (on)", true, set_gang_turns},
       {"gpu_physical_memory_mb", "MiB, an integer from 64 to 16777216", "treat each GPU as this large, at most as it is", false,
        set_gpu_physical_memory_mb},
+      {"gpu_memory_oversub_ratio", "a number from 0.1 to 100",
+       "tenants' explicit memory limits on a GPU may be this many times its memory in sum (1.0)", true, set_gpu_memory_oversub_ratio},
       {"host_memory_budget", "an amount of memory such as 64Gi", "host memory for swapped GPU memory (80 % of what is free at start)", true,
        set_host_memory_budget},
       {"host_arena", "auto, process or scheduler",

@@ -58,6 +58,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"unanswered_grace", {"0", "x"}},
       {"gang_turns", {"maybe", "ON"}},
       {"gpu_physical_memory_mb", {"63", "16Gi", "-5"}},
+      {"gpu_memory_oversub_ratio", {"0.05", "101", "twice"}},
       {"host_memory_budget", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
       {"exit_when_idle", {"-1", "x"}},

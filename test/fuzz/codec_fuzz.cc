@@ -143,6 +143,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kArenaShrink:
       try_decode<ArenaShrink>(packet);
       break;
+    case MessageType::kAskHeadroom:
+      try_decode<AskHeadroom>(packet);
+      break;
+    case MessageType::kHeadroom:
+      try_decode<Headroom>(packet);
+      break;
+    case MessageType::kRecallHeadroom:
+      try_decode<RecallHeadroom>(packet);
+      break;
+    case MessageType::kHeadroomReturned:
+      try_decode<HeadroomReturned>(packet);
+      break;
+    case MessageType::kHeadroomTaken:
+      try_decode<HeadroomTaken>(packet);
+      break;
   }
   return 0;
 }

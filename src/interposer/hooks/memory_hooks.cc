@@ -47,10 +47,11 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   }
   Shortage shortage("an allocation from a pool");
   for (;;) {
-    CUresult result = memory.claim_unswappable(bytes, "an allocation from a pool that may be shared");
+    const size_t claimed = Memory::charged_bytes(bytes);
+    CUresult result = memory.claim_unswappable(claimed, "an allocation from a pool that may be shared");
     if (result != CUDA_SUCCESS) return result;
     result = real();
-    memory.settle_driver_memory(bytes, reinterpret_cast<uintptr_t>(pool.handle));
+    memory.settle_driver_memory(claimed, reinterpret_cast<uintptr_t>(pool.handle));
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
   }
 }
@@ -200,7 +201,7 @@ NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes)
   Device* device = result == CUDA_SUCCESS && free_bytes != nullptr && total_bytes != nullptr ? process().current_device(&context) : nullptr;
   if (device == nullptr) return result;
   Client& client = device->client();
-  size_t used = device->memory().program_bytes();
+  const size_t used = client.tenant_charged();
   size_t total = process().visible_total(device->ordinal(), *total_bytes);
   size_t most = total;
   if (client.shared()) {
@@ -210,6 +211,8 @@ NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes)
   }
   *total_bytes = total;
   *free_bytes = most > used ? most - used : 0;
+  // Under a limit, what can be allocated in one piece.
+  if (client.memory_limit() != 0) *free_bytes -= *free_bytes % Memory::kGranularity;
   return result;
 }
 

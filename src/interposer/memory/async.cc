@@ -52,7 +52,7 @@ bool Memory::defer(const AsyncFree& pending) {
 
 CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, CUcontext context) {
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > SIZE_MAX / 2 || !charge(charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   stream = resolve(stream, per_thread);
   const uint64_t thread = thread_of(stream);
   size_t most = bytes > SlabSet::kSlotBytesMax ? bytes + bytes / 8 + (size_t{2} << 20) : SlabSet::slot_bytes(bytes);
@@ -79,7 +79,7 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   }
   collect_async(false);
   CUresult result = place(address, bytes, context);
-  if (result != cuda::CUDA_SUCCESS) refund(bytes);
+  if (result != cuda::CUDA_SUCCESS) refund(charged_bytes(bytes));
   return result;
 }
 
@@ -108,7 +108,7 @@ bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, C
     return true;
   }
   *result = cuda::CUDA_SUCCESS;
-  refund(requested);
+  refund(charged_bytes(requested));
   bool crowded = false;
   {
     Lock lock(mutex_);

@@ -75,10 +75,12 @@ void Memory::inherit(size_t bytes) {
   allocated_.fetch_add(bytes, std::memory_order_relaxed);
   resident_.fetch_add(bytes, std::memory_order_relaxed);
   unswappable_.fetch_add(bytes, std::memory_order_relaxed);
+  device_.client().charge_unasked(bytes);
   changed();
 }
 
 void Memory::disinherit(size_t bytes) {
+  refund(bytes);
   unswappable_.fetch_sub(bytes, std::memory_order_relaxed);
   resident_.fetch_sub(bytes, std::memory_order_relaxed);
   allocated_.fetch_sub(bytes, std::memory_order_relaxed);

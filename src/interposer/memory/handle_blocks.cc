@@ -10,7 +10,7 @@ namespace nvshare::interposer {
 using cuda::CUresult;
 
 CUresult Memory::allocate_handle(ProgramHandle* handle) {
-  if (!charge(handle->bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (!charge(handle->bytes, "virtual memory")) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Block* block = nullptr;
   CUresult result = allocate_block({handle->bytes, handle->bytes, nullptr, handle}, &block);
   if (result == cuda::CUDA_SUCCESS) {

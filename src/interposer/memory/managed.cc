@@ -20,7 +20,7 @@ using cuda::CUresult;
 
 CUresult Memory::allocate_managed(CUdeviceptr* address, size_t bytes, unsigned flags, CUcontext context) {
   if (address == nullptr || bytes == 0 || flags == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > SIZE_MAX / 2 || !charge(charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Order order{bytes, bytes, context};
   order.managed = flags;
   Block* block = nullptr;
@@ -37,7 +37,7 @@ CUresult Memory::allocate_managed(CUdeviceptr* address, size_t bytes, unsigned f
     }
   }
   if (result != cuda::CUDA_SUCCESS) {
-    refund(bytes);
+    refund(charged_bytes(bytes));
     return result;
   }
   *address = block->base;

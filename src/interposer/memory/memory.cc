@@ -18,7 +18,6 @@ using cuda::CUresult;
 
 namespace {
 
-constexpr size_t kGranularity = size_t{2} << 20;
 // Freed memory that is kept mapped while nobody waits for the GPU: little of it, because neighbours count it as in use.
 constexpr size_t kCacheBytesMax = size_t{1} << 30;
 constexpr size_t kCacheShare = 128;                         // of the GPU
@@ -219,16 +218,22 @@ void Memory::dispose(Block* block) {
 
 // ---- allocation ----
 
-bool Memory::charge(size_t bytes) {
-  // Charged first, then checked: two threads never both get the last bytes.
-  size_t now = program_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  uint64_t limit = device_.client().memory_limit();
-  if (limit == 0 || now <= limit) return true;
-  refund(bytes);
-  log(LogLevel::kInfo, "an allocation of %zu bytes was refused: %zu in use, limit %llu", bytes, now - bytes,
-      static_cast<unsigned long long>(limit));
+bool Memory::charge(size_t bytes, const char* what) {
+  Client& client = device_.client();
+  if (client.charge(bytes)) return true;
+  // What the driver keeps for the program's next use.
+  const uint64_t before = client.charged();
+  trim_driver_memory();
+  if (client.charged() < before && client.charge(bytes)) return true;
+  log(LogLevel::kInfo,
+      "%s of %zu bytes was refused: the memory limit is %llu, of which this program uses %llu and its tenant's others %llu (counted in "
+      "units of %zu, small allocations of %zu)",
+      what, bytes, static_cast<unsigned long long>(client.memory_limit()), static_cast<unsigned long long>(client.charged()),
+      static_cast<unsigned long long>(client.tenant_charged() - client.charged()), kGranularity, kSmallGranularity);
   return false;
 }
+
+void Memory::refund(size_t bytes) { device_.client().refund(bytes); }
 
 Block* Memory::take_cached(const Order& order) {
   if (order.handle != nullptr || order.managed != 0) return nullptr;
@@ -336,9 +341,9 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
 
 CUresult Memory::allocate(CUdeviceptr* address, size_t bytes, CUcontext context) {
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > SIZE_MAX / 2 || !charge(charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = place(address, bytes, context);
-  if (result != cuda::CUDA_SUCCESS) refund(bytes);
+  if (result != cuda::CUDA_SUCCESS) refund(charged_bytes(bytes));
   return result;
 }
 
@@ -457,7 +462,7 @@ bool Memory::give_back(CUdeviceptr address, bool charged, size_t* requested) {
       retired = block;
     }
   }
-  if (charged) refund(*requested);
+  if (charged) refund(charged_bytes(*requested));
   if (retired != nullptr) retire(retired, true);
   return true;
 }
@@ -480,7 +485,7 @@ bool Memory::free(CUdeviceptr address, CUresult* result) {
     if (!defer(deferred)) {
       *result = cuda::CUDA_ERROR_INVALID_VALUE;
     } else {
-      refund(requested);
+      refund(charged_bytes(requested));
     }
     return true;
   }
@@ -528,16 +533,16 @@ void Memory::context_gone(CUcontext context) {
       if (block->context == context && !block->cached) dead.push_back(block);
     }
     for (Block* block : dead) {
-      size_t requested = block->requested;
+      size_t charged = charged_bytes(block->requested);
       if (block->slab != nullptr) {
-        requested = 0;
+        charged = 0;
         for (uint32_t slot = 0; slot < block->slab->slots; ++slot) {
-          if ((block->slab->occupied[slot / 64] >> (slot % 64) & 1) != 0) requested += block->slab->requested[slot];
+          if ((block->slab->occupied[slot / 64] >> (slot % 64) & 1) != 0) charged += charged_bytes(block->slab->requested[slot]);
         }
         slabs_.remove(block->slab);
       }
       if (block->kind != BlockKind::kVmm) block->context = nullptr;
-      program_bytes_.fetch_sub(requested, std::memory_order_relaxed);
+      refund(charged);
     }
     forget_holdings(context);
   }
@@ -560,6 +565,7 @@ protocol::Memory Memory::report() {
                            ? report.resident
                            : std::min<uint64_t>(unswappable_.load(std::memory_order_relaxed), report.resident);
   report.swappable_host = arena_.ready_bytes();
+  report.charged = device_.client().charged();
   return report;
 }
 

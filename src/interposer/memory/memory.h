@@ -82,8 +82,17 @@ class Memory {
   // It lies in the program's own managed memory, about which the driver answers queries itself.
   bool owns_managed(cuda::CUdeviceptr address);
 
-  // What the program asked for and holds (rounded as the driver would), and what it may hold. For cuMemGetInfo.
-  size_t program_bytes() const { return program_bytes_.load(std::memory_order_relaxed); }
+  // What an allocation of so many bytes counts against the tenant's limit: what the driver would take for it. Small ones share its pages.
+  static constexpr size_t kGranularity = size_t{2} << 20;
+  static constexpr size_t kSmallGranularity = 512;
+  static size_t charged_bytes(size_t bytes) {
+    const size_t unit = bytes > SlabSet::kSlotBytesMax ? kGranularity : kSmallGranularity;
+    return (bytes + unit - 1) / unit * unit;
+  }
+  // Charges so many bytes, with what is kept for nobody given back first where the limit is near. False, and a line in the log: past the
+  // limit.
+  bool charge(size_t bytes, const char* what = "an allocation");
+  void refund(size_t bytes);
 
   // The context's allocations end with it. Called before the driver destroys it, with no GPU work left.
   void context_gone(cuda::CUcontext context);
@@ -174,9 +183,7 @@ class Memory {
   void erase(Block* block);                  // mutex held
   Block* lookup(cuda::CUdeviceptr address);  // mutex held
   cuda::CUresult new_block(const Order& order, Block** out);
-  static size_t resident_bytes(const Block& block);  // mutex held
-  bool charge(size_t bytes);                         // to the program, within its limit
-  void refund(size_t bytes) { program_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+  static size_t resident_bytes(const Block& block);                                         // mutex held
   cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
   void changed();
   cuda::CUresult set_chunk_access(Block& block, uint32_t index);
@@ -227,7 +234,6 @@ class Memory {
   std::atomic<size_t> allocated_{0};
   std::atomic<size_t> resident_{0};
   std::atomic<size_t> unswappable_{0};  // of resident_
-  std::atomic<size_t> program_bytes_{0};
   std::atomic<uint32_t> accessors_{0};
   uint64_t last_export_ = 0;
 };

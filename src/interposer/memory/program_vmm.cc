@@ -101,9 +101,18 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
 }
 
 CUresult ProgramVmm::create_at_driver(Handle* out, size_t bytes, const cuda::CUmemAllocationProp* properties, unsigned long long flags) {
+  Device* owner = nullptr;
+  if (properties != nullptr && properties->location.type == cuda::CU_MEM_LOCATION_TYPE_DEVICE) {
+    owner = process().attached(properties->location.id);
+    if (owner != nullptr && owner->refused()) return cuda::CUDA_ERROR_NOT_PERMITTED;
+  }
+  const bool counted = owner != nullptr && out != nullptr && bytes > 0;
+  if (counted && (bytes > SIZE_MAX / 2 || !owner->memory().charge(bytes, "virtual memory"))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = real_driver().cuMemCreate(out, bytes, properties, flags);
+  if (result != cuda::CUDA_SUCCESS && counted) owner->memory().refund(bytes);
   if (result != cuda::CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
   auto* handle = new ProgramHandle;
+  handle->counted = counted;
   handle->number = *out;
   handle->properties = *properties;
   handle->bytes = bytes;
@@ -129,6 +138,7 @@ void ProgramVmm::dispose(ProgramHandle* handle) {
   if (handle->block != nullptr) {
     device_of(*handle)->memory().free_handle(handle->block);
   } else {
+    if (handle->counted) device_of(*handle)->memory().refund(handle->bytes);
     delete handle;
   }
 }

@@ -16,7 +16,7 @@ using cuda::CUcontext;
 using cuda::CUresult;
 
 CUresult Memory::claim_unswappable(size_t bytes, const char* what) {
-  if (bytes > SIZE_MAX / 2 || !charge(bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > SIZE_MAX / 2 || !charge(bytes, what)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Client& client = device_.client();
   Mark* mark = Gate::mark();
   if (mark == nullptr) {
@@ -93,7 +93,11 @@ void Memory::change_unswappable(size_t from, size_t to) {
   unswappable_.fetch_add(difference, std::memory_order_relaxed);
   resident_.fetch_add(difference, std::memory_order_relaxed);
   allocated_.fetch_add(difference, std::memory_order_relaxed);
-  program_bytes_.fetch_add(difference, std::memory_order_relaxed);
+  if (to > from) {
+    device_.client().charge_unasked(to - from);
+  } else {
+    refund(from - to);
+  }
 }
 
 size_t Memory::release_unswappable(uint64_t key) {

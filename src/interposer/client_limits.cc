@@ -1,0 +1,140 @@
+// The client's part in its tenant's memory limit: a lease of headroom that grows and shrinks by messages (protocol/messages.h).
+#include <stdlib.h>
+
+#include <algorithm>
+
+#include "base/parse.h"
+#include "interposer/client.h"
+#include "interposer/device.h"
+#include "interposer/log.h"
+#include "interposer/process.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kLook_ns = 500 * kMillisecond;             // for the program's end
+constexpr int64_t kAlonePatience_ns = 2'000 * kMillisecond;  // without a scheduler: as long as a restart takes
+
+}  // namespace
+
+void Client::read_own_limit() {
+  if (const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT"); text != nullptr && *text != '\0') {
+    auto limit = parse_bytes(text);
+    if (limit) {
+      own_limit_ = *limit;
+      memory_limit_.store(*limit, std::memory_order_release);
+    } else {
+      log(LogLevel::kError, "NVSHARE_GPU_MEMORY_LIMIT is ignored: %s", limit.error().text);
+    }
+  }
+}
+
+void Client::lease_alone() {
+  const uint64_t bound = own_limit_ != 0 ? std::min(own_limit_, protocol::kLeaseMax) : protocol::kLeaseMax;
+  if (lease_.leased() < bound) lease_.grow(bound - lease_.leased());
+}
+
+// mutex held
+void Client::take_terms(const protocol::Registered& answer, uint64_t claimed) {
+  memory_limit_.store(answer.memory_limit, std::memory_order_release);
+  node_limit_ = answer.node_limit;
+  others_charged_.store(answer.others_charged, std::memory_order_release);
+  if (asks_only_) return;
+  told_lease_ = std::max(answer.lease, claimed);
+  lease_.grow(told_lease_ - claimed);
+}
+
+// mutex held, connected
+void Client::after_registration() {
+  // What was taken meanwhile.
+  const uint64_t leased = std::min(lease_.leased(), protocol::kLeaseMax);
+  if (leased > told_lease_) send(protocol::HeadroomTaken{leased - told_lease_});
+  if (headroom_state_ != HeadroomState::kAsked) return;
+  if (lease_.charge(headroom_bytes_)) {
+    headroom_state_ = HeadroomState::kCharged;
+    changed_.notify_all();
+  } else {
+    send_ask();
+  }
+}
+
+// mutex held, connected
+void Client::send_ask() {
+  const uint64_t returned = lease_.give_back(protocol::kLeaseMax);
+  headroom_asks_.fetch_add(1, std::memory_order_relaxed);
+  send(protocol::AskHeadroom{++headroom_request_, headroom_bytes_, returned});
+}
+
+bool Client::charge(size_t bytes) {
+  if (lease_.charge(bytes)) [[likely]]
+    return true;
+  if (!shared() || bytes > protocol::kLeaseMax) return false;
+  Lock lock(mutex_);
+  while (headroom_state_ != HeadroomState::kNone) changed_.wait(mutex_);  // of another thread
+  if (lease_.charge(bytes)) return true;
+  headroom_state_ = HeadroomState::kAsked;
+  headroom_bytes_ = bytes;
+  if (connected_) send_ask();
+  while (headroom_state_ == HeadroomState::kAsked && !Process::ending()) {
+    if (!connected_ && now_ns() - disconnected_at_ns_ > kAlonePatience_ns) break;  // nobody who could say what the others have
+    changed_.wait_until(mutex_, now_ns() + kLook_ns);
+  }
+  const bool charged = headroom_state_ == HeadroomState::kCharged;
+  headroom_state_ = HeadroomState::kNone;
+  changed_.notify_all();
+  return charged;
+}
+
+void Client::charge_unasked(size_t bytes) {
+  if (lease_.charge(bytes)) return;
+  Lock lock(mutex_);
+  const uint64_t taken = lease_.take(bytes);
+  if (taken > 0 && connected_) send(protocol::HeadroomTaken{taken});
+}
+
+void Client::on_headroom(const protocol::Headroom& message) {
+  Lock lock(mutex_);
+  memory_limit_.store(message.limit, std::memory_order_release);
+  others_charged_.store(message.others_charged, std::memory_order_release);
+  const bool answers = headroom_state_ == HeadroomState::kAsked && message.request == headroom_request_;
+  if (answers && message.granted != 0 && message.bytes >= headroom_bytes_) {
+    lease_.grow_charged(message.bytes, headroom_bytes_);
+    headroom_state_ = HeadroomState::kCharged;
+  } else {
+    lease_.grow(message.bytes);
+    if (answers) headroom_state_ = HeadroomState::kRefused;
+  }
+  changed_.notify_all();
+}
+
+void Client::on_recall(const protocol::RecallHeadroom& message) {
+  Lock lock(mutex_);
+  const uint64_t returned = lease_.give_back(message.bytes);
+  send(protocol::HeadroomReturned{message.recall, returned, lease_.charged()});
+}
+
+void Client::on_limit(const protocol::UpdateLimit& message) {
+  const uint64_t before = memory_limit_.exchange(message.memory_limit, std::memory_order_acq_rel);
+  {
+    Lock lock(mutex_);
+    node_limit_ = message.node_limit;
+  }
+  others_charged_.store(message.others_charged, std::memory_order_release);
+  ceiling_.store(message.memory_ceiling, std::memory_order_release);
+  if (before == message.memory_limit) return;
+  const uint64_t used = tenant_charged();
+  if (message.memory_limit == 0) {
+    log(LogLevel::kInfo, "no memory limit holds on GPU %d any more", device_.ordinal());
+  } else if (used > message.memory_limit) {
+    log(LogLevel::kWarning,
+        "the memory limit on GPU %d is %llu bytes now, and %llu are in use: they stay, and nothing more is allocated until less is in use",
+        device_.ordinal(), static_cast<unsigned long long>(message.memory_limit), static_cast<unsigned long long>(used));
+  } else {
+    log(LogLevel::kInfo, "the memory limit on GPU %d is %llu bytes now", device_.ordinal(),
+        static_cast<unsigned long long>(message.memory_limit));
+  }
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,110 @@
+// The engine's part of the tenants' memory limits: messages to the ledger and back, admission of explicit limits, and the report.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "scheduler/engine.h"
+
+namespace nvshare::scheduler {
+
+using namespace protocol;
+
+void Engine::dispatch_headroom(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now) {
+  const policy::ClientId id = client.id;
+  auto with = [&]<typename Payload>(Payload*, auto handle) {
+    Result<Payload> message = decode<Payload>(packet);
+    if (!message) return refuse(client.connection, std::string("bad message: ") + message.error().text, now);
+    perform(handle(*message));
+    note_over_limit();
+  };
+  if (type == MessageType::kAskHeadroom) {
+    return with(static_cast<AskHeadroom*>(nullptr), [&](const AskHeadroom& message) {
+      return ledger_.ask(id, message.request, static_cast<int64_t>(message.bytes), static_cast<int64_t>(message.returned), now);
+    });
+  }
+  if (type == MessageType::kHeadroomTaken) {
+    return with(static_cast<HeadroomTaken*>(nullptr),
+                [&](const HeadroomTaken& message) { return ledger_.taken(id, static_cast<int64_t>(message.bytes), now); });
+  }
+  with(static_cast<HeadroomReturned*>(nullptr), [&](const HeadroomReturned& message) {
+    return ledger_.returned(id, message.recall, static_cast<int64_t>(message.bytes), static_cast<int64_t>(message.charged), now);
+  });
+}
+
+void Engine::perform(const MemoryLedger::Decisions& decisions) {
+  struct Performer {
+    Engine& engine;
+    void operator()(const MemoryLedger::Grant& grant) const {
+      const auto limit = static_cast<uint64_t>(engine.ledger_.limit_of(grant.client));
+      const auto others = static_cast<uint64_t>(engine.ledger_.charged_by_others(grant.client));
+      engine.send_to(grant.client, Headroom{grant.request, static_cast<uint64_t>(grant.bytes), limit, others, grant.granted, {}});
+    }
+    void operator()(const MemoryLedger::Recall& recall) const {
+      engine.send_to(recall.client, RecallHeadroom{recall.recall, static_cast<uint64_t>(recall.bytes)});
+    }
+    void operator()(const MemoryLedger::Tell& tell) const {
+      if (const Client* client = engine.find(tell.client)) engine.send(*client, engine.limit_message(*client));
+    }
+  };
+  for (const MemoryLedger::Decision& decision : decisions) std::visit(Performer{*this}, decision);
+}
+
+UpdateLimit Engine::limit_message(const Client& client) const {
+  uint64_t node_limit = 0;
+  for (const auto& [key, tenant] : tenants_.all()) {
+    if (tenant.id == client.tenant) node_limit = static_cast<uint64_t>(tenant.gpu_memory_limit);
+  }
+  return {static_cast<uint64_t>(ledger_.limit_of(client.id)), node_limit, static_cast<uint64_t>(client.ceiling),
+          static_cast<uint64_t>(ledger_.charged_by_others(client.id))};
+}
+
+// Says once when a tenant has more than its limit, and once when it no longer has.
+void Engine::note_over_limit() {
+  for (const MemoryLedger::View& view : ledger_.view()) {
+    const std::pair<policy::TenantId, policy::GpuId> key{view.tenant, view.gpu};
+    if (!view.over()) {
+      over_limit_.erase(key);
+    } else if (over_limit_.insert(key).second) {
+      const Tenant* tenant = tenants_.find(view.tenant);
+      spdlog::warn("tenant {} '{}' has {} MiB of GPU memory on {}, over its limit of {} MiB: it keeps them, and gets no more", view.tenant,
+                   tenant != nullptr ? tenant->name : "", view.charged >> 20, gpus_[view.gpu].uuid_text, view.limit >> 20);
+    }
+  }
+}
+
+Result<void> Engine::admit_limit(policy::GpuId gpu, policy::TenantId tenant, int64_t limit, int64_t before) const {
+  if (limit == 0 || (before != 0 && limit <= before)) return {};
+  const int64_t total = gpus_[gpu].total;
+  const auto bound = static_cast<int64_t>(settings_.gpu_memory_oversub_ratio * static_cast<double>(total));
+  const int64_t sum = ledger_.limits_on(gpu, tenant, total) + std::min(limit, total);
+  if (sum <= bound) return {};
+  return error_format(
+      "memory limits on GPU %.8s would be %lld MiB in sum, this one of %lld MiB included; accepted: up to %lld MiB (%s is %g, of %lld MiB)",
+      gpus_[gpu].uuid_text.c_str() + 4, static_cast<long long>(sum >> 20), static_cast<long long>(limit >> 20),
+      static_cast<long long>(bound >> 20), variable_of("gpu_memory_oversub_ratio").c_str(), settings_.gpu_memory_oversub_ratio,
+      static_cast<long long>(total >> 20));
+}
+
+Result<void> Engine::set_memory_limit(Tenant& tenant, int64_t limit, policy::Instant now) {
+  for (policy::GpuId gpu : ledger_.gpus_of(tenant.id)) {
+    const int64_t in_force = ledger_.limit_with(tenant.id, gpu, limit, 0);
+    if (auto ok = admit_limit(gpu, tenant.id, in_force, ledger_.limit_on(tenant.id, gpu)); !ok) return ok;
+  }
+  tenant.gpu_memory_limit = limit;
+  spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
+  perform(ledger_.set_limit(tenant.id, limit, now));
+  note_over_limit();
+  return {};
+}
+
+void Engine::report_limits(admin::StatusReport* report) const {
+  for (const MemoryLedger::View& view : ledger_.view()) {
+    for (admin::TenantReport& tenant : report->tenants) {
+      if (tenant.id != view.tenant) continue;
+      tenant.memory.push_back(
+          {gpus_[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(), view.asking, view.silent});
+    }
+  }
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,358 @@
+#include "scheduler/memory_ledger.h"
+
+#include <algorithm>
+
+namespace nvshare::scheduler {
+namespace {
+
+// 0 means none.
+int64_t lower_limit(int64_t a, int64_t b) {
+  if (a == 0 || b == 0) return a + b;
+  return std::min(a, b);
+}
+
+}  // namespace
+
+// ---- figures ----
+
+int64_t MemoryLedger::limit_in(const Account& account) {
+  int64_t limit = account.node_limit;
+  for (const auto& [id, lessee] : account.lessees) limit = lower_limit(limit, lessee.own_limit);
+  return limit;
+}
+
+int64_t MemoryLedger::charged_in(const Account& account) {
+  int64_t sum = 0;
+  for (const auto& [id, lessee] : account.lessees) sum += lessee.charged;
+  return sum;
+}
+
+// What nobody else may be given. Who had no limit before and does not say what it uses counts with what it said last.
+int64_t MemoryLedger::counted(const Lessee& lessee) {
+  if (lessee.silent && lessee.lease > kUnlimited / 2) return lessee.charged;
+  return std::max(lessee.lease, lessee.charged);
+}
+
+int64_t MemoryLedger::leased_in(const Account& account) {
+  int64_t sum = account.reserved;
+  for (const auto& [id, lessee] : account.lessees) sum = std::min(sum + counted(lessee), kUnlimited);
+  return sum;
+}
+
+MemoryLedger::Account* MemoryLedger::account_of(ClientId client) {
+  auto key = keys_.find(client);
+  return key == keys_.end() ? nullptr : &accounts_.at(key->second);
+}
+
+const MemoryLedger::Account* MemoryLedger::account_of(ClientId client) const {
+  auto key = keys_.find(client);
+  return key == keys_.end() ? nullptr : &accounts_.at(key->second);
+}
+
+const MemoryLedger::Lessee* MemoryLedger::lessee_of(ClientId client) const {
+  const Account* account = account_of(client);
+  return account == nullptr ? nullptr : &account->lessees.at(client);
+}
+
+// ---- changes ----
+
+MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
+  Decisions decisions = leave(member.client, now);
+  const Key key{member.tenant, member.gpu};
+  Account& account = accounts_[key];
+  account.node_limit = member.node_limit;
+  Lessee& lessee = account.lessees[member.client];
+  lessee.own_limit = member.own_limit;
+  lessee.charged = member.charged;
+  lessee.lease = std::clamp(member.lease, int64_t{0}, kUnlimited);
+  keys_[member.client] = key;
+  const int64_t limit = limit_in(account);
+  if (limit == 0) {
+    lessee.lease = kUnlimited;
+  } else if (!frozen_ && account.asks.empty()) {
+    lessee.lease += generous(account, limit - leased_in(account));
+  }
+  lessee.told_limit = limit;
+  lessee.told_others = charged_in(account) - lessee.charged;
+  account.news = true;
+  ++account.round;  // its own limit may be lower than what was leased
+  settle(account, now, decisions);
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::leave(ClientId client, Instant now) {
+  Decisions decisions;
+  auto at = keys_.find(client);
+  if (at == keys_.end()) return decisions;
+  const Key key = at->second;
+  keys_.erase(at);
+  Account& account = accounts_.at(key);
+  account.lessees.erase(client);
+  account.news = true;
+  std::erase_if(account.asks, [&](const Ask& ask) { return ask.client == client; });
+  if (account.lessees.empty() && account.reserved == 0) {
+    accounts_.erase(key);
+  } else {
+    settle(account, now, decisions);
+  }
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::set_limit(TenantId tenant, int64_t limit, Instant now) {
+  Decisions decisions;
+  for (auto& [key, account] : accounts_) {
+    if (key.first != tenant) continue;
+    account.node_limit = limit;
+    ++account.round;
+    settle(account, now, decisions);
+  }
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::ask(ClientId client, uint64_t request, int64_t bytes, int64_t returned, Instant now) {
+  Decisions decisions;
+  Account* account = account_of(client);
+  if (account == nullptr) return decisions;
+  Lessee& lessee = account->lessees.at(client);
+  lessee.lease -= std::clamp(returned, int64_t{0}, lessee.lease);
+  std::erase_if(account->asks, [&](const Ask& ask) { return ask.client == client; });
+  account->asks.push_back({client, request, std::clamp(bytes, int64_t{0}, kUnlimited), 0});
+  settle(*account, now, decisions);
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::returned(ClientId client, uint64_t recall, int64_t bytes, int64_t charged, Instant now) {
+  Decisions decisions;
+  Account* account = account_of(client);
+  if (account == nullptr) return decisions;
+  Lessee& lessee = account->lessees.at(client);
+  lessee.lease -= std::clamp(bytes, int64_t{0}, lessee.lease);
+  lessee.silent = false;
+  if (charged != lessee.charged) account->news = true;
+  lessee.charged = charged;
+  if (recall == lessee.recall) {
+    lessee.recall = 0;
+    lessee.answered_round = lessee.recall_round;
+  }
+  settle(*account, now, decisions);
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::taken(ClientId client, int64_t bytes, Instant now) {
+  Decisions decisions;
+  Account* account = account_of(client);
+  if (account == nullptr) return decisions;
+  Lessee& lessee = account->lessees.at(client);
+  lessee.lease = std::min(lessee.lease + bytes, kUnlimited);
+  ++account->round;
+  settle(*account, now, decisions);
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::report(ClientId client, int64_t charged, Instant now) {
+  Decisions decisions;
+  Account* account = account_of(client);
+  if (account == nullptr) return decisions;
+  Lessee& lessee = account->lessees.at(client);
+  if (lessee.charged == charged) return decisions;
+  lessee.charged = charged;
+  account->news = true;
+  tell(*account, now, decisions);
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::freeze(bool frozen, Instant now) {
+  Decisions decisions;
+  frozen_ = frozen;
+  for (auto& [key, account] : accounts_) settle(account, now, decisions);
+  return decisions;
+}
+
+MemoryLedger::Decisions MemoryLedger::reserve(TenantId tenant, GpuId gpu, int64_t bytes, Instant now) {
+  Decisions decisions;
+  const Key key{tenant, gpu};
+  if (bytes == 0 && accounts_.find(key) == accounts_.end()) return decisions;
+  Account& account = accounts_[key];
+  account.reserved = std::clamp(bytes, int64_t{0}, kUnlimited);
+  if (account.lessees.empty() && account.reserved == 0) {
+    accounts_.erase(key);
+  } else {
+    settle(account, now, decisions);
+  }
+  return decisions;
+}
+
+// ---- deciding ----
+
+// Beyond what was asked for: all of it for who is alone, else half, so that the others find some, too.
+int64_t MemoryLedger::generous(const Account& account, int64_t room) {
+  if (room <= 0) return 0;
+  if (account.lessees.size() == 1) return room;
+  return room / 2 / kHeadroomUnit * kHeadroomUnit;
+}
+
+void MemoryLedger::settle(Account& account, Instant now, Decisions& decisions) {
+  const int64_t limit = limit_in(account);
+  if (limit == 0) {
+    settle_without_limit(account, decisions);
+  } else if (!frozen_) {
+    // More is leased than there is: after a lowering, or what could not be refused.
+    if (leased_in(account) > limit) recall(account, 0, account.round, kUnlimited, now, decisions);
+    while (!account.asks.empty() && serve(account, account.asks.front(), limit, now, decisions)) account.asks.pop_front();
+  }
+  tell(account, now, decisions);
+}
+
+void MemoryLedger::settle_without_limit(Account& account, Decisions& decisions) {
+  for (const Ask& ask : account.asks) {
+    Lessee& lessee = account.lessees.at(ask.client);
+    const int64_t bytes = kUnlimited - lessee.lease;
+    decisions.emplace_back(Grant{ask.client, ask.request, ask.bytes <= bytes, bytes});
+    lessee.lease = kUnlimited;
+  }
+  account.asks.clear();
+  for (auto& [id, lessee] : account.lessees) {
+    if (lessee.lease >= kUnlimited) continue;
+    decisions.emplace_back(Grant{id, 0, true, kUnlimited - lessee.lease});
+    lessee.lease = kUnlimited;
+  }
+}
+
+bool MemoryLedger::serve(Account& account, Ask& ask, int64_t limit, Instant now, Decisions& decisions) {
+  Lessee& lessee = account.lessees.at(ask.client);
+  const int64_t room = limit - leased_in(account);
+  if (ask.bytes <= room) {
+    const int64_t bytes = ask.bytes + generous(account, room - ask.bytes);
+    lessee.lease += bytes;
+    decisions.emplace_back(Grant{ask.client, ask.request, true, bytes});
+    return true;
+  }
+  if (ask.round == 0) ask.round = ++account.round;
+  if (ask.bytes <= limit && !recall(account, ask.client, ask.round, ask.bytes - room, now, decisions)) return false;
+  // Refused. What is free helps the next, smaller allocation.
+  const int64_t bytes = generous(account, room);
+  lessee.lease += bytes;
+  decisions.emplace_back(Grant{ask.client, ask.request, false, bytes});
+  return true;
+}
+
+bool MemoryLedger::recall(Account& account, ClientId but, uint64_t round, int64_t bytes, Instant now, Decisions& decisions) {
+  bool all_answered = true;
+  for (auto& [id, lessee] : account.lessees) {
+    if (id == but || lessee.lease == 0 || lessee.answered_round >= round) continue;
+    if (lessee.recall == 0) {
+      lessee.recall = ++last_recall_;
+      lessee.recall_round = round;
+      lessee.recalled_at = now;
+      decisions.emplace_back(Recall{id, lessee.recall, bytes});
+    }
+    if (!lessee.silent) all_answered = false;
+  }
+  return all_answered;
+}
+
+// The limit at once; what others use now and then.
+void MemoryLedger::tell(Account& account, Instant now, Decisions& decisions) {
+  const int64_t limit = limit_in(account);
+  const int64_t charged = charged_in(account);
+  const bool all = account.news && now - account.told_at >= kTellInterval;
+  if (all) account.told_at = now;
+  account.news = false;
+  for (auto& [id, lessee] : account.lessees) {
+    const int64_t others = charged - lessee.charged;
+    if (lessee.told_limit != limit || (all && lessee.told_others != others)) {
+      lessee.told_limit = limit;
+      lessee.told_others = others;
+      decisions.emplace_back(Tell{id});
+    }
+    account.news |= lessee.told_others != others;
+  }
+}
+
+std::optional<MemoryLedger::Instant> MemoryLedger::next_deadline() const {
+  std::optional<Instant> earliest;
+  auto at = [&](Instant deadline) {
+    if (!earliest || deadline < *earliest) earliest = deadline;
+  };
+  for (const auto& [key, account] : accounts_) {
+    if (account.news) at(account.told_at + kTellInterval);
+    for (const auto& [id, lessee] : account.lessees) {
+      if (lessee.recall != 0 && !lessee.silent) at(lessee.recalled_at + kAnswerPatience);
+    }
+  }
+  return earliest;
+}
+
+MemoryLedger::Decisions MemoryLedger::tick(Instant now) {
+  Decisions decisions;
+  for (auto& [key, account] : accounts_) {
+    for (auto& [id, lessee] : account.lessees) {
+      if (lessee.recall != 0 && now - lessee.recalled_at >= kAnswerPatience) lessee.silent = true;
+    }
+    settle(account, now, decisions);
+  }
+  return decisions;
+}
+
+// ---- views ----
+
+std::vector<MemoryLedger::View> MemoryLedger::view() const {
+  std::vector<View> views;
+  for (const auto& [key, account] : accounts_) {
+    View view{key.first, key.second, limit_in(account), charged_in(account), leased_in(account), account.asks.size(), 0};
+    for (const auto& [id, lessee] : account.lessees) view.silent += lessee.silent ? 1 : 0;
+    views.push_back(view);
+  }
+  return views;
+}
+
+int64_t MemoryLedger::limit_of(ClientId client) const {
+  const Account* account = account_of(client);
+  return account == nullptr ? 0 : limit_in(*account);
+}
+
+int64_t MemoryLedger::lease_of(ClientId client) const {
+  const Lessee* lessee = lessee_of(client);
+  return lessee == nullptr ? 0 : lessee->lease;
+}
+
+int64_t MemoryLedger::charged_by(ClientId client) const {
+  const Lessee* lessee = lessee_of(client);
+  return lessee == nullptr ? 0 : lessee->charged;
+}
+
+int64_t MemoryLedger::charged_by_others(ClientId client) const {
+  const Account* account = account_of(client);
+  return account == nullptr ? 0 : charged_in(*account) - charged_by(client);
+}
+
+int64_t MemoryLedger::limits_on(GpuId gpu, TenantId but, int64_t most) const {
+  int64_t sum = 0;
+  for (const auto& [key, account] : accounts_) {
+    if (key.second == gpu && key.first != but) sum += std::min(limit_in(account), most);
+  }
+  return sum;
+}
+
+int64_t MemoryLedger::limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, int64_t own_limit) const {
+  int64_t limit = lower_limit(node_limit, own_limit);
+  auto at = accounts_.find({tenant, gpu});
+  if (at == accounts_.end()) return limit;
+  for (const auto& [id, lessee] : at->second.lessees) limit = lower_limit(limit, lessee.own_limit);
+  return limit;
+}
+
+int64_t MemoryLedger::limit_on(TenantId tenant, GpuId gpu) const {
+  auto at = accounts_.find({tenant, gpu});
+  return at == accounts_.end() ? 0 : limit_in(at->second);
+}
+
+std::vector<MemoryLedger::GpuId> MemoryLedger::gpus_of(TenantId tenant) const {
+  std::vector<GpuId> gpus;
+  for (const auto& [key, account] : accounts_) {
+    if (key.first == tenant) gpus.push_back(key.second);
+  }
+  return gpus;
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,161 @@
+// The tenants' memory ledger: for each tenant on each GPU the limit in force, and how much of it each of its clients may charge without
+// asking (its *lease*). What is promised: the leases of a tenant never pass its limit together, so that its processes cannot either, but
+// for what they had when the limit was lowered, and what nobody could refuse (HeadroomTaken). protocol/messages.h says how leases travel.
+//
+// The limit in force is the lowest of what the node says and what each of the tenant's clients has in its own environment.
+//
+// An ask that does not fit in what is free waits until the tenant's other clients have given back what they do not use. A client that
+// does not answer in time (stopped, for instance) counts with its whole lease, and is not waited for again until it answers.
+// Pure bookkeeping, time is an argument; not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "policy/policy.h"
+
+namespace nvshare::scheduler {
+
+class MemoryLedger {
+ public:
+  using ClientId = policy::ClientId;
+  using TenantId = policy::TenantId;
+  using GpuId = policy::GpuId;
+  using Instant = policy::Instant;
+
+  static constexpr int64_t kUnlimited = int64_t{1} << 50;             // a lease that is no bound
+  static constexpr policy::Duration kAnswerPatience = 2'000'000'000;  // for what a client does not use
+  static constexpr policy::Duration kTellInterval = 50'000'000;       // between two news of the others' use
+  static constexpr int64_t kHeadroomUnit = int64_t{2} << 20;          // generosity is rounded down to it
+
+  // ---- decisions ----
+  // The client's lease grows by `bytes`. request 0: it did not ask.
+  struct Grant {
+    ClientId client;
+    uint64_t request;
+    bool granted;
+    int64_t bytes;
+  };
+  struct Recall {
+    ClientId client;
+    uint64_t recall;
+    int64_t bytes;
+  };
+  // The limit, or what the others use, is no longer what the client was told.
+  struct Tell {
+    ClientId client;
+  };
+  using Decision = std::variant<Grant, Recall, Tell>;
+  using Decisions = std::vector<Decision>;
+
+  struct Member {
+    ClientId client = 0;
+    TenantId tenant = 0;
+    GpuId gpu = 0;
+    int64_t own_limit = 0;   // 0 = none
+    int64_t node_limit = 0;  // of the tenant; 0 = none
+    int64_t charged = 0;
+    int64_t lease = 0;  // that it holds already
+  };
+
+  // It gets a lease of its own at once if there is headroom: ask lease_of().
+  Decisions join(const Member& member, Instant now);
+  Decisions leave(ClientId client, Instant now);
+  // 0 = none. On all GPUs.
+  Decisions set_limit(TenantId tenant, int64_t limit, Instant now);
+  Decisions ask(ClientId client, uint64_t request, int64_t bytes, int64_t returned, Instant now);
+  Decisions returned(ClientId client, uint64_t recall, int64_t bytes, int64_t charged, Instant now);
+  Decisions taken(ClientId client, int64_t bytes, Instant now);
+  Decisions report(ClientId client, int64_t charged, Instant now);
+  // While frozen nothing is granted where a limit holds: clients that are not back yet may hold leases of an earlier scheduler.
+  Decisions freeze(bool frozen, Instant now);
+  // Bytes that are not to be had, because a client of an earlier scheduler that is not back may hold them. 0 ends that.
+  Decisions reserve(TenantId tenant, GpuId gpu, int64_t bytes, Instant now);
+
+  std::optional<Instant> next_deadline() const;
+  Decisions tick(Instant now);
+
+  // ---- views ----
+  struct View {
+    TenantId tenant = 0;
+    GpuId gpu = 0;
+    int64_t limit = 0;  // in force; 0 = none
+    int64_t charged = 0;
+    int64_t leased = 0;   // without a limit it says nothing
+    uint64_t asking = 0;  // clients that wait for headroom
+    uint64_t silent = 0;  // that did not answer in time
+    bool over() const { return limit > 0 && charged > limit; }
+  };
+  std::vector<View> view() const;
+  int64_t limit_of(ClientId client) const;
+  int64_t lease_of(ClientId client) const;
+  int64_t charged_by(ClientId client) const;
+  int64_t charged_by_others(ClientId client) const;
+
+  // Explicit limits on that GPU in sum, one tenant left out, each at most `most`.
+  int64_t limits_on(GpuId gpu, TenantId but, int64_t most) const;
+  // What the limit of the tenant on that GPU would be with this limit of the node's and one more client's own; 0 = none.
+  int64_t limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, int64_t own_limit) const;
+  // In force there; 0 = none, or it has no client there.
+  int64_t limit_on(TenantId tenant, GpuId gpu) const;
+  std::vector<GpuId> gpus_of(TenantId tenant) const;
+
+ private:
+  struct Ask {
+    ClientId client = 0;
+    uint64_t request = 0;
+    int64_t bytes = 0;
+    uint64_t round = 0;  // in which the others are asked for its sake; 0: not yet
+  };
+  struct Lessee {
+    int64_t own_limit = 0;
+    int64_t charged = 0;
+    int64_t lease = 0;
+    uint64_t recall = 0;  // that it has not answered; 0: none
+    uint64_t recall_round = 0;
+    Instant recalled_at = 0;
+    uint64_t answered_round = 0;
+    bool silent = false;
+    int64_t told_limit = 0;
+    int64_t told_others = 0;
+  };
+  struct Account {
+    int64_t node_limit = 0;
+    int64_t reserved = 0;
+    std::map<ClientId, Lessee> lessees;
+    std::deque<Ask> asks;
+    uint64_t round = 0;
+    Instant told_at = 0;
+    bool news = false;  // of use that somebody was not told
+  };
+  using Key = std::pair<TenantId, GpuId>;
+
+  static int64_t limit_in(const Account& account);
+  static int64_t charged_in(const Account& account);
+  static int64_t counted(const Lessee& lessee);
+  static int64_t leased_in(const Account& account);
+  Account* account_of(ClientId client);
+  const Account* account_of(ClientId client) const;
+  const Lessee* lessee_of(ClientId client) const;
+  static int64_t generous(const Account& account, int64_t room);
+  // Everything that a change may have made due.
+  void settle(Account& account, Instant now, Decisions& decisions);
+  void settle_without_limit(Account& account, Decisions& decisions);
+  // False: the others' answers are waited for.
+  bool serve(Account& account, Ask& ask, int64_t limit, Instant now, Decisions& decisions);
+  // Asks all but `but` for `bytes` of what they do not use; true when all have answered in that round.
+  bool recall(Account& account, ClientId but, uint64_t round, int64_t bytes, Instant now, Decisions& decisions);
+  static void tell(Account& account, Instant now, Decisions& decisions);
+
+  std::map<Key, Account> accounts_;
+  std::map<ClientId, Key> keys_;
+  uint64_t last_recall_ = 0;
+  bool frozen_ = false;
+};
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,210 @@
+// The ledger alone: leases, asks and recalls, live changes, deaths. memory_ledger_property_test.cc has random processes.
+#include "scheduler/memory_ledger.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kGiB = 1 << 30;
+constexpr int64_t kUnlimited = MemoryLedger::kUnlimited;
+using Decisions = MemoryLedger::Decisions;
+
+template <typename Kind>
+std::vector<Kind> all(const Decisions& decisions) {
+  std::vector<Kind> found;
+  for (const auto& decision : decisions) {
+    if (const auto* kind = std::get_if<Kind>(&decision)) found.push_back(*kind);
+  }
+  return found;
+}
+
+class MemoryLedgerTest : public testing::Test {
+ protected:
+  Decisions join(MemoryLedger::ClientId client, int64_t node_limit, int64_t own_limit = 0, int64_t charged = 0, int64_t lease = 0) {
+    return ledger_.join({client, 1, 0, own_limit, node_limit, charged, lease}, now_);
+  }
+  MemoryLedger ledger_;
+  MemoryLedger::Instant now_ = 1'000'000'000;
+};
+
+TEST_F(MemoryLedgerTest, WithoutALimitALeaseIsNoBound) {
+  join(1, 0);
+  EXPECT_EQ(ledger_.lease_of(1), kUnlimited);
+}
+
+TEST_F(MemoryLedgerTest, WhoIsAloneHasAllOfItAndNeedNotAsk) {
+  join(1, 8 * kGiB);
+  EXPECT_EQ(ledger_.lease_of(1), 8 * kGiB);
+}
+
+TEST_F(MemoryLedgerTest, TheLowestLimitCountsAndEndsWithItsProcess) {
+  join(1, 8 * kGiB);
+  join(2, 8 * kGiB, 6 * kGiB);
+  EXPECT_EQ(ledger_.limit_of(1), 6 * kGiB) << "one process's environment lowers the tenant's";
+  join(3, 8 * kGiB, 20 * kGiB);
+  EXPECT_EQ(ledger_.limit_of(1), 6 * kGiB) << "and never raises it";
+  ledger_.leave(2, now_);
+  EXPECT_EQ(ledger_.limit_of(1), 8 * kGiB);
+}
+
+TEST_F(MemoryLedgerTest, UnusedLeasesAreRecalledAndThenGranted) {
+  join(1, 8 * kGiB);
+  join(2, 8 * kGiB);
+  ledger_.report(1, kGiB, now_);
+  Decisions first = ledger_.ask(2, 1, 4 * kGiB, 0, now_);
+  ASSERT_EQ(all<MemoryLedger::Recall>(first).size(), 1u);
+  const auto recall = all<MemoryLedger::Recall>(first)[0];
+  EXPECT_EQ(recall.client, 1u);
+  EXPECT_GE(recall.bytes, 4 * kGiB);
+  EXPECT_TRUE(all<MemoryLedger::Grant>(first).empty()) << "what is leased may be in use already";
+  Decisions second = ledger_.returned(1, recall.recall, 5 * kGiB, kGiB, now_);
+  ASSERT_EQ(all<MemoryLedger::Grant>(second).size(), 1u);
+  EXPECT_TRUE(all<MemoryLedger::Grant>(second)[0].granted);
+  EXPECT_GE(all<MemoryLedger::Grant>(second)[0].bytes, 4 * kGiB);
+  EXPECT_LE(ledger_.lease_of(1) + ledger_.lease_of(2), 8 * kGiB);
+}
+
+TEST_F(MemoryLedgerTest, OfTwoThatRaceForTheLastGibOneGetsIt) {
+  join(1, 8 * kGiB, 0, 4 * kGiB, 4 * kGiB);
+  Decisions decisions = join(2, 8 * kGiB, 0, 3 * kGiB, 3 * kGiB);
+  for (const auto& more : ledger_.ask(1, 1, kGiB, ledger_.lease_of(1) - 4 * kGiB, now_)) decisions.push_back(more);
+  for (const auto& more : ledger_.ask(2, 1, kGiB, ledger_.lease_of(2) - 3 * kGiB, now_)) decisions.push_back(more);
+  for (int round = 0; round < 4; ++round) {
+    for (const auto& recall : all<MemoryLedger::Recall>(decisions)) {
+      for (const auto& more : ledger_.returned(recall.client, recall.recall, 0, recall.client == 1 ? 5 * kGiB : 3 * kGiB, now_)) {
+        decisions.push_back(more);
+      }
+    }
+  }
+  int granted = 0;
+  int answered = 0;
+  for (const auto& grant : all<MemoryLedger::Grant>(decisions)) {
+    ++answered;
+    granted += grant.granted ? 1 : 0;
+  }
+  EXPECT_EQ(answered, 2);
+  EXPECT_EQ(granted, 1);
+  EXPECT_LE(ledger_.lease_of(1) + ledger_.lease_of(2), 8 * kGiB);
+}
+
+TEST_F(MemoryLedgerTest, WhoDoesNotAnswerCountsWithAllThatItHasAndIsWaitedForOnce) {
+  join(1, 8 * kGiB);  // holds all of it, and is stopped
+  join(2, 8 * kGiB);
+  ASSERT_TRUE(all<MemoryLedger::Grant>(ledger_.ask(2, 1, kGiB, 0, now_)).empty());
+  ASSERT_EQ(ledger_.next_deadline(), now_ + MemoryLedger::kAnswerPatience);
+  now_ += MemoryLedger::kAnswerPatience;
+  auto refused = all<MemoryLedger::Grant>(ledger_.tick(now_));
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_FALSE(refused[0].granted);
+  refused = all<MemoryLedger::Grant>(ledger_.ask(2, 2, kGiB, 0, now_));
+  ASSERT_EQ(refused.size(), 1u) << "not waited for again";
+  EXPECT_FALSE(refused[0].granted);
+  // It goes on, and answers what it was asked.
+  ledger_.returned(1, 1, 8 * kGiB, 0, now_);
+  auto granted = all<MemoryLedger::Grant>(ledger_.ask(2, 3, kGiB, 0, now_));
+  ASSERT_EQ(granted.size(), 1u);
+  EXPECT_TRUE(granted[0].granted);
+}
+
+TEST_F(MemoryLedgerTest, ADeathGivesItsLeaseToWhoWaits) {
+  join(1, 8 * kGiB);
+  join(2, 8 * kGiB);
+  ASSERT_TRUE(all<MemoryLedger::Grant>(ledger_.ask(2, 1, 8 * kGiB, 0, now_)).empty());
+  auto granted = all<MemoryLedger::Grant>(ledger_.leave(1, now_));
+  ASSERT_EQ(granted.size(), 1u);
+  EXPECT_TRUE(granted[0].granted);
+  EXPECT_EQ(ledger_.lease_of(2), 8 * kGiB);
+}
+
+TEST_F(MemoryLedgerTest, ARaisedLimitServesWhoWaitsAndALoweredOneGrantsNothingMore) {
+  join(1, 2 * kGiB);
+  join(2, 2 * kGiB);
+  ledger_.report(1, 2 * kGiB, now_);
+  ASSERT_TRUE(all<MemoryLedger::Grant>(ledger_.ask(2, 1, kGiB, 0, now_)).empty());
+  auto granted = all<MemoryLedger::Grant>(ledger_.set_limit(1, 4 * kGiB, now_));
+  ASSERT_EQ(granted.size(), 1u);
+  EXPECT_TRUE(granted[0].granted);
+  EXPECT_EQ(all<MemoryLedger::Tell>(ledger_.set_limit(1, kGiB, now_)).size(), 2u) << "both are told";
+  EXPECT_TRUE(ledger_.view()[0].over());
+  now_ += 10 * MemoryLedger::kAnswerPatience;
+  ledger_.tick(now_);
+  auto refused = all<MemoryLedger::Grant>(ledger_.ask(2, 2, 1, 0, now_));
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_FALSE(refused[0].granted);
+  EXPECT_EQ(refused[0].bytes, 0);
+  // none again
+  auto unlimited = all<MemoryLedger::Grant>(ledger_.set_limit(1, 0, now_));
+  EXPECT_EQ(unlimited.size(), 2u);
+  EXPECT_EQ(ledger_.lease_of(1), kUnlimited);
+  EXPECT_EQ(ledger_.lease_of(2), kUnlimited);
+}
+
+TEST_F(MemoryLedgerTest, ALimitWhereThereWasNoneRecallsWhatIsUnused) {
+  join(1, 0);
+  join(2, 0);
+  ledger_.report(1, 3 * kGiB, now_);
+  auto recalls = all<MemoryLedger::Recall>(ledger_.set_limit(1, 4 * kGiB, now_));
+  ASSERT_EQ(recalls.size(), 2u);
+  ledger_.returned(1, recalls[0].recall, kUnlimited - 3 * kGiB, 3 * kGiB, now_);
+  // The other is stopped: it had no limit, so what it said it uses counts.
+  now_ += MemoryLedger::kAnswerPatience;
+  ledger_.tick(now_);
+  auto granted = all<MemoryLedger::Grant>(ledger_.ask(1, 1, kGiB, 0, now_));
+  ASSERT_EQ(granted.size(), 1u);
+  EXPECT_TRUE(granted[0].granted);
+}
+
+TEST_F(MemoryLedgerTest, AfterARestartNothingIsGrantedUntilAllAreBack) {
+  ledger_.freeze(true, now_);
+  join(1, 8 * kGiB, 0, kGiB, 5 * kGiB);
+  EXPECT_EQ(ledger_.lease_of(1), 5 * kGiB) << "what it holds it keeps";
+  EXPECT_TRUE(all<MemoryLedger::Grant>(ledger_.ask(1, 1, 6 * kGiB, 4 * kGiB, now_)).empty());
+  join(2, 8 * kGiB, 0, 2 * kGiB, 3 * kGiB);
+  auto decisions = ledger_.freeze(false, now_);
+  ASSERT_EQ(all<MemoryLedger::Recall>(decisions).size(), 1u);
+  auto refused = all<MemoryLedger::Grant>(ledger_.returned(2, all<MemoryLedger::Recall>(decisions)[0].recall, kGiB, 2 * kGiB, now_));
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_FALSE(refused[0].granted) << "1 + 2 are in use, 6 more are too many";
+}
+
+TEST_F(MemoryLedgerTest, WhatTheOthersUseIsToldNowAndThenNotEachTime) {
+  join(1, 8 * kGiB);
+  join(2, 8 * kGiB);
+  now_ += MemoryLedger::kTellInterval;
+  size_t told = 0;
+  for (int i = 1; i <= 1000; ++i) {
+    now_ += MemoryLedger::kTellInterval / 1000;
+    told += all<MemoryLedger::Tell>(ledger_.report(1, i * 4096, now_)).size();
+    told += all<MemoryLedger::Tell>(ledger_.tick(now_)).size();
+  }
+  EXPECT_GE(told, 1u);
+  EXPECT_LE(told, 4u);
+  now_ += MemoryLedger::kTellInterval;
+  ledger_.tick(now_);
+  EXPECT_EQ(ledger_.charged_by_others(2), 1000 * 4096);
+  EXPECT_FALSE(ledger_.next_deadline()) << "all is told";
+}
+
+TEST_F(MemoryLedgerTest, WhatNobodyCouldRefuseCountsAndStopsTheRest) {
+  join(1, 4 * kGiB);
+  ledger_.report(1, 4 * kGiB, now_);
+  ledger_.taken(1, kGiB, now_);
+  EXPECT_EQ(ledger_.lease_of(1), 5 * kGiB);
+  auto refused = all<MemoryLedger::Grant>(ledger_.ask(1, 1, 1, 0, now_));
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_FALSE(refused[0].granted);
+}
+
+TEST_F(MemoryLedgerTest, LimitsOfAGpuAddUpByTenant) {
+  ledger_.join({1, 1, 0, 0, 3 * kGiB, 0, 0}, now_);
+  ledger_.join({2, 2, 0, 2 * kGiB, 0, 0, 0}, now_);
+  ledger_.join({3, 3, 0, 0, 0, 0, 0}, now_);           // no limit: not counted
+  ledger_.join({4, 4, 0, 0, 100 * kGiB, 0, 0}, now_);  // more than there is: all of it
+  ledger_.join({5, 5, 1, 0, kGiB, 0, 0}, now_);        // elsewhere
+  EXPECT_EQ(ledger_.limits_on(0, 0, 16 * kGiB), 21 * kGiB);
+  EXPECT_EQ(ledger_.limits_on(0, 4, 16 * kGiB), 5 * kGiB);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler
