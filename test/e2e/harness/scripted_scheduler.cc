@@ -96,7 +96,7 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
   if (*type == MessageType::kRegister) {
     const auto hello = decode<Register>(packet);
     if (!hello) return complain(hello.error().text);
-    send(fd, Registered{kVersionMax, {}, 1, kEpoch, 0, hello->gpu_total_bytes, hello->gpu_total_bytes});
+    send(fd, Registered{kVersionMax, {}, 1, kEpoch, 0, 0, kLeaseMax, 0, hello->gpu_total_bytes, hello->gpu_total_bytes});
     if (script_.limited) send(fd, Contention{0, 0, 0, kLimitedCompute, script_.idle_release_us});
   } else if (*type == MessageType::kReqLock) {
     if (granted_) return complain("a request for the lock from its holder");
