@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Generates src/interposer/generated/ from the list of entry points and their signatures.
 
-Reads src/interposer/entry_points.txt (symbol, class, since) and src/cuda/driver_api.h (signatures), and writes
+Reads src/interposer/entry_points.txt (symbol, class, since) and src/cuda/driver_api.h (signatures), the same of NVML
+(nvml_entry_points.txt, cuda/nvml_api.h), and writes
   real_driver_table.h/.cc  one typed slot per function that nvshare hooks or calls; their names; the hook of each
   hooks.h                  declarations of every hooked function
   submit_hooks.cc          the wrappers of class submit
   growing_hooks.cc         the wrappers of class grows
   custom_defaults.cc       weak defaults of class custom, which call the driver
+  nvml_table.h/.cc         the slots, names and hooks of NVML's functions
   libnvshare.map           the linker's export list
 
   generate_entry_points.py                          write the files
@@ -27,11 +29,14 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENTRY_POINTS = ROOT / "src/interposer/entry_points.txt"
 DRIVER_API = ROOT / "src/cuda/driver_api.h"
+NVML_ENTRY_POINTS = ROOT / "src/interposer/nvml_entry_points.txt"
+NVML_API = ROOT / "src/cuda/nvml_api.h"
 GENERATED = ROOT / "src/interposer/generated"
 
 CLASSES = ("pass", "uncounted", "grows", "submit", "custom")
 HOOKED = ("grows", "submit", "custom")
 PER_THREAD_SUFFIXES = ("_ptsz", "_ptds")
+NVML_CLASSES = ("custom", "call")
 LOOKUP_HOOKS = ("dlsym", "dlvsym")  # symbols/dlsym.S
 
 
@@ -94,6 +99,23 @@ def read_signatures(path):
             parameters.append(Parameter(parsed.group(1).strip(), parsed.group(2)))
         signatures[name] = parameters
     return signatures
+
+
+class Nvml:
+    """NVML's two input files, checked against each other."""
+
+    def __init__(self, list_path, api_path):
+        lines = [line.split() for line in list_path.read_text().splitlines() if line and not line.startswith("#")]
+        for fields in lines:
+            if len(fields) != 2 or fields[1] not in NVML_CLASSES:
+                raise Failure(f"{list_path}: '{' '.join(fields)}' is not 'symbol class' with a class of {', '.join(NVML_CLASSES)}")
+        self.slots = [fields[0] for fields in lines]
+        self.hooked = [fields[0] for fields in lines if fields[1] == "custom"]
+        self.declarations = dict(re.findall(r"^(?=Return (nvml\w+)\()(Return nvml\w+\([^()]*\));$", api_path.read_text(), re.M))
+        if self.slots != sorted(set(self.slots)):
+            raise Failure(f"{list_path} is out of order, or has something twice")
+        if set(self.slots) != set(self.declarations):
+            raise Failure(f"only one of {list_path} and {api_path} has: {', '.join(sorted(set(self.slots) ^ set(self.declarations)))}")
 
 
 class Interface:
@@ -278,13 +300,74 @@ extern "C" {{
 """
 
 
-def version_script(interface):
-    exported = sorted([entry.symbol for entry in interface.hooked] + list(LOOKUP_HOOKS))
+def nvml_banner():
+    return banner("//").replace("entry_points.txt and cuda/driver_api.h", "nvml_entry_points.txt and cuda/nvml_api.h")
+
+
+def nvml_table_header(nvml):
+    slots = "\n".join(f"  decltype(&cuda::nvml::api::{symbol}) {symbol};" for symbol in nvml.slots)
+    hooks = "\n".join(f"NVSHARE_EXPORT {nvml.declarations[symbol]};" for symbol in nvml.hooked)
+    return f"""{nvml_banner()}#pragma once
+
+#include <cstddef>
+
+#include "cuda/nvml_api.h"
+#include "interposer/symbols/export.h"
+
+namespace nvshare::interposer {{
+
+// NVML's functions, one slot each, in the order of names.
+struct NvmlTable {{
+{slots}
+}};
+
+inline constexpr size_t kNvmlSlots = {len(nvml.slots)};
+static_assert(sizeof(NvmlTable) == kNvmlSlots * sizeof(void*));
+
+extern const char* const kNvmlNames[kNvmlSlots];
+extern const NvmlTable kNvmlHooks;  // what libnvshare.so exports in its place; null: not hooked
+
+using cuda::nvml::Handle;
+using cuda::nvml::MemoryV1;
+using cuda::nvml::MemoryV2;
+using cuda::nvml::ProcessV1;
+using cuda::nvml::ProcessV2;
+using cuda::nvml::Return;
+
+extern "C" {{
+{hooks}
+}}
+
+}}  // namespace nvshare::interposer
+"""
+
+
+def nvml_table_source(nvml):
+    names = "\n".join(f'    "{symbol}",' for symbol in nvml.slots)
+    hooks = "\n".join(f"    .{symbol} = &{symbol}," for symbol in nvml.hooked)
+    return f"""{nvml_banner()}#include "interposer/generated/nvml_table.h"
+
+namespace nvshare::interposer {{
+
+const char* const kNvmlNames[kNvmlSlots] = {{
+{names}
+}};
+
+constinit const NvmlTable kNvmlHooks = {{
+{hooks}
+}};
+
+}}  // namespace nvshare::interposer
+"""
+
+
+def version_script(interface, nvml):
+    exported = sorted([entry.symbol for entry in interface.hooked] + nvml.hooked + list(LOOKUP_HOOKS))
     symbols = "\n".join(f"    {symbol};" for symbol in exported)
     return f"{banner('#')}{{\n  global:\n{symbols}\n  local:\n    *;\n}};\n"
 
 
-def outputs(interface):
+def outputs(interface, nvml):
     """file name -> contents"""
     return {
         "real_driver_table.h": real_driver_table_header(interface),
@@ -293,7 +376,9 @@ def outputs(interface):
         "submit_hooks.cc": submit_hooks_source(interface),
         "growing_hooks.cc": growing_hooks_source(interface),
         "custom_defaults.cc": custom_defaults_source(interface),
-        "libnvshare.map": version_script(interface),
+        "nvml_table.h": nvml_table_header(nvml),
+        "nvml_table.cc": nvml_table_source(nvml),
+        "libnvshare.map": version_script(interface, nvml),
     }
 
 
@@ -332,7 +417,7 @@ def main():
             print(f"{symbol}: not in {ENTRY_POINTS.relative_to(ROOT)}")
         return 1 if missing else 0
 
-    files = outputs(Interface(entries, read_signatures(DRIVER_API)))
+    files = outputs(Interface(entries, read_signatures(DRIVER_API)), Nvml(NVML_ENTRY_POINTS, NVML_API))
     differing = [name for name, contents in files.items() if not up_to_date(GENERATED / name, contents)]
     if not arguments.check:
         GENERATED.mkdir(parents=True, exist_ok=True)

@@ -82,23 +82,29 @@ bool Client::start() {
   return true;
 }
 
-bool Client::connect_once() {
+FileDescriptor Client::open_socket() {
   sockaddr_un address;
   if (!socket_address(&address)) {
     errno = ENOENT;
-    return false;
+    return FileDescriptor();
   }
   FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) return false;
+  if (!fd) return fd;
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
     int error = errno;
     log(LogLevel::kDebug, "no scheduler at %s: %s", address.sun_path, strerror(error));
+    fd.reset();
     errno = error;
-    return false;
+    return fd;
   }
   timeval patience{5, 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  if (!handshake(fd.get())) return false;
+  return fd;
+}
+
+bool Client::connect_once() {
+  FileDescriptor fd = open_socket();
+  if (!fd || !handshake(fd.get())) return false;
   Lock lock(mutex_);
   socket_ = std::move(fd);
   connected_ = true;
@@ -343,6 +349,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kImportInherited:
       if (auto message = protocol::decode<protocol::ImportInherited>(packet)) process().ipc().on_inherited(device_, *message);
       return;
+    case MessageType::kTenantUse:
     case MessageType::kWaitForMem:  // the wait in grow() has begun already
     case MessageType::kRegistered:
     case MessageType::kRegister:

@@ -30,6 +30,8 @@ class Client {
   // Asks the scheduler what it would show this program of the GPU, without becoming a client: sets memory_limit() and gpu_total(). For a
   // Client that is never started.
   void ask_only();
+  // A connection to the scheduler; none, and errno says why, if there is no scheduler.
+  static FileDescriptor open_socket();
   bool shared() const { return shared_.load(std::memory_order_acquire); }
 
   // The program has a context on this GPU, or has none (any more). Without one nothing can be submitted here and nothing brought in, so the

@@ -87,12 +87,14 @@ void Client::on_why_waiting(const protocol::WhyWaiting& message) {
 
 void Client::on_lock(const protocol::LockOk& message) {
   uint64_t began = 0;
+  bool context = false;
   {
     Lock lock(mutex_);
     if (!take_grant(message)) return;
     began = grant_.grant;
+    context = context_there_;
   }
-  if (!load_at_once()) device_.mover().load(began);
+  if (!context || !load_at_once()) device_.mover().load(began);
 }
 
 // True: a turn begins with it.

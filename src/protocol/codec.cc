@@ -120,6 +120,13 @@ Result<void> check(const Contention& message) {
 }
 
 template <>
+Result<void> check(const TenantUse& message) {
+  return all_of([&] { return check_at_most("allocated", message.allocated, kMemoryBytesMax); },
+                [&] { return check_at_most("processes", message.processes, kTenantProcessesMax); },
+                [&] { return check_at_most("first", message.first, message.processes); });
+}
+
+template <>
 Result<void> check(const WhyWaiting& message) {
   return check_terminated("text", message.text);
 }
@@ -240,7 +247,7 @@ constexpr Format kFormats[] = {
     format_of<ArenaRequest>(),  format_of<ArenaReturned>(), format_of<ArenaShrunk>(),    format_of<ArenaHeld>(),
     format_of<PrepareSwap>(),   format_of<ArenaSegment>(),  format_of<ArenaRefused>(),   format_of<ArenaShrink>(),
     format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
-    format_of<HeadroomTaken>(),
+    format_of<HeadroomTaken>(), format_of<TenantUse>(),
 };
 
 const Format* find_format(MessageType type) {

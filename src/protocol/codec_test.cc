@@ -48,6 +48,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(Evict{1, 2})),
       bytes_of(encode(UpdateLimit{1, 2, 3, 4})),
       bytes_of(encode(Contention{1, 2, 3, kLimitedCompute, 200})),
+      bytes_of(encode(TenantUse{1, 2, 3, 1, 0, {{4, 0, 3}}})),
       bytes_of(encode(AskWhyWaiting{1})),
       bytes_of(encode(WhyWaiting{1, "a neighbour"})),
       bytes_of(encode(Import{1, 2, 3, {4}})),
@@ -127,6 +128,9 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kContention:
       outcome = check(decode<Contention>(packet));
+      break;
+    case MessageType::kTenantUse:
+      outcome = check(decode<TenantUse>(packet));
       break;
     case MessageType::kAskWhyWaiting:
       outcome = check(decode<AskWhyWaiting>(packet));
@@ -237,7 +241,7 @@ TEST(Codec, EveryMessageComesBackAsItWasSent) {
     EXPECT_STRNE(name_of(*type), "unknown");
     seen.push_back(*type);
   }
-  EXPECT_EQ(seen.size(), 37u);
+  EXPECT_EQ(seen.size(), packets.size());
   auto released = decode<LockReleased>(encode(good_released()).span());
   ASSERT_TRUE(released);
   EXPECT_EQ(released->grant.grant, 8u);
@@ -294,6 +298,8 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.direction = 2; }).find("direction"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.copied = 65; }).find("copied"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
+  EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.processes = kTenantProcessesMax + 1; }).find("processes"), std::string::npos);
+  EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.first = 1; }).find("first"), std::string::npos);
   EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax}, [](Contention&) {}), "accepted");
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.limited = kLimitedAll + 1; }).find("limited"), std::string::npos);
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.idle_release_us = kIdleReleaseUsMax + 1; }).find("idle_release_us"),

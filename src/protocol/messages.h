@@ -79,6 +79,7 @@ enum class MessageType : uint16_t {
   kUpdateLimit = 71,
   kContention = 72,
   kWhyWaiting = 96,
+  kTenantUse = 97,
   kExportWanted = 73,
   kImported = 74,
   kImportInherited = 75,
@@ -113,10 +114,11 @@ inline constexpr uint64_t kLeaseMax = uint64_t{1} << 50;
 struct Register {
   uint16_t version_min;  // the client speaks version_min .. version_max; the header's version is version_min
   uint16_t version_max;
-  uint8_t backend;       // Backend
-  uint8_t has_lock;      // 1 when it re-registers holding a lock that the previous scheduler granted
-  uint8_t wants_lock;    // 1 when it re-registers while waiting for the lock
-  uint8_t asks_only;     // 1: it wants to know what the scheduler would answer. It becomes no client, and the connection ends
+  uint8_t backend;     // Backend
+  uint8_t has_lock;    // 1 when it re-registers holding a lock that the previous scheduler granted
+  uint8_t wants_lock;  // 1 when it re-registers while waiting for the lock
+  uint8_t
+      asks_only;  // 1: it wants to know what the scheduler would answer: Registered, TenantUse. It becomes no client; the connection ends
   uint8_t gpu_uuid[16];  // as cuDeviceGetUuid gives it
   uint64_t gpu_total_bytes;
   uint64_t memory_limit;  // from the program's own environment; 0 = none. Can only lower what the node allows
@@ -230,6 +232,26 @@ struct AskWhyWaiting {
 struct WhyWaiting {
   uint64_t question;
   char text[256];  // NUL-terminated, for people
+};
+
+inline constexpr uint32_t kProcessesPerMessage = 24;
+inline constexpr uint32_t kTenantProcessesMax = 65536;
+
+struct TenantProcess {
+  int32_t pid;  // as the asker sees it: in its own PID namespace
+  uint32_t reserved;
+  uint64_t allocated;  // on that GPU, as charged against the limit
+};
+
+// What the asker's tenant has on the GPU: processes first .. first + kProcessesPerMessage, in as many messages as it takes, at least one.
+// Processes that the asker's PID namespace does not show are in the sum, not in the list.
+struct TenantUse {
+  uint64_t memory_limit;  // the tenant's, or the asker's own if that is lower; 0 = none
+  uint64_t gpu_total_bytes;
+  uint64_t allocated;  // by all clients of the tenant, as charged
+  uint32_t processes;  // in all messages
+  uint32_t first;
+  TenantProcess process[kProcessesPerMessage];
 };
 
 // How things stand, also as the use of the tenant's other clients changes, though not with each allocation.
@@ -436,6 +458,8 @@ NVSHARE_WIRE_SIZE(Headroom, 40);
 NVSHARE_WIRE_SIZE(RecallHeadroom, 16);
 NVSHARE_WIRE_SIZE(HeadroomReturned, 24);
 NVSHARE_WIRE_SIZE(HeadroomTaken, 8);
+NVSHARE_WIRE_SIZE(TenantProcess, 16);
+NVSHARE_WIRE_SIZE(TenantUse, 32 + 24 * 16);
 NVSHARE_WIRE_SIZE(Contention, 24);
 NVSHARE_WIRE_SIZE(Import, 40);
 NVSHARE_WIRE_SIZE(ExportWanted, 32);

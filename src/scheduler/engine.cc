@@ -136,8 +136,10 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const Peer& peer = connections_.at(connection).peer;
   if (message.asks_only != 0) {
     const auto total = static_cast<uint64_t>(gpus_[*gpu].total);
-    const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenants_.limit_of(peer)));
+    const Tenants::Asked tenant = tenants_.ask(peer);
+    const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
     transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total}, version), {});
+    for (const TenantUse& use : use_of(tenant.id, *gpu, limit, peer.pid)) transport_.send(connection, encode(use, version), {});
     transport_.close(connection);
     connections_.erase(connection);
     return;
@@ -345,6 +347,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kUpdateLimit:
     case MessageType::kContention:
     case MessageType::kWhyWaiting:
+    case MessageType::kTenantUse:
     case MessageType::kExportWanted:
     case MessageType::kImported:
     case MessageType::kImportInherited:

@@ -196,6 +196,8 @@ class Engine {
   std::string name_of_client(const policy::ClientView& view) const;
   std::string waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const;  // empty when it does not wait
   std::string why_waiting(const Client& client, policy::Instant now) const;
+  // Who asks is process `viewer`, for whom that limit holds.
+  std::vector<protocol::TenantUse> use_of(policy::TenantId tenant, policy::GpuId gpu, uint64_t limit, pid_t viewer) const;
   protocol::admin::ClientReport report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const;
 
   Settings settings_;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #ifndef SO_PEERPIDFD  // Linux 6.5; asm-generic/socket.h
 #define SO_PEERPIDFD 77
@@ -130,6 +131,39 @@ Result<Peer> peer_of(int socket) {
 uint64_t start_time_of(pid_t pid) { return pid > 0 ? stat_field(pid, 22) : 0; }
 
 pid_t parent_of(pid_t pid) { return pid > 0 ? static_cast<pid_t>(stat_field(pid, 4)) : 0; }
+
+namespace {
+
+// The process' numbers in all PID namespaces that it is in, the outermost one that we see first.
+std::vector<pid_t> numbers_of(std::string_view status) {
+  std::vector<pid_t> numbers;
+  const size_t at = status.find("\nNSpid:");
+  if (at == std::string_view::npos) return numbers;
+  std::istringstream line(std::string(status.substr(at + 7, status.find('\n', at + 1) - at - 7)));
+  for (pid_t number = 0; line >> number;) numbers.push_back(number);
+  return numbers;
+}
+
+std::string namespace_of(pid_t pid) {
+  char text[64] = {};
+  const ssize_t length = readlink(("/proc/" + std::to_string(pid) + "/ns/pid").c_str(), text, sizeof text - 1);
+  return length > 0 ? std::string(text, static_cast<size_t>(length)) : std::string();
+}
+
+}  // namespace
+
+pid_t pid_as_seen_by(std::string_view viewer_status, std::string_view status, bool same_namespace) {
+  const std::vector<pid_t> viewer = numbers_of(viewer_status);
+  const std::vector<pid_t> numbers = numbers_of(status);
+  if (viewer.empty() || numbers.size() < viewer.size()) return 0;
+  // As deep as the viewer, but elsewhere. Deeper ones are taken to be below it: they are of the same tenant.
+  if (numbers.size() == viewer.size() && !same_namespace) return 0;
+  return numbers[viewer.size() - 1];
+}
+
+pid_t pid_as_seen_by(pid_t viewer, pid_t pid) {
+  return pid_as_seen_by(read_proc(viewer, "status"), read_proc(pid, "status"), namespace_of(viewer) == namespace_of(pid));
+}
 
 std::string short_name_of(pid_t pid) {
   std::string name = read_proc(pid, "comm");

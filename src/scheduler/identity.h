@@ -31,6 +31,11 @@ std::string short_name_of(pid_t pid);
 // The text of /proc/PID/cgroup, empty if there is no such process.
 std::string cgroups_of(pid_t pid);
 
+// A process' number as another sees it, in that one's PID namespace; 0 if it does not see it there, or one of them has ended.
+pid_t pid_as_seen_by(pid_t viewer, pid_t pid);
+// The same of the texts of both /proc/PID/status; same_namespace: their namespaces are one. Pure.
+pid_t pid_as_seen_by(std::string_view viewer_status, std::string_view status, bool same_namespace);
+
 struct CgroupIdentity {
   enum class Kind { kContainer, kUnit } kind;
   std::string name;  // a pod's or container's id, a unit's name

@@ -87,6 +87,20 @@ TEST(Identity, ThePeerIsTheProcessThatConnected) {
   EXPECT_FALSE(peer_of(polled.fd)) << "no socket";
 }
 
+TEST(Identity, AProcessIsNumberedAsTheViewerSeesIt) {
+  const char* host = "Name:\tviewer\nNSpid:\t100\nx\n";
+  const char* other_host = "Name:\tjob\nNSpid:\t200\n";
+  const char* in_container = "Name:\tjob\nNSpid:\t300\t7\nx:\n";
+  const char* viewer_in_container = "Name:\tviewer\nNSpid:\t400\t8\n";
+  EXPECT_EQ(pid_as_seen_by(host, other_host, true), 200);
+  EXPECT_EQ(pid_as_seen_by(host, in_container, false), 300);
+  EXPECT_EQ(pid_as_seen_by(viewer_in_container, in_container, true), 7);
+  EXPECT_EQ(pid_as_seen_by(viewer_in_container, in_container, false), 0) << "another container";
+  EXPECT_EQ(pid_as_seen_by(viewer_in_container, other_host, false), 0);
+  EXPECT_EQ(pid_as_seen_by(host, "", true), 0) << "it has ended";
+  EXPECT_EQ(pid_as_seen_by(getpid(), getpid()), getpid());
+}
+
 TEST(Identity, ReadsProc) {
   EXPECT_EQ(parent_of(getpid()), getppid());
   EXPECT_EQ(start_time_of(-1), 0u);

@@ -33,10 +33,11 @@ Tenant& Tenants::join(const Peer& peer, const std::string& program) {
   return tenant;
 }
 
-int64_t Tenants::limit_of(const Peer& peer) {
-  int64_t limit = of(peer, "").gpu_memory_limit;
+Tenants::Asked Tenants::ask(const Peer& peer) {
+  const Tenant& tenant = of(peer, "");
+  const Asked asked{tenant.id, tenant.gpu_memory_limit};
   prune();
-  return limit;
+  return asked;
 }
 
 Tenant& Tenants::of(const Peer& peer, const std::string& program) {

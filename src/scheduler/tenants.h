@@ -34,8 +34,12 @@ class Tenants {
   // The tenant of a process; counts one more client.
   Tenant& join(const Peer& peer, const std::string& program);
   void leave(policy::TenantId id);
-  // The memory limit of the tenant that the process belongs to, or would; 0 = none.
-  int64_t limit_of(const Peer& peer);
+  // The tenant that the process belongs to, or would (an id that no client has then).
+  struct Asked {
+    policy::TenantId id;
+    int64_t gpu_memory_limit;  // 0 = none
+  };
+  Asked ask(const Peer& peer);
 
   Tenant* find(policy::TenantId id);
   // By name, or by the decimal id. Null when there is none or several of that name.

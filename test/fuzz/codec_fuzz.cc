@@ -92,6 +92,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kContention:
       try_decode<Contention>(packet);
       break;
+    case MessageType::kTenantUse:
+      try_decode<TenantUse>(packet);
+      break;
     case MessageType::kAskWhyWaiting:
       try_decode<AskWhyWaiting>(packet);
       break;

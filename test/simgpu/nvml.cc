@@ -261,11 +261,30 @@ SIM_API Result nvmlDeviceGetComputeRunningProcesses_v2(Handle handle, unsigned* 
 SIM_API Result nvmlDeviceGetComputeRunningProcesses_v3(Handle handle, unsigned* count, ProcessInfoV2* out) {
   return running_processes(handle, count, out);
 }
-SIM_API Result nvmlDeviceGetGraphicsRunningProcesses_v3(Handle handle, unsigned* count, ProcessInfoV2*) {
+
+// Nobody draws, and there is no MPS.
+Result no_processes(Handle handle, unsigned* count) {
   int device = 0;
   if (const Result result = find(handle, &device)) return result;
+  if (count == nullptr) return kInvalidArgument;
   *count = 0;
   return kSuccess;
+}
+SIM_API Result nvmlDeviceGetGraphicsRunningProcesses(Handle handle, unsigned* count, ProcessInfoV1*) { return no_processes(handle, count); }
+SIM_API Result nvmlDeviceGetGraphicsRunningProcesses_v2(Handle handle, unsigned* count, ProcessInfoV2*) {
+  return no_processes(handle, count);
+}
+SIM_API Result nvmlDeviceGetGraphicsRunningProcesses_v3(Handle handle, unsigned* count, ProcessInfoV2*) {
+  return no_processes(handle, count);
+}
+SIM_API Result nvmlDeviceGetMPSComputeRunningProcesses(Handle handle, unsigned* count, ProcessInfoV1*) {
+  return no_processes(handle, count);
+}
+SIM_API Result nvmlDeviceGetMPSComputeRunningProcesses_v2(Handle handle, unsigned* count, ProcessInfoV2*) {
+  return no_processes(handle, count);
+}
+SIM_API Result nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle handle, unsigned* count, ProcessInfoV2*) {
+  return no_processes(handle, count);
 }
 
 // The time on the GPU since the first process asked, as a share of the time since the caller's last sample.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What libnvshare.so shows to and asks of the process it is loaded into.
 
-  abi_test.py LIBRARY ENTRY_POINTS
+  abi_test.py LIBRARY ENTRY_POINTS...
 
 Exports: the hooked entry points and dlsym, dlvsym, nothing else. Needs: libc's own libraries only, so that it loads wherever libc does.
 Versions: nothing newer than GLIBC_2.17, or the library would kill every process in an older container. Start: no destructors, and no
@@ -33,7 +33,8 @@ def dynamic_symbols(library):
 
 
 def hooked(entry_points):
-    lines = [line.split() for line in pathlib.Path(entry_points).read_text().splitlines() if not line.startswith("#")]
+    texts = [pathlib.Path(path).read_text() for path in entry_points]
+    lines = [line.split() for text in texts for line in text.splitlines() if not line.startswith("#")]
     return {fields[0] for fields in lines if fields[1] in ("grows", "submit", "custom")}
 
 
@@ -80,7 +81,7 @@ def start_and_end(library):
             yield f"has {count - allowed} static {what}"
 
 
-def main(library, entry_points):
+def main(library, *entry_points):
     symbols = list(dynamic_symbols(library))
     problems = [*exports(symbols, entry_points), *needs(library), *versions(library, symbols), *thread_locals(symbols), *start_and_end(library)]
     for problem in problems:

@@ -7,6 +7,7 @@
 
 #include "interposer/symbols/elf_image.h"
 #include "interposer/symbols/real_driver.h"
+#include "interposer/symbols/real_nvml.h"
 
 namespace nvshare::interposer {
 namespace {
@@ -40,27 +41,45 @@ void* lookup(void* handle, const char* name, const char* version) {
   return real(handle, name, version);
 }
 
-bool driver_has(size_t slot) { return driver_is_present() && function_of_slot(slot) != nullptr; }
+// The two libraries whose functions have hooks.
+struct DriverNames {
+  static bool present() { return driver_is_present(); }
+  static bool has(size_t slot) { return driver_is_present() && function_of_slot(slot) != nullptr; }
+  static void* hook(size_t slot) { return hook_of_slot(slot); }
+  static size_t slot_of(const void* address, size_t preferred) { return slot_of_address(address, preferred); }
+};
+struct NvmlNames {
+  static bool present() { return nvml_is_present(); }
+  static bool has(size_t slot) { return nvml_is_present() && nvml_function(slot) != nullptr; }
+  static void* hook(size_t slot) { return nvml_hook(slot); }
+  static size_t slot_of(const void* address, size_t preferred) { return nvml_function(preferred) == address ? preferred : kNoSlot; }
+};
 
 // The answer for a hooked name. Our exports come first in the global scope, so a search there finds them even where there is no driver;
 // what counts is what the search would have found without us.
+template <typename Library>
 void* hooked_lookup(void* handle, const char* name, const char* version, size_t slot) {
-  void* const hook = hook_of_slot(slot);
-  if (handle == RTLD_NEXT) return driver_has(slot) ? hook : lookup(RTLD_NEXT, name, version);
+  void* const hook = Library::hook(slot);
+  if (handle == RTLD_NEXT) return Library::has(slot) ? hook : lookup(RTLD_NEXT, name, version);
   void* const found = lookup(handle, name, version);
   if (found == nullptr) return nullptr;
-  if (found == hook) return driver_has(slot) ? hook : lookup(RTLD_NEXT, name, version);
-  if (!driver_is_present()) return found;
-  const size_t real_slot = slot_of_address(found, slot);
-  void* const real_hook = real_slot != kNoSlot ? hook_of_slot(real_slot) : nullptr;
+  if (found == hook) return Library::has(slot) ? hook : lookup(RTLD_NEXT, name, version);
+  if (!Library::present()) return found;
+  const size_t real_slot = Library::slot_of(found, slot);
+  void* const real_hook = real_slot != kNoSlot ? Library::hook(real_slot) : nullptr;
   return real_hook != nullptr ? real_hook : found;
 }
 
 Route route(void* handle, const char* name, const char* version, void* real) {
-  if (real == nullptr || name == nullptr || name[0] != 'c' || name[1] != 'u') return {real, nullptr};
-  const size_t slot = slot_of_name(name);
-  if (slot == kNoSlot || hook_of_slot(slot) == nullptr) return {real, nullptr};
-  return {nullptr, hooked_lookup(handle, name, version, slot)};
+  if (real == nullptr || name == nullptr) return {real, nullptr};
+  if (name[0] == 'c' && name[1] == 'u') {
+    const size_t slot = slot_of_name(name);
+    if (slot != kNoSlot && hook_of_slot(slot) != nullptr) return {nullptr, hooked_lookup<DriverNames>(handle, name, version, slot)};
+  } else if (name[0] == 'n' && name[1] == 'v') {
+    const size_t slot = nvml_slot_of_name(name);
+    if (slot != kNoSlot && nvml_hook(slot) != nullptr) return {nullptr, hooked_lookup<NvmlNames>(handle, name, version, slot)};
+  }
+  return {real, nullptr};
 }
 
 }  // namespace

@@ -74,6 +74,15 @@ TEST(LookupWithoutDriver, NamesOfTheDriverAreUnknown) {
   EXPECT_FALSE(driver_is_mapped()) << "a lookup loaded the driver";
 }
 
+TEST(LookupWithoutNvml, ItsNamesAreUnknown) {
+  for (const char* name : {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUUID", "nvmlInit_v2"}) {
+    dlerror();
+    EXPECT_EQ(dlsym(RTLD_DEFAULT, name), nullptr) << name;
+    EXPECT_NE(dlerror(), nullptr) << name;
+    EXPECT_EQ(dlsym(RTLD_NEXT, name), nullptr) << name;
+  }
+}
+
 TEST(LookupByHandle, GivesTheHookOfEveryHookedSymbolAndTheDriversOwnOfEveryOther) {
   void* driver = open_driver();
   const auto entries = entry_points();

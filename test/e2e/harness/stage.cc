@@ -21,6 +21,8 @@ const char* const kSchedulerPath = E2E_SCHEDULER;
 const char* const kLibraryPath = E2E_LIBRARY;
 const char* const kStandInFolder = E2E_STAND_IN;
 const char* const kWorkerPath = E2E_WORKER;
+const char* const kNvmlViewerPath = E2E_NVML_VIEWER;
+const char* const kNvmlLinkedViewerPath = E2E_NVML_LINKED_VIEWER;
 
 namespace {
 
@@ -140,12 +142,13 @@ std::optional<protocol::admin::StatusReport> Stage::status() {
   return *report;
 }
 
-void Stage::make_tenant(const std::string& name, pid_t root) {
+void Stage::make_tenant(const std::string& name, pid_t root, int64_t gpu_memory_limit) {
   auto admin = cli::AdminClient::open(runtime_directory());
   ASSERT_TRUE(admin) << admin.error().text;
   protocol::admin::TenantRequest request;
   request.pid = root;
   request.name = name;
+  request.gpu_memory_limit = gpu_memory_limit;
   auto reply = admin->ask(request);
   ASSERT_TRUE(reply && protocol::admin::decode_tenant(*reply)) << name;
 }

@@ -73,7 +73,7 @@ class Stage {
   bool wait_until(const std::function<bool()>& ready, Duration longest);
   bool wait_until(const std::function<bool()>& ready) { return wait_until(ready, patience()); }
   // Everything below that process is one tenant from now on, as under `nvsharectl run`.
-  void make_tenant(const std::string& name, pid_t root);
+  void make_tenant(const std::string& name, pid_t root, int64_t gpu_memory_limit = 0);
   // The client of a process as the scheduler reports it.
   std::optional<protocol::admin::ClientReport> client_of(pid_t pid);
 
@@ -106,5 +106,7 @@ extern const char* const kSchedulerPath;
 extern const char* const kLibraryPath;
 extern const char* const kStandInFolder;
 extern const char* const kWorkerPath;
+extern const char* const kNvmlViewerPath;
+extern const char* const kNvmlLinkedViewerPath;
 
 }  // namespace nvshare::e2e
