@@ -42,6 +42,8 @@ class Config:
         self.seed = getattr(args, "seed", None)
         self.death_seconds = getattr(args, "death_seconds", 75.0)
         self.held_gib = getattr(args, "held", 4.0)
+        self.plan = getattr(args, "plan", "auto")
+        self.rows = getattr(args, "rows", "")
         self.ddp_turn_s = getattr(args, "ddp_turn", 2.0)
         self.out = pathlib.Path(args.out)
         self.out.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, deaths, interactive, programs, swap
+from checks import calls, deaths, interactive, programs, quota, swap
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -41,6 +41,70 @@ class HandOffs(unittest.TestCase):
         moves = [{"client": 1, "n": 0}, {"client": 2, "n": 1}, {"client": 1, "n": 2}, {"client": 2, "n": 3}]
         first, rest = swap.split_first(moves)
         self.assertEqual(([m["n"] for m in first], [m["n"] for m in rest]), ([0, 1], [2, 3]))
+
+
+class Quota(unittest.TestCase):
+    MARKS = [[1000, 0], [2000, 100], [4000, 500], [5000, 500]]
+
+    def test_work_between_marks(self):
+        self.assertEqual([quota.done_at(self.MARKS, t) for t in (500, 1000, 1500, 3000, 4500, 9000)], [0, 0, 50, 300, 500, 500])
+        self.assertEqual(quota.done_at([], 5), 0)
+
+    def test_share_is_work_over_what_is_done_alone(self):
+        self.assertAlmostEqual(quota.share(self.MARKS, 1000, 5000, 0.25), 50)
+        self.assertAlmostEqual(quota.share(self.MARKS, 2000, 4000, 0.25), 80)
+
+    def test_windows_are_whole_and_the_first_is_apart(self):
+        marks = [[t, t // 2] for t in range(0, 10001, 10)]
+        self.assertEqual([round(s, 3) for s in quota.windows(marks, 0, 9999, 2000, 1.0)], [50, 50, 50])
+
+    def test_limits_past_100_are_scaled(self):
+        self.assertEqual(quota.scaled([30, 60]), [30, 60])
+        self.assertEqual([round(s, 2) for s in quota.scaled([50, 60])], [45.45, 54.55])
+        self.assertEqual([round(s, 2) for s in quota.scaled([40, 40, 40])], [33.33] * 3)
+
+    def test_one_kernels_share(self):
+        self.assertAlmostEqual(quota.kernels_share(300_000, 10_000_000_000), 3.0)
+
+    def test_when_a_share_is_reached(self):
+        marks = [[t, 0 if t <= 1000 else t - 1000] for t in range(0, 3001, 50)]
+        self.assertEqual(quota.reaches_at(marks, 1000, 3000, 50, 200, 1.0), 1200)
+        self.assertEqual(quota.reaches_at(marks, 500, 3000, 50, 200, 1.0), 1100)
+        self.assertIsNone(quota.reaches_at(marks, 0, 1000, 50, 200, 1.0))
+
+    def test_idle_is_what_neither_worked_nor_swapped(self):
+        self.assertAlmostEqual(quota.idle_percent([27, 63], 8, 100), 2)
+        self.assertEqual(quota.idle_percent([60, 60], 0, 100), 0)
+        self.assertEqual(quota.busy_ns([(0, 10), (5, 20), (30, 40), (32, 35)]), 30)
+
+    def test_turns_begin_after_pauses(self):
+        marks = [[0, 0], [10, 1], [20, 2], [500_000_000, 3], [500_000_010, 4]]
+        self.assertEqual(quota.turn_starts(marks), [500_000_000])
+
+    def test_dmon(self):
+        text = "#Time        gpu     sm    mem\n#HH:MM:SS    Idx      %      %\n 10:00:01      0     97     12\n 10:00:02      0      -      -\n"
+        self.assertEqual(quota.dmon_samples(text), [{"second_of_day": 36001, "sm_percent": 97}])
+
+    def test_every_row_is_in_the_short_plan_and_unknown_ones_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = config_in(folder)
+            plan = quota.Plan(config)
+            self.assertEqual((plan.kind, tuple(plan.rows)), ("short", quota.ROWS))
+            config.small = False
+            self.assertEqual({kind for kind, _ in quota.Plan(config).single}, {*quota.LENGTHS_US, "graph", "torch"})
+            config.rows = "sums,suns"
+            with self.assertRaisesRegex(Skip, "no row suns"):
+                quota.Plan(config)
+
+    def test_the_table_judges_times_only_on_a_gpu(self):
+        for judged, state in ((True, "FAIL"), (False, "DONE")):
+            result = Result("quota", judge_times=judged)
+            table = quota.Table(result)
+            table.within("one", 50, 52, 1.0)
+            table.at_least("two", 99, 98)
+            table.at_most("three", 1.0, 1.5)
+            self.assertEqual([row["holds"] for row in table.rows], [False, True, True])
+            self.assertEqual(result.state, state)
 
 
 class Symbols(unittest.TestCase):

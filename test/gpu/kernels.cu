@@ -41,3 +41,10 @@ extern "C" __global__ void sim_spin(uint64_t nanoseconds) {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   } while (now - begin < nanoseconds);
 }
+
+// The same amount of work each time, whoever else uses the GPU meanwhile. `out` is never written, but the compiler cannot know that.
+extern "C" __global__ void sim_work(uint64_t rounds, uint64_t* out) {
+  uint64_t value = first() + 1;
+  for (uint64_t i = 0; i < rounds; ++i) value = scramble(value + i);
+  if (value == 0x0123456789abcdefull) *out = value;
+}

@@ -265,6 +265,90 @@ $L__BB5_1:
 	@%p1 bra 	$L__BB5_1;
 	ret;
 }
+	// .globl	sim_work
+.visible .entry sim_work(
+	.param .u64 sim_work_param_0,
+	.param .u64 sim_work_param_1
+)
+{
+	.reg .pred 	%p<7>;
+	.reg .b32 	%r<4>;
+	.reg .b64 	%rd<71>;
+	ld.param.u64 	%rd19, [sim_work_param_0];
+	ld.param.u64 	%rd20, [sim_work_param_1];
+	mov.u32 	%r1, %ctaid.x;
+	mov.u32 	%r2, %ntid.x;
+	mul.wide.u32 	%rd21, %r1, %r2;
+	mov.u32 	%r3, %tid.x;
+	cvt.u64.u32 	%rd22, %r3;
+	add.s64 	%rd23, %rd22, %rd21;
+	add.s64 	%rd70, %rd23, 1;
+	setp.eq.s64 	%p1, %rd19, 0;
+	@%p1 bra 	$L__BB6_7;
+	add.s64 	%rd26, %rd19, -1;
+	and.b64  	%rd2, %rd19, 3;
+	setp.lt.u64 	%p2, %rd26, 3;
+	mov.u64 	%rd65, 0;
+	@%p2 bra 	$L__BB6_4;
+	sub.s64 	%rd3, %rd2, %rd19;
+	mov.u64 	%rd65, 0;
+$L__BB6_3:
+	add.s64 	%rd28, %rd70, %rd65;
+	shr.u64 	%rd29, %rd28, 30;
+	xor.b64  	%rd30, %rd29, %rd28;
+	mul.lo.s64 	%rd31, %rd30, -4658895280553007687;
+	shr.u64 	%rd32, %rd31, 27;
+	xor.b64  	%rd33, %rd32, %rd31;
+	add.s64 	%rd34, %rd65, %rd33;
+	add.s64 	%rd35, %rd34, 1;
+	shr.u64 	%rd36, %rd35, 30;
+	xor.b64  	%rd37, %rd36, %rd35;
+	mul.lo.s64 	%rd38, %rd37, -4658895280553007687;
+	shr.u64 	%rd39, %rd38, 27;
+	xor.b64  	%rd40, %rd39, %rd38;
+	add.s64 	%rd41, %rd65, %rd40;
+	add.s64 	%rd42, %rd41, 2;
+	shr.u64 	%rd43, %rd42, 30;
+	xor.b64  	%rd44, %rd43, %rd42;
+	mul.lo.s64 	%rd45, %rd44, -4658895280553007687;
+	shr.u64 	%rd46, %rd45, 27;
+	xor.b64  	%rd47, %rd46, %rd45;
+	add.s64 	%rd48, %rd65, %rd47;
+	add.s64 	%rd49, %rd48, 3;
+	shr.u64 	%rd50, %rd49, 30;
+	xor.b64  	%rd51, %rd50, %rd49;
+	mul.lo.s64 	%rd52, %rd51, -4658895280553007687;
+	shr.u64 	%rd53, %rd52, 27;
+	xor.b64  	%rd70, %rd53, %rd52;
+	add.s64 	%rd65, %rd65, 4;
+	add.s64 	%rd54, %rd3, %rd65;
+	setp.ne.s64 	%p3, %rd54, 0;
+	@%p3 bra 	$L__BB6_3;
+$L__BB6_4:
+	setp.eq.s64 	%p4, %rd2, 0;
+	@%p4 bra 	$L__BB6_7;
+	neg.s64 	%rd67, %rd2;
+$L__BB6_6:
+	.pragma "nounroll";
+	add.s64 	%rd55, %rd70, %rd65;
+	shr.u64 	%rd56, %rd55, 30;
+	xor.b64  	%rd57, %rd56, %rd55;
+	mul.lo.s64 	%rd58, %rd57, -4658895280553007687;
+	shr.u64 	%rd59, %rd58, 27;
+	xor.b64  	%rd70, %rd59, %rd58;
+	add.s64 	%rd65, %rd65, 1;
+	add.s64 	%rd67, %rd67, 1;
+	setp.ne.s64 	%p5, %rd67, 0;
+	@%p5 bra 	$L__BB6_6;
+$L__BB6_7:
+	setp.ne.s64 	%p6, %rd70, 81985529216486895;
+	@%p6 bra 	$L__BB6_9;
+	cvta.to.global.u64 	%rd60, %rd20;
+	mov.u64 	%rd61, 81985529216486895;
+	st.global.u64 	[%rd60], %rd61;
+$L__BB6_9:
+	ret;
+}
 )ptx";
 // clang-format on
 

@@ -53,6 +53,7 @@ constexpr KernelDefinition kKernels[] = {
     {"sim_add", 3, kAdd, kNoParameter, 2, add},
     {"sim_checksum", 3, kChecksum, kNoParameter, 1, checksum},
     {"sim_spin", 1, {}, 0, kNoParameter, nullptr},
+    {"sim_work", 2, {}, 0, kNoParameter, nullptr},
     {"sim_meet", 4, kInPlace, kNoParameter, 1, meet, meeting_waits},
     {"sim_touch", 3, kTouch, 2, kNoParameter, nullptr},
 };

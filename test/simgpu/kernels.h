@@ -8,6 +8,7 @@
 //   sim_add(dst, src, n_words)             dst[i] += src[i]
 //   sim_checksum(src, n_words, dst)        *dst = checksum over all words and their places
 //   sim_spin(ns)                           takes that long
+//   sim_work(rounds, out)                  takes a nanosecond a round; on a GPU, a fixed amount of work. Nothing is written
 //   sim_meet(ptr, n_words, counter, target)  a collective: counts itself in at a word of the host's memory, waits until the count has
 //   reached
 //                                          the target, then mixes each word with it as round. Other programs' work goes on meanwhile

@@ -1,0 +1,228 @@
+// A program whose work can be counted: kernels of known, fixed amounts of work, one after the other, so that its share of the GPU is what
+// it got done over what it gets done alone. Says {"event": "ready"} and takes orders on standard input, each answered with one JSON line:
+//
+//   calibrate US,US,...      how many rounds a kernel of so many microseconds has: {"rounds": [..], "us": [what they take]}
+//   run BEGIN END R,R,...    from one time to the other (CLOCK_MONOTONIC, ns) kernels of R rounds each in turn, a little of it in flight:
+//                            {"marks": [[t, done], ...]}, the rounds done by then; marks are 5 ms apart at least
+//   graph BEGIN END R        the same as a CUDA graph of 20 kernels, launched again and again
+//   burst BEGIN END R W P    W microseconds of kernels of R rounds, a wait for them, then P microseconds of nothing, and so on
+// --bytes N (256M) in blocks of --block: memory that it holds and, every --touch-ms milliseconds, uses; 0: none.
+// Ends with its input.
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <sstream>
+
+#include "program.h"
+
+namespace gputest {
+namespace {
+
+constexpr uint64_t kBatch_ns = 2'000'000;  // of work between two looks at the clock
+constexpr uint64_t kMark_ns = 5'000'000;
+constexpr int kGraphKernels = 20;
+
+class Worker {
+ public:
+  explicit Worker(const Options& options) {
+    open_gpu();
+    work_ = kernel("sim_work");
+    require(driver().stream_create(&stream_, kStreamNonBlocking), "cuStreamCreate");
+    require(driver().mem_alloc(&out_, 8), "cuMemAlloc");
+    for (CUevent& event : events_) require(driver().event_create(&event, 2), "cuEventCreate");  // without timing
+    const uint64_t bytes = options.number("bytes", 0);
+    words_ = options.number("block", 256u << 20) / 8;
+    touch_ns_ = options.number("touch-ms", 100) * 1'000'000;
+    mix_ = kernel("sim_mix");
+    for (uint64_t held = 0; held + words_ * 8 <= bytes; held += words_ * 8) {
+      CUdeviceptr block = 0;
+      require(driver().mem_alloc(&block, words_ * 8), "cuMemAlloc");
+      launch(mix_, words_, stream_, block, words_, held);
+      blocks_.push_back(block);
+    }
+    settle();
+  }
+
+  void calibrate(const std::vector<double>& wanted_us) {
+    measure(1000, 20);  // warm
+    const double few = measure(2000, 50);
+    const double many = measure(42000, 50);
+    per_round_ns_ = std::max((many - few) / 40000, 1e-3);
+    const double base = std::max(few - 2000 * per_round_ns_, 0.0);
+    std::string rounds;
+    std::string took;
+    for (const double us : wanted_us) {
+      const auto count = static_cast<uint64_t>(std::max((us * 1000 - base) / per_round_ns_, 100.0));
+      const double ns = measure(count, static_cast<int>(std::clamp(20'000.0 / us, 2.0, 200.0)));
+      rounds += (rounds.empty() ? "" : ", ") + std::to_string(count);
+      took += (took.empty() ? "" : ", ") + std::to_string(ns / 1000);
+    }
+    std::printf("{\"rounds\": [%s], \"us\": [%s]}\n", rounds.c_str(), took.c_str());
+  }
+
+  void run(uint64_t begin, uint64_t end, const std::vector<uint64_t>& rounds) {
+    start(begin);
+    size_t next = 0;
+    stream_of_batches(end, [&] {
+      uint64_t batch = 0;
+      do {
+        submit(rounds[next]);
+        batch += rounds[next];
+        next = (next + 1) % rounds.size();
+      } while (static_cast<double>(batch) * ns_per_round() < kBatch_ns);
+      return batch;
+    });
+    tell();
+  }
+
+  void graph(uint64_t begin, uint64_t end, uint64_t rounds) {
+    CUgraph captured = nullptr;
+    CUgraphExec graph = nullptr;
+    require(driver().stream_begin_capture(stream_, kCaptureThreadLocal), "cuStreamBeginCapture");
+    for (int i = 0; i < kGraphKernels; ++i) submit(rounds);
+    require(driver().stream_end_capture(stream_, &captured), "cuStreamEndCapture");
+    require(driver().graph_instantiate(&graph, captured, 0), "cuGraphInstantiate");
+    start(begin);
+    stream_of_batches(end, [&] {
+      require(driver().graph_launch(graph, stream_), "cuGraphLaunch");
+      return rounds * kGraphKernels;
+    });
+    tell();
+  }
+
+  void burst(uint64_t begin, uint64_t end, uint64_t rounds, uint64_t work_us, uint64_t pause_us) {
+    start(begin);
+    while (now_ns() < end) {
+      for (double ns = 0; ns < static_cast<double>(work_us) * 1000; ns += static_cast<double>(rounds) * ns_per_round()) {
+        submit(rounds);
+        done_ += rounds;
+      }
+      settle();
+      mark();
+      usleep(static_cast<useconds_t>(pause_us));
+    }
+    tell();
+  }
+
+ private:
+  double ns_per_round() const { return per_round_ns_; }
+  void settle() { require(driver().stream_synchronize(stream_), "cuStreamSynchronize"); }
+
+  void submit(uint64_t rounds) {
+    void* parameters[] = {&rounds, &out_};
+    require(driver().launch_kernel(work_, 1024, 1, 1, 256, 1, 1, 0, stream_, parameters, nullptr), "cuLaunchKernel");
+  }
+
+  // Nanoseconds that one such kernel takes, back to back.
+  double measure(uint64_t rounds, int count) {
+    settle();
+    const uint64_t begin = now_ns();
+    for (int i = 0; i < count; ++i) submit(rounds);
+    settle();
+    return static_cast<double>(now_ns() - begin) / count;
+  }
+
+  void start(uint64_t begin) {
+    marks_.clear();
+    done_ = 0;
+    while (now_ns() < begin) usleep(200);
+    marks_.push_back({now_ns(), 0});
+  }
+
+  void mark() {
+    const uint64_t now = now_ns();
+    if (now - marks_.back().first >= kMark_ns) marks_.push_back({now, done_});
+  }
+
+  // Two batches are under way: the GPU has work while we wait for the older one.
+  template <typename Submit>
+  void stream_of_batches(uint64_t end, Submit submit_batch) {
+    uint64_t sizes[2] = {};
+    uint64_t touched = now_ns();
+    size_t block = 0;
+    for (uint64_t batch = 0; now_ns() < end; ++batch) {
+      const size_t slot = batch % 2;
+      if (batch >= 2) {
+        require(driver().event_synchronize(events_[slot]), "cuEventSynchronize");
+        done_ += sizes[slot];
+        mark();
+      }
+      if (!blocks_.empty() && now_ns() - touched >= touch_ns_) {
+        touched = now_ns();
+        launch(mix_, words_, stream_, blocks_[block], words_, batch);
+        block = (block + 1) % blocks_.size();
+      }
+      sizes[slot] = submit_batch();
+      require(driver().event_record(events_[slot], stream_), "cuEventRecord");
+    }
+    settle();
+  }
+
+  void tell() {
+    std::string text;
+    for (const auto& [time, done] : marks_) {
+      text += (text.empty() ? "[" : ", [") + std::to_string(time) + ", " + std::to_string(done) + "]";
+    }
+    std::printf("{\"marks\": [%s]}\n", text.c_str());
+  }
+
+  CUfunction work_ = nullptr;
+  CUfunction mix_ = nullptr;
+  CUstream stream_ = nullptr;
+  CUevent events_[2] = {};
+  CUdeviceptr out_ = 0;
+  std::vector<CUdeviceptr> blocks_;
+  uint64_t words_ = 0;
+  uint64_t touch_ns_ = 0;
+  double per_round_ns_ = 1;
+  uint64_t done_ = 0;
+  std::vector<std::pair<uint64_t, uint64_t>> marks_;
+
+ public:
+  void set_ns_per_round(double nanoseconds) { per_round_ns_ = nanoseconds; }
+};
+
+template <typename Number>
+std::vector<Number> list_of(const std::string& text) {
+  std::vector<Number> numbers;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) numbers.push_back(static_cast<Number>(std::strtod(part.c_str(), nullptr)));
+  return numbers;
+}
+
+}  // namespace
+}  // namespace gputest
+
+int main(int argc, char** argv) {
+  using namespace gputest;
+  const Options options(argc, argv);
+  Worker worker{options};
+  const double picoseconds = static_cast<double>(options.number("round-ps", 0));  // a round's time, from another's calibration
+  if (picoseconds > 0) worker.set_ns_per_round(picoseconds / 1000);
+  std::printf("{\"event\": \"ready\"}\n");
+  std::fflush(stdout);
+  char line[512];
+  while (std::fgets(line, sizeof line, stdin) != nullptr) {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint64_t rounds = 0;
+    uint64_t work = 0;
+    uint64_t pause = 0;
+    char list[256] = {};
+    if (std::sscanf(line, "calibrate %255s", list) == 1) {
+      worker.calibrate(list_of<double>(list));
+    } else if (std::sscanf(line, "run %" SCNu64 " %" SCNu64 " %255s", &begin, &end, list) == 3 && !list_of<uint64_t>(list).empty()) {
+      worker.run(begin, end, list_of<uint64_t>(list));
+    } else if (std::sscanf(line, "graph %" SCNu64 " %" SCNu64 " %" SCNu64, &begin, &end, &rounds) == 3) {
+      worker.graph(begin, end, rounds);
+    } else if (std::sscanf(line, "burst %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &begin, &end, &rounds, &work, &pause) ==
+               5) {
+      worker.burst(begin, end, rounds, work, pause);
+    } else {
+      std::printf("{\"error\": \"unknown order\"}\n");
+    }
+    std::fflush(stdout);
+  }
+  return 0;
+}
