@@ -156,8 +156,26 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
   return queue;
 }
 
+// A compute limit keeps it, or another's share of the time.
+bool not_now(Context& context, const Gpu& gpu, Client& client) {
+  switch (may_run(context.state, client)) {
+    case Verdict::kRun:
+      return false;
+    case Verdict::kLimit:
+      client.reason = WaitReason::kLimit;
+      client.waited_for_memory = false;
+      return true;
+    case Verdict::kShare:
+      client.reason = WaitReason::kShare;
+      client.waited_for_memory = gpu.quota.mode == GpuMode::kRotation;
+      return true;
+  }
+  return false;
+}
+
 void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool wakes) {
   const ClientId id = client.id;
+  if (not_now(context, gpu, client)) return;
   Head* head = heads.contains(gpu.id) ? &heads.at(gpu.id) : nullptr;
   const auto becomes_head = [&](const Switch& plan) { heads.try_emplace(gpu.id, Head{{id}, plan}); };
   if (client.eviction) {
@@ -200,6 +218,15 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool
   }
   ask_leavers_to_drop(context, gpu, *plan);
   if (!plan->leavers.empty() && !plan->doubtful) client.reason = WaitReason::kDrain;
+}
+
+bool gang_must_wait(Context& context, const Waiting& waiting) {
+  bool must = false;
+  for (const auto& [gpu_id, clients] : waiting) {
+    Gpu& gpu = context.state.gpus.at(gpu_id);
+    for (const ClientId id : clients) must |= not_now(context, gpu, gpu.clients.at(id));
+  }
+  return must;
 }
 
 }  // namespace
@@ -266,6 +293,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
 void admit(Context& context, const std::vector<GpuId>& gpus) {
   Heads heads;
   for (Waiters& waiters : queue_of(context, gpus)) {
+    if (waiters.gang && gang_must_wait(context, waiters.clients)) continue;
     if (waiters.gang && !waiters.joins) {
       admit_gang(context, heads, *waiters.gang, waiters.clients);
       continue;

@@ -15,6 +15,8 @@ bool unbounded(WaitReason reason) {
     case WaitReason::kEviction:
     case WaitReason::kGang:
       return false;
+    case WaitReason::kLimit:
+    case WaitReason::kShare:
     case WaitReason::kHostMemory:
     case WaitReason::kNeverFits:
     case WaitReason::kStuck:

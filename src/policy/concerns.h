@@ -96,6 +96,25 @@ using Waiting = std::map<GpuId, std::vector<ClientId>>;
 bool complete_gang(Context& context, const Waiting& waiting);
 void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
 
+// quota.cc: accounts of GPU time
+void bring_accounts_up_to(State& state, Instant now);  // bills the time since the last step to those that ran in it
+Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
+void set_core_limit(Context& context, const ComputeLimit& event);
+void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice);  // before the client's turn is forgotten
+Duration hand_over(const Gpu& gpu);                                                       // what one costs
+Duration window_of(const Config& config, const Gpu& gpu);
+bool is_windowed(const Config& config, const Gpu& gpu);      // what is not used in a window is lost
+int64_t billing_rate(const Config& config, const Gpu& gpu);  // of a tenant that runs now
+
+// quota_turns.cc: who may run
+enum class Verdict { kRun, kLimit, kShare };
+const char* name_of(GpuMode mode);  // view.cc
+void settle_quota(Context& context, Gpu& gpu);
+void watch_quota(Context& context, Gpu& gpu);               // when to look again
+bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
+Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
+Duration idle_release(const Gpu& gpu);
+
 // budgets.cc
 void raise_budgets(Context& context, Gpu& gpu);
 void lower_budget(Client& client, const MemoryChanged& event);  // what the client gives back by itself

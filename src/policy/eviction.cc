@@ -5,7 +5,8 @@
 namespace nvshare::policy {
 namespace {
 
-// First whose next turn is furthest away: the idle, the longest unused first; then the waiting, the last in the queue first.
+// First whose next turn is furthest away: those that a compute limit keeps waiting; the idle, the longest unused first; then the waiting,
+// the last in the queue first.
 std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   std::vector<std::tuple<Instant, ClientId>> idle;
   for (const auto& [id, client] : gpu.clients) {
@@ -13,10 +14,14 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   }
   std::sort(idle.begin(), idle.end());
   std::vector<Client*> order;
+  for (auto& [id, client] : gpu.clients) {
+    if (client.waits() && !client.keeps_place && may_run(context.state, client) == Verdict::kLimit) order.push_back(&client);
+  }
   for (const auto& entry : idle) order.push_back(&gpu.clients.at(std::get<1>(entry)));
   const std::vector<ClientId> waiting = waiting_order(context, gpu);
   for (auto id = waiting.rbegin(); id != waiting.rend(); ++id) {
-    if (!gpu.clients.at(*id).keeps_place) order.push_back(&gpu.clients.at(*id));
+    const Client& client = gpu.clients.at(*id);
+    if (!client.keeps_place && may_run(context.state, client) != Verdict::kLimit) order.push_back(&gpu.clients.at(*id));
   }
   return order;
 }

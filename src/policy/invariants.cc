@@ -18,6 +18,11 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (client.state == ClientState::kDropping && !gpu.wake_at) return broken("is dropping and nobody watches");
   if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");
   if (client.reason == WaitReason::kTurn && client.waits() && !gpu.wake_at) return broken("waits for a turn that has no end");
+  const bool for_quota = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;
+  const bool moves = std::any_of(gpu.clients.begin(), gpu.clients.end(),
+                                 [](const auto& entry) { return entry.second.holds_lock() || entry.second.eviction.has_value(); });
+  if (client.waits() && for_quota && !gpu.wake_at && !moves && gang_of(state, client) == nullptr)
+    return broken("waits for its share and nobody watches");
   const auto at = state.gpu_of.find(client.id);
   if (at == state.gpu_of.end() || at->second != gpu.id) return broken("is not where the index says");
   return std::nullopt;

@@ -81,6 +81,10 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             state.config = e.config;
             return std::nullopt;
           },
+          [&](const ComputeLimit& e) -> std::optional<GpuId> {
+            set_core_limit(context, e);
+            return std::nullopt;
+          },
           [&](const Tick&) -> std::optional<GpuId> { return std::nullopt; },
       },
       event);
@@ -94,10 +98,15 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   for (const GpuId id : gpus) context.state.gpus.at(id).wake_at.reset();
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   start_gangs(context);
-  on_each(settle_growth);
+  on_each(settle_quota, settle_growth);
   admit(context, gpus);
+  for (bool again = true; again;) {
+    again = false;
+    for (const GpuId id : gpus) again |= pass_over_blocked(context, context.state.gpus.at(id));
+    if (again) admit(context, gpus);
+  }
   start_gangs(context);
-  on_each(evict_shortfall, watch_evictions, raise_budgets, give_slack, send_budgets);
+  on_each(watch_quota, evict_shortfall, watch_evictions, raise_budgets, give_slack, send_budgets);
   on_each(report_contention, report_ceilings, report_waits);
 }
 
@@ -114,6 +123,7 @@ StatePointer make_state(const Config& config) {
 Actions step(State& state, const Event& event, Instant now) {
   Actions actions;
   Context context{state, now, actions};
+  bring_accounts_up_to(state, now);
   const std::optional<GpuId> only = apply(context, event);
   form_gangs(context);
   settle(context, settled_with(state, only));

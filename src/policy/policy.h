@@ -24,6 +24,16 @@ using EvictionId = uint64_t;
 
 enum class SwitchTimeMode { kAuto, kFixed };
 
+// How tenants share a GPU on which some tenant has a compute limit.
+enum class SchedulingMode {
+  kAuto,        // in turns those that saturate the GPU, together those that leave gaps
+  kWeighted,    // together, each billed the time divided by the number of tenants that run
+  kSerial,      // one after the other, each for its whole share of a window
+  kDynamic,     // together, billed in full, while the limits add up to 100 or less; else one after the other
+  kRoundRobin,  // one after the other, in short slices
+  kConcurrent,  // together, each billed in full
+};
+
 struct Config {
   SwitchTimeMode switch_time_mode = SwitchTimeMode::kAuto;
   Duration switch_time_fixed = 60'000'000'000;
@@ -37,6 +47,13 @@ struct Config {
   Duration departed_grace = 2'000'000'000;     // how long a dead client's memory counts when nobody can see it freed
   Duration watched_grace = 60'000'000'000;     // the same when somebody watches it, and has not reported it freed
   bool gang_turns = true;                      // a tenant on several GPUs has its turns on all of them together
+  SchedulingMode scheduling_mode = SchedulingMode::kAuto;
+  // For compute limits. Without a value (or 0): set from what is measured.
+  Duration compute_window = 0;         // what is not used in such a window is lost; 0: time is saved up and owed without borders
+  Duration quota_sample_interval = 0;  // limits are looked at so often; 0: at the very moment
+  Duration scheduling_slice = 0;
+  std::optional<int> quota_carryover_percent;    // of an overdraft that is owed later
+  std::optional<int> drop_tail_billing_percent;  // of the time from a drop to its answer
 };
 
 struct Memory {
@@ -123,10 +140,16 @@ struct ClientIdle {
 struct ConfigChanged {
   Config config;
 };
+// The share of each GPU's time that a tenant may use. Before its first client joins, and whenever it changes.
+struct ComputeLimit {
+  TenantId tenant;
+  int percent;  // 1..100, 100 = none
+};
 struct Tick {};  // the deadline of next_deadline has come
 
-using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed,
-                           LockRequested, LockReleased, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged, Tick>;
+using Event =
+    std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, LockRequested,
+                 LockReleased, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged, ComputeLimit, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -204,12 +227,31 @@ struct ClientView {
   uint32_t gang_gpus = 0;  // its turns begin and end on so many GPUs together; 0: on this one alone
 };
 
+// A tenant's use of a GPU's time, in nanoseconds of GPU time as billed.
+struct TenantView {
+  TenantId tenant;
+  int limit;              // percent, 100 = none
+  double quota;           // percent in force: scaled when the limits of active tenants pass 100; without a limit its part of the rest
+  Duration last_window;   // used in the last complete window
+  Duration since_joined;  // how long its account exists
+  Duration used;          // since then
+  bool active, throttled;
+  Duration throttled_time;  // while it wanted to run
+  Duration debt;            // used beyond its share
+  bool beside_others;       // it leaves gaps, so that it need not take turns
+};
+
 struct GpuView {
   GpuId gpu;
   Bytes total, foreign, safe_limit, overhead, departed;
   double bandwidth_out, bandwidth_in;  // bytes per second, measured, 0 until then
   uint64_t switches;                   // turns that began by another's end
   Duration switch_time;                // as it stands now
+  const char* mode;                    // "unlimited", "together", "turns" or "rotation"
+  uint64_t mode_changes;
+  Duration window;     // the length of the last complete one
+  Duration swap_time;  // in which nobody ran because memory moved, beside compute limits: billed to nobody
+  std::vector<TenantView> tenants;
   std::vector<ClientView> clients;
 };
 

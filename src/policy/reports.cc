@@ -16,7 +16,7 @@ Contenders contenders(const Gpu& gpu, const Client& holder, const Gang* gang) {
   for (const auto& [id, client] : gpu.clients) {
     if (id == holder.id || (gang && client.gang && client.tenant == gang->tenant)) continue;
     const bool grows = client.stays() && client.growth;
-    found.waiters += client.waits() || grows;
+    found.waiters += (client.waits() && client.reason != WaitReason::kLimit) || grows;
     found.memory_waiters += (client.waits() && client.waited_for_memory) || grows;
   }
   return found;
@@ -25,8 +25,17 @@ Contenders contenders(const Gpu& gpu, const Client& holder, const Gang* gang) {
 }  // namespace
 
 void report_contention(Context& context, Gpu& gpu) {
+  const bool limited = gpu.quota.limited;
+  const Duration idle = idle_release(gpu);
   for (auto& [id, client] : gpu.clients) {
-    if (!client.holds_lock()) continue;
+    const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent;
+    if (!client.holds_lock() && !rules_change) continue;
+    client.limited_sent = limited;
+    client.idle_release_sent = idle;
+    if (!client.holds_lock()) {
+      context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle});
+      continue;
+    }
     const Gang* gang = gang_of(context.state, client);
     auto [others, memory_others] = contenders(gpu, client, gang);
     if (gang) {  // is dropped when any of its GPUs is wanted, and gives them up early only when all members do
@@ -36,10 +45,11 @@ void report_contention(Context& context, Gpu& gpu) {
         memory_others = std::max(memory_others, there.memory_waiters);
       }
     }
-    if ((others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters) continue;
+    const bool same = (others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters;
+    if (same && !rules_change) continue;
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;
-    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, false, 0});
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, limited, idle});
   }
 }
 
@@ -109,6 +119,10 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
       return "an older client that would not fit beside its context";
     case WaitReason::kGang:
       return gang_sentence(state, client);
+    case WaitReason::kLimit:
+      return "its compute limit to allow more";
+    case WaitReason::kShare:
+      return "another tenant's share of the GPU's time to be over";
   }
   return {};
 }
@@ -124,6 +138,8 @@ void report_waits(Context& context, Gpu& gpu) {
       case WaitReason::kDeparted:
       case WaitReason::kEviction:
       case WaitReason::kGang:
+      case WaitReason::kLimit:
+      case WaitReason::kShare:
         continue;
       case WaitReason::kHostMemory:
       case WaitReason::kNeverFits:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "policy/policy.h"
+#include "policy/quota.h"
 
 namespace nvshare::policy {
 
@@ -78,6 +79,8 @@ enum class WaitReason {
   kStuck,       // memory that its neighbours cannot give up at present
   kCrowding,    // its running would keep an older client from ever fitting
   kGang,        // another GPU of its gang
+  kLimit,       // it has used up its compute limit
+  kShare,       // another tenant's share of the GPU's time
 };
 
 // Time that a client ran in the running and the previous share window.
@@ -131,6 +134,8 @@ struct Client {
   Backoff load;
   std::optional<Growth> growth;
   uint32_t contention_waiters = 0, contention_memory_waiters = 0;  // as last sent
+  bool limited_sent = false;
+  Duration idle_release_sent = 0;
 
   // Without it.
   uint64_t arrival = 0;  // of its lock request
@@ -185,6 +190,7 @@ struct Gpu {
   std::map<ClientId, Departed> departed;
   std::map<ClientId, Client> clients;
   std::optional<Instant> wake_at;
+  Quota quota;
 };
 
 // A tenant with clients on several GPUs (gangs.cc).
@@ -214,6 +220,7 @@ class State {
   std::map<GpuId, Gpu> gpus;
   std::map<ClientId, GpuId> gpu_of;
   std::map<TenantId, Gang> gangs;       // kept up to date by form_gangs()
+  std::map<TenantId, int> core_limits;  // those below 100
   std::optional<Bytes> host_available;  // nullopt: nobody said, so it is not a bound
   uint64_t next_arrival = 1;
   GrantId next_grant = 1;

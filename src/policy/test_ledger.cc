@@ -60,6 +60,13 @@ bool Ledger::over_limit(ClientId dropped) const {
   });
 }
 
+bool Ledger::beside_limit(ClientId dropped) const {
+  const auto leaving = accounts_.find(dropped);
+  if (leaving == accounts_.end()) return false;
+  return std::any_of(accounts_.begin(), accounts_.end(),
+                     [&](const auto& entry) { return entry.second.gpu == leaving->second.gpu && limited_.contains(entry.second.tenant); });
+}
+
 std::optional<std::string> Ledger::saw(const Event& event) {
   const auto with = [&](ClientId id, auto change) {
     if (const auto at = accounts_.find(id); at != accounts_.end()) change(at->second);
@@ -112,6 +119,13 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  },
                  [&](const ClientIdle&) {},
                  [&](const ConfigChanged& e) { config_ = e.config; },
+                 [&](const ComputeLimit& e) {
+                   if (e.percent < 100) {
+                     limited_.insert(e.tenant);
+                   } else {
+                     limited_.erase(e.tenant);
+                   }
+                 },
                  [&](const Tick&) {},
              },
              event);
@@ -148,7 +162,8 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      Account& account = accounts_.at(a.client);
                      claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
                      claim(!account.dropping, client_name(a.client) + ": asked to drop twice");
-                     claim(anybody_waits(a.client) || over_limit(a.client), client_name(a.client) + ": asked to drop and nobody waits");
+                     claim(anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client),
+                           client_name(a.client) + ": asked to drop and nobody waits");
                      account.dropping = true;
                    },
                    [&](const SendEvict& a) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "policy/policy.h"
@@ -21,6 +22,7 @@ class Ledger {
   Bytes safe_limit(GpuId gpu) const;
   Bytes promised(GpuId gpu) const;             // budgets of holders + resident of the others + departed
   bool anybody_waits(ClientId dropped) const;  // so that there is a reason to drop that one
+  bool beside_limit(ClientId dropped) const;   // a compute limit on its GPU may be the reason
   bool over_limit(ClientId dropped) const;     // the same: what runs on its GPUs does not fit together
 
  private:
@@ -40,6 +42,7 @@ class Ledger {
   struct Device {
     Bytes total = 0, foreign = 0;
   };
+  std::set<TenantId> limited_;  // with a compute limit
   Bytes needed(GpuId gpu) const;
 
   Config config_;

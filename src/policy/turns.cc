@@ -191,6 +191,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice) {
   const Duration ran = client.turn_start ? std::max<Duration>(worked_until - *client.turn_start, 0) : 0;
   if (client.turn_start) client.usage.add(*client.turn_start, worked_until);
   by_choice |= client.idle_since.has_value();
+  quota_turn_ended(context, gpu, client, by_choice);
   const Duration earned = std::min(client.earned + ran, earned_most(context.config(), gpu)) - client.interruption;
   client.earned = by_choice ? 0 : std::max<Duration>(earned, 0);
   if (client.interrupted && !by_choice) {

@@ -20,6 +20,20 @@ const char* name_of(ClientState state) {
   return "?";
 }
 
+const char* name_of(GpuMode mode) {
+  switch (mode) {
+    case GpuMode::kUnlimited:
+      return "unlimited";
+    case GpuMode::kTogether:
+      return "together";
+    case GpuMode::kTurns:
+      return "turns";
+    case GpuMode::kRotation:
+      return "rotation";
+  }
+  return "?";
+}
+
 static std::vector<ClientId> held_up_by(const Gpu& gpu, const Client& client) {
   std::vector<ClientId> holders, movers;
   for (const auto& [id, other] : gpu.clients) {
@@ -61,6 +75,17 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   return view;
 }
 
+static void view_quota(const Gpu& gpu, Instant now, GpuView& view) {
+  view.mode_changes = gpu.quota.mode_changes;
+  view.window = gpu.quota.last_window_length;
+  view.swap_time = gpu.quota.swap_time;
+  for (const auto& [tenant, account] : gpu.quota.accounts) {
+    view.tenants.push_back({tenant, account.limit, static_cast<double>(account.quota) * 100 / static_cast<double>(kWholeGpu),
+                            account.last_window, now - account.joined_at, account.billed, account.active, account.throttled,
+                            account.throttled_waiting, std::max<Duration>(-account.balance, 0), account.gappy});
+  }
+}
+
 std::vector<GpuView> view(const State& state, Instant now) {
   std::vector<GpuView> views;
   for (const auto& [id, gpu] : state.gpus) {
@@ -69,11 +94,13 @@ std::vector<GpuView> view(const State& state, Instant now) {
     view.total = gpu.total;
     view.foreign = gpu.foreign;
     view.safe_limit = safe_limit(state.config, gpu);
+    view.mode = name_of(gpu.quota.mode);
     view.departed = departed_bytes(gpu);
     view.bandwidth_out = static_cast<double>(gpu.bandwidth_out);
     view.bandwidth_in = static_cast<double>(gpu.bandwidth_in);
     view.switches = gpu.switches;
     view.switch_time = switch_time(state.config, gpu.switch_cost);
+    view_quota(gpu, now, view);
     for (const auto& [client_id, client] : gpu.clients) {
       view.overhead += overhead_of(state.config, client);
       view.clients.push_back(view_of(state, gpu, client, now));

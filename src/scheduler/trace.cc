@@ -17,8 +17,16 @@ struct nlohmann::adl_serializer<std::optional<T>> {
 namespace nvshare::policy {
 
 NLOHMANN_JSON_SERIALIZE_ENUM(SwitchTimeMode, {{SwitchTimeMode::kAuto, "auto"}, {SwitchTimeMode::kFixed, "fixed"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(SchedulingMode, {{SchedulingMode::kAuto, "auto"},
+                                              {SchedulingMode::kWeighted, "weighted"},
+                                              {SchedulingMode::kSerial, "serial"},
+                                              {SchedulingMode::kDynamic, "dynamic"},
+                                              {SchedulingMode::kRoundRobin, "round-robin"},
+                                              {SchedulingMode::kConcurrent, "concurrent"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, switch_time_multiplier, switch_time_min, switch_time_max,
-                                   memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, watched_grace, gang_turns)
+                                   memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, watched_grace,
+                                   gang_turns, scheduling_mode, compute_window, quota_sample_interval, scheduling_slice,
+                                   quota_carryover_percent, drop_tail_billing_percent)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
@@ -34,6 +42,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, percent)
 
 static void to_json(nlohmann::json& json, const Tick&) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json&, Tick&) {}
@@ -46,9 +55,10 @@ namespace {
 using Json = nlohmann::json;
 
 // In the order of policy::Event.
-constexpr const char* kEventNames[] = {"GpuAppeared",   "ForeignMemory",     "HostMemory",    "ClientJoined",  "ClientOverhead",
-                                       "ClientLeft",    "ClientMemoryFreed", "LockRequested", "LockReleased",  "DrainFailed",
-                                       "MemoryChanged", "SwapProgressed",    "ClientIdle",    "ConfigChanged", "Tick"};
+constexpr const char* kEventNames[] = {"GpuAppeared",    "ForeignMemory", "HostMemory",        "ClientJoined",
+                                       "ClientOverhead", "ClientLeft",    "ClientMemoryFreed", "LockRequested",
+                                       "LockReleased",   "DrainFailed",   "MemoryChanged",     "SwapProgressed",
+                                       "ClientIdle",     "ConfigChanged", "ComputeLimit",      "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

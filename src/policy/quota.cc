@@ -1,0 +1,234 @@
+#include "policy/quota.h"
+
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+
+Duration portion(Duration time, int64_t millionths) { return time / kWholeGpu * millionths + time % kWholeGpu * millionths / kWholeGpu; }
+
+Duration time_for(Duration amount, int64_t rate) {
+  if (amount <= 0 || rate <= 0) return amount <= 0 ? 0 : kRotationMax;
+  const Duration whole = amount / rate;
+  if (whole > kRotationMax / kWholeGpu) return kRotationMax;
+  return whole * kWholeGpu + amount % rate * kWholeGpu / rate + 1;
+}
+
+Duration window_of(const Config& config, const Gpu& gpu) {
+  if (gpu.quota.mode == GpuMode::kRotation) return std::max(gpu.quota.period, kSliceMin);
+  return config.compute_window > 0 ? config.compute_window : kWindowAuto;
+}
+
+bool is_windowed(const Config& config, const Gpu& gpu) { return config.compute_window > 0 && gpu.quota.mode != GpuMode::kRotation; }
+
+Duration hand_over(const Gpu& gpu) {
+  const Quota& quota = gpu.quota;
+  if (quota.tails_known == 0) return kHandOverAssumed;
+  const size_t known = std::min(quota.tails_known, kTailsKept);
+  return std::min(*std::min_element(quota.tails.begin(), quota.tails.begin() + static_cast<std::ptrdiff_t>(known)), kHandOverMax);
+}
+
+namespace {
+
+enum class Use { kNone, kRuns, kDrains };
+
+// A client that loads uses nothing yet. What it says about being idle does not count: only giving the lock up ends the bill.
+Use use_of(const Client& client) {
+  if (!client.holds_lock() || !client.turn_start) return Use::kNone;
+  return client.stays() ? Use::kRuns : Use::kDrains;
+}
+
+std::map<TenantId, Use> users(const Gpu& gpu) {
+  std::map<TenantId, Use> all;
+  for (const auto& [id, client] : gpu.clients) {
+    const Use use = use_of(client);
+    if (use == Use::kNone) continue;
+    Use& known = all[client.tenant];
+    if (known != Use::kRuns) known = use;
+  }
+  return all;
+}
+
+bool waits_here(const Gpu& gpu, TenantId tenant) {
+  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
+                     [&](const auto& entry) { return entry.second.tenant == tenant && entry.second.waits(); });
+}
+
+void use_recently(Account& account, Instant now, Duration used) {
+  const int64_t index = now / kRecentWindow;
+  if (index != account.recent_index) {
+    account.recent_before = index == account.recent_index + 1 ? account.recent : 0;
+    account.recent = 0;
+    account.recent_index = index;
+  }
+  account.recent += used;
+}
+
+// Its use over about the last kRecentWindow.
+Duration recent_use(const Account& account, Instant now) {
+  const int64_t index = now / kRecentWindow;
+  if (index > account.recent_index + 1) return 0;
+  const Duration newer = index == account.recent_index ? account.recent : 0;
+  const Duration older = index == account.recent_index ? account.recent_before : account.recent;
+  return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
+}
+
+// The most that a tenant can have saved up. Waiting for others it loses nothing that they owe it; by itself it saves for bursts no longer
+// than those that it has had: a program that starts, or has only just begun, gets no advance.
+Duration balance_most(const Config& config, const Gpu& gpu, const Account& account, bool waits, Instant now) {
+  const Duration window = window_of(config, gpu);
+  const Duration of_window = portion(window, account.quota);
+  if (waits || is_windowed(config, gpu)) return 2 * of_window;
+  const Duration burst = portion(window, std::min(recent_use(account, now), kRecentWindow) / (kRecentWindow / kWholeGpu));
+  return std::max(std::min(of_window, burst), portion(gpu.quota.period, account.quota));
+}
+
+Duration balance_least(const Gpu& gpu, const Account& account) {
+  if (account.limit == 100) return -portion(std::max(5 * kWindowAuto, 2 * gpu.quota.period), account.quota);
+  return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
+}
+
+void end_window(const Config& config, Gpu& gpu, Duration length) {
+  Quota& quota = gpu.quota;
+  quota.window_start += length;
+  quota.last_window_length = length;
+  for (auto& [tenant, account] : quota.accounts) {
+    account.last_window = account.in_window;
+    account.in_window = 0;
+    if (!is_windowed(config, gpu)) continue;
+    const Duration owed = std::min<Duration>(account.balance, 0);
+    account.balance = portion(owed, config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100)) + portion(length, account.quota);
+  }
+}
+
+// Bills a time in which nothing changed and no window ended.
+void bill(const Config& config, Gpu& gpu, const std::map<TenantId, Use>& use, bool swaps, Instant to) {
+  Quota& quota = gpu.quota;
+  const Duration time = to - quota.until;
+  quota.until = to;
+  if (time <= 0) return;
+  const bool nobodys = use.empty() && swaps && quota.limited;
+  if (nobodys) quota.swap_time += time;
+  const int64_t rate = billing_rate(config, gpu);
+  const bool somebody_waits = std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.waits(); });
+  for (auto& [tenant, account] : quota.accounts) {
+    const auto used = use.find(tenant);
+    const bool waits = waits_here(gpu, tenant);
+    if (used != use.end()) account.used = true;
+    if (account.throttled && waits) account.throttled_waiting += time;
+    if (nobodys) continue;
+    if (!is_windowed(config, gpu) && (account.used || waits)) {
+      const Duration most = balance_most(config, gpu, account, waits || used != use.end(), to);
+      account.balance = std::max(account.balance, std::min(account.balance + portion(time, account.quota), most));
+    }
+    if (used == use.end()) continue;
+    Duration billed = portion(time, rate);
+    if (used->second == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
+    const Duration least = balance_least(gpu, account);
+    // Without a limit it owes nobody what nobody wants.
+    const bool owes = account.limit < 100 || somebody_waits;
+    account.balance = std::max(account.balance - billed, owes ? least : std::max(least, std::min<Duration>(account.balance, 0)));
+    account.billed += billed;
+    account.in_window += billed;
+    use_recently(account, to, billed);
+  }
+}
+
+void bring_up_to(const Config& config, Gpu& gpu, Instant now) {
+  Quota& quota = gpu.quota;
+  if (quota.until == 0) {
+    quota.until = quota.window_start = now;
+    return;
+  }
+  if (quota.until >= now) return;
+  if (!quota.limited) {  // nobody is billed beside nobody with a limit
+    quota.until = quota.window_start = now;
+    return;
+  }
+  const std::map<TenantId, Use> use = users(gpu);
+  const bool swaps =
+      std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.state == ClientState::kLoading; });
+  const Duration window = window_of(config, gpu);
+  constexpr int64_t kWindowsMost = 1000;  // after a long time without events only the latest are gone through
+  if (now - quota.window_start > kWindowsMost * window) {
+    const Instant jump = now - (now - quota.window_start) % window - kWindowsMost / 2 * window;
+    bill(config, gpu, use, swaps, jump);
+    quota.window_start = jump - window;
+  }
+  while (quota.window_start + window <= now) {
+    bill(config, gpu, use, swaps, quota.window_start + window);
+    end_window(config, gpu, window);
+  }
+  bill(config, gpu, use, swaps, now);
+}
+
+}  // namespace
+
+int64_t billing_rate(const Config& config, const Gpu& gpu) {
+  const auto running = static_cast<int64_t>(users(gpu).size());
+  switch (config.scheduling_mode) {
+    case SchedulingMode::kAuto:
+    case SchedulingMode::kWeighted:
+    case SchedulingMode::kSerial:  // these two: of those that run although they should not, or while they drain
+    case SchedulingMode::kRoundRobin:
+      return kWholeGpu / std::max<int64_t>(running, 1);
+    case SchedulingMode::kDynamic:
+    case SchedulingMode::kConcurrent:
+      return kWholeGpu;
+  }
+  return kWholeGpu;
+}
+
+void bring_accounts_up_to(State& state, Instant now) {
+  for (auto& [id, gpu] : state.gpus) {
+    if (gpu.quota.limited || !state.core_limits.empty()) bring_up_to(state.config, gpu, now);
+  }
+}
+
+Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
+  const auto [at, is_new] = gpu.quota.accounts.try_emplace(tenant);
+  if (is_new) {
+    const auto limit = state.core_limits.find(tenant);
+    at->second.tenant = tenant;
+    at->second.limit = limit == state.core_limits.end() ? 100 : limit->second;
+    at->second.joined_at = at->second.last_busy = now;
+  }
+  return at->second;
+}
+
+void set_core_limit(Context& context, const ComputeLimit& event) {
+  const int limit = std::clamp(event.percent, 1, 100);
+  if (limit == 100) {
+    context.state.core_limits.erase(event.tenant);
+  } else {
+    context.state.core_limits[event.tenant] = limit;
+  }
+  for (auto& [id, gpu] : context.state.gpus) {
+    const auto account = gpu.quota.accounts.find(event.tenant);
+    if (account != gpu.quota.accounts.end()) account->second.limit = limit;  // what it has used stays on the account
+  }
+}
+
+void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice) {
+  Quota& quota = gpu.quota;
+  const auto at = quota.accounts.find(client.tenant);
+  if (!quota.limited || at == quota.accounts.end() || !client.turn_start) return;
+  Account& account = at->second;
+  for (const auto& [id, other] : gpu.clients) {
+    if (id != client.id && other.tenant == client.tenant && other.holds_lock()) return;  // its tenant's turn goes on
+  }
+  account.interrupted = !by_choice;
+  account.gaps = (3 * account.gaps + (by_choice ? 100 : 0)) / 4;
+  if (by_choice || client.state != ClientState::kDropping) return;
+  quota.tails[quota.tails_known % kTailsKept] = context.now - client.drop_sent_at;
+  ++quota.tails_known;
+  // Nobody works while the GPU is handed over; a turn that we ended is not billed for that.
+  const Duration unused = std::min(hand_over(gpu), context.now - *client.turn_start);
+  account.balance += unused;
+  account.billed -= unused;
+  account.in_window -= std::min(account.in_window, unused);
+  if (account.balance < 0 && !is_windowed(context.config(), gpu)) {
+    account.balance = portion(account.balance, context.config().quota_carryover_percent.value_or(100) * (kWholeGpu / 100));
+  }
+}
+
+}  // namespace nvshare::policy

@@ -1,0 +1,97 @@
+// Compute limits: what a tenant may use of a GPU's time, what it has used, and who may therefore run. One account per tenant and GPU,
+// shared by all of its clients there. Private to policy/ and its tests; README.md and docs/adr/0007, 0008 say why it is as it is.
+//
+// Amounts are nanoseconds of GPU time. A quota is in millionths of the GPU (kWholeGpu).
+#pragma once
+
+#include <array>
+#include <map>
+#include <set>
+
+#include "policy/policy.h"
+
+namespace nvshare::policy {
+
+inline constexpr int64_t kWholeGpu = 1'000'000;
+inline constexpr int64_t kRestLeast = 50'000;           // of the GPU, for programs without a limit beside limits that add up to all of it
+inline constexpr Duration kWindowAuto = 2'000'000'000;  // over which shares are shown, and saved-up time is bounded, when no window is set
+inline constexpr Duration kPeriodMin = 60'000'000;      // in which each tenant has its share once, when nothing is swapped for it
+inline constexpr Duration kPeriodMax = 100'000'000;     // keeps any window of 2 s within 25 ms (1.25 points) of its share
+inline constexpr int64_t kPeriodPerHandOver = 300;      // a period is so many times what its hand-overs cost
+inline constexpr Duration kRotationMax = 3'600'000'000'000;  // the same where memory forces turns
+inline constexpr Duration kSliceMin = 5'000'000;
+inline constexpr Duration kSliceRoundRobin = 100'000'000;
+inline constexpr Duration kHandOverAssumed = 150'000;  // from one program's last work to the next one's first, until drops were measured
+inline constexpr Duration kHandOverMax = 200'000;      // never counted as more: what is longer is work that drains
+inline constexpr Duration kIdleRelease = 1'000'000;    // a client beside limits gives the lock up once idle for so long
+inline constexpr Duration kActiveGrace = 100'000'000;  // who neither held nor wanted the lock for so long no longer counts in the sum
+inline constexpr Duration kPresentGrace = 10'000'000'000;  // the same for the choice between turns and running together
+inline constexpr Duration kDebtMax = 60'000'000'000;       // the longest that a debt can make a tenant wait
+inline constexpr Duration kRecentWindow = 4'000'000'000;   // use over which saving up is judged
+inline constexpr Duration kStepMin = 20'000;               // no two looks at a limit within less
+inline constexpr int kGapsToJoin = 60;                     // percent of turns that a tenant ends by itself before it runs beside others
+inline constexpr int kGapsToLeave = 30;                    // and below which it takes turns again
+inline constexpr size_t kTailsKept = 16;
+
+struct Account {
+  TenantId tenant = 0;
+  int limit = 100;  // percent; 100 = none
+  int64_t quota =
+      0;  // of the GPU, in force: the limit, scaled when the active tenants' limits pass 100; without a limit a part of the rest
+  Duration balance = 0;  // what it may use before it is throttled; below 0: debt
+  bool used = false;     // it has run once: from then on it saves up
+  bool throttled = false;
+  bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
+  bool borrows = false;      // has a turn before its balance allows one, because the GPU would stand still
+  Instant joined_at = 0;
+  Instant last_busy = 0;  // held or wanted the lock
+  bool active = false;    // counts in the sum of limits
+  bool present = false;   // was busy lately
+  bool gang = false;      // its turns are on several GPUs together
+
+  // How it uses its turns.
+  int gaps = 0;        // percent of the latest turns that it ended by itself
+  bool gappy = false;  // leaves gaps that others can use: runs beside them
+  bool runs = false;   // has since slice_began
+  Instant slice_began = 0;
+
+  // Its use in the running and in the last window; in the running and the previous kRecentWindow.
+  Duration in_window = 0, last_window = 0;
+  int64_t recent_index = 0;
+  Duration recent = 0, recent_before = 0;
+  Duration billed = 0;
+  Duration throttled_waiting = 0;  // for its limit
+};
+
+enum class GpuMode {
+  kUnlimited,  // no tenant here has a limit: everything is as if there were none
+  kTogether,
+  kTurns,     // tenants that saturate the GPU run one after the other
+  kRotation,  // so do all, because they do not fit together: the turns are as long as the swaps need
+};
+
+struct Quota {
+  std::map<TenantId, Account> accounts;  // of tenants with clients here, and of those that left a debt
+  Instant until = 0;                     // the accounts are right as of this time
+  bool limited = false;
+  bool over_asked = false;   // their limits add up to more than there is; none counts as all
+  bool full_demand = false;  // the active tenants' quotas are all of the GPU
+  GpuMode mode = GpuMode::kUnlimited;
+  uint64_t mode_changes = 0;
+  TenantId owner = 0;          // of the tenants that run one after the other: who may have the lock
+  std::set<TenantId> skipped;  // could not get it when it was their turn
+  Duration period = kPeriodMax;
+  Instant window_start = 0;
+  Duration last_window_length = 0;
+  Instant next_sample = 0;
+  std::array<Duration, kTailsKept> tails{};  // from a drop to its answer, the latest
+  size_t tails_known = 0;
+  Duration swap_time = 0;  // in which nobody ran because memory moved: nobody's
+};
+
+// Part of a duration; no overflow below a month.
+Duration portion(Duration time, int64_t millionths);
+// The time in which `rate` millionths add up to `amount`, rounded up.
+Duration time_for(Duration amount, int64_t rate);
+
+}  // namespace nvshare::policy

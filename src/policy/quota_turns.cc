@@ -1,0 +1,442 @@
+// Who may run on a GPU with compute limits. Each tenant's balance swings around zero: it is throttled half a band below, and runs again
+// half a band above, which makes one turn a period. Tenants that saturate the GPU run one after the other: next is who is owed most,
+// measured in the time in which its quota would have given it so much.
+#include <optional>
+#include <utility>
+
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+template <typename Do>
+void each_client(Gpu& gpu, TenantId tenant, Do act) {
+  for (auto& [id, client] : gpu.clients) {
+    if (client.tenant == tenant) act(client);
+  }
+}
+
+template <typename Test>
+bool any_client(const Gpu& gpu, TenantId tenant, Test test) {
+  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
+                     [&](const auto& entry) { return entry.second.tenant == tenant && test(entry.second); });
+}
+
+bool waits(const Gpu& gpu, const Account& account) {
+  return any_client(gpu, account.tenant, [](const Client& client) { return client.waits(); });
+}
+
+bool stays(const Gpu& gpu, const Account& account) {
+  return any_client(gpu, account.tenant, [](const Client& client) { return client.stays(); });
+}
+
+// It has the lock and nobody knows that it cannot give it up.
+bool blocks(const Context& context, const Gpu& gpu, const Account& account) {
+  return any_client(gpu, account.tenant,
+                    [&](const Client& client) { return client.holds_lock() && !drain_is_doubtful(context.state, client, context.now); });
+}
+
+bool is_limited(const Account& account) { return account.limit < 100; }
+
+Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) {
+  const bool rotates = gpu.quota.mode == GpuMode::kRotation;
+  Duration slice = portion(gpu.quota.period, account.quota);
+  if (!rotates && config.scheduling_slice > 0) {
+    slice = config.scheduling_slice;
+  } else if (!rotates && config.scheduling_mode == SchedulingMode::kRoundRobin) {
+    slice = kSliceRoundRobin;
+  } else if (!rotates && (config.scheduling_mode == SchedulingMode::kSerial || config.scheduling_mode == SchedulingMode::kDynamic)) {
+    slice = portion(window_of(config, gpu), account.quota);
+  }
+  return std::max(slice, kSliceMin);
+}
+
+// How far its balance swings from where it is throttled to where it runs again.
+Duration half_band(const Config& config, const Gpu& gpu, const Account& account) {
+  return portion(slice_of(config, gpu, account), kWholeGpu - account.quota) / 2;
+}
+
+// Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
+Duration owed(const Account& account) {
+  const int64_t quota = std::max<int64_t>(account.quota, 1);
+  return account.balance / quota * kWholeGpu + account.balance % quota * kWholeGpu / quota;
+}
+
+// Tenants that run one after the other.
+bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) {
+  if (account.gang) return false;  // it has its turns on several GPUs at once
+  if (gpu.quota.mode == GpuMode::kRotation) return true;
+  switch (config.scheduling_mode) {
+    case SchedulingMode::kAuto:
+      return !account.gappy;
+    case SchedulingMode::kSerial:
+    case SchedulingMode::kRoundRobin:
+      return true;
+    case SchedulingMode::kDynamic:
+      return gpu.quota.over_asked;
+    case SchedulingMode::kWeighted:
+    case SchedulingMode::kConcurrent:
+      return false;
+  }
+  return false;
+}
+
+// ---- how things stand ----
+
+void look_at_tenants(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  for (const auto& [id, client] : gpu.clients) account_of(context.state, gpu, client.tenant, context.now);
+  quota.limited = false;
+  for (auto at = quota.accounts.begin(); at != quota.accounts.end();) {
+    Account& account = at->second;
+    const bool here = any_client(gpu, account.tenant, [](const Client&) { return true; });
+    const bool busy = any_client(gpu, account.tenant, [](const Client& client) { return client.holds_lock() || client.waits(); });
+    if (busy) account.last_busy = context.now;
+    account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
+    account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
+    account.gang = any_client(gpu, account.tenant, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
+    quota.limited |= here && is_limited(account);
+    // A debt outlives the programs that made it.
+    const bool settled = !is_limited(account) || (account.balance >= 0 && context.now - account.last_busy > kDebtMax);
+    if (here || !settled) {
+      ++at;
+    } else {
+      at = quota.accounts.erase(at);
+    }
+  }
+}
+
+// Limits in force: scaled to fit when those of the active tenants add up to more than there is; what is left is for those without.
+void set_quotas(Context& context, Gpu& gpu) {
+  const Config& config = context.config();
+  const bool scales = config.scheduling_mode != SchedulingMode::kConcurrent;
+  int64_t sum = 0, free_runners = 0, demand = 0;
+  for (const auto& [tenant, account] : gpu.quota.accounts) {
+    if (!account.active) continue;
+    (is_limited(account) ? sum : free_runners) += is_limited(account) ? account.limit * (kWholeGpu / 100) : 1;
+  }
+  const int64_t for_limited = free_runners > 0 ? kWholeGpu - kRestLeast : kWholeGpu;
+  for (auto& [tenant, account] : gpu.quota.accounts) {
+    const int64_t former = account.quota;
+    if (is_limited(account)) {
+      const int64_t asked = account.limit * (kWholeGpu / 100);
+      const int64_t all = account.active ? sum : sum + asked;
+      account.quota = all <= for_limited || !scales ? asked : asked * for_limited / all;
+    } else {
+      account.quota = std::max(kWholeGpu - std::min(sum, for_limited), kRestLeast) / std::max<int64_t>(free_runners + !account.active, 1);
+    }
+    if (account.active) demand += account.quota;
+    if (!is_windowed(config, gpu)) continue;
+    // A new quota counts from its window's beginning: what was used stays used. Who comes in mid-window has the rest of it.
+    const Duration window = window_of(config, gpu);
+    account.balance += former > 0 ? portion(window, account.quota - former)
+                                  : portion(std::max<Duration>(gpu.quota.window_start + window - context.now, 0), account.quota);
+  }
+  gpu.quota.over_asked = sum + free_runners * kWholeGpu > kWholeGpu;
+  gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
+}
+
+// Whether those that have been here lately fit together; else what the swaps between them cost.
+std::optional<Duration> cost_of_turns(const Context& context, const Gpu& gpu) {
+  std::vector<ClientId> all;
+  Bytes sum = 0;
+  for (const auto& [id, client] : gpu.clients) {
+    const Account& account = gpu.quota.accounts.at(client.tenant);
+    if (account.gang) return std::nullopt;
+    if (!account.present) continue;
+    all.push_back(id);
+    sum += charge(client);
+  }
+  if (room_if(context.state, gpu, {.comers = all, .departed_freed = true}, context.now).fits()) return std::nullopt;
+  const Bytes excess = std::max<Bytes>(sum - safe_limit(context.config(), gpu), 0);
+  return swap_time(gpu, excess, excess);
+}
+
+Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration> swap_cost) {
+  int64_t least = kWholeGpu, exclusive = 0;
+  for (const auto& [tenant, account] : gpu.quota.accounts) {
+    if (!account.present) continue;
+    ++exclusive;
+    least = std::min(least, std::max<int64_t>(account.quota, kWholeGpu / 200));
+  }
+  if (swap_cost) return time_for(switch_time(config, *swap_cost), least);
+  return std::clamp(exclusive * kPeriodPerHandOver * hand_over(gpu), kPeriodMin, kPeriodMax);
+}
+
+void choose_mode(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  const std::optional<Duration> swap_cost = quota.limited ? cost_of_turns(context, gpu) : std::nullopt;
+  GpuMode mode = GpuMode::kUnlimited;
+  if (quota.limited) {
+    if (swap_cost) gpu.switch_cost = *swap_cost;
+    int64_t exclusive = 0;
+    const GpuMode former = std::exchange(quota.mode, swap_cost ? GpuMode::kRotation : GpuMode::kTurns);
+    for (const auto& [tenant, account] : quota.accounts) exclusive += account.present && is_exclusive(context.config(), gpu, account);
+    quota.mode = former;
+    mode = swap_cost ? GpuMode::kRotation : exclusive > 1 ? GpuMode::kTurns : GpuMode::kTogether;
+  }
+  const GpuMode former = std::exchange(quota.mode, mode);
+  quota.period = period_of(context.config(), gpu, swap_cost);
+  if (former == mode) return;
+  ++quota.mode_changes;
+  context.note(
+      Note::Level::kInfo, 0,
+      "GPU " + std::to_string(gpu.id) + ": programs share its time in mode " + name_of(mode) + " now (was " + name_of(former) + ")");
+}
+
+// What the GPU could not give, because it was handed over or did swap, is lost to all alike.
+void forget_common_arrears(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  if (!quota.full_demand || is_windowed(context.config(), gpu)) return;
+  std::optional<Duration> least;
+  int tenants = 0;
+  for (const auto& [tenant, account] : quota.accounts) {
+    if (!account.active) continue;
+    ++tenants;
+    least = std::min(least.value_or(owed(account)), owed(account));
+  }
+  if (tenants < 2 || *least <= quota.period) return;
+  for (auto& [tenant, account] : quota.accounts) {
+    if (account.active) account.balance -= portion(*least - quota.period, account.quota);
+  }
+}
+
+void judge_use(Context& context, Gpu& gpu) {
+  for (auto& [tenant, account] : gpu.quota.accounts) {
+    const bool runs = any_client(gpu, tenant, [](const Client& client) { return client.holds_lock() && client.turn_start; });
+    if (runs && !account.runs) account.slice_began = context.now;
+    account.runs = runs;
+    // A tenant that nobody interrupts shows by holding on that it leaves no gaps.
+    const Instant long_turn = account.slice_began + 3 * std::max(gpu.quota.period, kPeriodMax);
+    if (runs && account.gappy && context.now >= long_turn) account.gaps = 0;
+    if (runs && account.gappy && context.now < long_turn) context.wake(gpu, long_turn);
+    account.gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
+  }
+}
+
+// ---- limits ----
+
+void drop_tenant(Context& context, Gpu& gpu, TenantId tenant) {
+  each_client(gpu, tenant, [&](Client& client) {
+    if (!client.stays()) return;
+    if (client.drain.holds(context.now)) return context.wake(gpu, client.drain.retry_at);
+    client.interrupted = false;
+    ask_to_drop(context, gpu, client);
+  });
+}
+
+// When the turn that it has now is as long as its slice.
+Instant slice_end(const Context& context, const Gpu& gpu, const Account& account) {
+  Instant began = account.slice_began;
+  if (!account.runs) {
+    began = 0;
+    for (const auto& [id, client] : gpu.clients) {
+      if (client.tenant == account.tenant && client.stays()) began = std::max(began, turn_began(client));
+    }
+  }
+  return began + slice_of(context.config(), gpu, account);
+}
+
+// `looks`: the time to look at limits has come.
+void hold_to_limit(Context& context, Gpu& gpu, Account& account, bool looks) {
+  const Config& config = context.config();
+  if (!is_limited(account)) {
+    account.throttled = false;
+    return;
+  }
+  const bool windowed = is_windowed(config, gpu);
+  const Duration band = windowed ? 0 : half_band(config, gpu, account);
+  if (account.throttled && (windowed ? account.balance > 0 : account.balance >= band)) account.throttled = false;
+  const bool holds = stays(gpu, account);
+  if (!account.throttled && account.balance <= -band && looks) {
+    // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
+    const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.borrows);
+    const Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
+    if (end <= context.now) {
+      account.throttled = true;
+      account.borrows = false;
+    } else {
+      context.wake(gpu, end);
+    }
+  }
+  if (account.throttled && holds) drop_tenant(context, gpu, account.tenant);
+}
+
+// When its limit will have to be looked at again.
+void watch_limit(Context& context, Gpu& gpu, const Account& account, bool stalled) {
+  if (!is_limited(account)) return;
+  const Config& config = context.config();
+  const bool windowed = is_windowed(config, gpu);
+  const Duration band = windowed ? 0 : half_band(config, gpu, account);
+  if (windowed && (account.throttled || account.runs)) context.wake(gpu, gpu.quota.window_start + window_of(config, gpu));
+  if (account.throttled) {
+    if (windowed || stalled || !waits(gpu, account)) return;
+    context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
+  } else if (account.runs && stays(gpu, account)) {
+    const int64_t rate = billing_rate(config, gpu) - (windowed ? 0 : account.quota);
+    if (account.balance <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
+    if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.balance + band, rate), kStepMin));
+  }
+}
+
+// ---- turns ----
+
+struct Turn {
+  Account* account = nullptr;
+  Duration owed = 0;
+};
+
+// Who comes next of those that may run; null: nobody.
+Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
+  Quota& quota = gpu.quota;
+  Turn best, best_throttled;
+  int64_t demand = 0;
+  for (auto& [tenant, account] : quota.accounts) {
+    if (!is_exclusive(context.config(), gpu, account) || tenant == but_not) continue;
+    const bool wants = waits(gpu, account);
+    if (wants || (account.active && account.interrupted)) demand += account.quota;
+    if (!wants || quota.skipped.contains(tenant)) continue;
+    Turn& known = account.throttled ? best_throttled : best;
+    if (!known.account || owed(account) > known.owed) known = {&account, owed(account)};
+  }
+  // Together they are entitled to all of the GPU: then who is owed most comes next, and nobody waits until a whole turn is saved up.
+  const bool may_borrow = demand >= kWholeGpu - kWholeGpu / 1000 && but_not == 0 && !is_windowed(context.config(), gpu);
+  if (!may_borrow || !best_throttled.account || (best.account && best.owed >= best_throttled.owed)) return best;
+  best_throttled.account->throttled = false;
+  best_throttled.account->borrows = true;
+  return best_throttled;
+}
+
+void hold_to_turns(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  Turn holder;
+  bool leaving = false;
+  for (auto& [tenant, account] : quota.accounts) {
+    if (!is_exclusive(context.config(), gpu, account)) continue;
+    const bool holds = stays(gpu, account);
+    leaving |= !holds && blocks(context, gpu, account);
+    if (holds && (!holder.account || owed(account) > holder.owed)) holder = {&account, owed(account)};
+  }
+  if (!holder.account) {
+    const Turn next = leaving ? Turn{} : next_of(context, gpu, 0);
+    quota.owner = next.account ? next.account->tenant : 0;
+    return;
+  }
+  Account& owner = *holder.account;
+  quota.owner = owner.tenant;
+  for (auto& [tenant, account] : quota.accounts) {  // from a time when they ran together
+    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(gpu, account)) drop_tenant(context, gpu, tenant);
+  }
+  const Turn next = next_of(context, gpu, owner.tenant);
+  if (!next.account) return;
+  const Duration lead = owed(owner) - next.owed;  // it shrinks by the holder's use and by what the next one is owed meanwhile
+  const Duration lasts = lead > kStepMin ? portion(lead, owner.quota) + kStepMin : 0;
+  const Instant due = std::max(slice_end(context, gpu, owner), context.now + lasts);
+  if (due > context.now) return context.wake(gpu, due);
+  drop_tenant(context, gpu, owner.tenant);
+  quota.owner = 0;
+}
+
+bool cannot_have_it_soon(WaitReason reason) {
+  switch (reason) {
+    case WaitReason::kHostMemory:
+    case WaitReason::kNeverFits:
+    case WaitReason::kStuck:
+    case WaitReason::kCrowding:
+      return true;
+    case WaitReason::kNone:
+    case WaitReason::kQueue:
+    case WaitReason::kTurn:
+    case WaitReason::kDrain:
+    case WaitReason::kDeparted:
+    case WaitReason::kEviction:
+    case WaitReason::kGang:
+    case WaitReason::kLimit:
+    case WaitReason::kShare:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+void settle_quota(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  if (!quota.limited && context.state.core_limits.empty()) return;
+  look_at_tenants(context, gpu);
+  quota.skipped.clear();
+  set_quotas(context, gpu);
+  choose_mode(context, gpu);
+  if (!quota.limited) {
+    quota.owner = 0;
+    for (auto& [tenant, account] : quota.accounts) account.throttled = account.runs = false;
+    return;
+  }
+  judge_use(context, gpu);
+  const Duration interval = context.config().quota_sample_interval;
+  const bool looks = context.now >= quota.next_sample || interval == 0;
+  if (looks) quota.next_sample = context.now + interval;
+  if (interval > 0) context.wake(gpu, quota.next_sample);
+  forget_common_arrears(context, gpu);
+  for (auto& [tenant, account] : quota.accounts) hold_to_limit(context, gpu, account, looks);
+  hold_to_turns(context, gpu);
+}
+
+void watch_quota(Context& context, Gpu& gpu) {
+  if (!gpu.quota.limited) return;
+  judge_use(context, gpu);
+  const bool stalled =
+      std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.state == ClientState::kLoading; });
+  bool exclusive_waits = false;
+  for (const auto& [tenant, account] : gpu.quota.accounts) {
+    watch_limit(context, gpu, account, stalled);
+    exclusive_waits |= waits(gpu, account) && !account.throttled && is_exclusive(context.config(), gpu, account);
+    // Neighbours' quotas grow when it has been idle for long enough.
+    if (account.active && !account.runs && !waits(gpu, account)) context.wake(gpu, account.last_busy + kActiveGrace);
+  }
+  const auto owner = gpu.quota.accounts.find(gpu.quota.owner);
+  if (exclusive_waits && owner != gpu.quota.accounts.end() && stays(gpu, owner->second)) {
+    context.wake(gpu, slice_end(context, gpu, owner->second));
+  }
+}
+
+bool pass_over_blocked(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  if (!quota.limited || quota.owner == 0) return false;
+  const Account& owner = quota.accounts.at(quota.owner);
+  const bool blocked = !blocks(context, gpu, owner) && waits(gpu, owner) && !any_client(gpu, owner.tenant, [](const Client& client) {
+    return client.waits() && !cannot_have_it_soon(client.reason);
+  });
+  if (!blocked) return false;
+  quota.skipped.insert(quota.owner);
+  hold_to_turns(context, gpu);
+  return quota.owner != 0;
+}
+
+static Verdict may_run_here(const State& state, const Client& client) {
+  const Gpu& gpu = state.gpus.at(client.gpu);
+  if (!gpu.quota.limited) return Verdict::kRun;
+  const auto account = gpu.quota.accounts.find(client.tenant);
+  if (account == gpu.quota.accounts.end()) return Verdict::kRun;
+  if (account->second.throttled) return Verdict::kLimit;
+  if (gpu.quota.owner != client.tenant && is_exclusive(state.config, gpu, account->second)) return Verdict::kShare;
+  return Verdict::kRun;
+}
+
+Verdict may_run(const State& state, const Client& client) {
+  const Gang* gang = gang_of(state, client);
+  if (!gang) return may_run_here(state, client);
+  for (const Gang::Member& member : gang->members) {
+    const Verdict verdict = may_run_here(state, state.gpus.at(member.gpu).clients.at(member.client));
+    if (verdict != Verdict::kRun) return verdict;
+  }
+  return Verdict::kRun;
+}
+
+// Where giving the GPU up costs a swap, a pause has to be worth it.
+Duration idle_release(const Gpu& gpu) {
+  if (!gpu.quota.limited) return 0;
+  return gpu.quota.mode == GpuMode::kRotation ? std::clamp(gpu.switch_cost, kIdleRelease, 10 * kSecond) : kIdleRelease;
+}
+
+}  // namespace nvshare::policy
