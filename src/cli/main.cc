@@ -9,6 +9,7 @@
 
 #include "cli/demo/demo_command.h"
 #include "cli/run_command.h"
+#include "cli/set_command.h"
 #include "cli/status_command.h"
 
 namespace {
@@ -41,6 +42,10 @@ int run(int argc, char** argv) {
   CLI::App* run_app = app.add_subcommand("run", "Run a program under nvshare: nvsharectl run [options] [--] PROGRAM [arguments]");
   run_app->add_option("--gpu-memory-limit", options.gpu_memory_limit,
                       "GPU memory the program and its children may have, such as 8Gi or 512MiB");
+  run_app
+      ->add_option("--gpu-core-limit", options.gpu_core_limit,
+                   "percent of each GPU's time that the program and its children may use, 1 to 100 (100: no limit)")
+      ->check(CLI::Range(1, 100));
   run_app->add_option(
       "--gpu", options.gpu,
       "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
@@ -51,6 +56,14 @@ int run(int argc, char** argv) {
   bool json = false;
   CLI::App* status_app = app.add_subcommand("status", "GPUs, tenants and clients as the scheduler sees them");
   status_app->add_flag("--json", json, "the scheduler's own report, one line of JSON");
+
+  std::vector<std::string> changes;
+  CLI::App* set_app = app.add_subcommand("set",
+                                         "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
+                                         "memory=8Gi; nvsharectl set scheduling_mode=auto");
+  set_app
+      ->add_option("changes", changes, "a tenant's name or id, then core=PERCENT (100: none) or memory=BYTES (0: none); or SETTING=VALUE")
+      ->required();
 
   nvshare::cli::demo::DemoOptions demo;
   CLI::App* demo_app = app.add_subcommand("demo", "Jobs that do not fit together take turns; compares with one after the other");
@@ -81,6 +94,7 @@ int run(int argc, char** argv) {
     return nvshare::cli::run_command(options);
   }
   if (*demo_app) return nvshare::cli::demo::demo_command(demo);
+  if (*set_app) return nvshare::cli::set_command(changes);
   return nvshare::cli::status_command(json);
 }
 

@@ -64,12 +64,13 @@ Result<GpuChoice> gpu_of(const RunOptions& options, const Environment& environme
 }
 
 // We are the root of the tenant's process tree, so that the tenant lives until we have asked about it.
-std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& name, uint64_t limit, bool gang_turns) {
+std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& name, uint64_t limit, const RunOptions& options) {
   if (!link.admin) {
     say("limits come from the environment alone: {}", link.admin_error);
     return std::nullopt;
   }
-  auto line = link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit), gang_turns});
+  auto line =
+      link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit), options.gang_turns, options.gpu_core_limit});
   auto tenant = line ? admin::decode_tenant(*line) : Result<uint64_t>(line.error());
   if (!tenant) {
     say("cannot register this run with the scheduler, so that it appears by its process: {}", tenant.error().text);
@@ -151,7 +152,11 @@ int run_command(const RunOptions& options) {
   if (link->runtime_directory != protocol::kRuntimeDirectoryDefault) {
     environment[protocol::kRuntimeDirectoryVariable] = link->runtime_directory;
   }
-  const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit, options.gang_turns);
+  if (options.gpu_core_limit < 100 && !link->admin) {
+    say("--gpu-core-limit: only a scheduler that answers us can hold a program to it: {}", link->admin_error);
+    return kExitCannotRun;
+  }
+  const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit, options);
   if (!options.quiet) say_start_line(*gpu, *limit, *link);
 
   auto status = run_and_forward_signals(options.program, environment);

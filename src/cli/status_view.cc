@@ -142,6 +142,44 @@ std::string host_lines(const StatusReport& status) {
 
 }  // namespace
 
+// What programs use of a GPU's time: only where a compute limit applies.
+static std::string compute_table(const StatusReport& status) {
+  Table table({{"GPU"},
+               {"TIME SHARED"},
+               {"TENANT"},
+               {"CORE LIMIT", Align::kRight},
+               {"IN FORCE", Align::kRight},
+               {"LAST WINDOW", Align::kRight},
+               {"SHARE", Align::kRight},
+               {"THROTTLED", Align::kRight},
+               {"DEBT", Align::kRight},
+               {"NOW"}});
+  bool any = false;
+  for (size_t i = 0; i < status.gpus.size(); ++i) {
+    for (const TenantReport& tenant : status.tenants) {
+      for (const auto& compute : tenant.compute) {
+        if (compute.gpu != status.gpus[i].uuid || status.gpus[i].compute_mode == "unlimited") continue;
+        any = true;
+        table.add({std::to_string(i), status.gpus[i].compute_mode, tenant.name,
+                   tenant.gpu_core_limit < 100 ? std::to_string(tenant.gpu_core_limit) + " %" : "none",
+                   fmt::format("{:.1f} %", compute.quota), fmt::format("{:.1f} %", compute.share_window),
+                   fmt::format("{:.1f} %", compute.share), format_duration(compute.throttled_time_ns), format_duration(compute.debt_ns),
+                   compute.throttled ? "throttled"
+                   : compute.active  ? "active"
+                                     : "idle"});
+      }
+    }
+  }
+  std::string out = any ? table.draw() : std::string();
+  for (size_t i = 0; any && i < status.gpus.size(); ++i) {
+    const GpuReport& gpu = status.gpus[i];
+    if (gpu.compute_mode_changes == 0) continue;
+    out += fmt::format("GPU {}: {} changes of how its time is shared, {} of swapping billed to nobody\n", i, gpu.compute_mode_changes,
+                       format_duration(gpu.swap_unbilled_ns));
+  }
+  return out;
+}
+
 std::string draw_status(const StatusReport& status) {
   std::string out =
       fmt::format("nvshare-scheduler {} in {}, pid {}, up {}, switch time {}{}\n", status.version, status.runtime_dir, status.pid,
@@ -149,6 +187,7 @@ std::string draw_status(const StatusReport& status) {
   out += host_lines(status);
   out += status.gpus.empty() ? "\nNo GPU is known yet: none was reported by NVML or a client.\n" : "\n" + gpu_table(status);
   if (!status.tenants.empty()) out += "\n" + tenant_table(status);
+  if (const std::string compute = compute_table(status); !compute.empty()) out += "\n" + compute;
   out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status);
   return out;
 }

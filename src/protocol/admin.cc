@@ -9,9 +9,13 @@ namespace nvshare::protocol::admin {
 using Json = nlohmann::json;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
-                                                nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in)
+                                                nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in, compute_mode,
+                                                compute_mode_changes, window_ns, swap_unbilled_ns)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share_window, share, used_ns, throttled_time_ns, debt_ns, active,
+                                                throttled)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
+                                                gpu_core_limit, compute)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, overhead, budget, gpu_memory_limit, charged, lease, host_memory,
                                                 host_memory_process, host_memory_scheduler, host_memory_missing, host_memory_bound,
@@ -48,6 +52,15 @@ Result<int64_t> limit_field(const Json& json, const char* field) {
   return bytes_field(json, field);
 }
 
+// A percentage of GPU time given as a number or as text; nothing when it is not there.
+Result<std::optional<int32_t>> core_limit_field(const Json& json) {
+  auto found = json.find("gpu_core_limit");
+  if (found == json.end()) return std::optional<int32_t>();
+  Result<int64_t> percent = parse_integer(found->is_string() ? found->get<std::string>() : found->dump(), 1, 100);
+  if (!percent) return error_format("gpu_core_limit must be a percentage of GPU time: an integer from 1 to 100 (none)");
+  return std::optional(static_cast<int32_t>(*percent));
+}
+
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 Result<Request> decode_tenant_request(const Json& json) {
@@ -64,6 +77,9 @@ Result<Request> decode_tenant_request(const Json& json) {
   Result<int64_t> limit = bytes_field(json, "gpu_memory_limit");
   if (!limit) return limit.error();
   request.gpu_memory_limit = *limit;
+  auto core_limit = core_limit_field(json);
+  if (!core_limit) return core_limit.error();
+  request.gpu_core_limit = core_limit->value_or(100);
   if (auto gang = json.find("gang_turns"); gang != json.end()) {
     if (!gang->is_boolean()) return error_format("gang_turns must be true or false");
     request.gang_turns = gang->get<bool>();
@@ -78,14 +94,18 @@ Result<Request> decode_set_request(const Json& json) {
     for (const auto& [name, value] : settings->items()) request.settings[name] = text_of(value);
   }
   if (auto tenant = json.find("tenant"); tenant != json.end()) request.tenant = text_of(*tenant);
-  if (json.contains("gpu_memory_limit")) {
-    Result<int64_t> limit = limit_field(json, "gpu_memory_limit");
-    if (!limit) return limit.error();
-    request.gpu_memory_limit = *limit;
+  Result<int64_t> limit = limit_field(json, "gpu_memory_limit");
+  if (!limit) return limit.error();
+  if (json.contains("gpu_memory_limit")) request.gpu_memory_limit = *limit;
+  auto core_limit = core_limit_field(json);
+  if (!core_limit) return core_limit.error();
+  request.gpu_core_limit = *core_limit;
+  const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit;
+  if (request.tenant.empty() && any_limit) {
+    return error_format("%s needs a tenant", request.gpu_memory_limit ? "gpu_memory_limit" : "gpu_core_limit");
   }
-  if (request.tenant.empty() && json.contains("gpu_memory_limit")) return error_format("gpu_memory_limit needs a tenant");
-  if (!request.tenant.empty() && !json.contains("gpu_memory_limit")) return error_format("tenant needs a gpu_memory_limit");
-  if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its gpu_memory_limit");
+  if (!request.tenant.empty() && !any_limit) return error_format("tenant needs a gpu_memory_limit or a gpu_core_limit");
+  if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its limits");
   return Request(request);
 }
 
@@ -104,8 +124,12 @@ struct Encoder {
   Json operator()(const StatusRequest&) const { return {{"request", "status"}}; }
   Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
   Json operator()(const TenantRequest& r) const {
-    return {
-        {"request", "tenant"}, {"pid", r.pid}, {"name", r.name}, {"gpu_memory_limit", r.gpu_memory_limit}, {"gang_turns", r.gang_turns}};
+    return {{"request", "tenant"},
+            {"pid", r.pid},
+            {"name", r.name},
+            {"gpu_memory_limit", r.gpu_memory_limit},
+            {"gang_turns", r.gang_turns},
+            {"gpu_core_limit", r.gpu_core_limit}};
   }
   Json operator()(const SetRequest& r) const {
     Json json = {{"request", "set"}};
@@ -113,6 +137,7 @@ struct Encoder {
     if (!r.tenant.empty()) {
       json["tenant"] = r.tenant;
       if (r.gpu_memory_limit) json["gpu_memory_limit"] = *r.gpu_memory_limit;
+      if (r.gpu_core_limit) json["gpu_core_limit"] = *r.gpu_core_limit;
     }
     return json;
   }

@@ -5,6 +5,7 @@
 //   {"request":"tenant","pid":123,"name":"train","gpu_memory_limit":0} -> {"ok":true,"tenant":7}: the process tree rooted at pid is one
 //   tenant
 //   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
+//   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time; 100 = none
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
@@ -40,7 +41,11 @@ struct GpuReport {
   bool nvml = false;       // foreign memory is known
   uint64_t switches = 0;
   int64_t switch_time_ns = 0;
-  double bandwidth_out = 0;  // bytes per second, 0 until measured
+  std::string compute_mode;  // "unlimited", "together", "turns" or "rotation" (turns as long as swaps ask for)
+  uint64_t compute_mode_changes = 0;
+  int64_t window_ns = 0;         // over which ComputeReport::share_window counts
+  int64_t swap_unbilled_ns = 0;  // beside compute limits, time in which nobody ran because memory moved: nobody's
+  double bandwidth_out = 0;      // bytes per second, 0 until measured
   double bandwidth_in = 0;
 };
 
@@ -55,6 +60,19 @@ struct TenantMemoryReport {
   uint64_t silent = 0;  // clients that did not say in time what they do not use
 };
 
+// A tenant's use of one GPU's time. Only of GPUs where a tenant has, or had, a compute limit.
+struct ComputeReport {
+  std::string gpu;          // GpuReport::uuid
+  double quota = 100;       // percent in force: scaled when the limits of active tenants pass 100; without a limit its part of the rest
+  double share_window = 0;  // percent of the last complete window (GpuReport::window_ns) that it used
+  double share = 0;         // the same since it is billed
+  int64_t used_ns = 0;      // since then
+  int64_t throttled_time_ns = 0;  // in which it wanted to run and its limit did not let it
+  int64_t debt_ns = 0;            // used beyond its limit, to be paid back
+  bool active = false;            // counts in the sum of limits
+  bool throttled = false;
+};
+
 struct TenantReport {
   uint64_t id = 0;
   std::string name;
@@ -64,6 +82,8 @@ struct TenantReport {
   uint64_t clients = 0;                    // now
   uint64_t clients_ever = 0;               // since the tenant is known, those now included
   std::vector<TenantMemoryReport> memory;  // on each GPU where it has clients
+  int32_t gpu_core_limit = 100;            // percent of each GPU's time, 100 = none
+  std::vector<ComputeReport> compute;
 };
 
 struct ClientReport {
@@ -129,11 +149,13 @@ struct TenantRequest {
   std::string name;
   int64_t gpu_memory_limit = 0;
   bool gang_turns = true;  // on several GPUs: turns on all of them together
+  int32_t gpu_core_limit = 100;
 };
 struct SetRequest {
   std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text
   std::string tenant;                           // name or id of a tenant; empty = none
   std::optional<int64_t> gpu_memory_limit;      // of that tenant; 0 = none
+  std::optional<int32_t> gpu_core_limit;        // of that tenant; 100 = none
 };
 using Request = std::variant<StatusRequest, TenantRequest, SetRequest, ShutdownRequest>;
 

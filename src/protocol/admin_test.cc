@@ -22,7 +22,7 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_EQ(tenant.pid, 12);
   EXPECT_EQ(tenant.name, "train");
   EXPECT_EQ(tenant.gpu_memory_limit, 1 << 30);
-  auto set = accepted<SetRequest>(encode(SetRequest{{{"switch_time_mode", "fixed"}}, "train", 5}).c_str());
+  auto set = accepted<SetRequest>(encode(SetRequest{{{"switch_time_mode", "fixed"}}, "train", 5, 40}).c_str());
   EXPECT_EQ(set.settings.at("switch_time_mode"), "fixed");
   EXPECT_EQ(set.tenant, "train");
   EXPECT_EQ(set.gpu_memory_limit, 5);

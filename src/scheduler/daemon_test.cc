@@ -265,8 +265,8 @@ TEST_F(DaemonTest, AClientThatDoesNotReadHoldsUpNobody) {
   // Every change of its limit is a message to it; they replace each other, so that it is still there when it wakes.
   std::string tenant = std::to_string(status().tenants.at(0).id);
   for (int i = 1; i <= 1000; ++i) {
-    auto ok = admin::decode_ok(
-        ask_admin(settings_.runtime_dir, admin::encode(admin::SetRequest{{}, tenant, static_cast<int64_t>(i * kGiB)}).substr(0)));
+    auto ok = admin::decode_ok(ask_admin(
+        settings_.runtime_dir, admin::encode(admin::SetRequest{{}, tenant, static_cast<int64_t>(i * kGiB), std::nullopt}).substr(0)));
     ASSERT_TRUE(ok) << ok.error().text;
   }
   ASSERT_TRUE(other.join(test_registration(kGiB)));

@@ -189,6 +189,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
+  apply(policy::ComputeLimit{tenant.id, tenant.core_limit}, now);
   policy::Actions actions =
       step(policy::ClientJoined{id, *gpu, tenant.id, tenant.priority, to_policy(message.memory), client.backend != Backend::kNone,
                                 message.has_lock != 0, wants_lock && !hold_, tenant.gang_turns},
@@ -492,7 +493,7 @@ Engine::Client* Engine::find(policy::ClientId client) {
 
 Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
   Result<policy::TenantId> id =
-      tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns);
+      tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns, request.gpu_core_limit);
   if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
   return id;
 }
@@ -514,6 +515,10 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     apply(policy::ConfigChanged{settings_.policy}, now);
     update_host_memory(now, true);
   }
+  if (tenant == nullptr || !request.gpu_core_limit) return {};
+  tenant->core_limit = *request.gpu_core_limit;
+  spdlog::info("tenant {} '{}': compute limit {} %", tenant->id, tenant->name, tenant->core_limit);
+  apply(policy::ComputeLimit{tenant->id, tenant->core_limit}, now);
   return {};
 }
 

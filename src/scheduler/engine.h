@@ -193,6 +193,7 @@ class Engine {
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
+  void report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
   std::string name_of_client(const policy::ClientView& view) const;
   std::string waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const;  // empty when it does not wait
   std::string why_waiting(const Client& client, policy::Instant now) const;

@@ -138,17 +138,51 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.switch_time_ns = view->switch_time;
     out.bandwidth_out = view->bandwidth_out;
     out.bandwidth_in = view->bandwidth_in;
+    out.compute_mode = view->mode;
+    out.compute_mode_changes = view->mode_changes;
+    out.window_ns = view->window;
+    out.swap_unbilled_ns = view->swap_time;
     for (const policy::ClientView& c : view->clients) {
       admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));
       client.waiting_for = waiting_sentence(c, *view);
     }
   }
   for (const auto& [key, tenant] : tenants_.all()) {
-    report.tenants.push_back(
-        {tenant.id, tenant.name, tenant.kind, tenant.gpu_memory_limit, tenant.priority, tenant.clients, tenant.clients_ever, {}});
+    report.tenants.push_back({tenant.id,
+                              tenant.name,
+                              tenant.kind,
+                              tenant.gpu_memory_limit,
+                              tenant.priority,
+                              tenant.clients,
+                              tenant.clients_ever,
+                              {},
+                              tenant.core_limit,
+                              {}});
+    report_compute(views, &report.tenants.back());
   }
   report_limits(&report);
   return report;
+}
+
+void Engine::report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const {
+  const auto percent = [](policy::Duration part, policy::Duration whole) {
+    return whole > 0 ? static_cast<double>(part) * 100 / static_cast<double>(whole) : 0;
+  };
+  for (const policy::GpuView& gpu : views) {
+    for (const policy::TenantView& tenant : gpu.tenants) {
+      if (tenant.tenant != report->id) continue;
+      protocol::admin::ComputeReport& out = report->compute.emplace_back();
+      out.gpu = gpus_[gpu.gpu].uuid_text;
+      out.quota = tenant.quota;
+      out.share_window = percent(tenant.last_window, gpu.window);
+      out.share = percent(tenant.used, tenant.since_joined);
+      out.used_ns = tenant.used;
+      out.throttled_time_ns = tenant.throttled_time;
+      out.debt_ns = tenant.debt;
+      out.active = tenant.active;
+      out.throttled = tenant.throttled;
+    }
+  }
 }
 
 std::string Engine::name_of_client(const policy::ClientView& view) const {

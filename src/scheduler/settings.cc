@@ -77,6 +77,58 @@ Result<void> set_gang_turns(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_scheduling_mode(Settings& settings, std::string_view text) {
+  using policy::SchedulingMode;
+  constexpr std::pair<std::string_view, SchedulingMode> kModes[] = {
+      {"auto", SchedulingMode::kAuto},       {"weighted", SchedulingMode::kWeighted},      {"serial", SchedulingMode::kSerial},
+      {"dynamic", SchedulingMode::kDynamic}, {"round-robin", SchedulingMode::kRoundRobin}, {"concurrent", SchedulingMode::kConcurrent}};
+  for (const auto& [name, mode] : kModes) {
+    if (text != name) continue;
+    settings.policy.scheduling_mode = mode;
+    return {};
+  }
+  return error_format("'%.*s' is not one of them", static_cast<int>(std::min<size_t>(text.size(), 80)), text.data());
+}
+
+// Plain milliseconds; auto: 0.
+Result<void> take_milliseconds(std::string_view text, int64_t minimum, int64_t maximum, Duration* out) {
+  *out = 0;
+  if (text == "auto") return {};
+  Result<int64_t> value = parse_integer(text, minimum, maximum);
+  if (!value) return value.error();
+  *out = *value * kMillisecond;
+  return {};
+}
+
+Result<void> take_percent(std::string_view text, std::optional<int>* out) {
+  out->reset();
+  if (text == "auto") return {};
+  Result<int64_t> value = parse_integer(text, 0, 100);
+  if (!value) return value.error();
+  *out = static_cast<int>(*value);
+  return {};
+}
+
+Result<void> set_compute_window_ms(Settings& settings, std::string_view text) {
+  return take_milliseconds(text, 10, 600'000, &settings.policy.compute_window);
+}
+
+Result<void> set_quota_sample_interval_ms(Settings& settings, std::string_view text) {
+  return take_milliseconds(text, 1, 10'000, &settings.policy.quota_sample_interval);
+}
+
+Result<void> set_scheduling_slice_ms(Settings& settings, std::string_view text) {
+  return take_milliseconds(text, 1, 60'000, &settings.policy.scheduling_slice);
+}
+
+Result<void> set_quota_carryover_percent(Settings& settings, std::string_view text) {
+  return take_percent(text, &settings.policy.quota_carryover_percent);
+}
+
+Result<void> set_drop_tail_billing_percent(Settings& settings, std::string_view text) {
+  return take_percent(text, &settings.policy.drop_tail_billing_percent);
+}
+
 Result<void> set_gpu_physical_memory_mb(Settings& settings, std::string_view text) {
   Result<int64_t> value = parse_integer(text, 64, 1 << 24);
   if (!value) return value.error();
@@ -204,6 +256,21 @@ const std::vector<SettingSpec>& setting_specs() {
       {"unanswered_grace", "a duration from 1ms to 24h, plain numbers are seconds",
        "a client that leaves a drop unanswered for so long no longer holds up neighbours that fit (30)", true, set_unanswered_grace},
       {"gang_turns", "on or off", "a tenant on several GPUs has its turns on all of them together (on)", true, set_gang_turns},
+      {"scheduling_mode", "auto, weighted, serial, dynamic, round-robin or concurrent",
+       "how tenants share a GPU on which one has a compute limit (auto: in turns those that saturate it, together those that leave gaps)",
+       true, set_scheduling_mode},
+      {"compute_window_ms", "auto, or milliseconds from 10 to 600000",
+       "compute limits hold in each such window, what is not used in one is lost (auto: saved up and owed without borders)", true,
+       set_compute_window_ms},
+      {"quota_sample_interval_ms", "auto, or milliseconds from 1 to 10000", "how often compute limits are looked at (auto: when due)", true,
+       set_quota_sample_interval_ms},
+      {"quota_carryover_percent", "auto, or an integer from 0 to 100", "of the time used past a limit, how much is owed later (auto: all)",
+       true, set_quota_carryover_percent},
+      {"drop_tail_billing_percent", "auto, or an integer from 0 to 100",
+       "of the time from a drop to its answer, how much is billed (auto: all but what a hand-over takes)", true,
+       set_drop_tail_billing_percent},
+      {"scheduling_slice_ms", "auto, or milliseconds from 1 to 60000", "beside compute limits, a turn's length (auto; round-robin: 100)",
+       true, set_scheduling_slice_ms},
       {"gpu_physical_memory_mb", "MiB, an integer from 64 to 16777216", "treat each GPU as this large, at most as it is", false,
        set_gpu_physical_memory_mb},
       {"gpu_memory_oversub_ratio", "a number from 0.1 to 100",

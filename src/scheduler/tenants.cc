@@ -13,7 +13,7 @@ std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
 
 }  // namespace
 
-Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns) {
+Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit) {
   uint64_t start_time = start_time_of(pid);
   if (start_time == 0) return error_format("there is no process %d", pid);
   prune();
@@ -21,6 +21,7 @@ Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, in
   if (!name.empty()) tenant.name = name;
   tenant.gpu_memory_limit = gpu_memory_limit;
   tenant.gang_turns = gang_turns;
+  tenant.core_limit = core_limit;
   tenant.root = pid;
   tenant.root_start_time = start_time;
   return tenant.id;
@@ -82,7 +83,7 @@ void Tenants::prune() {
     const Tenant& tenant = entry.second;
     if (tenant.clients > 0) return false;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
-    return tenant.gpu_memory_limit == 0;  // a limit that somebody set outlives the tenant's processes
+    return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100;  // a limit that somebody set outlives the tenant's processes
   });
 }
 

@@ -18,6 +18,7 @@ struct Tenant {
   std::string name;
   std::string kind;              // "run", "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
+  int core_limit = 100;          // percent of each GPU's time, 100 = none
   int priority = 0;
   bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
@@ -29,7 +30,8 @@ struct Tenant {
 class Tenants {
  public:
   // Registers the process tree rooted at `pid`. Registering the same process again changes name and limit.
-  Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true);
+  Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
+                                   int core_limit = 100);
 
   // The tenant of a process; counts one more client.
   Tenant& join(const Peer& peer, const std::string& program);

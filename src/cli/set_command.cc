@@ -1,0 +1,65 @@
+#include "cli/set_command.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/parse.h"
+#include "cli/run_command.h"
+#include "cli/scheduler_link.h"
+
+namespace nvshare::cli {
+
+namespace admin = protocol::admin;
+
+Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
+  admin::SetRequest request;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const size_t equals = word.find('=');
+    if (i == 0 && equals == std::string::npos) {
+      request.tenant = word;
+      continue;
+    }
+    const std::string name = word.substr(0, equals);
+    const std::string value = equals == std::string::npos ? std::string() : word.substr(equals + 1);
+    if (equals == std::string::npos || name.empty() || value.empty()) return error_format("'%.80s' is not NAME=VALUE", word.c_str());
+    if (request.tenant.empty()) {
+      if (name == "core" || name == "memory")
+        return error_format("%s needs a tenant before it: nvsharectl set TENANT %s", name.c_str(), word.c_str());
+      request.settings[name] = value;
+    } else if (name == "core") {
+      auto percent = parse_integer(value, 1, 100);
+      if (!percent) return error_format("core: %s; accepted: percent of each GPU's time, 1 to 100 (none)", percent.error().text);
+      request.gpu_core_limit = static_cast<int32_t>(*percent);
+    } else if (name == "memory") {
+      auto bytes = parse_bytes(value);
+      if (!bytes) return error_format("memory: %s", bytes.error().text);
+      request.gpu_memory_limit = static_cast<int64_t>(*bytes);
+    } else {
+      return error_format("'%.80s' is no limit of a tenant; accepted: core=PERCENT, memory=BYTES", name.c_str());
+    }
+  }
+  if (!request.tenant.empty() && !request.gpu_core_limit && !request.gpu_memory_limit) {
+    return error_format("nothing to set for tenant '%.80s'; accepted: core=PERCENT, memory=BYTES", request.tenant.c_str());
+  }
+  return request;
+}
+
+int set_command(const std::vector<std::string>& words) {
+  const auto fail = [](int code, const char* text) {
+    fmt::print(stderr, "nvsharectl set: {}\n", text);
+    return code;
+  };
+  const auto request = parse_changes(words);
+  if (!request) return fail(kExitUsage, request.error().text);
+  auto link = find_scheduler();
+  if (!link) return fail(1, link.error().text);
+  if (!link->admin) return fail(1, link->admin_error.c_str());
+  const auto line = link->admin->ask(*request);
+  if (!line) return fail(1, line.error().text);
+  if (const auto ok = admin::decode_ok(*line); !ok) return fail(1, ok.error().text);
+  return 0;
+}
+
+}  // namespace nvshare::cli
