@@ -7,6 +7,7 @@ set -euo pipefail
 build_packages=(
   binutils ccache cmake g++ ninja-build python3
   libasio-dev libbenchmark-dev libcli11-dev libfmt-dev libgtest-dev librapidcheck-dev libspdlog-dev libtomlplusplus-dev nlohmann-json3-dev
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # only nvshare-device-plugin; all else builds without
 )
 lint_packages=(clang clang-format clang-tidy git)
 

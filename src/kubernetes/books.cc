@@ -1,0 +1,249 @@
+#include "kubernetes/books.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace nvshare::kubernetes {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kCorePercents = 100;
+constexpr size_t kDepartedMax = 1000;
+
+int64_t part_of(int64_t amount, size_t gpus) {
+  auto count = static_cast<int64_t>(gpus);
+  return (amount + count - 1) / count;
+}
+
+std::string gib(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, bytes % (1 << 30) == 0 ? "%.0f GiB" : "%.1f GiB", static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+bool contains_any(const std::set<std::string>& all, const std::set<std::string>& some) {
+  return std::any_of(some.begin(), some.end(), [&](const std::string& id) { return all.count(id) != 0; });
+}
+
+}  // namespace
+
+const std::set<std::string>& HeldDevices::of(Resource resource) const {
+  switch (resource) {
+    case Resource::kGpu:
+      return gpus;
+    case Resource::kMemory:
+      return memory;
+    case Resource::kCore:
+      break;
+  }
+  return cores;
+}
+
+Books::Books(Division division, std::vector<Gpu> gpus) : division_(division), gpus_(std::move(gpus)) {}
+
+void Books::set_gpus(std::vector<Gpu> gpus) { gpus_ = std::move(gpus); }
+
+Books::Key Books::key_of(const HeldDevices& held) {
+  Key key = held.name_space + "/" + held.pod + "/" + held.container;
+  for (const auto* ids : {&held.gpus, &held.memory, &held.cores}) {
+    key += "|";
+    for (const std::string& id : *ids) key += id + ",";
+  }
+  return key;
+}
+
+// ---- what survives a restart ----
+
+std::string Books::record() const {
+  json all = json::array();
+  for (const auto* entries : {&granted_, &departed_}) {
+    for (const auto& [key, entry] : *entries) {
+      const HeldDevices& held = entry.held;
+      all.push_back({{"namespace", held.name_space},
+                     {"pod", held.pod},
+                     {"container", held.container},
+                     {"gpus", held.gpus},
+                     {"memory", held.memory},
+                     {"cores", held.cores},
+                     {"granted", entries == &granted_ && entry.grant == Grant::kGranted}});
+    }
+  }
+  return all.dump(1) + "\n";
+}
+
+Result<void> Books::restore(const std::string& record) {
+  std::map<Key, Entry> granted;
+  try {
+    for (const json& one : json::parse(record)) {
+      Entry entry;
+      one.at("namespace").get_to(entry.held.name_space);
+      one.at("pod").get_to(entry.held.pod);
+      one.at("container").get_to(entry.held.container);
+      one.at("gpus").get_to(entry.held.gpus);
+      one.at("memory").get_to(entry.held.memory);
+      one.at("cores").get_to(entry.held.cores);
+      entry.grant = one.at("granted").get<bool>() ? Grant::kGranted : Grant::kAssumed;
+      Key key = key_of(entry.held);
+      granted.emplace(std::move(key), std::move(entry));
+    }
+  } catch (const json::exception& problem) {
+    return error_format("the record of granted containers cannot be read: %.160s", problem.what());
+  }
+  granted_ = std::move(granted);
+  knows_past_ = true;
+  return {};
+}
+
+bool Books::update(std::vector<HeldDevices> listed) {
+  listed_ = std::move(listed);
+  bool changed = !knows_past_;
+  std::map<Key, Entry> still;
+  for (const HeldDevices& held : listed_) {
+    Key key = key_of(held);
+    if (auto known = granted_.extract(key)) {
+      still.insert(std::move(known));
+    } else if (auto back = departed_.extract(key)) {
+      back.mapped().grant = Grant::kAssumed;
+      still.insert(std::move(back));
+      changed = true;
+    } else if (!knows_past_) {
+      still.emplace(std::move(key), Entry{held, Grant::kAssumed});
+    }
+  }
+  changed = changed || !granted_.empty();
+  departed_.merge(granted_);
+  granted_ = std::move(still);
+  knows_past_ = true;
+  // Whose devices have a new holder is gone for good.
+  std::erase_if(departed_, [&](const auto& departed) {
+    return std::any_of(listed_.begin(), listed_.end(), [&](const HeldDevices& held) {
+      return contains_any(held.gpus, departed.second.held.gpus) || contains_any(held.memory, departed.second.held.memory);
+    });
+  });
+  if (departed_.size() > kDepartedMax) departed_.clear();
+  return changed;
+}
+
+// ---- how full the GPUs are ----
+
+std::vector<std::string> Books::gpus_of(const HeldDevices& held) const {
+  std::set<std::string> uuids;
+  for (const std::string& id : held.gpus) {
+    if (auto uuid = gpu_of(id)) uuids.emplace(*uuid);
+  }
+  return {uuids.begin(), uuids.end()};
+}
+
+void Books::charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* loads) const {
+  std::vector<std::string> uuids = gpus_of(held);
+  if (uuids.empty()) return;
+  int64_t bytes = part_of(static_cast<int64_t>(held.memory.size()) * division_.memory_unit, uuids.size());
+  int64_t core = part_of(static_cast<int64_t>(held.cores.size()), uuids.size());
+  for (GpuLoad& load : *loads) {
+    if (std::find(uuids.begin(), uuids.end(), load.uuid) == uuids.end()) continue;
+    if (granted) {
+      load.bytes_granted += bytes;
+      load.core_granted += core;
+      continue;
+    }
+    load.bytes_listed += bytes;
+    load.core_listed += core;
+    load.devices_listed +=
+        std::count_if(held.gpus.begin(), held.gpus.end(), [&](const std::string& id) { return gpu_of(id) == load.uuid; });
+  }
+}
+
+std::vector<GpuLoad> Books::loads_without(const Key* left_out) const {
+  std::vector<GpuLoad> loads;
+  loads.reserve(gpus_.size());
+  for (const Gpu& gpu : gpus_) {
+    GpuLoad load;
+    load.uuid = gpu.uuid;
+    load.healthy = gpu.healthy;
+    load.bytes = units_of(Resource::kMemory, gpu, division_) * division_.memory_unit;
+    loads.push_back(load);
+  }
+  for (const HeldDevices& held : listed_) charge(held, false, &loads);
+  for (const auto& [key, entry] : granted_) {
+    if (left_out == nullptr || key != *left_out) charge(entry.held, true, &loads);
+  }
+  return loads;
+}
+
+std::vector<GpuLoad> Books::loads() const { return loads_without(nullptr); }
+
+std::set<std::string> Books::in_use(Resource resource) const {
+  std::set<std::string> ids;
+  for (const HeldDevices& held : listed_) ids.insert(held.of(resource).begin(), held.of(resource).end());
+  return ids;
+}
+
+// ---- admitting ----
+
+// The container that holds all of these, else the one that holds most of them: the kubelet gives an init container's devices to the
+// containers that follow it, and lists only those. Of several, one that was not granted: the other is a leftover in the list.
+const HeldDevices* Books::find(Resource resource, const std::vector<std::string>& ids) const {
+  const HeldDevices* best = nullptr;
+  int64_t best_rank = 0;
+  for (const HeldDevices& held : listed_) {
+    const std::set<std::string>& owned = held.of(resource);
+    int64_t rank = 2 * std::count_if(ids.begin(), ids.end(), [&](const std::string& id) { return owned.count(id) != 0; });
+    if (rank > 0 && granted_.count(key_of(held)) == 0) ++rank;
+    if (rank <= best_rank) continue;
+    best = &held;
+    best_rank = rank;
+  }
+  return best;
+}
+
+std::optional<std::string> Books::unfit(const HeldDevices& held, const std::vector<GpuLoad>& others) const {
+  std::string who = held.name_space + "/" + held.pod + ", container " + held.container;
+  std::vector<std::string> uuids = gpus_of(held);
+  if (uuids.empty()) return who + ": asks for GPU memory or compute, but for no GPU; ask for one as well";
+  int64_t bytes = part_of(static_cast<int64_t>(held.memory.size()) * division_.memory_unit, uuids.size());
+  int64_t core = part_of(static_cast<int64_t>(held.cores.size()), uuids.size());
+  for (const std::string& uuid : uuids) {
+    auto load = std::find_if(others.begin(), others.end(), [&](const GpuLoad& one) { return one.uuid == uuid; });
+    if (load == others.end()) return who + ": its GPU " + uuid + " is not there any more; delete the pod, so that it gets another one";
+    if (!load->healthy) return who + ": its GPU " + uuid + " is unhealthy";
+    bool memory_fits = bytes == 0 || load->bytes_granted + bytes <= load->bytes;
+    bool core_fits = core == 0 || load->core_granted + core <= kCorePercents;
+    if (memory_fits && core_fits) continue;
+    std::string text =
+        who + ": " + uuid + " has no room for " + (memory_fits ? std::to_string(core) + " % of compute" : gib(bytes)) + ". Free now:";
+    for (const GpuLoad& one : others) {
+      text += " " + one.uuid + " ";
+      text += memory_fits ? std::to_string(std::max<int64_t>(kCorePercents - one.core_granted, 0)) + " %"
+                          : gib(std::max<int64_t>(one.bytes - one.bytes_granted, 0)) + " of " + gib(one.bytes);
+      text += one.healthy ? ";" : " (unhealthy);";
+    }
+    return text + " it starts once there is room on its GPU; deleted and made anew, the pod may get another GPU";
+  }
+  return std::nullopt;
+}
+
+Admission Books::admit(Resource resource, const std::vector<std::string>& ids) {
+  const HeldDevices* held = find(resource, ids);
+  if (held == nullptr) return {Admission::Kind::kNotListed, "the kubelet lists no container that holds these devices", false};
+  Key key = key_of(*held);
+  auto known = granted_.find(key);
+  bool was_granted = known != granted_.end() && known->second.grant == Grant::kGranted;
+  if (was_granted) {
+    // It started before; only what its GPUs are now can stop it.
+    std::vector<GpuLoad> empty = loads_without(nullptr);
+    for (GpuLoad& load : empty) load.bytes_granted = load.core_granted = 0;
+    if (auto reason = unfit(*held, empty)) return {Admission::Kind::kRefused, *reason, false};
+    return {};
+  }
+  if (auto reason = unfit(*held, loads_without(&key))) {
+    bool changed = known != granted_.end();
+    if (changed) granted_.erase(known);
+    return {Admission::Kind::kRefused, *reason, changed};
+  }
+  granted_.insert_or_assign(key, Entry{*held, Grant::kGranted});
+  return {Admission::Kind::kGranted, "", true};
+}
+
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,41 @@
+// CDI specifications (Container Device Interface) of what containers are given, as JSON files in a folder that container runtimes watch.
+//
+// One file for the GPUs, one for amounts of memory. A name once given stays described: the kubelet gives it to later starts of the
+// container too. Written by rename, so that a runtime never reads half a file. Not thread-safe.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "kubernetes/grants.h"
+
+namespace nvshare::kubernetes {
+
+inline constexpr char kCdiGpuKind[] = "nvshare.com/gpu";
+inline constexpr char kCdiMemoryKind[] = "nvshare.com/gpu-memory";
+
+class CdiSpecs {
+ public:
+  CdiSpecs(const Settings& settings, const InstalledFiles& files);
+
+  // Makes sure that devices with these names are described on disk; takes over names that a file of an earlier run has.
+  Result<void> describe_gpus(const std::vector<std::vector<std::string>>& uuid_sets);
+  Result<void> describe_memory(const std::vector<std::string>& limits);
+
+  // The files' contents, for tests and `--print`.
+  std::string gpu_spec() const;
+  std::string memory_spec() const;
+
+ private:
+  void read_names(const std::string& path, std::set<std::string>* names) const;
+
+  std::string gpu_file_, memory_file_;
+  std::vector<Mount> mounts_;
+  std::set<std::string> gpu_names_, memory_names_;
+  bool gpus_written_ = false;
+  bool memory_written_ = false;
+};
+
+}  // namespace nvshare::kubernetes

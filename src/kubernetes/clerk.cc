@@ -1,0 +1,113 @@
+#include "kubernetes/clerk.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace nvshare::kubernetes {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLists{100};
+
+}  // namespace
+
+Clerk::Clerk(Node& node, List list, std::chrono::milliseconds patience)
+    : node_(node), list_(std::move(list)), patience_(patience), thread_([this] { run(); }) {}
+
+Clerk::~Clerk() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void Clerk::prefer(Resource resource, std::vector<std::string> available, std::vector<std::string> must, int size, Chosen done) {
+  ask({resource, std::move(available), std::move(must), size, std::move(done), {}, {}});
+}
+
+void Clerk::pre_start(Resource resource, std::vector<std::string> ids, Admitted done) {
+  ask({resource, std::move(ids), {}, 0, {}, std::move(done), {}});
+}
+
+void Clerk::ask(Question question) {
+  question.until = std::chrono::steady_clock::now() + patience_;
+  {
+    std::lock_guard lock(mutex_);
+    asked_.push_back(std::move(question));
+  }
+  changed_.notify_one();
+}
+
+void Clerk::run() {
+  std::deque<Question> open;
+  bool first = true;  // the kubelet may have containers already
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (std::exchange(first, false)) {
+      // nobody asked yet
+    } else if (open.empty()) {
+      changed_.wait(lock, [this] { return stop_ || !asked_.empty(); });
+    } else {
+      changed_.wait_for(lock, kBetweenLists, [this] { return stop_ || !asked_.empty(); });
+    }
+    std::move(asked_.begin(), asked_.end(), std::back_inserter(open));
+    asked_.clear();
+    if (stop_) break;
+    lock.unlock();
+    std::optional<std::string> failed;
+    if (auto listed = list_()) {
+      node_.update(std::move(*listed));
+    } else {
+      failed = listed.error().text;
+      spdlog::warn("the kubelet's list of devices: {}", *failed);
+    }
+    open.erase(std::remove_if(open.begin(), open.end(), [&](Question& question) { return answer(question, failed); }), open.end());
+    lock.lock();
+  }
+  lock.unlock();
+  for (Question& question : open) {
+    if (question.chosen) question.chosen(node_.prefer(question.resource, std::move(question.ids), question.must, question.size));
+    if (question.admitted) question.admitted("the device plugin is about to end; the kubelet tries again");
+  }
+}
+
+// False: later, with another list.
+bool Clerk::answer(Question& question, const std::optional<std::string>& list_failed) {
+  if (question.chosen) {  // advice may rest on an old list
+    question.chosen(node_.prefer(question.resource, std::move(question.ids), question.must, question.size));
+    return true;
+  }
+  bool late = std::chrono::steady_clock::now() >= question.until;
+  if (list_failed) {
+    if (late) question.admitted("cannot tell which container this is: " + *list_failed);
+    return late;
+  }
+  Admission admission = node_.admit(question.resource, question.ids);
+  switch (admission.kind) {
+    case Admission::Kind::kGranted:
+      question.admitted(std::nullopt);
+      return true;
+    case Admission::Kind::kRefused:
+      spdlog::warn("refused: {}", admission.reason);
+      question.admitted(admission.reason);
+      return true;
+    case Admission::Kind::kNotListed:
+      break;
+  }
+  if (!late) return false;
+  if (question.resource == Resource::kGpu) {
+    // An init container whose devices no later container has: the kubelet lists only the later ones. It has no memory of its own to count.
+    spdlog::info("a container starts with {}, which the kubelet does not list; an init container, it seems", question.ids.front());
+    question.admitted(std::nullopt);
+  } else {
+    question.admitted(node_.name_of(question.resource) + ": " + admission.reason +
+                      "; an init container may only have what a later container of its pod has as well");
+  }
+  return true;
+}
+
+}  // namespace nvshare::kubernetes

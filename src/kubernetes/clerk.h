@@ -1,0 +1,61 @@
+// Answers the questions that need the kubelet's list of who holds what, on one thread: asking for the list takes a call back into the
+// kubelet, which must never happen on a thread of the server that the kubelet calls. One list answers all questions that wait for it.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kubernetes/node.h"
+
+namespace nvshare::kubernetes {
+
+class Clerk {
+ public:
+  using List = std::function<Result<std::vector<HeldDevices>>()>;  // may take a few seconds
+  using Chosen = std::function<void(std::vector<std::string>)>;
+  using Admitted = std::function<void(std::optional<std::string> refusal)>;
+
+  // `patience`: how long a container's start may wait for being listed; the kubelet waits 30 s.
+  Clerk(Node& node, List list, std::chrono::milliseconds patience = std::chrono::seconds(10));
+  ~Clerk();  // answers what is left with a refusal
+  Clerk(const Clerk&) = delete;
+  Clerk& operator=(const Clerk&) = delete;
+
+  // Any thread. `done` is called once, on the clerk's thread.
+  void prefer(Resource resource, std::vector<std::string> available, std::vector<std::string> must, int size, Chosen done);
+  void pre_start(Resource resource, std::vector<std::string> ids, Admitted done);
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Question {
+    Resource resource = Resource::kGpu;
+    std::vector<std::string> ids;  // available ones, or those of the container that starts
+    std::vector<std::string> must;
+    int size = 0;
+    Chosen chosen;
+    Admitted admitted;
+    Time until;
+  };
+
+  void ask(Question question);
+  void run();
+  bool answer(Question& question, const std::optional<std::string>& list_failed);
+
+  Node& node_;
+  const List list_;
+  const std::chrono::milliseconds patience_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Question> asked_;  // guarded by mutex_
+  bool stop_ = false;           // guarded by mutex_
+  std::thread thread_;          // last: starts when everything above is there
+};
+
+}  // namespace nvshare::kubernetes

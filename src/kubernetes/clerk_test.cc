@@ -1,0 +1,114 @@
+// Questions that need the kubelet's list: one list for many, patience while a container is not listed yet, an end with nobody forgotten.
+#include "kubernetes/clerk.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+
+#include "kubernetes/install.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 60s;  // of the test; only a failing one waits so long
+
+class ClerkTest : public testing::Test {
+ protected:
+  ClerkTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "nvshare-clerk-XXXXXX").string();
+    settings_.install_dir = mkdtemp(name.data());
+    auto node = Node::open(settings_, {"/library", "/preload"}, {{"GPU-a", 10LL << 30, true}, {"GPU-b", 10LL << 30, true}});
+    EXPECT_TRUE(node);
+    node_ = std::move(*node);
+    node_->update({});
+  }
+  ~ClerkTest() override { std::filesystem::remove_all(settings_.install_dir); }
+
+  static HeldDevices pod(const std::string& name, const std::string& gpu, int first, int count) {
+    HeldDevices held{"default", name, "main", {gpu}, {}, {}};
+    for (int i = 0; i < count; ++i) held.memory.insert(unit_id(Resource::kMemory, first + i));
+    return held;
+  }
+  static std::future<std::optional<std::string>> start(Clerk& clerk, Resource resource, std::vector<std::string> ids) {
+    auto promise = std::make_shared<std::promise<std::optional<std::string>>>();
+    clerk.pre_start(resource, std::move(ids), [promise](std::optional<std::string> refusal) { promise->set_value(std::move(refusal)); });
+    return promise->get_future();
+  }
+  template <typename T>
+  static T get(std::future<T> future) {
+    EXPECT_EQ(future.wait_for(kPatience), std::future_status::ready);
+    return future.get();
+  }
+
+  Settings settings_;
+  std::unique_ptr<Node> node_;
+};
+
+TEST_F(ClerkTest, WaitsUntilTheContainerIsListed) {
+  std::atomic<int> lists{0};
+  Clerk clerk(
+      *node_,
+      [&]() -> Result<std::vector<HeldDevices>> {
+        int number = ++lists;
+        if (number == 1) return error_format("not there yet");
+        if (number == 2) return std::vector<HeldDevices>{};
+        return std::vector<HeldDevices>{pod("p", "GPU-a::0", 0, 4)};
+      },
+      kPatience);
+  EXPECT_EQ(get(start(clerk, Resource::kMemory, {"memory-00000", "memory-00003"})), std::nullopt);
+  EXPECT_GE(lists, 3);
+  EXPECT_EQ(node_->loads()[0].bytes_granted, 4LL << 30);
+}
+
+TEST_F(ClerkTest, RefusalsNameTheFreeMemoryAndLateOnesTheReason) {
+  std::vector<HeldDevices> listed = {pod("p", "GPU-a::0", 0, 8), pod("q", "GPU-a::1", 8, 8)};
+  {
+    Clerk clerk(
+        *node_, [&]() -> Result<std::vector<HeldDevices>> { return std::vector<HeldDevices>(listed); }, 50ms);
+    EXPECT_EQ(get(start(clerk, Resource::kGpu, {"GPU-a::0"})), std::nullopt);
+    auto refusal = get(start(clerk, Resource::kGpu, {"GPU-a::1"}));
+    ASSERT_TRUE(refusal);
+    EXPECT_NE(refusal->find("GPU-a 2 GiB of 10 GiB; GPU-b 10 GiB of 10 GiB;"), std::string::npos) << *refusal;
+    EXPECT_EQ(get(start(clerk, Resource::kGpu, {"GPU-b::9"})), std::nullopt) << "an init container's GPU";
+    auto unlisted = get(start(clerk, Resource::kMemory, {"memory-00019"}));
+    ASSERT_TRUE(unlisted);
+    EXPECT_NE(unlisted->find("init container"), std::string::npos) << *unlisted;
+  }
+  Clerk deaf(
+      *node_, []() -> Result<std::vector<HeldDevices>> { return error_format("no such socket"); }, 50ms);
+  auto refusal = get(start(deaf, Resource::kGpu, {"GPU-a::0"}));
+  ASSERT_TRUE(refusal);
+  EXPECT_NE(refusal->find("no such socket"), std::string::npos);
+}
+
+TEST_F(ClerkTest, PrefersByTheNewestListAndByAnOldOneWhereThereIsNone) {
+  std::atomic<bool> deaf{false};
+  Clerk clerk(*node_, [&]() -> Result<std::vector<HeldDevices>> {
+    if (deaf) return error_format("deaf");
+    return std::vector<HeldDevices>{pod("p", "GPU-a::0", 0, 8)};
+  });
+  for (int i = 0; i < 2; ++i) {
+    auto chosen = std::make_shared<std::promise<std::vector<std::string>>>();
+    clerk.prefer(Resource::kGpu, {"GPU-a::1", "GPU-b::0"}, {}, 1,
+                 [chosen](std::vector<std::string> ids) { chosen->set_value(std::move(ids)); });
+    EXPECT_EQ(get(chosen->get_future()), std::vector<std::string>{"GPU-b::0"});
+    deaf = true;
+  }
+}
+
+TEST_F(ClerkTest, AnswersEverybodyBeforeItEnds) {
+  std::vector<std::future<std::optional<std::string>>> waiting;
+  {
+    Clerk clerk(
+        *node_, []() -> Result<std::vector<HeldDevices>> { return std::vector<HeldDevices>{}; }, kPatience);
+    for (int i = 0; i < 20; ++i) waiting.push_back(start(clerk, Resource::kGpu, {"GPU-a::0"}));
+  }
+  for (auto& one : waiting) EXPECT_TRUE(get(std::move(one)));
+}
+
+}  // namespace
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,76 @@
+#include "kubernetes/grants.h"
+
+#include <algorithm>
+
+#include "kubernetes/cdi.h"
+#include "protocol/paths.h"
+
+namespace nvshare::kubernetes {
+
+std::vector<Mount> mounts_of(const Settings& settings, const InstalledFiles& files) {
+  // The folder, not the socket: a scheduler that starts anew makes a new socket.
+  std::string client = settings.runtime_dir + protocol::kClientSocket;
+  client.resize(client.rfind('/'));
+  return {{kContainerLibrary, files.library}, {kContainerPreload, files.preload}, {kContainerClientDir, client}};
+}
+
+std::vector<std::string> distinct_gpus(const std::vector<std::string>& ids) {
+  std::vector<std::string> uuids;
+  for (const std::string& id : ids) {
+    if (auto uuid = gpu_of(id)) uuids.emplace_back(*uuid);
+  }
+  std::sort(uuids.begin(), uuids.end());
+  uuids.erase(std::unique(uuids.begin(), uuids.end()), uuids.end());
+  return uuids;
+}
+
+std::string joined(const std::vector<std::string>& uuids) {
+  std::string text;
+  for (const std::string& uuid : uuids) text += (text.empty() ? "" : ",") + uuid;
+  return text;
+}
+
+std::string limit_text(int64_t bytes) { return bytes % (1 << 20) == 0 ? std::to_string(bytes >> 20) + "Mi" : std::to_string(bytes); }
+
+std::string cdi_gpus_name(const std::vector<std::string>& uuids) {
+  std::string name = joined(uuids);
+  // A CDI name begins and ends with a letter or digit and has besides those only '_', '-', '.', ':'.
+  std::replace(name.begin(), name.end(), ',', ':');
+  return name;
+}
+
+ContainerGrant grant_gpus(const Settings& settings, const InstalledFiles& files, const std::vector<std::string>& ids) {
+  ContainerGrant grant;
+  std::vector<std::string> uuids = distinct_gpus(ids);
+  if (settings.cdi != Cdi::kOff) {
+    grant.cdi_devices.push_back(std::string(kCdiGpuKind) + "=" + cdi_gpus_name(uuids));
+    for (const std::string& uuid : uuids) {
+      if (settings.cdi == Cdi::kWithNvidia) grant.cdi_devices.push_back("nvidia.com/gpu=" + uuid);
+    }
+    return grant;
+  }
+  grant.variables = gpu_variables(uuids);
+  grant.mounts = mounts_of(settings, files);
+  return grant;
+}
+
+ContainerGrant grant_memory(const Settings& settings, int64_t units) {
+  ContainerGrant grant;
+  std::string limit = limit_text(units * settings.division.memory_unit);
+  if (settings.cdi != Cdi::kOff) {
+    grant.cdi_devices.push_back(std::string(kCdiMemoryKind) + "=" + limit);
+  } else {
+    grant.variables = memory_variables(limit);
+  }
+  return grant;
+}
+
+std::map<std::string, std::string> gpu_variables(const std::vector<std::string>& uuids) {
+  std::map<std::string, std::string> variables = {{"NVIDIA_VISIBLE_DEVICES", joined(uuids)}};
+  if (uuids.size() > 1) variables["NVSHARE_GPU_MEMORY_LIMIT_GPUS"] = std::to_string(uuids.size());
+  return variables;
+}
+
+std::map<std::string, std::string> memory_variables(const std::string& limit) { return {{"NVSHARE_GPU_MEMORY_LIMIT", limit}}; }
+
+}  // namespace nvshare::kubernetes

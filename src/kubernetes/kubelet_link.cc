@@ -1,0 +1,117 @@
+#include "kubernetes/kubelet_link.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include "nvshare_deviceplugin_v1beta1.grpc.pb.h"
+#include "nvshare_podresources_v1.grpc.pb.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+constexpr std::chrono::seconds kRegisterTimeout{10};  // as long as the kubelet waits for us meanwhile
+constexpr std::chrono::seconds kListTimeout{3};
+constexpr int kListBytesMax = 64 << 20;  // 100,000 device IDs are some 2 MB; other plugins' come on top
+
+// Not shared: a connection that failed would make the next one wait for its pause to pass.
+std::shared_ptr<grpc::Channel> connect(const std::string& socket) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kListBytesMax);
+  return grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
+}
+
+Error failed(const char* what, const std::string& socket, const grpc::Status& status) {
+  return error_format("%s at %.80s: %.120s (code %d)", what, socket.c_str(), status.error_message().c_str(),
+                      static_cast<int>(status.error_code()));
+}
+
+}  // namespace
+
+struct KubeletLink::Calls {
+  std::mutex mutex;
+  std::set<grpc::ClientContext*> running;
+  bool cancelled = false;
+};
+
+namespace {
+
+// A call that cancel() can end.
+template <typename Calls, typename Call>
+grpc::Status run_call(Calls& calls, std::chrono::seconds timeout, const Call& call) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  {
+    std::lock_guard lock(calls.mutex);
+    if (calls.cancelled) return grpc::Status(grpc::StatusCode::CANCELLED, "this program is about to end");
+    calls.running.insert(&context);
+  }
+  grpc::Status status = call(&context);
+  std::lock_guard lock(calls.mutex);
+  calls.running.erase(&context);
+  return status;
+}
+
+}  // namespace
+
+KubeletLink::KubeletLink(const Settings& settings) : settings_(settings), calls_(std::make_unique<Calls>()) {}
+KubeletLink::~KubeletLink() = default;
+
+void KubeletLink::cancel() {
+  std::lock_guard lock(calls_->mutex);
+  calls_->cancelled = true;
+  for (grpc::ClientContext* context : calls_->running) context->TryCancel();
+}
+
+Result<void> KubeletLink::announce(const std::string& endpoint, const std::string& resource) {
+  std::string socket = settings_.kubelet_dir + "/kubelet.sock";
+  v1beta1::RegisterRequest request;
+  request.set_version("v1beta1");
+  request.set_endpoint(endpoint);
+  request.set_resource_name(resource);
+  request.mutable_options()->set_pre_start_required(true);
+  request.mutable_options()->set_get_preferred_allocation_available(true);
+  auto stub = v1beta1::Registration::NewStub(connect(socket));
+  grpc::Status status = run_call(*calls_, kRegisterTimeout, [&](grpc::ClientContext* context) {
+    v1beta1::Empty reply;
+    return stub->Register(context, request, &reply);
+  });
+  if (!status.ok()) return failed(("registering " + resource).c_str(), socket, status);
+  return {};
+}
+
+Result<std::vector<HeldDevices>> KubeletLink::list() {
+  const std::string& socket = settings_.pod_resources_socket;
+  v1::ListPodResourcesResponse reply;
+  auto stub = v1::PodResourcesLister::NewStub(connect(socket));
+  grpc::Status status = run_call(*calls_, kListTimeout,
+                                 [&](grpc::ClientContext* context) { return stub->List(context, v1::ListPodResourcesRequest(), &reply); });
+  if (!status.ok()) return failed("asking the kubelet for its pods", socket, status);
+  std::vector<HeldDevices> listed;
+  for (const v1::PodResources& pod : reply.pod_resources()) {
+    for (const v1::ContainerResources& container : pod.containers()) {
+      HeldDevices held{pod.namespace_(), pod.name(), container.name(), {}, {}, {}};
+      // One resource may come in several parts, one a NUMA node.
+      for (const v1::ContainerDevices& devices : container.devices()) {
+        std::set<std::string>* ids = devices.resource_name() == settings_.gpu_resource ? &held.gpus : nullptr;
+        if (!settings_.memory_resource.empty() && devices.resource_name() == settings_.memory_resource) ids = &held.memory;
+        if (!settings_.core_resource.empty() && devices.resource_name() == settings_.core_resource) ids = &held.cores;
+        if (ids != nullptr) ids->insert(devices.device_ids().begin(), devices.device_ids().end());
+      }
+      if (!held.gpus.empty() || !held.memory.empty() || !held.cores.empty()) listed.push_back(std::move(held));
+    }
+  }
+  return listed;
+}
+
+std::string endpoint_of(const std::string& resource) {
+  std::string name = resource;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name + ".sock";
+}
+
+}  // namespace nvshare::kubernetes

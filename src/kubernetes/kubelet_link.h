@@ -1,0 +1,40 @@
+// Calls to the kubelet: registering, and asking who holds which devices. Each call has a connection of its own. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "kubernetes/books.h"
+#include "kubernetes/node.h"
+
+namespace nvshare::kubernetes {
+
+class KubeletLink {
+ public:
+  explicit KubeletLink(const Settings& settings);
+  ~KubeletLink();
+  KubeletLink(const KubeletLink&) = delete;
+  KubeletLink& operator=(const KubeletLink&) = delete;
+
+  // The kubelet calls our socket back before it answers, so that has to be served by other threads.
+  Result<void> announce(const std::string& endpoint, const std::string& resource);
+
+  Result<std::vector<HeldDevices>> list();
+
+  // Ends calls in progress, and every later one at once.
+  void cancel();
+
+ private:
+  struct Calls;
+  const Settings& settings_;
+  std::unique_ptr<Calls> calls_;
+};
+
+// The name of our socket for a resource, inside the kubelet's folder.
+std::string endpoint_of(const std::string& resource);
+
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,292 @@
+// The plugin against a stand-in kubelet, over real sockets: registering, restarts, lost sockets, allocation, refusals, health.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "kubernetes/plugin.h"
+#include "kubernetes/test_kubelet.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kGib = 1LL << 30;
+constexpr char kGpu[] = "nvshare.com/gpu";
+constexpr char kMemory[] = "nvshare.com/gpu-memory";
+
+class KubeletTest : public testing::Test {
+ protected:
+  KubeletTest() {
+    std::string name = (fs::temp_directory_path() / "nvshare-kubelet-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    settings_.kubelet_dir = TestKubelet::plugins(folder_);
+    settings_.pod_resources_socket = TestKubelet::pod_resources(folder_);
+    settings_.install_dir = folder_ + "/install";
+    settings_.health_interval = 3600'000'000'000;  // health is set by the test
+    fs::create_directories(settings_.install_dir);
+    spdlog::set_level(spdlog::level::err);
+  }
+  ~KubeletTest() override {
+    plugin_.reset();
+    kubelet_.reset();
+    fs::remove_all(folder_);
+  }
+
+  void start_plugin() {
+    auto node = Node::open(settings_, {"/host/lib.so", "/host/preload"}, {{"GPU-a", 10 * kGib, true}, {"GPU-b", 10 * kGib, true}});
+    ASSERT_TRUE(node) << node.error().text;
+    plugin_ = std::make_unique<Plugin>(settings_, std::move(*node));
+  }
+  // A new kubelet with the pods of the one before; that one's socket stays behind until the new one removes it.
+  void start_kubelet() {
+    TestKubelet::Pods pods;
+    if (kubelet_ != nullptr) pods = kubelet_->pods();
+    kubelet_.reset();
+    kubelet_ = std::make_unique<TestKubelet>(folder_, std::move(pods));
+  }
+  template <typename Condition>
+  static bool wait(const Condition& condition) {
+    for (auto end = Clock::now() + 60s; Clock::now() < end; std::this_thread::sleep_for(1ms)) {
+      if (condition()) return true;
+    }
+    return false;
+  }
+  bool registered() {
+    return wait([&] {
+      auto healthy = kubelet_->healthy();
+      return healthy[kGpu].size() == 20 && healthy[kMemory].size() == 20;
+    });
+  }
+  static std::string gpu_of_pod(const TestKubelet& kubelet, const std::string& pod) {
+    auto ids = kubelet.devices_of(pod, kGpu);
+    return ids.empty() ? "none" : std::string(*gpu_of(*ids.begin()));
+  }
+  static int open_descriptors() { return static_cast<int>(std::distance(fs::directory_iterator("/proc/self/fd"), {})); }
+
+  std::string folder_;
+  Settings settings_;
+  std::unique_ptr<TestKubelet> kubelet_;
+  std::unique_ptr<Plugin> plugin_;
+};
+
+TEST_F(KubeletTest, PodsGetTheEmptiestGpuItsMemoryAndARefusalThatSaysWhatIsFree) {
+  start_plugin();  // before there is a kubelet
+  start_kubelet();
+  ASSERT_TRUE(registered()) << kubelet_->trouble();
+  auto a = kubelet_->admit("a", {{kGpu, 1}, {kMemory, 6}});
+  ASSERT_TRUE(a) << a.error().text;
+  std::string gpu = gpu_of_pod(*kubelet_, "a");
+  EXPECT_EQ(a->variables["NVIDIA_VISIBLE_DEVICES"], gpu);
+  EXPECT_EQ(a->variables["NVSHARE_GPU_MEMORY_LIMIT"], "6144Mi");
+  EXPECT_EQ(a->mounts["/usr/lib/nvshare/libnvshare.so"], "/host/lib.so");
+  EXPECT_EQ(a->mounts["/etc/ld.so.preload"], "/host/preload");
+  EXPECT_EQ(a->mounts["/run/nvshare/client"], "/run/nvshare/client");
+  EXPECT_EQ(kubelet_->start("a"), std::nullopt);
+  ASSERT_TRUE(kubelet_->admit("b", {{kGpu, 1}, {kMemory, 5}}));
+  EXPECT_NE(gpu_of_pod(*kubelet_, "b"), gpu) << "the other one is emptier";
+  EXPECT_EQ(kubelet_->start("b"), std::nullopt);
+  // 9 units are left in all, but no GPU has 7 of them.
+  ASSERT_TRUE(kubelet_->admit("c", {{kGpu, 1}, {kMemory, 7}}));
+  EXPECT_EQ(gpu_of_pod(*kubelet_, "c"), gpu_of_pod(*kubelet_, "b"));
+  auto refusal = kubelet_->start("c");
+  ASSERT_TRUE(refusal);
+  EXPECT_NE(refusal->find("default/c"), std::string::npos) << *refusal;
+  EXPECT_NE(refusal->find(gpu + " 4 GiB of 10 GiB;"), std::string::npos) << *refusal;
+  EXPECT_NE(refusal->find(gpu_of_pod(*kubelet_, "b") + " 5 GiB of 10 GiB;"), std::string::npos) << *refusal;
+  EXPECT_EQ(kubelet_->start("b"), std::nullopt) << "a container that restarts";
+  kubelet_->remove("b");
+  EXPECT_EQ(kubelet_->start("c"), std::nullopt) << "tried again, as the kubelet does";
+  auto two = kubelet_->admit("two", {{kGpu, 2}});
+  ASSERT_TRUE(two);
+  EXPECT_EQ(two->variables["NVIDIA_VISIBLE_DEVICES"], "GPU-a,GPU-b");
+  EXPECT_FALSE(kubelet_->admit("d", {{kMemory, 50}}));
+}
+
+TEST_F(KubeletTest, ARestartOfThePluginKeepsWhoWasGranted) {
+  start_kubelet();
+  start_plugin();
+  ASSERT_TRUE(registered());
+  ASSERT_TRUE(kubelet_->admit("a", {{kGpu, 1}, {kMemory, 6}}));
+  ASSERT_TRUE(kubelet_->admit("b", {{kGpu, 1}, {kMemory, 6}}));
+  ASSERT_TRUE(kubelet_->admit("c", {{kGpu, 1}, {kMemory, 6}}));
+  EXPECT_EQ(kubelet_->start("c"), std::nullopt);
+  EXPECT_EQ(kubelet_->start("a") == std::nullopt, gpu_of_pod(*kubelet_, "a") != gpu_of_pod(*kubelet_, "c"));
+  plugin_.reset();
+  ASSERT_TRUE(wait([&] { return kubelet_->healthy().empty(); })) << "the kubelet sees that the plugin is gone";
+  start_plugin();
+  ASSERT_TRUE(registered());
+  EXPECT_EQ(kubelet_->start("c"), std::nullopt);
+  std::string beside_c = gpu_of_pod(*kubelet_, "a") == gpu_of_pod(*kubelet_, "c") ? "a" : "b";
+  EXPECT_NE(kubelet_->start(beside_c), std::nullopt);
+}
+
+TEST_F(KubeletTest, AHundredKubeletRestartsLoseNoRegistrationAndNoDescriptor) {
+  start_kubelet();
+  start_plugin();
+  ASSERT_TRUE(registered());
+  ASSERT_TRUE(kubelet_->admit("a", {{kGpu, 1}, {kMemory, 6}}));
+  EXPECT_EQ(kubelet_->start("a"), std::nullopt);
+  int descriptors = 0;
+  Clock::duration slowest{0};
+  for (int i = 0; i < 100; ++i) {
+    if (i == 5) descriptors = open_descriptors();  // gRPC has made by now what it makes once
+    start_kubelet();
+    auto begin = Clock::now();
+    ASSERT_TRUE(registered()) << "restart " << i << ": " << kubelet_->trouble();
+    slowest = std::max(slowest, Clock::now() - begin);
+    EXPECT_EQ(kubelet_->trouble(), "");
+  }
+  EXPECT_EQ(kubelet_->start("a"), std::nullopt);
+  EXPECT_EQ(plugin_->node().loads()[0].bytes_granted + plugin_->node().loads()[1].bytes_granted, 6 * kGib);
+  RecordProperty("slowest_ms", static_cast<int>(slowest / 1ms));
+  std::cout << "slowest registration: " << slowest / 1ms << " ms\n";
+  EXPECT_TRUE(wait([&] { return open_descriptors() <= descriptors; })) << open_descriptors() << " now, " << descriptors << " before";
+}
+
+TEST_F(KubeletTest, LostSocketsAreMadeAnewAndRegisteredAgain) {
+  start_kubelet();
+  start_plugin();
+  ASSERT_TRUE(registered());
+  for (int i = 0; i < 10; ++i) {
+    int before = kubelet_->registrations();
+    fs::remove(settings_.kubelet_dir + "/" + endpoint_of(i % 2 == 0 ? kGpu : kMemory));
+    ASSERT_TRUE(wait([&] { return kubelet_->registrations() >= before + 2; })) << kubelet_->trouble();
+    ASSERT_TRUE(registered());
+  }
+  EXPECT_TRUE(kubelet_->admit("a", {{kGpu, 1}, {kMemory, 6}}));
+}
+
+TEST_F(KubeletTest, ASickGpuAndItsMemoryAreNotOfferedUntilItIsWell) {
+  start_kubelet();
+  start_plugin();
+  ASSERT_TRUE(registered());
+  plugin_->set_health("GPU-a", false);
+  ASSERT_TRUE(wait([&] {
+    auto healthy = kubelet_->healthy();
+    return healthy[kGpu].size() == 10 && healthy[kMemory].size() == 10;
+  }));
+  ASSERT_TRUE(kubelet_->admit("a", {{kGpu, 1}, {kMemory, 1}}));
+  EXPECT_EQ(gpu_of_pod(*kubelet_, "a"), "GPU-b");
+  plugin_->set_health("GPU-a", true);
+  EXPECT_TRUE(registered());
+  for (int i = 0; i < 200; ++i) plugin_->set_health(i % 3 == 0 ? "GPU-a" : "GPU-b", i % 2 == 0);
+  plugin_->set_health("GPU-a", true);
+  plugin_->set_health("GPU-b", true);
+  EXPECT_TRUE(registered()) << "the last list is the one that stays";
+}
+
+// ---- the program, with NVML of the stand-in GPU ----
+
+class ProgramTest : public KubeletTest {
+ protected:
+  ~ProgramTest() override {
+    if (pid_ > 0) end(SIGKILL);
+  }
+
+  pid_t start(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), NVSHARE_DEVICE_PLUGIN_PROGRAM);
+    pid_ = fork();
+    if (pid_ != 0) return pid_;
+    setenv("LD_LIBRARY_PATH", STAND_IN, 1);
+    setenv("SIMGPU_STATE", (folder_ + "/gpu").c_str(), 1);
+    setenv("SIMGPU_COUNT", "2", 1);
+    setenv("SIMGPU_MEMORY_MB", "1024", 1);
+    setenv("NVSHARE_KUBELET_DIR", settings_.kubelet_dir.c_str(), 1);
+    setenv("NVSHARE_POD_RESOURCES_SOCKET", settings_.pod_resources_socket.c_str(), 1);
+    setenv("NVSHARE_INSTALL_DIR", settings_.install_dir.c_str(), 1);
+    setenv("NVSHARE_LIBRARY", STAND_IN "/libnvidia-ml.so.1", 1);  // any library will do
+    setenv("NVSHARE_GPU_MEMORY_UNIT", "64Mi", 1);
+    setenv("NVSHARE_HEALTH_INTERVAL", "20ms", 1);
+    unsetenv("NVIDIA_VISIBLE_DEVICES");
+    if (std::freopen((folder_ + "/log").c_str(), "w", stderr) == nullptr) _exit(99);
+    std::vector<char*> raw;
+    for (std::string& argument : arguments) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    execv(raw[0], raw.data());
+    _exit(98);
+  }
+  int wait_for_end() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  int end(int signal) {
+    kill(pid_, signal);
+    return wait_for_end();
+  }
+  std::string said() const {
+    std::ifstream stream(folder_ + "/log");
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  // From another process, as the stand-in GPU takes them.
+  void set_faults(const std::string& faults) const {
+    pid_t child = fork();
+    if (child == 0) {
+      setenv("SIMGPU_STATE", (folder_ + "/gpu").c_str(), 1);
+      void* driver = dlopen(STAND_IN "/libcuda.so.1", RTLD_NOW);
+      auto* control = driver != nullptr ? reinterpret_cast<int (*)(const char*, uint64_t*)>(dlsym(driver, "simgpu_control")) : nullptr;
+      _exit(control != nullptr ? control(("set_faults " + faults).c_str(), nullptr) : 97);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_EQ(status, 0) << faults;
+  }
+  bool offers(size_t gpus, size_t units) {
+    return wait([&] {
+      auto healthy = kubelet_->healthy();
+      return healthy[kGpu].size() == gpus && healthy[kMemory].size() == units;
+    });
+  }
+
+  pid_t pid_ = 0;
+};
+
+TEST_F(ProgramTest, WrongUseIsRefusedByName) {
+  start({"--gpu-memory-oversub-ratio", "twice"});
+  EXPECT_EQ(wait_for_end(), 2);
+  EXPECT_NE(said().find("--gpu-memory-oversub-ratio: 'twice'"), std::string::npos) << said();
+  start({"--gpus", "5"});
+  EXPECT_EQ(wait_for_end(), 1);
+  EXPECT_NE(said().find("'5' is no GPU of this machine, which has 2"), std::string::npos) << said();
+  start({"--colour"});
+  EXPECT_EQ(wait_for_end(), 2);
+  start({"--version"});
+  EXPECT_EQ(wait_for_end(), 0);
+}
+
+TEST_F(ProgramTest, OffersTheMachinesGpusFollowsTheirHealthAndEndsCleanly) {
+  start_kubelet();
+  start({"--virtual-devices", "4"});
+  ASSERT_TRUE(wait([&] { return kubelet_->healthy()[kGpu].size() == 8; })) << said();
+  size_t units = 0;
+  ASSERT_TRUE(wait([&] { return (units = kubelet_->healthy()[kMemory].size()) > 0; })) << said();
+  EXPECT_EQ(units % 2, 0u);
+  EXPECT_LE(units, 32u);
+  auto a = kubelet_->admit("a", {{kGpu, 1}, {kMemory, 3}});
+  ASSERT_TRUE(a) << a.error().text << said();
+  EXPECT_EQ(a->variables["NVSHARE_GPU_MEMORY_LIMIT"], "192Mi");
+  EXPECT_TRUE(fs::exists(a->mounts["/usr/lib/nvshare/libnvshare.so"]));
+  EXPECT_EQ(kubelet_->start("a"), std::nullopt) << said();
+  set_faults("device_lost");
+  ASSERT_TRUE(offers(0, 0)) << said();
+  set_faults("");
+  ASSERT_TRUE(offers(8, units)) << said();
+  EXPECT_EQ(end(SIGTERM), 0) << said();
+  EXPECT_FALSE(fs::exists(settings_.kubelet_dir + "/" + endpoint_of(kGpu))) << "its sockets are gone";
+}
+
+}  // namespace
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,94 @@
+// nvshare-device-plugin: offers shared GPUs to Kubernetes. See README.md.
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <list>
+
+#include "kubernetes/install.h"
+#include "kubernetes/plugin.h"
+#include "kubernetes/settings.h"
+
+namespace {
+
+using namespace nvshare;
+using namespace nvshare::kubernetes;
+
+constexpr int kExitWrongUse = 2;
+
+// libnvshare.so where a package, the tarball or the build puts it, seen from this program.
+std::string own_library() {
+  char self[4096];
+  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  std::string folder(self, length > 0 ? static_cast<size_t>(length) : 0);
+  folder.resize(std::min(folder.rfind('/'), folder.size()));
+  for (const char* place : {"/../lib/libnvshare.so", "/../lib/nvshare/libnvshare.so", "/libnvshare.so"}) {
+    if (access((folder + place).c_str(), R_OK) == 0) return folder + place;
+  }
+  return folder + "/../lib/libnvshare.so";
+}
+
+int refuse(const Error& error, int status) {
+  std::fprintf(stderr, "nvshare-device-plugin: %s\n", error.text);
+  return status;
+}
+
+int serve(Settings settings) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("nvshare-device-plugin"));
+  spdlog::set_level(spdlog::level::from_str(settings.log_level));
+  umask(022);
+  Result<std::vector<Gpu>> gpus = find_gpus(settings.visible_gpus, settings.division);
+  if (!gpus) return refuse(gpus.error(), EXIT_FAILURE);
+  if (settings.library.empty()) settings.library = own_library();
+  Result<InstalledFiles> files = install_files(settings.library, settings.install_dir, NVSHARE_VERSION);
+  if (!files) return refuse(files.error(), EXIT_FAILURE);
+  Result<std::unique_ptr<Node>> node = Node::open(settings, *files, *gpus);
+  if (!node) return refuse(node.error(), EXIT_FAILURE);
+  for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", gpu.uuid, gpu.physical >> 20);
+
+  // Before any thread starts, so that all of them leave these to this one.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  Plugin plugin(settings, std::move(*node));
+  int signal = 0;
+  sigwait(&ends, &signal);
+  spdlog::info("ends on signal {}", signal);
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Offers shared GPUs to Kubernetes.\n"
+      "Every flag below is also a variable (--log-level: NVSHARE_LOG_LEVEL); the command line goes before the environment."};
+  app.set_version_flag("--version", NVSHARE_VERSION);
+  std::list<std::string> values;  // stable addresses for CLI11
+  std::vector<std::pair<const SettingSpec*, CLI::Option*>> options;
+  for (const SettingSpec& spec : setting_specs()) {
+    options.emplace_back(
+        &spec, app.add_option(settings::flag_of(spec.name), values.emplace_back(), std::string(spec.help) + "; " + spec.accepted));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem) == 0 ? EXIT_SUCCESS : kExitWrongUse;
+  }
+  settings::Texts given;
+  auto value = values.begin();
+  for (const auto& [spec, option] : options) {
+    if (option->count() > 0) given.emplace_back(spec->name, *value);
+    ++value;
+  }
+  Result<Settings> loaded = load_settings([](const char* name) { return static_cast<const char*>(std::getenv(name)); }, given);
+  if (!loaded) return refuse(loaded.error(), kExitWrongUse);
+  return serve(*loaded);
+}

@@ -1,0 +1,152 @@
+#include "kubernetes/node.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kubernetes/install.h"
+#include "kubernetes/preference.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+// One message to the kubelet holds at most 4 MB; a device takes some 30 bytes of it.
+constexpr int64_t kDevicesMax = 100'000;
+
+}  // namespace
+
+Node::Node(const Settings& settings, InstalledFiles files, std::vector<Gpu> gpus)
+    : settings_(settings), files_(std::move(files)), books_(settings.division, std::move(gpus)), cdi_(settings_, files_) {}
+
+Result<std::unique_ptr<Node>> Node::open(const Settings& settings, InstalledFiles files, std::vector<Gpu> gpus) {
+  int64_t units = 0;
+  std::sort(gpus.begin(), gpus.end(), [](const Gpu& a, const Gpu& b) { return a.uuid < b.uuid; });
+  for (const Gpu& gpu : gpus) {
+    int64_t count = units_of(Resource::kMemory, gpu, settings.division);
+    if (count == 0 && !settings.memory_resource.empty()) {
+      return error_format("%.60s has less memory than one unit of %s", gpu.uuid.c_str(), limit_text(settings.division.memory_unit).c_str());
+    }
+    units += count;
+  }
+  if (units > kDevicesMax && !settings.memory_resource.empty()) {
+    return error_format("%lld units of memory are more than a kubelet's messages hold (%lld); choose a larger %s",
+                        static_cast<long long>(units), static_cast<long long>(kDevicesMax),
+                        settings::variable_of("gpu_memory_unit").c_str());
+  }
+  std::unique_ptr<Node> node(new Node(settings, std::move(files), std::move(gpus)));
+  std::string path = node->record_file();
+  if (access(path.c_str(), F_OK) == 0) {
+    auto record = read_file(path);
+    if (!record) return record.error();
+    // A record that cannot be read is as none: whoever holds devices counts, and is looked at again when it next starts.
+    if (auto ok = node->books_.restore(*record); !ok) spdlog::warn("{}: {}", path, ok.error().text);
+  }
+  return node;
+}
+
+std::vector<Resource> Node::resources() const {
+  std::vector<Resource> all = {Resource::kGpu};
+  if (!settings_.memory_resource.empty()) all.push_back(Resource::kMemory);
+  if (!settings_.core_resource.empty()) all.push_back(Resource::kCore);
+  return all;
+}
+
+const std::string& Node::name_of(Resource resource) const {
+  switch (resource) {
+    case Resource::kGpu:
+      return settings_.gpu_resource;
+    case Resource::kMemory:
+      return settings_.memory_resource;
+    case Resource::kCore:
+      break;
+  }
+  return settings_.core_resource;
+}
+
+std::vector<Device> Node::devices(Resource resource) const {
+  std::lock_guard lock(mutex_);
+  if (resource == Resource::kGpu) return virtual_gpus(books_.gpus(), settings_.division);
+  return units(resource, books_.gpus(), settings_.division, books_.in_use(resource));
+}
+
+std::vector<std::string> Node::prefer(Resource resource, std::vector<std::string> available, const std::vector<std::string>& must,
+                                      int size) const {
+  if (resource != Resource::kGpu) return prefer_units(std::move(available), must, size);
+  return prefer_gpus(loads(), available, must, size);
+}
+
+Result<ContainerGrant> Node::allocate(Resource resource, const std::vector<std::string>& ids) {
+  if (ids.empty()) return error_format("%.200s: a container asks for none of it", name_of(resource).c_str());
+  std::lock_guard lock(mutex_);
+  switch (resource) {
+    case Resource::kGpu: {
+      std::vector<std::string> uuids = distinct_gpus(ids);
+      for (const std::string& id : ids) {
+        auto uuid = gpu_of(id);
+        bool known = uuid && std::any_of(books_.gpus().begin(), books_.gpus().end(), [&](const Gpu& gpu) { return gpu.uuid == *uuid; });
+        if (!known) return error_format("'%.120s' is no virtual GPU of this node", id.c_str());
+      }
+      if (settings_.cdi != Cdi::kOff) {
+        if (auto ok = cdi_.describe_gpus({uuids}); !ok) return ok.error();
+      }
+      return grant_gpus(settings_, files_, ids);
+    }
+    case Resource::kMemory: {
+      auto units = static_cast<int64_t>(ids.size());
+      if (settings_.cdi != Cdi::kOff) {
+        if (auto ok = cdi_.describe_memory({limit_text(units * settings_.division.memory_unit)}); !ok) return ok.error();
+      }
+      return grant_memory(settings_, units);
+    }
+    case Resource::kCore:
+      break;
+  }
+  return ContainerGrant{};
+}
+
+Admission Node::admit(Resource resource, const std::vector<std::string>& ids) {
+  std::lock_guard lock(mutex_);
+  Admission admission = books_.admit(resource, ids);
+  if (admission.changed) save_record();
+  return admission;
+}
+
+void Node::update(std::vector<HeldDevices> listed) {
+  std::lock_guard lock(mutex_);
+  if (books_.update(std::move(listed))) save_record();
+  if (settings_.cdi == Cdi::kOff) return;
+  // /var/run does not outlive a restart of the machine; what containers were given does.
+  std::vector<std::vector<std::string>> gpus;
+  std::vector<std::string> limits;
+  for (const HeldDevices& held : books_.listed()) {
+    gpus.push_back(distinct_gpus({held.gpus.begin(), held.gpus.end()}));
+    if (!held.memory.empty()) limits.push_back(limit_text(static_cast<int64_t>(held.memory.size()) * settings_.division.memory_unit));
+  }
+  for (const Gpu& gpu : books_.gpus()) gpus.push_back({gpu.uuid});
+  for (const auto& ok : {cdi_.describe_gpus(gpus), cdi_.describe_memory(limits)}) {
+    if (!ok) spdlog::error("containers that use CDI cannot start: {}", ok.error().text);
+  }
+}
+
+bool Node::set_health(const std::string& uuid, bool healthy) {
+  std::lock_guard lock(mutex_);
+  std::vector<Gpu> gpus = books_.gpus();
+  auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& one) { return one.uuid == uuid; });
+  if (gpu == gpus.end() || gpu->healthy == healthy) return false;
+  gpu->healthy = healthy;
+  books_.set_gpus(std::move(gpus));
+  return true;
+}
+
+std::vector<GpuLoad> Node::loads() const {
+  std::lock_guard lock(mutex_);
+  return books_.loads();
+}
+
+// A grant that cannot be written down is given all the same: at worst, who holds devices is looked at again after a restart.
+void Node::save_record() {
+  if (auto ok = write_file_atomically(record_file(), books_.record()); !ok) spdlog::warn("{}", ok.error().text);
+}
+
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,50 @@
+// What this node offers and what it has given, for all threads: one mutex around the books. Nothing here waits for anybody but the disk.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kubernetes/books.h"
+#include "kubernetes/cdi.h"
+#include "kubernetes/grants.h"
+#include "kubernetes/settings.h"
+
+namespace nvshare::kubernetes {
+
+class Node {
+ public:
+  // Reads the record of what was granted before a restart, <install_dir>/grants.json.
+  static Result<std::unique_ptr<Node>> open(const Settings& settings, InstalledFiles files, std::vector<Gpu> gpus);
+
+  std::vector<Resource> resources() const;
+  const std::string& name_of(Resource resource) const;
+  const Settings& settings() const { return settings_; }
+
+  std::vector<Device> devices(Resource resource) const;
+  std::vector<std::string> prefer(Resource resource, std::vector<std::string> available, const std::vector<std::string>& must,
+                                  int size) const;
+  Result<ContainerGrant> allocate(Resource resource, const std::vector<std::string>& ids);
+  Admission admit(Resource resource, const std::vector<std::string>& ids);
+
+  // The kubelet's list of who holds what.
+  void update(std::vector<HeldDevices> listed);
+  // True: it was otherwise before.
+  bool set_health(const std::string& uuid, bool healthy);
+  std::vector<GpuLoad> loads() const;
+
+ private:
+  Node(const Settings& settings, InstalledFiles files, std::vector<Gpu> gpus);
+  void save_record();
+  std::string record_file() const { return settings_.install_dir + "/grants.json"; }
+
+  const Settings settings_;
+  const InstalledFiles files_;
+  mutable std::mutex mutex_;
+  Books books_;   // guarded by mutex_
+  CdiSpecs cdi_;  // guarded by mutex_
+};
+
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,74 @@
+#include "kubernetes/plugin.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+namespace nvshare::kubernetes {
+
+Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node)
+    : node_(std::move(node)), kubelet_(node_->settings()), clerk_(*node_, [this] { return kubelet_.list(); }) {
+  registrar_ =
+      std::make_unique<Registrar>(settings.kubelet_dir, Registrar::Hooks{[this] { return serving(); }, [this] { return serve(); },
+                                                                         [this] { return announce(); }, [this] { return heard(); }});
+  std::vector<std::string> uuids;
+  for (const GpuLoad& load : node_->loads()) uuids.push_back(load.uuid);
+  health_ = std::make_unique<HealthWatch>(std::move(uuids), std::chrono::nanoseconds(settings.health_interval),
+                                          [this](const std::string& uuid, bool healthy) { set_health(uuid, healthy); });
+}
+
+Plugin::~Plugin() {
+  health_.reset();
+  kubelet_.cancel();
+  registrar_->stop();
+  std::lock_guard lock(mutex_);
+  servers_.clear();
+}
+
+void Plugin::set_health(const std::string& uuid, bool healthy) {
+  if (!node_->set_health(uuid, healthy)) return;
+  if (healthy) {
+    spdlog::info("{} is healthy again", uuid);
+  } else {
+    spdlog::error("{} is unhealthy: NVML gets no answer from it", uuid);
+  }
+  std::lock_guard lock(mutex_);
+  for (const auto& [resource, server] : servers_) server->publish();
+}
+
+bool Plugin::serving() {
+  std::lock_guard lock(mutex_);
+  return !servers_.empty() && std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one.second->reachable(); });
+}
+
+Result<void> Plugin::serve() {
+  std::lock_guard lock(mutex_);
+  // All at once: who deleted one socket deletes them all. First the old ones go, because each removes what lies at its path.
+  servers_.clear();
+  for (Resource resource : node_->resources()) {
+    std::string path = node_->settings().kubelet_dir + "/" + endpoint_of(node_->name_of(resource));
+    Result<std::unique_ptr<ResourceServer>> server = ResourceServer::serve(path, resource, *node_, clerk_);
+    if (!server) {
+      servers_.clear();
+      return server.error();
+    }
+    servers_.emplace(resource, std::move(*server));
+  }
+  return {};
+}
+
+Result<void> Plugin::announce() {
+  for (Resource resource : node_->resources()) {
+    const std::string& name = node_->name_of(resource);
+    if (auto ok = kubelet_.announce(endpoint_of(name), name); !ok) return ok;
+    spdlog::info("registered {}: {} devices", name, node_->devices(resource).size());
+  }
+  return {};
+}
+
+bool Plugin::heard() {
+  std::lock_guard lock(mutex_);
+  return std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one.second->watchers() > 0; });
+}
+
+}  // namespace nvshare::kubernetes

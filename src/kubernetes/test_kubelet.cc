@@ -1,0 +1,272 @@
+#include "kubernetes/test_kubelet.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "nvshare_deviceplugin_v1beta1.grpc.pb.h"
+#include "nvshare_podresources_v1.grpc.pb.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<grpc::Channel> connect(const std::string& socket) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void set_deadline(grpc::ClientContext& context) { context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30)); }
+
+// One registered plugin: a connection and a thread that reads its devices.
+struct Endpoint {
+  std::unique_ptr<v1beta1::DevicePlugin::Stub> stub;
+  v1beta1::DevicePluginOptions options;
+  grpc::ClientContext watch;
+  std::thread reader;
+  std::set<std::string> healthy;  // guarded by the kubelet's mutex
+  bool listed = false;            // guarded by the kubelet's mutex
+
+  ~Endpoint() {
+    watch.TryCancel();
+    if (reader.joinable()) reader.join();
+  }
+};
+
+using Held = std::map<std::string, std::set<std::string>>;  // resource -> device IDs
+
+}  // namespace
+
+struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesLister::Service {
+  std::string folder;
+  mutable std::mutex mutex;
+  std::map<std::string, std::shared_ptr<Endpoint>> endpoints;
+  std::vector<std::shared_ptr<Endpoint>> retired;  // replaced by another registration
+  Pods pods;
+  int registrations = 0;
+  std::string trouble;
+  std::unique_ptr<grpc::Server> registration_server, pods_server;
+
+  grpc::Status Register(grpc::ServerContext*, const v1beta1::RegisterRequest* request, v1beta1::Empty*) override {
+    auto refuse = [&](const std::string& why) {
+      std::lock_guard lock(mutex);
+      trouble += request->resource_name() + ": " + why + "\n";
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, why);
+    };
+    if (request->version() != "v1beta1") return refuse("version " + request->version());
+    if (request->endpoint().find('/') != std::string::npos) return refuse("endpoint " + request->endpoint());
+    auto endpoint = std::make_shared<Endpoint>();
+    endpoint->stub = v1beta1::DevicePlugin::NewStub(connect(plugins(folder) + "/" + request->endpoint()));
+    grpc::ClientContext context;
+    set_deadline(context);
+    grpc::Status status = endpoint->stub->GetDevicePluginOptions(&context, v1beta1::Empty(), &endpoint->options);
+    if (!status.ok()) return refuse("dialing back: " + status.error_message());
+    Endpoint* raw = endpoint.get();
+    endpoint->reader = std::thread([this, raw] {
+      auto stream = raw->stub->ListAndWatch(&raw->watch, v1beta1::Empty());
+      v1beta1::ListAndWatchResponse list;
+      while (stream->Read(&list)) {
+        std::lock_guard lock(mutex);
+        raw->listed = true;
+        raw->healthy.clear();
+        for (const v1beta1::Device& device : list.devices()) {
+          if (device.health() == "Healthy") raw->healthy.insert(device.id());
+        }
+      }
+      (void)stream->Finish();
+      std::lock_guard lock(mutex);
+      raw->listed = false;
+      raw->healthy.clear();
+    });
+    std::lock_guard lock(mutex);
+    auto old = std::exchange(endpoints[request->resource_name()], endpoint);
+    ++registrations;
+    if (old != nullptr) old->watch.TryCancel();
+    retired.push_back(std::move(old));
+    return grpc::Status::OK;
+  }
+
+  grpc::Status List(grpc::ServerContext*, const v1::ListPodResourcesRequest*, v1::ListPodResourcesResponse* response) override {
+    std::lock_guard lock(mutex);
+    for (const auto& [name, held] : pods) {
+      v1::PodResources* pod = response->add_pod_resources();
+      pod->set_name(name);
+      pod->set_namespace_("default");
+      v1::ContainerResources* container = pod->add_containers();
+      container->set_name("main");
+      for (const auto& [resource, ids] : held) {
+        v1::ContainerDevices* devices = container->add_devices();
+        devices->set_resource_name(resource);
+        for (const std::string& id : ids) devices->add_device_ids(id);
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+  std::shared_ptr<Endpoint> endpoint_of(const std::string& resource) const {
+    std::lock_guard lock(mutex);
+    auto found = endpoints.find(resource);
+    return found == endpoints.end() ? nullptr : found->second;
+  }
+};
+
+TestKubelet::TestKubelet(std::string folder, Pods pods) : parts_(std::make_unique<Parts>()) {
+  parts_->pods = std::move(pods);
+  parts_->folder = std::move(folder);
+  fs::create_directories(plugins(parts_->folder));
+  fs::create_directories(fs::path(pod_resources(parts_->folder)).parent_path());
+  for (const auto& file : fs::directory_iterator(plugins(parts_->folder))) {
+    if (fs::is_socket(file.path())) fs::remove(file.path());
+  }
+  auto serve = [](const std::string& path, grpc::Service* service) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials());
+    builder.RegisterService(service);
+    return builder.BuildAndStart();
+  };
+  parts_->pods_server = serve(pod_resources(parts_->folder), static_cast<v1::PodResourcesLister::Service*>(parts_.get()));
+  parts_->registration_server =
+      serve(plugins(parts_->folder) + "/kubelet.sock", static_cast<v1beta1::Registration::Service*>(parts_.get()));
+}
+
+TestKubelet::~TestKubelet() {
+  for (auto* server : {&parts_->registration_server, &parts_->pods_server}) {
+    (*server)->Shutdown(std::chrono::system_clock::now());
+    (*server)->Wait();
+    server->reset();
+  }
+  std::map<std::string, std::shared_ptr<Endpoint>> endpoints;
+  {
+    std::lock_guard lock(parts_->mutex);
+    endpoints.swap(parts_->endpoints);
+  }
+  endpoints.clear();
+  parts_->retired.clear();
+}
+
+std::map<std::string, std::set<std::string>> TestKubelet::healthy() const {
+  std::lock_guard lock(parts_->mutex);
+  std::map<std::string, std::set<std::string>> all;
+  for (const auto& [resource, endpoint] : parts_->endpoints) {
+    if (endpoint->listed) all[resource] = endpoint->healthy;
+  }
+  return all;
+}
+
+int TestKubelet::registrations() const {
+  std::lock_guard lock(parts_->mutex);
+  return parts_->registrations;
+}
+
+std::string TestKubelet::trouble() const {
+  std::lock_guard lock(parts_->mutex);
+  return parts_->trouble;
+}
+
+Result<TestKubelet::Answer> TestKubelet::admit(const std::string& pod, const std::map<std::string, int>& amounts, bool ask_preference) {
+  Answer answer;
+  {
+    std::lock_guard lock(parts_->mutex);
+    parts_->pods[pod];  // listed from now on, before it is admitted
+  }
+  auto fail = [&](const std::string& why) {
+    remove(pod);
+    return error_format("UnexpectedAdmissionError: %.200s", why.c_str());
+  };
+  for (const auto& [resource, amount] : amounts) {
+    auto endpoint = parts_->endpoint_of(resource);
+    if (endpoint == nullptr) return fail("no plugin of " + resource);
+    std::set<std::string> available;
+    {
+      std::lock_guard lock(parts_->mutex);
+      available = endpoint->healthy;
+      for (const auto& [name, held] : parts_->pods) {
+        auto ids = held.find(resource);
+        if (ids == held.end()) continue;
+        for (const std::string& id : ids->second) available.erase(id);
+      }
+    }
+    if (static_cast<int>(available.size()) < amount) return fail("not enough of " + resource);
+    std::vector<std::string> chosen;
+    if (ask_preference && static_cast<int>(available.size()) > amount && endpoint->options.get_preferred_allocation_available()) {
+      grpc::ClientContext context;
+      set_deadline(context);
+      v1beta1::PreferredAllocationRequest request;
+      v1beta1::PreferredAllocationResponse response;
+      auto* one = request.add_container_requests();
+      for (const std::string& id : available) one->add_available_deviceids(id);
+      one->set_allocation_size(amount);
+      grpc::Status status = endpoint->stub->GetPreferredAllocation(&context, request, &response);
+      if (!status.ok() || response.container_responses_size() != 1) return fail("GetPreferredAllocation: " + status.error_message());
+      for (const std::string& id : response.container_responses(0).deviceids()) {
+        if (available.erase(id) != 0) chosen.push_back(id);
+      }
+    }
+    for (auto id = available.begin(); static_cast<int>(chosen.size()) < amount; ++id) chosen.push_back(*id);
+    grpc::ClientContext context;
+    set_deadline(context);
+    v1beta1::AllocateRequest request;
+    v1beta1::AllocateResponse response;
+    for (const std::string& id : chosen) {
+      if (request.container_requests_size() == 0) request.add_container_requests();
+      request.mutable_container_requests(0)->add_devices_ids(id);
+    }
+    grpc::Status status = endpoint->stub->Allocate(&context, request, &response);
+    if (!status.ok() || response.container_responses_size() != 1) return fail("Allocate: " + status.error_message());
+    for (const auto& [name, value] : response.container_responses(0).envs()) answer.variables[name] = value;
+    for (const auto& mount : response.container_responses(0).mounts()) {
+      if (!mount.read_only()) return fail("a mount that can be written: " + mount.container_path());
+      answer.mounts[mount.container_path()] = mount.host_path();
+    }
+    for (const auto& device : response.container_responses(0).cdi_devices()) answer.cdi_devices.push_back(device.name());
+    std::lock_guard lock(parts_->mutex);
+    parts_->pods[pod][resource] = {chosen.begin(), chosen.end()};
+  }
+  return answer;
+}
+
+std::optional<std::string> TestKubelet::start(const std::string& pod) {
+  Held held;
+  {
+    std::lock_guard lock(parts_->mutex);
+    held = parts_->pods.at(pod);
+  }
+  for (const auto& [resource, ids] : held) {
+    auto endpoint = parts_->endpoint_of(resource);
+    if (endpoint == nullptr) return "no plugin of " + resource;
+    if (!endpoint->options.pre_start_required()) continue;
+    grpc::ClientContext context;
+    set_deadline(context);
+    v1beta1::PreStartContainerRequest request;
+    v1beta1::PreStartContainerResponse response;
+    for (const std::string& id : ids) request.add_devices_ids(id);
+    grpc::Status status = endpoint->stub->PreStartContainer(&context, request, &response);
+    if (!status.ok()) return status.error_message();
+  }
+  return std::nullopt;
+}
+
+void TestKubelet::remove(const std::string& pod) {
+  std::lock_guard lock(parts_->mutex);
+  parts_->pods.erase(pod);
+}
+
+std::set<std::string> TestKubelet::devices_of(const std::string& pod, const std::string& resource) const {
+  std::lock_guard lock(parts_->mutex);
+  auto found = parts_->pods.find(pod);
+  if (found == parts_->pods.end()) return {};
+  auto ids = found->second.find(resource);
+  return ids == found->second.end() ? std::set<std::string>{} : ids->second;
+}
+
+TestKubelet::Pods TestKubelet::pods() const {
+  std::lock_guard lock(parts_->mutex);
+  return parts_->pods;
+}
+
+}  // namespace nvshare::kubernetes
