@@ -25,7 +25,8 @@ Books half_full() {
   Books books(division, eight_gpus());
   std::vector<HeldDevices> listed;
   for (int i = 0; i < 40; ++i) {
-    HeldDevices held{"default", "pod" + std::to_string(i), "main", {virtual_gpu_id(eight_gpus()[static_cast<size_t>(i % 8)].uuid, i / 8)}, {}, {}};
+    HeldDevices held{
+        "default", "pod" + std::to_string(i), "main", {virtual_gpu_id(eight_gpus()[static_cast<size_t>(i % 8)].uuid, i / 8)}, {}, {}};
     for (int unit = 0; unit < 14; ++unit) held.memory.insert(unit_id(Resource::kMemory, i * 14 + unit));
     listed.push_back(held);
   }

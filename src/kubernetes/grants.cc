@@ -66,9 +66,7 @@ ContainerGrant grant_memory(const Settings& settings, int64_t units) {
 }
 
 std::map<std::string, std::string> gpu_variables(const std::vector<std::string>& uuids) {
-  std::map<std::string, std::string> variables = {{"NVIDIA_VISIBLE_DEVICES", joined(uuids)}};
-  if (uuids.size() > 1) variables["NVSHARE_GPU_MEMORY_LIMIT_GPUS"] = std::to_string(uuids.size());
-  return variables;
+  return {{"NVIDIA_VISIBLE_DEVICES", joined(uuids)}};
 }
 
 std::map<std::string, std::string> memory_variables(const std::string& limit) { return {{"NVSHARE_GPU_MEMORY_LIMIT", limit}}; }

@@ -47,8 +47,7 @@ std::string joined(const std::vector<std::string>& uuids);
 // "4096Mi", or in bytes where MiB do not divide it.
 std::string limit_text(int64_t bytes);
 
-// For virtual GPUs, and for units of memory. The limit is the container's in all: it is split evenly where it has several GPUs, which
-// the library does by NVSHARE_GPU_MEMORY_LIMIT_GPUS.
+// For virtual GPUs, and for units of memory.
 ContainerGrant grant_gpus(const Settings& settings, const InstalledFiles& files, const std::vector<std::string>& ids);
 ContainerGrant grant_memory(const Settings& settings, int64_t units);
 

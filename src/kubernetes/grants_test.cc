@@ -62,7 +62,6 @@ TEST_F(GrantsTest, AContainerGetsTheLibraryTheSocketsFolderAndItsGpus) {
   EXPECT_TRUE(one.cdi_devices.empty());
   auto two = grant_gpus(settings_, files, {"GPU-b::3", "GPU-a::0", "GPU-b::4"});
   EXPECT_EQ(two.variables["NVIDIA_VISIBLE_DEVICES"], "GPU-a,GPU-b");
-  EXPECT_EQ(two.variables["NVSHARE_GPU_MEMORY_LIMIT_GPUS"], "2");
   EXPECT_EQ(grant_memory(settings_, 4).variables["NVSHARE_GPU_MEMORY_LIMIT"], "4096Mi");
   settings_.division.memory_unit = 1'500'000;
   EXPECT_EQ(grant_memory(settings_, 3).variables["NVSHARE_GPU_MEMORY_LIMIT"], "4500000");
@@ -83,8 +82,7 @@ TEST_F(GrantsTest, CdiDevicesAreDescribedAndStayDescribed) {
   EXPECT_EQ(spec["cdiVersion"], "0.5.0");
   EXPECT_EQ(spec["kind"], "nvshare.com/gpu");
   EXPECT_EQ(spec["devices"][0]["name"], "GPU-a:GPU-b");
-  EXPECT_EQ(spec["devices"][0]["containerEdits"]["env"],
-            nlohmann::json::array({"NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b", "NVSHARE_GPU_MEMORY_LIMIT_GPUS=2"}));
+  EXPECT_EQ(spec["devices"][0]["containerEdits"]["env"], nlohmann::json::array({"NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b"}));
   EXPECT_EQ(spec["containerEdits"]["mounts"][0]["hostPath"], files.library);
   spec = nlohmann::json::parse(*read_file(settings_.cdi_dir + "/nvshare.com-gpu-memory.json"));
   EXPECT_EQ(spec["devices"][0]["name"], "2048Mi");

@@ -120,8 +120,10 @@ TestKubelet::TestKubelet(std::string folder, Pods pods) : parts_(std::make_uniqu
   parts_->folder = std::move(folder);
   fs::create_directories(plugins(parts_->folder));
   fs::create_directories(fs::path(pod_resources(parts_->folder)).parent_path());
-  for (const auto& file : fs::directory_iterator(plugins(parts_->folder))) {
-    if (fs::is_socket(file.path())) fs::remove(file.path());
+  std::vector<fs::path> left;  // all names first, as the kubelet reads them
+  for (const auto& file : fs::directory_iterator(plugins(parts_->folder))) left.push_back(file.path());
+  for (const fs::path& path : left) {
+    if (fs::is_socket(path)) fs::remove(path);
   }
   auto serve = [](const std::string& path, grpc::Service* service) {
     grpc::ServerBuilder builder;
