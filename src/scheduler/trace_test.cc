@@ -47,6 +47,7 @@ std::vector<TraceEvent> day() {
       {7, policy::SwapProgressed{2, false, true, false, 1, 5, 6, all}},
       {8, policy::MemoryChanged{2, all, 13 * kGiB, 1, 0, 0}},
       {9, policy::ClientIdle{2, 5}},
+      {10, policy::ComputeLimit{2, 40}},
       {100 * kSecond, policy::Tick{}},
       {101 * kSecond, policy::DrainFailed{2, 1}},
       {102 * kSecond, policy::Tick{}},
