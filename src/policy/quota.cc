@@ -83,7 +83,7 @@ Duration balance_most(const Config& config, const Gpu& gpu, const Account& accou
 }
 
 Duration balance_least(const Gpu& gpu, const Account& account) {
-  if (account.limit == 100) return -portion(std::max(5 * kWindowAuto, 2 * gpu.quota.period), account.quota);
+  if (account.limit == 100) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
 }
 
