@@ -61,8 +61,7 @@ int run(int argc, char** argv) {
   CLI::App* set_app = app.add_subcommand("set",
                                          "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
                                          "memory=8Gi; nvsharectl set scheduling_mode=auto");
-  set_app
-      ->add_option("changes", changes, "a tenant's name or id, then core=PERCENT (100: none) or memory=BYTES (0: none); or SETTING=VALUE")
+  set_app->add_option("changes", changes, "a tenant's name or id, then core=PERCENT and memory=BYTES, or =none; or SETTING=VALUE")
       ->required();
 
   nvshare::cli::demo::DemoOptions demo;

@@ -12,6 +12,8 @@ namespace nvshare::cli {
 
 namespace admin = protocol::admin;
 
+constexpr char kAccepted[] = "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), memory=BYTES, such as memory=8Gi (or none)";
+
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   admin::SetRequest request;
   for (size_t i = 0; i < words.size(); ++i) {
@@ -29,19 +31,19 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
         return error_format("%s needs a tenant before it: nvsharectl set TENANT %s", name.c_str(), word.c_str());
       request.settings[name] = value;
     } else if (name == "core") {
-      auto percent = parse_integer(value, 1, 100);
-      if (!percent) return error_format("core: %s; accepted: percent of each GPU's time, 1 to 100 (none)", percent.error().text);
+      auto percent = value == "none" ? Result<int64_t>(100) : parse_integer(value, 1, 100);
+      if (!percent) return error_format("core: %.100s; %s", percent.error().text, kAccepted);
       request.gpu_core_limit = static_cast<int32_t>(*percent);
     } else if (name == "memory") {
-      auto bytes = parse_bytes(value);
-      if (!bytes) return error_format("memory: %s", bytes.error().text);
+      auto bytes = value == "none" ? Result<uint64_t>(0) : parse_bytes(value);
+      if (!bytes) return error_format("memory: %.100s; %s", bytes.error().text, kAccepted);
       request.gpu_memory_limit = static_cast<int64_t>(*bytes);
     } else {
-      return error_format("'%.80s' is no limit of a tenant; accepted: core=PERCENT, memory=BYTES", name.c_str());
+      return error_format("'%.80s' is no limit of a tenant; %s", name.c_str(), kAccepted);
     }
   }
   if (!request.tenant.empty() && !request.gpu_core_limit && !request.gpu_memory_limit) {
-    return error_format("nothing to set for tenant '%.80s'; accepted: core=PERCENT, memory=BYTES", request.tenant.c_str());
+    return error_format("nothing to set for tenant '%.80s'; %s", request.tenant.c_str(), kAccepted);
   }
   return request;
 }

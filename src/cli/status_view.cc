@@ -67,6 +67,15 @@ std::string gpus_of(const StatusReport& status, const TenantReport& tenant) {
   return gpus + (together ? ", together" : "");
 }
 
+// Of a tenant that has more than its limit, which was lowered, also how much.
+std::string limit_of(const TenantReport& tenant) {
+  std::string limit = bytes_or(tenant.gpu_memory_limit, "none");
+  for (const auto& memory : tenant.memory) {
+    if (memory.over) limit += " (over: " + bytes_of(memory.charged) + ")";
+  }
+  return limit;
+}
+
 std::string tenant_table(const StatusReport& status) {
   Table table({{"TENANT", Align::kRight},
                {"NAME"},
@@ -78,8 +87,8 @@ std::string tenant_table(const StatusReport& status) {
   for (const TenantReport& tenant : status.tenants) {
     const auto now =
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
-    table.add({std::to_string(tenant.id), tenant.name, tenant.kind, bytes_or(tenant.gpu_memory_limit, "none"),
-               std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
+    table.add({std::to_string(tenant.id), tenant.name, tenant.kind, limit_of(tenant), std::to_string(tenant.priority), std::to_string(now),
+               gpus_of(status, tenant)});
   }
   return table.draw();
 }

@@ -13,7 +13,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, re
                                                 compute_mode_changes, window_ns, swap_unbilled_ns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share_window, share, used_ns, throttled_time_ns, debt_ns, active,
                                                 throttled)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
                                                 gpu_core_limit, compute)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,

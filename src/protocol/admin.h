@@ -58,6 +58,7 @@ struct TenantMemoryReport {
   bool over = false;    // more is charged than the limit, which was lowered: nothing more is granted
   uint64_t asking = 0;  // clients that wait for headroom
   uint64_t silent = 0;  // clients that did not say in time what they do not use
+  uint64_t asks = 0;    // allocations so far that had to ask for headroom
 };
 
 // A tenant's use of one GPU's time. Only of GPUs where a tenant has, or had, a compute limit.

@@ -101,8 +101,8 @@ void Engine::report_limits(admin::StatusReport* report) const {
   for (const MemoryLedger::View& view : ledger_.view()) {
     for (admin::TenantReport& tenant : report->tenants) {
       if (tenant.id != view.tenant) continue;
-      tenant.memory.push_back(
-          {gpus_[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(), view.asking, view.silent});
+      tenant.memory.push_back({gpus_[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(),
+                               view.asking, view.silent, view.asks});
     }
   }
 }

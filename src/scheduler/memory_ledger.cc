@@ -27,10 +27,10 @@ int64_t MemoryLedger::charged_in(const Account& account) {
   return sum;
 }
 
-// What nobody else may be given. Who had no limit before and does not say what it uses counts with what it said last.
+// What nobody else may be given: the lease, which all that is charged came out of. What a client said last of its use may be older than
+// its lease is. Only who had no limit before and does not answer counts with that.
 int64_t MemoryLedger::counted(const Lessee& lessee) {
-  if (lessee.silent && lessee.lease > kUnlimited / 2) return lessee.charged;
-  return std::max(lessee.lease, lessee.charged);
+  return lessee.silent && lessee.lease > kUnlimited / 2 ? lessee.charged : lessee.lease;
 }
 
 int64_t MemoryLedger::leased_in(const Account& account) {
@@ -116,6 +116,7 @@ MemoryLedger::Decisions MemoryLedger::ask(ClientId client, uint64_t request, int
   Lessee& lessee = account->lessees.at(client);
   lessee.lease -= std::clamp(returned, int64_t{0}, lessee.lease);
   std::erase_if(account->asks, [&](const Ask& ask) { return ask.client == client; });
+  ++account->asked;
   account->asks.push_back({client, request, std::clamp(bytes, int64_t{0}, kUnlimited), 0});
   settle(*account, now, decisions);
   return decisions;
@@ -299,7 +300,7 @@ MemoryLedger::Decisions MemoryLedger::tick(Instant now) {
 std::vector<MemoryLedger::View> MemoryLedger::view() const {
   std::vector<View> views;
   for (const auto& [key, account] : accounts_) {
-    View view{key.first, key.second, limit_in(account), charged_in(account), leased_in(account), account.asks.size(), 0};
+    View view{key.first, key.second, limit_in(account), charged_in(account), leased_in(account), account.asks.size(), 0, account.asked};
     for (const auto& [id, lessee] : account.lessees) view.silent += lessee.silent ? 1 : 0;
     views.push_back(view);
   }

@@ -89,6 +89,7 @@ class MemoryLedger {
     int64_t leased = 0;   // without a limit it says nothing
     uint64_t asking = 0;  // clients that wait for headroom
     uint64_t silent = 0;  // that did not answer in time
+    uint64_t asks = 0;    // so far
     bool over() const { return limit > 0 && charged > limit; }
   };
   std::vector<View> view() const;
@@ -130,6 +131,7 @@ class MemoryLedger {
     std::map<ClientId, Lessee> lessees;
     std::deque<Ask> asks;
     uint64_t round = 0;
+    uint64_t asked = 0;  // so far
     Instant told_at = 0;
     bool news = false;  // of use that somebody was not told
   };

@@ -29,6 +29,12 @@ class Ipc : public testing::Test {
     return client ? client->unswappable : -1;
   }
 
+  // Against the tenant's memory limit.
+  int64_t charged_of(const Child& child) {
+    auto client = stage_.client_of(child.pid());
+    return client ? client->charged : -1;
+  }
+
   Stage stage_;
 };
 
@@ -42,6 +48,8 @@ TEST_F(Ipc, MemoryOfOneProcessIsUsedByAnotherOfItsTenantOverManyTurns) {
   ASSERT_TRUE(says(to, "opened"));
   EXPECT_GE(unswappable_of(from), 24 * kMiB);
   EXPECT_EQ(unswappable_of(to), 0) << "imported memory is its exporter's";
+  EXPECT_GE(charged_of(from), 64 * kMiB);
+  EXPECT_LT(charged_of(to), 51 * kMiB) << "counted twice";
   uint64_t turns = 0;
   EXPECT_TRUE(stage_.wait_until([&] {
     if (auto client = stage_.client_of(to.pid())) turns = client->turns;
@@ -77,10 +85,10 @@ TEST_F(Ipc, AKilledExportersMemoryIsTheImportersUntilItCloses) {
   ASSERT_TRUE(says(to, "standing still"));
   from.signal(SIGKILL);
   from.wait(moments());
-  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) >= 24 * kMiB; })) << unswappable_of(to);
+  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) >= 24 * kMiB && charged_of(to) >= 64 * kMiB; })) << charged_of(to);
   stage_.tell_to_go("close");
   ASSERT_TRUE(says(to, "closed"));
-  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) == 0; })) << unswappable_of(to);
+  EXPECT_TRUE(stage_.wait_until([&] { return unswappable_of(to) == 0 && charged_of(to) < 41 * kMiB; })) << charged_of(to);
   stage_.forget(from);
   stage_.tell_to_stop();
   stage_.expect_success_of_all();

@@ -188,7 +188,7 @@ Child& Stage::start_bare(const std::string& name, const Arguments& arguments, co
   return start_command(name, worker_command(directory_ + "/stop", arguments), false, more);
 }
 
-Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>& members) {
+Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit) {
   std::string script = "until [ -e " + go_file(name) + " ]; do sleep 0.02; done\n";
   for (const Arguments& arguments : members) {
     for (const std::string& word : worker_command(directory_ + "/stop", arguments)) script += "'" + word + "' ";
@@ -199,11 +199,23 @@ Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>
   auto admin = cli::AdminClient::open(runtime_directory());
   EXPECT_TRUE(admin) << "no scheduler to tell of a tenant";
   if (admin) {
-    auto told = admin->ask(protocol::admin::TenantRequest{shell.pid(), name, 0});
+    auto told = admin->ask(protocol::admin::TenantRequest{shell.pid(), name, memory_limit});
     EXPECT_TRUE(told) << told.error().text;
   }
   tell_to_go(name);
   return shell;
+}
+
+std::string Stage::set_memory_limit(const std::string& tenant, int64_t bytes) {
+  auto admin = cli::AdminClient::open(runtime_directory());
+  if (!admin) return admin.error().text;
+  protocol::admin::SetRequest request;
+  request.tenant = tenant;
+  request.gpu_memory_limit = bytes;
+  auto line = admin->ask(request);
+  if (!line) return line.error().text;
+  auto ok = protocol::admin::decode_ok(*line);
+  return ok ? std::string() : ok.error().text;
 }
 
 void Stage::forget(Child& child) {

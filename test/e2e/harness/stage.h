@@ -55,7 +55,7 @@ class Stage {
   // Any program; `preload`: with libnvshare.so.
   Child& start_command(const std::string& name, const std::vector<std::string>& command, bool preload, const Environment& more = {});
   // Several of the tests' programs as one tenant, as `nvsharectl run` makes one: children of a shell that the scheduler knows.
-  Child& start_tenant(const std::string& name, const std::vector<Arguments>& members);
+  Child& start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit = 0);
   void forget(Child& child);  // takes it off the stage; kills its family
 
   // Programs that run until they are told end themselves after this.
@@ -74,6 +74,8 @@ class Stage {
   bool wait_until(const std::function<bool()>& ready) { return wait_until(ready, patience()); }
   // Everything below that process is one tenant from now on, as under `nvsharectl run`.
   void make_tenant(const std::string& name, pid_t root, int64_t gpu_memory_limit = 0);
+  // `nvsharectl set TENANT memory=...`; empty, or the refusal.
+  std::string set_memory_limit(const std::string& tenant, int64_t bytes);
   // The client of a process as the scheduler reports it.
   std::optional<protocol::admin::ClientReport> client_of(pid_t pid);
 
