@@ -34,7 +34,7 @@ int64_t MemoryLedger::counted(const Lessee& lessee) {
 }
 
 int64_t MemoryLedger::leased_in(const Account& account) {
-  int64_t sum = account.reserved;
+  int64_t sum = 0;
   for (const auto& [id, lessee] : account.lessees) sum = std::min(sum + counted(lessee), kUnlimited);
   return sum;
 }
@@ -90,7 +90,7 @@ MemoryLedger::Decisions MemoryLedger::leave(ClientId client, Instant now) {
   account.lessees.erase(client);
   account.news = true;
   std::erase_if(account.asks, [&](const Ask& ask) { return ask.client == client; });
-  if (account.lessees.empty() && account.reserved == 0) {
+  if (account.lessees.empty()) {
     accounts_.erase(key);
   } else {
     settle(account, now, decisions);
@@ -166,20 +166,6 @@ MemoryLedger::Decisions MemoryLedger::freeze(bool frozen, Instant now) {
   Decisions decisions;
   frozen_ = frozen;
   for (auto& [key, account] : accounts_) settle(account, now, decisions);
-  return decisions;
-}
-
-MemoryLedger::Decisions MemoryLedger::reserve(TenantId tenant, GpuId gpu, int64_t bytes, Instant now) {
-  Decisions decisions;
-  const Key key{tenant, gpu};
-  if (bytes == 0 && accounts_.find(key) == accounts_.end()) return decisions;
-  Account& account = accounts_[key];
-  account.reserved = std::clamp(bytes, int64_t{0}, kUnlimited);
-  if (account.lessees.empty() && account.reserved == 0) {
-    accounts_.erase(key);
-  } else {
-    settle(account, now, decisions);
-  }
   return decisions;
 }
 

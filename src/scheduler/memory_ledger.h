@@ -74,8 +74,6 @@ class MemoryLedger {
   Decisions report(ClientId client, int64_t charged, Instant now);
   // While frozen nothing is granted where a limit holds: clients that are not back yet may hold leases of an earlier scheduler.
   Decisions freeze(bool frozen, Instant now);
-  // Bytes that are not to be had, because a client of an earlier scheduler that is not back may hold them. 0 ends that.
-  Decisions reserve(TenantId tenant, GpuId gpu, int64_t bytes, Instant now);
 
   std::optional<Instant> next_deadline() const;
   Decisions tick(Instant now);
@@ -127,7 +125,6 @@ class MemoryLedger {
   };
   struct Account {
     int64_t node_limit = 0;
-    int64_t reserved = 0;
     std::map<ClientId, Lessee> lessees;
     std::deque<Ask> asks;
     uint64_t round = 0;

@@ -35,7 +35,12 @@ class MemoryLimits : public testing::Test {
 };
 
 TEST_F(MemoryLimits, TheLastByteWithinSucceedsAndTheFirstPastFailsEachWay) {
-  stage_.expect_success(stage_.start("kinds", {"limit-kinds", "--limit", "64M", "--room", "16M"}, {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}}));
+  const Arguments kinds = {"limit-kinds", "--limit", "64M", "--room", "16M"};
+  for (const char* backend : {"vmm", "managed", "none"}) {
+    stage_.expect_success(stage_.start(backend, kinds, {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}, {"NVSHARE_MEMORY_BACKEND", backend}}));
+  }
+  stage_.stop_scheduler();
+  stage_.expect_success(stage_.start("unshared", kinds, {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}}));
   stage_.expect_gpu_unharmed();
 }
 
