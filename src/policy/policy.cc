@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "policy/concerns.h"
 #include "policy/overloaded.h"
 
@@ -78,7 +80,8 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             });
           },
           [&](const ConfigChanged& e) -> std::optional<GpuId> {
-            state.config = e.config;
+            const Config former = std::exchange(state.config, e.config);
+            quota_config_changed(context, former);
             return std::nullopt;
           },
           [&](const ComputeLimit& e) -> std::optional<GpuId> {

@@ -205,6 +205,7 @@ using Actions = std::vector<Action>;
 // ---- what people see ----
 enum class ClientState { kIdle, kWaiting, kLoading, kRunning, kDropping, kUnresponsive };
 const char* name_of(ClientState state);
+const char* name_of(SchedulingMode mode);  // as settings write it
 
 struct ClientView {
   ClientId client;

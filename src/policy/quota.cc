@@ -87,7 +87,8 @@ Duration balance_least(const Gpu& gpu, const Account& account) {
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
 }
 
-void end_window(const Config& config, Gpu& gpu, Duration length) {
+// `window`: the length of the one that begins.
+void end_window(const Config& config, Gpu& gpu, Duration length, Duration window) {
   Quota& quota = gpu.quota;
   quota.window_start += length;
   quota.last_window_length = length;
@@ -96,7 +97,7 @@ void end_window(const Config& config, Gpu& gpu, Duration length) {
     account.in_window = 0;
     if (!is_windowed(config, gpu)) continue;
     const Duration owed = std::min<Duration>(account.balance, 0);
-    account.balance = portion(owed, config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100)) + portion(length, account.quota);
+    account.balance = portion(owed, config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100)) + portion(window, account.quota);
   }
 }
 
@@ -104,8 +105,8 @@ void end_window(const Config& config, Gpu& gpu, Duration length) {
 void bill(const Config& config, Gpu& gpu, const std::map<TenantId, Use>& use, bool swaps, Instant to) {
   Quota& quota = gpu.quota;
   const Duration time = to - quota.until;
-  quota.until = to;
   if (time <= 0) return;
+  quota.until = to;
   const bool nobodys = use.empty() && swaps && quota.limited;
   if (nobodys) quota.swap_time += time;
   const int64_t rate = billing_rate(config, gpu);
@@ -150,13 +151,15 @@ void bring_up_to(const Config& config, Gpu& gpu, Instant now) {
   const Duration window = window_of(config, gpu);
   constexpr int64_t kWindowsMost = 1000;  // after a long time without events only the latest are gone through
   if (now - quota.window_start > kWindowsMost * window) {
-    const Instant jump = now - (now - quota.window_start) % window - kWindowsMost / 2 * window;
+    const Instant jump = std::max(now - (now - quota.window_start) % window - kWindowsMost / 2 * window, quota.until);
     bill(config, gpu, use, swaps, jump);
     quota.window_start = jump - window;
   }
   while (quota.window_start + window <= now) {
-    bill(config, gpu, use, swaps, quota.window_start + window);
-    end_window(config, gpu, window);
+    // Windows may have become shorter, so that this one should have ended before: it ends where the accounts are.
+    const Instant end = std::max(quota.window_start + window, quota.until);
+    bill(config, gpu, use, swaps, end);
+    end_window(config, gpu, end - quota.window_start, window);
   }
   bill(config, gpu, use, swaps, now);
 }
@@ -205,6 +208,27 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
   for (auto& [id, gpu] : context.state.gpus) {
     const auto account = gpu.quota.accounts.find(event.tenant);
     if (account != gpu.quota.accounts.end()) account->second.limit = limit;  // what it has used stays on the account
+  }
+}
+
+void quota_config_changed(Context& context, const Config& former) {
+  const Config& config = context.config();
+  for (auto& [id, gpu] : context.state.gpus) {
+    if (!gpu.quota.limited) continue;
+    if (former.scheduling_mode != config.scheduling_mode) {
+      ++gpu.quota.mode_changes;
+      context.note(Note::Level::kInfo, 0,
+                   "GPU " + std::to_string(id) + ": scheduling mode " + name_of(config.scheduling_mode) + " now (was " +
+                       name_of(former.scheduling_mode) + ")");
+    }
+    if (former.compute_window == config.compute_window) continue;
+    if (is_windowed(config, gpu)) {  // a window begins; what is owed stays owed
+      end_window(config, gpu, context.now - gpu.quota.window_start, config.compute_window);
+    } else {  // what a long window allowed is not saved up for the time after it
+      for (auto& [tenant, account] : gpu.quota.accounts) {
+        account.balance = std::min(account.balance, portion(window_of(config, gpu), 2 * account.quota));
+      }
+    }
   }
 }
 

@@ -339,6 +339,78 @@ TEST(Quota, WindowsOfAGivenLength) {
   EXPECT_GT(run.of(1), 90);
 }
 
+// Settings change in mid-window: nobody stands still for it, nothing is billed twice, what was used stays used.
+TEST(Quota, WindowsThatBecomeShorterOrLonger) {
+  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kConcurrent}) {
+    Config config;
+    config.scheduling_mode = mode;
+    config.compute_window = 5 * kSeconds;
+    QuotaWorld world(config, 1);
+    world.limit(1, 10);
+    world.add(1);
+    world.run_for(3 * kSeconds);  // has used its half second, and waits
+    for (const Duration window : {189 * kMsec, 600 * kSeconds, 2 * kSeconds, Duration{0}, 10 * kMsec, kSeconds, Duration{0}}) {
+      config.compute_window = window;
+      world.set_config(config);
+      const double work = world.work(1);
+      const Duration used = world.tenant(1).used;
+      const Duration time = window == 600 * kSeconds ? 700 * kSeconds : 20 * kSeconds;
+      world.run_for(time);
+      EXPECT_FALSE(world.broken()) << window << " " << world.describe();
+      // A window's time may be used at its begin; an advance of at most two windows of 2 s is left after it.
+      const double most = 0.1 * static_cast<double>(time + window + 4 * kSeconds), done = world.work(1) - work;
+      EXPECT_LT(done, most + 10e6) << window;
+      EXPECT_GT(done, 0.07 * static_cast<double>(time)) << window;
+      EXPECT_NEAR(static_cast<double>(world.tenant(1).used - used), done, 0.02 * done + 20e6) << window;
+    }
+  }
+}
+
+// Rotations' windows are as long as the turns, and end when memory fits again.
+TEST(Quota, NothingIsBilledTwiceWhenARotationEnds) {
+  Config config;
+  config.switch_time_mode = SwitchTimeMode::kFixed;
+  config.switch_time_fixed = 5 * kSeconds;
+  QuotaWorld world(config, 1);
+  world.limit(1, 30);
+  world.add(1, kMsec, 10LL << 30);
+  for (int i = 0; i < 4; ++i) {
+    world.limit(2, 10 + i);
+    const ClientId other = world.add(2, kMsec, 10LL << 30).id;
+    world.run_for((40 + i) * kSeconds);
+    EXPECT_STREQ(world.gpu().mode, "rotation");
+    world.remove(other);
+    world.run_for(3500 * kMsec);
+    EXPECT_NEAR(static_cast<double>(world.tenant(1).used), world.work(1), 0.02 * world.work(1)) << i;
+  }
+  EXPECT_FALSE(world.broken()) << world.describe();
+}
+
+TEST(Quota, AChangeOfModeIsLoggedAndCounted) {
+  Config config;
+  QuotaWorld world(config, 1);
+  world.limit(1, 30);
+  world.add(1);
+  world.run_for(kSeconds);
+  const uint64_t changes = world.gpu().mode_changes;
+  std::vector<std::string> notes;
+  world.tamper_with([&](Actions& actions) {
+    for (const Action& action : actions) {
+      if (const auto* note = std::get_if<Note>(&action)) notes.push_back(note->text);
+    }
+  });
+  config.scheduling_mode = SchedulingMode::kSerial;
+  world.set_config(config);
+  EXPECT_EQ(world.gpu().mode_changes, changes + 1);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_EQ(notes[0], "GPU 0: scheduling mode serial now (was auto)");
+  world.add(2);
+  world.run_for(kSeconds);
+  EXPECT_EQ(world.gpu().mode_changes, changes + 2);
+  ASSERT_GE(notes.size(), 2U);
+  EXPECT_NE(notes[1].find("mode turns now (was together)"), std::string::npos) << notes[1];
+}
+
 // What the mission found: a part of the time from a drop to its answer left unbilled makes up for slow releases. Here that time is work.
 TEST(Quota, TheTailAfterADropIsWorkAndIsBilled) {
   Config config;

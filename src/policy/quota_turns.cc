@@ -268,7 +268,9 @@ void watch_limit(Context& context, Gpu& gpu, const Account& account, bool stalle
   const Config& config = context.config();
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account);
-  if (windowed && (account.throttled || account.runs)) context.wake(gpu, gpu.quota.window_start + window_of(config, gpu));
+  if (windowed && (account.throttled || account.runs)) {  // its end may be past: windows have just become shorter
+    context.wake(gpu, std::max(gpu.quota.window_start + window_of(config, gpu), context.now + kStepMin));
+  }
   if (account.throttled) {
     if (windowed || stalled || !waits(gpu, account)) return;
     context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));

@@ -79,11 +79,9 @@ Result<void> set_gang_turns(Settings& settings, std::string_view text) {
 
 Result<void> set_scheduling_mode(Settings& settings, std::string_view text) {
   using policy::SchedulingMode;
-  constexpr std::pair<std::string_view, SchedulingMode> kModes[] = {
-      {"auto", SchedulingMode::kAuto},       {"weighted", SchedulingMode::kWeighted},      {"serial", SchedulingMode::kSerial},
-      {"dynamic", SchedulingMode::kDynamic}, {"round-robin", SchedulingMode::kRoundRobin}, {"concurrent", SchedulingMode::kConcurrent}};
-  for (const auto& [name, mode] : kModes) {
-    if (text != name) continue;
+  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kWeighted, SchedulingMode::kSerial, SchedulingMode::kDynamic,
+                                    SchedulingMode::kRoundRobin, SchedulingMode::kConcurrent}) {
+    if (text != policy::name_of(mode)) continue;
     settings.policy.scheduling_mode = mode;
     return {};
   }
