@@ -71,8 +71,11 @@ class Mix {
       const double due = limit < 100 ? limit * scale : (100 - limited * scale) / free_runners;
       // A kernel at each border of the time is counted or not; what the hand-overs cost is lost to all alike.
       const double kernel = static_cast<double>(kernels_[tenant] + 10 * kMsec) * 100 / static_cast<double>(time);
-      const double least = due - 0.2 - kernel - due * 0.01 - (limit == 100 ? kernels : 0);
-      if (share > due + 0.2 + kernel + (limit == 100 ? kernels : 0) || share < least) {
+      // What a neighbour's kernel kept from it before the time began it gets in it, and the same at the end.
+      double longest = 0;
+      for (const auto& [other, length] : kernels_) longest = other == tenant ? longest : std::max(longest, static_cast<double>(length));
+      const double near = 0.2 + kernel + longest * due / static_cast<double>(time) + (limit == 100 ? kernels : 0);
+      if (share > due + near || share < due * 0.99 - near) {
         wrong += "tenant " + std::to_string(tenant) + " is due " + std::to_string(due) + " and had " + std::to_string(share) + "\n";
       }
     }

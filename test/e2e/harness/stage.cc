@@ -21,6 +21,7 @@ const char* const kSchedulerPath = E2E_SCHEDULER;
 const char* const kLibraryPath = E2E_LIBRARY;
 const char* const kStandInFolder = E2E_STAND_IN;
 const char* const kWorkerPath = E2E_WORKER;
+const char* const kControlPath = E2E_CONTROL;
 const char* const kNvmlViewerPath = E2E_NVML_VIEWER;
 const char* const kNvmlLinkedViewerPath = E2E_NVML_LINKED_VIEWER;
 
@@ -188,7 +189,7 @@ Child& Stage::start_bare(const std::string& name, const Arguments& arguments, co
   return start_command(name, worker_command(directory_ + "/stop", arguments), false, more);
 }
 
-Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit) {
+Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit, int core_limit) {
   std::string script = "until [ -e " + go_file(name) + " ]; do sleep 0.02; done\n";
   for (const Arguments& arguments : members) {
     for (const std::string& word : worker_command(directory_ + "/stop", arguments)) script += "'" + word + "' ";
@@ -199,7 +200,7 @@ Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>
   auto admin = cli::AdminClient::open(runtime_directory());
   EXPECT_TRUE(admin) << "no scheduler to tell of a tenant";
   if (admin) {
-    auto told = admin->ask(protocol::admin::TenantRequest{shell.pid(), name, memory_limit});
+    auto told = admin->ask(protocol::admin::TenantRequest{shell.pid(), name, memory_limit, true, core_limit});
     EXPECT_TRUE(told) << told.error().text;
   }
   tell_to_go(name);

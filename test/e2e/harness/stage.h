@@ -55,7 +55,7 @@ class Stage {
   // Any program; `preload`: with libnvshare.so.
   Child& start_command(const std::string& name, const std::vector<std::string>& command, bool preload, const Environment& more = {});
   // Several of the tests' programs as one tenant, as `nvsharectl run` makes one: children of a shell that the scheduler knows.
-  Child& start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit = 0);
+  Child& start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit = 0, int core_limit = 100);
   void forget(Child& child);  // takes it off the stage; kills its family
 
   // Programs that run until they are told end themselves after this.
@@ -108,6 +108,7 @@ extern const char* const kSchedulerPath;
 extern const char* const kLibraryPath;
 extern const char* const kStandInFolder;
 extern const char* const kWorkerPath;
+extern const char* const kControlPath;  // nvsharectl
 extern const char* const kNvmlViewerPath;
 extern const char* const kNvmlLinkedViewerPath;
 

@@ -1,6 +1,8 @@
 // Work in bursts, submitted in every way that puts work on the GPU: for what is told apart by when a program's work ends and how much of
 // it is under way, not by its bytes.
 #include <chrono>
+#include <iterator>
+#include <string>
 #include <thread>
 
 #include "e2e/worker/desk.h"
@@ -70,6 +72,17 @@ void run_bursts(const Options& options) {
       check(cuda().cuStreamSynchronize(submitter.desk.place.stream), "cuStreamSynchronize");
       if (pause.count() > 0) std::this_thread::sleep_for(pause);
     }
+  }
+}
+
+// Never idle until told to stop: units of --work microseconds, in each way in turn. Every ten of them, how many it were.
+void run_steady(const Options& options) {
+  retain_primary();
+  Submitter submitter(options.number("work", 1000) * 1000);
+  for (uint64_t units = 0; !options.told_to_stop();) {
+    for (int unit = 0; unit < 10; ++unit) submitter.submit(kWays[units++ % std::size(kWays)]);
+    check(cuda().cuStreamSynchronize(submitter.desk.place.stream), "cuStreamSynchronize");
+    say(("units " + std::to_string(units)).c_str());
   }
 }
 

@@ -66,6 +66,7 @@ constexpr Mode kModes[] = {
     {"graph-memory", run_graph_memory},
     {"pools", run_pools},
     {"bursts", run_bursts},
+    {"steady", run_steady},
     {"streams", run_streams},
     {"vmm-churn", run_vmm_churn},
 };

@@ -46,6 +46,7 @@ void run_managed(const Options& options);
 void run_graph_memory(const Options& options);
 void run_pools(const Options& options);
 void run_bursts(const Options& options);
+void run_steady(const Options& options);
 void run_streams(const Options& options);
 
 // The primary context of GPU 0, current in this thread.
