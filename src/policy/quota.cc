@@ -182,9 +182,7 @@ int64_t billing_rate(const Config& config, const Gpu& gpu) {
 }
 
 void bring_accounts_up_to(State& state, Instant now) {
-  for (auto& [id, gpu] : state.gpus) {
-    if (gpu.quota.limited || !state.core_limits.empty()) bring_up_to(state.config, gpu, now);
-  }
+  for (auto& [id, gpu] : state.gpus) bring_up_to(state.config, gpu, now);
 }
 
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
@@ -206,8 +204,18 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
     context.state.core_limits[event.tenant] = limit;
   }
   for (auto& [id, gpu] : context.state.gpus) {
-    const auto account = gpu.quota.accounts.find(event.tenant);
-    if (account != gpu.quota.accounts.end()) account->second.limit = limit;  // what it has used stays on the account
+    const auto at = gpu.quota.accounts.find(event.tenant);
+    if (at == gpu.quota.accounts.end()) continue;
+    Account& account = at->second;
+    // From one limit to another what it has used stays on the account. What it used, or saved, without a limit is nobody's business:
+    // it begins like a program that starts.
+    if (account.limit == 100 && limit < 100) {
+      account.balance = 0;
+      account.quota = 0;
+      account.recent = account.recent_before = 0;
+      account.used = false;
+    }
+    account.limit = limit;
   }
 }
 

@@ -214,6 +214,30 @@ TEST(Quota, ProcessesOfATenantShareOneAccount) {
   EXPECT_NEAR(run.of(1), 50, 0.5);
 }
 
+// As on an H200 (bench/results/h200-quota-first.json): the time without a limit was billed under the one that came, so that programs stood
+// still for ten seconds; and a pause before it was credited.
+TEST(Quota, WhatWasUsedOrSavedWithoutALimitDoesNotCountUnderTheNextOne) {
+  for (const Duration window : {Duration{0}, 500 * kMsec}) {
+    Config config;
+    config.compute_window = window;
+    QuotaWorld world(config, 1);
+    world.limit(1, 50);
+    Job& job = world.add(1);
+    world.run_for(3 * kSeconds);
+    for (const int limit : {25, 50, 90}) {
+      world.limit(1, 100);
+      world.run_for(4 * kSeconds);
+      world.limit(1, limit);
+      Shares begins(world);
+      begins.start();
+      world.run_for(2 * kSeconds);
+      EXPECT_NEAR(begins.of(1), limit, window > 0 ? 2.5 : 1.0) << "window " << window;
+    }
+    EXPECT_TRUE(job.alive);
+    EXPECT_FALSE(world.broken()) << world.describe();
+  }
+}
+
 TEST(Quota, AChangedLimitIsInEffectWithin300MillisecondsAndKeepsWhatWasUsed) {
   QuotaWorld world({}, 1);
   world.limit(1, 10);

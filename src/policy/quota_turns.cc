@@ -160,7 +160,8 @@ Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration>
     least = std::min(least, std::max<int64_t>(account.quota, kWholeGpu / 200));
   }
   if (swap_cost) return time_for(switch_time(config, *swap_cost), least);
-  return std::clamp(exclusive * kPeriodPerHandOver * hand_over(gpu), kPeriodMin, kPeriodMax);
+  const Duration most = gpu.quota.mode == GpuMode::kTurns ? kPeriodOfTurns : kPeriodMax;
+  return std::clamp(exclusive * kPeriodPerHandOver * hand_over(gpu), kPeriodMin, most);
 }
 
 void choose_mode(Context& context, Gpu& gpu) {
