@@ -190,6 +190,43 @@ TEST(QuotaProperties, NobodyStarves) {
   });
 }
 
+// Tenants that do not fit together rotate: what they get done compares as their limits do, whatever moves in and out.
+TEST(QuotaProperties, SharesHoldWhileMemoryForcesTurns) {
+  for_seeds(4'000'000, 8, [](uint64_t seed) {
+    Mix mix(seed);
+    QuotaWorld& world = mix.world();
+    Config config;
+    config.switch_time_mode = SwitchTimeMode::kFixed;
+    config.switch_time_fixed = mix.between(500, 2000) * kMsec;
+    world.set_config(config);
+    const int64_t tenants = mix.between(2, 4);
+    double asked = 0;
+    std::map<TenantId, int> limits;
+    for (int64_t i = 1; i <= tenants; ++i) {  // their limits add up to 100 at least
+      const auto tenant = static_cast<TenantId>(i);
+      limits[tenant] = static_cast<int>(mix.between(i == 1 ? 90 : 10, 90));
+      asked += limits[tenant];
+      world.limit(tenant, limits[tenant]);
+      world.add(tenant, mix.between(1, 20) * kMsec, (mix.between(9, 12)) << 30);
+    }
+    world.run_for(60 * kSeconds);
+    std::map<TenantId, double> before;
+    for (const auto& [tenant, limit] : limits) before[tenant] = world.work(tenant);
+    const double swapping = world.swapping(), idle = world.idle();
+    const Duration time = 600 * kSeconds;
+    world.run_for(time);
+    ASSERT_STREQ(world.gpu().mode, "rotation") << "NVSHARE_TEST_SEED=" << seed;
+    double sum = 0;
+    for (const auto& [tenant, work] : before) sum += world.work(tenant) - work;
+    for (const auto& [tenant, work] : before) {
+      const double share = (world.work(tenant) - work) * 100 / sum;
+      ASSERT_NEAR(share, limits[tenant] * 100 / asked, 1.5) << "NVSHARE_TEST_SEED=" << seed << "\n" << world.describe();
+    }
+    ASSERT_LT((world.idle() - idle - (world.swapping() - swapping)) / static_cast<double>(time), 0.03) << "NVSHARE_TEST_SEED=" << seed;
+    ASSERT_FALSE(world.broken()) << "NVSHARE_TEST_SEED=" << seed << "\n" << world.describe();
+  });
+}
+
 // The judge can say no.
 TEST(QuotaCanary, DropsThatAreLostAreNoticed) {
   int noticed = 0;
