@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "interposer/idle_watch.h"
 #include "interposer/memory/lease.h"
+#include "interposer/pause_watch.h"
 #include "interposer/sync.h"
 #include "protocol/codec.h"
 
@@ -241,12 +242,9 @@ class Client {
   uint64_t seen_submissions_ = 0;
   int64_t last_submission_ns_ = 0;
   bool idle_check_asked_ = false;
-  int64_t idle_least_ns() const;
-  int64_t idle_most_ns() const;
-
-  int64_t longest_gap_ns_ = 0;  // decays; a program's usual pauses between submissions, but for those that were worth a release
-  uint32_t pauses_known_ = 0;   // early releases in a row that were worth it
-  bool turn_unused_ = false;    // nothing was submitted in this turn yet
+  PauseWatch pause_watch_;
+  int64_t last_work_ns_ = 0;  // before the early release
+  bool turn_unused_ = false;  // nothing was submitted in this turn yet
   bool released_early_ = false;
   int64_t release_cost_ns_ = 0;  // what it was expected to cost
   uint64_t question_ = 0;

@@ -18,8 +18,6 @@ constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kDrainPatienceMin_ns = 200 * kMillisecond;
 constexpr int64_t kDrainPatienceMax_ns = 5'000 * kMillisecond;
 constexpr int64_t kQuietPatience_ns = 2'000 * kMillisecond;  // of a drain that nobody is held up by
-constexpr int64_t kIdleMin_ns = 20 * kMillisecond;
-constexpr uint32_t kPausesToTrust = 2;
 constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
 
@@ -236,6 +234,10 @@ void Client::release(ReleaseReason reason) {
   message.grant = grant_;
   message.reason = static_cast<uint8_t>(reason);
   message.drain_ns = static_cast<uint64_t>(now_ns() - drain_started_ns_);
+  if (reason == ReleaseReason::kEarly) {
+    const int64_t work_ended = released_idle_ ? idle_since_ns_ : last_work_ns_;
+    message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((now_ns() - work_ended) / 1000, 0, UINT32_MAX));
+  }
   memory_dirty_.store(false, std::memory_order_seq_cst);  // before the report: what changes after it is told by itself
   message.memory = device_.memory().report();
   budget_.store(0, std::memory_order_release);
@@ -274,10 +276,7 @@ bool Client::loaded() {
   if (cancel_load_) return false;
   if (released_early_) {
     // The pause that was taken for idleness: worth giving the GPU up for, or one that is usual and to be sat out next time.
-    const int64_t pause = wanted_at_ns_.load(std::memory_order_relaxed) - last_submission_ns_;
-    const bool worth_it = pause > 4 * std::max(release_cost_ns_, kIdleMin_ns);
-    pauses_known_ = worth_it ? pauses_known_ + 1 : 0;
-    if (!worth_it) longest_gap_ns_ = std::max(longest_gap_ns_, pause);
+    pause_watch_.came_back(wanted_at_ns_.load(std::memory_order_relaxed) - last_work_ns_, release_cost_ns_, now_ns());
     released_early_ = false;
   }
   if (released_idle_) {
@@ -447,11 +446,6 @@ void Client::work_ended() {
   idle_watch_.work_ended(now_ns());
 }
 
-// How long the GPU must have been idle, at least and at most. Giving it up too early costs a swap, too late as much of others' time; so
-// the cost of a swap is the right time to wait, until the program has shown that its pauses are worth it.
-int64_t Client::idle_least_ns() const { return pauses_known_ >= kPausesToTrust ? kIdleMin_ns : std::max(kIdleMin_ns, swap_cost_ns_); }
-int64_t Client::idle_most_ns() const { return std::max(5 * kIdleMin_ns, 4 * swap_cost_ns_); }
-
 // Gives the GPU up when the program has not used it for longer than it usually pauses.
 void Client::check_idle() {
   Lock lock(mutex_);
@@ -459,8 +453,9 @@ void Client::check_idle() {
   int64_t now = now_ns();
   uint64_t submissions = gate.submissions();
   if (submissions != seen_submissions_) {
-    int64_t gap = now - last_submission_ns_;
-    longest_gap_ns_ = std::max(gap, longest_gap_ns_ - longest_gap_ns_ / 256);
+    // With the GPU still at work, or with no time to ask, it was no pause.
+    const int64_t idle_since = idle_check_asked_ ? device_.mover().idle_since_ns() : 0;
+    if (idle_since != 0 && !turn_unused_) pause_watch_.went_on(now - std::max(idle_since, last_submission_ns_), swap_cost_ns_, now);
     seen_submissions_ = submissions;
     turn_unused_ = false;
     last_submission_ns_ = now;
@@ -475,10 +470,8 @@ void Client::check_idle() {
   }
   int64_t idle_since = device_.mover().idle_since_ns();
   if (idle_since == 0) return;
-  int64_t threshold = std::clamp(2 * longest_gap_ns_, idle_least_ns(), idle_most_ns());
-  // The thread that asked for the turn may not have got the processor yet.
-  if (turn_unused_) threshold = std::max(threshold, 5 * kIdleMin_ns);
-  if (now - std::max(idle_since, last_submission_ns_) < threshold) return;
+  if (now - std::max(idle_since, last_submission_ns_) < pause_watch_.threshold_ns(swap_cost_ns_, turn_unused_, now)) return;
+  last_work_ns_ = std::max(idle_since, last_submission_ns_);
   log(LogLevel::kDebug, "idle for %lld ms: giving the GPU up", static_cast<long long>((now - idle_since) / kMillisecond));
   begin_drain(ReleaseReason::kEarly);
 }

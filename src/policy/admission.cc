@@ -14,9 +14,10 @@ int64_t sharers(const Gpu& gpu, Instant now) {
   });
 }
 
-// It comes back after a pause of its own, and had less than half of its fair share of the time that it was here.
+// It comes back after a pause of its own, or begins after one, and had less than half of its fair share of the time that it was here.
 bool wakes_up(const Gpu& gpu, const Client& client, Instant now) {
-  if (!client.left_early) return false;
+  const Instant without_since = client.turns > 0 ? client.released_at : client.joined_at;
+  if (!client.left_early && now - without_since < kOwnPause) return false;
   const Duration entitled = std::min(kShareWindow, now - client.joined_at) / std::max<int64_t>(sharers(gpu, now), 1);
   return client.usage.recent(now) < entitled / 2;
 }

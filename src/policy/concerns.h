@@ -65,7 +65,8 @@ bool drain_is_doubtful(const State& state, const Client& client, Instant now);
 Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms);
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
 void ask_to_drop(Context& context, Gpu& gpu, Client& client);  // with its gang
-void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice);
+// idle: at its end, in which it says that it did not use the GPU: no part of its share, but billed where limits hold.
+void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice, Duration idle);
 void drain_failed(Context& context, Client& client);
 void start_running(Context& context, Gpu& gpu);  // whoever has loaded
 void watch_answers(Context& context, Gpu& gpu);

@@ -109,6 +109,7 @@ struct LockReleased {
   GrantId grant;
   Memory memory;
   bool early;
+  Duration idle = 0;  // at the end of the turn: no use of the GPU
 };
 // It keeps the lock; ask again later (backoff).
 struct DrainFailed {

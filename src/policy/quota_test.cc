@@ -184,6 +184,22 @@ TEST(Quota, ABurstyTenantBelowItsLimitIsNotSlowed) {
   }
 }
 
+// Nothing that a client says lowers its bill: only giving the lock up does.
+TEST(Quota, AClaimToHaveBeenIdleIsNoDiscount) {
+  std::array<Duration, 2> used{};
+  for (const bool claims : {false, true}) {
+    QuotaWorld world({}, 1);
+    world.idle_claim = claims ? 3600 * kSeconds : 0;
+    world.limit(1, 50);
+    world.add_bursty(1, 3 * kMsec, 7 * kMsec, 100 * kUs);
+    world.run_for(20 * kSeconds);
+    EXPECT_FALSE(world.broken()) << world.describe();
+    used[claims] = world.tenant(1).used;
+  }
+  EXPECT_GT(used[0], 0);
+  EXPECT_EQ(used[0], used[1]);
+}
+
 // A gappy tenant runs beside others instead of waiting for its turn between two saturating ones.
 TEST(Quota, ATenantThatLeavesGapsRunsBesideOthers) {
   QuotaWorld world({}, 1);

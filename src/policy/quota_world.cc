@@ -276,7 +276,7 @@ void QuotaWorld::release(Job& job, bool early) {
   at(then, [this, id = job.id, grant = job.grant, early, more, epoch = epoch_] {
     Job& leaver = jobs_.at(id);
     if (!leaver.alive || epoch != epoch_) return;
-    feed(LockReleased{id, grant, {leaver.memory, leaver.resident, 0}, early});
+    feed(LockReleased{id, grant, {leaver.memory, leaver.resident, 0}, early, idle_claim});
     if (more) want(leaver);
   });
 }

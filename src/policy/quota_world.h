@@ -70,6 +70,7 @@ class QuotaWorld {
 
   double efficiency_together = 0.9;
   Bytes bandwidth = 10LL << 30;
+  Duration idle_claim = 0;  // what programs say, when they give the lock up, of how long they did not use it
 
  private:
   bool works(const Job& job) const { return job.state == Job::State::kBusy || job.state == Job::State::kDraining; }

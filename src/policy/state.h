@@ -33,6 +33,7 @@ inline constexpr int kPromoteTurns = 4;                    // a waiter passed ov
 inline constexpr int kUndrainable = 5;                     // drains that failed in a row before a client is shown as not drainable
 inline constexpr int kDoubtful = 2;                        // drains that failed in a row before nobody is held back for the next attempt
 inline constexpr Duration kSlowDrain = kSecond;            // a drain that takes longer holds nobody back either
+inline constexpr Duration kOwnPause = kSecond;             // who was dropped in mid-work asks again sooner
 inline constexpr Duration kGangForming = 10 * kSecond;     // a new member of a gang that has not asked yet may soon need any amount
 inline constexpr Duration kGangReturn = kSecond;           // who was dropped in mid-work is taken to ask again within this time
 inline constexpr int kEvictionHopeless = 3;                // evictions that failed in a row before nobody waits for the next attempt

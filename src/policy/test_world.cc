@@ -515,7 +515,7 @@ void World::release(Player& player, bool early) {
   pause(player);
   player.has_lock = player.dropping = player.loaded = player.growing = false;
   player.contention = 0;
-  send(player, LockReleased{player.id, player.grant, player.memory, early});
+  send(player, LockReleased{player.id, player.grant, player.memory, early, early ? player.idle_patience : 0});
   advance(player);
 }
 

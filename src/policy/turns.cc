@@ -185,9 +185,10 @@ static Duration earned_most(const Config& config, const Gpu& gpu) {
   return quantum_of(config, swap_time(gpu, most, most));
 }
 
-void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice) {
+void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice, Duration idle) {
   const Instant now = context.now;
-  const Instant worked_until = client.idle_since.value_or(now);
+  idle = std::clamp<Duration>(idle, 0, now - client.turn_start.value_or(now));
+  const Instant worked_until = client.idle_since.value_or(now - idle);
   const Duration ran = client.turn_start ? std::max<Duration>(worked_until - *client.turn_start, 0) : 0;
   if (client.turn_start) client.usage.add(*client.turn_start, worked_until);
   by_choice |= client.idle_since.has_value();

@@ -175,7 +175,8 @@ enum class ReleaseReason : uint8_t { kDropped = 0, kEarly = 1, kNotDrained = 2, 
 struct LockReleased {
   Grant grant;
   uint8_t reason;  // ReleaseReason
-  uint8_t reserved[7];
+  uint8_t reserved[3];
+  uint32_t idle_us;   // for so long before that the GPU had nothing to do for the client, as far as it knows; not billed as use
   uint64_t drain_ns;  // from DropLock (or the decision to release early) to now
   Memory memory;
 };

@@ -283,7 +283,9 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
         if (message.grant.epoch != epoch_) return;  // of a lock that this scheduler did not grant
         auto reason = static_cast<ReleaseReason>(message.reason);
         if (reason == ReleaseReason::kNotDrained) return apply(policy::DrainFailed{id, message.grant.grant}, now);
-        apply(policy::LockReleased{id, message.grant.grant, to_policy(message.memory), reason == ReleaseReason::kEarly}, now);
+        apply(policy::LockReleased{id, message.grant.grant, to_policy(message.memory), reason == ReleaseReason::kEarly,
+                                   policy::Duration{message.idle_us} * 1000},
+              now);
       });
     case MessageType::kMemUpdate:
       return with(static_cast<MemUpdate*>(nullptr), [&](const MemUpdate& message) {
