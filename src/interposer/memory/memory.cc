@@ -373,11 +373,20 @@ CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
       slab_bytes = slabs_.next_slab_bytes(bytes, device_.total() / kSlabShare);
     }
     CUresult result = allocate_block({slab_bytes, slab_bytes, context}, &block);
+    if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && slab_bytes > kGranularity) {
+      slab_bytes = kGranularity;
+      result = allocate_block({slab_bytes, slab_bytes, context}, &block);
+    }
     Lock lock(mutex_);
     if (result == cuda::CUDA_SUCCESS) slabs_.add_slab(block, bytes);
     slab_coming_ = false;
     slab_came_.notify_all();
-    if (result != cuda::CUDA_SUCCESS) return result;
+    if (result == cuda::CUDA_SUCCESS) continue;
+    // Small allocations of all sizes share the driver's own pages, so the program may count on what is free in them.
+    const CUdeviceptr slot = result == cuda::CUDA_ERROR_OUT_OF_MEMORY ? slabs_.take_larger(bytes, context) : 0;
+    if (slot == 0) return result;
+    *address = slot;
+    return cuda::CUDA_SUCCESS;
   }
 }
 
@@ -504,6 +513,11 @@ void Memory::trim_cache() {
       cached_bytes_ -= cache_[i]->bytes;
       erase(cache_[i]);
       cache_.erase(cache_.begin() + static_cast<ptrdiff_t>(i));
+    }
+    for (Block* block : slabs_.remove_empty()) {
+      block->cached = true;  // nothing of the program's is in it
+      victims.push_back(block);
+      erase(block);
     }
   }
   for (Block* block : victims) {

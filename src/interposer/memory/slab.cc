@@ -62,8 +62,17 @@ void SlabSet::add_slab(Block* block, size_t bytes) {
   ++made_[index];
 }
 
-cuda::CUdeviceptr SlabSet::take(size_t bytes, cuda::CUcontext context) {
-  std::vector<Slab*>& with_room = classes_[class_of(bytes)];
+cuda::CUdeviceptr SlabSet::take(size_t bytes, cuda::CUcontext context) { return take_of(class_of(bytes), bytes, context); }
+
+cuda::CUdeviceptr SlabSet::take_larger(size_t bytes, cuda::CUcontext context) {
+  for (uint32_t index = class_of(bytes) + 1; index < kCount; ++index) {
+    if (const cuda::CUdeviceptr address = take_of(index, bytes, context)) return address;
+  }
+  return 0;
+}
+
+cuda::CUdeviceptr SlabSet::take_of(uint32_t class_index, size_t bytes, cuda::CUcontext context) {
+  std::vector<Slab*>& with_room = classes_[class_index];
   for (size_t i = with_room.size(); i-- > 0;) {
     Slab* slab = with_room[i];
     if (slab->block->context != context) continue;
@@ -102,12 +111,28 @@ bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested
   std::vector<Slab*>& with_room = classes_[slab->class_index];
   if (slab->used-- == slab->slots) with_room.push_back(slab);
   *empty = false;
-  // The last slab of a class stays: a loop of one small allocation and its free must not make and drop a slab each time.
+  // The last slab of a class stays, until the memory is wanted (remove_empty): a loop of one small allocation and its free must not make
+  // and drop a slab each time.
   if (slab->used == 0 && with_room.size() > 1) {
     remove(slab);
     *empty = true;
   }
   return true;
+}
+
+std::vector<Block*> SlabSet::remove_empty() {
+  std::vector<Slab*> empty;
+  for (const std::vector<Slab*>& with_room : classes_) {
+    for (Slab* slab : with_room) {
+      if (slab->used == 0) empty.push_back(slab);
+    }
+  }
+  std::vector<Block*> blocks;
+  for (Slab* slab : empty) {
+    blocks.push_back(slab->block);
+    remove(slab);
+  }
+  return blocks;
 }
 
 void SlabSet::remove(Slab* slab) {

@@ -33,6 +33,8 @@ class SlabSet {
 
   // An address in a slab that has room; 0 when a new slab is needed (then add_slab, then again).
   cuda::CUdeviceptr take(size_t bytes, cuda::CUcontext context);
+  // For when no new slab can be had: a slot of a larger class, the smallest that is free; 0: none is.
+  cuda::CUdeviceptr take_larger(size_t bytes, cuda::CUcontext context);
   // How large the next slab of that class is to be: at most `largest` (and kChunkBytesMax), at least 2 MiB.
   size_t next_slab_bytes(size_t bytes, size_t largest) const;
   void add_slab(Block* block, size_t bytes);
@@ -42,8 +44,12 @@ class SlabSet {
   bool slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) const;
   static void set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes);
   void remove(Slab* slab);
+  // The slabs that nothing is in leave the set; their blocks.
+  std::vector<Block*> remove_empty();
 
  private:
+  cuda::CUdeviceptr take_of(uint32_t class_index, size_t bytes, cuda::CUcontext context);
+
   static constexpr uint32_t kClassCount = 24;
   std::vector<Slab*> classes_[kClassCount];  // slabs with room
   uint32_t made_[kClassCount] = {};

@@ -91,5 +91,54 @@ TEST(Slab, AnotherContextGetsItsOwnSlab) {
   slabs.remove(block.slab);
 }
 
+// The last slab of a class is kept when it has become empty, and given back when somebody wants the memory.
+TEST(Slab, WhatIsEmptyCanBeTakenBack) {
+  SlabSet slabs;
+  Block small, large;
+  small.base = 1 << 30;
+  large.base = 2 << 30;
+  small.bytes = large.bytes = 2 << 20;
+  small.context = large.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  slabs.add_slab(&small, 1000);
+  slabs.add_slab(&large, 100'000);
+  const cuda::CUdeviceptr of_small = slabs.take(1000, small.context);
+  const cuda::CUdeviceptr of_large = slabs.take(100'000, small.context);
+  size_t requested = 0;
+  bool empty = true;
+  ASSERT_TRUE(slabs.give_back(small.slab, of_small, &requested, &empty));
+  EXPECT_FALSE(empty);
+  EXPECT_EQ(slabs.remove_empty(), std::vector<Block*>{&small});
+  EXPECT_EQ(small.slab, nullptr);
+  EXPECT_EQ(slabs.take(1000, small.context), 0u);
+  EXPECT_EQ(slabs.remove_empty(), std::vector<Block*>{});
+  EXPECT_EQ(slabs.next_slab_bytes(1000, size_t{1} << 30), size_t{2} << 20);
+  ASSERT_TRUE(slabs.give_back(large.slab, of_large, &requested, &empty));
+  EXPECT_EQ(slabs.remove_empty(), std::vector<Block*>{&large});
+}
+
+TEST(Slab, AnAllocationMayTakeALargerSlot) {
+  SlabSet slabs;
+  Block small, large;
+  small.base = 1 << 30;
+  large.base = 2 << 30;
+  small.bytes = large.bytes = 2 << 20;
+  small.context = large.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  slabs.add_slab(&small, 256);
+  slabs.add_slab(&large, 1 << 20);
+  EXPECT_EQ(slabs.take_larger(1 << 20, small.context), 0u);
+  EXPECT_EQ(slabs.take_larger(300, reinterpret_cast<cuda::CUcontext>(uintptr_t{2})), 0u);
+  const cuda::CUdeviceptr taken = slabs.take_larger(300, small.context);
+  EXPECT_EQ(taken, large.base);
+  size_t requested = 0;
+  bool empty = false;
+  cuda::CUdeviceptr base = 0;
+  ASSERT_TRUE(slabs.slot_of(large.slab, taken + 299, &base, &requested));
+  EXPECT_EQ(requested, 300u);
+  EXPECT_FALSE(slabs.slot_of(large.slab, taken + 300, &base, &requested));
+  ASSERT_TRUE(slabs.give_back(large.slab, taken, &requested, &empty));
+  EXPECT_EQ(requested, 300u);
+  EXPECT_EQ(slabs.remove_empty().size(), 2u);
+}
+
 }  // namespace
 }  // namespace nvshare::interposer

@@ -68,6 +68,7 @@ constexpr Mode kModes[] = {
     {"bursts", run_bursts},
     {"steady", run_steady},
     {"streams", run_streams},
+    {"sizes", run_sizes},
     {"vmm-churn", run_vmm_churn},
 };
 

@@ -48,6 +48,7 @@ void run_pools(const Options& options);
 void run_bursts(const Options& options);
 void run_steady(const Options& options);
 void run_streams(const Options& options);
+void run_sizes(const Options& options);
 
 // The primary context of GPU 0, current in this thread.
 CUcontext retain_primary();

@@ -423,4 +423,48 @@ void run_leave(const Options& options) {
   }
 }
 
+// Small allocations of all sizes, freed again; then as much as the GPU has; then small ones where nothing but parts of pages is free.
+void run_sizes(const Options& options) {
+  constexpr size_t kMiB = 1 << 20;
+  retain_primary();
+  Workplace place{};
+  place.kernels = load_kernels();
+  check(cuda().cuStreamCreate(&place.stream, 1), "cuStreamCreate");
+  CUdeviceptr scratch = 0;
+  check(cuda().cuMemAlloc_v2(&scratch, 8), "cuMemAlloc");
+  auto use = [&](std::vector<Block>& blocks) {
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i].fill(i);
+    for (Block& block : blocks) block.verify_checksum(scratch);
+  };
+  auto end = [&](std::vector<Block>& blocks) {
+    for (Block& block : blocks) block.free();
+    blocks.clear();
+  };
+  std::vector<Block> blocks;
+  for (size_t bytes = 256; bytes <= kMiB; bytes *= 2) {
+    blocks.emplace_back(place, bytes, Allocation::kPlain);
+    blocks.emplace_back(place, bytes / 4 * 3, Allocation::kPlain);
+  }
+  use(blocks);
+  end(blocks);
+  blocks.emplace_back(place, options.number("hold", 0), Allocation::kPlain);
+  use(blocks);
+  end(blocks);
+
+  blocks.emplace_back(place, kMiB, Allocation::kPlain);
+  blocks.emplace_back(place, kMiB / 2, Allocation::kPlain);
+  std::vector<CUdeviceptr> rest;
+  CUdeviceptr piece = 0;
+  CUresult result = CUDA_SUCCESS;
+  while ((result = cuda().cuMemAlloc_v2(&piece, 2 * kMiB)) == CUDA_SUCCESS) rest.push_back(piece);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) fail(kExitUnexpected, "past the GPU's memory: CUDA error %d", static_cast<int>(result));
+  for (size_t bytes : {300, 5'000, 70'000, 400'000}) blocks.emplace_back(place, bytes, Allocation::kPlain);
+  use(blocks);
+  end(blocks);
+  for (CUdeviceptr address : rest) check(cuda().cuMemFree_v2(address), "cuMemFree");
+  check(cuda().cuMemFree_v2(scratch), "cuMemFree");
+  check(cuda().cuStreamDestroy_v2(place.stream), "cuStreamDestroy");
+  check(cuda().cuDevicePrimaryCtxRelease_v2(0), "cuDevicePrimaryCtxRelease");
+}
+
 }  // namespace nvshare::e2e
