@@ -220,7 +220,10 @@ TEST(QuotaProperties, SharesHoldWhileMemoryForcesTurns) {
     for (const auto& [tenant, work] : before) sum += world.work(tenant) - work;
     for (const auto& [tenant, work] : before) {
       const double share = (world.work(tenant) - work) * 100 / sum;
-      ASSERT_NEAR(share, limits[tenant] * 100 / asked, 1.5) << "NVSHARE_TEST_SEED=" << seed << "\n" << world.describe();
+      const double due = limits[tenant] * 100 / asked;  // the time may begin or end in mid-turn
+      ASSERT_NEAR(share, due, 1 + due * static_cast<double>(world.gpu().window) / static_cast<double>(time))
+          << "NVSHARE_TEST_SEED=" << seed << "\n"
+          << world.describe();
     }
     ASSERT_LT((world.idle() - idle - (world.swapping() - swapping)) / static_cast<double>(time), 0.03) << "NVSHARE_TEST_SEED=" << seed;
     ASSERT_FALSE(world.broken()) << "NVSHARE_TEST_SEED=" << seed << "\n" << world.describe();
