@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kDrainPatienceMin_ns = 200 * kMillisecond;
 constexpr int64_t kDrainPatienceMax_ns = 5'000 * kMillisecond;
+constexpr int64_t kLimitedPatience_ns =
+    1'000 * kMillisecond;                                    // under a compute limit: a kernel or two, and nothing that they owe to others
 constexpr int64_t kQuietPatience_ns = 2'000 * kMillisecond;  // of a drain that nobody is held up by
 constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
@@ -164,7 +166,8 @@ void Client::on_drop(const protocol::Grant& grant) {
 void Client::begin_drain(ReleaseReason reason) {
   drain_reason_ = reason;
   drain_started_ns_ = now_ns();
-  drain_deadline_ns_ = drain_started_ns_ + drain_patience_ns_;
+  // A limit ends turns often, and with little in flight: what is left may be one long kernel, which no other attempt would find shorter.
+  drain_deadline_ns_ = drain_started_ns_ + (limited_ ? std::max(drain_patience_ns_, kLimitedPatience_ns) : drain_patience_ns_);
   drain_abandoned_ = false;
   drain_done_ = false;
   set_state(State::kDraining);

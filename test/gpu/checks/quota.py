@@ -437,9 +437,10 @@ def resident_kib(pid):
 
 
 def swapping(config, plan, table):
-    """30 and 70 where memory does not fit together: a scheduler of its own, with a minimum turn of one second."""
+    """30 and 70 where memory does not fit together: a scheduler of its own, with turns of one second at least. And at most: the first
+    swaps, in which host memory is made, are slow, and the turns that they would be worth are longer than the run."""
     told_mb, each_mb, block_mb = (512, 320, 16) if plan.small else (24 * 1024, 14 * 1024, 256)
-    extra = {"NVSHARE_SWITCH_TIME_MODE": "auto", "NVSHARE_SWITCH_TIME_MIN": "1"}
+    extra = {"NVSHARE_SWITCH_TIME_MODE": "auto", "NVSHARE_SWITCH_TIME_MIN": "1", "NVSHARE_SWITCH_TIME_MAX": "1"}
     if plan.small:
         extra["NVSHARE_MEMORY_RESERVE_PERCENT"] = "20"
     with Scheduler(config, None, told_mb, extra) as scheduler:

@@ -84,7 +84,7 @@ def variant(config, result, name, gpus, cumem, switches, seconds, turn_s, third)
     held = 96 * MIB if config.small else 3 * 1024 * MIB
     environment = {"NCCL_CUMEM_ENABLE": cumem, "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
     folder = config.repo / "test" / "gpu" / "programs"
-    told = 500 + ((3 if third else 2) * CONTEXT_ROOM + held) // MIB + 768  # NCCL's own buffers stay on the GPU
+    told = 500 + ((3 if third else 2) * CONTEXT_ROOM + held) // MIB + 1280  # NCCL's buffers stay on the GPU, and model and gradients come to the ballast; with 768, 56 MiB were missing for turns
     if config.small:
         told = 200
     with Scheduler(config, turn_s, told, {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else None) as scheduler:
