@@ -89,8 +89,9 @@ TEST(Interactive, TheSameWithASlowEarlyRelease) { expect_promises(play({.patienc
 
 TEST(Interactive, TheSameWhenTheTrainersWorkDrainsSlowly) { expect_promises(play({.drain = 200 * kMs})); }
 
-// What an H200 showed (bench/results/h200-interactive.json): swaps at 40 GB/s, and a library that sat out more than a second of each pause.
-// The seconds that a notebook held the GPU without using it cost it the privilege of the waking, so that cells waited for whole turns.
+// What an H200 showed (bench/results/h200-interactive-before.json): swaps at 40 GB/s, and a library that sat out more than a second of each
+// pause. The seconds that a notebook held the GPU without using it cost it the privilege of the waking, so that cells waited for whole
+// turns.
 TEST(Interactive, ALateEarlyReleaseCostsTheTrainerButNobodyTheirPlace) {
   for (const Duration patience : {1000 * kMs, 1900 * kMs}) {
     const Outcome outcome = play({.patience = patience, .bandwidth = 40'000'000'000});
