@@ -117,6 +117,7 @@ void run_crowd(const Options& options) {
   for (size_t i = 0; i < kDesks; ++i) desks.push_back(std::make_unique<Desk>());
   auto ballast = filled(desks[0]->place, options.number("hold", 64u << 20), 1);
   const uint64_t count = options.number("threads", 1000);
+  const uint64_t pause_us = options.number("pause-us", 100'000);  // at most, between one thread's rounds
   std::atomic<uint64_t> began{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < count; ++t) {
@@ -131,7 +132,7 @@ void run_crowd(const Options& options) {
       for (uint64_t round = 0; !options.told_to_stop(); ++round) {
         for (uint64_t i = 0; i < 4; ++i) block->mix(round * 4 + i);
         if (round % 4 == 0) block->verify_checksum(scratch);
-        usleep(static_cast<useconds_t>(random() % 100'000));
+        usleep(static_cast<useconds_t>(random() % pause_us));
       }
       block->verify_bytes();
     });
