@@ -16,24 +16,9 @@ constexpr Duration kMillisecond = 1'000'000;
 constexpr Duration kSecond = 1'000'000'000;
 constexpr Duration kDay = 86'400 * kSecond;
 
-Result<void> take_duration(std::string_view text, Duration minimum, Duration maximum, Duration* out) {
-  Result<int64_t> value = parse_duration_ns(text);
-  if (!value) return value.error();
-  if (*value < minimum || *value > maximum) return error_format("'%.*s' is out of range", static_cast<int>(text.size()), text.data());
-  *out = *value;
-  return {};
-}
-
-Result<void> take_choice(std::string_view text, std::initializer_list<std::string_view> choices) {
-  if (std::find(choices.begin(), choices.end(), text) != choices.end()) return {};
-  return error_format("'%.*s' is not one of them", static_cast<int>(std::min<size_t>(text.size(), 80)), text.data());
-}
-
-Result<void> take_path(std::string_view text, std::string* out) {
-  if (text.empty() || text[0] != '/') return error_format("'%.*s' is not an absolute path", static_cast<int>(text.size()), text.data());
-  *out = text;
-  return {};
-}
+using settings::take_choice;
+using settings::take_duration;
+using settings::take_path;
 
 Result<void> set_switch_time_mode(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"auto", "fixed"}); !ok) return ok;
@@ -85,7 +70,7 @@ Result<void> set_scheduling_mode(Settings& settings, std::string_view text) {
     settings.policy.scheduling_mode = mode;
     return {};
   }
-  return error_format("'%.*s' is not one of them", static_cast<int>(std::min<size_t>(text.size(), 80)), text.data());
+  return error_format("'%.*s' is not one of them", settings::shown(text), text.data());
 }
 
 // Plain milliseconds; auto: 0.
@@ -290,18 +275,6 @@ const std::vector<SettingSpec>& setting_specs() {
       {"trace", "a path", "append every policy event to this file", false, set_trace},
   };
   return specs;
-}
-
-std::string variable_of(std::string_view name) {
-  std::string variable = "NVSHARE_";
-  for (char c : name) variable += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-  return variable;
-}
-
-std::string flag_of(std::string_view name) {
-  std::string flag = "--";
-  for (char c : name) flag += c == '_' ? '-' : c;
-  return flag;
 }
 
 Result<Settings> load_settings(std::string_view file_name, std::string_view file_text,

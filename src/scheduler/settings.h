@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/settings_table.h"
 #include "policy/policy.h"
 
 namespace nvshare::scheduler {
@@ -52,8 +53,8 @@ struct SettingSpec {
 const std::vector<SettingSpec>& setting_specs();
 
 // "switch_time_mode" -> "NVSHARE_SWITCH_TIME_MODE" and "--switch-time-mode".
-std::string variable_of(std::string_view name);
-std::string flag_of(std::string_view name);
+using settings::flag_of;
+using settings::variable_of;
 
 // From the lowest to the highest: the file's text, the environment, the command line.
 Result<Settings> load_settings(std::string_view file_name, std::string_view file_text,
