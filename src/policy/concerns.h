@@ -88,6 +88,7 @@ bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std:
 bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer);
 void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
 // They would not fit if all lock holders who answer left.
+bool cannot_have_it_soon(WaitReason reason);  // not by waiting alone
 WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
 
 // gang_admission.cc: a gang's turn, on all GPUs where its members wait

@@ -340,27 +340,6 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   quota.owner = 0;
 }
 
-bool cannot_have_it_soon(WaitReason reason) {
-  switch (reason) {
-    case WaitReason::kHostMemory:
-    case WaitReason::kNeverFits:
-    case WaitReason::kStuck:
-    case WaitReason::kCrowding:
-      return true;
-    case WaitReason::kNone:
-    case WaitReason::kQueue:
-    case WaitReason::kTurn:
-    case WaitReason::kDrain:
-    case WaitReason::kDeparted:
-    case WaitReason::kEviction:
-    case WaitReason::kGang:
-    case WaitReason::kLimit:
-    case WaitReason::kShare:
-      return false;
-  }
-  return false;
-}
-
 }  // namespace
 
 void settle_quota(Context& context, Gpu& gpu) {

@@ -127,26 +127,32 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
   return {};
 }
 
+// Not by waiting alone: something else has to change.
+bool cannot_have_it_soon(WaitReason reason) {
+  switch (reason) {
+    case WaitReason::kHostMemory:
+    case WaitReason::kNeverFits:
+    case WaitReason::kStuck:
+    case WaitReason::kCrowding:
+      return true;
+    case WaitReason::kNone:
+    case WaitReason::kQueue:
+    case WaitReason::kTurn:
+    case WaitReason::kDrain:
+    case WaitReason::kDeparted:
+    case WaitReason::kEviction:
+    case WaitReason::kGang:
+    case WaitReason::kLimit:
+    case WaitReason::kShare:
+      return false;
+  }
+  return false;
+}
+
 void report_waits(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (!client.waits() || client.reason == client.reason_noted) continue;
-    switch (client.reason) {
-      case WaitReason::kNone:
-      case WaitReason::kQueue:
-      case WaitReason::kTurn:
-      case WaitReason::kDrain:
-      case WaitReason::kDeparted:
-      case WaitReason::kEviction:
-      case WaitReason::kGang:
-      case WaitReason::kLimit:
-      case WaitReason::kShare:
-        continue;
-      case WaitReason::kHostMemory:
-      case WaitReason::kNeverFits:
-      case WaitReason::kStuck:
-      case WaitReason::kCrowding:
-        break;
-    }
+    if (!cannot_have_it_soon(client.reason)) continue;
     client.reason_noted = client.reason;
     context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, client));
   }
