@@ -190,6 +190,8 @@ void Client::disconnected() {
   disconnected_at_ns_ = now_ns();
   reconnect_at_ns_ = disconnected_at_ns_ + kReconnectFirst_ns;
   if (state_ == State::kLoading) cancel_load_ = true;  // the next scheduler knows nothing of this grant
+  breath_ends_ns_ = 0;
+  if (state_ == State::kDraining && drain_together_) go_on();  // nor of those that were to leave with us
   changed_.notify_all();
   device_.memory().arena().lender_gone();
 }
@@ -242,6 +244,7 @@ void Client::run() {
     if (!connected) reconnect();
     flush();
     check_drain();
+    check_breath();
     check_idle();
     check_cgroup();
   }
@@ -258,6 +261,8 @@ int64_t Client::next_timeout_ns() {
   if (!connected_) at(reconnect_at_ns_);
   if (device_.memory().arena().wants_cgroup_watched()) at(cgroup_look_ns_);
   if (state_ == State::kDraining) at(drain_deadline_ns_);
+  if (wants_breath()) at(next_breath_ns());
+  if (breath_ends_ns_ != 0) at(breath_ends_ns_);
   if (state_ == State::kRunning && waiters_ > 0) at(now + kTick_ns);
   return timeout;
 }
@@ -289,7 +294,10 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
       return;
     case MessageType::kDropLock:
-      if (auto message = protocol::decode<protocol::DropLock>(packet)) on_drop(message->grant);
+      if (auto message = protocol::decode<protocol::DropLock>(packet)) on_drop(*message);
+      return;
+    case MessageType::kKeepLock:
+      if (auto message = protocol::decode<protocol::KeepLock>(packet)) on_keep(message->grant);
       return;
     case MessageType::kEvict:
       if (auto message = protocol::decode<protocol::Evict>(packet)) device_.mover().evict(message->eviction, message->bytes);
@@ -355,6 +363,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kRegister:
     case MessageType::kReqLock:
     case MessageType::kLockReleased:
+    case MessageType::kDrained:
     case MessageType::kMemUpdate:
     case MessageType::kSwapProgress:
     case MessageType::kIdle:
@@ -462,6 +471,7 @@ void Client::reset_after_fork() {
   wake_.reset();
   shared_.store(false, std::memory_order_release);
   connected_ = false;
+  locks_.store(0, std::memory_order_relaxed);
   waiters_ = 0;
   limited_ = watched_ = limit_told_ = false;
 }

@@ -2,7 +2,8 @@
 // process has the lock. Without a scheduler it is *unshared*: gate open, no budget, only the program's own memory limit.
 //
 // States: out (no lock) -> wanted -> loading (granted, memory coming in) -> running (gate open) -> draining (gate closed, GPU work ending)
-// -> out. A drain that cannot end goes back to running. When the scheduler dies everything stays as it is until a new one answers.
+// -> out. A drain that cannot end goes back to running. Where clients on other GPUs leave at the same time, a drain that has ended waits for
+// the scheduler's word (docs/adr/0009). When the scheduler dies everything stays as it is until a new one answers.
 //
 // Thread-safe. Its mutex comes after Memory's; callbacks into Memory and Mover happen without it.
 #pragma once
@@ -82,6 +83,7 @@ class Client {
 
   // From the mover. ----
   bool drain_wanted(uint64_t drain);      // false: that drain was given up
+  bool drains_together(uint64_t drain);   // clients on other GPUs leave with it: theirs is not to be waited for here
   bool drained(uint64_t drain);           // the GPU work has ended; true: the lock goes, finish with released()
   void released();                        // tells the scheduler
   bool load_cancelled();                  // the lock is to be given back before loading has ended
@@ -144,13 +146,18 @@ class Client {
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
   void on_lock(const protocol::LockOk& message);
   bool take_grant(const protocol::LockOk& message);  // mutex held
-  void on_drop(const protocol::Grant& grant);
+  void on_drop(const protocol::DropLock& message);
+  void on_keep(const protocol::Grant& grant);
+  void go_on();  // mutex held: gives a drain up, the program has the GPU again
   void on_contention(const protocol::Contention& message);
   void on_why_waiting(const protocol::WhyWaiting& message);
-  void release(protocol::ReleaseReason reason);      // mutex held
-  void begin_drain(protocol::ReleaseReason reason);  // mutex held
-  void set_state(State state);                       // mutex held
+  void release(protocol::ReleaseReason reason);                             // mutex held
+  void begin_drain(protocol::ReleaseReason reason, bool together = false);  // mutex held
+  void set_state(State state);                                              // mutex held
   void check_drain();
+  bool wants_breath();       // mutex held
+  int64_t next_breath_ns();  // mutex held
+  void check_breath();
   void check_idle();
   void watch(uint32_t waiters, bool limited);  // mutex held: what stands now; the gate is told of changes
   bool load_at_once();
@@ -228,7 +235,11 @@ class Client {
   uint32_t drains_given_up_ = 0;  // in a row
   uint64_t drain_ = 0;            // counts up with each drain: one that was given up must not settle the next
   bool drain_abandoned_ = false;
-  bool drain_done_ = false;  // settled: only released() is missing
+  bool drain_done_ = false;        // settled: only released() is missing, or, with drain_together_, what the scheduler says
+  bool drain_together_ = false;    // it is the scheduler that says whether the lock goes
+  uint64_t drop_attempt_ = 0;      // DropLock::attempt of the last one
+  int64_t breath_ends_ns_ = 0;     // the gate is open for a moment in the middle of a drain; 0: it is not
+  static std::atomic<int> locks_;  // that this process holds, on all its GPUs
 
   // Contention and idleness.
   uint32_t waiters_ = 0;

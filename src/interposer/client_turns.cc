@@ -21,13 +21,21 @@ constexpr int64_t kLimitedPatience_ns =
     1'000 * kMillisecond;                                    // under a compute limit: a kernel or two, and nothing that they owe to others
 constexpr int64_t kQuietPatience_ns = 2'000 * kMillisecond;  // of a drain that nobody is held up by
 constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
+// A process on several GPUs has one gate for all of them. Closed between the halves of a collective, it keeps the GPU that has its half
+// busy for ever; so while such a process drains together with others, the gate opens for a breath now and then. By the clock, because it
+// is only open while it is closed for none of the GPUs.
+constexpr int64_t kBreathEvery_ns = 32 * kMillisecond;
+constexpr int64_t kBreath_ns = 4 * kMillisecond;
 constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
 
 }  // namespace
 
 // ---- lock ----
 
+std::atomic<int> Client::locks_{0};
+
 void Client::set_state(State state) {
+  locks_.fetch_add((state != State::kOut) - (state_ != State::kOut), std::memory_order_relaxed);
   state_ = state;
   draining_.store(state == State::kDraining, std::memory_order_release);
   changed_.notify_all();
@@ -144,9 +152,11 @@ bool Client::load_at_once() {
   return true;
 }
 
-void Client::on_drop(const protocol::Grant& grant) {
+void Client::on_drop(const protocol::DropLock& message) {
   Lock lock(mutex_);
-  if (grant.epoch != grant_.epoch || grant.grant != grant_.grant) return;
+  if (message.grant.epoch != grant_.epoch || message.grant.grant != grant_.grant) return;
+  drop_attempt_ = message.attempt;
+  const bool together = message.together != 0;
   switch (state_) {
     case State::kOut:
       return;  // released meanwhile
@@ -155,15 +165,42 @@ void Client::on_drop(const protocol::Grant& grant) {
       changed_.notify_all();
       return;
     case State::kRunning:
-      begin_drain(ReleaseReason::kDropped);
+      begin_drain(ReleaseReason::kDropped, together);
       return;
     case State::kDraining:
       drain_reason_ = ReleaseReason::kDropped;
+      if (!drain_done_) {
+        drain_together_ = together;
+      } else if (drain_together_) {
+        begin_drain(ReleaseReason::kDropped, together);  // all have drained: with nothing left to wait for it ends at once
+      }
       return;
   }
 }
 
-void Client::begin_drain(ReleaseReason reason) {
+void Client::on_keep(const protocol::Grant& grant) {
+  Lock lock(mutex_);
+  if (grant.epoch != grant_.epoch || grant.grant != grant_.grant) return;
+  breath_ends_ns_ = 0;
+  if (state_ == State::kDraining && drain_together_) go_on();
+}
+
+void Client::go_on() {
+  drain_abandoned_ = true;
+  drain_together_ = false;
+  breath_ends_ns_ = 0;
+  released_idle_ = false;
+  set_state(State::kRunning);
+  gate.clear(device_.gate_bit());
+  if (limited_) {
+    idle_watch_.begin(gate.submissions());
+    device_.mover().watch_idle();
+  }
+}
+
+void Client::begin_drain(ReleaseReason reason, bool together) {
+  drain_together_ = together;
+  breath_ends_ns_ = 0;
   drain_reason_ = reason;
   drain_started_ns_ = now_ns();
   // A limit ends turns often, and with little in flight: what is left may be one long kernel, which no other attempt would find shorter.
@@ -193,16 +230,9 @@ void Client::check_drain() {
   }
   log(LogLevel::kInfo, "the GPU work of this program did not end within %lld ms; it keeps the GPU for now",
       static_cast<long long>((now_ns() - drain_started_ns_) / kMillisecond));
-  drain_abandoned_ = true;
   // Longer every other time: what needs time gets it, what needs luck (a lock that is not held just then) is not held up for long.
   if (++drains_given_up_ % 2 == 0) drain_patience_ns_ = std::min(drain_patience_ns_ * 2, kDrainPatienceMax_ns);
-  released_idle_ = false;
-  set_state(State::kRunning);
-  gate.clear(device_.gate_bit());
-  if (limited_) {
-    idle_watch_.begin(gate.submissions());
-    device_.mover().watch_idle();
-  }
+  go_on();
   if (drain_reason_ == ReleaseReason::kDropped) {
     protocol::LockReleased message{};
     message.grant = grant_;
@@ -213,9 +243,40 @@ void Client::check_drain() {
   }
 }
 
+bool Client::wants_breath() {
+  return state_ == State::kDraining && drain_together_ && !drain_done_ && locks_.load(std::memory_order_relaxed) > 1;
+}
+
+int64_t Client::next_breath_ns() { return (std::max(drain_started_ns_, now_ns()) / kBreathEvery_ns + 1) * kBreathEvery_ns; }
+
+void Client::check_breath() {
+  Lock lock(mutex_);
+  const int64_t now = now_ns();
+  if (breath_ends_ns_ != 0) {
+    if (now < breath_ends_ns_) return;
+    if (state_ != State::kRunning) {  // it left by itself meanwhile
+      breath_ends_ns_ = 0;
+      return;
+    }
+    const int64_t started = drain_started_ns_, deadline = drain_deadline_ns_;
+    begin_drain(ReleaseReason::kDropped, true);
+    drain_started_ns_ = started;
+    drain_deadline_ns_ = deadline;
+    return;
+  }
+  if (!wants_breath() || now % kBreathEvery_ns >= kBreath_ns || now - drain_started_ns_ < kBreath_ns || gate.waiting() == 0) return;
+  go_on();
+  breath_ends_ns_ = now - now % kBreathEvery_ns + kBreath_ns;
+}
+
 bool Client::drain_wanted(uint64_t drain) {
   Lock lock(mutex_);
   return state_ == State::kDraining && !drain_abandoned_ && drain == drain_;
+}
+
+bool Client::drains_together(uint64_t drain) {
+  Lock lock(mutex_);
+  return drain == drain_ && drain_together_;
 }
 
 bool Client::drained(uint64_t drain) {
@@ -224,7 +285,13 @@ bool Client::drained(uint64_t drain) {
   drain_done_ = true;
   drains_given_up_ = 0;
   drain_patience_ns_ = std::max(kDrainPatienceMin_ns, std::min(2 * (now_ns() - drain_started_ns_), kDrainPatienceMax_ns));
-  return true;
+  if (!drain_together_) return true;
+  if (connected_) {
+    send(protocol::Drained{grant_, drop_attempt_});
+  } else {
+    go_on();
+  }
+  return false;
 }
 
 void Client::released() {
@@ -250,6 +317,7 @@ void Client::release(ReleaseReason reason) {
   release_cost_ns_ = swap_cost_ns_;
   growth_state_ = GrowthState::kNone;
   request_sent_ = false;
+  breath_ends_ns_ = 0;
   set_state(State::kOut);
   send(message);
   // In this order: a thread counts itself as waiting before it sets lock_wanted_, so one of the two is seen.
@@ -426,7 +494,8 @@ void Client::on_contention(const protocol::Contention& message) {
 Client::IdleStep Client::idle_step() {
   Lock lock(mutex_);
   // With memory to move for it, giving up is for check_idle to decide: it knows what a swap costs.
-  if (state_ != State::kRunning || !limited_ || memory_waiters_.load(std::memory_order_relaxed) > 0) return {false, 0};
+  if (state_ != State::kRunning || breath_ends_ns_ != 0 || !limited_ || memory_waiters_.load(std::memory_order_relaxed) > 0)
+    return {false, 0};
   const bool busy = gate.busy() || gate.waiting() > 0 || process().capturing() || growth_state_ != GrowthState::kNone;
   const IdleWatch::Next next = idle_watch_.look(gate.submissions(), busy, now_ns());
   switch (next.step) {
@@ -452,7 +521,7 @@ void Client::work_ended() {
 // Gives the GPU up when the program has not used it for longer than it usually pauses.
 void Client::check_idle() {
   Lock lock(mutex_);
-  if (state_ != State::kRunning || waiters_ == 0 || memory_waiters_.load(std::memory_order_relaxed) == 0) return;
+  if (state_ != State::kRunning || breath_ends_ns_ != 0 || waiters_ == 0 || memory_waiters_.load(std::memory_order_relaxed) == 0) return;
   int64_t now = now_ns();
   uint64_t submissions = gate.submissions();
   if (submissions != seen_submissions_) {

@@ -37,6 +37,11 @@ std::set<TenantId> rivals_of(const Context& context, const Gang& comes);        
 std::vector<GpuId> settled_with(const State& state, std::optional<GpuId> only);  // GPUs to be settled after an event there
 std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
 
+// gang_drains.cc: how the members of a gang come to an end together
+void take_drained(Context& context, Client& client, const Drained& event);
+void settle_gang_drains(Context& context);
+void gang_goes_on(Context& context, const Client& client);  // with its drain given up for all: one of them cannot end
+
 // turns.cc: how long a turn lasts, and how it ends
 struct Switch {
   std::set<ClientId> leavers;
@@ -65,6 +70,7 @@ bool drain_is_doubtful(const State& state, const Client& client, Instant now);
 Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms);
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
 void ask_to_drop(Context& context, Gpu& gpu, Client& client);  // with its gang
+void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step);
 // idle: at its end, in which it says that it did not use the GPU: no part of its share, but billed where limits hold.
 void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice, Duration idle);
 void drain_failed(Context& context, Client& client);

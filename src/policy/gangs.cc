@@ -4,8 +4,7 @@
 // - A gang's turn begins on all GPUs where members wait, in one step. Members that do not wait hold nobody up.
 // - A member that asks while its gang runs comes before all others, and runs as soon as it fits.
 // - A member that gives the lock up while others of its gang go on keeps its place: it may be needed back at any moment.
-// - A drop goes to all members; until all have answered nobody takes the place of those that did. If one cannot drain, the gang goes on:
-//   those that gave the lock up ask again and find their place.
+// - A drop goes to all members, and none leaves before all have drained (gang_drains.cc).
 // - Two gangs run at the same time only if no member of one could come to wait for the other and the other way round.
 #include "policy/concerns.h"
 

@@ -12,28 +12,45 @@ void refuse(Context& context, Client& client, const std::string& why) {
   client.growth.reset();
 }
 
+// It waits for memory, or another of its gang does (for an allocation, or for its turn), and what it has submitted has not ended in several
+// attempts: most likely that work waits for what comes after. It neither goes on nor leaves before there is memory.
+bool is_locked_in(const State& state, const Client& client) {
+  const auto waits = [](const Client& one) { return one.growth && !one.growth->satisfied; };
+  const Gang* gang = gang_of(state, client);
+  if (gang == nullptr) return waits(client) && client.drain.failures >= kUndrainable;
+  bool any_waits = false;
+  int failures = 0;
+  for (const Gang::Member& member : gang->members) {
+    const Client& one = state.gpus.at(member.gpu).clients.at(member.client);
+    any_waits |= waits(one) || one.waits();
+    failures = std::max(failures, one.drain.failures);
+  }
+  return any_waits && failures >= kUndrainable;
+}
+
 bool fits_without(const Context& context, const Gpu& gpu, const std::set<ClientId>& leavers) {
   return room_if(context.state, gpu, {{}, &leavers}, context.now).fits();
 }
 
 // Lock holders to end so that the rest fits together; empty if no choice leaves anybody who fits.
 std::set<ClientId> choose_to_end(const Context& context, const Gpu& gpu) {
-  std::vector<std::tuple<int, Instant, ClientId>> order;  // first who goes first: low priority, then the longest turn
+  // First who goes first: who can, low priority, then the longest turn.
+  std::vector<std::tuple<bool, int, Instant, ClientId>> order;
   for (const auto& [id, client] : gpu.clients) {
-    if (client.takes_place()) order.emplace_back(client.priority, turn_due(client, 0, 0), id);
+    if (client.takes_place()) order.emplace_back(is_locked_in(context.state, client), client.priority, turn_due(client, 0, 0), id);
   }
   std::sort(order.begin(), order.end());
   for (auto kept = order.rbegin(); kept != order.rend(); ++kept) {
     std::set<ClientId> leavers;
-    const Gang* spared_gang = gang_of(context.state, gpu.clients.at(std::get<2>(*kept)));
+    const Gang* spared_gang = gang_of(context.state, gpu.clients.at(std::get<3>(*kept)));
     for (const auto& entry : order) {
-      const ClientId id = std::get<2>(entry);
+      const ClientId id = std::get<3>(entry);
       const bool with_kept = spared_gang && gang_of(context.state, gpu.clients.at(id)) == spared_gang;
-      if (id != std::get<2>(*kept) && !with_kept) leavers.insert(id);
+      if (id != std::get<3>(*kept) && !with_kept) leavers.insert(id);
     }
     if (!fits_without(context, gpu, leavers)) continue;
     for (auto spared = order.rbegin(); spared != order.rend(); ++spared) {
-      const ClientId id = std::get<2>(*spared);
+      const ClientId id = std::get<3>(*spared);
       if (leavers.erase(id) && !fits_without(context, gpu, leavers)) leavers.insert(id);
     }
     return leavers;
@@ -42,10 +59,11 @@ std::set<ClientId> choose_to_end(const Context& context, const Gpu& gpu) {
 }
 
 // Something under way may still make room.
-bool memory_moves(const Gpu& gpu, Instant now) {
+bool memory_moves(const State& state, const Gpu& gpu, Instant now) {
   if (!gpu.departed.empty()) return true;
   return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
     const Client& client = entry.second;
+    if (is_locked_in(state, client)) return false;
     return client.eviction || client.state == ClientState::kDropping ||
            (client.evict.holds(now) && client.evict.failures < kEvictionHopeless) ||
            (client.state == ClientState::kRunning && !client.growth);  // runs on, and will end
@@ -54,7 +72,7 @@ bool memory_moves(const Gpu& gpu, Instant now) {
 
 // No choice of holders fits. While something moves they wait; else the youngest request fails, so that somebody goes on.
 void break_deadlock(Context& context, Gpu& gpu) {
-  if (memory_moves(gpu, context.now)) return;
+  if (memory_moves(context.state, gpu, context.now)) return;
   Client* youngest = nullptr;
   for (auto& [id, client] : gpu.clients) {
     if (client.stays() && client.growth && (!youngest || client.growth->arrival > youngest->growth->arrival)) youngest = &client;
@@ -102,10 +120,10 @@ void settle_growth(Context& context, Gpu& gpu) {
   if (!growing && !over_limit && room_if(context.state, gpu, {.evictions_succeed = true, .departed_freed = true}, context.now).fits())
     return;
   const std::set<ClientId> leavers = choose_to_end(context, gpu);
-  if (leavers.empty()) {
-    break_deadlock(context, gpu);
-    return;
-  }
+  const bool in_vain =
+      std::all_of(leavers.begin(), leavers.end(), [&](ClientId id) { return is_locked_in(context.state, gpu.clients.at(id)); });
+  if (in_vain) break_deadlock(context, gpu);
+  if (leavers.empty()) return;
   bool helps = false;          // somebody who stays can load then
   bool loads_in_vain = false;  // or one who has to go, beside one who stays: only as a waiter does it come to a turn
   for (const auto& [id, client] : gpu.clients) {

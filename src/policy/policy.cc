@@ -59,6 +59,7 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
               end_turn(context, gpu, client, e.early, e.idle);
             });
           },
+          [&](const Drained& e) { return with(e.client, [&](Gpu&, Client& client) { take_drained(context, client, e); }); },
           [&](const DrainFailed& e) {
             return with(e.client, [&](Gpu&, Client& client) {
               if (client.grant == e.grant) drain_failed(context, client);
@@ -100,6 +101,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   };
   for (const GpuId id : gpus) context.state.gpus.at(id).wake_at.reset();
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
+  settle_gang_drains(context);
   start_gangs(context);
   on_each(settle_quota, settle_growth);
   admit(context, gpus);
@@ -109,6 +111,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
     if (again) admit(context, gpus);
   }
   start_gangs(context);
+  settle_gang_drains(context);
   on_each(watch_quota, evict_shortfall, watch_evictions, raise_budgets, give_slack, send_budgets);
   on_each(report_contention, report_ceilings, report_waits);
 }

@@ -111,6 +111,12 @@ struct LockReleased {
   bool early;
   Duration idle = 0;  // at the end of the turn: no use of the GPU
 };
+// Asked to drop together with others: its work has ended, its gate is closed, it keeps the lock until it is told what comes next.
+struct Drained {
+  ClientId client;
+  GrantId grant;
+  uint64_t attempt;  // SendDrop::attempt that it answers
+};
 // It keeps the lock; ask again later (backoff).
 struct DrainFailed {
   ClientId client;
@@ -150,7 +156,7 @@ struct Tick {};  // the deadline of next_deadline has come
 
 using Event =
     std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, LockRequested,
-                 LockReleased, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged, ComputeLimit, Tick>;
+                 LockReleased, Drained, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged, ComputeLimit, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -160,7 +166,15 @@ struct SendLock {
   Bytes budget;
   uint64_t budget_sequence;
 };
+// together: it is to tell when its work has ended (Drained), and to keep the lock until SendKeep, or a SendDrop that is not `together`.
 struct SendDrop {
+  ClientId client;
+  GrantId grant;
+  bool together = false;
+  uint64_t attempt = 0;  // counts up for each client
+};
+// After a SendDrop with `together`: it goes on as if it had not been asked.
+struct SendKeep {
   ClientId client;
   GrantId grant;
 };
@@ -200,7 +214,7 @@ struct Note {
   std::string text;
 };
 
-using Action = std::variant<SendLock, SendDrop, SendEvict, SendWait, SendMemory, SendContention, SendCeiling, Note>;
+using Action = std::variant<SendLock, SendDrop, SendKeep, SendEvict, SendWait, SendMemory, SendContention, SendCeiling, Note>;
 using Actions = std::vector<Action>;
 
 // ---- what people see ----

@@ -180,6 +180,7 @@ void QuotaWorld::deliver(const Action& action) {
                      if (job.state == Job::State::kLoading) move_in(job);
                    },
                    [&](const SendDrop& a) { drop(job, a.grant); },
+                   [](const SendKeep&) {},  // nobody here has several GPUs
                    [&](const SendEvict& a) {
                      job.moving = true;
                      const Duration takes = a.bytes / kMsec * kSeconds / (bandwidth / kMsec) + 1;

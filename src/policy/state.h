@@ -33,10 +33,12 @@ inline constexpr int kPromoteTurns = 4;                    // a waiter passed ov
 inline constexpr int kUndrainable = 5;                     // drains that failed in a row before a client is shown as not drainable
 inline constexpr int kDoubtful = 2;                        // drains that failed in a row before nobody is held back for the next attempt
 inline constexpr Duration kSlowDrain = kSecond;            // a drain that takes longer holds nobody back either
-inline constexpr Duration kOwnPause = kSecond;             // who was dropped in mid-work asks again sooner
-inline constexpr Duration kGangForming = 10 * kSecond;     // a new member of a gang that has not asked yet may soon need any amount
-inline constexpr Duration kGangReturn = kSecond;           // who was dropped in mid-work is taken to ask again within this time
-inline constexpr int kEvictionHopeless = 3;                // evictions that failed in a row before nobody waits for the next attempt
+inline constexpr Duration kCatchUpAfter = 30 * kMillisecond;  // members of a gang drain together within this time, or one waits for another
+inline constexpr int kCatchUps = 20;                          // so often members catch up before the gang goes on, to be asked again later
+inline constexpr Duration kOwnPause = kSecond;                // who was dropped in mid-work asks again sooner
+inline constexpr Duration kGangForming = 10 * kSecond;        // a new member of a gang that has not asked yet may soon need any amount
+inline constexpr Duration kGangReturn = kSecond;              // who was dropped in mid-work is taken to ask again within this time
+inline constexpr int kEvictionHopeless = 3;                   // evictions that failed in a row before nobody waits for the next attempt
 
 // Failed attempts in a row, and when to try again.
 struct Backoff {
@@ -82,6 +84,14 @@ enum class WaitReason {
   kGang,        // another GPU of its gang
   kLimit,       // it has used up its compute limit
   kShare,       // another tenant's share of the GPU's time
+};
+
+// How far a client is that was asked to drop (kDropping).
+enum class DrainStep {
+  kAlone,       // gives the lock up as soon as its work has ended
+  kTogether,    // is to tell when its work has ended
+  kDrained,     // has told
+  kCatchingUp,  // had told, and works again for a moment: others of its gang wait for what it holds back
 };
 
 // Time that a client ran in the running and the previous share window.
@@ -131,6 +141,9 @@ struct Client {
   Duration interruption = 0;             // work that the switch for which it is being dropped asks for (Switch::quantum)
   Duration earned = 0;                   // work of its former turns that no switch was charged for
   Instant drop_sent_at = 0;
+  DrainStep drain_step = DrainStep::kAlone;
+  uint64_t drain_attempt = 0;
+  Instant drained_at = 0;
   Backoff drain;
   Backoff load;
   std::optional<Growth> growth;
@@ -213,6 +226,7 @@ struct Gang {
   std::optional<Instant> turn_start;  // when all had loaded that got the lock together
   Duration turn_carried = 0;
   bool interrupted = false;
+  int catch_ups = 0;  // in the drain under way
 };
 
 class State {

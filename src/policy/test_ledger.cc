@@ -98,7 +98,12 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      account.memory = e.memory;
                      account.grant = 0;
                      account.wanted = 0;
-                     account.dropping = false;
+                     account.dropping = account.drained = account.catches_up = false;
+                   });
+                 },
+                 [&](const Drained& e) {
+                   with(e.client, [&](Account& account) {
+                     if (account.grant == e.grant && account.attempt == e.attempt) account.drained = account.dropping;
                    });
                  },
                  [&](const DrainFailed& e) {
@@ -161,10 +166,21 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                    [&](const SendDrop& a) {
                      Account& account = accounts_.at(a.client);
                      claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
-                     claim(!account.dropping, client_name(a.client) + ": asked to drop twice");
-                     claim(anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client),
+                     claim(!account.dropping || (account.drained && !a.together), client_name(a.client) + ": asked to drop twice");
+                     const bool again = account.drained || account.catches_up;
+                     claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client),
                            client_name(a.client) + ": asked to drop and nobody waits");
+                     claim(a.attempt > account.attempt, client_name(a.client) + ": an old attempt");
+                     account.attempt = a.attempt;
                      account.dropping = true;
+                     account.drained = account.catches_up = false;
+                   },
+                   [&](const SendKeep& a) {
+                     Account& account = accounts_.at(a.client);
+                     claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": to keep a grant that it does not have");
+                     claim(account.dropping || account.catches_up, client_name(a.client) + ": told to go on, and was not asked to drop");
+                     account.catches_up = account.drained;
+                     account.dropping = account.drained = false;
                    },
                    [&](const SendEvict& a) {
                      Account& account = accounts_.at(a.client);

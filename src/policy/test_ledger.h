@@ -37,6 +37,9 @@ class Ledger {
     bool waits = false;
     Bytes wanted = 0;
     bool dropping = false;
+    uint64_t attempt = 0;     // of the last drop
+    bool drained = false;     // it said so
+    bool catches_up = false;  // and was told to go on
     bool evicting = false;
   };
   struct Device {

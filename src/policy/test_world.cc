@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "policy/overloaded.h"
 
@@ -15,7 +16,10 @@ std::string text_of(const Action& action) {
                  [&](const SendLock& a) {
                    out << "lock " << a.client << " grant " << a.grant << " budget " << a.budget << " #" << a.budget_sequence;
                  },
-                 [&](const SendDrop& a) { out << "drop " << a.client << " grant " << a.grant; },
+                 [&](const SendDrop& a) {
+                   out << "drop " << a.client << " grant " << a.grant << (a.together ? " together #" + std::to_string(a.attempt) : "");
+                 },
+                 [&](const SendKeep& a) { out << "keep " << a.client << " grant " << a.grant; },
                  [&](const SendEvict& a) { out << "evict " << a.client << " " << a.bytes; },
                  [&](const SendWait& a) { out << "wait " << a.client << " request " << a.request; },
                  [&](const SendMemory& a) {
@@ -211,7 +215,10 @@ void World::deliver(const Action& action) {
     std::visit(Overloaded{
                    [&](const SendLock& a) { got_lock(to, a); },
                    [&](const SendDrop& a) {
-                     if (to.has_lock && to.grant == a.grant) drop(to);
+                     if (to.has_lock && to.grant == a.grant) drop(to, a);
+                   },
+                   [&](const SendKeep& a) {
+                     if (to.has_lock && to.grant == a.grant) keep(to);
                    },
                    [&](const SendEvict& a) {
                      if (to.has_lock) return fail("an eviction reached a client with the lock");
@@ -409,7 +416,8 @@ void World::load(Player& player) {
     Player& loader = players_.at(id);
     if (!loader.alive) return;
     loader.moving = false;
-    if (!loader.has_lock || loader.grant != grant || loader.dropping) return;
+    if (!loader.has_lock || loader.dropping) return;
+    if (loader.grant != grant) return load(loader);  // that grant's load waited for this chunk
     const Bytes in = std::min(bytes, loader.memory.allocated - loader.memory.resident);
     loader.memory.resident += in;
     const Bytes copied = std::min(in, loader.host);
@@ -445,14 +453,19 @@ void World::move_out(Player& player, EvictionId id, Bytes bytes, Bytes moved, In
   });
 }
 
-void World::drop(Player& player) {
-  ++player.drops;
+void World::drop(Player& player, const SendDrop& asked) {
+  player.drops += player.held ? 0 : 1;
   if (player.hangs) return;
+  player.together = asked.together && player.loaded;  // a load is broken off, whatever others do
+  player.attempt = asked.attempt;
+  if (std::exchange(player.held, false) && !player.together) return release(player, false);
+  ++player.drain_count;
   if (player.drains_to_fail > 0) {
     --player.drains_to_fail;
-    at(now_ + 200 * kMs, [this, id = player.id, grant = player.grant] {
+    at(now_ + 200 * kMs, [this, id = player.id, drain = player.drain_count, grant = player.grant] {
       Player& failer = players_.at(id);
-      if (failer.alive && failer.has_lock && failer.grant == grant) send(failer, DrainFailed{id, grant});
+      const bool still = failer.alive && failer.has_lock && failer.grant == grant && failer.drain_count == drain;
+      if (still) send(failer, DrainFailed{id, grant});
     });
     return;
   }
@@ -460,9 +473,10 @@ void World::drop(Player& player) {
   player.dropping = true;
   if (player.meets) {
     player.drop_after_meeting = true;
-    at(now_ + 200 * kMs, [this, id = player.id, grant = player.grant] {
+    at(now_ + 200 * kMs, [this, id = player.id, drain = player.drain_count, grant = player.grant] {
       Player& waiter = players_.at(id);
       if (!waiter.alive || !waiter.drop_after_meeting || !waiter.has_lock || waiter.grant != grant) return;
+      if (waiter.drain_count != drain) return;
       waiter.drop_after_meeting = waiter.dropping = false;
       send(waiter, DrainFailed{id, grant});
     });
@@ -505,15 +519,26 @@ void World::end_meeting(Player& player) {
 }
 
 void World::release_after_drain(Player& player) {
-  at(now_ + player.drain, [this, id = player.id] {
+  at(now_ + player.drain, [this, id = player.id, drain = player.drain_count, grant = player.grant] {
     Player& dropper = players_.at(id);
-    if (dropper.alive && dropper.has_lock) release(dropper, false);
+    if (!dropper.alive || !dropper.has_lock || dropper.grant != grant || dropper.drain_count != drain) return;
+    if (!dropper.together) return release(dropper, false);
+    dropper.held = true;
+    send(dropper, Drained{id, grant, dropper.attempt});
   });
+}
+
+// Told to go on, in the middle of a drain or after it.
+void World::keep(Player& player) {
+  if (!player.together) return;
+  ++player.drain_count;
+  player.dropping = player.drop_after_meeting = player.held = false;
+  advance(player);
 }
 
 void World::release(Player& player, bool early) {
   pause(player);
-  player.has_lock = player.dropping = player.loaded = player.growing = false;
+  player.has_lock = player.dropping = player.loaded = player.growing = player.held = false;
   player.contention = 0;
   send(player, LockReleased{player.id, player.grant, player.memory, early, early ? player.idle_patience : 0});
   advance(player);

@@ -62,6 +62,8 @@ struct Player {
   bool meets = false;         // the last of them has not ended
   bool meeting_ends = false;  // everybody is there
   bool drop_after_meeting = false;
+  bool together = false, held = false;  // it leaves with others; it has drained, and is to be told what comes next
+  uint64_t attempt = 0, drain_count = 0;
   uint64_t activity = 0;  // counts up: callbacks of an earlier activity are void
   Instant last_to_policy = 0, last_from_policy = 0;
   // What happened to it.
@@ -121,7 +123,8 @@ class World {
   void pause(Player& player);
   void release(Player& player, bool early);
   void release_when_idle(Player& player);
-  void drop(Player& player);
+  void drop(Player& player, const SendDrop& asked);
+  void keep(Player& player);
   void got_lock(Player& player, const SendLock& lock);
   void release_after_drain(Player& player);
   bool all_have_run(TenantId tenant) const;

@@ -154,27 +154,35 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
   return plan_with(context, gpu, comers, true);
 }
 
-static void ask_one_to_drop(Context& context, Gpu& gpu, Client& client) {
+void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step) {
+  client.drain_step = step;
+  client.drop_sent_at = context.now;
+  context.actions.push_back(SendDrop{client.id, client.grant, step == DrainStep::kTogether, ++client.drain_attempt});
+  context.wake(gpu, context.now + context.config().unanswered_grace);
+}
+
+static void ask_one_to_drop(Context& context, Gpu& gpu, Client& client, DrainStep step) {
   send_budget(context, gpu, client);  // first: the drop may be the first that it hears of this grant
   set_state(client, ClientState::kDropping, context.now);
-  client.drop_sent_at = context.now;
   ++client.drops;
-  context.actions.push_back(SendDrop{client.id, client.grant});
-  context.wake(gpu, context.now + context.config().unanswered_grace);
+  send_drop(context, gpu, client, step);
 }
 
 void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
   if (!client.takes_place()) return;  // left with its gang a moment ago
   Gang* gang = gang_of(context.state, client);
-  if (gang == nullptr) return ask_one_to_drop(context, gpu, client);
+  if (gang == nullptr) return ask_one_to_drop(context, gpu, client, DrainStep::kAlone);
   gang->interrupted = client.interrupted;
-  for (Client* member : stays_together(context.state, client)) {
+  gang->catch_ups = 0;
+  const std::vector<Client*> members = stays_together(context.state, client);
+  const auto holders = std::count_if(members.begin(), members.end(), [](const Client* member) { return member->stays(); });
+  for (Client* member : members) {
     member->interrupted = client.interrupted;
     member->interruption = client.interruption;
     if (member->keeps_place) {
       member->place_leaves = true;
     } else {
-      ask_one_to_drop(context, context.state.gpus.at(member->gpu), *member);
+      ask_one_to_drop(context, context.state.gpus.at(member->gpu), *member, holders > 1 ? DrainStep::kTogether : DrainStep::kAlone);
     }
   }
 }
@@ -216,6 +224,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice, Durati
   client.left_early = by_choice;
   client.released_at = now;
   client.drain.succeeded();
+  client.drain_step = DrainStep::kAlone;
   client.load.succeeded();
   client.contention_waiters = client.contention_memory_waiters = 0;
   set_state(client, ClientState::kIdle, now);
@@ -233,7 +242,10 @@ void drain_failed(Context& context, Client& client) {
     context.note(Note::Level::kWarning, client.id,
                  "its GPU work does not end when asked to: it keeps its memory, neighbours that fit go on");
   }
+  const bool together = client.drain_step != DrainStep::kAlone;
+  client.drain_step = DrainStep::kAlone;
   set_state(client, client.turn_start ? ClientState::kRunning : ClientState::kLoading, context.now);
+  if (together) gang_goes_on(context, client);
 }
 
 void start_running(Context& context, Gpu& gpu) {
@@ -248,6 +260,7 @@ void watch_answers(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);
     if (client.state != ClientState::kDropping) continue;
+    if (client.drain_step == DrainStep::kDrained || client.drain_step == DrainStep::kCatchingUp) continue;  // it is ours to answer
     context.wake(gpu, client.drop_sent_at + kSlowDrain);
     const Instant until = client.drop_sent_at + context.config().unanswered_grace;
     context.wake(gpu, until);

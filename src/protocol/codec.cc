@@ -89,6 +89,11 @@ Result<void> check(const LockReleased& message) {
 }
 
 template <>
+Result<void> check(const DropLock& message) {
+  return check_flag("together", message.together);
+}
+
+template <>
 Result<void> check(const MemUpdate& message) {
   return check_memory(message.memory);
 }
@@ -247,7 +252,7 @@ constexpr Format kFormats[] = {
     format_of<ArenaRequest>(),  format_of<ArenaReturned>(), format_of<ArenaShrunk>(),    format_of<ArenaHeld>(),
     format_of<PrepareSwap>(),   format_of<ArenaSegment>(),  format_of<ArenaRefused>(),   format_of<ArenaShrink>(),
     format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
-    format_of<HeadroomTaken>(), format_of<TenantUse>(),
+    format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
 };
 
 const Format* find_format(MessageType type) {

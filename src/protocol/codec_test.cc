@@ -42,7 +42,9 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(Registered{1, {}, 2, 3, 4, 5, 6, 7, 8, 9})),
       bytes_of(encode(Refused{"no", 1, {}})),
       bytes_of(encode(LockOk{{1, 2}, 3, 4})),
-      bytes_of(encode(DropLock{{1, 2}})),
+      bytes_of(encode(DropLock{{1, 2}, 3, 1, {}})),
+      bytes_of(encode(KeepLock{{1, 2}})),
+      bytes_of(encode(Drained{{1, 2}, 3})),
       bytes_of(encode(WaitForMem{1})),
       bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
       bytes_of(encode(Evict{1, 2})),
@@ -113,6 +115,12 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kDropLock:
       outcome = check(decode<DropLock>(packet));
+      break;
+    case MessageType::kKeepLock:
+      outcome = check(decode<KeepLock>(packet));
+      break;
+    case MessageType::kDrained:
+      outcome = check(decode<Drained>(packet));
       break;
     case MessageType::kWaitForMem:
       outcome = check(decode<WaitForMem>(packet));
@@ -295,6 +303,7 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.resident = 11; }).find("resident"), std::string::npos);
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.unswappable = 11; }).find("unswappable"), std::string::npos);
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.allocated = UINT64_MAX; }).find("allocated"), std::string::npos);
+  EXPECT_NE(refusal(DropLock{}, [](DropLock& m) { m.together = 2; }).find("together"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.direction = 2; }).find("direction"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.copied = 65; }).find("copied"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);

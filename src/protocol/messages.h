@@ -9,6 +9,9 @@
 //   client: ReqLock                        scheduler: LockOk(grant, budget) now or later; LockOk again, same grant, when the budget changes
 //   client: runs; MemUpdate when its memory changes; SwapProgress while it moves memory
 //   scheduler: DropLock(grant)             client: LockReleased(grant, dropped) once its GPU work is done, or (not_drained): lock kept
+//   scheduler: DropLock(grant, together)   client: Drained once its GPU work is done, or LockReleased(not_drained); it keeps the lock and
+//   its
+//                                          gate closed until the scheduler says KeepLock (go on), or DropLock without `together`
 //   client: LockReleased(grant, early) whenever it notices that it has nothing to do
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
 //   client: ArenaRequest(total)            scheduler: ArenaSegment per segment as it is there, ArenaRefused for what it cannot have
@@ -64,6 +67,7 @@ enum class MessageType : uint16_t {
   kExported = 8,
   kImportClosed = 9,
   kExportEnded = 10,
+  kDrained = 11,
   kArenaRequest = 16,
   kArenaReturned = 17,
   kArenaShrunk = 18,
@@ -83,6 +87,7 @@ enum class MessageType : uint16_t {
   kExportWanted = 73,
   kImported = 74,
   kImportInherited = 75,
+  kKeepLock = 76,
   kPrepareSwap = 80,
   kArenaSegment = 81,
   kArenaRefused = 82,
@@ -168,6 +173,18 @@ struct LockOk {
 
 struct DropLock {
   Grant grant;
+  uint64_t attempt;  // counts up; Drained repeats it
+  uint8_t together;  // 1: other clients of the tenant leave their GPUs at the same time, none before all have drained
+  uint8_t reserved[7];
+};
+
+struct KeepLock {
+  Grant grant;
+};
+
+struct Drained {
+  Grant grant;
+  uint64_t attempt;  // of the last DropLock
 };
 
 enum class ReleaseReason : uint8_t { kDropped = 0, kEarly = 1, kNotDrained = 2, kExiting = 3 };
@@ -443,7 +460,9 @@ NVSHARE_WIRE_SIZE(Refused, 264);
 NVSHARE_WIRE_SIZE(ReqLock, 8);
 NVSHARE_WIRE_SIZE(Grant, 16);
 NVSHARE_WIRE_SIZE(LockOk, 32);
-NVSHARE_WIRE_SIZE(DropLock, 16);
+NVSHARE_WIRE_SIZE(DropLock, 32);
+NVSHARE_WIRE_SIZE(KeepLock, 16);
+NVSHARE_WIRE_SIZE(Drained, 24);
 NVSHARE_WIRE_SIZE(LockReleased, 72);
 NVSHARE_WIRE_SIZE(MemUpdate, 80);
 NVSHARE_WIRE_SIZE(WaitForMem, 8);

@@ -287,6 +287,10 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
                                    policy::Duration{message.idle_us} * 1000},
               now);
       });
+    case MessageType::kDrained:
+      return with(static_cast<Drained*>(nullptr), [&](const Drained& message) {
+        if (message.grant.epoch == epoch_) apply(policy::Drained{id, message.grant.grant, message.attempt}, now);
+      });
     case MessageType::kMemUpdate:
       return with(static_cast<MemUpdate*>(nullptr), [&](const MemUpdate& message) {
         remember(client, message.memory, now);
@@ -344,6 +348,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kRefused:
     case MessageType::kLockOk:
     case MessageType::kDropLock:
+    case MessageType::kKeepLock:
     case MessageType::kWaitForMem:
     case MessageType::kMemAvailable:
     case MessageType::kEvict:
@@ -470,7 +475,10 @@ void Engine::perform(const policy::Actions& actions) {
     void operator()(const policy::SendLock& a) const {
       engine.send_to(a.client, LockOk{{engine.epoch_, a.grant}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
-    void operator()(const policy::SendDrop& a) const { engine.send_to(a.client, DropLock{{engine.epoch_, a.grant}}); }
+    void operator()(const policy::SendDrop& a) const {
+      engine.send_to(a.client, DropLock{{engine.epoch_, a.grant}, a.attempt, a.together, {}});
+    }
+    void operator()(const policy::SendKeep& a) const { engine.send_to(a.client, KeepLock{{engine.epoch_, a.grant}}); }
     void operator()(const policy::SendEvict& a) const { engine.send_to(a.client, Evict{a.eviction, static_cast<uint64_t>(a.bytes)}); }
     void operator()(const policy::SendWait& a) const { engine.send_to(a.client, WaitForMem{a.request}); }
     void operator()(const policy::SendMemory& a) const {

@@ -18,7 +18,8 @@ std::string text(std::string name, Numbers... numbers) {
 // All that distinguishes one action from another.
 struct Describer {
   std::string operator()(const policy::SendLock& a) const { return text("lock", a.client, a.grant, a.budget, a.budget_sequence); }
-  std::string operator()(const policy::SendDrop& a) const { return text("drop", a.client, a.grant); }
+  std::string operator()(const policy::SendDrop& a) const { return text("drop", a.client, a.grant, a.together, a.attempt); }
+  std::string operator()(const policy::SendKeep& a) const { return text("keep", a.client, a.grant); }
   std::string operator()(const policy::SendEvict& a) const { return text("evict", a.client, a.eviction, a.bytes); }
   std::string operator()(const policy::SendWait& a) const { return text("wait", a.client, a.request); }
   std::string operator()(const policy::SendMemory& a) const {
@@ -51,6 +52,7 @@ std::vector<TraceEvent> day() {
       {100 * kSecond, policy::Tick{}},
       {101 * kSecond, policy::DrainFailed{2, 1}},
       {102 * kSecond, policy::Tick{}},
+      {102 * kSecond, policy::Drained{2, 1, 1}},
       {103 * kSecond, policy::LockReleased{2, 1, all, false}},
       {104 * kSecond, policy::SwapProgressed{2, true, true, false, 1, 12 * kGiB, 7, none}},
       {105 * kSecond, policy::ConfigChanged{}},

@@ -60,9 +60,7 @@ TEST(Gangs, TwoTenantsOfTwoProcessesAndAJobOnOneGpuBeside) {
   stage.expect_gpu_unharmed();
 }
 
-// Threads of one process, on a GPU each. Not in the slow builds: where a collective that one GPU has begun meets a closed gate on the
-// other, both drains give up and try again, and under sanitizers they may miss each other for minutes (docs/known-gaps.md, gangs).
-#ifndef NVSHARE_SANITIZED
+// Threads of one process, on a GPU each.
 TEST(Gangs, TwoProcessesOnTwoGpusEach) {
   Stage stage(two_gpus());
   stage.start_scheduler();
@@ -72,7 +70,6 @@ TEST(Gangs, TwoProcessesOnTwoGpusEach) {
   stage.expect_success_of_all();
   stage.expect_gpu_unharmed();
 }
-#endif
 
 TEST(Gangs, AMemberKilledInMidTurn) {
   Stage stage(two_gpus());

@@ -77,6 +77,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kDropLock:
       try_decode<DropLock>(packet);
       break;
+    case MessageType::kKeepLock:
+      try_decode<KeepLock>(packet);
+      break;
+    case MessageType::kDrained:
+      try_decode<Drained>(packet);
+      break;
     case MessageType::kWaitForMem:
       try_decode<WaitForMem>(packet);
       break;

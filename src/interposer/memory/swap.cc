@@ -221,7 +221,8 @@ void Mover::run_drain(const Job& job) {
     if (!client.drain_wanted(job.id) || stopping()) return;
     if (!gate.quiesce(now_ns() + kSlice_ns)) continue;
     if (!process().wait_no_capture(now_ns() + kSlice_ns)) continue;
-    if (process().synchronize(Process::kAllGpus)) break;
+    // What runs on other GPUs may use this one's memory. Where all of them are left together that is waited for when each has drained.
+    if (process().synchronize(client.drains_together(job.id) ? device_.ordinal() : Process::kAllGpus)) break;
     sleep_ns(kPause_ns);  // a context is on its way out, or a capture came between
   }
   if (!client.drained(job.id)) return;

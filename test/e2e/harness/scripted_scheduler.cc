@@ -78,7 +78,7 @@ void ScriptedScheduler::serve(int fd) {
   while (!stop_) {
     if (granted_ && !dropping_ && script_.drop_every.count() > 0 && now_ns() - granted_at_ns_ >= script_.drop_every.count()) {
       dropping_ = true;
-      send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}});
+      send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}});
     }
     pollfd readable{fd, POLLIN, 0};
     if (poll(&readable, 1, kPoll_ms) != 1) continue;

@@ -1,0 +1,115 @@
+// How the members of a gang come to an end together. A collective's kernel waits for its partners on other GPUs: whoever stops one member
+// between two halves keeps the other from ever draining. So nobody leaves before all have drained:
+//
+// - All are asked at once (DrainStep::kTogether). Each closes its gate, and tells when its work has ended (kDrained).
+// - When all have told, all are told to give the lock up.
+// - When some have and others have not, 30 ms later, these most likely wait for what those hold back at their gates. Those that have
+//   drained go on (kCatchingUp) until the others have drained as well, and are asked again. They may have begun another collective
+//   meanwhile; then it is the others' turn to catch up. Each time that takes the luck of a moment, not of a whole turn.
+// - When one gives its drain up, or this goes on for too long, all go on and keep what they have.
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+struct Drain {
+  std::vector<Client*> asked, drained, catching_up;
+};
+
+bool is_leaving(const Client& client) { return client.state == ClientState::kDropping && client.drain_step != DrainStep::kAlone; }
+
+Drain drain_of(State& state, const Gang& gang) {
+  Drain drain;
+  for (const Gang::Member& member : gang.members) {
+    Client& client = state.gpus.at(member.gpu).clients.at(member.client);
+    if (!is_leaving(client)) continue;
+    if (client.drain_step == DrainStep::kTogether) drain.asked.push_back(&client);
+    if (client.drain_step == DrainStep::kDrained) drain.drained.push_back(&client);
+    if (client.drain_step == DrainStep::kCatchingUp) drain.catching_up.push_back(&client);
+  }
+  return drain;
+}
+
+void keep(Context& context, Client& client) { context.actions.push_back(SendKeep{client.id, client.grant}); }
+
+// Nothing ties it to the others any more.
+void leave_alone(Context& context, Gpu& gpu, Client& client) {
+  if (client.drain_step == DrainStep::kDrained || client.drain_step == DrainStep::kCatchingUp) {
+    send_drop(context, gpu, client, DrainStep::kAlone);
+  }
+}
+
+void settle_drain(Context& context, Gang& gang) {
+  State& state = context.state;
+  const Drain drain = drain_of(state, gang);
+  if (drain.asked.empty()) {
+    // Who is not answering at all (kUnresponsive) is not waited for.
+    if (drain.catching_up.empty()) {
+      for (Client* client : drain.drained) send_drop(context, state.gpus.at(client->gpu), *client, DrainStep::kAlone);
+    }
+    for (Client* client : drain.catching_up) send_drop(context, state.gpus.at(client->gpu), *client, DrainStep::kTogether);
+    return;
+  }
+  for (const auto* held : {&drain.drained, &drain.catching_up}) {
+    for (const Client* client : *held) {
+      for (const Client* other : drain.asked) {
+        context.wake(state.gpus.at(client->gpu), other->drop_sent_at + context.config().unanswered_grace);
+      }
+    }
+  }
+  if (drain.drained.empty() || !drain.catching_up.empty()) return;
+  Instant since = 0;
+  for (const Client* client : drain.drained) since = std::max(since, client->drained_at);
+  if (context.now < since + kCatchUpAfter) {
+    for (const Client* client : drain.drained) context.wake(state.gpus.at(client->gpu), since + kCatchUpAfter);
+    return;
+  }
+  if (++gang.catch_ups > kCatchUps) {
+    for (Client* client : drain.asked) {
+      client->drain.failed(context.now, kDrainBackoffMax);
+      ++client->failed_drains;
+    }
+    return gang_goes_on(context, *drain.asked.front());
+  }
+  for (Client* client : drain.drained) {
+    client->drain_step = DrainStep::kCatchingUp;
+    keep(context, *client);
+  }
+}
+
+}  // namespace
+
+void take_drained(Context& context, Client& client, const Drained& event) {
+  const bool expected = client.state == ClientState::kDropping || client.state == ClientState::kUnresponsive;
+  if (!expected || client.drain_step != DrainStep::kTogether || client.grant != event.grant || client.drain_attempt != event.attempt)
+    return;
+  if (client.state == ClientState::kUnresponsive) set_state(client, ClientState::kDropping, context.now);
+  client.drain_step = DrainStep::kDrained;
+  client.drained_at = context.now;
+}
+
+void settle_gang_drains(Context& context) {
+  for (auto& [id, gpu] : context.state.gpus) {
+    for (auto& [client_id, client] : gpu.clients) {
+      if (is_leaving(client) && gang_of(context.state, client) == nullptr) leave_alone(context, gpu, client);
+    }
+  }
+  for (auto& [tenant, gang] : context.state.gangs) {
+    if (gang.whole) settle_drain(context, gang);
+  }
+}
+
+void gang_goes_on(Context& context, const Client& client) {
+  const Gang* gang = gang_of(context.state, client);
+  if (gang == nullptr) return;
+  for (const Gang::Member& member : gang->members) {
+    Client& other = context.state.gpus.at(member.gpu).clients.at(member.client);
+    if (!is_leaving(other)) continue;
+    other.drain_step = DrainStep::kAlone;
+    other.interrupted = false;
+    set_state(other, other.turn_start ? ClientState::kRunning : ClientState::kLoading, context.now);
+    keep(context, other);
+  }
+}
+
+}  // namespace nvshare::policy
