@@ -109,6 +109,52 @@ Result<Request> decode_set_request(const Json& json) {
   return Request(request);
 }
 
+bool is_uid(const std::string& text) {
+  return !text.empty() && text.size() <= 64 && text.find_first_not_of("0123456789abcdef-") == std::string::npos;
+}
+
+Result<PodRequest> decode_pod(const Json& json) {
+  PodRequest pod;
+  auto uid = json.is_object() ? json.find("uid") : json.end();
+  if (!json.is_object() || uid == json.end() || !uid->is_string() || !is_uid(uid->get_ref<const std::string&>())) {
+    return error_format("each of pods must have a uid, in hexadecimal digits and '-'");
+  }
+  pod.uid = uid->get<std::string>();
+  pod.name = pod.uid;
+  if (auto name = json.find("name"); name != json.end()) {
+    if (!name->is_string()) return error_format("a pod's name must be text");
+    pod.name = name->get<std::string>().substr(0, kPodNameBytesMax);
+  }
+  if (auto gone = json.find("gone"); gone != json.end()) {
+    if (!gone->is_boolean()) return error_format("a pod's gone must be true or false");
+    pod.gone = gone->get<bool>();
+  }
+  Result<int64_t> memory = limit_field(json, "gpu_memory_limit");
+  if (!memory) return memory.error();
+  pod.gpu_memory_limit = *memory;
+  auto core = core_limit_field(json);
+  if (!core) return core.error();
+  pod.gpu_core_limit = core->value_or(100);
+  return pod;
+}
+
+Result<Request> decode_pods_request(const Json& json) {
+  PodsRequest request;
+  auto pods = json.find("pods");
+  if (pods == json.end() || !pods->is_array()) return error_format("pods must be a list");
+  if (pods->size() > kPodsMax) return error_format("pods has %zu entries; accepted: up to %zu", pods->size(), kPodsMax);
+  for (const Json& one : *pods) {
+    Result<PodRequest> pod = decode_pod(one);
+    if (!pod) return pod.error();
+    request.pods.push_back(std::move(*pod));
+  }
+  if (auto complete = json.find("complete"); complete != json.end()) {
+    if (!complete->is_boolean()) return error_format("complete must be true or false");
+    request.complete = complete->get<bool>();
+  }
+  return Request(request);
+}
+
 // The reply's object, or the error that it carries.
 Result<Json> decode_reply(std::string_view line) {
   Json json = Json::parse(line, nullptr, false);
@@ -141,6 +187,20 @@ struct Encoder {
     }
     return json;
   }
+  Json operator()(const PodsRequest& r) const {
+    Json pods = Json::array();
+    for (const PodRequest& pod : r.pods) {
+      if (pod.gone) {
+        pods.push_back({{"uid", pod.uid}, {"gone", true}});
+        continue;
+      }
+      pods.push_back({{"uid", pod.uid},
+                      {"name", pod.name.substr(0, kPodNameBytesMax)},
+                      {"gpu_memory_limit", pod.gpu_memory_limit},
+                      {"gpu_core_limit", pod.gpu_core_limit}});
+    }
+    return {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
+  }
 };
 
 }  // namespace
@@ -157,6 +217,8 @@ std::string encode_ok() { return line_of({{"ok", true}}); }
 
 std::string encode_tenant(uint64_t tenant) { return line_of({{"ok", true}, {"tenant", tenant}}); }
 
+std::string encode_pods(const std::map<std::string, std::string>& refused) { return line_of({{"ok", true}, {"refused", refused}}); }
+
 std::string encode_error(std::string_view text) { return line_of({{"ok", false}, {"error", text}}); }
 
 Result<Request> decode_request(std::string_view line) {
@@ -164,13 +226,14 @@ Result<Request> decode_request(std::string_view line) {
   Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) return error_format("a request is one JSON object on one line");
   auto kind = json.find("request");
-  if (kind == json.end() || !kind->is_string()) return error_format("request is missing; accepted: status, tenant, set, shutdown");
+  if (kind == json.end() || !kind->is_string()) return error_format("request is missing; accepted: status, tenant, set, pods, shutdown");
   const std::string& name = kind->get_ref<const std::string&>();
   if (name == "status") return Request(StatusRequest{});
   if (name == "shutdown") return Request(ShutdownRequest{});
   if (name == "tenant") return decode_tenant_request(json);
   if (name == "set") return decode_set_request(json);
-  return error_format("request '%.80s' is unknown; accepted: status, tenant, set, shutdown", name.c_str());
+  if (name == "pods") return decode_pods_request(json);
+  return error_format("request '%.80s' is unknown; accepted: status, tenant, set, pods, shutdown", name.c_str());
 }
 
 Result<StatusReport> decode_status(std::string_view line) {
@@ -189,6 +252,16 @@ Result<uint64_t> decode_tenant(std::string_view line) {
   auto tenant = json->find("tenant");
   if (tenant == json->end() || !tenant->is_number_unsigned()) return error_format("the scheduler's answer names no tenant");
   return tenant->get<uint64_t>();
+}
+
+Result<std::map<std::string, std::string>> decode_pods(std::string_view line) {
+  Result<Json> json = decode_reply(line);
+  if (!json) return json.error();
+  std::map<std::string, std::string> refused;
+  auto found = json->find("refused");
+  if (found == json->end() || !found->is_object()) return error_format("the scheduler's answer does not say what it refused");
+  for (const auto& [uid, why] : found->items()) refused[uid] = text_of(why);
+  return refused;
 }
 
 Result<void> decode_ok(std::string_view line) {

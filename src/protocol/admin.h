@@ -7,6 +7,10 @@
 //   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
 //   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time; 100 = none
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
+//   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40},
+//                             {"uid":"77aa...","gone":true}],"complete":false}
+//                       -> {"ok":true,"refused":{"0b4e...":"why its memory limit is not in force"}}: limits of pods by their UID, in
+//                       effect at once and for processes that come later. complete: all pods that there are; others' limits are removed
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
 // Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
@@ -26,7 +30,9 @@
 
 namespace nvshare::protocol::admin {
 
-inline constexpr size_t kRequestBytesMax = 64 << 10;  // of one line
+inline constexpr size_t kRequestBytesMax = 256 << 10;  // of one line
+inline constexpr size_t kPodsMax = 1000;               // of one request; a node has 110 to 500
+inline constexpr size_t kPodNameBytesMax = 128;        // longer ones are cut
 
 struct GpuReport {
   std::string uuid;  // "GPU-xxxxxxxx-..."
@@ -77,7 +83,7 @@ struct ComputeReport {
 struct TenantReport {
   uint64_t id = 0;
   std::string name;
-  std::string kind;              // "run" (nvsharectl run), "container", "unit" or "process"
+  std::string kind;              // "run" (nvsharectl run), "pod", "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // 0 = none
   int priority = 0;
   uint64_t clients = 0;                    // now
@@ -158,13 +164,25 @@ struct SetRequest {
   std::optional<int64_t> gpu_memory_limit;      // of that tenant; 0 = none
   std::optional<int32_t> gpu_core_limit;        // of that tenant; 100 = none
 };
-using Request = std::variant<StatusRequest, TenantRequest, SetRequest, ShutdownRequest>;
+struct PodRequest {
+  std::string uid;               // as Kubernetes writes it
+  std::string name;              // "namespace/name", for people
+  int64_t gpu_memory_limit = 0;  // of all its processes together, on each GPU; 0 = none
+  int32_t gpu_core_limit = 100;  // 100 = none
+  bool gone = false;             // there is no such pod any more
+};
+struct PodsRequest {
+  std::vector<PodRequest> pods;
+  bool complete = false;  // there are no others
+};
+using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, ShutdownRequest>;
 
 // One line, its newline included.
 std::string encode(const Request& request);
 std::string encode(const StatusReport& report);
 std::string encode_ok();
 std::string encode_tenant(uint64_t tenant);
+std::string encode_pods(const std::map<std::string, std::string>& refused);
 std::string encode_error(std::string_view text);
 
 // One line, with or without its newline. Errors name the field.
@@ -173,6 +191,7 @@ Result<Request> decode_request(std::string_view line);
 // The reply's own error when it is {"ok":false,...}.
 Result<StatusReport> decode_status(std::string_view line);
 Result<uint64_t> decode_tenant(std::string_view line);
+Result<std::map<std::string, std::string>> decode_pods(std::string_view line);  // UID -> why its memory limit was refused
 Result<void> decode_ok(std::string_view line);
 
 }  // namespace nvshare::protocol::admin

@@ -30,6 +30,28 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_TRUE(std::holds_alternative<ShutdownRequest>(*decode_request(encode(ShutdownRequest{}))));
 }
 
+TEST(Admin, PodsComeBackAsTheyWereSent) {
+  auto pods =
+      accepted<PodsRequest>(encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false}, {"77aa", "", 0, 100, true}}, true}).c_str());
+  ASSERT_EQ(pods.pods.size(), 2u);
+  EXPECT_EQ(pods.pods[0].uid, "0b4e-1");
+  EXPECT_EQ(pods.pods[0].name, "team/train");
+  EXPECT_EQ(pods.pods[0].gpu_memory_limit, 5);
+  EXPECT_EQ(pods.pods[0].gpu_core_limit, 40);
+  EXPECT_TRUE(pods.pods[1].gone);
+  EXPECT_TRUE(pods.complete);
+  auto refused_pods = decode_pods(encode_pods({{"77aa", "too much"}}));
+  ASSERT_TRUE(refused_pods);
+  EXPECT_EQ(refused_pods->at("77aa"), "too much");
+  EXPECT_FALSE(decode_pods(encode_error("no")));
+  EXPECT_FALSE(decode_pods(encode_ok()));
+  const std::string most =
+      encode(PodsRequest{std::vector<PodRequest>(
+                             kPodsMax, {"0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f", std::string(kPodNameBytesMax, 'n'), INT64_MAX, 100, false}),
+                         true});
+  EXPECT_LE(most.size(), kRequestBytesMax) << "as many as are accepted must fit a line";
+}
+
 TEST(Admin, AcceptsWhatPeopleType) {
   EXPECT_EQ(accepted<SetRequest>(R"({"request":"set","tenant":7,"gpu_memory_limit":"8Gi"})").gpu_memory_limit, 8LL << 30);
   EXPECT_EQ(accepted<SetRequest>(R"({"request":"set","tenant":7,"gpu_memory_limit":0})").tenant, "7");
@@ -50,6 +72,12 @@ TEST(Admin, RefusalsNameTheField) {
   EXPECT_NE(refused(R"({"request":"set"})").find("set needs"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"set","tenant":"a"})").find("gpu_memory_limit"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"set","settings":3})").find("settings"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods"})").find("pods"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[3]})").find("uid"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"../x"}]})").find("uid"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_core_limit":101}]})").find("gpu_core_limit"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_memory_limit":"x"}]})").find("gpu_memory_limit"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[],"complete":1})").find("complete"), std::string::npos);
   EXPECT_NE(refused(std::string(kRequestBytesMax + 1, ' ')).find("accepted: up to"), std::string::npos);
 }
 

@@ -18,24 +18,11 @@ policy::Memory to_policy(const Memory& memory) {
   return {bounded(memory.allocated), bounded(memory.resident), bounded(memory.unswappable)};
 }
 
-// A program's name for logs and terminals, whatever bytes it has.
-std::string printable(const char* text) {
-  std::string name;
-  for (const char* c = text; *c != 0; ++c) name += static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f ? '?' : *c;
-  return name;
-}
-
 Refused refused_because(const std::string& reason, bool barred) {
   Refused message{};
   message.barred = barred ? 1 : 0;
   std::strncpy(message.reason, reason.c_str(), sizeof message.reason - 1);
   return message;
-}
-
-// 0 means none.
-int64_t lower_limit(int64_t a, int64_t b) {
-  if (a == 0 || b == 0) return a + b;
-  return std::min(a, b);
 }
 
 Contention contention_of(const policy::SendContention& action) {
@@ -76,6 +63,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
       known_(options.known_clients_file),
+      tenants_(options.look_at_cgroups ? options.look_at_cgroups : cgroups_of),
       host_budget_(options.epoch) {
   if (!known_.missing().empty() && settings_.restart_grace > 0) {
     spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
@@ -159,8 +147,9 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   std::string program = printable(message.program);
   Tenant& tenant = tenants_.join(peer, program);
   // What an earlier scheduler was told of the tenant.
-  if (returns && tenant.gpu_memory_limit == 0) tenant.gpu_memory_limit = bounded(message.node_limit);
-  const int64_t limit = ledger_.limit_with(tenant.id, *gpu, tenant.gpu_memory_limit, bounded(message.memory_limit));
+  if (returns) recall_limit(tenant, bounded(message.node_limit));
+  const int64_t node_limit = tenant.memory_limit_in_force();
+  const int64_t limit = ledger_.limit_with(tenant.id, *gpu, node_limit, bounded(message.memory_limit));
   if (auto ok = admit_limit(*gpu, tenant.id, limit, ledger_.limit_on(tenant.id, *gpu)); !ok && !returns) {
     tenants_.leave(tenant.id);
     if (!hold_) perform(ledger_.freeze(false, now));
@@ -182,14 +171,14 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   connections_.at(connection).client = id;
   host_budget_.join(id, tenant.id);
   remember(client, message.memory, now);
-  MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), tenant.gpu_memory_limit,
+  MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), node_limit,
                                                     bounded(message.memory.charged), static_cast<int64_t>(message.lease)},
                                                    now);
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,
                gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
-  apply(policy::ComputeLimit{tenant.id, tenant.core_limit}, now);
+  apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
   policy::Actions actions =
       step(policy::ClientJoined{id, *gpu, tenant.id, tenant.priority, to_policy(message.memory), client.backend != Backend::kNone,
                                 message.has_lock != 0, wants_lock && !hold_, tenant.gang_turns},
@@ -203,7 +192,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                           id,
                           epoch_,
                           static_cast<uint64_t>(ledger_.limit_of(id)),
-                          static_cast<uint64_t>(tenant.gpu_memory_limit),
+                          static_cast<uint64_t>(node_limit),
                           static_cast<uint64_t>(ledger_.lease_of(id)),
                           static_cast<uint64_t>(ledger_.charged_by_others(id)),
                           static_cast<uint64_t>(client.ceiling),
@@ -516,8 +505,10 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
   }
   Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
   if (!changed) return changed.error();
-  if (tenant != nullptr && request.gpu_memory_limit) {
-    if (auto ok = set_memory_limit(*tenant, *request.gpu_memory_limit, now); !ok) return ok;
+  if (tenant != nullptr) {
+    auto ok = change_limits(*tenant, request.gpu_memory_limit.value_or(tenant->gpu_memory_limit),
+                            request.gpu_core_limit.value_or(tenant->core_limit), tenant->pod, now);
+    if (!ok) return ok;
   }
   if (!request.settings.empty()) {
     settings_ = *changed;
@@ -525,10 +516,6 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     apply(policy::ConfigChanged{settings_.policy}, now);
     update_host_memory(now, true);
   }
-  if (tenant == nullptr || !request.gpu_core_limit) return {};
-  tenant->core_limit = *request.gpu_core_limit;
-  spdlog::info("tenant {} '{}': compute limit {} %", tenant->id, tenant->name, tenant->core_limit);
-  apply(policy::ComputeLimit{tenant->id, tenant->core_limit}, now);
   return {};
 }
 

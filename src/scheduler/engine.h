@@ -57,6 +57,7 @@ class Engine {
     uint64_t epoch = 0;
     std::string known_clients_file;
     std::function<HostBudget::Machine()> look_at_host;  // now
+    Tenants::LookAtCgroups look_at_cgroups;             // of a process; cgroups_of when there is none
     SegmentMaker* segment_maker = nullptr;              // null: the scheduler lends no memory of its own
     std::unique_ptr<TraceWriter> trace;                 // or null
   };
@@ -82,6 +83,8 @@ class Engine {
   protocol::admin::StatusReport status(policy::Instant now) const;
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
   Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
+  // By UID, why a pod's memory limit could not be put in force; all else of the request was.
+  std::map<std::string, std::string> set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
 
   size_t client_count() const { return clients_.size(); }
   bool has_runs() { return tenants_.has_runs(); }  // programs of `nvsharectl run` that live, with or without clients
@@ -186,7 +189,9 @@ class Engine {
   void note_over_limit();
   // Whether the GPU takes one more explicit limit: `limit` of `tenant`, in place of what it has there now.
   Result<void> admit_limit(policy::GpuId gpu, policy::TenantId tenant, int64_t limit, int64_t before) const;
-  Result<void> set_memory_limit(Tenant& tenant, int64_t limit, policy::Instant now);
+  // Everything that a tenant's limits come from. An error: the memory limit is refused, and nothing is as asked.
+  Result<void> change_limits(Tenant& tenant, int64_t memory, int core, const PodLimits& pod, policy::Instant now);
+  void recall_limit(Tenant& tenant, int64_t memory);
   void report_limits(protocol::admin::StatusReport* report) const;
 
   // engine_memory.cc

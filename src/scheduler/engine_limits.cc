@@ -52,7 +52,7 @@ void Engine::perform(const MemoryLedger::Decisions& decisions) {
 UpdateLimit Engine::limit_message(const Client& client) const {
   uint64_t node_limit = 0;
   for (const auto& [key, tenant] : tenants_.all()) {
-    if (tenant.id == client.tenant) node_limit = static_cast<uint64_t>(tenant.gpu_memory_limit);
+    if (tenant.id == client.tenant) node_limit = static_cast<uint64_t>(tenant.memory_limit_in_force());
   }
   return {static_cast<uint64_t>(ledger_.limit_of(client.id)), node_limit, static_cast<uint64_t>(client.ceiling),
           static_cast<uint64_t>(ledger_.charged_by_others(client.id))};
@@ -85,16 +85,71 @@ Result<void> Engine::admit_limit(policy::GpuId gpu, policy::TenantId tenant, int
       static_cast<long long>(total >> 20));
 }
 
-Result<void> Engine::set_memory_limit(Tenant& tenant, int64_t limit, policy::Instant now) {
-  for (policy::GpuId gpu : ledger_.gpus_of(tenant.id)) {
+Result<void> Engine::change_limits(Tenant& tenant, int64_t memory, int core, const PodLimits& pod, policy::Instant now) {
+  Tenant changed = tenant;
+  changed.gpu_memory_limit = memory;
+  changed.core_limit = core;
+  changed.pod = pod;
+  const int64_t limit = changed.memory_limit_in_force();
+  const bool memory_changes = limit != tenant.memory_limit_in_force();
+  const bool core_changes = changed.core_limit_in_force() != tenant.core_limit_in_force();
+  for (policy::GpuId gpu : memory_changes ? ledger_.gpus_of(tenant.id) : std::vector<policy::GpuId>()) {
     const int64_t in_force = ledger_.limit_with(tenant.id, gpu, limit, 0);
     if (auto ok = admit_limit(gpu, tenant.id, in_force, ledger_.limit_on(tenant.id, gpu)); !ok) return ok;
   }
-  tenant.gpu_memory_limit = limit;
-  spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
-  perform(ledger_.set_limit(tenant.id, limit, now));
-  note_over_limit();
+  tenant = changed;
+  if (memory_changes) {
+    spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
+    perform(ledger_.set_limit(tenant.id, limit, now));
+    note_over_limit();
+  }
+  if (core_changes) {
+    spdlog::info("tenant {} '{}': compute limit {} %", tenant.id, tenant.name, tenant.core_limit_in_force());
+    apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
+  }
   return {};
+}
+
+void Engine::recall_limit(Tenant& tenant, int64_t memory) {
+  if (tenant.memory_limit_in_force() != 0) return;
+  // Who speaks for pods will say it again, or that it no longer holds.
+  (tenant.kind == "pod" ? tenant.pod.gpu_memory_limit : tenant.gpu_memory_limit) = memory;
+}
+
+std::map<std::string, std::string> Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
+  std::map<std::string, std::string> refused;
+  std::set<std::string> named;
+  const auto change = [&](const std::string& uid, const PodLimits& limits) {
+    Tenant* tenant = tenants_.find_pod(uid);
+    if (tenant == nullptr) return;
+    auto ok = change_limits(*tenant, tenant->gpu_memory_limit, tenant->core_limit, limits, now);
+    if (ok) return;
+    refused[uid] = ok.error().text;
+    // The other limits of it hold all the same.
+    PodLimits rest = limits;
+    rest.gpu_memory_limit = tenant->pod.gpu_memory_limit;
+    if (ok = change_limits(*tenant, tenant->gpu_memory_limit, tenant->core_limit, rest, now); !ok) refused[uid] = ok.error().text;
+  };
+  for (const admin::PodRequest& pod : request.pods) {
+    const PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit};
+    named.insert(pod.uid);
+    if (pod.gone) {
+      tenants_.forget_pod(pod.uid);
+      change(pod.uid, {limits.name, 0, 100});
+      continue;
+    }
+    if (Tenant* tenant = tenants_.find_pod(pod.uid)) tenant->name = limits.name;
+    tenants_.remember_pod(pod.uid, limits);
+    change(pod.uid, limits);
+  }
+  if (!request.complete) return refused;
+  std::vector<std::pair<std::string, PodLimits>> others(tenants_.pods().begin(), tenants_.pods().end());
+  for (auto& [uid, limits] : others) {
+    if (named.contains(uid)) continue;
+    tenants_.forget_pod(uid);
+    change(uid, {limits.name, 0, 100});
+  }
+  return refused;
 }
 
 void Engine::report_limits(admin::StatusReport* report) const {

@@ -151,12 +151,12 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     report.tenants.push_back({tenant.id,
                               tenant.name,
                               tenant.kind,
-                              tenant.gpu_memory_limit,
+                              tenant.memory_limit_in_force(),
                               tenant.priority,
                               tenant.clients,
                               tenant.clients_ever,
                               {},
-                              tenant.core_limit,
+                              tenant.core_limit_in_force(),
                               {}});
     report_compute(views, &report.tenants.back());
   }

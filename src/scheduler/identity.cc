@@ -77,14 +77,32 @@ std::string container_of(std::string_view folder, std::string_view parent) {
   return known_runtime && is_hex_id(id) ? std::string(id) : std::string();
 }
 
-// "pod<uid>" of Kubernetes, by either cgroup driver: /kubepods/burstable/pod<uid>, /kubepods.slice/...-pod<uid>.slice.
-std::string pod_of(std::string_view folder) {
-  std::string_view name = without_suffix(folder, ".slice");
-  if (starts_with(name, "kubepods")) {
-    size_t at = name.find("-pod");
-    if (at != std::string_view::npos) return std::string(name.substr(at + 1));
+// A pod's UID: a UUID, or for static pods 32 hexadecimal digits.
+bool is_uid(std::string_view text) {
+  if (text.size() == 32) return is_hex_id(text);
+  if (text.size() != 36) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    if (dash != (text[i] == '-')) return false;
+    if (!dash && std::string_view("0123456789abcdef").find(text[i]) == std::string_view::npos) return false;
   }
-  return {};
+  return true;
+}
+
+// The UID of the pod that this folder stands for, by either cgroup driver (/kubepods/burstable/pod<uid>, and
+// /kubepods.slice/...-pod<uid with _>.slice), or empty. `below_kubepods`: a folder above it is the kubelet's, or may be one that this
+// cgroup namespace does not show.
+std::string pod_of(std::string_view folder, bool below_kubepods) {
+  const size_t root = folder.find("kubepods");
+  const size_t at = root == std::string_view::npos ? root : folder.find("-pod", root);
+  std::string uid;
+  if (at != std::string_view::npos && ends_with(folder, ".slice")) {
+    uid = without_suffix(folder, ".slice").substr(at + 4);
+    std::replace(uid.begin(), uid.end(), '_', '-');
+  } else if (below_kubepods && starts_with(folder, "pod")) {
+    uid = folder.substr(3);
+  }
+  return is_uid(uid) ? uid : std::string();
 }
 
 bool is_own_unit(std::string_view folder) {
@@ -96,21 +114,22 @@ bool is_own_unit(std::string_view folder) {
 std::optional<CgroupIdentity> identify_path(std::string_view path) {
   std::optional<CgroupIdentity> found;
   std::string_view parent;
-  bool in_kubernetes = path.find("kubepods") != std::string_view::npos;
+  bool below_kubepods = starts_with(path, "/../");
   while (!path.empty()) {
     size_t slash = path.find('/');
     std::string_view folder = path.substr(0, slash);
     path = slash == std::string_view::npos ? std::string_view() : path.substr(slash + 1);
     if (folder.empty()) continue;
-    std::string pod = pod_of(folder);
-    if (pod.empty() && in_kubernetes && starts_with(folder, "pod")) pod = folder;
-    if (!pod.empty()) return CgroupIdentity{CgroupIdentity::Kind::kContainer, pod};
+    if (std::string pod = pod_of(folder, below_kubepods); !pod.empty()) return CgroupIdentity{CgroupIdentity::Kind::kPod, pod};
     if (std::string id = container_of(folder, parent); !id.empty()) return CgroupIdentity{CgroupIdentity::Kind::kContainer, id};
     if (is_own_unit(folder)) found = CgroupIdentity{CgroupIdentity::Kind::kUnit, std::string(folder)};
+    below_kubepods = below_kubepods || folder == "kubepods";
     parent = folder;
   }
   return found;
 }
+
+bool is_contained(const std::optional<CgroupIdentity>& identity) { return identity && identity->kind != CgroupIdentity::Kind::kUnit; }
 
 }  // namespace
 
@@ -183,17 +202,19 @@ std::optional<CgroupIdentity> identify_cgroup(std::string_view cgroups) {
     size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos) continue;
     std::optional<CgroupIdentity> here = identify_path(line.substr(second + 1));
-    if (here && here->kind == CgroupIdentity::Kind::kContainer) return here;  // in any hierarchy
-    if (here && !found) found = here;
+    if (!here) continue;
+    const bool pods = found && found->kind == CgroupIdentity::Kind::kPod && here->kind == CgroupIdentity::Kind::kPod;
+    if (pods && found->name != here->name) return CgroupIdentity{CgroupIdentity::Kind::kContainer, found->name + " and " + here->name};
+    if (!found || (is_contained(here) && !is_contained(found))) found = here;  // in any hierarchy
   }
   return found;
 }
 
 bool may_administer(std::string_view peer_cgroups, std::string_view own_cgroups) {
   std::optional<CgroupIdentity> peer = identify_cgroup(peer_cgroups);
-  if (!peer || peer->kind != CgroupIdentity::Kind::kContainer) return !peer_cgroups.empty();
+  if (!is_contained(peer)) return !peer_cgroups.empty();
   std::optional<CgroupIdentity> own = identify_cgroup(own_cgroups);
-  return own && own->kind == CgroupIdentity::Kind::kContainer && own->name == peer->name;
+  return own && own->kind == peer->kind && own->name == peer->name;
 }
 
 }  // namespace nvshare::scheduler

@@ -37,11 +37,13 @@ pid_t pid_as_seen_by(pid_t viewer, pid_t pid);
 pid_t pid_as_seen_by(std::string_view viewer_status, std::string_view status, bool same_namespace);
 
 struct CgroupIdentity {
-  enum class Kind { kContainer, kUnit } kind;
-  std::string name;  // a pod's or container's id, a unit's name
+  enum class Kind { kContainer, kPod, kUnit } kind;
+  std::string name;  // a pod's UID as Kubernetes writes it, a container's id, a unit's name
 };
 
-// What the text of /proc/PID/cgroup says: a pod or container, else a systemd unit of its own, else nothing (a login session). Pure.
+// What the text of /proc/PID/cgroup says: a pod or container, else a systemd unit of its own, else nothing (a login session). The
+// outermost counts: who is root in a container may nest others' names below its own. A pod is known by either cgroup driver, in each
+// hierarchy of version 1 and from inside another cgroup namespace; hierarchies that name different pods name none. Pure.
 std::optional<CgroupIdentity> identify_cgroup(std::string_view cgroups);
 
 // Whether somebody with these cgroups may send admin requests to a scheduler with those: not from inside a container that is not the

@@ -17,7 +17,8 @@ const std::string kId(64, 'a');
 std::string identified(const std::string& cgroups) {
   auto found = identify_cgroup(cgroups);
   if (!found) return "nothing";
-  return (found->kind == CgroupIdentity::Kind::kContainer ? "container " : "unit ") + found->name;
+  const bool pod = found->kind == CgroupIdentity::Kind::kPod;
+  return (pod ? "pod " : found->kind == CgroupIdentity::Kind::kContainer ? "container " : "unit ") + found->name;
 }
 
 TEST(Identity, KnowsContainersOfEveryRuntime) {
@@ -29,12 +30,53 @@ TEST(Identity, KnowsContainersOfEveryRuntime) {
   EXPECT_EQ(identified("0::/machine.slice/machine-box.scope\n"), "container box");
 }
 
-TEST(Identity, APodIsOneTenantWhateverItsContainers) {
-  const std::string pod = "kubepods-burstable-pod1234_5678.slice";
-  EXPECT_EQ(identified("0::/kubepods.slice/kubepods-burstable.slice/" + pod + "/cri-containerd-" + kId + ".scope\n"),
-            "container pod1234_5678");
-  EXPECT_EQ(identified("0::/kubepods.slice/" + pod + "/crio-" + std::string(64, 'b') + ".scope\n"), "container pod1234_5678");
-  EXPECT_EQ(identified("4:memory:/kubepods/burstable/pod1234-5678/" + kId + "\n"), "container pod1234-5678");
+constexpr char kUid[] = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
+constexpr char kUidSlice[] = "pod0b4e6a2c_31d7_4f6e_9c05_7a1b2c3d4e5f.slice";
+const std::string kPod = std::string("pod ") + kUid;
+
+TEST(Identity, KnowsAPodByEitherCgroupDriver) {
+  const std::string folder = std::string("pod") + kUid;
+  const std::string slice = kUidSlice;
+  for (const char* quality : {"", "/burstable", "/besteffort"}) {
+    EXPECT_EQ(identified("0::/kubepods" + std::string(quality) + "/" + folder + "/" + kId + "\n"), kPod) << quality;
+  }
+  for (const char* runtime : {"cri-containerd", "crio", "docker"}) {
+    const std::string container = std::string("/") + runtime + "-" + kId + ".scope\n";
+    EXPECT_EQ(identified("0::/kubepods.slice/kubepods-" + slice + container), kPod);
+    EXPECT_EQ(identified("0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-" + slice + container), kPod);
+    EXPECT_EQ(identified("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-" + slice + container), kPod);
+    EXPECT_EQ(identified("0::/gpu.slice/gpu-kubepods.slice/gpu-kubepods-burstable.slice/gpu-kubepods-burstable-" + slice + container), kPod)
+        << "--cgroup-root";
+  }
+  EXPECT_EQ(identified("0::/system.slice/containerd.service/kubepods-burstable-" + slice + ":cri-containerd:" + kId + "\n"),
+            "unit containerd.service")
+      << "a runtime that was told another cgroup driver than the kubelet: unknown, so nobody's pod";
+  EXPECT_EQ(identified("0::/kubepods/burstable/pod" + std::string(32, 'c') + "/" + kId + "\n"), "pod " + std::string(32, 'c')) << "static";
+}
+
+TEST(Identity, KnowsAPodInEveryHierarchyThatAgrees) {
+  const std::string path = std::string("/kubepods/burstable/pod") + kUid + "/" + kId + "\n";
+  EXPECT_EQ(identified("11:memory:" + path + "4:cpu,cpuacct:" + path + "1:name=systemd:" + path), kPod);
+  EXPECT_EQ(identified("11:memory:" + path + "2:rdma:/\n0::/system.slice/containerd.service\n"), kPod) << "hybrid";
+  EXPECT_EQ(identified("0::/system.slice/containerd.service\n11:memory:" + path), kPod);
+  std::string other = path;
+  other[other.find(kUid)] = 'f';
+  EXPECT_EQ(identified("11:memory:" + path + "4:cpu:" + other).substr(0, 10), "container ") << "neither of the two pods";
+}
+
+TEST(Identity, KnowsAPodFromInsideAnotherCgroupNamespace) {
+  EXPECT_EQ(identified(std::string("0::/../../pod") + kUid + "/" + kId + "\n"), kPod);
+  EXPECT_EQ(identified(std::string("0::/../../../burstable/pod") + kUid + "/" + kId + "\n"), kPod);
+  EXPECT_EQ(identified(std::string("0::/../../kubepods-burstable-") + kUidSlice + "/crio-" + kId + ".scope\n"), kPod);
+}
+
+TEST(Identity, NamesThatAContainerNestsInItsOwnCgroupSayNothing) {
+  const std::string theirs = std::string("/kubepods/besteffort/pod") + kUid + "/" + kId;
+  EXPECT_EQ(identified("0::/kubepods/burstable/pod" + std::string(32, 'e') + "/" + kId + theirs + "\n"), "pod " + std::string(32, 'e'));
+  EXPECT_EQ(identified("0::/system.slice/docker-" + kId + ".scope" + theirs + "\n"), "container " + kId);
+  EXPECT_EQ(identified(std::string("0::/user.slice/pod") + kUid + "\n"), "nothing") << "no kubelet's";
+  EXPECT_EQ(identified(std::string("0::/kubepods/podium\n")), "nothing");
+  EXPECT_FALSE(may_administer(std::string("0::/kubepods/pod") + kUid + "/" + kId + "\n", "0::/system.slice/nvshare-scheduler.service\n"));
 }
 
 TEST(Identity, KnowsUnitsButNotLoginSessions) {

@@ -6,6 +6,19 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int kAncestorsMax = 256;
+constexpr char kPodKey[] = "pod:";
+
+const char* name_of(CgroupIdentity::Kind kind) {
+  switch (kind) {
+    case CgroupIdentity::Kind::kContainer:
+      return "container";
+    case CgroupIdentity::Kind::kPod:
+      return "pod";
+    case CgroupIdentity::Kind::kUnit:
+      break;
+  }
+  return "unit";
+}
 
 std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
   return std::string(kind) + ":" + std::to_string(pid) + ":" + std::to_string(start_time);
@@ -36,16 +49,23 @@ Tenant& Tenants::join(const Peer& peer, const std::string& program) {
 
 Tenants::Asked Tenants::ask(const Peer& peer) {
   const Tenant& tenant = of(peer, "");
-  const Asked asked{tenant.id, tenant.gpu_memory_limit};
+  const Asked asked{tenant.id, tenant.memory_limit_in_force()};
   prune();
   return asked;
 }
 
 Tenant& Tenants::of(const Peer& peer, const std::string& program) {
   if (Tenant* run = run_of(peer.pid)) return *run;
-  if (auto cgroup = identify_cgroup(cgroups_of(peer.pid))) {
-    const char* kind = cgroup->kind == CgroupIdentity::Kind::kContainer ? "container" : "unit";
-    return get(std::string(kind) + ":" + cgroup->name, kind, cgroup->name);
+  auto cgroup = identify_cgroup(look_at_cgroups_(peer.pid));
+  // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
+  if (cgroup && start_time_of(peer.pid) == peer.start_time) {
+    const char* kind = name_of(cgroup->kind);
+    Tenant& tenant = get(std::string(kind) + ":" + cgroup->name, kind, cgroup->name);
+    if (auto told = pods_.find(cgroup->name); cgroup->kind == CgroupIdentity::Kind::kPod && told != pods_.end()) {
+      tenant.name = told->second.name;
+      tenant.pod = told->second;
+    }
+    return tenant;
   }
   return get(key_of_process("process", peer.pid, peer.start_time), "process", program);
 }
@@ -73,6 +93,11 @@ Tenant* Tenants::find(const std::string& name_or_id) {
   return found;
 }
 
+Tenant* Tenants::find_pod(const std::string& uid) {
+  auto at = tenants_.find(kPodKey + uid);
+  return at == tenants_.end() ? nullptr : &at->second;
+}
+
 bool Tenants::has_runs() {
   prune();
   return std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return entry.second.root != 0; });
@@ -83,7 +108,8 @@ void Tenants::prune() {
     const Tenant& tenant = entry.second;
     if (tenant.clients > 0) return false;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
-    return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100;  // a limit that somebody set outlives the tenant's processes
+    // A limit that somebody set outlives the tenant's processes.
+    return tenant.memory_limit_in_force() == 0 && tenant.core_limit_in_force() == 100;
   });
 }
 

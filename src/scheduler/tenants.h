@@ -1,10 +1,12 @@
-// Tenants: who shares limits. A process belongs to the `nvsharectl run` that started it, else to its container or systemd unit, else
+// Tenants: who shares limits. A process belongs to the `nvsharectl run` that started it, else to its pod, container or systemd unit, else
 // it is a tenant of its own. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -13,12 +15,25 @@
 
 namespace nvshare::scheduler {
 
+// 0 means none.
+inline int64_t lower_limit(int64_t a, int64_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); }
+
+// What the node's agent says of a pod, whether it has clients or not.
+struct PodLimits {
+  std::string name;              // "namespace/name"
+  int64_t gpu_memory_limit = 0;  // bytes, 0 = none
+  int core_limit = 100;          // percent of each GPU's time, 100 = none
+};
+
 struct Tenant {
   policy::TenantId id = 0;
   std::string name;
-  std::string kind;              // "run", "container", "unit" or "process"
+  std::string kind;              // "run", "pod", "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   int core_limit = 100;          // percent of each GPU's time, 100 = none
+  PodLimits pod;                 // of a pod, besides those two: the lower one is in force
+  int64_t memory_limit_in_force() const { return lower_limit(gpu_memory_limit, pod.gpu_memory_limit); }
+  int core_limit_in_force() const { return std::min(core_limit, pod.core_limit); }
   int priority = 0;
   bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
@@ -29,6 +44,9 @@ struct Tenant {
 
 class Tenants {
  public:
+  using LookAtCgroups = std::function<std::string(pid_t)>;
+  explicit Tenants(LookAtCgroups look_at_cgroups = cgroups_of) : look_at_cgroups_(std::move(look_at_cgroups)) {}
+
   // Registers the process tree rooted at `pid`. Registering the same process again changes name and limit.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
                                    int core_limit = 100);
@@ -48,6 +66,12 @@ class Tenants {
   Tenant* find(const std::string& name_or_id);
   const std::map<std::string, Tenant>& all() const { return tenants_; }
 
+  // Pods that the node's agent has told of, by UID. Both leave the tenant as it is: see Tenant::pod.
+  const std::map<std::string, PodLimits>& pods() const { return pods_; }
+  void remember_pod(const std::string& uid, const PodLimits& limits) { pods_[uid] = limits; }
+  void forget_pod(const std::string& uid) { pods_.erase(uid); }
+  Tenant* find_pod(const std::string& uid);  // null: it has no clients
+
   bool has_runs();  // whose root process lives
   // Forgets runs that ended.
   void prune();
@@ -57,6 +81,8 @@ class Tenants {
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
   Tenant* run_of(pid_t pid);
 
+  const LookAtCgroups look_at_cgroups_;
+  std::map<std::string, PodLimits> pods_;
   std::map<std::string, Tenant> tenants_;  // by what identifies it, such as "unit:train.service"
   policy::TenantId next_id_ = 1;
 };

@@ -1,0 +1,180 @@
+// Limits of pods, by their UID: kept for clients that come later, in force for all processes that the kernel shows in the pod, for no
+// other.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "scheduler/engine.h"
+#include "scheduler/test_client.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+namespace admin = protocol::admin;
+
+constexpr int64_t kGiB = 1 << 30;
+constexpr char kTrain[] = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
+constexpr char kServe[] = "77aa6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
+
+class Sink : public Transport {
+ public:
+  void send(ConnectionId connection, const protocol::Packet& packet, Descriptors) override {
+    if (*protocol::decode_type(packet.span()) == protocol::MessageType::kUpdateLimit) {
+      limits[connection] = protocol::decode<protocol::UpdateLimit>(packet.span())->memory_limit;
+    } else if (*protocol::decode_type(packet.span()) == protocol::MessageType::kRegistered) {
+      limits[connection] = protocol::decode<protocol::Registered>(packet.span())->memory_limit;
+    }
+  }
+  void close(ConnectionId connection) override { closed.insert(connection); }
+  std::map<ConnectionId, uint64_t> limits;  // that the client was last told
+  std::set<ConnectionId> closed;
+};
+
+class PodsTest : public testing::Test {
+ protected:
+  PodsTest() {
+    set_log_level("error");
+    settings_.lock_dir = settings_.runtime_dir = folder_.path();
+    start();
+  }
+
+  void start() {
+    Engine::Options options;
+    options.settings = settings_;
+    options.epoch = ++epoch_;
+    options.known_clients_file = folder_.path() + "/clients";
+    options.look_at_host = [] { return HostBudget::Machine{1000 * kGiB, std::nullopt}; };
+    options.look_at_cgroups = [this](pid_t pid) { return cgroups_[pid]; };
+    engine_.reset();
+    engine_.emplace(std::move(options), sink_, now_);
+  }
+
+  static std::string container_of(const char* uid) {
+    return std::string("0::/kubepods/burstable/pod") + uid + "/" + std::string(64, 'a') + "\n";
+  }
+
+  // A client in the pod. But for this test's own process its number is no process's, so it starts at "0".
+  void join(ConnectionId connection, const char* uid, protocol::Register message = test_registration(kGiB), pid_t pid = 0) {
+    Peer peer;
+    peer.pid = pid != 0 ? pid : 500'000'000 + static_cast<pid_t>(connection);
+    peer.start_time = start_time_of(peer.pid);
+    cgroups_[peer.pid] = container_of(uid);
+    engine_->connected(connection, std::move(peer));
+    engine_->received(connection, protocol::encode(message).span(), ++now_);
+  }
+  std::map<std::string, std::string> set(std::vector<admin::PodRequest> pods, bool complete = false) {
+    return engine_->set_pods({std::move(pods), complete}, ++now_);
+  }
+  // "kind name memory in GiB, core" of each tenant.
+  std::string tenants() {
+    std::string text;
+    for (const auto& tenant : engine_->status(now_).tenants) {
+      text += tenant.kind + " " + tenant.name + " " + std::to_string(tenant.gpu_memory_limit / kGiB) + " " +
+              std::to_string(tenant.gpu_core_limit) + "; ";
+    }
+    return text;
+  }
+
+  TestFolder folder_;
+  Settings settings_;
+  std::map<pid_t, std::string> cgroups_;
+  Sink sink_;
+  policy::Instant now_ = 1'000'000'000;
+  uint64_t epoch_ = 0;
+  std::optional<Engine> engine_;
+};
+
+TEST_F(PodsTest, LimitsWaitForTheirPodsClientsAndHoldForAllOfThem) {
+  EXPECT_TRUE(set({{kTrain, "team/train", 4 * kGiB, 30, false}}).empty());
+  join(1, kTrain);
+  join(2, kTrain);
+  join(3, kServe);
+  EXPECT_EQ(tenants(), "pod team/train 4 30; pod " + std::string(kServe) + " 0 100; ");
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB);
+  EXPECT_EQ(sink_.limits[2], 4u * kGiB);
+  EXPECT_EQ(sink_.limits[3], 0u);
+}
+
+TEST_F(PodsTest, ChangesReachClientsAtOnceAndRemovalRestoresTheDefault) {
+  join(1, kTrain);
+  set({{kTrain, "team/train", 4 * kGiB, 30, false}});
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB);
+  EXPECT_EQ(tenants(), "pod team/train 4 30; ");
+  set({{kTrain, "team/train", 6 * kGiB, 100, false}});
+  EXPECT_EQ(sink_.limits[1], 6u * kGiB);
+  EXPECT_EQ(tenants(), "pod team/train 6 100; ");
+  set({{kTrain, "", 0, 100, true}});
+  EXPECT_EQ(sink_.limits[1], 0u);
+  join(2, kServe);
+  set({{kTrain, "team/train", 3 * kGiB, 50, false}, {kServe, "team/serve", 2 * kGiB, 60, false}});
+  set({{kServe, "team/serve", 2 * kGiB, 60, false}}, true);
+  EXPECT_EQ(sink_.limits[1], 0u) << "it is not among all pods that there are";
+  EXPECT_EQ(sink_.limits[2], 2u * kGiB);
+}
+
+TEST_F(PodsTest, TheLowestOfAdminPodAndProgramHolds) {
+  auto modest = test_registration(kGiB);
+  modest.memory_limit = 2 * kGiB;
+  set({{kTrain, "team/train", 4 * kGiB, 30, false}});
+  join(1, kTrain, modest);
+  EXPECT_EQ(sink_.limits[1], 2u * kGiB);
+  auto greedy = test_registration(kGiB);
+  greedy.memory_limit = 9 * kGiB;
+  set({{kServe, "team/serve", 4 * kGiB, 30, false}});
+  join(2, kServe, greedy);
+  EXPECT_EQ(sink_.limits[2], 4u * kGiB) << "a client's own word only lowers";
+  ASSERT_TRUE(engine_->set({{}, "team/serve", 3 * kGiB, 20}, ++now_));
+  EXPECT_EQ(sink_.limits[2], 3u * kGiB);
+  set({{kServe, "team/serve", 5 * kGiB, 90, false}});
+  EXPECT_EQ(sink_.limits[2], 3u * kGiB) << "what an administrator set is no annotation's to raise";
+  EXPECT_NE(tenants().find("pod team/serve 3 20"), std::string::npos) << tenants();
+  ASSERT_TRUE(engine_->set({{}, "team/serve", 0, 100}, ++now_));
+  EXPECT_NE(tenants().find("pod team/serve 5 90"), std::string::npos) << tenants();
+}
+
+TEST_F(PodsTest, OutsideThePodNothingChanges) {
+  set({{kTrain, "team/train", 4 * kGiB, 30, false}});
+  Peer outside;
+  outside.pid = 400'000'000;
+  cgroups_[outside.pid] = "0::/user.slice/session-1.scope\n";
+  engine_->connected(9, std::move(outside));
+  auto liar = test_registration(kGiB);
+  std::snprintf(liar.program, sizeof liar.program, "team/train");
+  engine_->received(9, protocol::encode(liar).span(), ++now_);
+  EXPECT_EQ(sink_.limits[9], 0u);
+  // A process that ended, its number another one's by now: that one's pod is not its.
+  Peer gone;
+  gone.pid = 500'000'000;
+  gone.start_time = 5;
+  cgroups_[gone.pid] = container_of(kTrain);
+  engine_->connected(10, std::move(gone));
+  engine_->received(10, protocol::encode(test_registration(kGiB)).span(), ++now_);
+  EXPECT_EQ(sink_.limits[10], 0u);
+}
+
+TEST_F(PodsTest, ARefusedMemoryLimitKeepsTheOldOneAndTheRestHolds) {
+  set({{kTrain, "team/train", 10 * kGiB, 100, false}, {kServe, "team/serve", 6 * kGiB, 100, false}});
+  join(1, kTrain);
+  join(2, kServe);
+  auto refused = set({{kServe, "team/serve", 7 * kGiB, 40, false}});
+  ASSERT_EQ(refused.count(kServe), 1u);
+  EXPECT_NE(refused[kServe].find("NVSHARE_GPU_MEMORY_OVERSUB_RATIO"), std::string::npos) << refused[kServe];
+  EXPECT_EQ(sink_.limits[2], 6u * kGiB);
+  EXPECT_NE(tenants().find("pod team/serve 6 40"), std::string::npos) << tenants();
+}
+
+TEST_F(PodsTest, ALimitThatIsGoneIsNotRecalledForEver) {
+  set({{kTrain, "team/train", 4 * kGiB, 30, false}});
+  join(1, kTrain, test_registration(kGiB), getpid());
+  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  start();
+  auto returning = test_registration(kGiB);
+  returning.client_id = id;
+  returning.node_limit = 4 * kGiB;
+  join(2, kTrain, returning, getpid());
+  EXPECT_EQ(sink_.limits[2], 4u * kGiB) << "until somebody speaks for the pod";
+  set({{kTrain, "team/train", 0, 100, false}}, true);
+  EXPECT_EQ(sink_.limits[2], 0u);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler
