@@ -1,4 +1,4 @@
-#include "cli/admin_client.h"
+#include "protocol/admin_client.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -10,7 +10,7 @@
 
 #include "protocol/paths.h"
 
-namespace nvshare::cli {
+namespace nvshare::protocol::admin {
 namespace {
 
 constexpr size_t kReplyBytesMax = 64u << 20;  // a status of thousands of clients is far below
@@ -24,7 +24,7 @@ int remaining_ms(Clock::time_point deadline) {
 
 }  // namespace
 
-Result<AdminClient> AdminClient::open(const std::string& runtime_directory) {
+Result<Client> Client::open(const std::string& runtime_directory) {
   const std::string path = runtime_directory + protocol::kAdminSocket;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -39,10 +39,10 @@ Result<AdminClient> AdminClient::open(const std::string& runtime_directory) {
     if (errno == ENOENT || errno == ECONNREFUSED) return error_format("no scheduler answers at %s", path.c_str());
     return error_format("%s: %s", path.c_str(), strerror(errno));
   }
-  return AdminClient(std::move(socket_fd), path);
+  return Client(std::move(socket_fd), path);
 }
 
-Result<std::string> AdminClient::ask(const protocol::admin::Request& request, int timeout_ms) {
+Result<std::string> Client::ask(const protocol::admin::Request& request, int timeout_ms) {
   const std::string line = protocol::admin::encode(request);
   size_t sent = 0;
   while (sent < line.size()) {
@@ -54,13 +54,13 @@ Result<std::string> AdminClient::ask(const protocol::admin::Request& request, in
   return read_line(timeout_ms);
 }
 
-Result<protocol::admin::StatusReport> AdminClient::status() {
+Result<protocol::admin::StatusReport> Client::status() {
   auto line = ask(protocol::admin::StatusRequest{});
   if (!line) return line.error();
   return protocol::admin::decode_status(*line);
 }
 
-Result<std::string> AdminClient::read_line(int timeout_ms) {
+Result<std::string> Client::read_line(int timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   while (true) {
     if (size_t end = received_.find('\n'); end != std::string::npos) {
@@ -83,4 +83,4 @@ Result<std::string> AdminClient::read_line(int timeout_ms) {
   }
 }
 
-}  // namespace nvshare::cli
+}  // namespace nvshare::protocol::admin

@@ -1,0 +1,260 @@
+#include "kubernetes/pod_limits.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/parse.h"
+#include "kubernetes/grants.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+using Json = nlohmann::json;
+using protocol::admin::PodRequest;
+
+constexpr size_t kShownMax = 60;  // bytes of a value that somebody else wrote
+
+std::string text_at(const Json& json, const char* field) {
+  auto found = json.is_object() ? json.find(field) : json.end();
+  return json.is_object() && found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+const Json& at(const Json& json, const char* field) {
+  static const Json none;
+  if (!json.is_object()) return none;
+  auto found = json.find(field);
+  return found == json.end() ? none : *found;
+}
+
+// How many of a resource the container asks for; the API server has made sure that it is a whole number.
+int64_t amount_of(const Json& container, const std::string& resource) {
+  if (resource.empty()) return 0;
+  const Json& amount = at(at(at(container, "resources"), "limits"), resource.c_str());
+  if (amount.is_number_integer()) return std::max<int64_t>(amount.get<int64_t>(), 0);
+  Result<uint64_t> value = amount.is_string() ? parse_bytes(amount.get_ref<const std::string&>()) : Result<uint64_t>(uint64_t{0});
+  return value ? static_cast<int64_t>(*value) : 0;
+}
+
+// What the pod's containers have of one resource at the same time. Nothing: one of them that has a GPU asks for none of it.
+struct Sum {
+  int64_t running = 0;  // containers and sidecars
+  int64_t first = 0;    // the largest init container
+  bool bounded = true;
+  std::optional<int64_t> total() const {
+    const int64_t most = std::max(running, first);
+    return bounded && most > 0 ? std::optional(most) : std::nullopt;
+  }
+  void add(int64_t amount, bool has_gpu, bool init) {
+    if (has_gpu && amount == 0) bounded = false;
+    if (init) {
+      first = std::max(first, amount);
+    } else {
+      running += amount;
+    }
+  }
+};
+
+void read_grants(const Json& spec, const ResourceNames& names, WatchedPod* pod) {
+  Sum memory;
+  Sum core;
+  for (const char* list : {"containers", "initContainers"}) {
+    for (const Json& container : at(spec, list)) {
+      const bool has_gpu = amount_of(container, names.gpu) > 0;
+      const bool init = list[0] == 'i' && text_at(container, "restartPolicy") != "Always";
+      memory.add(amount_of(container, names.memory), has_gpu, init);
+      core.add(amount_of(container, names.core), has_gpu, init);
+      pod->ours = pod->ours || has_gpu;
+    }
+  }
+  if (auto units = memory.total(); units && *units <= INT64_MAX / names.memory_unit) pod->memory_granted = *units * names.memory_unit;
+  if (auto percent = core.total()) pod->core_granted = static_cast<int>(std::min<int64_t>(*percent, 100));
+}
+
+// Which tool wrote each annotation last: metadata.managedFields, which the API server keeps.
+void read_managers(const Json& metadata, WatchedPod* pod) {
+  for (const Json& entry : at(metadata, "managedFields")) {
+    const Json& fields = at(at(at(entry, "fieldsV1"), "f:metadata"), "f:annotations");
+    for (const auto& [name, value] : pod->annotations) {
+      if (fields.is_object() && fields.contains("f:" + name)) pod->annotated_by[name] = text_at(entry, "manager");
+    }
+  }
+}
+
+// "Mi", "Gi" or "Ti": a bare number would be bytes, which nobody means.
+Result<int64_t> memory_of(const std::string& text) {
+  const bool unit = text.size() > 2 && (text.ends_with("Mi") || text.ends_with("Gi") || text.ends_with("Ti"));
+  Result<uint64_t> bytes = unit ? parse_bytes(text) : Result<uint64_t>(error_format("it has no unit"));
+  if (!bytes || *bytes < (1U << 20)) return error_format("accepted: at least 1Mi, with Mi, Gi or Ti, such as 8Gi");
+  return static_cast<int64_t>(*bytes);
+}
+
+std::string shown(const std::string& text) {
+  return text.size() <= kShownMax ? "'" + text + "'" : "'" + text.substr(0, kShownMax) + "...'";
+}
+
+std::string memory_text(int64_t bytes) { return bytes == 0 ? "none" : limit_text(bytes); }
+std::string core_text(int percent) { return percent == 100 ? "none" : std::to_string(percent); }
+
+std::string audit_line(const WatchedPod& pod, const char* annotation, const std::string& before, const std::string& after) {
+  auto by = pod.annotated_by.find(annotation);
+  const Json line = {{"audit", "limit"},
+                     {"pod", pod.name_space + "/" + pod.name},
+                     {"uid", pod.uid},
+                     {"annotation", annotation},
+                     {"by", by != pod.annotated_by.end()           ? by->second
+                            : pod.annotations.contains(annotation) ? "unknown"
+                                                                   : "removal or grant"},
+                     {"old", before},
+                     {"new", after}};
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resources) {
+  const Json json = Json::parse(text, nullptr, false);
+  const Json& metadata = at(json, "metadata");
+  WatchedPod pod;
+  pod.uid = text_at(metadata, "uid");
+  pod.name_space = text_at(metadata, "namespace");
+  pod.name = text_at(metadata, "name");
+  if (pod.uid.empty() || pod.name_space.empty() || pod.name.empty()) return error_format("what the API server sent is no pod");
+  const std::string phase = text_at(at(json, "status"), "phase");
+  pod.ended = phase == "Succeeded" || phase == "Failed";
+  for (const char* name : {kCoreAnnotation, kMemoryAnnotation, kPriorityAnnotation}) {
+    const Json& value = at(at(metadata, "annotations"), name);
+    if (value.is_string()) pod.annotations[name] = value.get<std::string>();
+  }
+  pod.ours = !pod.annotations.empty();
+  read_grants(at(json, "spec"), resources, &pod);
+  read_managers(metadata, &pod);
+  return pod;
+}
+
+void PodLimits::Changes::add(Changes other) {
+  std::move(other.limits.begin(), other.limits.end(), std::back_inserter(limits));
+  std::move(other.notices.begin(), other.notices.end(), std::back_inserter(notices));
+  std::move(other.audit.begin(), other.audit.end(), std::back_inserter(audit));
+}
+
+PodLimits::Notice PodLimits::notice_of(const Pod& pod, bool warning, const char* reason, const std::string& text) {
+  return {pod.seen.uid, pod.seen.name_space, pod.seen.name, warning, reason, text};
+}
+
+void PodLimits::complain(Pod& pod, const char* annotation, const char* reason, const std::string& text, Changes* changes) {
+  const std::string& value = pod.seen.annotations.at(annotation);
+  if (auto told = pod.told.find(annotation); told != pod.told.end() && told->second == value) return;
+  pod.told[annotation] = value;
+  changes->notices.push_back(notice_of(pod, true, reason, std::string(annotation) + ": " + shown(value) + " " + text));
+}
+
+void PodLimits::read_memory(Pod& pod, Changes* changes) {
+  auto given = pod.seen.annotations.find(kMemoryAnnotation);
+  if (given == pod.seen.annotations.end()) {
+    pod.memory.reset();
+    pod.told.erase(kMemoryAnnotation);
+    return;
+  }
+  Result<int64_t> bytes = memory_of(given->second);
+  if (!bytes) {
+    return complain(pod, kMemoryAnnotation, "BadLimit", std::string("is no limit; the one before stays; ") + bytes.error().text, changes);
+  }
+  pod.memory = *bytes;
+  if (pod.seen.memory_granted != 0 && *bytes > pod.seen.memory_granted) {
+    complain(pod, kMemoryAnnotation, "LimitClamped",
+             "is more than the pod was granted; its limit is " + memory_text(pod.seen.memory_granted), changes);
+  } else {
+    pod.told.erase(kMemoryAnnotation);
+  }
+}
+
+void PodLimits::read_core(Pod& pod, Changes* changes) {
+  auto given = pod.seen.annotations.find(kCoreAnnotation);
+  if (given == pod.seen.annotations.end()) {
+    pod.core.reset();
+    pod.told.erase(kCoreAnnotation);
+    return;
+  }
+  Result<int64_t> percent = parse_integer(given->second, 1, 100);
+  if (!percent) {
+    return complain(pod, kCoreAnnotation, "BadLimit",
+                    "is no limit; the one before stays; accepted: percent of each GPU's time, an integer from 1 to 100", changes);
+  }
+  pod.core = static_cast<int>(*percent);
+  if (*pod.core > pod.seen.core_granted) {
+    complain(pod, kCoreAnnotation, "LimitClamped",
+             "is more than the pod was granted; its limit is " + std::to_string(pod.seen.core_granted) + " %", changes);
+  } else {
+    pod.told.erase(kCoreAnnotation);
+  }
+}
+
+PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
+  if (seen.ended || !seen.ours) return remove(seen.uid);
+  Changes changes;
+  auto [found, is_new] = pods_.try_emplace(seen.uid);
+  Pod& pod = found->second;
+  pod.seen = seen;
+  read_memory(pod, &changes);
+  read_core(pod, &changes);
+  if (seen.annotations.contains(kPriorityAnnotation)) {
+    complain(pod, kPriorityAnnotation, "NotSupported", "has no effect: this release of nvshare has no priorities of pods", &changes);
+  } else {
+    pod.told.erase(kPriorityAnnotation);
+  }
+  const PodRequest before = pod.limits;
+  pod.limits = {seen.uid, seen.name_space + "/" + seen.name, seen.memory_granted, seen.core_granted, false};
+  if (pod.memory && (seen.memory_granted == 0 || *pod.memory < seen.memory_granted)) pod.limits.gpu_memory_limit = *pod.memory;
+  if (pod.core) pod.limits.gpu_core_limit = std::min(*pod.core, seen.core_granted);
+  const bool memory_changed = pod.limits.gpu_memory_limit != before.gpu_memory_limit;
+  const bool core_changed = pod.limits.gpu_core_limit != before.gpu_core_limit;
+  if (memory_changed) {
+    pod.refusal.clear();
+    changes.audit.push_back(
+        audit_line(seen, kMemoryAnnotation, memory_text(before.gpu_memory_limit), memory_text(pod.limits.gpu_memory_limit)));
+  }
+  if (core_changed) {
+    changes.audit.push_back(audit_line(seen, kCoreAnnotation, core_text(before.gpu_core_limit), core_text(pod.limits.gpu_core_limit)));
+  }
+  if (is_new || memory_changed || core_changed) changes.limits.push_back(pod.limits);
+  return changes;
+}
+
+PodLimits::Changes PodLimits::remove(const std::string& uid) {
+  Changes changes;
+  if (pods_.erase(uid) == 0) return changes;
+  PodRequest gone;
+  gone.uid = uid;
+  gone.gone = true;
+  changes.limits.push_back(gone);
+  return changes;
+}
+
+PodLimits::Changes PodLimits::replace(const std::vector<WatchedPod>& pods) {
+  std::set<std::string> listed;
+  for (const WatchedPod& pod : pods) listed.insert(pod.uid);
+  std::vector<std::string> gone;
+  for (const auto& [uid, pod] : pods_) {
+    if (!listed.contains(uid)) gone.push_back(uid);
+  }
+  Changes changes;
+  for (const std::string& uid : gone) changes.add(remove(uid));
+  for (const WatchedPod& pod : pods) changes.add(update(pod));
+  return changes;
+}
+
+std::vector<PodRequest> PodLimits::all() const {
+  std::vector<PodRequest> limits;
+  for (const auto& [uid, pod] : pods_) limits.push_back(pod.limits);
+  return limits;
+}
+
+std::optional<PodLimits::Notice> PodLimits::refused(const std::string& uid, const std::string& why) {
+  auto found = pods_.find(uid);
+  if (found == pods_.end() || found->second.refusal == why) return std::nullopt;
+  found->second.refusal = why;
+  return notice_of(found->second, true, "LimitRefused", "the memory limit is not in force, the one before stays: " + why);
+}
+
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,91 @@
+// Limits of this node's pods: what each was granted (the resources in its specification), lowered by what its annotations say. Pure
+// bookkeeping: no clock, no I/O; not thread-safe.
+//
+//   nvshare.com/gpu-core-limit     1..100, percent of each GPU's time
+//   nvshare.com/gpu-memory-limit   an amount with Mi, Gi or Ti
+//
+// More than was granted counts as what was granted; a value that cannot be read changes nothing; both are told once. An annotation that
+// is removed leaves what was granted.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "protocol/admin.h"
+
+namespace nvshare::kubernetes {
+
+inline constexpr char kCoreAnnotation[] = "nvshare.com/gpu-core-limit";
+inline constexpr char kMemoryAnnotation[] = "nvshare.com/gpu-memory-limit";
+inline constexpr char kPriorityAnnotation[] = "nvshare.com/priority";
+
+// The resources' names, as the node offers them; empty: not offered.
+struct ResourceNames {
+  std::string gpu, memory, core;
+  int64_t memory_unit = int64_t{1} << 30;  // bytes
+};
+
+struct WatchedPod {
+  std::string uid, name_space, name;
+  bool ours = false;                                // it asks for a resource of ours, or has an annotation
+  bool ended = false;                               // none of its containers runs again
+  int64_t memory_granted = 0;                       // bytes; 0 = no limit
+  int core_granted = 100;                           // percent
+  std::map<std::string, std::string> annotations;   // ours
+  std::map<std::string, std::string> annotated_by;  // annotation -> the tool that wrote it last, as the API server noted
+};
+
+// Of a v1.Pod in JSON; an error if it lacks what every pod has.
+Result<WatchedPod> read_pod(std::string_view json, const ResourceNames& resources);
+
+class PodLimits {
+ public:
+  // For the pod's events.
+  struct Notice {
+    std::string uid, name_space, name;
+    bool warning = true;
+    std::string reason;  // one word
+    std::string text;
+  };
+  struct Changes {
+    std::vector<protocol::admin::PodRequest> limits;
+    std::vector<Notice> notices;
+    std::vector<std::string> audit;  // one line of JSON for each limit that changed
+    void add(Changes other);
+  };
+
+  // The pod as it is now.
+  Changes update(const WatchedPod& pod);
+  Changes remove(const std::string& uid);
+  // These are all that there are.
+  Changes replace(const std::vector<WatchedPod>& pods);
+
+  // Of all pods.
+  std::vector<protocol::admin::PodRequest> all() const;
+  // The scheduler did not put the pod's memory limit in force.
+  std::optional<Notice> refused(const std::string& uid, const std::string& why);
+
+ private:
+  struct Pod {
+    WatchedPod seen;
+    std::optional<int64_t> memory;            // the annotation's last good value
+    std::optional<int> core;                  // the same
+    protocol::admin::PodRequest limits;       // in force
+    std::map<std::string, std::string> told;  // annotation -> value that was complained of
+    std::string refusal;                      // that was told
+  };
+
+  void read_memory(Pod& pod, Changes* changes);
+  void read_core(Pod& pod, Changes* changes);
+  static void complain(Pod& pod, const char* annotation, const char* reason, const std::string& text, Changes* changes);
+  static Notice notice_of(const Pod& pod, bool warning, const char* reason, const std::string& text);
+
+  std::map<std::string, Pod> pods_;  // by UID
+};
+
+}  // namespace nvshare::kubernetes

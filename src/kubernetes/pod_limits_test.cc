@@ -1,0 +1,155 @@
+#include "kubernetes/pod_limits.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace nvshare::kubernetes {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kGib = 1LL << 30;
+const ResourceNames kNames = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", kGib};
+
+Json container(int gpus, int memory, int cores = 0) {
+  Json limits = {{"cpu", "500m"}};
+  if (gpus > 0) limits["nvshare.com/gpu"] = std::to_string(gpus);
+  if (memory > 0) limits["nvshare.com/gpu-memory"] = std::to_string(memory);
+  if (cores > 0) limits["nvshare.com/gpu-core"] = std::to_string(cores);
+  return {{"name", "main"}, {"resources", {{"limits", limits}}}};
+}
+
+Json pod_with(std::vector<Json> containers, Json annotations = Json::object()) {
+  return {{"metadata", {{"uid", "uid-1"}, {"namespace", "team"}, {"name", "train"}, {"annotations", std::move(annotations)}}},
+          {"spec", {{"containers", std::move(containers)}}},
+          {"status", {{"phase", "Running"}}}};
+}
+
+WatchedPod watched(const Json& json) {
+  auto pod = read_pod(json.dump(), kNames);
+  EXPECT_TRUE(pod) << (pod ? "" : pod.error().text);
+  return pod ? *pod : WatchedPod{};
+}
+
+WatchedPod granted(int memory, int cores, Json annotations) {
+  return watched(pod_with({container(1, memory, cores)}, std::move(annotations)));
+}
+
+TEST(PodGrants, AreWhatTheContainersHaveTogether) {
+  EXPECT_EQ(watched(pod_with({container(1, 4)})).memory_granted, 4 * kGib);
+  EXPECT_EQ(watched(pod_with({container(1, 4), container(1, 2)})).memory_granted, 6 * kGib);
+  EXPECT_EQ(watched(pod_with({container(1, 4), container(0, 0)})).memory_granted, 4 * kGib) << "one without a GPU";
+  EXPECT_EQ(watched(pod_with({container(1, 4), container(1, 0)})).memory_granted, 0) << "one that is not limited";
+  Json pod = pod_with({container(1, 4, 30)});
+  pod["spec"]["initContainers"] = {container(1, 7, 20)};
+  EXPECT_EQ(watched(pod).memory_granted, 7 * kGib) << "it runs before the others";
+  EXPECT_EQ(watched(pod).core_granted, 30);
+  pod["spec"]["initContainers"][0]["restartPolicy"] = "Always";
+  EXPECT_EQ(watched(pod).memory_granted, 11 * kGib) << "a sidecar runs beside them";
+  EXPECT_EQ(watched(pod).core_granted, 50);
+  EXPECT_EQ(watched(pod_with({container(1, 0)})).core_granted, 100);
+  EXPECT_FALSE(watched(pod_with({container(0, 0)})).ours);
+  EXPECT_TRUE(watched(pod_with({container(0, 0)}, {{kCoreAnnotation, "5"}})).ours);
+  for (const char* bad : {"", "[]", "null", "{}", R"({"metadata":{"uid":5}})", R"({"metadata":{"uid":"a","name":"b"}})"}) {
+    EXPECT_FALSE(read_pod(bad, kNames)) << bad;
+  }
+}
+
+std::string shown(const PodLimits& limits) {
+  std::string text;
+  for (const auto& pod : limits.all()) {
+    text += pod.name + " " + std::to_string(pod.gpu_memory_limit >> 20) + "Mi " + std::to_string(pod.gpu_core_limit) + "%;";
+  }
+  return text;
+}
+
+TEST(PodLimits, AnnotationsLowerAndTheirRemovalRestoresTheGrant) {
+  PodLimits limits;
+  EXPECT_EQ(limits.update(granted(4, 0, Json::object())).limits.size(), 1u);
+  EXPECT_EQ(shown(limits), "team/train 4096Mi 100%;");
+  auto changes = limits.update(granted(4, 0, {{kMemoryAnnotation, "1536Mi"}, {kCoreAnnotation, "30"}}));
+  EXPECT_EQ(shown(limits), "team/train 1536Mi 30%;");
+  EXPECT_TRUE(changes.notices.empty());
+  ASSERT_EQ(changes.audit.size(), 2u);
+  const Json audit = Json::parse(changes.audit[1]);
+  EXPECT_EQ(audit["pod"], "team/train");
+  EXPECT_EQ(audit["old"], "none");
+  EXPECT_EQ(audit["new"], "30");
+  EXPECT_TRUE(limits.update(granted(4, 0, {{kMemoryAnnotation, "1536Mi"}, {kCoreAnnotation, "30"}})).limits.empty()) << "nothing changed";
+  EXPECT_EQ(limits.update(granted(4, 0, {{kCoreAnnotation, "30"}})).audit.size(), 1u);
+  EXPECT_EQ(shown(limits), "team/train 4096Mi 30%;");
+  limits.update(granted(4, 0, Json::object()));
+  EXPECT_EQ(shown(limits), "team/train 4096Mi 100%;");
+}
+
+TEST(PodLimits, WhoChangedItIsInTheAuditLine) {
+  Json pod = pod_with({container(1, 4)}, {{kCoreAnnotation, "30"}});
+  pod["metadata"]["managedFields"] = {
+      {{"manager", "kubelet"}, {"fieldsV1", {{"f:status", Json::object()}}}},
+      {{"manager", "kubectl-annotate"},
+       {"fieldsV1", {{"f:metadata", {{"f:annotations", {{"f:nvshare.com/gpu-core-limit", Json::object()}}}}}}}}};
+  PodLimits limits;
+  auto changes = limits.update(watched(pod));
+  ASSERT_EQ(changes.audit.size(), 2u);
+  EXPECT_EQ(Json::parse(changes.audit[1])["by"], "kubectl-annotate");
+}
+
+TEST(PodLimits, MoreThanWasGrantedIsClampedAndToldOnce) {
+  PodLimits limits;
+  auto changes = limits.update(granted(4, 50, {{kMemoryAnnotation, "8Gi"}, {kCoreAnnotation, "80"}}));
+  EXPECT_EQ(shown(limits), "team/train 4096Mi 50%;");
+  ASSERT_EQ(changes.notices.size(), 2u);
+  EXPECT_EQ(changes.notices[0].reason, "LimitClamped");
+  EXPECT_NE(changes.notices[0].text.find("'8Gi' is more than the pod was granted; its limit is 4096Mi"), std::string::npos);
+  EXPECT_TRUE(limits.update(granted(4, 50, {{kMemoryAnnotation, "8Gi"}, {kCoreAnnotation, "80"}})).notices.empty());
+  EXPECT_EQ(limits.update(granted(4, 50, {{kMemoryAnnotation, "9Gi"}, {kCoreAnnotation, "80"}})).notices.size(), 1u);
+}
+
+TEST(PodLimits, ABadValueKeepsTheLastGoodOneAndIsTold) {
+  PodLimits limits;
+  limits.update(granted(4, 0, {{kMemoryAnnotation, "2Gi"}, {kCoreAnnotation, "30"}}));
+  for (const char* bad : {"", "0", "101", "-5", "30%", "3.5", "thirty", "99999999999999999999"}) {
+    auto changes = limits.update(granted(4, 0, {{kMemoryAnnotation, "2Gi"}, {kCoreAnnotation, bad}}));
+    ASSERT_EQ(changes.notices.size(), 1u) << bad;
+    EXPECT_EQ(changes.notices[0].reason, "BadLimit");
+    EXPECT_NE(changes.notices[0].text.find("1 to 100"), std::string::npos);
+    EXPECT_TRUE(changes.audit.empty());
+  }
+  for (const char* bad : {"", "8", "2000000000", "0Gi", "8G", "-1Gi", "Gi", "much", "9999999999Ti"}) {
+    auto changes = limits.update(granted(4, 0, {{kMemoryAnnotation, bad}, {kCoreAnnotation, "30"}}));
+    ASSERT_EQ(changes.notices.size(), 1u) << bad;
+    EXPECT_EQ(shown(limits), "team/train 2048Mi 30%;");
+  }
+  auto shouted = limits.update(granted(4, 0, {{kMemoryAnnotation, "2Gi"}, {kCoreAnnotation, std::string(5000, 'x')}}));
+  ASSERT_EQ(shouted.notices.size(), 1u);
+  EXPECT_LT(shouted.notices[0].text.size(), 300u);
+}
+
+TEST(PodLimits, PriorityIsRefusedInWords) {
+  PodLimits limits;
+  auto changes = limits.update(granted(4, 0, {{kPriorityAnnotation, "5"}}));
+  ASSERT_EQ(changes.notices.size(), 1u);
+  EXPECT_EQ(changes.notices[0].reason, "NotSupported");
+}
+
+TEST(PodLimits, PodsThatEndOrAreMissingFromTheListAreGone) {
+  PodLimits limits;
+  limits.update(granted(4, 0, Json::object()));
+  Json ended = pod_with({container(1, 4)});
+  ended["status"]["phase"] = "Succeeded";
+  auto changes = limits.update(watched(ended));
+  ASSERT_EQ(changes.limits.size(), 1u);
+  EXPECT_TRUE(changes.limits[0].gone);
+  limits.update(granted(4, 0, Json::object()));
+  Json other = pod_with({container(1, 2)});
+  other["metadata"]["uid"] = "uid-2";
+  changes = limits.replace({watched(other)});
+  EXPECT_EQ(changes.limits.size(), 2u);
+  EXPECT_EQ(shown(limits), "team/train 2048Mi 100%;");
+  EXPECT_TRUE(limits.refused("uid-2", "too much"));
+  EXPECT_FALSE(limits.refused("uid-2", "too much")) << "told already";
+}
+
+}  // namespace
+}  // namespace nvshare::kubernetes

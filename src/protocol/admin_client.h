@@ -1,0 +1,36 @@
+// Talks to a scheduler's admin socket: one JSON object per line each way (protocol/admin.h). Blocking, with a time limit. Not thread-safe.
+#pragma once
+
+#include <string>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "protocol/admin.h"
+
+namespace nvshare::protocol::admin {
+
+class Client {
+ public:
+  // `runtime_directory` as in protocol/paths.h. The error says why nobody answers (nothing there, not allowed, not listening).
+  static Result<Client> open(const std::string& runtime_directory);
+
+  // Sends one request and waits up to `timeout_ms` for the line that answers it, for protocol/admin.h's decode functions.
+  Result<std::string> ask(const protocol::admin::Request& request, int timeout_ms = 5000);
+
+  // The same, decoded.
+  Result<protocol::admin::StatusReport> status();
+
+  // Readable when the scheduler has closed the connection; between two requests nothing else comes.
+  int descriptor() const { return socket_.get(); }
+
+ private:
+  explicit Client(FileDescriptor socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
+
+  Result<std::string> read_line(int timeout_ms);
+
+  FileDescriptor socket_;
+  std::string path_;
+  std::string received_;  // beyond the last line that was taken
+};
+
+}  // namespace nvshare::protocol::admin
