@@ -8,6 +8,7 @@ build_packages=(
   binutils ccache cmake g++ ninja-build python3
   libasio-dev libbenchmark-dev libcli11-dev libfmt-dev libgtest-dev librapidcheck-dev libspdlog-dev libtomlplusplus-dev nlohmann-json3-dev
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # only nvshare-device-plugin; all else builds without
+  libcurl4-openssl-dev libssl-dev                                         # the same
 )
 lint_packages=(clang clang-format clang-tidy git)
 

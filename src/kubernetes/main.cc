@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <list>
 
+#include "kubernetes/annotations.h"
 #include "kubernetes/install.h"
 #include "kubernetes/plugin.h"
 #include "kubernetes/settings.h"
@@ -38,6 +40,26 @@ int refuse(const Error& error, int status) {
   return status;
 }
 
+// Null: limits by annotation are off.
+Result<std::unique_ptr<Annotations>> watch_annotations(const Settings& settings) {
+  Annotations::Options options;
+  options.api_server = {settings.api_server == "auto" ? url_of_own_cluster() : settings.api_server, settings.service_account};
+  if (settings.api_server == "off" || options.api_server.url.empty()) {
+    spdlog::info("limits by annotation are off: {}",
+                 settings.api_server == "off" ? "NVSHARE_API_SERVER says so" : "this runs in no cluster");
+    return std::unique_ptr<Annotations>();
+  }
+  if (settings.node_name.empty()) {
+    return error_format(
+        "NVSHARE_NODE_NAME is not set: set it from the pod's spec.nodeName, or NVSHARE_API_SERVER=off for no limits by annotation");
+  }
+  options.node = settings.node_name;
+  options.runtime_dir = settings.runtime_dir;
+  options.resources = {settings.gpu_resource, settings.memory_resource, settings.core_resource, settings.division.memory_unit};
+  spdlog::info("watches annotations of the pods of {} at {}", options.node, options.api_server.url);
+  return std::make_unique<Annotations>(options);
+}
+
 int serve(Settings settings) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("nvshare-device-plugin"));
   spdlog::set_level(spdlog::level::from_str(settings.log_level));
@@ -57,6 +79,10 @@ int serve(Settings settings) {
   sigaddset(&ends, SIGTERM);
   sigaddset(&ends, SIGINT);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  // Other ends go away while TLS writes to them.
+  std::signal(SIGPIPE, SIG_IGN);
+  Result<std::unique_ptr<Annotations>> annotations = watch_annotations(settings);
+  if (!annotations) return refuse(annotations.error(), EXIT_FAILURE);
   Plugin plugin(settings, std::move(*node));
   int signal = 0;
   sigwait(&ends, &signal);

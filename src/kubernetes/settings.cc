@@ -98,6 +98,22 @@ Result<void> set_health_interval(Settings& settings, std::string_view text) {
   return take_duration(text, 10 * kMillisecond, kHour, &settings.health_interval);
 }
 
+Result<void> set_api_server(Settings& settings, std::string_view text) {
+  if (text != "auto" && text != "off" && !(text.starts_with("https://") && text.size() > 8)) {
+    return error_format("'%.*s' is none of these", shown(text), text.data());
+  }
+  settings.api_server = text;
+  return {};
+}
+
+Result<void> set_service_account(Settings& settings, std::string_view text) { return take_path(text, &settings.service_account); }
+
+Result<void> set_node_name(Settings& settings, std::string_view text) {
+  if (text.size() > 253 || !is_name(text, "-.")) return error_format("'%.*s' is no name of a node", shown(text), text.data());
+  settings.node_name = text;
+  return {};
+}
+
 Result<void> set_log_level(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
   settings.log_level = text;
@@ -111,6 +127,10 @@ Result<void> check_together(const Settings& settings) {
     for (const auto* b : names) {
       if (a != b && !a->empty() && *a == *b) return error_format("two resources have the name %.200s", a->c_str());
     }
+  }
+  if (settings.api_server.starts_with("https://") && settings.node_name.empty()) {
+    return error_format("%s is set, but not %s, whose pods are to be watched", settings::variable_of("api_server").c_str(),
+                        settings::variable_of("node_name").c_str());
   }
   return {};
 }
@@ -143,6 +163,11 @@ const std::vector<SettingSpec>& setting_specs() {
       {"cdi_dir", "an absolute path", "where CDI specifications go (/var/run/cdi)", set_cdi_dir},
       {"health_interval", "a duration from 10ms to 1h, plain numbers are seconds", "between two looks at the GPUs' health (5)",
        set_health_interval},
+      {"api_server", "auto, off or an https:// URL", "where pods' annotations are watched; auto: the cluster that this runs in (auto)",
+       set_api_server},
+      {"service_account", "an absolute path", "the folder with token and ca.crt (/var/run/secrets/kubernetes.io/serviceaccount)",
+       set_service_account},
+      {"node_name", "a node's name", "this node's name in the cluster, from spec.nodeName; needed to watch annotations", set_node_name},
       {"log_level", "error, warning, info or debug", "what is logged (info)", set_log_level},
   };
   return specs;

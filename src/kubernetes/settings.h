@@ -33,6 +33,9 @@ struct Settings {
   Cdi cdi = Cdi::kOff;
   std::string cdi_dir = "/var/run/cdi";
   int64_t health_interval = 5'000'000'000;  // ns between two looks at the GPUs
+  std::string api_server = "auto";          // or "off", or a URL
+  std::string service_account = "/var/run/secrets/kubernetes.io/serviceaccount";
+  std::string node_name;  // this node's in the cluster
   std::string log_level = "info";
 };
 

@@ -69,6 +69,9 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"cdi", {"yes", "ON"}},
       {"cdi_dir", {"cdi"}},
       {"health_interval", {"1ms", "2h", "often"}},
+      {"api_server", {"on", "http://10.0.0.1", "https://"}},
+      {"service_account", {"secrets"}},
+      {"node_name", {"a b", "-node", "node/1"}},
       {"log_level", {"verbose"}},
   };
   for (const SettingSpec& spec : setting_specs()) {
@@ -82,6 +85,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       EXPECT_NE(refusal({}, {{spec.name, value}}).find(settings::flag_of(spec.name)), std::string::npos) << value;
     }
   }
+  EXPECT_NE(refusal({{"NVSHARE_API_SERVER", "https://10.0.0.1"}}).find("NVSHARE_NODE_NAME"), std::string::npos);
   EXPECT_NE(refusal({{"NVSHARE_MEMORY_RESOURCE", "nvshare.com/gpu"}}).find("two resources"), std::string::npos);
 }
 

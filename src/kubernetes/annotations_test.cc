@@ -1,0 +1,264 @@
+// Limits by annotation against a stand-in API server with TLS, over real sockets: whatever breaks, the last word of each pod is heard.
+#include "kubernetes/annotations.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "kubernetes/test_api_server.h"
+#include "protocol/paths.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+using Fault = TestApiServer::Fault;
+
+constexpr int64_t kGib = 1LL << 30;
+
+// A scheduler that only listens: what limits it was told last, over the admin socket.
+class ListeningScheduler {
+ public:
+  explicit ListeningScheduler(const std::string& runtime_dir) {
+    const std::string path = runtime_dir + protocol::kAdminSocket;
+    fs::create_directories(fs::path(path).parent_path());
+    unlink(path.c_str());
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+    listener_ = FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(listener_.get(), 4), 0);
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~ListeningScheduler() {
+    stop_ = true;
+    shutdown(listener_.get(), SHUT_RDWR);
+    {
+      std::lock_guard lock(mutex_);
+      shutdown(client_, SHUT_RDWR);
+    }
+    thread_.join();
+  }
+  // "memory in MiB/core" of a pod; empty when nothing holds for it.
+  std::string limits_of(const std::string& uid) {
+    std::lock_guard lock(mutex_);
+    auto found = pods_.find(uid);
+    if (found == pods_.end()) return "";
+    return std::to_string(found->second.gpu_memory_limit >> 20) + "/" + std::to_string(found->second.gpu_core_limit);
+  }
+  int connections() {
+    std::lock_guard lock(mutex_);
+    return connections_;
+  }
+  void refuse(const std::string& uid, const std::string& why) {
+    std::lock_guard lock(mutex_);
+    refused_ = {{uid, why}};
+  }
+
+ private:
+  void serve() {
+    while (!stop_) {
+      FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!client) return;
+      {
+        std::lock_guard lock(mutex_);
+        client_ = client.get();
+        ++connections_;
+      }
+      std::string text;
+      char bytes[65536];
+      for (ssize_t length = 0; (length = read(client.get(), bytes, sizeof bytes)) > 0;) {
+        text.append(bytes, static_cast<size_t>(length));
+        for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
+          const std::string answer = take(text.substr(0, end));
+          text.erase(0, end + 1);
+          EXPECT_EQ(::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL), static_cast<ssize_t>(answer.size()));
+        }
+      }
+      std::lock_guard lock(mutex_);
+      client_ = -1;
+    }
+  }
+  std::string take(const std::string& line) {
+    auto request = protocol::admin::decode_request(line);
+    EXPECT_TRUE(request) << (request ? "" : request.error().text);
+    if (!request || !std::holds_alternative<protocol::admin::PodsRequest>(*request)) return protocol::admin::encode_error("not that");
+    const auto& pods = std::get<protocol::admin::PodsRequest>(*request);
+    std::lock_guard lock(mutex_);
+    if (pods.complete) pods_.clear();
+    std::map<std::string, std::string> refused;
+    for (const auto& pod : pods.pods) {
+      pods_.erase(pod.uid);
+      if (!pod.gone) pods_[pod.uid] = pod;
+      if (refused_.contains(pod.uid)) refused[pod.uid] = refused_[pod.uid];
+    }
+    return protocol::admin::encode_pods(refused);
+  }
+
+  FileDescriptor listener_;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  int client_ = -1;
+  int connections_ = 0;
+  std::map<std::string, protocol::admin::PodRequest> pods_;
+  std::map<std::string, std::string> refused_;
+  std::thread thread_;
+};
+
+class AnnotationsTest : public testing::Test {
+ protected:
+  AnnotationsTest() {
+    signal(SIGPIPE, SIG_IGN);  // as the plugin does: TLS writes with write()
+    std::string name = (fs::temp_directory_path() / "nvs-api-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    spdlog::set_level(std::getenv("NVSHARE_TEST_DEBUG") != nullptr ? spdlog::level::info : spdlog::level::off);
+    server_ = std::make_unique<TestApiServer>(folder_);
+  }
+  ~AnnotationsTest() override {
+    annotations_.reset();
+    scheduler_.reset();
+    server_.reset();
+    fs::remove_all(folder_);
+  }
+  void start() {
+    Annotations::Options options;
+    options.api_server = server_->address();
+    options.node = "node-1";
+    options.runtime_dir = folder_ + "/run";
+    options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", kGib};
+    options.pace = {5ms, 50ms, 500ms, 300s};
+    annotations_ = std::make_unique<Annotations>(options);
+  }
+  void start_scheduler() { scheduler_ = std::make_unique<ListeningScheduler>(folder_ + "/run"); }
+  static bool wait(const std::function<bool()>& condition) {
+    for (auto end = std::chrono::steady_clock::now() + 60s; std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(1ms)) {
+      if (condition()) return true;
+    }
+    return false;
+  }
+  bool comes(const std::string& uid, const std::string& limits) {
+    return wait([&] { return scheduler_->limits_of(uid) == limits; });
+  }
+  std::string event(size_t index) {
+    if (!wait([&] { return server_->events().size() > index; })) return "no event";
+    const Json json = Json::parse(server_->events()[index]);
+    return json["reason"].get<std::string>() + " " + json["involvedObject"]["uid"].get<std::string>() + " " +
+           json["message"].get<std::string>();
+  }
+
+  std::string folder_;
+  std::unique_ptr<TestApiServer> server_;
+  std::unique_ptr<ListeningScheduler> scheduler_;
+  std::unique_ptr<Annotations> annotations_;
+};
+
+TEST_F(AnnotationsTest, ReachTheSchedulerAndPodsEventsTellWhatIsWrong) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});
+  server_->add_pod("web", {{"cpu", 1}});
+  start_scheduler();
+  start();
+  EXPECT_TRUE(comes(train, "4096/100")) << "what it was granted";
+  server_->annotate("train", kCoreAnnotation, "40");
+  EXPECT_TRUE(comes(train, "4096/40"));
+  server_->annotate("train", kMemoryAnnotation, "1536Mi");
+  EXPECT_TRUE(comes(train, "1536/40"));
+  server_->annotate("train", kMemoryAnnotation, "lots");
+  EXPECT_NE(event(0).find("BadLimit " + train + " nvshare.com/gpu-memory-limit: 'lots'"), std::string::npos) << event(0);
+  server_->annotate("train", kMemoryAnnotation, "9Gi");
+  EXPECT_TRUE(comes(train, "4096/40"));
+  EXPECT_NE(event(1).find("LimitClamped"), std::string::npos) << event(1);
+  server_->annotate("train", kPriorityAnnotation, "7");
+  EXPECT_NE(event(2).find("NotSupported"), std::string::npos) << event(2);
+  scheduler_->refuse(train, "there is no room");
+  server_->annotate("train", kMemoryAnnotation, "3Gi");
+  EXPECT_NE(event(3).find("LimitRefused " + train), std::string::npos) << event(3);
+  server_->annotate("train", kCoreAnnotation, "");
+  EXPECT_TRUE(comes(train, "3072/100")) << "removed: the default";
+  const std::string late = server_->add_pod("late", {{"nvshare.com/gpu", 1}});
+  EXPECT_TRUE(comes(late, "0/100"));
+  server_->delete_pod("train");
+  EXPECT_TRUE(comes(train, ""));
+}
+
+TEST_F(AnnotationsTest, ASchedulerThatComesLateOrAnewIsToldEverything) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}});
+  server_->annotate("train", kCoreAnnotation, "40");
+  start();
+  ASSERT_TRUE(wait([&] { return server_->watches() > 0; }));
+  start_scheduler();
+  EXPECT_TRUE(comes(train, "0/40"));
+  scheduler_.reset();
+  server_->annotate("train", kCoreAnnotation, "50");
+  start_scheduler();
+  EXPECT_TRUE(comes(train, "0/50"));
+  scheduler_.reset();
+  start_scheduler();
+  EXPECT_TRUE(comes(train, "0/50")) << "without any change of the pod";
+}
+
+// Each of the ways to fail, in turn, fifty times: changes are made before, while and after.
+TEST_F(AnnotationsTest, AfterFiftyDisconnectsOfEveryKindNoChangeIsMissed) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}});
+  const std::string serve = server_->add_pod("serve", {{"nvshare.com/gpu", 1}});
+  start_scheduler();
+  start();
+  ASSERT_TRUE(comes(train, "0/100"));
+  std::string passing;
+  for (int round = 0; round < 50; ++round) {
+    const auto fault = static_cast<Fault>(round % TestApiServer::kFaults);
+    SCOPED_TRACE("round " + std::to_string(round) + ", fault " + std::to_string(round % TestApiServer::kFaults));
+    const std::string first = std::to_string(1 + round % 99);
+    const std::string last = std::to_string(1 + (round * 7 + 3) % 99);
+    server_->annotate("train", kCoreAnnotation, first);
+    ASSERT_TRUE(round % 3 != 0 || comes(train, "0/" + first));
+    const int watches = server_->watches();
+    server_->fault(fault);
+    server_->annotate("serve", kCoreAnnotation, first);
+    if (round % 2 == 0 && !passing.empty()) server_->delete_pod("passing");
+    const std::string before = round % 2 == 0 ? std::exchange(passing, "") : "";
+    if (round % 2 == 1) passing = server_->add_pod("passing", {{"nvshare.com/gpu", 1}});
+    if (round % 5 == 0) server_->bookmark();
+    server_->annotate("train", kCoreAnnotation, last);
+    ASSERT_TRUE(comes(train, "0/" + last));
+    ASSERT_TRUE(comes(serve, "0/" + first));
+    ASSERT_TRUE(passing.empty() || comes(passing, "0/100"));
+    ASSERT_TRUE(before.empty() || comes(before, ""));
+    ASSERT_TRUE(wait([&] { return server_->watches() > watches; })) << "it did not break";
+  }
+  EXPECT_GT(server_->lists(), 10);
+  EXPECT_GT(server_->unauthorized(), 0) << "no token was refused";
+  EXPECT_EQ(scheduler_->connections(), 1) << "what breaks there is nothing to the scheduler";
+}
+
+TEST_F(AnnotationsTest, AStrangersCertificateIsNotBelieved) {
+  const std::string other = folder_ + "/other";
+  fs::create_directories(other);
+  TestApiServer stranger(other);
+  stranger.add_pod("train", {{"nvshare.com/gpu", 1}});
+  ApiServerAddress address = stranger.address();
+  address.service_account = folder_;  // another CA
+  ApiServer client(address);
+  auto reply = client.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1", "application/json", {});
+  ASSERT_FALSE(reply);
+  EXPECT_NE(std::string(reply.error().text).find("certificate"), std::string::npos) << reply.error().text;
+  address.service_account = folder_ + "/nowhere";
+  ApiServer without(address);
+  EXPECT_FALSE(without.get("/api/v1/pods", "application/json", {}));
+}
+
+}  // namespace
+}  // namespace nvshare::kubernetes

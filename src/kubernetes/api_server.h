@@ -1,0 +1,55 @@
+// HTTP to the cluster's API server, with the service account's token and CA. Blocking calls on one thread; another may interrupt them.
+// The program must ignore SIGPIPE: TLS writes to sockets that the other end has closed. The token is read anew for each request, because
+// the kubelet replaces it about once an hour; so is the CA.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace nvshare::kubernetes {
+
+struct ApiServerAddress {
+  std::string url;              // "https://10.0.0.1:443"
+  std::string service_account;  // folder with token and ca.crt
+};
+
+// The one of the cluster that this process runs in (KUBERNETES_SERVICE_HOST and _PORT); empty outside of one.
+std::string url_of_own_cluster();
+
+class ApiServer {
+ public:
+  explicit ApiServer(ApiServerAddress address);
+  ~ApiServer();
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
+
+  struct Reply {
+    int status = 0;    // of HTTP
+    std::string body;  // of a refusal its first part
+  };
+  struct Patience {
+    long whole_ms = 60'000;  // the whole request
+    long quiet_ms = 20'000;  // without a byte
+  };
+  // An error: no complete answer came. `take` gets what a 200 brings as it comes, and ends the request by returning false (an error);
+  // without it the body is in the reply.
+  using Take = std::function<bool(std::string_view)>;
+  Result<Reply> get(const std::string& path_and_query, const std::string& accept, Patience patience, const Take& take = nullptr);
+  Result<Reply> post(const std::string& path, const std::string& body, Patience patience);
+
+  // Any thread: a request that is under way, and every later one, fails at once.
+  void interrupt();
+
+ private:
+  Result<Reply> request(const std::string& path, const std::string& accept, const std::string* body, Patience patience, const Take& take);
+
+  const ApiServerAddress address_;
+  void* const multi_;  // curl's; keeps connections
+  std::atomic<bool> interrupted_{false};
+};
+
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,68 @@
+// Follows the pods of one node: a list, then a watch from the list's resource version, for ever, on a thread of its own. After any
+// break it goes on from the last version that it saw; when the API server no longer has that, it lists again. Whoever is told sees every
+// pod's latest state, whatever breaks; not every state in between.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kubernetes/api_server.h"
+
+namespace nvshare::kubernetes {
+
+class PodWatch {
+ public:
+  // Called on the watch's thread; pods as JSON texts.
+  struct Listener {
+    std::function<void(const std::vector<std::string>& pods)> listed;  // these are all
+    std::function<void(const std::string& pod)> changed;               // new, or different
+    std::function<void(const std::string& pod)> deleted;
+  };
+  struct Pace {
+    std::chrono::milliseconds first_pause{50};      // after something failed; doubled each time, with jitter
+    std::chrono::milliseconds longest_pause{5000};  // an outage's end is noticed within this
+    std::chrono::milliseconds quiet{90'000};        // bookmarks come about once a minute
+    std::chrono::seconds watch{300};                // one watch lasts this long
+  };
+
+  PodWatch(ApiServerAddress address, std::string node, Listener listener, Pace pace);
+  PodWatch(ApiServerAddress address, std::string node, Listener listener)
+      : PodWatch(std::move(address), std::move(node), std::move(listener), Pace{}) {}
+  ~PodWatch();
+  PodWatch(const PodWatch&) = delete;
+  PodWatch& operator=(const PodWatch&) = delete;
+
+  int lists() const { return lists_.load(); }  // so far
+
+ private:
+  void run();
+  Result<void> list();
+  Result<void> watch();
+  bool take_event(const std::string& line);
+  void pause(std::chrono::milliseconds longest);
+
+  ApiServer server_;
+  const std::string pods_path_;
+  const Listener listener_;
+  const Pace pace_;
+  std::string version_;         // of the last list or event; empty: list first
+  bool latest_wanted_ = false;  // the list must be the latest, not just one not older than version_
+  bool heard_ = false;          // something came in the current watch
+  std::optional<std::string> event_failed_;
+  std::minstd_rand random_;
+  std::atomic<int> lists_{0};
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;   // guarded by mutex_
+  std::thread thread_;  // last
+};
+
+}  // namespace nvshare::kubernetes
