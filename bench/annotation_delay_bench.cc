@@ -71,11 +71,20 @@ int main(int argc, char** argv) {
     const int64_t memory = (16 + i % 64) * (int64_t{1} << 20);
     server.annotate("train", i % 2 == 0 ? kubernetes::kCoreAnnotation : kubernetes::kMemoryAnnotation,
                     i % 2 == 0 ? std::to_string(core) : std::to_string(memory >> 20) + "Mi");
-    const bool came = stage.wait_until([&] {
+    const auto is_in_force = [&] {
       const auto now = in_force(*admin);
       return i % 2 == 0 ? now.first == core : now.second == memory;
-    });
-    if (!came) return fail("a change did not come into force");
+    };
+    const bool came = stage.wait_until(is_in_force, std::chrono::seconds(20));
+    if (!came) {
+      const auto now = in_force(*admin);
+      std::fprintf(stderr, "change %d: asked for %d %% or %lld, in force are %d %% and %lld\n", i, core, static_cast<long long>(memory),
+                   now.first, static_cast<long long>(now.second));
+      for (const auto& pod : annotations.limits()) {
+        std::fprintf(stderr, "the plugin wants %d %% and %lld\n", pod.gpu_core_limit, static_cast<long long>(pod.gpu_memory_limit));
+      }
+      return fail("a change did not come into force");
+    }
     delays_ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
   }
   stage.tell_to_stop();

@@ -128,6 +128,7 @@ std::map<std::string, std::string> Engine::set_pods(const admin::PodsRequest& re
     // The other limits of it hold all the same.
     PodLimits rest = limits;
     rest.gpu_memory_limit = tenant->pod.gpu_memory_limit;
+    if (tenants_.pods().contains(uid)) tenants_.remember_pod(uid, rest);  // also for clients that join later
     if (ok = change_limits(*tenant, tenant->gpu_memory_limit, tenant->core_limit, rest, now); !ok) refused[uid] = ok.error().text;
   };
   for (const admin::PodRequest& pod : request.pods) {

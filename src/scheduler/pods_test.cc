@@ -160,6 +160,8 @@ TEST_F(PodsTest, ARefusedMemoryLimitKeepsTheOldOneAndTheRestHolds) {
   EXPECT_NE(refused[kServe].find("NVSHARE_GPU_MEMORY_OVERSUB_RATIO"), std::string::npos) << refused[kServe];
   EXPECT_EQ(sink_.limits[2], 6u * kGiB);
   EXPECT_NE(tenants().find("pod team/serve 6 40"), std::string::npos) << tenants();
+  join(3, kServe);
+  EXPECT_EQ(sink_.limits[3], static_cast<uint64_t>(6 * kGiB)) << "nor for clients that come later";
 }
 
 TEST_F(PodsTest, ALimitThatIsGoneIsNotRecalledForEver) {
