@@ -52,7 +52,7 @@ void touch(const std::string& file) { std::ofstream(file) << "\n"; }
 }  // namespace
 
 Duration moments() { return 10s * kSlowness; }
-Duration patience() { return 120s * std::min(kSlowness, 4); }
+Duration patience() { return 120s * std::min(kSlowness, 2); }
 
 Stage::Stage(StageOptions options) : options_(std::move(options)), directory_(make_directory()) {
   std::filesystem::create_directory(runtime_directory());
