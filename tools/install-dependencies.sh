@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Installs what building and testing nvshare needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 and their kin).
-#   tools/install-dependencies.sh [build] [lint]      both when none is named
+#   tools/install-dependencies.sh [build] [test] [lint]      all when none is named
 # Says what is missing before it installs it; takes a few hundredths of a second when nothing is. Uses sudo unless run as root.
 set -euo pipefail
 
 build_packages=(
   binutils ccache cmake g++ ninja-build python3
   libasio-dev libbenchmark-dev libcli11-dev libfmt-dev libgtest-dev librapidcheck-dev libspdlog-dev libtomlplusplus-dev nlohmann-json3-dev
+  prometheus-cpp-dev  # only the scheduler's metrics
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # only nvshare-device-plugin; all else builds without
   libcurl4-openssl-dev libssl-dev                                         # the same
 )
+# The tests' own: a real Prometheus takes in the scheduler's metrics; Kubernetes manifests are checked.
+test_packages=(prometheus python3-jsonschema python3-yaml)
 lint_packages=(clang clang-format clang-tidy git)
 
 # clang's runtime (libFuzzer, sanitizers) carries clang's version in its name.
@@ -25,12 +28,13 @@ clang_runtime_package() {
 }
 
 wanted=()
-[ $# -gt 0 ] || set -- build lint
+[ $# -gt 0 ] || set -- build test lint
 for group in "$@"; do
   case "$group" in
     build) wanted+=("${build_packages[@]}") ;;
+    test) wanted+=("${test_packages[@]}") ;;
     lint) wanted+=("${lint_packages[@]}" "$(clang_runtime_package)") ;;
-    *) echo "install-dependencies: unknown group '$group'; there are 'build' and 'lint'" >&2; exit 2 ;;
+    *) echo "install-dependencies: unknown group '$group'; there are 'build', 'test' and 'lint'" >&2; exit 2 ;;
   esac
 done
 
@@ -58,5 +62,20 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "nvshare: will install these packages with apt-get: ${missing[*]}"
 "${as_root[@]}" apt-get update -qq < /dev/null
+
+# Packages start their services: Prometheus' shall neither start now nor at the next boot. (policy-rc.d, exit 101: nothing may start.)
+policy=/usr/sbin/policy-rc.d
+keep_services_down() {
+  [ -e "$policy" ] || printf '#!/bin/sh\n# nvshare, while it installs packages\nexit 101\n' | "${as_root[@]}" tee "$policy" > /dev/null
+  "${as_root[@]}" chmod +x "$policy"
+}
+let_services_be() {
+  if grep -qF '# nvshare, while' "$policy" 2> /dev/null; then "${as_root[@]}" rm -f "$policy"; fi
+  if command -v deb-systemd-helper > /dev/null; then "${as_root[@]}" deb-systemd-helper disable prometheus.service > /dev/null 2>&1 || true; fi
+}
+if [[ " ${missing[*]} " == *" prometheus "* ]]; then
+  trap let_services_be EXIT
+  keep_services_down
+fi
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" < /dev/null
 echo "nvshare: installed ${#missing[@]} packages"

@@ -12,6 +12,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kCdiVersion[] = "0.5.0";
+constexpr int64_t kCdiLimitsMax = 4096;
 
 json variables_json(const std::map<std::string, std::string>& variables) {
   json list = json::array();
@@ -32,6 +33,7 @@ std::vector<std::string> uuids_of(const std::string& name) {
 
 CdiSpecs::CdiSpecs(const Settings& settings, const InstalledFiles& files)
     : gpu_file_(settings.cdi_dir + "/nvshare.com-gpu.json"),
+      names_file_(settings.cdi_dir + "/nvshare.com-gpu-names.json"),
       memory_file_(settings.cdi_dir + "/nvshare.com-gpu-memory.json"),
       mounts_(mounts_of(settings, files)) {
   read_names(gpu_file_, &gpu_names_);
@@ -49,9 +51,15 @@ void CdiSpecs::read_names(const std::string& path, std::set<std::string>* names)
 }
 
 std::string CdiSpecs::gpu_spec() const {
+  std::map<std::string, std::vector<std::string>> uuids_by_name;
+  for (const std::string& name : gpu_names_) uuids_by_name[name] = uuids_of(name);
+  return gpu_spec_of(uuids_by_name);
+}
+
+std::string CdiSpecs::gpu_spec_of(const std::map<std::string, std::vector<std::string>>& uuids_by_name) const {
   json devices = json::array();
-  for (const std::string& name : gpu_names_) {
-    devices.push_back({{"name", name}, {"containerEdits", {{"env", variables_json(gpu_variables(uuids_of(name)))}}}});
+  for (const auto& [name, uuids] : uuids_by_name) {
+    devices.push_back({{"name", name}, {"containerEdits", {{"env", variables_json(gpu_variables(uuids))}}}});
   }
   json spec = spec_of(kCdiGpuKind, std::move(devices));
   json mounts = json::array();
@@ -89,6 +97,36 @@ Result<void> CdiSpecs::describe_memory(const std::vector<std::string>& limits) {
   Result<void> ok = write_file_atomically(memory_file_, memory_spec());
   memory_written_ = static_cast<bool>(ok);
   return ok;
+}
+
+Result<void> CdiSpecs::describe_names(const std::map<std::string, std::vector<std::string>>& uuids_by_name) {
+  return write_file_atomically(names_file_, gpu_spec_of(uuids_by_name));
+}
+
+Result<std::string> write_cdi_for_people(const Settings& settings, const InstalledFiles& files, const std::vector<Gpu>& gpus,
+                                         const std::vector<Gpu>& all) {
+  std::map<std::string, std::vector<std::string>> names;
+  std::vector<std::vector<std::string>> alone;
+  int64_t largest = 0;
+  for (const Gpu& gpu : gpus) {
+    alone.push_back({gpu.uuid});
+    names["all"].push_back(gpu.uuid);
+    const auto at = std::find_if(all.begin(), all.end(), [&](const Gpu& one) { return one.uuid == gpu.uuid; });
+    if (at != all.end()) names[std::to_string(at - all.begin())] = {gpu.uuid};
+    largest = std::max(largest, gpu.physical);
+  }
+  const int64_t unit = settings.division.memory_unit;
+  std::vector<std::string> limits;
+  for (int64_t units = 1; units <= std::min<int64_t>(largest / unit, kCdiLimitsMax); ++units) limits.push_back(limit_text(units * unit));
+  CdiSpecs specs(settings, files);
+  if (auto ok = specs.describe_gpus(alone); !ok) return ok.error();
+  if (auto ok = specs.describe_names(names); !ok) return ok.error();
+  if (auto ok = specs.describe_memory(limits); !ok) return ok.error();
+  std::string said = "wrote " + settings.cdi_dir + "/nvshare.com-*.json:";
+  for (const auto& [name, uuids] : names) said += " nvshare.com/gpu=" + name;
+  for (const Gpu& gpu : gpus) said += " nvshare.com/gpu=" + gpu.uuid;
+  if (!limits.empty()) said += "; nvshare.com/gpu-memory=" + limits.front() + " to " + limits.back();
+  return said;
 }
 
 }  // namespace nvshare::kubernetes

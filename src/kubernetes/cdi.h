@@ -4,6 +4,7 @@
 // container too. Written by rename, so that a runtime never reads half a file. Not thread-safe.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,18 +25,27 @@ class CdiSpecs {
   Result<void> describe_gpus(const std::vector<std::vector<std::string>>& uuid_sets);
   Result<void> describe_memory(const std::vector<std::string>& limits);
 
-  // The files' contents, for tests and `--print`.
+  // Short names for sets of GPUs, for people: a file of their own, made anew each time.
+  Result<void> describe_names(const std::map<std::string, std::vector<std::string>>& uuids_by_name);
+
+  // The files' contents, for tests.
   std::string gpu_spec() const;
   std::string memory_spec() const;
 
  private:
+  std::string gpu_spec_of(const std::map<std::string, std::vector<std::string>>& uuids_by_name) const;
   void read_names(const std::string& path, std::set<std::string>* names) const;
 
-  std::string gpu_file_, memory_file_;
+  std::string gpu_file_, names_file_, memory_file_;
   std::vector<Mount> mounts_;
   std::set<std::string> gpu_names_, memory_names_;
   bool gpus_written_ = false;
   bool memory_written_ = false;
 };
+
+// For `docker run --device nvshare.com/gpu=0` and its kin without Kubernetes: `gpus` by UUID, by their number among `all` (NVML's) and
+// together as "all"; memory in whole units up to the largest GPU's. Returns a sentence that says what there is.
+Result<std::string> write_cdi_for_people(const Settings& settings, const InstalledFiles& files, const std::vector<Gpu>& gpus,
+                                         const std::vector<Gpu>& all);
 
 }  // namespace nvshare::kubernetes

@@ -12,6 +12,7 @@
 #include <list>
 
 #include "kubernetes/annotations.h"
+#include "kubernetes/cdi.h"
 #include "kubernetes/install.h"
 #include "kubernetes/plugin.h"
 #include "kubernetes/settings.h"
@@ -90,6 +91,21 @@ int serve(Settings settings) {
   return EXIT_SUCCESS;
 }
 
+int write_cdi(Settings settings) {
+  umask(022);
+  Result<std::vector<Gpu>> gpus = find_gpus(settings.visible_gpus, settings.division);
+  if (!gpus) return refuse(gpus.error(), EXIT_FAILURE);
+  Result<std::vector<Gpu>> all = find_gpus("all", settings.division);
+  if (settings.library.empty()) settings.library = own_library();
+  Result<InstalledFiles> files = install_files(settings.library, settings.install_dir, NVSHARE_VERSION);
+  if (!files) return refuse(files.error(), EXIT_FAILURE);
+  Result<std::string> said =
+      write_cdi_for_people(settings, *files, *gpus, all ? *all : std::vector<Gpu>());  // without NVML GPUs have no numbers
+  if (!said) return refuse(said.error(), EXIT_FAILURE);
+  std::printf("nvshare-device-plugin: %s\n", said->c_str());
+  return EXIT_SUCCESS;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -97,6 +113,8 @@ int main(int argc, char** argv) {
       "Offers shared GPUs to Kubernetes.\n"
       "Every flag below is also a variable (--log-level: NVSHARE_LOG_LEVEL); the command line goes before the environment."};
   app.set_version_flag("--version", NVSHARE_VERSION);
+  bool cdi_only = false;
+  app.add_flag("--write-cdi", cdi_only, "write CDI specifications for docker run --device nvshare.com/gpu=0 into the CDI folder, and end");
   std::list<std::string> values;  // stable addresses for CLI11
   std::vector<std::pair<const SettingSpec*, CLI::Option*>> options;
   for (const SettingSpec& spec : setting_specs()) {
@@ -116,5 +134,5 @@ int main(int argc, char** argv) {
   }
   Result<Settings> loaded = load_settings([](const char* name) { return static_cast<const char*>(std::getenv(name)); }, given);
   if (!loaded) return refuse(loaded.error(), kExitWrongUse);
-  return serve(*loaded);
+  return cdi_only ? write_cdi(*loaded) : serve(*loaded);
 }

@@ -8,14 +8,16 @@ namespace nvshare::protocol::admin {
 
 using Json = nlohmann::json;
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(UsageReport, gpu, grants, turns, drops, unanswered, failed_drains, running_ns, waiting_ns,
+                                                swapping_ns, throttled_ns, billed_ns, swapped_out, swapped_in)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
                                                 nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in, compute_mode,
-                                                compute_mode_changes, window_ns, swap_unbilled_ns)
+                                                compute_mode_changes, window_ns, swap_unbilled_ns, usage)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share_window, share, used_ns, throttled_time_ns, debt_ns, active,
                                                 throttled)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
-                                                gpu_core_limit, compute)
+                                                gpu_core_limit, compute, usage)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, overhead, budget, gpu_memory_limit, charged, lease, host_memory,
                                                 host_memory_process, host_memory_scheduler, host_memory_missing, host_memory_bound,

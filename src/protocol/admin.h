@@ -34,6 +34,23 @@ inline constexpr size_t kRequestBytesMax = 256 << 10;  // of one line
 inline constexpr size_t kPodsMax = 1000;               // of one request; a node has 110 to 500
 inline constexpr size_t kPodNameBytesMax = 128;        // longer ones are cut
 
+// What clients have done on one GPU, those that have left included: no count goes back while the scheduler runs.
+struct UsageReport {
+  std::string gpu;             // GpuReport::uuid
+  uint64_t grants = 0;         // turns that began
+  uint64_t turns = 0;          // of them ended
+  uint64_t drops = 0;          // requests to end one
+  uint64_t unanswered = 0;     // of them not answered in time
+  uint64_t failed_drains = 0;  // of them answered with "cannot"
+  int64_t running_ns = 0;
+  int64_t waiting_ns = 0;
+  int64_t swapping_ns = 0;
+  int64_t throttled_ns = 0;  // in which they wanted to run and a compute limit did not let them
+  int64_t billed_ns = 0;     // of the GPU's time, where a tenant has a compute limit
+  int64_t swapped_out = 0;   // bytes over the link
+  int64_t swapped_in = 0;
+};
+
 struct GpuReport {
   std::string uuid;  // "GPU-xxxxxxxx-..."
   std::string name;
@@ -53,6 +70,7 @@ struct GpuReport {
   int64_t swap_unbilled_ns = 0;  // beside compute limits, time in which nobody ran because memory moved: nobody's
   double bandwidth_out = 0;      // bytes per second, 0 until measured
   double bandwidth_in = 0;
+  UsageReport usage;  // of all tenants, those that are gone included
 };
 
 // A tenant's memory on one GPU, all its clients together.
@@ -91,6 +109,7 @@ struct TenantReport {
   std::vector<TenantMemoryReport> memory;  // on each GPU where it has clients
   int32_t gpu_core_limit = 100;            // percent of each GPU's time, 100 = none
   std::vector<ComputeReport> compute;
+  std::vector<UsageReport> usage;  // on each GPU where it has, or had, clients
 };
 
 struct ClientReport {

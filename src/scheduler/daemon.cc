@@ -75,6 +75,10 @@ Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
         loop_.stop();
       }) {}
 
+Daemon::~Daemon() {
+  if (metrics_) metrics_->stop_asking();
+}
+
 Result<void> Daemon::open(const char* nvml_library) {
   Engine::Options options;
   options.settings = settings_;
@@ -110,8 +114,26 @@ Result<void> Daemon::open(const char* nvml_library) {
     for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
   }
   admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line) { return answer(line); });
+  if (auto ok = serve_metrics(); !ok) return ok;
   after_engine();
   return {};
+}
+
+Result<void> Daemon::serve_metrics() {
+  if (settings_.metrics_address.empty()) return {};
+  auto endpoint = MetricsEndpoint::serve({settings_.metrics_address, static_cast<size_t>(settings_.metrics_tenants)}, loop_,
+                                         [this] { return report(); });
+  if (!endpoint) return endpoint.error();
+  metrics_ = std::move(*endpoint);
+  spdlog::info("metrics at {}", metrics_->url());
+  return {};
+}
+
+protocol::admin::StatusReport Daemon::report() const {
+  protocol::admin::StatusReport report = engine_->status(monotonic_ns());
+  report.version = NVSHARE_VERSION;
+  report.pid = getpid();
+  return report;
 }
 
 void Daemon::start_nvml(const char* library) {
@@ -192,12 +214,7 @@ std::string Daemon::answer(std::string_view line) {
   if (!request) return admin::encode_error(request.error().text);
   struct Answerer {
     Daemon& daemon;
-    std::string operator()(const admin::StatusRequest&) const {
-      admin::StatusReport report = daemon.engine_->status(monotonic_ns());
-      report.version = NVSHARE_VERSION;
-      report.pid = getpid();
-      return admin::encode(report);
-    }
+    std::string operator()(const admin::StatusRequest&) const { return admin::encode(daemon.report()); }
     std::string operator()(const admin::TenantRequest& tenant) const {
       Result<policy::TenantId> id = daemon.engine_->add_run(tenant);
       return id ? admin::encode_tenant(*id) : admin::encode_error(id.error().text);

@@ -10,6 +10,7 @@
 #include "scheduler/client_sockets.h"
 #include "scheduler/engine.h"
 #include "scheduler/event_loop.h"
+#include "scheduler/metrics_endpoint.h"
 #include "scheduler/nvml_monitor.h"
 #include "scheduler/runtime_dir.h"
 #include "scheduler/segment_maker.h"
@@ -22,6 +23,10 @@ class Daemon {
   // Everything that can go wrong at start does so here; afterwards clients can connect. `nvml_library`: what to load NVML from.
   static Result<std::unique_ptr<Daemon>> start(const Settings& settings, const char* nvml_library = "libnvidia-ml.so.1");
 
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
   // Until a signal, an admin's shutdown, idleness (if set) or stop().
   void run();
   void stop();  // any thread
@@ -31,6 +36,8 @@ class Daemon {
   Daemon(const Settings& settings, RuntimeDir runtime_dir);
   Result<void> open(const char* nvml_library);
   void start_nvml(const char* library);
+  Result<void> serve_metrics();
+  protocol::admin::StatusReport report() const;
   Result<void> check_that_a_gpu_is_free() const;
   void after_engine();
   void rearm();
@@ -38,6 +45,7 @@ class Daemon {
   void watch_idleness();
   std::string answer(std::string_view line);
 
+  std::unique_ptr<MetricsEndpoint> metrics_;  // ends last: nobody who comes back waits for it
   Settings settings_;
   RuntimeDir runtime_dir_;
   EventLoop loop_;  // outlives what watches descriptors

@@ -170,6 +170,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.ceiling = gpus_[*gpu].total;
   connections_.at(connection).client = id;
   host_budget_.join(id, tenant.id);
+  usage_totals_.joins(tenant.id, *gpu, policy::view(*state_, now));
   remember(client, message.memory, now);
   MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), node_limit,
                                                     bounded(message.memory.charged), static_cast<int64_t>(message.lease)},
@@ -394,7 +395,10 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   if (hold_) hold_->growths.erase(id);
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
   if (watched) departed_[id] = {client.pid, client.gpu, now, static_cast<int64_t>(client.memory.resident), now};
+  const std::vector<policy::GpuView> views = policy::view(*state_, now);
+  usage_totals_.leaves(id, views);
   tenants_.leave(client.tenant);
+  usage_totals_.keep_only([this](policy::TenantId tenant) { return tenants_.find(tenant) != nullptr; }, views);
   clients_.erase(at);
   known_.leave(id);
   host_budget_.leave(id);

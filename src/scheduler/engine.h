@@ -27,6 +27,7 @@
 #include "scheduler/settings.h"
 #include "scheduler/tenants.h"
 #include "scheduler/trace.h"
+#include "scheduler/usage_totals.h"
 
 namespace nvshare::scheduler {
 
@@ -199,6 +200,7 @@ class Engine {
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
   void report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
+  void report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
   std::string name_of_client(const policy::ClientView& view) const;
   std::string waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const;  // empty when it does not wait
   std::string why_waiting(const Client& client, policy::Instant now) const;
@@ -218,6 +220,7 @@ class Engine {
   Tenants tenants_;
   Exports exports_;
   MemoryLedger ledger_;
+  UsageTotals usage_totals_;
   std::set<std::pair<policy::TenantId, policy::GpuId>> over_limit_;  // that were told in the log
   std::vector<Gpu> gpus_;                                            // by GpuId
   std::map<ConnectionId, Connection> connections_;

@@ -142,6 +142,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.compute_mode_changes = view->mode_changes;
     out.window_ns = view->window;
     out.swap_unbilled_ns = view->swap_time;
+    out.usage = usage_totals_.of_gpu(*view, gpu.uuid_text);
     for (const policy::ClientView& c : view->clients) {
       admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));
       client.waiting_for = waiting_sentence(c, *view);
@@ -159,6 +160,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
                               tenant.core_limit_in_force(),
                               {}});
     report_compute(views, &report.tenants.back());
+    report_usage(views, &report.tenants.back());
   }
   report_limits(&report);
   return report;

@@ -1,4 +1,4 @@
-// What a process that asks is told of its tenant: what it may have on a GPU, and which of its processes have how much.
+// What tenants use: what a process that asks is told of its own, and what the report says of all.
 #include <algorithm>
 
 #include "scheduler/engine.h"
@@ -30,6 +30,12 @@ std::vector<protocol::TenantUse> Engine::use_of(policy::TenantId tenant, policy:
     first += here;
   } while (first < processes.size());
   return messages;
+}
+
+void Engine::report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const {
+  for (const policy::GpuView& gpu : views) {
+    if (auto usage = usage_totals_.of_tenant(report->id, gpu, gpus_[gpu.gpu].uuid_text)) report->usage.push_back(std::move(*usage));
+  }
 }
 
 }  // namespace nvshare::scheduler

@@ -1,5 +1,6 @@
 #include "scheduler/settings.h"
 
+#include <arpa/inet.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -160,6 +161,33 @@ Result<void> set_nvml(Settings& settings, std::string_view text) {
   return {};
 }
 
+// An IP address and a port. Names are not taken: what they stand for may change, and looking them up may take long.
+Result<void> set_metrics_address(Settings& settings, std::string_view text) {
+  if (text == "off") {
+    settings.metrics_address.clear();
+    return {};
+  }
+  const size_t colon = text.rfind(':');
+  const std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const std::string ip(bracketed ? host.substr(1, host.size() - 2) : host);
+  in6_addr ignored{};
+  if (inet_pton(bracketed ? AF_INET6 : AF_INET, ip.c_str(), &ignored) != 1) {
+    return error_format("'%.*s' is no IP address and port", settings::shown(text), text.data());
+  }
+  Result<int64_t> port = parse_integer(text.substr(colon + 1), 0, 65535);
+  if (!port) return port.error();
+  settings.metrics_address = text;
+  return {};
+}
+
+Result<void> set_metrics_tenants(Settings& settings, std::string_view text) {
+  Result<int64_t> value = parse_integer(text, 0, 10'000);
+  if (!value) return value.error();
+  settings.metrics_tenants = static_cast<int>(*value);
+  return {};
+}
+
 Result<void> set_runtime_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.runtime_dir); }
 Result<void> set_lock_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.lock_dir); }
 
@@ -269,6 +297,10 @@ const std::vector<SettingSpec>& setting_specs() {
       {"nvml_interval", "a duration from 10ms to 60s, plain numbers are seconds", "between two looks at the GPUs' memory (0.25)", false,
        set_nvml_interval},
       {"nvml", "on or off", "ask NVML about memory that others use (on)", false, set_nvml},
+      {"metrics_address", "off, or an IP address and a port such as 127.0.0.1:9402 or [::]:9402 (port 0: any free one)",
+       "serve metrics for Prometheus there, to anybody who can reach it (off)", false, set_metrics_address},
+      {"metrics_tenants", "an integer from 0 to 10000", "so many tenants have metrics of their own, the others are summed up (200)", false,
+       set_metrics_tenants},
       {"runtime_dir", "an absolute path", "where the sockets are (/run/nvshare)", false, set_runtime_dir},
       {"lock_dir", "an absolute path", "where GPUs are locked (/run/lock/nvshare)", false, set_lock_dir},
       {"log_level", "error, warning, info or debug", "what is logged (info)", true, set_log_level},

@@ -36,6 +36,8 @@ struct Settings {
   policy::Duration restart_grace = 2'000'000'000;  // how long known clients are waited for after a restart
   policy::Duration nvml_interval = 250'000'000;    // between two looks at the GPUs' memory
   bool nvml = true;
+  std::string metrics_address;  // "127.0.0.1:9402"; empty: none are served
+  int metrics_tenants = 200;    // that have series of their own
 };
 
 using Texts = std::vector<std::pair<std::string, std::string>>;  // name in scheduler.toml -> value as text

@@ -57,6 +57,8 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"memory_reserve_percent", {"-1", "91", "10%"}},
       {"unanswered_grace", {"0", "x"}},
       {"gang_turns", {"maybe", "ON"}},
+      {"metrics_address", {"on", "9402", ":9402", "localhost:9402", "127.0.0.1", "127.0.0.1:65536", "::1:9402", "[::1]", "127.0.0.1:80s"}},
+      {"metrics_tenants", {"-1", "10001", "many"}},
       {"scheduling_mode", {"fair", "Auto", "round_robin"}},
       {"compute_window_ms", {"9", "600001", "2s", "AUTO"}},
       {"quota_sample_interval_ms", {"0", "10001", "x"}},

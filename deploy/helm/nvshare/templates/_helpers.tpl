@@ -1,0 +1,19 @@
+{{- define "nvshare.labels" -}}
+app.kubernetes.io/name: nvshare
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "nvshare.selector" -}}
+app.kubernetes.io/name: nvshare
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "nvshare.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default "nvshare" -}}
+{{- end }}
+
+{{- define "nvshare.image" -}}
+{{- .Values.image.repository -}}:{{- .Values.image.tag | default .Chart.AppVersion -}}
+{{- end }}

@@ -1,0 +1,117 @@
+// The endpoint against a loop that is quick, slow or gone, over real HTTP.
+#include "scheduler/metrics_endpoint.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+FileDescriptor connect_to(const std::string& url) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
+  return socket;
+}
+
+std::string get(const std::string& url) {
+  const FileDescriptor socket = connect_to(url);
+  if (!socket) return "";
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+  if (send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
+  std::string answer;
+  char part[4096];
+  for (ssize_t got = 0; (got = recv(socket.get(), part, sizeof part, 0)) > 0;) answer.append(part, static_cast<size_t>(got));
+  return answer;
+}
+
+class MetricsEndpointTest : public ::testing::Test {
+ protected:
+  void start() {
+    auto endpoint = MetricsEndpoint::serve({"127.0.0.1:0", 10}, loop_, [this] {
+      ++looks_;
+      protocol::admin::StatusReport report;
+      report.version = "1.2.3";
+      return report;
+    });
+    ASSERT_TRUE(endpoint) << endpoint.error().text;
+    endpoint_ = std::move(*endpoint);
+  }
+  void run_loop() {
+    thread_ = std::thread([this] { loop_.run(); });
+  }
+  void TearDown() override {
+    if (!thread_.joinable()) return;
+    loop_.post([this] { loop_.stop(); });
+    thread_.join();
+  }
+
+  EventLoop loop_;
+  std::atomic<int> looks_ = 0;
+  std::unique_ptr<MetricsEndpoint> endpoint_;
+  std::thread thread_;
+};
+
+TEST_F(MetricsEndpointTest, ScrapesShareReportsSoThatTheLoopMakesFew) {
+  start();
+  run_loop();
+  const auto begin = std::chrono::steady_clock::now();
+  std::atomic<int> good = 0;
+  std::vector<std::thread> scrapers;
+  for (int i = 0; i < 4; ++i) {
+    scrapers.emplace_back([&] {
+      for (int j = 0; j < 15; ++j) good += get(endpoint_->url()).find("nvshare_build_info{version=\"1.2.3\"} 1\n") != std::string::npos;
+    });
+  }
+  for (std::thread& scraper : scrapers) scraper.join();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_EQ(good, 60);
+  EXPECT_GE(looks_, 1);
+  EXPECT_LE(looks_, seconds * 10 + 1);
+}
+
+TEST_F(MetricsEndpointTest, ALoopThatIsBusyCostsTheScrapeASecondAndEndsItCleanly) {
+  start();
+  const std::string answer = get(endpoint_->url());  // nobody runs the loop
+  EXPECT_NE(answer.find("nvshare_scheduler_answered 0\n"), std::string::npos) << answer;
+  EXPECT_EQ(answer.find("nvshare_build_info"), std::string::npos);
+  EXPECT_EQ(looks_, 0);
+  // A scrape in progress does not keep the endpoint from ending, and a wish that the loop finds later goes nowhere.
+  std::thread scraper([url = endpoint_->url()] { get(url); });
+  endpoint_.reset();
+  scraper.join();
+  run_loop();
+  TearDown();
+  EXPECT_EQ(looks_, 0);
+}
+
+TEST_F(MetricsEndpointTest, AClientThatSaysNothingDoesNotHoldUpTheLoopOrOthers) {
+  start();
+  run_loop();
+  const FileDescriptor silent = connect_to(endpoint_->url());
+  ASSERT_TRUE(silent);
+  EXPECT_NE(get(endpoint_->url()).find("nvshare_scheduler_answered 1\n"), std::string::npos);
+}
+
+TEST_F(MetricsEndpointTest, APortInUseIsRefusedByName) {
+  start();
+  const std::string url = endpoint_->url();
+  const std::string address = url.substr(7, url.find("/metrics") - 7);
+  auto second = MetricsEndpoint::serve({address, 10}, loop_, [] { return protocol::admin::StatusReport{}; });
+  ASSERT_FALSE(second);
+  EXPECT_NE(std::string(second.error().text).find(address), std::string::npos) << second.error().text;
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

@@ -1,0 +1,47 @@
+// What clients that have left did on each GPU, so that counts shown for a tenant or a GPU never go back. The policy counts for each client
+// and forgets it with its client; here those counts are added up. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "policy/policy.h"
+#include "protocol/admin.h"
+
+namespace nvshare::scheduler {
+
+class UsageTotals {
+ public:
+  using UsageReport = protocol::admin::UsageReport;
+
+  // `views`: how things stand before the client joins or leaves.
+  void joins(policy::TenantId tenant, policy::GpuId gpu, const std::vector<policy::GpuView>& views);
+  void leaves(policy::ClientId client, const std::vector<policy::GpuView>& views);
+  // Forgets tenants that are not known any more; what they did stays counted for their GPUs.
+  void keep_only(const std::function<bool(policy::TenantId)>& known, const std::vector<policy::GpuView>& views);
+
+  // Those that are there, as the view shows them, included. Nothing for a tenant that never had a client there.
+  std::optional<UsageReport> of_tenant(policy::TenantId tenant, const policy::GpuView& gpu, const std::string& uuid) const;
+  UsageReport of_gpu(const policy::GpuView& gpu, const std::string& uuid) const;
+
+ private:
+  using Key = std::pair<policy::GpuId, policy::TenantId>;
+  struct Share {
+    UsageReport left;         // clients that have left, and compute accounts that are closed
+    int64_t billed_then = 0;  // of the compute account, when its tenant's last client left
+    int64_t throttled_then = 0;
+  };
+
+  // The policy closes a tenant's compute account some time after its last client; what was on it is kept then.
+  void close_account(const Key& key, Share& share, const std::vector<policy::GpuView>& views);
+
+  std::map<Key, Share> shares_;
+  std::map<policy::GpuId, UsageReport> left_of_gpu_;  // the shares' `left` included, also those of forgotten tenants
+};
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,537 @@
+#!/usr/bin/env python3
+"""Chart, rendered YAML, examples and image: against strict schemas, and against what the programs accept.
+
+  deploy_test.py --scheduler PROGRAM [--device-plugin PROGRAM] [--library FILE] [--stand-in FOLDER] [unittest arguments]
+
+A schema here lists every field that we use: Kubernetes ignores a misspelt field or refuses it only at install time, this test refuses it now.
+"""
+import argparse
+import importlib.util
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import jsonschema
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+PROGRAMS = argparse.Namespace()
+
+spec = importlib.util.spec_from_file_location("render_chart", ROOT / "tools/render-chart.py")
+render_chart = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(render_chart)
+
+
+class StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is there twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if len(keys) != len(set(keys)):
+            raise yaml.constructor.ConstructorError(None, None, f"a key is there twice: {keys}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def documents(text):
+    return [document for document in yaml.load_all(text, StrictLoader) if document is not None]
+
+
+# ---- schemas: fields by their Kubernetes names; nothing else may be there ----
+
+STRING = {"type": "string"}
+INTEGER = {"type": "integer"}
+BOOLEAN = {"type": "boolean"}
+STRINGS = {"type": "object", "additionalProperties": STRING}
+NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"}
+PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+QUANTITY = {"anyOf": [INTEGER, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi)?$"}]}
+
+
+def strict(required=(), **properties):
+    properties = {key.rstrip("_"): value for key, value in properties.items()}
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+def listed(item):
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+LABELS = {
+    "type": "object",
+    "propertyNames": {"pattern": r"^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"},
+    "additionalProperties": {"type": "string", "pattern": r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$"},
+}
+META = strict(["name"], name=NAME, namespace=NAME, labels=LABELS, annotations=STRINGS)
+ENV = strict(
+    ["name"],
+    name={"type": "string", "pattern": "^[A-Z][A-Z0-9_]*$"},
+    value=STRING,
+    valueFrom=strict(["fieldRef"], fieldRef=strict(["fieldPath"], fieldPath={"enum": ["spec.nodeName"]})),
+)
+ENV["oneOf"] = [{"required": ["value"]}, {"required": ["valueFrom"]}]
+MOUNT = strict(["name", "mountPath"], name=NAME, mountPath={"type": "string", "pattern": "^/"}, readOnly=BOOLEAN)
+CONTAINER = strict(
+    ["name", "image", "resources"],
+    name=NAME,
+    image=STRING,
+    imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
+    command=listed(STRING),
+    env=listed(ENV),
+    ports=listed(strict(["name", "containerPort"], name={"type": "string", "maxLength": 15}, containerPort=PORT)),
+    resources=strict(
+        requests={"type": "object", "additionalProperties": QUANTITY}, limits={"type": "object", "additionalProperties": QUANTITY}
+    ),
+    securityContext=strict(
+        runAsUser=INTEGER,
+        allowPrivilegeEscalation={"const": False},
+        readOnlyRootFilesystem={"const": True},
+        capabilities=strict(["drop"], drop={"const": ["ALL"]}),
+        seccompProfile=strict(["type"], type={"const": "RuntimeDefault"}),
+    ),
+    volumeMounts=listed(MOUNT),
+)
+VOLUME = strict(
+    ["name", "hostPath"],
+    name=NAME,
+    hostPath=strict(["path", "type"], path={"type": "string", "pattern": "^/"}, type={"enum": ["Directory", "DirectoryOrCreate"]}),
+)
+TOLERATION = strict(key=STRING, operator={"enum": ["Exists", "Equal"]}, value=STRING, effect=STRING)
+POD = strict(
+    ["containers"],
+    serviceAccountName=NAME,
+    hostPID=BOOLEAN,
+    priorityClassName=NAME,
+    runtimeClassName=NAME,
+    imagePullSecrets=listed(strict(["name"], name=NAME)),
+    nodeSelector=LABELS,
+    tolerations=listed(TOLERATION),
+    affinity={"type": "object"},
+    terminationGracePeriodSeconds=INTEGER,
+    restartPolicy={"enum": ["Always", "OnFailure", "Never"]},
+    containers=listed(CONTAINER),
+    volumes=listed(VOLUME),
+)
+TEMPLATE = strict(["spec"], metadata=strict(labels=LABELS, annotations=STRINGS), spec=POD)
+SELECTOR = strict(["matchLabels"], matchLabels=LABELS)
+
+
+def kind(api_version, required=(), **fields):
+    return strict(["apiVersion", "kind", "metadata", *required], apiVersion={"const": api_version}, kind=STRING, metadata=META, **fields)
+
+
+SCHEMAS = {
+    "Namespace": kind("v1"),
+    "ServiceAccount": kind("v1"),
+    "ConfigMap": kind("v1", data=STRINGS),
+    "ClusterRole": kind(
+        "rbac.authorization.k8s.io/v1",
+        rules=listed(
+            strict(["apiGroups", "resources", "verbs"], apiGroups=listed(STRING), resources=listed(STRING), verbs=listed(STRING))
+        ),
+    ),
+    "ClusterRoleBinding": kind(
+        "rbac.authorization.k8s.io/v1",
+        ["roleRef", "subjects"],
+        roleRef=strict(["apiGroup", "kind", "name"], apiGroup={"const": "rbac.authorization.k8s.io"}, kind={"const": "ClusterRole"}, name=NAME),
+        subjects=listed(strict(["kind", "name", "namespace"], kind={"const": "ServiceAccount"}, name=NAME, namespace=NAME)),
+    ),
+    "DaemonSet": kind(
+        "apps/v1",
+        ["spec"],
+        spec=strict(
+            ["selector", "template"],
+            selector=SELECTOR,
+            updateStrategy=strict(type={"const": "RollingUpdate"}, rollingUpdate=strict(maxUnavailable=INTEGER)),
+            template=TEMPLATE,
+        ),
+    ),
+    "Deployment": kind("apps/v1", ["spec"], spec=strict(["selector", "template"], replicas=INTEGER, selector=SELECTOR, template=TEMPLATE)),
+    "Job": kind("batch/v1", ["spec"], spec=strict(["template"], completions=INTEGER, parallelism=INTEGER, template=TEMPLATE)),
+    "Pod": kind("v1", ["spec"], spec=POD),
+    "Service": kind(
+        "v1",
+        ["spec"],
+        spec=strict(
+            ["selector", "ports"],
+            clusterIP={"const": "None"},
+            selector=LABELS,
+            ports=listed(strict(["name", "port", "targetPort"], name=NAME, port=PORT, targetPort=STRING)),
+        ),
+    ),
+    "ServiceMonitor": kind(
+        "monitoring.coreos.com/v1",
+        ["spec"],
+        spec=strict(
+            ["selector", "endpoints"],
+            selector=SELECTOR,
+            namespaceSelector=strict(matchNames=listed(NAME)),
+            endpoints=listed(
+                strict(
+                    ["port"],
+                    port=STRING,
+                    interval=STRING,
+                    relabelings=listed(strict(sourceLabels=listed(STRING), targetLabel=STRING)),
+                )
+            ),
+        ),
+    ),
+}
+
+
+def pod_of(document):
+    if document["kind"] == "Pod":
+        return document["spec"]
+    return document.get("spec", {}).get("template", {}).get("spec")
+
+
+def variables_of(program):
+    """Variables that a program reads, from the flags in its own help."""
+    text = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
+    return {"NVSHARE_" + flag.upper().replace("-", "_") for flag in re.findall(r"^\s+--([a-z][a-z-]+)", text, re.M)} - {
+        "NVSHARE_HELP", "NVSHARE_VERSION", "NVSHARE_CONFIG", "NVSHARE_WRITE_CDI"
+    }
+
+
+EVERY_VALUE = {
+    "createNamespace": True,
+    "runtimeClassName": "nvidia",
+    "imagePullSecrets": [{"name": "registry"}],
+    "podAnnotations": {"a/b": "c"},
+    "podLabels": {"team": "ml"},
+    "affinity": {"nodeAffinity": {}},
+    "image": {"repository": "registry.example.com:5000/nvshare", "tag": "1.2.3"},
+    "scheduler": {"env": {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_LOG_LEVEL": "debug"}},
+    "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia"},
+    "metrics": {"host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+}
+
+
+class Deploy(unittest.TestCase):
+    maxDiff = None
+
+    def renderings(self):
+        yield "defaults", documents(render_chart.render())
+        yield "every value", documents(render_chart.render(EVERY_VALUE, "other", "gpus"))
+        yield "little", documents(
+            render_chart.render({"metrics": {"enabled": False}, "rbac": {"create": False}, "serviceAccount": {"create": False, "name": "x"},
+                                 "tolerations": []})
+        )
+
+    def everything(self):
+        for name, rendered in self.renderings():
+            for document in rendered:
+                yield f"chart with {name}", document
+        for file in [DEPLOY / "nvshare.yaml", *sorted((DEPLOY / "examples").glob("*.yaml"))]:
+            found = documents(file.read_text(encoding="utf-8"))
+            self.assertTrue(found, file)
+            for document in found:
+                yield file.name, document
+
+    def test_every_manifest_has_only_fields_that_exist(self):
+        count = 0
+        for where, document in self.everything():
+            with self.subTest(where=where, kind=document.get("kind")):
+                jsonschema.Draft7Validator(SCHEMAS[document["kind"]]).validate(document)
+                count += 1
+        self.assertGreater(count, 20)
+
+    def test_references_within_a_manifest_meet(self):
+        for name, rendered in self.renderings():
+            by_kind = {document["kind"]: document for document in rendered}
+            daemon_set = by_kind["DaemonSet"]
+            pod = pod_of(daemon_set)
+            labels = daemon_set["spec"]["template"]["metadata"]["labels"]
+            selectors = [daemon_set["spec"]["selector"]["matchLabels"]]
+            if "Service" in by_kind:
+                selectors.append(by_kind["Service"]["spec"]["selector"])
+                ports = {port["name"] for container in pod["containers"] for port in container.get("ports", [])}
+                self.assertIn(by_kind["Service"]["spec"]["ports"][0]["targetPort"], ports)
+            if "ServiceMonitor" in by_kind:
+                self.assertLessEqual(
+                    by_kind["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items(), by_kind["Service"]["metadata"]["labels"].items()
+                )
+            for selector in selectors:
+                self.assertLessEqual(selector.items(), labels.items(), name)
+            volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+            used = set()
+            for container in pod["containers"]:
+                for mount in container["volumeMounts"]:
+                    used.add(mount["name"])
+                    # Paths go to the kubelet, to runtimes and to containers as the host knows them.
+                    self.assertEqual(mount["mountPath"], volumes[mount["name"]], name)
+            self.assertEqual(used, set(volumes), name)
+            if "ClusterRoleBinding" in by_kind:
+                self.assertEqual(by_kind["ClusterRoleBinding"]["roleRef"]["name"], by_kind["ClusterRole"]["metadata"]["name"])
+                self.assertEqual(by_kind["ClusterRoleBinding"]["subjects"][0]["name"], pod["serviceAccountName"])
+
+    def test_rights_are_pods_to_read_and_events_to_create(self):
+        for name, rendered in self.renderings():
+            rights = {
+                (group, resource, verb)
+                for document in rendered if document["kind"] == "ClusterRole"
+                for rule in document["rules"]
+                for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
+            }
+            allowed = {("", "pods", verb) for verb in ("get", "list", "watch")} | {("", "events", "create")}
+            self.assertEqual(rights, allowed if name != "little" else set(), name)
+            for document in rendered:
+                for container in (pod_of(document) or {"containers": []})["containers"]:
+                    self.assertFalse(container["securityContext"]["allowPrivilegeEscalation"])
+                    self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+
+    def test_only_labelled_nodes_are_served(self):
+        for _, rendered in self.renderings():
+            pod = next(pod_of(document) for document in rendered if document["kind"] == "DaemonSet")
+            self.assertEqual(pod["nodeSelector"], {"nvshare.com/enabled": "true"})
+
+    def test_variables_are_those_that_the_programs_read_and_values_are_accepted(self):
+        programs = {"scheduler": PROGRAMS.scheduler, "device-plugin": PROGRAMS.device_plugin}
+        checked = 0
+        for name, rendered in self.renderings():
+            pod = next(pod_of(document) for document in rendered if document["kind"] == "DaemonSet")
+            for container in pod["containers"]:
+                program = programs[container["name"]]
+                if program is None:  # a build without gRPC has no device plugin
+                    continue
+                self.assertEqual(container["command"], [f"/usr/bin/{pathlib.Path(program).name}"])
+                known = variables_of(program)
+                self.assertIn("NVSHARE_RUNTIME_DIR", known)
+                environment = {entry["name"]: entry.get("value", "node-1") for entry in container["env"]}
+                self.assertEqual(len(environment), len(container["env"]), "a variable is there twice")
+                ours = {variable for variable in environment if variable.startswith("NVSHARE_")}
+                # The node's name is for the watch of annotations; a build without it does not read it.
+                self.assertLessEqual(ours - {"NVSHARE_NODE_NAME"}, known, name)
+                # A wrong flag is refused last: if a variable's value were not accepted, the program would name the variable.
+                with tempfile.TemporaryDirectory() as folder:
+                    wrong = subprocess.run(
+                        [program, "--log-level", "wrong"], env=environment, capture_output=True, text=True, cwd=folder, timeout=60, check=False
+                    )
+                self.assertEqual(wrong.returncode, 2, wrong.stderr)
+                self.assertIn("--log-level", wrong.stderr)
+                checked += 1
+        self.assertGreaterEqual(checked, 3)
+
+    def test_the_sockets_and_paths_are_the_same_for_both_programs(self):
+        pod = next(pod_of(document) for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")
+        scheduler, plugin = ({entry["name"]: entry.get("value", "node-1") for entry in container["env"]} for container in pod["containers"])
+        for variable in ("NVSHARE_RUNTIME_DIR", "NVSHARE_GPU_MEMORY_OVERSUB_RATIO"):
+            self.assertEqual(scheduler[variable], plugin[variable])
+        self.assertEqual(plugin["NVSHARE_POD_RESOURCES_SOCKET"], "/var/lib/kubelet/pod-resources/kubelet.sock")
+
+    def test_examples_ask_for_resources_that_are_offered(self):
+        asked = set()
+        for file in sorted((DEPLOY / "examples").glob("*.yaml")):
+            for document in documents(file.read_text(encoding="utf-8")):
+                for container in (pod_of(document) or {"containers": []})["containers"]:
+                    limits = container["resources"]["limits"]
+                    self.assertIn("nvshare.com/gpu", limits, file)
+                    for name, amount in limits.items():
+                        self.assertIsInstance(amount, int, f"{file}: {name} is counted in units")
+                        asked.add(name)
+        if PROGRAMS.device_plugin:
+            offered = subprocess.run([PROGRAMS.device_plugin, "--help"], check=True, capture_output=True, text=True).stdout
+            for name in asked:
+                self.assertIn(f"({name})", offered.replace("\n", " "), name)
+        self.assertEqual(asked, {"nvshare.com/gpu", "nvshare.com/gpu-memory"})
+
+    def test_the_example_of_metrics_is_good_for_prometheus(self):
+        config = documents((DEPLOY / "examples/metrics.yaml").read_text(encoding="utf-8"))[0]["data"]
+        with tempfile.TemporaryDirectory() as folder:
+            rules = pathlib.Path(folder, "rules.yml")
+            rules.write_text(config["rules.yml"], encoding="utf-8")
+            result = subprocess.run(["promtool", "check", "rules", rules], capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        # Debian's promtool knows nothing of Kubernetes, so it cannot check the other file.
+        relabel = strict(["action"], source_labels=listed(STRING), regex=STRING, action=STRING, target_label=STRING)
+        relabel["required"] = ["source_labels"]
+        job = strict(
+            ["job_name", "kubernetes_sd_configs"],
+            job_name=STRING,
+            kubernetes_sd_configs=listed(strict(["role"], role={"enum": ["pod"]}, namespaces=strict(names=listed(NAME)))),
+            relabel_configs=listed(relabel),
+        )
+        (scrape,) = documents(config["prometheus.yml"])
+        jsonschema.Draft7Validator(strict(["scrape_configs"], scrape_configs=listed(job))).validate(scrape)
+        source = (ROOT / "src/scheduler/metrics.cc").read_text(encoding="utf-8")
+        for name in re.findall(r"\bnvshare_[a-z_]+", config["rules.yml"]):
+            prefix, suffix = re.match(r"(nvshare_(?:tenant|gpu)?)(_?.*)", name).groups()
+            self.assertTrue(f'"{name}"' in source or f'"{suffix}"' in source, f"{name}: the scheduler has no such metric ({prefix})")
+
+    def test_the_rendered_yaml_is_the_charts(self):
+        wanted = render_chart.render({"createNamespace": True})
+        self.assertEqual(
+            (DEPLOY / "nvshare.yaml").read_text(encoding="utf-8"), wanted,
+            "make it anew: tools/render-chart.py --set createNamespace=true --output deploy/nvshare.yaml",
+        )
+
+    @unittest.skipUnless(shutil.which("helm"), "helm is not installed")
+    def test_helm_renders_the_same(self):
+        command = ["helm", "template", "nvshare", str(DEPLOY / "helm/nvshare"), "--namespace", "nvshare"]
+        for values in ({"createNamespace": True}, EVERY_VALUE):
+            text = subprocess.run([*command, "--values", "-"], input=yaml.safe_dump(values), check=True, capture_output=True, text=True).stdout
+            by_name = lambda document: (document["kind"], document["metadata"]["name"])
+            self.assertEqual(
+                sorted(documents(text), key=by_name), sorted(documents(render_chart.render(values)), key=by_name)
+            )
+
+    def test_wrong_values_are_refused_by_name(self):
+        for values, name in (
+            ({"plugin": {"cdi": "yes"}}, "cdi"),
+            ({"plugin": {"virtualDevices": 0}}, "virtualDevices"),
+            ({"scheduler": {"env": {"SWITCH_TIME": "1"}}}, "SWITCH_TIME"),
+            ({"scheduler": {"env": {"NVSHARE_SWITCH_TIME_FIXED": 1000000}}}, "string"),
+            ({"nodeSelector": {"nvshare.com/enabled": True}}, "string"),
+            ({"metrics": {"host": "localhost"}}, "localhost"),
+            ({"metrcs": {}}, "metrcs"),
+            ({"paths": {"runtime": "run"}}, "run"),
+        ):
+            with self.subTest(values=values):
+                with self.assertRaises(jsonschema.ValidationError) as refused:
+                    render_chart.render(values)
+                self.assertIn(name, str(refused.exception))
+
+    def test_the_schema_names_every_value_and_no_other(self):
+        values = yaml.load((DEPLOY / "helm/nvshare/values.yaml").read_text(encoding="utf-8"), StrictLoader)
+        schema = json.loads((DEPLOY / "helm/nvshare/values.schema.json").read_text(encoding="utf-8"))
+        jsonschema.Draft7Validator.check_schema(schema)
+
+        def compare(value, part, path):
+            if not isinstance(value, dict) or "properties" not in part or part.get("additionalProperties", True) is not False:
+                return
+            self.assertFalse(set(part["properties"]) - set(value) - {"global", "limits", "requests"}, f"{path}: described, but not in values.yaml")
+            for key, inner in value.items():
+                compare(inner, part["properties"][key], f"{path}.{key}")
+
+        compare(values, schema, "values")
+
+    def test_the_image_has_all_that_its_programs_need(self):
+        if PROGRAMS.device_plugin is None or PROGRAMS.library is None:
+            self.skipTest("a build without the device plugin makes no image")
+        build = pathlib.Path(PROGRAMS.device_plugin).parents[1]
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder, "rootfs")
+            made = subprocess.run([DEPLOY / "docker/build.sh", root, build], capture_output=True, text=True, check=False)
+            self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+            self.assertEqual((root / "usr/lib/nvshare/libnvshare.so").read_bytes(), pathlib.Path(PROGRAMS.library).read_bytes())
+            pod = next(pod_of(document) for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")
+            for container in pod["containers"]:
+                self.assertTrue((root / container["command"][0].lstrip("/")).is_file(), container["command"])
+            self.assertFalse((root / "bin/sh").exists())
+            again = subprocess.run([DEPLOY / "docker/build.sh", root, build], capture_output=True, text=True, check=False)
+            self.assertNotEqual(again.returncode, 0, "it must not mix two images")
+
+
+# From the specification of the Container Device Interface, version 0.5.0.
+CDI_EDITS = strict(
+    env=listed({"type": "string", "pattern": "^[A-Z_]+=."}),
+    mounts=listed(
+        strict(
+            ["hostPath", "containerPath"],
+            hostPath={"type": "string", "pattern": "^/"},
+            containerPath={"type": "string", "pattern": "^/"},
+            options=listed({"enum": ["ro", "nosuid", "nodev", "bind"]}),
+        )
+    ),
+)
+CDI = strict(
+    ["cdiVersion", "kind", "devices"],
+    cdiVersion={"const": "0.5.0"},
+    kind={"enum": ["nvshare.com/gpu", "nvshare.com/gpu-memory"]},
+    devices=listed(
+        strict(
+            ["name", "containerEdits"],
+            name={"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?$"},
+            containerEdits=CDI_EDITS,
+        )
+    ),
+    containerEdits=CDI_EDITS,
+)
+
+
+class ContainerDevices(unittest.TestCase):
+    """`nvshare-device-plugin --write-cdi`, for docker run --device nvshare.com/gpu=0."""
+
+    def setUp(self):
+        if PROGRAMS.device_plugin is None or PROGRAMS.stand_in is None:
+            self.skipTest("a build without the device plugin writes no CDI specifications")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, *flags, **environment):
+        variables = {
+            "LD_LIBRARY_PATH": PROGRAMS.stand_in, "SIMGPU_STATE": str(self.folder / "gpu"), "SIMGPU_COUNT": "2", "SIMGPU_MEMORY_MB": "3072",
+            "NVSHARE_CDI_DIR": str(self.folder / "cdi"), "NVSHARE_INSTALL_DIR": str(self.folder / "install"),
+            "NVSHARE_LIBRARY": PROGRAMS.library, "NVSHARE_RUNTIME_DIR": "/run/elsewhere", **environment,
+        }
+        return subprocess.run([PROGRAMS.device_plugin, "--write-cdi", *flags], env=variables, capture_output=True, text=True, check=False)
+
+    def devices(self):
+        """Environment and mounts by qualified name; a name that is there twice is one that no runtime resolves."""
+        found = {}
+        for file in sorted((self.folder / "cdi").iterdir()):
+            self.assertEqual(file.suffix, ".json", "a draft is left")
+            spec = json.loads(file.read_text(encoding="utf-8"))
+            jsonschema.Draft7Validator(CDI).validate(spec)
+            for device in spec["devices"]:
+                name = f"{spec['kind']}={device['name']}"
+                self.assertNotIn(name, found)
+                found[name] = (device["containerEdits"]["env"], spec.get("containerEdits", {}).get("mounts", []))
+        return found
+
+    def test_gpus_have_numbers_uuids_and_all_of_them_a_name(self):
+        result = self.write()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        devices = self.devices()
+        uuids = [devices[f"nvshare.com/gpu={number}"][0][0].partition("=")[2] for number in (0, 1)]
+        self.assertEqual(len(set(uuids)), 2)
+        self.assertEqual(devices["nvshare.com/gpu=all"][0], ["NVIDIA_VISIBLE_DEVICES=" + ",".join(uuids)])
+        for uuid in uuids:
+            self.assertEqual(devices[f"nvshare.com/gpu={uuid}"][0], [f"NVIDIA_VISIBLE_DEVICES={uuid}"])
+            self.assertIn(uuid, result.stdout)
+        self.assertEqual(devices["nvshare.com/gpu-memory=2048Mi"][0], ["NVSHARE_GPU_MEMORY_LIMIT=2048Mi"])
+        for name, (_, mounts) in devices.items():
+            if "gpu-memory" in name:
+                self.assertEqual(mounts, [])
+                continue
+            by_target = {mount["containerPath"]: mount for mount in mounts}
+            library = pathlib.Path(by_target["/usr/lib/nvshare/libnvshare.so"]["hostPath"])
+            self.assertEqual(library.read_bytes(), pathlib.Path(PROGRAMS.library).read_bytes())
+            self.assertEqual(
+                pathlib.Path(by_target["/etc/ld.so.preload"]["hostPath"]).read_text(encoding="utf-8"), "/usr/lib/nvshare/libnvshare.so\n"
+            )
+            self.assertEqual(by_target["/run/nvshare/client"]["hostPath"], "/run/elsewhere/client")
+            self.assertTrue(all("ro" in mount["options"] for mount in mounts))
+        # Again, with fewer GPUs: names that containers may have stay, numbers are the machine's.
+        self.assertEqual(self.write("--gpus", uuids[1]).returncode, 0)
+        fewer = self.devices()
+        self.assertNotIn("nvshare.com/gpu=0", fewer)
+        self.assertEqual(fewer["nvshare.com/gpu=1"][0], [f"NVIDIA_VISIBLE_DEVICES={uuids[1]}"])
+        self.assertEqual(fewer["nvshare.com/gpu=all"][0], [f"NVIDIA_VISIBLE_DEVICES={uuids[1]}"])
+        self.assertIn(f"nvshare.com/gpu={uuids[0]}", fewer)
+
+    def test_what_cannot_be_written_is_refused_by_name(self):
+        (self.folder / "file").write_text("", encoding="utf-8")
+        for variable, value in (("NVSHARE_CDI_DIR", str(self.folder / "file/cdi")), ("NVSHARE_LIBRARY", "/nowhere.so")):
+            result = self.write(**{variable: value})
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(value, result.stderr)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--scheduler", required=True)
+    parser.add_argument("--device-plugin")
+    parser.add_argument("--library")
+    parser.add_argument("--stand-in")
+    PROGRAMS, rest = parser.parse_known_args()
+    for option in ("scheduler", "device_plugin", "library", "stand_in"):
+        if getattr(PROGRAMS, option):
+            setattr(PROGRAMS, option, str(pathlib.Path(getattr(PROGRAMS, option)).resolve()))
+    unittest.main(argv=[sys.argv[0], *rest])
