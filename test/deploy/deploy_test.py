@@ -305,8 +305,7 @@ class Deploy(unittest.TestCase):
                 environment = {entry["name"]: entry.get("value", "node-1") for entry in container["env"]}
                 self.assertEqual(len(environment), len(container["env"]), "a variable is there twice")
                 ours = {variable for variable in environment if variable.startswith("NVSHARE_")}
-                # The node's name is for the watch of annotations; a build without it does not read it.
-                self.assertLessEqual(ours - {"NVSHARE_NODE_NAME"}, known, name)
+                self.assertLessEqual(ours, known, name)
                 # A wrong flag is refused last: if a variable's value were not accepted, the program would name the variable.
                 with tempfile.TemporaryDirectory() as folder:
                     wrong = subprocess.run(
