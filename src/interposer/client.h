@@ -2,8 +2,8 @@
 // process has the lock. Without a scheduler it is *unshared*: gate open, no budget, only the program's own memory limit.
 //
 // States: out (no lock) -> wanted -> loading (granted, memory coming in) -> running (gate open) -> draining (gate closed, GPU work ending)
-// -> out. A drain that cannot end goes back to running. Where clients on other GPUs leave at the same time, a drain that has ended waits for
-// the scheduler's word (docs/adr/0009). When the scheduler dies everything stays as it is until a new one answers.
+// -> out. A drain that cannot end goes back to running. Where clients on other GPUs leave at the same time, a drain that has ended waits
+// for the scheduler's word (docs/adr/0009). When the scheduler dies everything stays as it is until a new one answers.
 //
 // Thread-safe. Its mutex comes after Memory's; callbacks into Memory and Mover happen without it.
 #pragma once
