@@ -45,6 +45,12 @@ class Client {
   // A thread has waited for long: asks the scheduler whom it waits for; the answer goes to the log.
   void ask_why_waiting();
 
+  // A thread that waited for the lock submits now. Any thread, no lock.
+  void used_from(int64_t now_ns) {
+    int64_t none = 0;
+    first_use_ns_.compare_exchange_strong(none, now_ns, std::memory_order_relaxed);
+  }
+
   // The budget in force; SIZE_MAX when unshared.
   size_t budget() const { return budget_.load(std::memory_order_acquire); }
   size_t ceiling() const { return ceiling_.load(std::memory_order_acquire); }
@@ -152,6 +158,7 @@ class Client {
   void on_contention(const protocol::Contention& message);
   void on_why_waiting(const protocol::WhyWaiting& message);
   void release(protocol::ReleaseReason reason);                             // mutex held
+  uint64_t used_ns(int64_t work_ended_ns);                                  // mutex held: of the turn that ends
   void begin_drain(protocol::ReleaseReason reason, bool together = false);  // mutex held
   void set_state(State state);                                              // mutex held
   void check_drain();
@@ -198,6 +205,7 @@ class Client {
   std::atomic<bool> arena_dirty_{false};
   std::atomic<bool> lock_wanted_{false};
   std::atomic<int64_t> wanted_at_ns_{0};  // when it last became so
+  std::atomic<int64_t> first_use_ns_{0};  // in this turn; 0: not yet
   std::atomic<bool> why_wanted_{false};   // asked, and not sent yet
   std::atomic<bool> draining_{false};
 
@@ -255,6 +263,7 @@ class Client {
   bool idle_check_asked_ = false;
   PauseWatch pause_watch_;
   int64_t last_work_ns_ = 0;  // before the early release
+  int64_t opened_at_ns_ = 0;  // when the gate was opened for this turn; 0: it was not
   bool turn_unused_ = false;  // nothing was submitted in this turn yet
   bool released_early_ = false;
   int64_t release_cost_ns_ = 0;  // what it was expected to cost

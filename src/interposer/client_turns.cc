@@ -113,6 +113,7 @@ bool Client::take_grant(const protocol::LockOk& message) {
     grant_ = message.grant;
     budget_sequence_ = message.budget_sequence;
     budget_.store(message.budget, std::memory_order_release);
+    opened_at_ns_ = 0;
     cancel_load_ = false;
     request_sent_ = false;
     set_state(State::kLoading);
@@ -299,15 +300,25 @@ void Client::released() {
   release(drain_reason_);
 }
 
+// From when a thread that had waited got past the gate; the gate's opening, if none has said so.
+uint64_t Client::used_ns(int64_t work_ended_ns) {
+  if (opened_at_ns_ == 0) return 0;
+  const int64_t first = std::max(first_use_ns_.load(std::memory_order_relaxed), opened_at_ns_);
+  return static_cast<uint64_t>(std::max<int64_t>(work_ended_ns - first, 0));
+}
+
 void Client::release(ReleaseReason reason) {
   protocol::LockReleased message{};
   message.grant = grant_;
   message.reason = static_cast<uint8_t>(reason);
-  message.drain_ns = static_cast<uint64_t>(now_ns() - drain_started_ns_);
+  const int64_t now = now_ns();
+  int64_t work_ended = now;
+  message.drain_ns = static_cast<uint64_t>(now - drain_started_ns_);
   if (reason == ReleaseReason::kEarly) {
-    const int64_t work_ended = released_idle_ ? idle_since_ns_ : last_work_ns_;
-    message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((now_ns() - work_ended) / 1000, 0, UINT32_MAX));
+    work_ended = released_idle_ ? idle_since_ns_ : last_work_ns_;
+    message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((now - work_ended) / 1000, 0, UINT32_MAX));
   }
+  message.used_ns = used_ns(work_ended);
   memory_dirty_.store(false, std::memory_order_seq_cst);  // before the report: what changes after it is told by itself
   message.memory = device_.memory().report();
   budget_.store(0, std::memory_order_release);
@@ -357,7 +368,8 @@ bool Client::loaded() {
   }
   // The wait for the turn was no pause of the program.
   seen_submissions_ = gate.submissions();
-  last_submission_ns_ = now_ns();
+  last_submission_ns_ = opened_at_ns_ = now_ns();
+  first_use_ns_.store(0, std::memory_order_relaxed);
   idle_check_asked_ = false;
   turn_unused_ = true;
   lock_wanted_.store(false, std::memory_order_release);

@@ -324,10 +324,12 @@ bool Process::synchronize_before_free(CUcontext context, CUresult* result) {
 void Process::wait_for_gate() {
   int64_t started = now_ns();
   bool told = false;
+  uint32_t waited_for = 0;
   gate.begin_waiting();
   for (;;) {
     uint32_t flags = gate.flags();
     if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) break;
+    waited_for |= flags & Gate::kClosedMask;
     for_each_device([&](Device& device) {
       if ((flags & device.gate_bit()) != 0) device.client().want_lock();
     });
@@ -340,6 +342,11 @@ void Process::wait_for_gate() {
     }
   }
   gate.end_waiting();
+  if (waited_for == 0) return;
+  const int64_t now = now_ns();
+  for_each_device([&](Device& device) {
+    if ((waited_for & device.gate_bit()) != 0) device.client().used_from(now);
+  });
 }
 
 // ---- fork ----

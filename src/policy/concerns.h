@@ -71,8 +71,8 @@ Instant drop_due(const Context& context, const Client& client, const TurnTerms& 
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
 void ask_to_drop(Context& context, Gpu& gpu, Client& client);  // with its gang
 void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step);
-// idle: at its end, in which it says that it did not use the GPU: no part of its share, but billed where limits hold.
-void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice, Duration idle);
+// The idle end of which it speaks is no part of its share, but billed where limits hold.
+void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event);
 void drain_failed(Context& context, Client& client);
 void start_running(Context& context, Gpu& gpu);  // whoever has loaded
 void watch_answers(Context& context, Gpu& gpu);
@@ -108,9 +108,10 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
 void bring_accounts_up_to(State& state, Instant now);  // bills the time since the last step to those that ran in it
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
 void set_core_limit(Context& context, const ComputeLimit& event);
-void quota_config_changed(Context& context, const Config& former);                        // after it did
-void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice);  // before the client's turn is forgotten
-Duration hand_over(const Gpu& gpu);                                                       // what one costs
+void quota_config_changed(Context& context, const Config& former);  // after it did
+// Before the client's turn is forgotten. used: as LockReleased has it.
+void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used);
+Duration hand_over(const Gpu& gpu);  // what one costs
 Duration window_of(const Config& config, const Gpu& gpu);
 bool is_windowed(const Config& config, const Gpu& gpu);      // what is not used in a window is lost
 int64_t billing_rate(const Config& config, const Gpu& gpu);  // of a tenant that runs now

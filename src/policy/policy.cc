@@ -56,7 +56,7 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             return with(e.client, [&](Gpu& gpu, Client& client) {
               if (!client.holds_lock() || client.grant != e.grant) return;
               take_memory(client, e.memory);
-              end_turn(context, gpu, client, e.early, e.idle);
+              end_turn(context, gpu, client, e);
             });
           },
           [&](const Drained& e) { return with(e.client, [&](Gpu&, Client& client) { take_drained(context, client, e); }); },

@@ -109,7 +109,8 @@ struct LockReleased {
   GrantId grant;
   Memory memory;
   bool early;
-  Duration idle = 0;  // at the end of the turn: no use of the GPU
+  Duration idle = 0;             // at the end of the turn: no use of the GPU
+  std::optional<Duration> used;  // from its first to its last use of the GPU in the turn, as it says; none: it does not say
 };
 // Asked to drop together with others: its work has ended, its gate is closed, it keeps the lock until it is told what comes next.
 struct Drained {

@@ -128,8 +128,10 @@ void bill(const Config& config, Gpu& gpu, const std::map<TenantId, Use>& use, bo
     // Without a limit it owes nobody what nobody wants.
     const bool owes = account.limit < 100 || somebody_waits;
     account.balance = std::max(account.balance - billed, owes ? least : std::max(least, std::min<Duration>(account.balance, 0)));
-    account.billed += billed;
-    account.in_window += billed;
+    const Duration taken_back = std::min(account.taken_back, billed);  // so that what people see never goes down
+    account.taken_back -= taken_back;
+    account.billed += billed - taken_back;
+    account.in_window += billed - taken_back;
     use_recently(account, to, billed);
   }
 }
@@ -240,7 +242,22 @@ void quota_config_changed(Context& context, const Config& former) {
   }
 }
 
-void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice) {
+// What of the turn that ends is not billed, because nobody worked then: from the grant to its first work, and from the end of its last
+// to the end of the turn. Only the client saw that; so far as it is not believed, nothing but what a hand-over is known to take.
+static Duration unused_in(const Context& context, const Gpu& gpu, Account& account, const Client& client, bool dropped,
+                          std::optional<Duration> used) {
+  const Duration turn = context.now - *client.turn_start;
+  const Duration known = dropped ? std::min(hand_over(gpu), turn) : 0;
+  // Of a turn that began beside another of its tenant's processes, the tenant may have used what this one did not.
+  if (!used || *client.turn_start > account.slice_began) return known;
+  account.trust = std::min(account.trust + (context.now - account.trust_at) / (kPeriodMin / kUnusedMost), kUnusedMost);
+  account.trust_at = context.now;
+  const Duration unused = std::clamp<Duration>(turn - std::max<Duration>(*used, 0), 0, account.trust);
+  account.trust -= unused;
+  return portion(unused, billing_rate(context.config(), gpu));
+}
+
+void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used) {
   Quota& quota = gpu.quota;
   const auto at = quota.accounts.find(client.tenant);
   if (!quota.limited || at == quota.accounts.end() || !client.turn_start) return;
@@ -250,15 +267,12 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
   }
   account.interrupted = !by_choice;
   account.gaps = (3 * account.gaps + (by_choice ? 100 : 0)) / 4;
-  if (by_choice || client.state != ClientState::kDropping) return;
-  quota.tails[quota.tails_known % kTailsKept] = context.now - client.drop_sent_at;
-  ++quota.tails_known;
-  // Nobody works while the GPU is handed over; a turn that we ended is not billed for that.
-  const Duration unused = std::min(hand_over(gpu), context.now - *client.turn_start);
+  const bool dropped = !by_choice && client.state == ClientState::kDropping;
+  if (dropped) quota.tails[quota.tails_known++ % kTailsKept] = context.now - client.drop_sent_at;
+  const Duration unused = unused_in(context, gpu, account, client, dropped, used);
   account.balance += unused;
-  account.billed -= unused;
-  account.in_window -= std::min(account.in_window, unused);
-  if (account.balance < 0 && !is_windowed(context.config(), gpu)) {
+  account.taken_back += unused;
+  if (dropped && account.balance < 0 && !is_windowed(context.config(), gpu)) {
     account.balance = portion(account.balance, context.config().quota_carryover_percent.value_or(100) * (kWholeGpu / 100));
   }
 }

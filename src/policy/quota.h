@@ -25,8 +25,11 @@ inline constexpr Duration kSliceMin = 5'000'000;
 inline constexpr Duration kSliceRoundRobin = 100'000'000;
 inline constexpr Duration kHandOverAssumed = 150'000;  // from one program's last work to the next one's first, until drops were measured
 inline constexpr Duration kHandOverMax = 200'000;      // never counted as more: what is longer is work that drains
-inline constexpr Duration kIdleRelease = 1'000'000;    // a client beside limits gives the lock up once idle for so long
-inline constexpr Duration kActiveGrace = 100'000'000;  // who neither held nor wanted the lock for so long no longer counts in the sum
+// What a client says of a turn, that it did not use so much of it, is believed up to this, and as much again with every shortest period:
+// whoever lies has no more of the GPU for it than kUnusedMost / kPeriodMin, however it cuts its turns.
+inline constexpr Duration kUnusedMost = 1'000'000;
+inline constexpr Duration kIdleRelease = 1'000'000;        // a client beside limits gives the lock up once idle for so long
+inline constexpr Duration kActiveGrace = 100'000'000;      // who neither held nor wanted the lock for so long no longer counts in the sum
 inline constexpr Duration kPresentGrace = 10'000'000'000;  // the same for the choice between turns and running together
 inline constexpr Duration kDebtMax = 60'000'000'000;       // the longest that a debt can make a tenant wait
 inline constexpr Duration kRecentWindow = 4'000'000'000;   // use over which saving up is judged
@@ -62,6 +65,9 @@ struct Account {
   int64_t recent_index = 0;
   Duration recent = 0, recent_before = 0;
   Duration billed = 0;
+  Duration trust = kUnusedMost;  // so much that its clients say they did not use may be believed, as of trust_at
+  Instant trust_at = 0;
+  Duration taken_back = 0;         // of what was billed, and not yet of the two figures above it
   Duration throttled_waiting = 0;  // for its limit
 };
 

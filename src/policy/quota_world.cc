@@ -175,6 +175,7 @@ void QuotaWorld::deliver(const Action& action) {
                      job.budget = a.budget;
                      if (job.state == Job::State::kWaiting && a.grant != job.grant) {
                        job.grant = a.grant;
+                       job.first_use = job.last_use = 0;
                        job.state = Job::State::kLoading;
                      }
                      if (job.state == Job::State::kLoading) move_in(job);
@@ -226,7 +227,7 @@ void QuotaWorld::move_in(Job& job) {
   const Bytes bytes = std::min(job.budget, job.memory) - job.resident;
   if (bytes <= 0 && job.resident >= job.memory) {
     job.state = Job::State::kGranted;
-    return later(job, between(50 * kUs, 100 * kUs), [this](Job& then) { begin(then); });
+    return later(job, between(start_delay * 2 / 3, start_delay * 4 / 3), [this](Job& then) { begin(then); });
   }
   if (bytes <= 0) return;
   job.moving = true;
@@ -245,6 +246,7 @@ void QuotaWorld::move_in(Job& job) {
 void QuotaWorld::begin(Job& job) {
   job.state = Job::State::kBusy;
   job.target = job.burst_end;
+  if (job.first_use == 0) job.first_use = now_;
 }
 
 void QuotaWorld::drop(Job& job, GrantId grant) {
@@ -270,14 +272,17 @@ void QuotaWorld::drop(Job& job, GrantId grant) {
 
 void QuotaWorld::release(Job& job, bool early) {
   const bool more = job.done < job.burst_end - 1;
+  if (works(job)) job.last_use = now_;
   job.state = Job::State::kAway;
   ++job.activity;
+  std::optional<Duration> used;
+  if (says_what_it_used) used = job.lies || job.first_use == 0 ? 0 : job.last_use - job.first_use;
   // In this order, whatever the messages take.
-  const Instant then = now_ + between(20 * kUs, 50 * kUs);
-  at(then, [this, id = job.id, grant = job.grant, early, more, epoch = epoch_] {
+  const Instant then = now_ + notice_delay + between(20 * kUs, 50 * kUs);
+  at(then, [this, id = job.id, grant = job.grant, early, more, used, epoch = epoch_] {
     Job& leaver = jobs_.at(id);
     if (!leaver.alive || epoch != epoch_) return;
-    feed(LockReleased{id, grant, {leaver.memory, leaver.resident, 0}, early, idle_claim});
+    feed(LockReleased{id, grant, {leaver.memory, leaver.resident, 0}, early, idle_claim, used});
     if (more) want(leaver);
   });
 }
@@ -287,6 +292,7 @@ void QuotaWorld::reached_target(Job& job) {
   ++job.activity;
   if (job.done < job.burst_end - 1) return release(job, false);
   ++job.bursts;
+  job.last_use = now_;
   const double next_end = job.burst_end + static_cast<double>(job.on);
   at(now_ + job.off, [this, id = job.id, next_end] {
     Job& then = jobs_.at(id);

@@ -38,6 +38,8 @@ struct Job {
   double burst_end = 0;
   uint64_t activity = 0;  // timers of an earlier one are void
   Duration idle_release = 0;
+  bool lies = false;                    // says that it used nothing of its turns
+  Instant first_use = 0, last_use = 0;  // in this turn
   uint64_t drops = 0, failed_drains = 0, bursts = 0;
 };
 
@@ -70,7 +72,10 @@ class QuotaWorld {
 
   double efficiency_together = 0.9;
   Bytes bandwidth = 10LL << 30;
-  Duration idle_claim = 0;  // what programs say, when they give the lock up, of how long they did not use it
+  bool says_what_it_used = true;    // programs say of each turn how long they used it
+  Duration start_delay = 75 * kUs;  // from the grant's arrival to the first work, about
+  Duration notice_delay = 0;        // from the end of the last work to the release
+  Duration idle_claim = 0;          // what programs say, when they give the lock up, of how long they did not use it
 
  private:
   bool works(const Job& job) const { return job.state == Job::State::kBusy || job.state == Job::State::kDraining; }

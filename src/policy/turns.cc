@@ -193,14 +193,15 @@ static Duration earned_most(const Config& config, const Gpu& gpu) {
   return quantum_of(config, swap_time(gpu, most, most));
 }
 
-void end_turn(Context& context, Gpu& gpu, Client& client, bool by_choice, Duration idle) {
+void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event) {
   const Instant now = context.now;
-  idle = std::clamp<Duration>(idle, 0, now - client.turn_start.value_or(now));
+  bool by_choice = event.early;
+  const Duration idle = std::clamp<Duration>(event.idle, 0, now - client.turn_start.value_or(now));
   const Instant worked_until = client.idle_since.value_or(now - idle);
   const Duration ran = client.turn_start ? std::max<Duration>(worked_until - *client.turn_start, 0) : 0;
   if (client.turn_start) client.usage.add(*client.turn_start, worked_until);
   by_choice |= client.idle_since.has_value();
-  quota_turn_ended(context, gpu, client, by_choice);
+  quota_turn_ended(context, gpu, client, by_choice, event.used);
   const Duration earned = std::min(client.earned + ran, earned_most(context.config(), gpu)) - client.interruption;
   client.earned = by_choice ? 0 : std::max<Duration>(earned, 0);
   if (client.interrupted && !by_choice) {

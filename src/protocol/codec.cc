@@ -85,7 +85,8 @@ Result<void> check(const Refused& message) {
 template <>
 Result<void> check(const LockReleased& message) {
   return all_of([&] { return check_enumeration("reason", message.reason, ReleaseReason::kExiting); },
-                [&] { return check_at_most("drain_ns", message.drain_ns, kDurationNsMax); }, [&] { return check_memory(message.memory); });
+                [&] { return check_at_most("drain_ns", message.drain_ns, kDurationNsMax); },
+                [&] { return check_at_most("used_ns", message.used_ns, kDurationNsMax); }, [&] { return check_memory(message.memory); });
 }
 
 template <>

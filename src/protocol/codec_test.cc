@@ -26,7 +26,7 @@ Register good_register() {
   return message;
 }
 
-LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 20000, 1000, {10, 5, 5, 0, 10}}; }
+LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 20000, 1000, 900, {10, 5, 5, 0, 10}}; }
 
 SwapProgress good_progress() { return {static_cast<uint8_t>(SwapDirection::kIn), 1, 0, {}, 4, 64, 32, 99, {100, 64, 0, 0, 90}}; }
 

@@ -195,6 +195,8 @@ struct LockReleased {
   uint8_t reserved[3];
   uint32_t idle_us;   // for so long before that the GPU had nothing to do for the client, as far as it knows; not billed as use
   uint64_t drain_ns;  // from DropLock (or the decision to release early) to now
+  uint64_t used_ns;   // from the turn's first submission to the end of its last work, as the client saw it; 0 = nothing was submitted.
+                      // What else the turn lasted is not billed, as far as the scheduler believes it
   Memory memory;
 };
 
@@ -463,7 +465,7 @@ NVSHARE_WIRE_SIZE(LockOk, 32);
 NVSHARE_WIRE_SIZE(DropLock, 32);
 NVSHARE_WIRE_SIZE(KeepLock, 16);
 NVSHARE_WIRE_SIZE(Drained, 24);
-NVSHARE_WIRE_SIZE(LockReleased, 72);
+NVSHARE_WIRE_SIZE(LockReleased, 80);
 NVSHARE_WIRE_SIZE(MemUpdate, 80);
 NVSHARE_WIRE_SIZE(WaitForMem, 8);
 NVSHARE_WIRE_SIZE(MemAvailable, 32);

@@ -93,7 +93,7 @@ void report_loaded(TestClient& client, const LockOk& lock, uint64_t bytes) {
   client.send(protocol::SwapProgress{1, 1, 0, {}, lock.grant.grant, bytes, 0, 1000, memory(bytes, bytes)});
 }
 void release(TestClient& client, const protocol::Grant& grant, uint64_t allocated, uint64_t resident, ReleaseReason reason) {
-  client.send(LockReleased{grant, static_cast<uint8_t>(reason), {}, 0, 1000, memory(allocated, resident)});
+  client.send(LockReleased{grant, static_cast<uint8_t>(reason), {}, 0, 1000, 0, memory(allocated, resident)});
 }
 void obey_eviction(TestClient& client, uint64_t allocated) {
   auto evict = client.expect<protocol::Evict>();

@@ -274,7 +274,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
         auto reason = static_cast<ReleaseReason>(message.reason);
         if (reason == ReleaseReason::kNotDrained) return apply(policy::DrainFailed{id, message.grant.grant}, now);
         apply(policy::LockReleased{id, message.grant.grant, to_policy(message.memory), reason == ReleaseReason::kEarly,
-                                   policy::Duration{message.idle_us} * 1000},
+                                   policy::Duration{message.idle_us} * 1000, static_cast<policy::Duration>(message.used_ns)},
               now);
       });
     case MessageType::kDrained:

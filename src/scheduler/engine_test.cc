@@ -199,7 +199,7 @@ TEST_F(EngineTest, AReleaseOfAnotherSchedulersLockIsIgnored) {
   auto lock = packets_.last<protocol::LockOk>(1);
   ASSERT_TRUE(lock);
   EXPECT_EQ(lock->grant.epoch, 77u);
-  protocol::LockReleased stale{{76, lock->grant.grant}, 1, {}, 0, 0, {uint64_t(kGiB), 0, 0, 0}};
+  protocol::LockReleased stale{{76, lock->grant.grant}, 1, {}, 0, 0, 0, {uint64_t(kGiB), 0, 0, 0}};
   send(1, stale);
   EXPECT_NE(client(0).state, "idle");
   stale.grant.epoch = 77;

@@ -31,6 +31,10 @@ TEST(Limits, AProgramThatPausesGivesTheGpuUpAndGetsItBack) {
   if (kSlowness == 1) {
     EXPECT_LT(early[early.size() / 2].held_ns, 25'000'000) << "the lock was held through the pauses";
   }
+  // What it says of its use is its work: neither the pause nor what the turn lasted besides.
+  for (const auto& release : scheduler.releases()) EXPECT_LE(release.used_ns, release.held_ns);
+  std::sort(early.begin(), early.end(), [](const auto& a, const auto& b) { return a.used_ns < b.used_ns; });
+  EXPECT_GE(early[early.size() / 2].used_ns, 3'000'000);
   EXPECT_EQ(scheduler.problem(), "");
   stage.expect_gpu_unharmed();
 }

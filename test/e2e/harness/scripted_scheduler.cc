@@ -110,7 +110,8 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     if (!granted_ || released->grant.grant != static_cast<uint64_t>(grants_)) return complain("a release of a lock that it does not hold");
     const auto reason = static_cast<ReleaseReason>(released->reason);
     std::lock_guard lock(mutex_);
-    releases_.push_back({reason, now_ns() - granted_at_ns_, static_cast<int64_t>(released->drain_ns)});
+    releases_.push_back(
+        {reason, now_ns() - granted_at_ns_, static_cast<int64_t>(released->drain_ns), static_cast<int64_t>(released->used_ns)});
     dropping_ = false;
     granted_ = reason == ReleaseReason::kNotDrained;
     granted_at_ns_ = now_ns();

@@ -25,6 +25,7 @@ class ScriptedScheduler {
     protocol::ReleaseReason reason;
     int64_t held_ns;   // since the grant
     int64_t drain_ns;  // as the program says
+    int64_t used_ns;   // as well
   };
 
   ScriptedScheduler(const std::string& runtime_directory, Script script);
