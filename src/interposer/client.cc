@@ -69,6 +69,7 @@ bool Client::start() {
     sleep_ns(kReconnectFirst_ns);
   }
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   shared_.store(true, std::memory_order_release);
   budget_.store(0, std::memory_order_release);
   if (!start_thread(&thread_, thread_body, this, "nvshare-link") || !device_.mover().start()) {
@@ -186,6 +187,7 @@ void Client::disconnected() {
   if (connected_) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   socket_.reset();
   connected_ = false;
+  hurry();
   reconnect_backoff_ns_ = kReconnectFirst_ns;
   disconnected_at_ns_ = now_ns();
   reconnect_at_ns_ = disconnected_at_ns_ + kReconnectFirst_ns;
@@ -469,6 +471,8 @@ void Client::reset_after_fork() {
   mutex_.reset_after_fork();
   socket_.reset();
   wake_.reset();
+  bell_.reset();
+  hurried_news_.store(-1, std::memory_order_relaxed);
   shared_.store(false, std::memory_order_release);
   connected_ = false;
   locks_.store(0, std::memory_order_relaxed);

@@ -40,6 +40,11 @@ class Client {
   // gate, which threads that use other GPUs pass as well, is not closed for this GPU then.
   void context_there(bool there);
 
+  // Where a message comes in that may open the gate, under a compute limit, where each hand-over counts; else -1. Any thread; by the time
+  // it is looked at the descriptor may be closed, or another file.
+  int hurried_news() const { return hurried_news_.load(std::memory_order_relaxed); }
+  int bell() const { return bell_.get(); }
+
   // A thread of the program found the gate closed. Cheap when already asked.
   void want_lock();
   // A thread has waited for long: asks the scheduler whom it waits for; the answer goes to the log.
@@ -166,6 +171,7 @@ class Client {
   int64_t next_breath_ns();  // mutex held
   void check_breath();
   void check_idle();
+  void hurry();                                // mutex held: after a change of limited_ or of the connection
   void watch(uint32_t waiters, bool limited);  // mutex held: what stands now; the gate is told of changes
   bool load_at_once();
   void check_cgroup();
@@ -189,9 +195,11 @@ class Client {
   Condition changed_;
   FileDescriptor socket_;
   FileDescriptor wake_;
+  FileDescriptor bell_;  // Gate::wait_change_or_news
   pthread_t thread_{};
 
   std::atomic<bool> shared_{false};
+  std::atomic<int> hurried_news_{-1};
   std::atomic<size_t> budget_{SIZE_MAX};
   std::atomic<size_t> ceiling_{SIZE_MAX};
   std::atomic<uint64_t> memory_limit_{0};

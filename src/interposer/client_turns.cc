@@ -465,7 +465,10 @@ void Client::watch(uint32_t waiters, bool limited) {
   if (limited != limit_told_) gate.watch(Gate::kLimited, limited);
   watched_ = watched;
   limit_told_ = limited;
+  hurry();
 }
+
+void Client::hurry() { hurried_news_.store(connected_ && limited_ ? socket_.get() : -1, std::memory_order_relaxed); }
 
 bool Client::keeps_caches() {
   Lock lock(mutex_);

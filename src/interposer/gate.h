@@ -72,6 +72,10 @@ class Gate {
   uint32_t waiting() const { return waiting_.load(std::memory_order_seq_cst); }
   // Sleeps until the flags differ from `seen`, at most timeout_ns. May return without cause.
   void wait_change(uint32_t seen, int64_t timeout_ns) { futex_wait(&flags_, seen, timeout_ns); }
+  // The same, for the thread that is to go on the moment the gate opens: it wakes as soon as there is something to read at `news`, which
+  // another thread takes and which will likely open the gate, so that both wake at the same time and not one after the other. One thread
+  // at a time; the others only sleep. `bell`: an eventfd that nobody else waits for.
+  void wait_change_or_news(uint32_t seen, int news, int bell, int64_t timeout_ns);
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
@@ -98,6 +102,7 @@ class Gate {
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
   std::atomic<bool> needs_fence_{true};
+  std::atomic<int> bell_{-1};  // of the thread in wait_change_or_news
 };
 
 extern Gate gate;

@@ -321,6 +321,15 @@ bool Process::synchronize_before_free(CUcontext context, CUresult* result) {
 
 // ---- gate ----
 
+void Process::wait_gate_change(uint32_t flags) {
+  Client* opens = nullptr;
+  for_each_device([&](Device& device) {
+    if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device.client();
+  });
+  if (opens == nullptr) return gate.wait_change(flags, kLongWait_ns);  // more than one message opens it
+  gate.wait_change_or_news(flags, opens->hurried_news(), opens->bell(), kLongWait_ns);
+}
+
 void Process::wait_for_gate() {
   int64_t started = now_ns();
   bool told = false;
@@ -333,7 +342,7 @@ void Process::wait_for_gate() {
     for_each_device([&](Device& device) {
       if ((flags & device.gate_bit()) != 0) device.client().want_lock();
     });
-    gate.wait_change(flags, kLongWait_ns);
+    wait_gate_change(flags);
     if (!told && now_ns() - started >= kLongWait_ns) {
       told = true;
       for_each_device([&](Device& device) {

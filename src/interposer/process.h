@@ -120,6 +120,7 @@ class Process {
     uint32_t pins;
     uint32_t going;  // threads that are about to destroy it, or to find that it stays
   };
+  void wait_gate_change(uint32_t flags);
   Context* find_context(cuda::CUcontext context);
   struct Capture {
     uint64_t number;

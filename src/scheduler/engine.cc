@@ -180,10 +180,16 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
-  policy::Actions actions =
-      step(policy::ClientJoined{id, *gpu, tenant.id, tenant.priority, to_policy(message.memory), client.backend != Backend::kNone,
-                                message.has_lock != 0, wants_lock && !hold_, tenant.gang_turns},
-           now);
+  const policy::ClientJoined joined{id,
+                                    *gpu,
+                                    tenant.id,
+                                    tenant.priority,
+                                    to_policy(message.memory),
+                                    client.backend != Backend::kNone,
+                                    message.has_lock != 0,
+                                    wants_lock && !hold_,
+                                    tenant.gang_turns};
+  policy::Actions actions = step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
     if (ceiling != nullptr && ceiling->client == id) client.ceiling = ceiling->ceiling;
@@ -199,6 +205,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                           static_cast<uint64_t>(client.ceiling),
                           static_cast<uint64_t>(gpus_[*gpu].total)});
   perform(actions);
+  trace(joined, now);
   perform(decisions);
   if (!hold_) perform(ledger_.freeze(false, now));
   prepare_swaps();
@@ -269,13 +276,17 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
       return with(static_cast<ReqLock*>(nullptr), [&](const ReqLock&) { request_lock(id, now); });
     case MessageType::kLockReleased:
       return with(static_cast<LockReleased*>(nullptr), [&](const LockReleased& message) {
-        remember(client, message.memory, now);
-        if (message.grant.epoch != epoch_) return;  // of a lock that this scheduler did not grant
+        if (message.grant.epoch != epoch_) return remember(client, message.memory, now);  // of a lock that this scheduler did not grant
         auto reason = static_cast<ReleaseReason>(message.reason);
-        if (reason == ReleaseReason::kNotDrained) return apply(policy::DrainFailed{id, message.grant.grant}, now);
+        if (reason == ReleaseReason::kNotDrained) {
+          remember(client, message.memory, now);
+          return apply(policy::DrainFailed{id, message.grant.grant}, now);
+        }
+        // First who comes next: the GPU stands idle.
         apply(policy::LockReleased{id, message.grant.grant, to_policy(message.memory), reason == ReleaseReason::kEarly,
                                    policy::Duration{message.idle_us} * 1000, static_cast<policy::Duration>(message.used_ns)},
               now);
+        remember(client, message.memory, now);
       });
     case MessageType::kDrained:
       return with(static_cast<Drained*>(nullptr), [&](const Drained& message) {
@@ -452,7 +463,6 @@ void Engine::end_hold(policy::Instant now) {
 }
 
 policy::Actions Engine::step(const policy::Event& event, policy::Instant now) {
-  if (trace_) trace_->write({now, event});
   policy::Actions actions = policy::step(*state_, event, now);
 #ifndef NDEBUG
   if (auto broken = policy::check_invariants(*state_)) spdlog::error("the policy broke a promise: {}", *broken);
@@ -460,7 +470,15 @@ policy::Actions Engine::step(const policy::Event& event, policy::Instant now) {
   return actions;
 }
 
-void Engine::apply(const policy::Event& event, policy::Instant now) { perform(step(event, now)); }
+void Engine::apply(const policy::Event& event, policy::Instant now) {
+  perform(step(event, now));
+  trace(event, now);
+}
+
+// After what follows from it was sent: somebody may be waiting for that with the GPU idle.
+void Engine::trace(const policy::Event& event, policy::Instant now) {
+  if (trace_) trace_->write({now, event});
+}
 
 void Engine::perform(const policy::Actions& actions) {
   struct Performer {

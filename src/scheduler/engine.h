@@ -154,6 +154,7 @@ class Engine {
   void end_hold(policy::Instant now);
   policy::Actions step(const policy::Event& event, policy::Instant now);
   void apply(const policy::Event& event, policy::Instant now);
+  void trace(const policy::Event& event, policy::Instant now);
   void perform(const policy::Actions& actions);
   template <typename Payload>
   void send(const Client& client, const Payload& payload, Descriptors descriptors = {}) {
