@@ -84,6 +84,7 @@ Result<void> Daemon::open(const char* nvml_library) {
   options.settings = settings_;
   options.epoch = new_epoch();
   options.known_clients_file = runtime_dir_.known_clients_file();
+  options.tenants_file = runtime_dir_.tenants_file();
   options.look_at_host = look_at_host;
   segment_maker_ =
       std::make_unique<MemfdMaker>(loop_, MemfdMaker::Answers{[this](SegmentId segment, FileDescriptor memory) {

@@ -63,8 +63,12 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
       known_(options.known_clients_file),
-      tenants_(options.look_at_cgroups ? options.look_at_cgroups : cgroups_of),
+      tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of),
       host_budget_(options.epoch) {
+  for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
+    if (!problem.empty()) spdlog::warn("{}", problem);
+  }
+  for (const auto& [id, client] : known_.missing()) tenants_.await(client.tenant);
   if (!known_.missing().empty() && settings_.restart_grace > 0) {
     spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
                  known_.missing().size(), static_cast<double>(settings_.restart_grace) / 1e9);
@@ -120,6 +124,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   }
   Result<policy::GpuId> gpu = gpu_of(message, now);
   if (!gpu) return refuse(connection, gpu.error().text, now);
+  if (!hold_) count_absent(now);
 
   const Peer& peer = connections_.at(connection).peer;
   if (message.asks_only != 0) {
@@ -145,7 +150,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
 
   const bool returns = known_.missing().contains(message.client_id);
   std::string program = printable(message.program);
-  Tenant& tenant = tenants_.join(peer, program);
+  const policy::TenantId former = returns ? known_.missing().at(message.client_id).tenant : 0;
+  Tenant& tenant = tenants_.join(peer, program, former);
   // What an earlier scheduler was told of the tenant.
   if (returns) recall_limit(tenant, bounded(message.node_limit));
   const int64_t node_limit = tenant.memory_limit_in_force();
@@ -156,8 +162,12 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     return refuse(connection, ok.error().text, now, true);
   }
 
-  policy::ClientId id = known_.join(message.client_id, {peer.pid, peer.start_time});
-  if (!known_.problem().empty()) warnings_.warn("known clients", now, "{}", known_.problem());
+  policy::ClientId id =
+      known_.join(message.client_id, {peer.pid, peer.start_time, tenant.id, gpus_[*gpu].uuid_text, 0, bounded(message.memory_limit), 0});
+  if (id == message.client_id) tenants_.awaited_no_more(former);
+  for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
+    if (!problem.empty()) warnings_.warn(problem, now, "{}", problem);
+  }
   Client& client = clients_[id];
   client.connection = connection;
   client.id = id;
@@ -175,6 +185,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), node_limit,
                                                     bounded(message.memory.charged), static_cast<int64_t>(message.lease)},
                                                    now);
+  keep_lease(id);
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,
                gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
 
@@ -422,6 +433,9 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
 
 void Engine::housekeep(policy::Instant now) {
   update_host_memory(now, true);
+  forget_absent(now);
+  for (const auto& [id, client] : clients_) keep_lease(id);
+  known_.keep_up();
   if (trace_) trace_->flush();
 }
 
@@ -450,6 +464,7 @@ void Engine::deadline_reached(policy::Instant now) {
 void Engine::end_hold(policy::Instant now) {
   RestartHold ended = std::move(*hold_);
   hold_.reset();
+  count_absent(now);
   perform(ledger_.freeze(false, now));
   for (auto& [id, growth] : ended.growths) {
     Client* client = find(id);
@@ -515,6 +530,7 @@ Engine::Client* Engine::find(policy::ClientId client) {
 Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
   Result<policy::TenantId> id =
       tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns, request.gpu_core_limit);
+  if (!tenants_.problem().empty()) spdlog::warn("{}", tenants_.problem());
   if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
   return id;
 }

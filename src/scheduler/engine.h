@@ -57,6 +57,7 @@ class Engine {
     Settings settings;
     uint64_t epoch = 0;
     std::string known_clients_file;
+    std::string tenants_file;                           // or empty: nothing is kept of them
     std::function<HostBudget::Machine()> look_at_host;  // now
     Tenants::LookAtCgroups look_at_cgroups;             // of a process; cgroups_of when there is none
     SegmentMaker* segment_maker = nullptr;              // null: the scheduler lends no memory of its own
@@ -189,6 +190,9 @@ class Engine {
   void perform(const MemoryLedger::Decisions& decisions);
   protocol::UpdateLimit limit_message(const Client& client) const;
   void note_over_limit();
+  void count_absent(policy::Instant now);   // clients that were known before a restart and are not back
+  void forget_absent(policy::Instant now);  // those that have ended
+  void keep_lease(policy::ClientId client);
   // Whether the GPU takes one more explicit limit: `limit` of `tenant`, in place of what it has there now.
   Result<void> admit_limit(policy::GpuId gpu, policy::TenantId tenant, int64_t limit, int64_t before) const;
   // Everything that a tenant's limits come from. An error: the memory limit is refused, and nothing is as asked.

@@ -23,8 +23,11 @@ void Engine::dispatch_headroom(Client& client, MessageType type, std::span<const
     });
   }
   if (type == MessageType::kHeadroomTaken) {
-    return with(static_cast<HeadroomTaken*>(nullptr),
-                [&](const HeadroomTaken& message) { return ledger_.taken(id, static_cast<int64_t>(message.bytes), now); });
+    return with(static_cast<HeadroomTaken*>(nullptr), [&](const HeadroomTaken& message) {
+      MemoryLedger::Decisions decisions = ledger_.taken(id, static_cast<int64_t>(message.bytes), now);
+      keep_lease(id);
+      return decisions;
+    });
   }
   with(static_cast<HeadroomReturned*>(nullptr), [&](const HeadroomReturned& message) {
     return ledger_.returned(id, message.recall, static_cast<int64_t>(message.bytes), static_cast<int64_t>(message.charged), now);
@@ -35,6 +38,7 @@ void Engine::perform(const MemoryLedger::Decisions& decisions) {
   struct Performer {
     Engine& engine;
     void operator()(const MemoryLedger::Grant& grant) const {
+      engine.keep_lease(grant.client);
       const auto limit = static_cast<uint64_t>(engine.ledger_.limit_of(grant.client));
       const auto others = static_cast<uint64_t>(engine.ledger_.charged_by_others(grant.client));
       engine.send_to(grant.client, Headroom{grant.request, static_cast<uint64_t>(grant.bytes), limit, others, grant.granted, {}});
@@ -98,6 +102,7 @@ Result<void> Engine::change_limits(Tenant& tenant, int64_t memory, int core, con
     if (auto ok = admit_limit(gpu, tenant.id, in_force, ledger_.limit_on(tenant.id, gpu)); !ok) return ok;
   }
   tenant = changed;
+  tenants_.save();
   if (memory_changes) {
     spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
     perform(ledger_.set_limit(tenant.id, limit, now));
@@ -151,6 +156,42 @@ std::map<std::string, std::string> Engine::set_pods(const admin::PodsRequest& re
     change(uid, {limits.name, 0, 100});
   }
   return refused;
+}
+
+void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
+
+// It may be stopped, and goes on with what it holds: that is nobody else's of its tenant meanwhile.
+void Engine::count_absent(policy::Instant now) {
+  for (const auto& [id, known] : known_.missing()) {
+    const Tenant* tenant = tenants_.find(known.tenant);
+    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& of) { return of.uuid_text == known.gpu && of.total > 0; });
+    if (tenant == nullptr || gpu == gpus_.end() || ledger_.knows(id)) continue;
+    spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
+                 known.pid, tenant->id);
+    perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit, tenant->memory_limit_in_force(),
+                          known.charged, known.lease, true},
+                         now));
+  }
+}
+
+void Engine::forget_absent(policy::Instant now) {
+  std::vector<std::pair<policy::ClientId, policy::TenantId>> ended;
+  for (const auto& [id, known] : known_.missing()) {
+    // Or it runs another program now, which is a client of its own.
+    const bool is_another = std::any_of(clients_.begin(), clients_.end(), [&, &missing = known](const auto& entry) {
+      return entry.second.pid == missing.pid && gpus_[entry.second.gpu].uuid_text == missing.gpu;
+    });
+    if (is_another || start_time_of(known.pid) != known.start_time) ended.emplace_back(id, known.tenant);
+  }
+  for (const auto& [id, tenant] : ended) {
+    known_.forget(id);
+    tenants_.awaited_no_more(tenant);
+    perform(ledger_.leave(id, now));
+  }
+  if (ended.empty()) return;
+  tenants_.prune();
+  tenants_.save();
+  if (hold_ && known_.missing().empty()) end_hold(now);
 }
 
 void Engine::report_limits(admin::StatusReport* report) const {

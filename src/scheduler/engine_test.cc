@@ -2,6 +2,8 @@
 #include "scheduler/engine.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "scheduler/test_client.h"
@@ -46,6 +48,7 @@ class EngineTest : public testing::Test {
       options.settings = settings_;
       options.epoch = 77;
       options.known_clients_file = folder_.path() + "/clients";
+      options.tenants_file = folder_.path() + "/tenants";
       options.look_at_host = [] { return HostBudget::Machine{1000 * kGiB, std::nullopt}; };
       engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
@@ -225,6 +228,63 @@ TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
   send(1, protocol::ReqLock{1});
   engine().disconnected(1, "test", ++now_);
   EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
+}
+
+// Two processes of one run near its memory limit; the scheduler is restarted while one of them is stopped.
+TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLease) {
+  const pid_t stopped = fork();
+  if (stopped == 0) {
+    for (;;) pause();
+  }
+  const auto come = [&](ConnectionId connection, pid_t pid, uint64_t lease, uint64_t id) {
+    Peer peer;
+    peer.pid = pid;
+    peer.start_time = start_time_of(pid);
+    engine().connected(connection, std::move(peer));
+    auto message = test_registration(0);
+    message.lease = lease;
+    message.client_id = id;
+    send(connection, message);
+    return packets_.last<protocol::Registered>(connection).value_or(protocol::Registered{});
+  };
+  const auto ask = [&](ConnectionId connection, uint64_t request, int64_t bytes) {
+    send(connection, protocol::AskHeadroom{request, static_cast<uint64_t>(bytes), 0});
+    const auto answer = packets_.last<protocol::Headroom>(connection);
+    return answer && answer->request == request && answer->granted != 0;
+  };
+  protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
+  run.gpu_core_limit = 100;
+  ASSERT_TRUE(engine().add_run(run));
+  come(1, stopped, 0, 0);
+  const uint64_t self = come(2, getpid(), 0, 0).client_id;
+  EXPECT_FALSE(ask(2, 1, kGiB)) << "all of it is leased to the other";
+  const auto recall = packets_.last<protocol::RecallHeadroom>(1);
+  ASSERT_TRUE(recall);
+  send(1, protocol::HeadroomReturned{recall->recall, static_cast<uint64_t>(kGiB), static_cast<uint64_t>(2 * kGiB)});
+  EXPECT_EQ(packets_.last<protocol::Headroom>(2)->granted, 1);
+  protocol::admin::SetRequest change;
+  change.tenant = "train";
+  change.gpu_core_limit = 40;
+  ASSERT_TRUE(engine().set(change, now_));
+  engine().housekeep(now_);
+
+  engine_.reset();
+  const auto back = come(12, getpid(), static_cast<uint64_t>(kGiB), self);
+  EXPECT_EQ(back.client_id, self);
+  EXPECT_EQ(back.memory_limit, static_cast<uint64_t>(4 * kGiB));
+  ASSERT_EQ(engine().status(now_).tenants.size(), 1u);
+  EXPECT_EQ(engine().status(now_).tenants[0].name, "train");
+  EXPECT_EQ(engine().status(now_).tenants[0].gpu_core_limit, 40);
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);
+  EXPECT_FALSE(ask(12, 5, kGiB)) << "the stopped process may have charged it";
+  EXPECT_TRUE(packets_.last<protocol::Headroom>(12));
+  engine().housekeep(now_);
+  EXPECT_FALSE(ask(12, 6, kGiB));
+  kill(stopped, SIGKILL);
+  waitpid(stopped, nullptr, 0);
+  engine().housekeep(++now_);
+  EXPECT_TRUE(ask(12, 7, kGiB)) << "it has ended";
 }
 
 TEST(KnownClientsTest, IdsOutliveTheSchedulerAndTheDeadAreNotWaitedFor) {

@@ -1,12 +1,11 @@
 #include "scheduler/known_clients.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
+#include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
 #include "scheduler/identity.h"
+#include "scheduler/kept_file.h"
 
 namespace nvshare::scheduler {
 
@@ -30,35 +29,70 @@ void KnownClients::leave(policy::ClientId id) {
   if (present_.erase(id) > 0) write();
 }
 
-// Lines "next ID" and "client ID PID START_TIME".
+void KnownClients::forget(policy::ClientId id) {
+  if (missing_.erase(id) > 0) write();
+}
+
+void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charged) {
+  const auto at = present_.find(id);
+  if (at == present_.end()) return;
+  KnownClient& client = at->second;
+  const int64_t bound = (lease + kLeaseStep - 1) / kLeaseStep * kLeaseStep;
+  dirty_ |= bound != client.lease || std::abs(charged - client.charged) >= kLeaseStep;
+  const bool now = bound > client.lease;
+  if (dirty_) {
+    client.lease = bound;
+    client.charged = charged;
+  }
+  if (now) write();
+}
+
+void KnownClients::keep_up() {
+  if (dirty_) write();
+}
+
+// Lines "next ID" and "client ID PID START_TIME TENANT GPU LEASE OWN_LIMIT CHARGED".
 void KnownClients::read() {
-  std::ifstream stream(file_);
+  Result<std::optional<std::string>> content = read_kept_file(file_);
+  if (!content) {
+    problem_ = std::string(content.error().text) + "; the clients of the previous scheduler are not known";
+    return;
+  }
+  std::istringstream stream(content->value_or(""));
   std::string line;
-  while (std::getline(stream, line)) {
+  for (int number = 1; std::getline(stream, line); ++number) {
     std::istringstream fields(line);
     std::string kind;
     policy::ClientId id = 0;
     KnownClient client;
     fields >> kind >> id;
-    if (!fields || id == 0) continue;
-    if (kind == "next" && id > next_) next_ = id;
-    if (kind != "client") continue;
-    fields >> client.pid >> client.start_time;
-    if (fields && client.start_time != 0 && start_time_of(client.pid) == client.start_time) missing_[id] = client;
-    if (id >= next_) next_ = id + 1;
+    bool good = fields && id != 0;
+    if (good && kind == "next") {
+      next_ = std::max(next_, id);
+    } else if (good && kind == "client") {
+      fields >> client.pid >> client.start_time >> client.tenant >> client.gpu >> client.lease >> client.own_limit >> client.charged;
+      good = fields && client.start_time != 0 && client.lease >= 0 && client.own_limit >= 0 && client.charged >= 0;
+      if (good && start_time_of(client.pid) == client.start_time) missing_[id] = client;
+      next_ = std::max(next_, id + 1);
+    } else {
+      good = false;
+    }
+    if (!good) problem_ = "line " + std::to_string(number) + " of " + file_ + " is not understood, and left out";
   }
 }
 
 void KnownClients::write() {
-  std::string temporary = file_ + ".new";
-  std::ofstream stream(temporary, std::ios::trunc);
-  stream << "next " << next_ << "\n";
+  dirty_ = false;
+  std::ostringstream content;
+  content << "next " << next_ << "\n";
   for (const auto* clients : {&present_, &missing_}) {
-    for (const auto& [id, client] : *clients) stream << "client " << id << " " << client.pid << " " << client.start_time << "\n";
+    for (const auto& [id, client] : *clients) {
+      content << "client " << id << " " << client.pid << " " << client.start_time << " " << client.tenant << " "
+              << (client.gpu.empty() ? "-" : client.gpu) << " " << client.lease << " " << client.own_limit << " " << client.charged << "\n";
+    }
   }
-  stream.close();
-  bool written = stream.good() && std::rename(temporary.c_str(), file_.c_str()) == 0;
-  problem_ = written ? "" : "cannot write " + file_ + ": " + std::strerror(errno);
+  Result<void> written = write_kept_file(file_, content.str());
+  problem_ = written ? "" : written.error().text;
 }
 
 }  // namespace nvshare::scheduler

@@ -15,11 +15,18 @@ namespace nvshare::scheduler {
 struct KnownClient {
   pid_t pid = 0;
   uint64_t start_time = 0;  // see Peer
+  policy::TenantId tenant = 0;
+  std::string gpu;        // UUID as text
+  int64_t lease = 0;      // bytes that it may charge against its tenant's memory limit, at most
+  int64_t own_limit = 0;  // bytes, from its environment; 0 = none
+  int64_t charged = 0;    // bytes, lately
 };
 
 class KnownClients {
  public:
-  // Reads what a predecessor wrote; a missing or damaged file is an empty one.
+  static constexpr int64_t kLeaseStep = int64_t{16} << 20;  // leases are kept rounded up to it, so that few of their changes are written
+
+  // Reads what a predecessor wrote. A missing file is an empty one; so is one that is not ours, and what is damaged is left out: problem().
   explicit KnownClients(std::string file);
 
   // Predecessor's clients whose processes live and that have not come back.
@@ -28,8 +35,13 @@ class KnownClients {
   // The id of a client that joins: the one that it had, if that was its own, else a new one. Writes the file.
   policy::ClientId join(policy::ClientId claimed, KnownClient client);
   void leave(policy::ClientId id);
+  // Before it is told of a larger lease: written at once. What became less is written by keep_up().
+  void keep_lease(policy::ClientId id, int64_t lease, int64_t charged);
+  void keep_up();
+  // Of missing(): its process has ended.
+  void forget(policy::ClientId id);
 
-  // The last problem in writing the file, empty if none.
+  // The last problem with the file, empty if none.
   const std::string& problem() const { return problem_; }
 
  private:
@@ -40,6 +52,7 @@ class KnownClients {
   std::map<policy::ClientId, KnownClient> present_;
   std::map<policy::ClientId, KnownClient> missing_;
   policy::ClientId next_ = 1;
+  bool dirty_ = false;
   std::string problem_;
 };
 

@@ -57,19 +57,24 @@ const MemoryLedger::Lessee* MemoryLedger::lessee_of(ClientId client) const {
 // ---- changes ----
 
 MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
-  Decisions decisions = leave(member.client, now);
+  Decisions decisions;
   const Key key{member.tenant, member.gpu};
+  // What it holds already goes to nobody else in between.
+  if (const auto known = keys_.find(member.client); known == keys_.end() || known->second != key) decisions = leave(member.client, now);
   Account& account = accounts_[key];
+  account.lessees.erase(member.client);
+  std::erase_if(account.asks, [&](const Ask& ask) { return ask.client == member.client; });
   account.node_limit = member.node_limit;
   Lessee& lessee = account.lessees[member.client];
   lessee.own_limit = member.own_limit;
   lessee.charged = member.charged;
   lessee.lease = std::clamp(member.lease, int64_t{0}, kUnlimited);
+  lessee.silent = member.absent;
   keys_[member.client] = key;
   const int64_t limit = limit_in(account);
   if (limit == 0) {
     lessee.lease = kUnlimited;
-  } else if (!frozen_ && account.asks.empty()) {
+  } else if (!frozen_ && account.asks.empty() && !member.absent) {
     lessee.lease += generous(account, limit - leased_in(account));
   }
   lessee.told_limit = limit;

@@ -61,6 +61,8 @@ class MemoryLedger {
     int64_t node_limit = 0;  // of the tenant; 0 = none
     int64_t charged = 0;
     int64_t lease = 0;  // that it holds already
+    // Known from an earlier scheduler and not here to be asked: counts with its lease until it joins or leaves.
+    bool absent = false;
   };
 
   // It gets a lease of its own at once if there is headroom: ask lease_of().
@@ -91,6 +93,7 @@ class MemoryLedger {
     bool over() const { return limit > 0 && charged > limit; }
   };
   std::vector<View> view() const;
+  bool knows(ClientId client) const { return keys_.count(client) > 0; }
   int64_t limit_of(ClientId client) const;
   int64_t lease_of(ClientId client) const;
   int64_t charged_by(ClientId client) const;

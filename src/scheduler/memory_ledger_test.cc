@@ -206,5 +206,32 @@ TEST_F(MemoryLedgerTest, LimitsOfAGpuAddUpByTenant) {
   EXPECT_EQ(ledger_.limits_on(0, 4, 16 * kGiB), 5 * kGiB);
 }
 
+// Stopped while the scheduler was restarted: nobody can ask it, and what it may have charged is nobody else's.
+TEST_F(MemoryLedgerTest, WhoIsNotBackAfterARestartCountsWithItsLease) {
+  ledger_.freeze(true, now_);
+  join(2, 8 * kGiB, 0, kGiB, 2 * kGiB);
+  const Decisions absent = ledger_.join({1, 1, 0, 0, 8 * kGiB, kGiB, 5 * kGiB, true}, now_);
+  EXPECT_TRUE(all<MemoryLedger::Grant>(absent).empty());
+  ledger_.freeze(false, now_);
+  EXPECT_EQ(ledger_.lease_of(1), 5 * kGiB);
+  const auto refused = all<MemoryLedger::Grant>(ledger_.ask(2, 1, 2 * kGiB, 0, now_));
+  ASSERT_EQ(refused.size(), 1u) << "at once: it is not there to give anything back";
+  EXPECT_FALSE(refused[0].granted);
+  EXPECT_LE(ledger_.lease_of(1) + ledger_.lease_of(2), 8 * kGiB);
+  // It comes back with more than was written of it, and nothing of that was given away before.
+  join(1, 8 * kGiB, 0, 4 * kGiB, 5 * kGiB);
+  EXPECT_GE(ledger_.lease_of(1), 5 * kGiB);
+  EXPECT_LE(ledger_.lease_of(1) + ledger_.lease_of(2), 8 * kGiB);
+  EXPECT_EQ(all<MemoryLedger::Recall>(ledger_.ask(2, 2, 2 * kGiB, 0, now_)).size(), 1u) << "and is asked like anybody";
+}
+
+TEST_F(MemoryLedgerTest, WhatWhoIsNotBackHadIsFreeWhenItHasEnded) {
+  join(2, 8 * kGiB);
+  ledger_.join({1, 1, 0, 0, 8 * kGiB, 0, 8 * kGiB, true}, now_);
+  EXPECT_FALSE(all<MemoryLedger::Grant>(ledger_.ask(2, 1, 2 * kGiB, kUnlimited, now_)).at(0).granted);
+  ledger_.leave(1, now_);
+  EXPECT_TRUE(all<MemoryLedger::Grant>(ledger_.ask(2, 2, 2 * kGiB, 0, now_)).at(0).granted);
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

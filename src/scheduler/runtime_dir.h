@@ -23,6 +23,7 @@ class RuntimeDir {
 
   const std::string& path() const { return path_; }
   std::string known_clients_file() const { return path_ + "/clients"; }
+  std::string tenants_file() const { return path_ + "/tenants"; }
 
  private:
   RuntimeDir(std::string path, FileDescriptor lock) : path_(std::move(path)), lock_(std::move(lock)) {}

@@ -26,6 +26,10 @@ std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
 
 }  // namespace
 
+Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups) : look_at_cgroups_(std::move(look_at_cgroups)), file_(std::move(file)) {
+  if (!file_.empty()) load();
+}
+
 Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit) {
   uint64_t start_time = start_time_of(pid);
   if (start_time == 0) return error_format("there is no process %d", pid);
@@ -37,25 +41,28 @@ Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, in
   tenant.core_limit = core_limit;
   tenant.root = pid;
   tenant.root_start_time = start_time;
+  save();
   return tenant.id;
 }
 
-Tenant& Tenants::join(const Peer& peer, const std::string& program) {
-  Tenant& tenant = of(peer, program);
+Tenant& Tenants::join(const Peer& peer, const std::string& program, policy::TenantId former) {
+  Tenant& tenant = of(peer, program, former);
   ++tenant.clients;
   ++tenant.clients_ever;
+  save();
   return tenant;
 }
 
 Tenants::Asked Tenants::ask(const Peer& peer) {
-  const Tenant& tenant = of(peer, "");
+  const Tenant& tenant = of(peer, "", 0);
   const Asked asked{tenant.id, tenant.memory_limit_in_force()};
   prune();
   return asked;
 }
 
-Tenant& Tenants::of(const Peer& peer, const std::string& program) {
+Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
   if (Tenant* run = run_of(peer.pid)) return *run;
+  if (Tenant* known = find(former); known != nullptr && known->root != 0) return *known;
   auto cgroup = identify_cgroup(look_at_cgroups_(peer.pid));
   // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
   if (cgroup && start_time_of(peer.pid) == peer.start_time) {
@@ -73,6 +80,15 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program) {
 void Tenants::leave(policy::TenantId id) {
   if (Tenant* tenant = find(id); tenant != nullptr && tenant->clients > 0) --tenant->clients;
   prune();
+  save();
+}
+
+void Tenants::await(policy::TenantId id) {
+  if (Tenant* tenant = find(id)) ++tenant->awaited;
+}
+
+void Tenants::awaited_no_more(policy::TenantId id) {
+  if (Tenant* tenant = find(id); tenant != nullptr && tenant->awaited > 0) --tenant->awaited;
 }
 
 Tenant* Tenants::find(policy::TenantId id) {
@@ -106,7 +122,7 @@ bool Tenants::has_runs() {
 void Tenants::prune() {
   std::erase_if(tenants_, [](const auto& entry) {
     const Tenant& tenant = entry.second;
-    if (tenant.clients > 0) return false;
+    if (tenant.clients > 0 || tenant.awaited > 0) return false;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
     // A limit that somebody set outlives the tenant's processes.
     return tenant.memory_limit_in_force() == 0 && tenant.core_limit_in_force() == 100;

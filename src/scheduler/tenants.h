@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 
+#include "base/result.h"
 #include "policy/policy.h"
 #include "scheduler/identity.h"
 
@@ -38,6 +39,7 @@ struct Tenant {
   bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
   uint64_t clients_ever = 0;  // those now included
+  uint64_t awaited = 0;       // clients of an earlier scheduler that live and are not back
   pid_t root = 0;             // of a run: the process that the tree hangs from
   uint64_t root_start_time = 0;
 };
@@ -46,13 +48,17 @@ class Tenants {
  public:
   using LookAtCgroups = std::function<std::string(pid_t)>;
   explicit Tenants(LookAtCgroups look_at_cgroups = cgroups_of) : look_at_cgroups_(std::move(look_at_cgroups)) {}
+  // `file`: where tenants, their limits and the process trees that make them are kept for the next scheduler; empty: nowhere. Takes over
+  // what is there of those whose processes live; a file that is damaged, or not ours, is refused: problem().
+  explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of);
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name and limit.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
                                    int core_limit = 100);
 
-  // The tenant of a process; counts one more client.
-  Tenant& join(const Peer& peer, const std::string& program);
+  // The tenant of a process; counts one more client. `former`: that it was a client of before a restart, 0: none; a run's processes stay
+  // its own when the process that they hang from has ended.
+  Tenant& join(const Peer& peer, const std::string& program, policy::TenantId former = 0);
   void leave(policy::TenantId id);
   // The tenant that the process belongs to, or would (an id that no client has then).
   struct Asked {
@@ -76,8 +82,18 @@ class Tenants {
   // Forgets runs that ended.
   void prune();
 
+  // One of its clients of before the restart is waited for; or is back, or has ended.
+  void await(policy::TenantId id);
+  void awaited_no_more(policy::TenantId id);
+
+  // Writes the file if what it is to say has changed.
+  void save();
+  // The last problem with the file, empty if none.
+  const std::string& problem() const { return problem_; }
+
  private:
-  Tenant& of(const Peer& peer, const std::string& program);
+  Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
+  void load();
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
   Tenant* run_of(pid_t pid);
 
@@ -85,6 +101,9 @@ class Tenants {
   std::map<std::string, PodLimits> pods_;
   std::map<std::string, Tenant> tenants_;  // by what identifies it, such as "unit:train.service"
   policy::TenantId next_id_ = 1;
+  std::string file_;
+  std::string written_;  // what it says
+  std::string problem_;
 };
 
 }  // namespace nvshare::scheduler

@@ -1,5 +1,6 @@
 // Compute limits from end to end: two busy tenants of which each gets its percentage of the GPU's time, whatever else happens.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <functional>
 #include <iostream>
@@ -140,6 +141,53 @@ TEST_F(ComputeLimits, HoldFromTheStartAndWhenTheyChange) {
   EXPECT_NE(control({"set", "scheduling_mode=fast"}).output.find("scheduling_mode"), std::string::npos);
   EXPECT_NE(control({"set", "quota_carryover_percent=101"}).output.find("quota_carryover_percent"), std::string::npos);
   EXPECT_NE(control({"set", "nobody", "core=50"}).output.find("nobody"), std::string::npos);
+
+  stage_.tell_to_stop();
+  stage_.expect_success_of_all();
+  stage_.expect_gpu_unharmed();
+}
+
+// The scheduler is killed and comes back while limited programs run: who is whose, and the limits, also one that was set by hand. Then
+// once more, with a file that it cannot make anything of.
+TEST_F(ComputeLimits, HoldAfterTheSchedulerWasRestarted) {
+  stage_.start_scheduler();
+  const Arguments steady = {"steady", "--work", std::to_string(kWork_us)};
+  Child& one = stage_.start_tenant("one", {steady, steady}, 100 << 20, 20);
+  Child& two = stage_.start_tenant("two", {steady}, 0, 90);
+  ASSERT_TRUE(stage_.wait_until([&] { return work_of(one) > 0 && work_of(two) > 0; }));
+  EXPECT_EQ(control({"set", "two", "core=60"}).status, 0);
+  EXPECT_EQ(control({"set", "two", "memory=90M"}).status, 0);
+  const auto before = stage_.status();
+  ASSERT_TRUE(before);
+
+  const auto all_are_back = [&] {
+    const auto report = stage_.status();
+    return report && report->clients.size() == 3;
+  };
+  stage_.kill_scheduler();
+  stage_.start_scheduler();
+  ASSERT_TRUE(stage_.wait_until(all_are_back));
+  const auto after = stage_.status();
+  ASSERT_TRUE(after);
+  ASSERT_EQ(after->tenants.size(), 2u) << "the processes of one run are one tenant";
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(after->tenants[i].id, before->tenants[i].id);
+    EXPECT_EQ(after->tenants[i].name, before->tenants[i].name);
+    EXPECT_EQ(after->tenants[i].kind, "run");
+    EXPECT_EQ(after->tenants[i].gpu_core_limit, before->tenants[i].gpu_core_limit);
+    EXPECT_EQ(after->tenants[i].gpu_memory_limit, before->tenants[i].gpu_memory_limit);
+  }
+  measure({&two, &one}, [](const std::vector<Shares>& shares) {
+    return shares[0].billed < 66 && shares[0].work > 3 && shares[1].billed < 25 && shares[0].billed > 1.3 * shares[1].billed;
+  });
+
+  stage_.kill_scheduler();
+  const std::string file = stage_.runtime_directory() + "/tenants";
+  ASSERT_EQ(truncate(file.c_str(), 40), 0);
+  stage_.start_scheduler();
+  ASSERT_TRUE(stage_.wait_until(all_are_back));
+  EXPECT_TRUE(stage_.scheduler().logged(file + " is damaged"));
+  EXPECT_EQ(stage_.status()->tenants.size(), 3u) << "nobody knows any more that two of them are one";
 
   stage_.tell_to_stop();
   stage_.expect_success_of_all();

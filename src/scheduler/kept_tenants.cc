@@ -1,0 +1,113 @@
+// Tenants' file for the next scheduler: which processes one run made a tenant, and the limits that hold. Not what was used: after a
+// restart nobody owes anything, and nobody has saved anything up.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "scheduler/kept_file.h"
+#include "scheduler/tenants.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr int64_t kLimitMax = int64_t{1} << 50;
+
+Json to_json(const std::string& key, const Tenant& tenant) {
+  return {{"key", key},
+          {"id", tenant.id},
+          {"name", tenant.name},
+          {"kind", tenant.kind},
+          {"gpu_memory_limit", tenant.gpu_memory_limit},
+          {"core_limit", tenant.core_limit},
+          {"pod", {{"name", tenant.pod.name}, {"gpu_memory_limit", tenant.pod.gpu_memory_limit}, {"core_limit", tenant.pod.core_limit}}},
+          {"priority", tenant.priority},
+          {"gang_turns", tenant.gang_turns},
+          {"root", tenant.root},
+          {"root_start_time", tenant.root_start_time}};
+}
+
+// Null, or what is wrong with it.
+const char* fault_of(const Tenant& tenant) {
+  static const std::set<std::string> kinds = {"run", "pod", "container", "unit", "process"};
+  if (tenant.id == 0) return "an id of 0";
+  if (kinds.count(tenant.kind) == 0) return "an unknown kind";
+  for (const int core_limit : {tenant.core_limit, tenant.pod.core_limit}) {
+    if (core_limit < 1 || core_limit > 100) return "a compute limit that is not 1 to 100";
+  }
+  for (const int64_t memory_limit : {tenant.gpu_memory_limit, tenant.pod.gpu_memory_limit}) {
+    if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit";
+  }
+  if ((tenant.kind == "run") != (tenant.root > 0 && tenant.root_start_time > 0))
+    return "a run without its process, or a process that is none";
+  return nullptr;
+}
+
+// A tenant of one process that has ended has nothing to come back.
+bool has_ended(const std::string& key, const Tenant& tenant) {
+  pid_t pid = 0;
+  unsigned long long start_time = 0;
+  if (tenant.kind != "process" || std::sscanf(key.c_str(), "process:%d:%llu", &pid, &start_time) != 2) return false;
+  return start_time_of(pid) != start_time;
+}
+
+}  // namespace
+
+void Tenants::load() {
+  Result<std::optional<std::string>> content = read_kept_file(file_);
+  const auto refuse = [&](const std::string& why) {
+    tenants_.clear();
+    pods_.clear();
+    next_id_ = 1;
+    problem_ = why + "; tenants, their limits and runs of the previous scheduler are not known";
+  };
+  if (!content) return refuse(content.error().text);
+  if (!content->has_value()) return;
+  try {
+    const Json json = Json::parse(**content);
+    if (const int format = json.at("format").get<int>(); format != kFormat) {
+      return refuse(file_ + " has format " + std::to_string(format) + ", known is " + std::to_string(kFormat));
+    }
+    next_id_ = json.at("next_id").get<policy::TenantId>();
+    for (const Json& entry : json.at("tenants")) {
+      Tenant tenant;
+      const auto key = entry.at("key").get<std::string>();
+      entry.at("id").get_to(tenant.id);
+      entry.at("name").get_to(tenant.name);
+      entry.at("kind").get_to(tenant.kind);
+      entry.at("gpu_memory_limit").get_to(tenant.gpu_memory_limit);
+      entry.at("core_limit").get_to(tenant.core_limit);
+      entry.at("pod").at("name").get_to(tenant.pod.name);
+      entry.at("pod").at("gpu_memory_limit").get_to(tenant.pod.gpu_memory_limit);
+      entry.at("pod").at("core_limit").get_to(tenant.pod.core_limit);
+      entry.at("priority").get_to(tenant.priority);
+      entry.at("gang_turns").get_to(tenant.gang_turns);
+      entry.at("root").get_to(tenant.root);
+      entry.at("root_start_time").get_to(tenant.root_start_time);
+      if (const char* fault = fault_of(tenant)) return refuse(file_ + " is damaged: tenant '" + key + "' has " + fault);
+      if (tenant.id >= next_id_ || find(tenant.id) != nullptr) return refuse(file_ + " is damaged: tenant '" + key + "' has another's id");
+      // As it was told: whoever speaks for pods says it again, or that it holds no longer.
+      if (tenant.kind == "pod" && key.starts_with("pod:") && !tenant.pod.name.empty()) pods_[key.substr(4)] = tenant.pod;
+      if (!has_ended(key, tenant)) tenants_[key] = tenant;
+    }
+    written_ = **content;
+  } catch (const Json::exception& problem) {
+    refuse(file_ + " is damaged: " + problem.what());
+  }
+}
+
+void Tenants::save() {
+  if (file_.empty()) return;
+  Json tenants = Json::array();
+  for (const auto& [key, tenant] : tenants_) tenants.push_back(to_json(key, tenant));
+  const std::string content =
+      Json{{"format", kFormat}, {"next_id", next_id_}, {"tenants", tenants}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (content == written_) return;
+  Result<void> written = write_kept_file(file_, content);
+  problem_ = written ? "" : written.error().text;
+  if (written) written_ = content;
+}
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,179 @@
+// What a scheduler leaves its successor of tenants: runs, limits; and what it does not take over.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "scheduler/kept_file.h"
+#include "scheduler/tenants.h"
+#include "scheduler/test_client.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kGiB = 1 << 30;
+
+Peer peer_with(pid_t pid) {
+  Peer peer;
+  peer.pid = pid;
+  peer.start_time = start_time_of(pid);
+  return peer;
+}
+
+// A process below this one, until it is told to end.
+class Sleeper {
+ public:
+  Sleeper() : pid_(fork()) {
+    if (pid_ == 0) {
+      for (;;) pause();
+    }
+  }
+  ~Sleeper() { end(); }
+  pid_t pid() const { return pid_; }
+  void end() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+class KeptTenants : public testing::Test {
+ protected:
+  std::string text() const {
+    std::ifstream stream(file_);
+    std::ostringstream content;
+    content << stream.rdbuf();
+    return content.str();
+  }
+  void expect_refused(const std::string& why) const {
+    const Tenants tenants(file_);
+    EXPECT_NE(tenants.problem().find(file_), std::string::npos) << tenants.problem();
+    EXPECT_NE(tenants.problem().find(why), std::string::npos) << tenants.problem();
+    EXPECT_TRUE(tenants.all().empty());
+  }
+
+  TestFolder folder_;
+  std::string file_ = folder_.path() + "/tenants";
+};
+
+TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
+  Sleeper root, below_another;
+  policy::TenantId run = 0, changed = 0;
+  {
+    Tenants tenants(file_);
+    EXPECT_EQ(tenants.problem(), "");
+    run = *tenants.add_run(getpid(), "train \"it\"\xff", 5 * kGiB, false, 30);
+    changed = *tenants.add_run(root.pid(), "serve", 0);
+    tenants.find(changed)->core_limit = 70;
+    tenants.save();
+    EXPECT_EQ(tenants.join(peer_with(below_another.pid()), "worker").id, run);
+    EXPECT_EQ(tenants.problem(), "");
+  }
+  Tenants next(file_);
+  EXPECT_EQ(next.problem(), "");
+  ASSERT_NE(next.find(run), nullptr);
+  EXPECT_EQ(next.find(run)->gpu_memory_limit, 5 * kGiB);
+  EXPECT_EQ(next.find(run)->core_limit, 30);
+  EXPECT_FALSE(next.find(run)->gang_turns);
+  EXPECT_EQ(next.find(run)->clients, 0u);
+  EXPECT_EQ(next.find("serve")->core_limit, 70);
+  EXPECT_EQ(next.join(peer_with(below_another.pid()), "worker").id, run) << "what hangs from the run's process is its tenant again";
+  EXPECT_GT(*next.add_run(below_another.pid(), "new", 0), changed) << "an id is never given twice";
+  struct stat status {};
+  ASSERT_EQ(stat(file_.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 077, 0u);
+}
+
+TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {
+  Sleeper root, orphan;
+  policy::TenantId run = 0;
+  {
+    Tenants tenants(file_);
+    run = *tenants.add_run(root.pid(), "train", kGiB);
+    EXPECT_TRUE(tenants.add_run(orphan.pid(), "other", kGiB));
+  }
+  root.end();
+  {
+    Tenants next(file_);
+    next.prune();
+    EXPECT_EQ(next.find(run), nullptr);
+    EXPECT_NE(next.find("other"), nullptr);
+  }
+  Tenants next(file_);
+  next.await(run);
+  next.prune();
+  ASSERT_NE(next.find(run), nullptr);
+  // Its process no longer hangs from the run's, which has ended.
+  EXPECT_EQ(next.join(peer_with(orphan.pid()), "worker", run).name, "other") << "what the kernel shows goes before what was";
+  orphan.end();
+  Sleeper adopted;
+  EXPECT_EQ(next.join(peer_with(adopted.pid()), "worker", run).id, run);
+  next.awaited_no_more(run);
+  next.leave(run);
+  EXPECT_EQ(next.find(run), nullptr);
+}
+
+TEST_F(KeptTenants, ADamagedOrForeignFileIsRefusedByNameAndWrittenAnew) {
+  policy::TenantId run = 0;
+  {
+    Tenants tenants(file_);
+    run = *tenants.add_run(getpid(), "train", kGiB, true, 30);
+  }
+  const std::string good = text();
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = good;
+    const size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    std::ofstream(file_) << changed.replace(at, from.size(), to);
+  };
+  with("\"format\": 1", "\"format\": 2");
+  expect_refused("format 2");
+  with("\"core_limit\": 30", "\"core_limit\": 0");
+  expect_refused("compute limit");
+  with("\"gpu_memory_limit\": ", "\"gpu_memory_limit\": -");
+  expect_refused("memory limit");
+  with("\"kind\": \"run\"", "\"kind\": \"pod\"");
+  expect_refused("kind");
+  with("\"root\": " + std::to_string(getpid()), "\"root\": 0");
+  expect_refused("run");
+  with("\"id\": " + std::to_string(run), "\"id\": " + std::to_string(run + 1));
+  expect_refused("id");
+  with("\"name\"", "\"nome\"");
+  expect_refused("damaged");
+  std::ofstream(file_) << good.substr(0, good.size() / 2);
+  expect_refused("damaged");
+  std::ofstream(file_) << "\xff\xfe not this";
+  expect_refused("damaged");
+
+  std::ofstream(file_) << good;
+  chmod(file_.c_str(), 0666);
+  expect_refused("only user");
+  std::filesystem::remove(file_);
+  std::ofstream(folder_.path() + "/elsewhere") << good;
+  std::filesystem::create_symlink(folder_.path() + "/elsewhere", file_);
+  expect_refused("cannot read");
+  {
+    Tenants tenants(file_);  // and a good one takes its place
+    EXPECT_TRUE(tenants.add_run(getpid(), "train", kGiB, true, 30));
+    EXPECT_EQ(tenants.problem(), "");
+  }
+  EXPECT_EQ(Tenants(file_).all().size(), 1u);
+  std::filesystem::remove(file_);
+  std::filesystem::create_directory(file_);
+  expect_refused("plain file");
+  Tenants unwritable("/nonexistent/tenants");
+  EXPECT_TRUE(unwritable.add_run(getpid(), "train", 0));
+  EXPECT_NE(unwritable.problem(), "");
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler
