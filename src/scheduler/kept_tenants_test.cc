@@ -141,7 +141,7 @@ TEST_F(KeptTenants, ADamagedOrForeignFileIsRefusedByNameAndWrittenAnew) {
   expect_refused("compute limit");
   with("\"gpu_memory_limit\": ", "\"gpu_memory_limit\": -");
   expect_refused("memory limit");
-  with("\"kind\": \"run\"", "\"kind\": \"pod\"");
+  with("\"kind\": \"run\"", "\"kind\": \"guess\"");
   expect_refused("kind");
   with("\"root\": " + std::to_string(getpid()), "\"root\": 0");
   expect_refused("run");
