@@ -116,7 +116,12 @@ TEST_F(RegistrarTest, MakesItsSocketAnewAndFollowsAFolderThatIsReplaced) {
   fs::create_directory(folder_);
   kubelet("second");
   ASSERT_TRUE(announced_to("second"));
-  fs::remove_all(folder_);
+  // Again when the registrar has just made its socket anew in it.
+  ASSERT_TRUE(wait([&] {
+    std::error_code error;
+    fs::remove_all(folder_, error);
+    return !fs::exists(folder_);
+  }));
   fs::create_directory(folder_);
   kubelet("third");
   ASSERT_TRUE(announced_to("third"));
