@@ -40,7 +40,7 @@ Error refusal(const char* what, int status, const std::string& body) {
 
 }  // namespace
 
-PodWatch::PodWatch(ApiServerAddress address, std::string node, Listener listener, Pace pace)
+PodWatch::PodWatch(ApiServerAddress address, const std::string& node, Listener listener, Pace pace)
     : server_(std::move(address)),
       pods_path_("/api/v1/pods?fieldSelector=spec.nodeName%3D" + escaped(node)),
       listener_(std::move(listener)),

@@ -33,9 +33,9 @@ class PodWatch {
     std::chrono::seconds watch{300};                // one watch lasts this long
   };
 
-  PodWatch(ApiServerAddress address, std::string node, Listener listener, Pace pace);
-  PodWatch(ApiServerAddress address, std::string node, Listener listener)
-      : PodWatch(std::move(address), std::move(node), std::move(listener), Pace{}) {}
+  PodWatch(ApiServerAddress address, const std::string& node, Listener listener, Pace pace);
+  PodWatch(ApiServerAddress address, const std::string& node, Listener listener)
+      : PodWatch(std::move(address), node, std::move(listener), Pace{}) {}
   ~PodWatch();
   PodWatch(const PodWatch&) = delete;
   PodWatch& operator=(const PodWatch&) = delete;

@@ -164,7 +164,8 @@ void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, led
 void Engine::count_absent(policy::Instant now) {
   for (const auto& [id, known] : known_.missing()) {
     const Tenant* tenant = tenants_.find(known.tenant);
-    const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& of) { return of.uuid_text == known.gpu && of.total > 0; });
+    const auto gpu =
+        std::find_if(gpus_.begin(), gpus_.end(), [&uuid = known.gpu](const Gpu& of) { return of.uuid_text == uuid && of.total > 0; });
     if (tenant == nullptr || gpu == gpus_.end() || ledger_.knows(id)) continue;
     spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
                  known.pid, tenant->id);

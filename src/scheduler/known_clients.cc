@@ -11,7 +11,7 @@ namespace nvshare::scheduler {
 
 KnownClients::KnownClients(std::string file) : file_(std::move(file)) { read(); }
 
-policy::ClientId KnownClients::join(policy::ClientId claimed, KnownClient client) {
+policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient& client) {
   policy::ClientId id = 0;
   auto known = missing_.find(claimed);
   if (known != missing_.end() && known->second.pid == client.pid && known->second.start_time == client.start_time) {

@@ -33,7 +33,7 @@ class KnownClients {
   const std::map<policy::ClientId, KnownClient>& missing() const { return missing_; }
 
   // The id of a client that joins: the one that it had, if that was its own, else a new one. Writes the file.
-  policy::ClientId join(policy::ClientId claimed, KnownClient client);
+  policy::ClientId join(policy::ClientId claimed, const KnownClient& client);
   void leave(policy::ClientId id);
   // Before it is told of a larger lease: written at once. What became less is written by keep_up().
   void keep_lease(policy::ClientId id, int64_t lease, int64_t charged);
