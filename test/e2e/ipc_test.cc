@@ -44,7 +44,7 @@ TEST_F(Ipc, MemoryOfOneProcessIsUsedByAnotherOfItsTenantOverManyTurns) {
   // Three that do not fit together: 64 + 50 + 100 MiB.
   stage_.start("neighbour", {"mix", "--hold", "100M", "--floor", "90M", "--largest", "60M"});
   Child& from = exporter({"--hand", "24M", "--hold", "40M"});
-  Child& to = importer({"--hold", "50M", "--steps", std::to_string(scaled(120, 30))});
+  Child& to = importer({"--hold", "50M", "--steps", std::to_string(scaled(120, 15))});
   ASSERT_TRUE(says(to, "opened"));
   EXPECT_GE(unswappable_of(from), 24 * kMiB);
   EXPECT_EQ(unswappable_of(to), 0) << "imported memory is its exporter's";

@@ -24,7 +24,7 @@ TEST(Turns, TwoThatDoNotFitTogetherComputeTheSameAsAlone) {
   auto arguments = [](int number) {
     // The floors alone do not fit together: neither ever runs beside the other.
     return Arguments{"mix",  "--seed",  std::to_string(number),         "--floor", "105M", "--hold", "150M", "--largest",
-                     "100M", "--steps", std::to_string(scaled(400, 60))};
+                     "100M", "--steps", std::to_string(scaled(400, 30))};
   };
   std::string alone[2];
   for (int i = 0; i < 2; ++i) {
