@@ -159,7 +159,8 @@ class Client {
   bool take_grant(const protocol::LockOk& message);  // mutex held
   void on_drop(const protocol::DropLock& message);
   void on_keep(const protocol::Grant& grant);
-  void go_on();  // mutex held: gives a drain up, the program has the GPU again
+  void open_gate();  // mutex held: the program has the GPU
+  void go_on();      // mutex held: the same, by giving a drain up
   void on_contention(const protocol::Contention& message);
   void on_why_waiting(const protocol::WhyWaiting& message);
   void release(protocol::ReleaseReason reason);                             // mutex held

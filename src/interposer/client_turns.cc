@@ -186,17 +186,21 @@ void Client::on_keep(const protocol::Grant& grant) {
   if (state_ == State::kDraining && drain_together_) go_on();
 }
 
-void Client::go_on() {
-  drain_abandoned_ = true;
-  drain_together_ = false;
-  breath_ends_ns_ = 0;
-  released_idle_ = false;
+void Client::open_gate() {
   set_state(State::kRunning);
   gate.clear(device_.gate_bit());
   if (limited_) {
     idle_watch_.begin(gate.submissions());
     device_.mover().watch_idle();
   }
+}
+
+void Client::go_on() {
+  drain_abandoned_ = true;
+  drain_together_ = false;
+  breath_ends_ns_ = 0;
+  released_idle_ = false;
+  open_gate();
 }
 
 void Client::begin_drain(ReleaseReason reason, bool together) {
@@ -373,12 +377,7 @@ bool Client::loaded() {
   idle_check_asked_ = false;
   turn_unused_ = true;
   lock_wanted_.store(false, std::memory_order_release);
-  set_state(State::kRunning);
-  gate.clear(device_.gate_bit());
-  if (limited_) {
-    idle_watch_.begin(gate.submissions());
-    device_.mover().watch_idle();
-  }
+  open_gate();
   return true;
 }
 

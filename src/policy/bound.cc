@@ -5,26 +5,7 @@ namespace nvshare::policy {
 namespace {
 
 // These depend on what the policy cannot bring about.
-bool unbounded(WaitReason reason) {
-  switch (reason) {
-    case WaitReason::kNone:
-    case WaitReason::kQueue:
-    case WaitReason::kTurn:
-    case WaitReason::kDrain:
-    case WaitReason::kDeparted:
-    case WaitReason::kEviction:
-    case WaitReason::kGang:
-      return false;
-    case WaitReason::kLimit:
-    case WaitReason::kShare:
-    case WaitReason::kHostMemory:
-    case WaitReason::kNeverFits:
-    case WaitReason::kStuck:
-    case WaitReason::kCrowding:
-      return true;
-  }
-  return true;
-}
+bool unbounded(WaitReason reason) { return cannot_have_it_soon(reason) || reason == WaitReason::kLimit || reason == WaitReason::kShare; }
 
 }  // namespace
 

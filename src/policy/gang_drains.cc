@@ -32,13 +32,6 @@ Drain drain_of(State& state, const Gang& gang) {
 
 void keep(Context& context, Client& client) { context.actions.push_back(SendKeep{client.id, client.grant}); }
 
-// Nothing ties it to the others any more.
-void leave_alone(Context& context, Gpu& gpu, Client& client) {
-  if (client.drain_step == DrainStep::kDrained || client.drain_step == DrainStep::kCatchingUp) {
-    send_drop(context, gpu, client, DrainStep::kAlone);
-  }
-}
-
 void settle_drain(Context& context, Gang& gang) {
   State& state = context.state;
   const Drain drain = drain_of(state, gang);
@@ -91,7 +84,8 @@ void take_drained(Context& context, Client& client, const Drained& event) {
 void settle_gang_drains(Context& context) {
   for (auto& [id, gpu] : context.state.gpus) {
     for (auto& [client_id, client] : gpu.clients) {
-      if (is_leaving(client) && gang_of(context.state, client) == nullptr) leave_alone(context, gpu, client);
+      // Nothing ties it to the others any more.
+      if (client.is_held() && gang_of(context.state, client) == nullptr) send_drop(context, gpu, client, DrainStep::kAlone);
     }
   }
   for (auto& [tenant, gang] : context.state.gangs) {

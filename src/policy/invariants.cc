@@ -15,8 +15,7 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (client.keeps_place && !gang_of(state, client)) return broken("keeps a place and is in no gang");
   if (client.keeps_place && client.eviction) return broken("moves out and keeps its place");
   if (client.memory.allocated < client.memory.resident) return broken("more is resident than allocated");
-  const bool held = client.drain_step == DrainStep::kDrained || client.drain_step == DrainStep::kCatchingUp;
-  if (held && client.state != ClientState::kDropping) return broken("was told to hold on and does not leave");
+  if (client.is_held() && client.state != ClientState::kDropping) return broken("was told to hold on and does not leave");
   if (client.state == ClientState::kDropping && !gpu.wake_at) return broken("is dropping and nobody watches");
   if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");
   if (client.reason == WaitReason::kTurn && client.waits() && !gpu.wake_at) return broken("waits for a turn that has no end");

@@ -184,6 +184,8 @@ struct Client {
   bool stays() const {
     return state == ClientState::kLoading || state == ClientState::kRunning;
   }  // holds the lock and was not asked to drop
+  // It has told that its work has ended, and waits for our word, or goes on until we ask again.
+  bool is_held() const { return drain_step == DrainStep::kDrained || drain_step == DrainStep::kCatchingUp; }
   bool waits() const { return state == ClientState::kWaiting; }
   bool takes_place() const { return stays() || (keeps_place && !place_leaves); }  // whoever comes has to fit beside it
 };

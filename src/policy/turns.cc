@@ -261,7 +261,7 @@ void watch_answers(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);
     if (client.state != ClientState::kDropping) continue;
-    if (client.drain_step == DrainStep::kDrained || client.drain_step == DrainStep::kCatchingUp) continue;  // it is ours to answer
+    if (client.is_held()) continue;  // it is ours to answer
     context.wake(gpu, client.drop_sent_at + kSlowDrain);
     const Instant until = client.drop_sent_at + context.config().unanswered_grace;
     context.wake(gpu, until);
