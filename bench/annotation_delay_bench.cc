@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   options.api_server = server.address();
   options.node = "node-1";
   options.runtime_dir = stage.runtime_directory();
-  options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", 1 << 20};
+  options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {.memory_unit = 1 << 20}};
   kubernetes::Annotations annotations(options);
   Child& program = stage.start_command(
       "pod", cgroup->inside({kWorkerPath, "limit-follow", "--piece", "1M", "--most", "4", "--stop", stage.directory() + "/stop"}), true);

@@ -1,12 +1,11 @@
 // The client's part in its tenant's memory limit: a lease of headroom that grows and shrinks by messages (protocol/messages.h).
-#include <stdlib.h>
-
 #include <algorithm>
 
 #include "base/parse.h"
 #include "interposer/client.h"
 #include "interposer/device.h"
 #include "interposer/log.h"
+#include "interposer/own_limit.h"
 #include "interposer/process.h"
 
 namespace nvshare::interposer {
@@ -20,14 +19,14 @@ constexpr int64_t kAlonePatience_ns = 2'000 * kMillisecond;  // without a schedu
 }  // namespace
 
 void Client::read_own_limit() {
-  if (const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT"); text != nullptr && *text != '\0') {
-    auto limit = parse_bytes(text);
-    if (limit) {
-      own_limit_ = *limit;
-      memory_limit_.store(*limit, std::memory_order_release);
-    } else {
-      log(LogLevel::kError, "NVSHARE_GPU_MEMORY_LIMIT is ignored: %s", limit.error().text);
-    }
+  const OwnLimit given = own_limit_given();
+  if (given.text == nullptr) return;
+  auto limit = parse_bytes(given.text);
+  if (limit) {
+    own_limit_ = *limit;
+    memory_limit_.store(*limit, std::memory_order_release);
+  } else {
+    log(LogLevel::kError, "%s is ignored: %s", given.variable, limit.error().text);
   }
 }
 

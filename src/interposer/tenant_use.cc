@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/parse.h"
 #include "interposer/client.h"
+#include "interposer/own_limit.h"
 #include "interposer/process.h"
 #include "protocol/codec.h"
 
@@ -24,9 +25,9 @@ constexpr int kPatience_ms = 1000;
 
 // A wrong value is told of, and refused, when the program's first context is made (client.cc); here it counts as none.
 uint64_t own_limit() {
-  const char* text = getenv("NVSHARE_GPU_MEMORY_LIMIT");
-  if (text == nullptr || *text == '\0') return 0;
-  auto limit = parse_bytes(text);
+  const OwnLimit given = own_limit_given();
+  if (given.text == nullptr) return 0;
+  auto limit = parse_bytes(given.text);
   return limit ? *limit : 0;
 }
 

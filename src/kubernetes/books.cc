@@ -12,11 +12,6 @@ using nlohmann::json;
 constexpr int64_t kCorePercents = 100;
 constexpr size_t kDepartedMax = 1000;
 
-int64_t part_of(int64_t amount, size_t gpus) {
-  auto count = static_cast<int64_t>(gpus);
-  return (amount + count - 1) / count;
-}
-
 std::string gib(int64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, bytes % (1 << 30) == 0 ? "%.0f GiB" : "%.1f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -136,10 +131,14 @@ std::vector<std::string> Books::gpus_of(const HeldDevices& held) const {
   return {uuids.begin(), uuids.end()};
 }
 
+int64_t Books::memory_on_each(const HeldDevices& held, size_t gpus) const {
+  return part_of(memory_of_container(std::ssize(held.memory), gpus > 0, division_), gpus);
+}
+
 void Books::charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* loads) const {
   std::vector<std::string> uuids = gpus_of(held);
   if (uuids.empty()) return;
-  int64_t bytes = part_of(static_cast<int64_t>(held.memory.size()) * division_.memory_unit, uuids.size());
+  int64_t bytes = memory_on_each(held, uuids.size());
   int64_t core = part_of(static_cast<int64_t>(held.cores.size()), uuids.size());
   for (GpuLoad& load : *loads) {
     if (std::find(uuids.begin(), uuids.end(), load.uuid) == uuids.end()) continue;
@@ -202,7 +201,7 @@ std::optional<std::string> Books::unfit(const HeldDevices& held, const std::vect
   std::string who = held.name_space + "/" + held.pod + ", container " + held.container;
   std::vector<std::string> uuids = gpus_of(held);
   if (uuids.empty()) return who + ": asks for GPU memory or compute, but for no GPU; ask for one as well";
-  int64_t bytes = part_of(static_cast<int64_t>(held.memory.size()) * division_.memory_unit, uuids.size());
+  int64_t bytes = memory_on_each(held, uuids.size());
   int64_t core = part_of(static_cast<int64_t>(held.cores.size()), uuids.size());
   for (const std::string& uuid : uuids) {
     auto load = std::find_if(others.begin(), others.end(), [&](const GpuLoad& one) { return one.uuid == uuid; });

@@ -1,7 +1,8 @@
 // Which container has how much of which GPU. Pure bookkeeping: no clock, no I/O; not thread-safe.
 //
 // The kubelet says in its pod resources API which devices each container holds; units of memory carry no GPU, so the container's virtual
-// GPUs decide which GPU they count for. A container with several GPUs has its units in equal parts on each. The kubelet admits containers
+// GPUs decide which GPU they count for. A container with several GPUs has its units in equal parts on each. One without units has the
+// default, if there is one, which counts the same; the cluster's scheduler knows nothing of it. The kubelet admits containers
 // without asking whether they fit on *that* GPU: this is asked here, before each start of a container, and only who was granted counts.
 #pragma once
 
@@ -82,6 +83,7 @@ class Books {
 
   static Key key_of(const HeldDevices& held);
   std::vector<std::string> gpus_of(const HeldDevices& held) const;
+  int64_t memory_on_each(const HeldDevices& held, size_t gpus) const;  // bytes
   void charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* loads) const;
   std::vector<GpuLoad> loads_without(const Key* left_out) const;
   const HeldDevices* find(Resource resource, const std::vector<std::string>& ids) const;

@@ -65,6 +65,28 @@ TEST(Books, SeveralGpusShareTheContainersUnits) {
   EXPECT_EQ(start(books, one), Kind::kRefused) << "2.5 GiB are left";
 }
 
+TEST(Books, WhoAsksForNoMemoryHasTheDefaultAndCountsWithIt) {
+  Division division;
+  division.default_memory = 4 * kGib;
+  Books books(division, gpus(2, 10));
+  books.update({});
+  auto plain = held("plain", {"GPU-0::0"}, 0, 0);
+  auto both = held("both", {"GPU-0::1", "GPU-1::0"}, 0, 0);
+  auto asks = held("asks", {"GPU-0::2"}, 0, 5);
+  HeldDevices no_gpu{"default", "none", "main", {}, {}, {}};
+  books.update({plain, both, asks, no_gpu});
+  EXPECT_EQ(books.admit(Resource::kGpu, {"GPU-0::0"}).kind, Kind::kGranted);
+  EXPECT_EQ(books.admit(Resource::kGpu, {"GPU-0::1"}).kind, Kind::kGranted);
+  EXPECT_EQ(books.loads()[0].bytes_granted, 6 * kGib) << "4, and an even part of 4";
+  EXPECT_EQ(books.loads()[1].bytes_granted, 2 * kGib);
+  auto refused = books.admit(Resource::kMemory, list(asks.memory));
+  EXPECT_EQ(refused.kind, Kind::kRefused);
+  EXPECT_NE(refused.reason.find("GPU-0 4 GiB of 10 GiB;"), std::string::npos) << refused.reason;
+  books.update({plain, asks});
+  EXPECT_EQ(start(books, asks), Kind::kGranted);
+  EXPECT_EQ(books.loads()[0].bytes_granted, 9 * kGib);
+}
+
 TEST(Books, PercentsOfComputeAreBoundToo) {
   Books books(Division{}, gpus(1, 10));
   books.update({});
@@ -173,6 +195,7 @@ TEST(BooksProperty, PodsInAnyOrderNeverOverfillAGpu) {
     auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
     Division division;
     division.oversubscription = pick(2, 8) / 4.0;
+    if (pick(0, 1) == 0) division.default_memory = pick(1, 12 * 4) * kGib / 4;
     auto node = gpus(pick(1, 8), pick(8, 141));
     auto books = std::make_unique<Books>(division, node);
     books->update({});
@@ -243,7 +266,7 @@ TEST(BooksProperty, PodsInAnyOrderNeverOverfillAGpu) {
       for (const HeldDevices& pod : running) {
         std::set<std::string> uuids;
         for (const std::string& id : pod.gpus) uuids.emplace(*gpu_of(id));
-        for (const std::string& uuid : uuids) used[uuid] += static_cast<int64_t>(pod.memory.size()) * kGib / std::ssize(uuids);
+        for (const std::string& uuid : uuids) used[uuid] += memory_of_container(std::ssize(pod.memory), true, division) / std::ssize(uuids);
       }
       for (const Gpu& gpu : node) {
         ASSERT_LE(static_cast<double>(used[gpu.uuid]), static_cast<double>(gpu.physical) * division.oversubscription) << gpu.uuid;

@@ -32,7 +32,8 @@ std::vector<std::string> uuids_of(const std::string& name) {
 }  // namespace
 
 CdiSpecs::CdiSpecs(const Settings& settings, const InstalledFiles& files)
-    : gpu_file_(settings.cdi_dir + "/nvshare.com-gpu.json"),
+    : settings_(settings),
+      gpu_file_(settings.cdi_dir + "/nvshare.com-gpu.json"),
       names_file_(settings.cdi_dir + "/nvshare.com-gpu-names.json"),
       memory_file_(settings.cdi_dir + "/nvshare.com-gpu-memory.json"),
       mounts_(mounts_of(settings, files)) {
@@ -59,7 +60,7 @@ std::string CdiSpecs::gpu_spec() const {
 std::string CdiSpecs::gpu_spec_of(const std::map<std::string, std::vector<std::string>>& uuids_by_name) const {
   json devices = json::array();
   for (const auto& [name, uuids] : uuids_by_name) {
-    devices.push_back({{"name", name}, {"containerEdits", {{"env", variables_json(gpu_variables(uuids))}}}});
+    devices.push_back({{"name", name}, {"containerEdits", {{"env", variables_json(gpu_variables(settings_, uuids))}}}});
   }
   json spec = spec_of(kCdiGpuKind, std::move(devices));
   json mounts = json::array();

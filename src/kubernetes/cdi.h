@@ -19,6 +19,7 @@ inline constexpr char kCdiMemoryKind[] = "nvshare.com/gpu-memory";
 
 class CdiSpecs {
  public:
+  // `settings` outlives it.
   CdiSpecs(const Settings& settings, const InstalledFiles& files);
 
   // Makes sure that devices with these names are described on disk; takes over names that a file of an earlier run has.
@@ -36,6 +37,7 @@ class CdiSpecs {
   std::string gpu_spec_of(const std::map<std::string, std::vector<std::string>>& uuids_by_name) const;
   void read_names(const std::string& path, std::set<std::string>* names) const;
 
+  const Settings& settings_;
   std::string gpu_file_, names_file_, memory_file_;
   std::vector<Mount> mounts_;
   std::set<std::string> gpu_names_, memory_names_;

@@ -37,6 +37,16 @@ int64_t units_of(Resource resource, const Gpu& gpu, const Division& division) {
   return static_cast<int64_t>(static_cast<double>(physical) * division.oversubscription / static_cast<double>(division.memory_unit));
 }
 
+int64_t memory_of_container(int64_t units, bool has_gpu, const Division& division) {
+  if (units > 0) return units * division.memory_unit;
+  return has_gpu ? division.default_memory : 0;
+}
+
+int64_t part_of(int64_t amount, size_t gpus) {
+  const auto count = static_cast<int64_t>(std::max<size_t>(gpus, 1));
+  return (amount + count - 1) / count;
+}
+
 std::vector<Device> virtual_gpus(const std::vector<Gpu>& gpus, const Division& division) {
   std::vector<Device> devices;
   for (const Gpu& gpu : gpus) {

@@ -27,6 +27,7 @@ struct Division {
   int64_t memory_unit = 1LL << 30;         // bytes
   double oversubscription = 1;             // units of a GPU = its physical memory x this / unit
   std::optional<int64_t> physical_memory;  // bytes; each GPU counts as this large, at most as it is
+  int64_t default_memory = 0;              // bytes that a container with a GPU has if it asks for no units; 0 = as much as it likes
 };
 
 struct Device {
@@ -43,6 +44,11 @@ std::string unit_id(Resource resource, int64_t index);
 
 // Units of memory, or percents, that a GPU has.
 int64_t units_of(Resource resource, const Gpu& gpu, const Division& division);
+
+// Bytes that a container has with so many units of memory: the default if it has none, but a GPU. 0 = none counted, no limit.
+int64_t memory_of_container(int64_t units, bool has_gpu, const Division& division);
+// What a container with several GPUs has on each of them, rounded up.
+int64_t part_of(int64_t amount, size_t gpus);
 
 // The list that ListAndWatch sends. Of the units, as many are unhealthy as unhealthy GPUs have: those first that no container holds, so
 // that a container on a healthy GPU does not seem to have lost its memory.

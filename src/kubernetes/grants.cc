@@ -49,7 +49,7 @@ ContainerGrant grant_gpus(const Settings& settings, const InstalledFiles& files,
     }
     return grant;
   }
-  grant.variables = gpu_variables(uuids);
+  grant.variables = gpu_variables(settings, uuids);
   grant.mounts = mounts_of(settings, files);
   return grant;
 }
@@ -65,8 +65,13 @@ ContainerGrant grant_memory(const Settings& settings, int64_t units) {
   return grant;
 }
 
-std::map<std::string, std::string> gpu_variables(const std::vector<std::string>& uuids) {
-  return {{"NVIDIA_VISIBLE_DEVICES", joined(uuids)}};
+// The default is a variable of its own, because what follows from units comes in another answer, and of one variable with two values the
+// kubelet takes either.
+std::map<std::string, std::string> gpu_variables(const Settings& settings, const std::vector<std::string>& uuids) {
+  std::map<std::string, std::string> variables = {{"NVIDIA_VISIBLE_DEVICES", joined(uuids)}};
+  const int64_t bytes = settings.division.default_memory;
+  if (bytes > 0 && !uuids.empty()) variables["NVSHARE_GPU_MEMORY_LIMIT_DEFAULT"] = limit_text(part_of(bytes, uuids.size()));
+  return variables;
 }
 
 std::map<std::string, std::string> memory_variables(const std::string& limit) { return {{"NVSHARE_GPU_MEMORY_LIMIT", limit}}; }

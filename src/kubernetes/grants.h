@@ -52,7 +52,7 @@ ContainerGrant grant_gpus(const Settings& settings, const InstalledFiles& files,
 ContainerGrant grant_memory(const Settings& settings, int64_t units);
 
 // The variables alone, which with CDI are in its specification.
-std::map<std::string, std::string> gpu_variables(const std::vector<std::string>& uuids);
+std::map<std::string, std::string> gpu_variables(const Settings& settings, const std::vector<std::string>& uuids);
 std::map<std::string, std::string> memory_variables(const std::string& limit);
 
 // The name of a CDI device for these GPUs, without the kind: their UUIDs with ':' between them.

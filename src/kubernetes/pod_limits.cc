@@ -62,12 +62,13 @@ void read_grants(const Json& spec, const ResourceNames& names, WatchedPod* pod) 
     for (const Json& container : at(spec, list)) {
       const bool has_gpu = amount_of(container, names.gpu) > 0;
       const bool init = list[0] == 'i' && text_at(container, "restartPolicy") != "Always";
-      memory.add(amount_of(container, names.memory), has_gpu, init);
+      const int64_t units = std::min(amount_of(container, names.memory), INT64_MAX / 1024 / names.division.memory_unit);
+      memory.add(memory_of_container(units, has_gpu, names.division), has_gpu, init);
       core.add(amount_of(container, names.core), has_gpu, init);
       pod->ours = pod->ours || has_gpu;
     }
   }
-  if (auto units = memory.total(); units && *units <= INT64_MAX / names.memory_unit) pod->memory_granted = *units * names.memory_unit;
+  pod->memory_granted = memory.total().value_or(0);
   if (auto percent = core.total()) pod->core_granted = static_cast<int>(std::min<int64_t>(*percent, 100));
 }
 

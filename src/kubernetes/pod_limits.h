@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kubernetes/devices.h"
 #include "protocol/admin.h"
 
 namespace nvshare::kubernetes {
@@ -27,7 +28,7 @@ inline constexpr char kPriorityAnnotation[] = "nvshare.com/priority";
 // The resources' names, as the node offers them; empty: not offered.
 struct ResourceNames {
   std::string gpu, memory, core;
-  int64_t memory_unit = int64_t{1} << 30;  // bytes
+  Division division;  // its unit and default of memory
 };
 
 struct WatchedPod {

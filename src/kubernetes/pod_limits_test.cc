@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kGib = 1LL << 30;
-const ResourceNames kNames = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", kGib};
+const ResourceNames kNames = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", {}};
 
 Json container(int gpus, int memory, int cores = 0) {
   Json limits = {{"cpu", "500m"}};
@@ -54,6 +54,20 @@ TEST(PodGrants, AreWhatTheContainersHaveTogether) {
   for (const char* bad : {"", "[]", "null", "{}", R"({"metadata":{"uid":5}})", R"({"metadata":{"uid":"a","name":"b"}})"}) {
     EXPECT_FALSE(read_pod(bad, kNames)) << bad;
   }
+}
+
+TEST(PodGrants, TheDefaultCountsForContainersThatAskForNoMemory) {
+  ResourceNames names = kNames;
+  names.division.default_memory = kGib / 2;
+  const auto memory = [&](std::vector<Json> containers) { return read_pod(pod_with(std::move(containers)).dump(), names)->memory_granted; };
+  EXPECT_EQ(memory({container(1, 0)}), kGib / 2);
+  EXPECT_EQ(memory({container(1, 4), container(1, 0), container(0, 0)}), 4 * kGib + kGib / 2);
+  PodLimits limits;
+  const auto annotated = [&](const char* text) {
+    return limits.update(*read_pod(pod_with({container(1, 0)}, {{kMemoryAnnotation, text}}).dump(), names));
+  };
+  EXPECT_EQ(annotated("1Gi").notices.at(0).reason, "LimitClamped") << "it is lowered only, as every other grant";
+  EXPECT_EQ(annotated("128Mi").limits.at(0).gpu_memory_limit, kGib / 8);
 }
 
 std::string shown(const PodLimits& limits) {

@@ -75,6 +75,16 @@ Result<void> set_physical_memory_mb(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_default_memory(Settings& settings, std::string_view text) {
+  settings.division.default_memory = 0;
+  if (text == "none") return {};
+  Result<uint64_t> value = parse_bytes(text);
+  if (!value) return value.error();
+  if (*value < (1 << 20) || *value > (1ULL << 42)) return error_format("'%.*s' is out of range", shown(text), text.data());
+  settings.division.default_memory = static_cast<int64_t>(*value);
+  return {};
+}
+
 Result<void> set_gpus(Settings& settings, std::string_view text) {
   if (text.empty()) return error_format("it is empty");
   settings.visible_gpus = text;
@@ -146,6 +156,8 @@ const std::vector<SettingSpec>& setting_specs() {
        "the resource of compute, in percent of a GPU: counted and placed, not enforced yet (off)", set_core_resource},
       {"virtual_devices", "an integer from 1 to 1000", "virtual GPUs of each GPU (10)", set_virtual_devices},
       {"gpu_memory_unit", "an amount of memory from 1Mi to 1Ti", "what one unit of GPU memory is (1Gi)", set_gpu_memory_unit},
+      {"default_gpu_memory", "none, or an amount of memory from 1Mi to 4Ti",
+       "GPU memory of a container that asks for a virtual GPU, but for no GPU memory (none: as much as it likes)", set_default_memory},
       {"gpu_memory_oversub_ratio", "a number from 0.1 to 100", "GPU memory on offer = physical memory times this (1)",
        set_oversubscription},
       {"gpu_physical_memory_mb", "MiB, an integer from 64 to 16777216", "treat each GPU as this large, at most as it is",

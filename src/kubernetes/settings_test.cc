@@ -32,6 +32,7 @@ TEST(PluginSettings, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(loaded->division.virtual_devices, 10);
   EXPECT_EQ(loaded->division.memory_unit, 1LL << 30);
   EXPECT_EQ(loaded->division.oversubscription, 1);
+  EXPECT_EQ(loaded->division.default_memory, 0);
   EXPECT_EQ(loaded->visible_gpus, "all");
   EXPECT_EQ(loaded->cdi, Cdi::kOff);
 }
@@ -59,6 +60,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"core_resource", {"on", "nvshare.com/"}},
       {"virtual_devices", {"0", "1001", "ten"}},
       {"gpu_memory_unit", {"1", "2Ti", "much"}},
+      {"default_gpu_memory", {"0", "1", "5Ti", "much", "off"}},
       {"gpu_memory_oversub_ratio", {"0", "101", "-1", "twice"}},
       {"gpu_physical_memory_mb", {"63", "16Gi"}},
       {"kubelet_dir", {"device-plugins"}},

@@ -207,7 +207,7 @@ EVERY_VALUE = {
     "affinity": {"nodeAffinity": {}},
     "image": {"repository": "registry.example.com:5000/nvshare", "tag": "1.2.3"},
     "scheduler": {"env": {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_LOG_LEVEL": "debug"}},
-    "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia"},
+    "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "defaultGpuMemory": "4Gi"},
     "metrics": {"host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
 
@@ -383,6 +383,7 @@ class Deploy(unittest.TestCase):
         for values, name in (
             ({"plugin": {"cdi": "yes"}}, "cdi"),
             ({"plugin": {"virtualDevices": 0}}, "virtualDevices"),
+            ({"plugin": {"defaultGpuMemory": "some"}}, "defaultGpuMemory"),
             ({"scheduler": {"env": {"SWITCH_TIME": "1"}}}, "SWITCH_TIME"),
             ({"scheduler": {"env": {"NVSHARE_SWITCH_TIME_FIXED": 1000000}}}, "string"),
             ({"nodeSelector": {"nvshare.com/enabled": True}}, "string"),

@@ -40,7 +40,7 @@ TEST(AnnotationsEndToEnd, BiteTheProgramsOfTheirPodAndNoOthers) {
   options.api_server = server.address();
   options.node = "node-1";
   options.runtime_dir = stage.runtime_directory();
-  options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", 1 << 20};
+  options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {.memory_unit = 1 << 20}};
   auto annotations = std::make_unique<Annotations>(options);
   ASSERT_TRUE(stage.wait_until([&] { return server.watches() > 0; }));
 
