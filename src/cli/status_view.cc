@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "cli/table.h"
 #include "cli/units.h"
@@ -136,6 +137,21 @@ std::string client_table(const StatusReport& status) {
   return table.draw();
 }
 
+// Programs keep the library that they started with, beyond an upgrade.
+std::string library_lines(const StatusReport& status) {
+  std::map<std::string, int> others;
+  for (const ClientReport& client : status.clients) {
+    if (client.library == status.version) continue;
+    ++others[client.library.empty() ? "an earlier release" : "release " + client.library];
+  }
+  std::string out;
+  for (const auto& [release, clients] : others) {
+    out += fmt::format("{} of {} clients {} the library of {}: a program keeps the one that it started with\n", clients,
+                       status.clients.size(), clients == 1 ? "has" : "have", release);
+  }
+  return out;
+}
+
 std::string host_lines(const StatusReport& status) {
   std::string out = fmt::format("Host memory for swapping: {} in all", bytes_of(status.host_memory_budget));
   if (!status.host_memory_bound.empty()) out += fmt::format(" (by {})", status.host_memory_bound);
@@ -198,6 +214,7 @@ std::string draw_status(const StatusReport& status) {
   if (!status.tenants.empty()) out += "\n" + tenant_table(status);
   if (const std::string compute = compute_table(status); !compute.empty()) out += "\n" + compute;
   out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status);
+  out += library_lines(status);
   return out;
 }
 

@@ -116,7 +116,7 @@ bool Client::connect_once() {
 protocol::Register Client::registration() {
   protocol::Register message{};
   message.version_min = protocol::kVersionMin;
-  message.version_max = protocol::kVersionMax;
+  message.version_max = protocol::version_spoken();
   message.backend = static_cast<uint8_t>(device_.backend());
   memcpy(message.gpu_uuid, device_.uuid().bytes, sizeof message.gpu_uuid);
   message.gpu_total_bytes = device_.total();
@@ -155,6 +155,8 @@ bool Client::handshake(int fd) {
   auto type = protocol::decode_type(bytes);
   if (type && *type == MessageType::kRegistered) {
     if (auto answer = protocol::decode<protocol::Registered>(bytes)) {
+      log(LogLevel::kDebug, "nvshare-scheduler %s, protocol version %u", answer->version > 1 ? answer->release : "of an earlier release",
+          answer->version);
       Lock lock(mutex_);
       take_terms(*answer, hello.lease);
       gpu_total_.store(answer->gpu_total_bytes, std::memory_order_release);
@@ -172,7 +174,10 @@ bool Client::handshake(int fd) {
     }
   } else if (type && *type == MessageType::kRefused) {
     auto refused = protocol::decode<protocol::Refused>(bytes);
-    log(LogLevel::kWarning, "the scheduler refuses this program: %s", refused ? refused->reason : "(no reason given)");
+    const char* reason = refused ? refused->reason : "(no reason given)";
+    // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
+    if (strcmp(reason, refusal_told_) != 0) log(LogLevel::kWarning, "the scheduler refuses this program: %s", reason);
+    snprintf(refusal_told_, sizeof refusal_told_, "%s", reason);
     if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);
   } else {
     log(LogLevel::kWarning, "the scheduler's answer is not understood: %s", type ? protocol::name_of(*type) : type.error().text);
@@ -282,7 +287,9 @@ bool Client::receive() {
       log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", type.error().text);
       return false;
     }
-    if (auto ok = protocol::check_descriptors(*type, descriptors.count()); !ok) {
+    auto ok = protocol::check_version(packet, version_);  // this thread alone changes it
+    if (ok) ok = protocol::check_descriptors(*type, descriptors.count());
+    if (!ok) {
       log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", ok.error().text);
       return false;
     }
@@ -361,6 +368,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       return;
     case MessageType::kTenantUse:
     case MessageType::kWaitForMem:  // the wait in grow() has begun already
+    case MessageType::kAbout:
     case MessageType::kRegistered:
     case MessageType::kRegister:
     case MessageType::kReqLock:
@@ -392,7 +400,7 @@ void Client::wake() {
 }
 
 void Client::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
-  if (!connected_) return;
+  if (!connected_ || packet.length == 0) return;  // length 0: the version agreed on has no such message
   if (nvshare::send_packet(socket_.get(), packet.span(), descriptors, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
     shutdown(socket_.get(), SHUT_RDWR);
   }

@@ -221,8 +221,9 @@ class Client {
   // Guarded by mutex_.
   State state_ = State::kOut;
   bool context_there_ = false;
-  uint16_t version_ = protocol::kVersionMax;
-  uint64_t own_limit_ = 0;  // from the program's environment
+  uint16_t version_ = protocol::kVersionMax;  // agreed on with this scheduler
+  char refusal_told_[256] = {};               // in the log; before the socket's thread starts, then its alone
+  uint64_t own_limit_ = 0;                    // from the program's environment
   uint64_t node_limit_ = 0;
   uint64_t told_lease_ = 0;  // to the scheduler, at registration
   uint64_t headroom_request_ = 0;

@@ -47,6 +47,7 @@ void Client::take_terms(const protocol::Registered& answer, uint64_t claimed) {
 
 // mutex held, connected
 void Client::after_registration() {
+  send(protocol::About{NVSHARE_VERSION});
   // What was taken meanwhile.
   const uint64_t leased = std::min(lease_.leased(), protocol::kLeaseMax);
   if (leased > told_lease_) send(protocol::HeadroomTaken{leased - told_lease_});

@@ -55,7 +55,7 @@ bool ask(const uint8_t (&uuid)[16], uint64_t total, uint64_t limit, TenantUse* u
   if (!fd) return false;
   protocol::Register hello{};
   hello.version_min = protocol::kVersionMin;
-  hello.version_max = protocol::kVersionMax;
+  hello.version_max = protocol::version_spoken();
   hello.asks_only = 1;
   memcpy(hello.gpu_uuid, uuid, sizeof hello.gpu_uuid);
   hello.gpu_total_bytes = total;

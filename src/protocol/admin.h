@@ -116,11 +116,13 @@ struct ClientReport {
   uint64_t id = 0;
   int32_t pid = 0;
   std::string program;
-  uint64_t tenant = 0;   // TenantReport::id
-  std::string gpu;       // GpuReport::uuid
-  std::string backend;   // "vmm", "managed" or "none"
-  std::string state;     // "idle", "waiting", "loading", "running", "dropping" or "unresponsive"
-  int64_t since_ns = 0;  // for how long it has been in that state
+  uint64_t tenant = 0;    // TenantReport::id
+  std::string gpu;        // GpuReport::uuid
+  std::string backend;    // "vmm", "managed" or "none"
+  uint32_t protocol = 1;  // the version that it and the scheduler use
+  std::string library;    // its release; empty: it is too old to say
+  std::string state;      // "idle", "waiting", "loading", "running", "dropping" or "unresponsive"
+  int64_t since_ns = 0;   // for how long it has been in that state
   int64_t allocated = 0;
   int64_t resident = 0;
   int64_t swapped = 0;

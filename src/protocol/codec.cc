@@ -73,8 +73,15 @@ Result<void> check(const Register& message) {
 
 template <>
 Result<void> check(const Registered& message) {
-  if (message.version >= kVersionMin && message.version <= kVersionMax) return check_at_most("lease", message.lease, kLeaseMax);
-  return error_format("version is %u; accepted: %u to %u", message.version, kVersionMin, kVersionMax);
+  if (message.version < kVersionMin || message.version > version_spoken())
+    return error_format("version is %u; accepted: %u to %u", message.version, kVersionMin, version_spoken());
+  return all_of([&] { return check_at_most("lease", message.lease, kLeaseMax); },
+                [&] { return check_terminated("release", message.release); });
+}
+
+template <>
+Result<void> check(const About& message) {
+  return check_terminated("release", message.release);
 }
 
 template <>
@@ -229,6 +236,7 @@ Result<void> check(const HeadroomReturned& message) {
 struct Format {
   MessageType type;
   const char* name;
+  uint16_t since;
   size_t payload_bytes;
   int descriptors_max;
   Result<void> (*check)(const void* payload);
@@ -236,7 +244,12 @@ struct Format {
 
 template <typename Payload>
 constexpr Format format_of() {
-  return {TypeOf<Payload>::value, TypeOf<Payload>::name, sizeof(Payload), TypeOf<Payload>::descriptors_max, [](const void* bytes) {
+  return {TypeOf<Payload>::value,
+          TypeOf<Payload>::name,
+          TypeOf<Payload>::since,
+          sizeof(Payload),
+          TypeOf<Payload>::descriptors_max,
+          [](const void* bytes) {
             Payload payload;
             std::memcpy(&payload, bytes, sizeof payload);
             return check(payload);
@@ -254,7 +267,26 @@ constexpr Format kFormats[] = {
     format_of<PrepareSwap>(),   format_of<ArenaSegment>(),  format_of<ArenaRefused>(),   format_of<ArenaShrink>(),
     format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
     format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
+    format_of<About>(),
 };
+
+// Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.
+struct FormerSize {
+  MessageType type;
+  uint16_t until;
+  size_t bytes;
+};
+
+constexpr FormerSize kFormerSizes[] = {
+    {MessageType::kRegistered, 1, offsetof(Registered, release)},
+};
+
+size_t payload_bytes_in(const Format& format, uint16_t version) {
+  for (const FormerSize& former : kFormerSizes) {
+    if (former.type == format.type && version <= former.until) return former.bytes;
+  }
+  return format.payload_bytes;
+}
 
 const Format* find_format(MessageType type) {
   for (const Format& format : kFormats) {
@@ -266,7 +298,7 @@ const Format* find_format(MessageType type) {
 // What two sides without a common version must still understand of each other.
 bool any_version(MessageType type) { return type == MessageType::kRegister || type == MessageType::kRefused; }
 
-bool is_spoken(uint16_t version) { return version >= kVersionMin && version <= kVersionMax; }
+bool is_spoken(uint16_t version) { return version >= kVersionMin && version <= version_spoken(); }
 
 Header header_of(std::span<const std::byte> packet) {
   Header header;
@@ -274,9 +306,14 @@ Header header_of(std::span<const std::byte> packet) {
   return header;
 }
 
-// Of a Register or Refused in a version that is not ours: the two version numbers, or the text, as far as they are there.
+// Of a Register or Refused in a version that is not ours: all of it, as it is the same in all versions; if it is not, the two version
+// numbers, or the text, as far as they are there.
 Result<void> decode_foreign(std::span<const std::byte> packet, const Format& format, void* payload) {
   size_t present = packet.size() - kHeaderBytes;
+  if (present == format.payload_bytes && format.check(packet.data() + kHeaderBytes)) {
+    std::memcpy(payload, packet.data() + kHeaderBytes, present);
+    return {};
+  }
   if (format.type == MessageType::kRegister) {
     constexpr size_t kVersions = offsetof(Register, version_max) + sizeof(Register::version_max);
     if (present < kVersions) return error_format("Register of %zu bytes holds no versions", packet.size());
@@ -294,6 +331,10 @@ Result<void> decode_foreign(std::span<const std::byte> packet, const Format& for
 Packet encode(MessageType type, uint16_t version, const void* payload, size_t payload_bytes) {
   Packet packet;
   if (payload_bytes > sizeof packet.bytes - kHeaderBytes) return packet;
+  if (const Format* format = find_format(type); format != nullptr && payload_bytes == format->payload_bytes) {
+    if (version < format->since && version >= kVersionMin) return packet;
+    payload_bytes = payload_bytes_in(*format, version);
+  }
   Header header{static_cast<uint16_t>(type), version, static_cast<uint32_t>(kHeaderBytes + payload_bytes)};
   std::memcpy(packet.bytes, &header, sizeof header);
   std::memcpy(packet.bytes + kHeaderBytes, payload, payload_bytes);
@@ -311,12 +352,26 @@ Result<MessageType> decode_type(std::span<const std::byte> packet) {
   if (format == nullptr) return error_format("message type %u is unknown", header.type);
   if (!is_spoken(header.version)) {
     if (any_version(format->type)) return format->type;
-    return error_format("%s has version %u; accepted: %u to %u", format->name, header.version, kVersionMin, kVersionMax);
+    return error_format("%s has version %u; accepted: %u to %u", format->name, header.version, kVersionMin, version_spoken());
   }
-  if (packet.size() != kHeaderBytes + format->payload_bytes) {
-    return error_format("%s has %zu bytes; accepted: %zu", format->name, packet.size(), kHeaderBytes + format->payload_bytes);
+  if (header.version < format->since) return error_format("version %u has no %s", header.version, format->name);
+  const size_t payload_bytes = payload_bytes_in(*format, header.version);
+  if (packet.size() != kHeaderBytes + payload_bytes) {
+    return error_format("%s has %zu bytes; accepted: %zu", format->name, packet.size(), kHeaderBytes + payload_bytes);
   }
   return format->type;
+}
+
+Result<void> check_version(std::span<const std::byte> packet, uint16_t agreed) {
+  const Header header = header_of(packet);
+  if (header.version == agreed || static_cast<MessageType>(header.type) == MessageType::kRefused) return {};
+  return error_format("%s has version %u; this connection speaks %u", name_of(static_cast<MessageType>(header.type)), header.version,
+                      agreed);
+}
+
+uint16_t common_version(uint16_t client_min, uint16_t client_max) {
+  const uint16_t version = client_max < version_spoken() ? client_max : version_spoken();
+  return version >= client_min && version >= kVersionMin ? version : 0;
 }
 
 Result<void> check_descriptors(MessageType type, int count) {
@@ -334,7 +389,8 @@ Result<void> decode_payload(std::span<const std::byte> packet, MessageType type,
     return error_format("packet holds %s, not %s", name_of(*actual), name_of(type));
   }
   if (!is_spoken(header_of(packet).version)) return decode_foreign(packet, *format, payload);
-  const std::byte* bytes = packet.data() + kHeaderBytes;
+  std::byte bytes[kMessageBytesMax] = {};
+  std::memcpy(bytes, packet.data() + kHeaderBytes, packet.size() - kHeaderBytes);
   if (Result<void> valid = format->check(bytes); !valid) return error_format("%s: %.200s", format->name, valid.error().text);
   std::memcpy(payload, bytes, payload_bytes);
   return {};

@@ -39,7 +39,8 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(MemUpdate{{30, 20, 10, 0, 25}, UINT64_MAX, 3, 0, 5, 6})),
       bytes_of(encode(good_progress())),
       bytes_of(encode(Idle{5})),
-      bytes_of(encode(Registered{1, {}, 2, 3, 4, 5, 6, 7, 8, 9})),
+      bytes_of(encode(Registered{1, {}, 2, 3, 4, 5, 6, 7, 8, 9, "1.2"})),
+      bytes_of(encode(About{"1.2"})),
       bytes_of(encode(Refused{"no", 1, {}})),
       bytes_of(encode(LockOk{{1, 2}, 3, 4})),
       bytes_of(encode(DropLock{{1, 2}, 3, 1, {}})),
@@ -88,6 +89,9 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
   switch (*type) {
     case MessageType::kRegister:
       outcome = check(decode<Register>(packet));
+      break;
+    case MessageType::kAbout:
+      outcome = check(decode<About>(packet));
       break;
     case MessageType::kReqLock:
       outcome = check(decode<ReqLock>(packet));
@@ -334,6 +338,7 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(ArenaHeld{1, kArenaUnitBytes, 9, {}}, [](ArenaHeld&) {}).find("owner"), std::string::npos);
   EXPECT_NE(refusal(ArenaShrunk{1, UINT64_MAX}, [](ArenaShrunk&) {}).find("bytes"), std::string::npos);
   EXPECT_NE(refusal(Registered{1, {}, 0, 0, 0, 0}, [](Registered& m) { m.version = 99; }).find("version"), std::string::npos);
+  EXPECT_NE(refusal(About{}, [](About& m) { std::memset(m.release, 'x', sizeof m.release); }).find("release"), std::string::npos);
 }
 
 TEST(Codec, SidesWithoutACommonVersionStillUnderstandTheRefusal) {
@@ -363,6 +368,55 @@ TEST(Codec, SidesWithoutACommonVersionStillUnderstandTheRefusal) {
   length = 10;
   std::memcpy(tiny.data() + 4, &length, sizeof length);
   EXPECT_FALSE(decode_any(tiny));
+}
+
+TEST(Codec, TheNewestCommonVersionIsSpoken) {
+  EXPECT_EQ(version_spoken(), kVersionMax);
+  EXPECT_EQ(common_version(1, 1), 1);
+  EXPECT_EQ(common_version(1, kVersionMax), kVersionMax);
+  EXPECT_EQ(common_version(1, 99), kVersionMax);
+  EXPECT_EQ(common_version(kVersionMax, 99), kVersionMax);
+  EXPECT_EQ(common_version(kVersionMax + 1, 99), 0);
+  EXPECT_EQ(common_version(0, kVersionMin - 1), 0);
+}
+
+TEST(Codec, AnEarlierVersionKnowsNothingOfLaterOnes) {
+  const Registered full{1, {}, 2, 3, 4, 5, 6, 7, 8, 9, "1.2"};
+  const Packet first = encode(full, 1);
+  EXPECT_EQ(first.length, sizeof(Header) + offsetof(Registered, release));
+  auto decoded = decode<Registered>(first.span());
+  ASSERT_TRUE(decoded) << decoded.error().text;
+  EXPECT_EQ(decoded->gpu_total_bytes, 9u);
+  EXPECT_STREQ(decoded->release, "") << "what was not told is empty";
+  EXPECT_STREQ(decode<Registered>(encode(full, 2).span())->release, "1.2");
+  // A message that is longer or shorter than its version has it.
+  Packet wrong = encode(full, 2);
+  wrong.bytes[2] = std::byte{1};
+  EXPECT_FALSE(decode_any(wrong.span()));
+  wrong = encode(full, 1);
+  wrong.bytes[2] = std::byte{2};
+  EXPECT_FALSE(decode_any(wrong.span()));
+
+  EXPECT_EQ(encode(About{"1.2"}, 1).length, 0u) << "not to be sent";
+  Packet about = encode(About{"1.2"}, 2);
+  about.bytes[2] = std::byte{1};
+  auto refused = decode_any(about.span());
+  ASSERT_FALSE(refused);
+  EXPECT_STREQ(refused.error().text, "version 1 has no About");
+
+  EXPECT_TRUE(check_version(encode(Idle{1}, 1).span(), 1));
+  EXPECT_STREQ(check_version(encode(Idle{1}, 2).span(), 1).error().text, "Idle has version 2; this connection speaks 1");
+  EXPECT_TRUE(check_version(encode(Refused{"no", 0, {}}, kVersionMin).span(), kVersionMax)) << "may come before any is agreed on";
+}
+
+// A client of versions 1 to 3 begins with a Register of version 1; a scheduler that speaks 2 and 3 only must be able to read it.
+TEST(Codec, RegisterIsReadInFullWhateverVersionItHas) {
+  Register message = good_register();
+  message.version_min = 77;
+  message.version_max = 78;
+  auto decoded = decode<Register>(encode(message, 77).span());
+  ASSERT_TRUE(decoded) << decoded.error().text;
+  EXPECT_EQ(std::memcmp(&*decoded, &message, sizeof message), 0);
 }
 
 TEST(Codec, RefusesAPacketOfAnotherType) {

@@ -4,8 +4,15 @@
 // as declared (no padding; static_asserts below). Sizes are in bytes, times in nanoseconds of CLOCK_MONOTONIC unless said otherwise.
 // codec.h encodes and decodes; every decode checks type, version and length, and the ranges given here.
 //
+// Versions (docs/adr/0011). Each side speaks kVersionMin .. kVersionMax; Register tells the client's range, Registered the version that
+// both use from then on, the newest that both speak; without one, Refused says both ranges. What a later version adds is marked below:
+// a message that earlier versions do not have ("since version 2") is not sent to who speaks one of these, and a struct grows only at its
+// end, by fields for which 0 means "not told": an earlier version's message is the struct cut short. Register and Refused are the same in
+// all versions, because they are read before there is one. golden/ has every version's messages byte for byte.
+//
 // One connection is one *client*: one process on one GPU. How a connection lives:
 //   client: Register                       scheduler: Registered (or closes, after Refused)
+//   client: About
 //   client: ReqLock                        scheduler: LockOk(grant, budget) now or later; LockOk again, same grant, when the budget changes
 //   client: runs; MemUpdate when its memory changes; SwapProgress while it moves memory
 //   scheduler: DropLock(grant)             client: LockReleased(grant, dropped) once its GPU work is done, or (not_drained): lock kept
@@ -48,7 +55,7 @@
 namespace nvshare::protocol {
 
 inline constexpr uint16_t kVersionMin = 1;  // oldest version this build speaks
-inline constexpr uint16_t kVersionMax = 1;  // newest
+inline constexpr uint16_t kVersionMax = 2;  // newest
 inline constexpr uint32_t kMessageBytesMax = 512;
 
 enum class MessageType : uint16_t {
@@ -68,6 +75,7 @@ enum class MessageType : uint16_t {
   kImportClosed = 9,
   kExportEnded = 10,
   kDrained = 11,
+  kAbout = 12,
   kArenaRequest = 16,
   kArenaReturned = 17,
   kArenaShrunk = 18,
@@ -116,6 +124,9 @@ enum class Backend : uint8_t { kVmm = 0, kManaged = 1, kNone = 2 };
 // A lease that is no bound. A client whose tenant has no limit holds one.
 inline constexpr uint64_t kLeaseMax = uint64_t{1} << 50;
 
+inline constexpr uint32_t kReleaseBytes = 32;
+
+// The same in all versions: what else is to be told by then comes after Registered.
 struct Register {
   uint16_t version_min;  // the client speaks version_min .. version_max; the header's version is version_min
   uint16_t version_max;
@@ -148,8 +159,16 @@ struct Registered {
   uint64_t others_charged;   // by the tenant's other clients on this GPU
   uint64_t memory_ceiling;   // allocated bytes past this can never fit and fail with out of memory
   uint64_t gpu_total_bytes;  // the GPU's size as the scheduler takes it: smaller than the real one when it was told so
+  // since version 2
+  char release[kReleaseBytes];  // the scheduler's, NUL-terminated, for people
 };
 
+// After Registered, once. Since version 2.
+struct About {
+  char release[kReleaseBytes];  // the library's, NUL-terminated, for people: a program keeps the library that it started with
+};
+
+// The same in all versions.
 struct Refused {
   char reason[256];  // NUL-terminated
   uint8_t barred;    // 1: the program may not use the GPU without a scheduler instead
@@ -457,7 +476,8 @@ struct PrepareSwap {
 NVSHARE_WIRE_SIZE(Header, 8);
 NVSHARE_WIRE_SIZE(Memory, 40);
 NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
-NVSHARE_WIRE_SIZE(Registered, 72);
+NVSHARE_WIRE_SIZE(Registered, 72 + 32);
+NVSHARE_WIRE_SIZE(About, 32);
 NVSHARE_WIRE_SIZE(Refused, 264);
 NVSHARE_WIRE_SIZE(ReqLock, 8);
 NVSHARE_WIRE_SIZE(Grant, 16);

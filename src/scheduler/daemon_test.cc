@@ -107,7 +107,8 @@ TEST_F(DaemonTest, TwoThatDoNotFitTakeTurns) {
   start();
   auto registered = a.join(test_registration(12 * kGiB));
   ASSERT_TRUE(registered);
-  EXPECT_EQ(registered->version, 1);
+  EXPECT_EQ(registered->version, protocol::kVersionMax);
+  EXPECT_STREQ(registered->release, NVSHARE_VERSION);
   EXPECT_EQ(registered->gpu_total_bytes, 16 * kGiB);
   EXPECT_GT(registered->memory_ceiling, 12 * kGiB);
   ASSERT_TRUE(b.join(test_registration(12 * kGiB)));
@@ -250,6 +251,24 @@ TEST_F(DaemonTest, NoCommonVersionIsRefusedWithBothRanges) {
   ASSERT_TRUE(refused);
   EXPECT_NE(std::string(refused->reason).find("70 to 71"), std::string::npos) << refused->reason;
   EXPECT_TRUE(newer.expect_close());
+}
+
+TEST_F(DaemonTest, ALibraryOfAnEarlierVersionIsServedInIt) {
+  TestClient earlier = client();
+  start();
+  auto message = test_registration(kGiB);
+  message.version_max = 1;
+  auto registered = earlier.join(message);
+  ASSERT_TRUE(registered);
+  EXPECT_EQ(registered->version, 1);
+  EXPECT_STREQ(registered->release, "") << "it has no such field";
+  earlier.send_packet(protocol::encode(ReqLock{1}, 1));
+  EXPECT_TRUE(earlier.expect<LockOk>());
+  EXPECT_EQ(status().clients.at(0).protocol, 1u);
+  earlier.send_packet(protocol::encode(protocol::About{"9.9"}, 2));
+  auto refused = earlier.expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_STREQ(refused->reason, "bad message: About has version 2; this connection speaks 1");
 }
 
 TEST_F(DaemonTest, AClientThatDoesNotReadHoldsUpNobody) {

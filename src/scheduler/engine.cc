@@ -87,6 +87,10 @@ void Engine::received(ConnectionId connection, std::span<const std::byte> packet
   if (!type) return refuse(connection, std::string("bad message: ") + type.error().text, now);
   if (auto ok = check_descriptors(*type, descriptors.count()); !ok)
     return refuse(connection, std::string("bad message: ") + ok.error().text, now);
+  if (at->second.client) {
+    if (auto ok = check_version(packet, clients_.at(*at->second.client).version); !ok)
+      return refuse(connection, std::string("bad message: ") + ok.error().text, now);
+  }
   if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now, std::move(descriptors));
   if (*type != MessageType::kRegister)
     return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
@@ -107,7 +111,7 @@ void Engine::refuse(ConnectionId connection, const std::string& reason, policy::
   Connection& refused = connections_.at(connection);
   warnings_.warn("refused " + std::to_string(refused.peer.pid), now, "refused pid {} (user {}, {}): {}", refused.peer.pid, refused.peer.uid,
                  short_name_of(refused.peer.pid), reason);
-  transport_.send(connection, encode(refused_because(reason, barred)), {});
+  transport_.send(connection, encode(refused_because(reason, barred), kVersionMin), {});
   transport_.close(connection);
   std::optional<policy::ClientId> client = refused.client;
   connections_.erase(connection);
@@ -115,13 +119,14 @@ void Engine::refuse(ConnectionId connection, const std::string& reason, policy::
 }
 
 void Engine::register_client(ConnectionId connection, const Register& message, policy::Instant now) {
-  uint16_t version = std::min(kVersionMax, message.version_max);
-  if (version < std::max(kVersionMin, message.version_min)) {
+  const uint16_t version = common_version(message.version_min, message.version_max);
+  if (version == 0) {
     return refuse(connection,
                   fmt::format("no common version: this scheduler speaks {} to {}, the library {} to {}; install the same release of both",
-                              kVersionMin, kVersionMax, message.version_min, message.version_max),
+                              kVersionMin, version_spoken(), message.version_min, message.version_max),
                   now);
   }
+  if (message.gpu_total_bytes == 0) return refuse(connection, "bad message: Register holds only its versions", now);
   Result<policy::GpuId> gpu = gpu_of(message, now);
   if (!gpu) return refuse(connection, gpu.error().text, now);
   if (!hold_) count_absent(now);
@@ -131,7 +136,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     const auto total = static_cast<uint64_t>(gpus_[*gpu].total);
     const Tenants::Asked tenant = tenants_.ask(peer);
     const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
-    transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total}, version), {});
+    transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION}, version), {});
     for (const TenantUse& use : use_of(tenant.id, *gpu, limit, peer.pid)) transport_.send(connection, encode(use, version), {});
     transport_.close(connection);
     connections_.erase(connection);
@@ -214,7 +219,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                           static_cast<uint64_t>(ledger_.lease_of(id)),
                           static_cast<uint64_t>(ledger_.charged_by_others(id)),
                           static_cast<uint64_t>(client.ceiling),
-                          static_cast<uint64_t>(gpus_[*gpu].total)});
+                          static_cast<uint64_t>(gpus_[*gpu].total),
+                          NVSHARE_VERSION});
   perform(actions);
   trace(joined, now);
   perform(decisions);
@@ -334,6 +340,8 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
         snprintf(answer.text, sizeof answer.text, "%s", why_waiting(client, now).c_str());
         send(client, answer);
       });
+    case MessageType::kAbout:
+      return with(static_cast<About*>(nullptr), [&](const About& message) { client.release = printable(message.release); });
     case MessageType::kImport:
       return with(static_cast<Import*>(nullptr), [&](const Import& message) { import(client, message, now); });
     case MessageType::kExported:

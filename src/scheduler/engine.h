@@ -119,8 +119,9 @@ class Engine {
     pid_t pid = 0;
     std::string program;
     protocol::Backend backend = protocol::Backend::kVmm;
-    uint16_t version = 0;
-    int64_t ceiling = 0;  // as the policy last said
+    uint16_t version = 0;  // of the protocol
+    std::string release;   // of the library; empty: not told
+    int64_t ceiling = 0;   // as the policy last said
     protocol::Memory memory{};
     uint64_t reports = 0;  // of its memory, so far
     int64_t prepares = 0;  // host memory that it was told to have ready
@@ -159,8 +160,10 @@ class Engine {
   void perform(const policy::Actions& actions);
   template <typename Payload>
   void send(const Client& client, const Payload& payload, Descriptors descriptors = {}) {
+    const protocol::Packet packet = protocol::encode(payload, client.version);
+    if (packet.length == 0) return;  // its version has no such message
     spdlog::debug("client {} <- {}", client.id, protocol::TypeOf<Payload>::name);
-    transport_.send(client.connection, protocol::encode(payload, client.version), std::move(descriptors));
+    transport_.send(client.connection, packet, std::move(descriptors));
   }
   template <typename Payload>
   void send_to(policy::ClientId id, const Payload& payload, Descriptors descriptors = {}) {

@@ -229,6 +229,8 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.tenant = client.tenant;
   out.gpu = gpu;
   out.backend = name_of(client.backend);
+  out.protocol = client.version;
+  out.library = client.release;
   out.state = policy::name_of(view.state);
   out.since_ns = now - view.since;
   out.allocated = view.memory.allocated;

@@ -135,7 +135,7 @@ std::optional<protocol::Packet> TestClient::receive(std::chrono::milliseconds ti
 protocol::Register test_registration(uint64_t allocated, uint8_t gpu) {
   protocol::Register message{};
   message.version_min = protocol::kVersionMin;
-  message.version_max = protocol::kVersionMax;
+  message.version_max = protocol::version_spoken();
   std::memset(message.gpu_uuid, gpu, sizeof message.gpu_uuid);
   message.gpu_total_bytes = 16ULL << 30;
   message.memory.allocated = allocated;

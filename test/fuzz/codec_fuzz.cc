@@ -50,6 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kRegister:
       try_decode<Register>(packet);
       break;
+    case MessageType::kAbout:
+      try_decode<About>(packet);
+      break;
     case MessageType::kReqLock:
       try_decode<ReqLock>(packet);
       break;

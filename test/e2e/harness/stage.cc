@@ -40,16 +40,23 @@ std::string make_directory() {
 }
 
 // A sanitizer's runtime must be the first library of the process.
-std::string preload_list(bool with_library) {
+std::string preload_list(const std::string& library) {
   std::string list = E2E_SANITIZER_RUNTIME;
-  if (!with_library) return "";
   if (!list.empty()) list += ":";
-  return list + kLibraryPath;
+  return list + library;
+}
+
+std::string in_previous(const char* name) {
+  const char* folder = std::getenv("NVSHARE_TEST_PREVIOUS");
+  return std::string(folder != nullptr ? folder : E2E_PREVIOUS) + "/" + name;
 }
 
 void touch(const std::string& file) { std::ofstream(file) << "\n"; }
 
 }  // namespace
+
+std::string previous_scheduler() { return in_previous("nvshare-scheduler"); }
+std::string previous_library() { return in_previous("libnvshare.so"); }
 
 Duration moments() { return 10s * kSlowness; }
 Duration patience() { return 120s * std::min(kSlowness, 2); }
@@ -106,7 +113,7 @@ Environment Stage::base_environment() const {
 
 // ---- the scheduler ----
 
-void Stage::start_scheduler() {
+void Stage::start_scheduler(const std::string& program) {
   Environment environment = base_environment();
   environment["NVSHARE_LOCK_DIR"] = directory_ + "/lock";
   environment["NVSHARE_SWITCH_TIME_MODE"] = "fixed";
@@ -118,7 +125,7 @@ void Stage::start_scheduler() {
   for (const auto& [name, value] : options_.scheduler) environment[name] = value;
   scheduler_.reset();
   scheduler_ = std::make_unique<Child>(
-      Child::Spec{"scheduler", {kSchedulerPath}, environment, directory_ + "/scheduler-" + std::to_string(++schedulers_) + ".log"});
+      Child::Spec{"scheduler", {program}, environment, directory_ + "/scheduler-" + std::to_string(++schedulers_) + ".log"});
   bool answers = wait_until([&] { return status().has_value() || !scheduler_->running(); }, moments());
   ASSERT_TRUE(answers && scheduler_->running()) << "the scheduler does not answer: " << scheduler_->log();
 }
@@ -168,7 +175,7 @@ std::optional<protocol::admin::ClientReport> Stage::client_of(pid_t pid) {
 Child& Stage::start_command(const std::string& name, const std::vector<std::string>& command, bool preload, const Environment& more) {
   Environment environment = base_environment();
   environment["NVSHARE_LOG_LEVEL"] = "info";
-  if (std::string list = preload_list(preload); !list.empty()) environment["LD_PRELOAD"] = list;
+  if (preload) environment["LD_PRELOAD"] = preload_list(kLibraryPath);
   for (const auto& [key, value] : more) environment[key] = value;
   children_.push_back(std::make_unique<Child>(Child::Spec{name, command, environment, directory_ + "/" + name + ".log"}));
   return *children_.back();
@@ -183,6 +190,12 @@ static std::vector<std::string> worker_command(const std::string& stop_file, con
 
 Child& Stage::start(const std::string& name, const Arguments& arguments, const Environment& more) {
   return start_command(name, worker_command(directory_ + "/stop", arguments), true, more);
+}
+
+Child& Stage::start_with(const std::string& library, const std::string& name, const Arguments& arguments, const Environment& more) {
+  Environment environment = more;
+  environment["LD_PRELOAD"] = preload_list(library);
+  return start(name, arguments, environment);
 }
 
 Child& Stage::start_bare(const std::string& name, const Arguments& arguments, const Environment& more) {

@@ -32,6 +32,19 @@ struct StageOptions {
   Environment gpu;                   // more of SIMGPU_...
 };
 
+// Paths of what was built; set by CMake.
+extern const char* const kSchedulerPath;
+extern const char* const kLibraryPath;
+extern const char* const kStandInFolder;
+extern const char* const kWorkerPath;
+extern const char* const kControlPath;  // nvsharectl
+extern const char* const kNvmlViewerPath;
+extern const char* const kNvmlLinkedViewerPath;
+// Scheduler and library of the previous release: this one's of the previous protocol version, or what lies in the folder
+// NVSHARE_TEST_PREVIOUS.
+std::string previous_scheduler();
+std::string previous_library();
+
 class Stage {
  public:
   explicit Stage(StageOptions options = {});
@@ -40,9 +53,11 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   // ---- the scheduler ----
-  void start_scheduler();  // returns when it answers; fails the test otherwise
-  void kill_scheduler();   // SIGKILL
-  void stop_scheduler();   // SIGTERM, waits for its end
+  // Returns when it answers; fails the test otherwise.
+  void start_scheduler() { start_scheduler(kSchedulerPath); }
+  void start_scheduler(const std::string& program);
+  void kill_scheduler();  // SIGKILL
+  void stop_scheduler();  // SIGTERM, waits for its end
   Child& scheduler() { return *scheduler_; }
   bool has_scheduler() const { return scheduler_ != nullptr; }
   std::optional<protocol::admin::StatusReport> status();  // nullopt: it does not answer (now)
@@ -52,6 +67,8 @@ class Stage {
   Child& start(const std::string& name, const Arguments& arguments, const Environment& more = {});
   // The same without libnvshare.so.
   Child& start_bare(const std::string& name, const Arguments& arguments, const Environment& more = {});
+  // Under another libnvshare.so.
+  Child& start_with(const std::string& library, const std::string& name, const Arguments& arguments, const Environment& more = {});
   // Any program; `preload`: with libnvshare.so.
   Child& start_command(const std::string& name, const std::vector<std::string>& command, bool preload, const Environment& more = {});
   // Several of the tests' programs as one tenant, as `nvsharectl run` makes one: children of a shell that the scheduler knows.
@@ -102,14 +119,5 @@ class Stage {
   std::vector<std::unique_ptr<Child>> children_;
   int schedulers_ = 0;
 };
-
-// Paths of what was built; set by CMake.
-extern const char* const kSchedulerPath;
-extern const char* const kLibraryPath;
-extern const char* const kStandInFolder;
-extern const char* const kWorkerPath;
-extern const char* const kControlPath;  // nvsharectl
-extern const char* const kNvmlViewerPath;
-extern const char* const kNvmlLinkedViewerPath;
 
 }  // namespace nvshare::e2e
