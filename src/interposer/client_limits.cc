@@ -1,7 +1,6 @@
 // The client's part in its tenant's memory limit: a lease of headroom that grows and shrinks by messages (protocol/messages.h).
 #include <algorithm>
 
-#include "base/parse.h"
 #include "interposer/client.h"
 #include "interposer/device.h"
 #include "interposer/log.h"
@@ -19,15 +18,8 @@ constexpr int64_t kAlonePatience_ns = 2'000 * kMillisecond;  // without a schedu
 }  // namespace
 
 void Client::read_own_limit() {
-  const OwnLimit given = own_limit_given();
-  if (given.text == nullptr) return;
-  auto limit = parse_bytes(given.text);
-  if (limit) {
-    own_limit_ = *limit;
-    memory_limit_.store(*limit, std::memory_order_release);
-  } else {
-    log(LogLevel::kError, "%s is ignored: %s", given.variable, limit.error().text);
-  }
+  own_limit_ = own_memory_limit([](const char* variable, const char* why) { log(LogLevel::kError, "%s is ignored: %s", variable, why); });
+  if (own_limit_ != 0) memory_limit_.store(own_limit_, std::memory_order_release);
 }
 
 void Client::lease_alone() {

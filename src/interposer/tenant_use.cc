@@ -11,7 +11,6 @@
 #include <algorithm>
 
 #include "base/fd.h"
-#include "base/parse.h"
 #include "interposer/client.h"
 #include "interposer/own_limit.h"
 #include "interposer/process.h"
@@ -25,10 +24,7 @@ constexpr int kPatience_ms = 1000;
 
 // A wrong value is told of, and refused, when the program's first context is made (client.cc); here it counts as none.
 uint64_t own_limit() {
-  const OwnLimit given = own_limit_given();
-  if (given.text == nullptr) return 0;
-  auto limit = parse_bytes(given.text);
-  return limit ? *limit : 0;
+  return own_memory_limit([](const char*, const char*) {});
 }
 
 // This process on that GPU, if it has a context there.

@@ -65,15 +65,18 @@ ContainerGrant grant_memory(const Settings& settings, int64_t units) {
   return grant;
 }
 
-// The default is a variable of its own, because what follows from units comes in another answer, and of one variable with two values the
-// kubelet takes either.
+// The default, and the number of GPUs that the memory is for, are variables of their own, because what follows from units comes in another
+// answer, and of one variable with two values the kubelet takes either.
 std::map<std::string, std::string> gpu_variables(const Settings& settings, const std::vector<std::string>& uuids) {
   std::map<std::string, std::string> variables = {{"NVIDIA_VISIBLE_DEVICES", joined(uuids)}};
   const int64_t bytes = settings.division.default_memory;
-  if (bytes > 0 && !uuids.empty()) variables["NVSHARE_GPU_MEMORY_LIMIT_DEFAULT"] = limit_text(part_of(bytes, uuids.size()));
+  if (bytes > 0 && !uuids.empty()) variables["NVSHARE_GPU_MEMORY_GRANT_DEFAULT"] = limit_text(part_of(bytes, uuids.size()));
+  if (uuids.size() > 1) variables["NVSHARE_GPU_MEMORY_GRANT_GPUS"] = std::to_string(uuids.size());
   return variables;
 }
 
-std::map<std::string, std::string> memory_variables(const std::string& limit) { return {{"NVSHARE_GPU_MEMORY_LIMIT", limit}}; }
+std::map<std::string, std::string> memory_variables(const std::string& limit) {
+  return {{"NVSHARE_GPU_MEMORY_LIMIT", limit}, {"NVSHARE_GPU_MEMORY_GRANT", limit}};
+}
 
 }  // namespace nvshare::kubernetes

@@ -62,11 +62,13 @@ TEST_F(GrantsTest, AContainerGetsTheLibraryTheSocketsFolderAndItsGpus) {
   EXPECT_TRUE(one.cdi_devices.empty());
   auto two = grant_gpus(settings_, files, {"GPU-b::3", "GPU-a::0", "GPU-b::4"});
   EXPECT_EQ(two.variables["NVIDIA_VISIBLE_DEVICES"], "GPU-a,GPU-b");
+  EXPECT_EQ(two.variables["NVSHARE_GPU_MEMORY_GRANT_GPUS"], "2");
   EXPECT_EQ(grant_memory(settings_, 4).variables["NVSHARE_GPU_MEMORY_LIMIT"], "4096Mi");
-  EXPECT_FALSE(one.variables.contains("NVSHARE_GPU_MEMORY_LIMIT_DEFAULT"));
+  EXPECT_EQ(grant_memory(settings_, 4).variables["NVSHARE_GPU_MEMORY_GRANT"], "4096Mi") << "which a pod's own variable does not replace";
+  EXPECT_FALSE(one.variables.contains("NVSHARE_GPU_MEMORY_GRANT_DEFAULT"));
   settings_.division.default_memory = 3 * kGib;
-  EXPECT_EQ(grant_gpus(settings_, files, {"GPU-b::3"}).variables["NVSHARE_GPU_MEMORY_LIMIT_DEFAULT"], "3072Mi");
-  EXPECT_EQ(grant_gpus(settings_, files, {"GPU-b::3", "GPU-a::0"}).variables["NVSHARE_GPU_MEMORY_LIMIT_DEFAULT"], "1536Mi")
+  EXPECT_EQ(grant_gpus(settings_, files, {"GPU-b::3"}).variables["NVSHARE_GPU_MEMORY_GRANT_DEFAULT"], "3072Mi");
+  EXPECT_EQ(grant_gpus(settings_, files, {"GPU-b::3", "GPU-a::0"}).variables["NVSHARE_GPU_MEMORY_GRANT_DEFAULT"], "1536Mi")
       << "an even part on each";
   settings_.division.memory_unit = 1'500'000;
   EXPECT_EQ(grant_memory(settings_, 3).variables["NVSHARE_GPU_MEMORY_LIMIT"], "4500000");
@@ -87,15 +89,17 @@ TEST_F(GrantsTest, CdiDevicesAreDescribedAndStayDescribed) {
   EXPECT_EQ(spec["cdiVersion"], "0.5.0");
   EXPECT_EQ(spec["kind"], "nvshare.com/gpu");
   EXPECT_EQ(spec["devices"][0]["name"], "GPU-a:GPU-b");
-  EXPECT_EQ(spec["devices"][0]["containerEdits"]["env"], nlohmann::json::array({"NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b"}));
+  EXPECT_EQ(spec["devices"][0]["containerEdits"]["env"],
+            nlohmann::json::array({"NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b", "NVSHARE_GPU_MEMORY_GRANT_GPUS=2"}));
   EXPECT_EQ(spec["containerEdits"]["mounts"][0]["hostPath"], files.library);
   spec = nlohmann::json::parse(*read_file(settings_.cdi_dir + "/nvshare.com-gpu-memory.json"));
   EXPECT_EQ(spec["devices"][0]["name"], "2048Mi");
-  EXPECT_EQ(spec["devices"][0]["containerEdits"]["env"], nlohmann::json::array({"NVSHARE_GPU_MEMORY_LIMIT=2048Mi"}));
+  EXPECT_EQ(spec["devices"][0]["containerEdits"]["env"],
+            nlohmann::json::array({"NVSHARE_GPU_MEMORY_GRANT=2048Mi", "NVSHARE_GPU_MEMORY_LIMIT=2048Mi"}));
 
   // Another default reaches those who start again.
   settings_.division.default_memory = kGib;
-  EXPECT_NE(CdiSpecs(settings_, files).gpu_spec().find("NVSHARE_GPU_MEMORY_LIMIT_DEFAULT=512Mi"), std::string::npos);
+  EXPECT_NE(CdiSpecs(settings_, files).gpu_spec().find("NVSHARE_GPU_MEMORY_GRANT_DEFAULT=512Mi"), std::string::npos);
   settings_.division.default_memory = 0;
 
   // A plugin of a later version: the old names stay, with the new library.

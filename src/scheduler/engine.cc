@@ -160,7 +160,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   // What an earlier scheduler was told of the tenant.
   if (returns) recall_limit(tenant, bounded(message.node_limit));
   const int64_t node_limit = tenant.memory_limit_in_force();
-  const int64_t limit = ledger_.limit_with(tenant.id, *gpu, node_limit, bounded(message.memory_limit));
+  const uint64_t part = tenants_.part_of(tenant, peer.pid);
+  const int64_t limit = ledger_.limit_with(tenant.id, *gpu, node_limit, MemoryLedger::Newcomer{part, bounded(message.memory_limit)});
   if (auto ok = admit_limit(*gpu, tenant.id, limit, ledger_.limit_on(tenant.id, *gpu)); !ok && !returns) {
     tenants_.leave(tenant.id);
     if (!hold_) perform(ledger_.freeze(false, now));
@@ -188,7 +189,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   usage_totals_.joins(tenant.id, *gpu, policy::view(*state_, now));
   remember(client, message.memory, now);
   MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), node_limit,
-                                                    bounded(message.memory.charged), static_cast<int64_t>(message.lease)},
+                                                    bounded(message.memory.charged), static_cast<int64_t>(message.lease), false, part},
                                                    now);
   keep_lease(id);
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,

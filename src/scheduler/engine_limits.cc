@@ -98,7 +98,7 @@ Result<void> Engine::change_limits(Tenant& tenant, int64_t memory, int core, con
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   const bool core_changes = changed.core_limit_in_force() != tenant.core_limit_in_force();
   for (policy::GpuId gpu : memory_changes ? ledger_.gpus_of(tenant.id) : std::vector<policy::GpuId>()) {
-    const int64_t in_force = ledger_.limit_with(tenant.id, gpu, limit, 0);
+    const int64_t in_force = ledger_.limit_with(tenant.id, gpu, limit, std::nullopt);
     if (auto ok = admit_limit(gpu, tenant.id, in_force, ledger_.limit_on(tenant.id, gpu)); !ok) return ok;
   }
   tenant = changed;
@@ -170,7 +170,7 @@ void Engine::count_absent(policy::Instant now) {
     spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
                  known.pid, tenant->id);
     perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit, tenant->memory_limit_in_force(),
-                          known.charged, known.lease, true},
+                          known.charged, known.lease, true, tenants_.part_of(*tenant, known.pid)},
                          now));
   }
 }

@@ -120,9 +120,11 @@ std::optional<CgroupIdentity> identify_path(std::string_view path) {
     std::string_view folder = path.substr(0, slash);
     path = slash == std::string_view::npos ? std::string_view() : path.substr(slash + 1);
     if (folder.empty()) continue;
-    if (std::string pod = pod_of(folder, below_kubepods); !pod.empty()) return CgroupIdentity{CgroupIdentity::Kind::kPod, pod};
-    if (std::string id = container_of(folder, parent); !id.empty()) return CgroupIdentity{CgroupIdentity::Kind::kContainer, id};
-    if (is_own_unit(folder)) found = CgroupIdentity{CgroupIdentity::Kind::kUnit, std::string(folder)};
+    if (std::string pod = pod_of(folder, below_kubepods); !pod.empty()) {
+      return CgroupIdentity{CgroupIdentity::Kind::kPod, pod, std::string(path.substr(0, path.find('/')))};
+    }
+    if (std::string id = container_of(folder, parent); !id.empty()) return CgroupIdentity{CgroupIdentity::Kind::kContainer, id, ""};
+    if (is_own_unit(folder)) found = CgroupIdentity{CgroupIdentity::Kind::kUnit, std::string(folder), ""};
     below_kubepods = below_kubepods || folder == "kubepods";
     parent = folder;
   }
@@ -204,7 +206,7 @@ std::optional<CgroupIdentity> identify_cgroup(std::string_view cgroups) {
     std::optional<CgroupIdentity> here = identify_path(line.substr(second + 1));
     if (!here) continue;
     const bool pods = found && found->kind == CgroupIdentity::Kind::kPod && here->kind == CgroupIdentity::Kind::kPod;
-    if (pods && found->name != here->name) return CgroupIdentity{CgroupIdentity::Kind::kContainer, found->name + " and " + here->name};
+    if (pods && found->name != here->name) return CgroupIdentity{CgroupIdentity::Kind::kContainer, found->name + " and " + here->name, ""};
     if (!found || (is_contained(here) && !is_contained(found))) found = here;  // in any hierarchy
   }
   return found;

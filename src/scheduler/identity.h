@@ -38,7 +38,8 @@ pid_t pid_as_seen_by(std::string_view viewer_status, std::string_view status, bo
 
 struct CgroupIdentity {
   enum class Kind { kContainer, kPod, kUnit } kind;
-  std::string name;  // a pod's UID as Kubernetes writes it, a container's id, a unit's name
+  std::string name;       // a pod's UID as Kubernetes writes it, a container's id, a unit's name
+  std::string container;  // of a pod: the cgroup below the pod's, one for each container; empty: the pod's itself
 };
 
 // What the text of /proc/PID/cgroup says: a pod or container, else a systemd unit of its own, else nothing (a login session). The

@@ -15,15 +15,59 @@ int64_t lower_limit(int64_t a, int64_t b) {
 
 // ---- figures ----
 
-int64_t MemoryLedger::limit_in(const Account& account) {
-  int64_t limit = account.node_limit;
-  for (const auto& [id, lessee] : account.lessees) limit = lower_limit(limit, lessee.own_limit);
+int64_t MemoryLedger::limit_of_part(const Account& account, uint64_t part) {
+  int64_t limit = 0;
+  for (const auto& [id, lessee] : account.lessees) {
+    if (lessee.part == part) limit = lower_limit(limit, lessee.own_limit);
+  }
   return limit;
 }
 
-int64_t MemoryLedger::charged_in(const Account& account) {
+int64_t MemoryLedger::limit_in(const Account& account, int64_t node_limit, std::optional<Newcomer> newcomer) {
+  std::vector<Newcomer> parts;  // few
+  const auto count = [&](const Newcomer& member) {
+    auto known = std::find_if(parts.begin(), parts.end(), [&](const Newcomer& part) { return part.part == member.part; });
+    if (known == parts.end()) {
+      parts.push_back(member);
+    } else {
+      known->own_limit = lower_limit(known->own_limit, member.own_limit);
+    }
+  };
+  for (const auto& [id, lessee] : account.lessees) count({lessee.part, lessee.own_limit});
+  if (newcomer) count(*newcomer);
   int64_t sum = 0;
-  for (const auto& [id, lessee] : account.lessees) sum += lessee.charged;
+  for (const Newcomer& part : parts) {
+    if (part.own_limit == 0) return node_limit;
+    sum = std::min(sum + part.own_limit, kUnlimited);
+  }
+  return lower_limit(node_limit, sum);
+}
+
+int64_t MemoryLedger::bound_of(const Account& account, const Lessee& lessee, int64_t limit) {
+  return lower_limit(limit, limit_of_part(account, lessee.part));
+}
+
+int64_t MemoryLedger::room_for(const Account& account, const Lessee& lessee, int64_t limit) {
+  const int64_t of_part = limit_of_part(account, lessee.part);
+  int64_t room = kUnlimited;
+  if (limit != 0) room = std::min(room, limit - leased_in(account));
+  if (of_part != 0) room = std::min(room, of_part - leased_in(account, lessee.part));
+  return room;
+}
+
+int64_t MemoryLedger::others_of(const Account& account, const Lessee& lessee, int64_t limit) {
+  const int64_t of_part = limit_of_part(account, lessee.part);
+  const int64_t bound = lower_limit(limit, of_part);
+  if (bound == 0) return charged_in(account) - lessee.charged;
+  int64_t room = kUnlimited;
+  if (limit != 0) room = std::min(room, limit - charged_in(account));
+  if (of_part != 0) room = std::min(room, of_part - charged_in(account, lessee.part));
+  return std::max<int64_t>(bound - lessee.charged - room, 0);
+}
+
+int64_t MemoryLedger::charged_in(const Account& account, Part part) {
+  int64_t sum = 0;
+  for (const auto& [id, lessee] : account.lessees) sum += !part || lessee.part == *part ? lessee.charged : 0;
   return sum;
 }
 
@@ -33,9 +77,9 @@ int64_t MemoryLedger::counted(const Lessee& lessee) {
   return lessee.silent && lessee.lease > kUnlimited / 2 ? lessee.charged : lessee.lease;
 }
 
-int64_t MemoryLedger::leased_in(const Account& account) {
+int64_t MemoryLedger::leased_in(const Account& account, Part part) {
   int64_t sum = 0;
-  for (const auto& [id, lessee] : account.lessees) sum = std::min(sum + counted(lessee), kUnlimited);
+  for (const auto& [id, lessee] : account.lessees) sum = std::min(sum + (!part || lessee.part == *part ? counted(lessee) : 0), kUnlimited);
   return sum;
 }
 
@@ -66,19 +110,21 @@ MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
   std::erase_if(account.asks, [&](const Ask& ask) { return ask.client == member.client; });
   account.node_limit = member.node_limit;
   Lessee& lessee = account.lessees[member.client];
+  lessee.part = member.part;
   lessee.own_limit = member.own_limit;
   lessee.charged = member.charged;
   lessee.lease = std::clamp(member.lease, int64_t{0}, kUnlimited);
   lessee.silent = member.absent;
   keys_[member.client] = key;
   const int64_t limit = limit_in(account);
-  if (limit == 0) {
+  const int64_t bound = bound_of(account, lessee, limit);
+  if (bound == 0) {
     lessee.lease = kUnlimited;
   } else if (!frozen_ && account.asks.empty() && !member.absent) {
-    lessee.lease += generous(account, limit - leased_in(account));
+    lessee.lease += generous(account, room_for(account, lessee, limit));
   }
-  lessee.told_limit = limit;
-  lessee.told_others = charged_in(account) - lessee.charged;
+  lessee.told_limit = bound;
+  lessee.told_others = others_of(account, lessee, limit);
   account.news = true;
   ++account.round;  // its own limit may be lower than what was leased
   settle(account, now, decisions);
@@ -185,26 +231,38 @@ int64_t MemoryLedger::generous(const Account& account, int64_t room) {
 
 void MemoryLedger::settle(Account& account, Instant now, Decisions& decisions) {
   const int64_t limit = limit_in(account);
-  if (limit == 0) {
-    settle_without_limit(account, decisions);
-  } else if (!frozen_) {
-    // More is leased than there is: after a lowering, or what could not be refused.
-    if (leased_in(account) > limit) recall(account, 0, account.round, kUnlimited, now, decisions);
+  settle_unbounded(account, limit, decisions);
+  if (!frozen_) {
+    recall_excess(account, limit, now, decisions);
     while (!account.asks.empty() && serve(account, account.asks.front(), limit, now, decisions)) account.asks.pop_front();
   }
   tell(account, now, decisions);
 }
 
-void MemoryLedger::settle_without_limit(Account& account, Decisions& decisions) {
-  for (const Ask& ask : account.asks) {
+// More is leased than there is: after a lowering, or what could not be refused.
+void MemoryLedger::recall_excess(Account& account, int64_t limit, Instant now, Decisions& decisions) {
+  if (limit != 0 && leased_in(account) > limit) recall(account, std::nullopt, 0, account.round, kUnlimited, now, decisions);
+  std::optional<uint64_t> last;
+  for (const auto& [id, lessee] : account.lessees) {
+    if (last == lessee.part) continue;
+    last = lessee.part;
+    const int64_t of_part = limit_of_part(account, *last);
+    if (of_part != 0 && leased_in(account, last) > of_part) recall(account, last, 0, account.round, kUnlimited, now, decisions);
+  }
+}
+
+void MemoryLedger::settle_unbounded(Account& account, int64_t limit, Decisions& decisions) {
+  if (limit != 0) return;
+  std::erase_if(account.asks, [&](const Ask& ask) {
     Lessee& lessee = account.lessees.at(ask.client);
+    if (bound_of(account, lessee, limit) != 0) return false;
     const int64_t bytes = kUnlimited - lessee.lease;
     decisions.emplace_back(Grant{ask.client, ask.request, ask.bytes <= bytes, bytes});
     lessee.lease = kUnlimited;
-  }
-  account.asks.clear();
+    return true;
+  });
   for (auto& [id, lessee] : account.lessees) {
-    if (lessee.lease >= kUnlimited) continue;
+    if (lessee.lease >= kUnlimited || bound_of(account, lessee, limit) != 0) continue;
     decisions.emplace_back(Grant{id, 0, true, kUnlimited - lessee.lease});
     lessee.lease = kUnlimited;
   }
@@ -212,7 +270,7 @@ void MemoryLedger::settle_without_limit(Account& account, Decisions& decisions) 
 
 bool MemoryLedger::serve(Account& account, Ask& ask, int64_t limit, Instant now, Decisions& decisions) {
   Lessee& lessee = account.lessees.at(ask.client);
-  const int64_t room = limit - leased_in(account);
+  const int64_t room = room_for(account, lessee, limit);
   if (ask.bytes <= room) {
     const int64_t bytes = ask.bytes + generous(account, room - ask.bytes);
     lessee.lease += bytes;
@@ -220,7 +278,12 @@ bool MemoryLedger::serve(Account& account, Ask& ask, int64_t limit, Instant now,
     return true;
   }
   if (ask.round == 0) ask.round = ++account.round;
-  if (ask.bytes <= limit && !recall(account, ask.client, ask.round, ask.bytes - room, now, decisions)) return false;
+  // Who could give: its own part where that one lacks, else all.
+  const bool all_lack = limit != 0 && limit - leased_in(account) < ask.bytes;
+  const Part part = all_lack ? std::nullopt : Part(lessee.part);
+  if (ask.bytes <= bound_of(account, lessee, limit) && !recall(account, part, ask.client, ask.round, ask.bytes - room, now, decisions)) {
+    return false;
+  }
   // Refused. What is free helps the next, smaller allocation.
   const int64_t bytes = generous(account, room);
   lessee.lease += bytes;
@@ -228,10 +291,10 @@ bool MemoryLedger::serve(Account& account, Ask& ask, int64_t limit, Instant now,
   return true;
 }
 
-bool MemoryLedger::recall(Account& account, ClientId but, uint64_t round, int64_t bytes, Instant now, Decisions& decisions) {
+bool MemoryLedger::recall(Account& account, Part part, ClientId but, uint64_t round, int64_t bytes, Instant now, Decisions& decisions) {
   bool all_answered = true;
   for (auto& [id, lessee] : account.lessees) {
-    if (id == but || lessee.lease == 0 || lessee.answered_round >= round) continue;
+    if (id == but || (part && lessee.part != *part) || lessee.lease == 0 || lessee.answered_round >= round) continue;
     if (lessee.recall == 0) {
       lessee.recall = ++last_recall_;
       lessee.recall_round = round;
@@ -246,14 +309,14 @@ bool MemoryLedger::recall(Account& account, ClientId but, uint64_t round, int64_
 // The limit at once; what others use now and then.
 void MemoryLedger::tell(Account& account, Instant now, Decisions& decisions) {
   const int64_t limit = limit_in(account);
-  const int64_t charged = charged_in(account);
   const bool all = account.news && now - account.told_at >= kTellInterval;
   if (all) account.told_at = now;
   account.news = false;
   for (auto& [id, lessee] : account.lessees) {
-    const int64_t others = charged - lessee.charged;
-    if (lessee.told_limit != limit || (all && lessee.told_others != others)) {
-      lessee.told_limit = limit;
+    const int64_t others = others_of(account, lessee, limit);
+    const int64_t bound = bound_of(account, lessee, limit);
+    if (lessee.told_limit != bound || (all && lessee.told_others != others)) {
+      lessee.told_limit = bound;
       lessee.told_others = others;
       decisions.emplace_back(Tell{id});
     }
@@ -300,7 +363,7 @@ std::vector<MemoryLedger::View> MemoryLedger::view() const {
 
 int64_t MemoryLedger::limit_of(ClientId client) const {
   const Account* account = account_of(client);
-  return account == nullptr ? 0 : limit_in(*account);
+  return account == nullptr ? 0 : bound_of(*account, account->lessees.at(client), limit_in(*account));
 }
 
 int64_t MemoryLedger::lease_of(ClientId client) const {
@@ -315,7 +378,7 @@ int64_t MemoryLedger::charged_by(ClientId client) const {
 
 int64_t MemoryLedger::charged_by_others(ClientId client) const {
   const Account* account = account_of(client);
-  return account == nullptr ? 0 : charged_in(*account) - charged_by(client);
+  return account == nullptr ? 0 : others_of(*account, account->lessees.at(client), limit_in(*account));
 }
 
 int64_t MemoryLedger::limits_on(GpuId gpu, TenantId but, int64_t most) const {
@@ -326,12 +389,10 @@ int64_t MemoryLedger::limits_on(GpuId gpu, TenantId but, int64_t most) const {
   return sum;
 }
 
-int64_t MemoryLedger::limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, int64_t own_limit) const {
-  int64_t limit = lower_limit(node_limit, own_limit);
+int64_t MemoryLedger::limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, std::optional<Newcomer> newcomer) const {
+  static const Account kNone;
   auto at = accounts_.find({tenant, gpu});
-  if (at == accounts_.end()) return limit;
-  for (const auto& [id, lessee] : at->second.lessees) limit = lower_limit(limit, lessee.own_limit);
-  return limit;
+  return limit_in(at == accounts_.end() ? kNone : at->second, node_limit, newcomer);
 }
 
 int64_t MemoryLedger::limit_on(TenantId tenant, GpuId gpu) const {

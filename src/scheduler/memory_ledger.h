@@ -2,7 +2,9 @@
 // asking (its *lease*). What is promised: the leases of a tenant never pass its limit together, so that its processes cannot either, but
 // for what they had when the limit was lowered, and what nobody could refuse (HeadroomTaken). protocol/messages.h says how leases travel.
 //
-// The limit in force is the lowest of what the node says and what each of the tenant's clients has in its own environment.
+// The limit in force is the lowest of what the node says and what each of the tenant's clients has in its own environment. A tenant may
+// have parts, the containers of a pod: what a client's environment says then holds for its part alone, and for the tenant the parts' limits
+// count in sum, as long as each has one.
 //
 // An ask that does not fit in what is free waits until the tenant's other clients have given back what they do not use. A client that
 // does not answer in time (stopped, for instance) counts with its whole lease, and is not waited for again until it answers.
@@ -57,12 +59,13 @@ class MemoryLedger {
     ClientId client = 0;
     TenantId tenant = 0;
     GpuId gpu = 0;
-    int64_t own_limit = 0;   // 0 = none
+    int64_t own_limit = 0;   // of its part of the tenant; 0 = none
     int64_t node_limit = 0;  // of the tenant; 0 = none
     int64_t charged = 0;
     int64_t lease = 0;  // that it holds already
     // Known from an earlier scheduler and not here to be asked: counts with its lease until it joins or leaves.
     bool absent = false;
+    uint64_t part = 0;  // of the tenant
   };
 
   // It gets a lease of its own at once if there is headroom: ask lease_of().
@@ -97,12 +100,17 @@ class MemoryLedger {
   int64_t limit_of(ClientId client) const;
   int64_t lease_of(ClientId client) const;
   int64_t charged_by(ClientId client) const;
+  // So that limit_of() less this less its own is what it could still have.
   int64_t charged_by_others(ClientId client) const;
 
   // Explicit limits on that GPU in sum, one tenant left out, each at most `most`.
   int64_t limits_on(GpuId gpu, TenantId but, int64_t most) const;
-  // What the limit of the tenant on that GPU would be with this limit of the node's and one more client's own; 0 = none.
-  int64_t limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, int64_t own_limit) const;
+  // What the limit of the tenant on that GPU would be with this limit of the node's, and one more client; 0 = none.
+  struct Newcomer {
+    uint64_t part = 0;
+    int64_t own_limit = 0;
+  };
+  int64_t limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, std::optional<Newcomer> newcomer) const;
   // In force there; 0 = none, or it has no client there.
   int64_t limit_on(TenantId tenant, GpuId gpu) const;
   std::vector<GpuId> gpus_of(TenantId tenant) const;
@@ -115,6 +123,7 @@ class MemoryLedger {
     uint64_t round = 0;  // in which the others are asked for its sake; 0: not yet
   };
   struct Lessee {
+    uint64_t part = 0;
     int64_t own_limit = 0;
     int64_t charged = 0;
     int64_t lease = 0;
@@ -137,21 +146,30 @@ class MemoryLedger {
   };
   using Key = std::pair<TenantId, GpuId>;
 
-  static int64_t limit_in(const Account& account);
-  static int64_t charged_in(const Account& account);
+  using Part = std::optional<uint64_t>;  // nothing: the whole tenant
+  static int64_t limit_in(const Account& account, int64_t node_limit, std::optional<Newcomer> newcomer);
+  static int64_t limit_in(const Account& account) { return limit_in(account, account.node_limit, std::nullopt); }
+  static int64_t limit_of_part(const Account& account, uint64_t part);
+  static int64_t charged_in(const Account& account, Part part = std::nullopt);
   static int64_t counted(const Lessee& lessee);
-  static int64_t leased_in(const Account& account);
+  static int64_t leased_in(const Account& account, Part part = std::nullopt);
+  // Of one lessee, with the tenant's limit: the lower of that and its part's, 0 = none; what it may have more of; what it must think that
+  // others have.
+  static int64_t bound_of(const Account& account, const Lessee& lessee, int64_t limit);
+  static int64_t room_for(const Account& account, const Lessee& lessee, int64_t limit);
+  static int64_t others_of(const Account& account, const Lessee& lessee, int64_t limit);
   Account* account_of(ClientId client);
   const Account* account_of(ClientId client) const;
   const Lessee* lessee_of(ClientId client) const;
   static int64_t generous(const Account& account, int64_t room);
   // Everything that a change may have made due.
   void settle(Account& account, Instant now, Decisions& decisions);
-  void settle_without_limit(Account& account, Decisions& decisions);
+  static void settle_unbounded(Account& account, int64_t limit, Decisions& decisions);
+  void recall_excess(Account& account, int64_t limit, Instant now, Decisions& decisions);
   // False: the others' answers are waited for.
   bool serve(Account& account, Ask& ask, int64_t limit, Instant now, Decisions& decisions);
-  // Asks all but `but` for `bytes` of what they do not use; true when all have answered in that round.
-  bool recall(Account& account, ClientId but, uint64_t round, int64_t bytes, Instant now, Decisions& decisions);
+  // Asks all of that part but `but` for `bytes` of what they do not use; true when all have answered in that round.
+  bool recall(Account& account, Part part, ClientId but, uint64_t round, int64_t bytes, Instant now, Decisions& decisions);
   static void tell(Account& account, Instant now, Decisions& decisions);
 
   std::map<Key, Account> accounts_;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
+
 namespace nvshare::scheduler {
 namespace {
 
@@ -46,6 +49,88 @@ TEST_F(MemoryLedgerTest, TheLowestLimitCountsAndEndsWithItsProcess) {
   EXPECT_EQ(ledger_.limit_of(1), 6 * kGiB) << "and never raises it";
   ledger_.leave(2, now_);
   EXPECT_EQ(ledger_.limit_of(1), 8 * kGiB);
+}
+
+// Containers of 4 and 2 GiB.
+TEST_F(MemoryLedgerTest, PartsOfATenantHaveTheirOwnLimitsAndTogetherTheirSum) {
+  const auto join_part = [&](MemoryLedger::ClientId client, uint64_t part, int64_t own, int64_t node) {
+    return ledger_.join({client, 1, 0, own, node, 0, 0, false, part}, now_);
+  };
+  join_part(1, 7, 4 * kGiB, 0);
+  join_part(2, 8, 2 * kGiB, 0);
+  EXPECT_EQ(ledger_.limit_of(1), 4 * kGiB);
+  EXPECT_EQ(ledger_.limit_of(2), 2 * kGiB);
+  EXPECT_EQ(ledger_.lease_of(1), 4 * kGiB);
+  EXPECT_EQ(ledger_.limit_on(1, 0), 6 * kGiB);
+  EXPECT_EQ(ledger_.limit_with(1, 0, 0, MemoryLedger::Newcomer{8, kGiB}), 5 * kGiB);
+  EXPECT_EQ(ledger_.limit_with(1, 0, 0, MemoryLedger::Newcomer{9, 0}), 0) << "a container without one";
+  ledger_.report(1, 3 * kGiB, now_);
+  EXPECT_EQ(ledger_.charged_by_others(2), 0) << "what the other container has is no part of its own";
+
+  ledger_.set_limit(1, 5 * kGiB, now_);  // the pod's
+  EXPECT_EQ(ledger_.limit_of(1), 4 * kGiB);
+  EXPECT_EQ(ledger_.limit_on(1, 0), 5 * kGiB);
+  ledger_.report(1, 4 * kGiB, now_);
+  EXPECT_EQ(ledger_.limit_of(2) - ledger_.charged_by_others(2), kGiB) << "the pod has no more left";
+
+  Decisions decisions = join_part(3, 9, 0, 5 * kGiB);  // bound by the pod alone
+  EXPECT_EQ(ledger_.limit_of(3), 5 * kGiB);
+  EXPECT_EQ(ledger_.limit_of(1), 4 * kGiB) << "nobody raises another container's";
+  ledger_.set_limit(1, 0, now_);
+  EXPECT_EQ(ledger_.lease_of(3), kUnlimited);
+  EXPECT_LE(ledger_.lease_of(1), 4 * kGiB);
+  decisions = ledger_.ask(1, 1, 5 * kGiB, 0, now_);
+  ASSERT_EQ(all<MemoryLedger::Grant>(decisions).size(), 1u);
+  EXPECT_FALSE(all<MemoryLedger::Grant>(decisions)[0].granted);
+}
+
+TEST_F(MemoryLedgerTest, RandomAsksOfPartsNeverPassTheirLimitsNorTheTenants) {
+  uint64_t random = 12345;
+  const auto below = [&](int64_t bound) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<int64_t>((random >> 16) % static_cast<uint64_t>(bound));
+  };
+  const int64_t of_part[] = {4 * kGiB, 2 * kGiB, 0};
+  constexpr int64_t kPod = 7 * kGiB;
+  std::map<MemoryLedger::ClientId, std::pair<uint64_t, int64_t>> clients;  // part, charged
+  uint64_t request = 0;
+  uint64_t answered = 0;
+  const std::function<void(const Decisions&)> perform = [&](const Decisions& decisions) {
+    for (const auto& grant : all<MemoryLedger::Grant>(decisions)) answered = std::max(answered, grant.request);
+    for (const auto& recall : all<MemoryLedger::Recall>(decisions)) {
+      const int64_t charged = clients.at(recall.client).second;
+      perform(ledger_.returned(recall.client, recall.recall, ledger_.lease_of(recall.client) - charged, charged, now_));
+    }
+  };
+  for (int step = 0; step < 5000; ++step) {
+    const auto id = static_cast<MemoryLedger::ClientId>(1 + below(8));
+    now_ += 1'000'000;
+    auto at = clients.find(id);
+    if (at == clients.end()) {
+      const auto part = static_cast<uint64_t>(below(3));
+      clients[id] = {part, 0};
+      perform(ledger_.join({id, 1, 0, of_part[part], kPod, 0, 0, false, part}, now_));
+    } else if (below(10) == 0) {
+      clients.erase(at);
+      perform(ledger_.leave(id, now_));
+    } else if (below(2) == 0) {
+      at->second.second = below(at->second.second + 1);
+      perform(ledger_.report(id, at->second.second, now_));
+    } else {
+      const int64_t bytes = 1 + below(2 * kGiB);
+      const int64_t free_now = ledger_.lease_of(id) - at->second.second;
+      if (bytes > free_now) {
+        perform(ledger_.ask(id, ++request, bytes, free_now, now_));
+        ASSERT_EQ(answered, request) << "step " << step;
+      }
+      if (ledger_.lease_of(id) - at->second.second >= bytes) at->second.second += bytes;
+    }
+    int64_t leased[3] = {};
+    for (const auto& [client, known] : clients) leased[known.first] += ledger_.lease_of(client);
+    ASSERT_LE(leased[0] + leased[1] + leased[2], kPod) << "step " << step;
+    for (int part = 0; part < 2; ++part) ASSERT_LE(leased[part], of_part[part]) << "step " << step;
+  }
+  EXPECT_GT(request, 100u);
 }
 
 TEST_F(MemoryLedgerTest, UnusedLeasesAreRecalledAndThenGranted) {

@@ -48,16 +48,17 @@ class PodsTest : public testing::Test {
     engine_.emplace(std::move(options), sink_, now_);
   }
 
-  static std::string container_of(const char* uid) {
-    return std::string("0::/kubepods/burstable/pod") + uid + "/" + std::string(64, 'a') + "\n";
+  static std::string container_of(const char* uid, char container) {
+    return std::string("0::/kubepods/burstable/pod") + uid + "/" + std::string(64, container) + "\n";
   }
 
   // A client in the pod. But for this test's own process its number is no process's, so it starts at "0".
-  void join(ConnectionId connection, const char* uid, protocol::Register message = test_registration(kGiB), pid_t pid = 0) {
+  void join(ConnectionId connection, const char* uid, protocol::Register message = test_registration(kGiB), pid_t pid = 0,
+            char container = 'a') {
     Peer peer;
     peer.pid = pid != 0 ? pid : 500'000'000 + static_cast<pid_t>(connection);
     peer.start_time = start_time_of(peer.pid);
-    cgroups_[peer.pid] = container_of(uid);
+    cgroups_[peer.pid] = container_of(uid, container);
     engine_->connected(connection, std::move(peer));
     engine_->received(connection, protocol::encode(message).span(), ++now_);
   }
@@ -131,6 +132,33 @@ TEST_F(PodsTest, TheLowestOfAdminPodAndProgramHolds) {
   EXPECT_NE(tenants().find("pod team/serve 5 90"), std::string::npos) << tenants();
 }
 
+// Containers of 4 and 2 GiB, each with its own in its environment.
+TEST_F(PodsTest, AnEnvironmentsLimitIsItsContainersAndThePodHasTheSum) {
+  auto trainer = test_registration(kGiB);
+  trainer.memory_limit = 4 * kGiB;
+  auto sidecar = test_registration(kGiB);
+  sidecar.memory_limit = 2 * kGiB;
+  join(1, kTrain, trainer, 0, 'a');
+  join(2, kTrain, sidecar, 0, 'b');
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB);
+  EXPECT_EQ(sink_.limits[2], 2u * kGiB);
+  EXPECT_EQ(engine_->status(now_).tenants.at(0).memory.at(0).limit, 6 * kGiB);
+  set({{kTrain, "team/train", 6 * kGiB, 100, false}});
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB);
+  set({{kTrain, "team/train", 3 * kGiB, 100, false}});
+  EXPECT_EQ(sink_.limits[1], 3u * kGiB) << "an annotation is the pod's";
+  EXPECT_EQ(sink_.limits[2], 2u * kGiB);
+  // A program that drops its variable has what its pod has, and its neighbours keep their own.
+  join(3, kTrain, test_registration(kGiB), 0, 'c');
+  EXPECT_EQ(sink_.limits[3], 3u * kGiB);
+  EXPECT_EQ(sink_.limits[2], 2u * kGiB);
+  auto modest = test_registration(kGiB);
+  modest.memory_limit = kGiB;
+  join(4, kTrain, modest, 0, 'a');
+  EXPECT_EQ(sink_.limits[1], 1u * kGiB) << "one process's environment lowers its container's";
+  EXPECT_EQ(sink_.limits[2], 2u * kGiB);
+}
+
 TEST_F(PodsTest, OutsideThePodNothingChanges) {
   set({{kTrain, "team/train", 4 * kGiB, 30, false}});
   Peer outside;
@@ -145,7 +173,7 @@ TEST_F(PodsTest, OutsideThePodNothingChanges) {
   Peer gone;
   gone.pid = 500'000'000;
   gone.start_time = 5;
-  cgroups_[gone.pid] = container_of(kTrain);
+  cgroups_[gone.pid] = container_of(kTrain, 'a');
   engine_->connected(10, std::move(gone));
   engine_->received(10, protocol::encode(test_registration(kGiB)).span(), ++now_);
   EXPECT_EQ(sink_.limits[10], 0u);

@@ -77,6 +77,12 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::Tenant
   return get(key_of_process("process", peer.pid, peer.start_time), "process", program);
 }
 
+uint64_t Tenants::part_of(const Tenant& tenant, pid_t pid) const {
+  if (tenant.kind != name_of(CgroupIdentity::Kind::kPod)) return 0;
+  const auto cgroup = identify_cgroup(look_at_cgroups_(pid));
+  return cgroup && !cgroup->container.empty() ? std::hash<std::string>()(cgroup->container) : 0;
+}
+
 void Tenants::leave(policy::TenantId id) {
   if (Tenant* tenant = find(id); tenant != nullptr && tenant->clients > 0) --tenant->clients;
   prune();

@@ -67,6 +67,9 @@ class Tenants {
   };
   Asked ask(const Peer& peer);
 
+  // Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
+  uint64_t part_of(const Tenant& tenant, pid_t pid) const;
+
   Tenant* find(policy::TenantId id);
   // By name, or by the decimal id. Null when there is none or several of that name.
   Tenant* find(const std::string& name_or_id);

@@ -495,7 +495,7 @@ class ContainerDevices(unittest.TestCase):
         for uuid in uuids:
             self.assertEqual(devices[f"nvshare.com/gpu={uuid}"][0], [f"NVIDIA_VISIBLE_DEVICES={uuid}"])
             self.assertIn(uuid, result.stdout)
-        self.assertEqual(devices["nvshare.com/gpu-memory=2048Mi"][0], ["NVSHARE_GPU_MEMORY_LIMIT=2048Mi"])
+        self.assertEqual(devices["nvshare.com/gpu-memory=2048Mi"][0], ["NVSHARE_GPU_MEMORY_GRANT=2048Mi", "NVSHARE_GPU_MEMORY_LIMIT=2048Mi"])
         for name, (_, mounts) in devices.items():
             if "gpu-memory" in name:
                 self.assertEqual(mounts, [])

@@ -156,10 +156,14 @@ TEST(Shortages, LimitOfAProgramUnderAScheduler) {
   Stage stage;
   stage.start_scheduler();
   Child& neighbour = stage.start("neighbour", {"mix", "--hold", "120M", "--largest", "80M"});
-  stage.expect_success(stage.start("limited", {"limit", "--limit", "64M", "--piece", "4M"},
-                                   {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}, {"NVSHARE_GPU_MEMORY_LIMIT_DEFAULT", "16Mi"}}));
+  stage.expect_success(stage.start(
+      "limited", {"limit", "--limit", "64M", "--piece", "4M"},
+      {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}, {"NVSHARE_GPU_MEMORY_GRANT", "200Mi"}, {"NVSHARE_GPU_MEMORY_GRANT_DEFAULT", "16Mi"}}));
+  stage.expect_success(
+      stage.start("granted", {"limit", "--limit", "48M", "--piece", "4M"},
+                  {{"NVSHARE_GPU_MEMORY_LIMIT", "1Gi"}, {"NVSHARE_GPU_MEMORY_GRANT", "96Mi"}, {"NVSHARE_GPU_MEMORY_GRANT_GPUS", "2"}}));
   stage.expect_success(stage.start("default", {"limit", "--limit", "32M", "--piece", "4M"},
-                                   {{"NVSHARE_GPU_MEMORY_LIMIT", ""}, {"NVSHARE_GPU_MEMORY_LIMIT_DEFAULT", "32Mi"}}));
+                                   {{"NVSHARE_GPU_MEMORY_LIMIT", ""}, {"NVSHARE_GPU_MEMORY_GRANT_DEFAULT", "32Mi"}}));
   stage.tell_to_stop();
   stage.expect_success(neighbour);
 }
