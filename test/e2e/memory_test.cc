@@ -48,6 +48,16 @@ TEST_F(Memory, ArraysStayWhereTheyAreAndAreCounted) {
                 [](const auto& client) { return client.swapped > 0 && client.unswappable >= 18 * kMiB && client.resident >= 18 * kMiB; });
 }
 
+// What is freed may be kept for the next allocation, but much of it for a moment only, also where nobody asks for it.
+TEST_F(Memory, FreedMemoryGoesBackByItself) {
+  Child& child = stage_.start("free-and-stay", {"free-and-stay", "--hold", "30M"});
+  ASSERT_TRUE(stage_.wait_until([&] { return child.log().find("freed") != std::string::npos || !child.running(); }));
+  EXPECT_TRUE(stage_.wait_until([&] {
+    auto client = stage_.client_of(child.pid());
+    return client && client->resident < 3 * kMiB;
+  })) << child.log();
+}
+
 TEST_F(Memory, ManagedMemorySwapsByPrefetches) {
   start_neighbour();
   run_for_turns(stage_.start("managed", {"managed", "--hold", "110M"}), scaled(12, 4),

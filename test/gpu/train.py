@@ -4,7 +4,7 @@ fixed seed. Prints one JSON line at the end: losses, a sha256 over all weights, 
 
   train.py --steps 100                  so many steps
   train.py --seconds 35                 as many steps as begin in that time; "steps" in the output says how many (repeat with --steps)
-  train.py --serve                      orders on standard input: "go SECONDS STALL_MS" trains so long and answers with one JSON line
+  train.py --serve                      orders on standard input: "go SECONDS STALL_MS [BATCH]" trains so long and answers with one JSON line
 
 Every time is CLOCK_MONOTONIC, nanoseconds, comparable between processes of one machine.
 """
@@ -147,8 +147,10 @@ def serve(training):
     say({"event": "ready", **training.peak_bytes()})
     for line in sys.stdin:
         words = line.split()
-        if len(words) == 3 and words[0] == "go":
+        if len(words) in (3, 4) and words[0] == "go":
             training.losses.clear()
+            if len(words) == 4:
+                training.args.batch = int(words[3])
             say({**training.train(0, float(words[1]), float(words[2])), **training.peak_bytes()})
         else:
             say({"error": f"unknown order {line!r}"})

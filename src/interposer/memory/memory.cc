@@ -18,9 +18,12 @@ using cuda::CUresult;
 
 namespace {
 
-// Freed memory that is kept mapped while nobody waits for the GPU: little of it, because neighbours count it as in use.
+// Freed memory that is kept mapped while nobody waits for the GPU: little of it, because neighbours count it as in use. More is kept for
+// a moment only: a program that frees gigabytes often allocates as many next, and mapping them takes milliseconds.
 constexpr size_t kCacheBytesMax = size_t{1} << 30;
-constexpr size_t kCacheShare = 128;                         // of the GPU
+constexpr size_t kCacheShare = 128;  // of the GPU
+constexpr size_t kBriefCacheShare = 8;
+constexpr int64_t kBriefly_ns = 50'000'000;
 constexpr size_t kSlabShare = 1024;                         // of the GPU, for one slab: what is free in slabs counts as in use, too
 constexpr int64_t kOutOfMemoryPatience_ns = 2'000'000'000;  // a neighbour's memory may take a moment to come free
 
@@ -397,7 +400,7 @@ void Memory::retire(Block* block, bool keep) {
   uint64_t ended_export = 0;
   bool whole = true;
   bool doomed = false;
-  const size_t cache_max = std::min(kCacheBytesMax, device_.total() / kCacheShare);
+  const size_t cache_max = device_.total() / kBriefCacheShare;
   {
     Lock lock(mutex_);
     for (uint32_t i = 0; i < block->chunk_count; ++i) whole = whole && block->chunks[i].state == ChunkState::kResident;
@@ -417,6 +420,9 @@ void Memory::retire(Block* block, bool keep) {
       block->cached = true;
       cache_.push_back(block);
       cached_bytes_ += block->bytes;
+      const bool briefly = cached_bytes_ > lasting_cache_max();
+      lock.unlock();
+      if (briefly) device_.mover().trim_cache_in(kBriefly_ns);
       return;
     }
     erase(block);
@@ -504,16 +510,36 @@ bool Memory::free(CUdeviceptr address, CUresult* result) {
   return true;
 }
 
+size_t Memory::lasting_cache_max() const { return std::min(kCacheBytesMax, device_.total() / kCacheShare); }
+
+void Memory::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
+  size_t count = 0;
+  while (count < cache_.size() && cached_bytes_ > at_most) {
+    Block* oldest = cache_[count++];
+    cached_bytes_ -= oldest->bytes;
+    erase(oldest);
+    victims->push_back(oldest);
+  }
+  cache_.erase(cache_.begin(), cache_.begin() + static_cast<ptrdiff_t>(count));
+}
+
+void Memory::trim_brief_cache() {
+  std::vector<Block*> victims;
+  {
+    Lock lock(mutex_);
+    uncache_oldest(lasting_cache_max(), &victims);
+  }
+  for (Block* block : victims) {
+    block->cached = false;
+    retire(block, false);
+  }
+}
+
 void Memory::trim_cache() {
   std::vector<Block*> victims;
   {
     Lock lock(mutex_);
-    for (size_t i = cache_.size(); i-- > 0;) {
-      victims.push_back(cache_[i]);
-      cached_bytes_ -= cache_[i]->bytes;
-      erase(cache_[i]);
-      cache_.erase(cache_.begin() + static_cast<ptrdiff_t>(i));
-    }
+    uncache_oldest(0, &victims);
     for (Block* block : slabs_.remove_empty()) {
       block->cached = true;  // nothing of the program's is in it
       victims.push_back(block);

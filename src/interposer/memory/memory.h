@@ -99,6 +99,8 @@ class Memory {
 
   // Gives back what is freed and only kept for reuse.
   void trim_cache();
+  // Of that, what is kept for a moment only: the oldest, until no more is left than may be kept for long.
+  void trim_brief_cache();
   // That, and what waits for the GPU to pass a stream-ordered free. May wait for the GPU.
   void give_back_caches();
 
@@ -212,6 +214,9 @@ class Memory {
   bool give_back(cuda::CUdeviceptr address, bool charged, size_t* requested);
   // Program bytes of the allocation that begins at address, and what its memory could hold; false: none.
   bool measure(cuda::CUdeviceptr address, size_t* requested, size_t* capacity, cuda::CUcontext* context);
+  size_t lasting_cache_max() const;
+  void uncache_oldest(size_t at_most, std::vector<Block*>* victims);  // mutex held
+
   void set_requested(cuda::CUdeviceptr address, size_t bytes);
   void set_requested_locked(cuda::CUdeviceptr address, size_t bytes);  // mutex held
 

@@ -76,6 +76,13 @@ void Mover::watch_idle() {
   changed_.notify_all();
 }
 
+void Mover::trim_cache_in(int64_t delay_ns) {
+  Lock lock(mutex_);
+  const bool sleeps = trim_at_ns_ == 0;
+  trim_at_ns_ = now_ns() + delay_ns;
+  if (sleeps) changed_.notify_all();  // else it looks again when the time that it knows has come
+}
+
 bool Mover::at_rest() {
   Lock lock(mutex_);
   return jobs_.empty() && !busy_;
@@ -102,11 +109,23 @@ void Mover::run() {
   Lock lock(mutex_);
   for (;;) {
     while (jobs_.empty() && !stopping_) {
-      if (!watching_) {
+      if (!watching_ && trim_at_ns_ == 0) {
         changed_.wait(mutex_);
         continue;
       }
-      if (changed_.wait_until(mutex_, look_at_ns_)) continue;
+      const bool trim_is_next = trim_at_ns_ != 0 && (!watching_ || trim_at_ns_ < look_at_ns_);
+      if (changed_.wait_until(mutex_, trim_is_next ? trim_at_ns_ : look_at_ns_)) continue;
+      if (trim_is_next) {
+        if (now_ns() < trim_at_ns_) continue;  // put off meanwhile
+        trim_at_ns_ = 0;
+        busy_ = true;
+        lock.unlock();
+        device_.memory().trim_brief_cache();
+        lock.lock();
+        busy_ = false;
+        changed_.notify_all();
+        continue;
+      }
       const uint64_t watch = watch_;
       busy_ = true;
       lock.unlock();

@@ -27,6 +27,7 @@ class Mover {
   void load(uint64_t grant);                // ends with Client::loaded or load_stopped
   void probe_idle();                        // waits for the GPU's work; idle_since() tells when it had ended
   void watch_idle();                        // looks for idleness (Client::idle_step) between jobs, until told that there is no need
+  void trim_cache_in(int64_t delay_ns);     // of freed memory: what is kept for a moment only
   void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
   bool at_rest();                           // no job is under way or waits
 
@@ -86,6 +87,7 @@ class Mover {
   uint64_t watch_ = 0;  // counts up with each watch_idle()
   bool watching_ = false;
   int64_t look_at_ns_ = 0;
+  int64_t trim_at_ns_ = 0;  // 0: not
 
   // Used by the mover thread while it has the context pinned; made and dropped under the mutex.
   cuda::CUcontext context_ = nullptr;  // that the streams and events belong to

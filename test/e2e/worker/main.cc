@@ -43,6 +43,7 @@ constexpr Mode kModes[] = {
     {"churn", run_churn},
     {"recapture", run_recapture},
     {"replace", run_replace},
+    {"free-and-stay", run_free_and_stay},
     {"hold", run_hold},
     {"meet", run_meet},
     {"leave-gpu", run_leave_gpu},

@@ -14,6 +14,7 @@ void run_contexts(const Options& options);
 void run_reset(const Options& options);
 void run_churn(const Options& options);
 void run_replace(const Options& options);
+void run_free_and_stay(const Options& options);
 void run_grow(const Options& options);
 void run_limit(const Options& options);
 void run_limit_kinds(const Options& options);

@@ -288,6 +288,18 @@ void run_replace(const Options& options) {
   release_primary();
 }
 
+// Frees --hold bytes and goes on living, without another CUDA call.
+void run_free_and_stay(const Options& options) {
+  retain_primary();
+  Desk desk;
+  auto block = filled(desk.place, options.number("hold", 30u << 20), 1);
+  block->verify_checksum(desk.scratch);
+  block->free();
+  say("freed");
+  while (!options.told_to_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  release_primary();
+}
+
 // May hold --limit bytes and not more, and sees no more.
 void run_limit(const Options& options) {
   size_t limit = options.number("limit", 0);
