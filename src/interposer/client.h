@@ -93,14 +93,15 @@ class Client {
   bool draining() const { return draining_.load(std::memory_order_acquire); }
 
   // From the mover. ----
-  bool drain_wanted(uint64_t drain);      // false: that drain was given up
-  bool drains_together(uint64_t drain);   // clients on other GPUs leave with it: theirs is not to be waited for here
-  bool drained(uint64_t drain);           // the GPU work has ended; true: the lock goes, finish with released()
-  void released();                        // tells the scheduler
-  bool load_cancelled();                  // the lock is to be given back before loading has ended
-  bool wait_for_budget(size_t resident);  // until the budget reaches `resident`; false: cancelled
-  bool loaded();                          // everything is resident: opens the gate; false: cancelled
-  void load_stopped();                    // after a cancelled load
+  bool drain_wanted(uint64_t drain);     // false: that drain was given up
+  bool drains_together(uint64_t drain);  // clients on other GPUs leave with it: theirs is not to be waited for here
+  bool drained(uint64_t drain);          // the GPU work has ended; true: the lock goes, finish with released()
+  void released();                       // tells the scheduler
+  bool load_cancelled();                 // the lock is to be given back before loading has ended
+  // Until the budget reaches `resident`; false: cancelled, or not by then.
+  bool wait_for_budget(size_t resident, int64_t deadline_ns = INT64_MAX);
+  bool loaded();        // everything is resident: opens the gate; false: cancelled
+  void load_stopped();  // after a cancelled load
   void progress(const protocol::SwapProgress& progress);
   // Whether what is freed and only kept for reuse stays beyond the turn.
   bool keeps_caches();

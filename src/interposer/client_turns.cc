@@ -189,6 +189,7 @@ void Client::on_keep(const protocol::Grant& grant) {
 void Client::open_gate() {
   set_state(State::kRunning);
   gate.clear(device_.gate_bit());
+  if (waiters_ > 0) wake();  // the socket's thread looks for idleness from now on; it may have heard of them while memory came in
   if (limited_) {
     idle_watch_.begin(gate.submissions());
     device_.mover().watch_idle();
@@ -351,10 +352,17 @@ bool Client::load_cancelled() {
   return cancel_load_;
 }
 
-bool Client::wait_for_budget(size_t resident) {
+bool Client::wait_for_budget(size_t resident, int64_t deadline_ns) {
   Lock lock(mutex_);
-  while (!cancel_load_ && budget() < resident) changed_.wait(mutex_);
-  return !cancel_load_;
+  bool in_time = true;
+  while (!cancel_load_ && budget() < resident && in_time) {
+    if (deadline_ns == INT64_MAX) {
+      changed_.wait(mutex_);
+    } else {
+      in_time = changed_.wait_until(mutex_, deadline_ns);
+    }
+  }
+  return !cancel_load_ && budget() >= resident;
 }
 
 bool Client::loaded() {

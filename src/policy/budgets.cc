@@ -12,6 +12,16 @@ std::vector<Client*> holders_by_grant(Gpu& gpu) {
   return holders;
 }
 
+Bytes missing_to(const Client& client) { return need(client) - client.budget; }
+
+// First who lacks least: a small one need not wait for all that a large one still has to load, and delays that by little. All of them fit
+// together, so each comes to its turn.
+std::vector<Client*> holders_by_lack(Gpu& gpu) {
+  std::vector<Client*> holders = holders_by_grant(gpu);
+  std::stable_sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return missing_to(*a) < missing_to(*b); });
+  return holders;
+}
+
 void raise(Client& client, Bytes to) {
   client.budget = to;
   client.budget_dirty = true;
@@ -20,8 +30,8 @@ void raise(Client& client, Bytes to) {
 }  // namespace
 
 void raise_budgets(Context& context, Gpu& gpu) {
-  for (Client* client : holders_by_grant(gpu)) {
-    const Bytes missing = need(*client) - client->budget;
+  for (Client* client : holders_by_lack(gpu)) {
+    const Bytes missing = missing_to(*client);
     const Bytes free = free_bytes(context.config(), gpu);
     if (missing > 0 && free > 0) {
       if (free >= missing) {

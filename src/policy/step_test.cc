@@ -160,6 +160,24 @@ TEST_F(Step, ANewTurnStartsWhileTheLastOneMovesOutAndItsBudgetFollows) {
   EXPECT_GT(raised->budget_sequence, lock->budget_sequence);
 }
 
+// While a third one moves out, which may take seconds where host memory has to be made for it, the first GiB goes to whom it suffices.
+TEST_F(Step, WhoLacksLittleDoesNotWaitForALargeLoad) {
+  config.memory_reserve_percent = 0;
+  feed(ConfigChanged{config});
+  join(1, 14 * kGiB, false, 14 * kGiB);
+  const Actions begin = join(2, 10 * kGiB, true);
+  const auto evict = find<SendEvict>(begin, 1);
+  ASSERT_TRUE(evict);
+  join(3, kGiB, true);
+  ASSERT_EQ(view_of(2).state, ClientState::kLoading);
+  ASSERT_EQ(view_of(3).state, ClientState::kLoading);
+  ASSERT_LT(view_of(3).budget, kGiB);
+  now += kSec;
+  feed(SwapProgressed{1, true, false, false, evict->eviction, kGiB, kSec, {14 * kGiB, 13 * kGiB, 0}});
+  EXPECT_EQ(view_of(3).budget, kGiB);
+  EXPECT_LT(view_of(2).budget, 10 * kGiB);
+}
+
 TEST_F(Step, ADeadHoldersLockIsFreeInTheSameStep) {
   join(1, 12 * kGiB, true);
   load(1, 12 * kGiB);

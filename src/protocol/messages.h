@@ -255,7 +255,7 @@ struct SwapProgress {
   uint64_t id;          // the eviction, or the grant
   uint64_t moved;       // bytes of this movement so far (released, or mapped)
   uint64_t copied;      // of them over the link (unchanged or never written memory needs no copy)
-  uint64_t elapsed_ns;  // since the movement began
+  uint64_t elapsed_ns;  // since the movement began, without waits for host memory to be made and for room on the GPU
   Memory memory;
 };
 

@@ -124,6 +124,24 @@ TEST(HostMemory, IsTheProgramsOwnWhereNothingBoundsIt) {
 }
 
 // What a container with a small limit sees of its cgroup, in either version's files.
+// Making host memory takes ten times as long as copying to it, once. Turns go by what a swap costs, so that time is no part of its speed.
+TEST(HostMemory, TheTimeToMakeItIsNotTakenForTheLinksSpeed) {
+  constexpr double kPinned = 60e6;  // bytes per second
+  StageOptions options;
+  options.gpu_memory_mb = 180;
+  options.gpu = {{"SIMGPU_PIN_MBPS", "60"}};
+  Stage stage(options);
+  stage.start_scheduler();
+  two_of_which_one_is_swapped(stage, {});
+  double speed = 0;
+  ASSERT_TRUE(stage.wait_until([&] {
+    if (auto report = stage.status(); report && !report->gpus.empty()) speed = report->gpus[0].bandwidth_out;
+    return speed > 0 || stage.anybody_ended();
+  }));
+  EXPECT_GE(speed, 2 * kPinned);
+  stage.expect_gpu_unharmed();
+}
+
 TEST(HostMemory, IsTheSchedulersWhereTheProgramsCgroupIsTight) {
   Stage stage;
   stage.start_scheduler();

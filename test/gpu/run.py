@@ -37,7 +37,7 @@ CHECKS = {
     "fork_cost": (host.fork_cost, 30),
     "ddp": (several_gpus.ddp, 230),
     "nvml_gap": (training.nvml_gap, 45),
-    "interactive": (interactive.interactive, 110),
+    "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
     "quota": (quota.quota, 360),  # --plan full: 900, drift among it; a plan leaves rows out rather than pass --budget
     "co_run": (training.co_run, 190),

@@ -40,6 +40,7 @@ Config read() {
   config.module_bytes = static_cast<uint64_t>(number("SIMGPU_MODULE_MB", 0, 0, 65536) * kMiB);
   config.lazy_modules = number("SIMGPU_LAZY_MODULES", 0, 0, 1) != 0;
   config.link_bytes_per_s = number("SIMGPU_LINK_MBPS", 2000, 0.001, 1e9) * 1e6;
+  config.pin_bytes_per_s = number("SIMGPU_PIN_MBPS", 0, 0, 1e9) * 1e6;
   config.time_scale = number("SIMGPU_TIME_SCALE", 1, 0, 1e6);
   config.reclaim_delay_ns = static_cast<uint64_t>(number("SIMGPU_RECLAIM_DELAY_MS", 0, 0, 600000) * 1e6);
   config.no_nvml = number("SIMGPU_NO_NVML", 0, 0, 1) != 0;

@@ -14,6 +14,7 @@ struct Config {
   uint64_t module_bytes = 0;      // what one module takes
   bool lazy_modules = false;      // at the first launch in a context instead of at loading
   double link_bytes_per_s = 0;    // pinned copies, each direction
+  double pin_bytes_per_s = 0;     // making host memory page-locked, all threads of a process together; 0: takes no time
   double time_scale = 1;          // multiplies every simulated duration; 0: nothing takes time
   uint64_t reclaim_delay_ns = 0;  // from the death of a process to its memory being free
   bool no_nvml = false;

@@ -1,11 +1,23 @@
 // Pinned host memory.
 #include <sys/mman.h>
 
+#include <mutex>
+
 #include "simgpu/capture.h"
+#include "simgpu/config.h"
 #include "simgpu/memory.h"
 
 namespace simgpu {
 namespace {
+
+// The kernel locks pages one process's thread after the other, more or less: several threads are not faster here.
+void take_time_to_pin(size_t bytes) {
+  if (config().pin_bytes_per_s <= 0) return;
+  static std::mutex& one_at_a_time = *new std::mutex;  // never destroyed: threads outlive exit handlers
+  const std::lock_guard<std::mutex> pinning(one_at_a_time);
+  const double lasts_ns = static_cast<double>(bytes) / config().pin_bytes_per_s * 1e9 * config().time_scale;
+  sleep_until_ns(now_ns() + static_cast<uint64_t>(lasts_ns));
+}
 
 CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
   Context* context = nullptr;
@@ -13,6 +25,7 @@ CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = check_unsafe_call()) return result;
   if (fault_strikes(Machine::get().faults().register_fail)) return CUDA_ERROR_OUT_OF_MEMORY;
+  take_time_to_pin(bytes);
   Range range;
   range.kind = RangeKind::kHost;
   range.size = bytes;
@@ -65,6 +78,7 @@ SIM_API CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flag
   if (const CUresult result = enter(&context)) return result;
   if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (fault_strikes(Machine::get().faults().register_fail)) return CUDA_ERROR_OUT_OF_MEMORY;
+  take_time_to_pin(bytes);
   Range range;
   range.kind = RangeKind::kRegistered;
   range.base = reinterpret_cast<uint64_t>(pointer);

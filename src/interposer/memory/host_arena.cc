@@ -67,14 +67,26 @@ bool HostArena::take(Segment& segment, uint32_t index, size_t units, HostSlot* s
   return true;
 }
 
+bool HostArena::take_any(size_t bytes, HostSlot* slot) {
+  const size_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
+  for (uint32_t i = 0; i < segments_.size(); ++i) {
+    if (take(segments_[i], i, units, slot)) return true;
+  }
+  return false;
+}
+
+HostSlot HostArena::allocate_ready(size_t bytes) {
+  HostSlot slot;
+  Lock lock(mutex_);
+  if (!ending_) take_any(bytes, &slot);
+  return slot;
+}
+
 HostSlot HostArena::allocate(size_t bytes) {
-  size_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   Lock lock(mutex_);
   ++waiters_;
   HostSlot slot;
-  for (bool found = false; !found && !ending_;) {
-    for (uint32_t i = 0; i < segments_.size() && !found; ++i) found = take(segments_[i], i, units, &slot);
-    if (found) break;
+  while (!ending_ && !take_any(bytes, &slot)) {
     if (coming()) {
       if (!changed_.wait_until(mutex_, now_ns() + kPatience_ns)) {
         log(LogLevel::kWarning, "the scheduler has not answered a request for host memory");

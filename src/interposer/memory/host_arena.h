@@ -37,7 +37,9 @@ class HostArena {
   // ---- for the mover ----
   // Wants room for `bytes` in all. Returns at once; work goes on in background threads that use `context`. `urgent`: somebody waits for it.
   void grow_to(size_t bytes, cuda::CUcontext context, bool urgent);
-  // A slot of `bytes` (at most kChunkBytesMax). Waits while something is coming that may satisfy it. data == nullptr: host memory is short.
+  // A slot of `bytes` (at most kChunkBytesMax) of what is ready. data == nullptr: nothing is.
+  HostSlot allocate_ready(size_t bytes);
+  // The same, but waits while something is coming that may satisfy it. data == nullptr: host memory is short.
   HostSlot allocate(size_t bytes);
   void give_back(const HostSlot& slot);
 
@@ -96,6 +98,7 @@ class HostArena {
 
   bool take(Segment& segment, uint32_t index, size_t units, HostSlot* slot);
   // All with the mutex held.
+  bool take_any(size_t bytes, HostSlot* slot);
   void ask(size_t total, bool urgent);
   bool coming() const;
   void start_workers(bool urgent);

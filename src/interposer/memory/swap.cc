@@ -20,6 +20,8 @@ namespace {
 constexpr int64_t kSlice_ns = 50'000'000;              // between looks whether a drain is still wanted
 constexpr uint64_t kReportBytes = uint64_t{32} << 20;  // between two reports of one movement
 constexpr int64_t kPause_ns = 1'000'000;
+// Room on the GPU that does not come within this time is waited for without copies under way, so that the wait is not taken for copying.
+constexpr int64_t kStall_ns = 2'000'000;
 constexpr int64_t kComplaint_ns = 5'000'000'000;
 
 // Whether the context that gave this answer gives no other any more.
@@ -283,8 +285,14 @@ void Mover::prepare_arena(uint64_t bytes) {
   process().unpin_context(context);
 }
 
-// Starts one chunk on its way out. *copying: an event tells when the copy is done; otherwise its host copy is still true.
-bool Mover::copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copying) {
+// Whether it has to be copied to host memory that it does not have yet.
+bool Mover::needs_slot(const Memory::Piece& piece) {
+  return piece.block->kind != BlockKind::kManaged && Memory::chunk(piece).host.data == nullptr;
+}
+
+// Starts one chunk on its way out, to `slot` if it needs one. *copying: an event tells when the copy is done; otherwise its host copy is
+// still true.
+bool Mover::copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
   const RealDriver& driver = real_driver();
   Memory& memory = device_.memory();
   Chunk& chunk = Memory::chunk(piece);
@@ -296,8 +304,8 @@ bool Mover::copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copy
     *copying = false;
     return true;
   } else {
-    chunk.host = memory.arena().allocate(piece.bytes);
-    if (chunk.host.data == nullptr) return false;
+    if (slot.data == nullptr) return false;
+    chunk.host = slot;
     result = process().vmm().open_window(*piece.block);
     if (result == cuda::CUDA_SUCCESS) {
       result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory.address_of(piece), piece.bytes, out_stream_);
@@ -334,10 +342,11 @@ void Mover::run_evict(const Job& job) {
   Client& client = device_.client();
   SwapProgress progress = new_progress(SwapDirection::kOut, job.id);
   int64_t started = now_ns();
+  int64_t stalled_ns = 0;  // waited for host memory to be made
   uint64_t reported = 0;
   auto report = [&](bool finished) {
     progress.finished = finished ? 1 : 0;
-    progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+    progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started - stalled_ns);
     progress.memory = memory.report();
     reported = progress.moved;
     client.progress(progress);
@@ -386,8 +395,20 @@ void Mover::run_evict(const Job& job) {
       continue;
     }
     if (count == kDepth) finish_oldest();
+    HostSlot host;
+    if (needs_slot(piece)) {
+      host = memory.arena().allocate_ready(piece.bytes);
+      if (host.data == nullptr) {
+        // Making host memory takes ten times as long as copying. What has been copied is somebody's room meanwhile.
+        while (count > 0) finish_oldest();
+        report(false);
+        const int64_t stalls = now_ns();
+        host = memory.arena().allocate(piece.bytes);
+        stalled_ns += now_ns() - stalls;
+      }
+    }
     uint32_t slot = (first + count) % kDepth;
-    if (!copy_out(piece, events_[slot], &copying[slot])) {
+    if (!copy_out(piece, host, events_[slot], &copying[slot])) {
       progress.failed = 1;
       memory.end_move(piece, ChunkState::kResident, 0, 0);
       memory.unpin(piece);
@@ -447,7 +468,19 @@ Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
   }
 }
 
-Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, SwapProgress* progress, int64_t started) {
+// False: the load is cancelled.
+bool Mover::wait_for_room(size_t resident, int64_t* stalled_ns) {
+  Client& client = device_.client();
+  if (client.wait_for_budget(resident, now_ns() + kStall_ns)) return true;
+  if (client.load_cancelled()) return false;
+  real_driver().cuStreamSynchronize(in_stream_);  // an error is the next call's to find
+  const int64_t stalls = now_ns();
+  const bool room = client.wait_for_budget(resident);
+  *stalled_ns += now_ns() - stalls;
+  return room;
+}
+
+Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
   Memory& memory = device_.memory();
   Client& client = device_.client();
   uint64_t reported = progress->moved;
@@ -462,7 +495,7 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
       continue;
     }
     bool copied = false;
-    bool room = client.wait_for_budget(memory.resident() + memory.arriving_bytes(piece)) && !stopping();
+    bool room = wait_for_room(memory.resident() + memory.arriving_bytes(piece), stalled_ns) && !stopping();
     arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
     if (arrival != Arrival::kIn) {
       memory.end_move(piece, before, 0, 0);
@@ -474,7 +507,7 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
     progress->moved += piece.bytes;
     if (copied) progress->copied += piece.bytes;
     if (progress->moved - reported >= kReportBytes * 4) {
-      progress->elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+      progress->elapsed_ns = static_cast<uint64_t>(now_ns() - started - *stalled_ns);
       progress->memory = memory.report();
       client.progress(*progress);
       reported = progress->moved;
@@ -498,6 +531,7 @@ void Mover::run_load(const Job& job) {
   Client& client = device_.client();
   SwapProgress progress = new_progress(SwapDirection::kIn, job.id);
   int64_t started = now_ns();
+  int64_t stalled_ns = 0;
   Arrival arrival = Arrival::kCancelled;
   const bool entered = enter_context();
   for (;;) {
@@ -514,7 +548,7 @@ void Mover::run_load(const Job& job) {
       sleep_ns(kSlice_ns);
       break;
     }
-    arrival = load_pieces(pieces, &progress, started);
+    arrival = load_pieces(pieces, &progress, started, &stalled_ns);
     if (arrival != Arrival::kIn) break;
     arrival = Arrival::kCancelled;
   }
@@ -526,7 +560,7 @@ void Mover::run_load(const Job& job) {
   if (!open) memory.set_running(false);
   progress.finished = 1;
   progress.failed = open ? 0 : 1;
-  progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+  progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started - stalled_ns);
   progress.memory = memory.report();
   client.progress(progress);
   if (open) {

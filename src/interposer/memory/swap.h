@@ -68,11 +68,14 @@ class Mover {
   void run_probe();
   int64_t look_for_idleness();  // when to look again; negative: never
 
-  bool copy_out(const Memory::Piece& piece, cuda::CUevent event, bool* copying);
+  static bool needs_slot(const Memory::Piece& piece);
+  bool copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying);
   bool finish_out(const InFlight& moved, bool copied, size_t* freed);
   enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
   Arrival bring_in(const Memory::Piece& piece, bool* copied);
-  Arrival load_pieces(const std::vector<Memory::Piece>& pieces, protocol::SwapProgress* progress, int64_t started);
+  bool wait_for_room(size_t resident, int64_t* stalled_ns);
+  // *stalled_ns: of the time since `started`, what was spent waiting for others to make room.
+  Arrival load_pieces(const std::vector<Memory::Piece>& pieces, protocol::SwapProgress* progress, int64_t started, int64_t* stalled_ns);
 
   static constexpr uint32_t kDepth = 4;  // copies under way at once
 

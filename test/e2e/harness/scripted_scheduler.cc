@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +18,8 @@ using namespace protocol;
 namespace {
 constexpr uint64_t kEpoch = 7;
 constexpr int kPoll_ms = 5;
+constexpr uint64_t kSwapCost_ns = 1'000'000;
+constexpr std::chrono::milliseconds kOthersMoveOut{50};
 }  // namespace
 
 ScriptedScheduler::ScriptedScheduler(const std::string& runtime_directory, Script script) : script_(script) {
@@ -76,7 +79,8 @@ void ScriptedScheduler::run() {
 
 void ScriptedScheduler::serve(int fd) {
   while (!stop_) {
-    if (granted_ && !dropping_ && script_.drop_every.count() > 0 && now_ns() - granted_at_ns_ >= script_.drop_every.count()) {
+    const bool drops = script_.drop_every.count() > 0 && !(script_.waiters && grants_ > 1);
+    if (granted_ && !dropping_ && drops && now_ns() - granted_at_ns_ >= script_.drop_every.count()) {
       dropping_ = true;
       send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}});
     }
@@ -103,7 +107,18 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     granted_ = true;
     granted_at_ns_ = now_ns();
     const auto grant = static_cast<uint64_t>(++grants_);
+    if (script_.waiters && grants_ > 1) {
+      send(fd, LockOk{{kEpoch, grant}, 0, ++budget_sequence_});
+      send(fd, Contention{1, 1, kSwapCost_ns, 0, 0});
+      std::this_thread::sleep_for(kOthersMoveOut);
+    }
     send(fd, LockOk{{kEpoch, grant}, kMemoryBytesMax, ++budget_sequence_});
+  } else if (*type == MessageType::kArenaRequest) {
+    const auto request = decode<ArenaRequest>(packet);
+    if (!request) return complain(request.error().text);
+    const uint64_t more = std::min(request->total - std::min(request->total, lent_), kArenaSegmentBytesMax);
+    lent_ += more;
+    send(fd, ArenaSegment{++segments_, more, static_cast<uint8_t>(ArenaOwner::kProcess), {}});
   } else if (*type == MessageType::kLockReleased) {
     const auto released = decode<LockReleased>(packet);
     if (!released) return complain(released.error().text);
@@ -115,6 +130,7 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     dropping_ = false;
     granted_ = reason == ReleaseReason::kNotDrained;
     granted_at_ns_ = now_ns();
+    if (script_.waiters && !granted_) send(fd, Evict{static_cast<uint64_t>(grants_), released->memory.resident});
   }
 }
 

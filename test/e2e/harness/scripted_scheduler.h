@@ -20,6 +20,9 @@ class ScriptedScheduler {
     bool limited = false;
     uint32_t idle_release_us = 0;
     Duration drop_every{};  // after a grant; 0: never
+    // After the first turn, which `drop_every` ends and no other: others take its memory each time, and wait for it again as soon as it is
+    // back; it hears so while its memory still comes in.
+    bool waiters = false;
   };
   struct Release {
     protocol::ReleaseReason reason;
@@ -52,6 +55,7 @@ class ScriptedScheduler {
   std::atomic<bool> stop_{false};
   std::atomic<int> grants_{0};
   uint64_t budget_sequence_ = 0;
+  uint64_t segments_ = 0, lent_ = 0;  // of host memory
   bool granted_ = false;
   bool dropping_ = false;
   int64_t granted_at_ns_ = 0;
