@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -106,6 +107,31 @@ Result<std::vector<HeldDevices>> KubeletLink::list() {
     }
   }
   return listed;
+}
+
+Result<std::optional<std::string>> KubeletLink::served_by_others(const std::vector<std::string>& uuids) {
+  const std::string& socket = settings_.pod_resources_socket;
+  v1::AllocatableResourcesResponse reply;
+  auto stub = v1::PodResourcesLister::NewStub(connect(socket));
+  grpc::Status status = run_call(*calls_, kListTimeout, [&](grpc::ClientContext* context) {
+    return stub->GetAllocatableResources(context, v1::AllocatableResourcesRequest(), &reply);
+  });
+  if (!status.ok()) return failed("asking the kubelet for all plugins' devices", socket, status);
+  const std::set<std::string> ours = {settings_.gpu_resource, settings_.memory_resource, settings_.core_resource};
+  std::map<std::string, std::string> others;  // resource -> one of its devices
+  for (const v1::ContainerDevices& devices : reply.devices()) {
+    if (ours.contains(devices.resource_name())) continue;
+    for (const std::string& id : devices.device_ids()) {
+      // NVIDIA's plugin names a device by its UUID, and a share of it UUID::N; others put something behind it as well.
+      if (std::any_of(uuids.begin(), uuids.end(), [&](const std::string& uuid) { return id.find(uuid) != std::string::npos; })) {
+        others.emplace(devices.resource_name(), id);
+      }
+    }
+  }
+  if (others.empty()) return std::optional<std::string>();
+  std::string text = "another device plugin serves the same GPUs:";
+  for (const auto& [resource, id] : others) text += " " + resource + " (" + id + ")";
+  return std::optional(text + "; each would give out what the other has given. Take it off this node, or set NVSHARE_OTHER_PLUGINS=allow");
 }
 
 std::string endpoint_of(const std::string& resource) {

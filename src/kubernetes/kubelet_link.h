@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ class KubeletLink {
   Result<void> announce(const std::string& endpoint, const std::string& resource);
 
   Result<std::vector<HeldDevices>> list();
+
+  // A sentence about resources that are not ours and have devices on one of these GPUs; nothing when there are none. An error where the
+  // kubelet does not tell (before 1.23, or while it starts).
+  Result<std::optional<std::string>> served_by_others(const std::vector<std::string>& uuids);
 
   // Ends calls in progress, and every later one at once.
   void cancel();

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "kubernetes/plugin.h"
@@ -44,10 +45,10 @@ class KubeletTest : public testing::Test {
     fs::remove_all(folder_);
   }
 
-  void start_plugin() {
+  void start_plugin(Plugin::Unwanted unwanted = {}) {
     auto node = Node::open(settings_, {"/host/lib.so", "/host/preload"}, {{"GPU-a", 10 * kGib, true}, {"GPU-b", 10 * kGib, true}});
     ASSERT_TRUE(node) << node.error().text;
-    plugin_ = std::make_unique<Plugin>(settings_, std::move(*node));
+    plugin_ = std::make_unique<Plugin>(settings_, std::move(*node), std::move(unwanted));
   }
   // A new kubelet with the pods of the one before; that one's socket stays behind until the new one removes it.
   void start_kubelet() {
@@ -167,6 +168,29 @@ TEST_F(KubeletTest, LostSocketsAreMadeAnewAndRegisteredAgain) {
     ASSERT_TRUE(registered());
   }
   EXPECT_TRUE(kubelet_->admit("a", {{kGpu, 1}, {kMemory, 6}}));
+}
+
+TEST_F(KubeletTest, ServesNotWhatAnotherPluginServes) {
+  start_kubelet();
+  kubelet_->offer_elsewhere("nvidia.com/gpu", {"GPU-x", "GPU-y::0"});
+  kubelet_->offer_elsewhere("nvshare.com/other", {"memory-00001"});
+  start_plugin();
+  ASSERT_TRUE(registered()) << "other GPUs are the other's";
+  plugin_.reset();
+  for (const char* id : {"GPU-b", "GPU-b::3", "GPU-b-_-4"}) {  // NVIDIA's, time-slicing, others
+    start_kubelet();
+    kubelet_->offer_elsewhere("nvidia.com/gpu", {"GPU-x", id});
+    std::promise<std::string> why;
+    start_plugin([&](const std::string& text) { why.set_value(text); });
+    auto said = why.get_future();
+    ASSERT_EQ(said.wait_for(60s), std::future_status::ready) << id;
+    EXPECT_NE(said.get().find("nvidia.com/gpu (" + std::string(id) + ")"), std::string::npos);
+    EXPECT_EQ(kubelet_->registrations(), 0);
+    plugin_.reset();
+  }
+  settings_.refuse_other_plugins = false;
+  start_plugin();
+  EXPECT_TRUE(registered());
 }
 
 TEST_F(KubeletTest, ASickGpuAndItsMemoryAreNotOfferedUntilItIsWell) {

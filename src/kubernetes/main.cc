@@ -23,6 +23,7 @@ using namespace nvshare;
 using namespace nvshare::kubernetes;
 
 constexpr int kExitWrongUse = 2;
+constexpr int kExitUnwanted = 3;  // another device plugin serves the same GPUs
 
 // libnvshare.so where a package, the tarball or the build puts it, seen from this program.
 std::string own_library() {
@@ -79,14 +80,23 @@ int serve(Settings settings) {
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGUSR1);  // from ourselves
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   // Other ends go away while TLS writes to them.
   std::signal(SIGPIPE, SIG_IGN);
   Result<std::unique_ptr<Annotations>> annotations = watch_annotations(settings);
   if (!annotations) return refuse(annotations.error(), EXIT_FAILURE);
-  Plugin plugin(settings, std::move(*node));
+  std::string unwanted;
+  Plugin plugin(settings, std::move(*node), [&unwanted](const std::string& why) {
+    unwanted = why;
+    kill(getpid(), SIGUSR1);
+  });
   int signal = 0;
   sigwait(&ends, &signal);
+  if (signal == SIGUSR1 && !unwanted.empty()) {
+    spdlog::error("{}", unwanted);
+    return kExitUnwanted;
+  }
   spdlog::info("ends on signal {}", signal);
   return EXIT_SUCCESS;
 }

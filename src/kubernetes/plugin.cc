@@ -6,8 +6,11 @@
 
 namespace nvshare::kubernetes {
 
-Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node)
-    : node_(std::move(node)), kubelet_(node_->settings()), clerk_(*node_, [this] { return kubelet_.list(); }) {
+Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node, Unwanted unwanted)
+    : node_(std::move(node)),
+      kubelet_(node_->settings()),
+      unwanted_(std::move(unwanted)),
+      clerk_(*node_, [this] { return kubelet_.list(); }) {
   registrar_ =
       std::make_unique<Registrar>(settings.kubelet_dir, Registrar::Hooks{[this] { return serving(); }, [this] { return serve(); },
                                                                          [this] { return announce(); }, [this] { return heard(); }});
@@ -57,7 +60,25 @@ Result<void> Plugin::serve() {
   return {};
 }
 
+// Before each registration: the others may have come while the kubelet was away.
+Result<void> Plugin::look_for_others() {
+  if (!node_->settings().refuse_other_plugins) return {};
+  if (is_unwanted_) return error_format("another device plugin serves the same GPUs");
+  std::vector<std::string> uuids;
+  for (const GpuLoad& load : node_->loads()) uuids.push_back(load.uuid);
+  Result<std::optional<std::string>> others = kubelet_.served_by_others(uuids);
+  if (!others) {
+    if (!std::exchange(cannot_see_others_, true)) spdlog::info("whether others serve these GPUs is not known: {}", others.error().text);
+    return {};
+  }
+  if (!*others) return {};
+  is_unwanted_ = true;
+  if (unwanted_) unwanted_(**others);
+  return error_format("another device plugin serves the same GPUs");
+}
+
 Result<void> Plugin::announce() {
+  if (auto ok = look_for_others(); !ok) return ok;
   for (Resource resource : node_->resources()) {
     const std::string& name = node_->name_of(resource);
     if (auto ok = kubelet_.announce(endpoint_of(name), name); !ok) return ok;

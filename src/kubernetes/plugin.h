@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,8 +18,10 @@ namespace nvshare::kubernetes {
 
 class Plugin {
  public:
+  // Why this plugin must not serve here. Called once, on a thread of the plugin; nothing is registered from then on.
+  using Unwanted = std::function<void(const std::string& why)>;
   // Starts threads; from now on the plugin registers itself whenever there is a kubelet.
-  Plugin(const Settings& settings, std::unique_ptr<Node> node);
+  Plugin(const Settings& settings, std::unique_ptr<Node> node, Unwanted unwanted = {});
   ~Plugin();
   Plugin(const Plugin&) = delete;
   Plugin& operator=(const Plugin&) = delete;
@@ -33,9 +36,13 @@ class Plugin {
   Result<void> serve();
   Result<void> announce();
   bool heard();
+  Result<void> look_for_others();
 
   const std::unique_ptr<Node> node_;
   KubeletLink kubelet_;
+  const Unwanted unwanted_;
+  bool is_unwanted_ = false;        // of the registrar's thread, as the next one
+  bool cannot_see_others_ = false;  // was told
   Clerk clerk_;
   std::mutex mutex_;
   std::map<Resource, std::unique_ptr<ResourceServer>> servers_;  // guarded by mutex_

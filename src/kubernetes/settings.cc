@@ -124,6 +124,12 @@ Result<void> set_node_name(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_other_plugins(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"refuse", "allow"}); !ok) return ok;
+  settings.refuse_other_plugins = text == "refuse";
+  return {};
+}
+
 Result<void> set_log_level(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
   settings.log_level = text;
@@ -180,6 +186,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"service_account", "an absolute path", "the folder with token and ca.crt (/var/run/secrets/kubernetes.io/serviceaccount)",
        set_service_account},
       {"node_name", "a node's name", "this node's name in the cluster, from spec.nodeName; needed to watch annotations", set_node_name},
+      {"other_plugins", "refuse or allow", "where another device plugin serves the same GPUs: refuse to run, with exit status 3 (refuse)",
+       set_other_plugins},
       {"log_level", "error, warning, info or debug", "what is logged (info)", set_log_level},
   };
   return specs;

@@ -35,7 +35,8 @@ struct Settings {
   int64_t health_interval = 5'000'000'000;  // ns between two looks at the GPUs
   std::string api_server = "auto";          // or "off", or a URL
   std::string service_account = "/var/run/secrets/kubernetes.io/serviceaccount";
-  std::string node_name;  // this node's in the cluster
+  std::string node_name;             // this node's in the cluster
+  bool refuse_other_plugins = true;  // that serve the same GPUs
   std::string log_level = "info";
 };
 

@@ -74,6 +74,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"api_server", {"on", "http://10.0.0.1", "https://"}},
       {"service_account", {"secrets"}},
       {"node_name", {"a b", "-node", "node/1"}},
+      {"other_plugins", {"no", "Refuse"}},
       {"log_level", {"verbose"}},
   };
   for (const SettingSpec& spec : setting_specs()) {

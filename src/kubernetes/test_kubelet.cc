@@ -50,6 +50,7 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
   Pods pods;
   int registrations = 0;
   std::string trouble;
+  std::map<std::string, std::set<std::string>> elsewhere;  // of other plugins
   std::unique_ptr<grpc::Server> registration_server, pods_server;
 
   grpc::Status Register(grpc::ServerContext*, const v1beta1::RegisterRequest* request, v1beta1::Empty*) override {
@@ -108,6 +109,24 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
     return grpc::Status::OK;
   }
 
+  grpc::Status GetAllocatableResources(grpc::ServerContext*, const v1::AllocatableResourcesRequest*,
+                                       v1::AllocatableResourcesResponse* response) override {
+    std::lock_guard lock(mutex);
+    std::map<std::string, std::set<std::string>> all = elsewhere;
+    for (const auto& [resource, endpoint] : endpoints) {
+      if (endpoint->listed) all[resource] = endpoint->healthy;
+    }
+    for (const auto& [resource, ids] : all) {
+      // As the real one: a device with its own entry, for its NUMA node.
+      for (const std::string& id : ids) {
+        v1::ContainerDevices* devices = response->add_devices();
+        devices->set_resource_name(resource);
+        devices->add_device_ids(id);
+      }
+    }
+    return grpc::Status::OK;
+  }
+
   std::shared_ptr<Endpoint> endpoint_of(const std::string& resource) const {
     std::lock_guard lock(mutex);
     auto found = endpoints.find(resource);
@@ -158,6 +177,11 @@ std::map<std::string, std::set<std::string>> TestKubelet::healthy() const {
     if (endpoint->listed) all[resource] = endpoint->healthy;
   }
   return all;
+}
+
+void TestKubelet::offer_elsewhere(const std::string& resource, const std::set<std::string>& ids) {
+  std::lock_guard lock(parts_->mutex);
+  parts_->elsewhere[resource] = ids;
 }
 
 int TestKubelet::registrations() const {

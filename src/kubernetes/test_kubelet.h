@@ -35,6 +35,8 @@ class TestKubelet {
 
   // Resource -> devices that its plugin lists as healthy; only plugins that are registered with this kubelet and watched.
   std::map<std::string, std::set<std::string>> healthy() const;
+  // As if another plugin offered these, from now on.
+  void offer_elsewhere(const std::string& resource, const std::set<std::string>& ids);
   int registrations() const;
   // Why a Register was refused or a dial back failed; empty: never.
   std::string trouble() const;

@@ -82,6 +82,7 @@ CONTAINER = strict(
     image=STRING,
     imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
     command=listed(STRING),
+    terminationMessagePolicy={"enum": ["File", "FallbackToLogsOnError"]},
     env=listed(ENV),
     ports=listed(strict(["name", "containerPort"], name={"type": "string", "maxLength": 15}, containerPort=PORT)),
     resources=strict(
@@ -491,7 +492,9 @@ class ContainerDevices(unittest.TestCase):
         devices = self.devices()
         uuids = [devices[f"nvshare.com/gpu={number}"][0][0].partition("=")[2] for number in (0, 1)]
         self.assertEqual(len(set(uuids)), 2)
-        self.assertEqual(devices["nvshare.com/gpu=all"][0], ["NVIDIA_VISIBLE_DEVICES=" + ",".join(uuids)])
+        self.assertEqual(
+            devices["nvshare.com/gpu=all"][0], ["NVIDIA_VISIBLE_DEVICES=" + ",".join(uuids), "NVSHARE_GPU_MEMORY_GRANT_GPUS=2"]
+        )
         for uuid in uuids:
             self.assertEqual(devices[f"nvshare.com/gpu={uuid}"][0], [f"NVIDIA_VISIBLE_DEVICES={uuid}"])
             self.assertIn(uuid, result.stdout)
