@@ -29,6 +29,19 @@ struct ProcessInfo {  // of the _v2 and _v3 functions
   unsigned gpu_instance, compute_instance;
 };
 
+constexpr Return kTimeout = 10;
+constexpr unsigned long long kEventXid = 8;  // nvmlEventTypeXidCriticalError
+struct EventData {                           // of nvmlEventSetWait_v2; the older one fills the first three
+  NvmlDevice device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+struct PciInfo {
+  char legacy_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char id[32];
+};
+
 constexpr size_t kProcessesMax = 1024;
 
 }  // namespace
@@ -46,6 +59,11 @@ struct NvmlApi {
   Return (*memory_v2)(NvmlDevice, MemoryV2*);
   Return (*compute_processes)(NvmlDevice, unsigned*, ProcessInfo*);
   Return (*graphics_processes)(NvmlDevice, unsigned*, ProcessInfo*);
+  Return (*pci_info)(NvmlDevice, PciInfo*);
+  Return (*event_set_create)(void**);
+  Return (*event_set_free)(void*);
+  Return (*event_set_wait)(void*, EventData*, unsigned);
+  Return (*register_events)(NvmlDevice, unsigned long long, void*);
 };
 
 namespace {
@@ -78,6 +96,11 @@ void find_all(void* library, NvmlApi* api) {
   find(library, &api->memory_v1, {"nvmlDeviceGetMemoryInfo"});
   find(library, &api->memory_v2, {"nvmlDeviceGetMemoryInfo_v2"});
   find(library, &api->compute_processes, {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
+  find(library, &api->pci_info, {"nvmlDeviceGetPciInfo_v3"});
+  find(library, &api->event_set_create, {"nvmlEventSetCreate"});
+  find(library, &api->event_set_free, {"nvmlEventSetFree"});
+  find(library, &api->event_set_wait, {"nvmlEventSetWait_v2", "nvmlEventSetWait"});
+  find(library, &api->register_events, {"nvmlDeviceRegisterEvents"});
   find(library, &api->graphics_processes, {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"});
 }
 
@@ -198,6 +221,47 @@ Result<size_t> Nvml::processes_of(NvmlDevice device, std::span<NvmlProcess> proc
     count = *appended;
   }
   return count;
+}
+
+Result<void> Nvml::pci_address_of(NvmlDevice device, std::span<char> address) const {
+  if (api_->pci_info == nullptr) return lacking("a GPU's PCI address");
+  PciInfo info{};
+  if (Return code = api_->pci_info(device, &info); code != kSuccess) return failure(*api_, "a GPU's PCI address", code);
+  const size_t length = strnlen(info.id, sizeof info.id);
+  if (length >= address.size()) return lacking("a GPU's PCI address");
+  std::memcpy(address.data(), info.id, length);
+  address[length] = 0;
+  return {};
+}
+
+Result<void*> Nvml::watch_faults(std::span<const NvmlDevice> devices) const {
+  if (api_->event_set_create == nullptr || api_->event_set_wait == nullptr || api_->register_events == nullptr) {
+    return lacking("what goes wrong with a GPU");
+  }
+  void* watch = nullptr;
+  if (Return code = api_->event_set_create(&watch); code != kSuccess) return failure(*api_, "what goes wrong with a GPU", code);
+  Return last = kSuccess;
+  size_t watched = 0;
+  for (NvmlDevice device : devices) {
+    const Return code = api_->register_events(device, kEventXid, watch);
+    if (code == kSuccess) ++watched;
+    if (code != kSuccess) last = code;
+  }
+  if (watched > 0) return watch;
+  forget_faults(watch);
+  return failure(*api_, "what goes wrong with a GPU", last);
+}
+
+void Nvml::forget_faults(void* watch) const {
+  if (watch != nullptr && api_->event_set_free != nullptr) api_->event_set_free(watch);
+}
+
+Result<std::optional<NvmlFault>> Nvml::wait_for_fault(void* watch, uint32_t timeout_ms) const {
+  EventData event{};
+  const Return code = api_->event_set_wait(watch, &event, timeout_ms);
+  if (code == kTimeout || (code == kSuccess && event.type != kEventXid)) return std::optional<NvmlFault>();
+  if (code != kSuccess) return failure(*api_, "what goes wrong with a GPU", code);
+  return std::optional(NvmlFault{event.device, event.data});
 }
 
 void format_uuid(std::span<const uint8_t, 16> uuid, std::span<char, kUuidTextBytes> text) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -25,6 +26,12 @@ struct NvmlMemory {
 struct NvmlProcess {
   uint32_t pid = 0;  // in the machine's first PID namespace, or as the driver maps it
   uint64_t used = 0;
+};
+
+// What the driver reports of a GPU (an "XID").
+struct NvmlFault {
+  NvmlDevice device = nullptr;
+  uint64_t xid = 0;
 };
 
 struct NvmlApi;  // nvml.cc
@@ -49,6 +56,14 @@ class Nvml {
   // Fills `processes` with every process that has memory there, computing or drawing, each pid once; returns how many. Processes whose
   // use NVML does not tell are left out. An error if there are more than fit.
   Result<size_t> processes_of(NvmlDevice device, std::span<NvmlProcess> processes) const;
+  // "00000000:17:00.0", domain first, as NVML writes it.
+  Result<void> pci_address_of(NvmlDevice device, std::span<char> address) const;
+
+  // XIDs of these GPUs from now on; those that cannot tell are left out, and it is an error if none can. For wait_for_fault.
+  Result<void*> watch_faults(std::span<const NvmlDevice> devices) const;
+  void forget_faults(void* watch) const;
+  // The next one; nothing after so many milliseconds. One thread at a time for each watch.
+  Result<std::optional<NvmlFault>> wait_for_fault(void* watch, uint32_t timeout_ms) const;
 
  private:
   explicit Nvml(const NvmlApi* api) : api_(api) {}

@@ -50,7 +50,7 @@ int64_t part_of(int64_t amount, size_t gpus) {
 std::vector<Device> virtual_gpus(const std::vector<Gpu>& gpus, const Division& division) {
   std::vector<Device> devices;
   for (const Gpu& gpu : gpus) {
-    for (int i = 0; i < division.virtual_devices; ++i) devices.push_back({virtual_gpu_id(gpu.uuid, i), gpu.healthy});
+    for (int i = 0; i < division.virtual_devices; ++i) devices.push_back({virtual_gpu_id(gpu.uuid, i), gpu.healthy, gpu.numa_node});
   }
   return devices;
 }
@@ -65,7 +65,7 @@ std::vector<Device> units(Resource resource, const std::vector<Gpu>& gpus, const
   }
   std::vector<Device> devices;
   devices.reserve(static_cast<size_t>(total));
-  for (int64_t i = 0; i < total; ++i) devices.push_back({unit_id(resource, i), true});
+  for (int64_t i = 0; i < total; ++i) devices.push_back({unit_id(resource, i), true, -1});
   for (bool used : {false, true}) {
     for (auto device = devices.rbegin(); device != devices.rend() && lost > 0; ++device) {
       if (!device->healthy || (in_use.count(device->id) != 0) != used) continue;

@@ -19,6 +19,7 @@ struct Gpu {
   std::string uuid;      // as NVML writes it
   int64_t physical = 0;  // bytes that programs can use
   bool healthy = true;
+  int numa_node = -1;  // that its PCI slot is nearest to; -1 = unknown, or the machine has one
 };
 
 // How GPUs are divided; the same for all GPUs of a node.
@@ -33,6 +34,7 @@ struct Division {
 struct Device {
   std::string id;
   bool healthy = true;
+  int numa_node = -1;
   bool operator==(const Device&) const = default;
 };
 

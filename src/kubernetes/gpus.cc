@@ -4,14 +4,21 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <fstream>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "base/parse.h"
 #include "cuda/nvml.h"
+#include "protocol/admin_client.h"
 
 namespace nvshare::kubernetes {
 namespace {
+
+constexpr int64_t kSlice_ms = 1000;  // NVML's waiting cannot be interrupted
+constexpr int kSchedulerTimeout_ms = 3000;
 
 Result<std::vector<Gpu>> gpus_by_nvml(const cuda::Nvml& nvml) {
   Result<uint32_t> count = nvml.device_count();
@@ -26,7 +33,9 @@ Result<std::vector<Gpu>> gpus_by_nvml(const cuda::Nvml& nvml) {
     if (!memory) return memory.error();
     char text[cuda::kUuidTextBytes];
     cuda::format_uuid(uuid, text);
-    gpus.push_back({text, static_cast<int64_t>(memory->total - memory->reserved), true});
+    char address[64] = {};
+    const int numa_node = nvml.pci_address_of(*device, address) ? numa_node_of("/sys", address) : -1;
+    gpus.push_back({text, static_cast<int64_t>(memory->total - memory->reserved), true, numa_node});
   }
   return gpus;
 }
@@ -79,20 +88,108 @@ Result<std::vector<Gpu>> find_gpus(const std::string& visible, const Division& d
   return chosen;
 }
 
+int numa_node_of(const std::string& sysfs, const std::string& pci_address) {
+  // NVML writes eight digits of the domain and capitals, the kernel four and small letters.
+  std::string name = pci_address.size() > 4 ? pci_address.substr(pci_address.find(':') == 8 ? 4 : 0) : pci_address;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  int node = -1;
+  std::ifstream(sysfs + "/bus/pci/devices/" + name + "/numa_node") >> node;
+  return node < 0 ? -1 : node;
+}
+
+// 13 graphics engine exception, 31 memory page fault, 43 stopped processing, 45 clean-up after one of the others, 68 video processor
+// exception, 94 contained memory error (the program is ended), 109 context switch timeout.
+bool is_programs_error(uint64_t xid) {
+  constexpr uint64_t kKnown[] = {13, 31, 43, 45, 68, 94, 109};
+  return std::find(std::begin(kKnown), std::end(kKnown), xid) != std::end(kKnown);
+}
+
+Ailments::One& Ailments::of(const std::string& uuid) {
+  auto known = std::find_if(all_.begin(), all_.end(), [&](const One& one) { return one.uuid == uuid; });
+  return known != all_.end() ? *known : all_.emplace_back(One{uuid, 0, 0});
+}
+
+const Ailments::One* Ailments::find(const std::string& uuid) const {
+  auto known = std::find_if(all_.begin(), all_.end(), [&](const One& one) { return one.uuid == uuid; });
+  return known != all_.end() ? &*known : nullptr;
+}
+
 bool Ailments::saw(const std::string& uuid, bool answered) {
-  auto known = std::find_if(silent_.begin(), silent_.end(), [&](const auto& one) { return one.first == uuid; });
-  if (known == silent_.end()) known = silent_.insert(silent_.end(), {uuid, 0});
-  bool before = known->second < kSilentMax;
-  known->second = answered ? 0 : std::min(known->second + 1, kSilentMax);
-  return before != (known->second < kSilentMax);
+  const bool before = healthy(uuid);
+  One& one = of(uuid);
+  if (answered && one.silent >= kSilentMax) one.xid = 0;
+  one.silent = answered ? 0 : std::min(one.silent + 1, kSilentMax);
+  return before != healthy(uuid);
 }
 
-bool Ailments::healthy(const std::string& uuid) const {
-  return std::none_of(silent_.begin(), silent_.end(), [&](const auto& one) { return one.first == uuid && one.second >= kSilentMax; });
+bool Ailments::reported(const std::string& uuid, uint64_t xid) {
+  if (is_programs_error(xid)) return false;
+  const bool before = healthy(uuid);
+  of(uuid).xid = xid;
+  return before;
 }
 
-HealthWatch::HealthWatch(std::vector<std::string> uuids, std::chrono::nanoseconds interval, Changed changed)
-    : uuids_(std::move(uuids)), interval_(interval), changed_(std::move(changed)), thread_([this] { run(); }) {}
+bool Ailments::answers(const std::string& uuid) const {
+  const One* one = find(uuid);
+  return one == nullptr || one->silent < kSilentMax;
+}
+
+std::string Ailments::reason(const std::string& uuid) const {
+  const One* one = find(uuid);
+  if (!answers(uuid)) return "NVML gets no answer from it";
+  if (one != nullptr && one->xid != 0) return "the driver reported XID " + std::to_string(one->xid);
+  return scheduler_answers_ ? "" : "no scheduler answers on this node";
+}
+
+// NVML, and its event set.
+class HealthWatch::Driver {
+ public:
+  ~Driver() { close(); }
+  void close() {
+    if (nvml_) nvml_->forget_faults(events_);
+    events_ = nullptr;
+    nvml_.reset();
+  }
+  bool had_nvml() const { return had_nvml_; }
+  const cuda::Nvml* nvml() const { return nvml_ ? &*nvml_ : nullptr; }
+  bool has_events() const { return events_ != nullptr; }
+  void open(const std::vector<std::string>& uuids) {
+    if (nvml_) return;
+    Result<cuda::Nvml> loaded = cuda::Nvml::load();
+    if (!loaded) return;
+    nvml_.emplace(std::move(*loaded));
+    had_nvml_ = true;
+    std::vector<cuda::NvmlDevice> devices;
+    for (const std::string& text : uuids) {
+      std::array<uint8_t, 16> uuid{};
+      if (!cuda::parse_uuid(text.c_str(), uuid)) continue;
+      if (auto device = nvml_->device_by_uuid(uuid)) devices.push_back(*device);
+    }
+    Result<void*> events = nvml_->watch_faults(devices);
+    if (events) events_ = *events;
+    if (!events && !std::exchange(complained_, true)) spdlog::info("errors of GPUs (XID) are not seen: {}", events.error().text);
+  }
+  // UUID and XID; nothing: none in that time. False: it cannot be waited.
+  bool wait(uint32_t milliseconds, std::optional<std::pair<std::string, uint64_t>>* fault) {
+    auto came = nvml_->wait_for_fault(events_, milliseconds);
+    if (!came) return false;
+    std::array<uint8_t, 16> uuid{};
+    if (!*came || !nvml_->uuid_of((*came)->device, uuid)) return true;
+    char text[cuda::kUuidTextBytes];
+    cuda::format_uuid(uuid, text);
+    fault->emplace(text, (*came)->xid);
+    return true;
+  }
+
+ private:
+  std::optional<cuda::Nvml> nvml_;
+  void* events_ = nullptr;
+  bool had_nvml_ = false;
+  bool complained_ = false;
+};
+
+HealthWatch::HealthWatch(Options options, Changed changed)
+    : options_(std::move(options)), changed_(std::move(changed)), scheduler_answered_at_(Clock::now()), thread_([this] { run(); }) {}
 
 HealthWatch::~HealthWatch() {
   {
@@ -103,26 +200,60 @@ HealthWatch::~HealthWatch() {
   thread_.join();
 }
 
-void HealthWatch::run() {
-  Ailments ailments;
-  std::optional<cuda::Nvml> nvml;
-  bool had_nvml = false;
+bool HealthWatch::scheduler_answers() const {
+  auto scheduler = protocol::admin::Client::open(options_.runtime_dir);
+  return scheduler && scheduler->ask(protocol::admin::PodsRequest{}, kSchedulerTimeout_ms);
+}
+
+void HealthWatch::tell() {
+  for (const std::string& uuid : options_.uuids) {
+    auto told = std::find_if(told_.begin(), told_.end(), [&](const auto& one) { return one.first == uuid; });
+    if (told == told_.end()) told = told_.insert(told_.end(), {uuid, true});
+    const bool healthy = ailments_.healthy(uuid);
+    if (std::exchange(told->second, healthy) != healthy) changed_(uuid, healthy, ailments_.reason(uuid));
+  }
+}
+
+void HealthWatch::rest(Driver& driver) {
+  const auto end = Clock::now() + options_.interval;
   std::unique_lock lock(mutex_);
-  while (!stop_) {
+  while (!stop_ && driver.has_events() && Clock::now() < end) {
     lock.unlock();
-    // A GPU that was lost may answer only who initialises NVML anew.
-    bool all_well = std::all_of(uuids_.begin(), uuids_.end(), [&](const std::string& uuid) { return ailments.healthy(uuid); });
-    if (!all_well) nvml.reset();
-    if (!nvml) {
-      Result<cuda::Nvml> loaded = cuda::Nvml::load();
-      if (loaded) nvml.emplace(std::move(*loaded));
-      had_nvml = had_nvml || loaded;
-    }
-    for (const std::string& uuid : uuids_) {
-      if (had_nvml && ailments.saw(uuid, nvml && answers(*nvml, uuid))) changed_(uuid, ailments.healthy(uuid));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    std::optional<std::pair<std::string, uint64_t>> fault;
+    const bool waited = driver.wait(static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, kSlice_ms)), &fault);
+    if (fault) {
+      spdlog::warn("{}: the driver reports XID {}{}", fault->first, fault->second,
+                   is_programs_error(fault->second) ? ", which is a program's own error" : "");
+      ailments_.reported(fault->first, fault->second);
+      tell();
     }
     lock.lock();
-    stopped_.wait_for(lock, interval_, [this] { return stop_; });
+    if (!waited) break;
+  }
+  stopped_.wait_until(lock, end, [this] { return stop_; });
+}
+
+void HealthWatch::run() {
+  Driver driver;
+  while (true) {
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    // A GPU that was lost may answer only who initialises NVML anew.
+    const auto& uuids = options_.uuids;
+    if (!std::all_of(uuids.begin(), uuids.end(), [&](const std::string& uuid) { return ailments_.answers(uuid); })) driver.close();
+    driver.open(uuids);
+    for (const std::string& uuid : uuids) {
+      if (driver.had_nvml()) ailments_.saw(uuid, driver.nvml() != nullptr && answers(*driver.nvml(), uuid));
+    }
+    if (options_.scheduler_patience.count() > 0) {
+      if (scheduler_answers()) scheduler_answered_at_ = Clock::now();
+      ailments_.scheduler_answers(Clock::now() - scheduler_answered_at_ < options_.scheduler_patience);
+    }
+    tell();
+    rest(driver);
   }
 }
 

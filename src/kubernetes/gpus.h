@@ -21,34 +21,69 @@ Result<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& all, const std::st
 // GPUs by NVML. Without NVML, those that `visible` names by UUID, when the memory of each is told.
 Result<std::vector<Gpu>> find_gpus(const std::string& visible, const Division& division);
 
-// A GPU is unhealthy when it did not answer twice in a row, and healthy again as soon as it answers.
+// Of a GPU at this PCI address (NVML's way of writing it), from the kernel; -1 if it does not say.
+int numa_node_of(const std::string& sysfs, const std::string& pci_address);
+
+// Errors that a program causes and that leave the GPU well, as NVIDIA's own plugin has them.
+bool is_programs_error(uint64_t xid);
+
+// What ails each GPU. Pure.
+//
+// Unhealthy: it did not answer twice in a row, until it answers; the driver reported an error of it, until it was away and is back (a
+// reset) or this program starts anew; no scheduler answered for a while, all of them until one does.
 class Ailments {
  public:
   // What one look at a GPU says; true: its health is another one now.
   bool saw(const std::string& uuid, bool answered);
-  bool healthy(const std::string& uuid) const;
+  bool reported(const std::string& uuid, uint64_t xid);
+  void scheduler_answers(bool answers) { scheduler_answers_ = answers; }
+  bool answers(const std::string& uuid) const;
+  bool healthy(const std::string& uuid) const { return reason(uuid).empty(); }
+  std::string reason(const std::string& uuid) const;  // empty: it is well
 
  private:
   static constexpr int kSilentMax = 2;
-  std::vector<std::pair<std::string, int>> silent_;  // looks in a row without an answer
+  struct One {
+    std::string uuid;
+    int silent = 0;  // looks in a row without an answer
+    uint64_t xid = 0;
+  };
+  One& of(const std::string& uuid);
+  const One* find(const std::string& uuid) const;
+  std::vector<One> all_;
+  bool scheduler_answers_ = true;
 };
 
-// Asks NVML about each GPU every so often. Without NVML at its start it reports nothing, ever.
+// Asks NVML about each GPU every so often, waits for what the driver reports of them in between, and asks the scheduler whether it is
+// there. Without NVML at its start it reports nothing of NVML's, ever.
 class HealthWatch {
  public:
-  using Changed = std::function<void(const std::string& uuid, bool healthy)>;  // on the watch's thread
+  using Changed = std::function<void(const std::string& uuid, bool healthy, const std::string& why)>;  // on the watch's thread
 
-  HealthWatch(std::vector<std::string> uuids, std::chrono::nanoseconds interval, Changed changed);
-  ~HealthWatch();  // waits for a look in progress
+  struct Options {
+    std::vector<std::string> uuids;
+    std::chrono::nanoseconds interval;
+    std::string runtime_dir;                      // the scheduler's
+    std::chrono::nanoseconds scheduler_patience;  // so long it may be away; 0: it is not asked
+  };
+  HealthWatch(Options options, Changed changed);
+  ~HealthWatch();  // waits for a look in progress, a second at most where NVML is waited for
   HealthWatch(const HealthWatch&) = delete;
   HealthWatch& operator=(const HealthWatch&) = delete;
 
  private:
+  class Driver;
+  using Clock = std::chrono::steady_clock;
   void run();
+  bool scheduler_answers() const;
+  void tell();
+  void rest(Driver& driver);  // until the next look
 
-  const std::vector<std::string> uuids_;
-  const std::chrono::nanoseconds interval_;
+  const Options options_;
   const Changed changed_;
+  Ailments ailments_;                               // of the thread, as the next two
+  std::vector<std::pair<std::string, bool>> told_;  // UUID, healthy
+  Clock::time_point scheduler_answered_at_;
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;   // guarded by mutex_

@@ -223,5 +223,41 @@ TEST(Ailments, TwoLooksWithoutAnAnswerAndOneWith) {
   EXPECT_TRUE(ailments.healthy("a"));
 }
 
+TEST(Ailments, AnErrorOfTheGpuLastsUntilItWasAwayAndAProgramsIsNone) {
+  Ailments ailments;
+  for (uint64_t xid : {13, 31, 43, 45, 68, 109}) EXPECT_FALSE(ailments.reported("a", xid)) << xid;
+  EXPECT_TRUE(ailments.healthy("a"));
+  EXPECT_TRUE(ailments.reported("a", 79));
+  EXPECT_FALSE(ailments.reported("a", 48)) << "it is unhealthy already";
+  EXPECT_EQ(ailments.reason("a"), "the driver reported XID 48");
+  EXPECT_TRUE(ailments.healthy("b"));
+  EXPECT_FALSE(ailments.saw("a", true)) << "it answers, and is broken";
+  ailments.saw("a", false);
+  ailments.saw("a", true);
+  EXPECT_FALSE(ailments.healthy("a")) << "one look may miss it";
+  ailments.saw("a", false);
+  ailments.saw("a", false);
+  EXPECT_TRUE(ailments.saw("a", true)) << "a reset";
+  ailments.scheduler_answers(false);
+  EXPECT_FALSE(ailments.healthy("a"));
+  EXPECT_FALSE(ailments.healthy("b"));
+  ailments.scheduler_answers(true);
+  EXPECT_TRUE(ailments.healthy("a"));
+}
+
+TEST_F(GrantsTest, TheNumaNodeIsWhatTheKernelSaysOfThePciAddress) {
+  const std::string device = folder_ + "/bus/pci/devices/0001:c1:00.0";
+  fs::create_directories(device);
+  write("bus/pci/devices/0001:c1:00.0/numa_node", "1\n");
+  EXPECT_EQ(numa_node_of(folder_, "00000001:C1:00.0"), 1);
+  EXPECT_EQ(numa_node_of(folder_, "0001:C1:00.0"), 1);
+  EXPECT_EQ(numa_node_of(folder_, "00000000:C1:00.0"), -1);
+  EXPECT_EQ(numa_node_of(folder_, ""), -1);
+  write("bus/pci/devices/0001:c1:00.0/numa_node", "-1\n");
+  EXPECT_EQ(numa_node_of(folder_, "00000001:C1:00.0"), -1) << "a machine with one node";
+  Gpu gpu{"GPU-a", 10 * kGib, true, 1};
+  EXPECT_EQ(virtual_gpus({gpu}, Division{}).at(0).numa_node, 1);
+}
+
 }  // namespace
 }  // namespace nvshare::kubernetes

@@ -1,11 +1,15 @@
 // The plugin against a stand-in kubelet, over real sockets: registering, restarts, lost sockets, allocation, refusals, health.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -46,7 +50,7 @@ class KubeletTest : public testing::Test {
   }
 
   void start_plugin(Plugin::Unwanted unwanted = {}) {
-    auto node = Node::open(settings_, {"/host/lib.so", "/host/preload"}, {{"GPU-a", 10 * kGib, true}, {"GPU-b", 10 * kGib, true}});
+    auto node = Node::open(settings_, {"/host/lib.so", "/host/preload"}, {{"GPU-a", 10 * kGib, true, 0}, {"GPU-b", 10 * kGib, true, 1}});
     ASSERT_TRUE(node) << node.error().text;
     plugin_ = std::make_unique<Plugin>(settings_, std::move(*node), std::move(unwanted));
   }
@@ -86,6 +90,8 @@ TEST_F(KubeletTest, PodsGetTheEmptiestGpuItsMemoryAndARefusalThatSaysWhatIsFree)
   start_plugin();  // before there is a kubelet
   start_kubelet();
   ASSERT_TRUE(registered()) << kubelet_->trouble();
+  EXPECT_EQ(kubelet_->numa_nodes()["GPU-b::3"], 1);
+  EXPECT_EQ(kubelet_->numa_nodes().size(), 20u) << "units of memory are nowhere";
   auto a = kubelet_->admit("a", {{kGpu, 1}, {kMemory, 6}});
   ASSERT_TRUE(a) << a.error().text;
   std::string gpu = gpu_of_pod(*kubelet_, "a");
@@ -233,6 +239,7 @@ class ProgramTest : public KubeletTest {
     setenv("NVSHARE_LIBRARY", STAND_IN "/libnvidia-ml.so.1", 1);  // any library will do
     setenv("NVSHARE_GPU_MEMORY_UNIT", "64Mi", 1);
     setenv("NVSHARE_HEALTH_INTERVAL", "20ms", 1);
+    if (arguments[1] != "--scheduler-patience") setenv("NVSHARE_SCHEDULER_PATIENCE", "off", 1);
     unsetenv("NVIDIA_VISIBLE_DEVICES");
     if (std::freopen((folder_ + "/log").c_str(), "w", stderr) == nullptr) _exit(99);
     std::vector<char*> raw;
@@ -297,6 +304,36 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_EQ(wait_for_end(), 0);
 }
 
+TEST_F(ProgramTest, WithoutASchedulerItOffersNothing) {
+  start_kubelet();
+  start({"--scheduler-patience", "300ms", "--runtime-dir", folder_});
+  ASSERT_TRUE(wait([&] { return said().find("is unhealthy: no scheduler answers on this node") != std::string::npos; })) << said();
+  ASSERT_TRUE(wait([&] { return kubelet_->registrations() >= 2; })) << said();
+  ASSERT_TRUE(offers(0, 0)) << said();
+  // Somebody who answers as the scheduler does.
+  fs::create_directories(folder_ + "/admin");
+  FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof address.sun_path, "%s/admin/admin.sock", folder_.c_str());
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(listener.get(), 8), 0);
+  std::atomic<bool> stop{false};
+  std::thread scheduler([&] {
+    while (!stop) {
+      pollfd ready{listener.get(), POLLIN, 0};
+      if (poll(&ready, 1, 10) <= 0) continue;
+      FileDescriptor peer(accept(listener.get(), nullptr, nullptr));
+      char asked[512];
+      if (recv(peer.get(), asked, sizeof asked, 0) > 0) (void)!write(peer.get(), "{\"ok\":true}\n", 12);
+    }
+  });
+  EXPECT_TRUE(wait([&] { return kubelet_->healthy()[kGpu].size() == 20; })) << said();
+  stop = true;
+  scheduler.join();
+  EXPECT_EQ(end(SIGTERM), 0) << said();
+}
+
 TEST_F(ProgramTest, OffersTheMachinesGpusFollowsTheirHealthAndEndsCleanly) {
   start_kubelet();
   start({"--virtual-devices", "4"});
@@ -310,6 +347,13 @@ TEST_F(ProgramTest, OffersTheMachinesGpusFollowsTheirHealthAndEndsCleanly) {
   EXPECT_EQ(a->variables["NVSHARE_GPU_MEMORY_LIMIT"], "192Mi");
   EXPECT_TRUE(fs::exists(a->mounts["/usr/lib/nvshare/libnvshare.so"]));
   EXPECT_EQ(kubelet_->start("a"), std::nullopt) << said();
+  EXPECT_TRUE(kubelet_->numa_nodes().empty()) << "the stand-in's PCI slots are none of this machine's";
+  set_faults("xid:31");
+  ASSERT_TRUE(wait([&] { return said().find("XID 31, which is a program's own") != std::string::npos; })) << said();
+  EXPECT_EQ(kubelet_->healthy()[kGpu].size(), 8u);
+  set_faults("xid:79");
+  ASSERT_TRUE(offers(4, units / 2)) << said();
+  EXPECT_NE(said().find("is unhealthy: the driver reported XID 79"), std::string::npos) << said();
   set_faults("device_lost");
   ASSERT_TRUE(offers(0, 0)) << said();
   set_faults("");

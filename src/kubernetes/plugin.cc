@@ -16,8 +16,10 @@ Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node, Unwanted un
                                                                          [this] { return announce(); }, [this] { return heard(); }});
   std::vector<std::string> uuids;
   for (const GpuLoad& load : node_->loads()) uuids.push_back(load.uuid);
-  health_ = std::make_unique<HealthWatch>(std::move(uuids), std::chrono::nanoseconds(settings.health_interval),
-                                          [this](const std::string& uuid, bool healthy) { set_health(uuid, healthy); });
+  health_ = std::make_unique<HealthWatch>(
+      HealthWatch::Options{std::move(uuids), std::chrono::nanoseconds(settings.health_interval), settings.runtime_dir,
+                           std::chrono::nanoseconds(settings.scheduler_patience)},
+      [this](const std::string& uuid, bool healthy, const std::string& why) { set_health(uuid, healthy, why); });
 }
 
 Plugin::~Plugin() {
@@ -28,12 +30,12 @@ Plugin::~Plugin() {
   servers_.clear();
 }
 
-void Plugin::set_health(const std::string& uuid, bool healthy) {
+void Plugin::set_health(const std::string& uuid, bool healthy, const std::string& why) {
   if (!node_->set_health(uuid, healthy)) return;
   if (healthy) {
     spdlog::info("{} is healthy again", uuid);
   } else {
-    spdlog::error("{} is unhealthy: NVML gets no answer from it", uuid);
+    spdlog::error("{} is unhealthy: {}", uuid, why);
   }
   std::lock_guard lock(mutex_);
   for (const auto& [resource, server] : servers_) server->publish();

@@ -98,6 +98,7 @@ class Watcher : public grpc::ServerWriteReactor<v1beta1::ListAndWatchResponse> {
       v1beta1::Device* one = response_.add_devices();
       one->set_id(std::move(device.id));
       one->set_health(device.healthy ? "Healthy" : "Unhealthy");
+      if (device.numa_node >= 0) one->mutable_topology()->add_nodes()->set_id(device.numa_node);
     }
     StartWrite(&response_);
   }

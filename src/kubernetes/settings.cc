@@ -108,6 +108,11 @@ Result<void> set_health_interval(Settings& settings, std::string_view text) {
   return take_duration(text, 10 * kMillisecond, kHour, &settings.health_interval);
 }
 
+Result<void> set_scheduler_patience(Settings& settings, std::string_view text) {
+  settings.scheduler_patience = 0;
+  return text == "off" ? Result<void>() : take_duration(text, 10 * kMillisecond, kHour, &settings.scheduler_patience);
+}
+
 Result<void> set_api_server(Settings& settings, std::string_view text) {
   if (text != "auto" && text != "off" && !(text.starts_with("https://") && text.size() > 8)) {
     return error_format("'%.*s' is none of these", shown(text), text.data());
@@ -181,6 +186,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"cdi_dir", "an absolute path", "where CDI specifications go (/var/run/cdi)", set_cdi_dir},
       {"health_interval", "a duration from 10ms to 1h, plain numbers are seconds", "between two looks at the GPUs' health (5)",
        set_health_interval},
+      {"scheduler_patience", "off, or a duration from 10ms to 1h, plain numbers are seconds",
+       "for so long no scheduler may answer before all GPUs count as unhealthy (30)", set_scheduler_patience},
       {"api_server", "auto, off or an https:// URL", "where pods' annotations are watched; auto: the cluster that this runs in (auto)",
        set_api_server},
       {"service_account", "an absolute path", "the folder with token and ca.crt (/var/run/secrets/kubernetes.io/serviceaccount)",

@@ -32,8 +32,9 @@ struct Settings {
   std::string library;                           // what is installed there; empty: libnvshare.so beside this program
   Cdi cdi = Cdi::kOff;
   std::string cdi_dir = "/var/run/cdi";
-  int64_t health_interval = 5'000'000'000;  // ns between two looks at the GPUs
-  std::string api_server = "auto";          // or "off", or a URL
+  int64_t health_interval = 5'000'000'000;      // ns between two looks at the GPUs
+  int64_t scheduler_patience = 30'000'000'000;  // ns that the scheduler may be away before GPUs count as unhealthy; 0: it is not asked
+  std::string api_server = "auto";              // or "off", or a URL
   std::string service_account = "/var/run/secrets/kubernetes.io/serviceaccount";
   std::string node_name;             // this node's in the cluster
   bool refuse_other_plugins = true;  // that serve the same GPUs

@@ -29,8 +29,9 @@ struct Endpoint {
   v1beta1::DevicePluginOptions options;
   grpc::ClientContext watch;
   std::thread reader;
-  std::set<std::string> healthy;  // guarded by the kubelet's mutex
-  bool listed = false;            // guarded by the kubelet's mutex
+  std::set<std::string> healthy;              // guarded by the kubelet's mutex
+  std::map<std::string, int64_t> numa_nodes;  // the same
+  bool listed = false;                        // guarded by the kubelet's mutex
 
   ~Endpoint() {
     watch.TryCancel();
@@ -75,7 +76,9 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
         std::lock_guard lock(mutex);
         raw->listed = true;
         raw->healthy.clear();
+        raw->numa_nodes.clear();
         for (const v1beta1::Device& device : list.devices()) {
+          if (device.topology().nodes_size() > 0) raw->numa_nodes[device.id()] = device.topology().nodes(0).id();
           if (device.health() == "Healthy") raw->healthy.insert(device.id());
         }
       }
@@ -182,6 +185,13 @@ std::map<std::string, std::set<std::string>> TestKubelet::healthy() const {
 void TestKubelet::offer_elsewhere(const std::string& resource, const std::set<std::string>& ids) {
   std::lock_guard lock(parts_->mutex);
   parts_->elsewhere[resource] = ids;
+}
+
+std::map<std::string, int64_t> TestKubelet::numa_nodes() const {
+  std::lock_guard lock(parts_->mutex);
+  std::map<std::string, int64_t> all;
+  for (const auto& [resource, endpoint] : parts_->endpoints) all.insert(endpoint->numa_nodes.begin(), endpoint->numa_nodes.end());
+  return all;
 }
 
 int TestKubelet::registrations() const {

@@ -35,6 +35,8 @@ class TestKubelet {
 
   // Resource -> devices that its plugin lists as healthy; only plugins that are registered with this kubelet and watched.
   std::map<std::string, std::set<std::string>> healthy() const;
+  // Device -> NUMA node, of those that say one.
+  std::map<std::string, int64_t> numa_nodes() const;
   // As if another plugin offered these, from now on.
   void offer_elsewhere(const std::string& resource, const std::set<std::string>& ids);
   int registrations() const;

@@ -63,6 +63,7 @@ struct Faults {
   std::atomic<uint32_t> alloc_oom, create_oom, driver_oom, copy_fail, register_fail;
   std::atomic<uint32_t> create_oom_moment_ms;
   std::atomic<uint32_t> hang_kernel, device_lost;
+  std::atomic<uint32_t> xid;  // that the driver reports of the first GPU, once
 };
 
 struct SharedState {

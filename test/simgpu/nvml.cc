@@ -1,12 +1,15 @@
 // libnvidia-ml.so.1 over the same shared state: what exists, how full and how busy it is, and who uses it.
 //
 // Layouts: NVML API documentation, driver 580. A device's handle is its number plus one.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "simgpu/config.h"
 #include "simgpu/device_state.h"
@@ -24,6 +27,7 @@ enum Result : int {
   kNotFound = 6,
   kInsufficientSize = 7,
   kDriverNotLoaded = 9,
+  kTimeout = 10,
   kGpuIsLost = 15,
   kVersionMismatch = 25,
 };
@@ -58,6 +62,17 @@ struct PciInfo {
   char legacy_id[16];
   unsigned domain, bus, device, device_id, subsystem_id;
   char id[32];
+};
+
+struct EventData {
+  Handle device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+constexpr unsigned long long kEventXid = 8;
+struct EventSet {
+  bool first_gpu = false;  // the only one that has events here
+  uint32_t told = 0;       // XID
 };
 
 std::atomic<int> g_users{0};
@@ -229,6 +244,41 @@ SIM_API Result nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo* info) {
   return kSuccess;
 }
 SIM_API Result nvmlDeviceGetPciInfo_v2(Handle handle, PciInfo* info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
+
+SIM_API Result nvmlEventSetCreate(EventSet** set) {
+  if (const Result result = enter()) return result;
+  *set = new EventSet;
+  return kSuccess;
+}
+SIM_API Result nvmlEventSetFree(EventSet* set) {
+  delete set;
+  return enter();
+}
+SIM_API Result nvmlDeviceGetSupportedEventTypes(Handle handle, unsigned long long* types) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *types = kEventXid;
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceRegisterEvents(Handle handle, unsigned long long types, EventSet* set) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  if ((types & ~kEventXid) != 0) return kNotSupported;
+  set->first_gpu = set->first_gpu || device == 0;
+  return kSuccess;
+}
+SIM_API Result nvmlEventSetWait_v2(EventSet* set, EventData* data, unsigned timeout_ms) {
+  for (const uint64_t end = now_ns() + timeout_ms * uint64_t{1000000};; usleep(2000)) {
+    if (const Result result = enter()) return result;
+    const uint32_t xid = Machine::get().faults().xid.load();
+    if (set->first_gpu && xid != std::exchange(set->told, xid) && xid != 0) {
+      *data = {to_handle(0), kEventXid, xid, ~0u, ~0u};
+      return kSuccess;
+    }
+    if (now_ns() >= end) return kTimeout;
+  }
+}
+SIM_API Result nvmlEventSetWait(EventSet* set, EventData* data, unsigned timeout_ms) { return nvmlEventSetWait_v2(set, data, timeout_ms); }
 
 SIM_API Result nvmlDeviceGetMemoryInfo(Handle handle, Memory* out) {
   int device = 0;
