@@ -101,7 +101,7 @@ TEST(Quota, LimitsThatFitAreMetTogether) {
     const Measured measured = measure(asked, due);
     for (size_t i = 0; i < limits.size(); ++i) EXPECT_NEAR(measured.whole[i], due[i], 0.7);
     EXPECT_GT(measured.sum, 0.985 * all);
-    EXPECT_LT(measured.worst_window, 3);  // a neighbour's kernel of 50 ms is 2.5 of it
+    EXPECT_LT(measured.worst_window, 4);  // a neighbour's kernel of 50 ms is 2.5 of it, where in the period a window begins up to 1.5
   }
 }
 

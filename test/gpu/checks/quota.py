@@ -101,7 +101,7 @@ class Plan:
         self.solo_s = 1 if self.small else 3
         self.single_s = 2 if self.small else 10
         self.window_s = 0.5 if self.small else 2
-        self.pair_s = 2 if self.small else (10 if whole else 8)
+        self.pair_s = 2 if self.small else (20 if whole else 14)  # a kernel of 50 ms is 0.7 points of 7 s
         self.swap_s = 4 if self.small else (60 if whole else 40)
         self.drift_s = 4 if self.small else {"drift": 540, "full": 540}.get(kind, 30)
         self.drift_change_s = 2 if self.small else (60 if kind in ("drift", "full") else 10)
