@@ -13,6 +13,7 @@
 
 #include "base/descriptors.h"
 #include "base/fd.h"
+#include "interposer/drain_patience.h"
 #include "interposer/idle_watch.h"
 #include "interposer/memory/lease.h"
 #include "interposer/pause_watch.h"
@@ -250,9 +251,8 @@ class Client {
   protocol::ReleaseReason drain_reason_ = protocol::ReleaseReason::kDropped;
   int64_t drain_started_ns_ = 0;
   int64_t drain_deadline_ns_ = 0;
-  int64_t drain_patience_ns_ = 200'000'000;
-  uint32_t drains_given_up_ = 0;  // in a row
-  uint64_t drain_ = 0;            // counts up with each drain: one that was given up must not settle the next
+  DrainPatience drain_patience_;
+  uint64_t drain_ = 0;  // counts up with each drain: one that was given up must not settle the next
   bool drain_abandoned_ = false;
   bool drain_done_ = false;        // settled: only released() is missing, or, with drain_together_, what the scheduler says
   bool drain_together_ = false;    // it is the scheduler that says whether the lock goes

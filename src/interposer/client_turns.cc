@@ -5,6 +5,7 @@
 #include "interposer/device.h"
 #include "interposer/gate.h"
 #include "interposer/log.h"
+#include "interposer/pacer.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -15,8 +16,6 @@ using protocol::ReleaseReason;
 namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kDrainPatienceMin_ns = 200 * kMillisecond;
-constexpr int64_t kDrainPatienceMax_ns = 5'000 * kMillisecond;
 constexpr int64_t kLimitedPatience_ns =
     1'000 * kMillisecond;                                    // under a compute limit: a kernel or two, and nothing that they owe to others
 constexpr int64_t kQuietPatience_ns = 2'000 * kMillisecond;  // of a drain that nobody is held up by
@@ -210,7 +209,8 @@ void Client::begin_drain(ReleaseReason reason, bool together) {
   drain_reason_ = reason;
   drain_started_ns_ = now_ns();
   // A limit ends turns often, and with little in flight: what is left may be one long kernel, which no other attempt would find shorter.
-  drain_deadline_ns_ = drain_started_ns_ + (limited_ ? std::max(drain_patience_ns_, kLimitedPatience_ns) : drain_patience_ns_);
+  const int64_t patience = drain_patience_.value_ns();
+  drain_deadline_ns_ = drain_started_ns_ + (limited_ ? std::max(patience, kLimitedPatience_ns) : patience);
   drain_abandoned_ = false;
   drain_done_ = false;
   set_state(State::kDraining);
@@ -230,14 +230,13 @@ void Client::check_drain() {
   }
   // A thread that waits for memory holds things back like one at the gate: the capture that it is in the middle of, for example.
   const bool quiet = gate.waiting() == 0 && growth_state_ != GrowthState::kAsked;
-  if (quiet && now_ns() - drain_started_ns_ < std::max(kQuietPatience_ns, drain_patience_ns_)) {
+  if (quiet && now_ns() - drain_started_ns_ < std::max(kQuietPatience_ns, drain_patience_.value_ns())) {
     drain_deadline_ns_ = now_ns() + kTick_ns;
     return;
   }
   log(LogLevel::kInfo, "the GPU work of this program did not end within %lld ms; it keeps the GPU for now",
       static_cast<long long>((now_ns() - drain_started_ns_) / kMillisecond));
-  // Longer every other time: what needs time gets it, what needs luck (a lock that is not held just then) is not held up for long.
-  if (++drains_given_up_ % 2 == 0) drain_patience_ns_ = std::min(drain_patience_ns_ * 2, kDrainPatienceMax_ns);
+  drain_patience_.gave_up(Pacer::work_seen().longest_ns(now_ns()));
   go_on();
   if (drain_reason_ == ReleaseReason::kDropped) {
     protocol::LockReleased message{};
@@ -289,8 +288,7 @@ bool Client::drained(uint64_t drain) {
   Lock lock(mutex_);
   if (state_ != State::kDraining || drain_abandoned_ || drain != drain_) return false;
   drain_done_ = true;
-  drains_given_up_ = 0;
-  drain_patience_ns_ = std::max(kDrainPatienceMin_ns, std::min(2 * (now_ns() - drain_started_ns_), kDrainPatienceMax_ns));
+  drain_patience_.drained(now_ns() - drain_started_ns_);
   if (!drain_together_) return true;
   if (connected_) {
     send(protocol::Drained{grant_, drop_attempt_});

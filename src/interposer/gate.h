@@ -58,7 +58,12 @@ class Gate {
   uint32_t flags() const { return flags_.load(std::memory_order_acquire); }
   bool closed() const { return (flags() & kClosedMask) != 0; }
 
-  void set(uint32_t bits) { flags_.fetch_or(bits, std::memory_order_seq_cst); }
+  void set(uint32_t bits) {
+    if ((bits & kClosedMask) != 0) closures_.fetch_add(1, std::memory_order_relaxed);
+    flags_.fetch_or(bits, std::memory_order_seq_cst);
+  }
+  // How often it was closed, for any GPU.
+  uint32_t closures() const { return closures_.load(std::memory_order_relaxed); }
   // Clears bits and wakes whoever waits for the gate.
   void clear(uint32_t bits);
 
@@ -101,6 +106,7 @@ class Gate {
   uint32_t watchers_[2] = {};  // of kWatched, kLimited
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
+  std::atomic<uint32_t> closures_{0};
   std::atomic<bool> needs_fence_{true};
   std::atomic<int> bell_{-1};  // of the thread in wait_change_or_news
 };

@@ -1,15 +1,18 @@
-// Bounds the work that a thread has in flight while somebody waits for the GPU or a compute limit applies, so that a drop takes
-// milliseconds: after every so many submissions an event; before more, the event before last must be done.
+// Bounds the work that a program has in flight while somebody waits for the GPU or a compute limit applies, so that a drop takes
+// milliseconds: after every so many submissions of a thread an event; before more, the event before last must be done.
 //
-// Somebody waits: the spacing adapts to about 10 ms of GPU time, and no submission waits longer than 20 ms. A limit applies, and what is in
-// flight at a drop is billed: about 2 ms, and a submission waits as long as two long kernels take; one wait in vain (the work may need what
-// this thread does next), and the thread's waits are short until a short one has sufficed.
-// One Pacer per thread of the program, used by that thread only.
+// Somebody waits: the spacing adapts to about 10 ms of GPU time. A hold lasts 20 ms for each thread that is held just then, so that all of
+// a program's threads together go on no faster in vain than one would: else a hundred of them would put in flight a hundred times as much
+// as ends. Where work was seen to take longer than that, holds come to last as long as two such stretches; after one in vain they become
+// short, because the work may need what this thread does next, or stand still. A limit applies, and what is in flight at a drop is billed:
+// about 2 ms, and a submission waits as long as two long kernels take; one wait in vain, and the thread's waits are short until a short one
+// has sufficed. One Pacer per thread of the program, used by that thread only; what they share are a few counters.
 #pragma once
 
 #include <cstdint>
 
 #include "cuda/driver_api.h"
+#include "interposer/drain_patience.h"
 
 namespace nvshare::interposer {
 
@@ -20,18 +23,33 @@ class Pacer {
   // Outside the gate: waits for earlier work if too much is in flight.
   void hold(bool limited);
 
+  Pacer();
+  static WorkSeen& work_seen();
+  static void reset_after_fork();
+
  private:
   static constexpr int kEvents = 3;
+  static constexpr int64_t kHold_ns = 20'000'000;  // as a rule
   bool prepare();
+  void look_at_probe();
+  bool wait_for(cuda::CUevent event, bool limited);
+  void held(bool limited, bool in_vain);
 
   cuda::CUcontext context_ = nullptr;
   uint32_t contexts_destroyed_ = 0;
   cuda::CUevent events_[kEvents] = {};
-  uint32_t recorded_ = 0;   // events so far; event n is events_[n % kEvents]
-  uint32_t count_ = 0;      // submissions since the last event
-  uint32_t interval_ = 16;  // submissions between events
+  uint32_t recorded_ = 0;  // events so far; event n is events_[n % kEvents]
+  uint32_t count_ = 0;     // submissions since the last event
+  uint32_t interval_;      // submissions between events
   bool hold_wanted_ = false;
   bool held_in_vain_ = false;
+  int64_t hold_ns_ = kHold_ns;  // the next, without a limit, were no other thread held
+
+  // One event is left alone until it is done, for WorkSeen: with much in flight the others are recorded anew before they are.
+  cuda::CUevent probe_ = nullptr;
+  bool probing_ = false;
+  int64_t probe_recorded_ns_ = 0;
+  uint32_t probe_closures_ = 0;  // Gate::closures() then
 };
 
 }  // namespace nvshare::interposer

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "interposer/log.h"
+#include "interposer/pacer.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -369,6 +370,7 @@ void Process::reset_after_fork() {
   captures_known_.clear();
   synchronizing_ = 0;
   gate.reset_after_fork();
+  Pacer::reset_after_fork();
   for_each_device([](Device& device) {
     device.client().reset_after_fork();
     device.mover().reset_after_fork();

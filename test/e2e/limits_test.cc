@@ -82,5 +82,25 @@ TEST(Limits, LittleIsInFlightAtADropHoweverItWasSubmitted) {
   stage.expect_gpu_unharmed();
 }
 
+// Thirty-two threads submit more than the GPU gets done. When each of them went on after 20 ms of waiting, whatever the others did, seconds
+// of work were in flight at a drop.
+TEST(Limits, LittleIsInFlightHoweverManyThreadsSubmit) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.drop_every = 400ms, .contended = true});
+  Child& child = stage.start(
+      "eager-threads", {"eager-threads", "--threads", "32", "--work", "2000", "--for-ms", std::to_string(kSlowness == 1 ? 2500 : 6000)});
+  stage.expect_success(child);
+  auto dropped = scheduler.releases(ReleaseReason::kDropped);
+  ASSERT_GE(dropped.size(), 1u) << "no drain ended";
+  std::sort(dropped.begin(), dropped.end(), [](const auto& a, const auto& b) { return a.drain_ns < b.drain_ns; });
+  std::cout << dropped.size() << " drops; drained in " << dropped[dropped.size() / 2].drain_ns / 1000 << " us, "
+            << scheduler.releases(ReleaseReason::kNotDrained).size() << " given up\n";
+  if (kSlowness == 1) {
+    EXPECT_LT(dropped[dropped.size() / 2].drain_ns, 400'000'000) << "of the one in the middle";
+  }
+  EXPECT_EQ(scheduler.problem(), "");
+  stage.expect_gpu_unharmed();
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

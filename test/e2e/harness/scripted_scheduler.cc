@@ -107,9 +107,9 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     granted_ = true;
     granted_at_ns_ = now_ns();
     const auto grant = static_cast<uint64_t>(++grants_);
-    if (script_.waiters && grants_ > 1) {
+    if (script_.contended || (script_.waiters && grants_ > 1)) {
       send(fd, LockOk{{kEpoch, grant}, 0, ++budget_sequence_});
-      send(fd, Contention{1, 1, kSwapCost_ns, 0, 0});
+      send(fd, Contention{1, script_.waiters ? 1u : 0u, kSwapCost_ns, 0, 0});
       std::this_thread::sleep_for(kOthersMoveOut);
     }
     send(fd, LockOk{{kEpoch, grant}, kMemoryBytesMax, ++budget_sequence_});
@@ -130,7 +130,7 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     dropping_ = false;
     granted_ = reason == ReleaseReason::kNotDrained;
     granted_at_ns_ = now_ns();
-    if (script_.waiters && !granted_) send(fd, Evict{static_cast<uint64_t>(grants_), released->memory.resident});
+    if ((script_.waiters || script_.contended) && !granted_) send(fd, Evict{static_cast<uint64_t>(grants_), released->memory.resident});
   }
 }
 

@@ -19,7 +19,8 @@ class ScriptedScheduler {
   struct Script {
     bool limited = false;
     uint32_t idle_release_us = 0;
-    Duration drop_every{};  // after a grant; 0: never
+    Duration drop_every{};   // after a grant; 0: never
+    bool contended = false;  // others wait for the GPU, and take its memory each time: it hears so while its memory still comes in
     // After the first turn, which `drop_every` ends and no other: others take its memory each time, and wait for it again as soon as it is
     // back; it hears so while its memory still comes in.
     bool waiters = false;

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "e2e/worker/desk.h"
 #include "e2e/worker/modes.h"
@@ -84,6 +85,27 @@ void run_steady(const Options& options) {
     check(cuda().cuStreamSynchronize(submitter.desk.place.stream), "cuStreamSynchronize");
     say(("units " + std::to_string(units)).c_str());
   }
+}
+
+// --threads threads that submit pieces of --work microseconds on streams of their own and wait for none of them, for --for-ms milliseconds.
+void run_eager_threads(const Options& options) {
+  const CUcontext context = retain_primary();
+  const CUfunction spin = load_kernels().spin;
+  CUdeviceptr memory = 0;  // so that each turn begins with something to load
+  check(cuda().cuMemAlloc_v2(&memory, kCopyBytes), "cuMemAlloc");
+  const auto ends = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.number("for-ms", 2000));
+  const uint64_t duration_ns = options.number("work", 1000) * 1000;
+  std::vector<std::thread> crowd;
+  for (uint64_t i = 0; i < options.number("threads", 8); ++i) {
+    crowd.emplace_back([=] {
+      check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+      CUstream stream = nullptr;
+      check(cuda().cuStreamCreate(&stream, kNonBlocking), "cuStreamCreate");
+      while (std::chrono::steady_clock::now() < ends) check(launch(spin, stream, duration_ns), "sim_spin");
+    });
+  }
+  for (std::thread& thread : crowd) thread.join();
+  check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
 }  // namespace nvshare::e2e

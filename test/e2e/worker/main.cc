@@ -68,6 +68,7 @@ constexpr Mode kModes[] = {
     {"pools", run_pools},
     {"bursts", run_bursts},
     {"steady", run_steady},
+    {"eager-threads", run_eager_threads},
     {"streams", run_streams},
     {"sizes", run_sizes},
     {"vmm-churn", run_vmm_churn},

@@ -48,6 +48,7 @@ void run_graph_memory(const Options& options);
 void run_pools(const Options& options);
 void run_bursts(const Options& options);
 void run_steady(const Options& options);
+void run_eager_threads(const Options& options);
 void run_streams(const Options& options);
 void run_sizes(const Options& options);
 
