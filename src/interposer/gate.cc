@@ -30,6 +30,9 @@ int membarrier(int command) { return static_cast<int>(syscall(SYS_membarrier, co
 
 // A later destructor of the same thread may call CUDA again; it then takes a new mark.
 void Gate::detach_thread(void* mark) {
+  if (const auto ends = gate.thread_ends_.load(std::memory_order_acquire); ends != nullptr) {
+    ends(static_cast<Mark*>(mark)->thread.load(std::memory_order_relaxed));
+  }
   thread_mark_ = nullptr;
   static_cast<Mark*>(mark)->depth.store(0, std::memory_order_release);  // a thread that was cancelled inside a call
   static_cast<Mark*>(mark)->taken.store(0, std::memory_order_release);

@@ -90,6 +90,9 @@ class Gate {
   // kWatched and kLimited stand while at least one GPU's client wants them.
   void watch(uint32_t bit, bool wanted);
 
+  // Called by each thread that ends, with its number. Before the first thread enters.
+  void on_thread_end(void (*callback)(uint64_t thread)) { thread_ends_.store(callback, std::memory_order_release); }
+
   // Before the first thread enters.
   void initialise();
   void reset_after_fork();
@@ -107,6 +110,7 @@ class Gate {
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
   std::atomic<uint32_t> closures_{0};
+  std::atomic<void (*)(uint64_t)> thread_ends_{nullptr};
   std::atomic<bool> needs_fence_{true};
   std::atomic<int> bell_{-1};  // of the thread in wait_change_or_news
 };

@@ -69,6 +69,7 @@ Process& process() {
 CUresult Process::start() {
   Lock lock(attach_mutex_);
   if (active()) return cuda::CUDA_SUCCESS;
+  gate.on_thread_end([](uint64_t thread) { process().captures_left_with_thread(thread); });
   gate.initialise();
   backend_ = backend_from_environment();
   const char* require = getenv("NVSHARE_REQUIRE_SCHEDULER");

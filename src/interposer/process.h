@@ -131,6 +131,7 @@ class Process {
   template <typename Which>
   void forget_captures(size_t most, Which which);
   void captures_left_with(cuda::CUcontext context);
+  void captures_left_with_thread(uint64_t thread);
   struct PeerAccess {
     cuda::CUcontext from;  // may use memory of
     cuda::CUcontext to;

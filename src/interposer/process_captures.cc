@@ -74,6 +74,11 @@ void Process::captures_left_with(CUcontext context) {
   forget_captures(SIZE_MAX, [&](const Capture& each) { return each.context == context; });
 }
 
+// Its own default stream goes with it, and nobody else could name that to end the capture.
+void Process::captures_left_with_thread(uint64_t thread) {
+  if (capturing()) forget_captures(SIZE_MAX, [&](const Capture& each) { return each.thread == thread; });
+}
+
 bool Process::begin_synchronize() {
   Lock lock(capture_mutex_);
   if (capturing()) return false;

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cinttypes>
 #include <cstdio>
+#include <thread>
 
 #include "e2e/worker/desk.h"
 #include "e2e/worker/modes.h"
@@ -64,6 +65,15 @@ void capture_and_destroy(const Desk& desk, CUcontext primary) {
   }
 }
 
+// A capture on a thread's own default stream that ends with the thread.
+void capture_and_end_thread(const Desk& desk, CUcontext primary) {
+  std::thread([&] {
+    check(cuda().cuCtxSetCurrent(primary), "cuCtxSetCurrent");
+    check(cuda().cuStreamBeginCapture_v2(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+    check(launch(desk.place.kernels.noop, CU_STREAM_PER_THREAD), "sim_noop");
+  }).join();
+}
+
 // Memory allocated and freed in the order of another context's stream: the last GPU's.
 void use_other_context(CUcontext primary) {
   int count = 0;
@@ -101,6 +111,7 @@ void run_streams(const Options& options) {
   ballast->verify_checksum(desk.scratch);
   for (uint64_t round = 0; round < options.number("steps", 3); ++round) free_and_destroy(desk, 4u << 20, 2 * round);
   capture_and_destroy(desk, primary);
+  capture_and_end_thread(desk, primary);
   use_other_context(primary);
   say("streams done");
   for (uint64_t round = 0; !options.told_to_stop(); ++round) {
