@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -18,6 +19,11 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kHousekeepingNs = 1'000'000'000;
+// When no client has said anything for so long and no memory moved, GPUs and host are looked at more rarely, so that idle clients cost
+// nothing. Whatever happens next, they are looked at at once.
+constexpr int64_t kQuietAfterNs = 5'000'000'000;
+constexpr int64_t kQuietIntervalNs = 2'000'000'000;
+constexpr int64_t kQuietHousekeepingNs = 5'000'000'000;
 // A dead process's memory is looked for this often, so that who waits for it has it soon.
 constexpr int64_t kDepartedIntervalNs = 20'000'000;
 // The earliest a deadline is served again, so that one that does not move cannot spin the daemon.
@@ -108,7 +114,11 @@ Result<void> Daemon::open(const char* nvml_library) {
   if (!client_listener) return client_listener.error();
   Result<FileDescriptor> admin_listener = runtime_dir_.listen_admin();
   if (!admin_listener) return admin_listener.error();
-  clients_ = std::make_unique<ClientSockets>(loop_, std::move(*client_listener), [this] { after_engine(); });
+  clients_ = std::make_unique<ClientSockets>(loop_, std::move(*client_listener), [this] {
+    if (quiet()) housekeeping_ = false;  // and soon again
+    active_at_ = monotonic_ns();
+    after_engine();
+  });
   engine_ = std::make_unique<Engine>(std::move(options), *clients_, monotonic_ns());
   clients_->serve(*engine_);
   if (monitor_) {
@@ -143,11 +153,18 @@ void Daemon::start_nvml(const char* library) {
     spdlog::info("{}; memory used by programs that are not clients is not seen", nvml.error().text);
     return;
   }
-  monitor_ = std::make_unique<NvmlMonitor>(std::move(*nvml), loop_, [this](const std::vector<GpuSample>& samples) {
-    engine_->memory_sampled(samples, monotonic_ns());
-    after_engine();
-  });
+  monitor_ = std::make_unique<NvmlMonitor>(std::move(*nvml), loop_, [this](const std::vector<GpuSample>& samples) { sampled(samples); });
 }
+
+void Daemon::sampled(const std::vector<GpuSample>& samples) {
+  int64_t used = 0;
+  for (const GpuSample& sample : samples) used += sample.used_after;
+  if (std::abs(used - std::exchange(used_bytes_, used)) >= ForeignMemoryWatch::kStep) active_at_ = monotonic_ns();
+  engine_->memory_sampled(samples, monotonic_ns());
+  after_engine();
+}
+
+bool Daemon::quiet() const { return !engine_->awaits_departed() && monotonic_ns() - active_at_ > kQuietAfterNs; }
 
 Result<void> Daemon::check_that_a_gpu_is_free() const {
   if (!monitor_ || monitor_->gpus().empty()) return {};
@@ -194,8 +211,12 @@ void Daemon::rearm() {
 }
 
 void Daemon::watch_memory() {
-  if (monitor_) monitor_->watch(engine_->gpus_in_use(), engine_->awaits_departed() ? kDepartedIntervalNs : settings_.nvml_interval);
-  if (engine_->client_count() > 0 && !std::exchange(housekeeping_, true)) housekeeping_timer_.arm(monotonic_ns() + kHousekeepingNs);
+  const bool is_quiet = quiet();
+  const int64_t interval = is_quiet ? std::max(settings_.nvml_interval, kQuietIntervalNs) : settings_.nvml_interval;
+  if (monitor_) monitor_->watch(engine_->gpus_in_use(), engine_->awaits_departed() ? kDepartedIntervalNs : interval);
+  if (engine_->client_count() > 0 && !std::exchange(housekeeping_, true)) {
+    housekeeping_timer_.arm(monotonic_ns() + (is_quiet ? kQuietHousekeepingNs : kHousekeepingNs));
+  }
 }
 
 void Daemon::watch_idleness() {

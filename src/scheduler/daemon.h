@@ -42,6 +42,8 @@ class Daemon {
   void after_engine();
   void rearm();
   void watch_memory();
+  bool quiet() const;
+  void sampled(const std::vector<GpuSample>& samples);
   void watch_idleness();
   std::string answer(std::string_view line);
 
@@ -58,6 +60,8 @@ class Daemon {
   Timer housekeeping_timer_;
   Timer idle_timer_;
   bool housekeeping_ = false;
+  int64_t active_at_ = 0;   // CLOCK_MONOTONIC ns: a client said something, or memory on a GPU moved
+  int64_t used_bytes_ = 0;  // on the GPUs that were last looked at, together
   bool idle_ = false;
 };
 

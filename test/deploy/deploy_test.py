@@ -83,6 +83,14 @@ CONTAINER = strict(
     imagePullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
     command=listed(STRING),
     terminationMessagePolicy={"enum": ["File", "FallbackToLogsOnError"]},
+    livenessProbe=strict(
+        ["exec"],
+        exec_=strict(["command"], command=listed(STRING)),
+        initialDelaySeconds=INTEGER,
+        periodSeconds=INTEGER,
+        timeoutSeconds=INTEGER,
+        failureThreshold=INTEGER,
+    ),
     env=listed(ENV),
     ports=listed(strict(["name", "containerPort"], name={"type": "string", "maxLength": 15}, containerPort=PORT)),
     resources=strict(

@@ -2,13 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 
@@ -414,6 +417,7 @@ bool set_faults(Faults& faults, const std::string& text) {
     const double value = colon < word.size() ? std::strtod(word.c_str() + colon + 1, nullptr) : 1;
     fault->value->store(static_cast<uint32_t>(value * fault->scale));
   }
+  syscall(SYS_futex, &faults.xid, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);  // NVML waits for it
   return true;
 }
 

@@ -1,6 +1,8 @@
 // libnvidia-ml.so.1 over the same shared state: what exists, how full and how busy it is, and who uses it.
 //
 // Layouts: NVML API documentation, driver 580. A device's handle is its number plus one.
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <mutex>
 #include <utility>
 
@@ -268,14 +271,17 @@ SIM_API Result nvmlDeviceRegisterEvents(Handle handle, unsigned long long types,
   return kSuccess;
 }
 SIM_API Result nvmlEventSetWait_v2(EventSet* set, EventData* data, unsigned timeout_ms) {
-  for (const uint64_t end = now_ns() + timeout_ms * uint64_t{1000000};; usleep(2000)) {
+  for (const uint64_t end = now_ns() + timeout_ms * uint64_t{1000000};;) {
     if (const Result result = enter()) return result;
     const uint32_t xid = Machine::get().faults().xid.load();
     if (set->first_gpu && xid != std::exchange(set->told, xid) && xid != 0) {
       *data = {to_handle(0), kEventXid, xid, ~0u, ~0u};
       return kSuccess;
     }
-    if (now_ns() >= end) return kTimeout;
+    const uint64_t now = now_ns();
+    if (now >= end) return kTimeout;
+    const timespec left{static_cast<time_t>((end - now) / 1000000000), static_cast<long>((end - now) % 1000000000)};
+    syscall(SYS_futex, &Machine::get().faults().xid, FUTEX_WAIT, xid, &left, nullptr, 0);
   }
 }
 SIM_API Result nvmlEventSetWait(EventSet* set, EventData* data, unsigned timeout_ms) { return nvmlEventSetWait_v2(set, data, timeout_ms); }
