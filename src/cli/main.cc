@@ -11,6 +11,7 @@
 #include "cli/run_command.h"
 #include "cli/set_command.h"
 #include "cli/status_command.h"
+#include "protocol/admin.h"
 
 namespace {
 
@@ -46,6 +47,10 @@ int run(int argc, char** argv) {
       ->add_option("--gpu-core-limit", options.gpu_core_limit,
                    "percent of each GPU's time that the program and its children may use, 1 to 100 (100: no limit)")
       ->check(CLI::Range(1, 100));
+  run_app
+      ->add_option("--priority", options.priority,
+                   "-100 to 100, 0 by default: of programs that wait for a GPU, the higher goes first; nobody waits for ever")
+      ->check(CLI::Range(nvshare::protocol::admin::kPriorityMin, nvshare::protocol::admin::kPriorityMax));
   run_app->add_option(
       "--gpu", options.gpu,
       "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
@@ -61,7 +66,9 @@ int run(int argc, char** argv) {
   CLI::App* set_app = app.add_subcommand("set",
                                          "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
                                          "memory=8Gi; nvsharectl set scheduling_mode=auto");
-  set_app->add_option("changes", changes, "a tenant's name or id, then core=PERCENT and memory=BYTES, or =none; or SETTING=VALUE")
+  set_app
+      ->add_option("changes", changes,
+                   "a tenant's name or id, then core=PERCENT and memory=BYTES, or =none, and priority=-100..100; or SETTING=VALUE")
       ->required();
 
   nvshare::cli::demo::DemoOptions demo;

@@ -69,8 +69,8 @@ std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& 
     say("limits come from the environment alone: {}", link.admin_error);
     return std::nullopt;
   }
-  auto line =
-      link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit), options.gang_turns, options.gpu_core_limit});
+  auto line = link.admin->ask(
+      admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit), options.gang_turns, options.gpu_core_limit, options.priority});
   auto tenant = line ? admin::decode_tenant(*line) : Result<uint64_t>(line.error());
   if (!tenant) {
     say("cannot register this run with the scheduler, so that it appears by its process: {}", tenant.error().text);
@@ -154,6 +154,10 @@ int run_command(const RunOptions& options) {
   }
   if (options.gpu_core_limit < 100 && !link->admin) {
     say("--gpu-core-limit: only a scheduler that answers us can hold a program to it: {}", link->admin_error);
+    return kExitCannotRun;
+  }
+  if (options.priority != 0 && !link->admin) {
+    say("--priority: only a scheduler that answers us can be told of it: {}", link->admin_error);
     return kExitCannotRun;
   }
   const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit, options);

@@ -9,6 +9,7 @@ namespace nvshare::cli {
 struct RunOptions {
   std::string gpu_memory_limit;      // text as parse_bytes takes it; empty = none
   int gpu_core_limit = 100;          // percent of each GPU's time, 100 = none
+  int priority = 0;                  // protocol::admin::kPriorityMin .. kPriorityMax
   std::string gpu;                   // "all", or a list of indices and UUIDs; empty = choose
   std::string name;                  // of the tenant; empty = the program's
   bool gang_turns = true;            // on several GPUs: turns on all of them together

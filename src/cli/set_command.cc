@@ -12,7 +12,9 @@ namespace nvshare::cli {
 
 namespace admin = protocol::admin;
 
-constexpr char kAccepted[] = "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), memory=BYTES, such as memory=8Gi (or none)";
+constexpr char kAccepted[] =
+    "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), memory=BYTES, such as memory=8Gi (or none), priority=-100..100 (0 by "
+    "default)";
 
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   admin::SetRequest request;
@@ -27,7 +29,7 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
     const std::string value = equals == std::string::npos ? std::string() : word.substr(equals + 1);
     if (equals == std::string::npos || name.empty() || value.empty()) return error_format("'%.80s' is not NAME=VALUE", word.c_str());
     if (request.tenant.empty()) {
-      if (name == "core" || name == "memory")
+      if (name == "core" || name == "memory" || name == "priority")
         return error_format("%s needs a tenant before it: nvsharectl set TENANT %s", name.c_str(), word.c_str());
       request.settings[name] = value;
     } else if (name == "core") {
@@ -38,11 +40,15 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
       auto bytes = value == "none" ? Result<uint64_t>(0) : parse_bytes(value);
       if (!bytes) return error_format("memory: %.100s; %s", bytes.error().text, kAccepted);
       request.gpu_memory_limit = static_cast<int64_t>(*bytes);
+    } else if (name == "priority") {
+      auto priority = parse_integer(value, admin::kPriorityMin, admin::kPriorityMax);
+      if (!priority) return error_format("priority: %.100s; %s", priority.error().text, kAccepted);
+      request.priority = static_cast<int32_t>(*priority);
     } else {
       return error_format("'%.80s' is no limit of a tenant; %s", name.c_str(), kAccepted);
     }
   }
-  if (!request.tenant.empty() && !request.gpu_core_limit && !request.gpu_memory_limit) {
+  if (!request.tenant.empty() && !request.gpu_core_limit && !request.gpu_memory_limit && !request.priority) {
     return error_format("nothing to set for tenant '%.80s'; %s", request.tenant.c_str(), kAccepted);
   }
   return request;

@@ -1,6 +1,7 @@
 #include "interposer/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +33,25 @@ constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
 constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
 constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
 
+// /etc/ld.so.preload names this library: whoever may write there wants every program of this system (a container, most likely) shared.
+bool preloaded_by_system() {
+  FileDescriptor file(open("/etc/ld.so.preload", O_RDONLY | O_CLOEXEC));
+  char text[4096];
+  const ssize_t length = file ? read(file.get(), text, sizeof text) : 0;
+  constexpr char kName[] = "libnvshare.so";
+  return length > 0 && memmem(text, static_cast<size_t>(length), kName, sizeof kName - 1) != nullptr;
+}
+
 bool socket_address(sockaddr_un* address) {
   const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
+  if (directory != nullptr && *directory != '\0' && strcmp(directory, protocol::kRuntimeDirectoryDefault) != 0 && preloaded_by_system()) {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true)) {
+      log(LogLevel::kWarning, "%s is ignored: /etc/ld.so.preload has this library, so the scheduler is the one in %s",
+          protocol::kRuntimeDirectoryVariable, protocol::kRuntimeDirectoryDefault);
+    }
+    directory = nullptr;
+  }
   if (directory == nullptr || *directory == '\0') directory = protocol::kRuntimeDirectoryDefault;
   *address = {};
   address->sun_family = AF_UNIX;

@@ -6,6 +6,7 @@ namespace nvshare::kubernetes {
 
 Annotations::Annotations(const Options& options)
     : resources_(options.resources),
+      limits_(options.priority_max),
       teller_(options.api_server, options.node),
       link_(options.runtime_dir,
             [this](const std::map<std::string, std::string>& refused) {

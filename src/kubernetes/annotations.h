@@ -19,6 +19,7 @@ class Annotations {
     std::string node;         // this node's name in the cluster
     std::string runtime_dir;  // the scheduler's
     ResourceNames resources;
+    int priority_max = 0;  // the highest that an annotation may give
     PodWatch::Pace pace;
   };
   // Starts threads.

@@ -53,12 +53,14 @@ class ListeningScheduler {
     }
     thread_.join();
   }
-  // "memory in MiB/core" of a pod; empty when nothing holds for it.
+  // "memory in MiB/core" of a pod, and what is not as by default; empty when nothing holds for it.
   std::string limits_of(const std::string& uid) {
     std::lock_guard lock(mutex_);
     auto found = pods_.find(uid);
     if (found == pods_.end()) return "";
-    return std::to_string(found->second.gpu_memory_limit >> 20) + "/" + std::to_string(found->second.gpu_core_limit);
+    const protocol::admin::PodRequest& pod = found->second;
+    return std::to_string(pod.gpu_memory_limit >> 20) + "/" + std::to_string(pod.gpu_core_limit) +
+           (pod.priority != 0 ? " priority " + std::to_string(pod.priority) : "") + (pod.ends ? " ends" : "");
   }
   int connections() {
     std::lock_guard lock(mutex_);
@@ -182,7 +184,11 @@ TEST_F(AnnotationsTest, ReachTheSchedulerAndPodsEventsTellWhatIsWrong) {
   EXPECT_TRUE(comes(train, "4096/40"));
   EXPECT_NE(event(1).find("LimitClamped"), std::string::npos) << event(1);
   server_->annotate("train", kPriorityAnnotation, "7");
-  EXPECT_NE(event(2).find("NotSupported"), std::string::npos) << event(2);
+  EXPECT_NE(event(2).find("PriorityClamped"), std::string::npos) << event(2);
+  server_->annotate("train", kPriorityAnnotation, "-7");
+  EXPECT_TRUE(comes(train, "4096/40 priority -7"));
+  server_->annotate("train", kPriorityAnnotation, "");
+  EXPECT_TRUE(comes(train, "4096/40"));
   scheduler_->refuse(train, "there is no room");
   server_->annotate("train", kMemoryAnnotation, "3Gi");
   EXPECT_NE(event(3).find("LimitRefused " + train), std::string::npos) << event(3);
@@ -190,6 +196,8 @@ TEST_F(AnnotationsTest, ReachTheSchedulerAndPodsEventsTellWhatIsWrong) {
   EXPECT_TRUE(comes(train, "3072/100")) << "removed: the default";
   const std::string late = server_->add_pod("late", {{"nvshare.com/gpu", 1}});
   EXPECT_TRUE(comes(late, "0/100"));
+  server_->begin_deletion("train");
+  EXPECT_TRUE(comes(train, "3072/100 ends"));
   server_->delete_pod("train");
   EXPECT_TRUE(comes(train, ""));
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "e2e/harness/random.h"
@@ -139,6 +140,20 @@ TEST(Books, WhoWasGrantedStaysSoOverARestartOfThePlugin) {
   EXPECT_EQ(after.loads()[0].bytes_granted, 60 * kGib);
   EXPECT_EQ(start(after, a), Kind::kRefused) << "the one that runs is b";
   EXPECT_EQ(start(after, b), Kind::kGranted);
+  // What a release before it said its format wrote, and one after, which has more to say.
+  const std::string record = before.record();
+  const auto containers = nlohmann::json::parse(record).at("containers");
+  EXPECT_TRUE(after.restore(containers.dump()));
+  EXPECT_EQ(after.record(), record);
+  auto richer = nlohmann::json::parse(record);
+  richer["written_by"] = "9.9";
+  for (auto& container : richer["containers"]) container["color"] = "green";
+  EXPECT_TRUE(after.restore(richer.dump()));
+  EXPECT_EQ(after.record(), record);
+  richer["format"] = 2;
+  auto later = after.restore(richer.dump());
+  ASSERT_FALSE(later);
+  EXPECT_NE(std::string(later.error().text).find("format 2, of a later release"), std::string::npos) << later.error().text;
   EXPECT_FALSE(after.restore("{]"));
   EXPECT_FALSE(after.restore("[{\"pod\": 3}]"));
 }

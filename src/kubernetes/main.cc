@@ -57,6 +57,7 @@ Result<std::unique_ptr<Annotations>> watch_annotations(const Settings& settings)
   }
   options.node = settings.node_name;
   options.runtime_dir = settings.runtime_dir;
+  options.priority_max = settings.pod_priority_max;
   options.resources = {settings.gpu_resource, settings.memory_resource, settings.core_resource, settings.division};
   spdlog::info("watches annotations of the pods of {} at {}", options.node, options.api_server.url);
   return std::make_unique<Annotations>(options);

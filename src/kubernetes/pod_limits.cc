@@ -123,6 +123,7 @@ Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resource
   if (pod.uid.empty() || pod.name_space.empty() || pod.name.empty()) return error_format("what the API server sent is no pod");
   const std::string phase = text_at(at(json, "status"), "phase");
   pod.ended = phase == "Succeeded" || phase == "Failed";
+  pod.ends = !text_at(metadata, "deletionTimestamp").empty();
   for (const char* name : {kCoreAnnotation, kMemoryAnnotation, kPriorityAnnotation}) {
     const Json& value = at(at(metadata, "annotations"), name);
     if (value.is_string()) pod.annotations[name] = value.get<std::string>();
@@ -191,6 +192,31 @@ void PodLimits::read_core(Pod& pod, Changes* changes) {
   }
 }
 
+void PodLimits::read_priority(Pod& pod, Changes* changes) {
+  using protocol::admin::kPriorityMax;
+  using protocol::admin::kPriorityMin;
+  auto given = pod.seen.annotations.find(kPriorityAnnotation);
+  if (given == pod.seen.annotations.end()) {
+    pod.priority.reset();
+    pod.told.erase(kPriorityAnnotation);
+    return;
+  }
+  Result<int64_t> priority = parse_integer(given->second, kPriorityMin, kPriorityMax);
+  if (!priority) {
+    return complain(pod, kPriorityAnnotation, "BadPriority",
+                    "is no priority; the one before stays; accepted: an integer from " + std::to_string(kPriorityMin) + " to " +
+                        std::to_string(kPriorityMax),
+                    changes);
+  }
+  pod.priority = std::min(static_cast<int>(*priority), priority_max_);
+  if (*priority > priority_max_) {
+    complain(pod, kPriorityAnnotation, "PriorityClamped",
+             "is more than pods of this node may have; its priority is " + std::to_string(priority_max_), changes);
+  } else {
+    pod.told.erase(kPriorityAnnotation);
+  }
+}
+
 PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
   if (seen.ended || !seen.ours) return remove(seen.uid);
   Changes changes;
@@ -199,16 +225,15 @@ PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
   pod.seen = seen;
   read_memory(pod, &changes);
   read_core(pod, &changes);
-  if (seen.annotations.contains(kPriorityAnnotation)) {
-    complain(pod, kPriorityAnnotation, "NotSupported", "has no effect: this release of nvshare has no priorities of pods", &changes);
-  } else {
-    pod.told.erase(kPriorityAnnotation);
-  }
+  read_priority(pod, &changes);
   const PodRequest before = pod.limits;
   pod.limits = {seen.uid, seen.name_space + "/" + seen.name, seen.memory_granted, seen.core_granted, false};
   if (pod.memory && (seen.memory_granted == 0 || *pod.memory < seen.memory_granted)) pod.limits.gpu_memory_limit = *pod.memory;
   if (pod.core) pod.limits.gpu_core_limit = std::min(*pod.core, seen.core_granted);
   const bool memory_changed = pod.limits.gpu_memory_limit != before.gpu_memory_limit;
+  pod.limits.priority = pod.priority.value_or(0);
+  pod.limits.ends = seen.ends;
+  const bool priority_changed = pod.limits.priority != before.priority;
   const bool core_changed = pod.limits.gpu_core_limit != before.gpu_core_limit;
   if (memory_changed) {
     pod.refusal.clear();
@@ -218,7 +243,10 @@ PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
   if (core_changed) {
     changes.audit.push_back(audit_line(seen, kCoreAnnotation, core_text(before.gpu_core_limit), core_text(pod.limits.gpu_core_limit)));
   }
-  if (is_new || memory_changed || core_changed) changes.limits.push_back(pod.limits);
+  if (priority_changed) {
+    changes.audit.push_back(audit_line(seen, kPriorityAnnotation, std::to_string(before.priority), std::to_string(pod.limits.priority)));
+  }
+  if (is_new || memory_changed || core_changed || priority_changed || pod.limits.ends != before.ends) changes.limits.push_back(pod.limits);
   return changes;
 }
 

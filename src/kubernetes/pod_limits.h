@@ -3,6 +3,7 @@
 //
 //   nvshare.com/gpu-core-limit     1..100, percent of each GPU's time
 //   nvshare.com/gpu-memory-limit   an amount with Mi, Gi or Ti
+//   nvshare.com/priority           -100..100, 0 = as everybody; above what the node allows pods it counts as that
 //
 // More than was granted counts as what was granted; a value that cannot be read changes nothing; both are told once. An annotation that
 // is removed leaves what was granted.
@@ -35,6 +36,7 @@ struct WatchedPod {
   std::string uid, name_space, name;
   bool ours = false;                                // it asks for a resource of ours, or has an annotation
   bool ended = false;                               // none of its containers runs again
+  bool ends = false;                                // it is being deleted, and runs on for its grace period
   int64_t memory_granted = 0;                       // bytes; 0 = no limit
   int core_granted = 100;                           // percent
   std::map<std::string, std::string> annotations;   // ours
@@ -46,6 +48,9 @@ Result<WatchedPod> read_pod(std::string_view json, const ResourceNames& resource
 
 class PodLimits {
  public:
+  // priority_max: the highest priority that an annotation may give.
+  explicit PodLimits(int priority_max = 0) : priority_max_(priority_max) {}
+
   // For the pod's events.
   struct Notice {
     std::string uid, name_space, name;
@@ -76,6 +81,7 @@ class PodLimits {
     WatchedPod seen;
     std::optional<int64_t> memory;            // the annotation's last good value
     std::optional<int> core;                  // the same
+    std::optional<int> priority;              // the same
     protocol::admin::PodRequest limits;       // in force
     std::map<std::string, std::string> told;  // annotation -> value that was complained of
     std::string refusal;                      // that was told
@@ -83,9 +89,11 @@ class PodLimits {
 
   void read_memory(Pod& pod, Changes* changes);
   void read_core(Pod& pod, Changes* changes);
+  void read_priority(Pod& pod, Changes* changes);
   static void complain(Pod& pod, const char* annotation, const char* reason, const std::string& text, Changes* changes);
   static Notice notice_of(const Pod& pod, bool warning, const char* reason, const std::string& text);
 
+  const int priority_max_;
   std::map<std::string, Pod> pods_;  // by UID
 };
 

@@ -140,11 +140,43 @@ TEST(PodLimits, ABadValueKeepsTheLastGoodOneAndIsTold) {
   EXPECT_LT(shouted.notices[0].text.size(), 300u);
 }
 
-TEST(PodLimits, PriorityIsRefusedInWords) {
+TEST(PodLimits, PriorityOnlyLowersUnlessTheNodeAllowsMore) {
+  const auto priority = [](PodLimits& limits) { return limits.all().at(0).priority; };
   PodLimits limits;
-  auto changes = limits.update(granted(4, 0, {{kPriorityAnnotation, "5"}}));
+  auto changes = limits.update(granted(4, 0, {{kPriorityAnnotation, "-5"}}));
+  EXPECT_TRUE(changes.notices.empty());
+  EXPECT_EQ(priority(limits), -5);
+  EXPECT_EQ(Json::parse(changes.audit.back())["new"], "-5");
+  for (const char* bad : {"", "high", "1.5", "101", "-101"}) {
+    changes = limits.update(granted(4, 0, {{kPriorityAnnotation, bad}}));
+    ASSERT_EQ(changes.notices.size(), 1u) << bad;
+    EXPECT_EQ(changes.notices[0].reason, "BadPriority");
+    EXPECT_EQ(priority(limits), -5) << bad;
+  }
+  changes = limits.update(granted(4, 0, {{kPriorityAnnotation, "5"}}));
   ASSERT_EQ(changes.notices.size(), 1u);
-  EXPECT_EQ(changes.notices[0].reason, "NotSupported");
+  EXPECT_EQ(changes.notices[0].reason, "PriorityClamped");
+  EXPECT_NE(changes.notices[0].text.find("its priority is 0"), std::string::npos) << changes.notices[0].text;
+  EXPECT_EQ(priority(limits), 0);
+  PodLimits generous(10);
+  EXPECT_TRUE(generous.update(granted(4, 0, {{kPriorityAnnotation, "10"}})).notices.empty());
+  EXPECT_EQ(priority(generous), 10);
+  generous.update(granted(4, 0, {{kPriorityAnnotation, "11"}}));
+  EXPECT_EQ(priority(generous), 10);
+  generous.update(granted(4, 0, Json::object()));
+  EXPECT_EQ(priority(generous), 0);
+}
+
+TEST(PodLimits, ADeletionIsPassedOnOnce) {
+  PodLimits limits;
+  limits.update(granted(4, 0, Json::object()));
+  Json pod = pod_with({container(1, 4)});
+  pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z";
+  auto changes = limits.update(watched(pod));
+  ASSERT_EQ(changes.limits.size(), 1u);
+  EXPECT_TRUE(changes.limits[0].ends);
+  EXPECT_FALSE(changes.limits[0].gone) << "it runs on, for its grace period";
+  EXPECT_TRUE(limits.update(watched(pod)).limits.empty());
 }
 
 TEST(PodLimits, PodsThatEndOrAreMissingFromTheListAreGone) {

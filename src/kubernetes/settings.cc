@@ -135,6 +135,13 @@ Result<void> set_other_plugins(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_pod_priority_max(Settings& settings, std::string_view text) {
+  Result<int64_t> value = parse_integer(text, 0, 100);
+  if (!value) return value.error();
+  settings.pod_priority_max = static_cast<int>(*value);
+  return {};
+}
+
 Result<void> set_log_level(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
   settings.log_level = text;
@@ -195,6 +202,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"node_name", "a node's name", "this node's name in the cluster, from spec.nodeName; needed to watch annotations", set_node_name},
       {"other_plugins", "refuse or allow", "where another device plugin serves the same GPUs: refuse to run, with exit status 3 (refuse)",
        set_other_plugins},
+      {"pod_priority_max", "0 to 100", "the highest priority that the annotation nvshare.com/priority may give a pod (0: it only lowers)",
+       set_pod_priority_max},
       {"log_level", "error, warning, info or debug", "what is logged (info)", set_log_level},
   };
   return specs;

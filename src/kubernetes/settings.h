@@ -38,6 +38,7 @@ struct Settings {
   std::string service_account = "/var/run/secrets/kubernetes.io/serviceaccount";
   std::string node_name;             // this node's in the cluster
   bool refuse_other_plugins = true;  // that serve the same GPUs
+  int pod_priority_max = 0;          // the highest that a pod's annotation may give it
   std::string log_level = "info";
 };
 

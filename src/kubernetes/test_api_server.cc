@@ -423,6 +423,14 @@ void TestApiServer::annotate(const std::string& name, const std::string& annotat
   parts_->publish("MODIFIED", std::move(pod));
 }
 
+void TestApiServer::begin_deletion(const std::string& name) {
+  std::lock_guard lock(parts_->mutex);
+  Json pod = parts_->pods.at(name);
+  pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z";
+  pod["metadata"]["deletionGracePeriodSeconds"] = 30;
+  parts_->publish("MODIFIED", std::move(pod));
+}
+
 void TestApiServer::delete_pod(const std::string& name) {
   std::lock_guard lock(parts_->mutex);
   parts_->publish("DELETED", parts_->pods.at(name));

@@ -23,6 +23,7 @@ class TestApiServer {
   // `resources`: what its one container asks for. Returns its UID.
   std::string add_pod(const std::string& name, const std::map<std::string, int>& resources, const std::string& uid = "");
   void annotate(const std::string& name, const std::string& annotation, const std::string& value);  // empty: removes it
+  void begin_deletion(const std::string& name);  // it gets its deletionTimestamp, and runs on
   void delete_pod(const std::string& name);
 
   // ---- faults; all but those that say otherwise are over once they have happened ----

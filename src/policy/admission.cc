@@ -22,11 +22,11 @@ bool wakes_up(const Gpu& gpu, const Client& client, Instant now) {
   return client.usage.recent(now) < entitled / 2;
 }
 
-// Waking clients go before those that wait, until that has cost one of these a whole turn.
+// Waking clients, and those that end, go before those that wait, until that has cost one of these a whole turn.
 bool wakers_may_pass(const Context& context, const Gpu& gpu) {
   const Duration limit = turn_limit(context.config(), gpu);
   return std::none_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    return entry.second.waits() && !entry.second.woke && gpu.time_passing - entry.second.passed_at_start >= limit;
+    return entry.second.waits() && !entry.second.woke && !entry.second.ends && gpu.time_passing - entry.second.passed_at_start >= limit;
   });
 }
 
@@ -89,9 +89,9 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   return true;
 }
 
-// Whoever waits, in order: those that join their running gang, priority, waking clients, least recent use, arrival. The members of a gang
-// have one place, the same on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
-using Place = std::tuple<bool, int, bool, Instant, uint64_t, ClientId>;
+// Whoever waits, in order: those that join their running gang, those that end, priority, waking clients, least recent use, arrival. The
+// members of a gang have one place, the same on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
+using Place = std::tuple<bool, bool, int, bool, Instant, uint64_t, ClientId>;
 
 int highest_priority(const Gpu& gpu) {
   int highest = 0;
@@ -106,6 +106,8 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
   Instant since = context.now;
   uint64_t arrival = std::numeric_limits<uint64_t>::max();
   ClientId first = std::numeric_limits<ClientId>::max();
+  bool ends = false;
+  bool may_pass = true;
   for (const Gang::Member& member : gang.members) {
     const Gpu& gpu = context.state.gpus.at(member.gpu);
     const Client& client = gpu.clients.at(member.client);
@@ -113,18 +115,20 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
     highest = std::max(highest, highest_priority(gpu));
     promote_after = std::max(promote_after, kPromoteTurns * turn_limit(context.config(), gpu));
     if (!client.waits()) continue;
+    ends |= client.ends;
+    may_pass &= wakers_may_pass(context, gpu);
     since = std::min(since, client.waiting_since);
     arrival = std::min(arrival, client.arrival);
     first = std::min(first, client.id);
   }
-  return {!joins, -(context.now - since >= promote_after ? highest : own), true, gang.last_used, arrival, first};
+  return {!joins, !(ends && may_pass), -(context.now - since >= promote_after ? highest : own), true, gang.last_used, arrival, first};
 }
 
 Place place_of(const Context& context, const Gpu& gpu, const Client& client, bool wakers_pass) {
   if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
   const Duration promote_after = kPromoteTurns * turn_limit(context.config(), gpu);
   const int priority = context.now - client.waiting_since >= promote_after ? highest_priority(gpu) : client.priority;
-  return {true, -priority, !(client.woke && wakers_pass), client.last_used, client.arrival, client.id};
+  return {true, !(client.ends && wakers_pass), -priority, !(client.woke && wakers_pass), client.last_used, client.arrival, client.id};
 }
 
 // One client, or a gang's on all GPUs: who gets the lock together.
@@ -133,6 +137,7 @@ struct Waiters {
   Gang* gang = nullptr;
   bool joins = false;  // the gang runs already
   bool wakes = false;
+  bool ends = false;
   Waiting clients;
 };
 
@@ -148,7 +153,9 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
       const auto [at, first] = gang ? of_gangs.try_emplace(gang, queue.size()) : std::pair(of_gangs.end(), true);
       if (first) {
         const bool joins = joins_its_gang(context.state, client);
-        queue.push_back({place_of(context, gpu, client, wakers_pass), gang, joins, joins || (client.woke && wakers_pass), {}});
+        const bool ends = client.ends && wakers_pass && !gang;
+        queue.push_back(
+            {place_of(context, gpu, client, wakers_pass), gang, joins, joins || ends || (client.woke && wakers_pass), ends, {}});
       }
       (first ? queue.back() : queue[at->second]).clients[gpu_id].push_back(id);
     }
@@ -174,7 +181,7 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
   return false;
 }
 
-void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool wakes) {
+void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool wakes, bool at_once) {
   const ClientId id = client.id;
   if (not_now(context, gpu, client)) return;
   Head* head = heads.contains(gpu.id) ? &heads.at(gpu.id) : nullptr;
@@ -204,7 +211,7 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool
     client.reason = WaitReason::kDeparted;
     return becomes_head({.at = context.now});
   }
-  const std::optional<Switch> plan = plan_switch(context, gpu, {.clients = {id}, .wakes = wakes});
+  const std::optional<Switch> plan = plan_switch(context, gpu, {.clients = {id}, .wakes = wakes, .at_once = at_once});
   if (!plan) {
     client.reason = why_not_even_alone(context, gpu, {id});
     return;
@@ -276,7 +283,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.loads = in > 0;
   if (client.waited_for_memory) {
     ++gpu.switches;
-    if (client.woke) client.passing_since = context.now;
+    if (client.woke || client.ends) client.passing_since = context.now;
   }
   client.grant = context.state.next_grant++;
   client.budget = client.budget_told = client.memory.resident;
@@ -285,6 +292,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.granted_at = context.now;
   client.woke = client.left_early = client.waited_for_memory = false;
   client.keeps_place = client.place_leaves = client.lost_place = false;
+  client.last_turn = client.ends;
   client.reason = WaitReason::kNone;
   ++client.turns;
   set_state(client, ClientState::kLoading, context.now);
@@ -302,7 +310,8 @@ void admit(Context& context, const std::vector<GpuId>& gpus) {
     if (waiters.joins && complete_gang(context, waiters.clients)) continue;
     for (const auto& [gpu_id, clients] : waiters.clients) {
       Gpu& gpu = context.state.gpus.at(gpu_id);
-      for (const ClientId id : clients) admit_client(context, gpu, heads, gpu.clients.at(id), waiters.wakes);
+      for (const ClientId id : clients)
+        admit_client(context, gpu, heads, gpu.clients.at(id), waiters.wakes, waiters.ends && gpu.clients.at(id).last_turn_ran == 0);
     }
   }
 }

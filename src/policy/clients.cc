@@ -74,6 +74,31 @@ void take_memory(Client& client, const Memory& memory) {
   if (client.holds_lock()) client.budget = std::max(client.budget, client.memory.resident);
 }
 
+namespace {
+
+template <typename Change>
+void each_client_of(State& state, TenantId tenant, Change change) {
+  for (auto& [gpu_id, gpu] : state.gpus) {
+    for (auto& [id, client] : gpu.clients) {
+      if (client.tenant == tenant) change(client);
+    }
+  }
+}
+
+}  // namespace
+
+void set_priority(Context& context, const TenantPriority& event) {
+  each_client_of(context.state, event.tenant, [&](Client& client) { client.priority = event.priority; });
+}
+
+void set_ends(Context& context, const TenantEnds& event) {
+  each_client_of(context.state, event.tenant, [&](Client& client) {
+    if (event.ends && !client.ends) client.last_turn_ran = 0;
+    client.ends = event.ends;
+    client.last_turn = client.last_turn && event.ends;
+  });
+}
+
 void join(Context& context, const ClientJoined& event) {
   State& state = context.state;
   if (state.gpu_of.contains(event.client)) return;
@@ -88,6 +113,7 @@ void join(Context& context, const ClientJoined& event) {
   client.priority = event.priority;
   client.swappable = event.swappable;
   client.gang = event.gang;
+  client.ends = event.ends;
   client.joined = state.next_arrival++;
   client.joined_at = client.since = client.last_used = context.now;
   take_memory(client, event.memory);

@@ -10,6 +10,8 @@ namespace nvshare::policy {
 void set_state(Client& client, ClientState to, Instant now);
 void join(Context& context, const ClientJoined& event);
 void take_memory(Client& client, const Memory& memory);  // what a client reports, made consistent
+void set_priority(Context& context, const TenantPriority& event);
+void set_ends(Context& context, const TenantEnds& event);
 
 // departures.cc
 void leave(Context& context, const ClientLeft& event);
@@ -61,6 +63,7 @@ Instant growth_due(const Context& context, const Client& client, Duration cost);
 struct Comers {
   std::vector<ClientId> clients;   // that are to run on this GPU
   bool wakes = false;              // may end turns before their time
+  bool at_once = false;            // and need not wait until those have worked for what the switch costs
   std::set<TenantId> rivals = {};  // have to leave in any case
   Duration least_cost = 0;         // of the same switch on other GPUs
 };

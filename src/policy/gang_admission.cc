@@ -73,7 +73,7 @@ std::optional<GangPlan> plan_gang(const Context& context, const Waiting& waiting
     for (const auto& [gpu_id, clients] : waiting) {
       const Gpu& gpu = context.state.gpus.at(gpu_id);
       if (fits_now(context, gpu, clients) && rivals.empty()) continue;
-      const std::optional<Switch> on_gpu = plan_switch(context, gpu, {clients, false, rivals, plan.cost});
+      const std::optional<Switch> on_gpu = plan_switch(context, gpu, {.clients = clients, .rivals = rivals, .least_cost = plan.cost});
       *blocking = gpu_id;
       if (!on_gpu) return std::nullopt;
       plan.cost = std::max(plan.cost, on_gpu->cost);

@@ -263,6 +263,11 @@ class Workload {
       if (chance(30)) on.insert(gpu);
     }
     const int64_t rounds = between(1, 60);
+    if (chance(20)) world_.at(world_.now() + between(0, 200) * kSec, [this, tenant] { world_.announce_end(tenant); });
+    if (chance(20)) {
+      world_.at(world_.now() + between(0, 200) * kSec,
+                [this, tenant, to = static_cast<int>(between(-2, 2))] { world_.set_priority(tenant, to); });
+    }
     const Instant start = world_.now() + between(0, 60'000) * kMs;
     const int priority = chance(20) ? static_cast<int>(between(-2, 2)) : 0;
     // Not both: a member that gave the lock up early and then grows may come to need what another gang, which waits for one of this gang's,

@@ -89,6 +89,14 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             set_core_limit(context, e);
             return std::nullopt;
           },
+          [&](const TenantPriority& e) -> std::optional<GpuId> {
+            set_priority(context, e);
+            return std::nullopt;
+          },
+          [&](const TenantEnds& e) -> std::optional<GpuId> {
+            set_ends(context, e);
+            return std::nullopt;
+          },
           [&](const Tick&) -> std::optional<GpuId> { return std::nullopt; },
       },
       event);

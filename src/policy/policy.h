@@ -85,7 +85,8 @@ struct ClientJoined {
   bool swappable;  // false: backend none
   bool has_lock;   // re-registered while holding it: it is running now
   bool wants_lock;
-  bool gang = true;  // its tenant's turns may be on all of the tenant's GPUs together
+  bool gang = true;   // its tenant's turns may be on all of the tenant's GPUs together
+  bool ends = false;  // as after TenantEnds
 };
 // Its context and modules, from NVML.
 struct ClientOverhead {
@@ -153,11 +154,22 @@ struct ComputeLimit {
   TenantId tenant;
   int percent;  // 1..100, 100 = none
 };
+// Of all the tenant's clients that are there. Who waits is served in the new order at once; no turn ends for it.
+struct TenantPriority {
+  TenantId tenant;
+  int priority;  // as ClientJoined has it
+};
+// The tenant is about to be ended from outside, and has things to save: each client that it has now gets its next turn before all others,
+// and as soon as those that run have had theirs loaded. One turn each; `ends` false takes back what was not used.
+struct TenantEnds {
+  TenantId tenant;
+  bool ends;
+};
 struct Tick {};  // the deadline of next_deadline has come
 
-using Event =
-    std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, LockRequested,
-                 LockReleased, Drained, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged, ComputeLimit, Tick>;
+using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed,
+                           LockRequested, LockReleased, Drained, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged,
+                           ComputeLimit, TenantPriority, TenantEnds, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.

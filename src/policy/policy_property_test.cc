@@ -42,6 +42,17 @@ class Workload {
     for (int i = 0; traits_.restarts && i < 4; ++i) {
       world_.at(world_.now() + between(0, 600'000) * kMs, [this] { world_.restart_policy(); });
     }
+    // Tenants are numbered as their clients are.
+    for (int64_t i = between(0, 6); i > 0; --i) {
+      world_.at(world_.now() + between(0, 600) * kSec,
+                [this, tenant = static_cast<TenantId>(between(1, 8)), priority = static_cast<int>(between(-3, 3))] {
+                  world_.set_priority(tenant, priority);
+                });
+    }
+    for (int64_t i = between(0, 4); i > 0; --i) {
+      world_.at(world_.now() + between(0, 600) * kSec,
+                [this, tenant = static_cast<TenantId>(between(1, 8)), ends = chance(80)] { world_.announce_end(tenant, ends); });
+    }
     if (traits_.foreign) {
       for (int i = 0; i < 6; ++i) {
         world_.at(world_.now() + between(0, 1000) * kSec, [this] { world_.set_foreign(0, chance(40) ? 0 : between(0, 6) * kGiB); });

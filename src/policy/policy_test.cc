@@ -297,6 +297,110 @@ TEST_F(FixedTurns, HigherPriorityGoesFirst) {
   EXPECT_LT(high.granted_at.at(0), low.granted_at.at(0));
 }
 
+TEST_F(FixedTurns, APriorityThatChangesHoldsForThoseThatWaitAndEndsNoTurn) {
+  const Player& running = world.add_player(0, {run_for(200 * kSec), leave_now()}, 12 * kGiB);
+  run(3 * kSec);
+  const Player& first = world.add_player(0, {run_for(20 * kSec), leave_now()}, 12 * kGiB);
+  run(3 * kSec);
+  const Player& second = world.add_player(0, {run_for(20 * kSec), leave_now()}, 12 * kGiB);
+  run(3 * kSec);
+  world.set_priority(second.tenant, 5);
+  world.set_priority(77, 5);  // there is no such tenant
+  EXPECT_EQ(world.view_of(second.id).priority, 5);
+  run(5 * kSec);
+  EXPECT_EQ(state(running), ClientState::kRunning) << "its turn is its own";
+  run_to_the_end();
+  EXPECT_LT(second.granted_at.at(0), first.granted_at.at(0));
+}
+
+// However high the others' priority: after four turn limits one is served as the highest.
+TEST_F(FixedTurns, ALoweredPriorityStarvesNobody) {
+  std::vector<const Player*> high;
+  for (int i = 0; i < 2; ++i) high.push_back(&world.add_player(0, {run_for(2000 * kSec), leave_now()}, 12 * kGiB, 100));
+  run(3 * kSec);
+  const Player& low = world.add_player(0, {run_for(100 * kSec), leave_now()}, 12 * kGiB, 100);
+  world.set_priority(low.tenant, -100);
+  run(12 * 30 * kSec);
+  EXPECT_GE(low.grants, 1U);
+  run_to_the_end();
+}
+
+TEST_F(FixedTurns, WhoEndsGetsTheNextTurnAtOnceAndOnce) {
+  const Player& running = world.add_player(0, {run_for(200 * kSec), leave_now()}, 12 * kGiB);
+  run(5 * kSec);
+  const Player& waits = world.add_player(0, {run_for(200 * kSec), leave_now()}, 12 * kGiB, 7);
+  run(kSec);
+  const Player& ends = world.add_player(0, {run_for(200 * kSec), leave_now()}, 12 * kGiB);
+  run(kSec);
+  const Instant announced = world.now();
+  world.announce_end(ends.tenant);
+  run(10 * kSec);
+  ASSERT_EQ(ends.grants, 1U) << world.describe();
+  EXPECT_LT(ends.granted_at[0] - announced, 5 * kSec) << "it does not wait for the turn's end, nor for a higher priority";
+  EXPECT_EQ(state(running), ClientState::kWaiting);
+  run(200 * kSec);
+  ASSERT_GE(waits.grants, 1U);
+  ASSERT_GE(ends.grants, 2U);
+  EXPECT_GT(ends.granted_at[1], waits.granted_at[0]) << "once: then its place is as everybody's";
+  EXPECT_GE(ends.granted_at[1] - ends.granted_at[0], 30 * kSec);
+  run_to_the_end();
+}
+
+// The turn under way when its end is announced is not the one that it gets for that.
+TEST_F(FixedTurns, WhoEndsInTheMiddleOfItsTurnGetsAnother) {
+  const Player& ends = world.add_player(0, {run_for(200 * kSec), leave_now()}, 12 * kGiB);
+  run(5 * kSec);
+  std::vector<const Player*> others;
+  for (int i = 0; i < 3; ++i) others.push_back(&world.add_player(0, {run_for(100 * kSec), leave_now()}, 12 * kGiB));
+  run(kSec);
+  world.announce_end(ends.tenant);
+  run(80 * kSec);
+  ASSERT_GE(ends.grants, 2U) << world.describe();
+  uint64_t before = 0;
+  for (const Player* other : others) before += other->grants > 0 && other->granted_at[0] < ends.granted_at[1] ? 1 : 0;
+  EXPECT_LE(before, 1U);
+  run_to_the_end();
+}
+
+// Nobody takes the other's last turn from it; a turn that is taken back is none.
+TEST_F(FixedTurns, TwoThatEndFollowEachOther) {
+  const Player& running = world.add_player(0, {run_for(100 * kSec), leave_now()}, 12 * kGiB);
+  run(5 * kSec);
+  const Player& a = world.add_player(0, {run_for(40 * kSec), leave_now()}, 12 * kGiB);
+  const Player& b = world.add_player(0, {run_for(40 * kSec), leave_now()}, 12 * kGiB);
+  const Player& c = world.add_player(0, {run_for(40 * kSec), leave_now()}, 12 * kGiB);
+  run(kSec);
+  world.announce_end(c.tenant);
+  world.announce_end(a.tenant);
+  world.announce_end(b.tenant);
+  world.announce_end(a.tenant, false);
+  run(100 * kSec);
+  ASSERT_GE(b.grants, 1U);
+  ASSERT_GE(c.grants, 1U);
+  EXPECT_LE(b.grants + c.grants, 4U) << "each has a whole turn";
+  EXPECT_TRUE(a.grants == 0 || a.granted_at[0] > std::max(b.granted_at[0], c.granted_at[0]));
+  EXPECT_LE(running.drops, 3U);
+  run_to_the_end();
+}
+
+// Writing down what was copied leaves the GPU idle: the turn goes on after that. Not for ever.
+TEST_F(FixedTurns, AFinalTurnInPiecesIsOneTurn) {
+  const Player& running = world.add_player(0, {run_for(400 * kSec), leave_now()}, 12 * kGiB);
+  run(5 * kSec);
+  std::deque<Phase> pieces;
+  for (int i = 0; i < 60; ++i) {
+    pieces.push_back(run_for(2 * kSec));
+    pieces.push_back(idle_for(2 * kSec));
+  }
+  pieces.push_back(leave_now());
+  const Player& ends = world.add_player(0, pieces, 12 * kGiB);
+  world.announce_end(ends.tenant);
+  run(120 * kSec);
+  EXPECT_GE(ends.grants, 3U) << world.describe();
+  EXPECT_GT(running.ran, 20 * kSec) << "its neighbour goes on";
+  run_to_the_end();
+}
+
 TEST_F(FixedTurns, AnUnansweredDropIsToldOnceAndNeighboursThatFitGoOn) {
   Player& hung = world.add_player(0, {run_for(1000 * kSec), leave_now()}, 8 * kGiB);
   hung.hangs = true;

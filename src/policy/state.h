@@ -112,9 +112,12 @@ struct Client {
   TenantId tenant = 0;
   int priority = 0;
   bool swappable = true;
-  bool gang = true;     // as its tenant wants it
-  bool asked = false;   // it has asked for the lock, or come with it
-  uint64_t joined = 0;  // order of arrival
+  bool gang = true;            // as its tenant wants it
+  bool asked = false;          // it has asked for the lock, or come with it
+  bool ends = false;           // it has its last turn before it, which comes before all others'
+  bool last_turn = false;      // and this is it
+  Duration last_turn_ran = 0;  // of it so far: one that it gives up by itself, to write down what it has, goes on later
+  uint64_t joined = 0;         // order of arrival
   Instant joined_at = 0;
   Memory memory;
   std::optional<Bytes> overhead;

@@ -131,6 +131,8 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      limited_.erase(e.tenant);
                    }
                  },
+                 [&](const TenantPriority&) {},
+                 [&](const TenantEnds&) {},
                  [&](const Tick&) {},
              },
              event);

@@ -58,6 +58,13 @@ void World::set_foreign(GpuId gpu, Bytes bytes) {
   feed(ForeignMemory{gpu, bytes});
 }
 
+void World::set_priority(TenantId tenant, int priority) {
+  for (auto& [id, player] : players_) {
+    if (player.tenant == tenant) player.priority = priority;
+  }
+  feed(TenantPriority{tenant, priority});
+}
+
 Player& World::add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated, int priority) {
   const ClientId id = next_client_++;
   Player& player = players_[id];

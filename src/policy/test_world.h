@@ -88,6 +88,8 @@ class World {
   Player& add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated = 0, int priority = 0);
   // How many players of that tenant meet. None submits a collective before all have run once: setting one up takes GPU work of each.
   void expect_members(TenantId tenant, size_t count) { members_expected_[tenant] = count; }
+  void set_priority(TenantId tenant, int priority);
+  void announce_end(TenantId tenant, bool ends = true) { feed(TenantEnds{tenant, ends}); }
   void kill(ClientId id, bool freed_at_once);
   void restart_policy();  // a new scheduler, to which everybody registers again; messages under way are lost
   void at(Instant when, std::function<void()> what);

@@ -52,7 +52,8 @@ Instant drop_due(const Context& context, const Client& client, const TurnTerms& 
   if (const Gang* gang = gang_of(context.state, client)) return gang_due(context, *gang, {terms.length, terms.quantum, terms.wakes, stuck});
   Instant due = turn_due(client, terms.length, terms.quantum);
   // Work that earlier interruptions were not charged for counts: a short one, just before, does not make a second waker wait anew.
-  if (terms.wakes) due = std::min(due, turn_began(client) + std::max<Duration>(terms.quantum - client.earned, 0));
+  // Nobody ends a last turn early: of two that end, one would keep the other from it for ever.
+  if (terms.wakes && !client.last_turn) due = std::min(due, turn_began(client) + std::max<Duration>(terms.quantum - client.earned, 0));
   if (client.due_cap) due = std::min(due, *client.due_cap);
   if (client.idle_since || stuck) due = context.now;
   return client.drain.failures > 0 ? std::max(due, client.drain.retry_at) : due;
@@ -105,6 +106,7 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   const auto terms = [&](Duration cost, bool wakes) {
     TurnTerms with = terms_of(context.config(), cost, wakes);
     with.load_is_stuck = load_is_stuck;
+    if (comers.at_once && wakes) with.quantum = 0;
     return with;
   };
   Switch plan;
@@ -211,6 +213,12 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
     client.last_used = now;
   }
   if (client.passing_since) gpu.time_passing += now - *client.passing_since;
+  if (client.last_turn) {
+    // Given up by its own choice it goes on later: writing down what was copied from the GPU leaves that idle.
+    client.last_turn_ran += now - client.granted_at;  // loading included, so that many short ones are no way to have more
+    client.ends = (by_choice || client.interrupted) && client.last_turn_ran < turn_limit(context.config(), gpu);
+    client.last_turn = false;
+  }
 
   client.grant = 0;
   client.budget = 0;

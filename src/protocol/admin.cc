@@ -17,7 +17,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share
                                                 throttled)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
-                                                gpu_core_limit, compute, usage)
+                                                gpu_core_limit, compute, usage, ends)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, overhead, budget, gpu_memory_limit, charged, lease, host_memory,
                                                 host_memory_process, host_memory_scheduler, host_memory_missing, host_memory_bound,
@@ -63,6 +63,15 @@ Result<std::optional<int32_t>> core_limit_field(const Json& json) {
   return std::optional(static_cast<int32_t>(*percent));
 }
 
+// The same of a priority.
+Result<std::optional<int32_t>> priority_field(const Json& json) {
+  auto found = json.find("priority");
+  if (found == json.end()) return std::optional<int32_t>();
+  Result<int64_t> priority = parse_integer(found->is_string() ? found->get<std::string>() : found->dump(), kPriorityMin, kPriorityMax);
+  if (!priority) return error_format("priority must be an integer from %d to %d", kPriorityMin, kPriorityMax);
+  return std::optional(static_cast<int32_t>(*priority));
+}
+
 std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 Result<Request> decode_tenant_request(const Json& json) {
@@ -82,6 +91,9 @@ Result<Request> decode_tenant_request(const Json& json) {
   auto core_limit = core_limit_field(json);
   if (!core_limit) return core_limit.error();
   request.gpu_core_limit = core_limit->value_or(100);
+  auto priority = priority_field(json);
+  if (!priority) return priority.error();
+  request.priority = priority->value_or(0);
   if (auto gang = json.find("gang_turns"); gang != json.end()) {
     if (!gang->is_boolean()) return error_format("gang_turns must be true or false");
     request.gang_turns = gang->get<bool>();
@@ -102,11 +114,16 @@ Result<Request> decode_set_request(const Json& json) {
   auto core_limit = core_limit_field(json);
   if (!core_limit) return core_limit.error();
   request.gpu_core_limit = *core_limit;
-  const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit;
+  auto priority = priority_field(json);
+  if (!priority) return priority.error();
+  request.priority = *priority;
+  const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit || request.priority;
   if (request.tenant.empty() && any_limit) {
-    return error_format("%s needs a tenant", request.gpu_memory_limit ? "gpu_memory_limit" : "gpu_core_limit");
+    return error_format("%s needs a tenant", request.gpu_memory_limit ? "gpu_memory_limit"
+                                             : request.gpu_core_limit ? "gpu_core_limit"
+                                                                      : "priority");
   }
-  if (!request.tenant.empty() && !any_limit) return error_format("tenant needs a gpu_memory_limit or a gpu_core_limit");
+  if (!request.tenant.empty() && !any_limit) return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit or a priority");
   if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its limits");
   return Request(request);
 }
@@ -137,6 +154,13 @@ Result<PodRequest> decode_pod(const Json& json) {
   auto core = core_limit_field(json);
   if (!core) return core.error();
   pod.gpu_core_limit = core->value_or(100);
+  auto priority = priority_field(json);
+  if (!priority) return priority.error();
+  pod.priority = priority->value_or(0);
+  if (auto ends = json.find("ends"); ends != json.end()) {
+    if (!ends->is_boolean()) return error_format("a pod's ends must be true or false");
+    pod.ends = ends->get<bool>();
+  }
   return pod;
 }
 
@@ -177,7 +201,8 @@ struct Encoder {
             {"name", r.name},
             {"gpu_memory_limit", r.gpu_memory_limit},
             {"gang_turns", r.gang_turns},
-            {"gpu_core_limit", r.gpu_core_limit}};
+            {"gpu_core_limit", r.gpu_core_limit},
+            {"priority", r.priority}};
   }
   Json operator()(const SetRequest& r) const {
     Json json = {{"request", "set"}};
@@ -186,6 +211,7 @@ struct Encoder {
       json["tenant"] = r.tenant;
       if (r.gpu_memory_limit) json["gpu_memory_limit"] = *r.gpu_memory_limit;
       if (r.gpu_core_limit) json["gpu_core_limit"] = *r.gpu_core_limit;
+      if (r.priority) json["priority"] = *r.priority;
     }
     return json;
   }
@@ -199,7 +225,9 @@ struct Encoder {
       pods.push_back({{"uid", pod.uid},
                       {"name", pod.name.substr(0, kPodNameBytesMax)},
                       {"gpu_memory_limit", pod.gpu_memory_limit},
-                      {"gpu_core_limit", pod.gpu_core_limit}});
+                      {"gpu_core_limit", pod.gpu_core_limit},
+                      {"priority", pod.priority},
+                      {"ends", pod.ends}});
     }
     return {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
   }

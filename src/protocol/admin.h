@@ -6,8 +6,10 @@
 //   tenant
 //   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
 //   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time; 100 = none
+//   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
-//   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40},
+//   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40,
+//                              "priority":0,"ends":false},
 //                             {"uid":"77aa...","gone":true}],"complete":false}
 //                       -> {"ok":true,"refused":{"0b4e...":"why its memory limit is not in force"}}: limits of pods by their UID, in
 //                       effect at once and for processes that come later. complete: all pods that there are; others' limits are removed
@@ -30,9 +32,11 @@
 
 namespace nvshare::protocol::admin {
 
-inline constexpr size_t kRequestBytesMax = 256 << 10;  // of one line
+inline constexpr size_t kRequestBytesMax = 384 << 10;  // of one line
 inline constexpr size_t kPodsMax = 1000;               // of one request; a node has 110 to 500
 inline constexpr size_t kPodNameBytesMax = 128;        // longer ones are cut
+inline constexpr int32_t kPriorityMin = -100;          // of a tenant: higher is served first, 0 by default; it moves nobody's limits
+inline constexpr int32_t kPriorityMax = 100;
 
 // What clients have done on one GPU, those that have left included: no count goes back while the scheduler runs.
 struct UsageReport {
@@ -104,6 +108,7 @@ struct TenantReport {
   std::string kind;              // "run" (nvsharectl run), "pod", "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // 0 = none
   int priority = 0;
+  bool ends = false;                       // a pod that is being deleted: its clients get their next turn before others, once
   uint64_t clients = 0;                    // now
   uint64_t clients_ever = 0;               // since the tenant is known, those now included
   std::vector<TenantMemoryReport> memory;  // on each GPU where it has clients
@@ -178,12 +183,14 @@ struct TenantRequest {
   int64_t gpu_memory_limit = 0;
   bool gang_turns = true;  // on several GPUs: turns on all of them together
   int32_t gpu_core_limit = 100;
+  int32_t priority = 0;
 };
 struct SetRequest {
   std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text
   std::string tenant;                           // name or id of a tenant; empty = none
   std::optional<int64_t> gpu_memory_limit;      // of that tenant; 0 = none
   std::optional<int32_t> gpu_core_limit;        // of that tenant; 100 = none
+  std::optional<int32_t> priority;              // of that tenant
 };
 struct PodRequest {
   std::string uid;               // as Kubernetes writes it
@@ -191,6 +198,8 @@ struct PodRequest {
   int64_t gpu_memory_limit = 0;  // of all its processes together, on each GPU; 0 = none
   int32_t gpu_core_limit = 100;  // 100 = none
   bool gone = false;             // there is no such pod any more
+  int32_t priority = 0;          // added to what `set` says
+  bool ends = false;             // it is being deleted
 };
 struct PodsRequest {
   std::vector<PodRequest> pods;

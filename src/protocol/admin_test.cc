@@ -26,14 +26,23 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_EQ(set.settings.at("switch_time_mode"), "fixed");
   EXPECT_EQ(set.tenant, "train");
   EXPECT_EQ(set.gpu_memory_limit, 5);
+  EXPECT_FALSE(set.priority);
+  EXPECT_EQ(accepted<SetRequest>(encode(SetRequest{{}, "train", {}, {}, -7}).c_str()).priority, -7);
+  EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 9}).c_str()).priority, 9);
   EXPECT_TRUE(std::holds_alternative<StatusRequest>(*decode_request(encode(StatusRequest{}))));
   EXPECT_TRUE(std::holds_alternative<ShutdownRequest>(*decode_request(encode(ShutdownRequest{}))));
 }
 
 TEST(Admin, PodsComeBackAsTheyWereSent) {
-  auto pods =
-      accepted<PodsRequest>(encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false}, {"77aa", "", 0, 100, true}}, true}).c_str());
-  ASSERT_EQ(pods.pods.size(), 2u);
+  auto pods = accepted<PodsRequest>(
+      encode(
+          PodsRequest{{{"0b4e-1", "team/train", 5, 40, false}, {"77aa", "", 0, 100, true}, {"88", "x/y", 0, 100, false, -3, true}}, true})
+          .c_str());
+  ASSERT_EQ(pods.pods.size(), 3u);
+  EXPECT_EQ(pods.pods[0].priority, 0);
+  EXPECT_FALSE(pods.pods[0].ends);
+  EXPECT_EQ(pods.pods[2].priority, -3);
+  EXPECT_TRUE(pods.pods[2].ends);
   EXPECT_EQ(pods.pods[0].uid, "0b4e-1");
   EXPECT_EQ(pods.pods[0].name, "team/train");
   EXPECT_EQ(pods.pods[0].gpu_memory_limit, 5);
@@ -46,8 +55,8 @@ TEST(Admin, PodsComeBackAsTheyWereSent) {
   EXPECT_FALSE(decode_pods(encode_error("no")));
   EXPECT_FALSE(decode_pods(encode_ok()));
   const std::string most =
-      encode(PodsRequest{std::vector<PodRequest>(
-                             kPodsMax, {"0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f", std::string(kPodNameBytesMax, 'n'), INT64_MAX, 100, false}),
+      encode(PodsRequest{std::vector<PodRequest>(kPodsMax, {"0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f", std::string(kPodNameBytesMax, 'n'),
+                                                            INT64_MAX, 100, false, -100, true}),
                          true});
   EXPECT_LE(most.size(), kRequestBytesMax) << "as many as are accepted must fit a line";
 }
@@ -72,6 +81,10 @@ TEST(Admin, RefusalsNameTheField) {
   EXPECT_NE(refused(R"({"request":"set"})").find("set needs"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"set","tenant":"a"})").find("gpu_memory_limit"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"set","settings":3})").find("settings"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"set","priority":3})").find("priority needs a tenant"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"set","tenant":"a","priority":101})").find("-100 to 100"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"tenant","pid":1,"priority":"high"})").find("priority"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","ends":1}]})").find("ends"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods"})").find("pods"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[3]})").find("uid"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"../x"}]})").find("uid"), std::string::npos);

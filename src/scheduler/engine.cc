@@ -200,12 +200,13 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const policy::ClientJoined joined{id,
                                     *gpu,
                                     tenant.id,
-                                    tenant.priority,
+                                    tenant.priority_in_force(),
                                     to_policy(message.memory),
                                     client.backend != Backend::kNone,
                                     message.has_lock != 0,
                                     wants_lock && !hold_,
-                                    tenant.gang_turns};
+                                    tenant.gang_turns,
+                                    returns && tenant.pod.ends};
   policy::Actions actions = step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
@@ -537,8 +538,8 @@ Engine::Client* Engine::find(policy::ClientId client) {
 }
 
 Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
-  Result<policy::TenantId> id =
-      tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns, request.gpu_core_limit);
+  Result<policy::TenantId> id = tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns,
+                                                 request.gpu_core_limit, request.priority);
   if (!tenants_.problem().empty()) spdlog::warn("{}", tenants_.problem());
   if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
   return id;
@@ -553,9 +554,11 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
   Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
   if (!changed) return changed.error();
   if (tenant != nullptr) {
-    auto ok = change_limits(*tenant, request.gpu_memory_limit.value_or(tenant->gpu_memory_limit),
-                            request.gpu_core_limit.value_or(tenant->core_limit), tenant->pod, now);
-    if (!ok) return ok;
+    Tenant wanted = *tenant;
+    wanted.gpu_memory_limit = request.gpu_memory_limit.value_or(tenant->gpu_memory_limit);
+    wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
+    wanted.priority = request.priority.value_or(tenant->priority);
+    if (auto ok = change_limits(*tenant, wanted, now); !ok) return ok;
   }
   if (!request.settings.empty()) {
     settings_ = *changed;

@@ -198,8 +198,8 @@ class Engine {
   void keep_lease(policy::ClientId client);
   // Whether the GPU takes one more explicit limit: `limit` of `tenant`, in place of what it has there now.
   Result<void> admit_limit(policy::GpuId gpu, policy::TenantId tenant, int64_t limit, int64_t before) const;
-  // Everything that a tenant's limits come from. An error: the memory limit is refused, and nothing is as asked.
-  Result<void> change_limits(Tenant& tenant, int64_t memory, int core, const PodLimits& pod, policy::Instant now);
+  // What a tenant's limits and priority come from, as it is to be. An error: the memory limit is refused, and nothing is as asked.
+  Result<void> change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
   void recall_limit(Tenant& tenant, int64_t memory);
   void report_limits(protocol::admin::StatusReport* report) const;
 

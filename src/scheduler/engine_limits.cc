@@ -89,14 +89,12 @@ Result<void> Engine::admit_limit(policy::GpuId gpu, policy::TenantId tenant, int
       static_cast<long long>(total >> 20));
 }
 
-Result<void> Engine::change_limits(Tenant& tenant, int64_t memory, int core, const PodLimits& pod, policy::Instant now) {
-  Tenant changed = tenant;
-  changed.gpu_memory_limit = memory;
-  changed.core_limit = core;
-  changed.pod = pod;
+Result<void> Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now) {
   const int64_t limit = changed.memory_limit_in_force();
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   const bool core_changes = changed.core_limit_in_force() != tenant.core_limit_in_force();
+  const bool priority_changes = changed.priority_in_force() != tenant.priority_in_force();
+  const bool ends_changes = changed.pod.ends != tenant.pod.ends;
   for (policy::GpuId gpu : memory_changes ? ledger_.gpus_of(tenant.id) : std::vector<policy::GpuId>()) {
     const int64_t in_force = ledger_.limit_with(tenant.id, gpu, limit, std::nullopt);
     if (auto ok = admit_limit(gpu, tenant.id, in_force, ledger_.limit_on(tenant.id, gpu)); !ok) return ok;
@@ -111,6 +109,15 @@ Result<void> Engine::change_limits(Tenant& tenant, int64_t memory, int core, con
   if (core_changes) {
     spdlog::info("tenant {} '{}': compute limit {} %", tenant.id, tenant.name, tenant.core_limit_in_force());
     apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
+  }
+  if (priority_changes) {
+    spdlog::info("tenant {} '{}': priority {}", tenant.id, tenant.name, tenant.priority_in_force());
+    apply(policy::TenantPriority{tenant.id, tenant.priority_in_force()}, now);
+  }
+  if (ends_changes) {
+    if (tenant.pod.ends)
+      spdlog::info("tenant {} '{}' is being deleted: its programs get the next turn, to save what they have", tenant.id, tenant.name);
+    apply(policy::TenantEnds{tenant.id, tenant.pod.ends}, now);
   }
   return {};
 }
@@ -127,17 +134,18 @@ std::map<std::string, std::string> Engine::set_pods(const admin::PodsRequest& re
   const auto change = [&](const std::string& uid, const PodLimits& limits) {
     Tenant* tenant = tenants_.find_pod(uid);
     if (tenant == nullptr) return;
-    auto ok = change_limits(*tenant, tenant->gpu_memory_limit, tenant->core_limit, limits, now);
+    Tenant wanted = *tenant;
+    wanted.pod = limits;
+    auto ok = change_limits(*tenant, wanted, now);
     if (ok) return;
     refused[uid] = ok.error().text;
-    // The other limits of it hold all the same.
-    PodLimits rest = limits;
-    rest.gpu_memory_limit = tenant->pod.gpu_memory_limit;
-    if (tenants_.pods().contains(uid)) tenants_.remember_pod(uid, rest);  // also for clients that join later
-    if (ok = change_limits(*tenant, tenant->gpu_memory_limit, tenant->core_limit, rest, now); !ok) refused[uid] = ok.error().text;
+    // All else of it holds all the same.
+    wanted.pod.gpu_memory_limit = tenant->pod.gpu_memory_limit;
+    if (tenants_.pods().contains(uid)) tenants_.remember_pod(uid, wanted.pod);  // also for clients that join later
+    if (ok = change_limits(*tenant, wanted, now); !ok) refused[uid] = ok.error().text;
   };
   for (const admin::PodRequest& pod : request.pods) {
-    const PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit};
+    const PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends};
     named.insert(pod.uid);
     if (pod.gone) {
       tenants_.forget_pod(pod.uid);

@@ -12,6 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// That of the oldest scheduler that may read the file. Fields are added without a new one, each with a value for when it is missing.
 constexpr int kFormat = 1;
 constexpr int64_t kLimitMax = int64_t{1} << 50;
 
@@ -22,7 +23,11 @@ Json to_json(const std::string& key, const Tenant& tenant) {
           {"kind", tenant.kind},
           {"gpu_memory_limit", tenant.gpu_memory_limit},
           {"core_limit", tenant.core_limit},
-          {"pod", {{"name", tenant.pod.name}, {"gpu_memory_limit", tenant.pod.gpu_memory_limit}, {"core_limit", tenant.pod.core_limit}}},
+          {"pod",
+           {{"name", tenant.pod.name},
+            {"gpu_memory_limit", tenant.pod.gpu_memory_limit},
+            {"core_limit", tenant.pod.core_limit},
+            {"priority", tenant.pod.priority}}},
           {"priority", tenant.priority},
           {"gang_turns", tenant.gang_turns},
           {"root", tenant.root},
@@ -36,6 +41,9 @@ const char* fault_of(const Tenant& tenant) {
   if (kinds.count(tenant.kind) == 0) return "an unknown kind";
   for (const int core_limit : {tenant.core_limit, tenant.pod.core_limit}) {
     if (core_limit < 1 || core_limit > 100) return "a compute limit that is not 1 to 100";
+  }
+  for (const int priority : {tenant.priority, tenant.pod.priority}) {
+    if (priority < protocol::admin::kPriorityMin || priority > protocol::admin::kPriorityMax) return "an impossible priority";
   }
   for (const int64_t memory_limit : {tenant.gpu_memory_limit, tenant.pod.gpu_memory_limit}) {
     if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit";
@@ -82,6 +90,7 @@ void Tenants::load() {
       entry.at("pod").at("name").get_to(tenant.pod.name);
       entry.at("pod").at("gpu_memory_limit").get_to(tenant.pod.gpu_memory_limit);
       entry.at("pod").at("core_limit").get_to(tenant.pod.core_limit);
+      tenant.pod.priority = entry.at("pod").value("priority", 0);
       entry.at("priority").get_to(tenant.priority);
       entry.at("gang_turns").get_to(tenant.gang_turns);
       entry.at("root").get_to(tenant.root);

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "scheduler/kept_file.h"
@@ -74,6 +75,8 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
     run = *tenants.add_run(getpid(), "train \"it\"\xff", 5 * kGiB, false, 30);
     changed = *tenants.add_run(root.pid(), "serve", 0);
     tenants.find(changed)->core_limit = 70;
+    tenants.find(changed)->priority = -7;
+    tenants.find(changed)->pod.priority = 3;
     tenants.save();
     EXPECT_EQ(tenants.join(peer_with(below_another.pid()), "worker").id, run);
     EXPECT_EQ(tenants.problem(), "");
@@ -86,11 +89,37 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   EXPECT_FALSE(next.find(run)->gang_turns);
   EXPECT_EQ(next.find(run)->clients, 0u);
   EXPECT_EQ(next.find("serve")->core_limit, 70);
+  EXPECT_EQ(next.find("serve")->priority_in_force(), -4);
   EXPECT_EQ(next.join(peer_with(below_another.pid()), "worker").id, run) << "what hangs from the run's process is its tenant again";
   EXPECT_GT(*next.add_run(below_another.pid(), "new", 0), changed) << "an id is never given twice";
   struct stat status {};
   ASSERT_EQ(stat(file_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 077, 0u);
+}
+
+// Upgrade and downgrade: a release that knew less wrote the file, or one that knows more and says that we may read it.
+TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
+  {
+    Tenants tenants(file_);
+    const policy::TenantId run = *tenants.add_run(getpid(), "train", 5 * kGiB, false, 30, 9);
+    tenants.find(run)->pod.priority = 3;
+    tenants.save();
+  }
+  nlohmann::json kept = nlohmann::json::parse(text());
+  const auto reads = [&](int priority) {
+    ASSERT_TRUE(write_kept_file(file_, kept.dump()));
+    Tenants tenants(file_);
+    EXPECT_EQ(tenants.problem(), "");
+    ASSERT_NE(tenants.find("train"), nullptr);
+    EXPECT_EQ(tenants.find("train")->gpu_memory_limit, 5 * kGiB);
+    EXPECT_EQ(tenants.find("train")->core_limit, 30);
+    EXPECT_EQ(tenants.find("train")->priority_in_force(), priority);
+  };
+  kept["written_by"] = "9.9";
+  kept["tenants"][0]["color"] = "green";
+  reads(12);
+  kept["tenants"][0]["pod"].erase("priority");
+  reads(9);
 }
 
 TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {

@@ -22,11 +22,19 @@ class Sink : public Transport {
       limits[connection] = protocol::decode<protocol::UpdateLimit>(packet.span())->memory_limit;
     } else if (*protocol::decode_type(packet.span()) == protocol::MessageType::kRegistered) {
       limits[connection] = protocol::decode<protocol::Registered>(packet.span())->memory_limit;
+    } else if (*protocol::decode_type(packet.span()) == protocol::MessageType::kLockOk) {
+      const protocol::Grant grant = protocol::decode<protocol::LockOk>(packet.span())->grant;
+      if (granted[connection].grant != grant.grant) locks.push_back(connection);
+      granted[connection] = grant;
+    } else if (*protocol::decode_type(packet.span()) == protocol::MessageType::kDropLock) {
+      dropped[connection] = protocol::decode<protocol::DropLock>(packet.span())->grant;
     }
   }
   void close(ConnectionId connection) override { closed.insert(connection); }
   std::map<ConnectionId, uint64_t> limits;  // that the client was last told
   std::set<ConnectionId> closed;
+  std::vector<ConnectionId> locks;  // in their order
+  std::map<ConnectionId, protocol::Grant> granted, dropped;
 };
 
 class PodsTest : public testing::Test {
@@ -190,6 +198,54 @@ TEST_F(PodsTest, ARefusedMemoryLimitKeepsTheOldOneAndTheRestHolds) {
   EXPECT_NE(tenants().find("pod team/serve 6 40"), std::string::npos) << tenants();
   join(3, kServe);
   EXPECT_EQ(sink_.limits[3], static_cast<uint64_t>(6 * kGiB)) << "nor for clients that come later";
+}
+
+TEST_F(PodsTest, PrioritiesAreAddedAndLive) {
+  const auto priority = [&] { return engine_->status(now_).tenants.at(0).priority; };
+  set({{kTrain, "team/train", 0, 100, false, -5, false}});
+  join(1, kTrain);
+  EXPECT_EQ(priority(), -5);
+  ASSERT_TRUE(engine_->set({{}, "team/train", {}, {}, 20}, ++now_));
+  EXPECT_EQ(priority(), 15);
+  set({{kTrain, "team/train", 0, 100, false, 100, false}});
+  EXPECT_EQ(priority(), 100) << "no more than there is";
+  ASSERT_TRUE(engine_->set({{}, "team/train", {}, {}, 0}, ++now_));
+  set({{kTrain, "", 0, 100, true}});
+  EXPECT_EQ(priority(), 0);
+}
+
+// What a pod's end does to turns is the policy's (policy_test.cc): here, that the word reaches it, for those that are there, and again
+// for those that come back to a new scheduler.
+TEST_F(PodsTest, APodThatEndsGetsTheNextTurn) {
+  const auto locks = [&] { return sink_.locks; };
+  const auto obey = [&](ConnectionId connection) {  // out, or in: all at once
+    const bool out = sink_.dropped.contains(connection);
+    if (!out) return;
+    protocol::LockReleased released{sink_.dropped[connection], 0, {}, 0, 0, 0, {12 * kGiB, 0, 0, 12 * kGiB, 12 * kGiB}};
+    sink_.dropped.erase(connection);
+    engine_->received(connection, protocol::encode(released).span(), now_ += 1'000'000);
+  };
+  settings_.policy.switch_time_mode = policy::SwitchTimeMode::kFixed;
+  start();
+  for (ConnectionId connection = 1; connection <= 3; ++connection) {
+    join(connection, connection == 3 ? kTrain : kServe, test_registration(12 * kGiB));
+    engine_->received(connection, protocol::encode(protocol::ReqLock{1}).span(), ++now_);
+  }
+  protocol::SwapProgress loaded{};
+  loaded.direction = 1;
+  loaded.finished = 1;
+  loaded.id = sink_.dropped.empty() ? sink_.granted[1].grant : 0;
+  loaded.memory = {12 * kGiB, 12 * kGiB, 0, 12 * kGiB, 12 * kGiB};
+  engine_->received(1, protocol::encode(loaded).span(), now_ += 1'000'000);
+  EXPECT_EQ(locks(), (std::vector<ConnectionId>{1}));
+  EXPECT_FALSE(sink_.dropped.contains(1)) << "its turn lasts a minute";
+  set({{kTrain, "team/train", 0, 100, false, 0, true}});
+  EXPECT_TRUE(engine_->status(now_).tenants.at(0).ends);
+  ASSERT_TRUE(sink_.dropped.contains(1));
+  obey(1);
+  EXPECT_EQ(locks(), (std::vector<ConnectionId>{1, 3})) << "before the second, which has waited for longer";
+  set({{kTrain, "", 0, 100, true}});
+  EXPECT_FALSE(engine_->status(now_).tenants.at(0).ends);
 }
 
 TEST_F(PodsTest, ALimitThatIsGoneIsNotRecalledForEver) {

@@ -30,7 +30,8 @@ Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups) : look_at_cgro
   if (!file_.empty()) load();
 }
 
-Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit) {
+Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit,
+                                          int priority) {
   uint64_t start_time = start_time_of(pid);
   if (start_time == 0) return error_format("there is no process %d", pid);
   prune();
@@ -39,6 +40,7 @@ Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, in
   tenant.gpu_memory_limit = gpu_memory_limit;
   tenant.gang_turns = gang_turns;
   tenant.core_limit = core_limit;
+  tenant.priority = priority;
   tenant.root = pid;
   tenant.root_start_time = start_time;
   save();
@@ -130,8 +132,8 @@ void Tenants::prune() {
     const Tenant& tenant = entry.second;
     if (tenant.clients > 0 || tenant.awaited > 0) return false;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
-    // A limit that somebody set outlives the tenant's processes.
-    return tenant.memory_limit_in_force() == 0 && tenant.core_limit_in_force() == 100;
+    // A limit or a priority that somebody set outlives the tenant's processes.
+    return tenant.memory_limit_in_force() == 0 && tenant.core_limit_in_force() == 100 && tenant.priority_in_force() == 0;
   });
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "policy/policy.h"
+#include "protocol/admin.h"
 #include "scheduler/identity.h"
 
 namespace nvshare::scheduler {
@@ -24,6 +25,8 @@ struct PodLimits {
   std::string name;              // "namespace/name"
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   int core_limit = 100;          // percent of each GPU's time, 100 = none
+  int priority = 0;
+  bool ends = false;  // it is being deleted
 };
 
 struct Tenant {
@@ -35,7 +38,10 @@ struct Tenant {
   PodLimits pod;                 // of a pod, besides those two: the lower one is in force
   int64_t memory_limit_in_force() const { return lower_limit(gpu_memory_limit, pod.gpu_memory_limit); }
   int core_limit_in_force() const { return std::min(core_limit, pod.core_limit); }
-  int priority = 0;
+  int priority = 0;  // the pod's is added to it
+  int priority_in_force() const {
+    return std::clamp(priority + pod.priority, protocol::admin::kPriorityMin, protocol::admin::kPriorityMax);
+  }
   bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
   uint64_t clients_ever = 0;  // those now included
@@ -52,9 +58,9 @@ class Tenants {
   // what is there of those whose processes live; a file that is damaged, or not ours, is refused: problem().
   explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of);
 
-  // Registers the process tree rooted at `pid`. Registering the same process again changes name and limit.
+  // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
-                                   int core_limit = 100);
+                                   int core_limit = 100, int priority = 0);
 
   // The tenant of a process; counts one more client. `former`: that it was a client of before a restart, 0: none; a run's processes stay
   // its own when the process that they hang from has ended.

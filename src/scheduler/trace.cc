@@ -31,7 +31,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory, available)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang, ends)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed, watched)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)
@@ -44,6 +44,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, percent)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantEnds, tenant, ends)
 
 static void to_json(nlohmann::json& json, const Tick&) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json&, Tick&) {}
@@ -56,10 +58,10 @@ namespace {
 using Json = nlohmann::json;
 
 // In the order of policy::Event.
-constexpr const char* kEventNames[] = {
-    "GpuAppeared",   "ForeignMemory", "HostMemory", "ClientJoined", "ClientOverhead", "ClientLeft",     "ClientMemoryFreed",
-    "LockRequested", "LockReleased",  "Drained",    "DrainFailed",  "MemoryChanged",  "SwapProgressed", "ClientIdle",
-    "ConfigChanged", "ComputeLimit",  "Tick"};
+constexpr const char* kEventNames[] = {"GpuAppeared",  "ForeignMemory",     "HostMemory",     "ClientJoined", "ClientOverhead",
+                                       "ClientLeft",   "ClientMemoryFreed", "LockRequested",  "LockReleased", "Drained",
+                                       "DrainFailed",  "MemoryChanged",     "SwapProgressed", "ClientIdle",   "ConfigChanged",
+                                       "ComputeLimit", "TenantPriority",    "TenantEnds",     "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

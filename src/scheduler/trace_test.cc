@@ -49,6 +49,8 @@ std::vector<TraceEvent> day() {
       {8, policy::MemoryChanged{2, all, 13 * kGiB, 1, 0, 0}},
       {9, policy::ClientIdle{2, 5}},
       {10, policy::ComputeLimit{2, 40}},
+      {10, policy::TenantPriority{2, -3}},
+      {10, policy::TenantEnds{2, true}},
       {100 * kSecond, policy::Tick{}},
       {101 * kSecond, policy::DrainFailed{2, 1}},
       {102 * kSecond, policy::Tick{}},

@@ -9,6 +9,7 @@
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
 #include "kubernetes/test_api_server.h"
+#include "protocol/admin_client.h"
 
 namespace nvshare::e2e {
 namespace {
@@ -78,6 +79,20 @@ TEST(AnnotationsEndToEnd, BiteTheProgramsOfTheirPodAndNoOthers) {
     return seen.gpu_core_limit == 20 && !seen.compute.empty() && seen.compute[0].quota == 20 && seen.compute[0].throttled_time_ns > 0;
   })) << busy.log();
 
+  // Root in the pod asks for more: the admin socket is not for it, wherever it is reached.
+  for (const std::vector<std::string>& request :
+       {std::vector<std::string>{kControlPath, "set", "team/train", "memory=none", "core=none", "priority=100"},
+        std::vector<std::string>{kControlPath, "status"}}) {
+    static int asked = 0;
+    Child& asks = stage.start_command("asks-" + std::to_string(++asked), cgroup->inside(request), false);
+    EXPECT_NE(asks.wait(moments()).value_or(0), 0) << asks.log();
+    EXPECT_TRUE(asks.logged("not for containers")) << asks.log();
+    stage.forget(asks);
+  }
+  EXPECT_EQ(tenant().gpu_core_limit, 20);
+  EXPECT_EQ(tenant().gpu_memory_limit, 44 << 20);
+  EXPECT_EQ(tenant().priority, 0);
+
   // The scheduler starts anew and knows nothing; the agent is back at once. The agent starts anew: limits stay.
   stage.kill_scheduler();
   stage.start_scheduler();
@@ -94,6 +109,94 @@ TEST(AnnotationsEndToEnd, BiteTheProgramsOfTheirPodAndNoOthers) {
   stage.expect_success_of_all();
   stage.expect_gpu_unharmed();
 }
+
+// Turns last a minute, so whoever is served before that was not served in its order.
+TEST(AnnotationsEndToEnd, APodThatIsDeletedGetsTheNextTurn) {
+  auto cgroup = PodCgroup::make(kUid);
+  if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
+  signal(SIGPIPE, SIG_IGN);
+  spdlog::set_level(spdlog::level::warn);
+  StageOptions stage_options;
+  stage_options.switch_time = "60";
+  Stage stage(stage_options);
+  stage.start_scheduler();
+  TestApiServer server(stage.directory());
+  server.add_pod("train", {{"nvshare.com/gpu", 1}}, kUid);
+  Annotations::Options options;
+  options.api_server = server.address();
+  options.node = "node-1";
+  options.runtime_dir = stage.runtime_directory();
+  options.resources = {"nvshare.com/gpu", "", "", {}};
+  const Annotations annotations(options);
+
+  const Arguments mix = {"mix", "--floor", "105M", "--hold", "118M", "--largest", "60M"};
+  const auto client = [&](Child& child) { return stage.client_of(child.pid()).value_or(protocol::admin::ClientReport{}); };
+  const auto becomes = [&](Child& child, const std::string& state) {
+    return stage.wait_until([&] { return client(child).state == state || !child.running(); }) && child.running();
+  };
+  Child& runs = stage.start("runs", mix);
+  ASSERT_TRUE(stage.wait_until([&] { return client(runs).resident > 100 << 20 || !runs.running(); }));
+  Child& waits = stage.start("waits", mix);
+  ASSERT_TRUE(becomes(waits, "waiting")) << waits.log();
+  Child& pod = stage.start_command("pod", cgroup->inside(worker(stage, mix)), true);
+  ASSERT_TRUE(becomes(pod, "waiting")) << pod.log();
+  server.begin_deletion("train");
+  EXPECT_TRUE(stage.wait_until([&] { return client(pod).turns > 0 || !pod.running(); }, moments())) << "it has to be there in time";
+  EXPECT_EQ(client(waits).turns, 0u);
+  server.delete_pod("train");
+
+  stage.tell_to_stop();
+  stage.expect_success_of_all();
+  stage.expect_gpu_unharmed();
+}
+
+#ifndef NVSHARE_SANITIZED  // their runtimes must be loaded first
+// As in a container: the library comes by /etc/ld.so.preload, the scheduler's folder is mounted where it is by default, and the pod's
+// own environment says what it likes.
+TEST(AnnotationsEndToEnd, APodGainsNothingByItsEnvironment) {
+  auto cgroup = PodCgroup::make(kUid);
+  if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
+  Stage stage;
+  stage.start_scheduler();
+  auto admin = protocol::admin::Client::open(stage.runtime_directory());
+  ASSERT_TRUE(admin) << admin.error().text;
+  ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{kUid, "team/train", 16 << 20, 100, false}}, true}));
+
+  const std::string script = R"(set -e
+    mkdir -p "$0/etc"
+    for file in ld.so.cache passwd nsswitch.conf; do cp /etc/$file "$0/etc/" 2> /dev/null || true; done
+    echo "$1" > "$0/etc/ld.so.preload"
+    mount --bind "$0/etc" /etc
+    mount -t tmpfs none /run
+    mkdir /run/nvshare
+    mount --bind "$0/run" /run/nvshare
+    shift
+    exec "$@")";
+  std::vector<std::string> in_namespace = {"/usr/bin/unshare", "-m", "/bin/sh", "-c", "exit 0"};
+  Child& possible = stage.start_command("possible", in_namespace, false);
+  if (possible.wait(moments()).value_or(1) != 0) GTEST_SKIP() << "no mount namespace can be made here";
+  in_namespace.back() = script;
+  in_namespace.insert(in_namespace.end(), {stage.directory(), kLibraryPath});
+  for (const std::string& word : worker(stage, {"limit-follow", "--piece", "4M", "--most", "8"})) in_namespace.push_back(word);
+  Child& pod = stage.start_command("pod", cgroup->inside(in_namespace), false,
+                                   {{"LD_PRELOAD", ""},
+                                    {"NVSHARE_RUNTIME_DIR", "/nowhere"},
+                                    {"NVSHARE_GPU_MEMORY_LIMIT", "100Gi"},
+                                    {"NVSHARE_SCHEDULING_MODE", "concurrent"},
+                                    {"NVSHARE_POD_UID", "other"},
+                                    {"HOSTNAME", "other"}});
+  ASSERT_TRUE(stage.wait_until([&] { return pod.logged("holds 4 pieces") || !pod.running(); })) << pod.log();
+  EXPECT_TRUE(pod.running()) << pod.log();
+  EXPECT_TRUE(pod.logged("NVSHARE_RUNTIME_DIR is ignored")) << pod.log();
+  const auto report = stage.status();
+  ASSERT_TRUE(report && report->clients.size() == 1);
+  EXPECT_EQ(report->tenants.at(0).name, "team/train");
+  EXPECT_EQ(report->clients[0].gpu_memory_limit, 16 << 20);
+  EXPECT_EQ(report->clients[0].allocated, 16 << 20);
+  stage.tell_to_stop();
+  stage.expect_success(pod);
+}
+#endif
 
 }  // namespace
 }  // namespace nvshare::e2e
