@@ -76,6 +76,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"service_account", {"secrets"}},
       {"node_name", {"a b", "-node", "node/1"}},
       {"other_plugins", {"no", "Refuse"}},
+      {"pod_priority_max", {"-1", "101", "high"}},
       {"log_level", {"verbose"}},
   };
   for (const SettingSpec& spec : setting_specs()) {

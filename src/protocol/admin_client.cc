@@ -48,7 +48,13 @@ Result<std::string> Client::ask(const protocol::admin::Request& request, int tim
   while (sent < line.size()) {
     ssize_t n = send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return error_format("cannot send to %s: %s", path_.c_str(), strerror(errno));
+    if (n < 0) {
+      const int error = errno;
+      if (error == EPIPE) {  // closed: who is refused is told why before that
+        if (auto reason = read_line(timeout_ms)) return reason;
+      }
+      return error_format("cannot send to %s: %s", path_.c_str(), strerror(error));
+    }
     sent += static_cast<size_t>(n);
   }
   return read_line(timeout_ms);
