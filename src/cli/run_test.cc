@@ -146,19 +146,23 @@ TEST_F(RunCommand, StatusShowsTheTenantWhileItRuns) {
 }
 
 TEST_F(RunCommand, SetChangesBothLimitsOfATenantAtOnce) {
-  const Ran ran =
-      nvsharectl("run --name train --gpu-memory-limit 64Mi -- sh -c '" NVSHARECTL " set train memory=48Mi core=40 && " NVSHARECTL
-                 " status --json && " NVSHARECTL " set train core=none memory=none && " NVSHARECTL " status --json'");
+  const Ran ran = nvsharectl("run --name train --gpu-memory-limit 64Mi --priority 9 -- sh -c '" NVSHARECTL " status --json && " NVSHARECTL
+                             " set train memory=48Mi core=40 priority=-7 && " NVSHARECTL " status --json && " NVSHARECTL
+                             " set train core=none memory=none && " NVSHARECTL " status --json'");
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
-  const size_t then = ran.out.find('\n');
+  const size_t first = ran.out.find('\n');
+  const size_t then = first == std::string::npos ? first : ran.out.find('\n', first + 1);
   ASSERT_NE(then, std::string::npos) << ran.out;
-  const std::string before = ran.out.substr(0, then);
+  EXPECT_TRUE(has(ran.out.substr(0, first), "\"priority\":9")) << ran.out;
+  const std::string before = ran.out.substr(first, then - first);
+  EXPECT_TRUE(has(before, "\"priority\":-7")) << before;
   EXPECT_TRUE(has(before, "\"gpu_memory_limit\":50331648")) << before;
   EXPECT_TRUE(has(before, "\"gpu_core_limit\":40")) << before;
   const std::string after = ran.out.substr(then);
   EXPECT_TRUE(has(after, "\"gpu_memory_limit\":0")) << after;
   EXPECT_TRUE(has(after, "\"gpu_core_limit\":100")) << after;
-  for (const char* wrong : {"train", "train memory", "train memory=lots", "train memory=", "train core=0", "train cores=5", "memory=8Gi"}) {
+  for (const char* wrong : {"train", "train memory", "train memory=lots", "train memory=", "train core=0", "train cores=5", "memory=8Gi",
+                            "train priority=101", "priority=1"}) {
     const Ran refused = nvsharectl(std::string("set ") + wrong);
     EXPECT_EQ(refused.exit_code, 125) << wrong;
     EXPECT_TRUE(has(refused.err, "nvsharectl set: ")) << wrong << ": " << refused.err;
