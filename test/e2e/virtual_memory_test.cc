@@ -135,5 +135,15 @@ TEST_F(VirtualMemory, LimitsHoldWithoutTheLock) {
   stage_.expect_success(hog);
 }
 
+// With the backend that moves nothing, handles are the driver's own: the scheduler is to know of them all the same.
+TEST_F(VirtualMemory, HandlesThatCannotMoveAreCounted) {
+  Child& child = stage_.start("pinned", {"expandable", "--seed", "1", "--hold", "60M"}, {{"NVSHARE_MEMORY_BACKEND", "none"}});
+  EXPECT_TRUE(stage_.wait_until([&] {
+    auto client = stage_.client_of(child.pid());
+    return (client && client->unswappable >= (int64_t{40} << 20) && client->allocated >= client->unswappable) || !child.running();
+  }));
+  EXPECT_TRUE(child.running()) << child.log();
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

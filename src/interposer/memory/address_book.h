@@ -23,6 +23,7 @@ struct ProgramHandle {
   uint32_t references = 1;
   Block* block = nullptr;          // its memory comes and goes; null: the driver's own
   bool counted = false;            // the driver's own, but GPU memory that this process pays for
+  bool held = false;               // the same, and counted as memory that cannot move
   uint64_t id = 0;                 // unique in the process
   std::vector<Mapping*> mappings;  // where it is mapped
 };

@@ -4,6 +4,7 @@
 
 #include "interposer/device.h"
 #include "interposer/hooks/submit.h"
+#include "interposer/hooks/unswappable.h"
 #include "interposer/log.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -40,6 +41,18 @@ bool descriptors_supported(int ordinal) {
 template <typename Call>
 CUresult with_lock(Call call) {
   return pass_gate(Target{nullptr, false}, call);
+}
+
+// A handle of the driver's among what cannot move, beside arrays and pools, whose keys are addresses.
+uint64_t holding_key(cuda::CUmemGenericAllocationHandle number) { return number ^ (uint64_t{1} << 63); }
+
+// It has a turn to wait for. Without a context on that GPU it has none, and its handles are only charged.
+bool takes_turns(Device& device) {
+  if (!device.client().shared()) return false;
+  const cuda::CUcontext context = process().pin_context(device.ordinal());
+  if (context == nullptr) return false;
+  process().unpin_context(context);
+  return true;
 }
 
 }  // namespace
@@ -107,12 +120,23 @@ CUresult ProgramVmm::create_at_driver(Handle* out, size_t bytes, const cuda::CUm
     if (owner != nullptr && owner->refused()) return cuda::CUDA_ERROR_NOT_PERMITTED;
   }
   const bool counted = owner != nullptr && out != nullptr && bytes > 0;
-  if (counted && (bytes > SIZE_MAX / 2 || !owner->memory().charge(bytes, "virtual memory"))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = real_driver().cuMemCreate(out, bytes, properties, flags);
-  if (result != cuda::CUDA_SUCCESS && counted) owner->memory().refund(bytes);
+  const bool held = counted && flags == 0 && bytes % HostArena::kUnitBytes == 0 && takes_turns(*owner);
+  CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (held) {
+    result = allocate_unswappable(*owner, "virtual memory", bytes, nullptr, [&](uint64_t* key) {
+      const CUresult made = real_driver().cuMemCreate(out, bytes, properties, flags);
+      if (made == cuda::CUDA_SUCCESS) *key = holding_key(*out);
+      return made;
+    });
+  } else {
+    if (counted && (bytes > SIZE_MAX / 2 || !owner->memory().charge(bytes, "virtual memory"))) return result;
+    result = real_driver().cuMemCreate(out, bytes, properties, flags);
+    if (result != cuda::CUDA_SUCCESS && counted) owner->memory().refund(bytes);
+  }
   if (result != cuda::CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
   auto* handle = new ProgramHandle;
-  handle->counted = counted;
+  handle->counted = counted && !held;
+  handle->held = held;
   handle->number = *out;
   handle->properties = *properties;
   handle->bytes = bytes;
@@ -139,6 +163,7 @@ void ProgramVmm::dispose(ProgramHandle* handle) {
     device_of(*handle)->memory().free_handle(handle->block);
   } else {
     if (handle->counted) device_of(*handle)->memory().refund(handle->bytes);
+    if (handle->held) device_of(*handle)->memory().release_unswappable(holding_key(handle->number));
     delete handle;
   }
 }
