@@ -1,0 +1,129 @@
+// Freed memory: given back at once, or kept mapped for the program's next allocation.
+#include <algorithm>
+#include <vector>
+
+#include "interposer/client.h"
+#include "interposer/device.h"
+#include "interposer/memory/memory.h"
+#include "interposer/memory/swap.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+// Freed memory that is kept mapped while nobody waits for the GPU: little of it, because neighbours count it as in use. More is kept for
+// a moment only: a program that frees gigabytes often allocates as many next, and mapping them takes milliseconds.
+constexpr size_t kCacheBytesMax = size_t{1} << 30;
+constexpr size_t kCacheShare = 128;  // of the GPU
+constexpr size_t kBriefCacheShare = 8;
+constexpr int64_t kBriefly_ns = 50'000'000;
+
+}  // namespace
+
+Block* Memory::take_cached(const Order& order) {
+  if (order.handle != nullptr || order.managed != 0) return nullptr;
+  for (size_t i = cache_.size(); i-- > 0;) {
+    Block* block = cache_[i];
+    if (block->bytes != order.bytes || block->context != order.context || block->pins > 0) continue;
+    cache_.erase(cache_.begin() + static_cast<ptrdiff_t>(i));
+    cached_bytes_ -= block->bytes;
+    block->cached = false;
+    block->requested = order.requested;
+    return block;
+  }
+  return nullptr;
+}
+
+void Memory::retire(Block* block, bool keep) {
+  size_t resident = 0;
+  uint64_t ended_export = 0;
+  bool whole = true;
+  bool doomed = false;
+  const size_t cache_max = device_.total() / kBriefCacheShare;
+  {
+    Lock lock(mutex_);
+    for (uint32_t i = 0; i < block->chunk_count; ++i) whole = whole && block->chunks[i].state == ChunkState::kResident;
+    // Memory that another process may still have mapped is no one else's to use.
+    keep = keep && block->export_id == 0 && running_ && whole && block->pins == 0 && block->kind == BlockKind::kVmm &&
+           block->bytes <= cache_max && device_.client().cache_allowed();
+    if (keep) {
+      while (cached_bytes_ + block->bytes > cache_max && !cache_.empty()) {
+        Block* oldest = cache_.front();
+        cache_.erase(cache_.begin());
+        cached_bytes_ -= oldest->bytes;
+        erase(oldest);
+        allocated_.fetch_sub(oldest->bytes, std::memory_order_relaxed);
+        resident_.fetch_sub(oldest->bytes, std::memory_order_relaxed);
+        dispose(oldest);
+      }
+      block->cached = true;
+      cache_.push_back(block);
+      cached_bytes_ += block->bytes;
+      const bool briefly = cached_bytes_ > lasting_cache_max();
+      lock.unlock();
+      if (briefly) device_.mover().trim_cache_in(kBriefly_ns);
+      return;
+    }
+    erase(block);
+    ended_export = block->export_id;
+    if (ended_export != 0) unswappable_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    // Also when it is disposed of later: the program may have as much again at once.
+    if (!block->demand) allocated_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    if (block->pins > 0) {
+      block->doomed = true;
+      doomed = true;
+    } else {
+      resident = resident_bytes(*block);
+    }
+  }
+  if (!doomed) {
+    dispose(block);
+    resident_.fetch_sub(resident, std::memory_order_relaxed);
+  }
+  if (ended_export != 0) device_.client().tell(protocol::ExportEnded{ended_export});
+  changed();
+}
+
+size_t Memory::lasting_cache_max() const { return std::min(kCacheBytesMax, device_.total() / kCacheShare); }
+
+void Memory::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
+  size_t count = 0;
+  while (count < cache_.size() && cached_bytes_ > at_most) {
+    Block* oldest = cache_[count++];
+    cached_bytes_ -= oldest->bytes;
+    erase(oldest);
+    victims->push_back(oldest);
+  }
+  cache_.erase(cache_.begin(), cache_.begin() + static_cast<ptrdiff_t>(count));
+}
+
+void Memory::trim_brief_cache() {
+  std::vector<Block*> victims;
+  {
+    Lock lock(mutex_);
+    uncache_oldest(lasting_cache_max(), &victims);
+  }
+  for (Block* block : victims) {
+    block->cached = false;
+    retire(block, false);
+  }
+}
+
+void Memory::trim_cache() {
+  std::vector<Block*> victims;
+  {
+    Lock lock(mutex_);
+    uncache_oldest(0, &victims);
+    for (Block* block : slabs_.remove_empty()) {
+      block->cached = true;  // nothing of the program's is in it
+      victims.push_back(block);
+      erase(block);
+    }
+  }
+  for (Block* block : victims) {
+    block->cached = false;
+    retire(block, false);
+  }
+}
+
+}  // namespace nvshare::interposer
