@@ -43,7 +43,8 @@ class Memory {
   struct Holding {
     uint64_t key;  // a handle or an address, unique among those that live
     size_t bytes;
-    cuda::CUcontext context;  // with which it ends
+    cuda::CUcontext context;  // with which it ends; null: with none
+    bool is_store = false;    // the driver keeps it for the program's next use, and gives back what is unused when it is told to
   };
   // Waits for the lock and for room, outside the gate. Success: `bytes` are counted, and the caller is inside the gate until it has called
   // settle_unswappable. `what` is for the log.

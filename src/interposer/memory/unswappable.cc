@@ -137,7 +137,7 @@ void Memory::settle_driver_memory(size_t claimed, uint64_t store) {
   const size_t bytes = store_bytes(store);
   {
     Lock lock(mutex_);
-    set_holding(claimed, {store, bytes, nullptr});
+    set_holding(claimed, {store, bytes, nullptr, true});
   }
   gate.leave(Gate::mark());
   changed();
@@ -147,7 +147,7 @@ void Memory::measure_driver_memory(uint64_t store) {
   const size_t bytes = store_bytes(store);
   {
     Lock lock(mutex_);
-    set_holding(0, {store, bytes, nullptr});
+    set_holding(0, {store, bytes, nullptr, true});
   }
   changed();
 }
@@ -162,7 +162,7 @@ void Memory::trim_driver_memory() {
   {
     Lock lock(mutex_);
     for (const Holding& holding : holdings_) {
-      if (holding.context == nullptr) stores.push_back(holding.key);
+      if (holding.is_store) stores.push_back(holding.key);
     }
   }
   if (stores.empty()) return;
