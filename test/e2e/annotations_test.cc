@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
 
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
@@ -19,7 +23,12 @@ using kubernetes::kCoreAnnotation;
 using kubernetes::kMemoryAnnotation;
 using kubernetes::TestApiServer;
 
-constexpr char kUid[] = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
+// Of this process's pod: tests of several processes run at the same time, and cgroups are the machine's.
+std::string pod_uid() {
+  char uid[40];
+  std::snprintf(uid, sizeof uid, "0b4e6a2c-31d7-4f6e-9c05-%012x", static_cast<unsigned>(getpid()));
+  return uid;
+}
 
 std::vector<std::string> worker(const Stage& stage, Arguments arguments) {
   arguments.insert(arguments.begin(), kWorkerPath);
@@ -28,14 +37,14 @@ std::vector<std::string> worker(const Stage& stage, Arguments arguments) {
 }
 
 TEST(AnnotationsEndToEnd, BiteTheProgramsOfTheirPodAndNoOthers) {
-  auto cgroup = PodCgroup::make(kUid);
+  auto cgroup = PodCgroup::make(pod_uid());
   if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
   signal(SIGPIPE, SIG_IGN);
   spdlog::set_level(spdlog::level::warn);
   Stage stage;
   stage.start_scheduler();
   TestApiServer server(stage.directory());
-  server.add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 48}}, kUid);
+  server.add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 48}}, pod_uid());
   server.annotate("train", kMemoryAnnotation, "16Mi");
   Annotations::Options options;
   options.api_server = server.address();
@@ -112,7 +121,7 @@ TEST(AnnotationsEndToEnd, BiteTheProgramsOfTheirPodAndNoOthers) {
 
 // Turns last a minute, so whoever is served before that was not served in its order.
 TEST(AnnotationsEndToEnd, APodThatIsDeletedGetsTheNextTurn) {
-  auto cgroup = PodCgroup::make(kUid);
+  auto cgroup = PodCgroup::make(pod_uid());
   if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
   signal(SIGPIPE, SIG_IGN);
   spdlog::set_level(spdlog::level::warn);
@@ -121,7 +130,7 @@ TEST(AnnotationsEndToEnd, APodThatIsDeletedGetsTheNextTurn) {
   Stage stage(stage_options);
   stage.start_scheduler();
   TestApiServer server(stage.directory());
-  server.add_pod("train", {{"nvshare.com/gpu", 1}}, kUid);
+  server.add_pod("train", {{"nvshare.com/gpu", 1}}, pod_uid());
   Annotations::Options options;
   options.api_server = server.address();
   options.node = "node-1";
@@ -154,13 +163,13 @@ TEST(AnnotationsEndToEnd, APodThatIsDeletedGetsTheNextTurn) {
 // As in a container: the library comes by /etc/ld.so.preload, the scheduler's folder is mounted where it is by default, and the pod's
 // own environment says what it likes.
 TEST(AnnotationsEndToEnd, APodGainsNothingByItsEnvironment) {
-  auto cgroup = PodCgroup::make(kUid);
+  auto cgroup = PodCgroup::make(pod_uid());
   if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
   Stage stage;
   stage.start_scheduler();
   auto admin = protocol::admin::Client::open(stage.runtime_directory());
   ASSERT_TRUE(admin) << admin.error().text;
-  ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{kUid, "team/train", 16 << 20, 100, false}}, true}));
+  ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{pod_uid(), "team/train", 16 << 20, 100, false}}, true}));
 
   const std::string script = R"(set -e
     mkdir -p "$0/etc"
