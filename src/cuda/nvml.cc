@@ -60,6 +60,10 @@ struct NvmlApi {
   Return (*compute_processes)(NvmlDevice, unsigned*, ProcessInfo*);
   Return (*graphics_processes)(NvmlDevice, unsigned*, ProcessInfo*);
   Return (*pci_info)(NvmlDevice, PciInfo*);
+  Return (*mig_mode)(NvmlDevice, unsigned*, unsigned*);
+  Return (*mig_count_max)(NvmlDevice, unsigned*);
+  Return (*mig_device)(NvmlDevice, unsigned, NvmlDevice*);
+  Return (*gpu_of_mig_device)(NvmlDevice, NvmlDevice*);
   Return (*event_set_create)(void**);
   Return (*event_set_free)(void*);
   Return (*event_set_wait)(void*, EventData*, unsigned);
@@ -97,6 +101,10 @@ void find_all(void* library, NvmlApi* api) {
   find(library, &api->memory_v2, {"nvmlDeviceGetMemoryInfo_v2"});
   find(library, &api->compute_processes, {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
   find(library, &api->pci_info, {"nvmlDeviceGetPciInfo_v3"});
+  find(library, &api->mig_mode, {"nvmlDeviceGetMigMode"});
+  find(library, &api->mig_count_max, {"nvmlDeviceGetMaxMigDeviceCount"});
+  find(library, &api->mig_device, {"nvmlDeviceGetMigDeviceHandleByIndex"});
+  find(library, &api->gpu_of_mig_device, {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle"});
   find(library, &api->event_set_create, {"nvmlEventSetCreate"});
   find(library, &api->event_set_free, {"nvmlEventSetFree"});
   find(library, &api->event_set_wait, {"nvmlEventSetWait_v2", "nvmlEventSetWait"});
@@ -169,19 +177,52 @@ Result<NvmlDevice> Nvml::device_by_index(uint32_t index) const {
 }
 
 Result<NvmlDevice> Nvml::device_by_uuid(std::span<const uint8_t, 16> uuid) const {
-  if (api_->device_by_uuid == nullptr) return lacking("a GPU by its UUID");
   char text[kUuidTextBytes];
   format_uuid(uuid, text);
+  return device_by_uuid(text);
+}
+
+Result<NvmlDevice> Nvml::device_by_uuid(const char* text) const {
+  if (api_->device_by_uuid == nullptr) return lacking("a GPU by its UUID");
   NvmlDevice device = nullptr;
   if (Return code = api_->device_by_uuid(text, &device); code != kSuccess) return failure(*api_, "a GPU by its UUID", code);
   return device;
 }
 
 Result<void> Nvml::uuid_of(NvmlDevice device, std::span<uint8_t, 16> uuid) const {
-  if (api_->uuid == nullptr) return lacking("a GPU's UUID");
-  char text[96] = {};
-  if (Return code = api_->uuid(device, text, sizeof text - 1); code != kSuccess) return failure(*api_, "a GPU's UUID", code);
+  char text[96];
+  if (auto ok = uuid_text_of(device, text); !ok) return ok;
   return parse_uuid(text, uuid);
+}
+
+Result<void> Nvml::uuid_text_of(NvmlDevice device, std::span<char> text) const {
+  if (api_->uuid == nullptr) return lacking("a GPU's UUID");
+  Return code = api_->uuid(device, text.data(), static_cast<unsigned>(text.size()));
+  if (code != kSuccess) return failure(*api_, "a GPU's UUID", code);
+  text.back() = 0;
+  return {};
+}
+
+bool Nvml::is_divided(NvmlDevice gpu) const {
+  unsigned now = 0;
+  unsigned after_reset = 0;
+  return api_->mig_mode != nullptr && api_->mig_mode(gpu, &now, &after_reset) == kSuccess && now == 1;
+}
+
+size_t Nvml::mig_devices_of(NvmlDevice gpu, std::span<NvmlDevice> devices) const {
+  unsigned most = 0;
+  if (api_->mig_count_max == nullptr || api_->mig_device == nullptr || api_->mig_count_max(gpu, &most) != kSuccess) return 0;
+  size_t count = 0;
+  for (unsigned i = 0; i < most && count < devices.size(); ++i) {  // indices need not follow each other
+    NvmlDevice device = nullptr;
+    if (api_->mig_device(gpu, i, &device) == kSuccess) devices[count++] = device;
+  }
+  return count;
+}
+
+NvmlDevice Nvml::gpu_of(NvmlDevice device) const {
+  NvmlDevice gpu = nullptr;
+  return api_->gpu_of_mig_device != nullptr && api_->gpu_of_mig_device(device, &gpu) == kSuccess ? gpu : device;
 }
 
 Result<void> Nvml::name_of(NvmlDevice device, std::span<char> name) const {

@@ -49,7 +49,19 @@ class Nvml {
   // As cuDeviceGetUuid gives it.
   Result<NvmlDevice> device_by_uuid(std::span<const uint8_t, 16> uuid) const;
 
+  // The same by its text, which may be that of a MIG device: "MIG-...".
+  Result<NvmlDevice> device_by_uuid(const char* text) const;
+
   Result<void> uuid_of(NvmlDevice device, std::span<uint8_t, 16> uuid) const;
+  // As NVML writes it, NUL-terminated: "GPU-..." or "MIG-...".
+  Result<void> uuid_text_of(NvmlDevice device, std::span<char> text) const;
+
+  // Whether the GPU is divided into MIG devices now, so that no program can use it as a whole. False where the driver does not know MIG.
+  bool is_divided(NvmlDevice gpu) const;
+  // Fills `devices` with the GPU's MIG devices; returns how many, at most as many as fit.
+  size_t mig_devices_of(NvmlDevice gpu, std::span<NvmlDevice> devices) const;
+  // The GPU that a MIG device is of; of anything else, itself.
+  NvmlDevice gpu_of(NvmlDevice device) const;
   // NUL-terminated, cut to fit.
   Result<void> name_of(NvmlDevice device, std::span<char> name) const;
   Result<NvmlMemory> memory_of(NvmlDevice device) const;

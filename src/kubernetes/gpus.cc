@@ -20,31 +20,37 @@ namespace {
 constexpr int64_t kSlice_ms = 1000;  // NVML's waiting cannot be interrupted
 constexpr int kSchedulerTimeout_ms = 3000;
 
+constexpr size_t kUuidText = 96;  // NVML's longest
+constexpr size_t kMigDevicesMax = 64;
+
+// Of a GPU that is divided, its MIG devices instead: no program can use it as a whole.
 Result<std::vector<Gpu>> gpus_by_nvml(const cuda::Nvml& nvml) {
   Result<uint32_t> count = nvml.device_count();
   if (!count) return count.error();
   std::vector<Gpu> gpus;
   for (uint32_t i = 0; i < *count; ++i) {
-    std::array<uint8_t, 16> uuid{};
-    Result<cuda::NvmlDevice> device = nvml.device_by_index(i);
-    if (!device) return device.error();
-    if (auto ok = nvml.uuid_of(*device, uuid); !ok) return ok.error();
-    Result<cuda::NvmlMemory> memory = nvml.memory_of(*device);
-    if (!memory) return memory.error();
-    char text[cuda::kUuidTextBytes];
-    cuda::format_uuid(uuid, text);
+    Result<cuda::NvmlDevice> gpu = nvml.device_by_index(i);
+    if (!gpu) return gpu.error();
     char address[64] = {};
-    const int numa_node = nvml.pci_address_of(*device, address) ? numa_node_of("/sys", address) : -1;
-    gpus.push_back({text, static_cast<int64_t>(memory->total - memory->reserved), true, numa_node});
+    const int numa_node = nvml.pci_address_of(*gpu, address) ? numa_node_of("/sys", address) : -1;
+    std::array<cuda::NvmlDevice, kMigDevicesMax> parts{*gpu};
+    const bool divided = nvml.is_divided(*gpu);
+    const size_t part_count = divided ? nvml.mig_devices_of(*gpu, parts) : 1;
+    if (part_count == 0) spdlog::warn("GPU {} is divided (MIG), but has no MIG devices yet: it is not offered", i);
+    for (size_t part = 0; part < part_count; ++part) {
+      char uuid[kUuidText] = {};
+      if (auto ok = nvml.uuid_text_of(parts[part], uuid); !ok) return ok.error();
+      Result<cuda::NvmlMemory> memory = nvml.memory_of(parts[part]);
+      if (!memory) return memory.error();
+      gpus.push_back({uuid, static_cast<int64_t>(memory->total - memory->reserved), true, numa_node});
+    }
   }
   return gpus;
 }
 
 // Any figure of a GPU does: a lost one gives none.
-bool answers(const cuda::Nvml& nvml, const std::string& uuid_text) {
-  std::array<uint8_t, 16> uuid{};
-  if (!cuda::parse_uuid(uuid_text.c_str(), uuid)) return false;
-  Result<cuda::NvmlDevice> device = nvml.device_by_uuid(uuid);
+bool answers(const cuda::Nvml& nvml, const std::string& uuid) {
+  Result<cuda::NvmlDevice> device = nvml.device_by_uuid(uuid.c_str());
   return device && nvml.memory_of(*device);
 }
 
@@ -159,31 +165,39 @@ class HealthWatch::Driver {
     if (!loaded) return;
     nvml_.emplace(std::move(*loaded));
     had_nvml_ = true;
-    std::vector<cuda::NvmlDevice> devices;
-    for (const std::string& text : uuids) {
-      std::array<uint8_t, 16> uuid{};
-      if (!cuda::parse_uuid(text.c_str(), uuid)) continue;
-      if (auto device = nvml_->device_by_uuid(uuid)) devices.push_back(*device);
+    std::vector<cuda::NvmlDevice> devices;  // whole GPUs: MIG devices have no events of their own
+    offered_on_.clear();
+    for (const std::string& uuid : uuids) {
+      auto device = nvml_->device_by_uuid(uuid.c_str());
+      if (!device) continue;
+      const cuda::NvmlDevice gpu = nvml_->gpu_of(*device);
+      if (std::find(devices.begin(), devices.end(), gpu) == devices.end()) devices.push_back(gpu);
+      offered_on_.emplace_back(gpu, uuid);
     }
     Result<void*> events = nvml_->watch_faults(devices);
     if (events) events_ = *events;
     if (!events && !std::exchange(complained_, true)) spdlog::info("errors of GPUs (XID) are not seen: {}", events.error().text);
   }
-  // UUID and XID; nothing: none in that time. False: it cannot be waited.
-  bool wait(uint32_t milliseconds, std::optional<std::pair<std::string, uint64_t>>* fault) {
+  struct Fault {
+    std::vector<std::string> uuids;  // what is offered of that GPU
+    uint64_t xid = 0;
+  };
+  // Nothing: none in that time. An error: it cannot be waited.
+  Result<std::optional<Fault>> wait(uint32_t milliseconds) {
     auto came = nvml_->wait_for_fault(events_, milliseconds);
-    if (!came) return false;
-    std::array<uint8_t, 16> uuid{};
-    if (!*came || !nvml_->uuid_of((*came)->device, uuid)) return true;
-    char text[cuda::kUuidTextBytes];
-    cuda::format_uuid(uuid, text);
-    fault->emplace(text, (*came)->xid);
-    return true;
+    if (!came) return came.error();
+    if (!*came) return std::optional<Fault>();
+    Fault fault{{}, (*came)->xid};
+    for (const auto& [gpu, uuid] : offered_on_) {
+      if (gpu == nvml_->gpu_of((*came)->device)) fault.uuids.push_back(uuid);
+    }
+    return std::optional(std::move(fault));
   }
 
  private:
   std::optional<cuda::Nvml> nvml_;
   void* events_ = nullptr;
+  std::vector<std::pair<cuda::NvmlDevice, std::string>> offered_on_;  // a GPU, and what is offered of it
   bool had_nvml_ = false;
   bool complained_ = false;
 };
@@ -220,12 +234,14 @@ void HealthWatch::rest(Driver& driver) {
   while (!stop_ && driver.has_events() && Clock::now() < end) {
     lock.unlock();
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    std::optional<std::pair<std::string, uint64_t>> fault;
-    const bool waited = driver.wait(static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, kSlice_ms)), &fault);
-    if (fault) {
-      spdlog::warn("{}: the driver reports XID {}{}", fault->first, fault->second,
-                   is_programs_error(fault->second) ? ", which is a program's own error" : "");
-      ailments_.reported(fault->first, fault->second);
+    auto fault = driver.wait(static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, kSlice_ms)));
+    const bool waited = static_cast<bool>(fault);
+    if (waited && *fault) {
+      for (const std::string& uuid : (*fault)->uuids) {
+        spdlog::warn("{}: the driver reports XID {}{}", uuid, (*fault)->xid,
+                     is_programs_error((*fault)->xid) ? ", which is a program's own error" : "");
+        ailments_.reported(uuid, (*fault)->xid);
+      }
       tell();
     }
     lock.lock();

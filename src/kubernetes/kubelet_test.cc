@@ -304,6 +304,33 @@ TEST_F(ProgramTest, WrongUseIsRefusedByName) {
   EXPECT_EQ(wait_for_end(), 0);
 }
 
+TEST_F(ProgramTest, MigDevicesAreGpusOfTheirOwn) {
+  setenv("SIMGPU_MIG", "3", 1);
+  start_kubelet();
+  start({"--virtual-devices", "2"});
+  unsetenv("SIMGPU_MIG");
+  // Three of the first GPU, and the second one.
+  ASSERT_TRUE(wait([&] { return kubelet_->healthy()[kGpu].size() == 8 && !kubelet_->healthy()[kMemory].empty(); })) << said();
+  std::set<std::string> mig_devices;
+  auto offered = kubelet_->healthy();
+  for (const std::string& id : offered[kGpu]) {
+    if (id.starts_with("MIG-")) mig_devices.emplace(*gpu_of(id));
+  }
+  EXPECT_EQ(mig_devices.size(), 3u);
+  ASSERT_TRUE(kubelet_->admit("a", {{kGpu, 1}, {kMemory, 1}}));
+  EXPECT_EQ(gpu_of_pod(*kubelet_, "a").substr(0, 4), "GPU-") << "the one with the most memory";
+  auto four = kubelet_->admit("four", {{kGpu, 4}});
+  ASSERT_TRUE(four);
+  for (const std::string& uuid : mig_devices) EXPECT_NE(four->variables["NVIDIA_VISIBLE_DEVICES"].find(uuid), std::string::npos);
+  auto large = kubelet_->admit("large", {{kGpu, 1}, {kMemory, 6}});
+  ASSERT_TRUE(large);
+  EXPECT_EQ(kubelet_->start("large") == std::nullopt, gpu_of_pod(*kubelet_, "large").starts_with("GPU-"))
+      << "a third of 1 GiB is five units";
+  set_faults("xid:79");
+  ASSERT_TRUE(wait([&] { return kubelet_->healthy()[kGpu].size() == 2; })) << "an error of the GPU is one of all its MIG devices" << said();
+  EXPECT_EQ(end(SIGTERM), 0) << said();
+}
+
 TEST_F(ProgramTest, WithoutASchedulerItOffersNothing) {
   start_kubelet();
   start({"--scheduler-patience", "300ms", "--runtime-dir", folder_});

@@ -18,7 +18,8 @@ struct Config {
   double time_scale = 1;          // multiplies every simulated duration; 0: nothing takes time
   uint64_t reclaim_delay_ns = 0;  // from the death of a process to its memory being free
   bool no_nvml = false;
-  std::string faults;  // see faults.h
+  int mig_devices = 0;  // of the first GPU, in NVML alone
+  std::string faults;   // see faults.h
 };
 
 const Config& config();

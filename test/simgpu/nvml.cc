@@ -82,13 +82,23 @@ std::atomic<int> g_users{0};
 
 Result enter() { return g_users.load() > 0 ? kSuccess : kUninitialized; }
 
+int mig_part(Handle handle);
+
 Result find(Handle handle, int* device) {
   if (const Result result = enter()) return result;
+  if (mig_part(handle) >= 0) return kNotSupported;  // most questions are for whole GPUs
   const auto number = reinterpret_cast<intptr_t>(handle) - 1;
   if (number < 0 || number >= Machine::get().device_count()) return kInvalidArgument;
   if (Machine::get().faults().device_lost.load() != 0) return kGpuIsLost;
   *device = static_cast<int>(number);
   return kSuccess;
+}
+
+// With SIMGPU_MIG=N the first GPU is divided into N MIG devices, which NVML alone knows.
+constexpr intptr_t kMigHandles = 1000;
+int mig_part(Handle handle) {  // -1: it is none
+  const intptr_t part = reinterpret_cast<intptr_t>(handle) - kMigHandles;
+  return part >= 0 && part < config().mig_devices ? static_cast<int>(part) : -1;
 }
 
 Handle to_handle(int device) { return reinterpret_cast<Handle>(static_cast<intptr_t>(device) + 1); }
@@ -97,6 +107,12 @@ void format_uuid(int device, char* text, size_t size) {
   const std::array<uint8_t, 16> b = Machine::get().uuid(device).bytes;
   std::snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5],
                 b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+void format_mig_uuid(int part, char* text, size_t size) {
+  format_uuid(0, text, size);
+  std::memcpy(text, "MIG", 3);
+  text[4] = static_cast<char>('a' + part);
 }
 
 void format_bus_id(int device, char* text, size_t size) {
@@ -151,6 +167,13 @@ Result initialise() {
 
 Result by_uuid(const char* text, Handle* out) {
   if (const Result result = enter()) return result;
+  for (int part = 0; part < config().mig_devices; ++part) {
+    char uuid[48];
+    format_mig_uuid(part, uuid, sizeof uuid);
+    if (std::strcmp(uuid, text) != 0) continue;
+    *out = reinterpret_cast<Handle>(kMigHandles + part);
+    return kSuccess;
+  }
   for (int i = 0; i < Machine::get().device_count(); ++i) {
     char uuid[48];
     format_uuid(i, uuid, sizeof uuid);
@@ -232,8 +255,12 @@ SIM_API Result nvmlDeviceGetName(Handle handle, char* text, unsigned size) {
 }
 SIM_API Result nvmlDeviceGetUUID(Handle handle, char* text, unsigned size) {
   int device = 0;
-  if (const Result result = find(handle, &device)) return result;
   if (size < 41) return kInsufficientSize;
+  if (mig_part(handle) >= 0) {
+    format_mig_uuid(mig_part(handle), text, size);
+    return kSuccess;
+  }
+  if (const Result result = find(handle, &device)) return result;
   format_uuid(device, text, size);
   return kSuccess;
 }
@@ -247,6 +274,34 @@ SIM_API Result nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo* info) {
   return kSuccess;
 }
 SIM_API Result nvmlDeviceGetPciInfo_v2(Handle handle, PciInfo* info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
+
+SIM_API Result nvmlDeviceGetMigMode(Handle handle, unsigned* now, unsigned* after_reset) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *now = *after_reset = device == 0 && config().mig_devices > 0 ? 1 : 0;
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetMaxMigDeviceCount(Handle handle, unsigned* count) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *count = 7;
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetMigDeviceHandleByIndex(Handle handle, unsigned index, Handle* out) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  if (index >= 7) return kInvalidArgument;
+  // The first index is free, as after a MIG device was destroyed.
+  if (device != 0 || index == 0 || index > static_cast<unsigned>(config().mig_devices)) return kNotFound;
+  *out = reinterpret_cast<Handle>(kMigHandles + static_cast<intptr_t>(index) - 1);
+  return kSuccess;
+}
+SIM_API Result nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle handle, Handle* out) {
+  if (const Result result = enter()) return result;
+  if (mig_part(handle) < 0) return kInvalidArgument;
+  *out = to_handle(0);
+  return kSuccess;
+}
 
 SIM_API Result nvmlEventSetCreate(EventSet** set) {
   if (const Result result = enter()) return result;
@@ -295,8 +350,14 @@ SIM_API Result nvmlDeviceGetMemoryInfo(Handle handle, Memory* out) {
 }
 SIM_API Result nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* out) {
   int device = 0;
-  if (const Result result = find(handle, &device)) return result;
   if (out->version != (sizeof(MemoryV2) | 2u << 24)) return kVersionMismatch;
+  if (mig_part(handle) >= 0) {
+    if (Machine::get().faults().device_lost.load() != 0) return kGpuIsLost;
+    const uint64_t part = Machine::get().memory(0).total / static_cast<uint64_t>(config().mig_devices);
+    *out = {out->version, part, 0, part, 0};
+    return kSuccess;
+  }
+  if (const Result result = find(handle, &device)) return result;
   const MemoryUse use = Machine::get().memory(device);
   *out = {out->version, use.total, 0, use.total - use.used, use.used};
   return kSuccess;
