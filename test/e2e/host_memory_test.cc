@@ -123,13 +123,13 @@ TEST(HostMemory, IsTheProgramsOwnWhereNothingBoundsIt) {
   finish(stage);
 }
 
-// What a container with a small limit sees of its cgroup, in either version's files.
-// Making host memory takes ten times as long as copying to it, once. Turns go by what a swap costs, so that time is no part of its speed.
+// Making host memory takes ten times as long as copying to it, once. Turns go by what a swap costs, so that time is no part of its speed:
+// with it, the speed could not be above that of making it.
 TEST(HostMemory, TheTimeToMakeItIsNotTakenForTheLinksSpeed) {
-  constexpr double kPinned = 60e6;  // bytes per second
+  constexpr double kPinned = 40e6;  // bytes per second: slow enough for a copy to be faster on any machine
   StageOptions options;
   options.gpu_memory_mb = 180;
-  options.gpu = {{"SIMGPU_PIN_MBPS", "60"}};
+  options.gpu = {{"SIMGPU_PIN_MBPS", "40"}};
   Stage stage(options);
   stage.start_scheduler();
   two_of_which_one_is_swapped(stage, {});
@@ -138,10 +138,11 @@ TEST(HostMemory, TheTimeToMakeItIsNotTakenForTheLinksSpeed) {
     if (auto report = stage.status(); report && !report->gpus.empty()) speed = report->gpus[0].bandwidth_out;
     return speed > 0 || stage.anybody_ended();
   }));
-  EXPECT_GE(speed, 2 * kPinned);
+  EXPECT_GE(speed, 1.25 * kPinned);
   stage.expect_gpu_unharmed();
 }
 
+// What a container with a small limit sees of its cgroup, in either version's files.
 TEST(HostMemory, IsTheSchedulersWhereTheProgramsCgroupIsTight) {
   Stage stage;
   stage.start_scheduler();

@@ -111,7 +111,7 @@ void format_uuid(int device, char* text, size_t size) {
 
 void format_mig_uuid(int part, char* text, size_t size) {
   format_uuid(0, text, size);
-  std::memcpy(text, "MIG", 3);
+  std::copy_n("MIG", 3, text);
   text[4] = static_cast<char>('a' + part);
 }
 
