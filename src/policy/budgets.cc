@@ -84,7 +84,7 @@ void send_budget(Context& context, Gpu& gpu, Client& client) {
   const uint64_t sequence = ++client.budget_sequence;
   if (client.growth && client.growth->satisfied) {
     context.actions.push_back(SendMemory{client.id, client.growth->request, true, client.budget, sequence});
-    client.growth.reset();
+    growth_ends(client, context.now);
   } else {
     context.actions.push_back(SendLock{client.id, client.grant, client.budget, sequence});
   }

@@ -137,6 +137,7 @@ void send_budgets(Context& context, Gpu& gpu);
 
 // growth.cc: allocations that wait, and lock holders that no longer fit together
 void take_growth(Context& context, Client& client, const MemoryChanged& event);
+void growth_ends(Client& client, Instant now);  // answered, or no longer wanted
 void settle_growth(Context& context, Gpu& gpu);
 
 // eviction.cc

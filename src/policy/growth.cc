@@ -9,7 +9,7 @@ void refuse(Context& context, Client& client, const std::string& why) {
   context.note(Note::Level::kWarning, client.id,
                "out of memory: it has " + mib(client.memory.allocated) + " and asks for " + mib(client.growth->wanted) + " more; " + why);
   context.actions.push_back(SendMemory{client.id, client.growth->request, false, client.budget, ++client.budget_sequence});
-  client.growth.reset();
+  growth_ends(client, context.now);
 }
 
 // It waits for memory, or another of its gang does (for an allocation, or for its turn), and what it has submitted has not ended in several
@@ -88,14 +88,20 @@ void break_deadlock(Context& context, Gpu& gpu) {
 
 }  // namespace
 
+void growth_ends(Client& client, Instant now) {
+  if (client.growth && client.turn_start) client.turn_without_room += now - std::max(client.growth->since, *client.turn_start);
+  client.growth.reset();
+}
+
 void take_growth(Context& context, Client& client, const MemoryChanged& event) {
   if (!client.holds_lock()) return;  // void: without the lock an allocation needs no GPU memory yet
   if (event.wanted <= 0) {
-    client.growth.reset();
+    growth_ends(client, context.now);
   } else if (client.growth && client.growth->request == event.request) {
     client.growth->wanted = event.wanted;
   } else {
-    client.growth = Growth{event.wanted, event.request, context.state.next_arrival++};
+    growth_ends(client, context.now);
+    client.growth = Growth{event.wanted, event.request, context.state.next_arrival++, context.now};
     client.slack_declined = false;
   }
 }

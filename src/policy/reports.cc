@@ -45,10 +45,14 @@ void report_contention(Context& context, Gpu& gpu) {
         memory_others = std::max(memory_others, there.memory_waiters);
       }
     }
-    const bool same = (others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters;
+    // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.
+    const bool other_cost =
+        memory_others > 0 && (gpu.switch_cost > client.contention_cost / 2 * 3 || gpu.switch_cost < client.contention_cost / 2);
+    const bool same = (others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters && !other_cost;
     if (same && !rules_change) continue;
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;
+    client.contention_cost = gpu.switch_cost;
     context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, limited, idle});
   }
 }

@@ -66,6 +66,7 @@ struct Growth {
   Bytes wanted = 0;
   uint64_t request = 0;
   uint64_t arrival = 0;
+  Instant since = 0;
   bool wait_sent = false;
   bool satisfied = false;  // the budget covers it; SendMemory goes out at the end of this step
 };
@@ -136,6 +137,7 @@ struct Client {
   Duration load_allowance = 0;
   bool loads = false;                    // has yet to tell that all has come in; its memory counts as resident before the copies are done
   std::optional<Instant> turn_start;     // when loading ended
+  Duration turn_without_room = 0;        // of the turn: allocations waited for room
   Duration turn_carried = 0;             // of an interrupted turn that this one resumes
   std::optional<Instant> due_cap;        // passed a larger waiter: has to be gone by that one's turn
   std::optional<Instant> passing_since;  // its turn ended another's early
@@ -151,6 +153,7 @@ struct Client {
   Backoff load;
   std::optional<Growth> growth;
   uint32_t contention_waiters = 0, contention_memory_waiters = 0;  // as last sent
+  Duration contention_cost = 0;                                    // the same
   bool limited_sent = false;
   Duration idle_release_sent = 0;
 

@@ -26,7 +26,8 @@ std::string text_of(const Action& action) {
                    out << "memory " << a.client << " request " << a.request << (a.granted ? " granted " : " refused ") << a.budget;
                  },
                  [&](const SendContention& a) {
-                   out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters << (a.limited ? " limited" : "");
+                   out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters << " cost " << a.swap_cost / kMs << " ms"
+                       << (a.limited ? " limited" : "");
                  },
                  [&](const SendCeiling& a) { out << "ceiling " << a.client << " " << a.ceiling; },
                  [&](const Note& a) { out << "note " << a.client << " " << a.text; },
@@ -250,7 +251,9 @@ void World::deliver(const Action& action) {
                      advance(to);
                    },
                    [&](const SendContention& a) {
+                     if (to.contention == 0) to.idling_since = now_;  // pauses are looked at from now on
                      to.contention = a.waiters;
+                     to.swap_cost = a.swap_cost;
                      if (!to.has_lock || to.dropping) return;
                      if (to.idling && to.contention > 0 && !to.meets) {
                        release_when_idle(to);
@@ -318,6 +321,7 @@ void World::advance(Player& player) {
     case Phase::Kind::kIdle:
       if (player.idling) return;
       player.idling = true;
+      player.idling_since = now_;
       at(now_ + phase.amount, [this, id = player.id] {
         Player& sleeper = players_.at(id);
         if (!sleeper.alive) return;
@@ -543,20 +547,25 @@ void World::keep(Player& player) {
   advance(player);
 }
 
+static Duration patience_of(const Player& player) {
+  return player.sits_out_cost ? std::max(player.idle_patience, player.swap_cost) : player.idle_patience;
+}
+
 void World::release(Player& player, bool early) {
   pause(player);
   player.has_lock = player.dropping = player.loaded = player.growing = player.held = false;
   player.contention = 0;
-  send(player, LockReleased{player.id, player.grant, player.memory, early, early ? player.idle_patience : 0});
+  send(player, LockReleased{player.id, player.grant, player.memory, early, early ? patience_of(player) : 0});
   advance(player);
 }
 
 void World::release_when_idle(Player& player) {
-  if (player.idle_patience == 0) return release(player, true);
-  at(now_ + player.idle_patience, [this, id = player.id, activity = player.activity, grant = player.grant] {
+  const Instant due = player.idling_since + patience_of(player);
+  if (due <= now_) return release(player, true);
+  at(due, [this, id = player.id, activity = player.activity, grant = player.grant] {
     Player& idler = players_.at(id);
     const bool still = idler.alive && idler.idling && idler.activity == activity && idler.has_lock && idler.grant == grant;
-    if (still && !idler.dropping && idler.contention > 0) release(idler, true);
+    if (still && !idler.dropping && idler.contention > 0 && now_ >= idler.idling_since + patience_of(idler)) release(idler, true);
   });
 }
 

@@ -38,6 +38,7 @@ struct Player {
   bool swappable = true;
   Duration drain = 3 * kMs;
   Duration idle_patience = 0;  // from its last work to its giving the lock up, while somebody waits
+  bool sits_out_cost = false;  // and at least what the switch is said to cost, as a library does that knows no pause yet
   bool hangs = false;          // never answers a drop
   int drains_to_fail = 0;      // so many drains do not end
   int evictions_to_fail = 0;   // so many evictions fail half-way
@@ -54,6 +55,8 @@ struct Player {
   uint64_t sequence = 0;
   Bytes ceiling = 0;
   uint32_t contention = 0;
+  Duration swap_cost = 0;  // as told with it
+  Instant idling_since = 0;
   uint64_t request = 0;  // last growth request
   bool growing = false;  // waits for its answer
   std::optional<Instant> running_since;

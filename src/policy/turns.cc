@@ -11,7 +11,10 @@ static Duration time_to_move(Bytes bytes, Bytes bandwidth) {
 }
 
 Duration swap_time(const Gpu& gpu, Bytes out, Bytes in) {
-  return std::max(time_to_move(out, gpu.bandwidth_out), time_to_move(in, gpu.bandwidth_in));  // both directions work at once
+  // Until memory has moved both ways, the other way is taken to be as fast.
+  const Bytes out_speed = gpu.bandwidth_out > 0 ? gpu.bandwidth_out : gpu.bandwidth_in;
+  const Bytes in_speed = gpu.bandwidth_in > 0 ? gpu.bandwidth_in : gpu.bandwidth_out;
+  return std::max(time_to_move(out, out_speed), time_to_move(in, in_speed));  // both directions work at once
 }
 
 static Duration quantum_of(const Config& config, Duration cost) { return cost * config.switch_time_multiplier; }
@@ -200,8 +203,11 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   bool by_choice = event.early;
   const Duration idle = std::clamp<Duration>(event.idle, 0, now - client.turn_start.value_or(now));
   const Instant worked_until = client.idle_since.value_or(now - idle);
-  const Duration ran = client.turn_start ? std::max<Duration>(worked_until - *client.turn_start, 0) : 0;
-  if (client.turn_start) client.usage.add(*client.turn_start, worked_until);
+  growth_ends(client, now);
+  // To wait until there is room for an allocation is no use of the GPU.
+  const Instant worked_from = client.turn_start.value_or(now) + client.turn_without_room;
+  const Duration ran = std::max<Duration>(worked_until - worked_from, 0);
+  client.usage.add(worked_from, worked_until);
   by_choice |= client.idle_since.has_value();
   quota_turn_ended(context, gpu, client, by_choice, event.used);
   const Duration earned = std::min(client.earned + ran, earned_most(context.config(), gpu)) - client.interruption;
@@ -226,7 +232,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   client.turn_start.reset();
   client.due_cap.reset();
   client.passing_since.reset();
-  client.growth.reset();
+  client.turn_without_room = 0;
   client.interrupted = false;
   client.interruption = 0;
   client.idle_since.reset();
@@ -236,6 +242,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   client.drain_step = DrainStep::kAlone;
   client.load.succeeded();
   client.contention_waiters = client.contention_memory_waiters = 0;
+  client.contention_cost = 0;
   set_state(client, ClientState::kIdle, now);
   keep_place(context, client);
 }

@@ -64,7 +64,7 @@ def parse_arguments():
     parser.add_argument("--count", type=int, default=60, help="deaths: how often something is killed or stopped")
     parser.add_argument("--seed", type=int, default=None, help="deaths: of the random moments; printed by each run")
     parser.add_argument("--death-seconds", type=float, default=75, help="deaths: no more is struck after this long")
-    parser.add_argument("--plan", choices=("auto", "short", "full", "drift"), default="auto",
+    parser.add_argument("--plan", choices=("auto", "short", "full", "drift", "hour"), default="auto",
                         help="quota: short has every row, full every case; auto: full if there is time")
     parser.add_argument("--rows", default="", help=f"quota: rows of the table, separated by commas: {', '.join(quota.ROWS)}")
     parser.add_argument("--launcher", choices=("preload", "nvsharectl"), default="preload", help="how programs are put under nvshare")
