@@ -167,6 +167,12 @@ std::string host_lines(const StatusReport& status) {
 
 }  // namespace
 
+// NVML's figure beside ours over the same time, an approximation.
+static std::string nvml_share_of(const protocol::admin::ComputeReport& compute) {
+  if (compute.nvml_share < 0) return "-";
+  return fmt::format("{:.1f} % (billed {:.1f} %{})", compute.nvml_share, compute.nvml_billed, compute.nvml_differs ? ", far apart" : "");
+}
+
 // What programs use of a GPU's time: only where a compute limit applies.
 static std::string compute_table(const StatusReport& status) {
   Table table({{"GPU"},
@@ -176,6 +182,7 @@ static std::string compute_table(const StatusReport& status) {
                {"IN FORCE", Align::kRight},
                {"LAST WINDOW", Align::kRight},
                {"SHARE", Align::kRight},
+               {"BY NVML", Align::kRight},
                {"THROTTLED", Align::kRight},
                {"DEBT", Align::kRight},
                {"NOW"}});
@@ -188,7 +195,8 @@ static std::string compute_table(const StatusReport& status) {
         table.add({std::to_string(i), status.gpus[i].compute_mode, tenant.name,
                    tenant.gpu_core_limit < 100 ? std::to_string(tenant.gpu_core_limit) + " %" : "none",
                    fmt::format("{:.1f} %", compute.quota), fmt::format("{:.1f} %", compute.share_window),
-                   fmt::format("{:.1f} %", compute.share), format_duration(compute.throttled_time_ns), format_duration(compute.debt_ns),
+                   fmt::format("{:.1f} %", compute.share), nvml_share_of(compute), format_duration(compute.throttled_time_ns),
+                   format_duration(compute.debt_ns),
                    compute.throttled ? "throttled"
                    : compute.active  ? "active"
                                      : "idle"});
@@ -198,6 +206,11 @@ static std::string compute_table(const StatusReport& status) {
   std::string out = any ? table.draw() : std::string();
   for (size_t i = 0; any && i < status.gpus.size(); ++i) {
     const GpuReport& gpu = status.gpus[i];
+    if (gpu.nvml_others > 0) {
+      out += fmt::format("GPU {}: {:.1f} % of its time went to programs that are no clients, by NVML over the last {}\n", i,
+                         gpu.nvml_others, format_duration(gpu.nvml_span_ns));
+    }
+    if (!gpu.nvml_unknown.empty()) out += fmt::format("GPU {}: {}\n", i, gpu.nvml_unknown);
     if (gpu.compute_mode_changes == 0) continue;
     out += fmt::format("GPU {}: {} changes of how its time is shared, {} of swapping billed to nobody\n", i, gpu.compute_mode_changes,
                        format_duration(gpu.swap_unbilled_ns));

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 
@@ -11,6 +12,7 @@ namespace {
 // From NVML's API reference.
 using Return = int;
 constexpr Return kSuccess = 0;
+constexpr Return kNotFound = 6;
 constexpr Return kInsufficientSize = 7;
 constexpr uint64_t kValueNotAvailable = UINT64_MAX;
 
@@ -27,6 +29,12 @@ struct ProcessInfo {  // of the _v2 and _v3 functions
   unsigned pid;
   unsigned long long used;
   unsigned gpu_instance, compute_instance;
+};
+
+struct ProcessSample {  // nvmlProcessUtilizationSample_t
+  unsigned pid;
+  unsigned long long time_us;
+  unsigned sm, memory, encoder, decoder;
 };
 
 constexpr Return kTimeout = 10;
@@ -59,6 +67,7 @@ struct NvmlApi {
   Return (*memory_v2)(NvmlDevice, MemoryV2*);
   Return (*compute_processes)(NvmlDevice, unsigned*, ProcessInfo*);
   Return (*graphics_processes)(NvmlDevice, unsigned*, ProcessInfo*);
+  Return (*process_use)(NvmlDevice, ProcessSample*, unsigned*, unsigned long long);
   Return (*pci_info)(NvmlDevice, PciInfo*);
   Return (*mig_mode)(NvmlDevice, unsigned*, unsigned*);
   Return (*mig_count_max)(NvmlDevice, unsigned*);
@@ -100,6 +109,7 @@ void find_all(void* library, NvmlApi* api) {
   find(library, &api->memory_v1, {"nvmlDeviceGetMemoryInfo"});
   find(library, &api->memory_v2, {"nvmlDeviceGetMemoryInfo_v2"});
   find(library, &api->compute_processes, {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
+  find(library, &api->process_use, {"nvmlDeviceGetProcessUtilization"});
   find(library, &api->pci_info, {"nvmlDeviceGetPciInfo_v3"});
   find(library, &api->mig_mode, {"nvmlDeviceGetMigMode"});
   find(library, &api->mig_count_max, {"nvmlDeviceGetMaxMigDeviceCount"});
@@ -260,6 +270,23 @@ Result<size_t> Nvml::processes_of(NvmlDevice device, std::span<NvmlProcess> proc
     Result<size_t> appended = append(processes, count, {found, length});
     if (!appended) return appended.error();
     count = *appended;
+  }
+  return count;
+}
+
+Result<size_t> Nvml::process_use_of(NvmlDevice device, uint64_t since_us, std::span<NvmlProcessUse> processes) const {
+  constexpr const char* kWhat = "how much of a GPU's time processes use";
+  if (api_->process_use == nullptr) return lacking(kWhat);
+  ProcessSample found[kProcessesMax];
+  unsigned length = kProcessesMax;
+  const Return code = api_->process_use(device, found, &length, since_us);
+  if (code == kNotFound) return size_t{0};
+  if (code != kSuccess) return failure(*api_, kWhat, code);
+  size_t count = 0;
+  for (const ProcessSample& sample : std::span(found).first(std::min<size_t>(length, kProcessesMax))) {
+    if (sample.pid == 0 || sample.sm > 100 || sample.time_us <= since_us) continue;
+    if (count == processes.size()) return error_format("NVML lists more than %zu processes that use one GPU", processes.size());
+    processes[count++] = {sample.pid, sample.time_us, sample.sm};
   }
   return count;
 }

@@ -28,6 +28,13 @@ struct NvmlProcess {
   uint64_t used = 0;
 };
 
+// How much of the time kernels of a process ran, as the driver samples it: an approximation in whole percent.
+struct NvmlProcessUse {
+  uint32_t pid = 0;      // as NvmlProcess::pid
+  uint64_t time_us = 0;  // of its latest sample, CLOCK_REALTIME microseconds
+  uint32_t sm_percent = 0;
+};
+
 // What the driver reports of a GPU (an "XID").
 struct NvmlFault {
   NvmlDevice device = nullptr;
@@ -68,6 +75,11 @@ class Nvml {
   // Fills `processes` with every process that has memory there, computing or drawing, each pid once; returns how many. Processes whose
   // use NVML does not tell are left out. An error if there are more than fit.
   Result<size_t> processes_of(NvmlDevice device, std::span<NvmlProcess> processes) const;
+  // The processes whose kernels ran since `since_us` (CLOCK_REALTIME microseconds): one entry each, the average of the driver's samples
+  // with a later timestamp. The driver takes a sample every 1/6 s to 1 s and shows it some time later. Fills `processes` and returns how
+  // many; 0 where nothing ran, or no sample was taken since. Entries that cannot be (drivers are known to return some that were never
+  // written) are left out. An error where the driver does not tell: MIG, GPUs before Maxwell.
+  Result<size_t> process_use_of(NvmlDevice device, uint64_t since_us, std::span<NvmlProcessUse> processes) const;
   // "00000000:17:00.0", domain first, as NVML writes it.
   Result<void> pci_address_of(NvmlDevice device, std::span<char> address) const;
 

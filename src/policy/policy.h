@@ -298,6 +298,8 @@ std::optional<Instant> next_deadline(const State& state);
 // The longest that a waiting client can wait for its turn, as things stand, if its neighbours answer and can move.
 std::optional<Duration> waiting_bound(const State& state, ClientId client);
 std::vector<GpuView> view(const State& state, Instant now);
+// Whether a tenant there has a compute limit, so that time is billed.
+bool shares_by_limits(const State& state, GpuId gpu);
 // How much of each client's memory may have to move out, as things stand: what all of a GPU's clients need together beyond its safe limit.
 // 0 for a client with nothing on the GPU, or that cannot move.
 struct SwapDemand {

@@ -104,6 +104,11 @@ static void view_quota(const Gpu& gpu, Instant now, GpuView& view) {
   }
 }
 
+bool shares_by_limits(const State& state, GpuId gpu) {
+  const auto at = state.gpus.find(gpu);
+  return at != state.gpus.end() && at->second.quota.limited;
+}
+
 std::vector<GpuView> view(const State& state, Instant now) {
   std::vector<GpuView> views;
   for (const auto& [id, gpu] : state.gpus) {

@@ -12,9 +12,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(UsageReport, gpu, grants, turns,
                                                 swapping_ns, throttled_ns, billed_ns, swapped_out, swapped_in)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
                                                 nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in, compute_mode,
-                                                compute_mode_changes, window_ns, swap_unbilled_ns, usage)
+                                                compute_mode_changes, window_ns, swap_unbilled_ns, nvml_span_ns, nvml_others, nvml_unknown,
+                                                usage)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share_window, share, used_ns, throttled_time_ns, debt_ns, active,
-                                                throttled)
+                                                throttled, nvml_share, nvml_billed, nvml_differs)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
                                                 gpu_core_limit, compute, usage, ends)

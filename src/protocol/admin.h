@@ -72,6 +72,9 @@ struct GpuReport {
   uint64_t compute_mode_changes = 0;
   int64_t window_ns = 0;         // over which ComputeReport::share_window counts
   int64_t swap_unbilled_ns = 0;  // beside compute limits, time in which nobody ran because memory moved: nobody's
+  int64_t nvml_span_ns = 0;      // the latest time that ComputeReport::nvml_share counts over; 0: NVML was not asked, or cannot tell
+  double nvml_others = -1;       // percent of it that programs which are no clients used, by NVML's samples; -1: not known
+  std::string nvml_unknown;      // why NVML cannot tell; empty: it can, or was not asked
   double bandwidth_out = 0;      // bytes per second, 0 until measured
   double bandwidth_in = 0;
   UsageReport usage;  // of all tenants, those that are gone included
@@ -100,6 +103,11 @@ struct ComputeReport {
   int64_t debt_ns = 0;            // used beyond its limit, to be paid back
   bool active = false;            // counts in the sum of limits
   bool throttled = false;
+  // By NVML's samples of its processes, percent of the last GpuReport::nvml_span_ns; -1: not known. An approximation that nothing is billed
+  // by: scheduler/use_watch.h says how far the two may lie apart.
+  double nvml_share = -1;
+  double nvml_billed = -1;    // what was billed of the same time
+  bool nvml_differs = false;  // they have lain far apart for long
 };
 
 struct TenantReport {

@@ -213,7 +213,8 @@ void Daemon::rearm() {
 void Daemon::watch_memory() {
   const bool is_quiet = quiet();
   const int64_t interval = is_quiet ? std::max(settings_.nvml_interval, kQuietIntervalNs) : settings_.nvml_interval;
-  if (monitor_) monitor_->watch(engine_->gpus_in_use(), engine_->awaits_departed() ? kDepartedIntervalNs : interval);
+  if (monitor_)
+    monitor_->watch(engine_->gpus_in_use(), engine_->gpus_shared_by_limits(), engine_->awaits_departed() ? kDepartedIntervalNs : interval);
   if (engine_->client_count() > 0 && !std::exchange(housekeeping_, true)) {
     housekeeping_timer_.arm(monotonic_ns() + (is_quiet ? kQuietHousekeepingNs : kHousekeepingNs));
   }

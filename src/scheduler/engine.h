@@ -89,8 +89,9 @@ class Engine {
   std::map<std::string, std::string> set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
 
   size_t client_count() const { return clients_.size(); }
-  bool has_runs() { return tenants_.has_runs(); }  // programs of `nvsharectl run` that live, with or without clients
-  std::vector<GpuUuid> gpus_in_use() const;        // with clients, or memory of dead ones
+  bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
+  std::vector<GpuUuid> gpus_in_use() const;            // with clients, or memory of dead ones
+  std::vector<GpuUuid> gpus_shared_by_limits() const;  // where a tenant has a compute limit
   bool awaits_departed() const { return !departed_.empty(); }
   const Settings& settings() const { return settings_; }
   bool uses_nvml() const { return uses_nvml_; }
@@ -105,6 +106,7 @@ class Engine {
     bool nvml = false;
     std::optional<GpuLock> lock;
     ForeignMemoryWatch foreign;
+    UseWatch use;
     bool told() const { return total < real_total; }
   };
   struct Connection {
@@ -207,6 +209,7 @@ class Engine {
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
+  void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
   void report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
   void report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
   std::string name_of_client(const policy::ClientView& view) const;

@@ -40,6 +40,14 @@ std::vector<GpuUuid> Engine::gpus_in_use() const {
   return in_use;
 }
 
+std::vector<GpuUuid> Engine::gpus_shared_by_limits() const {
+  std::vector<GpuUuid> shared;
+  for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
+    if (policy::shares_by_limits(*state_, id)) shared.push_back(gpus_[id].uuid);
+  }
+  return shared;
+}
+
 void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now) {
   for (const GpuSample& sample : samples) {
     auto at = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& gpu) { return gpu.uuid == sample.uuid; });
@@ -53,6 +61,11 @@ void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant 
   for (const auto& [client, departed] : departed_) {
     const ProcessMemory* process = departed.gpu == id ? find_process(sample, departed.pid) : nullptr;
     if (process != nullptr) ours += process->used;
+  }
+  if (!policy::shares_by_limits(*state_, id)) {
+    gpus_[id].use.forget();
+  } else if (sample.use) {
+    compare_use(id, *sample.use, now);
   }
   if (hold_) return;  // clients that are not back yet would count as foreign
   Gpu& gpu = gpus_[id];
@@ -81,6 +94,39 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
   }
   for (const policy::ClientOverhead& overhead : overheads) apply(overhead, now);
   return ours;
+}
+
+// Only shown, never billed by: use_watch.h.
+void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Instant now) {
+  std::map<int32_t, policy::TenantId> tenant_of;
+  for (const auto& [client_id, client] : clients_) {
+    if (client.gpu == id) tenant_of[client.pid] = client.tenant;
+  }
+  std::map<policy::TenantId, int64_t> billed;
+  for (const policy::GpuView& gpu : policy::view(*state_, now)) {
+    if (gpu.gpu != id) continue;
+    for (const policy::TenantView& tenant : gpu.tenants) billed[tenant.tenant] = tenant.used;
+  }
+  Gpu& gpu = gpus_[id];
+  if (!sample.unknown.empty() && gpu.use.unknown().empty()) spdlog::info("{}: {}", gpu.uuid_text, sample.unknown);
+  const std::vector<UseWatch::Change> changes = gpu.use.update(sample, tenant_of, billed, now);
+  if (!nvml_sees_pids_) return;  // it has other numbers for processes than we do
+  for (const UseWatch::Change& change : changes) {
+    const Tenant* tenant = change.tenant ? tenants_.find(*change.tenant) : nullptr;
+    const std::string who = tenant != nullptr ? fmt::format("tenant {} '{}'", tenant->id, tenant->name) : "programs that are no clients";
+    const auto& [nvml, share_billed, differ] = change.shares;
+    if (!differ) {
+      spdlog::info("{}: {}: {:.0f} % of the GPU's time by NVML, {:.0f} % billed: no longer far apart", gpu.uuid_text, who, nvml,
+                   share_billed);
+    } else if (tenant == nullptr) {
+      spdlog::warn("{}: programs that are no clients have had {:.0f} % of the GPU's time by NVML, for {:.0f} s: clients lack it",
+                   gpu.uuid_text, nvml, static_cast<double>(UseWatch::kPatience) / 1e9);
+    } else {
+      spdlog::warn("{}: {}: {:.0f} % of the GPU's time by NVML, {:.0f} % billed, for {:.0f} s: {}", gpu.uuid_text, who, nvml, share_billed,
+                   static_cast<double>(UseWatch::kPatience) / 1e9,
+                   nvml > share_billed ? "work of its ran outside its turns" : "its turns went unused, or others ran in them");
+    }
+  }
 }
 
 // The driver takes a dead process off its list before all of its memory is free again, so both are looked at. `ours`: what the living
@@ -128,6 +174,9 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.total = gpu.total > 0 ? gpu.total : gpu.real_total;
     out.told = gpu.total > 0 && gpu.told();
     out.nvml = gpu.nvml;
+    out.nvml_span_ns = gpu.use.span();
+    out.nvml_unknown = gpu.use.unknown();
+    if (gpu.use.span() > 0) out.nvml_others = gpu.use.of_others().nvml;
     auto view = std::find_if(views.begin(), views.end(), [&](const policy::GpuView& v) { return v.gpu == id; });
     if (view == views.end()) continue;
     out.foreign = view->foreign;
@@ -174,6 +223,7 @@ void Engine::report_compute(const std::vector<policy::GpuView>& views, protocol:
   for (const policy::GpuView& gpu : views) {
     for (const policy::TenantView& tenant : gpu.tenants) {
       if (tenant.tenant != report->id) continue;
+      const std::optional<UseWatch::Shares> use = gpus_[gpu.gpu].use.of_tenant(tenant.tenant);
       protocol::admin::ComputeReport& out = report->compute.emplace_back();
       out.gpu = gpus_[gpu.gpu].uuid_text;
       out.quota = tenant.quota;
@@ -184,6 +234,10 @@ void Engine::report_compute(const std::vector<policy::GpuView>& views, protocol:
       out.debt_ns = tenant.debt;
       out.active = tenant.active;
       out.throttled = tenant.throttled;
+      if (!use || !nvml_sees_pids_) continue;
+      out.nvml_share = use->nvml;
+      out.nvml_billed = use->billed;
+      out.nvml_differs = use->differ;
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "policy/policy.h"
+#include "scheduler/use_watch.h"
 
 namespace nvshare::scheduler {
 
@@ -25,6 +26,7 @@ struct GpuSample {
   int64_t used_before = 0;
   int64_t used_after = 0;
   std::vector<ProcessMemory> processes;
+  std::optional<UseSample> use;  // where that was asked for, about once a second
 };
 
 // Memory on one GPU that belongs to nobody we know. Jumpy figures become steady ones: what memory moved while it was looked at does not

@@ -106,6 +106,12 @@ void tell_compute(Families& out, const Labels& labels, const ComputeReport& comp
   out.gauge("nvshare_tenant_compute_share_ratio", "The share of the GPU's time that it used in the last complete window.", labels,
             compute.share_window / 100);
   out.gauge("nvshare_tenant_compute_debt_seconds", "GPU time used beyond its limit, to be paid back.", labels, seconds(compute.debt_ns));
+  if (compute.nvml_share >= 0) {
+    out.gauge("nvshare_tenant_compute_nvml_ratio",
+              "The share of the GPU's time that it used lately by NVML's samples: an approximation, nothing is billed by it.", labels,
+              compute.nvml_share / 100);
+    out.gauge("nvshare_tenant_compute_nvml_billed_ratio", "The share of the same time that was billed.", labels, compute.nvml_billed / 100);
+  }
   out.gauge("nvshare_tenant_compute_throttled", "1 while its compute limit holds it back.", labels, compute.throttled ? 1 : 0);
 }
 
@@ -135,6 +141,10 @@ void tell_gpu(Families& out, const StatusReport& report, const GpuReport& gpu) {
   out.gauge("nvshare_gpu_memory_overhead_bytes", "Clients' CUDA contexts and modules.", labels, number(gpu.overhead));
   out.gauge("nvshare_gpu_memory_departed_bytes", "Of dead clients, not yet seen free.", labels, number(gpu.departed));
   out.gauge("nvshare_gpu_memory_safe_limit_bytes", "How much of clients' memory may be resident.", labels, number(gpu.safe_limit));
+  if (gpu.nvml_others >= 0) {
+    out.gauge("nvshare_gpu_nvml_others_ratio", "The share of its time that programs which are no clients used lately, by NVML's samples.",
+              labels, gpu.nvml_others / 100);
+  }
   out.gauge("nvshare_gpu_turn_length_seconds", "How long a turn lasts now while others wait.", labels, seconds(gpu.switch_time_ns));
   const char* bandwidth = "nvshare_gpu_swap_bandwidth_bytes_per_second";
   const char* bandwidth_help = "Speed of swapping as measured; 0 until then.";

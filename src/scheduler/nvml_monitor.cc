@@ -10,6 +10,18 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr size_t kProcessesMax = 1024;
+// No sample for so long: nothing ran, but for the time that the driver takes to show one.
+constexpr uint64_t kNothingRanUs = 3'000'000;
+constexpr uint64_t kShownLateUs = 1'000'000;
+// What happened before that is nobody's question any more.
+constexpr uint64_t kUseForgottenUs = 10'000'000;
+
+uint64_t wall_clock_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+}
+
+bool contains(const std::vector<GpuUuid>& gpus, const GpuUuid& uuid) { return std::find(gpus.begin(), gpus.end(), uuid) != gpus.end(); }
 
 // Signals are the loop's business.
 std::thread start_without_signals(std::function<void()> work) {
@@ -40,11 +52,12 @@ NvmlMonitor::~NvmlMonitor() {
   *on_samples_ = nullptr;
 }
 
-void NvmlMonitor::watch(std::vector<GpuUuid> gpus, int64_t interval_ns) {
+void NvmlMonitor::watch(std::vector<GpuUuid> gpus, std::vector<GpuUuid> shared, int64_t interval_ns) {
   {
     std::lock_guard lock(mutex_);
     look_now_ = look_now_ || interval_ns < interval_ns_ || gpus != watched_;
     watched_ = std::move(gpus);
+    shared_ = std::move(shared);
     interval_ns_ = interval_ns;
   }
   changed_.notify_one();
@@ -55,7 +68,8 @@ void NvmlMonitor::find_gpus() {
   for (uint32_t i = 0; count && i < *count; ++i) {
     Result<cuda::NvmlDevice> handle = nvml_.device_by_index(i);
     if (!handle) continue;
-    Device device{{}, *handle};
+    Device device;
+    device.handle = *handle;
     Result<cuda::NvmlMemory> memory = nvml_.memory_of(*handle);
     if (!memory || !nvml_.uuid_of(*handle, device.gpu.uuid)) continue;
     device.gpu.total = static_cast<int64_t>(memory->total - memory->reserved);
@@ -74,13 +88,16 @@ void NvmlMonitor::run() {
       continue;
     }
     look_now_ = false;
-    std::vector<GpuUuid> wanted = watched_;
+    const std::vector<GpuUuid> wanted = watched_;
+    const std::vector<GpuUuid> shared = shared_;
     lock.unlock();
     std::vector<GpuSample> samples;
-    for (const Device& device : devices_) {
+    for (Device& device : devices_) {
       GpuSample sample;
-      if (std::find(wanted.begin(), wanted.end(), device.gpu.uuid) == wanted.end()) continue;
-      if (look_at(device, &sample)) samples.push_back(std::move(sample));
+      if (!contains(wanted, device.gpu.uuid)) continue;
+      if (!look_at(device, &sample)) continue;
+      if (contains(shared, device.gpu.uuid)) sample.use = look_at_use(device);
+      samples.push_back(std::move(sample));
     }
     if (!samples.empty()) {
       loop_.post([callback = on_samples_, samples = std::move(samples)] {
@@ -90,6 +107,34 @@ void NvmlMonitor::run() {
     lock.lock();
     changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return stop_ || look_now_; });
   }
+}
+
+std::optional<UseSample> NvmlMonitor::look_at_use(Device& device) const {
+  const int64_t asked_at = monotonic_ns();
+  if (asked_at - device.use_asked_at < UseWatch::kInterval) return std::nullopt;
+  device.use_asked_at = asked_at;
+  const uint64_t now_us = wall_clock_us();
+  // Also after somebody has set the clock.
+  if (device.use_known_us > now_us || now_us - device.use_known_us > kUseForgottenUs) device.use_known_us = now_us - kShownLateUs;
+
+  UseSample sample;
+  std::vector<cuda::NvmlProcessUse> processes(kProcessesMax);
+  Result<size_t> count = nvml_.process_use_of(device.handle, device.use_known_us, processes);
+  if (!count) {
+    sample.unknown = count.error().text;
+    return sample;
+  }
+  uint64_t until_us = 0;
+  for (size_t i = 0; i < *count; ++i) {
+    sample.processes.push_back({static_cast<int32_t>(processes[i].pid), processes[i].sm_percent});
+    until_us = std::max(until_us, std::min(processes[i].time_us, now_us));
+  }
+  if (*count == 0 && now_us - device.use_known_us < kNothingRanUs) return std::nullopt;
+  if (*count == 0) until_us = now_us - kShownLateUs;
+  if (until_us <= device.use_known_us) return std::nullopt;
+  sample.span = static_cast<int64_t>(until_us - device.use_known_us) * 1000;
+  device.use_known_us = until_us;
+  return sample;
 }
 
 bool NvmlMonitor::look_at(const Device& device, GpuSample* sample) const {

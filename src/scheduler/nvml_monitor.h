@@ -1,10 +1,12 @@
-// Looks at the GPUs' memory through NVML on a thread of its own, because a driver call may take long and the loop must not. The thread
-// touches nothing but NVML; what it saw comes back on the loop's thread. Everything else is called on the loop's thread.
+// Looks at the GPUs' memory, and at who uses their time, through NVML on a thread of its own, because a driver call may take long and the
+// loop must not. The thread touches nothing but NVML; what it saw comes back on the loop's thread. Everything else is called on the loop's
+// thread.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,18 +35,24 @@ class NvmlMonitor {
   // The machine's GPUs, as they were at start.
   const std::vector<FoundGpu>& gpus() const { return gpus_; }
 
-  // Looks at these GPUs every so often, from now on; never when there are none.
-  void watch(std::vector<GpuUuid> gpus, int64_t interval_ns);
+  // Looks at these GPUs every so often, from now on; never when there are none. At who uses the time of those of them that are also in
+  // `shared`, every UseWatch::kInterval at most.
+  void watch(std::vector<GpuUuid> gpus, std::vector<GpuUuid> shared, int64_t interval_ns);
 
  private:
   struct Device {
     FoundGpu gpu;
     cuda::NvmlDevice handle = nullptr;
+    // Of the monitor's thread: up to when (CLOCK_REALTIME us) it is known who used the GPU's time, and when that was last asked
+    // (monotonic).
+    uint64_t use_known_us = 0;
+    int64_t use_asked_at = 0;
   };
 
   void find_gpus();
   void run();
   bool look_at(const Device& device, GpuSample* sample) const;
+  std::optional<UseSample> look_at_use(Device& device) const;
 
   cuda::Nvml nvml_;
   EventLoop& loop_;
@@ -55,6 +63,7 @@ class NvmlMonitor {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<GpuUuid> watched_;  // guarded by mutex_, like all below
+  std::vector<GpuUuid> shared_;
   int64_t interval_ns_ = 0;
   bool stop_ = false;
   bool look_now_ = false;

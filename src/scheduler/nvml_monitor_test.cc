@@ -80,7 +80,7 @@ TEST(NvmlMonitor, SeesTheGpuItsUsersAndTheirEnd) {
   EXPECT_FALSE(monitor.gpus()[0].name.empty());
   Timer patience(loop, [&] { loop.stop(); });
   patience.arm(monotonic_ns() + std::chrono::nanoseconds(kPatience).count());
-  monitor.watch({monitor.gpus()[0].uuid}, 10'000'000);
+  monitor.watch({monitor.gpus()[0].uuid}, {}, 10'000'000);
   loop.run();
   EXPECT_TRUE(seen);
   EXPECT_TRUE(gone);

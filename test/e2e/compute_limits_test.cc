@@ -147,6 +147,46 @@ TEST_F(ComputeLimits, HoldFromTheStartAndWhenTheyChange) {
   stage_.expect_gpu_unharmed();
 }
 
+// What NVML says of each tenant's processes is shown beside what was billed: they agree while only clients run, and no longer once a
+// program that is no client takes its part of the limited tenant's turns.
+TEST_F(ComputeLimits, AreComparedWithWhatNvmlSays) {
+  stage_.start_scheduler();
+  const Arguments steady = {"steady", "--work", std::to_string(kWork_us)};
+  Child& one = stage_.start_tenant("one", {steady, steady}, 0, 80);
+  const auto gpu_is = [&](const std::function<bool(const protocol::admin::GpuReport&, const ComputeReport&)>& so) {
+    const auto report = stage_.status();
+    const auto seen = look(one);
+    return report && seen && seen->compute.nvml_share >= 0 && so(report->gpus.at(0), seen->compute);
+  };
+  // A busy machine keeps a program from using all of its turns.
+  EXPECT_TRUE(stage_.wait_until([&] {
+    return gpu_is([](const auto& gpu, const ComputeReport& compute) {
+      return gpu.nvml_span_ns >= 1'000'000'000 && compute.nvml_billed > 20 && compute.nvml_share > 0.4 * compute.nvml_billed &&
+             compute.nvml_share < compute.nvml_billed + 15 && gpu.nvml_others >= 0 && gpu.nvml_others < 5 && gpu.nvml_unknown.empty();
+    });
+  })) << control({"status", "--json"}).output;
+
+  Child& bare = stage_.start_bare("bare", steady);
+  EXPECT_TRUE(stage_.wait_until([&] {
+    return gpu_is([](const auto& gpu, const ComputeReport& compute) {
+      return gpu.nvml_others > 20 && compute.nvml_share + 10 < compute.nvml_billed && !compute.nvml_differs;
+    });
+  })) << control({"status", "--json"}).output;
+  const Ran table = control({"status"});
+  EXPECT_NE(table.output.find("BY NVML"), std::string::npos) << table.output;
+  EXPECT_NE(table.output.find("went to programs that are no clients"), std::string::npos) << table.output;
+
+  // Without a limit nothing is billed, and NVML is not asked.
+  EXPECT_EQ(control({"set", "one", "core=100"}).status, 0);
+  EXPECT_TRUE(stage_.wait_until([&] {
+    const auto report = stage_.status();
+    return report && report->gpus.at(0).nvml_span_ns == 0 && report->gpus.at(0).nvml_others < 0;
+  }));
+  stage_.tell_to_stop();
+  stage_.expect_success_of_all();
+  EXPECT_FALSE(bare.running());
+}
+
 // The scheduler is killed and comes back while limited programs run: who is whose, and the limits, also one that was set by hand. Then
 // once more, with a file that it cannot make anything of.
 TEST_F(ComputeLimits, HoldAfterTheSchedulerWasRestarted) {

@@ -177,6 +177,9 @@ Samples expected_of(const StatusReport& report) {
       tell("nvshare_tenant_compute_limit_ratio", labels_of(compute.gpu), tenant.gpu_core_limit / 100.0);
       tell("nvshare_tenant_compute_quota_ratio", labels_of(compute.gpu), compute.quota / 100);
       tell("nvshare_tenant_compute_share_ratio", labels_of(compute.gpu), compute.share_window / 100);
+      if (compute.nvml_share < 0) continue;
+      tell("nvshare_tenant_compute_nvml_ratio", labels_of(compute.gpu), compute.nvml_share / 100);
+      tell("nvshare_tenant_compute_nvml_billed_ratio", labels_of(compute.gpu), compute.nvml_billed / 100);
     }
   }
   return out;

@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, deaths, interactive, programs, quota, swap
+from checks import calls, deaths, interactive, nvml_beside, programs, quota, swap
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -83,7 +83,26 @@ class Quota(unittest.TestCase):
 
     def test_dmon(self):
         text = "#Time        gpu     sm    mem\n#HH:MM:SS    Idx      %      %\n 10:00:01      0     97     12\n 10:00:02      0      -      -\n"
-        self.assertEqual(quota.dmon_samples(text), [{"second_of_day": 36001, "sm_percent": 97}])
+        self.assertEqual(nvml_beside.dmon_samples(text), [{"second_of_day": 36001, "sm_percent": 97}])
+
+    def test_pmon(self):
+        text = ("#Time        gpu         pid   type     sm    mem    enc    dec    jpg    ofa    command \n#HH:MM:SS    Idx           #    C/G      %\n"
+                " 10:00:01      0      41210     C     48     12      -      -      -      -    steady         \n"
+                " 10:00:02      0      41210     C     50     12      -      -      -      -    steady         \n"
+                " 10:00:02      0      41211     C      -      -      -      -      -      -    steady         \n"
+                " 10:00:03      0          -     -      -      -      -      -      -      -    -              \n")
+        samples = nvml_beside.pmon_samples(text)
+        self.assertEqual(samples[0], {"second_of_day": 36001, "pid": 41210, "sm_percent": 48})
+        self.assertEqual(nvml_beside.mean_by_pid(samples), {41210: 49, 41211: 0})
+
+    def test_nvml_of_a_report(self):
+        compute = {"gpu": "G", "nvml_share": 24.5, "nvml_billed": 25.125, "nvml_differs": False}
+        report = {"gpus": [{"uuid": "G", "nvml_span_ns": 9_500_000_000, "nvml_others": 1.5}],
+                  "tenants": [{"name": "a", "compute": [compute]}, {"name": "b", "compute": [{**compute, "nvml_share": -1}]}]}
+        self.assertEqual(nvml_beside.nvml_of(report), {"span_s": 9.5, "others": 1.5,
+                                                 "tenants": {"a": {"nvml": 24.5, "billed": 25.12, "differs": False}}})
+        self.assertEqual(nvml_beside.nvml_of({"gpus": [{"nvml_unknown": "no"}]}), {"unknown": "no"})
+        self.assertIsNone(nvml_beside.nvml_of(None))
 
     def test_every_row_is_in_the_short_plan_and_unknown_ones_are_named(self):
         with tempfile.TemporaryDirectory() as folder:

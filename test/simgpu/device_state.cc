@@ -20,7 +20,7 @@
 namespace simgpu {
 namespace {
 
-constexpr uint64_t kMagic = 0x73696d6770753035;  // changes with the layout
+constexpr uint64_t kMagic = 0x73696d6770753036;  // changes with the layout
 // Bringing an engine's interval forward by this much is allowed: it makes up for sleeping too long, not for slow work.
 constexpr uint64_t kSlackNs = 2000000;
 constexpr uint64_t kAliveCheckNs = 5000000;
@@ -300,7 +300,10 @@ std::vector<ProcessUse> Machine::processes(int device) {
   for (const ProcessSlot& slot : state_->slots) {
     const auto& bytes = slot.bytes[static_cast<size_t>(device)];
     if (slot.pid == 0 || bytes[static_cast<size_t>(Charge::kContext)] == 0) continue;
-    ProcessUse use{slot.pid, 0, slot.compute_ns[static_cast<size_t>(device)]};
+    const auto on = static_cast<size_t>(device);
+    const uint64_t ran_until = std::max(now_ns(), slot.compute_begin_ns[on]);
+    const uint64_t ahead = slot.compute_end_ns[on] - std::min(slot.compute_end_ns[on], ran_until);
+    ProcessUse use{slot.pid, 0, slot.compute_ns[on] - std::min(slot.compute_ns[on], ahead)};
     for (const uint64_t part : bytes) use.bytes += part;
     result.push_back(use);
   }
@@ -334,7 +337,13 @@ uint64_t Machine::reserve(int device, int slot, Engine engine, uint64_t ready_ns
   const auto duration = static_cast<uint64_t>(duration_ns * scale);
   unit.free_at_ns = start + duration;
   unit.busy_ns += duration;
-  if (engine == Engine::kCompute) state_->slots[static_cast<size_t>(slot)].compute_ns[static_cast<size_t>(device)] += duration;
+  if (engine == Engine::kCompute) {
+    ProcessSlot& process = state_->slots[static_cast<size_t>(slot)];
+    const auto on = static_cast<size_t>(device);
+    process.compute_ns[on] += duration;
+    process.compute_begin_ns[on] = start;
+    process.compute_end_ns[on] = unit.free_at_ns;
+  }
   return unit.free_at_ns;
 }
 

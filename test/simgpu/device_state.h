@@ -55,7 +55,9 @@ struct ProcessSlot {
   uint64_t start_time = 0;
   uint64_t seen_dead_ns = 0;
   std::array<std::array<uint64_t, kCharges>, kMaxDevices> bytes;
-  std::array<uint64_t, kMaxDevices> compute_ns;
+  std::array<uint64_t, kMaxDevices> compute_ns;  // reserved so far
+  // Its latest piece of work on each compute engine, which may lie ahead.
+  std::array<uint64_t, kMaxDevices> compute_begin_ns, compute_end_ns;
 };
 
 // Rates are in parts per million.
@@ -94,7 +96,7 @@ struct MemoryUse {
 struct ProcessUse {
   int pid = 0;
   uint64_t bytes = 0;
-  uint64_t compute_ns = 0;
+  uint64_t compute_ns = 0;  // that its kernels have run
 };
 
 // The shared state, mapped. Thread-safe. One a process, never destroyed.

@@ -158,6 +158,56 @@ unsigned busy_percent(int device, Engine engine) {
   return last.percent;
 }
 
+using Samples = std::vector<ProcessSample>;
+
+// What a driver keeps of processes' time: how much each had had by when. A real one takes these samples by itself; here one is taken when
+// somebody asks, at most every sixth of a second.
+struct ProcessHistory {
+  struct Moment {
+    uint64_t at_us = 0;
+    std::vector<ProcessUse> processes;
+  };
+  std::mutex mutex;
+  std::array<std::vector<Moment>, kMaxDevices> moments;
+};
+constexpr uint64_t kSampleUs = 1000000 / 6;
+constexpr size_t kMomentsMax = 600;
+
+ProcessHistory& history() {
+  static auto* const kHistory = new ProcessHistory;
+  return *kHistory;
+}
+
+uint64_t wall_clock_us() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
+}
+
+// Of the processes that ran since then, how much of the time they did, up to the latest sample; returns when that was taken.
+uint64_t sample_processes(int device, uint64_t since_us, Samples* out) {
+  std::lock_guard lock(history().mutex);
+  auto& moments = history().moments[static_cast<size_t>(device)];
+  const uint64_t now_us = wall_clock_us();
+  if (moments.empty() || now_us - moments.back().at_us >= kSampleUs) moments.push_back({now_us, Machine::get().processes(device)});
+  if (moments.size() > kMomentsMax) moments.erase(moments.begin(), moments.begin() + kMomentsMax / 2);
+  const ProcessHistory::Moment& last = moments.back();
+  const ProcessHistory::Moment* first = &moments.front();
+  for (const ProcessHistory::Moment& moment : moments) {
+    if (moment.at_us <= since_us) first = &moment;
+  }
+  for (const ProcessUse& process : last.processes) {
+    const auto known =
+        std::find_if(first->processes.begin(), first->processes.end(), [&](const auto& use) { return use.pid == process.pid; });
+    const uint64_t before = known != first->processes.end() ? std::min(known->compute_ns, process.compute_ns) : 0;
+    const double percent =
+        static_cast<double>(process.compute_ns - before) / 10.0 / static_cast<double>(std::max<uint64_t>(last.at_us - first->at_us, 1));
+    const auto whole = static_cast<unsigned>(std::min(percent, 100.0) + 0.5);
+    if (whole > 0) out->push_back({static_cast<unsigned>(process.pid), last.at_us, whole, 0, 0, 0});
+  }
+  return last.at_us;
+}
+
 Result initialise() {
   if (config().no_nvml) return kDriverNotLoaded;
   Machine::get();
@@ -404,31 +454,17 @@ SIM_API Result nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle handle, unsigne
   return no_processes(handle, count);
 }
 
-// The time on the GPU since the first process asked, as a share of the time since the caller's last sample.
 SIM_API Result nvmlDeviceGetProcessUtilization(Handle handle, ProcessSample* out, unsigned* count, unsigned long long last_us) {
   int device = 0;
   if (const Result result = find(handle, &device)) return result;
-  static auto* const kMutex = new std::mutex;
-  static std::array<std::array<ProcessUse, kMaxProcesses>, kMaxDevices> last_use;
-  static std::array<uint64_t, kMaxDevices> asked_ns;
-  std::lock_guard lock(*kMutex);
-  const std::vector<ProcessUse> all = Machine::get().processes(device);
+  if (device == 0 && config().mig_devices > 0) return kNotSupported;
+  if (count == nullptr) return kInvalidArgument;
+  Samples samples;
+  if (const uint64_t at_us = sample_processes(device, last_us, &samples); at_us <= last_us || samples.empty()) return kNotFound;
   const unsigned room = *count;
-  *count = static_cast<unsigned>(all.size());
-  if (all.empty()) return kNotFound;
-  if (out == nullptr || room < all.size()) return kInsufficientSize;
-  auto& before = last_use[static_cast<size_t>(device)];
-  const uint64_t now = now_ns();
-  const uint64_t since = std::max<uint64_t>(asked_ns[static_cast<size_t>(device)], last_us * 1000 < now ? last_us * 1000 : 0);
-  for (size_t i = 0; i < all.size(); ++i) {
-    const auto known = std::find_if(before.begin(), before.end(), [&](const ProcessUse& use) { return use.pid == all[i].pid; });
-    const uint64_t busy = all[i].compute_ns - (known != before.end() ? std::min(known->compute_ns, all[i].compute_ns) : 0);
-    const double percent = now > since ? 100.0 * static_cast<double>(busy) / static_cast<double>(now - since) : 0;
-    out[i] = {static_cast<unsigned>(all[i].pid), now / 1000, static_cast<unsigned>(std::min(percent, 100.0)), 0, 0, 0};
-  }
-  before = {};
-  std::copy(all.begin(), all.end(), before.begin());
-  asked_ns[static_cast<size_t>(device)] = now;
+  *count = static_cast<unsigned>(samples.size());
+  if (out == nullptr || room < samples.size()) return kInsufficientSize;
+  std::copy(samples.begin(), samples.end(), out);
   return kSuccess;
 }
 

@@ -5,10 +5,11 @@ single, sums, past, beside, bursty, swapping, change, overhead, drift (--rows pi
 minutes, full is the whole table, drift the nine minutes with limits that change each minute, hour the same for an hour: for the stand-in).
 """
 import bisect
-import re
 import subprocess
+import threading
 import time
 
+from checks.nvml_beside import Dmon, NvmlBeside
 from harness import Process, Scheduler, Skip, parallel
 
 SECOND = 1_000_000_000
@@ -68,17 +69,6 @@ def reaches_at(marks, begin, end, threshold, trail, solo_rate):
 def idle_percent(shares, swap_ns, length_ns):
     """Of the GPU's time, what nobody worked in and no memory moved in."""
     return max(0.0, 100 - sum(shares) - 100 * swap_ns / length_ns)
-
-
-def dmon_samples(text):
-    """nvidia-smi dmon -s u -o T: the sm column, with seconds of the day."""
-    found = []
-    for line in text.splitlines():
-        match = re.match(r"\s*(\d+):(\d+):(\d+)\s+\d+\s+(\d+)", line)
-        if match:
-            hours, minutes, seconds, busy = (int(part) for part in match.groups())
-            found.append({"second_of_day": hours * 3600 + minutes * 60 + seconds, "sm_percent": busy})
-    return found
 
 
 # ---- the plan ----
@@ -212,6 +202,17 @@ class Table:
     def row(self, case, asked, got, bound, holds):
         self.rows.append({"case": case, "asked": asked, "got": round(got, 3), "bound": bound, "holds": bool(holds)})
 
+    def listed(self, case, beside, got):
+        """Shown, and nothing is required of it."""
+        self.row(case, round(beside, 2), got, "listed", True)
+
+    def list_nvml(self, case, found, pmon):
+        """NVML's figures of the tenants, beside what was billed (in the column of what is asked); pmon: name -> percent."""
+        for name, tenant in (found or {}).get("tenants", {}).items():
+            self.listed(f"{case}: {name} by NVML, billed", tenant["billed"], tenant["nvml"])
+        for name, percent in pmon.items():
+            self.listed(f"{case}: {name} by nvidia-smi pmon", 0, percent)
+
     def within(self, case, asked, got, tolerance):
         self.row(case, round(asked, 2), got, f"+- {tolerance:.2f}", abs(got - asked) <= tolerance)
         self.result.require_time(f"{case}: off from {asked:.4g} by", abs(got - asked), "<=", tolerance, "points")
@@ -286,7 +287,9 @@ def several(plan, tenants, table, limits, tolerance, least_sum, idle=None):
         tenants.limit(name, limit)
     if idle:
         tenants.limit("d", idle)
-    begin, end, marks = tenants.together(kinds, plan.pair_s)
+    watcher = NvmlBeside(tenants)
+    begin, end, marks = tenants.together(kinds, plan.pair_s, watcher.look)
+    nvml = watcher.finish()
     settled = begin + (end - begin) // 10
     shares = [share(marks[name], settled, end, alone[name]) for name in names]
     case = "+".join(str(limit) for limit in limits) + (f", {idle} idle" if idle else "")
@@ -294,7 +297,8 @@ def several(plan, tenants, table, limits, tolerance, least_sum, idle=None):
     for limit, got in zip(due, shares):
         table.within(f"{case}: {limit:.4g}", limit, got, tolerance)
     table.at_least(f"{case}: sum of what is due", 100 * sum(shares) / sum(due), least_sum)
-    table.raw[case] = {"shares": shares, "status": tenants.scheduler.last, "marks": {n: thinned(marks[n], begin) for n in names}}
+    table.list_nvml(case, nvml["last"], nvml["pmon_mean"])
+    table.raw[case] = {"shares": shares, "nvml": nvml, "status": tenants.scheduler.last, "marks": {n: thinned(marks[n], begin) for n in names}}
     for name in names + (["d"] if idle else []):
         tenants.limit(name, 100)
 
@@ -381,8 +385,11 @@ def drift(plan, tenants, table):
     alone = {name: tenants.solo_rate(name, kinds[name]) for name in names}
     spans = []
     memory = []
+    watcher = NvmlBeside(tenants)
 
     def change_limits(begin, end):
+        looks = threading.Thread(target=watcher.look, args=(begin, end), daemon=True)
+        looks.start()
         number = 0
         while begin + number * plan.drift_change_s * SECOND < end:
             time.sleep(max(0.0, (begin + number * plan.drift_change_s * SECOND - time.monotonic_ns()) / 1e9))
@@ -392,10 +399,12 @@ def drift(plan, tenants, table):
             spans.append((time.monotonic_ns(), now))
             memory.append(resident_kib(tenants.scheduler.process.pid))
             number += 1
+        looks.join()
 
-    watcher = Dmon(tenants.config)
+    device = Dmon(tenants.config)
     begin, end, marks = tenants.together(kinds, plan.drift_s, change_limits)
-    samples = watcher.finish()
+    samples = device.finish()
+    nvml = watcher.finish()
     worst = 0.0
     for index, (since, now) in enumerate(spans):
         until = spans[index + 1][0] if index + 1 < len(spans) else end
@@ -406,29 +415,14 @@ def drift(plan, tenants, table):
     table.at_most(f"four tenants, limits change every {plan.drift_change_s} s: worst off by", worst, 1.5, "points")
     if len(memory) > 2:
         table.at_most("memory of the scheduler grew by", (memory[-1] - memory[1]) / 1024, 4, "MiB")
+    table.list_nvml("drift, at its end", nvml["last"], {})
+    apart = [abs(tenant["nvml"] - tenant["billed"]) for look in nvml["looks"] for tenant in look.get("tenants", {}).values()]
+    if apart:
+        table.listed("drift: NVML and what was billed, mean apart by", 0, sum(apart) / len(apart))
     ours = [[round((t - begin) / 1e9), round(sum(share(marks[n], t, t + SECOND, alone[n]) for n in names), 2)]
             for t in range(begin, end - SECOND, SECOND)]
-    table.raw["drift"] = {"spans": spans, "scheduler_kib": memory, "sum_each_second": ours, "dmon": samples,
+    table.raw["drift"] = {"spans": spans, "scheduler_kib": memory, "sum_each_second": ours, "dmon": samples, "nvml": nvml,
                           "status": tenants.scheduler.last, "marks": {n: thinned(marks[n], begin, SECOND) for n in names}}
-
-
-class Dmon:
-    """nvidia-smi dmon beside a run, outside nvshare; nothing where there is none."""
-
-    def __init__(self, config):
-        self.process = None
-        if not config.simgpu:
-            try:
-                self.process = subprocess.Popen(["nvidia-smi", "dmon", "-s", "u", "-o", "T"], stdout=subprocess.PIPE, text=True,
-                                                env=config.environment)
-            except OSError:
-                pass
-
-    def finish(self):
-        if self.process is None:
-            return []
-        self.process.terminate()
-        return dmon_samples(self.process.communicate(timeout=10)[0])
 
 
 def resident_kib(pid):
