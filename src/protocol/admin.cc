@@ -152,6 +152,16 @@ Result<PodRequest> decode_pod(const Json& json) {
   Result<int64_t> memory = limit_field(json, "gpu_memory_limit");
   if (!memory) return memory.error();
   pod.gpu_memory_limit = *memory;
+  if (auto on = json.find("gpu_memory_on"); on != json.end()) {
+    if (!on->is_object() || on->size() > kGpusOfPodMax) {
+      return error_format("a pod's gpu_memory_on must be an object of up to %zu GPUs and amounts of memory", kGpusOfPodMax);
+    }
+    for (const auto& [gpu, amount] : on->items()) {
+      Result<int64_t> there = limit_field(Json{{"gpu_memory_on", amount}}, "gpu_memory_on");
+      if (!there) return error_format("%.60s: %.200s", gpu.c_str(), there.error().text);
+      pod.gpu_memory_on[gpu] = *there;
+    }
+  }
   auto core = core_limit_field(json);
   if (!core) return core.error();
   pod.gpu_core_limit = core->value_or(100);
@@ -223,12 +233,13 @@ struct Encoder {
         pods.push_back({{"uid", pod.uid}, {"gone", true}});
         continue;
       }
-      pods.push_back({{"uid", pod.uid},
-                      {"name", pod.name.substr(0, kPodNameBytesMax)},
-                      {"gpu_memory_limit", pod.gpu_memory_limit},
-                      {"gpu_core_limit", pod.gpu_core_limit},
-                      {"priority", pod.priority},
-                      {"ends", pod.ends}});
+      Json& one = pods.emplace_back(Json{{"uid", pod.uid},
+                                         {"name", pod.name.substr(0, kPodNameBytesMax)},
+                                         {"gpu_memory_limit", pod.gpu_memory_limit},
+                                         {"gpu_core_limit", pod.gpu_core_limit},
+                                         {"priority", pod.priority},
+                                         {"ends", pod.ends}});
+      if (!pod.gpu_memory_on.empty()) one["gpu_memory_on"] = pod.gpu_memory_on;
     }
     return {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
   }

@@ -9,7 +9,7 @@
 //   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
 //   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40,
-//                              "priority":0,"ends":false},
+//                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"ends":false},
 //                             {"uid":"77aa...","gone":true}],"complete":false}
 //                       -> {"ok":true,"refused":{"0b4e...":"why its memory limit is not in force"}}: limits of pods by their UID, in
 //                       effect at once and for processes that come later. complete: all pods that there are; others' limits are removed
@@ -32,10 +32,11 @@
 
 namespace nvshare::protocol::admin {
 
-inline constexpr size_t kRequestBytesMax = 384 << 10;  // of one line
-inline constexpr size_t kPodsMax = 1000;               // of one request; a node has 110 to 500
-inline constexpr size_t kPodNameBytesMax = 128;        // longer ones are cut
-inline constexpr int32_t kPriorityMin = -100;          // of a tenant: higher is served first, 0 by default; it moves nobody's limits
+inline constexpr size_t kRequestBytesMax = 5 << 20;  // of one line: a node with so many pods and GPUs is not seen, but fits
+inline constexpr size_t kPodsMax = 1000;             // of one request; a node has 110 to 500
+inline constexpr size_t kPodNameBytesMax = 128;      // longer ones are cut
+inline constexpr size_t kGpusOfPodMax = 64;          // seven MIG devices of each of eight GPUs, and some
+inline constexpr int32_t kPriorityMin = -100;        // of a tenant: higher is served first, 0 by default; it moves nobody's limits
 inline constexpr int32_t kPriorityMax = 100;
 
 // What clients have done on one GPU, those that have left included: no count goes back while the scheduler runs.
@@ -201,13 +202,14 @@ struct SetRequest {
   std::optional<int32_t> priority;              // of that tenant
 };
 struct PodRequest {
-  std::string uid;               // as Kubernetes writes it
-  std::string name;              // "namespace/name", for people
-  int64_t gpu_memory_limit = 0;  // of all its processes together, on each GPU; 0 = none
-  int32_t gpu_core_limit = 100;  // 100 = none
-  bool gone = false;             // there is no such pod any more
-  int32_t priority = 0;          // added to what `set` says
-  bool ends = false;             // it is being deleted
+  std::string uid;                               // as Kubernetes writes it
+  std::string name;                              // "namespace/name", for people
+  int64_t gpu_memory_limit = 0;                  // of all its processes together, on each GPU; 0 = none
+  int32_t gpu_core_limit = 100;                  // 100 = none
+  bool gone = false;                             // there is no such pod any more
+  int32_t priority = 0;                          // added to what `set` says
+  bool ends = false;                             // it is being deleted
+  std::map<std::string, int64_t> gpu_memory_on;  // what it was granted on these GPUs, by UUID: lowers the limit there
 };
 struct PodsRequest {
   std::vector<PodRequest> pods;

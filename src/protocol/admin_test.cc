@@ -34,15 +34,18 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
 }
 
 TEST(Admin, PodsComeBackAsTheyWereSent) {
-  auto pods = accepted<PodsRequest>(
-      encode(
-          PodsRequest{{{"0b4e-1", "team/train", 5, 40, false}, {"77aa", "", 0, 100, true}, {"88", "x/y", 0, 100, false, -3, true}}, true})
-          .c_str());
+  auto pods = accepted<PodsRequest>(encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false},
+                                                        {"77aa", "", 0, 100, true},
+                                                        {"88", "x/y", 0, 100, false, -3, true, {{"GPU-a", 7}, {"GPU-b", 0}}}},
+                                                       true})
+                                        .c_str());
   ASSERT_EQ(pods.pods.size(), 3u);
   EXPECT_EQ(pods.pods[0].priority, 0);
   EXPECT_FALSE(pods.pods[0].ends);
   EXPECT_EQ(pods.pods[2].priority, -3);
   EXPECT_TRUE(pods.pods[2].ends);
+  EXPECT_TRUE(pods.pods[0].gpu_memory_on.empty());
+  EXPECT_EQ(pods.pods[2].gpu_memory_on, (std::map<std::string, int64_t>{{"GPU-a", 7}, {"GPU-b", 0}}));
   EXPECT_EQ(pods.pods[0].uid, "0b4e-1");
   EXPECT_EQ(pods.pods[0].name, "team/train");
   EXPECT_EQ(pods.pods[0].gpu_memory_limit, 5);
@@ -54,10 +57,11 @@ TEST(Admin, PodsComeBackAsTheyWereSent) {
   EXPECT_EQ(refused_pods->at("77aa"), "too much");
   EXPECT_FALSE(decode_pods(encode_error("no")));
   EXPECT_FALSE(decode_pods(encode_ok()));
-  const std::string most =
-      encode(PodsRequest{std::vector<PodRequest>(kPodsMax, {"0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f", std::string(kPodNameBytesMax, 'n'),
-                                                            INT64_MAX, 100, false, -100, true}),
-                         true});
+  PodRequest large{"0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f", std::string(kPodNameBytesMax, 'n'), INT64_MAX, 100, false, -100, true, {}};
+  for (size_t i = 0; i < kGpusOfPodMax; ++i) {
+    large.gpu_memory_on["GPU-0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4" + std::to_string(100 + i)] = int64_t{1} << 48;
+  }
+  const std::string most = encode(PodsRequest{std::vector<PodRequest>(kPodsMax, large), true});
   EXPECT_LE(most.size(), kRequestBytesMax) << "as many as are accepted must fit a line";
 }
 
@@ -85,6 +89,8 @@ TEST(Admin, RefusalsNameTheField) {
   EXPECT_NE(refused(R"({"request":"set","tenant":"a","priority":101})").find("-100 to 100"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"tenant","pid":1,"priority":"high"})").find("priority"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","ends":1}]})").find("ends"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_memory_on":3}]})").find("gpu_memory_on"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_memory_on":{"GPU-a":"much"}}]})").find("GPU-a"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods"})").find("pods"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[3]})").find("uid"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"../x"}]})").find("uid"), std::string::npos);

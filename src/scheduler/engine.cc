@@ -134,7 +134,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const Peer& peer = connections_.at(connection).peer;
   if (message.asks_only != 0) {
     const auto total = static_cast<uint64_t>(gpus_[*gpu].total);
-    const Tenants::Asked tenant = tenants_.ask(peer);
+    const Tenants::Asked tenant = tenants_.ask(peer, gpus_[*gpu].uuid_text);
     const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
     transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION}, version), {});
     for (const TenantUse& use : use_of(tenant.id, *gpu, limit, peer.pid)) transport_.send(connection, encode(use, version), {});
@@ -159,7 +159,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   Tenant& tenant = tenants_.join(peer, program, former);
   // What an earlier scheduler was told of the tenant.
   if (returns) recall_limit(tenant, bounded(message.node_limit));
-  const int64_t node_limit = tenant.memory_limit_in_force();
+  const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
   const uint64_t part = tenants_.part_of(tenant, peer.pid);
   const int64_t limit = ledger_.limit_with(tenant.id, *gpu, node_limit, MemoryLedger::Newcomer{part, bounded(message.memory_limit)});
   if (auto ok = admit_limit(*gpu, tenant.id, limit, ledger_.limit_on(tenant.id, *gpu)); !ok && !returns) {

@@ -56,7 +56,7 @@ void Engine::perform(const MemoryLedger::Decisions& decisions) {
 UpdateLimit Engine::limit_message(const Client& client) const {
   uint64_t node_limit = 0;
   for (const auto& [key, tenant] : tenants_.all()) {
-    if (tenant.id == client.tenant) node_limit = static_cast<uint64_t>(tenant.memory_limit_in_force());
+    if (tenant.id == client.tenant) node_limit = static_cast<uint64_t>(tenant.memory_limit_on(gpus_[client.gpu].uuid_text));
   }
   return {static_cast<uint64_t>(ledger_.limit_of(client.id)), node_limit, static_cast<uint64_t>(client.ceiling),
           static_cast<uint64_t>(ledger_.charged_by_others(client.id))};
@@ -91,21 +91,30 @@ Result<void> Engine::admit_limit(policy::GpuId gpu, policy::TenantId tenant, int
 
 Result<void> Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now) {
   const int64_t limit = changed.memory_limit_in_force();
-  const bool memory_changes = limit != tenant.memory_limit_in_force();
+  std::vector<policy::GpuId> gpus;  // on which its memory limit changes
+  for (policy::GpuId gpu : ledger_.gpus_of(tenant.id)) {
+    const std::string& uuid = gpus_[gpu].uuid_text;
+    if (changed.memory_limit_on(uuid) != tenant.memory_limit_on(uuid)) gpus.push_back(gpu);
+  }
   const bool core_changes = changed.core_limit_in_force() != tenant.core_limit_in_force();
   const bool priority_changes = changed.priority_in_force() != tenant.priority_in_force();
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
-  for (policy::GpuId gpu : memory_changes ? ledger_.gpus_of(tenant.id) : std::vector<policy::GpuId>()) {
-    const int64_t in_force = ledger_.limit_with(tenant.id, gpu, limit, std::nullopt);
+  for (policy::GpuId gpu : gpus) {
+    const int64_t in_force = ledger_.limit_with(tenant.id, gpu, changed.memory_limit_on(gpus_[gpu].uuid_text), std::nullopt);
     if (auto ok = admit_limit(gpu, tenant.id, in_force, ledger_.limit_on(tenant.id, gpu)); !ok) return ok;
   }
+  const bool memory_changes = limit != tenant.memory_limit_in_force();
   tenant = changed;
   tenants_.save();
-  if (memory_changes) {
+  if (memory_changes)
     spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
-    perform(ledger_.set_limit(tenant.id, limit, now));
-    note_over_limit();
+  for (policy::GpuId gpu : gpus) {
+    const int64_t there = tenant.memory_limit_on(gpus_[gpu].uuid_text);
+    if (there != limit)
+      spdlog::info("tenant {} '{}': memory limit on {}: {} MiB", tenant.id, tenant.name, gpus_[gpu].uuid_text, there >> 20);
+    perform(ledger_.set_limit(tenant.id, gpu, there, now));
   }
+  if (!gpus.empty()) note_over_limit();
   if (core_changes) {
     spdlog::info("tenant {} '{}': compute limit {} %", tenant.id, tenant.name, tenant.core_limit_in_force());
     apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
@@ -141,11 +150,13 @@ std::map<std::string, std::string> Engine::set_pods(const admin::PodsRequest& re
     refused[uid] = ok.error().text;
     // All else of it holds all the same.
     wanted.pod.gpu_memory_limit = tenant->pod.gpu_memory_limit;
+    wanted.pod.memory_on = tenant->pod.memory_on;
     if (tenants_.pods().contains(uid)) tenants_.remember_pod(uid, wanted.pod);  // also for clients that join later
     if (ok = change_limits(*tenant, wanted, now); !ok) refused[uid] = ok.error().text;
   };
   for (const admin::PodRequest& pod : request.pods) {
-    const PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends};
+    const PodLimits limits{
+        printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends, pod.gpu_memory_on};
     named.insert(pod.uid);
     if (pod.gone) {
       tenants_.forget_pod(pod.uid);
@@ -177,8 +188,8 @@ void Engine::count_absent(policy::Instant now) {
     if (tenant == nullptr || gpu == gpus_.end() || ledger_.knows(id)) continue;
     spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
                  known.pid, tenant->id);
-    perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit, tenant->memory_limit_in_force(),
-                          known.charged, known.lease, true, tenants_.part_of(*tenant, known.pid)},
+    perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit,
+                          tenant->memory_limit_on(known.gpu), known.charged, known.lease, true, tenants_.part_of(*tenant, known.pid)},
                          now));
   }
 }

@@ -27,6 +27,7 @@ Json to_json(const std::string& key, const Tenant& tenant) {
            {{"name", tenant.pod.name},
             {"gpu_memory_limit", tenant.pod.gpu_memory_limit},
             {"core_limit", tenant.pod.core_limit},
+            {"memory_on", tenant.pod.memory_on},
             {"priority", tenant.pod.priority}}},
           {"priority", tenant.priority},
           {"gang_turns", tenant.gang_turns},
@@ -47,6 +48,9 @@ const char* fault_of(const Tenant& tenant) {
   }
   for (const int64_t memory_limit : {tenant.gpu_memory_limit, tenant.pod.gpu_memory_limit}) {
     if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit";
+  }
+  for (const auto& [gpu, memory_limit] : tenant.pod.memory_on) {
+    if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit on a GPU";
   }
   if ((tenant.kind == "run") != (tenant.root > 0 && tenant.root_start_time > 0))
     return "a run without its process, or a process that is none";
@@ -91,6 +95,7 @@ void Tenants::load() {
       entry.at("pod").at("gpu_memory_limit").get_to(tenant.pod.gpu_memory_limit);
       entry.at("pod").at("core_limit").get_to(tenant.pod.core_limit);
       tenant.pod.priority = entry.at("pod").value("priority", 0);
+      tenant.pod.memory_on = entry.at("pod").value("memory_on", std::map<std::string, int64_t>());
       entry.at("priority").get_to(tenant.priority);
       entry.at("gang_turns").get_to(tenant.gang_turns);
       entry.at("root").get_to(tenant.root);

@@ -103,10 +103,11 @@ TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
     Tenants tenants(file_);
     const policy::TenantId run = *tenants.add_run(getpid(), "train", 5 * kGiB, false, 30, 9);
     tenants.find(run)->pod.priority = 3;
+    tenants.find(run)->pod.memory_on["GPU-a"] = 2 * kGiB;
     tenants.save();
   }
   nlohmann::json kept = nlohmann::json::parse(text());
-  const auto reads = [&](int priority) {
+  const auto reads = [&](int priority, int64_t memory_on_a) {
     ASSERT_TRUE(write_kept_file(file_, kept.dump()));
     Tenants tenants(file_);
     EXPECT_EQ(tenants.problem(), "");
@@ -114,12 +115,15 @@ TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
     EXPECT_EQ(tenants.find("train")->gpu_memory_limit, 5 * kGiB);
     EXPECT_EQ(tenants.find("train")->core_limit, 30);
     EXPECT_EQ(tenants.find("train")->priority_in_force(), priority);
+    EXPECT_EQ(tenants.find("train")->memory_limit_on("GPU-a"), memory_on_a);
+    EXPECT_EQ(tenants.find("train")->memory_limit_on("GPU-b"), 5 * kGiB);
   };
   kept["written_by"] = "9.9";
   kept["tenants"][0]["color"] = "green";
-  reads(12);
+  reads(12, 2 * kGiB);
   kept["tenants"][0]["pod"].erase("priority");
-  reads(9);
+  kept["tenants"][0]["pod"].erase("memory_on");
+  reads(9, 5 * kGiB);
 }
 
 TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {

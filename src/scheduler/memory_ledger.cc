@@ -149,14 +149,13 @@ MemoryLedger::Decisions MemoryLedger::leave(ClientId client, Instant now) {
   return decisions;
 }
 
-MemoryLedger::Decisions MemoryLedger::set_limit(TenantId tenant, int64_t limit, Instant now) {
+MemoryLedger::Decisions MemoryLedger::set_limit(TenantId tenant, GpuId gpu, int64_t limit, Instant now) {
   Decisions decisions;
-  for (auto& [key, account] : accounts_) {
-    if (key.first != tenant) continue;
-    account.node_limit = limit;
-    ++account.round;
-    settle(account, now, decisions);
-  }
+  auto at = accounts_.find({tenant, gpu});
+  if (at == accounts_.end()) return decisions;
+  at->second.node_limit = limit;
+  ++at->second.round;
+  settle(at->second, now, decisions);
   return decisions;
 }
 

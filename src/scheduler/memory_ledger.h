@@ -71,8 +71,8 @@ class MemoryLedger {
   // It gets a lease of its own at once if there is headroom: ask lease_of().
   Decisions join(const Member& member, Instant now);
   Decisions leave(ClientId client, Instant now);
-  // 0 = none. On all GPUs.
-  Decisions set_limit(TenantId tenant, int64_t limit, Instant now);
+  // 0 = none.
+  Decisions set_limit(TenantId tenant, GpuId gpu, int64_t limit, Instant now);
   Decisions ask(ClientId client, uint64_t request, int64_t bytes, int64_t returned, Instant now);
   Decisions returned(ClientId client, uint64_t recall, int64_t bytes, int64_t charged, Instant now);
   Decisions taken(ClientId client, int64_t bytes, Instant now);

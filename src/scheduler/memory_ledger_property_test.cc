@@ -234,7 +234,7 @@ class World {
       woken_at_ = now_;
     } else if (what <= 36) {
       limit_ = between(4, 64) * 2 * kMiB;
-      perform(ledger_->set_limit(1, limit_, now_));
+      perform(ledger_->set_limit(1, 0, limit_, now_));
     } else if (what <= 42) {
       restart();
     } else if (Process& process = any(); !process.stopped) {

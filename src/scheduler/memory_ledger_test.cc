@@ -67,7 +67,7 @@ TEST_F(MemoryLedgerTest, PartsOfATenantHaveTheirOwnLimitsAndTogetherTheirSum) {
   ledger_.report(1, 3 * kGiB, now_);
   EXPECT_EQ(ledger_.charged_by_others(2), 0) << "what the other container has is no part of its own";
 
-  ledger_.set_limit(1, 5 * kGiB, now_);  // the pod's
+  ledger_.set_limit(1, 0, 5 * kGiB, now_);  // the pod's
   EXPECT_EQ(ledger_.limit_of(1), 4 * kGiB);
   EXPECT_EQ(ledger_.limit_on(1, 0), 5 * kGiB);
   ledger_.report(1, 4 * kGiB, now_);
@@ -76,7 +76,7 @@ TEST_F(MemoryLedgerTest, PartsOfATenantHaveTheirOwnLimitsAndTogetherTheirSum) {
   Decisions decisions = join_part(3, 9, 0, 5 * kGiB);  // bound by the pod alone
   EXPECT_EQ(ledger_.limit_of(3), 5 * kGiB);
   EXPECT_EQ(ledger_.limit_of(1), 4 * kGiB) << "nobody raises another container's";
-  ledger_.set_limit(1, 0, now_);
+  ledger_.set_limit(1, 0, 0, now_);
   EXPECT_EQ(ledger_.lease_of(3), kUnlimited);
   EXPECT_LE(ledger_.lease_of(1), 4 * kGiB);
   decisions = ledger_.ask(1, 1, 5 * kGiB, 0, now_);
@@ -207,10 +207,10 @@ TEST_F(MemoryLedgerTest, ARaisedLimitServesWhoWaitsAndALoweredOneGrantsNothingMo
   join(2, 2 * kGiB);
   ledger_.report(1, 2 * kGiB, now_);
   ASSERT_TRUE(all<MemoryLedger::Grant>(ledger_.ask(2, 1, kGiB, 0, now_)).empty());
-  auto granted = all<MemoryLedger::Grant>(ledger_.set_limit(1, 4 * kGiB, now_));
+  auto granted = all<MemoryLedger::Grant>(ledger_.set_limit(1, 0, 4 * kGiB, now_));
   ASSERT_EQ(granted.size(), 1u);
   EXPECT_TRUE(granted[0].granted);
-  EXPECT_EQ(all<MemoryLedger::Tell>(ledger_.set_limit(1, kGiB, now_)).size(), 2u) << "both are told";
+  EXPECT_EQ(all<MemoryLedger::Tell>(ledger_.set_limit(1, 0, kGiB, now_)).size(), 2u) << "both are told";
   EXPECT_TRUE(ledger_.view()[0].over());
   now_ += 10 * MemoryLedger::kAnswerPatience;
   ledger_.tick(now_);
@@ -219,7 +219,7 @@ TEST_F(MemoryLedgerTest, ARaisedLimitServesWhoWaitsAndALoweredOneGrantsNothingMo
   EXPECT_FALSE(refused[0].granted);
   EXPECT_EQ(refused[0].bytes, 0);
   // none again
-  auto unlimited = all<MemoryLedger::Grant>(ledger_.set_limit(1, 0, now_));
+  auto unlimited = all<MemoryLedger::Grant>(ledger_.set_limit(1, 0, 0, now_));
   EXPECT_EQ(unlimited.size(), 2u);
   EXPECT_EQ(ledger_.lease_of(1), kUnlimited);
   EXPECT_EQ(ledger_.lease_of(2), kUnlimited);
@@ -229,7 +229,7 @@ TEST_F(MemoryLedgerTest, ALimitWhereThereWasNoneRecallsWhatIsUnused) {
   join(1, 0);
   join(2, 0);
   ledger_.report(1, 3 * kGiB, now_);
-  auto recalls = all<MemoryLedger::Recall>(ledger_.set_limit(1, 4 * kGiB, now_));
+  auto recalls = all<MemoryLedger::Recall>(ledger_.set_limit(1, 0, 4 * kGiB, now_));
   ASSERT_EQ(recalls.size(), 2u);
   ledger_.returned(1, recalls[0].recall, kUnlimited - 3 * kGiB, 3 * kGiB, now_);
   // The other is stopped: it had no limit, so what it said it uses counts.

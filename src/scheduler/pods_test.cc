@@ -167,6 +167,30 @@ TEST_F(PodsTest, AnEnvironmentsLimitIsItsContainersAndThePodHasTheSum) {
   EXPECT_EQ(sink_.limits[2], 2u * kGiB);
 }
 
+// What it was granted on each GPU lowers the pod's limit there, and an annotation's both.
+TEST_F(PodsTest, WhatWasGrantedOnAGpuHoldsThere) {
+  join(1, kTrain);
+  const std::string gpu = engine_->status(now_).gpus.at(0).uuid;
+  const auto with = [&](int64_t limit, std::map<std::string, int64_t> on) {
+    admin::PodRequest pod{kTrain, "team/train", limit, 100, false};
+    pod.gpu_memory_on = std::move(on);
+    return set({pod});
+  };
+  EXPECT_TRUE(with(8 * kGiB, {{gpu, 4 * kGiB}, {"GPU-other", kGiB}}).empty());
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB);
+  join(2, kTrain);
+  EXPECT_EQ(sink_.limits[2], 4u * kGiB) << "and for clients that come later";
+  with(3 * kGiB, {{gpu, 4 * kGiB}});
+  EXPECT_EQ(sink_.limits[1], 3u * kGiB);
+  with(0, {{gpu, 5 * kGiB}});
+  EXPECT_EQ(sink_.limits[1], 5u * kGiB);
+  with(0, {{"GPU-other", kGiB}});
+  EXPECT_EQ(sink_.limits[1], 0u);
+  with(0, {{gpu, 2 * kGiB}});
+  set({{kTrain, "", 0, 100, true}});
+  EXPECT_EQ(sink_.limits[1], 0u);
+}
+
 TEST_F(PodsTest, OutsideThePodNothingChanges) {
   set({{kTrain, "team/train", 4 * kGiB, 30, false}});
   Peer outside;

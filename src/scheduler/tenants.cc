@@ -55,9 +55,9 @@ Tenant& Tenants::join(const Peer& peer, const std::string& program, policy::Tena
   return tenant;
 }
 
-Tenants::Asked Tenants::ask(const Peer& peer) {
+Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu) {
   const Tenant& tenant = of(peer, "", 0);
-  const Asked asked{tenant.id, tenant.memory_limit_in_force()};
+  const Asked asked{tenant.id, tenant.memory_limit_on(gpu)};
   prune();
   return asked;
 }
@@ -133,7 +133,8 @@ void Tenants::prune() {
     if (tenant.clients > 0 || tenant.awaited > 0) return false;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
     // A limit or a priority that somebody set outlives the tenant's processes.
-    return tenant.memory_limit_in_force() == 0 && tenant.core_limit_in_force() == 100 && tenant.priority_in_force() == 0;
+    return tenant.memory_limit_in_force() == 0 && tenant.pod.memory_on.empty() && tenant.core_limit_in_force() == 100 &&
+           tenant.priority_in_force() == 0;
   });
 }
 

@@ -26,7 +26,8 @@ struct PodLimits {
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   int core_limit = 100;          // percent of each GPU's time, 100 = none
   int priority = 0;
-  bool ends = false;  // it is being deleted
+  bool ends = false;                         // it is being deleted
+  std::map<std::string, int64_t> memory_on;  // by the GPU's UUID: what it has there at most
 };
 
 struct Tenant {
@@ -37,6 +38,10 @@ struct Tenant {
   int core_limit = 100;          // percent of each GPU's time, 100 = none
   PodLimits pod;                 // of a pod, besides those two: the lower one is in force
   int64_t memory_limit_in_force() const { return lower_limit(gpu_memory_limit, pod.gpu_memory_limit); }
+  int64_t memory_limit_on(const std::string& gpu) const {
+    const auto on = pod.memory_on.find(gpu);
+    return lower_limit(memory_limit_in_force(), on == pod.memory_on.end() ? 0 : on->second);
+  }
   int core_limit_in_force() const { return std::min(core_limit, pod.core_limit); }
   int priority = 0;  // the pod's is added to it
   int priority_in_force() const {
@@ -69,9 +74,9 @@ class Tenants {
   // The tenant that the process belongs to, or would (an id that no client has then).
   struct Asked {
     policy::TenantId id;
-    int64_t gpu_memory_limit;  // 0 = none
+    int64_t gpu_memory_limit;  // on that GPU; 0 = none
   };
-  Asked ask(const Peer& peer);
+  Asked ask(const Peer& peer, const std::string& gpu);
 
   // Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
   uint64_t part_of(const Tenant& tenant, pid_t pid) const;
