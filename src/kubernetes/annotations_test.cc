@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "kubernetes/test_api_server.h"
+#include "kubernetes/test_checkpoint.h"
 #include "protocol/paths.h"
 
 namespace nvshare::kubernetes {
@@ -60,11 +61,19 @@ class ListeningScheduler {
     if (found == pods_.end()) return "";
     const protocol::admin::PodRequest& pod = found->second;
     return std::to_string(pod.gpu_memory_limit >> 20) + "/" + std::to_string(pod.gpu_core_limit) +
-           (pod.priority != 0 ? " priority " + std::to_string(pod.priority) : "") + (pod.ends ? " ends" : "");
+           (pod.priority != 0 ? " priority " + std::to_string(pod.priority) : "") + (pod.ends ? " ends" : "") + on_gpus(pod);
+  }
+  std::string name_of(const std::string& uid) {
+    std::lock_guard lock(mutex_);
+    return pods_.contains(uid) ? pods_[uid].name : "";
   }
   int connections() {
     std::lock_guard lock(mutex_);
     return connections_;
+  }
+  bool was_told_all() {
+    std::lock_guard lock(mutex_);
+    return whole_;
   }
   void refuse(const std::string& uid, const std::string& why) {
     std::lock_guard lock(mutex_);
@@ -95,6 +104,11 @@ class ListeningScheduler {
       client_ = -1;
     }
   }
+  static std::string on_gpus(const protocol::admin::PodRequest& pod) {
+    std::string text;
+    for (const auto& [gpu, bytes] : pod.gpu_memory_on) text += " " + gpu + " " + std::to_string(bytes >> 20);
+    return text;
+  }
   std::string take(const std::string& line) {
     auto request = protocol::admin::decode_request(line);
     EXPECT_TRUE(request) << (request ? "" : request.error().text);
@@ -102,6 +116,7 @@ class ListeningScheduler {
     const auto& pods = std::get<protocol::admin::PodsRequest>(*request);
     std::lock_guard lock(mutex_);
     if (pods.complete) pods_.clear();
+    whole_ = whole_ || pods.complete;
     std::map<std::string, std::string> refused;
     for (const auto& pod : pods.pods) {
       pods_.erase(pod.uid);
@@ -116,6 +131,7 @@ class ListeningScheduler {
   std::mutex mutex_;
   int client_ = -1;
   int connections_ = 0;
+  bool whole_ = false;
   std::map<std::string, protocol::admin::PodRequest> pods_;
   std::map<std::string, std::string> refused_;
   std::thread thread_;
@@ -136,13 +152,18 @@ class AnnotationsTest : public testing::Test {
     server_.reset();
     fs::remove_all(folder_);
   }
-  void start() {
+  void start() { start(server_->address()); }
+  void start(const ApiServerAddress& api_server) {
+    annotations_.reset();
     Annotations::Options options;
-    options.api_server = server_->address();
+    options.api_server = api_server;
     options.node = "node-1";
     options.runtime_dir = folder_ + "/run";
     options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", kGib};
     options.pace = {5ms, 50ms, 500ms, 300s};
+    options.kubelet_dir = folder_;
+    options.record = folder_ + "/limits.json";
+    options.list_patience = 100ms;
     annotations_ = std::make_unique<Annotations>(options);
   }
   void start_scheduler() { scheduler_ = std::make_unique<ListeningScheduler>(folder_ + "/run"); }
@@ -216,6 +237,99 @@ TEST_F(AnnotationsTest, ASchedulerThatComesLateOrAnewIsToldEverything) {
   scheduler_.reset();
   start_scheduler();
   EXPECT_TRUE(comes(train, "0/50")) << "without any change of the pod";
+}
+
+// ---- what the kubelet granted ----
+
+const char* const kStatic = "5d9f0c7c3b1a4e0a8f6d2b7e9c1a3f55";  // a static pod's UID is the kubelet's own
+
+std::vector<CheckpointEntry> held(const std::string& uid, const std::set<std::string>& gpus, int units, int cores) {
+  std::vector<CheckpointEntry> entries = {{uid, "main", "nvshare.com/gpu", gpus}};
+  if (units > 0) entries.push_back({uid, "main", "nvshare.com/gpu-memory", {}});
+  for (int i = 0; i < units; ++i) entries.back().ids.insert(unit_id(Resource::kMemory, i));
+  if (cores > 0) entries.push_back({uid, "main", "nvshare.com/gpu-core", {}});
+  for (int i = 0; i < cores; ++i) entries.back().ids.insert(unit_id(Resource::kCore, i));
+  return entries;
+}
+
+TEST_F(AnnotationsTest, WithoutAnApiServerPodsHaveWhatTheKubeletGranted) {
+  start_scheduler();
+  write_checkpoint(folder_, checkpoint_text(held("aa-1", {"GPU-a::0"}, 4, 30)));
+  start({});
+  EXPECT_TRUE(comes("aa-1", "4096/30"));
+  EXPECT_TRUE(scheduler_->was_told_all()) << "what an earlier plugin told of others is over";
+  auto entries = held("aa-1", {"GPU-a::0"}, 4, 30);
+  for (auto& entry : held("bb-2", {"GPU-a::1", "GPU-b::0"}, 8, 100)) entries.push_back(entry);
+  write_checkpoint(folder_, checkpoint_text(entries));
+  EXPECT_TRUE(comes("bb-2", "8192/50 GPU-a 4096 GPU-b 4096")) << scheduler_->limits_of("bb-2");
+  annotations_->held({{"team", "serve", "main", {"GPU-b::0"}, {}, {}}});
+  EXPECT_TRUE(wait([&] { return scheduler_->name_of("bb-2") == "team/serve"; }));
+  write_checkpoint(folder_, "{");
+  write_checkpoint(folder_, checkpoint_text(held("bb-2", {"GPU-b::0"}, 2, 0)));
+  EXPECT_TRUE(comes("aa-1", ""));
+  EXPECT_TRUE(comes("bb-2", "2048/100"));
+  start({});
+  EXPECT_TRUE(comes("bb-2", "2048/100"));
+}
+
+TEST_F(AnnotationsTest, GrantsLowerAnnotationsAndHoldForPodsThatOnlyTheKubeletKnows) {
+  const std::string train =
+      server_->add_pod("train", {{"nvshare.com/gpu", 2}, {"nvshare.com/gpu-memory", 8}, {"nvshare.com/gpu-core", 100}});
+  start_scheduler();
+  start();
+  EXPECT_TRUE(comes(train, "8192/100"));
+  auto entries = held(train, {"GPU-a::1", "GPU-b::0"}, 8, 100);
+  for (auto& entry : held(kStatic, {"GPU-a::0"}, 3, 20)) entries.push_back(entry);
+  write_checkpoint(folder_, checkpoint_text(entries));
+  EXPECT_TRUE(comes(train, "8192/50 GPU-a 4096 GPU-b 4096")) << scheduler_->limits_of(train);
+  EXPECT_TRUE(comes(kStatic, "3072/20"));
+  server_->annotate("train", kCoreAnnotation, "70");
+  server_->annotate("train", kMemoryAnnotation, "1Gi");
+  EXPECT_TRUE(comes(train, "1024/50"));
+  server_->annotate("train", kCoreAnnotation, "10");
+  EXPECT_TRUE(comes(train, "1024/10"));
+  server_->delete_pod("train");
+  EXPECT_TRUE(comes(train, "8192/50 GPU-a 4096 GPU-b 4096")) << "as long as the kubelet says so";
+  write_checkpoint(folder_, checkpoint_text(held(kStatic, {"GPU-a::0"}, 3, 20)));
+  EXPECT_TRUE(comes(train, ""));
+}
+
+// The plugin starts anew: what held goes on holding, also a bad annotation's last good value, and also while no API server answers.
+TEST_F(AnnotationsTest, ARestartForgetsNothing) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});
+  server_->annotate("train", kMemoryAnnotation, "2Gi");
+  start_scheduler();
+  start();
+  EXPECT_TRUE(comes(train, "2048/100"));
+  server_->annotate("train", kMemoryAnnotation, "lots");
+  EXPECT_NE(event(0).find("BadLimit"), std::string::npos);
+  scheduler_.reset();
+  start_scheduler();
+  const int lists = server_->lists();
+  start();
+  EXPECT_TRUE(comes(train, "2048/100"));
+  ASSERT_TRUE(wait([&] { return server_->lists() > lists; }));
+  server_->annotate("train", kCoreAnnotation, "40");
+  EXPECT_TRUE(comes(train, "2048/40")) << "the list said 'lots' again";
+  EXPECT_EQ(server_->events().size(), 1u) << "which was told already";
+  // Nobody lists the pods; the kubelet's word comes all the same, and takes nothing from others.
+  const ApiServerAddress nobody{"https://127.0.0.1:1", folder_};
+  annotations_.reset();
+  write_checkpoint(folder_, checkpoint_text(held(kStatic, {"GPU-a::0"}, 3, 20)));
+  scheduler_.reset();
+  start_scheduler();
+  start(nobody);
+  EXPECT_TRUE(comes(train, "2048/40"));
+  EXPECT_TRUE(comes(kStatic, "3072/20"));
+  annotations_.reset();
+  for (const char* damaged : {"", "{\"format\":1,\"pods\":[{\"uid\":\"a\"", "{\"format\":2,\"pods\":[]}"}) {
+    std::ofstream(folder_ + "/limits.json") << damaged;
+    scheduler_.reset();
+    start_scheduler();
+    start(nobody);
+    EXPECT_TRUE(comes(kStatic, "3072/20"));
+    EXPECT_FALSE(scheduler_->was_told_all());
+  }
 }
 
 // Each of the ways to fail, in turn, fifty times: changes are made before, while and after.

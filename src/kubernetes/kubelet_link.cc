@@ -134,6 +134,23 @@ Result<std::optional<std::string>> KubeletLink::served_by_others(const std::vect
   return std::optional(text + "; each would give out what the other has given. Take it off this node, or set NVSHARE_OTHER_PLUGINS=allow");
 }
 
+Result<void> probe_plugin(const Settings& settings, std::chrono::milliseconds patience) {
+  const auto until = std::chrono::system_clock::now() + patience;
+  for (const std::string* resource : {&settings.gpu_resource, &settings.memory_resource, &settings.core_resource}) {
+    if (resource->empty()) continue;
+    const std::string socket = settings.kubelet_dir + "/" + endpoint_of(*resource);
+    auto stub = v1beta1::DevicePlugin::NewStub(connect(socket));
+    grpc::ClientContext context;
+    context.set_deadline(until);
+    v1beta1::PreferredAllocationRequest request;
+    request.add_container_requests();
+    v1beta1::PreferredAllocationResponse response;
+    const grpc::Status status = stub->GetPreferredAllocation(&context, request, &response);
+    if (!status.ok()) return failed((*resource + " does not answer").c_str(), socket, status);
+  }
+  return {};
+}
+
 std::string endpoint_of(const std::string& resource) {
   std::string name = resource;
   std::replace(name.begin(), name.end(), '/', '_');

@@ -39,6 +39,10 @@ class KubeletLink {
   std::unique_ptr<Calls> calls_;
 };
 
+// Whether the plugin that runs with these settings is alive, asked as the kubelet asks it: for devices that a container should get, of
+// none. The answer passes its server, its clerk and its books. An error says which of its resources does not answer within that time.
+Result<void> probe_plugin(const Settings& settings, std::chrono::milliseconds patience);
+
 // The name of our socket for a resource, inside the kubelet's folder.
 std::string endpoint_of(const std::string& resource);
 

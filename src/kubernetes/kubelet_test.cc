@@ -17,6 +17,8 @@
 #include <future>
 #include <thread>
 
+#include "kubernetes/checkpoint.h"
+#include "kubernetes/install.h"
 #include "kubernetes/plugin.h"
 #include "kubernetes/test_kubelet.h"
 
@@ -115,6 +117,12 @@ TEST_F(KubeletTest, PodsGetTheEmptiestGpuItsMemoryAndARefusalThatSaysWhatIsFree)
   EXPECT_EQ(kubelet_->start("b"), std::nullopt) << "a container that restarts";
   kubelet_->remove("b");
   EXPECT_EQ(kubelet_->start("c"), std::nullopt) << "tried again, as the kubelet does";
+  auto written = read_file(settings_.kubelet_dir + "/" + kCheckpointName);
+  ASSERT_TRUE(written) << written.error().text;
+  auto checkpoint = read_checkpoint(*written, {kGpu, kMemory, "", {}});
+  ASSERT_TRUE(checkpoint) << checkpoint.error().text;
+  EXPECT_EQ(checkpoint->pods[TestKubelet::uid_of("a")].memory, 6 * kGib);
+  EXPECT_EQ(checkpoint->pods[TestKubelet::uid_of("a")].memory_on, (std::map<std::string, int64_t>{{gpu, 6 * kGib}}));
   auto two = kubelet_->admit("two", {{kGpu, 2}});
   ASSERT_TRUE(two);
   EXPECT_EQ(two->variables["NVIDIA_VISIBLE_DEVICES"], "GPU-a,GPU-b");
@@ -227,7 +235,7 @@ class ProgramTest : public KubeletTest {
     if (pid_ > 0) end(SIGKILL);
   }
 
-  pid_t start(std::vector<std::string> arguments) {
+  pid_t start(std::vector<std::string> arguments, const char* log = "/log") {
     arguments.insert(arguments.begin(), NVSHARE_DEVICE_PLUGIN_PROGRAM);
     pid_ = fork();
     if (pid_ != 0) return pid_;
@@ -241,7 +249,7 @@ class ProgramTest : public KubeletTest {
     setenv("NVSHARE_HEALTH_INTERVAL", "20ms", 1);
     if (arguments[1] != "--scheduler-patience") setenv("NVSHARE_SCHEDULER_PATIENCE", "off", 1);
     unsetenv("NVIDIA_VISIBLE_DEVICES");
-    if (std::freopen((folder_ + "/log").c_str(), "w", stderr) == nullptr) _exit(99);
+    if (std::freopen((folder_ + log).c_str(), "w", stderr) == nullptr) _exit(99);
     std::vector<char*> raw;
     for (std::string& argument : arguments) raw.push_back(argument.data());
     raw.push_back(nullptr);
@@ -253,6 +261,16 @@ class ProgramTest : public KubeletTest {
     setenv("SIMGPU_STATE", (folder_ + "/gpu").c_str(), 1);
     setenv("SIMGPU_COUNT", "2", 1);
     setenv("SIMGPU_MEMORY_MB", "1024", 1);
+  }
+  // A second process of the same settings; nothing, or what it says.
+  std::optional<std::string> probe(const char* seconds) {
+    const pid_t plugin = std::exchange(pid_, 0);
+    start({"--probe", seconds}, "/probe-log");
+    const int status = wait_for_end();
+    pid_ = plugin;
+    if (status == 0) return std::nullopt;
+    std::ifstream stream(folder_ + "/probe-log");
+    return std::to_string(status) + ": " + std::string(std::istreambuf_iterator<char>(stream), {});
   }
   int wait_for_end() {
     int status = 0;
@@ -387,6 +405,26 @@ TEST_F(ProgramTest, OffersTheMachinesGpusFollowsTheirHealthAndEndsCleanly) {
   ASSERT_TRUE(offers(8, units)) << said();
   EXPECT_EQ(end(SIGTERM), 0) << said();
   EXPECT_FALSE(fs::exists(settings_.kubelet_dir + "/" + endpoint_of(kGpu))) << "its sockets are gone";
+}
+
+// What the chart's liveness probe runs.
+TEST_F(ProgramTest, ItsProbeTellsAPluginThatAnswersFromOneThatHangsOrIsGone) {
+  start_kubelet();
+  start({"--virtual-devices", "4"});
+  ASSERT_TRUE(wait([&] { return kubelet_->healthy()[kMemory].size() > 0; })) << said();
+  EXPECT_EQ(probe("60"), std::nullopt) << said();
+  kubelet_.reset();
+  EXPECT_EQ(probe("60"), std::nullopt) << "a kubelet that is away is not its fault";
+  kill(pid_, SIGSTOP);
+  auto why = probe("0.2");
+  ASSERT_TRUE(why);
+  EXPECT_NE(why->find("1: nvshare-device-plugin: nvshare.com/gpu does not answer"), std::string::npos) << *why;
+  kill(pid_, SIGCONT);
+  EXPECT_EQ(probe("60"), std::nullopt) << said();
+  EXPECT_EQ(end(SIGTERM), 0) << said();
+  why = probe("0.2");
+  ASSERT_TRUE(why);
+  EXPECT_NE(why->find("does not answer"), std::string::npos) << *why;
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ LimitsLink::LimitsLink(std::string runtime_dir, Refused refused)
     : runtime_dir_(std::move(runtime_dir)),
       refused_(std::move(refused)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      sends_at_(std::chrono::steady_clock::time_point::max()),
       thread_([this] { run(); }) {}
 
 LimitsLink::~LimitsLink() {
@@ -64,7 +65,16 @@ void LimitsLink::replace(const Pods& all) {
       pod.gone = true;
       changed_[uid] = pod;
     }
+    whole_due_ = whole_due_ || !known_;
     known_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+void LimitsLink::expect(milliseconds patience) {
+  {
+    std::lock_guard lock(mutex_);
+    sends_at_ = std::chrono::steady_clock::now() + patience;
   }
   eventfd_write(wake_.get(), 1);
 }
@@ -101,16 +111,22 @@ void LimitsLink::run() {
     pause = std::min(pause * 2, kLongestPause);
   };
   while (true) {
+    bool sends = false;
     bool known = false;
+    milliseconds until_sends = kForEver;
     std::map<std::string, PodRequest> pods;
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
+      const auto now = std::chrono::steady_clock::now();
       known = known_;
-      if (known && scheduler) pods = std::exchange(changed_, {});
+      sends = known_ || now >= sends_at_;
+      if (!sends && sends_at_ - now < kForEver) until_sends = std::chrono::ceil<milliseconds>(sends_at_ - now);
+      if (sends && std::exchange(whole_due_, false)) scheduler.reset();
+      if (sends && scheduler) pods = std::exchange(changed_, {});
     }
-    if (!known) {
-      wait(-1, kForEver);
+    if (!sends) {
+      wait(-1, until_sends);
       continue;
     }
     if (scheduler) {
@@ -124,8 +140,8 @@ void LimitsLink::run() {
         continue;
       }
     }
-    const bool complete = !scheduler;
-    if (complete) {
+    const bool complete = !scheduler && known;
+    if (!scheduler) {
       auto opened = Client::open(runtime_dir_);
       if (!opened) {
         failed(opened.error().text);

@@ -26,9 +26,11 @@ class LimitsLink {
   LimitsLink(const LimitsLink&) = delete;
   LimitsLink& operator=(const LimitsLink&) = delete;
 
-  // Any thread; neither waits for the scheduler. Nothing is sent before the first replace(): until then not all pods are known.
+  // Any thread; none waits for the scheduler. Nothing is sent before the first replace() or expect(): until then not all pods are known.
   void change(const Pods& pods);
   void replace(const Pods& all);
+  // Without a replace() for so long, what is known so far is sent, and takes nothing from other pods.
+  void expect(std::chrono::milliseconds patience);
 
  private:
   void run();
@@ -42,6 +44,8 @@ class LimitsLink {
   std::map<std::string, protocol::admin::PodRequest> all_;      // guarded by mutex_; by UID
   std::map<std::string, protocol::admin::PodRequest> changed_;  // guarded by mutex_; not sent yet
   bool known_ = false;                                          // guarded by mutex_; replace() was called
+  bool whole_due_ = false;                                      // guarded by mutex_; for the first time
+  std::chrono::steady_clock::time_point sends_at_;              // guarded by mutex_; even if it was not
   bool stop_ = false;                                           // guarded by mutex_
   std::thread thread_;                                          // last
 };

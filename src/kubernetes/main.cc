@@ -42,23 +42,25 @@ int refuse(const Error& error, int status) {
   return status;
 }
 
-// Null: limits by annotation are off.
-Result<std::unique_ptr<Annotations>> watch_annotations(const Settings& settings) {
+Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
   Annotations::Options options;
-  options.api_server = {settings.api_server == "auto" ? url_of_own_cluster() : settings.api_server, settings.service_account};
-  if (settings.api_server == "off" || options.api_server.url.empty()) {
-    spdlog::info("limits by annotation are off: {}",
+  options.runtime_dir = settings.runtime_dir;
+  options.priority_max = settings.pod_priority_max;
+  options.resources = {settings.gpu_resource, settings.memory_resource, settings.core_resource, settings.division};
+  options.kubelet_dir = settings.kubelet_dir;
+  options.record = settings.install_dir + "/limits.json";
+  const std::string url = settings.api_server == "auto" ? url_of_own_cluster() : settings.api_server == "off" ? "" : settings.api_server;
+  if (url.empty()) {
+    spdlog::info("limits by annotation are off: {}; pods have what they were granted",
                  settings.api_server == "off" ? "NVSHARE_API_SERVER says so" : "this runs in no cluster");
-    return std::unique_ptr<Annotations>();
+    return std::make_unique<Annotations>(options);
   }
   if (settings.node_name.empty()) {
     return error_format(
         "NVSHARE_NODE_NAME is not set: set it from the pod's spec.nodeName, or NVSHARE_API_SERVER=off for no limits by annotation");
   }
+  options.api_server = {url, settings.service_account};
   options.node = settings.node_name;
-  options.runtime_dir = settings.runtime_dir;
-  options.priority_max = settings.pod_priority_max;
-  options.resources = {settings.gpu_resource, settings.memory_resource, settings.core_resource, settings.division};
   spdlog::info("watches annotations of the pods of {} at {}", options.node, options.api_server.url);
   return std::make_unique<Annotations>(options);
 }
@@ -85,8 +87,9 @@ int serve(Settings settings) {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   // Other ends go away while TLS writes to them.
   std::signal(SIGPIPE, SIG_IGN);
-  Result<std::unique_ptr<Annotations>> annotations = watch_annotations(settings);
+  Result<std::unique_ptr<Annotations>> annotations = watch_pods(settings);
   if (!annotations) return refuse(annotations.error(), EXIT_FAILURE);
+  (*node)->when_updated([&annotations](const std::vector<HeldDevices>& listed) { (*annotations)->held(listed); });
   std::string unwanted;
   Plugin plugin(settings, std::move(*node), [&unwanted](const std::string& why) {
     unwanted = why;
@@ -125,6 +128,11 @@ int main(int argc, char** argv) {
       "Every flag below is also a variable (--log-level: NVSHARE_LOG_LEVEL); the command line goes before the environment."};
   app.set_version_flag("--version", NVSHARE_VERSION);
   bool cdi_only = false;
+  double probe_seconds = 0;
+  app.add_option("--probe", probe_seconds,
+                 "ask the plugin that runs with the same settings whether it is alive, for at most SECONDS, and end: status 0 if it is")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.01, 600.0));
   app.add_flag("--write-cdi", cdi_only, "write CDI specifications for docker run --device nvshare.com/gpu=0 into the CDI folder, and end");
   std::list<std::string> values;  // stable addresses for CLI11
   std::vector<std::pair<const SettingSpec*, CLI::Option*>> options;
@@ -145,5 +153,9 @@ int main(int argc, char** argv) {
   }
   Result<Settings> loaded = load_settings([](const char* name) { return static_cast<const char*>(std::getenv(name)); }, given);
   if (!loaded) return refuse(loaded.error(), kExitWrongUse);
+  if (probe_seconds > 0) {
+    auto alive = probe_plugin(*loaded, std::chrono::milliseconds(static_cast<int64_t>(probe_seconds * 1000)));
+    return alive ? EXIT_SUCCESS : refuse(alive.error(), EXIT_FAILURE);
+  }
   return cdi_only ? write_cdi(*loaded) : serve(*loaded);
 }

@@ -31,6 +31,8 @@ class Node {
 
   // The kubelet's list of who holds what.
   void update(std::vector<HeldDevices> listed);
+  // Called at each update, on its thread, without a lock. Set before any thread knows the node.
+  void when_updated(std::function<void(const std::vector<HeldDevices>&)> hook) { when_updated_ = std::move(hook); }
   // True: it was otherwise before.
   bool set_health(const std::string& uuid, bool healthy);
   std::vector<GpuLoad> loads() const;
@@ -42,6 +44,7 @@ class Node {
 
   const Settings settings_;
   const InstalledFiles files_;
+  std::function<void(const std::vector<HeldDevices>&)> when_updated_;
   mutable std::mutex mutex_;
   Books books_;   // guarded by mutex_
   CdiSpecs cdi_;  // guarded by mutex_

@@ -13,6 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using protocol::admin::PodRequest;
 
+constexpr int kFormat = 1;        // of the record: that of the oldest plugin that may read it
 constexpr size_t kShownMax = 60;  // bytes of a value that somebody else wrote
 
 std::string text_at(const Json& json, const char* field) {
@@ -277,6 +278,62 @@ std::vector<PodRequest> PodLimits::all() const {
   std::vector<PodRequest> limits;
   for (const auto& [uid, pod] : pods_) limits.push_back(pod.limits);
   return limits;
+}
+
+std::string PodLimits::record() const {
+  Json pods = Json::array();
+  for (const auto& [uid, pod] : pods_) {
+    Json one = {{"uid", uid},
+                {"namespace", pod.seen.name_space},
+                {"name", pod.seen.name},
+                {"gpu_memory_limit", pod.limits.gpu_memory_limit},
+                {"gpu_core_limit", pod.limits.gpu_core_limit},
+                {"priority", pod.limits.priority},
+                {"ends", pod.limits.ends},
+                {"told", pod.told}};
+    if (pod.memory) one["annotated_memory"] = *pod.memory;
+    if (pod.core) one["annotated_core"] = *pod.core;
+    if (pod.priority) one["annotated_priority"] = *pod.priority;
+    pods.push_back(std::move(one));
+  }
+  return Json{{"format", kFormat}, {"pods", pods}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<void> PodLimits::restore(const std::string& record) {
+  using protocol::admin::kPriorityMax;
+  using protocol::admin::kPriorityMin;
+  std::map<std::string, Pod> pods;
+  try {
+    const Json json = Json::parse(record);
+    if (const int format = json.at("format").get<int>(); format > kFormat) {
+      return error_format("it has format %d, of a later release; known is %d", format, kFormat);
+    }
+    for (const Json& one : json.at("pods")) {
+      Pod pod;
+      one.at("uid").get_to(pod.seen.uid);
+      one.at("namespace").get_to(pod.seen.name_space);
+      one.at("name").get_to(pod.seen.name);
+      pod.limits.uid = pod.seen.uid;
+      pod.limits.name = pod.seen.name_space + "/" + pod.seen.name;
+      one.at("gpu_memory_limit").get_to(pod.limits.gpu_memory_limit);
+      one.at("gpu_core_limit").get_to(pod.limits.gpu_core_limit);
+      pod.limits.priority = one.value("priority", 0);
+      pod.limits.ends = one.value("ends", false);
+      pod.told = one.value("told", std::map<std::string, std::string>());
+      if (one.contains("annotated_memory")) pod.memory = one["annotated_memory"].get<int64_t>();
+      if (one.contains("annotated_core")) pod.core = one["annotated_core"].get<int>();
+      if (one.contains("annotated_priority")) pod.priority = std::min(one["annotated_priority"].get<int>(), priority_max_);
+      const bool possible = pod.limits.gpu_memory_limit >= 0 && pod.memory.value_or(1) > 0 && pod.limits.gpu_core_limit >= 1 &&
+                            pod.limits.gpu_core_limit <= 100 && pod.core.value_or(1) >= 1 && pod.core.value_or(1) <= 100 &&
+                            pod.limits.priority >= kPriorityMin && pod.limits.priority <= kPriorityMax;
+      if (!possible) return error_format("pod %.64s has an impossible limit", pod.seen.uid.c_str());
+      pods[pod.seen.uid] = std::move(pod);
+    }
+  } catch (const Json::exception& problem) {
+    return error_format("it cannot be read: %.160s", problem.what());
+  }
+  pods_ = std::move(pods);
+  return {};
 }
 
 std::optional<PodLimits::Notice> PodLimits::refused(const std::string& uid, const std::string& why) {

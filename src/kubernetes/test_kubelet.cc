@@ -1,12 +1,15 @@
 #include "kubernetes/test_kubelet.h"
 
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
 #include <condition_variable>
+#include <cstdio>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 
+#include "kubernetes/test_checkpoint.h"
 #include "nvshare_deviceplugin_v1beta1.grpc.pb.h"
 #include "nvshare_podresources_v1.grpc.pb.h"
 
@@ -51,7 +54,8 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
   Pods pods;
   int registrations = 0;
   std::string trouble;
-  std::map<std::string, std::set<std::string>> elsewhere;  // of other plugins
+  std::map<std::string, std::set<std::string>> elsewhere;                // of other plugins
+  std::map<std::pair<std::string, std::string>, std::string> responses;  // pod, resource -> what Allocate said, as bytes
   std::unique_ptr<grpc::Server> registration_server, pods_server;
 
   grpc::Status Register(grpc::ServerContext*, const v1beta1::RegisterRequest* request, v1beta1::Empty*) override {
@@ -89,6 +93,10 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
     });
     std::lock_guard lock(mutex);
     auto old = std::exchange(endpoints[request->resource_name()], endpoint);
+    if (old != nullptr && !endpoint->listed) {  // the kubelet goes on with the devices that it knew
+      endpoint->healthy = old->healthy;
+      endpoint->listed = old->listed;
+    }
     ++registrations;
     if (old != nullptr) old->watch.TryCancel();
     retired.push_back(std::move(old));
@@ -128,6 +136,21 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
       }
     }
     return grpc::Status::OK;
+  }
+
+  // After each allocation; a pod that ends stays in the file until then.
+  void save() const {
+    std::lock_guard lock(mutex);
+    std::vector<CheckpointEntry> entries;
+    std::map<std::string, std::set<std::string>> registered;
+    for (const auto& [name, held] : pods) {
+      for (const auto& [resource, ids] : held) {
+        auto said = responses.find({name, resource});
+        entries.push_back({uid_of(name), "main", resource, ids, -1, said == responses.end() ? "" : said->second});
+      }
+    }
+    for (const auto& [resource, endpoint] : endpoints) registered[resource] = endpoint->healthy;
+    write_checkpoint(plugins(folder), checkpoint_text(entries, CheckpointLayout::kByNumaNode, registered));
   }
 
   std::shared_ptr<Endpoint> endpoint_of(const std::string& resource) const {
@@ -262,7 +285,9 @@ Result<TestKubelet::Answer> TestKubelet::admit(const std::string& pod, const std
     for (const auto& device : response.container_responses(0).cdi_devices()) answer.cdi_devices.push_back(device.name());
     std::lock_guard lock(parts_->mutex);
     parts_->pods[pod][resource] = {chosen.begin(), chosen.end()};
+    parts_->responses[{pod, resource}] = response.container_responses(0).SerializeAsString();
   }
+  parts_->save();
   return answer;
 }
 
@@ -298,6 +323,13 @@ std::set<std::string> TestKubelet::devices_of(const std::string& pod, const std:
   if (found == parts_->pods.end()) return {};
   auto ids = found->second.find(resource);
   return ids == found->second.end() ? std::set<std::string>{} : ids->second;
+}
+
+std::string TestKubelet::uid_of(const std::string& pod) {
+  char uid[40];
+  std::snprintf(uid, sizeof uid, "0b4e6a2c-31d7-4f6e-%04x-%012zx", static_cast<unsigned>(getpid()) & 0xffffU,
+                std::hash<std::string>()(pod) & 0xffffffffffffU);
+  return uid;
 }
 
 TestKubelet::Pods TestKubelet::pods() const {

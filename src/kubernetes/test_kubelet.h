@@ -1,6 +1,6 @@
 // A kubelet for tests: the Registration service and the pod resources service on real sockets. As the real one it deletes every socket in
 // its folder when it starts, dials back inside Register, watches each plugin's devices, hands out devices without asking which GPU they
-// are of, and lists who holds them. No gRPC in this header.
+// are of, lists who holds them, and writes that down in its checkpoint. No gRPC in this header.
 #pragma once
 
 #include <map>
@@ -51,6 +51,8 @@ class TestKubelet {
   std::set<std::string> devices_of(const std::string& pod, const std::string& resource) const;
 
   Pods pods() const;
+  // Of the pod's metadata and cgroups: the same for the same name, in every kubelet of this process.
+  static std::string uid_of(const std::string& pod);
 
  private:
   struct Parts;

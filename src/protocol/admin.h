@@ -210,6 +210,7 @@ struct PodRequest {
   int32_t priority = 0;                          // added to what `set` says
   bool ends = false;                             // it is being deleted
   std::map<std::string, int64_t> gpu_memory_on;  // what it was granted on these GPUs, by UUID: lowers the limit there
+  bool operator==(const PodRequest&) const = default;
 };
 struct PodsRequest {
   std::vector<PodRequest> pods;

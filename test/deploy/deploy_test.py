@@ -325,6 +325,25 @@ class Deploy(unittest.TestCase):
                 checked += 1
         self.assertGreaterEqual(checked, 3)
 
+    def test_both_programs_have_a_probe_that_they_accept(self):
+        pod = next(pod_of(document) for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")
+        for container in pod["containers"]:
+            probe = container["livenessProbe"]
+            command = probe["exec"]["command"]
+            if container["name"] == "scheduler":
+                self.assertEqual(command[0], "/usr/bin/nvsharectl")  # metrics and scheduler tests run it
+                continue
+            self.assertEqual(command[:2], [container["command"][0], "--probe"])
+            self.assertLess(float(command[2]), probe["timeoutSeconds"], "it is to say why before it is killed")
+            if PROGRAMS.device_plugin is None:
+                continue
+            environment = {entry["name"]: entry.get("value", "node-1") for entry in container["env"]}
+            with tempfile.TemporaryDirectory() as folder:
+                environment["NVSHARE_KUBELET_DIR"] = folder
+                result = subprocess.run([PROGRAMS.device_plugin, *command[1:]], env=environment, capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("nvshare.com/gpu does not answer", result.stderr, "nobody serves there")
+
     def test_the_sockets_and_paths_are_the_same_for_both_programs(self):
         pod = next(pod_of(document) for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")
         scheduler, plugin = ({entry["name"]: entry.get("value", "node-1") for entry in container["env"]} for container in pod["containers"])

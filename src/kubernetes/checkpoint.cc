@@ -1,0 +1,140 @@
+#include "kubernetes/checkpoint.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kubernetes/grants.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+using Json = nlohmann::json;
+using protocol::admin::PodRequest;
+
+constexpr size_t kUidBytesMax = 64;
+
+const Json& at(const Json& json, const char* field) {
+  static const Json none;
+  if (!json.is_object()) return none;
+  auto found = json.find(field);
+  return found == json.end() ? none : *found;
+}
+
+bool is_uid(const std::string& text) {
+  return !text.empty() && text.size() <= kUidBytesMax && text.find_first_not_of("0123456789abcdef-") == std::string::npos;
+}
+
+bool add_list(const Json& list, std::set<std::string>* ids) {
+  if (!list.is_array()) return false;
+  for (const Json& id : list) {
+    if (!id.is_string()) return false;
+    ids->insert(id.get<std::string>());
+  }
+  return true;
+}
+
+bool add_ids(const Json& devices, std::set<std::string>* ids) {
+  if (devices.is_array()) return add_list(devices, ids);
+  if (!devices.is_object()) return false;
+  return std::all_of(devices.begin(), devices.end(), [&](const Json& list) { return add_list(list, ids); });
+}
+
+struct Container {
+  std::set<std::string> gpus, memory, cores;  // device IDs
+};
+
+// An init container's devices are those of the containers after it as well, so units count once. What each has on a GPU is added up: with
+// init containers that is more than the pod has, and `memory` bounds it.
+PodGrant grant_of(const std::map<std::string, Container>& containers, const Division& division) {
+  PodGrant grant;
+  std::set<std::string> units;
+  int64_t by_default = 0;
+  bool memory_bounded = true;
+  bool core_bounded = true;
+  std::map<std::string, int64_t> core_on;
+  std::set<std::string> unbounded;  // GPUs
+  for (const auto& [name, container] : containers) {
+    const std::vector<std::string> uuids = distinct_gpus({container.gpus.begin(), container.gpus.end()});
+    if (uuids.empty()) continue;  // the plugin refuses to start it
+    grant.gpus.insert(container.gpus.begin(), container.gpus.end());
+    units.insert(container.memory.begin(), container.memory.end());
+    const int64_t bytes = memory_of_container(std::ssize(container.memory), true, division);
+    if (container.memory.empty()) by_default += bytes;
+    memory_bounded = memory_bounded && bytes > 0;
+    core_bounded = core_bounded && !container.cores.empty();
+    for (const std::string& uuid : uuids) {
+      if (bytes == 0) unbounded.insert(uuid);
+      grant.memory_on[uuid] += part_of(bytes, uuids.size());
+      core_on[uuid] += part_of(std::ssize(container.cores), uuids.size());
+    }
+  }
+  for (const std::string& uuid : unbounded) grant.memory_on.erase(uuid);
+  if (memory_bounded) grant.memory = std::ssize(units) * division.memory_unit + by_default;
+  if (core_bounded) {
+    int64_t most = 0;
+    for (const auto& [uuid, percent] : core_on) most = std::max(most, percent);
+    if (most > 0) grant.core = static_cast<int>(std::min<int64_t>(most, 100));
+  }
+  return grant;
+}
+
+}  // namespace
+
+Result<Checkpoint> read_checkpoint(std::string_view text, const ResourceNames& resources) {
+  // What nobody here asks for is most of the file.
+  const auto wanted = [](int /*depth*/, Json::parse_event_t event, Json& parsed) {
+    return event != Json::parse_event_t::key || (parsed != "RegisteredDevices" && parsed != "AllocResp");
+  };
+  const Json json = Json::parse(text, wanted, false);
+  if (json.is_discarded()) return error_format("it is no JSON");
+  const Json& data = at(json, "Data");
+  const Json& entries = at(data, "PodDeviceEntries");
+  if (!data.is_object() || !(entries.is_array() || entries.is_null())) return error_format("it has no list Data.PodDeviceEntries");
+  Checkpoint checkpoint;
+  std::map<std::string, std::map<std::string, Container>> pods;
+  std::set<std::string> half_read;  // half of a pod would be a wrong limit
+  for (const Json& entry : entries) {
+    const Json& resource = at(entry, "ResourceName");
+    if (!resource.is_string() || resource.get_ref<const std::string&>().empty()) continue;
+    const bool is_gpu = resource == resources.gpu;
+    const bool is_memory = resource == resources.memory;
+    if (!is_gpu && !is_memory && resource != resources.core) continue;
+    const std::string uid = at(entry, "PodUID").is_string() ? at(entry, "PodUID").get<std::string>() : "";
+    const std::string name = at(entry, "ContainerName").is_string() ? at(entry, "ContainerName").get<std::string>() : "";
+    if (!is_uid(uid) || name.empty()) {
+      checkpoint.unread.push_back("an entry of '" + uid.substr(0, kUidBytesMax) + "' has no pod's UID or no container's name");
+      continue;
+    }
+    Container& container = pods[uid][name];
+    if (!add_ids(at(entry, "DeviceIDs"), is_gpu ? &container.gpus : is_memory ? &container.memory : &container.cores)) {
+      checkpoint.unread.push_back("pod " + uid + ", container " + name + ": its DeviceIDs are neither a list nor lists by NUMA node");
+      half_read.insert(uid);
+    }
+  }
+  for (const auto& [uid, containers] : pods) {
+    if (half_read.contains(uid)) continue;
+    PodGrant grant = grant_of(containers, resources.division);
+    if (!grant.gpus.empty()) checkpoint.pods[uid] = std::move(grant);
+  }
+  return checkpoint;
+}
+
+PodRequest limits_with(const PodRequest* told, const PodGrant* granted, const std::string& uid, const std::string& name) {
+  PodRequest limits;
+  if (told != nullptr) limits = *told;
+  limits.uid = uid;
+  if (told == nullptr) {
+    limits.name = name.empty() ? uid : name;
+    if (granted != nullptr) limits.gpu_memory_limit = granted->memory;
+  }
+  if (granted == nullptr) return limits;
+  limits.gpu_core_limit = std::min(limits.gpu_core_limit, granted->core);
+  for (const auto& [gpu, bytes] : granted->memory_on) {
+    const bool lower = limits.gpu_memory_limit == 0 || bytes < limits.gpu_memory_limit;
+    if (lower && limits.gpu_memory_on.size() < protocol::admin::kGpusOfPodMax) limits.gpu_memory_on[gpu] = bytes;
+  }
+  return limits;
+}
+
+}  // namespace nvshare::kubernetes

@@ -1,0 +1,49 @@
+// Reads the kubelet's checkpoint whenever it changes, on a thread of its own. A file that cannot be read or understood changes nothing:
+// what was read before stays, and it is read again when it changes.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "base/fd.h"
+#include "kubernetes/checkpoint.h"
+
+namespace nvshare::kubernetes {
+
+class CheckpointWatch {
+ public:
+  // All pods that hold something of ours. Called on the watch's thread, for the first time when the file was looked at first, there or not.
+  using Granted = std::function<void(const std::map<std::string, PodGrant>& pods)>;
+
+  // `look_interval`: between two looks at what no event tells.
+  CheckpointWatch(const std::string& kubelet_dir, ResourceNames resources, Granted granted,
+                  std::chrono::milliseconds look_interval = std::chrono::seconds(10));
+  ~CheckpointWatch();
+  CheckpointWatch(const CheckpointWatch&) = delete;
+  CheckpointWatch& operator=(const CheckpointWatch&) = delete;
+
+ private:
+  void run();
+  void look();
+  void wait();
+
+  const std::string folder_, file_;
+  const ResourceNames resources_;
+  const Granted granted_;
+  const std::chrono::milliseconds look_interval_;
+  FileDescriptor wake_;  // eventfd
+  FileDescriptor events_;
+  int watch_ = -1;  // of the folder
+  struct stat seen_ {};
+  std::string problem_;  // that was told
+  bool told_ = false;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;  // last
+};
+
+}  // namespace nvshare::kubernetes
