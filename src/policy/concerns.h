@@ -111,6 +111,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
 void bring_accounts_up_to(State& state, Instant now);  // bills the time since the last step to those that ran in it
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
 void set_core_limit(Context& context, const ComputeLimit& event);
+void take_kept_account(Context& context, const AccountKept& event);
 void quota_config_changed(Context& context, const Config& former);  // after it did
 // Before the client's turn is forgotten. used: as LockReleased has it.
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used);

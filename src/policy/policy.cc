@@ -97,6 +97,10 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             set_ends(context, e);
             return std::nullopt;
           },
+          [&](const AccountKept& e) -> std::optional<GpuId> {
+            take_kept_account(context, e);
+            return std::nullopt;
+          },
           [&](const Tick&) -> std::optional<GpuId> { return std::nullopt; },
       },
       event);

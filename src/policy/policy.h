@@ -165,11 +165,18 @@ struct TenantEnds {
   TenantId tenant;
   bool ends;
 };
+// What an earlier scheduler had on the tenant's account there. Once, after its first client there has joined. What it had saved up is lost.
+struct AccountKept {
+  TenantId tenant;
+  GpuId gpu;
+  Instant joined_at;                    // as TenantView::since_joined counts
+  Duration debt, used, throttled_time;  // as TenantView has them
+};
 struct Tick {};  // the deadline of next_deadline has come
 
 using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed,
                            LockRequested, LockReleased, Drained, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged,
-                           ComputeLimit, TenantPriority, TenantEnds, Tick>;
+                           ComputeLimit, TenantPriority, TenantEnds, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.

@@ -221,6 +221,21 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
   }
 }
 
+void take_kept_account(Context& context, const AccountKept& event) {
+  const auto gpu = context.state.gpus.find(event.gpu);
+  if (gpu == context.state.gpus.end()) return;
+  const auto at = gpu->second.quota.accounts.find(event.tenant);
+  if (at == gpu->second.quota.accounts.end()) return;  // it has no client here
+  Account& account = at->second;
+  account.joined_at = std::min(account.joined_at, event.joined_at);
+  account.billed += std::max<Duration>(event.used, 0);
+  account.throttled_waiting += std::max<Duration>(event.throttled_time, 0);
+  const Duration debt = std::clamp<Duration>(event.debt, 0, std::max(kDebtMax, 2 * gpu->second.quota.period));
+  if (debt == 0) return;
+  account.balance = std::min<Duration>(account.balance, 0) - debt;
+  account.used = true;
+}
+
 void quota_config_changed(Context& context, const Config& former) {
   const Config& config = context.config();
   for (auto& [id, gpu] : context.state.gpus) {

@@ -300,6 +300,30 @@ TEST(Quota, AnotherNameOrProcessDoesNotClearADebt) {
   EXPECT_LT(run.of(1), 13);
 }
 
+TEST(Quota, ARestartOfTheSchedulerDoesNotClearADebt) {
+  for (const bool keeps_accounts : {true, false}) {
+    QuotaWorld world({}, 12);
+    world.limit(1, 10);
+    const ClientId id = world.add(1, kSeconds).id;
+    world.run_for(1200 * kMsec);  // one kernel, that nobody can cut short: it owes the next nine seconds
+    const TenantView before = world.tenant(1);
+    ASSERT_GT(before.debt, 700 * kMsec);
+    world.restart(keeps_accounts);
+    world.limit(1, 20);  // what is owed stays owed
+    const TenantView after = world.tenant(1);
+    EXPECT_EQ(after.used, keeps_accounts ? before.used : 0);
+    EXPECT_EQ(after.since_joined, keeps_accounts ? before.since_joined : 0);
+    EXPECT_EQ(after.debt, keeps_accounts ? before.debt : 0);
+    const double work = world.work(1);
+    world.run_for(3 * kSeconds);
+    EXPECT_EQ(world.work(1) > work, !keeps_accounts);
+    world.run_for(10 * kSeconds);
+    EXPECT_GT(world.work(1), work) << "once it is paid back it goes on";
+    EXPECT_FALSE(world.broken()) << *world.broken();
+    world.remove(id);
+  }
+}
+
 TEST(Quota, SharesHoldWhileMemoryForcesTurnsAndSwapsAreBilledToNobody) {
   Config config;
   config.switch_time_mode = SwitchTimeMode::kFixed;

@@ -70,8 +70,9 @@ void QuotaWorld::set_config(const Config& config) {
   feed(ConfigChanged{config});
 }
 
-void QuotaWorld::restart() {
+void QuotaWorld::restart(bool keeps_accounts) {
   ++epoch_;
+  const std::vector<TenantView> former = gpu().tenants;
   state_ = make_state(config_);
   ledger_ = Ledger(config_);
   feed(GpuAppeared{0, 16LL << 30});
@@ -84,6 +85,9 @@ void QuotaWorld::restart() {
     job.idle_release = 0;
     job.moving = false;
     feed(ClientJoined{id, 0, job.tenant, 0, {job.memory, job.resident, 0}, true, false, false});
+  }
+  for (const TenantView& tenant : former) {
+    if (keeps_accounts) feed(AccountKept{tenant.tenant, 0, now_ - tenant.since_joined, tenant.debt, tenant.used, tenant.throttled_time});
   }
   for (auto& [id, job] : jobs_) {
     if (job.alive) want(job);

@@ -52,7 +52,8 @@ class QuotaWorld {
   void remove(ClientId id);
   void limit(TenantId tenant, int percent);
   void set_config(const Config& config);
-  void restart();  // a new scheduler, to which all register again
+  // A new scheduler, to which all register again. It knows what the former one had on the accounts, or (false) not.
+  void restart(bool keeps_accounts = true);
   void at(Instant when, std::function<void()> what);
   void run_for(Duration time);
 

@@ -133,6 +133,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  },
                  [&](const TenantPriority&) {},
                  [&](const TenantEnds&) {},
+                 [&](const AccountKept&) {},
                  [&](const Tick&) {},
              },
              event);

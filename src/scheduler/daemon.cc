@@ -184,6 +184,7 @@ void Daemon::run() {
   notify_service_manager("READY=1");
   loop_.run();
   notify_service_manager("STOPPING=1");
+  engine_->keep_accounts(monotonic_ns());
   spdlog::info("nvshare-scheduler ends; {} clients go on without it", engine_->client_count());
 }
 

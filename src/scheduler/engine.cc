@@ -225,6 +225,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                           NVSHARE_VERSION});
   perform(actions);
   trace(joined, now);
+  take_over_account(tenant.id, *gpu, now);
   perform(decisions);
   if (!hold_) perform(ledger_.freeze(false, now));
   prepare_swaps();
@@ -446,6 +447,7 @@ void Engine::housekeep(policy::Instant now) {
   forget_absent(now);
   for (const auto& [id, client] : clients_) keep_lease(id);
   known_.keep_up();
+  keep_accounts(now);
   if (trace_) trace_->flush();
 }
 

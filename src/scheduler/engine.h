@@ -76,7 +76,8 @@ class Engine {
   void memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now);
   void segment_made(SegmentId segment, FileDescriptor memory, policy::Instant now);  // none: it could not be
   void segment_discarded(SegmentId segment, policy::Instant now);
-  void housekeep(policy::Instant now);  // about once a second while there are clients
+  void housekeep(policy::Instant now);      // about once a second while there are clients
+  void keep_accounts(policy::Instant now);  // of GPUs' time, for the next scheduler; housekeep does it too
 
   std::optional<policy::Instant> next_deadline() const;
   void deadline_reached(policy::Instant now);
@@ -209,6 +210,7 @@ class Engine {
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
+  void take_over_account(policy::TenantId tenant, policy::GpuId gpu, policy::Instant now);
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
   void report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
   void report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;

@@ -96,6 +96,38 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
   return ours;
 }
 
+void Engine::keep_accounts(policy::Instant now) {
+  const auto has_accounts = [](const auto& entry) { return !entry.second.accounts.empty(); };
+  if (gpus_shared_by_limits().empty() && std::none_of(tenants_.all().begin(), tenants_.all().end(), has_accounts)) return;
+  for (const policy::GpuView& gpu : policy::view(*state_, now)) {
+    const std::string& uuid = gpus_[gpu.gpu].uuid_text;
+    const bool is_shared = policy::shares_by_limits(*state_, gpu.gpu);
+    for (const auto& [key, known] : tenants_.all()) {
+      Tenant* tenant = tenants_.find(known.id);
+      const auto account =
+          std::find_if(gpu.tenants.begin(), gpu.tenants.end(), [&](const policy::TenantView& view) { return view.tenant == tenant->id; });
+      if (is_shared && account != gpu.tenants.end()) {
+        tenant->accounts[uuid] = {now - account->since_joined, account->debt, account->used, account->throttled_time};
+      } else {
+        tenant->accounts.erase(uuid);
+      }
+    }
+  }
+  tenants_.save();
+}
+
+// What an earlier scheduler had on it.
+void Engine::take_over_account(policy::TenantId id, policy::GpuId gpu, policy::Instant now) {
+  Tenant* tenant = tenants_.find(id);
+  if (tenant == nullptr) return;
+  const auto former = tenant->former_accounts.find(gpus_[gpu].uuid_text);
+  if (former == tenant->former_accounts.end()) return;
+  const KeptAccount account = former->second;
+  tenant->former_accounts.erase(former);
+  if (account.joined_at > now) return;  // by the clock of another boot
+  apply(policy::AccountKept{id, gpu, account.joined_at, account.debt, account.used, account.throttled_time}, now);
+}
+
 // Only shown, never billed by: use_watch.h.
 void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Instant now) {
   std::map<int32_t, policy::TenantId> tenant_of;

@@ -1,5 +1,5 @@
-// Tenants' file for the next scheduler: which processes one run made a tenant, and the limits that hold. Not what was used: after a
-// restart nobody owes anything, and nobody has saved anything up.
+// Tenants' file for the next scheduler: which processes one run made a tenant, the limits that hold, and what was used and is owed of GPUs'
+// time as of about a second ago. Not what was saved up.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,8 +16,40 @@ using Json = nlohmann::json;
 constexpr int kFormat = 1;
 constexpr int64_t kLimitMax = int64_t{1} << 50;
 
+constexpr policy::Duration kDebtMax = int64_t{7200} * 1'000'000'000;
+constexpr policy::Duration kTimeMax = int64_t{1} << 60;  // some 36 years
+
+Json accounts_to_json(const Tenant& tenant) {
+  std::map<std::string, KeptAccount> all = tenant.accounts;
+  all.insert(tenant.former_accounts.begin(), tenant.former_accounts.end());
+  Json list = Json::array();
+  for (const auto& [gpu, account] : all) {
+    list.push_back({{"gpu", gpu},
+                    {"joined_at", account.joined_at},
+                    {"debt", account.debt},
+                    {"used", account.used},
+                    {"throttled_time", account.throttled_time}});
+  }
+  return list;
+}
+
+// False: it is none.
+bool read_account(const Json& entry, Tenant* tenant) {
+  KeptAccount account;
+  entry.at("joined_at").get_to(account.joined_at);
+  entry.at("debt").get_to(account.debt);
+  entry.at("used").get_to(account.used);
+  entry.at("throttled_time").get_to(account.throttled_time);
+  const auto possible = [](policy::Duration time, policy::Duration most) { return time >= 0 && time <= most; };
+  if (!possible(account.debt, kDebtMax) || !possible(account.joined_at, kTimeMax)) return false;
+  if (!possible(account.used, kTimeMax) || !possible(account.throttled_time, kTimeMax)) return false;
+  tenant->former_accounts[entry.at("gpu").get<std::string>()] = account;
+  return true;
+}
+
 Json to_json(const std::string& key, const Tenant& tenant) {
   return {{"key", key},
+          {"accounts", accounts_to_json(tenant)},
           {"id", tenant.id},
           {"name", tenant.name},
           {"kind", tenant.kind},
@@ -100,6 +132,9 @@ void Tenants::load() {
       entry.at("gang_turns").get_to(tenant.gang_turns);
       entry.at("root").get_to(tenant.root);
       entry.at("root_start_time").get_to(tenant.root_start_time);
+      for (const Json& account : entry.value("accounts", Json::array())) {
+        if (!read_account(account, &tenant)) return refuse(file_ + " is damaged: tenant '" + key + "' has an impossible account");
+      }
       if (const char* fault = fault_of(tenant)) return refuse(file_ + " is damaged: tenant '" + key + "' has " + fault);
       if (tenant.id >= next_id_ || find(tenant.id) != nullptr) return refuse(file_ + " is damaged: tenant '" + key + "' has another's id");
       // As it was told: whoever speaks for pods says it again, or that it holds no longer.

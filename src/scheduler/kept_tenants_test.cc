@@ -97,6 +97,43 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   EXPECT_EQ(status.st_mode & 077, 0u);
 }
 
+// What was used and is owed, too: until a client there takes it over, and however often the scheduler starts anew before that.
+TEST_F(KeptTenants, AccountsOutliveTheScheduler) {
+  {
+    Tenants tenants(file_);
+    tenants.find(*tenants.add_run(getpid(), "train", 0, true, 30))->accounts["GPU-1"] = {5, 6, 7, 8};
+    tenants.save();
+  }
+  for (int i = 0; i < 2; ++i) {
+    Tenants next(file_);
+    EXPECT_EQ(next.problem(), "");
+    ASSERT_NE(next.find("train"), nullptr);
+    EXPECT_TRUE(next.find("train")->accounts.empty());
+    ASSERT_EQ(next.find("train")->former_accounts.count("GPU-1"), 1u);
+    const KeptAccount& account = next.find("train")->former_accounts.at("GPU-1");
+    EXPECT_EQ(account.joined_at, 5);
+    EXPECT_EQ(account.debt, 6);
+    EXPECT_EQ(account.used, 7);
+    EXPECT_EQ(account.throttled_time, 8);
+    next.find("train")->name = "train";
+    next.join(peer_with(getpid()), "python");  // writes the file again
+  }
+  nlohmann::json kept = nlohmann::json::parse(text());
+  const auto is_refused_with = [&](const char* field, int64_t value) {
+    nlohmann::json wrong = kept;
+    wrong["tenants"][0]["accounts"][0][field] = value;
+    ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
+    expect_refused("an impossible account");
+  };
+  is_refused_with("debt", -1);
+  is_refused_with("debt", INT64_MAX);
+  is_refused_with("used", -1);
+  is_refused_with("joined_at", INT64_MAX);
+  kept["tenants"][0].erase("accounts");  // an earlier release's
+  ASSERT_TRUE(write_kept_file(file_, kept.dump()));
+  EXPECT_EQ(Tenants(file_).problem(), "");
+}
+
 // Upgrade and downgrade: a release that knew less wrote the file, or one that knows more and says that we may read it.
 TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
   {

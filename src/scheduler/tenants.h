@@ -30,6 +30,12 @@ struct PodLimits {
   std::map<std::string, int64_t> memory_on;  // by the GPU's UUID: what it has there at most
 };
 
+// What a tenant has used of a GPU's time, and owes, beside compute limits.
+struct KeptAccount {
+  policy::Instant joined_at = 0;  // CLOCK_MONOTONIC, which goes on over a restart of the scheduler
+  policy::Duration debt = 0, used = 0, throttled_time = 0;
+};
+
 struct Tenant {
   policy::TenantId id = 0;
   std::string name;
@@ -53,6 +59,8 @@ struct Tenant {
   uint64_t awaited = 0;       // clients of an earlier scheduler that live and are not back
   pid_t root = 0;             // of a run: the process that the tree hangs from
   uint64_t root_start_time = 0;
+  // By the GPU's UUID: as of the last Engine::housekeep; and of an earlier scheduler, until it is taken over by the first client there.
+  std::map<std::string, KeptAccount> accounts, former_accounts;
 };
 
 class Tenants {

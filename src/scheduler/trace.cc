@@ -46,6 +46,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, percent)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantEnds, tenant, ends)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AccountKept, tenant, gpu, joined_at, debt, used, throttled_time)
 
 static void to_json(nlohmann::json& json, const Tick&) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json&, Tick&) {}
@@ -61,7 +62,7 @@ using Json = nlohmann::json;
 constexpr const char* kEventNames[] = {"GpuAppeared",  "ForeignMemory",     "HostMemory",     "ClientJoined", "ClientOverhead",
                                        "ClientLeft",   "ClientMemoryFreed", "LockRequested",  "LockReleased", "Drained",
                                        "DrainFailed",  "MemoryChanged",     "SwapProgressed", "ClientIdle",   "ConfigChanged",
-                                       "ComputeLimit", "TenantPriority",    "TenantEnds",     "Tick"};
+                                       "ComputeLimit", "TenantPriority",    "TenantEnds",     "AccountKept",  "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

@@ -51,6 +51,7 @@ std::vector<TraceEvent> day() {
       {10, policy::ComputeLimit{2, 40}},
       {10, policy::TenantPriority{2, -3}},
       {10, policy::TenantEnds{2, true}},
+      {10, policy::AccountKept{2, 0, -5, 100'000'000, 3 * kSecond, 1}},
       {100 * kSecond, policy::Tick{}},
       {101 * kSecond, policy::DrainFailed{2, 1}},
       {102 * kSecond, policy::Tick{}},

@@ -16,7 +16,9 @@ std::vector<UseWatch::Change> UseWatch::update(const UseSample& sample, const st
   Span span{sample.span, is_first ? 0 : now - *billed_at_, {}, 0};
   for (const auto& [tenant, sum] : billed) {
     const auto then = billed_then_.find(tenant);
-    const int64_t before = then != billed_then_.end() && then->second <= sum ? then->second : 0;  // or an account that was opened anew
+    // An account that was opened since begins at nothing, or at what an earlier scheduler had on it.
+    int64_t before = sum <= span.billed ? 0 : sum;
+    if (then != billed_then_.end() && then->second <= sum) before = then->second;
     span.tenants[tenant].billed = sum - before;
   }
   for (const UseSample::Process& process : sample.processes) {

@@ -81,6 +81,10 @@ TEST_F(UseWatchTest, AnAccountThatIsOpenedAnewBeginsAtNothing) {
   billed_.erase(2);
   seconds(1, {}, 0, 50);  // opened again
   EXPECT_NEAR(watch_.of_tenant(2)->billed, 50, 1e-9);
+  // Or at what an earlier scheduler had on it.
+  billed_[3] = 90 * kSecond;
+  second({}, 0, 50);
+  EXPECT_EQ(watch_.of_tenant(3)->billed, 0);
 }
 
 TEST_F(UseWatchTest, TheLogSaysOnceWhenTheyLieFarApartForLongAndWhenNoMore) {

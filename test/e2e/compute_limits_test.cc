@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <optional>
@@ -79,6 +81,18 @@ class ComputeLimits : public ::testing::Test {
     for (size_t i = 0; i < tenants.size(); ++i) std::cout << tenants[i]->name() << ": billed " << shares[i].billed << " %\n";
     std::cout << tenants[0]->name() << ": work " << shares[0].work << " %\n";
     return shares;
+  }
+
+  // The most that a tenant has used, as the scheduler's file for its successor says.
+  static int64_t used_in(const std::string& file) {
+    std::ifstream stream(file);
+    int64_t most = 0;
+    const std::string field = "\"used\":";
+    for (std::string line; std::getline(stream, line);) {
+      if (const size_t at = line.find(field); at != std::string::npos)
+        most = std::max<int64_t>(most, std::stoll(line.substr(at + field.size())));
+    }
+    return most;
   }
 
   Stage stage_;
@@ -204,9 +218,15 @@ TEST_F(ComputeLimits, HoldAfterTheSchedulerWasRestarted) {
     const auto report = stage_.status();
     return report && report->clients.size() == 3;
   };
+  // What is on the accounts is written about once a second.
+  const std::string file = stage_.runtime_directory() + "/tenants";
+  const int64_t used = look(two).value_or(Seen{}).compute.used_ns;
+  EXPECT_GT(used, 0);
+  EXPECT_TRUE(stage_.wait_until([&] { return used_in(file) >= used; }));
   stage_.kill_scheduler();
   stage_.start_scheduler();
   ASSERT_TRUE(stage_.wait_until(all_are_back));
+  EXPECT_GE(look(two).value_or(Seen{}).compute.used_ns, used) << "what was used is forgotten";
   const auto after = stage_.status();
   ASSERT_TRUE(after);
   ASSERT_EQ(after->tenants.size(), 2u) << "the processes of one run are one tenant";
@@ -222,7 +242,6 @@ TEST_F(ComputeLimits, HoldAfterTheSchedulerWasRestarted) {
   });
 
   stage_.kill_scheduler();
-  const std::string file = stage_.runtime_directory() + "/tenants";
   ASSERT_EQ(truncate(file.c_str(), 40), 0);
   stage_.start_scheduler();
   ASSERT_TRUE(stage_.wait_until(all_are_back));
