@@ -1,0 +1,232 @@
+// A node from end to end: a kubelet, the device plugin's program (and another release of it), an API server, a scheduler, and programs that
+// run as containers do: in their pod's cgroup, in a root of their own with what Allocate returned mounted where it says, and with no
+// variable of ours, as a program that emptied its environment.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "e2e/harness/pod_cgroup.h"
+#include "e2e/harness/stage.h"
+#include "kubernetes/pod_limits.h"
+#include "kubernetes/test_api_server.h"
+#include "kubernetes/test_kubelet.h"
+
+namespace nvshare::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using kubernetes::kCoreAnnotation;
+using kubernetes::kMemoryAnnotation;
+using kubernetes::TestApiServer;
+using kubernetes::TestKubelet;
+using protocol::admin::TenantReport;
+
+const char* const kDevicePluginPath = E2E_DEVICE_PLUGIN;
+// Another release's, where there is one; else this one, which then differs by the library that it installs and by what it was told.
+std::string previous_device_plugin() {
+  const char* folder = std::getenv("NVSHARE_TEST_PREVIOUS");
+  const std::string program = folder != nullptr ? std::string(folder) + "/nvshare-device-plugin" : "";
+  return !program.empty() && fs::exists(program) ? program : kDevicePluginPath;
+}
+
+constexpr char kGpu[] = "nvshare.com/gpu";
+constexpr char kMemory[] = "nvshare.com/gpu-memory";
+constexpr char kCore[] = "nvshare.com/gpu-core";
+constexpr int64_t kResidentMax = 32 << 20;  // bytes, of one process
+
+// Makes a root from the machine's, with the given files mounted read-only, and becomes the program in it, with none of our variables.
+// Arguments: a folder, then pairs of container path and host path, "--", the program.
+constexpr char kContain[] = R"(set -e
+  root="$0"
+  mkdir -p "$root"
+  mount -t tmpfs none "$root"
+  for entry in /*; do
+    case "$entry" in /usr|/etc|/run) continue;; esac
+    if [ -L "$entry" ]; then cp -P "$entry" "$root$entry"; elif [ -d "$entry" ]; then mkdir "$root$entry"; mount --rbind "$entry" "$root$entry"; fi
+  done
+  mkdir "$root/usr" "$root/etc" "$root/run" "$root/usr/lib" "$root/.lib"
+  for entry in /usr/*; do
+    case "$entry" in /usr/lib) continue;; esac
+    if [ -L "$entry" ]; then cp -P "$entry" "$root$entry"; else mkdir "$root$entry"; mount --rbind "$entry" "$root$entry"; fi
+  done
+  mount --bind /usr/lib "$root/.lib"
+  for entry in /usr/lib/*; do ln -s "/.lib/${entry##*/}" "$root$entry"; done
+  cp /etc/ld.so.cache "$root/etc/" 2> /dev/null || true
+  while [ "$1" != "--" ]; do
+    mkdir -p "$root${1%/*}"
+    if [ -d "$2" ]; then mkdir "$root$1"; else touch "$root$1"; fi
+    mount --bind "$2" "$root$1"
+    mount -o remount,bind,ro "$root$1"
+    shift 2
+  done
+  shift
+  for name in $(env | sed -n 's/^\(NVSHARE_[A-Z_]*\)=.*/\1/p'); do unset "$name"; done
+  exec chroot "$root" "$@")";
+
+class Kubernetes : public testing::Test {
+ protected:
+  Kubernetes() : kubelet_folder_(stage_.directory() + "/kubelet"), kubelet_(kubelet_folder_) {
+    signal(SIGPIPE, SIG_IGN);
+    spdlog::set_level(spdlog::level::warn);
+    fs::create_directories(stage_.directory() + "/api");
+  }
+
+  static StageOptions options() {
+    StageOptions options;
+    options.gpu["SIMGPU_COUNT"] = "1";
+    return options;
+  }
+
+  // Ends the plugin that runs, as an upgrade does.
+  void start_plugin(const std::string& program, const std::string& library, Environment more = {}) {
+    if (plugin_ != nullptr) {
+      plugin_->signal(SIGTERM);
+      ASSERT_EQ(plugin_->wait(moments()).value_or(-1), 0) << plugin_->log();
+      stage_.forget(*plugin_);
+      ASSERT_TRUE(stage_.wait_until([&] { return kubelet_.healthy().empty(); })) << "the kubelet sees that it is gone";
+    }
+    more.insert({{"NVSHARE_KUBELET_DIR", TestKubelet::plugins(kubelet_folder_)},
+                 {"NVSHARE_POD_RESOURCES_SOCKET", TestKubelet::pod_resources(kubelet_folder_)},
+                 {"NVSHARE_INSTALL_DIR", stage_.directory() + "/install"},
+                 {"NVSHARE_LIBRARY", library},
+                 {"NVSHARE_GPU_MEMORY_UNIT", "1Mi"},
+                 {"NVSHARE_CORE_RESOURCE", kCore},
+                 {"NVSHARE_HEALTH_INTERVAL", "0.2"},
+                 {"NVSHARE_API_SERVER", "off"}});
+    plugin_ = &stage_.start_command("plugin-" + std::to_string(++plugins_), {program}, false, more);
+    ASSERT_TRUE(stage_.wait_until([&] {
+      auto healthy = kubelet_.healthy();
+      return healthy[kGpu].size() == 10 && healthy[kMemory].size() > 200 && healthy[kCore].size() == 100;
+    })) << kubelet_.trouble()
+        << plugin_->log();
+  }
+
+  // Admits the pod, starts it, and runs the program in it.
+  Child* run_pod(const std::string& name, const std::map<std::string, int>& amounts, const PodCgroup& cgroup, const Arguments& arguments) {
+    auto given = kubelet_.admit(name, amounts);
+    EXPECT_TRUE(given) << (given ? "" : given.error().text) << plugin_->log();
+    if (!given) return nullptr;
+    auto refusal = kubelet_.start(name);
+    EXPECT_FALSE(refusal) << refusal.value_or("");
+    EXPECT_EQ(given->mounts.size(), 3u);
+    mounts_[name] = given->mounts;
+    std::vector<std::string> command = {"/usr/bin/unshare", "-m", "/bin/sh", "-c", kContain, stage_.directory() + "/root-" + name};
+    for (const auto& [container_path, host_path] : given->mounts) command.insert(command.end(), {container_path, host_path});
+    command.insert(command.end(), {"--", kWorkerPath});
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    command.insert(command.end(), {"--stop", stage_.directory() + "/stop"});
+    return &stage_.start_command(name, cgroup.inside(command), false, {given->variables.begin(), given->variables.end()});
+  }
+
+  TenantReport tenant(const std::string& name) {
+    const auto report = stage_.status();
+    for (const TenantReport& known : report ? report->tenants : std::vector<TenantReport>()) {
+      if (known.kind == "pod" && known.name == name) return known;
+    }
+    return {};
+  }
+  bool has_limits(const std::string& name, int64_t memory_mib, int core) {
+    return stage_.wait_until([&] {
+      const TenantReport seen = tenant(name);
+      return seen.gpu_memory_limit == memory_mib << 20 && seen.gpu_core_limit == core;
+    });
+  }
+  static int64_t most_resident(const Child& child) {  // bytes, 0: it is not there
+    std::ifstream status("/proc/" + std::to_string(child.pid()) + "/status");
+    int64_t kib = 0;
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmHWM:")) kib = std::strtoll(line.c_str() + 6, nullptr, 10);
+    }
+    return kib << 10;
+  }
+
+  Stage stage_{options()};
+  const std::string kubelet_folder_;
+  TestKubelet kubelet_;
+  Child* plugin_ = nullptr;
+  int plugins_ = 0;
+  std::map<std::string, std::map<std::string, std::string>> mounts_;  // by pod
+};
+
+TEST_F(Kubernetes, PodsHaveWhatTheyWereGrantedOverPluginsOfTwoReleases) {
+  std::vector<PodCgroup> cgroups;
+  for (const char* name : {"train", "serve", "late"}) {
+    auto cgroup = PodCgroup::make(TestKubelet::uid_of(name));
+    if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
+    cgroups.push_back(std::move(*cgroup));
+  }
+  Child& possible = stage_.start_command("possible", {"/usr/bin/unshare", "-m", "/bin/sh", "-c", "exit 0"}, false);
+  if (possible.wait(moments()).value_or(1) != 0) GTEST_SKIP() << "no mount namespace can be made here";
+  stage_.forget(possible);
+  stage_.start_scheduler();
+  ASSERT_NO_FATAL_FAILURE(start_plugin(kDevicePluginPath, kLibraryPath));
+
+  // Without an API server, and without a variable of ours: what was granted holds.
+  Child* train = run_pod("train", {{kGpu, 1}, {kMemory, 24}}, cgroups[0], {"limit-follow", "--piece", "4M", "--most", "12"});
+  ASSERT_NE(train, nullptr);
+  ASSERT_TRUE(stage_.wait_until([&] { return train->logged("holds 6 pieces") || !train->running(); })) << train->log();
+  EXPECT_TRUE(has_limits("default/train", 24, 100)) << tenant("default/train").gpu_memory_limit << plugin_->log();
+  Child* serve = run_pod("serve", {{kGpu, 1}, {kMemory, 32}, {kCore, 40}}, cgroups[1], {"steady", "--work", "1000"});
+  ASSERT_NE(serve, nullptr);
+  EXPECT_TRUE(has_limits("default/serve", 32, 40)) << plugin_->log();
+  const auto quota = [&](const char* name) {
+    const TenantReport seen = tenant(name);
+    return seen.compute.empty() ? 0 : seen.compute[0].quota;
+  };
+  EXPECT_TRUE(stage_.wait_until([&] { return quota("default/serve") == 40 || !serve->running(); })) << serve->log();
+
+  // Another release of the plugin, with its library, takes over and goes back; pods and their limits stay.
+  ASSERT_NO_FATAL_FAILURE(start_plugin(previous_device_plugin(), previous_library()));
+  EXPECT_EQ(tenant("default/train").gpu_memory_limit, 24 << 20);
+  EXPECT_EQ(tenant("default/serve").gpu_core_limit, 40);
+  EXPECT_EQ(kubelet_.start("train"), std::nullopt) << "a container that restarts";
+  Child* late = run_pod("late", {{kGpu, 1}, {kMemory, 16}}, cgroups[2], {"steady", "--work", "1000"});
+  ASSERT_NE(late, nullptr);
+  EXPECT_NE(mounts_["late"]["/usr/lib/nvshare/libnvshare.so"], mounts_["train"]["/usr/lib/nvshare/libnvshare.so"]);
+  EXPECT_TRUE(stage_.wait_until([&] { return stage_.status() && stage_.status()->clients.size() == 3; })) << late->log();
+
+  TestApiServer server(stage_.directory() + "/api");
+  for (const auto& [name, amounts] : std::map<std::string, std::map<std::string, int>>{{"train", {{kGpu, 1}, {kMemory, 24}}},
+                                                                                       {"serve", {{kGpu, 1}, {kMemory, 32}, {kCore, 40}}},
+                                                                                       {"late", {{kGpu, 1}, {kMemory, 16}}}}) {
+    server.add_pod(name, amounts, TestKubelet::uid_of(name));
+  }
+  ASSERT_NO_FATAL_FAILURE(start_plugin(kDevicePluginPath, kLibraryPath,
+                                       {{"NVSHARE_API_SERVER", server.address().url},
+                                        {"NVSHARE_SERVICE_ACCOUNT", server.address().service_account},
+                                        {"NVSHARE_NODE_NAME", "node-1"}}));
+  EXPECT_TRUE(has_limits("team/train", 24, 100)) << "now by the API server's name" << plugin_->log();
+  EXPECT_TRUE(has_limits("team/late", 16, 100)) << plugin_->log();
+
+  // Annotations bite, shares change.
+  server.annotate("train", kMemoryAnnotation, "12Mi");
+  server.annotate("serve", kCoreAnnotation, "10");
+  server.annotate("late", kCoreAnnotation, "30");
+  EXPECT_TRUE(has_limits("team/train", 12, 100));
+  EXPECT_TRUE(stage_.wait_until([&] { return !tenant("team/train").memory.empty() && tenant("team/train").memory[0].over; }));
+  EXPECT_TRUE(stage_.wait_until([&] { return quota("team/serve") == 10 && quota("team/late") == 30; })) << serve->log() << late->log();
+  EXPECT_TRUE(stage_.wait_until([&] { return tenant("team/serve").compute[0].throttled_time_ns > 0; }));
+  // No library that a container was given is ever gone.
+  for (const auto& [pod, mounts] : mounts_) {
+    for (const auto& [container_path, host_path] : mounts) EXPECT_TRUE(fs::exists(host_path)) << pod << ": " << host_path;
+  }
+  EXPECT_GT(most_resident(*plugin_), 0);
+  EXPECT_LE(most_resident(*plugin_), kResidentMax) << "of the plugin, at its most";
+  EXPECT_LE(most_resident(stage_.scheduler()), kResidentMax) << "of the scheduler, at its most";
+  std::cout << "resident at most: plugin " << (most_resident(*plugin_) >> 20) << " MiB, scheduler "
+            << (most_resident(stage_.scheduler()) >> 20) << " MiB\n";
+  for (Child* child : {train, serve, late}) EXPECT_TRUE(child->running()) << child->log();
+
+  stage_.tell_to_stop();
+  for (Child* child : {train, serve, late}) stage_.expect_success(*child);
+  stage_.expect_gpu_unharmed();
+}
+
+}  // namespace
+}  // namespace nvshare::e2e
