@@ -208,6 +208,7 @@ void Client::disconnected() {
   process().ipc().on_disconnected(device_);
   Lock lock(mutex_);
   if (connected_) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
+  set_gang_runs(false);
   socket_.reset();
   connected_ = false;
   hurry();
@@ -502,6 +503,7 @@ void Client::reset_after_fork() {
   shared_.store(false, std::memory_order_release);
   connected_ = false;
   locks_.store(0, std::memory_order_relaxed);
+  gang_runs_.store(false, std::memory_order_relaxed);
   waiters_ = 0;
   limited_ = watched_ = limit_told_ = false;
 }

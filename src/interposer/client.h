@@ -93,6 +93,10 @@ class Client {
   // True while the gate is closed but it is not settled that the lock goes: an allocation waits until it is.
   bool draining() const { return draining_.load(std::memory_order_acquire); }
 
+  // Others of the tenant, on other GPUs, run their turn together with this client's: without the lock it may not allocate, because more
+  // than it had when that turn began may come to need what its neighbours have, and they what it has (docs/adr/0009).
+  bool gang_runs() const { return gang_runs_.load(std::memory_order_acquire); }
+
   // From the mover. ----
   bool drain_wanted(uint64_t drain);     // false: that drain was given up
   bool drains_together(uint64_t drain);  // clients on other GPUs leave with it: theirs is not to be waited for here
@@ -174,6 +178,7 @@ class Client {
   int64_t next_breath_ns();  // mutex held
   void check_breath();
   void check_idle();
+  void set_gang_runs(bool runs);
   void hurry();                                // mutex held: after a change of limited_ or of the connection
   void watch(uint32_t waiters, bool limited);  // mutex held: what stands now; the gate is told of changes
   bool load_at_once();
@@ -219,6 +224,7 @@ class Client {
   std::atomic<int64_t> first_use_ns_{0};  // in this turn; 0: not yet
   std::atomic<bool> why_wanted_{false};   // asked, and not sent yet
   std::atomic<bool> draining_{false};
+  std::atomic<bool> gang_runs_{false};
 
   // Guarded by mutex_.
   State state_ = State::kOut;

@@ -480,9 +480,14 @@ bool Client::keeps_caches() {
   return limited_ && memory_waiters_.load(std::memory_order_relaxed) == 0;
 }
 
+void Client::set_gang_runs(bool runs) {
+  if (gang_runs_.exchange(runs, std::memory_order_acq_rel) && !runs) gate.clear(0);  // who waits for the lock to allocate need not any more
+}
+
 void Client::on_contention(const protocol::Contention& message) {
   bool begins = false;
   bool running = false;
+  set_gang_runs(message.gang_runs != 0);
   {
     Lock lock(mutex_);
     const bool limited = (message.limited & protocol::kLimitedCompute) != 0;

@@ -19,6 +19,7 @@ using cuda::CUresult;
 namespace {
 
 constexpr int64_t kLongWait_ns = 2'000'000'000;
+constexpr int64_t kJoinLook_ns = 50'000'000;
 constexpr int64_t kExitPatience_ns = 200'000'000;
 
 constinit Mutex start_mutex;
@@ -332,7 +333,7 @@ void Process::wait_gate_change(uint32_t flags) {
   gate.wait_change_or_news(flags, opens->hurried_news(), opens->bell(), kLongWait_ns);
 }
 
-void Process::wait_for_gate() {
+void Process::wait_for_gate(const Client* joins) {
   int64_t started = now_ns();
   bool told = false;
   uint32_t waited_for = 0;
@@ -340,11 +341,16 @@ void Process::wait_for_gate() {
   for (;;) {
     uint32_t flags = gate.flags();
     if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) break;
+    if (joins != nullptr && !joins->gang_runs()) break;
     waited_for |= flags & Gate::kClosedMask;
     for_each_device([&](Device& device) {
       if ((flags & device.gate_bit()) != 0) device.client().want_lock();
     });
-    wait_gate_change(flags);
+    if (joins == nullptr) {
+      wait_gate_change(flags);
+    } else {
+      gate.wait_change(flags, kJoinLook_ns);
+    }
     if (!told && now_ns() - started >= kLongWait_ns) {
       told = true;
       for_each_device([&](Device& device) {

@@ -98,7 +98,9 @@ class Process {
   bool synchronize_before_free(cuda::CUcontext context, cuda::CUresult* result);
 
   // Blocks until the gate is open for all GPUs, asking for the locks that are missing, or until the program ends.
-  void wait_for_gate();
+  void wait_for_gate() { wait_for_gate(nullptr); }
+  // The same, but no longer than others of that client's tenant run without it.
+  void wait_to_join(const Client& client) { wait_for_gate(&client); }
   static bool ending() { return (gate.flags() & Gate::kEnding) != 0; }
 
   // The program's own virtual memory management.
@@ -121,6 +123,7 @@ class Process {
     uint32_t going;  // threads that are about to destroy it, or to find that it stays
   };
   void wait_gate_change(uint32_t flags);
+  void wait_for_gate(const Client* joins);
   Context* find_context(cuda::CUcontext context);
   struct Capture {
     uint64_t number;

@@ -32,6 +32,7 @@ std::set<GpuId> gpus_of(const Gang& gang);
 GangPhase phase_of(const State& state, const Gang& gang);
 bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs
 void keep_place(Context& context, Client& client);                        // it gave the lock up; do others of its gang go on?
+bool others_run(const State& state, const Client& client);                // of its gang: they hold the lock
 void start_gangs(Context& context);                                       // turns whose members have loaded
 std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
 Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);

@@ -5,7 +5,9 @@
 // - When all have told, all are told to give the lock up.
 // - When some have and others have not, 30 ms later, these most likely wait for what those hold back at their gates. Those that have
 //   drained go on (kCatchingUp) until the others have drained as well, and are asked again. They may have begun another collective
-//   meanwhile; then it is the others' turn to catch up. Each time that takes the luck of a moment, not of a whole turn.
+//   meanwhile; then it is the others' turn to catch up. Each time that takes the luck of a moment, not of a whole turn. Who has drained
+//   before, with nobody going on for it, is given twice as long as that took: two whose own work takes longer than 30 ms to end would
+//   else go on for each other's sake for ever.
 // - When one gives its drain up, or this goes on for too long, all go on and keep what they have.
 #include "policy/concerns.h"
 
@@ -51,10 +53,13 @@ void settle_drain(Context& context, Gang& gang) {
     }
   }
   if (drain.drained.empty() || !drain.catching_up.empty()) return;
-  Instant since = 0;
-  for (const Client* client : drain.drained) since = std::max(since, client->drained_at);
-  if (context.now < since + kCatchUpAfter) {
-    for (const Client* client : drain.drained) context.wake(state.gpus.at(client->gpu), since + kCatchUpAfter);
+  Instant until = 0;
+  for (const Client* client : drain.drained) until = std::max(until, client->drained_at + kCatchUpAfter);
+  for (const Client* client : drain.asked) {
+    until = std::max(until, client->drop_sent_at + std::min(2 * client->drain_took, kCatchUpAfterMost));
+  }
+  if (context.now < until) {
+    for (const Client* client : drain.drained) context.wake(state.gpus.at(client->gpu), until);
     return;
   }
   if (++gang.catch_ups > kCatchUps) {
@@ -79,6 +84,8 @@ void take_drained(Context& context, Client& client, const Drained& event) {
   if (client.state == ClientState::kUnresponsive) set_state(client, ClientState::kDropping, context.now);
   client.drain_step = DrainStep::kDrained;
   client.drained_at = context.now;
+  const Gang* gang = gang_of(context.state, client);
+  if (gang != nullptr && drain_of(context.state, *gang).catching_up.empty()) client.drain_took = context.now - client.drop_sent_at;
 }
 
 void settle_gang_drains(Context& context) {

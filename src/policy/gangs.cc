@@ -4,6 +4,8 @@
 // - A gang's turn begins on all GPUs where members wait, in one step. Members that do not wait hold nobody up.
 // - A member that asks while its gang runs comes before all others, and runs as soon as it fits.
 // - A member that gives the lock up while others of its gang go on keeps its place: it may be needed back at any moment.
+// - A member without the lock, while others of its gang have it, gets it before it allocates (SendContention::gang_runs): what it has was
+//   looked at when the gang's turn began, so it can have that back; and more is asked for with the lock, where it can be refused.
 // - A drop goes to all members, and none leaves before all have drained (gang_drains.cc).
 // - Two gangs run at the same time only if no member of one could come to wait for the other and the other way round.
 #include "policy/concerns.h"
@@ -177,6 +179,11 @@ void keep_place(Context& context, Client& client) {
   client.keeps_place =
       gang != nullptr && any_member(context.state, *gang, [&](const Client& other) { return other.id != client.id && in_use(other); });
   client.place_leaves = client.keeps_place && phase_of(context.state, *gang) == GangPhase::kLeaving;
+}
+
+bool others_run(const State& state, const Client& client) {
+  const Gang* gang = gang_of(state, client);
+  return gang != nullptr && any_member(state, *gang, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
 }
 
 void start_gangs(Context& context) {

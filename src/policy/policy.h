@@ -221,6 +221,7 @@ struct SendContention {
   Duration swap_cost;
   bool limited = false;       // a compute limit or slicing applies: the client is billed for the time that it holds the lock
   Duration idle_release = 0;  // it gives the lock up once idle for this long; whole microseconds; 0 = its own default
+  bool gang_runs = false;     // others of its gang hold the lock: it allocates with the lock only, beyond turns too
 };
 // Allocations past it can never fit.
 struct SendCeiling {

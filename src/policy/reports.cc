@@ -28,12 +28,14 @@ void report_contention(Context& context, Gpu& gpu) {
   const bool limited = gpu.quota.limited;
   const Duration idle = idle_release(gpu);
   for (auto& [id, client] : gpu.clients) {
-    const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent;
+    const bool gang_runs = others_run(context.state, client);
+    const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent || gang_runs != client.gang_runs_sent;
     if (!client.holds_lock() && !rules_change) continue;
     client.limited_sent = limited;
     client.idle_release_sent = idle;
+    client.gang_runs_sent = gang_runs;
     if (!client.holds_lock()) {
-      context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle});
+      context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle, gang_runs});
       continue;
     }
     const Gang* gang = gang_of(context.state, client);
@@ -53,7 +55,7 @@ void report_contention(Context& context, Gpu& gpu) {
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;
     client.contention_cost = gpu.switch_cost;
-    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, limited, idle});
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, limited, idle, gang_runs});
   }
 }
 

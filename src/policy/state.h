@@ -33,12 +33,15 @@ inline constexpr int kPromoteTurns = 4;                    // a waiter passed ov
 inline constexpr int kUndrainable = 5;                     // drains that failed in a row before a client is shown as not drainable
 inline constexpr int kDoubtful = 2;                        // drains that failed in a row before nobody is held back for the next attempt
 inline constexpr Duration kSlowDrain = kSecond;            // a drain that takes longer holds nobody back either
-inline constexpr Duration kCatchUpAfter = 30 * kMillisecond;  // members of a gang drain together within this time, or one waits for another
-inline constexpr int kCatchUps = 20;                          // so often members catch up before the gang goes on, to be asked again later
-inline constexpr Duration kOwnPause = kSecond;                // who was dropped in mid-work asks again sooner
-inline constexpr Duration kGangForming = 10 * kSecond;        // a new member of a gang that has not asked yet may soon need any amount
-inline constexpr Duration kGangReturn = kSecond;              // who was dropped in mid-work is taken to ask again within this time
-inline constexpr int kEvictionHopeless = 3;                   // evictions that failed in a row before nobody waits for the next attempt
+// Members of a gang drain together within this time, or within twice what the last drain of who has not drained took; else one waits for
+// another.
+inline constexpr Duration kCatchUpAfter = 30 * kMillisecond;
+inline constexpr Duration kCatchUpAfterMost = 2 * kSecond;
+inline constexpr int kCatchUps = 20;                    // so often members catch up before the gang goes on, to be asked again later
+inline constexpr Duration kOwnPause = kSecond;          // who was dropped in mid-work asks again sooner
+inline constexpr Duration kGangForming = 10 * kSecond;  // a new member of a gang that has not asked yet may soon need any amount
+inline constexpr Duration kGangReturn = kSecond;        // who was dropped in mid-work is taken to ask again within this time
+inline constexpr int kEvictionHopeless = 3;             // evictions that failed in a row before nobody waits for the next attempt
 
 // Failed attempts in a row, and when to try again.
 struct Backoff {
@@ -149,6 +152,7 @@ struct Client {
   DrainStep drain_step = DrainStep::kAlone;
   uint64_t drain_attempt = 0;
   Instant drained_at = 0;
+  Duration drain_took = 0;  // its last that ended while nobody went on for its sake: so long its own work takes to end
   Backoff drain;
   Backoff load;
   std::optional<Growth> growth;
@@ -156,6 +160,7 @@ struct Client {
   Duration contention_cost = 0;                                    // the same
   bool limited_sent = false;
   Duration idle_release_sent = 0;
+  bool gang_runs_sent = false;
 
   // Without it.
   uint64_t arrival = 0;  // of its lock request

@@ -307,5 +307,37 @@ TEST_F(Step, EvictionsOfTwoGpusShareTheHostMemory) {
   EXPECT_TRUE(find<SendEvict>(feed(HostMemory{24 * kGiB}), 11));
 }
 
+// A gang's member gives its drain up, and is asked again before that is known: its new drain is nobody's, so it is told to go on.
+TEST_F(Step, WhoGivesADrainUpIsToldToGoOn) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  for (const ClientId client : {1, 2}) {
+    feed(ClientJoined{client, static_cast<GpuId>(client - 1), 7, 0, {12 * kGiB, 0, 0}, true, false, true});
+  }
+  for (const ClientId client : {1, 2}) load(client, 12 * kGiB);
+  now += 400 * kSec;
+  const Actions asked = join(3, 12 * kGiB, true);
+  ASSERT_TRUE(find<SendDrop>(asked, 1) && find<SendDrop>(asked, 1)->together);
+  ASSERT_TRUE(find<SendDrop>(asked, 2));
+  const Actions told = feed(DrainFailed{1, grants[1]});
+  EXPECT_TRUE(find<SendKeep>(told, 1));
+  EXPECT_TRUE(find<SendKeep>(told, 2));
+}
+
+// Who is to get the lock before it allocates: members of a gang that runs, and nobody once it has left.
+TEST_F(Step, MembersHearWhetherTheirGangRuns) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
+  feed(ClientJoined{2, 1, 7, 0, {4 * kGiB, 0, 0}, true, false, false});
+  const Actions idles = feed(LockReleased{1, grants[1], {4 * kGiB, 0, 0}, true});
+  ASSERT_TRUE(find<SendContention>(idles, 2));
+  EXPECT_FALSE(find<SendContention>(idles, 2)->gang_runs);
+  const Actions runs = feed(LockRequested{1});
+  ASSERT_TRUE(find<SendContention>(runs, 2));
+  EXPECT_TRUE(find<SendContention>(runs, 2)->gang_runs);
+  const Actions both = feed(LockRequested{2});
+  ASSERT_TRUE(find<SendContention>(both, 1));
+  EXPECT_TRUE(find<SendContention>(both, 1)->gang_runs);
+}
+
 }  // namespace
 }  // namespace nvshare::policy

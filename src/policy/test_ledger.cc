@@ -36,6 +36,18 @@ Bytes Ledger::needed(GpuId gpu) const {
   return sum;
 }
 
+Bytes Ledger::places(GpuId gpu) const {
+  Bytes sum = 0;
+  for (const auto& [id, account] : accounts_) {
+    if (account.gpu != gpu || account.grant || !config_.gang_turns) continue;
+    const bool others_run = std::any_of(accounts_.begin(), accounts_.end(), [&, &own = account](const auto& entry) {
+      return entry.second.tenant == own.tenant && entry.second.grant;
+    });
+    sum += others_run ? std::max(account.memory.allocated, account.memory.resident) : 0;
+  }
+  return sum;
+}
+
 bool Ledger::anybody_waits(ClientId dropped) const {
   const auto leaving = accounts_.find(dropped);
   if (leaving == accounts_.end()) return false;
@@ -56,7 +68,8 @@ bool Ledger::over_limit(ClientId dropped) const {
   if (leaving == accounts_.end()) return false;
   return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
     const Account& account = entry.second;
-    return account.tenant == leaving->second.tenant && std::max(needed(account.gpu), promised(account.gpu)) > safe_limit(account.gpu);
+    if (account.tenant != leaving->second.tenant) return false;
+    return std::max(needed(account.gpu) + places(account.gpu), promised(account.gpu)) > safe_limit(account.gpu);
   });
 }
 
@@ -107,7 +120,11 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                    });
                  },
                  [&](const DrainFailed& e) {
-                   with(e.client, [&](Account& account) { account.dropping = account.dropping && account.grant != e.grant; });
+                   with(e.client, [&](Account& account) {
+                     if (account.grant != e.grant) return;
+                     account.gave_up = account.dropping;
+                     account.dropping = false;
+                   });
                  },
                  [&](const MemoryChanged& e) {
                    with(e.client, [&](Account& account) {
@@ -181,9 +198,10 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                    [&](const SendKeep& a) {
                      Account& account = accounts_.at(a.client);
                      claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": to keep a grant that it does not have");
-                     claim(account.dropping || account.catches_up, client_name(a.client) + ": told to go on, and was not asked to drop");
+                     claim(account.dropping || account.catches_up || account.gave_up,
+                           client_name(a.client) + ": told to go on, and was not asked to drop");
                      account.catches_up = account.drained;
-                     account.dropping = account.drained = false;
+                     account.dropping = account.drained = account.gave_up = false;
                    },
                    [&](const SendEvict& a) {
                      Account& account = accounts_.at(a.client);

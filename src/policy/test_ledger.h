@@ -40,6 +40,7 @@ class Ledger {
     uint64_t attempt = 0;     // of the last drop
     bool drained = false;     // it said so
     bool catches_up = false;  // and was told to go on
+    bool gave_up = false;     // its drain, by itself
     bool evicting = false;
   };
   struct Device {
@@ -47,6 +48,7 @@ class Ledger {
   };
   std::set<TenantId> limited_;  // with a compute limit
   Bytes needed(GpuId gpu) const;
+  Bytes places(GpuId gpu) const;  // that may be kept for members of gangs that run without them
 
   Config config_;
   std::map<GpuId, Device> gpus_;

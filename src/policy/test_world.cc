@@ -27,7 +27,7 @@ std::string text_of(const Action& action) {
                  },
                  [&](const SendContention& a) {
                    out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters << " cost " << a.swap_cost / kMs << " ms"
-                       << (a.limited ? " limited" : "");
+                       << (a.limited ? " limited" : "") << (a.gang_runs ? " gang runs" : "");
                  },
                  [&](const SendCeiling& a) { out << "ceiling " << a.client << " " << a.ceiling; },
                  [&](const Note& a) { out << "note " << a.client << " " << a.text; },
@@ -144,7 +144,7 @@ void World::restart_policy() {
       ++player.activity;
     }
     player.regrant = player.has_lock;
-    player.growing = player.requested = false;
+    player.growing = player.requested = player.gang_runs = false;
     player.budget = player.memory.resident;  // until it hears of a new one
     player.grant = player.granted_last = 0;
     player.sequence = 0;
@@ -254,6 +254,7 @@ void World::deliver(const Action& action) {
                      if (to.contention == 0) to.idling_since = now_;  // pauses are looked at from now on
                      to.contention = a.waiters;
                      to.swap_cost = a.swap_cost;
+                     if (std::exchange(to.gang_runs, a.gang_runs) && !a.gang_runs && !to.has_lock) return advance(to);
                      if (!to.has_lock || to.dropping) return;
                      if (to.idling && to.contention > 0 && !to.meets) {
                        release_when_idle(to);
@@ -278,6 +279,11 @@ void World::send(Player& player, Event event) {
   });
 }
 
+void World::want_lock(Player& player) {
+  if (std::exchange(player.requested, true)) return;
+  send(player, LockRequested{player.id});
+}
+
 void World::advance(Player& player) {
   if (!player.alive || player.dropping || player.growing || player.phases.empty()) return;
   Phase& phase = player.phases.front();
@@ -289,10 +295,7 @@ void World::advance(Player& player) {
         player.run_length = phase.amount;
       }
       if (!player.has_lock) {
-        if (!player.requested) {
-          player.requested = true;
-          send(player, LockRequested{player.id});
-        }
+        want_lock(player);
       } else if (ready && !player.running_since) {
         player.running_since = now_;
         at(now_ + phase.amount, [this, id = player.id, activity = ++player.activity] {
@@ -308,10 +311,7 @@ void World::advance(Player& player) {
       return;
     case Phase::Kind::kMeet:
       if (!player.has_lock) {
-        if (!player.requested) {
-          player.requested = true;
-          send(player, LockRequested{player.id});
-        }
+        want_lock(player);
       } else if (ready && !player.meets && all_have_run(player.tenant)) {
         player.meets = true;
         ++player.meetings;
@@ -337,6 +337,7 @@ void World::advance(Player& player) {
       return;
     case Phase::Kind::kGrow:
       if (player.has_lock && !ready) return;
+      if (!player.has_lock && player.gang_runs) return want_lock(player);
       if (player.memory.allocated + phase.amount > player.ceiling) {
         ++player.refusals;
       } else if (player.has_lock && player.memory.allocated + phase.amount > player.budget) {

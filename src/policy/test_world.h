@@ -57,8 +57,9 @@ struct Player {
   uint32_t contention = 0;
   Duration swap_cost = 0;  // as told with it
   Instant idling_since = 0;
-  uint64_t request = 0;  // last growth request
-  bool growing = false;  // waits for its answer
+  bool gang_runs = false;  // others of its gang have the lock: it gets it before it grows
+  uint64_t request = 0;    // last growth request
+  bool growing = false;    // waits for its answer
   std::optional<Instant> running_since;
   bool idling = false;
   uint64_t meetings = 0;      // collectives submitted so far
@@ -120,6 +121,7 @@ class World {
   void feed(const Event& event);
   void deliver(const Action& action);
   void send(Player& player, Event event);  // from the client to the policy, in order
+  void want_lock(Player& player);
   void advance(Player& player);
   void load(Player& player);
   void move_out(Player& player, EvictionId id, Bytes bytes, Bytes moved, Instant began);

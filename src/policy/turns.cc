@@ -261,7 +261,10 @@ void drain_failed(Context& context, Client& client) {
   const bool together = client.drain_step != DrainStep::kAlone;
   client.drain_step = DrainStep::kAlone;
   set_state(client, client.turn_start ? ClientState::kRunning : ClientState::kLoading, context.now);
-  if (together) gang_goes_on(context, client);
+  if (!together) return;
+  // It too: another request may have crossed its message, so that it is draining again.
+  context.actions.push_back(SendKeep{client.id, client.grant});
+  gang_goes_on(context, client);
 }
 
 void start_running(Context& context, Gpu& gpu) {

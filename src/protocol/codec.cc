@@ -129,7 +129,8 @@ Result<void> check(const Idle& message) {
 template <>
 Result<void> check(const Contention& message) {
   return all_of([&] { return check_at_most("limited", message.limited, kLimitedAll); },
-                [&] { return check_at_most("idle_release_us", message.idle_release_us, kIdleReleaseUsMax); });
+                [&] { return check_at_most("idle_release_us", message.idle_release_us, kIdleReleaseUsMax); },
+                [&] { return check_flag("gang_runs", message.gang_runs); });
 }
 
 template <>
@@ -279,6 +280,7 @@ struct FormerSize {
 
 constexpr FormerSize kFormerSizes[] = {
     {MessageType::kRegistered, 1, offsetof(Registered, release)},
+    {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
 };
 
 size_t payload_bytes_in(const Format& format, uint16_t version) {

@@ -50,7 +50,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
       bytes_of(encode(Evict{1, 2})),
       bytes_of(encode(UpdateLimit{1, 2, 3, 4})),
-      bytes_of(encode(Contention{1, 2, 3, kLimitedCompute, 200})),
+      bytes_of(encode(Contention{1, 2, 3, kLimitedCompute, 200, 1, {}})),
       bytes_of(encode(TenantUse{1, 2, 3, 1, 0, {{4, 0, 3}}})),
       bytes_of(encode(AskWhyWaiting{1})),
       bytes_of(encode(WhyWaiting{1, "a neighbour"})),
@@ -313,8 +313,9 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
   EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.processes = kTenantProcessesMax + 1; }).find("processes"), std::string::npos);
   EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.first = 1; }).find("first"), std::string::npos);
-  EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax}, [](Contention&) {}), "accepted");
+  EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax, 1, {}}, [](Contention&) {}), "accepted");
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.limited = kLimitedAll + 1; }).find("limited"), std::string::npos);
+  EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.gang_runs = 2; }).find("gang_runs"), std::string::npos);
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.idle_release_us = kIdleReleaseUsMax + 1; }).find("idle_release_us"),
             std::string::npos);
   EXPECT_NE(refusal(good_register(), [](Register& m) { m.lease = kLeaseMax + 1; }).find("lease"), std::string::npos);

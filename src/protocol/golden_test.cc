@@ -100,7 +100,9 @@ void each_message(Visit visit) {
                    .memory_waiters = 0x05060708,
                    .swap_cost_ns = k(1),
                    .limited = kLimitedCompute,
-                   .idle_release_us = 0x00010203});
+                   .idle_release_us = 0x00010203,
+                   .gang_runs = 1,
+                   .reserved = {}});
   visit(WhyWaiting{.question = k(1), .text = "a neighbour"});
   visit(
       TenantUse{.memory_limit = k(1),

@@ -342,14 +342,17 @@ inline constexpr uint32_t kLimitedAll = kLimitedCompute;
 inline constexpr uint32_t kIdleReleaseUsMax = 10'000'000;
 
 // Sent to a client that holds the lock when it begins or ceases to have waiters. The first three fields are of the turn and end with it.
-// `limited` and `idle_release_us` stay in force, beyond turns, until the next Contention or the end of the connection (0 at its begin):
-// they are sent when they change, to a client without the lock too, not with each grant.
+// The others stay in force, beyond turns, until the next Contention or the end of the connection (0 at its begin): they are sent when they
+// change, to a client without the lock too, not with each grant.
 struct Contention {
   uint32_t waiters;          // clients that wait for this GPU
   uint32_t memory_waiters;   // of them, those that wait because memory does not suffice
   uint64_t swap_cost_ns;     // what giving up the GPU to the next one is expected to cost
   uint32_t limited;          // kLimited* bits: while not 0, work in flight is bounded and idleness is noticed as it begins
   uint32_t idle_release_us;  // release the lock early once idle for this long; 0 = the client's own default; at most kIdleReleaseUsMax
+  // Since version 2. Others of the client's gang hold the lock: without the lock it does not allocate, but gets the lock first.
+  uint8_t gang_runs;
+  uint8_t reserved[7];
 };
 
 // ---- Memory handed from process to process ----
@@ -502,7 +505,7 @@ NVSHARE_WIRE_SIZE(HeadroomReturned, 24);
 NVSHARE_WIRE_SIZE(HeadroomTaken, 8);
 NVSHARE_WIRE_SIZE(TenantProcess, 16);
 NVSHARE_WIRE_SIZE(TenantUse, 32 + 24 * 16);
-NVSHARE_WIRE_SIZE(Contention, 24);
+NVSHARE_WIRE_SIZE(Contention, 32);
 NVSHARE_WIRE_SIZE(Import, 40);
 NVSHARE_WIRE_SIZE(ExportWanted, 32);
 NVSHARE_WIRE_SIZE(Exported, 40);

@@ -27,8 +27,13 @@ Refused refused_because(const std::string& reason, bool barred) {
 
 Contention contention_of(const policy::SendContention& action) {
   const auto idle_release_us = static_cast<uint64_t>(std::max<policy::Duration>(action.idle_release / 1000, 0));
-  return {action.waiters, action.memory_waiters, static_cast<uint64_t>(action.swap_cost), action.limited ? kLimitedCompute : 0,
-          static_cast<uint32_t>(std::min<uint64_t>(idle_release_us, kIdleReleaseUsMax))};
+  return {action.waiters,
+          action.memory_waiters,
+          static_cast<uint64_t>(action.swap_cost),
+          action.limited ? kLimitedCompute : 0,
+          static_cast<uint32_t>(std::min<uint64_t>(idle_release_us, kIdleReleaseUsMax)),
+          static_cast<uint8_t>(action.gang_runs),
+          {}};
 }
 
 void log_note(const policy::Note& note) {

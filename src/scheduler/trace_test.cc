@@ -26,7 +26,7 @@ struct Describer {
     return text("memory", a.client, a.request, a.granted, a.budget, a.budget_sequence);
   }
   std::string operator()(const policy::SendContention& a) const {
-    return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release);
+    return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs);
   }
   std::string operator()(const policy::SendCeiling& a) const { return text("ceiling", a.client, a.ceiling); }
   std::string operator()(const policy::Note& a) const { return "note " + a.text; }

@@ -23,6 +23,13 @@ Arguments party(const Stage& stage, const std::string& meeting, const std::strin
       "--leads", leads ? "1" : "0", "--hold", "110M"};
 }
 
+// The same, with pauses in which it gives the GPU up while its gang goes on, and more memory after each.
+Arguments growing_party(const Stage& stage, const std::string& meeting, const std::string& gpus, bool leads) {
+  Arguments arguments = party(stage, meeting, gpus, 2, leads);
+  arguments.insert(arguments.end(), {"--pauses", "4", "--grow", "2M"});
+  return arguments;
+}
+
 uint64_t switches_of(Stage& stage, size_t gpu) {
   auto report = stage.status();
   return report && report->gpus.size() > gpu ? report->gpus[gpu].switches : 0;
@@ -50,7 +57,7 @@ TEST(Gangs, TwoTenantsOfTwoProcessesAndAJobOnOneGpuBeside) {
   Stage stage(two_gpus());
   stage.start_scheduler();
   for (const char* tenant : {"a", "b"}) {
-    stage.start_tenant(tenant, {party(stage, tenant, "0", 2, true), party(stage, tenant, "1", 2, false)});
+    stage.start_tenant(tenant, {growing_party(stage, tenant, "0", true), growing_party(stage, tenant, "1", false)});
   }
   stage.start("single", party(stage, "single", "1", 1, true));
   EXPECT_TRUE(stage.wait_until([&] { return members_together(stage) == 4 || stage.anybody_ended(); }));

@@ -247,6 +247,11 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
       gate.end_waiting();
       continue;
     }
+    if ((flags & device_.gate_bit()) != 0 && client.gang_runs() && !Process::ending()) {
+      if (mark != nullptr) gate.leave(mark);
+      process().wait_to_join(client);
+      continue;
+    }
     Lock lock(mutex_);
     Block* block = take_cached(order);
     bool now = false;

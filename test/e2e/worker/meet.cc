@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cinttypes>
+#include <memory>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "e2e/worker/block.h"
 #include "e2e/worker/modes.h"
@@ -50,6 +53,9 @@ void take_part(const Options& options, Meeting& meeting, int gpu, bool leads) {
   block.fill(static_cast<uint64_t>(gpu));
 
   const uint64_t parties = options.number("parties", 1);
+  // Pauses, in which it is idle while others of its gang wait for it, and has more memory after each.
+  uint64_t pauses = options.number("pauses", 0);
+  std::vector<std::unique_ptr<Block>> grown;
   uint64_t round = 0;
   for (; meeting.ends_at == 0 || round < meeting.ends_at; ++round) {
     if (leads && meeting.ends_at == 0 && options.told_to_stop()) meeting.ends_at = round + 2 * kAhead;
@@ -60,10 +66,18 @@ void take_part(const Options& options, Meeting& meeting, int gpu, bool leads) {
           "sim_meet");
     block.model_mix(target);
     if (round % kAhead == kAhead - 1) check(cuda().cuStreamSynchronize(place.stream), "cuStreamSynchronize");
+    if (pauses > 0 && round % (2 * kAhead) == (gpu % 2 == 0 ? 1 : 2) * kAhead - 1) {
+      --pauses;
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      grown.push_back(std::make_unique<Block>(place, options.number("grow", 4u << 20), Allocation::kPlain));
+      grown.back()->fill(round);
+    }
     if (round % 32 == 31) block.verify_checksum(scratch);
     if (round == 0) say("meeting");
   }
   block.verify_bytes();
+  for (auto& more : grown) more->verify_bytes();
+  grown.clear();
   std::printf("%" PRIu64 " rounds on GPU %d\n", round, gpu);
   check(cuda().cuDevicePrimaryCtxRelease_v2(gpu), "cuDevicePrimaryCtxRelease");
 }
@@ -71,6 +85,7 @@ void take_part(const Options& options, Meeting& meeting, int gpu, bool leads) {
 }  // namespace
 
 // --gpus 0,1: a thread for each. --meeting FILE and --parties N: who meets whom. --leads 1: its first GPU's thread says when it ends.
+// --pauses N --grow BYTES: so often it does nothing for a while, and allocates before it goes on.
 void run_meet(const Options& options) {
   Meeting* meeting = open_meeting(options.text("meeting", ""));
   bool leads = options.number("leads", 1) != 0;
