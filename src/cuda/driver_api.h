@@ -189,6 +189,8 @@ CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd);
 CUresult cuEventQuery(CUevent hEvent);
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream);
 CUresult cuEventSynchronize(CUevent hEvent);
+CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event);
+CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle);
 
 // ---- Graphs ----
 CUresult cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies,

@@ -243,6 +243,7 @@ inline constexpr unsigned CU_STREAM_NON_BLOCKING = 1;
 inline constexpr unsigned CU_EVENT_DEFAULT = 0;
 inline constexpr unsigned CU_EVENT_BLOCKING_SYNC = 1;
 inline constexpr unsigned CU_EVENT_DISABLE_TIMING = 2;
+inline constexpr unsigned CU_EVENT_INTERPROCESS = 4;
 inline constexpr unsigned CU_CTX_SCHED_AUTO = 0;
 inline constexpr unsigned CU_CTX_SCHED_BLOCKING_SYNC = 4;
 inline constexpr unsigned CU_MEM_ATTACH_GLOBAL = 1;
@@ -353,6 +354,9 @@ struct CUDA_MEM_ALLOC_NODE_PARAMS {
 
 inline constexpr unsigned CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
 struct CUipcMemHandle {
+  char reserved[64];
+};
+struct CUipcEventHandle {
   char reserved[64];
 };
 

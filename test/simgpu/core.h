@@ -28,6 +28,7 @@ using namespace nvshare::cuda;
 struct Context;
 struct Stream;
 class Capture;
+class IpcEvent;
 struct Graph;
 struct GraphNode;
 
@@ -87,6 +88,7 @@ struct Event {
   uint64_t time_ns = 0;  // of the last record that was reached
   Capture* capture = nullptr;
   std::vector<GraphNode*> captured_nodes;
+  std::shared_ptr<IpcEvent> shared;  // of an interprocess event: its records, instead of stream and sequence
 };
 
 // What the program holds. It is given out again as soon as its stream is destroyed, while that one's work may go on.

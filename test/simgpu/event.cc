@@ -3,6 +3,7 @@
 #include "simgpu/config.h"
 #include "simgpu/context.h"
 #include "simgpu/core.h"
+#include "simgpu/ipc_event.h"
 
 namespace simgpu {
 namespace {
@@ -19,6 +20,34 @@ class RecordWork : public Work {
 
  private:
   Event* const event_;
+};
+
+// Also when the context is broken: another process may wait for it.
+class SharedRecordWork : public Work {
+ public:
+  SharedRecordWork(std::shared_ptr<IpcEvent> event, uint64_t number) : event_(std::move(event)), number_(number) {}
+  void run(Execution&) const override { event_->reach(number_); }
+  bool instant() const override { return true; }
+  bool always() const override { return true; }
+  const char* name() const override { return "an interprocess event"; }
+
+ private:
+  const std::shared_ptr<IpcEvent> event_;
+  const uint64_t number_;
+};
+
+class SharedWaitWork : public Work {
+ public:
+  SharedWaitWork(std::shared_ptr<IpcEvent> event, uint64_t number) : event_(std::move(event)), number_(number) {}
+  void run(Execution& execution) const override {
+    event_->wait(number_);
+    execution.ready_ns = std::max(execution.ready_ns, now_ns());
+  }
+  const char* name() const override { return "a wait for an interprocess event"; }
+
+ private:
+  const std::shared_ptr<IpcEvent> event_;
+  const uint64_t number_;
 };
 
 CUresult find_event(CUevent handle, Event** event) {
@@ -45,6 +74,18 @@ CUresult record(CUevent handle, CUstream stream_handle, Default null_means) {
       return CUDA_SUCCESS;
     }
   }
+  std::shared_ptr<IpcEvent> shared;
+  {
+    std::lock_guard lock(event->mutex);
+    shared = event->shared;
+    if (shared) event->capture = nullptr;
+  }
+  if (shared) {
+    const uint64_t number = shared->begin_record();
+    const CUresult result = submit(*stream, Submission::kMarker, std::make_shared<SharedRecordWork>(shared, number));
+    if (result != CUDA_SUCCESS) shared->reach(number);
+    return result;
+  }
   uint64_t sequence = 0;
   if (const CUresult result = submit(*stream, Submission::kMarker, std::make_shared<RecordWork>(event), {}, &sequence)) return result;
   std::lock_guard lock(event->mutex);
@@ -61,6 +102,8 @@ CUresult wait(CUstream stream_handle, Default null_means, CUevent handle) {
   if (const CUresult result = find_event(handle, &event)) return result;
   if (const CUresult result = find_stream(stream_handle, null_means, &stream)) return result;
   Dependency dependency{};
+  std::shared_ptr<IpcEvent> shared;
+  uint64_t number = 0;
   {
     std::lock_guard context_lock(stream->context->mutex);
     std::lock_guard lock(event->mutex);
@@ -73,12 +116,18 @@ CUresult wait(CUstream stream_handle, Default null_means, CUevent handle) {
       }
       return event->capture->join(*stream, event->captured_nodes);
     }
+    shared = event->shared;
+    number = shared ? shared->last_record() : 0;
     if (of_stream != nullptr) {  // work outside the capture cannot be waited for in it
-      if (event->stream == nullptr) return CUDA_SUCCESS;
+      if (event->stream == nullptr && number == 0) return CUDA_SUCCESS;
       of_stream->invalid.store(true);
       return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
     dependency = {event->stream, event->sequence};
+  }
+  if (shared) {
+    if (shared->is_reached(number)) return CUDA_SUCCESS;
+    return submit(*stream, Submission::kMarker, std::make_shared<SharedWaitWork>(shared, number));
   }
   if (dependency.stream == nullptr || dependency.stream->completed.load(std::memory_order_acquire) >= dependency.sequence) {
     return CUDA_SUCCESS;
@@ -87,9 +136,10 @@ CUresult wait(CUstream stream_handle, Default null_means, CUevent handle) {
 }
 
 // What an event waits for: false when it belongs to a capture, which this ruins.
-bool read(Event& event, Dependency* last) {
+bool read(Event& event, Dependency* last, std::shared_ptr<IpcEvent>* shared) {
   std::lock_guard lock(event.mutex);
   *last = {event.stream, event.sequence};
+  *shared = event.shared;
   if (event.capture == nullptr) return true;
   event.capture->invalid.store(true);
   return false;
@@ -97,10 +147,9 @@ bool read(Event& event, Dependency* last) {
 
 }  // namespace
 
-SIM_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
+static CUresult create(CUevent* out, unsigned flags, std::shared_ptr<IpcEvent> shared) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!charge_context(*context, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
   Process& process = here();
   Event* event = nullptr;
@@ -121,10 +170,42 @@ SIM_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
     event->time_ns = 0;
     event->capture = nullptr;
     event->captured_nodes.clear();
+    event->shared = std::move(shared);
   }
   event->alive.store(true, std::memory_order_release);
   *out = to_handle(event);
   return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & CU_EVENT_INTERPROCESS) == 0) return create(out, flags, nullptr);
+  if ((flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<IpcEvent> shared = IpcEvent::make();
+  return shared ? create(out, flags, std::move(shared)) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+SIM_API CUresult cuIpcGetEventHandle(CUipcEventHandle* out, CUevent handle) {
+  Event* event = nullptr;
+  if (const CUresult result = find_event(handle, &event)) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(event->mutex);
+  if (!event->shared || !event->shared->made_here()) return CUDA_ERROR_INVALID_HANDLE;
+  *out = event->shared->handle();
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  bool of_this_process = false;
+  if (!IpcEvent::is_handle(handle, &of_this_process)) return CUDA_ERROR_INVALID_HANDLE;
+  if (of_this_process) return CUDA_ERROR_INVALID_CONTEXT;
+  std::shared_ptr<IpcEvent> shared = IpcEvent::open(handle);
+  return shared ? create(out, CU_EVENT_DISABLE_TIMING, std::move(shared)) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // A record that is still queued keeps the object: it is recycled, never deleted, and its next user starts with no record.
@@ -138,6 +219,7 @@ SIM_API CUresult cuEventDestroy_v2(CUevent handle) {
     std::lock_guard lock(event->mutex);
     stream = event->stream;
     sequence = event->sequence;
+    event->shared.reset();
   }
   // Only one that no worker will touch any more is recycled at once; the others are few and stay.
   if (stream == nullptr || stream->completed.load(std::memory_order_acquire) >= sequence) {
@@ -162,7 +244,9 @@ SIM_API CUresult cuEventQuery(CUevent handle) {
   if (const CUresult result = find_event(handle, &event)) return result;
   if (const CUresult result = check_unsafe_call()) return result;
   Dependency last{};
-  if (!read(*event, &last)) return CUDA_ERROR_CAPTURED_EVENT;
+  std::shared_ptr<IpcEvent> shared;
+  if (!read(*event, &last, &shared)) return CUDA_ERROR_CAPTURED_EVENT;
+  if (shared && !shared->is_reached(shared->last_record())) return CUDA_ERROR_NOT_READY;
   if (last.stream != nullptr && last.stream->completed.load(std::memory_order_acquire) < last.sequence) return CUDA_ERROR_NOT_READY;
   return static_cast<CUresult>(event->context->error.load(std::memory_order_acquire));
 }
@@ -172,7 +256,9 @@ SIM_API CUresult cuEventSynchronize(CUevent handle) {
   if (const CUresult result = find_event(handle, &event)) return result;
   if (const CUresult result = check_unsafe_call()) return result;
   Dependency last{};
-  if (!read(*event, &last)) return CUDA_ERROR_CAPTURED_EVENT;
+  std::shared_ptr<IpcEvent> shared;
+  if (!read(*event, &last, &shared)) return CUDA_ERROR_CAPTURED_EVENT;
+  if (shared) shared->wait(shared->last_record());
   if (last.stream != nullptr) last.stream->wait(last.sequence);
   return static_cast<CUresult>(event->context->error.load(std::memory_order_acquire));
 }

@@ -10,7 +10,8 @@ class Ipc : public GpuTest {};
 
 constexpr uint64_t kBytes = 4 * kMiB;
 
-std::string to_hex(const CUipcMemHandle& handle) {
+template <typename Handle>
+std::string to_hex(const Handle& handle) {
   std::string text;
   char digits[3];
   for (char c : handle.reserved) {
@@ -20,8 +21,9 @@ std::string to_hex(const CUipcMemHandle& handle) {
   return text;
 }
 
-CUipcMemHandle from_hex(const std::string& text) {
-  CUipcMemHandle handle{};
+template <typename Handle = CUipcMemHandle>
+Handle from_hex(const std::string& text) {
+  Handle handle{};
   for (size_t i = 0; i < sizeof handle && 2 * i + 1 < text.size(); ++i) {
     handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
   }
@@ -69,6 +71,85 @@ TEST_F(Ipc, PlainMemoryIsTheSameInAnotherProcess) {
     EXPECT_EQ(42u, read(address, 1)[0]);
     ASSERT_OK(cuMemFree_v2(address));
   }
+}
+
+// Opens two events. Waits for the first, records the second after it, then once more behind a kernel that does not end, and is killed.
+int order_by_events() {
+  CUcontext context = nullptr;
+  CUmodule module = nullptr;
+  CUfunction spin = nullptr;
+  CUstream stream = nullptr;
+  if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS) return 1;
+  if (cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuModuleGetFunction(&spin, module, "sim_spin") != CUDA_SUCCESS) return 2;
+  if (cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) return 3;
+  say("ready");
+  CUevent theirs = nullptr;
+  CUevent mine = nullptr;
+  if (cuIpcOpenEventHandle(&theirs, from_hex<CUipcEventHandle>(hear())) != CUDA_SUCCESS) return 4;
+  if (cuIpcOpenEventHandle(&mine, from_hex<CUipcEventHandle>(hear())) != CUDA_SUCCESS) return 5;
+  CUipcEventHandle again{};
+  if (cuIpcGetEventHandle(&again, mine) != CUDA_ERROR_INVALID_HANDLE) return 6;
+  if (cuEventQuery(theirs) != CUDA_ERROR_NOT_READY) return 7;
+  if (cuStreamWaitEvent(stream, theirs, 0) != CUDA_SUCCESS || cuStreamQuery(stream) != CUDA_ERROR_NOT_READY) return 8;
+  if (cuEventRecord(mine, stream) != CUDA_SUCCESS || cuEventQuery(mine) != CUDA_ERROR_NOT_READY) return 9;
+  say("queued");
+  if (hear() != "end") return 10;
+  if (cuEventSynchronize(theirs) != CUDA_SUCCESS || cuStreamSynchronize(stream) != CUDA_SUCCESS) return 11;
+  uint64_t ns = 1000;
+  void* arguments[] = {&ns};
+  if (cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr) != CUDA_SUCCESS) return 12;
+  if (cuEventRecord(mine, stream) != CUDA_SUCCESS) return 13;
+  say("recorded");
+  hear();
+  return 14;
+}
+const bool kOrderByEvents = add_role("order_by_events", order_by_events);
+
+TEST_F(Ipc, EventsOrderWorkOfTwoProcesses) {
+  constexpr unsigned kShared = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  CUevent mine = nullptr;
+  CUevent theirs = nullptr;
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&mine, CU_EVENT_INTERPROCESS));
+  ASSERT_OK(cuEventCreate(&mine, kShared));
+  ASSERT_OK(cuEventCreate(&theirs, kShared));
+  CUipcEventHandle handles[2] = {};
+  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, cuIpcGetEventHandle(&handles[0], event()));
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuIpcGetEventHandle(nullptr, mine));
+  ASSERT_OK(cuIpcGetEventHandle(&handles[0], mine));
+  ASSERT_OK(cuIpcGetEventHandle(&handles[1], theirs));
+  CUevent own = nullptr;
+  EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenEventHandle(&own, handles[0]));
+  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, cuIpcOpenEventHandle(&own, CUipcEventHandle{}));
+  EXPECT_OK(cuEventQuery(mine));  // never recorded
+  EXPECT_OK(cuEventSynchronize(theirs));
+
+  Other other("order_by_events");
+  ASSERT_EQ("ready", other.word());
+  CUstream work = stream();
+  control("set_faults hang_kernel");  // no kernel ends before it is taken back
+  ASSERT_OK(launch("sim_spin", {1000}, work));
+  ASSERT_OK(cuEventRecord(mine, work));
+  EXPECT_EQ(CUDA_ERROR_NOT_READY, cuEventQuery(mine));
+  for (const CUipcEventHandle& handle : handles) other.tell(to_hex(handle));
+  ASSERT_EQ("queued", other.word());
+  control("set_faults ");
+  EXPECT_OK(cuEventSynchronize(theirs));
+  EXPECT_OK(cuEventQuery(mine));
+  float ms = 0;
+  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&ms, mine, theirs));
+
+  // What its process did not live to reach holds nobody up.
+  control("set_faults hang_kernel");
+  other.tell("end");
+  ASSERT_EQ("recorded", other.word());
+  EXPECT_EQ(CUDA_ERROR_NOT_READY, cuEventQuery(theirs));
+  ASSERT_OK(cuStreamWaitEvent(work, theirs, 0));
+  EXPECT_EQ(CUDA_ERROR_NOT_READY, cuStreamQuery(work));
+  other.kill_now();
+  EXPECT_OK(cuStreamSynchronize(work));
+  control("set_faults ");
+  EXPECT_OK(cuEventDestroy_v2(theirs));
+  EXPECT_OK(cuEventDestroy_v2(mine));
 }
 
 TEST_F(Ipc, VirtualMemoryCannotBeHandedOver) {

@@ -22,6 +22,14 @@ NVSHARE_EXPORT CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribut
   return with_room<&RealDriver::cuFuncSetAttribute>(hfunc, attrib, value);
 }
 
+NVSHARE_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
+  return with_room<&RealDriver::cuIpcGetEventHandle>(pHandle, event);
+}
+
+NVSHARE_EXPORT CUresult cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
+  return with_room<&RealDriver::cuIpcOpenEventHandle>(phEvent, handle);
+}
+
 NVSHARE_EXPORT CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   return with_room<&RealDriver::cuKernelGetFunction>(pFunc, kernel);
 }

@@ -86,7 +86,9 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGraphUpload_ptsz",
     "cuInit",
     "cuIpcCloseMemHandle",
+    "cuIpcGetEventHandle",
     "cuIpcGetMemHandle",
+    "cuIpcOpenEventHandle",
     "cuIpcOpenMemHandle",
     "cuIpcOpenMemHandle_v2",
     "cuKernelGetFunction",
@@ -417,7 +419,9 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11010,  // cuGraphUpload_ptsz
     2000,  // cuInit
     4010,  // cuIpcCloseMemHandle
+    4010,  // cuIpcGetEventHandle
     4010,  // cuIpcGetMemHandle
+    4010,  // cuIpcOpenEventHandle
     4010,  // cuIpcOpenMemHandle
     11000,  // cuIpcOpenMemHandle_v2
     12000,  // cuKernelGetFunction
@@ -714,7 +718,9 @@ constinit const RealDriver kHooks = {
     .cuGraphUpload_ptsz = &cuGraphUpload_ptsz,
     .cuInit = &cuInit,
     .cuIpcCloseMemHandle = &cuIpcCloseMemHandle,
+    .cuIpcGetEventHandle = &cuIpcGetEventHandle,
     .cuIpcGetMemHandle = &cuIpcGetMemHandle,
+    .cuIpcOpenEventHandle = &cuIpcOpenEventHandle,
     .cuIpcOpenMemHandle = &cuIpcOpenMemHandle,
     .cuIpcOpenMemHandle_v2 = &cuIpcOpenMemHandle_v2,
     .cuKernelGetFunction = &cuKernelGetFunction,
@@ -1025,7 +1031,9 @@ constinit const RealDriver kMissing = {
     .cuGraphUpload_ptsz = missing<decltype(RealDriver::cuGraphUpload_ptsz)>,
     .cuInit = missing<decltype(RealDriver::cuInit)>,
     .cuIpcCloseMemHandle = missing<decltype(RealDriver::cuIpcCloseMemHandle)>,
+    .cuIpcGetEventHandle = missing<decltype(RealDriver::cuIpcGetEventHandle)>,
     .cuIpcGetMemHandle = missing<decltype(RealDriver::cuIpcGetMemHandle)>,
+    .cuIpcOpenEventHandle = missing<decltype(RealDriver::cuIpcOpenEventHandle)>,
     .cuIpcOpenMemHandle = missing<decltype(RealDriver::cuIpcOpenMemHandle)>,
     .cuIpcOpenMemHandle_v2 = missing<decltype(RealDriver::cuIpcOpenMemHandle_v2)>,
     .cuKernelGetFunction = missing<decltype(RealDriver::cuKernelGetFunction)>,

@@ -90,7 +90,9 @@ struct RealDriver {
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload_ptsz;
   decltype(&cuda::api::cuInit) cuInit;
   decltype(&cuda::api::cuIpcCloseMemHandle) cuIpcCloseMemHandle;
+  decltype(&cuda::api::cuIpcGetEventHandle) cuIpcGetEventHandle;
   decltype(&cuda::api::cuIpcGetMemHandle) cuIpcGetMemHandle;
+  decltype(&cuda::api::cuIpcOpenEventHandle) cuIpcOpenEventHandle;
   decltype(&cuda::api::cuIpcOpenMemHandle) cuIpcOpenMemHandle;
   decltype(&cuda::api::cuIpcOpenMemHandle_v2) cuIpcOpenMemHandle_v2;
   decltype(&cuda::api::cuKernelGetFunction) cuKernelGetFunction;
@@ -342,7 +344,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 328;
+inline constexpr size_t kDriverSlots = 330;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise
