@@ -63,6 +63,28 @@ TEST_F(Ipc, MemoryOfOneProcessIsUsedByAnotherOfItsTenantOverManyTurns) {
   stage_.expect_gpu_unharmed();
 }
 
+// The pair fits together, but not beside the neighbour: each is switched in the middle of rounds that wait for the other's events.
+TEST_F(Ipc, EventsOrderTheWorkOfTwoProcessesOverManyTurns) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  stage_.start("neighbour", {"mix", "--hold", "110M", "--floor", "100M", "--largest", "60M"});
+  Child& leader = start("leader", "ipc-ordered", {"--leads", "1", "--hold", "45M"});
+  Child& other = start("other", "ipc-ordered", {"--hold", "45M"});
+  ASSERT_TRUE(says(leader, "ordered") && says(other, "ordered"));
+  const auto wanted = static_cast<uint64_t>(scaled(8, 3));
+  uint64_t turns[2] = {};
+  EXPECT_TRUE(stage_.wait_until([&] {
+    for (int i = 0; i < 2; ++i) {
+      if (auto client = stage_.client_of((i == 0 ? leader : other).pid())) turns[i] = client->turns;
+    }
+    return (turns[0] >= wanted && turns[1] >= wanted) || stage_.anybody_ended();
+  })) << turns[0]
+      << " and " << turns[1] << " turns";
+  stage_.tell_to_stop();
+  stage_.expect_success_of_all();
+  stage_.expect_gpu_unharmed();
+}
+
 TEST_F(Ipc, AStrangerIsRefused) {
   stage_.start_scheduler();
   Child& from = exporter();

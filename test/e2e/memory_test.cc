@@ -48,6 +48,35 @@ TEST_F(Memory, ArraysStayWhereTheyAreAndAreCounted) {
                 [](const auto& client) { return client.swapped > 0 && client.unswappable >= 18 * kMiB && client.resident >= 18 * kMiB; });
 }
 
+std::string pass_of(const std::string& log, int pass) {
+  const size_t from = log.find("pass " + std::to_string(pass) + "\n");
+  const size_t to = from == std::string::npos ? from : log.find("end of pass", from);
+  if (to == std::string::npos) return "";
+  const size_t first = log.find('\n', from) + 1;
+  return log.substr(first, to - first);
+}
+
+// In a turn, and swapped out.
+TEST_F(Memory, PointersAreAnsweredForAsTheDriverDoes) {
+  stage_.tell_to_go("bare");
+  Child& bare = stage_.start_bare("bare", {"pointers", "--go", stage_.go_file("bare")});
+  stage_.expect_success(bare);
+  const std::string expected = pass_of(bare.log(), 0);
+  ASSERT_NE(expected.find("large +0: range 0 104857600, type 2, device 0"), std::string::npos) << bare.log();
+  Child& child = stage_.start("pointers", {"pointers", "--go", stage_.go_file("pointers")});
+  ASSERT_TRUE(stage_.wait_until([&] { return child.logged("standing still") || !child.running(); }));
+  EXPECT_EQ(expected, pass_of(child.log(), 0));
+  stage_.start("large", {"mix", "--seed", "98", "--floor", "130M", "--hold", "144M", "--largest", "14M"});
+  EXPECT_TRUE(stage_.wait_until([&] {
+    auto client = stage_.client_of(child.pid());
+    return (client && client->swapped >= 90 * kMiB) || !child.running();
+  }));
+  stage_.tell_to_go("pointers");
+  EXPECT_TRUE(stage_.wait_until([&] { return !pass_of(child.log(), 1).empty() || !child.running(); }));
+  EXPECT_EQ(expected, pass_of(child.log(), 1));
+  stage_.expect_success(child);
+}
+
 // What is freed may be kept for the next allocation, but much of it for a moment only, also where nobody asks for it.
 TEST_F(Memory, FreedMemoryGoesBackByItself) {
   Child& child = stage_.start("free-and-stay", {"free-and-stay", "--hold", "30M"});

@@ -21,6 +21,9 @@ using namespace nvshare::cuda;
   CALL(cuIpcGetMemHandle) \
   CALL(cuIpcOpenMemHandle_v2) \
   CALL(cuIpcCloseMemHandle) \
+  CALL(cuIpcGetEventHandle) \
+  CALL(cuIpcOpenEventHandle) \
+  CALL(cuEventQuery) \
   CALL(cuPointerGetAttribute) \
   CALL(cuCtxCreate_v2) \
   CALL(cuCtxDestroy_v2) \
