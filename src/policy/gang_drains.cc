@@ -4,7 +4,8 @@
 // - All are asked at once (DrainStep::kTogether). Each closes its gate, and tells when its work has ended (kDrained).
 // - When all have told, all are told to give the lock up.
 // - When some have and others have not, 30 ms later, these most likely wait for what those hold back at their gates. Those that have
-//   drained go on (kCatchingUp) until the others have drained as well, and are asked again. They may have begun another collective
+//   drained go on (kCatchingUp) until the others have drained as well, and are asked again; so do those that drain meanwhile, as of
+//   several members each may be at another place. They may have begun another collective
 //   meanwhile; then it is the others' turn to catch up. Each time that takes the luck of a moment, not of a whole turn. Who has drained
 //   before, with nobody going on for it, is given twice as long as that took: two whose own work takes longer than 30 ms to end would
 //   else go on for each other's sake for ever.
@@ -52,7 +53,7 @@ void settle_drain(Context& context, Gang& gang) {
       }
     }
   }
-  if (drain.drained.empty() || !drain.catching_up.empty()) return;
+  if (drain.drained.empty()) return;
   Instant until = 0;
   for (const Client* client : drain.drained) until = std::max(until, client->drained_at + kCatchUpAfter);
   for (const Client* client : drain.asked) {

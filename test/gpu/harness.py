@@ -45,6 +45,7 @@ class Config:
         self.plan = getattr(args, "plan", "auto")
         self.rows = getattr(args, "rows", "")
         self.ddp_turn_s = getattr(args, "ddp_turn", 2.0)
+        self.ddp_variants = set(getattr(args, "ddp_variants", "own_vmm,legacy_ipc_and_third").split(","))
         self.out = pathlib.Path(args.out)
         self.out.mkdir(parents=True, exist_ok=True)
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-gpu-"))
