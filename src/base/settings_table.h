@@ -19,6 +19,7 @@ namespace nvshare::settings {
 using Texts = std::vector<std::pair<std::string, std::string>>;  // name -> value as text
 using Lookup = std::function<const char*(const char* variable)>;
 
+// One line of a table. A daemon whose lines say more has a struct of its own, with at least these members.
 template <typename Settings>
 struct Spec {
   const char* name;
@@ -60,26 +61,33 @@ inline Result<void> take_duration(std::string_view text, int64_t minimum_ns, int
   return {};
 }
 
-template <typename Settings>
-Result<void> apply(Settings& settings, const Spec<Settings>& spec, std::string_view text, const std::string& given_as) {
+// Null: there is no such setting.
+template <typename Spec>
+const Spec* find(const std::vector<Spec>& specs, std::string_view name) {
+  auto at = std::find_if(specs.begin(), specs.end(), [&](const Spec& spec) { return spec.name == name; });
+  return at == specs.end() ? nullptr : &*at;
+}
+
+template <typename Settings, typename Spec>
+Result<void> apply(Settings& settings, const Spec& spec, std::string_view text, const std::string& given_as) {
   Result<void> ok = spec.apply(settings, text);
   if (ok) return ok;
   return error_format("%s: %.120s; accepted: %s", given_as.c_str(), ok.error().text, spec.accepted);
 }
 
 // The environment first, the command line over it. An empty variable is one that is not set, as service managers write it.
-template <typename Settings>
-Result<void> apply_all(Settings& settings, const std::vector<Spec<Settings>>& specs, const Lookup& environment, const Texts& command_line) {
-  for (const Spec<Settings>& spec : specs) {
+template <typename Settings, typename Spec>
+Result<void> apply_all(Settings& settings, const std::vector<Spec>& specs, const Lookup& environment, const Texts& command_line) {
+  for (const Spec& spec : specs) {
     std::string variable = variable_of(spec.name);
     const char* text = environment(variable.c_str());
     if (text == nullptr || *text == 0) continue;
     if (auto ok = apply(settings, spec, text, variable); !ok) return ok;
   }
-  for (const auto& given : command_line) {
-    auto spec = std::find_if(specs.begin(), specs.end(), [&](const auto& one) { return one.name == given.first; });
-    if (spec == specs.end()) return error_format("%s is no setting", flag_of(given.first).c_str());
-    if (auto ok = apply(settings, *spec, given.second, flag_of(given.first)); !ok) return ok;
+  for (const auto& [name, text] : command_line) {
+    const Spec* spec = find(specs, name);
+    if (spec == nullptr) return error_format("%s is no setting", flag_of(name).c_str());
+    if (auto ok = apply(settings, *spec, text, flag_of(name)); !ok) return ok;
   }
   return {};
 }

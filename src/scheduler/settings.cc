@@ -208,19 +208,6 @@ Result<void> check_together(const Settings& settings) {
   return error_format("%s is larger than %s", variable_of("switch_time_min").c_str(), variable_of("switch_time_max").c_str());
 }
 
-const SettingSpec* find_spec(std::string_view name) {
-  for (const SettingSpec& spec : setting_specs()) {
-    if (spec.name == name) return &spec;
-  }
-  return nullptr;
-}
-
-Result<void> apply(Settings& settings, const SettingSpec& spec, std::string_view text, const std::string& given_as) {
-  Result<void> ok = spec.apply(settings, text);
-  if (ok) return ok;
-  return error_format("%s: %.120s; accepted: %s", given_as.c_str(), ok.error().text, spec.accepted);
-}
-
 std::string text_of(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   std::ostringstream stream;
@@ -239,12 +226,12 @@ Result<void> apply_file(Settings& settings, std::string_view file_name, std::str
     return error_format("%s, line %u: %.160s", name.c_str(), problem.source().begin.line, std::string(problem.description()).c_str());
   }
   for (const auto& [key, node] : table) {
-    const SettingSpec* spec = find_spec(key.str());
+    const SettingSpec* spec = settings::find(setting_specs(), key.str());
     if (spec == nullptr) {
       return error_format("%s, line %u: '%.80s' is no setting; `nvshare-scheduler --help` lists them", name.c_str(),
                           node.source().begin.line, std::string(key.str()).c_str());
     }
-    if (auto ok = apply(settings, *spec, text_of(node), name + ": " + spec->name); !ok) return ok;
+    if (auto ok = settings::apply(settings, *spec, text_of(node), name + ": " + spec->name); !ok) return ok;
   }
   return {};
 }
@@ -309,21 +296,11 @@ const std::vector<SettingSpec>& setting_specs() {
   return specs;
 }
 
-Result<Settings> load_settings(std::string_view file_name, std::string_view file_text,
-                               const std::function<const char*(const char*)>& environment, const Texts& command_line) {
+Result<Settings> load_settings(std::string_view file_name, std::string_view file_text, const settings::Lookup& environment,
+                               const Texts& command_line) {
   Settings settings;
   if (auto ok = apply_file(settings, file_name, file_text); !ok) return ok.error();
-  for (const SettingSpec& spec : setting_specs()) {
-    std::string variable = variable_of(spec.name);
-    const char* text = environment(variable.c_str());
-    if (text == nullptr || *text == 0) continue;  // empty means unset, as service managers write it
-    if (auto ok = apply(settings, spec, text, variable); !ok) return ok.error();
-  }
-  for (const auto& [name, text] : command_line) {
-    const SettingSpec* spec = find_spec(name);
-    if (spec == nullptr) return error_format("%s is no setting", flag_of(name).c_str());
-    if (auto ok = apply(settings, *spec, text, flag_of(name)); !ok) return ok.error();
-  }
+  if (auto ok = settings::apply_all(settings, setting_specs(), environment, command_line); !ok) return ok.error();
   if (auto ok = check_together(settings); !ok) return ok.error();
   return settings;
 }
@@ -331,10 +308,10 @@ Result<Settings> load_settings(std::string_view file_name, std::string_view file
 Result<Settings> change_settings(const Settings& settings, const Texts& changes) {
   Settings changed = settings;
   for (const auto& [name, text] : changes) {
-    const SettingSpec* spec = find_spec(name);
+    const SettingSpec* spec = settings::find(setting_specs(), name);
     if (spec == nullptr) return error_format("'%.80s' is no setting", name.c_str());
     if (!spec->live) return error_format("%s needs a restart of the scheduler", name.c_str());
-    if (auto ok = apply(changed, *spec, text, name); !ok) return ok.error();
+    if (auto ok = settings::apply(changed, *spec, text, name); !ok) return ok.error();
   }
   if (auto ok = check_together(changed); !ok) return ok.error();
   return changed;

@@ -40,9 +40,9 @@ struct Settings {
   int metrics_tenants = 200;    // that have series of their own
 };
 
-using Texts = std::vector<std::pair<std::string, std::string>>;  // name in scheduler.toml -> value as text
+using settings::Texts;
 
-// One line of the table.
+// One line of the table (base/settings_table.h).
 struct SettingSpec {
   const char* name;
   const char* accepted;  // for people
@@ -59,8 +59,8 @@ using settings::flag_of;
 using settings::variable_of;
 
 // From the lowest to the highest: the file's text, the environment, the command line.
-Result<Settings> load_settings(std::string_view file_name, std::string_view file_text,
-                               const std::function<const char*(const char*)>& environment, const Texts& command_line);
+Result<Settings> load_settings(std::string_view file_name, std::string_view file_text, const settings::Lookup& environment,
+                               const Texts& command_line);
 
 // Applies an admin request to a copy: either all of it or an error. Refuses settings that need a restart.
 Result<Settings> change_settings(const Settings& settings, const Texts& changes);
