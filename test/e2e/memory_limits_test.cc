@@ -37,7 +37,9 @@ class MemoryLimits : public testing::Test {
 TEST_F(MemoryLimits, TheLastByteWithinSucceedsAndTheFirstPastFailsEachWay) {
   const Arguments kinds = {"limit-kinds", "--limit", "64M", "--room", "16M"};
   for (const char* backend : {"vmm", "managed", "none"}) {
-    stage_.expect_success(stage_.start(backend, kinds, {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}, {"NVSHARE_MEMORY_BACKEND", backend}}));
+    Child& child = stage_.start(backend, kinds, {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}, {"NVSHARE_MEMORY_BACKEND", backend}});
+    stage_.expect_success(child);
+    EXPECT_TRUE(child.logged("counted in units of 2097152")) << "a refusal names the granularity";
   }
   stage_.stop_scheduler();
   stage_.expect_success(stage_.start("unshared", kinds, {{"NVSHARE_GPU_MEMORY_LIMIT", "64Mi"}}));

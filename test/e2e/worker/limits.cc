@@ -158,6 +158,12 @@ void run_limit_kinds(const Options& options) {
            }},
           room);
 
+  // Freed twice: the second time is refused, and gives nothing back.
+  check(cuda().cuMemAlloc_v2(&address, kPage), "a page");
+  check(free_plain(), "cuMemFree");
+  if (free_plain() == CUDA_SUCCESS) fail(kExitUnexpected, "memory was freed twice");
+  if (free_bytes_now() != room) fail(kExitUnexpected, "after a second free %zu are free, not %zu", free_bytes_now(), room);
+
   // Many small ones: the slabs that they share do not eat the limit.
   std::vector<CUdeviceptr> small(room / 65536);
   for (CUdeviceptr& each : small) check(cuda().cuMemAlloc_v2(&each, 65536), "a small allocation within the limit");
