@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iostream>
 #include <thread>
 
 #include "kubernetes/checkpoint.h"
@@ -259,8 +260,8 @@ class ProgramTest : public KubeletTest {
   // The same for every process that uses it: whoever comes first makes the machine.
   void set_machine() const {
     setenv("SIMGPU_STATE", (folder_ + "/gpu").c_str(), 1);
-    setenv("SIMGPU_COUNT", "2", 1);
-    setenv("SIMGPU_MEMORY_MB", "1024", 1);
+    setenv("SIMGPU_COUNT", gpus_.c_str(), 1);
+    setenv("SIMGPU_MEMORY_MB", memory_mb_.c_str(), 1);
   }
   // A second process of the same settings; nothing, or what it says.
   std::optional<std::string> probe(const char* seconds) {
@@ -306,6 +307,16 @@ class ProgramTest : public KubeletTest {
     });
   }
 
+  int64_t most_resident() const {  // bytes
+    std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+    int64_t kib = 0;
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmHWM:")) kib = std::strtoll(line.c_str() + 6, nullptr, 10);
+    }
+    return kib << 10;
+  }
+
+  std::string gpus_ = "2", memory_mb_ = "1024";
   pid_t pid_ = 0;
 };
 
@@ -405,6 +416,34 @@ TEST_F(ProgramTest, OffersTheMachinesGpusFollowsTheirHealthAndEndsCleanly) {
   ASSERT_TRUE(offers(8, units)) << said();
   EXPECT_EQ(end(SIGTERM), 0) << said();
   EXPECT_FALSE(fs::exists(settings_.kubelet_dir + "/" + endpoint_of(kGpu))) << "its sockets are gone";
+}
+
+// 8 GPUs x 10 virtual devices and 8 x 141 units, all given out, over kubelet restarts: what the plugin takes for it.
+TEST_F(ProgramTest, AFullNodeOfEightGpusKeepsItSmall) {
+  gpus_ = "8";
+  memory_mb_ = "141";
+  start_kubelet();
+  start({"--gpu-memory-unit", "1Mi"});
+  ASSERT_TRUE(wait([&] { return kubelet_->healthy()[kGpu].size() == 80 && kubelet_->healthy()[kMemory].size() > 8 * 100; })) << said();
+  const int units = static_cast<int>(kubelet_->healthy()[kMemory].size());
+  Clock::duration slowest{0};
+  for (int i = 0; i < 80; ++i) {
+    const std::string pod = "pod-" + std::to_string(i);
+    const auto begin = Clock::now();
+    auto given = kubelet_->admit(pod, {{kGpu, 1}, {kMemory, units / 80}});
+    slowest = std::max(slowest, Clock::now() - begin);
+    ASSERT_TRUE(given) << given.error().text << said();
+    if (auto refusal = kubelet_->start(pod)) ADD_FAILURE() << *refusal;
+  }
+  for (int i = 0; i < 3; ++i) {
+    start_kubelet();
+    ASSERT_TRUE(wait([&] { return kubelet_->healthy()[kMemory].size() == static_cast<size_t>(units); })) << said();
+    EXPECT_EQ(kubelet_->start("pod-" + std::to_string(i)), std::nullopt);
+  }
+  std::cout << units << " units, 80 pods; resident at most " << (most_resident() >> 20) << " MiB; slowest admission " << slowest / 1ms
+            << " ms\n";
+  EXPECT_LE(most_resident(), 32 << 20);
+  EXPECT_EQ(end(SIGTERM), 0) << said();
 }
 
 // What the chart's liveness probe runs.
