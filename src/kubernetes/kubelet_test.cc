@@ -203,6 +203,17 @@ TEST_F(KubeletTest, ServesNotWhatAnotherPluginServes) {
     EXPECT_EQ(kubelet_->registrations(), 0);
     plugin_.reset();
   }
+  // One that comes later is noticed when containers come.
+  start_kubelet();
+  std::promise<std::string> later;
+  start_plugin([&](const std::string& text) { later.set_value(text); });
+  ASSERT_TRUE(registered());
+  kubelet_->offer_elsewhere("nvidia.com/gpu", {"GPU-b::3"});
+  ASSERT_TRUE(kubelet_->admit("a", {{kGpu, 1}}));
+  auto said = later.get_future();
+  ASSERT_EQ(said.wait_for(60s), std::future_status::ready);
+  EXPECT_NE(said.get().find("nvidia.com/gpu (GPU-b::3)"), std::string::npos);
+  plugin_.reset();
   settings_.refuse_other_plugins = false;
   start_plugin();
   EXPECT_TRUE(registered());

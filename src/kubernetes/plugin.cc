@@ -7,10 +7,10 @@
 namespace nvshare::kubernetes {
 
 Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node, Unwanted unwanted)
-    : node_(std::move(node)),
-      kubelet_(node_->settings()),
-      unwanted_(std::move(unwanted)),
-      clerk_(*node_, [this] { return kubelet_.list(); }) {
+    : node_(std::move(node)), kubelet_(node_->settings()), unwanted_(std::move(unwanted)), clerk_(*node_, [this] {
+        containers_come_ = true;
+        return kubelet_.list();
+      }) {
   registrar_ =
       std::make_unique<Registrar>(settings.kubelet_dir, Registrar::Hooks{[this] { return serving(); }, [this] { return serve(); },
                                                                          [this] { return announce(); }, [this] { return heard(); }});
@@ -62,7 +62,8 @@ Result<void> Plugin::serve() {
   return {};
 }
 
-// Before each registration: the others may have come while the kubelet was away.
+// Before each registration: the others may have come while the kubelet was away. And soon after containers come: who serves the same GPUs
+// is of no harm before.
 Result<void> Plugin::look_for_others() {
   if (!node_->settings().refuse_other_plugins) return {};
   if (is_unwanted_) return error_format("another device plugin serves the same GPUs");
@@ -90,6 +91,7 @@ Result<void> Plugin::announce() {
 }
 
 bool Plugin::heard() {
+  if (containers_come_.exchange(false)) (void)look_for_others();  // it tells who does not want us
   std::lock_guard lock(mutex_);
   return std::all_of(servers_.begin(), servers_.end(), [](const auto& one) { return one.second->watchers() > 0; });
 }

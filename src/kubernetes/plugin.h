@@ -1,6 +1,7 @@
 // The device plugin put together: servers, clerk, registrar, health. One object in a process (a test may have several).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -41,8 +42,9 @@ class Plugin {
   const std::unique_ptr<Node> node_;
   KubeletLink kubelet_;
   const Unwanted unwanted_;
-  bool is_unwanted_ = false;        // of the registrar's thread, as the next one
-  bool cannot_see_others_ = false;  // was told
+  bool is_unwanted_ = false;                  // of the registrar's thread, as the next one
+  bool cannot_see_others_ = false;            // was told
+  std::atomic<bool> containers_come_{false};  // since others were looked for
   Clerk clerk_;
   std::mutex mutex_;
   std::map<Resource, std::unique_ptr<ResourceServer>> servers_;  // guarded by mutex_
