@@ -15,7 +15,8 @@ Annotations::Annotations(const Options& options)
     : resources_(options.resources),
       record_(options.record),
       watches_(!options.api_server.url.empty()),
-      limits_(options.priority_max),
+      maxima_(options.namespace_maxima),
+      limits_(options.priority_max, options.namespace_maxima),
       link_(options.runtime_dir, [this](const std::map<std::string, std::string>& refused) {
         for (const auto& [uid, why] : refused) {
           std::unique_lock lock(mutex_);
@@ -64,7 +65,11 @@ std::vector<PodRequest> Annotations::all() const {
     told.insert(pod.uid);
   }
   for (const auto& [uid, grant] : grants_) {
-    if (!told.contains(uid)) requests.push_back(limits_with(nullptr, &grant, uid, holder_of(grant)));
+    if (told.contains(uid)) continue;
+    const std::string holder = holder_of(grant);  // "namespace/name", as soon as the kubelet says who has these GPUs
+    PodRequest pod = limits_with(nullptr, &grant, uid, holder);
+    lower_to(maximum_of(maxima_, holder.substr(0, holder.find('/'))), &pod);
+    requests.push_back(std::move(pod));
   }
   return requests;
 }

@@ -25,6 +25,7 @@ class Annotations {
     std::string runtime_dir;      // the scheduler's
     ResourceNames resources;
     int priority_max = 0;  // the highest that an annotation may give
+    NamespaceMaxima namespace_maxima;
     PodWatch::Pace pace;
     std::string kubelet_dir;  // whose checkpoint is read; empty: none
     std::string record;       // a file for what a restart must not forget; empty: none
@@ -56,6 +57,7 @@ class Annotations {
   const ResourceNames resources_;
   const std::string record_;
   const bool watches_;
+  const NamespaceMaxima maxima_;
   mutable std::mutex mutex_;
   PodLimits limits_;                                         // guarded by mutex_
   std::map<std::string, PodGrant> grants_;                   // the same; by UID

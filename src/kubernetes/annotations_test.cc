@@ -164,6 +164,7 @@ class AnnotationsTest : public testing::Test {
     options.kubelet_dir = folder_;
     options.record = folder_ + "/limits.json";
     options.list_patience = 100ms;
+    options.namespace_maxima = maxima_;
     annotations_ = std::make_unique<Annotations>(options);
   }
   void start_scheduler() { scheduler_ = std::make_unique<ListeningScheduler>(folder_ + "/run"); }
@@ -184,6 +185,7 @@ class AnnotationsTest : public testing::Test {
   }
 
   std::string folder_;
+  NamespaceMaxima maxima_;
   std::unique_ptr<TestApiServer> server_;
   std::unique_ptr<ListeningScheduler> scheduler_;
   std::unique_ptr<Annotations> annotations_;
@@ -270,6 +272,18 @@ TEST_F(AnnotationsTest, WithoutAnApiServerPodsHaveWhatTheKubeletGranted) {
   EXPECT_TRUE(comes("bb-2", "2048/100"));
   start({});
   EXPECT_TRUE(comes("bb-2", "2048/100"));
+}
+
+TEST_F(AnnotationsTest, WithoutAnApiServerANamespacesMaximumHoldsOnceTheKubeletNamesThePod) {
+  maxima_ = {{"team", {2 * kGib, 40}}};
+  start_scheduler();
+  write_checkpoint(folder_, checkpoint_text(held("bb-2", {"GPU-a::1", "GPU-b::0"}, 8, 100)));
+  start({});
+  EXPECT_TRUE(comes("bb-2", "8192/50 GPU-a 4096 GPU-b 4096")) << scheduler_->limits_of("bb-2");
+  annotations_->held({{"team", "serve", "main", {"GPU-b::0"}, {}, {}}});
+  EXPECT_TRUE(comes("bb-2", "2048/40")) << scheduler_->limits_of("bb-2");
+  annotations_->held({{"others", "serve", "main", {"GPU-b::0"}, {}, {}}});
+  EXPECT_TRUE(comes("bb-2", "8192/50 GPU-a 4096 GPU-b 4096")) << scheduler_->limits_of("bb-2");
 }
 
 TEST_F(AnnotationsTest, GrantsLowerAnnotationsAndHoldForPodsThatOnlyTheKubeletKnows) {

@@ -15,6 +15,9 @@ using protocol::admin::PodRequest;
 
 constexpr int kFormat = 1;        // of the record: that of the oldest plugin that may read it
 constexpr size_t kShownMax = 60;  // bytes of a value that somebody else wrote
+constexpr char kOverGrant[] = "is more than the pod was granted; its limit is ";
+constexpr char kOverNamespace[] = "is more than a pod of its namespace may have; its limit is ";
+constexpr char kNamespaceTold[] = "namespace";  // in Pod::told, for what no annotation says
 
 std::string text_at(const Json& json, const char* field) {
   auto found = json.is_object() ? json.find(field) : json.end();
@@ -83,14 +86,6 @@ void read_managers(const Json& metadata, WatchedPod* pod) {
   }
 }
 
-// "Mi", "Gi" or "Ti": a bare number would be bytes, which nobody means.
-Result<int64_t> memory_of(const std::string& text) {
-  const bool unit = text.size() > 2 && (text.ends_with("Mi") || text.ends_with("Gi") || text.ends_with("Ti"));
-  Result<uint64_t> bytes = unit ? parse_bytes(text) : Result<uint64_t>(error_format("it has no unit"));
-  if (!bytes || *bytes < (1U << 20)) return error_format("accepted: at least 1Mi, with Mi, Gi or Ti, such as 8Gi");
-  return static_cast<int64_t>(*bytes);
-}
-
 std::string shown(const std::string& text) {
   return text.size() <= kShownMax ? "'" + text + "'" : "'" + text.substr(0, kShownMax) + "...'";
 }
@@ -152,6 +147,27 @@ void PodLimits::complain(Pod& pod, const char* annotation, const char* reason, c
   changes->notices.push_back(notice_of(pod, true, reason, std::string(annotation) + ": " + shown(value) + " " + text));
 }
 
+// What the annotations can only lower.
+void PodLimits::find_most(Pod& pod, Changes* changes) const {
+  const WatchedPod& seen = pod.seen;
+  pod.most = {seen.uid, seen.name_space + "/" + seen.name, seen.memory_granted, seen.core_granted, false};
+  lower_to(maximum_of(maxima_, seen.name_space), &pod.most);
+  std::string text;
+  if (seen.memory_granted != 0 && pod.most.gpu_memory_limit < seen.memory_granted) {
+    text = "of the " + memory_text(seen.memory_granted) + " of GPU memory that it was granted a pod of its namespace may have " +
+           memory_text(pod.most.gpu_memory_limit);
+  }
+  if (seen.core_granted != 100 && pod.most.gpu_core_limit < seen.core_granted) {
+    text += std::string(text.empty() ? "" : "; ") + "of the " + std::to_string(seen.core_granted) +
+            " % of GPU time that it was granted a pod of its namespace may have " + std::to_string(pod.most.gpu_core_limit) + " %";
+  }
+  if (text.empty()) {
+    pod.told.erase(kNamespaceTold);
+  } else if (std::exchange(pod.told[kNamespaceTold], text) != text) {
+    changes->notices.push_back(notice_of(pod, true, "LimitClamped", text));
+  }
+}
+
 void PodLimits::read_memory(Pod& pod, Changes* changes) {
   auto given = pod.seen.annotations.find(kMemoryAnnotation);
   if (given == pod.seen.annotations.end()) {
@@ -159,14 +175,14 @@ void PodLimits::read_memory(Pod& pod, Changes* changes) {
     pod.told.erase(kMemoryAnnotation);
     return;
   }
-  Result<int64_t> bytes = memory_of(given->second);
+  Result<int64_t> bytes = parse_pod_memory(given->second);
   if (!bytes) {
     return complain(pod, kMemoryAnnotation, "BadLimit", std::string("is no limit; the one before stays; ") + bytes.error().text, changes);
   }
   pod.memory = *bytes;
-  if (pod.seen.memory_granted != 0 && *bytes > pod.seen.memory_granted) {
-    complain(pod, kMemoryAnnotation, "LimitClamped",
-             "is more than the pod was granted; its limit is " + memory_text(pod.seen.memory_granted), changes);
+  if (pod.most.gpu_memory_limit != 0 && *bytes > pod.most.gpu_memory_limit) {
+    const char* bound = pod.most.gpu_memory_limit != pod.seen.memory_granted ? kOverNamespace : kOverGrant;
+    complain(pod, kMemoryAnnotation, "LimitClamped", bound + memory_text(pod.most.gpu_memory_limit), changes);
   } else {
     pod.told.erase(kMemoryAnnotation);
   }
@@ -185,9 +201,9 @@ void PodLimits::read_core(Pod& pod, Changes* changes) {
                     "is no limit; the one before stays; accepted: percent of each GPU's time, an integer from 1 to 100", changes);
   }
   pod.core = static_cast<int>(*percent);
-  if (*pod.core > pod.seen.core_granted) {
-    complain(pod, kCoreAnnotation, "LimitClamped",
-             "is more than the pod was granted; its limit is " + std::to_string(pod.seen.core_granted) + " %", changes);
+  if (*pod.core > pod.most.gpu_core_limit) {
+    const char* bound = pod.most.gpu_core_limit != pod.seen.core_granted ? kOverNamespace : kOverGrant;
+    complain(pod, kCoreAnnotation, "LimitClamped", bound + std::to_string(pod.most.gpu_core_limit) + " %", changes);
   } else {
     pod.told.erase(kCoreAnnotation);
   }
@@ -224,13 +240,13 @@ PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
   auto [found, is_new] = pods_.try_emplace(seen.uid);
   Pod& pod = found->second;
   pod.seen = seen;
+  find_most(pod, &changes);
   read_memory(pod, &changes);
   read_core(pod, &changes);
   read_priority(pod, &changes);
   const PodRequest before = pod.limits;
-  pod.limits = {seen.uid, seen.name_space + "/" + seen.name, seen.memory_granted, seen.core_granted, false};
-  if (pod.memory && (seen.memory_granted == 0 || *pod.memory < seen.memory_granted)) pod.limits.gpu_memory_limit = *pod.memory;
-  if (pod.core) pod.limits.gpu_core_limit = std::min(*pod.core, seen.core_granted);
+  pod.limits = pod.most;
+  lower_to({pod.memory.value_or(0), pod.core.value_or(100)}, &pod.limits);
   const bool memory_changed = pod.limits.gpu_memory_limit != before.gpu_memory_limit;
   pod.limits.priority = pod.priority.value_or(0);
   pod.limits.ends = seen.ends;
@@ -327,6 +343,7 @@ Result<void> PodLimits::restore(const std::string& record) {
                             pod.limits.gpu_core_limit <= 100 && pod.core.value_or(1) >= 1 && pod.core.value_or(1) <= 100 &&
                             pod.limits.priority >= kPriorityMin && pod.limits.priority <= kPriorityMax;
       if (!possible) return error_format("pod %.64s has an impossible limit", pod.seen.uid.c_str());
+      lower_to(maximum_of(maxima_, pod.seen.name_space), &pod.limits);
       pods[pod.seen.uid] = std::move(pod);
     }
   } catch (const Json::exception& problem) {

@@ -5,8 +5,8 @@
 //   nvshare.com/gpu-memory-limit   an amount with Mi, Gi or Ti
 //   nvshare.com/priority           -100..100, 0 = as everybody; above what the node allows pods it counts as that
 //
-// More than was granted counts as what was granted; a value that cannot be read changes nothing; both are told once. An annotation that
-// is removed leaves what was granted.
+// More than was granted, or than a pod of its namespace may have (namespace_maxima.h), counts as that; a value that cannot be read changes
+// nothing; both are told once. An annotation that is removed leaves what was granted.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "kubernetes/devices.h"
+#include "kubernetes/namespace_maxima.h"
 #include "protocol/admin.h"
 
 namespace nvshare::kubernetes {
@@ -49,7 +51,7 @@ Result<WatchedPod> read_pod(std::string_view json, const ResourceNames& resource
 class PodLimits {
  public:
   // priority_max: the highest priority that an annotation may give.
-  explicit PodLimits(int priority_max = 0) : priority_max_(priority_max) {}
+  explicit PodLimits(int priority_max = 0, NamespaceMaxima maxima = {}) : priority_max_(priority_max), maxima_(std::move(maxima)) {}
 
   // For the pod's events.
   struct Notice {
@@ -84,6 +86,7 @@ class PodLimits {
  private:
   struct Pod {
     WatchedPod seen;
+    protocol::admin::PodRequest most;         // what it was granted and its namespace may have
     std::optional<int64_t> memory;            // the annotation's last good value
     std::optional<int> core;                  // the same
     std::optional<int> priority;              // the same
@@ -92,6 +95,7 @@ class PodLimits {
     std::string refusal;                      // that was told
   };
 
+  void find_most(Pod& pod, Changes* changes) const;
   void read_memory(Pod& pod, Changes* changes);
   void read_core(Pod& pod, Changes* changes);
   void read_priority(Pod& pod, Changes* changes);
@@ -99,6 +103,7 @@ class PodLimits {
   static Notice notice_of(const Pod& pod, bool warning, const char* reason, const std::string& text);
 
   const int priority_max_;
+  const NamespaceMaxima maxima_;
   std::map<std::string, Pod> pods_;  // by UID
 };
 

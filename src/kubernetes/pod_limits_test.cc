@@ -120,6 +120,50 @@ TEST(PodLimits, MoreThanWasGrantedIsClampedAndToldOnce) {
   EXPECT_EQ(limits.update(granted(4, 50, {{kMemoryAnnotation, "9Gi"}, {kCoreAnnotation, "80"}})).notices.size(), 1u);
 }
 
+TEST(NamespaceMaxima, AreReadAndFound) {
+  auto maxima = parse_namespace_maxima("team-a:gpu-memory=16Gi,gpu-core=50;batch:gpu-core=20;*:gpu-memory=512Mi");
+  ASSERT_TRUE(maxima) << maxima.error().text;
+  EXPECT_EQ(maximum_of(*maxima, "team-a"), (NamespaceMaximum{16 * kGib, 50}));
+  EXPECT_EQ(maximum_of(*maxima, "batch"), (NamespaceMaximum{0, 20}));
+  EXPECT_EQ(maximum_of(*maxima, "other"), (NamespaceMaximum{kGib / 2, 100}));
+  EXPECT_EQ(maximum_of(NamespaceMaxima{}, "other"), NamespaceMaximum{});
+  ASSERT_TRUE(parse_namespace_maxima("none"));
+  EXPECT_TRUE(parse_namespace_maxima("none")->empty());
+  const auto bad = parse_namespace_maxima("team-a:gpu-core=50;team-b:gpu-memory=8");
+  ASSERT_FALSE(bad);
+  EXPECT_NE(std::string(bad.error().text).find("team-b: gpu-memory '8'"), std::string::npos) << bad.error().text;
+}
+
+TEST(NamespaceMaxima, LowerWhatWasGrantedAndWhatAnnotationsSayAndAreTold) {
+  const NamespaceMaxima maxima = {{"team", {2 * kGib, 40}}};
+  PodLimits limits(0, maxima);
+  auto changes = limits.update(granted(4, 50, {}));
+  EXPECT_EQ(shown(limits), "team/train 2048Mi 40%;");
+  ASSERT_EQ(changes.notices.size(), 1u);
+  EXPECT_EQ(changes.notices[0].reason, "LimitClamped");
+  EXPECT_EQ(changes.notices[0].text,
+            "of the 4096Mi of GPU memory that it was granted a pod of its namespace may have 2048Mi; of the 50 % of GPU time that it was "
+            "granted a pod of its namespace may have 40 %");
+  EXPECT_TRUE(limits.update(granted(4, 50, {})).notices.empty()) << "told once";
+
+  changes = limits.update(granted(4, 50, {{kMemoryAnnotation, "3Gi"}, {kCoreAnnotation, "45"}}));
+  EXPECT_EQ(shown(limits), "team/train 2048Mi 40%;");
+  ASSERT_EQ(changes.notices.size(), 2u);
+  EXPECT_NE(changes.notices[0].text.find("'3Gi' is more than a pod of its namespace may have; its limit is 2048Mi"), std::string::npos);
+  EXPECT_NE(changes.notices[1].text.find("'45' is more than a pod of its namespace may have; its limit is 40 %"), std::string::npos);
+  limits.update(granted(4, 50, {{kMemoryAnnotation, "1Gi"}, {kCoreAnnotation, "10"}}));
+  EXPECT_EQ(shown(limits), "team/train 1024Mi 10%;");
+  limits.update(granted(0, 0, {}));
+  EXPECT_EQ(shown(limits), "team/train 2048Mi 40%;") << "a pod that was granted without a limit";
+  EXPECT_TRUE(limits.update(granted(1, 30, {})).notices.empty());
+  EXPECT_EQ(shown(limits), "team/train 1024Mi 30%;");
+
+  PodLimits before;
+  before.update(granted(4, 50, {}));
+  ASSERT_TRUE(limits.restore(before.record()));
+  EXPECT_EQ(shown(limits), "team/train 2048Mi 40%;") << "a record of a plugin that knew no maximum";
+}
+
 TEST(PodLimits, ABadValueKeepsTheLastGoodOneAndIsTold) {
   PodLimits limits;
   limits.update(granted(4, 0, {{kMemoryAnnotation, "2Gi"}, {kCoreAnnotation, "30"}}));

@@ -142,6 +142,13 @@ Result<void> set_pod_priority_max(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_namespace_maxima(Settings& settings, std::string_view text) {
+  Result<NamespaceMaxima> maxima = parse_namespace_maxima(text);
+  if (!maxima) return maxima.error();
+  settings.namespace_maxima = std::move(*maxima);
+  return {};
+}
+
 Result<void> set_log_level(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
   settings.log_level = text;
@@ -204,6 +211,8 @@ const std::vector<SettingSpec>& setting_specs() {
        set_other_plugins},
       {"pod_priority_max", "0 to 100", "the highest priority that the annotation nvshare.com/priority may give a pod (0: it only lowers)",
        set_pod_priority_max},
+      {"namespace_maxima", "none, or NAMESPACE:gpu-memory=16Gi,gpu-core=50 with ';' between namespaces, * for all others",
+       "what a pod of a namespace may have at most, on each GPU, whatever it was granted (none)", set_namespace_maxima},
       {"log_level", "error, warning, info or debug", "what is logged (info)", set_log_level},
   };
   return specs;

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/settings_table.h"
 #include "kubernetes/devices.h"
+#include "kubernetes/namespace_maxima.h"
 
 namespace nvshare::kubernetes {
 
@@ -39,6 +40,7 @@ struct Settings {
   std::string node_name;             // this node's in the cluster
   bool refuse_other_plugins = true;  // that serve the same GPUs
   int pod_priority_max = 0;          // the highest that a pod's annotation may give it
+  NamespaceMaxima namespace_maxima;  // what pods of a namespace may have at most
   std::string log_level = "info";
 };
 

@@ -216,7 +216,8 @@ EVERY_VALUE = {
     "affinity": {"nodeAffinity": {}},
     "image": {"repository": "registry.example.com:5000/nvshare", "tag": "1.2.3"},
     "scheduler": {"env": {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_LOG_LEVEL": "debug"}},
-    "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "defaultGpuMemory": "4Gi"},
+    "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "defaultGpuMemory": "4Gi",
+               "namespaceMaxima": "team-a:gpu-memory=16Gi,gpu-core=50;*:gpu-core=80"},
     "metrics": {"host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
 
@@ -412,6 +413,7 @@ class Deploy(unittest.TestCase):
             ({"plugin": {"cdi": "yes"}}, "cdi"),
             ({"plugin": {"virtualDevices": 0}}, "virtualDevices"),
             ({"plugin": {"defaultGpuMemory": "some"}}, "defaultGpuMemory"),
+            ({"plugin": {"namespaceMaxima": "team-a"}}, "namespaceMaxima"),
             ({"scheduler": {"env": {"SWITCH_TIME": "1"}}}, "SWITCH_TIME"),
             ({"scheduler": {"env": {"NVSHARE_SWITCH_TIME_FIXED": 1000000}}}, "string"),
             ({"nodeSelector": {"nvshare.com/enabled": True}}, "string"),
