@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -202,7 +203,7 @@ uint64_t sample_processes(int device, uint64_t since_us, Samples* out) {
     const uint64_t before = known != first->processes.end() ? std::min(known->compute_ns, process.compute_ns) : 0;
     const double percent =
         static_cast<double>(process.compute_ns - before) / 10.0 / static_cast<double>(std::max<uint64_t>(last.at_us - first->at_us, 1));
-    const auto whole = static_cast<unsigned>(std::min(percent, 100.0) + 0.5);
+    const auto whole = static_cast<unsigned>(std::lround(std::min(percent, 100.0)));
     if (whole > 0) out->push_back({static_cast<unsigned>(process.pid), last.at_us, whole, 0, 0, 0});
   }
   return last.at_us;
