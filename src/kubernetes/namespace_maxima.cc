@@ -1,6 +1,7 @@
 #include "kubernetes/namespace_maxima.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/parse.h"
 #include "base/settings_table.h"
@@ -28,10 +29,12 @@ std::string_view take_part(std::string_view* text, char separator) {
 
 Result<NamespaceMaximum> parse_maximum(std::string_view text) {
   NamespaceMaximum maximum;
+  bool named[2] = {};
   if (text.empty()) return error_format("a namespace without gpu-memory= or gpu-core=");
   while (!text.empty()) {
     std::string_view value = take_part(&text, ',');
     const std::string_view name = take_part(&value, '=');
+    if (std::exchange(named[name == "gpu-core" ? 1 : 0], true)) return error_format("'%.*s' is there twice", shown(name), name.data());
     if (name == "gpu-memory") {
       Result<int64_t> bytes = parse_pod_memory(value);
       if (!bytes) return error_format("gpu-memory '%.*s': %s", shown(value), value.data(), bytes.error().text);
@@ -52,8 +55,8 @@ Result<NamespaceMaximum> parse_maximum(std::string_view text) {
 Result<int64_t> parse_pod_memory(std::string_view text) {
   const bool unit = text.size() > 2 && (text.ends_with("Mi") || text.ends_with("Gi") || text.ends_with("Ti"));
   Result<uint64_t> bytes = unit ? parse_bytes(text) : Result<uint64_t>(error_format("it has no unit"));
-  if (!bytes || *bytes < (1U << 20) || *bytes > (1ULL << 62)) {
-    return error_format("accepted: at least 1Mi, with Mi, Gi or Ti, such as 8Gi");
+  if (!bytes || *bytes < (1U << 20) || *bytes > (1ULL << 50)) {
+    return error_format("accepted: from 1Mi to 1024Ti, with Mi, Gi or Ti, such as 8Gi");
   }
   return static_cast<int64_t>(*bytes);
 }

@@ -28,7 +28,7 @@ NamespaceMaximum maximum_of(const NamespaceMaxima& maxima, std::string_view name
 // The lower of each.
 void lower_to(const NamespaceMaximum& maximum, protocol::admin::PodRequest* pod);
 
-// "16Gi": at least 1Mi, with Mi, Gi or Ti; a bare number would be bytes, which nobody means.
+// "16Gi": from 1Mi to 1024Ti, with Mi, Gi or Ti; a bare number would be bytes, which nobody means.
 Result<int64_t> parse_pod_memory(std::string_view text);
 
 }  // namespace nvshare::kubernetes

@@ -31,13 +31,50 @@ const Json& at(const Json& json, const char* field) {
   return found == json.end() ? none : *found;
 }
 
-// How many of a resource the container asks for; the API server has made sure that it is a whole number.
-int64_t amount_of(const Json& container, const std::string& resource) {
+// Of one container and of a pod: no node has as much, and sums stay far from overflowing.
+constexpr int64_t kAmountMax = int64_t{1} << 40;
+constexpr int64_t kMemoryMax = int64_t{1} << 50;  // bytes
+
+// A whole number as the API server writes it: 12, 8k (8000), 2Mi, 1e3.
+std::optional<int64_t> read_quantity(std::string_view text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  Result<int64_t> number = parse_integer(text.substr(0, digits), 0, kAmountMax);
+  if (digits == 0 || digits > 18) return std::nullopt;
+  int64_t value = number ? *number : kAmountMax;
+  std::string_view suffix = text.substr(digits);
+  int64_t factor = 1000;
+  int times = 0;
+  if (suffix.size() > 1 && (suffix[0] == 'e' || suffix[0] == 'E')) {
+    Result<int64_t> exponent = parse_integer(suffix.substr(1), 0, 18);
+    if (!exponent) return std::nullopt;
+    factor = 10;
+    times = static_cast<int>(*exponent);
+  } else if (!suffix.empty()) {
+    if (suffix.size() == 2 && suffix[1] == 'i' && suffix[0] != 'k') {
+      factor = 1024;
+      suffix = suffix[0] == 'K' ? "k" : suffix.substr(0, 1);
+    }
+    constexpr std::string_view kSuffixes = "kMGTPE";
+    const size_t place = suffix.size() == 1 ? kSuffixes.find(suffix[0]) : std::string_view::npos;
+    if (place == std::string_view::npos) return std::nullopt;
+    times = static_cast<int>(place) + 1;
+  }
+  for (; times > 0; --times) value = std::min(value * factor, kAmountMax);
+  return value;
+}
+
+// How many of a resource the container asks for; the API server has made sure that it is a whole number. What cannot be read all the same
+// is remembered in `problem`.
+int64_t amount_of(const Json& container, const std::string& resource, std::string* problem) {
   if (resource.empty()) return 0;
   const Json& amount = at(at(at(container, "resources"), "limits"), resource.c_str());
-  if (amount.is_number_integer()) return std::max<int64_t>(amount.get<int64_t>(), 0);
-  Result<uint64_t> value = amount.is_string() ? parse_bytes(amount.get_ref<const std::string&>()) : Result<uint64_t>(uint64_t{0});
-  return value ? static_cast<int64_t>(*value) : 0;
+  if (amount.is_null()) return 0;
+  if (amount.is_number_integer()) return std::clamp<int64_t>(amount.get<int64_t>(), 0, kAmountMax);
+  if (amount.is_string()) {
+    if (auto value = read_quantity(amount.get_ref<const std::string&>())) return *value;
+  }
+  *problem = resource + " is no whole number";
+  return 0;
 }
 
 // What the pod's containers have of one resource at the same time. Nothing: one of them that has a GPU asks for none of it.
@@ -54,21 +91,21 @@ struct Sum {
     if (init) {
       first = std::max(first, amount);
     } else {
-      running += amount;
+      running = std::min(running + amount, kMemoryMax);
     }
   }
 };
 
-void read_grants(const Json& spec, const ResourceNames& names, WatchedPod* pod) {
+void read_grants(const Json& spec, const ResourceNames& names, WatchedPod* pod, std::string* problem) {
   Sum memory;
   Sum core;
   for (const char* list : {"containers", "initContainers"}) {
     for (const Json& container : at(spec, list)) {
-      const bool has_gpu = amount_of(container, names.gpu) > 0;
+      const bool has_gpu = amount_of(container, names.gpu, problem) > 0;
       const bool init = list[0] == 'i' && text_at(container, "restartPolicy") != "Always";
-      const int64_t units = std::min(amount_of(container, names.memory), INT64_MAX / 1024 / names.division.memory_unit);
+      const int64_t units = std::min(amount_of(container, names.memory, problem), kMemoryMax / names.division.memory_unit);
       memory.add(memory_of_container(units, has_gpu, names.division), has_gpu, init);
-      core.add(amount_of(container, names.core), has_gpu, init);
+      core.add(amount_of(container, names.core, problem), has_gpu, init);
       pod->ours = pod->ours || has_gpu;
     }
   }
@@ -125,7 +162,9 @@ Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resource
     if (value.is_string()) pod.annotations[name] = value.get<std::string>();
   }
   pod.ours = !pod.annotations.empty();
-  read_grants(at(json, "spec"), resources, &pod);
+  std::string problem;
+  read_grants(at(json, "spec"), resources, &pod, &problem);
+  if (!problem.empty()) return error_format("pod %.60s/%.60s: %.100s", pod.name_space.c_str(), pod.name.c_str(), problem.c_str());
   read_managers(metadata, &pod);
   return pod;
 }
@@ -344,6 +383,7 @@ Result<void> PodLimits::restore(const std::string& record) {
                             pod.limits.priority >= kPriorityMin && pod.limits.priority <= kPriorityMax;
       if (!possible) return error_format("pod %.64s has an impossible limit", pod.seen.uid.c_str());
       lower_to(maximum_of(maxima_, pod.seen.name_space), &pod.limits);
+      pod.limits.priority = std::min(pod.limits.priority, priority_max_);
       pods[pod.seen.uid] = std::move(pod);
     }
   } catch (const Json::exception& problem) {

@@ -56,6 +56,26 @@ TEST(PodGrants, AreWhatTheContainersHaveTogether) {
   }
 }
 
+TEST(PodGrants, AmountsAreReadAsTheApiServerWritesThem) {
+  const auto memory = [](const Json& amount) {
+    Json one = container(1, 0);
+    one["resources"]["limits"]["nvshare.com/gpu-memory"] = amount;
+    ResourceNames names = kNames;
+    names.division.memory_unit = 1 << 20;
+    auto pod = read_pod(pod_with({one}).dump(), names);
+    return pod ? pod->memory_granted >> 20 : int64_t{-1};
+  };
+  EXPECT_EQ(memory("8k"), 8000);
+  EXPECT_EQ(memory("8Ki"), 8192);
+  EXPECT_EQ(memory("12"), 12);
+  EXPECT_EQ(memory(12), 12);
+  EXPECT_EQ(memory("2M"), 2'000'000);
+  EXPECT_EQ(memory("1e3"), 1000);
+  EXPECT_EQ(memory("1E"), 1 << 30) << "more than any node has";
+  EXPECT_EQ(memory("999999999999999999"), 1 << 30);
+  for (const char* bad : {"", "k", "8kk", "8ki", "8x", "-1", "1.5", "1e", "1e99", "8 k"}) EXPECT_EQ(memory(bad), -1) << bad;
+}
+
 TEST(PodGrants, TheDefaultCountsForContainersThatAskForNoMemory) {
   ResourceNames names = kNames;
   names.division.default_memory = kGib / 2;

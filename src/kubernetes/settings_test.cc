@@ -79,7 +79,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"pod_priority_max", {"-1", "101", "high"}},
       {"namespace_maxima",
        {"team", "team:", "Team:gpu-core=5", "a:gpu-core=0", "a:gpu-core=101", "a:gpu-memory=16", "a:gpu-memory=0Gi", "a:memory=1Gi",
-        "a:gpu-core=5;a:gpu-core=6", ";", "-a:gpu-core=5"}},
+        "a:gpu-core=5;a:gpu-core=6", "a:gpu-core=5,gpu-core=6", ";", "-a:gpu-core=5"}},
       {"log_level", {"verbose"}},
   };
   for (const SettingSpec& spec : setting_specs()) {

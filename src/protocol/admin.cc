@@ -37,15 +37,16 @@ std::string line_of(const Json& json) {
 
 // An amount of memory given as a number or as text.
 Result<int64_t> bytes_field(const Json& json, const char* field) {
+  constexpr uint64_t kMost = uint64_t{1} << 50;
   auto found = json.find(field);
   if (found == json.end()) return int64_t{0};
-  if (found->is_number_unsigned() && found->get<uint64_t>() <= INT64_MAX) return found->get<int64_t>();
+  if (found->is_number_unsigned() && found->get<uint64_t>() <= kMost) return found->get<int64_t>();
   if (found->is_string()) {
     Result<uint64_t> bytes = parse_bytes(found->get_ref<const std::string&>());
-    if (bytes) return static_cast<int64_t>(*bytes);
-    return error_format("%s: %.200s", field, bytes.error().text);
+    if (bytes && *bytes <= kMost) return static_cast<int64_t>(*bytes);
+    if (!bytes) return error_format("%s: %.200s", field, bytes.error().text);
   }
-  return error_format("%s must be an amount of memory: bytes, or text such as \"8Gi\"", field);
+  return error_format("%s must be an amount of memory up to 1024Ti: bytes, or text such as \"8Gi\"", field);
 }
 
 // The same, or "none".

@@ -158,9 +158,11 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     break;
   }
 
-  const bool returns = known_.missing().contains(message.client_id);
+  // Its own id of before, and not another's that it guessed.
+  const auto before = known_.missing().find(message.client_id);
+  const bool returns = before != known_.missing().end() && before->second.pid == peer.pid && before->second.start_time == peer.start_time;
   std::string program = printable(message.program);
-  const policy::TenantId former = returns ? known_.missing().at(message.client_id).tenant : 0;
+  const policy::TenantId former = returns ? before->second.tenant : 0;
   Tenant& tenant = tenants_.join(peer, program, former);
   // What an earlier scheduler was told of the tenant.
   if (returns) recall_limit(tenant, bounded(message.node_limit));

@@ -230,6 +230,32 @@ TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
   EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
 }
 
+// Ids are small numbers: whoever claims one that was another process's gains neither its run nor its limits.
+TEST_F(EngineTest, AGuessedIdBringsNothing) {
+  const auto come = [&](ConnectionId connection, pid_t pid, uint64_t id) {
+    Peer peer;
+    peer.pid = pid;
+    peer.start_time = start_time_of(pid);
+    engine().connected(connection, std::move(peer));
+    auto message = test_registration(0);
+    message.client_id = id;
+    message.node_limit = kGiB;
+    send(connection, message);
+    return packets_.last<protocol::Registered>(connection).value_or(protocol::Registered{});
+  };
+  protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
+  run.gpu_core_limit = 100;
+  ASSERT_TRUE(engine().add_run(run));
+  const uint64_t ours = come(1, getpid(), 0).client_id;
+  engine_.reset();
+  const auto stranger = come(2, 1, ours);
+  EXPECT_NE(stranger.client_id, ours);
+  EXPECT_EQ(stranger.memory_limit, 0u) << "neither the run's limit nor the one that it claims to have been told";
+  const auto back = come(3, getpid(), ours);
+  EXPECT_EQ(back.client_id, ours);
+  EXPECT_EQ(back.memory_limit, static_cast<uint64_t>(4 * kGiB));
+}
+
 // Two processes of one run near its memory limit; the scheduler is restarted while one of them is stopped.
 TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLease) {
   const pid_t stopped = fork();
