@@ -5,10 +5,9 @@
 // - When all have told, all are told to give the lock up.
 // - When some have and others have not, 30 ms later, these most likely wait for what those hold back at their gates. Those that have
 //   drained go on (kCatchingUp) until the others have drained as well, and are asked again; so do those that drain meanwhile, as of
-//   several members each may be at another place. They may have begun another collective
-//   meanwhile; then it is the others' turn to catch up. Each time that takes the luck of a moment, not of a whole turn. Who has drained
-//   before, with nobody going on for it, is given twice as long as that took: two whose own work takes longer than 30 ms to end would
-//   else go on for each other's sake for ever.
+//   several members each may be at another place. They may have begun another collective meanwhile; then it is the others' turn to
+//   catch up. Each time that takes the luck of a moment, not of a whole turn. Who has drained before, with nobody going on for it, is
+//   given twice as long as that took: two whose own work takes longer than 30 ms to end would else go on for each other's sake for ever.
 // - When one gives its drain up, or this goes on for too long, all go on and keep what they have.
 #include "policy/concerns.h"
 

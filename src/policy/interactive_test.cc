@@ -106,15 +106,24 @@ TEST(Interactive, AllIsKeptAtTheSpeedOfAnH200) {
   expect_promises(play({.patience = 50 * kMs, .drain = 100 * kMs, .bandwidth = 40'000'000'000}));
 }
 
-// Somebody who begins while others are at work is served like one who comes back.
-TEST(Interactive, TheFirstCellWaitsLittleToo) {
+Config assumed_contexts() {
   Config config;
   config.overhead_default = 550 * kMiB_;
-  World world(config, 1);
+  return config;
+}
+
+// An H200 told 24 GiB, on which a trainer of 20 GiB has been at work for so long.
+void begin_trainer(World& world, Duration before) {
   world.bandwidth = 40'000'000'000;
   world.add_gpu(0, 24 * kGiB);
   world.add_player(0, {run_for(10 * kLasting)}, 20 * kGiB);
-  world.run_until(world.now() + 30 * kSec);
+  world.run_until(world.now() + before);
+}
+
+// Somebody who begins while others are at work is served like one who comes back.
+TEST(Interactive, TheFirstCellWaitsLittleToo) {
+  World world(assumed_contexts(), 1);
+  begin_trainer(world, 30 * kSec);
   Player& notebook = world.add_player(0, {idle_for(5 * kSec), run_for(50 * kMs), idle_for(5 * kSec)}, 2 * kGiB);
   world.run_until(world.now() + 30 * kSec);
   EXPECT_FALSE(world.broken()) << world.describe();
@@ -122,17 +131,13 @@ TEST(Interactive, TheFirstCellWaitsLittleToo) {
   EXPECT_LE(notebook.delays[0], kSec);
 }
 
-// What an H200 showed once (bench/results/h200-interactive-first-requests.json): memory had moved out only, so that a switch counted with
-// the speed that is assumed until one is measured, and a server that had just begun sat out its pauses, as its library thought a switch
-// dearer than they were. The turn that it held unused then made it one that uses much, whose next requests end nobody's turn.
+// What an H200 showed once (bench/results/h200-interactive-first-requests.json): a server that had just begun waited with the lock for the
+// room of its memory, which counted as its use of the GPU; and as memory had moved out only, a switch counted with the speed that is
+// assumed until one is measured, so that its library thought one dearer than its pauses and sat these out. So it was one that uses much,
+// whose next requests end nobody's turn.
 TEST(Interactive, TheFirstRequestsWaitLittleToo) {
-  Config config;
-  config.overhead_default = 550 * kMiB_;
-  World world(config, 1);
-  world.bandwidth = 40'000'000'000;
-  world.add_gpu(0, 24 * kGiB);
-  world.add_player(0, {run_for(10 * kLasting)}, 20 * kGiB);
-  world.run_until(world.now() + 5 * kSec);
+  World world(assumed_contexts(), 1);
+  begin_trainer(world, 5 * kSec);
   Player& server = world.add_player(0, {run_for(kMs)}, kGiB);
   server.sits_out_cost = true;
   for (int i = 0; i < 17; ++i) server.phases.push_back(grow_by(kGiB));

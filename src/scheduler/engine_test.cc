@@ -70,6 +70,23 @@ class EngineTest : public testing::Test {
     ASSERT_TRUE(packets_.last<protocol::Registered>(connection));
   }
 
+  // A live process registers, maybe with the id and what else it had of an earlier scheduler.
+  struct Earlier {
+    uint64_t lease = 0, node_limit = 0;
+  };
+  protocol::Registered come(ConnectionId connection, pid_t pid, uint64_t id = 0, const Earlier& earlier = {0, 0}) {
+    Peer peer;
+    peer.pid = pid;
+    peer.start_time = start_time_of(pid);
+    engine().connected(connection, std::move(peer));
+    auto message = test_registration(0);
+    message.client_id = id;
+    message.lease = earlier.lease;
+    message.node_limit = earlier.node_limit;
+    send(connection, message);
+    return packets_.last<protocol::Registered>(connection).value_or(protocol::Registered{});
+  }
+
   template <typename Payload>
   void send(ConnectionId connection, const Payload& payload) {
     engine().received(connection, protocol::encode(payload).span(), ++now_);
@@ -232,23 +249,12 @@ TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
 
 // Ids are small numbers: whoever claims one that was another process's gains neither its run nor its limits.
 TEST_F(EngineTest, AGuessedIdBringsNothing) {
-  const auto come = [&](ConnectionId connection, pid_t pid, uint64_t id) {
-    Peer peer;
-    peer.pid = pid;
-    peer.start_time = start_time_of(pid);
-    engine().connected(connection, std::move(peer));
-    auto message = test_registration(0);
-    message.client_id = id;
-    message.node_limit = kGiB;
-    send(connection, message);
-    return packets_.last<protocol::Registered>(connection).value_or(protocol::Registered{});
-  };
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
   run.gpu_core_limit = 100;
   ASSERT_TRUE(engine().add_run(run));
-  const uint64_t ours = come(1, getpid(), 0).client_id;
+  const uint64_t ours = come(1, getpid()).client_id;
   engine_.reset();
-  const auto stranger = come(2, 1, ours);
+  const auto stranger = come(2, 1, ours, {.node_limit = kGiB});
   EXPECT_NE(stranger.client_id, ours);
   EXPECT_EQ(stranger.memory_limit, 0u) << "neither the run's limit nor the one that it claims to have been told";
   const auto back = come(3, getpid(), ours);
@@ -262,17 +268,6 @@ TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLeas
   if (stopped == 0) {
     for (;;) pause();
   }
-  const auto come = [&](ConnectionId connection, pid_t pid, uint64_t lease, uint64_t id) {
-    Peer peer;
-    peer.pid = pid;
-    peer.start_time = start_time_of(pid);
-    engine().connected(connection, std::move(peer));
-    auto message = test_registration(0);
-    message.lease = lease;
-    message.client_id = id;
-    send(connection, message);
-    return packets_.last<protocol::Registered>(connection).value_or(protocol::Registered{});
-  };
   const auto ask = [&](ConnectionId connection, uint64_t request, int64_t bytes) {
     send(connection, protocol::AskHeadroom{request, static_cast<uint64_t>(bytes), 0});
     const auto answer = packets_.last<protocol::Headroom>(connection);
@@ -281,8 +276,8 @@ TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLeas
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
   run.gpu_core_limit = 100;
   ASSERT_TRUE(engine().add_run(run));
-  come(1, stopped, 0, 0);
-  const uint64_t self = come(2, getpid(), 0, 0).client_id;
+  come(1, stopped);
+  const uint64_t self = come(2, getpid()).client_id;
   EXPECT_FALSE(ask(2, 1, kGiB)) << "all of it is leased to the other";
   const auto recall = packets_.last<protocol::RecallHeadroom>(1);
   ASSERT_TRUE(recall);
@@ -295,7 +290,7 @@ TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLeas
   engine().housekeep(now_);
 
   engine_.reset();
-  const auto back = come(12, getpid(), static_cast<uint64_t>(kGiB), self);
+  const auto back = come(12, getpid(), self, {.lease = static_cast<uint64_t>(kGiB)});
   EXPECT_EQ(back.client_id, self);
   EXPECT_EQ(back.memory_limit, static_cast<uint64_t>(4 * kGiB));
   ASSERT_EQ(engine().status(now_).tenants.size(), 1u);

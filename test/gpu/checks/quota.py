@@ -94,8 +94,14 @@ class Plan:
         self.window_s = 0.5 if self.small else 2
         self.pair_s = 2 if self.small else (20 if whole else 14)  # a kernel of 50 ms is 0.7 points of 7 s
         self.swap_s = 4 if self.small else (60 if whole else 40)
-        self.drift_s = {"hour": 3600}.get(kind) or (4 if self.small else {"drift": 540, "full": 540}.get(kind, 30))
-        self.drift_change_s = 60 if kind == "hour" else (2 if self.small else (60 if kind in ("drift", "full") else 10))
+        if kind == "hour":
+            self.drift_s, self.drift_change_s = 3600, 60
+        elif self.small:
+            self.drift_s, self.drift_change_s = 4, 2
+        elif kind in ("drift", "full"):
+            self.drift_s, self.drift_change_s = 540, 60
+        else:
+            self.drift_s, self.drift_change_s = 30, 10
         six = (10, 25, 40, 50, 75, 90)
         if self.small:
             self.single = [("1ms", 50), ("graph", 75), ("torch", 50)]
