@@ -249,9 +249,9 @@ std::string Daemon::answer(std::string_view line) {
       return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
     }
     std::string operator()(const admin::PodsRequest& pods) const {
-      auto refused = daemon.engine_->set_pods(pods, monotonic_ns());
+      daemon.engine_->set_pods(pods, monotonic_ns());
       daemon.after_engine();
-      return admin::encode_pods(refused);
+      return admin::encode_pods({});
     }
     std::string operator()(const admin::ShutdownRequest&) const {
       spdlog::info("an admin request ends the scheduler");

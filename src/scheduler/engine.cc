@@ -168,8 +168,9 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (returns) recall_limit(tenant, bounded(message.node_limit));
   const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
   const uint64_t part = tenants_.part_of(tenant, peer.pid);
-  const int64_t limit = ledger_.limit_with(tenant.id, *gpu, node_limit, MemoryLedger::Newcomer{part, bounded(message.memory_limit)});
-  if (auto ok = admit_limit(*gpu, tenant.id, limit, ledger_.limit_on(tenant.id, *gpu)); !ok && !returns) {
+  const int64_t promise = promised(tenant, *gpu, MemoryLedger::Newcomer{part, bounded(message.memory_limit)});
+  const int64_t promised_before = ledger_.limit_on(tenant.id, *gpu) == 0 ? 0 : promised(tenant, *gpu, std::nullopt);
+  if (auto ok = admit_promise(*gpu, tenant.id, promise, promised_before); !ok && !returns) {
     tenants_.leave(tenant.id);
     if (!hold_) perform(ledger_.freeze(false, now));
     return refuse(connection, ok.error().text, now, true);
@@ -567,7 +568,8 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.gpu_memory_limit = request.gpu_memory_limit.value_or(tenant->gpu_memory_limit);
     wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
     wanted.priority = request.priority.value_or(tenant->priority);
-    if (auto ok = change_limits(*tenant, wanted, now); !ok) return ok;
+    if (auto ok = admit_change(*tenant, wanted); !ok) return ok;
+    change_limits(*tenant, wanted, now);
   }
   if (!request.settings.empty()) {
     settings_ = *changed;

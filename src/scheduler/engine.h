@@ -86,8 +86,8 @@ class Engine {
   protocol::admin::StatusReport status(policy::Instant now) const;
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
   Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
-  // By UID, why a pod's memory limit could not be put in force; all else of the request was.
-  std::map<std::string, std::string> set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
+  // All of it is in force at once, whatever is promised on the pods' GPUs.
+  void set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
 
   size_t client_count() const { return clients_.size(); }
   bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
@@ -199,10 +199,15 @@ class Engine {
   void count_absent(policy::Instant now);   // clients that were known before a restart and are not back
   void forget_absent(policy::Instant now);  // those that have ended
   void keep_lease(policy::ClientId client);
-  // Whether the GPU takes one more explicit limit: `limit` of `tenant`, in place of what it has there now.
-  Result<void> admit_limit(policy::GpuId gpu, policy::TenantId tenant, int64_t limit, int64_t before) const;
-  // What a tenant's limits and priority come from, as it is to be. An error: the memory limit is refused, and nothing is as asked.
-  Result<void> change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
+  // What of the GPU's memory is promised to the tenant: the limit in force there, where its programs' environments or `set` asked for one;
+  // else 0. `newcomer`: with that client as well.
+  int64_t promised(const Tenant& tenant, policy::GpuId gpu, std::optional<MemoryLedger::Newcomer> newcomer) const;
+  // Whether the GPU takes one more promise, to `tenant`, in place of what it was promised there before.
+  Result<void> admit_promise(policy::GpuId gpu, policy::TenantId tenant, int64_t promise, int64_t before) const;
+  // Whether all its GPUs take what would be promised to it.
+  Result<void> admit_change(const Tenant& tenant, const Tenant& changed) const;
+  // What a tenant's limits and priority come from, as it is to be.
+  void change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
   void recall_limit(Tenant& tenant, int64_t memory);
   void report_limits(protocol::admin::StatusReport* report) const;
 

@@ -76,20 +76,39 @@ void Engine::note_over_limit() {
   }
 }
 
-Result<void> Engine::admit_limit(policy::GpuId gpu, policy::TenantId tenant, int64_t limit, int64_t before) const {
-  if (limit == 0 || (before != 0 && limit <= before)) return {};
+// A pod's limit from the node's agent promises nothing: it only takes from what the pod could have without one.
+int64_t Engine::promised(const Tenant& tenant, policy::GpuId gpu, std::optional<MemoryLedger::Newcomer> newcomer) const {
+  const bool asked = tenant.gpu_memory_limit != 0 || ledger_.limit_with(tenant.id, gpu, 0, newcomer) != 0;
+  if (!asked) return 0;
+  return std::min(ledger_.limit_with(tenant.id, gpu, tenant.memory_limit_on(gpus_[gpu].uuid_text), newcomer), gpus_[gpu].total);
+}
+
+Result<void> Engine::admit_promise(policy::GpuId gpu, policy::TenantId tenant, int64_t promise, int64_t before) const {
+  if (promise <= before) return {};
   const int64_t total = gpus_[gpu].total;
   const auto bound = static_cast<int64_t>(settings_.gpu_memory_oversub_ratio * static_cast<double>(total));
-  const int64_t sum = ledger_.limits_on(gpu, tenant, total) + std::min(limit, total);
+  int64_t sum = promise;
+  for (const MemoryLedger::View& view : ledger_.view()) {
+    if (view.gpu != gpu || view.tenant == tenant) continue;
+    for (const auto& [key, other] : tenants_.all()) sum += other.id == view.tenant ? promised(other, gpu, std::nullopt) : 0;
+  }
   if (sum <= bound) return {};
   return error_format(
       "memory limits on GPU %.8s would be %lld MiB in sum, this one of %lld MiB included; accepted: up to %lld MiB (%s is %g, of %lld MiB)",
-      gpus_[gpu].uuid_text.c_str() + 4, static_cast<long long>(sum >> 20), static_cast<long long>(limit >> 20),
+      gpus_[gpu].uuid_text.c_str() + 4, static_cast<long long>(sum >> 20), static_cast<long long>(promise >> 20),
       static_cast<long long>(bound >> 20), variable_of("gpu_memory_oversub_ratio").c_str(), settings_.gpu_memory_oversub_ratio,
       static_cast<long long>(total >> 20));
 }
 
-Result<void> Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now) {
+Result<void> Engine::admit_change(const Tenant& tenant, const Tenant& changed) const {
+  for (policy::GpuId gpu : ledger_.gpus_of(tenant.id)) {
+    const int64_t promise = promised(changed, gpu, std::nullopt);
+    if (auto ok = admit_promise(gpu, tenant.id, promise, promised(tenant, gpu, std::nullopt)); !ok) return ok;
+  }
+  return {};
+}
+
+void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now) {
   const int64_t limit = changed.memory_limit_in_force();
   std::vector<policy::GpuId> gpus;  // on which its memory limit changes
   for (policy::GpuId gpu : ledger_.gpus_of(tenant.id)) {
@@ -99,10 +118,6 @@ Result<void> Engine::change_limits(Tenant& tenant, const Tenant& changed, policy
   const bool core_changes = changed.core_limit_in_force() != tenant.core_limit_in_force();
   const bool priority_changes = changed.priority_in_force() != tenant.priority_in_force();
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
-  for (policy::GpuId gpu : gpus) {
-    const int64_t in_force = ledger_.limit_with(tenant.id, gpu, changed.memory_limit_on(gpus_[gpu].uuid_text), std::nullopt);
-    if (auto ok = admit_limit(gpu, tenant.id, in_force, ledger_.limit_on(tenant.id, gpu)); !ok) return ok;
-  }
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   tenant = changed;
   tenants_.save();
@@ -128,7 +143,6 @@ Result<void> Engine::change_limits(Tenant& tenant, const Tenant& changed, policy
       spdlog::info("tenant {} '{}' is being deleted: its programs get the next turn, to save what they have", tenant.id, tenant.name);
     apply(policy::TenantEnds{tenant.id, tenant.pod.ends}, now);
   }
-  return {};
 }
 
 void Engine::recall_limit(Tenant& tenant, int64_t memory) {
@@ -137,22 +151,18 @@ void Engine::recall_limit(Tenant& tenant, int64_t memory) {
   (tenant.kind == "pod" ? tenant.pod.gpu_memory_limit : tenant.gpu_memory_limit) = memory;
 }
 
-std::map<std::string, std::string> Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
-  std::map<std::string, std::string> refused;
+void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
   std::set<std::string> named;
   const auto change = [&](const std::string& uid, const PodLimits& limits) {
     Tenant* tenant = tenants_.find_pod(uid);
     if (tenant == nullptr) return;
     Tenant wanted = *tenant;
     wanted.pod = limits;
-    auto ok = change_limits(*tenant, wanted, now);
-    if (ok) return;
-    refused[uid] = ok.error().text;
-    // All else of it holds all the same.
-    wanted.pod.gpu_memory_limit = tenant->pod.gpu_memory_limit;
-    wanted.pod.memory_on = tenant->pod.memory_on;
-    if (tenants_.pods().contains(uid)) tenants_.remember_pod(uid, wanted.pod);  // also for clients that join later
-    if (ok = change_limits(*tenant, wanted, now); !ok) refused[uid] = ok.error().text;
+    // In force all the same: a pod without the limit that it should have takes more.
+    if (auto ok = admit_change(*tenant, wanted); !ok)
+      warnings_.warn("promises to " + uid, now, "tenant {} '{}': {}; in force all the same, as the node says so", tenant->id, tenant->name,
+                     ok.error().text);
+    change_limits(*tenant, wanted, now);
   };
   for (const admin::PodRequest& pod : request.pods) {
     const PodLimits limits{
@@ -167,14 +177,13 @@ std::map<std::string, std::string> Engine::set_pods(const admin::PodsRequest& re
     tenants_.remember_pod(pod.uid, limits);
     change(pod.uid, limits);
   }
-  if (!request.complete) return refused;
+  if (!request.complete) return;
   std::vector<std::pair<std::string, PodLimits>> others(tenants_.pods().begin(), tenants_.pods().end());
   for (auto& [uid, limits] : others) {
     if (named.contains(uid)) continue;
     tenants_.forget_pod(uid);
     change(uid, {limits.name, 0, 100});
   }
-  return refused;
 }
 
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }

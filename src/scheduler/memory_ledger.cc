@@ -380,14 +380,6 @@ int64_t MemoryLedger::charged_by_others(ClientId client) const {
   return account == nullptr ? 0 : others_of(*account, account->lessees.at(client), limit_in(*account));
 }
 
-int64_t MemoryLedger::limits_on(GpuId gpu, TenantId but, int64_t most) const {
-  int64_t sum = 0;
-  for (const auto& [key, account] : accounts_) {
-    if (key.second == gpu && key.first != but) sum += std::min(limit_in(account), most);
-  }
-  return sum;
-}
-
 int64_t MemoryLedger::limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, std::optional<Newcomer> newcomer) const {
   static const Account kNone;
   auto at = accounts_.find({tenant, gpu});

@@ -103,8 +103,6 @@ class MemoryLedger {
   // So that limit_of() less this less its own is what it could still have.
   int64_t charged_by_others(ClientId client) const;
 
-  // Explicit limits on that GPU in sum, one tenant left out, each at most `most`.
-  int64_t limits_on(GpuId gpu, TenantId but, int64_t most) const;
   // What the limit of the tenant on that GPU would be with this limit of the node's, and one more client; 0 = none.
   struct Newcomer {
     uint64_t part = 0;

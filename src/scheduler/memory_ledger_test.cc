@@ -281,16 +281,6 @@ TEST_F(MemoryLedgerTest, WhatNobodyCouldRefuseCountsAndStopsTheRest) {
   EXPECT_FALSE(refused[0].granted);
 }
 
-TEST_F(MemoryLedgerTest, LimitsOfAGpuAddUpByTenant) {
-  ledger_.join({1, 1, 0, 0, 3 * kGiB, 0, 0}, now_);
-  ledger_.join({2, 2, 0, 2 * kGiB, 0, 0, 0}, now_);
-  ledger_.join({3, 3, 0, 0, 0, 0, 0}, now_);           // no limit: not counted
-  ledger_.join({4, 4, 0, 0, 100 * kGiB, 0, 0}, now_);  // more than there is: all of it
-  ledger_.join({5, 5, 1, 0, kGiB, 0, 0}, now_);        // elsewhere
-  EXPECT_EQ(ledger_.limits_on(0, 0, 16 * kGiB), 21 * kGiB);
-  EXPECT_EQ(ledger_.limits_on(0, 4, 16 * kGiB), 5 * kGiB);
-}
-
 // Stopped while the scheduler was restarted: nobody can ask it, and what it may have charged is nobody else's.
 TEST_F(MemoryLedgerTest, WhoIsNotBackAfterARestartCountsWithItsLease) {
   ledger_.freeze(true, now_);

@@ -14,6 +14,8 @@ namespace admin = protocol::admin;
 constexpr int64_t kGiB = 1 << 30;
 constexpr char kTrain[] = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
 constexpr char kServe[] = "77aa6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
+constexpr char kOther[] = "88bb6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
+constexpr char kLate[] = "99cc6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
 
 class Sink : public Transport {
  public:
@@ -70,9 +72,13 @@ class PodsTest : public testing::Test {
     engine_->connected(connection, std::move(peer));
     engine_->received(connection, protocol::encode(message).span(), ++now_);
   }
-  std::map<std::string, std::string> set(std::vector<admin::PodRequest> pods, bool complete = false) {
-    return engine_->set_pods({std::move(pods), complete}, ++now_);
+  // With a limit in its environment.
+  void join_asking(ConnectionId connection, const char* uid, int64_t limit) {
+    auto message = test_registration(kGiB);
+    message.memory_limit = static_cast<uint64_t>(limit);
+    join(connection, uid, message);
   }
+  void set(std::vector<admin::PodRequest> pods, bool complete = false) { engine_->set_pods({std::move(pods), complete}, ++now_); }
   // "kind name memory in GiB, core" of each tenant.
   std::string tenants() {
     std::string text;
@@ -93,7 +99,7 @@ class PodsTest : public testing::Test {
 };
 
 TEST_F(PodsTest, LimitsWaitForTheirPodsClientsAndHoldForAllOfThem) {
-  EXPECT_TRUE(set({{kTrain, "team/train", 4 * kGiB, 30, false}}).empty());
+  set({{kTrain, "team/train", 4 * kGiB, 30, false}});
   join(1, kTrain);
   join(2, kTrain);
   join(3, kServe);
@@ -174,9 +180,9 @@ TEST_F(PodsTest, WhatWasGrantedOnAGpuHoldsThere) {
   const auto with = [&](int64_t limit, std::map<std::string, int64_t> on) {
     admin::PodRequest pod{kTrain, "team/train", limit, 100, false};
     pod.gpu_memory_on = std::move(on);
-    return set({pod});
+    set({pod});
   };
-  EXPECT_TRUE(with(8 * kGiB, {{gpu, 4 * kGiB}, {"GPU-other", kGiB}}).empty());
+  with(8 * kGiB, {{gpu, 4 * kGiB}, {"GPU-other", kGiB}});
   EXPECT_EQ(sink_.limits[1], 4u * kGiB);
   join(2, kTrain);
   EXPECT_EQ(sink_.limits[2], 4u * kGiB) << "and for clients that come later";
@@ -211,17 +217,41 @@ TEST_F(PodsTest, OutsideThePodNothingChanges) {
   EXPECT_EQ(sink_.limits[10], 0u);
 }
 
-TEST_F(PodsTest, ARefusedMemoryLimitKeepsTheOldOneAndTheRestHolds) {
-  set({{kTrain, "team/train", 10 * kGiB, 100, false}, {kServe, "team/serve", 6 * kGiB, 100, false}});
+// The GPU's 16 GiB are promised to two others.
+TEST_F(PodsTest, APodsLimitIsInForceWhateverOthersWerePromised) {
+  join_asking(1, kServe, 10 * kGiB);
+  join_asking(2, kOther, 6 * kGiB);
+  join(3, kTrain);
+  join(4, kTrain, test_registration(kGiB, 2));
+  ASSERT_TRUE(sink_.closed.empty());
+  set({{kTrain, "team/train", 4 * kGiB, 40, false}});
+  EXPECT_EQ(sink_.limits[3], 4u * kGiB) << "it would have had all of the GPU else";
+  EXPECT_EQ(sink_.limits[4], 4u * kGiB);
+  EXPECT_NE(tenants().find("pod team/train 4 40"), std::string::npos) << tenants();
+  set({{kTrain, "team/train", 12 * kGiB, 40, false}});
+  EXPECT_EQ(sink_.limits[3], 12u * kGiB);
+  // A limit that is told before the pod's first client keeps that from the GPU no more than having none would.
+  set({{kLate, "team/late", 4 * kGiB, 100, false}});
+  join(5, kLate);
+  EXPECT_EQ(sink_.limits[5], 4u * kGiB);
+  EXPECT_TRUE(sink_.closed.empty());
+}
+
+TEST_F(PodsTest, APodsLimitTakesNoRoomFromThoseThatAsk) {
+  set({{kTrain, "team/train", 15 * kGiB, 100, false}, {kOther, "team/other", 5 * kGiB, 100, false}});
   join(1, kTrain);
-  join(2, kServe);
-  auto refused = set({{kServe, "team/serve", 7 * kGiB, 40, false}});
-  ASSERT_EQ(refused.count(kServe), 1u);
-  EXPECT_NE(refused[kServe].find("NVSHARE_GPU_MEMORY_OVERSUB_RATIO"), std::string::npos) << refused[kServe];
-  EXPECT_EQ(sink_.limits[2], 6u * kGiB);
-  EXPECT_NE(tenants().find("pod team/serve 6 40"), std::string::npos) << tenants();
-  join(3, kServe);
-  EXPECT_EQ(sink_.limits[3], static_cast<uint64_t>(6 * kGiB)) << "nor for clients that come later";
+  join_asking(2, kServe, 10 * kGiB);
+  EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(10 * kGiB)) << "as beside a neighbour without a limit";
+  join_asking(3, kOther, 100 * kGiB);
+  EXPECT_EQ(sink_.limits[3], 5u * kGiB) << "what it asks for beyond its limit is no promise";
+  join_asking(4, kLate, 2 * kGiB);
+  EXPECT_TRUE(sink_.closed.contains(4)) << "more than there is: 10, 5 and 2 GiB";
+  set({{kOther, "team/other", 9 * kGiB, 100, false}});
+  EXPECT_EQ(sink_.limits[3], 9u * kGiB) << "the node's word, though 10 and 9 are more than there is";
+  auto refused = engine_->set({{}, "team/train", 2 * kGiB}, ++now_);
+  ASSERT_FALSE(refused) << "a limit that an administrator sets is a promise";
+  EXPECT_NE(std::string(refused.error().text).find("NVSHARE_GPU_MEMORY_OVERSUB_RATIO"), std::string::npos) << refused.error().text;
+  EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(15 * kGiB));
 }
 
 TEST_F(PodsTest, PrioritiesAreAddedAndLive) {
