@@ -103,6 +103,7 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
     *result = cuda::CUDA_ERROR_INVALID_HANDLE;
     return true;
   }
+  collect();
   Lock lock(mutex_);
   while (opening_) changed_.wait(mutex_);
   Import* known = find_import(token, context);
@@ -252,31 +253,36 @@ void Ipc::let_go(const Import& import) {
 }
 
 bool Ipc::close(CUdeviceptr address, CUresult* result) {
-  CUcontext context = nullptr;
   {
     Lock lock(mutex_);
     Import* import = find_import(address);
     if (import == nullptr) return false;
     *result = cuda::CUDA_SUCCESS;
-    if (import->references > 1) {
-      --import->references;
-      return true;
-    }
-    context = import->context;
+    if (--import->references > 0) return true;
+    leaving_.push_back(std::move(*import));
+    imports_.erase(imports_.begin() + (import - imports_.data()));
   }
-  // The last one: nothing of this process may be at work on it. A capture must have ended first; it may hold work on the memory anyway.
-  while (!process().synchronize_before_free(context, result)) process().wait_no_capture(now_ns() + kPatience_ns);
-  Lock lock(mutex_);
-  Import* import = find_import(address);
-  if (import == nullptr) return true;  // closed by two threads at once, or gone with its context
-  if (--import->references > 0) return true;
-  Import gone = std::move(*import);
-  imports_.erase(imports_.begin() + (import - imports_.data()));
-  unmap(gone);
-  lock.unlock();
-  let_go(gone);
-  *result = cuda::CUDA_SUCCESS;
+  collect();
   return true;
+}
+
+void Ipc::collect() {
+  std::vector<Import> leaving;
+  {
+    Lock lock(mutex_);
+    leaving.swap(leaving_);
+  }
+  for (Import& import : leaving) {
+    // Nothing of this process may be at work on it. A context that failed is no reason to keep it.
+    CUresult ignored = cuda::CUDA_SUCCESS;
+    if (!process().synchronize_before_free(import.context, &ignored)) {
+      Lock lock(mutex_);
+      leaving_.push_back(std::move(import));
+      continue;
+    }
+    unmap(import);
+    let_go(import);
+  }
 }
 
 bool Ipc::find(CUdeviceptr address, Memory::Range* range, int* ordinal) {
@@ -299,10 +305,12 @@ void Ipc::context_gone(CUcontext context) {
   std::vector<Import> gone;
   {
     Lock lock(mutex_);
-    for (size_t i = imports_.size(); i-- > 0;) {
-      if (imports_[i].context != context) continue;
-      gone.push_back(std::move(imports_[i]));
-      imports_.erase(imports_.begin() + static_cast<ptrdiff_t>(i));
+    for (std::vector<Import>* imports : {&imports_, &leaving_}) {
+      for (size_t i = imports->size(); i-- > 0;) {
+        if ((*imports)[i].context != context) continue;
+        gone.push_back(std::move((*imports)[i]));
+        imports->erase(imports->begin() + static_cast<ptrdiff_t>(i));
+      }
     }
   }
   for (const Import& import : gone) {
@@ -318,11 +326,13 @@ void Ipc::on_inherited(Device& device, const protocol::ImportInherited& message)
     device.memory().inherit(pending_.bytes);
     return;
   }
-  for (Import& import : imports_) {
-    if (import.device != &device || import.request != message.request || import.inherited) continue;
-    import.inherited = true;
-    device.memory().inherit(import.bytes);
-    return;
+  for (std::vector<Import>* imports : {&imports_, &leaving_}) {
+    for (Import& import : *imports) {
+      if (import.device != &device || import.request != message.request || import.inherited) continue;
+      import.inherited = true;
+      device.memory().inherit(import.bytes);
+      return;
+    }
   }
 }
 
@@ -336,6 +346,7 @@ void Ipc::set_accessors(int ordinal, uint32_t accessors) {
 void Ipc::reset_after_fork() {
   mutex_.reset_after_fork();
   imports_.clear();
+  leaving_.clear();
   pending_ = Pending{};
   opening_ = false;
 }

@@ -39,8 +39,10 @@ class Ipc {
   bool export_memory(cuda::CUipcMemHandle* handle, cuda::CUdeviceptr address, cuda::CUresult* result);
   // False: the handle is the driver's own.
   bool open(cuda::CUdeviceptr* address, const cuda::CUipcMemHandle& handle, unsigned flags, cuda::CUresult* result);
-  // False: no import of ours begins or lies there.
+  // False: no import of ours begins or lies there. While a stream captures, the memory is let go of later (collect).
   bool close(cuda::CUdeviceptr address, cuda::CUresult* result);
+  // Lets go of what was closed, when no stream captures: waits for the GPU first.
+  void collect();
   // The imported allocation that `address` lies in, and the GPU whose memory it is.
   bool find(cuda::CUdeviceptr address, Memory::Range* range, int* ordinal);
 
@@ -101,6 +103,7 @@ class Ipc {
   Mutex mutex_;
   Condition changed_;
   std::vector<Import> imports_;
+  std::vector<Import> leaving_;  // closed, and still mapped: work of this process may use them
   Pending pending_;
   bool opening_ = false;
   uint64_t last_request_ = 0;

@@ -98,12 +98,17 @@ TEST_F(Ipc, AStrangerIsRefused) {
   stage_.expect_success(from);
 }
 
-TEST_F(Ipc, AKilledExportersMemoryIsTheImportersUntilItCloses) {
+// Without and with a capture under way when the importer closes: the program's own, so that nothing may wait for its end.
+class IpcClosing : public Ipc, public testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(When, IpcClosing, testing::Bool(), [](const auto& chosen) { return chosen.param ? "InACapture" : "AtRest"; });
+
+TEST_P(IpcClosing, AKilledExportersMemoryIsTheImportersUntilItCloses) {
   stage_.start_scheduler();
   stage_.make_tenant("pair", getpid());
   stage_.start("neighbour", {"mix", "--hold", "100M", "--floor", "90M", "--largest", "60M"});
   Child& from = exporter({"--hand", "24M"});
-  Child& to = importer({"--hold", "40M", "--steps", "20", "--go", stage_.go_file("close")});
+  Child& to = importer({"--hold", "40M", "--steps", "20", "--go", stage_.go_file("close"), "--in-capture", GetParam() ? "1" : "0"});
   ASSERT_TRUE(says(to, "standing still"));
   from.signal(SIGKILL);
   from.wait(moments());

@@ -34,6 +34,7 @@ CUresult end(CUstream stream, CUgraph* graph) {
     return result;
   }
   process().capture_ended(default_stream(stream, PerThread));
+  process().ipc().collect();
   return result;
 }
 

@@ -136,7 +136,7 @@ void run_ipc_export(const Options& options) {
 }
 
 // Opens them, works on them and on memory of its own for --steps rounds. With --go it then stands still once with the memory open, and
-// once with it closed.
+// once with it closed. With --in-capture it closes the memory while its own stream captures.
 void run_ipc_import(const Options& options) {
   retain_primary();
   Workplace place = workplace();
@@ -163,9 +163,16 @@ void run_ipc_import(const Options& options) {
   write_file(options.text("file", "") + ".done", &steps, sizeof steps);
   if (!options.text("go", "").empty()) stand_still(options);
   for (auto& memory : opened) memory->verify();
+  const bool in_capture = options.number("in-capture", 0) != 0;
+  if (in_capture) check(cuda().cuStreamBeginCapture_v2(place.stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
   for (auto& memory : opened) {
     check(cuda().cuIpcCloseMemHandle(memory->address), "cuIpcCloseMemHandle");
     if (cuda().cuIpcCloseMemHandle(memory->address) == CUDA_SUCCESS) fail(kExitUnexpected, "closed twice");
+  }
+  if (in_capture) {
+    CUgraph graph = nullptr;
+    check(cuda().cuStreamEndCapture(place.stream, &graph), "cuStreamEndCapture");
+    check(cuda().cuGraphDestroy(graph), "cuGraphDestroy");
   }
   say("closed");
   if (!options.text("go", "").empty()) {
