@@ -274,7 +274,8 @@ void PodLimits::read_priority(Pod& pod, Changes* changes) {
 }
 
 PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
-  if (seen.ended || !seen.ours) return remove(seen.uid);
+  // One that has nothing of ours any more goes on without limits, which has to be said: one that is gone keeps what it had.
+  if (seen.ended || (!seen.ours && !pods_.contains(seen.uid))) return remove(seen.uid);
   Changes changes;
   auto [found, is_new] = pods_.try_emplace(seen.uid);
   Pod& pod = found->second;

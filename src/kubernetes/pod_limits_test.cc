@@ -243,6 +243,27 @@ TEST(PodLimits, ADeletionIsPassedOnOnce) {
   EXPECT_TRUE(limits.update(watched(pod)).limits.empty());
 }
 
+// A pod that is gone keeps its limits for as long as it has processes; one whose annotations were removed has none any more.
+TEST(PodLimits, APodThatHasNothingOfOursAnyMoreIsSaidToHaveNoLimits) {
+  PodLimits limits;
+  WatchedPod pod;
+  pod.uid = "0b4e";
+  pod.name_space = "team";
+  pod.name = "train";
+  EXPECT_TRUE(limits.update(pod).limits.empty()) << "nobody asked for anything";
+  pod.ours = true;
+  pod.annotations[kCoreAnnotation] = "30";
+  ASSERT_EQ(limits.update(pod).limits.size(), 1u);
+  pod.ours = false;
+  pod.annotations.clear();
+  const auto changes = limits.update(pod);
+  ASSERT_EQ(changes.limits.size(), 1u);
+  EXPECT_FALSE(changes.limits[0].gone);
+  EXPECT_EQ(changes.limits[0].gpu_core_limit, 100);
+  EXPECT_EQ(limits.all().size(), 1u) << "a scheduler that starts anew is told, too";
+  EXPECT_TRUE(limits.remove("0b4e").limits.at(0).gone);
+}
+
 TEST(PodLimits, PodsThatEndOrAreMissingFromTheListAreGone) {
   PodLimits limits;
   limits.update(granted(4, 0, Json::object()));

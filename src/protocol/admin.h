@@ -12,7 +12,8 @@
 //                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"ends":false},
 //                             {"uid":"77aa...","gone":true}],"complete":false}
 //                       -> {"ok":true,"refused":{"0b4e...":"why its memory limit is not in force"}}: limits of pods by their UID, in
-//                       effect at once and for processes that come later. complete: all pods that there are; others' limits are removed
+//                       effect at once and for processes that come later. complete: all pods that there are; others are gone.
+//                       A pod that is gone is held to what it had last, for as long as it has processes; gone or not, its UID is its own
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
 // Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
@@ -206,7 +207,7 @@ struct PodRequest {
   std::string name;                              // "namespace/name", for people
   int64_t gpu_memory_limit = 0;                  // of all its processes together, on each GPU; 0 = none
   int32_t gpu_core_limit = 100;                  // 100 = none
-  bool gone = false;                             // there is no such pod any more
+  bool gone = false;                             // there is no such pod any more; what it had goes on for processes that it has left
   int32_t priority = 0;                          // added to what `set` says
   bool ends = false;                             // it is being deleted
   std::map<std::string, int64_t> gpu_memory_on;  // what it was granted on these GPUs, by UUID: lowers the limit there

@@ -169,21 +169,18 @@ void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
         printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends, pod.gpu_memory_on};
     named.insert(pod.uid);
     if (pod.gone) {
-      tenants_.forget_pod(pod.uid);
-      change(pod.uid, {limits.name, 0, 100});
+      change(pod.uid, tenants_.pod_gone(pod.uid));
       continue;
     }
     if (Tenant* tenant = tenants_.find_pod(pod.uid)) tenant->name = limits.name;
     tenants_.remember_pod(pod.uid, limits);
     change(pod.uid, limits);
   }
-  if (!request.complete) return;
-  std::vector<std::pair<std::string, PodLimits>> others(tenants_.pods().begin(), tenants_.pods().end());
-  for (auto& [uid, limits] : others) {
-    if (named.contains(uid)) continue;
-    tenants_.forget_pod(uid);
-    change(uid, {limits.name, 0, 100});
+  if (request.complete) {
+    for (const std::string& uid : tenants_.pods_but(named)) change(uid, tenants_.pod_gone(uid));
   }
+  tenants_.prune();
+  tenants_.save();
 }
 
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }

@@ -52,6 +52,7 @@ class PodsTest : public testing::Test {
     options.settings = settings_;
     options.epoch = ++epoch_;
     options.known_clients_file = folder_.path() + "/clients";
+    if (keeps_tenants_) options.tenants_file = folder_.path() + "/tenants";
     options.look_at_host = [] { return HostBudget::Machine{1000 * kGiB, std::nullopt}; };
     options.look_at_cgroups = [this](pid_t pid) { return cgroups_[pid]; };
     engine_.reset();
@@ -91,6 +92,7 @@ class PodsTest : public testing::Test {
 
   TestFolder folder_;
   Settings settings_;
+  bool keeps_tenants_ = false;  // for the next scheduler
   std::map<pid_t, std::string> cgroups_;
   Sink sink_;
   policy::Instant now_ = 1'000'000'000;
@@ -117,13 +119,68 @@ TEST_F(PodsTest, ChangesReachClientsAtOnceAndRemovalRestoresTheDefault) {
   set({{kTrain, "team/train", 6 * kGiB, 100, false}});
   EXPECT_EQ(sink_.limits[1], 6u * kGiB);
   EXPECT_EQ(tenants(), "pod team/train 6 100; ");
-  set({{kTrain, "", 0, 100, true}});
+  set({{kTrain, "team/train", 0, 100, false}}, true);
   EXPECT_EQ(sink_.limits[1], 0u);
+  EXPECT_EQ(tenants(), "pod team/train 0 100; ");
+}
+
+// Deleted by force, its processes going on: told so by name, or by a list of all pods in which it is not.
+TEST_F(PodsTest, APodThatIsGoneIsHeldToWhatItHad) {
+  const std::string all = "pod team/train 3 50; pod team/serve 2 60; ";
+  set({{kTrain, "team/train", 3 * kGiB, 50, false, 7, true}, {kServe, "team/serve", 2 * kGiB, 60, false, -7, false}});
+  join(1, kTrain);
   join(2, kServe);
-  set({{kTrain, "team/train", 3 * kGiB, 50, false}, {kServe, "team/serve", 2 * kGiB, 60, false}});
-  set({{kServe, "team/serve", 2 * kGiB, 60, false}}, true);
-  EXPECT_EQ(sink_.limits[1], 0u) << "it is not among all pods that there are";
+  EXPECT_EQ(tenants(), all);
+  set({{kTrain, "", 0, 100, true}});
+  set({}, true);
+  EXPECT_EQ(tenants(), all);
+  EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(3 * kGiB));
   EXPECT_EQ(sink_.limits[2], 2u * kGiB);
+  EXPECT_EQ(engine_->status(now_).tenants.at(0).priority, 0) << "nobody gives it one any more";
+  EXPECT_FALSE(engine_->status(now_).tenants.at(0).ends);
+  EXPECT_EQ(engine_->status(now_).tenants.at(1).priority, -7);
+  join(3, kTrain);
+  EXPECT_EQ(sink_.limits[3], static_cast<uint64_t>(3 * kGiB));
+  // Its last client leaves, and comes back.
+  for (ConnectionId connection : {1, 3, 2}) engine_->disconnected(connection, "its connection ended", ++now_);
+  EXPECT_EQ(tenants(), "") << "no clients, nobody who speaks for it";
+  join(4, kTrain);
+  EXPECT_EQ(sink_.limits[4], static_cast<uint64_t>(3 * kGiB));
+  EXPECT_EQ(tenants(), "pod team/train 3 50; ");
+  set({{kTrain, "team/train", kGiB, 100, false}});
+  EXPECT_EQ(tenants(), "pod team/train 1 100; ") << "it is there after all";
+  set({{kTrain, "", 0, 100, true}});
+  EXPECT_EQ(tenants(), "pod team/train 1 100; ");
+}
+
+TEST_F(PodsTest, ASchedulerThatStartsAnewHoldsAPodThatIsGoneToWhatItHad) {
+  keeps_tenants_ = true;
+  start();
+  set({{kTrain, "team/train", 3 * kGiB, 50, false}}, true);
+  join(1, kTrain, test_registration(kGiB), getpid());
+  set({}, true);
+  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  start();
+  set({}, true);
+  auto returning = test_registration(kGiB);
+  returning.client_id = id;
+  join(2, kTrain, returning, getpid());
+  EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(3 * kGiB));
+  EXPECT_EQ(tenants(), "pod team/train 3 50; ");
+}
+
+// What is kept of them has a bound, whatever is deleted in a scheduler's life.
+TEST_F(PodsTest, OfPodsThatAreGoneTheLatestAreKnown) {
+  const auto uid = [](size_t i) { return fmt::format("{:08x}-31d7-4f6e-9c05-7a1b2c3d4e5f", i); };
+  for (size_t i = 0; i <= Tenants::kGonePodsMax; ++i) {
+    set({{uid(i), "team/" + std::to_string(i), 3 * kGiB, 50, false}});
+    set({{uid(i), "", 0, 100, true}});
+  }
+  join(1, uid(0).c_str());
+  EXPECT_EQ(sink_.limits[1], 0u);
+  join(2, uid(1).c_str());
+  EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(3 * kGiB));
+  EXPECT_NE(tenants().find("pod team/1 3 50"), std::string::npos) << tenants();
 }
 
 TEST_F(PodsTest, TheLowestOfAdminPodAndProgramHolds) {
@@ -194,7 +251,7 @@ TEST_F(PodsTest, WhatWasGrantedOnAGpuHoldsThere) {
   EXPECT_EQ(sink_.limits[1], 0u);
   with(0, {{gpu, 2 * kGiB}});
   set({{kTrain, "", 0, 100, true}});
-  EXPECT_EQ(sink_.limits[1], 0u);
+  EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(2 * kGiB)) << "also when it is gone";
 }
 
 TEST_F(PodsTest, OutsideThePodNothingChanges) {

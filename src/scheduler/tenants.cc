@@ -122,6 +122,37 @@ Tenant* Tenants::find_pod(const std::string& uid) {
   return at == tenants_.end() ? nullptr : &at->second;
 }
 
+PodLimits Tenants::pod_gone(const std::string& uid) {
+  const Tenant* tenant = find_pod(uid);
+  const auto told = pods_.find(uid);
+  PodLimits limits = told != pods_.end() ? told->second : tenant != nullptr ? tenant->pod : PodLimits();
+  limits.priority = std::min(limits.priority, 0);
+  limits.ends = false;
+  limits.gone = true;
+  std::erase(gone_pods_, uid);
+  pods_.erase(uid);
+  if (limits.limits_nothing()) return limits;
+  pods_[uid] = limits;
+  gone_pods_.push_back(uid);
+  if (gone_pods_.size() > kGonePodsMax) {
+    if (const auto oldest = pods_.find(gone_pods_.front()); oldest != pods_.end() && oldest->second.gone) pods_.erase(oldest);
+    gone_pods_.pop_front();
+  }
+  return limits;
+}
+
+std::set<std::string> Tenants::pods_but(const std::set<std::string>& named) const {
+  std::set<std::string> uids;
+  const auto add = [&](const std::string& uid, const PodLimits& limits) {
+    if (!limits.gone && !named.contains(uid)) uids.insert(uid);
+  };
+  for (const auto& [uid, limits] : pods_) add(uid, limits);
+  for (const auto& [key, tenant] : tenants_) {
+    if (key.starts_with(kPodKey)) add(key.substr(sizeof kPodKey - 1), tenant.pod);
+  }
+  return uids;
+}
+
 bool Tenants::has_runs() {
   prune();
   return std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return entry.second.root != 0; });
@@ -132,7 +163,8 @@ void Tenants::prune() {
     const Tenant& tenant = entry.second;
     if (tenant.clients > 0 || tenant.awaited > 0) return false;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
-    // A limit or a priority that somebody set outlives the tenant's processes.
+    // A limit or a priority that somebody set outlives the tenant's processes; what holds for a pod that is gone is in pods_.
+    if (tenant.pod.gone) return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.priority == 0;
     return tenant.memory_limit_in_force() == 0 && tenant.pod.memory_on.empty() && tenant.core_limit_in_force() == 100 &&
            tenant.priority_in_force() == 0;
   });

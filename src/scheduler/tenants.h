@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include "base/result.h"
@@ -28,6 +30,8 @@ struct PodLimits {
   int priority = 0;
   bool ends = false;                         // it is being deleted
   std::map<std::string, int64_t> memory_on;  // by the GPU's UUID: what it has there at most
+  bool gone = false;                         // nobody speaks for it any more: it is held to what it had
+  bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
 };
 
 // What a tenant has used of a GPU's time, and owes, beside compute limits.
@@ -65,6 +69,8 @@ struct Tenant {
 
 class Tenants {
  public:
+  static constexpr size_t kGonePodsMax = 1000;
+
   using LookAtCgroups = std::function<std::string(pid_t)>;
   explicit Tenants(LookAtCgroups look_at_cgroups = cgroups_of) : look_at_cgroups_(std::move(look_at_cgroups)) {}
   // `file`: where tenants, their limits and the process trees that make them are kept for the next scheduler; empty: nowhere. Takes over
@@ -94,10 +100,13 @@ class Tenants {
   Tenant* find(const std::string& name_or_id);
   const std::map<std::string, Tenant>& all() const { return tenants_; }
 
-  // Pods that the node's agent has told of, by UID. Both leave the tenant as it is: see Tenant::pod.
-  const std::map<std::string, PodLimits>& pods() const { return pods_; }
+  // Pods that the node's agent has told of, by UID. Telling leaves the tenant as it is: see Tenant::pod.
   void remember_pod(const std::string& uid, const PodLimits& limits) { pods_[uid] = limits; }
-  void forget_pod(const std::string& uid) { pods_.erase(uid); }
+  // Nobody speaks for it any more. Its processes may go on (it was deleted by force), leave and come back: they are held to what it had,
+  // and have no priority over others. Of pods that are gone the last kGonePodsMax are known. What holds for it from now on.
+  PodLimits pod_gone(const std::string& uid);
+  // All pods that were told of, or have clients, and are not gone; but for these.
+  std::set<std::string> pods_but(const std::set<std::string>& named) const;
   Tenant* find_pod(const std::string& uid);  // null: it has no clients
 
   bool has_runs();  // whose root process lives
@@ -121,6 +130,7 @@ class Tenants {
 
   const LookAtCgroups look_at_cgroups_;
   std::map<std::string, PodLimits> pods_;
+  std::deque<std::string> gone_pods_;      // of pods_, and some that are back; the longest gone first
   std::map<std::string, Tenant> tenants_;  // by what identifies it, such as "unit:train.service"
   policy::TenantId next_id_ = 1;
   std::string file_;
