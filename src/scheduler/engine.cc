@@ -165,7 +165,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const policy::TenantId former = returns ? before->second.tenant : 0;
   Tenant& tenant = tenants_.join(peer, program, former);
   // What an earlier scheduler was told of the tenant.
-  if (returns) recall_limit(tenant, bounded(message.node_limit));
+  if (returns) recall_limit(tenant, gpus_[*gpu].uuid_text, bounded(message.node_limit));
   const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
   const uint64_t part = tenants_.part_of(tenant, peer.pid);
   const int64_t promise = promised(tenant, *gpu, MemoryLedger::Newcomer{part, bounded(message.memory_limit)});

@@ -208,7 +208,7 @@ class Engine {
   Result<void> admit_change(const Tenant& tenant, const Tenant& changed) const;
   // What a tenant's limits and priority come from, as it is to be.
   void change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
-  void recall_limit(Tenant& tenant, int64_t memory);
+  void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);  // as a client that came back was told it there
   void report_limits(protocol::admin::StatusReport* report) const;
 
   // engine_memory.cc

@@ -145,10 +145,19 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   }
 }
 
-void Engine::recall_limit(Tenant& tenant, int64_t memory) {
-  if (tenant.memory_limit_in_force() != 0) return;
-  // Who speaks for pods will say it again, or that it no longer holds.
-  (tenant.kind == "pod" ? tenant.pod.gpu_memory_limit : tenant.gpu_memory_limit) = memory;
+// Who speaks for pods will say it again, or that it no longer holds; until then each GPU has the lowest that was told there, and others the
+// highest of them.
+void Engine::recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory) {
+  if (memory == 0) return;
+  if (tenant.kind != "pod") {
+    if (tenant.memory_limit_in_force() == 0) tenant.gpu_memory_limit = memory;
+    return;
+  }
+  if (tenant.pod.told()) return;
+  auto [there, is_new] = tenant.pod.memory_on.try_emplace(gpu, memory);
+  there->second = std::min(there->second, memory);
+  tenant.pod.gpu_memory_limit = 0;
+  for (const auto& [uuid, limit] : tenant.pod.memory_on) tenant.pod.gpu_memory_limit = std::max(tenant.pod.gpu_memory_limit, limit);
 }
 
 void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {

@@ -138,7 +138,7 @@ void Tenants::load() {
       if (const char* fault = fault_of(tenant)) return refuse(file_ + " is damaged: tenant '" + key + "' has " + fault);
       if (tenant.id >= next_id_ || find(tenant.id) != nullptr) return refuse(file_ + " is damaged: tenant '" + key + "' has another's id");
       // As it was told: whoever speaks for pods says it again, or that it holds no longer.
-      if (tenant.kind == "pod" && key.starts_with("pod:") && !tenant.pod.name.empty()) pods_[key.substr(4)] = tenant.pod;
+      if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods_[key.substr(4)] = tenant.pod;
       if (!has_ended(key, tenant)) tenants_[key] = tenant;
     }
     written_ = **content;

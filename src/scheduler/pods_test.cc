@@ -359,6 +359,52 @@ TEST_F(PodsTest, APodThatEndsGetsTheNextTurn) {
   EXPECT_FALSE(engine_->status(now_).tenants.at(0).ends);
 }
 
+// The tenants' file is lost. Two clients of before, one on each GPU, and a new one.
+TEST_F(PodsTest, WhatClientsRecallHoldsOnTheirGpu) {
+  join(1, kTrain);
+  join(2, kTrain, test_registration(kGiB, 2), getpid());
+  const std::string low = engine_->status(now_).gpus.at(0).uuid;
+  admin::PodRequest pod{kTrain, "team/train", 6 * kGiB, 100, false};
+  pod.gpu_memory_on = {{low, 2 * kGiB}};
+  set({pod});
+  ASSERT_EQ(sink_.limits[1], 2u * kGiB);
+  ASSERT_EQ(sink_.limits[2], static_cast<uint64_t>(6 * kGiB));
+  join(3, kTrain, test_registration(kGiB), getpid());
+  std::map<std::string, uint64_t> ids;  // of this process's, by GPU
+  for (const auto& client : engine_->status(now_).clients) {
+    if (client.pid == getpid()) ids[client.gpu] = client.id;
+  }
+  start();
+  auto returning = test_registration(kGiB);
+  returning.client_id = ids[low];
+  returning.node_limit = 2 * kGiB;
+  join(11, kTrain, returning, getpid());
+  auto other = test_registration(kGiB, 2);
+  ids.erase(low);
+  other.client_id = ids.begin()->second;
+  other.node_limit = static_cast<uint64_t>(6 * kGiB);
+  join(12, kTrain, other, getpid());
+  EXPECT_EQ(sink_.limits[11], 2u * kGiB);
+  EXPECT_EQ(sink_.limits[12], static_cast<uint64_t>(6 * kGiB));
+  join(13, kTrain, test_registration(kGiB, 3));
+  EXPECT_EQ(sink_.limits[13], static_cast<uint64_t>(6 * kGiB)) << "what holds there is not known";
+  join(14, kTrain);
+  EXPECT_EQ(sink_.limits[14], 2u * kGiB);
+}
+
+TEST_F(PodsTest, WhatClientsRecallIsNothingBesideWhatWasToldSince) {
+  join(1, kTrain, test_registration(kGiB), getpid());
+  set({{kTrain, "team/train", 4 * kGiB, 100, false}});
+  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  start();
+  set({{kTrain, "team/train", 0, 100, false}}, true);
+  auto returning = test_registration(kGiB);
+  returning.client_id = id;
+  returning.node_limit = 4 * kGiB;
+  join(2, kTrain, returning, getpid());
+  EXPECT_EQ(sink_.limits[2], 0u);
+}
+
 TEST_F(PodsTest, ALimitThatIsGoneIsNotRecalledForEver) {
   set({{kTrain, "team/train", 4 * kGiB, 30, false}});
   join(1, kTrain, test_registration(kGiB), getpid());

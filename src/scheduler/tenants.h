@@ -28,9 +28,10 @@ struct PodLimits {
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   int core_limit = 100;          // percent of each GPU's time, 100 = none
   int priority = 0;
-  bool ends = false;                         // it is being deleted
-  std::map<std::string, int64_t> memory_on;  // by the GPU's UUID: what it has there at most
-  bool gone = false;                         // nobody speaks for it any more: it is held to what it had
+  bool ends = false;                           // it is being deleted
+  std::map<std::string, int64_t> memory_on;    // by the GPU's UUID: what it has there at most
+  bool gone = false;                           // nobody speaks for it any more: it is held to what it had
+  bool told() const { return !name.empty(); }  // else it is from clients that came back, if any
   bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
 };
 
