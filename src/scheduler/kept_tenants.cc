@@ -5,6 +5,7 @@
 #include <set>
 
 #include "scheduler/kept_file.h"
+#include "scheduler/log.h"
 #include "scheduler/tenants.h"
 
 namespace nvshare::scheduler {
@@ -15,6 +16,8 @@ using Json = nlohmann::json;
 // That of the oldest scheduler that may read the file. Fields are added without a new one, each with a value for when it is missing.
 constexpr int kFormat = 1;
 constexpr int64_t kLimitMax = int64_t{1} << 50;
+
+constexpr policy::TenantId kIdMax = policy::TenantId{1} << 53;  // 1, 2, 3, ...: no scheduler comes so far
 
 constexpr policy::Duration kDebtMax = int64_t{7200} * 1'000'000'000;
 constexpr policy::Duration kTimeMax = int64_t{1} << 60;  // some 36 years
@@ -36,14 +39,20 @@ Json accounts_to_json(const Tenant& tenant) {
 // False: it is none.
 bool read_account(const Json& entry, Tenant* tenant) {
   KeptAccount account;
-  entry.at("joined_at").get_to(account.joined_at);
-  entry.at("debt").get_to(account.debt);
-  entry.at("used").get_to(account.used);
-  entry.at("throttled_time").get_to(account.throttled_time);
+  std::string gpu;
+  try {
+    entry.at("gpu").get_to(gpu);
+    entry.at("joined_at").get_to(account.joined_at);
+    entry.at("debt").get_to(account.debt);
+    entry.at("used").get_to(account.used);
+    entry.at("throttled_time").get_to(account.throttled_time);
+  } catch (const Json::exception&) {
+    return false;
+  }
   const auto possible = [](policy::Duration time, policy::Duration most) { return time >= 0 && time <= most; };
   if (!possible(account.debt, kDebtMax) || !possible(account.joined_at, kTimeMax)) return false;
   if (!possible(account.used, kTimeMax) || !possible(account.throttled_time, kTimeMax)) return false;
-  tenant->former_accounts[entry.at("gpu").get<std::string>()] = account;
+  tenant->former_accounts[gpu] = account;
   return true;
 }
 
@@ -89,6 +98,35 @@ const char* fault_of(const Tenant& tenant) {
   return nullptr;
 }
 
+// What the entry says, its key first. An error: the tenant cannot be taken over. An account that is none is left out of it.
+Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, std::string* left_out) {
+  try {
+    *key = entry.at("key").get<std::string>();
+    entry.at("id").get_to(tenant->id);
+    entry.at("name").get_to(tenant->name);
+    entry.at("kind").get_to(tenant->kind);
+    entry.at("gpu_memory_limit").get_to(tenant->gpu_memory_limit);
+    entry.at("core_limit").get_to(tenant->core_limit);
+    const Json& pod = entry.at("pod");
+    pod.at("name").get_to(tenant->pod.name);
+    pod.at("gpu_memory_limit").get_to(tenant->pod.gpu_memory_limit);
+    pod.at("core_limit").get_to(tenant->pod.core_limit);
+    tenant->pod.priority = pod.value("priority", 0);
+    tenant->pod.memory_on = pod.value("memory_on", std::map<std::string, int64_t>());
+    entry.at("priority").get_to(tenant->priority);
+    entry.at("gang_turns").get_to(tenant->gang_turns);
+    entry.at("root").get_to(tenant->root);
+    entry.at("root_start_time").get_to(tenant->root_start_time);
+    for (const Json& account : entry.value("accounts", Json::array())) {
+      if (!read_account(account, tenant)) *left_out += "; tenant '" + printable(key->c_str()) + "' has an impossible account";
+    }
+  } catch (const Json::exception& problem) {
+    return error_format("%.160s", problem.what());
+  }
+  if (const char* fault = fault_of(*tenant)) return error_format("it has %s", fault);
+  return {};
+}
+
 // A tenant of one process that has ended has nothing to come back.
 bool has_ended(const std::string& key, const Tenant& tenant) {
   pid_t pid = 0;
@@ -115,33 +153,30 @@ void Tenants::load() {
       return refuse(file_ + " has format " + std::to_string(format) + ", known is " + std::to_string(kFormat));
     }
     next_id_ = json.at("next_id").get<policy::TenantId>();
-    for (const Json& entry : json.at("tenants")) {
+    const Json& tenants = json.at("tenants");
+    if (!tenants.is_array()) return refuse(file_ + " is damaged: its tenants are no list");
+    std::string left_out;  // each with what is wrong with it; all else holds
+    for (const Json& entry : tenants) {
       Tenant tenant;
-      const auto key = entry.at("key").get<std::string>();
-      entry.at("id").get_to(tenant.id);
-      entry.at("name").get_to(tenant.name);
-      entry.at("kind").get_to(tenant.kind);
-      entry.at("gpu_memory_limit").get_to(tenant.gpu_memory_limit);
-      entry.at("core_limit").get_to(tenant.core_limit);
-      entry.at("pod").at("name").get_to(tenant.pod.name);
-      entry.at("pod").at("gpu_memory_limit").get_to(tenant.pod.gpu_memory_limit);
-      entry.at("pod").at("core_limit").get_to(tenant.pod.core_limit);
-      tenant.pod.priority = entry.at("pod").value("priority", 0);
-      tenant.pod.memory_on = entry.at("pod").value("memory_on", std::map<std::string, int64_t>());
-      entry.at("priority").get_to(tenant.priority);
-      entry.at("gang_turns").get_to(tenant.gang_turns);
-      entry.at("root").get_to(tenant.root);
-      entry.at("root_start_time").get_to(tenant.root_start_time);
-      for (const Json& account : entry.value("accounts", Json::array())) {
-        if (!read_account(account, &tenant)) return refuse(file_ + " is damaged: tenant '" + key + "' has an impossible account");
+      std::string key;
+      Result<void> read = read_tenant(entry, &key, &tenant, &left_out);
+      const bool is_given = tenant.id < next_id_;
+      if (!is_given && tenant.id < kIdMax) next_id_ = tenant.id + 1;  // clients may know it: it is nobody else's
+      if (read && (!is_given || find(tenant.id) != nullptr || tenants_.contains(key)))
+        read = error_format("it has an impossible id, or another's");
+      if (!read) {
+        left_out += "; tenant '" + printable(key.c_str()) + "': " + read.error().text;
+        continue;
       }
-      if (const char* fault = fault_of(tenant)) return refuse(file_ + " is damaged: tenant '" + key + "' has " + fault);
-      if (tenant.id >= next_id_ || find(tenant.id) != nullptr) return refuse(file_ + " is damaged: tenant '" + key + "' has another's id");
       // As it was told: whoever speaks for pods says it again, or that it holds no longer.
       if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods_[key.substr(4)] = tenant.pod;
       if (!has_ended(key, tenant)) tenants_[key] = tenant;
     }
-    written_ = **content;
+    if (left_out.empty()) {
+      written_ = **content;
+    } else {
+      problem_ = file_ + " is damaged; left out of what the previous scheduler knew: " + left_out.substr(2);
+    }
   } catch (const Json::exception& problem) {
     refuse(file_ + " is damaged: " + problem.what());
   }

@@ -119,16 +119,24 @@ TEST_F(KeptTenants, AccountsOutliveTheScheduler) {
     next.join(peer_with(getpid()), "python");  // writes the file again
   }
   nlohmann::json kept = nlohmann::json::parse(text());
-  const auto is_refused_with = [&](const char* field, int64_t value) {
+  const auto is_left_out_with = [&](const char* field, const nlohmann::json& value) {
     nlohmann::json wrong = kept;
+    wrong["tenants"][0]["accounts"].push_back(wrong["tenants"][0]["accounts"][0]);
+    wrong["tenants"][0]["accounts"][0]["gpu"] = "GPU-2";
     wrong["tenants"][0]["accounts"][0][field] = value;
     ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
-    expect_refused("an impossible account");
+    Tenants next(file_);
+    EXPECT_NE(next.problem().find("an impossible account"), std::string::npos) << next.problem();
+    ASSERT_NE(next.find("train"), nullptr) << "what limits it has nothing to do with that";
+    EXPECT_EQ(next.find("train")->core_limit, 30);
+    EXPECT_EQ(next.find("train")->former_accounts.count("GPU-1"), 1u);
+    EXPECT_EQ(next.find("train")->former_accounts.count("GPU-2"), 0u);
   };
-  is_refused_with("debt", -1);
-  is_refused_with("debt", INT64_MAX);
-  is_refused_with("used", -1);
-  is_refused_with("joined_at", INT64_MAX);
+  is_left_out_with("debt", -1);
+  is_left_out_with("debt", INT64_MAX);
+  is_left_out_with("used", -1);
+  is_left_out_with("joined_at", INT64_MAX);
+  is_left_out_with("throttled_time", "long");
   kept["tenants"][0].erase("accounts");  // an earlier release's
   ASSERT_TRUE(write_kept_file(file_, kept.dump()));
   EXPECT_EQ(Tenants(file_).problem(), "");
@@ -190,6 +198,42 @@ TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {
   next.awaited_no_more(run);
   next.leave(run);
   EXPECT_EQ(next.find(run), nullptr);
+}
+
+// One tenant that cannot be taken over, whatever is wrong with it, costs no other its limits.
+TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
+  Sleeper other;
+  policy::TenantId bad = 0;
+  {
+    Tenants tenants(file_);
+    ASSERT_TRUE(tenants.add_run(getpid(), "train", 5 * kGiB, true, 30));
+    bad = *tenants.add_run(other.pid(), "broken", kGiB, true, 40);
+  }
+  const nlohmann::json kept = nlohmann::json::parse(text());
+  const auto is_left_out_with = [&](const char* field, const nlohmann::json& value, const std::string& why) {
+    nlohmann::json wrong = kept;
+    for (nlohmann::json& tenant : wrong["tenants"]) {
+      if (tenant["id"] == bad) tenant[field] = value;
+    }
+    ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
+    Tenants next(file_);
+    EXPECT_NE(next.problem().find(file_), std::string::npos) << next.problem();
+    EXPECT_NE(next.problem().find(why), std::string::npos) << next.problem();
+    EXPECT_EQ(next.all().size(), 1u);
+    ASSERT_NE(next.find("train"), nullptr);
+    EXPECT_EQ(next.find("train")->gpu_memory_limit, 5 * kGiB);
+    EXPECT_EQ(next.find("train")->core_limit, 30);
+    const policy::TenantId fresh = *next.add_run(other.pid(), "new", 0);
+    EXPECT_GT(fresh, bad) << "its id stays its own";
+    EXPECT_EQ(next.problem(), "") << "it was told, and the file is good again";
+    EXPECT_EQ(Tenants(file_).all().size(), 2u);
+  };
+  is_left_out_with("core_limit", 0, "compute limit");
+  is_left_out_with("gpu_memory_limit", -1, "memory limit");
+  is_left_out_with("gpu_memory_limit", "much", "must be number");
+  is_left_out_with("kind", "guess", "kind");
+  is_left_out_with("pod", nullptr, "null");
+  is_left_out_with("root", 0, "run");
 }
 
 TEST_F(KeptTenants, ADamagedOrForeignFileIsRefusedByNameAndWrittenAnew) {
