@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "kubernetes/limits_link.h"
 #include "kubernetes/test_api_server.h"
 #include "kubernetes/test_checkpoint.h"
 #include "protocol/paths.h"
@@ -71,6 +72,10 @@ class ListeningScheduler {
     std::lock_guard lock(mutex_);
     return connections_;
   }
+  int requests() {
+    std::lock_guard lock(mutex_);
+    return requests_;
+  }
   bool was_told_all() {
     std::lock_guard lock(mutex_);
     return whole_;
@@ -115,8 +120,10 @@ class ListeningScheduler {
     if (!request || !std::holds_alternative<protocol::admin::PodsRequest>(*request)) return protocol::admin::encode_error("not that");
     const auto& pods = std::get<protocol::admin::PodsRequest>(*request);
     std::lock_guard lock(mutex_);
-    if (pods.complete) pods_.clear();
-    whole_ = whole_ || pods.complete;
+    using List = protocol::admin::PodsRequest::List;
+    if (pods.complete || pods.list == List::kFirst) pods_.clear();
+    whole_ = whole_ || pods.complete || pods.list == List::kLast;
+    ++requests_;
     std::map<std::string, std::string> refused;
     for (const auto& pod : pods.pods) {
       pods_.erase(pod.uid);
@@ -131,6 +138,7 @@ class ListeningScheduler {
   std::mutex mutex_;
   int client_ = -1;
   int connections_ = 0;
+  int requests_ = 0;
   bool whole_ = false;
   std::map<std::string, protocol::admin::PodRequest> pods_;
   std::map<std::string, std::string> refused_;
@@ -380,6 +388,26 @@ TEST_F(AnnotationsTest, AfterFiftyDisconnectsOfEveryKindNoChangeIsMissed) {
   EXPECT_GT(server_->lists(), 10);
   EXPECT_GT(server_->unauthorized(), 0) << "no token was refused";
   EXPECT_EQ(scheduler_->connections(), 1) << "what breaks there is nothing to the scheduler";
+}
+
+// More pods than one request takes.
+TEST_F(AnnotationsTest, AllPodsOfALargeNodeReachTheScheduler) {
+  start_scheduler();
+  LimitsLink::Pods pods(2 * protocol::admin::kPodsMax + 1);
+  for (size_t i = 0; i < pods.size(); ++i) {
+    pods[i].uid = std::to_string(i);
+    pods[i].gpu_core_limit = 30;
+  }
+  LimitsLink link(folder_ + "/run", [](const auto&) {});
+  link.replace(pods);
+  const auto all_have = [&](const std::string& limits) {
+    return std::all_of(pods.begin(), pods.end(), [&](const auto& pod) { return scheduler_->limits_of(pod.uid) == limits; });
+  };
+  ASSERT_TRUE(wait([&] { return scheduler_->was_told_all() && all_have("0/30"); }));
+  EXPECT_EQ(scheduler_->requests(), 3);
+  for (auto& pod : pods) pod.gpu_core_limit = 40;
+  link.change(pods);
+  EXPECT_TRUE(wait([&] { return all_have("0/40"); }));
 }
 
 TEST_F(AnnotationsTest, AStrangersCertificateIsNotBelieved) {

@@ -86,17 +86,21 @@ void LimitsLink::wait(int scheduler, milliseconds longest) {
   eventfd_read(wake_.get(), &ignored);
 }
 
-Result<void> LimitsLink::send(Client& scheduler, Pods pods, bool complete) {
-  if (pods.size() > protocol::admin::kPodsMax) {
-    spdlog::error("{} pods are more than the scheduler takes at a time ({}); the others have no limits", pods.size(),
-                  protocol::admin::kPodsMax);
-    pods.resize(protocol::admin::kPodsMax);
+// In as many requests as it takes. A scheduler of before `list` takes each by itself, and forgets nobody.
+Result<void> LimitsLink::send(Client& scheduler, const Pods& pods, bool complete) {
+  using protocol::admin::kPodsMax;
+  const bool fits = pods.size() <= kPodsMax;
+  for (size_t first = 0; first == 0 || first < pods.size(); first += kPodsMax) {
+    const size_t end = std::min(first + kPodsMax, pods.size());
+    PodsRequest request{{pods.begin() + static_cast<ptrdiff_t>(first), pods.begin() + static_cast<ptrdiff_t>(end)}, complete && fits};
+    if (complete && !fits && first == 0) request.list = PodsRequest::List::kFirst;
+    if (complete && !fits && end == pods.size()) request.list = PodsRequest::List::kLast;
+    Result<std::string> line = scheduler.ask(request);
+    if (!line) return line.error();
+    auto refused = protocol::admin::decode_pods(*line);
+    if (!refused) return refused.error();
+    if (!refused->empty()) refused_(*refused);
   }
-  Result<std::string> line = scheduler.ask(PodsRequest{std::move(pods), complete});
-  if (!line) return line.error();
-  auto refused = protocol::admin::decode_pods(*line);
-  if (!refused) return refused.error();
-  if (!refused->empty()) refused_(*refused);
   return {};
 }
 
@@ -154,7 +158,7 @@ void LimitsLink::run() {
     }
     Pods list;
     for (auto& [uid, pod] : pods) list.push_back(std::move(pod));
-    if (auto ok = send(*scheduler, std::move(list), complete); !ok) {
+    if (auto ok = send(*scheduler, list, complete); !ok) {
       failed(ok.error().text);
       continue;
     }

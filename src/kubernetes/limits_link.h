@@ -34,7 +34,7 @@ class LimitsLink {
 
  private:
   void run();
-  Result<void> send(protocol::admin::Client& scheduler, Pods pods, bool complete);
+  Result<void> send(protocol::admin::Client& scheduler, const Pods& pods, bool complete);
   void wait(int scheduler, std::chrono::milliseconds longest);
 
   const std::string runtime_dir_;

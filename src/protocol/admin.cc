@@ -190,6 +190,10 @@ Result<Request> decode_pods_request(const Json& json) {
     if (!complete->is_boolean()) return error_format("complete must be true or false");
     request.complete = complete->get<bool>();
   }
+  if (auto list = json.find("list"); list != json.end()) {
+    if (*list != "first" && *list != "last") return error_format("list must be first or last");
+    request.list = *list == "first" ? PodsRequest::List::kFirst : PodsRequest::List::kLast;
+  }
   return Request(request);
 }
 
@@ -242,7 +246,9 @@ struct Encoder {
                                          {"ends", pod.ends}});
       if (!pod.gpu_memory_on.empty()) one["gpu_memory_on"] = pod.gpu_memory_on;
     }
-    return {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
+    Json json = {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
+    if (r.list != PodsRequest::List::kNone) json["list"] = r.list == PodsRequest::List::kFirst ? "first" : "last";
+    return json;
   }
 };
 

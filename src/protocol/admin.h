@@ -14,6 +14,8 @@
 //                       -> {"ok":true,"refused":{"0b4e...":"why its memory limit is not in force"}}: limits of pods by their UID, in
 //                       effect at once and for processes that come later. complete: all pods that there are; others are gone.
 //                       A pod that is gone is held to what it had last, for as long as it has processes; gone or not, its UID is its own
+//                       "list":"first" and "list":"last" instead of complete: the first and the last of several requests that name all pods
+//                       together, where one does not take them
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
 // Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
@@ -214,8 +216,11 @@ struct PodRequest {
   bool operator==(const PodRequest&) const = default;
 };
 struct PodsRequest {
+  enum class List { kNone, kFirst, kLast };
   std::vector<PodRequest> pods;
   bool complete = false;  // there are no others
+  // Of all pods, in requests of at most kPodsMax: who was named in none from the first to the last is gone. A first one begins anew.
+  List list = List::kNone;
 };
 using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, ShutdownRequest>;
 

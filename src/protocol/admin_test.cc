@@ -52,6 +52,10 @@ TEST(Admin, PodsComeBackAsTheyWereSent) {
   EXPECT_EQ(pods.pods[0].gpu_core_limit, 40);
   EXPECT_TRUE(pods.pods[1].gone);
   EXPECT_TRUE(pods.complete);
+  EXPECT_EQ(pods.list, PodsRequest::List::kNone);
+  for (const auto list : {PodsRequest::List::kFirst, PodsRequest::List::kNone, PodsRequest::List::kLast}) {
+    EXPECT_EQ(accepted<PodsRequest>(encode(PodsRequest{{}, false, list}).c_str()).list, list);
+  }
   auto refused_pods = decode_pods(encode_pods({{"77aa", "too much"}}));
   ASSERT_TRUE(refused_pods);
   EXPECT_EQ(refused_pods->at("77aa"), "too much");
@@ -97,6 +101,8 @@ TEST(Admin, RefusalsNameTheField) {
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_core_limit":101}]})").find("gpu_core_limit"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_memory_limit":"x"}]})").find("gpu_memory_limit"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[],"complete":1})").find("complete"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[],"list":"next"})").find("first or last"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[],"list":1})").find("first or last"), std::string::npos);
   EXPECT_NE(refused(std::string(kRequestBytesMax + 1, ' ')).find("accepted: up to"), std::string::npos);
 }
 

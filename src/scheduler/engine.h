@@ -238,6 +238,7 @@ class Engine {
   Tenants tenants_;
   Exports exports_;
   MemoryLedger ledger_;
+  std::optional<std::set<std::string>> listed_pods_;  // UIDs, while the agent names all pods in several requests
   UsageTotals usage_totals_;
   std::set<std::pair<policy::TenantId, policy::GpuId>> over_limit_;  // that were told in the log
   std::vector<Gpu> gpus_;                                            // by GpuId

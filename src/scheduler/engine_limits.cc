@@ -185,7 +185,13 @@ void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
     tenants_.remember_pod(pod.uid, limits);
     change(pod.uid, limits);
   }
-  if (request.complete) {
+  using List = admin::PodsRequest::List;
+  if (request.list == List::kFirst) listed_pods_.emplace();
+  if (listed_pods_) listed_pods_->insert(named.begin(), named.end());
+  const bool listed_all = request.list == List::kLast && listed_pods_;
+  if (listed_all) named.swap(*listed_pods_);
+  if (request.complete || listed_all) {
+    listed_pods_.reset();
     for (const std::string& uid : tenants_.pods_but(named)) change(uid, tenants_.pod_gone(uid));
   }
   tenants_.prune();

@@ -169,6 +169,34 @@ TEST_F(PodsTest, ASchedulerThatStartsAnewHoldsAPodThatIsGoneToWhatItHad) {
   EXPECT_EQ(tenants(), "pod team/train 3 50; ");
 }
 
+// Its priority shows whether a pod is gone.
+TEST_F(PodsTest, AllPodsMayBeNamedInSeveralRequests) {
+  using List = admin::PodsRequest::List;
+  const auto pod = [](const char* uid) { return admin::PodRequest{uid, uid, kGiB, 100, false, 5}; };
+  const auto tell = [&](List list, std::vector<admin::PodRequest> pods) { engine_->set_pods({std::move(pods), false, list}, ++now_); };
+  const auto priorities = [&] {
+    std::string text;
+    for (const auto& tenant : engine_->status(now_).tenants) text += std::to_string(tenant.priority);
+    return text;
+  };
+  set({pod(kTrain), pod(kServe), pod(kOther), pod(kLate)});
+  ConnectionId connection = 0;
+  for (const char* uid : {kTrain, kServe, kOther, kLate}) join(++connection, uid);
+  ASSERT_EQ(priorities(), "5555");
+  tell(List::kFirst, {pod(kTrain)});
+  tell(List::kNone, {pod(kServe)});
+  EXPECT_EQ(priorities(), "5555") << "not all were named yet";
+  tell(List::kLast, {pod(kOther)});
+  EXPECT_EQ(priorities(), "5550");
+  tell(List::kFirst, {pod(kTrain)});  // who named them ended, and comes again
+  tell(List::kFirst, {pod(kServe)});
+  tell(List::kLast, {pod(kOther)});
+  EXPECT_EQ(priorities(), "0550");
+  tell(List::kLast, {pod(kOther)});
+  EXPECT_EQ(priorities(), "0550") << "its first part went to a scheduler of before";
+  EXPECT_EQ(sink_.limits[4], 1u * kGiB);
+}
+
 // What is kept of them has a bound, whatever is deleted in a scheduler's life.
 TEST_F(PodsTest, OfPodsThatAreGoneTheLatestAreKnown) {
   const auto uid = [](size_t i) { return fmt::format("{:08x}-31d7-4f6e-9c05-7a1b2c3d4e5f", i); };
