@@ -80,6 +80,7 @@ inline constexpr size_t size_of = sizeof(T);
 TEST(DriverTypes, HaveTheLayoutOfTheInstalledHeader) {
   SAME_SIZE(CUuuid);
   SAME_SIZE(CUipcMemHandle);
+  SAME_SIZE(CUmemPoolPtrExportData);
   SAME_SIZE(CUmemLocation);
   SAME_FIELD(CUmemLocation, type);
   SAME_FIELD(CUmemLocation, id);

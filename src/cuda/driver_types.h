@@ -352,6 +352,11 @@ struct CUDA_MEM_ALLOC_NODE_PARAMS {
   CUdeviceptr dptr;  // out
 };
 
+// What names an allocation of a shared pool to the processes that import the pool.
+struct CUmemPoolPtrExportData {
+  unsigned char reserved[64];
+};
+
 inline constexpr unsigned CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1;
 struct CUipcMemHandle {
   char reserved[64];

@@ -136,6 +136,36 @@ TEST_F(Ipc, AnExporterThatFreesPassesTheMemoryOn) {
   stage_.expect_gpu_unharmed();
 }
 
+// The pool's memory is its exporter's, and stays on the GPU; the importer has nothing of it.
+TEST_F(Ipc, AnImportedPoolsMemoryCountsAtItsExporter) {
+  stage_.start_scheduler();
+  stage_.make_tenant("pair", getpid());
+  Child& neighbour = stage_.start("neighbour", {"mix", "--hold", "100M", "--floor", "90M", "--largest", "60M"});
+  Child& from = stage_.start("exporter", {"pool-export", "--hand", "12M", "--hold", "60M", "--go", stage_.go_file("free")});
+  ASSERT_TRUE(says(from, "imported") && says(from, "standing still")) << from.log();
+  int64_t charged = -1;
+  int64_t unswappable = -1;
+  EXPECT_TRUE(stage_.wait_until([&] {
+    auto report = stage_.status();
+    if (!report) return false;
+    for (const auto& client : report->clients) {
+      if (client.pid == from.pid() || client.pid == neighbour.pid()) continue;
+      charged = client.charged;
+      unswappable = client.unswappable;
+    }
+    return charged >= 0;
+  }));
+  EXPECT_LT(charged, 2 * kMiB) << "counted twice";
+  EXPECT_EQ(unswappable, 0);
+  EXPECT_GE(charged_of(from), 72 * kMiB);
+  EXPECT_GE(unswappable_of(from), 12 * kMiB);
+  stage_.tell_to_go("free");
+  stage_.expect_success(from);
+  stage_.tell_to_stop();
+  stage_.expect_success_of_all();
+  stage_.expect_gpu_unharmed();
+}
+
 TEST_F(Ipc, WithoutASchedulerTheDriversOwnDoes) {
   Child& from = exporter();
   Child& to = importer({"--steps", "20"});

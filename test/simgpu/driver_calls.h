@@ -120,7 +120,11 @@ decltype(nvshare::cuda::api::cuMemImportFromShareableHandle) cuMemImportFromShar
 decltype(nvshare::cuda::api::cuMemMap) cuMemMap;
 decltype(nvshare::cuda::api::cuMemPoolCreate) cuMemPoolCreate;
 decltype(nvshare::cuda::api::cuMemPoolDestroy) cuMemPoolDestroy;
+decltype(nvshare::cuda::api::cuMemPoolExportPointer) cuMemPoolExportPointer;
+decltype(nvshare::cuda::api::cuMemPoolExportToShareableHandle) cuMemPoolExportToShareableHandle;
 decltype(nvshare::cuda::api::cuMemPoolGetAttribute) cuMemPoolGetAttribute;
+decltype(nvshare::cuda::api::cuMemPoolImportFromShareableHandle) cuMemPoolImportFromShareableHandle;
+decltype(nvshare::cuda::api::cuMemPoolImportPointer) cuMemPoolImportPointer;
 decltype(nvshare::cuda::api::cuMemPoolSetAccess) cuMemPoolSetAccess;
 decltype(nvshare::cuda::api::cuMemPoolSetAttribute) cuMemPoolSetAttribute;
 decltype(nvshare::cuda::api::cuMemPoolTrimTo) cuMemPoolTrimTo;

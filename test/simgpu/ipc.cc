@@ -1,5 +1,5 @@
-// Legacy IPC of plain memory: the exporter's pages become a file that the importer opens through /proc. Virtual memory cannot be handed
-// over in this way.
+// Legacy IPC of plain memory, and allocations of pools that were made to be shared: the exporter's pages become a file that the importer
+// opens through /proc. Virtual memory cannot be handed over in this way.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -19,14 +19,15 @@ namespace {
 struct Token {
   char magic[8];
   uint64_t pid;
-  uint64_t fd;
+  uint32_t fd;
+  uint32_t pool;  // its number in that process; 0: plain memory
   uint64_t file_bytes;
   uint64_t offset;  // of the allocation in the file
   uint64_t bytes;
   uint64_t device;
   uint64_t inode;  // of the file: the descriptor's number may be in use again
 };
-static_assert(sizeof(Token) == sizeof(CUipcMemHandle));
+static_assert(sizeof(Token) == sizeof(CUipcMemHandle) && sizeof(Token) == sizeof(CUmemPoolPtrExportData));
 constexpr char kMagic[8] = {'s', 'i', 'm', 'i', 'p', 'c', '1', 0};
 
 // Which of this process's pages are files, by address, and what it has opened of others.
@@ -70,22 +71,8 @@ uint64_t inode_of(int fd) {
   return fstat(fd, &info) == 0 ? info.st_ino : 0;
 }
 
-CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned flags) {
-  Context* context = nullptr;
-  if (const CUresult result = enter(&context)) return result;
-  Token token;
-  std::memcpy(&token, &handle, sizeof token);
-  if (out == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
-  if (std::memcmp(token.magic, kMagic, sizeof kMagic) != 0) return CUDA_ERROR_INVALID_HANDLE;
-  if (token.pid == static_cast<uint64_t>(getpid())) return CUDA_ERROR_INVALID_CONTEXT;
-  Shared& shared = Shared::get();
-  std::lock_guard lock(shared.mutex);
-  for (auto& [address, opened] : shared.opened) {
-    if (opened.context != context || std::memcmp(&opened.token, &token, sizeof token) != 0) continue;
-    ++opened.references;
-    *out = address;
-    return CUDA_SUCCESS;
-  }
+// With shared.mutex held.
+CUresult map_token(Shared& shared, Context* context, const Token& token, void* pool, CUdeviceptr* out) {
   const int fd = open(("/proc/" + std::to_string(token.pid) + "/fd/" + std::to_string(token.fd)).c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0 || inode_of(fd) != token.inode) {
     if (fd >= 0) close(fd);
@@ -101,10 +88,58 @@ CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned fl
   range.size = token.bytes;
   range.device = static_cast<int>(token.device);
   range.context = context;
+  range.pool = pool;
   *out = range.base;
   shared.opened[range.base] = {token, context, 1, mapped};
   AddressSpace::Writing writing(here().memory);
   writing.add(std::move(range));
+  return CUDA_SUCCESS;
+}
+
+CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned flags) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  Token token;
+  std::memcpy(&token, &handle, sizeof token);
+  if (out == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (std::memcmp(token.magic, kMagic, sizeof kMagic) != 0 || token.pool != 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (token.pid == static_cast<uint64_t>(getpid())) return CUDA_ERROR_INVALID_CONTEXT;
+  Shared& shared = Shared::get();
+  std::lock_guard lock(shared.mutex);
+  for (auto& [address, opened] : shared.opened) {
+    if (opened.context != context || std::memcmp(&opened.token, &token, sizeof token) != 0) continue;
+    ++opened.references;
+    *out = address;
+    return CUDA_SUCCESS;
+  }
+  return map_token(shared, context, token, nullptr, out);
+}
+
+// The token of the allocation of that kind that the address lies in; `pool` is its pool's number.
+CUresult make_token(CUdeviceptr address, RangeKind kind, uint32_t pool, Token* token) {
+  Shared& shared = Shared::get();
+  AddressSpace::Writing writing(here().memory);
+  std::lock_guard lock(shared.files_mutex);
+  const Range* range = writing.find(address);
+  if (range == nullptr || range->kind != kind) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t base = range->owned != 0 ? range->base : range->base / kPageBytes * kPageBytes;
+  const uint64_t bytes = range->owned != 0 ? range->owned : kPageBytes;
+  auto file = shared.files.find(base);
+  if (file == shared.files.end()) {
+    const int fd = make_file(base, bytes);
+    if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    file = shared.files.emplace(base, fd).first;
+  }
+  *token = {};
+  std::memcpy(token->magic, kMagic, sizeof kMagic);
+  token->pid = static_cast<uint64_t>(getpid());
+  token->fd = static_cast<uint32_t>(file->second);
+  token->pool = pool;
+  token->file_bytes = bytes;
+  token->offset = range->base - base;
+  token->bytes = range->size;
+  token->device = static_cast<uint64_t>(range->device);
+  token->inode = inode_of(file->second);
   return CUDA_SUCCESS;
 }
 
@@ -119,31 +154,43 @@ void forget_shared(uint64_t address) {
   shared.files.erase(found);
 }
 
+CUresult export_pool_pointer(CUdeviceptr address, uint32_t pool, CUmemPoolPtrExportData* out) {
+  Token token;
+  if (const CUresult result = make_token(address, RangeKind::kPool, pool, &token)) return result;
+  std::memcpy(out, &token, sizeof token);
+  return CUDA_SUCCESS;
+}
+
+CUresult import_pool_pointer(const CUmemPoolPtrExportData& data, uint64_t exporter, uint32_t number, void* pool, CUdeviceptr* out) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  Token token;
+  std::memcpy(&token, &data, sizeof token);
+  if (std::memcmp(token.magic, kMagic, sizeof kMagic) != 0 || token.pid != exporter || token.pool != number) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Shared& shared = Shared::get();
+  std::lock_guard lock(shared.mutex);
+  return map_token(shared, context, token, pool, out);
+}
+
+CUresult free_imported(CUdeviceptr address) {
+  Shared& shared = Shared::get();
+  std::lock_guard lock(shared.mutex);
+  const auto found = shared.opened.find(address);
+  if (found == shared.opened.end()) return CUDA_ERROR_INVALID_VALUE;
+  AddressSpace::Writing writing(here().memory);
+  writing.ranges().erase(address);
+  munmap(pointer(found->second.mapped), found->second.token.file_bytes);
+  shared.opened.erase(found);
+  return CUDA_SUCCESS;
+}
+
 SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   if (const CUresult result = enter_process()) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Shared& shared = Shared::get();
-  AddressSpace::Writing writing(here().memory);
-  std::lock_guard lock(shared.files_mutex);
-  const Range* range = writing.find(address);
-  if (range == nullptr || range->kind != RangeKind::kPlain) return CUDA_ERROR_INVALID_VALUE;
-  const uint64_t base = range->owned != 0 ? range->base : range->base / kPageBytes * kPageBytes;
-  const uint64_t bytes = range->owned != 0 ? range->owned : kPageBytes;
-  auto file = shared.files.find(base);
-  if (file == shared.files.end()) {
-    const int fd = make_file(base, bytes);
-    if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    file = shared.files.emplace(base, fd).first;
-  }
-  Token token{};
-  std::memcpy(token.magic, kMagic, sizeof kMagic);
-  token.pid = static_cast<uint64_t>(getpid());
-  token.fd = static_cast<uint64_t>(file->second);
-  token.file_bytes = bytes;
-  token.offset = range->base - base;
-  token.bytes = range->size;
-  token.device = static_cast<uint64_t>(range->device);
-  token.inode = inode_of(file->second);
+  Token token;
+  if (const CUresult result = make_token(address, RangeKind::kPlain, 0, &token)) return result;
   std::memcpy(out, &token, sizeof token);
   return CUDA_SUCCESS;
 }
@@ -154,17 +201,15 @@ SIM_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* out, CUipcMemHandle handle, 
 SIM_API CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
-  Shared& shared = Shared::get();
-  std::lock_guard lock(shared.mutex);
-  const auto found = shared.opened.find(address);
-  if (found == shared.opened.end()) return CUDA_ERROR_INVALID_VALUE;
-  if (--found->second.references > 0) return CUDA_SUCCESS;
-  drain(*found->second.context);
-  AddressSpace::Writing writing(here().memory);
-  writing.ranges().erase(address);
-  munmap(pointer(found->second.mapped), found->second.token.file_bytes);
-  shared.opened.erase(found);
-  return CUDA_SUCCESS;
+  {
+    Shared& shared = Shared::get();
+    std::lock_guard lock(shared.mutex);
+    const auto found = shared.opened.find(address);
+    if (found == shared.opened.end() || found->second.token.pool != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (--found->second.references > 0) return CUDA_SUCCESS;
+    drain(*found->second.context);
+  }
+  return free_imported(address);
 }
 
 }  // namespace simgpu

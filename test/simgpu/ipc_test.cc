@@ -1,4 +1,7 @@
 // Memory of other processes and of other devices.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "simgpu/testing.h"
@@ -25,7 +28,7 @@ template <typename Handle = CUipcMemHandle>
 Handle from_hex(const std::string& text) {
   Handle handle{};
   for (size_t i = 0; i < sizeof handle && 2 * i + 1 < text.size(); ++i) {
-    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+    handle.reserved[i] = static_cast<std::remove_reference_t<decltype(handle.reserved[0])>>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
   }
   return handle;
 }
@@ -150,6 +153,75 @@ TEST_F(Ipc, EventsOrderWorkOfTwoProcesses) {
   control("set_faults ");
   EXPECT_OK(cuEventDestroy_v2(theirs));
   EXPECT_OK(cuEventDestroy_v2(mine));
+}
+
+CUmemoryPool shared_pool(CUmemAllocationHandleType handles) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.handleTypes = handles;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemoryPool pool = nullptr;
+  EXPECT_OK(cuMemPoolCreate(&pool, &properties));
+  return pool;
+}
+
+// Imports a pool and an allocation of it, and adds 1 to its first word.
+int import_pool() {
+  CUcontext context = nullptr;
+  if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS) return 1;
+  say("ready");
+  const int fd = open(hear().c_str(), O_RDWR | O_CLOEXEC);
+  CUmemoryPool pool = nullptr;
+  void* handle = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
+  if (cuMemPoolImportFromShareableHandle(&pool, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS) return 2;
+  close(fd);
+  CUdeviceptr address = 0;
+  if (cuMemAllocFromPoolAsync(&address, 4096, pool, nullptr) != CUDA_ERROR_INVALID_VALUE) return 3;  // it is not this process's
+  auto data = from_hex<CUmemPoolPtrExportData>(hear());
+  auto forged = data;
+  forged.reserved[0] ^= 1;
+  if (cuMemPoolImportPointer(&address, pool, &forged) != CUDA_ERROR_INVALID_VALUE) return 4;
+  if (cuMemPoolImportPointer(&address, pool, &data) != CUDA_SUCCESS) return 5;
+  if (cuIpcCloseMemHandle(address) != CUDA_ERROR_INVALID_VALUE) return 6;
+  uint64_t word = 0;
+  if (cuMemcpyDtoH_v2(&word, address, 8) != CUDA_SUCCESS) return 7;
+  say(std::to_string(word));
+  ++word;
+  if (cuMemcpyHtoD_v2(address, &word, 8) != CUDA_SUCCESS) return 8;
+  if (cuMemFreeAsync(address, nullptr) != CUDA_SUCCESS || cuCtxSynchronize() != CUDA_SUCCESS) return 9;
+  if (cuMemcpyDtoH_v2(&word, address, 8) == CUDA_SUCCESS) return 10;
+  return cuMemPoolDestroy(pool) == CUDA_SUCCESS ? 0 : 11;
+}
+const bool kImportPool = add_role("import_pool", import_pool);
+
+TEST_F(Ipc, APoolMadeToBeSharedIsTheSameInAnotherProcess) {
+  CUmemoryPool closed = shared_pool(CU_MEM_HANDLE_TYPE_NONE);
+  CUmemoryPool pool = shared_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  int fd = -1;
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportToShareableHandle(&fd, closed, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  ASSERT_OK(cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  CUmemPoolPtrExportData data{};
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemPoolExportPointer(&data, allocate(kBytes)));
+  for (uint64_t bytes : {kBytes, uint64_t{4096}}) {
+    CUdeviceptr address = 0;
+    ASSERT_OK(cuMemAllocFromPoolAsync(&address, bytes, pool, nullptr));
+    uint64_t word = 41;
+    ASSERT_OK(cuMemcpyHtoD_v2(address, &word, 8));
+    ASSERT_OK(cuMemPoolExportPointer(&data, address));
+    CUdeviceptr own = 0;
+    EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemPoolImportPointer(&own, pool, &data));  // this process made the pool
+    Other other("import_pool");
+    ASSERT_EQ("ready", other.word());
+    other.tell("/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(fd));
+    other.tell(to_hex(data));
+    EXPECT_EQ("41", other.word());
+    EXPECT_EQ(0, other.wait());
+    EXPECT_EQ(42u, read(address, 1)[0]);
+    ASSERT_OK(cuMemFreeAsync(address, nullptr));
+  }
+  close(fd);
+  EXPECT_OK(cuMemPoolDestroy(pool));
+  EXPECT_OK(cuMemPoolDestroy(closed));
 }
 
 TEST_F(Ipc, VirtualMemoryCannotBeHandedOver) {

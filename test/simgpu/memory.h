@@ -15,6 +15,11 @@ uint64_t map_memory(uint64_t bytes, uint64_t alignment);
 void unmap_memory(uint64_t address, uint64_t bytes);
 // Memory that begins there and was handed to other processes is no longer this one's to hand over.
 void forget_shared(uint64_t address);
+// Allocations of a pool that is shared between processes (ipc.cc); a pool has a number in the process that made it.
+CUresult export_pool_pointer(CUdeviceptr address, uint32_t pool, CUmemPoolPtrExportData* out);
+CUresult import_pool_pointer(const CUmemPoolPtrExportData& data, uint64_t exporter, uint32_t number, void* pool, CUdeviceptr* out);
+// Takes memory of another process out of the address space.
+CUresult free_imported(CUdeviceptr address);
 
 // Plain device memory: charged, poisoned, known to the address space.
 CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, CUdeviceptr* out);

@@ -133,11 +133,13 @@ CUresult free_range(CUdeviceptr address, bool check) {
     if (found == nullptr || found->base != address) return CUDA_ERROR_INVALID_VALUE;
     range = *found;
   }
-  if (range.kind != RangeKind::kPlain && range.kind != RangeKind::kPool && range.kind != RangeKind::kManaged) {
+  const bool imported = range.kind == RangeKind::kImported && range.pool != nullptr;
+  if (range.kind != RangeKind::kPlain && range.kind != RangeKind::kPool && range.kind != RangeKind::kManaged && !imported) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   // The real cuMemFree waits for all work of the context.
   if (check && range.context->alive.load()) drain(*range.context);
+  if (imported) return free_imported(address);
   {
     AddressSpace::Writing writing(process.memory);
     if (writing.ranges().erase(address) == 0) return CUDA_ERROR_INVALID_VALUE;

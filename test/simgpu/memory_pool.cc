@@ -1,4 +1,8 @@
 // Stream-ordered allocation. Memory is there at once; it goes back to the device when the stream reaches the free. Pools keep nothing.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstring>
 
 #include "simgpu/capture.h"
@@ -13,7 +17,10 @@ namespace {
 struct Pool {
   std::atomic<bool> alive{true};
   int device = 0;
-  uint64_t most = 0;  // 0: no bound
+  uint64_t most = 0;      // 0: no bound
+  int handle_types = 0;   // CUmemAllocationHandleType: how it may be exported
+  uint32_t number = 0;    // in the process that made it; default pools have none
+  uint64_t exporter = 0;  // the process that made it, if it is another one's
   std::atomic<uint64_t> used{0};
   std::atomic<uint64_t> used_high{0};
   std::mutex mutex;
@@ -56,7 +63,7 @@ class FreeWork : public Work {
     {
       AddressSpace::Reading reading(here().memory);
       if (const Range* range = reading.find(address_)) {
-        pool = static_cast<Pool*>(range->pool);
+        if (range->kind == RangeKind::kPool) pool = static_cast<Pool*>(range->pool);
         bytes = range->size;
       }
     }
@@ -84,6 +91,7 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
   }
   if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool == nullptr) pool = pool_of(stream->context->device, true);
+  if (pool->exporter != 0) return CUDA_ERROR_INVALID_VALUE;  // only its own process allocates from it
   if (pool->most != 0 && pool->used.load() + bytes > pool->most) return CUDA_ERROR_OUT_OF_MEMORY;
   if (const CUresult result = allocate(*stream->context, bytes, RangeKind::kPool, pool, out)) return result;
   const uint64_t used = pool->used.fetch_add(bytes) + bytes;
@@ -103,6 +111,7 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
     const Range* range = reading.find(address);
     if (range == nullptr || range->base != address || !range->on_device() || range->kind == RangeKind::kMapping)
       return CUDA_ERROR_INVALID_VALUE;
+    if (range->kind == RangeKind::kImported && range->pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   }
   return submit(*stream, Submission::kOther, std::make_shared<FreeWork>(address));
 }
@@ -136,7 +145,7 @@ SIM_API CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) { return
 SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
   if (const CUresult result = enter_process()) return result;
   Pool* pool = find(handle);
-  if (pool == nullptr || !valid_device(device)) return CUDA_ERROR_INVALID_VALUE;
+  if (pool == nullptr || !valid_device(device) || pool->exporter != 0) return CUDA_ERROR_INVALID_VALUE;
   pool_of(device, false);
   DevicePools& pools = DevicePools::get();
   std::lock_guard lock(pools.mutex);
@@ -150,6 +159,9 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* proper
   auto* pool = Kept<Pool>::make();
   pool->device = properties->location.id;
   pool->most = properties->maxSize;
+  pool->handle_types = properties->handleTypes;
+  static std::atomic<uint32_t> pools_made{0};
+  pool->number = ++pools_made;
   *out = reinterpret_cast<CUmemoryPool>(pool);
   return CUDA_SUCCESS;
 }
@@ -164,6 +176,60 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   if (pools.current[index] == pool) pools.current[index] = pools.standard[index];
   return CUDA_SUCCESS;
 }
+
+// What crosses to another process is a file's descriptor; its name says whose pool it is.
+SIM_API CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle, CUmemAllocationHandleType type,
+                                                  unsigned long long flags) {
+  if (const CUresult result = enter_process()) return result;
+  const Pool* pool = find(handle);
+  if (pool == nullptr || out == nullptr || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  if ((pool->handle_types & type) == 0) return CUDA_ERROR_INVALID_VALUE;
+  char name[64];
+  std::snprintf(name, sizeof name, "simpool-%d-%u-%d", static_cast<int>(getpid()), pool->number, pool->device);
+  const int fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  *static_cast<int*>(out) = fd;
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* handle, CUmemAllocationHandleType type,
+                                                    unsigned long long flags) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  char target[128] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(static_cast<int>(reinterpret_cast<intptr_t>(handle)));
+  const char* name = readlink(link.c_str(), target, sizeof target - 1) > 0 ? std::strstr(target, "simpool-") : nullptr;
+  int exporter = 0;
+  unsigned number = 0;
+  int device = 0;
+  if (name == nullptr || std::sscanf(name, "simpool-%d-%u-%d", &exporter, &number, &device) != 3) return CUDA_ERROR_INVALID_HANDLE;
+  auto* pool = Kept<Pool>::make();
+  pool->device = device;
+  pool->number = number;
+  pool->exporter = static_cast<uint64_t>(exporter);
+  *out = reinterpret_cast<CUmemoryPool>(pool);
+  return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* out, CUdeviceptr address) {
+  if (const CUresult result = enter_process()) return result;
+  const Pool* pool = nullptr;
+  {
+    AddressSpace::Reading reading(here().memory);
+    const Range* range = reading.find(address);
+    if (range != nullptr && range->kind == RangeKind::kPool && !range->graph) pool = static_cast<const Pool*>(range->pool);
+  }
+  if (out == nullptr || pool == nullptr || pool->handle_types == 0) return CUDA_ERROR_INVALID_VALUE;
+  return export_pool_pointer(address, pool->number, out);
+}
+
+SIM_API CUresult cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle, CUmemPoolPtrExportData* data) {
+  if (const CUresult result = enter_process()) return result;
+  Pool* pool = find(handle);
+  if (out == nullptr || data == nullptr || pool == nullptr || pool->exporter == 0) return CUDA_ERROR_INVALID_VALUE;
+  return import_pool_pointer(*data, pool->exporter, pool->number, pool, out);
+}
+
 SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) { return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
 SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc*, size_t) {
   return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

@@ -153,9 +153,11 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemMapArrayAsync_ptsz",
     "cuMemPoolCreate",
     "cuMemPoolDestroy",
+    "cuMemPoolExportPointer",
     "cuMemPoolExportToShareableHandle",
     "cuMemPoolGetAttribute",
     "cuMemPoolImportFromShareableHandle",
+    "cuMemPoolImportPointer",
     "cuMemPoolSetAccess",
     "cuMemPoolSetAttribute",
     "cuMemPoolTrimTo",
@@ -486,9 +488,11 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11010,  // cuMemMapArrayAsync_ptsz
     11020,  // cuMemPoolCreate
     11020,  // cuMemPoolDestroy
+    0,  // cuMemPoolExportPointer
     0,  // cuMemPoolExportToShareableHandle
     11020,  // cuMemPoolGetAttribute
     11020,  // cuMemPoolImportFromShareableHandle
+    0,  // cuMemPoolImportPointer
     11020,  // cuMemPoolSetAccess
     11020,  // cuMemPoolSetAttribute
     11020,  // cuMemPoolTrimTo
@@ -1098,9 +1102,11 @@ constinit const RealDriver kMissing = {
     .cuMemMapArrayAsync_ptsz = missing<decltype(RealDriver::cuMemMapArrayAsync_ptsz)>,
     .cuMemPoolCreate = missing<decltype(RealDriver::cuMemPoolCreate)>,
     .cuMemPoolDestroy = missing<decltype(RealDriver::cuMemPoolDestroy)>,
+    .cuMemPoolExportPointer = missing<decltype(RealDriver::cuMemPoolExportPointer)>,
     .cuMemPoolExportToShareableHandle = missing<decltype(RealDriver::cuMemPoolExportToShareableHandle)>,
     .cuMemPoolGetAttribute = missing<decltype(RealDriver::cuMemPoolGetAttribute)>,
     .cuMemPoolImportFromShareableHandle = missing<decltype(RealDriver::cuMemPoolImportFromShareableHandle)>,
+    .cuMemPoolImportPointer = missing<decltype(RealDriver::cuMemPoolImportPointer)>,
     .cuMemPoolSetAccess = missing<decltype(RealDriver::cuMemPoolSetAccess)>,
     .cuMemPoolSetAttribute = missing<decltype(RealDriver::cuMemPoolSetAttribute)>,
     .cuMemPoolTrimTo = missing<decltype(RealDriver::cuMemPoolTrimTo)>,

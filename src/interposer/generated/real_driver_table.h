@@ -157,9 +157,11 @@ struct RealDriver {
   decltype(&cuda::api::cuMemMapArrayAsync) cuMemMapArrayAsync_ptsz;
   decltype(&cuda::api::cuMemPoolCreate) cuMemPoolCreate;
   decltype(&cuda::api::cuMemPoolDestroy) cuMemPoolDestroy;
+  decltype(&cuda::api::cuMemPoolExportPointer) cuMemPoolExportPointer;
   decltype(&cuda::api::cuMemPoolExportToShareableHandle) cuMemPoolExportToShareableHandle;
   decltype(&cuda::api::cuMemPoolGetAttribute) cuMemPoolGetAttribute;
   decltype(&cuda::api::cuMemPoolImportFromShareableHandle) cuMemPoolImportFromShareableHandle;
+  decltype(&cuda::api::cuMemPoolImportPointer) cuMemPoolImportPointer;
   decltype(&cuda::api::cuMemPoolSetAccess) cuMemPoolSetAccess;
   decltype(&cuda::api::cuMemPoolSetAttribute) cuMemPoolSetAttribute;
   decltype(&cuda::api::cuMemPoolTrimTo) cuMemPoolTrimTo;
@@ -344,7 +346,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 330;
+inline constexpr size_t kDriverSlots = 332;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise

@@ -103,7 +103,11 @@ using namespace nvshare::cuda;
   CALL(cuMemAllocFromPoolAsync) \
   CALL(cuMemPoolCreate) \
   CALL(cuMemPoolDestroy) \
+  CALL(cuMemPoolExportPointer) \
+  CALL(cuMemPoolExportToShareableHandle) \
   CALL(cuMemPoolGetAttribute) \
+  CALL(cuMemPoolImportFromShareableHandle) \
+  CALL(cuMemPoolImportPointer) \
   CALL(cuMemPoolSetAttribute) \
   CALL(cuMemPoolTrimTo)
 // clang-format on

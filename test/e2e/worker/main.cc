@@ -50,6 +50,8 @@ constexpr Mode kModes[] = {
     {"expandable", run_expandable},
     {"handles", run_handles},
     {"vmm-errors", run_vmm_errors},
+    {"pool-export", run_pool_export},
+    {"pool-import", run_pool_import},
     {"vmm-export", run_vmm_export},
     {"vmm-import", run_vmm_import},
     {"vmm-limit", run_vmm_limit},

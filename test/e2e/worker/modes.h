@@ -30,6 +30,8 @@ void run_expandable(const Options& options);
 void run_handles(const Options& options);
 void run_vmm_churn(const Options& options);
 void run_vmm_errors(const Options& options);
+void run_pool_export(const Options& options);
+void run_pool_import(const Options& options);
 void run_vmm_export(const Options& options);
 void run_vmm_import(const Options& options);
 void run_vmm_limit(const Options& options);
