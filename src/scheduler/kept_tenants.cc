@@ -56,6 +56,22 @@ bool read_account(const Json& entry, Tenant* tenant) {
   return true;
 }
 
+Json to_json(const PodLimits& pod) {
+  return {{"name", pod.name},
+          {"gpu_memory_limit", pod.gpu_memory_limit},
+          {"core_limit", pod.core_limit},
+          {"memory_on", pod.memory_on},
+          {"priority", pod.priority}};
+}
+
+void read(const Json& json, PodLimits* pod) {
+  json.at("name").get_to(pod->name);
+  json.at("gpu_memory_limit").get_to(pod->gpu_memory_limit);
+  json.at("core_limit").get_to(pod->core_limit);
+  pod->priority = json.value("priority", 0);
+  pod->memory_on = json.value("memory_on", std::map<std::string, int64_t>());
+}
+
 Json to_json(const std::string& key, const Tenant& tenant) {
   return {{"key", key},
           {"accounts", accounts_to_json(tenant)},
@@ -64,35 +80,33 @@ Json to_json(const std::string& key, const Tenant& tenant) {
           {"kind", tenant.kind},
           {"gpu_memory_limit", tenant.gpu_memory_limit},
           {"core_limit", tenant.core_limit},
-          {"pod",
-           {{"name", tenant.pod.name},
-            {"gpu_memory_limit", tenant.pod.gpu_memory_limit},
-            {"core_limit", tenant.pod.core_limit},
-            {"memory_on", tenant.pod.memory_on},
-            {"priority", tenant.pod.priority}}},
+          {"pod", to_json(tenant.pod)},
           {"priority", tenant.priority},
           {"gang_turns", tenant.gang_turns},
           {"root", tenant.root},
           {"root_start_time", tenant.root_start_time}};
 }
 
-// Null, or what is wrong with it.
+// Null, or what is wrong with these.
+const char* fault_of(int64_t memory_limit, int core_limit, int priority) {
+  if (core_limit < 1 || core_limit > 100) return "a compute limit that is not 1 to 100";
+  if (priority < protocol::admin::kPriorityMin || priority > protocol::admin::kPriorityMax) return "an impossible priority";
+  return memory_limit < 0 || memory_limit > kLimitMax ? "an impossible memory limit" : nullptr;
+}
+
+const char* fault_of(const PodLimits& pod) {
+  for (const auto& [gpu, memory_limit] : pod.memory_on) {
+    if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit on a GPU";
+  }
+  return fault_of(pod.gpu_memory_limit, pod.core_limit, pod.priority);
+}
+
 const char* fault_of(const Tenant& tenant) {
   static const std::set<std::string> kinds = {"run", "pod", "container", "unit", "process"};
   if (tenant.id == 0) return "an id of 0";
   if (kinds.count(tenant.kind) == 0) return "an unknown kind";
-  for (const int core_limit : {tenant.core_limit, tenant.pod.core_limit}) {
-    if (core_limit < 1 || core_limit > 100) return "a compute limit that is not 1 to 100";
-  }
-  for (const int priority : {tenant.priority, tenant.pod.priority}) {
-    if (priority < protocol::admin::kPriorityMin || priority > protocol::admin::kPriorityMax) return "an impossible priority";
-  }
-  for (const int64_t memory_limit : {tenant.gpu_memory_limit, tenant.pod.gpu_memory_limit}) {
-    if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit";
-  }
-  for (const auto& [gpu, memory_limit] : tenant.pod.memory_on) {
-    if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit on a GPU";
-  }
+  if (const char* fault = fault_of(tenant.gpu_memory_limit, tenant.core_limit, tenant.priority)) return fault;
+  if (const char* fault = fault_of(tenant.pod)) return fault;
   if ((tenant.kind == "run") != (tenant.root > 0 && tenant.root_start_time > 0))
     return "a run without its process, or a process that is none";
   return nullptr;
@@ -107,12 +121,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     entry.at("kind").get_to(tenant->kind);
     entry.at("gpu_memory_limit").get_to(tenant->gpu_memory_limit);
     entry.at("core_limit").get_to(tenant->core_limit);
-    const Json& pod = entry.at("pod");
-    pod.at("name").get_to(tenant->pod.name);
-    pod.at("gpu_memory_limit").get_to(tenant->pod.gpu_memory_limit);
-    pod.at("core_limit").get_to(tenant->pod.core_limit);
-    tenant->pod.priority = pod.value("priority", 0);
-    tenant->pod.memory_on = pod.value("memory_on", std::map<std::string, int64_t>());
+    read(entry.at("pod"), &tenant->pod);
     entry.at("priority").get_to(tenant->priority);
     entry.at("gang_turns").get_to(tenant->gang_turns);
     entry.at("root").get_to(tenant->root);
@@ -124,6 +133,19 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     return error_format("%.160s", problem.what());
   }
   if (const char* fault = fault_of(*tenant)) return error_format("it has %s", fault);
+  return {};
+}
+
+// A pod that was told of, with clients or without: its first program may come before who speaks for pods is back. An error: it is none.
+Result<void> read_pod(const Json& entry, std::string* uid, PodLimits* limits) {
+  try {
+    entry.at("uid").get_to(*uid);
+    read(entry, limits);
+    limits->gone = entry.value("gone", false);
+  } catch (const Json::exception& problem) {
+    return error_format("%.160s", problem.what());
+  }
+  if (const char* fault = fault_of(*limits)) return error_format("it has %s", fault);
   return {};
 }
 
@@ -142,6 +164,7 @@ void Tenants::load() {
   const auto refuse = [&](const std::string& why) {
     tenants_.clear();
     pods_.clear();
+    gone_pods_.clear();
     next_id_ = 1;
     problem_ = why + "; tenants, their limits and runs of the previous scheduler are not known";
   };
@@ -172,6 +195,17 @@ void Tenants::load() {
       if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods_[key.substr(4)] = tenant.pod;
       if (!has_ended(key, tenant)) tenants_[key] = tenant;
     }
+    // Since a later release than the rest; of an earlier one only pods with clients are known.
+    for (const Json& entry : json.value("pods", Json::array())) {
+      std::string uid;
+      PodLimits limits;
+      if (auto read = read_pod(entry, &uid, &limits); !read) {
+        left_out += "; pod '" + printable(uid.c_str()) + "': " + read.error().text;
+        continue;
+      }
+      if (limits.gone) gone_pods_.push_back(uid);
+      pods_[uid] = limits;
+    }
     if (left_out.empty()) {
       written_ = **content;
     } else {
@@ -186,8 +220,15 @@ void Tenants::save() {
   if (file_.empty()) return;
   Json tenants = Json::array();
   for (const auto& [key, tenant] : tenants_) tenants.push_back(to_json(key, tenant));
-  const std::string content =
-      Json{{"format", kFormat}, {"next_id", next_id_}, {"tenants", tenants}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  Json pods = Json::array();
+  for (const auto& [uid, limits] : pods_) {
+    Json& one = pods.emplace_back(to_json(limits));
+    one["uid"] = uid;
+    if (limits.gone) one["gone"] = true;
+  }
+  const std::string content = Json{{"format", kFormat}, {"next_id", next_id_}, {"tenants", tenants}, {"pods", pods}}.dump(
+                                  1, ' ', false, Json::error_handler_t::replace) +
+                              "\n";
   if (content == written_) return;
   Result<void> written = write_kept_file(file_, content);
   problem_ = written ? "" : written.error().text;

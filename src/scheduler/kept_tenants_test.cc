@@ -236,6 +236,29 @@ TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
   is_left_out_with("root", 0, "run");
 }
 
+TEST_F(KeptTenants, ABadPodIsLeftOutAndTheOthersAreKept) {
+  {
+    Tenants tenants(file_);
+    tenants.remember_pod("0b4e", {"team/train", 3 * kGiB, 50});
+    tenants.remember_pod("77aa", {"team/serve", 2 * kGiB, 60});
+    tenants.save();
+  }
+  const nlohmann::json kept = nlohmann::json::parse(text());
+  for (const auto& [field, value] : std::map<std::string, nlohmann::json>{
+           {"uid", 7}, {"core_limit", 0}, {"gpu_memory_limit", -1}, {"memory_on", {{"GPU-a", -1}}}, {"gone", "yes"}, {"priority", 101}}) {
+    nlohmann::json wrong = kept;
+    wrong["pods"][0][field] = value;
+    ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
+    const Tenants next(file_);
+    EXPECT_NE(next.problem().find("pod '"), std::string::npos) << field << ": " << next.problem();
+    EXPECT_EQ(next.pods_but({}), (std::set<std::string>{"77aa"})) << field;
+  }
+  nlohmann::json earlier = kept;
+  earlier.erase("pods");
+  ASSERT_TRUE(write_kept_file(file_, earlier.dump()));
+  EXPECT_EQ(Tenants(file_).problem(), "");
+}
+
 TEST_F(KeptTenants, ADamagedOrForeignFileIsRefusedByNameAndWrittenAnew) {
   policy::TenantId run = 0;
   {

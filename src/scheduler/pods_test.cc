@@ -197,6 +197,33 @@ TEST_F(PodsTest, AllPodsMayBeNamedInSeveralRequests) {
   EXPECT_EQ(sink_.limits[4], 1u * kGiB);
 }
 
+// A pod's first client comes before the node's agent is back.
+TEST_F(PodsTest, WhatWasToldOfPodsWithoutClientsOutlivesTheScheduler) {
+  keeps_tenants_ = true;
+  start();
+  admin::PodRequest granted{kServe, "team/serve", 0, 100, false};
+  set({{kTrain, "team/train", 3 * kGiB, 50, false}, {kOther, "team/other", 2 * kGiB, 60, false}});
+  join(1, kServe);
+  granted.gpu_memory_on = {{engine_->status(now_).gpus.at(0).uuid, kGiB}};
+  engine_->disconnected(1, "its connection ended", ++now_);
+  set({granted, {kOther, "", 0, 100, true}});
+  for (int round = 0; round < 2; ++round) {
+    start();
+    join(2, kTrain);
+    join(3, kServe);
+    join(4, kOther);
+    EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(3 * kGiB));
+    EXPECT_EQ(sink_.limits[3], 1u * kGiB);
+    EXPECT_EQ(sink_.limits[4], 2u * kGiB) << "it is gone, and comes back";
+    EXPECT_EQ(tenants(), "pod team/train 3 50; pod team/serve 0 100; pod team/other 2 60; ");
+  }
+  set({}, true);
+  set({{kTrain, "team/train", 0, 100, false}});
+  start();
+  join(5, kTrain);
+  EXPECT_EQ(sink_.limits[5], 0u) << "what was told last";
+}
+
 // What is kept of them has a bound, whatever is deleted in a scheduler's life.
 TEST_F(PodsTest, OfPodsThatAreGoneTheLatestAreKnown) {
   const auto uid = [](size_t i) { return fmt::format("{:08x}-31d7-4f6e-9c05-7a1b2c3d4e5f", i); };

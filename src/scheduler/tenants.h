@@ -70,7 +70,7 @@ struct Tenant {
 
 class Tenants {
  public:
-  static constexpr size_t kGonePodsMax = 1000;
+  static constexpr size_t kGonePodsMax = 200;  // a force-deleted pod's processes end within minutes; the file is written with each change
 
   using LookAtCgroups = std::function<std::string(pid_t)>;
   explicit Tenants(LookAtCgroups look_at_cgroups = cgroups_of) : look_at_cgroups_(std::move(look_at_cgroups)) {}
