@@ -39,8 +39,8 @@ target_link_options(nvshare_portable INTERFACE -static-libstdc++ -static-libgcc 
 
 add_library(nvshare_warnings INTERFACE)
 target_compile_options(nvshare_warnings INTERFACE
-  -Wall -Wextra -Wpedantic -Werror -Wswitch -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual -Wundef
-  -Wno-missing-field-initializers)
+  -Wall -Wextra -Wpedantic -Wswitch -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual -Wundef -Wno-missing-field-initializers
+  "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Werror;-Wshadow>")
 
 add_library(nvshare_sanitizer INTERFACE)
 if(NVSHARE_SANITIZER STREQUAL "address")
@@ -55,6 +55,19 @@ elseif(NVSHARE_SANITIZER STREQUAL "thread")
 elseif(NVSHARE_SANITIZER)
   message(FATAL_ERROR "NVSHARE_SANITIZER is '${NVSHARE_SANITIZER}'; it may be empty, 'address' or 'thread'")
 endif()
+
+# nvshare_unity(TARGET [APART sources...]): in a sanitizer build the target's sources are compiled eight at a time. Most of what such a
+# build takes is the instrumented code of templates (JSON, logging, GoogleTest) that each source would bring along again. Names in unnamed
+# namespaces then must differ within a layer; sources whose names do not, or that define what their neighbours only declare, stay APART.
+# Other builds compile each source by itself; there warnings are errors, and shadowed names are warned of, which neighbours would be here.
+function(nvshare_unity target)
+  cmake_parse_arguments(ARG "" "" "APART" ${ARGN})
+  if(NOT NVSHARE_SANITIZER OR NOT TARGET ${target})
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
 
 # Code that lives inside somebody else's process (libnvshare.so and what it is made of).
 set(NVSHARE_GUEST_OPTIONS -fno-exceptions -fno-rtti -fno-threadsafe-statics -fvisibility=hidden

@@ -12,7 +12,7 @@ using nlohmann::json;
 constexpr int64_t kCorePercents = 100;
 constexpr size_t kDepartedMax = 1000;
 // Of the record: that of the oldest plugin that may read it. Fields are added without a new one, each with a value for when it is missing.
-constexpr int kFormat = 1;
+constexpr int kBooksFormat = 1;
 
 std::string gib(int64_t bytes) {
   char text[32];
@@ -67,16 +67,17 @@ std::string Books::record() const {
                      {"granted", entries == &granted_ && entry.grant == Grant::kGranted}});
     }
   }
-  return json{{"format", kFormat}, {"containers", all}}.dump(1) + "\n";
+  return json{{"format", kBooksFormat}, {"containers", all}}.dump(1) + "\n";
 }
 
 Result<void> Books::restore(const std::string& record) {
   std::map<Key, Entry> granted;
   try {
     const json parsed = json::parse(record);
-    const int format = parsed.is_array() ? kFormat : parsed.at("format").get<int>();  // before it said its format it was the list alone
-    if (format > kFormat) {
-      return error_format("it has format %d, of a later release; known is %d. Whoever holds devices counts", format, kFormat);
+    const int format =
+        parsed.is_array() ? kBooksFormat : parsed.at("format").get<int>();  // before it said its format it was the list alone
+    if (format > kBooksFormat) {
+      return error_format("it has format %d, of a later release; known is %d. Whoever holds devices counts", format, kBooksFormat);
     }
     for (const json& one : parsed.is_array() ? parsed : parsed.at("containers")) {
       Entry entry;

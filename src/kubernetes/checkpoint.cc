@@ -14,7 +14,7 @@ using protocol::admin::PodRequest;
 
 constexpr size_t kUidBytesMax = 64;
 
-const Json& at(const Json& json, const char* field) {
+const Json& member(const Json& json, const char* field) {
   static const Json none;
   if (!json.is_object()) return none;
   auto found = json.find(field);
@@ -88,26 +88,26 @@ Result<Checkpoint> read_checkpoint(std::string_view text, const ResourceNames& r
   };
   const Json json = Json::parse(text, wanted, false);
   if (json.is_discarded()) return error_format("it is no JSON");
-  const Json& data = at(json, "Data");
-  const Json& entries = at(data, "PodDeviceEntries");
+  const Json& data = member(json, "Data");
+  const Json& entries = member(data, "PodDeviceEntries");
   if (!data.is_object() || !(entries.is_array() || entries.is_null())) return error_format("it has no list Data.PodDeviceEntries");
   Checkpoint checkpoint;
   std::map<std::string, std::map<std::string, Container>> pods;
   std::set<std::string> half_read;  // half of a pod would be a wrong limit
   for (const Json& entry : entries) {
-    const Json& resource = at(entry, "ResourceName");
+    const Json& resource = member(entry, "ResourceName");
     if (!resource.is_string() || resource.get_ref<const std::string&>().empty()) continue;
     const bool is_gpu = resource == resources.gpu;
     const bool is_memory = resource == resources.memory;
     if (!is_gpu && !is_memory && resource != resources.core) continue;
-    const std::string uid = at(entry, "PodUID").is_string() ? at(entry, "PodUID").get<std::string>() : "";
-    const std::string name = at(entry, "ContainerName").is_string() ? at(entry, "ContainerName").get<std::string>() : "";
+    const std::string uid = member(entry, "PodUID").is_string() ? member(entry, "PodUID").get<std::string>() : "";
+    const std::string name = member(entry, "ContainerName").is_string() ? member(entry, "ContainerName").get<std::string>() : "";
     if (!is_uid(uid) || name.empty()) {
       checkpoint.unread.push_back("an entry of '" + uid.substr(0, kUidBytesMax) + "' has no pod's UID or no container's name");
       continue;
     }
     Container& container = pods[uid][name];
-    if (!add_ids(at(entry, "DeviceIDs"), is_gpu ? &container.gpus : is_memory ? &container.memory : &container.cores)) {
+    if (!add_ids(member(entry, "DeviceIDs"), is_gpu ? &container.gpus : is_memory ? &container.memory : &container.cores)) {
       checkpoint.unread.push_back("pod " + uid + ", container " + name + ": its DeviceIDs are neither a list nor lists by NUMA node");
       half_read.insert(uid);
     }

@@ -17,8 +17,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::string_view kKubeletSocket = "kubelet.sock";
-constexpr milliseconds kFirstPause{10};
-constexpr milliseconds kLongestPause{1000};
+constexpr milliseconds kFirstRetry{10};
+constexpr milliseconds kLongestRetry{1000};
 
 }  // namespace
 
@@ -46,7 +46,7 @@ void Registrar::run() {
       look();
     }
     bool waits_for_kubelet = watch_ >= 0 && announced_;
-    wait(waits_for_kubelet ? look_interval_ : std::min(std::max(pause_, kFirstPause), look_interval_));
+    wait(waits_for_kubelet ? look_interval_ : std::min(std::max(pause_, kFirstRetry), look_interval_));
   }
 }
 
@@ -56,12 +56,12 @@ bool Registrar::watch_folder() {
   if (watch_ >= 0) {
     complained_ = false;
     announced_ = false;
-    pause_ = kFirstPause;
+    pause_ = kFirstRetry;
     return true;
   }
   if (!complained_) spdlog::warn("waiting for the kubelet's folder {}: {}", folder_, strerror(errno));
   complained_ = true;
-  pause_ = kLongestPause;
+  pause_ = kLongestRetry;
   return false;
 }
 
@@ -81,7 +81,7 @@ void Registrar::take_events() {
       bool made = (event->mask & (IN_CREATE | IN_MOVED_TO)) != 0 && event->len > 0 && kKubeletSocket == event->name;
       if (made || (event->mask & IN_Q_OVERFLOW) != 0) {
         announced_ = false;
-        pause_ = kFirstPause;
+        pause_ = kFirstRetry;
       }
     }
   }
@@ -93,7 +93,7 @@ void Registrar::look() {
     announced_ = false;
     if (auto ok = hooks_.serve(); !ok) {
       spdlog::error("{}", ok.error().text);
-      pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+      pause_ = std::clamp(pause_ * 2, kFirstRetry, kLongestRetry);
       return;
     }
   }
@@ -110,7 +110,7 @@ void Registrar::look() {
   if (auto ok = hooks_.announce(); !ok) {
     if (!complained_) spdlog::warn("cannot register with the kubelet yet: {}", ok.error().text);
     complained_ = true;
-    pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+    pause_ = std::clamp(pause_ * 2, kFirstRetry, kLongestRetry);
     return;
   }
   announced_ = true;

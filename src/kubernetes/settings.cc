@@ -12,7 +12,7 @@ using settings::take_path;
 
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kHour = 3'600'000 * kMillisecond;
-constexpr size_t kNameMax = 63;
+constexpr size_t kResourceNameMax = 63;
 
 bool is_name(std::string_view text, std::string_view also) {
   if (text.empty()) return false;
@@ -28,7 +28,8 @@ bool is_name(std::string_view text, std::string_view also) {
 Result<void> take_resource(std::string_view text, std::string* out) {
   size_t slash = text.find('/');
   bool good = slash != std::string_view::npos && is_name(text.substr(0, slash), "-.") && is_name(text.substr(slash + 1), "-._") &&
-              text.size() - slash - 1 <= kNameMax && slash <= 253 && text.substr(0, slash).find("kubernetes.io") == std::string_view::npos;
+              text.size() - slash - 1 <= kResourceNameMax && slash <= 253 &&
+              text.substr(0, slash).find("kubernetes.io") == std::string_view::npos;
   if (!good) return error_format("'%.*s' is no name of a resource", shown(text), text.data());
   *out = text;
   return {};

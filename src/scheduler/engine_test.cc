@@ -6,13 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 
 namespace nvshare::scheduler {
 namespace {
 
-constexpr int64_t kGiB = 1 << 30;
-constexpr int64_t kMiB = 1 << 20;
 constexpr policy::Duration kMillisecond = 1'000'000;
 
 class SentPackets : public Transport {

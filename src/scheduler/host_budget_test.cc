@@ -2,15 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "scheduler/test_amounts.h"
+
 namespace nvshare::scheduler {
 namespace {
 
 using Owner = HostBudget::Owner;
 using Bound = HostBudget::Bound;
-
-constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kGiB = 1 << 30;
-constexpr policy::Duration kSecond = 1'000'000'000;
 
 // A budget with clients that do at once what they are told, and a scheduler that can make segments.
 class HostBudgetTest : public testing::Test {

@@ -12,12 +12,11 @@
 
 #include "scheduler/kept_file.h"
 #include "scheduler/tenants.h"
+#include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 
 namespace nvshare::scheduler {
 namespace {
-
-constexpr int64_t kGiB = 1 << 30;
 
 Peer peer_with(pid_t pid) {
   Peer peer;

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "scheduler/memory_ledger.h"
+#include "scheduler/test_amounts.h"
 
 namespace nvshare::scheduler {
 namespace {
 
-constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kMaxLatency = 20 * kMs;
 

@@ -6,10 +6,11 @@
 #include <functional>
 #include <map>
 
+#include "scheduler/test_amounts.h"
+
 namespace nvshare::scheduler {
 namespace {
 
-constexpr int64_t kGiB = 1 << 30;
 constexpr int64_t kUnlimited = MemoryLedger::kUnlimited;
 using Decisions = MemoryLedger::Decisions;
 

@@ -2,11 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include "scheduler/test_amounts.h"
+
 namespace nvshare::scheduler {
 namespace {
-
-constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kGiB = 1 << 30;
 
 GpuSample used(int64_t before, int64_t after) {
   GpuSample sample;

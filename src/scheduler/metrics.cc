@@ -17,12 +17,12 @@ using protocol::admin::TenantReport;
 using protocol::admin::UsageReport;
 using Labels = std::vector<ClientMetric::Label>;
 
-constexpr double kSecond = 1e9;
+constexpr double kNsPerSecond = 1e9;
 constexpr const char* kStates[] = {"idle", "waiting", "loading", "running", "dropping", "unresponsive"};
 
 double number(int64_t value) { return static_cast<double>(value); }
 double number(uint64_t value) { return static_cast<double>(value); }
-double seconds(int64_t ns) { return static_cast<double>(ns) / kSecond; }
+double seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
 
 Labels with(Labels labels, const char* name, std::string value) {
   labels.push_back({name, std::move(value)});
@@ -118,7 +118,7 @@ void tell_compute(Families& out, const Labels& labels, const ComputeReport& comp
 void tell_node(Families& out, const StatusReport& report, const ProcessFigures& process) {
   out.gauge("nvshare_build_info", "The scheduler's version; always 1.", {{"version", label_text(report.version)}}, 1);
   // Its epoch is the wall clock at its start.
-  out.gauge("process_start_time_seconds", "When the scheduler started, in seconds since 1970.", {}, number(report.epoch) / kSecond);
+  out.gauge("process_start_time_seconds", "When the scheduler started, in seconds since 1970.", {}, number(report.epoch) / kNsPerSecond);
   out.counter("process_cpu_seconds_total", "Processor time that the scheduler has used.", {}, process.cpu_seconds);
   out.gauge("process_resident_memory_bytes", "Memory of the scheduler.", {}, process.resident_bytes);
   out.gauge("nvshare_nvml_available", "1 if NVML tells what is on the GPUs beside clients.", {}, report.nvml ? 1 : 0);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "scheduler/engine.h"
+#include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 
 namespace nvshare::scheduler {
@@ -11,7 +12,6 @@ namespace {
 
 namespace admin = protocol::admin;
 
-constexpr int64_t kGiB = 1 << 30;
 constexpr char kTrain[] = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
 constexpr char kServe[] = "77aa6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
 constexpr char kOther[] = "88bb6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "scheduler/test_amounts.h"
+
 namespace nvshare::scheduler {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 // A GPU on which processes 10 and 11 are tenant 1, process 20 is tenant 2. What is billed is told in percent of a second.
 class UseWatchTest : public ::testing::Test {
