@@ -130,14 +130,10 @@ Result<Request> decode_set_request(const Json& json) {
   return Request(request);
 }
 
-bool is_uid(const std::string& text) {
-  return !text.empty() && text.size() <= 64 && text.find_first_not_of("0123456789abcdef-") == std::string::npos;
-}
-
 Result<PodRequest> decode_pod(const Json& json) {
   PodRequest pod;
   auto uid = json.is_object() ? json.find("uid") : json.end();
-  if (!json.is_object() || uid == json.end() || !uid->is_string() || !is_uid(uid->get_ref<const std::string&>())) {
+  if (!json.is_object() || uid == json.end() || !uid->is_string() || !is_pod_uid(uid->get_ref<const std::string&>())) {
     return error_format("each of pods must have a uid, in hexadecimal digits and '-'");
   }
   pod.uid = uid->get<std::string>();
@@ -172,6 +168,10 @@ Result<PodRequest> decode_pod(const Json& json) {
   if (auto ends = json.find("ends"); ends != json.end()) {
     if (!ends->is_boolean()) return error_format("a pod's ends must be true or false");
     pod.ends = ends->get<bool>();
+  }
+  if (auto only_lowers = json.find("only_lowers"); only_lowers != json.end()) {
+    if (!only_lowers->is_boolean()) return error_format("a pod's only_lowers must be true or false");
+    pod.only_lowers = only_lowers->get<bool>();
   }
   return pod;
 }
@@ -245,6 +245,7 @@ struct Encoder {
                                          {"priority", pod.priority},
                                          {"ends", pod.ends}});
       if (!pod.gpu_memory_on.empty()) one["gpu_memory_on"] = pod.gpu_memory_on;
+      if (pod.only_lowers) one["only_lowers"] = true;
     }
     Json json = {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
     if (r.list != PodsRequest::List::kNone) json["list"] = r.list == PodsRequest::List::kFirst ? "first" : "last";
@@ -253,6 +254,11 @@ struct Encoder {
 };
 
 }  // namespace
+
+bool is_pod_uid(std::string_view text) {
+  constexpr size_t kBytesMax = 64;
+  return !text.empty() && text.size() <= kBytesMax && text.find_first_not_of("0123456789abcdef-") == std::string_view::npos;
+}
 
 std::string encode(const Request& request) { return line_of(std::visit(Encoder{}, request)); }
 

@@ -9,13 +9,14 @@
 //   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
 //   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40,
-//                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"ends":false},
+//                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"ends":false,"only_lowers":false},
 //                             {"uid":"77aa...","gone":true}],"complete":false}
 //                       -> {"ok":true,"refused":{"0b4e...":"why its memory limit is not in force"}}: limits of pods by their UID, in
 //                       effect at once and for processes that come later. complete: all pods that there are; others are gone.
 //                       A pod that is gone is held to what it had last, for as long as it has processes; gone or not, its UID is its own
 //                       "list":"first" and "list":"last" instead of complete: the first and the last of several requests that name all pods
 //                       together, where one does not take them
+//                       only_lowers: not all that holds for the pod is known; each of its limits is the lower of this and the one before
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
 // Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
@@ -213,6 +214,7 @@ struct PodRequest {
   int32_t priority = 0;                          // added to what `set` says
   bool ends = false;                             // it is being deleted
   std::map<std::string, int64_t> gpu_memory_on;  // what it was granted on these GPUs, by UUID: lowers the limit there
+  bool only_lowers = false;                      // not all is known of it: what it has already stays where that is less
   bool operator==(const PodRequest&) const = default;
 };
 struct PodsRequest {
@@ -223,6 +225,9 @@ struct PodsRequest {
   List list = List::kNone;
 };
 using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, ShutdownRequest>;
+
+// A pod's UID as PodRequest takes it: hexadecimal digits and '-', up to 64.
+bool is_pod_uid(std::string_view text);
 
 // One line, its newline included.
 std::string encode(const Request& request);

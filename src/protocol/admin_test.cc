@@ -36,7 +36,7 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
 TEST(Admin, PodsComeBackAsTheyWereSent) {
   auto pods = accepted<PodsRequest>(encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false},
                                                         {"77aa", "", 0, 100, true},
-                                                        {"88", "x/y", 0, 100, false, -3, true, {{"GPU-a", 7}, {"GPU-b", 0}}}},
+                                                        {"88", "x/y", 0, 100, false, -3, true, {{"GPU-a", 7}, {"GPU-b", 0}}, true}},
                                                        true})
                                         .c_str());
   ASSERT_EQ(pods.pods.size(), 3u);
@@ -44,6 +44,8 @@ TEST(Admin, PodsComeBackAsTheyWereSent) {
   EXPECT_FALSE(pods.pods[0].ends);
   EXPECT_EQ(pods.pods[2].priority, -3);
   EXPECT_TRUE(pods.pods[2].ends);
+  EXPECT_TRUE(pods.pods[2].only_lowers);
+  EXPECT_FALSE(pods.pods[0].only_lowers);
   EXPECT_TRUE(pods.pods[0].gpu_memory_on.empty());
   EXPECT_EQ(pods.pods[2].gpu_memory_on, (std::map<std::string, int64_t>{{"GPU-a", 7}, {"GPU-b", 0}}));
   EXPECT_EQ(pods.pods[0].uid, "0b4e-1");
@@ -61,7 +63,7 @@ TEST(Admin, PodsComeBackAsTheyWereSent) {
   EXPECT_EQ(refused_pods->at("77aa"), "too much");
   EXPECT_FALSE(decode_pods(encode_error("no")));
   EXPECT_FALSE(decode_pods(encode_ok()));
-  PodRequest large{"0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f", std::string(kPodNameBytesMax, 'n'), INT64_MAX, 100, false, -100, true, {}};
+  PodRequest large{"0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f", std::string(kPodNameBytesMax, 'n'), INT64_MAX, 100, false, -100, true, {}, true};
   for (size_t i = 0; i < kGpusOfPodMax; ++i) {
     large.gpu_memory_on["GPU-0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4" + std::to_string(100 + i)] = int64_t{1} << 48;
   }

@@ -174,9 +174,9 @@ void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
     change_limits(*tenant, wanted, now);
   };
   for (const admin::PodRequest& pod : request.pods) {
-    const PodLimits limits{
-        printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends, pod.gpu_memory_on};
+    PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends, pod.gpu_memory_on};
     named.insert(pod.uid);
+    if (const PodLimits* held = tenants_.limits_of_pod(pod.uid); pod.only_lowers && held != nullptr) limits = lowest_of(*held, limits);
     if (pod.gone) {
       change(pod.uid, tenants_.pod_gone(pod.uid));
       continue;

@@ -9,19 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "base/printable.h"
+
 namespace nvshare::scheduler {
 
 // Once, at start. Until then spdlog's own default applies.
 inline void log_to_standard_error() { spdlog::set_default_logger(spdlog::stderr_logger_st("nvshare-scheduler")); }
 
 inline void set_log_level(const std::string& level) { spdlog::set_level(spdlog::level::from_str(level)); }
-
-// A program's name for logs and terminals, whatever bytes it has.
-inline std::string printable(const char* text) {
-  std::string name;
-  for (const char* c = text; *c != 0; ++c) name += static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f ? '?' : *c;
-  return name;
-}
 
 // Lets the first message of a kind through, then one per ten seconds, and counts what it held back. Not thread-safe.
 class RepeatedWarnings {

@@ -51,6 +51,7 @@ class PodsTest : public testing::Test {
     Engine::Options options;
     options.settings = settings_;
     options.epoch = ++epoch_;
+    options.tenants_file = tenants_file_;
     options.known_clients_file = folder_.path() + "/clients";
     if (keeps_tenants_) options.tenants_file = folder_.path() + "/tenants";
     options.look_at_host = [] { return HostBudget::Machine{1000 * kGiB, std::nullopt}; };
@@ -91,6 +92,7 @@ class PodsTest : public testing::Test {
   }
 
   TestFolder folder_;
+  std::string tenants_file_;  // empty: none
   Settings settings_;
   bool keeps_tenants_ = false;  // for the next scheduler
   std::map<pid_t, std::string> cgroups_;
@@ -236,6 +238,45 @@ TEST_F(PodsTest, OfPodsThatAreGoneTheLatestAreKnown) {
   join(2, uid(1).c_str());
   EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(3 * kGiB));
   EXPECT_NE(tenants().find("pod team/1 3 50"), std::string::npos) << tenants();
+}
+
+// The device plugin has just started and has not heard the API server: it knows what was granted, not what annotations said.
+TEST_F(PodsTest, WhoDoesNotKnowAllOfAPodOnlyLowers) {
+  tenants_file_ = folder_.path() + "/tenants";
+  start();
+  join(1, kTrain);
+  set({{kTrain, "team/train", 4 * kGiB, 30, false, -5, true, {{"GPU-x", kGiB}}}});
+  const auto granted = [](const char* uid, int64_t memory, int core, std::map<std::string, int64_t> on = {}) {
+    return admin::PodRequest{uid, uid, memory, core, false, 0, false, std::move(on), true};
+  };
+  for (int round = 0; round < 2; ++round) {
+    set({granted(kTrain, 8 * kGiB, 50, {{"GPU-x", 2 * kGiB}}), granted(kServe, 6 * kGiB, 60)});
+    EXPECT_EQ(sink_.limits[1], 4u * kGiB);
+    EXPECT_NE(tenants().find("pod team/train 4 30; "), std::string::npos) << tenants() << "also over a restart of the scheduler";
+    EXPECT_EQ(engine_->status(now_).tenants.at(0).priority, -5);
+    start();
+    join(1, kTrain);
+  }
+  set({granted(kTrain, 0, 100)});
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB) << "none is more than any";
+  set({granted(kTrain, 3 * kGiB, 20)});
+  EXPECT_EQ(sink_.limits[1], 3u * kGiB);
+  EXPECT_NE(tenants().find("pod team/train 3 20; "), std::string::npos) << tenants();
+  set({granted(kServe, 6 * kGiB, 60)});
+  join(2, kServe);
+  EXPECT_EQ(sink_.limits[2], 6u * kGiB) << "of a pod of which nothing holds yet it is all there is";
+  set({granted(kServe, 5 * kGiB, 70)});
+  EXPECT_NE(tenants().find("5 60; "), std::string::npos) << tenants();
+  set({{kTrain, "team/train", 8 * kGiB, 50, false}});
+  EXPECT_EQ(sink_.limits[1], 8u * kGiB) << "whoever knows all of it may raise it";
+  PodLimits held{"team/train", 0, 40, 7, true, {{"GPU-a", 5}, {"GPU-b", 3}}};
+  const PodLimits lowest = lowest_of(held, {"0b4e", 9, 50, 0, false, {{"GPU-b", 2}, {"GPU-c", 1}}});
+  EXPECT_EQ(lowest.name, "team/train");
+  EXPECT_EQ(lowest.gpu_memory_limit, 9);
+  EXPECT_EQ(lowest.core_limit, 40);
+  EXPECT_EQ(lowest.priority, 7);
+  EXPECT_TRUE(lowest.ends);
+  EXPECT_EQ(lowest.memory_on, (std::map<std::string, int64_t>{{"GPU-a", 5}, {"GPU-b", 2}, {"GPU-c", 1}}));
 }
 
 TEST_F(PodsTest, TheLowestOfAdminPodAndProgramHolds) {

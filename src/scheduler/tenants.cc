@@ -26,6 +26,16 @@ std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
 
 }  // namespace
 
+PodLimits lowest_of(const PodLimits& held, PodLimits told) {
+  told.gpu_memory_limit = lower_limit(held.gpu_memory_limit, told.gpu_memory_limit);
+  told.core_limit = std::min(held.core_limit, told.core_limit);
+  for (const auto& [gpu, bytes] : held.memory_on) told.memory_on[gpu] = lower_limit(bytes, told.memory_on[gpu]);
+  told.priority = held.priority;
+  told.ends = held.ends || told.ends;
+  if (!held.name.empty()) told.name = held.name;
+  return told;
+}
+
 Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups) : look_at_cgroups_(std::move(look_at_cgroups)), file_(std::move(file)) {
   if (!file_.empty()) load();
 }
@@ -151,6 +161,12 @@ std::set<std::string> Tenants::pods_but(const std::set<std::string>& named) cons
     if (key.starts_with(kPodKey)) add(key.substr(sizeof kPodKey - 1), tenant.pod);
   }
   return uids;
+}
+
+const PodLimits* Tenants::limits_of_pod(const std::string& uid) {
+  if (const auto told = pods_.find(uid); told != pods_.end()) return &told->second;
+  const Tenant* tenant = find_pod(uid);
+  return tenant == nullptr ? nullptr : &tenant->pod;
 }
 
 bool Tenants::has_runs() {

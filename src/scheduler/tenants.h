@@ -35,6 +35,9 @@ struct PodLimits {
   bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
 };
 
+// Of each limit the lower one; all else as `held` has it. For what is told by somebody who does not know all that holds for the pod.
+PodLimits lowest_of(const PodLimits& held, PodLimits told);
+
 // What a tenant has used of a GPU's time, and owes, beside compute limits.
 struct KeptAccount {
   policy::Instant joined_at = 0;  // CLOCK_MONOTONIC, which goes on over a restart of the scheduler
@@ -108,7 +111,8 @@ class Tenants {
   PodLimits pod_gone(const std::string& uid);
   // All pods that were told of, or have clients, and are not gone; but for these.
   std::set<std::string> pods_but(const std::set<std::string>& named) const;
-  Tenant* find_pod(const std::string& uid);  // null: it has no clients
+  Tenant* find_pod(const std::string& uid);                // null: it has no clients
+  const PodLimits* limits_of_pod(const std::string& uid);  // that hold for it, or will for its first client; null: nobody told of it
 
   bool has_runs();  // whose root process lives
   // Forgets runs that ended.
