@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   options.runtime_dir = stage.runtime_directory();
   options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {.memory_unit = 1 << 20}};
   options.kubelet_dir = stage.directory();  // as the plugin runs: it watches a checkpoint, and writes down what is in force
-  options.record = stage.directory() + "/limits.json";
+  options.record_dir = stage.directory();
   kubernetes::Annotations annotations(options);
   Child& program = stage.start_command(
       "pod", cgroup->inside({kWorkerPath, "limit-follow", "--piece", "1M", "--most", "4", "--stop", stage.directory() + "/stop"}), true);

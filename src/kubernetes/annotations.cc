@@ -13,10 +13,12 @@ using protocol::admin::PodRequest;
 
 Annotations::Annotations(const Options& options)
     : resources_(options.resources),
-      record_(options.record),
       watches_(!options.api_server.url.empty()),
       maxima_(options.namespace_maxima),
       limits_(options.priority_max, options.namespace_maxima),
+      grants_(options.resources.division),
+      heard_(!watches_),
+      grants_known_(options.kubelet_dir.empty()),
       link_(options.runtime_dir, [this](const std::map<std::string, std::string>& refused) {
         for (const auto& [uid, why] : refused) {
           std::unique_lock lock(mutex_);
@@ -29,17 +31,16 @@ Annotations::Annotations(const Options& options)
           }
         }
       }) {
-  if (watches_) {
-    teller_.emplace(options.api_server, options.node);
-    restore();
-    link_.expect(options.list_patience);
-  } else {
-    whole_ = true;
+  if (watches_) teller_.emplace(options.api_server, options.node);
+  if (!options.record_dir.empty()) restore(options.record_dir);
+  {
+    std::lock_guard lock(mutex_);
+    send_changes();
   }
+  link_.expect(std::chrono::milliseconds(0));  // what is known so far takes nothing from anybody
   if (!options.kubelet_dir.empty()) {
-    checkpoint_.emplace(options.kubelet_dir, resources_, [this](const std::map<std::string, PodGrant>& pods) { granted(pods); });
+    checkpoint_.emplace(options.kubelet_dir, resources_, [this](const Checkpoint& checkpoint) { granted(checkpoint); });
   }
-  if (options.kubelet_dir.empty()) granted({});
   if (!watches_) return;
   watch_.emplace(options.api_server, options.node,
                  PodWatch::Listener{[this](const std::vector<std::string>& pods) { listed(pods); },
@@ -49,26 +50,20 @@ Annotations::Annotations(const Options& options)
 
 // ---- what is sent ----
 
-std::string Annotations::holder_of(const PodGrant& grant) const {
-  for (const std::string& gpu : grant.gpus) {
-    if (auto holder = holders_.find(gpu); holder != holders_.end()) return holder->second;
-  }
-  return "";
-}
-
 std::vector<PodRequest> Annotations::all() const {
   std::vector<PodRequest> requests;
   std::set<std::string> told;
   for (const PodRequest& pod : limits_.all()) {
-    auto grant = grants_.find(pod.uid);
-    requests.push_back(limits_with(&pod, grant == grants_.end() ? nullptr : &grant->second, pod.uid, ""));
+    const PodGrants::Pod* grant = grants_.find(pod.uid);
+    requests.push_back(limits_with(&pod, grant == nullptr ? nullptr : &grant->grant, pod.uid, ""));
+    requests.back().only_lowers = !heard_;
     told.insert(pod.uid);
   }
-  for (const auto& [uid, grant] : grants_) {
+  for (const auto& [uid, grant] : grants_.pods()) {
     if (told.contains(uid)) continue;
-    const std::string holder = holder_of(grant);  // "namespace/name", as soon as the kubelet says who has these GPUs
-    PodRequest pod = limits_with(nullptr, &grant, uid, holder);
-    lower_to(maximum_of(maxima_, holder.substr(0, holder.find('/'))), &pod);
+    PodRequest pod = limits_with(nullptr, &grant.grant, uid, grant.name);
+    lower_to(maximum_of(maxima_, grant.name_space()), &pod);
+    pod.only_lowers = !heard_ || !grant.sure || (grant.name.empty() && !maxima_.empty());
     requests.push_back(std::move(pod));
   }
   return requests;
@@ -96,26 +91,33 @@ void Annotations::send_changes() {
   }
   sent_ = std::move(now);
   if (!changes.empty()) link_.change(changes);
+  if (heard_ && grants_known_ && !std::exchange(whole_, true)) link_.replace(all());
 }
 
 // ---- from the kubelet ----
 
-void Annotations::granted(const std::map<std::string, PodGrant>& pods) {
-  std::lock_guard lock(mutex_);
-  grants_ = pods;
-  send_changes();
-  if (std::exchange(whole_, false)) link_.replace(all());
+void Annotations::granted(const Checkpoint& checkpoint) {
+  {
+    std::lock_guard lock(mutex_);
+    grants_.read(checkpoint);
+    grants_known_ = grants_.known();
+    send_changes();
+  }
+  keeper_.changed();
 }
 
 void Annotations::held(const std::vector<HeldDevices>& listed) {
-  std::map<std::string, std::string> holders;
-  for (const HeldDevices& held : listed) {
-    for (const std::string& gpu : held.gpus) holders[gpu] = held.name_space + "/" + held.pod;
+  {
+    std::lock_guard lock(mutex_);
+    grants_.named(listed);
+    send_changes();
   }
+  keeper_.changed();
+}
+
+bool Annotations::all_named() const {
   std::lock_guard lock(mutex_);
-  if (holders == holders_) return;
-  holders_ = std::move(holders);
-  send_changes();
+  return grants_.all_named();
 }
 
 // ---- from the API server; on the watch's thread ----
@@ -130,7 +132,7 @@ std::optional<WatchedPod> Annotations::read(const std::string& pod) const {
 void Annotations::tell(PodLimits::Changes changes) {
   for (const std::string& line : changes.audit) spdlog::info("{}", line);
   for (PodLimits::Notice& notice : changes.notices) teller_->tell(std::move(notice));
-  save();
+  keeper_.changed();
 }
 
 void Annotations::listed(const std::vector<std::string>& texts) {
@@ -140,8 +142,9 @@ void Annotations::listed(const std::vector<std::string>& texts) {
   }
   std::unique_lock lock(mutex_);
   PodLimits::Changes changes = limits_.replace(pods);
+  heard_ = true;
   send_changes();
-  link_.replace(all());
+  if (whole_) link_.replace(all());
   lock.unlock();
   tell(std::move(changes));
 }
@@ -168,24 +171,29 @@ void Annotations::deleted(const std::string& text) {
 
 // ---- over a restart of this program ----
 
-// What was in force goes on: it is sent with the first grants, and the API server's list corrects it.
-void Annotations::restore() {
-  if (record_.empty() || access(record_.c_str(), F_OK) != 0) return;
-  auto text = read_file(record_);
-  Result<void> ok = text ? limits_.restore(*text) : Result<void>(text.error());
-  if (!ok) return spdlog::warn("{}: {}; bad annotations have no last good value", record_, ok.error().text);
-  recorded_ = *text;
-  whole_ = true;
-}
-
-void Annotations::save() {
-  if (record_.empty()) return;
-  std::unique_lock lock(mutex_);
-  std::string text = limits_.record();
-  lock.unlock();
-  if (text == recorded_) return;
-  if (auto ok = write_file_atomically(record_, text); !ok) return spdlog::warn("{}", ok.error().text);
-  recorded_ = std::move(text);
+// What was in force goes on, and is corrected by the kubelet's checkpoint and the API server's list.
+void Annotations::restore(const std::string& folder) {
+  const auto read = [](const std::string& file, const char* without, auto& from) -> std::string {
+    if (access(file.c_str(), F_OK) != 0) return "";
+    auto text = read_file(file);
+    Result<std::vector<std::string>> left_out = text ? from.restore(*text) : Result<std::vector<std::string>>(text.error());
+    if (!left_out) {
+      spdlog::warn("{}: {}; {}", file, left_out.error().text, without);
+      return "";
+    }
+    for (const std::string& why : *left_out) spdlog::warn("{}: {}", file, why);
+    return *text;
+  };
+  const auto keep = [this](const std::string& file, const auto& of, std::string there) {
+    keeper_.keep(file, std::move(there), [this, &of] {
+      std::lock_guard lock(mutex_);
+      return of.record();
+    });
+  };
+  const std::string limits = folder + "/limits.json";
+  const std::string grants = folder + "/pod-grants.json";
+  if (watches_) keep(limits, limits_, read(limits, "bad annotations have no last good value", limits_));
+  keep(grants, grants_, read(grants, "what pods were granted is known once the kubelet's checkpoint is read", grants_));
 }
 
 }  // namespace nvshare::kubernetes

@@ -1,5 +1,9 @@
 // Limits of pods, put together: what the kubelet granted them, the watch of this node's pods and their annotations, the way to the
 // scheduler, pods' events. Registration with the kubelet and scheduling know nothing of it and never wait for it.
+//
+// The scheduler keeps what it was told. Until all that holds for a pod is known here (its annotations, its namespace), a request only
+// lowers what the scheduler has of it; and until all pods are known, by the API server's list and the kubelet's checkpoint, none takes
+// anything from pods that it does not name.
 #pragma once
 
 #include <map>
@@ -12,8 +16,10 @@
 #include "kubernetes/checkpoint_watch.h"
 #include "kubernetes/event_teller.h"
 #include "kubernetes/limits_link.h"
+#include "kubernetes/pod_grants.h"
 #include "kubernetes/pod_limits.h"
 #include "kubernetes/pod_watch.h"
+#include "kubernetes/record_keeper.h"
 
 namespace nvshare::kubernetes {
 
@@ -28,15 +34,15 @@ class Annotations {
     NamespaceMaxima namespace_maxima;
     PodWatch::Pace pace;
     std::string kubelet_dir;  // whose checkpoint is read; empty: none
-    std::string record;       // a file for what a restart must not forget; empty: none
-    // The API server's first list is waited for so long before grants are sent without it.
-    std::chrono::milliseconds list_patience{10'000};
+    std::string record_dir;   // for what a restart must not forget: limits.json, pod-grants.json; empty: none
   };
   // Starts threads.
   explicit Annotations(const Options& options);
 
   // Who holds which devices now: names for pods that only the kubelet knows. Any thread.
   void held(const std::vector<HeldDevices>& listed);
+  // False: of a pod that holds devices the name is not known yet, and so not what its namespace may have.
+  bool all_named() const;
 
   int lists() const { return watch_ ? watch_->lists() : 0; }
   std::vector<protocol::admin::PodRequest> limits() const;  // as they are sent
@@ -45,29 +51,27 @@ class Annotations {
   void listed(const std::vector<std::string>& pods);
   void changed(const std::string& pod);
   void deleted(const std::string& pod);
-  void granted(const std::map<std::string, PodGrant>& pods);
+  void granted(const Checkpoint& checkpoint);
   std::optional<WatchedPod> read(const std::string& pod) const;
   void tell(PodLimits::Changes changes);
-  void restore();
-  void save();
+  void restore(const std::string& folder);
   std::vector<protocol::admin::PodRequest> all() const;  // under mutex_
   void send_changes();                                   // the same
-  std::string holder_of(const PodGrant& grant) const;    // the same
 
   const ResourceNames resources_;
-  const std::string record_;
   const bool watches_;
   const NamespaceMaxima maxima_;
   mutable std::mutex mutex_;
   PodLimits limits_;                                         // guarded by mutex_
-  std::map<std::string, PodGrant> grants_;                   // the same; by UID
-  std::map<std::string, std::string> holders_;               // the same; virtual GPU -> "namespace/name"
+  PodGrants grants_;                                         // the same
   std::map<std::string, protocol::admin::PodRequest> sent_;  // the same; by UID
-  bool whole_ = false;                                       // the same: `limits_` is all that the API server would say
-  std::string recorded_;                                     // of the watch's thread
+  bool heard_ = false;                                       // the same: the API server has listed its pods, or is not asked
+  bool grants_known_ = false;                                // the same: and so are the kubelet's
+  bool whole_ = false;                                       // the same: the scheduler is told that these are all
   // In this order: who calls ends before who is called.
   std::optional<EventTeller> teller_;
   LimitsLink link_;
+  RecordKeeper keeper_;
   std::optional<CheckpointWatch> checkpoint_;
   std::optional<PodWatch> watch_;
 };

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "kubernetes/install.h"
 #include "kubernetes/limits_link.h"
 #include "kubernetes/test_api_server.h"
 #include "kubernetes/test_checkpoint.h"
@@ -80,6 +81,12 @@ class ListeningScheduler {
     std::lock_guard lock(mutex_);
     return whole_;
   }
+  // Whose connection comes next knows nothing of what was told before; the limits stay.
+  void forget_what_was_told() {
+    std::lock_guard lock(mutex_);
+    whole_ = false;
+    requests_ = 0;
+  }
   void refuse(const std::string& uid, const std::string& why) {
     std::lock_guard lock(mutex_);
     refused_ = {{uid, why}};
@@ -109,6 +116,14 @@ class ListeningScheduler {
       client_ = -1;
     }
   }
+  // As the scheduler has it (WhoDoesNotKnowAllOfAPodOnlyLowers).
+  static protocol::admin::PodRequest lowest_of(protocol::admin::PodRequest held, const protocol::admin::PodRequest& told) {
+    const auto lower = [](int64_t a, int64_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); };
+    held.gpu_memory_limit = lower(held.gpu_memory_limit, told.gpu_memory_limit);
+    held.gpu_core_limit = std::min(held.gpu_core_limit, told.gpu_core_limit);
+    for (const auto& [gpu, bytes] : told.gpu_memory_on) held.gpu_memory_on[gpu] = lower(held.gpu_memory_on[gpu], bytes);
+    return held;
+  }
   static std::string on_gpus(const protocol::admin::PodRequest& pod) {
     std::string text;
     for (const auto& [gpu, bytes] : pod.gpu_memory_on) text += " " + gpu + " " + std::to_string(bytes >> 20);
@@ -121,14 +136,19 @@ class ListeningScheduler {
     const auto& pods = std::get<protocol::admin::PodsRequest>(*request);
     std::lock_guard lock(mutex_);
     using List = protocol::admin::PodsRequest::List;
-    if (pods.complete || pods.list == List::kFirst) pods_.clear();
+    if (pods.list == List::kFirst) pods_.clear();
     whole_ = whole_ || pods.complete || pods.list == List::kLast;
     ++requests_;
     std::map<std::string, std::string> refused;
     for (const auto& pod : pods.pods) {
-      pods_.erase(pod.uid);
-      if (!pod.gone) pods_[pod.uid] = pod;
+      const auto held = pods_.extract(pod.uid);
+      if (!pod.gone) pods_[pod.uid] = pod.only_lowers && held ? lowest_of(held.mapped(), pod) : pod;
       if (refused_.contains(pod.uid)) refused[pod.uid] = refused_[pod.uid];
+    }
+    if (pods.complete) {
+      std::erase_if(pods_, [&](const auto& held) {
+        return std::none_of(pods.pods.begin(), pods.pods.end(), [&](const auto& pod) { return pod.uid == held.first; });
+      });
     }
     return protocol::admin::encode_pods(refused);
   }
@@ -170,8 +190,7 @@ class AnnotationsTest : public testing::Test {
     options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", kGib};
     options.pace = {5ms, 50ms, 500ms, 300s};
     options.kubelet_dir = folder_;
-    options.record = folder_ + "/limits.json";
-    options.list_patience = 100ms;
+    options.record_dir = folder_;
     options.namespace_maxima = maxima_;
     annotations_ = std::make_unique<Annotations>(options);
   }
@@ -267,7 +286,7 @@ TEST_F(AnnotationsTest, WithoutAnApiServerPodsHaveWhatTheKubeletGranted) {
   write_checkpoint(folder_, checkpoint_text(held("aa-1", {"GPU-a::0"}, 4, 30)));
   start({});
   EXPECT_TRUE(comes("aa-1", "4096/30"));
-  EXPECT_TRUE(scheduler_->was_told_all()) << "what an earlier plugin told of others is over";
+  EXPECT_TRUE(wait([&] { return scheduler_->was_told_all(); })) << "what an earlier plugin told of others is over";
   auto entries = held("aa-1", {"GPU-a::0"}, 4, 30);
   for (auto& entry : held("bb-2", {"GPU-a::1", "GPU-b::0"}, 8, 100)) entries.push_back(entry);
   write_checkpoint(folder_, checkpoint_text(entries));
@@ -292,6 +311,78 @@ TEST_F(AnnotationsTest, WithoutAnApiServerANamespacesMaximumHoldsOnceTheKubeletN
   EXPECT_TRUE(comes("bb-2", "2048/40")) << scheduler_->limits_of("bb-2");
   annotations_->held({{"others", "serve", "main", {"GPU-b::0"}, {}, {}}});
   EXPECT_TRUE(comes("bb-2", "8192/50 GPU-a 4096 GPU-b 4096")) << scheduler_->limits_of("bb-2");
+}
+
+// A restart of the plugin: the kubelet has not listed its pods yet, or cannot.
+TEST_F(AnnotationsTest, WithoutAnApiServerARestartLiftsNoMaximumOfANamespace) {
+  maxima_ = {{"team", {2 * kGib, 40}}};
+  start_scheduler();
+  write_checkpoint(folder_, checkpoint_text(held("bb-2", {"GPU-a::1"}, 8, 100)));
+  start({});
+  EXPECT_TRUE(comes("bb-2", "8192/100")) << "of whom nothing was known";
+  EXPECT_FALSE(annotations_->all_named());
+  annotations_->held({{"team", "serve", "main", {"GPU-a::1"}, {}, {}}});
+  EXPECT_TRUE(annotations_->all_named());
+  EXPECT_TRUE(comes("bb-2", "2048/40"));
+  for (const bool with_record : {true, false}) {
+    annotations_.reset();
+    if (!with_record) fs::remove(folder_ + "/pod-grants.json");
+    scheduler_->forget_what_was_told();
+    start({});
+    EXPECT_TRUE(wait([&] { return scheduler_->was_told_all(); }));
+    EXPECT_EQ(scheduler_->limits_of("bb-2"), "2048/40");
+    EXPECT_EQ(annotations_->all_named(), with_record);
+    annotations_->held({});
+    auto entries = held("bb-2", {"GPU-a::1"}, 8, 100);
+    for (auto& entry : held("cc-3", {"GPU-a::2"}, 1, 100)) entries.push_back(entry);
+    write_checkpoint(folder_, checkpoint_text(entries));
+    EXPECT_TRUE(comes("cc-3", "1024/100"));
+    EXPECT_EQ(scheduler_->limits_of("bb-2"), "2048/40") << "a kubelet that has just started lists none";
+    write_checkpoint(folder_, checkpoint_text(held("bb-2", {"GPU-a::1"}, 8, 100)));
+    EXPECT_TRUE(comes("cc-3", ""));
+  }
+  annotations_->held({{"others", "serve", "main", {"GPU-a::1"}, {}, {}}});
+  EXPECT_TRUE(comes("bb-2", "8192/100")) << "once it is known who it is";
+}
+
+// "Not known" is not "no pod": what the scheduler has stays.
+TEST_F(AnnotationsTest, ACheckpointThatIsNotThereOrCannotBeReadLiftsNothing) {
+  const std::string checkpoint = folder_ + "/" + kCheckpointName;
+  auto two = held("aa-1", {"GPU-a::0"}, 4, 30);
+  for (auto& entry : held("bb-2", {"GPU-a::1"}, 2, 100)) two.push_back(entry);
+  start_scheduler();
+  write_checkpoint(folder_, checkpoint_text(two));
+  start({});
+  ASSERT_TRUE(comes("aa-1", "4096/30"));
+  for (int round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    const bool watches = round / 4 == 1;
+    annotations_.reset();
+    fs::remove(checkpoint);
+    if (round % 4 == 1) write_checkpoint(folder_, "{");
+    if (round % 4 == 2) fs::create_directories(checkpoint);
+    if (round % 2 == 1) fs::remove(folder_ + "/pod-grants.json");
+    scheduler_->forget_what_was_told();
+    const int lists = server_->lists();
+    if (watches) {
+      start();
+      ASSERT_TRUE(wait([&] { return server_->lists() > lists; }));
+      const std::string uid = server_->add_pod("train-" + std::to_string(round), {{"nvshare.com/gpu", 1}});
+      EXPECT_TRUE(comes(uid, "0/100")) << "whom the API server names has what it says, all the same";
+    } else {
+      start({});
+      ASSERT_TRUE(wait([&] { return scheduler_->requests() > 0; }));
+    }
+    EXPECT_EQ(scheduler_->limits_of("aa-1"), "4096/30");
+    EXPECT_EQ(scheduler_->limits_of("bb-2"), "2048/100");
+    EXPECT_FALSE(scheduler_->was_told_all());
+    fs::remove(checkpoint);
+    write_checkpoint(folder_, checkpoint_text(two));
+    EXPECT_TRUE(wait([&] { return scheduler_->was_told_all(); }));
+    EXPECT_EQ(scheduler_->limits_of("aa-1"), "4096/30");
+  }
+  write_checkpoint(folder_, checkpoint_text(held("bb-2", {"GPU-a::1"}, 2, 100)));
+  EXPECT_TRUE(comes("aa-1", ""));
 }
 
 TEST_F(AnnotationsTest, GrantsLowerAnnotationsAndHoldForPodsThatOnlyTheKubeletKnows) {
@@ -352,6 +443,43 @@ TEST_F(AnnotationsTest, ARestartForgetsNothing) {
     EXPECT_TRUE(comes(kStatic, "3072/20"));
     EXPECT_FALSE(scheduler_->was_told_all());
   }
+}
+
+// The record is lost, or could not be written for a while, and no API server answers: grants are more than what annotations left.
+TEST_F(AnnotationsTest, NoLimitIsRaisedBeforeTheApiServerIsHeard) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});
+  write_checkpoint(folder_, checkpoint_text(held(train, {"GPU-a::0"}, 4, 0)));
+  start_scheduler();
+  start();
+  ASSERT_TRUE(comes(train, "4096/100"));
+  annotations_.reset();
+  const auto old = read_file(folder_ + "/limits.json");
+  ASSERT_TRUE(old);
+  start();
+  server_->annotate("train", kMemoryAnnotation, "1Gi");
+  server_->annotate("train", kCoreAnnotation, "30");
+  ASSERT_TRUE(comes(train, "1024/30"));
+  const ApiServerAddress nobody{"https://127.0.0.1:1", folder_};
+  for (const std::string& record : {std::string(), std::string("{"), *old}) {
+    annotations_.reset();
+    fs::remove(folder_ + "/pod-grants.json");
+    fs::remove(folder_ + "/limits.json");
+    if (!record.empty()) std::ofstream(folder_ + "/limits.json") << record;
+    scheduler_->forget_what_was_told();
+    start(nobody);
+    auto entries = held(train, {"GPU-a::0"}, 4, 0);
+    for (auto& entry : held("cc-3", {"GPU-a::2"}, 2, 0)) entries.push_back(entry);
+    write_checkpoint(folder_, checkpoint_text(entries));
+    EXPECT_TRUE(comes("cc-3", "2048/100")) << "of whom nothing was known has what it was granted";
+    EXPECT_EQ(scheduler_->limits_of(train), "1024/30") << record;
+    EXPECT_FALSE(scheduler_->was_told_all());
+    write_checkpoint(folder_, checkpoint_text(held(train, {"GPU-a::0"}, 4, 0)));
+    EXPECT_TRUE(comes("cc-3", ""));
+  }
+  annotations_.reset();
+  start();
+  server_->annotate("train", kMemoryAnnotation, "");
+  EXPECT_TRUE(comes(train, "4096/30")) << "which may raise them";
 }
 
 // Each of the ways to fail, in turn, fifty times: changes are made before, while and after. NVSHARE_TEST_DISCONNECTS=750 for fifty of each.

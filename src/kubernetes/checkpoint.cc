@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "base/printable.h"
 #include "kubernetes/grants.h"
 
 namespace nvshare::kubernetes {
@@ -12,17 +12,13 @@ namespace {
 using Json = nlohmann::json;
 using protocol::admin::PodRequest;
 
-constexpr size_t kUidBytesMax = 64;
+constexpr size_t kEntryShownMax = 64;  // bytes of what somebody else wrote
 
 const Json& member(const Json& json, const char* field) {
   static const Json none;
   if (!json.is_object()) return none;
   auto found = json.find(field);
   return found == json.end() ? none : *found;
-}
-
-bool is_uid(const std::string& text) {
-  return !text.empty() && text.size() <= kUidBytesMax && text.find_first_not_of("0123456789abcdef-") == std::string::npos;
 }
 
 bool add_list(const Json& list, std::set<std::string>* ids) {
@@ -40,13 +36,30 @@ bool add_ids(const Json& devices, std::set<std::string>* ids) {
   return std::all_of(devices.begin(), devices.end(), [&](const Json& list) { return add_list(list, ids); });
 }
 
-struct Container {
-  std::set<std::string> gpus, memory, cores;  // device IDs
-};
+// Of one entry. Empty, or what of it was not understood, of a pod that then is `uid`, or of any, where that is empty.
+std::string read_entry(const Json& entry, const ResourceNames& resources, Checkpoint* checkpoint, std::string* uid) {
+  const Json& resource = member(entry, "ResourceName");
+  if (!resource.is_string()) return "an entry has no resource's name";
+  const bool is_gpu = resource == resources.gpu;
+  const bool is_memory = resource == resources.memory;
+  if (resource.get_ref<const std::string&>().empty() || (!is_gpu && !is_memory && resource != resources.core)) return "";
+  const std::string given = member(entry, "PodUID").is_string() ? member(entry, "PodUID").get<std::string>() : "";
+  if (!protocol::admin::is_pod_uid(given)) return "an entry of '" + printable(given).substr(0, kEntryShownMax) + "' has no pod's UID";
+  *uid = given;
+  PodDevices& pod = checkpoint->pods[given];
+  const std::string name = member(entry, "ContainerName").is_string() ? member(entry, "ContainerName").get<std::string>() : "";
+  if (name.empty()) return "an entry of pod " + given + " has no container's name";
+  ContainerDevices& container = pod[name];
+  if (add_ids(member(entry, "DeviceIDs"), is_gpu ? &container.gpus : is_memory ? &container.memory : &container.cores)) return "";
+  return "pod " + given + ", container " + printable(name).substr(0, kEntryShownMax) +
+         ": its DeviceIDs are neither a list nor lists by NUMA node";
+}
+
+}  // namespace
 
 // An init container's devices are those of the containers after it as well, so units count once. What each has on a GPU is added up: with
 // init containers that is more than the pod has, and `memory` bounds it.
-PodGrant grant_of(const std::map<std::string, Container>& containers, const Division& division) {
+PodGrant grant_of(const PodDevices& pod, const Division& division) {
   PodGrant grant;
   std::set<std::string> units;
   int64_t by_default = 0;
@@ -54,7 +67,7 @@ PodGrant grant_of(const std::map<std::string, Container>& containers, const Divi
   bool core_bounded = true;
   std::map<std::string, int64_t> core_on;
   std::set<std::string> unbounded;  // GPUs
-  for (const auto& [name, container] : containers) {
+  for (const auto& [name, container] : pod) {
     const std::vector<std::string> uuids = distinct_gpus({container.gpus.begin(), container.gpus.end()});
     if (uuids.empty()) continue;  // the plugin refuses to start it
     grant.gpus.insert(container.gpus.begin(), container.gpus.end());
@@ -79,8 +92,6 @@ PodGrant grant_of(const std::map<std::string, Container>& containers, const Divi
   return grant;
 }
 
-}  // namespace
-
 Result<Checkpoint> read_checkpoint(std::string_view text, const ResourceNames& resources) {
   // What nobody here asks for is most of the file.
   const auto wanted = [](int /*depth*/, Json::parse_event_t event, Json& parsed) {
@@ -92,30 +103,16 @@ Result<Checkpoint> read_checkpoint(std::string_view text, const ResourceNames& r
   const Json& entries = member(data, "PodDeviceEntries");
   if (!data.is_object() || !(entries.is_array() || entries.is_null())) return error_format("it has no list Data.PodDeviceEntries");
   Checkpoint checkpoint;
-  std::map<std::string, std::map<std::string, Container>> pods;
-  std::set<std::string> half_read;  // half of a pod would be a wrong limit
   for (const Json& entry : entries) {
-    const Json& resource = member(entry, "ResourceName");
-    if (!resource.is_string() || resource.get_ref<const std::string&>().empty()) continue;
-    const bool is_gpu = resource == resources.gpu;
-    const bool is_memory = resource == resources.memory;
-    if (!is_gpu && !is_memory && resource != resources.core) continue;
-    const std::string uid = member(entry, "PodUID").is_string() ? member(entry, "PodUID").get<std::string>() : "";
-    const std::string name = member(entry, "ContainerName").is_string() ? member(entry, "ContainerName").get<std::string>() : "";
-    if (!is_uid(uid) || name.empty()) {
-      checkpoint.unread.push_back("an entry of '" + uid.substr(0, kUidBytesMax) + "' has no pod's UID or no container's name");
-      continue;
+    std::string uid;
+    std::string why = read_entry(entry, resources, &checkpoint, &uid);
+    if (why.empty()) continue;
+    checkpoint.unread.push_back(std::move(why));
+    if (uid.empty()) {
+      checkpoint.whole = false;
+    } else {
+      checkpoint.half_read.insert(uid);
     }
-    Container& container = pods[uid][name];
-    if (!add_ids(member(entry, "DeviceIDs"), is_gpu ? &container.gpus : is_memory ? &container.memory : &container.cores)) {
-      checkpoint.unread.push_back("pod " + uid + ", container " + name + ": its DeviceIDs are neither a list nor lists by NUMA node");
-      half_read.insert(uid);
-    }
-  }
-  for (const auto& [uid, containers] : pods) {
-    if (half_read.contains(uid)) continue;
-    PodGrant grant = grant_of(containers, resources.division);
-    if (!grant.gpus.empty()) checkpoint.pods[uid] = std::move(grant);
   }
   return checkpoint;
 }

@@ -24,6 +24,12 @@ namespace nvshare::kubernetes {
 
 inline constexpr char kCheckpointName[] = "kubelet_internal_checkpoint";
 
+// Devices of one container, as IDs.
+struct ContainerDevices {
+  std::set<std::string> gpus, memory, cores;
+};
+using PodDevices = std::map<std::string, ContainerDevices>;  // by the container's name
+
 // What one pod was granted, all its containers together. A container with several GPUs has an even part of its memory and compute on each.
 struct PodGrant {
   std::set<std::string> gpus;                // virtual GPUs, as device IDs
@@ -33,9 +39,13 @@ struct PodGrant {
   bool operator==(const PodGrant&) const = default;
 };
 
+PodGrant grant_of(const PodDevices& pod, const Division& division);
+
 struct Checkpoint {
-  std::map<std::string, PodGrant> pods;  // by UID; those that hold something of ours
-  std::vector<std::string> unread;       // entries of ours that were not understood, and why
+  std::map<std::string, PodDevices> pods;  // by UID; those that hold something of ours
+  std::set<std::string> half_read;         // of them; some of their entries were not understood
+  bool whole = true;                       // false: entries were not understood that may be any pod's
+  std::vector<std::string> unread;         // what was not understood, and why
 };
 
 Result<Checkpoint> read_checkpoint(std::string_view text, const ResourceNames& resources);

@@ -36,27 +36,28 @@ ResourceNames names(int64_t default_memory = 0) {
   return names;
 }
 
-PodGrant grant_of(const std::vector<CheckpointEntry>& entries, CheckpointLayout layout = CheckpointLayout::kByNumaNode,
-                  int64_t default_memory = 0) {
+PodGrant granted(const std::vector<CheckpointEntry>& entries, CheckpointLayout layout = CheckpointLayout::kByNumaNode,
+                 int64_t default_memory = 0) {
   auto read = read_checkpoint(checkpoint_text(entries, layout, {{kGpu, {"GPU-a::0"}}}), names(default_memory));
   EXPECT_TRUE(read) << (read ? "" : read.error().text);
   if (!read || !read->pods.contains(kTrain)) return {};
   EXPECT_TRUE(read->unread.empty());
-  return read->pods[kTrain];
+  EXPECT_TRUE(read->whole && read->half_read.empty());
+  return grant_of(read->pods[kTrain], names(default_memory).division);
 }
 
 using OnGpus = std::map<std::string, int64_t>;
 
 TEST(Checkpoint, APodHasWhatItsContainersHave) {
   for (CheckpointLayout layout : {CheckpointLayout::kByNumaNode, CheckpointLayout::kList}) {
-    PodGrant grant = grant_of({gpus("main", {"GPU-a::1"}),
-                               memory("main", 0, 4),
-                               cores("main", 0, 30),
-                               gpus("other", {"GPU-a::2"}),
-                               memory("other", 4, 2),
-                               cores("other", 30, 20),
-                               {"77aa", "x", "example.com/disk", {"disk-1"}}},
-                              layout);
+    PodGrant grant = granted({gpus("main", {"GPU-a::1"}),
+                              memory("main", 0, 4),
+                              cores("main", 0, 30),
+                              gpus("other", {"GPU-a::2"}),
+                              memory("other", 4, 2),
+                              cores("other", 30, 20),
+                              {"77aa", "x", "example.com/disk", {"disk-1"}}},
+                             layout);
     EXPECT_EQ(grant.gpus, (std::set<std::string>{"GPU-a::1", "GPU-a::2"}));
     EXPECT_EQ(grant.memory, 6 * kGib);
     EXPECT_EQ(grant.memory_on, (OnGpus{{"GPU-a", 6 * kGib}}));
@@ -65,8 +66,8 @@ TEST(Checkpoint, APodHasWhatItsContainersHave) {
 }
 
 TEST(Checkpoint, SeveralGpusHaveAnEvenPartEach) {
-  PodGrant grant = grant_of({gpus("main", {"GPU-a::1", "GPU-b::0"}), memory("main", 0, 8), cores("main", 0, 100),
-                             gpus("other", {"GPU-b::1"}), memory("other", 8, 2), cores("other", 100, 10)});
+  PodGrant grant = granted({gpus("main", {"GPU-a::1", "GPU-b::0"}), memory("main", 0, 8), cores("main", 0, 100),
+                            gpus("other", {"GPU-b::1"}), memory("other", 8, 2), cores("other", 100, 10)});
   EXPECT_EQ(grant.memory, 10 * kGib);
   EXPECT_EQ(grant.memory_on, (OnGpus{{"GPU-a", 4 * kGib}, {"GPU-b", 6 * kGib}}));
   EXPECT_EQ(grant.core, 60) << "on the GPU where it has most";
@@ -74,19 +75,19 @@ TEST(Checkpoint, SeveralGpusHaveAnEvenPartEach) {
 
 TEST(Checkpoint, WhoAsksForNoMemoryIsBoundByTheDefaultOrByNothing) {
   const std::vector<CheckpointEntry> entries = {gpus("main", {"GPU-a::1"}), memory("main", 0, 4), gpus("free", {"GPU-b::1"})};
-  PodGrant grant = grant_of(entries);
+  PodGrant grant = granted(entries);
   EXPECT_EQ(grant.memory, 0);
   EXPECT_EQ(grant.memory_on, (OnGpus{{"GPU-a", 4 * kGib}})) << "where it has a bound, it holds";
   EXPECT_EQ(grant.core, 100);
-  grant = grant_of(entries, CheckpointLayout::kByNumaNode, 3 * kGib);
+  grant = granted(entries, CheckpointLayout::kByNumaNode, 3 * kGib);
   EXPECT_EQ(grant.memory, 7 * kGib);
   EXPECT_EQ(grant.memory_on, (OnGpus{{"GPU-a", 4 * kGib}, {"GPU-b", 3 * kGib}}));
-  EXPECT_TRUE(grant_of({memory("main", 0, 4)}).gpus.empty()) << "without a GPU it does not start";
+  EXPECT_TRUE(granted({memory("main", 0, 4)}).gpus.empty()) << "without a GPU it does not start";
 }
 
 // The kubelet gives an init container's devices to the containers after it, and writes down both.
 TEST(Checkpoint, AnInitContainersUnitsCountOnce) {
-  PodGrant grant = grant_of({gpus("init", {"GPU-a::1"}), memory("init", 0, 8), gpus("main", {"GPU-a::1"}), memory("main", 0, 4)});
+  PodGrant grant = granted({gpus("init", {"GPU-a::1"}), memory("init", 0, 8), gpus("main", {"GPU-a::1"}), memory("main", 0, 4)});
   EXPECT_EQ(grant.memory, 8 * kGib);
   PodRequest limits = limits_with(nullptr, &grant, kTrain, "team/train");
   EXPECT_EQ(limits.gpu_memory_limit, 8 * kGib);
@@ -114,17 +115,26 @@ TEST(Checkpoint, WhatIsNotUnderstoodIsNamedAndTheRestIsRead) {
   }
   auto read = read_checkpoint(R"({"Data":{"PodDeviceEntries":[
       3,
-      {"PodUID":"../x","ContainerName":"a","ResourceName":"nvshare.com/gpu","DeviceIDs":["GPU-a::1"]},
+      {"PodUID":"../\nx","ContainerName":"a","ResourceName":"nvshare.com/gpu","DeviceIDs":["GPU-a::1"]},
       {"PodUID":"aa","ContainerName":"a","ResourceName":"nvshare.com/gpu","DeviceIDs":["GPU-a::1"]},
       {"PodUID":"aa","ContainerName":"a","ResourceName":"nvshare.com/gpu-memory","DeviceIDs":{"0":"memory-1"}},
-      {"PodUID":"bb","ContainerName":"a","ResourceName":"nvshare.com/gpu","DeviceIDs":{"0":["GPU-a::1"],"1":["GPU-b::1"]},"New":{}}
+      {"PodUID":"bb","ContainerName":"a","ResourceName":"nvshare.com/gpu","DeviceIDs":{"0":["GPU-a::1"],"1":["GPU-b::1"]},"New":{}},
+      {"PodUID":"cc","ResourceName":"nvshare.com/gpu","DeviceIDs":["GPU-a::2"]}
       ]}})",
                               names());
   ASSERT_TRUE(read) << read.error().text;
-  EXPECT_EQ(read->unread.size(), 2u);
-  EXPECT_NE(read->unread.at(1).find("pod aa, container a"), std::string::npos);
-  ASSERT_EQ(read->pods.size(), 1u) << "of a pod that is read in half nothing is believed";
-  EXPECT_EQ(read->pods.at("bb").gpus.size(), 2u);
+  EXPECT_FALSE(read->whole) << "two entries may be any pod's";
+  EXPECT_EQ(read->half_read, (std::set<std::string>{"aa", "cc"}));
+  ASSERT_EQ(read->unread.size(), 4u);
+  EXPECT_EQ(read->unread[0], "an entry has no resource's name");
+  EXPECT_EQ(read->unread[1], "an entry of '../?x' has no pod's UID");
+  EXPECT_NE(read->unread[2].find("pod aa, container a"), std::string::npos);
+  EXPECT_NE(read->unread[3].find("pod cc has no container's name"), std::string::npos);
+  EXPECT_EQ(read->pods.at("bb").at("a").gpus.size(), 2u);
+  auto other = read_checkpoint(
+      R"({"Data":{"PodDeviceEntries":[{"PodUID":5,"ContainerName":"a","ResourceName":"example.com/x","DeviceIDs":3}]}})", names());
+  ASSERT_TRUE(other);
+  EXPECT_TRUE(other->whole && other->unread.empty() && other->pods.empty()) << "another plugin's";
 }
 
 TEST(Checkpoint, LowersWhatTheApiServerSaysAndNeverRaisesIt) {

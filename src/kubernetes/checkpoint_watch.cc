@@ -26,12 +26,12 @@ bool same(const struct stat& a, const struct stat& b) {
 
 }  // namespace
 
-CheckpointWatch::CheckpointWatch(const std::string& kubelet_dir, ResourceNames resources, Granted granted,
+CheckpointWatch::CheckpointWatch(const std::string& kubelet_dir, ResourceNames resources, Read read,
                                  std::chrono::milliseconds look_interval)
     : folder_(kubelet_dir),
       file_(kubelet_dir + "/" + kCheckpointName),
       resources_(std::move(resources)),
-      granted_(std::move(granted)),
+      read_(std::move(read)),
       look_interval_(look_interval),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       events_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
@@ -58,12 +58,13 @@ void CheckpointWatch::look() {
   const auto failed = [&](const std::string& why) {
     if (problem_ != why) spdlog::warn("{}: {}; what pods were granted is known as before", file_, why);
     problem_ = why;
-    if (!std::exchange(told_, true)) granted_({});
   };
   struct stat now {};
   if (stat(file_.c_str(), &now) != 0) {
     if (errno != ENOENT) return failed(strerror(errno));
-    if (!std::exchange(told_, true)) granted_({});  // no pod was given a device yet
+    // No pod was given a device yet, or the kubelet is being set up anew.
+    if (std::exchange(problem_, "absent") != "absent")
+      spdlog::info("{}: it is not there; what pods were granted is known as before", file_);
     return;
   }
   if (same(now, seen_)) return;
@@ -74,9 +75,11 @@ void CheckpointWatch::look() {
   Result<Checkpoint> checkpoint = read_checkpoint(*text, resources_);
   if (!checkpoint) return failed(checkpoint.error().text);
   problem_.clear();
-  for (const std::string& why : checkpoint->unread) spdlog::warn("{}: {}; it is left out", file_, why);
-  told_ = true;
-  granted_(checkpoint->pods);
+  if (checkpoint->unread != unread_) {
+    for (const std::string& why : checkpoint->unread) spdlog::warn("{}: {}; what was known of its pod stays", file_, why);
+    unread_ = checkpoint->unread;
+  }
+  read_(*checkpoint);
 }
 
 // Until something may have changed.

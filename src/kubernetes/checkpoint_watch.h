@@ -1,5 +1,5 @@
-// Reads the kubelet's checkpoint whenever it changes, on a thread of its own. A file that cannot be read or understood changes nothing:
-// what was read before stays, and it is read again when it changes.
+// Reads the kubelet's checkpoint whenever it changes, on a thread of its own. A file that is not there, or cannot be read or understood, is
+// no news: what was read before stays, and it is read again when it changes.
 #pragma once
 
 #include <sys/stat.h>
@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/fd.h"
 #include "kubernetes/checkpoint.h"
@@ -17,11 +18,11 @@ namespace nvshare::kubernetes {
 
 class CheckpointWatch {
  public:
-  // All pods that hold something of ours. Called on the watch's thread, for the first time when the file was looked at first, there or not.
-  using Granted = std::function<void(const std::map<std::string, PodGrant>& pods)>;
+  // What it says now. Called on the watch's thread.
+  using Read = std::function<void(const Checkpoint& checkpoint)>;
 
   // `look_interval`: between two looks at what no event tells.
-  CheckpointWatch(const std::string& kubelet_dir, ResourceNames resources, Granted granted,
+  CheckpointWatch(const std::string& kubelet_dir, ResourceNames resources, Read read,
                   std::chrono::milliseconds look_interval = std::chrono::seconds(10));
   ~CheckpointWatch();
   CheckpointWatch(const CheckpointWatch&) = delete;
@@ -34,14 +35,14 @@ class CheckpointWatch {
 
   const std::string folder_, file_;
   const ResourceNames resources_;
-  const Granted granted_;
+  const Read read_;
   const std::chrono::milliseconds look_interval_;
   FileDescriptor wake_;  // eventfd
   FileDescriptor events_;
   int watch_ = -1;  // of the folder
   struct stat seen_ {};
-  std::string problem_;  // that was told
-  bool told_ = false;
+  std::string problem_;              // that was told
+  std::vector<std::string> unread_;  // the same
   std::atomic<bool> stop_{false};
   std::thread thread_;  // last
 };

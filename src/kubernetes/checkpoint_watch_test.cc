@@ -36,9 +36,9 @@ class CheckpointWatchTest : public testing::Test {
   CheckpointWatch watch(std::chrono::milliseconds look_interval = 3600s) {
     return CheckpointWatch(
         plugins(), {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {}},
-        [this](const std::map<std::string, PodGrant>& granted) {
+        [this](const Checkpoint& checkpoint) {
           std::lock_guard lock(mutex_);
-          pods_ = static_cast<int>(granted.size());
+          pods_ = static_cast<int>(checkpoint.pods.size());
           ++told_;
         },
         look_interval);
@@ -63,7 +63,6 @@ class CheckpointWatchTest : public testing::Test {
 
 TEST_F(CheckpointWatchTest, EveryChangeIsHeard) {
   const auto watch = this->watch();
-  EXPECT_TRUE(hears(0)) << "that there is none yet";
   for (int pods = 1; pods <= 20; ++pods) {
     write_checkpoint(plugins(), text(pods));
     ASSERT_TRUE(hears(pods));
@@ -76,6 +75,22 @@ TEST_F(CheckpointWatchTest, EveryChangeIsHeard) {
   write_checkpoint(plugins(), text(3));
   EXPECT_TRUE(hears(3));
   EXPECT_EQ(this->told(), told + 1) << "half a file and none are no news";
+}
+
+// None, half of one, and a folder in its place: that is not "no pod holds anything".
+TEST_F(CheckpointWatchTest, AFileThatIsNotThereOrCannotBeReadSaysNothing) {
+  const std::string file = plugins() + "/" + kCheckpointName;
+  for (int round = 0; round < 3; ++round) {
+    const auto watch = this->watch(1ms);
+    if (round == 1) write_checkpoint(plugins(), text(3).substr(0, 50));
+    if (round == 2) fs::create_directories(file);
+    std::this_thread::sleep_for(20ms);  // some looks
+    EXPECT_EQ(told(), round);
+    fs::remove(file);
+    write_checkpoint(plugins(), text(3 + round));
+    EXPECT_TRUE(hears(3 + round));
+    fs::remove(file);
+  }
 }
 
 TEST_F(CheckpointWatchTest, AFileWrittenInPlaceAndAFolderThatIsReplaced) {

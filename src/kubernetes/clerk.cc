@@ -10,6 +10,8 @@ namespace nvshare::kubernetes {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLists{100};
+constexpr std::chrono::milliseconds kLongestPause{60'000};
+constexpr std::chrono::milliseconds kBetweenLooks{1000};  // whether anybody waits for a list who does not ask
 
 }  // namespace
 
@@ -44,35 +46,49 @@ void Clerk::ask(Question question) {
 
 void Clerk::run() {
   std::deque<Question> open;
-  bool first = true;  // the kubelet may have containers already
+  bool due = true;  // the kubelet may have containers already
+  std::chrono::milliseconds pause = kBetweenLists;
   std::unique_lock lock(mutex_);
   while (true) {
-    if (std::exchange(first, false)) {
-      // nobody asked yet
-    } else if (open.empty()) {
-      changed_.wait(lock, [this] { return stop_ || !asked_.empty(); });
-    } else {
-      changed_.wait_for(lock, kBetweenLists, [this] { return stop_ || !asked_.empty(); });
+    const auto somebody = [this] { return stop_ || !asked_.empty(); };
+    if (!open.empty()) {
+      changed_.wait_for(lock, kBetweenLists, somebody);
+    } else if (!due) {
+      changed_.wait_for(lock, kBetweenLooks, somebody);
     }
     std::move(asked_.begin(), asked_.end(), std::back_inserter(open));
     asked_.clear();
     if (stop_) break;
     lock.unlock();
-    std::optional<std::string> failed;
-    if (auto listed = list_()) {
-      node_.update(std::move(*listed));
-    } else {
-      failed = listed.error().text;
-      spdlog::warn("the kubelet's list of devices: {}", *failed);
+    if (due || !open.empty() || node_.incomplete()) {
+      const std::optional<std::string> failed = list_once();
+      open.erase(std::remove_if(open.begin(), open.end(), [&](Question& question) { return answer(question, failed); }), open.end());
+      due = failed || node_.incomplete();
     }
-    open.erase(std::remove_if(open.begin(), open.end(), [&](Question& question) { return answer(question, failed); }), open.end());
     lock.lock();
+    if (!due) {
+      pause = kBetweenLists;
+    } else if (open.empty()) {
+      changed_.wait_for(lock, pause, somebody);
+      pause = std::min(pause * 2, kLongestPause);
+    }
   }
   lock.unlock();
   for (Question& question : open) {
     if (question.chosen) question.chosen(node_.prefer(question.resource, std::move(question.ids), question.must, question.size));
     if (question.admitted) question.admitted("the device plugin is about to end; the kubelet tries again");
   }
+}
+
+// Why it failed; nothing when it did not.
+std::optional<std::string> Clerk::list_once() {
+  auto listed = list_();
+  if (!listed) {
+    spdlog::warn("the kubelet's list of devices: {}", listed.error().text);
+    return listed.error().text;
+  }
+  node_.update(std::move(*listed));
+  return std::nullopt;
 }
 
 // False: later, with another list.

@@ -1,5 +1,7 @@
 // Answers the questions that need the kubelet's list of who holds what, on one thread: asking for the list takes a call back into the
 // kubelet, which must never happen on a thread of the server that the kubelet calls. One list answers all questions that wait for it.
+// It lists once when it starts; then, also where nobody asks, for as long as that fails or somebody waits for more (Node::incomplete),
+// with pauses that double, from 100 ms to a minute.
 #pragma once
 
 #include <chrono>
@@ -46,6 +48,7 @@ class Clerk {
 
   void ask(Question question);
   void run();
+  std::optional<std::string> list_once();
   bool answer(Question& question, const std::optional<std::string>& list_failed);
 
   Node& node_;

@@ -5,7 +5,9 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <future>
+#include <thread>
 
 #include "kubernetes/install.h"
 
@@ -62,6 +64,32 @@ TEST_F(ClerkTest, WaitsUntilTheContainerIsListed) {
   EXPECT_EQ(get(start(clerk, Resource::kMemory, {"memory-00000", "memory-00003"})), std::nullopt);
   EXPECT_GE(lists, 3);
   EXPECT_EQ(node_->loads()[0].bytes_granted, 4LL << 30);
+}
+
+// Names of pods come with the list: without them it is not known what a pod's namespace may have.
+TEST_F(ClerkTest, ListsUntilItSucceedsAndWhileSomebodyWaitsForMore) {
+  std::atomic<int> lists{0};
+  std::atomic<int> updates{0};
+  std::atomic<bool> incomplete{true};
+  node_->listen({[&](const std::vector<HeldDevices>&) { ++updates; }, [&] { return incomplete.load(); }});
+  const auto comes = [](const std::function<bool()>& condition) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+    return condition();
+  };
+  Clerk clerk(*node_, [&]() -> Result<std::vector<HeldDevices>> {
+    if (++lists <= 2) return error_format("no kubelet yet");
+    return std::vector<HeldDevices>{};
+  });
+  EXPECT_TRUE(comes([&] { return updates == 2; })) << "with nobody's question, after two failures and one list that was not enough";
+  EXPECT_GE(lists, 4);
+  incomplete = false;
+  const int before = updates;
+  std::this_thread::sleep_for(1500ms);  // pauses would be of 200, 400 and 800 ms
+  EXPECT_LE(updates, before + 1) << "nobody waits any more";
+  incomplete = true;
+  const int after = updates;
+  EXPECT_TRUE(comes([&] { return updates > after; })) << "a pod that came meanwhile";
 }
 
 TEST_F(ClerkTest, RefusalsNameTheFreeMemoryAndLateOnesTheReason) {

@@ -122,8 +122,9 @@ TEST_F(KubeletTest, PodsGetTheEmptiestGpuItsMemoryAndARefusalThatSaysWhatIsFree)
   ASSERT_TRUE(written) << written.error().text;
   auto checkpoint = read_checkpoint(*written, {kGpu, kMemory, "", {}});
   ASSERT_TRUE(checkpoint) << checkpoint.error().text;
-  EXPECT_EQ(checkpoint->pods[TestKubelet::uid_of("a")].memory, 6 * kGib);
-  EXPECT_EQ(checkpoint->pods[TestKubelet::uid_of("a")].memory_on, (std::map<std::string, int64_t>{{gpu, 6 * kGib}}));
+  const PodGrant granted = grant_of(checkpoint->pods[TestKubelet::uid_of("a")], {});
+  EXPECT_EQ(granted.memory, 6 * kGib);
+  EXPECT_EQ(granted.memory_on, (std::map<std::string, int64_t>{{gpu, 6 * kGib}}));
   auto two = kubelet_->admit("two", {{kGpu, 2}});
   ASSERT_TRUE(two);
   EXPECT_EQ(two->variables["NVIDIA_VISIBLE_DEVICES"], "GPU-a,GPU-b");

@@ -49,7 +49,7 @@ Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
   options.namespace_maxima = settings.namespace_maxima;
   options.resources = {settings.gpu_resource, settings.memory_resource, settings.core_resource, settings.division};
   options.kubelet_dir = settings.kubelet_dir;
-  options.record = settings.install_dir + "/limits.json";
+  options.record_dir = settings.install_dir;
   const std::string url = settings.api_server == "auto" ? url_of_own_cluster() : settings.api_server == "off" ? "" : settings.api_server;
   if (url.empty()) {
     spdlog::info("limits by annotation are off: {}; pods have what they were granted",
@@ -90,7 +90,8 @@ int serve(Settings settings) {
   std::signal(SIGPIPE, SIG_IGN);
   Result<std::unique_ptr<Annotations>> annotations = watch_pods(settings);
   if (!annotations) return refuse(annotations.error(), EXIT_FAILURE);
-  (*node)->when_updated([&annotations](const std::vector<HeldDevices>& listed) { (*annotations)->held(listed); });
+  (*node)->listen({[&annotations](const std::vector<HeldDevices>& listed) { (*annotations)->held(listed); },
+                   [&annotations] { return !(*annotations)->all_named(); }});
   std::string unwanted;
   Plugin plugin(settings, std::move(*node), [&unwanted](const std::string& why) {
     unwanted = why;

@@ -113,7 +113,7 @@ Admission Node::admit(Resource resource, const std::vector<std::string>& ids) {
 }
 
 void Node::update(std::vector<HeldDevices> listed) {
-  if (when_updated_) when_updated_(listed);
+  if (listener_.updated) listener_.updated(listed);
   std::lock_guard lock(mutex_);
   if (books_.update(std::move(listed))) save_record();
   if (settings_.cdi == Cdi::kOff) return;

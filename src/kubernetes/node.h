@@ -31,8 +31,14 @@ class Node {
 
   // The kubelet's list of who holds what.
   void update(std::vector<HeldDevices> listed);
-  // Called at each update, on its thread, without a lock. Set before any thread knows the node.
-  void when_updated(std::function<void(const std::vector<HeldDevices>&)> hook) { when_updated_ = std::move(hook); }
+  // Who else is told of each update, on its thread, without a lock. `incomplete`: somebody waits for another one. Both may be called at
+  // any time from then on. Set before any thread knows the node.
+  struct Listener {
+    std::function<void(const std::vector<HeldDevices>&)> updated;
+    std::function<bool()> incomplete;
+  };
+  void listen(Listener listener) { listener_ = std::move(listener); }
+  bool incomplete() const { return listener_.incomplete && listener_.incomplete(); }
   // True: it was otherwise before.
   bool set_health(const std::string& uuid, bool healthy);
   std::vector<GpuLoad> loads() const;
@@ -44,7 +50,7 @@ class Node {
 
   const Settings settings_;
   const InstalledFiles files_;
-  std::function<void(const std::vector<HeldDevices>&)> when_updated_;
+  Listener listener_;
   mutable std::mutex mutex_;
   Books books_;   // guarded by mutex_
   CdiSpecs cdi_;  // guarded by mutex_

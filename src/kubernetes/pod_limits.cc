@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/parse.h"
+#include "base/printable.h"
 #include "kubernetes/grants.h"
 
 namespace nvshare::kubernetes {
@@ -124,7 +125,8 @@ void read_managers(const Json& metadata, WatchedPod* pod) {
 }
 
 std::string shown(const std::string& text) {
-  return text.size() <= kShownMax ? "'" + text + "'" : "'" + text.substr(0, kShownMax) + "...'";
+  const std::string line = printable(text);
+  return line.size() <= kShownMax ? "'" + line + "'" : "'" + line.substr(0, kShownMax) + "...'";
 }
 
 std::string memory_text(int64_t bytes) { return bytes == 0 ? "none" : limit_text(bytes); }
@@ -153,7 +155,9 @@ Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resource
   pod.uid = text_at(metadata, "uid");
   pod.name_space = text_at(metadata, "namespace");
   pod.name = text_at(metadata, "name");
-  if (pod.uid.empty() || pod.name_space.empty() || pod.name.empty()) return error_format("what the API server sent is no pod");
+  if (!protocol::admin::is_pod_uid(pod.uid) || pod.name_space.empty() || pod.name.empty()) {
+    return error_format("what the API server sent is no pod");
+  }
   const std::string phase = text_at(at(json, "status"), "phase");
   pod.ended = phase == "Succeeded" || phase == "Failed";
   pod.ends = !text_at(metadata, "deletionTimestamp").empty();
@@ -355,10 +359,11 @@ std::string PodLimits::record() const {
   return Json{{"format", kFormat}, {"pods", pods}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Result<void> PodLimits::restore(const std::string& record) {
+Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
   using protocol::admin::kPriorityMax;
   using protocol::admin::kPriorityMin;
   std::map<std::string, Pod> pods;
+  std::vector<std::string> left_out;
   try {
     const Json json = Json::parse(record);
     if (const int format = json.at("format").get<int>(); format > kFormat) {
@@ -382,7 +387,11 @@ Result<void> PodLimits::restore(const std::string& record) {
       const bool possible = pod.limits.gpu_memory_limit >= 0 && pod.memory.value_or(1) > 0 && pod.limits.gpu_core_limit >= 1 &&
                             pod.limits.gpu_core_limit <= 100 && pod.core.value_or(1) >= 1 && pod.core.value_or(1) <= 100 &&
                             pod.limits.priority >= kPriorityMin && pod.limits.priority <= kPriorityMax;
-      if (!possible) return error_format("pod %.64s has an impossible limit", pod.seen.uid.c_str());
+      if (!possible || !protocol::admin::is_pod_uid(pod.seen.uid)) {
+        left_out.push_back("pod '" + printable(pod.seen.uid).substr(0, kShownMax) + "' has " +
+                           (possible ? "no UID of hexadecimal digits and '-'" : "an impossible limit") + "; it is left out");
+        continue;
+      }
       lower_to(maximum_of(maxima_, pod.seen.name_space), &pod.limits);
       pod.limits.priority = std::min(pod.limits.priority, priority_max_);
       pods[pod.seen.uid] = std::move(pod);
@@ -391,7 +400,7 @@ Result<void> PodLimits::restore(const std::string& record) {
     return error_format("it cannot be read: %.160s", problem.what());
   }
   pods_ = std::move(pods);
-  return {};
+  return left_out;
 }
 
 std::optional<PodLimits::Notice> PodLimits::refused(const std::string& uid, const std::string& why) {

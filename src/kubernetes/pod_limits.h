@@ -77,9 +77,9 @@ class PodLimits {
   std::vector<protocol::admin::PodRequest> all() const;
 
   // For the next plugin on this node: the last good values, and what is in force, which the API server does not know. restore() takes the
-  // place of everything known; what is not in the API server's next list is gone then.
+  // place of everything known, and gives what it left out, and why; what is not in the API server's next list is gone then.
   std::string record() const;
-  Result<void> restore(const std::string& record);
+  Result<std::vector<std::string>> restore(const std::string& record);
   // The scheduler did not put the pod's memory limit in force.
   std::optional<Notice> refused(const std::string& uid, const std::string& why);
 

@@ -21,7 +21,7 @@ Json container(int gpus, int memory, int cores = 0) {
 }
 
 Json pod_with(std::vector<Json> containers, Json annotations = Json::object()) {
-  return {{"metadata", {{"uid", "uid-1"}, {"namespace", "team"}, {"name", "train"}, {"annotations", std::move(annotations)}}},
+  return {{"metadata", {{"uid", "0b4e-1"}, {"namespace", "team"}, {"name", "train"}, {"annotations", std::move(annotations)}}},
           {"spec", {{"containers", std::move(containers)}}},
           {"status", {{"phase", "Running"}}}};
 }
@@ -51,7 +51,8 @@ TEST(PodGrants, AreWhatTheContainersHaveTogether) {
   EXPECT_EQ(watched(pod_with({container(1, 0)})).core_granted, 100);
   EXPECT_FALSE(watched(pod_with({container(0, 0)})).ours);
   EXPECT_TRUE(watched(pod_with({container(0, 0)}, {{kCoreAnnotation, "5"}})).ours);
-  for (const char* bad : {"", "[]", "null", "{}", R"({"metadata":{"uid":5}})", R"({"metadata":{"uid":"a","name":"b"}})"}) {
+  for (const char* bad : {"", "[]", "null", "{}", R"({"metadata":{"uid":5}})", R"({"metadata":{"uid":"a","name":"b"}})",
+                          R"({"metadata":{"uid":"../a","namespace":"team","name":"b"}})"}) {
     EXPECT_FALSE(read_pod(bad, kNames)) << bad;
   }
 }
@@ -204,6 +205,37 @@ TEST(PodLimits, ABadValueKeepsTheLastGoodOneAndIsTold) {
   EXPECT_LT(shouted.notices[0].text.size(), 300u);
 }
 
+TEST(PodLimits, WhatPeopleWroteIsToldInOneLine) {
+  PodLimits limits;
+  const auto changes = limits.update(granted(4, 0, {{kMemoryAnnotation, "1Gi\naudit: all is well\x1b[2J"}, {kCoreAnnotation, "1\r2"}}));
+  ASSERT_EQ(changes.notices.size(), 2u);
+  for (const auto& notice : changes.notices) EXPECT_EQ(notice.text.find_first_of("\n\r\x1b"), std::string::npos) << notice.text;
+  EXPECT_NE(changes.notices[0].text.find("'1Gi?audit: all is well?[2J'"), std::string::npos) << changes.notices[0].text;
+  for (const std::string& line : changes.audit) EXPECT_EQ(line.find('\n'), std::string::npos) << line;
+}
+
+// One UID that the scheduler does not take would have it refuse the limits of all.
+TEST(PodLimits, APodThatCannotBeIsLeftOutOfARecordAndTheOthersAreRead) {
+  PodLimits before;
+  before.update(granted(4, 50, {}));
+  Json record = Json::parse(before.record());
+  const Json good = record["pods"][0];
+  for (const char* uid : {"", "uid", "0b4e\n", "0B4E", "0b4e/..", "00000000000000000000000000000000000000000000000000000000000000000"}) {
+    record["pods"].push_back(good);
+    record["pods"].back()["uid"] = uid;
+  }
+  record["pods"].push_back(good);
+  record["pods"].back()["uid"] = "77aa";
+  record["pods"].back()["gpu_core_limit"] = 0;
+  PodLimits limits;
+  auto left_out = limits.restore(record.dump());
+  ASSERT_TRUE(left_out) << left_out.error().text;
+  EXPECT_EQ(shown(limits), "team/train 4096Mi 50%;");
+  ASSERT_EQ(left_out->size(), 7u);
+  EXPECT_EQ(left_out->at(2), "pod '0b4e?' has no UID of hexadecimal digits and '-'; it is left out");
+  EXPECT_EQ(left_out->at(6), "pod '77aa' has an impossible limit; it is left out");
+}
+
 TEST(PodLimits, PriorityOnlyLowersUnlessTheNodeAllowsMore) {
   const auto priority = [](PodLimits& limits) { return limits.all().at(0).priority; };
   PodLimits limits;
@@ -274,12 +306,12 @@ TEST(PodLimits, PodsThatEndOrAreMissingFromTheListAreGone) {
   EXPECT_TRUE(changes.limits[0].gone);
   limits.update(granted(4, 0, Json::object()));
   Json other = pod_with({container(1, 2)});
-  other["metadata"]["uid"] = "uid-2";
+  other["metadata"]["uid"] = "0b4e-2";
   changes = limits.replace({watched(other)});
   EXPECT_EQ(changes.limits.size(), 2u);
   EXPECT_EQ(shown(limits), "team/train 2048Mi 100%;");
-  EXPECT_TRUE(limits.refused("uid-2", "too much"));
-  EXPECT_FALSE(limits.refused("uid-2", "too much")) << "told already";
+  EXPECT_TRUE(limits.refused("0b4e-2", "too much"));
+  EXPECT_FALSE(limits.refused("0b4e-2", "too much")) << "told already";
 }
 
 }  // namespace

@@ -1,0 +1,133 @@
+#include "kubernetes/pod_grants.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/printable.h"
+
+namespace nvshare::kubernetes {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kGrantsFormat = 1;  // of the record: that of the oldest plugin that may read it
+
+std::set<std::string> devices_of(const PodDevices& pod) {
+  std::set<std::string> gpus;
+  for (const auto& [name, container] : pod) gpus.insert(container.gpus.begin(), container.gpus.end());
+  return gpus;
+}
+
+// Null, or what is wrong with it.
+const char* grant_fault(const std::string& uid, const PodGrants::Pod& pod) {
+  if (!protocol::admin::is_pod_uid(uid)) return "no pod's UID";
+  const PodGrant& grant = pod.grant;
+  const bool memory =
+      grant.memory >= 0 && std::all_of(grant.memory_on.begin(), grant.memory_on.end(), [](const auto& on) { return on.second >= 0; });
+  if (!memory || grant.core < 1 || grant.core > 100) return "an impossible grant";
+  return nullptr;
+}
+
+}  // namespace
+
+void PodGrants::name(Pod& pod) const {
+  for (const std::string& gpu : pod.grant.gpus) {
+    if (auto holder = holders_.find(gpu); holder != holders_.end()) {
+      pod.name = holder->second;
+      return;
+    }
+  }
+}
+
+void PodGrants::read(const Checkpoint& checkpoint) {
+  std::map<std::string, Pod> pods;
+  for (const auto& [uid, devices] : checkpoint.pods) {
+    const auto former = pods_.find(uid);
+    const bool sure = checkpoint.whole && !checkpoint.half_read.contains(uid);
+    Pod pod = former != pods_.end() ? former->second : Pod{};
+    if (sure) {
+      pod.grant = grant_of(devices, division_);
+      pod.sure = true;
+    } else if (former == pods_.end()) {
+      pod.grant.gpus = devices_of(devices);
+      pod.sure = false;
+    }
+    if (!pod.grant.gpus.empty() || !pod.sure) pods.emplace(uid, std::move(pod));
+  }
+  if (!checkpoint.whole) pods.insert(pods_.begin(), pods_.end());
+  // The last list may be older than this: a virtual GPU that has gone from one pod to another is its former pod's there.
+  for (const auto& [uid, pod] : pods_) {
+    if (pods.contains(uid)) continue;
+    for (const std::string& gpu : pod.grant.gpus) holders_.erase(gpu);
+  }
+  pods_ = std::move(pods);
+  for (auto& [uid, pod] : pods_) {
+    if (pod.name.empty()) name(pod);
+  }
+  known_ = known_ || checkpoint.whole;
+}
+
+void PodGrants::named(const std::vector<HeldDevices>& listed) {
+  holders_.clear();
+  for (const HeldDevices& held : listed) {
+    for (const std::string& gpu : held.gpus) holders_[gpu] = held.name_space + "/" + held.pod;
+  }
+  for (auto& [uid, pod] : pods_) name(pod);
+}
+
+const PodGrants::Pod* PodGrants::find(const std::string& uid) const {
+  const auto found = pods_.find(uid);
+  return found == pods_.end() ? nullptr : &found->second;
+}
+
+bool PodGrants::all_named() const {
+  return std::all_of(pods_.begin(), pods_.end(), [](const auto& entry) { return !entry.second.name.empty(); });
+}
+
+// ---- over a restart of this program ----
+
+std::string PodGrants::record() const {
+  Json pods = Json::array();
+  for (const auto& [uid, pod] : pods_) {
+    pods.push_back({{"uid", uid},
+                    {"name", pod.name},
+                    {"sure", pod.sure},
+                    {"gpus", pod.grant.gpus},
+                    {"memory", pod.grant.memory},
+                    {"memory_on", pod.grant.memory_on},
+                    {"core", pod.grant.core}});
+  }
+  return Json{{"format", kGrantsFormat}, {"pods", pods}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<std::vector<std::string>> PodGrants::restore(const std::string& record) {
+  std::map<std::string, Pod> pods;
+  std::vector<std::string> left_out;
+  try {
+    const Json json = Json::parse(record);
+    if (const int format = json.at("format").get<int>(); format > kGrantsFormat) {
+      return error_format("it has format %d, of a later release; known is %d", format, kGrantsFormat);
+    }
+    for (const Json& one : json.at("pods")) {
+      const auto uid = one.at("uid").get<std::string>();
+      Pod pod;
+      one.at("name").get_to(pod.name);
+      one.at("sure").get_to(pod.sure);
+      one.at("gpus").get_to(pod.grant.gpus);
+      one.at("memory").get_to(pod.grant.memory);
+      one.at("memory_on").get_to(pod.grant.memory_on);
+      one.at("core").get_to(pod.grant.core);
+      if (const char* fault = grant_fault(uid, pod)) {
+        left_out.push_back("pod '" + printable(uid).substr(0, 64) + "' has " + fault + "; it is left out");
+      } else {
+        pods.emplace(uid, std::move(pod));
+      }
+    }
+  } catch (const Json::exception& problem) {
+    return error_format("it cannot be read: %.160s", problem.what());
+  }
+  pods_ = std::move(pods);
+  return left_out;
+}
+
+}  // namespace nvshare::kubernetes

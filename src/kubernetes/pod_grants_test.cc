@@ -1,0 +1,127 @@
+// What is known of pods out of two lists of the kubelet that come at different times, and what is left of it when one cannot be read.
+#include "kubernetes/pod_grants.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace nvshare::kubernetes {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kGib = 1LL << 30;
+
+PodDevices devices(const std::set<std::string>& gpus, int units) {
+  PodDevices pod;
+  pod["main"].gpus = gpus;
+  for (int i = 0; i < units; ++i) pod["main"].memory.insert(unit_id(Resource::kMemory, i));
+  return pod;
+}
+
+Checkpoint checkpoint(std::map<std::string, PodDevices> pods) {
+  Checkpoint read;
+  read.pods = std::move(pods);
+  return read;
+}
+
+HeldDevices held(const std::string& name_space, const std::string& pod, const std::string& gpu) {
+  return {name_space, pod, "main", {gpu}, {}, {}};
+}
+
+// "uid name memory in GiB;" of each, with a '?' where not all is known.
+std::string shown(const PodGrants& grants) {
+  std::string text;
+  for (const auto& [uid, pod] : grants.pods()) {
+    text += uid + " " + (pod.name.empty() ? "-" : pod.name) + " " + std::to_string(pod.grant.memory / kGib) + (pod.sure ? ";" : "?;");
+  }
+  return text;
+}
+
+TEST(KnownPods, HaveTheNameUnderWhichTheirDevicesAreListed) {
+  PodGrants grants({});
+  grants.named({held("team", "train", "GPU-a::0")});
+  EXPECT_TRUE(grants.all_named());
+  grants.read(checkpoint({{"aa", devices({"GPU-a::0"}, 4)}, {"bb", devices({"GPU-a::1"}, 2)}}));
+  EXPECT_EQ(shown(grants), "aa team/train 4;bb - 2;");
+  EXPECT_EQ(grants.find("aa")->name_space(), "team");
+  EXPECT_FALSE(grants.all_named());
+  grants.named({held("team", "train", "GPU-a::0"), held("web", "serve", "GPU-a::1")});
+  EXPECT_EQ(shown(grants), "aa team/train 4;bb web/serve 2;");
+  EXPECT_TRUE(grants.all_named());
+  grants.named({});
+  EXPECT_EQ(shown(grants), "aa team/train 4;bb web/serve 2;") << "a kubelet that has just started lists none";
+  EXPECT_EQ(grants.find("cc"), nullptr);
+}
+
+TEST(KnownPods, AnOlderListDoesNotNameThePodThatHasTheDeviceNow) {
+  PodGrants grants({});
+  grants.read(checkpoint({{"aa", devices({"GPU-a::0"}, 4)}}));
+  grants.named({held("team", "train", "GPU-a::0")});
+  grants.read(checkpoint({{"bb", devices({"GPU-a::0"}, 2)}}));
+  EXPECT_EQ(shown(grants), "bb - 2;");
+  grants.named({held("web", "serve", "GPU-a::0")});
+  EXPECT_EQ(shown(grants), "bb web/serve 2;");
+}
+
+TEST(KnownPods, NothingIsConcludedBeforeACheckpointWasReadAsAWhole) {
+  PodGrants grants({});
+  EXPECT_FALSE(grants.known());
+  Checkpoint damaged = checkpoint({{"aa", devices({"GPU-a::0"}, 4)}});
+  damaged.whole = false;
+  grants.read(damaged);
+  EXPECT_FALSE(grants.known());
+  EXPECT_EQ(shown(grants), "aa - 0?;") << "the entry that was not understood may be its own";
+  grants.read(checkpoint({{"aa", devices({"GPU-a::0"}, 4)}, {"bb", devices({"GPU-a::1"}, 2)}}));
+  EXPECT_TRUE(grants.known());
+  EXPECT_EQ(shown(grants), "aa - 4;bb - 2;");
+  grants.read(damaged);
+  EXPECT_EQ(shown(grants), "aa - 4;bb - 2;") << "who is missing may be the one that was not understood";
+  grants.read(checkpoint({{"aa", devices({"GPU-a::0"}, 4)}}));
+  EXPECT_EQ(shown(grants), "aa - 4;");
+}
+
+TEST(KnownPods, APodThatIsReadInHalfKeepsWhatWasKnown) {
+  PodGrants grants({});
+  Checkpoint half = checkpoint({{"aa", devices({"GPU-a::0"}, 0)}, {"bb", devices({"GPU-a::1"}, 2)}});
+  half.half_read = {"aa"};
+  grants.read(half);
+  EXPECT_EQ(shown(grants), "aa - 0?;bb - 2;") << "half of a pod would be a wrong limit";
+  EXPECT_TRUE(grants.known());
+  grants.named({held("team", "train", "GPU-a::0")});
+  EXPECT_EQ(grants.find("aa")->name, "team/train");
+  grants.read(checkpoint({{"aa", devices({"GPU-a::0"}, 4)}}));
+  grants.read(half);
+  EXPECT_EQ(shown(grants), "aa team/train 4;bb - 2;");
+}
+
+TEST(KnownPods, SurviveARestart) {
+  PodGrants before({});
+  before.read(checkpoint({{"aa", devices({"GPU-a::0", "GPU-b::0"}, 4)}, {"bb", devices({"GPU-a::1"}, 2)}}));
+  before.named({held("team", "train", "GPU-b::0")});
+  PodGrants grants({});
+  auto left_out = grants.restore(before.record());
+  ASSERT_TRUE(left_out) << left_out.error().text;
+  EXPECT_TRUE(left_out->empty());
+  EXPECT_EQ(shown(grants), shown(before));
+  EXPECT_EQ(grants.find("aa")->grant, before.find("aa")->grant);
+  EXPECT_FALSE(grants.known()) << "pods may have come and gone meanwhile";
+  EXPECT_EQ(grants.record(), before.record());
+
+  Json record = Json::parse(before.record());
+  record["pods"][0]["uid"] = "../aa";
+  record["pods"][1]["core"] = 0;
+  record["pods"].push_back(Json::parse(before.record())["pods"][1]);
+  auto some = grants.restore(record.dump());
+  ASSERT_TRUE(some);
+  EXPECT_EQ(*some,
+            (std::vector<std::string>{"pod '../aa' has no pod's UID; it is left out", "pod 'bb' has an impossible grant; it is left out"}));
+  EXPECT_EQ(shown(grants), "bb - 2;");
+  for (const char* damaged : {"", "{", "[]", R"({"format":2,"pods":[]})", R"({"format":1,"pods":[{"uid":"aa"}]})"}) {
+    EXPECT_FALSE(grants.restore(damaged)) << damaged;
+    EXPECT_EQ(shown(grants), "bb - 2;") << "as before";
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::kubernetes
