@@ -414,6 +414,8 @@ class Deploy(unittest.TestCase):
             ({"plugin": {"virtualDevices": 0}}, "virtualDevices"),
             ({"plugin": {"defaultGpuMemory": "some"}}, "defaultGpuMemory"),
             ({"plugin": {"namespaceMaxima": "team-a"}}, "namespaceMaxima"),
+            ({"plugin": {"memoryUnit": "0Gi"}}, "memoryUnit"),
+            ({"plugin": {"oversubscription": "0"}}, "oversubscription"),
             ({"scheduler": {"env": {"SWITCH_TIME": "1"}}}, "SWITCH_TIME"),
             ({"scheduler": {"env": {"NVSHARE_SWITCH_TIME_FIXED": 1000000}}}, "string"),
             ({"nodeSelector": {"nvshare.com/enabled": True}}, "string"),
@@ -425,6 +427,70 @@ class Deploy(unittest.TestCase):
                 with self.assertRaises(jsonschema.ValidationError) as refused:
                     render_chart.render(values)
                 self.assertIn(name, str(refused.exception))
+
+    def test_the_schema_takes_amounts_only_that_the_plugin_takes(self):
+        amounts = {
+            "memoryUnit": (
+                "NVSHARE_GPU_MEMORY_UNIT",
+                ("1Mi", "512Mi", "1Gi", "1024Gi", "1Ti", "2M", "10M", "500G", "1T"),
+                ("0Gi", "0Mi", "1M", "1025Gi", "2Ti", "2T", "4", "1Gb", "1024", "", "-1Gi"),
+            ),
+            "defaultGpuMemory": (
+                "NVSHARE_DEFAULT_GPU_MEMORY",
+                ("none", "1Mi", "4Gi", "4096Gi", "1Ti", "4Ti", "4T"),
+                ("0Gi", "0Mi", "1M", "4097Gi", "5Ti", "some", ""),
+            ),
+            "oversubscription": (
+                "NVSHARE_GPU_MEMORY_OVERSUB_RATIO",
+                ("0.1", "0.25", "1", "1.5", "10", "99.9", "100"),
+                ("0", "0.0", "0.05", "100.1", "101", "1000", "-1", "two", ""),
+            ),
+            "namespaceMaxima": (
+                "NVSHARE_NAMESPACE_MAXIMA",
+                (
+                    "none",
+                    "team-a:gpu-memory=16Gi,gpu-core=50;*:gpu-memory=1.5Gi",
+                    "a:gpu-core=100",
+                    "*:gpu-core=1,gpu-memory=1024Ti",
+                    "b:gpu-memory=1Mi",
+                    "c:gpu-memory=0.5Gi",
+                ),
+                (
+                    "team-a",
+                    "a:gpu-core=0",
+                    "a:gpu-core=101",
+                    "a:gpu-core=50%",
+                    "a:gpu-core=1.5",
+                    "a:gpu-memory=16",
+                    "a:gpu-memory=0Gi",
+                    "a:gpu-memory=1025Ti",
+                    "a:gpu-memory=1G",
+                    "a:gpu-core=1,gpu-core=2",
+                    "-a:gpu-core=1",
+                    "a-:gpu-core=1",
+                    "A:gpu-core=1",
+                    "a" * 64 + ":gpu-core=1",
+                    "a:gpus=1",
+                    "",
+                ),
+            ),
+        }
+        for value, (variable, good, bad) in amounts.items():
+            for text in good + bad:
+                with self.subTest(value=value, text=text):
+                    if text in good:
+                        render_chart.render({"plugin": {value: text}})
+                    else:
+                        with self.assertRaises(jsonschema.ValidationError):
+                            render_chart.render({"plugin": {value: text}})
+                    if PROGRAMS.device_plugin is None or not text:  # an empty variable is as none
+                        continue
+                    with tempfile.TemporaryDirectory() as folder:  # a wrong flag is refused last, as above
+                        wrong = subprocess.run(
+                            [PROGRAMS.device_plugin, "--log-level", "wrong"],
+                            env={variable: text}, capture_output=True, text=True, cwd=folder, timeout=60, check=False,
+                        )
+                    self.assertIn("--log-level" if text in good else variable, wrong.stderr)
 
     def test_the_schema_names_every_value_and_no_other(self):
         values = yaml.load((DEPLOY / "helm/nvshare/values.yaml").read_text(encoding="utf-8"), StrictLoader)
