@@ -184,8 +184,8 @@ void Annotations::restore(const std::string& folder) {
     for (const std::string& why : *left_out) spdlog::warn("{}: {}", file, why);
     return *text;
   };
-  const auto keep = [this](const std::string& file, const auto& of, std::string there) {
-    keeper_.keep(file, std::move(there), [this, &of] {
+  const auto keep = [this](const std::string& file, const auto& of, const std::string& there) {
+    keeper_.keep(file, there, [this, &of] {
       std::lock_guard lock(mutex_);
       return of.record();
     });
