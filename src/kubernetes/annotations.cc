@@ -124,7 +124,16 @@ bool Annotations::all_named() const {
 
 std::optional<WatchedPod> Annotations::read(const std::string& pod) const {
   Result<WatchedPod> read = read_pod(pod, resources_);
-  if (read) return *read;
+  if (read) {
+    std::unique_lock lock(mutex_);
+    const PodGrants::Pod* granted = grants_.find(read->uid);
+    if (granted == nullptr || granted->memory_unit == resources_.division.memory_unit) return *read;
+    ResourceNames then = resources_;
+    then.division = with_unit(resources_.division, granted->memory_unit);
+    lock.unlock();
+    Result<WatchedPod> as_granted = read_pod(pod, then);
+    return as_granted ? *as_granted : *read;
+  }
   spdlog::warn("{}", read.error().text);
   return std::nullopt;
 }

@@ -187,7 +187,7 @@ class AnnotationsTest : public testing::Test {
     options.api_server = api_server;
     options.node = "node-1";
     options.runtime_dir = folder_ + "/run";
-    options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", kGib};
+    options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", {.memory_unit = memory_unit_}};
     options.pace = {5ms, 50ms, 500ms, 300s};
     options.kubelet_dir = folder_;
     options.record_dir = folder_;
@@ -213,6 +213,7 @@ class AnnotationsTest : public testing::Test {
 
   std::string folder_;
   NamespaceMaxima maxima_;
+  int64_t memory_unit_ = kGib;
   std::unique_ptr<TestApiServer> server_;
   std::unique_ptr<ListeningScheduler> scheduler_;
   std::unique_ptr<Annotations> annotations_;
@@ -442,6 +443,32 @@ TEST_F(AnnotationsTest, ARestartForgetsNothing) {
     start(nobody);
     EXPECT_TRUE(comes(kStatic, "3072/20"));
     EXPECT_FALSE(scheduler_->was_told_all());
+  }
+}
+
+// NVSHARE_GPU_MEMORY_UNIT is another one from now on; who runs has what it was granted, by the kubelet's and by the API server's word.
+TEST_F(AnnotationsTest, AnotherUnitOfMemoryChangesNothingOfPodsThatRun) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});
+  auto entries = held(train, {"GPU-a::0"}, 4, 0);
+  for (auto& entry : held(kStatic, {"GPU-a::1"}, 2, 0)) entries.push_back(entry);
+  write_checkpoint(folder_, checkpoint_text(entries));
+  start_scheduler();
+  start();
+  ASSERT_TRUE(wait([&] { return scheduler_->was_told_all(); }));
+  for (const int64_t unit : {2 * kGib, kGib / 2, kGib}) {
+    memory_unit_ = unit;
+    scheduler_.reset();
+    start_scheduler();
+    start();
+    ASSERT_TRUE(wait([&] { return scheduler_->was_told_all(); }));
+    EXPECT_TRUE(comes(train, "4096/100")) << scheduler_->limits_of(train);
+    EXPECT_TRUE(comes(kStatic, "2048/100")) << scheduler_->limits_of(kStatic);
+    server_->annotate("train", kMemoryAnnotation, "3Gi");
+    EXPECT_TRUE(comes(train, "3072/100")) << scheduler_->limits_of(train);
+    server_->annotate("train", kMemoryAnnotation, "");
+    EXPECT_TRUE(comes(train, "4096/100")) << scheduler_->limits_of(train);
+    const std::string late = server_->add_pod("late-" + std::to_string(unit), {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});
+    EXPECT_TRUE(comes(late, std::to_string(4 * unit >> 20) + "/100")) << "whoever comes has the unit of today";
   }
 }
 

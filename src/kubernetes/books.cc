@@ -64,6 +64,7 @@ std::string Books::record() const {
                      {"gpus", held.gpus},
                      {"memory", held.memory},
                      {"cores", held.cores},
+                     {"memory_unit", entry.memory_unit},
                      {"granted", entries == &granted_ && entry.grant == Grant::kGranted}});
     }
   }
@@ -87,6 +88,8 @@ Result<void> Books::restore(const std::string& record) {
       one.at("gpus").get_to(entry.held.gpus);
       one.at("memory").get_to(entry.held.memory);
       one.at("cores").get_to(entry.held.cores);
+      entry.memory_unit = one.value("memory_unit", division_.memory_unit);
+      if (!is_possible_unit(entry.memory_unit)) return error_format("the record of granted containers has an impossible unit of memory");
       entry.grant = one.at("granted").get<bool>() ? Grant::kGranted : Grant::kAssumed;
       Key key = key_of(entry.held);
       granted.emplace(std::move(key), std::move(entry));
@@ -112,7 +115,7 @@ bool Books::update(std::vector<HeldDevices> listed) {
       still.insert(std::move(back));
       changed = true;
     } else if (!knows_past_) {
-      still.emplace(std::move(key), Entry{held, Grant::kAssumed});
+      still.emplace(std::move(key), Entry{held, Grant::kAssumed, division_.memory_unit});
     }
   }
   changed = changed || !granted_.empty();
@@ -131,6 +134,14 @@ bool Books::update(std::vector<HeldDevices> listed) {
 
 // ---- how full the GPUs are ----
 
+Division Books::division_of(const HeldDevices& held) const {
+  const Key key = key_of(held);
+  for (const auto* entries : {&granted_, &departed_}) {
+    if (const auto known = entries->find(key); known != entries->end()) return with_unit(division_, known->second.memory_unit);
+  }
+  return division_;
+}
+
 std::vector<std::string> Books::gpus_of(const HeldDevices& held) const {
   std::set<std::string> uuids;
   for (const std::string& id : held.gpus) {
@@ -140,7 +151,7 @@ std::vector<std::string> Books::gpus_of(const HeldDevices& held) const {
 }
 
 int64_t Books::memory_on_each(const HeldDevices& held, size_t gpus) const {
-  return part_of(memory_of_container(std::ssize(held.memory), gpus > 0, division_), gpus);
+  return part_of(memory_of_container(std::ssize(held.memory), gpus > 0, division_of(held)), gpus);
 }
 
 void Books::charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* loads) const {
@@ -249,7 +260,7 @@ Admission Books::admit(Resource resource, const std::vector<std::string>& ids) {
     if (changed) granted_.erase(known);
     return {Admission::Kind::kRefused, *reason, changed};
   }
-  granted_.insert_or_assign(key, Entry{*held, Grant::kGranted});
+  granted_.insert_or_assign(key, Entry{*held, Grant::kGranted, division_of(*held).memory_unit});
   return {Admission::Kind::kGranted, "", true};
 }
 

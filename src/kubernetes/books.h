@@ -2,7 +2,8 @@
 //
 // The kubelet says in its pod resources API which devices each container holds; units of memory carry no GPU, so the container's virtual
 // GPUs decide which GPU they count for. A container with several GPUs has its units in equal parts on each. One without units has the
-// default, if there is one, which counts the same; the cluster's scheduler knows nothing of it. The kubelet admits containers
+// default, if there is one, which counts the same; the cluster's scheduler knows nothing of it. What units are worth may be set anew while
+// containers run: who was granted before has what they were worth then. The kubelet admits containers
 // without asking whether they fit on *that* GPU: this is asked here, before each start of a container, and only who was granted counts.
 #pragma once
 
@@ -69,6 +70,7 @@ class Books {
   std::vector<GpuLoad> loads() const;
   std::set<std::string> in_use(Resource resource) const;
   const std::vector<HeldDevices>& listed() const { return listed_; }
+  int64_t memory_unit_of(const HeldDevices& held) const { return division_of(held).memory_unit; }  // bytes
   const std::vector<Gpu>& gpus() const { return gpus_; }
   const Division& division() const { return division_; }
 
@@ -79,9 +81,11 @@ class Books {
   struct Entry {
     HeldDevices held;
     Grant grant = Grant::kGranted;
+    int64_t memory_unit = 0;  // bytes, as when it was granted
   };
 
   static Key key_of(const HeldDevices& held);
+  Division division_of(const HeldDevices& held) const;
   std::vector<std::string> gpus_of(const HeldDevices& held) const;
   int64_t memory_on_each(const HeldDevices& held, size_t gpus) const;  // bytes
   void charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* loads) const;

@@ -158,6 +158,45 @@ TEST(Books, WhoWasGrantedStaysSoOverARestartOfThePlugin) {
   EXPECT_FALSE(after.restore("[{\"pod\": 3}]"));
 }
 
+// Another NVSHARE_GPU_MEMORY_UNIT while containers run: nobody has more or less than what it started with. A default is always today's.
+TEST(Books, WhoWasGrantedHasWhatItsUnitsWereWorthThen) {
+  auto a = held("a", {"GPU-0::0"}, 0, 30);
+  auto b = held("b", {"GPU-0::1"}, 0, 0);
+  auto c = held("c", {"GPU-0::2"}, 30, 30);
+  Division was;
+  was.default_memory = 5 * kGib;
+  Books before(was, gpus(1, 100));
+  before.update({});
+  before.update({a, b});
+  ASSERT_EQ(start(before, a), Kind::kGranted);
+  ASSERT_EQ(before.admit(Resource::kGpu, {"GPU-0::1"}).kind, Kind::kGranted);
+  Division now;
+  now.memory_unit = 2 * kGib;
+  now.default_memory = 7 * kGib;
+  Books books(now, gpus(1, 100));
+  ASSERT_TRUE(books.restore(before.record()));
+  books.update({a, b, c});
+  EXPECT_EQ(books.loads()[0].bytes_granted, 37 * kGib);
+  EXPECT_EQ(books.loads()[0].bytes_listed, (37 + 60) * kGib);
+  EXPECT_EQ(start(books, c), Kind::kGranted);
+  EXPECT_EQ(start(books, a), Kind::kGranted) << "it restarts";
+  EXPECT_EQ(books.loads()[0].bytes_granted, 97 * kGib);
+  EXPECT_EQ(books.memory_unit_of(a), kGib);
+  EXPECT_EQ(books.memory_unit_of(c), 2 * kGib);
+  // The kubelet starts anew and lists it late.
+  books.update({});
+  books.update({a, b, c});
+  EXPECT_EQ(books.loads()[0].bytes_granted, 97 * kGib);
+  // A record of a plugin that did not write it down.
+  auto record = nlohmann::json::parse(before.record());
+  for (auto& one : record["containers"]) one.erase("memory_unit");
+  ASSERT_TRUE(books.restore(record.dump()));
+  books.update({a});
+  EXPECT_EQ(books.loads()[0].bytes_granted, 60 * kGib);
+  record["containers"][0]["memory_unit"] = 0;
+  EXPECT_FALSE(books.restore(record.dump()));
+}
+
 TEST(Books, WithoutARecordWhoIsListedCountsUntilItsNextStart) {
   auto a = held("a", {"GPU-0::0"}, 0, 60);
   auto b = held("b", {"GPU-0::1"}, 60, 60);

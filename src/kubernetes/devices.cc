@@ -11,6 +11,13 @@ constexpr int64_t kPercents = 100;
 
 }  // namespace
 
+Division with_unit(Division division, int64_t memory_unit) {
+  division.memory_unit = memory_unit;
+  return division;
+}
+
+bool is_possible_unit(int64_t bytes) { return bytes >= 1 << 20 && bytes <= int64_t{1} << 40; }
+
 std::string virtual_gpu_id(std::string_view uuid, int index) {
   std::string id(uuid);
   id += kSeparator;

@@ -38,6 +38,12 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
+// With another unit: units are worth what they were when a container was granted, whatever is set later. The default of who asks for none
+// is today's.
+Division with_unit(Division division, int64_t memory_unit);
+// 1Mi to 1Ti, as the settings take it.
+bool is_possible_unit(int64_t bytes);
+
 std::string virtual_gpu_id(std::string_view uuid, int index);
 // The GPU's UUID in a virtual GPU's name; nothing if it is none.
 std::optional<std::string_view> gpu_of(std::string_view id);

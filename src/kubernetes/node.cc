@@ -122,7 +122,7 @@ void Node::update(std::vector<HeldDevices> listed) {
   std::vector<std::string> limits;
   for (const HeldDevices& held : books_.listed()) {
     gpus.push_back(distinct_gpus({held.gpus.begin(), held.gpus.end()}));
-    if (!held.memory.empty()) limits.push_back(limit_text(static_cast<int64_t>(held.memory.size()) * settings_.division.memory_unit));
+    if (!held.memory.empty()) limits.push_back(limit_text(static_cast<int64_t>(held.memory.size()) * books_.memory_unit_of(held)));
   }
   for (const Gpu& gpu : books_.gpus()) gpus.push_back({gpu.uuid});
   for (const auto& ok : {cdi_.describe_gpus(gpus), cdi_.describe_memory(limits)}) {

@@ -24,7 +24,7 @@ const char* grant_fault(const std::string& uid, const PodGrants::Pod& pod) {
   const PodGrant& grant = pod.grant;
   const bool memory =
       grant.memory >= 0 && std::all_of(grant.memory_on.begin(), grant.memory_on.end(), [](const auto& on) { return on.second >= 0; });
-  if (!memory || grant.core < 1 || grant.core > 100) return "an impossible grant";
+  if (!memory || grant.core < 1 || grant.core > 100 || !is_possible_unit(pod.memory_unit)) return "an impossible grant";
   return nullptr;
 }
 
@@ -44,9 +44,9 @@ void PodGrants::read(const Checkpoint& checkpoint) {
   for (const auto& [uid, devices] : checkpoint.pods) {
     const auto former = pods_.find(uid);
     const bool sure = checkpoint.whole && !checkpoint.half_read.contains(uid);
-    Pod pod = former != pods_.end() ? former->second : Pod{};
+    Pod pod = former != pods_.end() ? former->second : Pod{{}, true, "", division_.memory_unit};
     if (sure) {
-      pod.grant = grant_of(devices, division_);
+      pod.grant = grant_of(devices, with_unit(division_, pod.memory_unit));
       pod.sure = true;
     } else if (former == pods_.end()) {
       pod.grant.gpus = devices_of(devices);
@@ -92,6 +92,7 @@ std::string PodGrants::record() const {
     pods.push_back({{"uid", uid},
                     {"name", pod.name},
                     {"sure", pod.sure},
+                    {"memory_unit", pod.memory_unit},
                     {"gpus", pod.grant.gpus},
                     {"memory", pod.grant.memory},
                     {"memory_on", pod.grant.memory_on},
@@ -113,6 +114,7 @@ Result<std::vector<std::string>> PodGrants::restore(const std::string& record) {
       Pod pod;
       one.at("name").get_to(pod.name);
       one.at("sure").get_to(pod.sure);
+      one.at("memory_unit").get_to(pod.memory_unit);
       one.at("gpus").get_to(pod.grant.gpus);
       one.at("memory").get_to(pod.grant.memory);
       one.at("memory_on").get_to(pod.grant.memory_on);

@@ -19,8 +19,9 @@ class PodGrants {
  public:
   struct Pod {
     PodGrant grant;
-    bool sure = true;  // false: of its entries some were not understood, and nothing was known of it before
-    std::string name;  // "namespace/name"; empty: the kubelet has not listed it yet
+    bool sure = true;         // false: of its entries some were not understood, and nothing was known of it before
+    std::string name;         // "namespace/name"; empty: the kubelet has not listed it yet
+    int64_t memory_unit = 0;  // bytes, since it was first seen
     std::string_view name_space() const { return std::string_view(name).substr(0, name.find('/')); }
   };
 

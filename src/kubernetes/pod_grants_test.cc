@@ -123,5 +123,29 @@ TEST(KnownPods, SurviveARestart) {
   }
 }
 
+// Another NVSHARE_GPU_MEMORY_UNIT while pods run.
+TEST(KnownPods, HaveWhatTheirUnitsWereWorthWhenTheyCame) {
+  PodGrants before({});
+  PodDevices without = devices({"GPU-a::1"}, 0);
+  before.read(checkpoint({{"aa", devices({"GPU-a::0"}, 4)}, {"bb", without}}));
+  Division other;
+  other.memory_unit = 2 * kGib;
+  other.default_memory = 3 * kGib;
+  PodGrants grants(other);
+  ASSERT_TRUE(grants.restore(before.record()));
+  grants.read(
+      checkpoint({{"aa", devices({"GPU-a::0"}, 4)}, {"bb", without}, {"cc", devices({"GPU-a::2"}, 4)}, {"dd", devices({"GPU-a::3"}, 0)}}));
+  EXPECT_EQ(shown(grants), "aa - 4;bb - 3;cc - 8;dd - 3;");
+  PodGrants back({});
+  ASSERT_TRUE(back.restore(grants.record()));
+  back.read(checkpoint({{"cc", devices({"GPU-a::2"}, 4)}}));
+  EXPECT_EQ(shown(back), "cc - 8;");
+  Json record = Json::parse(before.record());
+  record["pods"][0]["memory_unit"] = 0;
+  auto left_out = back.restore(record.dump());
+  ASSERT_TRUE(left_out);
+  EXPECT_EQ(left_out->size(), 1u);
+}
+
 }  // namespace
 }  // namespace nvshare::kubernetes
