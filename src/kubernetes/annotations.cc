@@ -53,8 +53,15 @@ Annotations::Annotations(const Options& options)
 std::vector<PodRequest> Annotations::all() const {
   std::vector<PodRequest> requests;
   std::set<std::string> told;
-  for (const PodRequest& pod : limits_.all()) {
+  for (PodRequest pod : limits_.all()) {
     const PodGrants::Pod* grant = grants_.find(pod.uid);
+    // The kubelet alone says which pod a static pod's UID is.
+    const std::string& static_pod = limits_.mirror_of(pod.uid);
+    if (const PodGrants::Pod* mirrored = grants_.find(static_pod); mirrored != nullptr && mirrored->name == pod.name) {
+      grant = mirrored;
+      pod.uid = static_pod;
+      pod.ends = false;  // a mirror that is deleted is made anew
+    }
     requests.push_back(limits_with(&pod, grant == nullptr ? nullptr : &grant->grant, pod.uid, ""));
     requests.back().only_lowers = !heard_;
     told.insert(pod.uid);
@@ -63,7 +70,8 @@ std::vector<PodRequest> Annotations::all() const {
     if (told.contains(uid)) continue;
     PodRequest pod = limits_with(nullptr, &grant.grant, uid, grant.name);
     lower_to(maximum_of(maxima_, grant.name_space()), &pod);
-    pod.only_lowers = !heard_ || !grant.sure || (grant.name.empty() && !maxima_.empty());
+    // Without a name neither its namespace nor its mirror is known.
+    pod.only_lowers = !heard_ || !grant.sure || grant.name.empty();
     requests.push_back(std::move(pod));
   }
   return requests;

@@ -402,10 +402,49 @@ TEST_F(AnnotationsTest, GrantsLowerAnnotationsAndHoldForPodsThatOnlyTheKubeletKn
   EXPECT_TRUE(comes(train, "1024/50"));
   server_->annotate("train", kCoreAnnotation, "10");
   EXPECT_TRUE(comes(train, "1024/10"));
+  annotations_->held({{"team", "train", "main", {"GPU-a::1"}, {}, {}}});
   server_->delete_pod("train");
   EXPECT_TRUE(comes(train, "8192/50 GPU-a 4096 GPU-b 4096")) << "as long as the kubelet says so";
   write_checkpoint(folder_, checkpoint_text(held(kStatic, {"GPU-a::0"}, 3, 20)));
   EXPECT_TRUE(comes(train, ""));
+}
+
+// At the API server a static pod has another UID than in the kubelet's checkpoint and in cgroups, and says so in an annotation.
+TEST_F(AnnotationsTest, AStaticPodsAnnotationsAreItsMirrors) {
+  const std::map<std::string, int> asks = {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 3}};
+  const std::string mirror = server_->add_pod("edge-node-1", asks);
+  server_->annotate("edge-node-1", kMirrorAnnotation, kStatic);
+  server_->annotate("edge-node-1", kCoreAnnotation, "40");
+  // Another one that says it is the same, as anybody may write.
+  const std::string forged = server_->add_pod("forged", asks);
+  server_->annotate("forged", kMirrorAnnotation, kStatic);
+  server_->annotate("forged", kCoreAnnotation, "1");
+  write_checkpoint(folder_, checkpoint_text(held(kStatic, {"GPU-a::0"}, 3, 0)));
+  start_scheduler();
+  start();
+  EXPECT_TRUE(comes(kStatic, "3072/100")) << "who it is is not known yet";
+  EXPECT_TRUE(comes(forged, "3072/1")) << "of itself it may say what it likes";
+  annotations_->held({{"team", "edge-node-1", "main", {"GPU-a::0"}, {}, {}}});
+  EXPECT_TRUE(comes(kStatic, "3072/40"));
+  EXPECT_TRUE(comes(mirror, "")) << "no process is in a pod of that UID";
+  server_->annotate("edge-node-1", kMemoryAnnotation, "1Gi");
+  EXPECT_TRUE(comes(kStatic, "1024/40"));
+  server_->annotate("forged", kMemoryAnnotation, "128Mi");
+  EXPECT_TRUE(comes(forged, "128/1"));
+  EXPECT_EQ(scheduler_->limits_of(kStatic), "1024/40");
+  // Over a restart with no API server, and no list of the kubelet.
+  start({"https://127.0.0.1:1", folder_});
+  scheduler_.reset();
+  start_scheduler();
+  EXPECT_TRUE(comes(kStatic, "1024/40"));
+  start();
+  server_->annotate("edge-node-1", kMemoryAnnotation, "");
+  EXPECT_TRUE(comes(kStatic, "3072/40"));
+  server_->begin_deletion("edge-node-1");
+  server_->annotate("edge-node-1", kCoreAnnotation, "50");
+  EXPECT_TRUE(comes(kStatic, "3072/50")) << "whoever deletes a mirror ends no static pod: " << scheduler_->limits_of(kStatic);
+  server_->delete_pod("edge-node-1");
+  EXPECT_TRUE(comes(kStatic, "3072/100"));
 }
 
 // The plugin starts anew: what held goes on holding, also a bad annotation's last good value, and also while no API server answers.

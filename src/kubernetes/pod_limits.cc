@@ -161,6 +161,8 @@ Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resource
   const std::string phase = text_at(at(json, "status"), "phase");
   pod.ended = phase == "Succeeded" || phase == "Failed";
   pod.ends = !text_at(metadata, "deletionTimestamp").empty();
+  pod.mirror_of = text_at(at(metadata, "annotations"), kMirrorAnnotation);
+  if (!protocol::admin::is_pod_uid(pod.mirror_of)) pod.mirror_of.clear();
   for (const char* name : {kCoreAnnotation, kMemoryAnnotation, kPriorityAnnotation}) {
     const Json& value = at(at(metadata, "annotations"), name);
     if (value.is_string()) pod.annotations[name] = value.get<std::string>();
@@ -340,6 +342,12 @@ std::vector<PodRequest> PodLimits::all() const {
   return limits;
 }
 
+const std::string& PodLimits::mirror_of(const std::string& uid) const {
+  static const std::string none;
+  const auto found = pods_.find(uid);
+  return found == pods_.end() ? none : found->second.seen.mirror_of;
+}
+
 std::string PodLimits::record() const {
   Json pods = Json::array();
   for (const auto& [uid, pod] : pods_) {
@@ -351,6 +359,7 @@ std::string PodLimits::record() const {
                 {"priority", pod.limits.priority},
                 {"ends", pod.limits.ends},
                 {"told", pod.told}};
+    if (!pod.seen.mirror_of.empty()) one["mirror_of"] = pod.seen.mirror_of;
     if (pod.memory) one["annotated_memory"] = *pod.memory;
     if (pod.core) one["annotated_core"] = *pod.core;
     if (pod.priority) one["annotated_priority"] = *pod.priority;
@@ -380,6 +389,7 @@ Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
       one.at("gpu_core_limit").get_to(pod.limits.gpu_core_limit);
       pod.limits.priority = one.value("priority", 0);
       pod.limits.ends = one.value("ends", false);
+      pod.seen.mirror_of = one.value("mirror_of", "");
       pod.told = one.value("told", std::map<std::string, std::string>());
       if (one.contains("annotated_memory")) pod.memory = one["annotated_memory"].get<int64_t>();
       if (one.contains("annotated_core")) pod.core = one["annotated_core"].get<int>();

@@ -28,6 +28,10 @@ inline constexpr char kCoreAnnotation[] = "nvshare.com/gpu-core-limit";
 inline constexpr char kMemoryAnnotation[] = "nvshare.com/gpu-memory-limit";
 inline constexpr char kPriorityAnnotation[] = "nvshare.com/priority";
 
+// The kubelet puts it on the pod that it makes at the API server for each of its static pods: the static pod's UID, which is the one that
+// cgroups and the kubelet's checkpoint have. The pod at the API server has a UID of its own.
+inline constexpr char kMirrorAnnotation[] = "kubernetes.io/config.mirror";
+
 // The resources' names, as the node offers them; empty: not offered.
 struct ResourceNames {
   std::string gpu, memory, core;
@@ -36,6 +40,7 @@ struct ResourceNames {
 
 struct WatchedPod {
   std::string uid, name_space, name;
+  std::string mirror_of;                            // a static pod's UID, as it says; empty: it says none
   bool ours = false;                                // it asks for a resource of ours, or has an annotation
   bool ended = false;                               // none of its containers runs again
   bool ends = false;                                // it is being deleted, and runs on for its grace period
@@ -75,6 +80,9 @@ class PodLimits {
 
   // Of all pods.
   std::vector<protocol::admin::PodRequest> all() const;
+
+  // The static pod that this one says it speaks for; empty: none. Anybody may have written that: believe it of a pod of the same name only.
+  const std::string& mirror_of(const std::string& uid) const;
 
   // For the next plugin on this node: the last good values, and what is in force, which the API server does not know. restore() takes the
   // place of everything known, and gives what it left out, and why; what is not in the API server's next list is gone then.
