@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -32,6 +33,7 @@ constexpr int64_t kStartPatience_ns = 2'000 * kMillisecond;  // a scheduler that
 constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
 constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
 constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
+constexpr int kProcessorsToSpare = 4;  // two threads of ours, the scheduler, and one for everybody else
 
 // /etc/ld.so.preload names this library: whoever may write there wants every program of this system (a container, most likely) shared.
 bool preloaded_by_system() {
@@ -77,6 +79,9 @@ void Client::ask_only() {
 
 bool Client::start() {
   read_own_limit();
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  answers_awaited_ = sched_getaffinity(0, sizeof processors, &processors) == 0 && CPU_COUNT(&processors) >= kProcessorsToSpare;
   device_.memory().arena().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
   while (!connect_once()) {
@@ -259,9 +264,10 @@ void Client::run() {
       fd = socket_.get();
     }
     pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {connected ? fd : -1, POLLIN, 0}};
-    int64_t timeout = next_timeout_ns();
+    const int64_t timeout = now_ns() < answer_due_ns() ? 0 : next_timeout_ns();
     timespec limit{timeout / 1'000'000'000, timeout % 1'000'000'000};
     int ready = ppoll(fds, 2, timeout < 0 ? nullptr : &limit, nullptr);
+    while (ready == 0 && now_ns() < answer_due_ns()) ready = poll(fds, 2, 0);
     if (ready > 0 && fds[0].revents != 0) {
       uint64_t count;
       if (read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) return;

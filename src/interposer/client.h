@@ -44,6 +44,8 @@ class Client {
   // Where a message comes in that may open the gate, under a compute limit, where each hand-over counts; else -1. Any thread; by the time
   // it is looked at the descriptor may be closed, or another file.
   int hurried_news() const { return hurried_news_.load(std::memory_order_relaxed); }
+  // Until when the scheduler's answer is likely there, so soon that to sleep would take longer; 0, or in the past: it is not.
+  int64_t answer_due_ns() const { return answer_due_ns_.load(std::memory_order_relaxed); }
   int bell() const { return bell_.get(); }
 
   // A thread of the program found the gate closed. Cheap when already asked.
@@ -208,6 +210,8 @@ class Client {
 
   std::atomic<bool> shared_{false};
   std::atomic<int> hurried_news_{-1};
+  std::atomic<int64_t> answer_due_ns_{0};
+  bool answers_awaited_ = false;  // the machine has processors for it; before the socket's thread starts, then constant
   std::atomic<size_t> budget_{SIZE_MAX};
   std::atomic<size_t> ceiling_{SIZE_MAX};
   std::atomic<uint64_t> memory_limit_{0};
@@ -272,6 +276,7 @@ class Client {
   bool watched_ = false;  // what the gate was told: somebody waits, or limited_
   bool limit_told_ = false;
   IdleWatch idle_watch_;
+  bool left_alone_ = false;     // nobody waited when the last turn ended
   bool released_idle_ = false;  // the last turn ended by idle_watch_, which wants to know what came of it
   int64_t idle_since_ns_ = 0;   // then
   int64_t swap_cost_ns_ = 0;

@@ -26,6 +26,7 @@ constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 constexpr int64_t kBreathEvery_ns = 32 * kMillisecond;
 constexpr int64_t kBreath_ns = 4 * kMillisecond;
 constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
+constexpr int64_t kAnswerTakes_ns = 250'000;  // at most, of a scheduler that has nothing else to do
 
 }  // namespace
 
@@ -55,7 +56,9 @@ void Client::context_there(bool there) {
 
 void Client::want_lock() {
   if (lock_wanted_.exchange(true, std::memory_order_seq_cst)) return;
-  wanted_at_ns_.store(now_ns(), std::memory_order_relaxed);
+  const int64_t now = now_ns();
+  wanted_at_ns_.store(now, std::memory_order_relaxed);
+  bool answer_is_due = false;
   {
     // From this thread, which saves the time that the socket's thread takes to wake; but news of the memory goes first, and that is its to
     // send.
@@ -63,7 +66,11 @@ void Client::want_lock() {
     if (connected_ && state_ == State::kOut && !request_sent_ && !memory_dirty_.load(std::memory_order_acquire)) {
       request_sent_ = true;
       send(protocol::ReqLock{++request_});
-      return;
+      // A program under a limit that pauses often, alone on its GPU: each time it comes back, three threads of two processes would wake one
+      // after the other. So the socket's thread wakes while the scheduler does, and both threads of ours stay awake for the answer.
+      answer_is_due = answers_awaited_ && limited_ && left_alone_;
+      if (!answer_is_due) return;
+      answer_due_ns_.store(now + kAnswerTakes_ns, std::memory_order_relaxed);
     }
   }
   wake();
@@ -109,6 +116,7 @@ bool Client::take_grant(const protocol::LockOk& message) {
   bool same = message.grant.epoch == grant_.epoch && message.grant.grant == grant_.grant;
   if (state_ == State::kOut) {
     if (same || message.grant.epoch != grant_.epoch || message.grant.grant < grant_.grant) return false;  // of a turn that is over
+    answer_due_ns_.store(0, std::memory_order_relaxed);
     grant_ = message.grant;
     budget_sequence_ = message.budget_sequence;
     budget_.store(message.budget, std::memory_order_release);
@@ -325,6 +333,7 @@ void Client::release(ReleaseReason reason) {
   memory_dirty_.store(false, std::memory_order_seq_cst);  // before the report: what changes after it is told by itself
   message.memory = device_.memory().report();
   budget_.store(0, std::memory_order_release);
+  left_alone_ = waiters_ == 0;
   watch(0, limited_);
   memory_waiters_.store(0, std::memory_order_relaxed);
   released_early_ = reason == ReleaseReason::kEarly && !released_idle_;
