@@ -37,7 +37,7 @@ Annotations::Annotations(const Options& options)
     std::lock_guard lock(mutex_);
     send_changes();
   }
-  link_.expect(std::chrono::milliseconds(0));  // what is known so far takes nothing from anybody
+  link_.begin();
   if (!options.kubelet_dir.empty()) {
     checkpoint_.emplace(options.kubelet_dir, resources_, [this](const Checkpoint& checkpoint) { granted(checkpoint); });
   }
@@ -70,8 +70,9 @@ std::vector<PodRequest> Annotations::all() const {
     if (told.contains(uid)) continue;
     PodRequest pod = limits_with(nullptr, &grant.grant, uid, grant.name);
     lower_to(maximum_of(maxima_, grant.name_space()), &pod);
-    // Without a name neither its namespace nor its mirror is known.
-    pod.only_lowers = !heard_ || !grant.sure || grant.name.empty();
+    // Whom the API server does not name, or names no more while the kubelet goes on listing its devices, may have had annotations; without
+    // a name neither its namespace nor its mirror is known.
+    pod.only_lowers = watches_ || !grant.sure || grant.name.empty();
     requests.push_back(std::move(pod));
   }
   return requests;
@@ -135,6 +136,10 @@ std::optional<WatchedPod> Annotations::read(const std::string& pod) const {
   if (read) {
     std::unique_lock lock(mutex_);
     const PodGrants::Pod* granted = grants_.find(read->uid);
+    if (const PodGrants::Pod* mirrored = grants_.find(read->mirror_of);
+        mirrored != nullptr && mirrored->name == read->name_space + "/" + read->name) {
+      granted = mirrored;
+    }
     if (granted == nullptr || granted->memory_unit == resources_.division.memory_unit) return *read;
     ResourceNames then = resources_;
     then.division = with_unit(resources_.division, granted->memory_unit);

@@ -25,7 +25,6 @@ LimitsLink::LimitsLink(std::string runtime_dir, Refused refused)
     : runtime_dir_(std::move(runtime_dir)),
       refused_(std::move(refused)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      sends_at_(std::chrono::steady_clock::time_point::max()),
       thread_([this] { run(); }) {}
 
 LimitsLink::~LimitsLink() {
@@ -71,10 +70,10 @@ void LimitsLink::replace(const Pods& all) {
   eventfd_write(wake_.get(), 1);
 }
 
-void LimitsLink::expect(milliseconds patience) {
+void LimitsLink::begin() {
   {
     std::lock_guard lock(mutex_);
-    sends_at_ = std::chrono::steady_clock::now() + patience;
+    begun_ = true;
   }
   eventfd_write(wake_.get(), 1);
 }
@@ -117,20 +116,17 @@ void LimitsLink::run() {
   while (true) {
     bool sends = false;
     bool known = false;
-    milliseconds until_sends = kForEver;
     std::map<std::string, PodRequest> pods;
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
-      const auto now = std::chrono::steady_clock::now();
       known = known_;
-      sends = known_ || now >= sends_at_;
-      if (!sends && sends_at_ - now < kForEver) until_sends = std::chrono::ceil<milliseconds>(sends_at_ - now);
+      sends = known_ || begun_;
       if (sends && std::exchange(whole_due_, false)) scheduler.reset();
       if (sends && scheduler) pods = std::exchange(changed_, {});
     }
     if (!sends) {
-      wait(-1, until_sends);
+      wait(-1, kForEver);
       continue;
     }
     if (scheduler) {

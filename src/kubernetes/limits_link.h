@@ -26,11 +26,11 @@ class LimitsLink {
   LimitsLink(const LimitsLink&) = delete;
   LimitsLink& operator=(const LimitsLink&) = delete;
 
-  // Any thread; none waits for the scheduler. Nothing is sent before the first replace() or expect(): until then not all pods are known.
+  // Any thread; none waits for the scheduler. Nothing is sent before begin() or the first replace(). After begin() alone not all pods are
+  // known: what is sent takes nothing from other pods.
+  void begin();
   void change(const Pods& pods);
   void replace(const Pods& all);
-  // Without a replace() for so long, what is known so far is sent, and takes nothing from other pods.
-  void expect(std::chrono::milliseconds patience);
 
  private:
   void run();
@@ -45,7 +45,7 @@ class LimitsLink {
   std::map<std::string, protocol::admin::PodRequest> changed_;  // guarded by mutex_; not sent yet
   bool known_ = false;                                          // guarded by mutex_; replace() was called
   bool whole_due_ = false;                                      // guarded by mutex_; for the first time
-  std::chrono::steady_clock::time_point sends_at_;              // guarded by mutex_; even if it was not
+  bool begun_ = false;                                          // guarded by mutex_
   bool stop_ = false;                                           // guarded by mutex_
   std::thread thread_;                                          // last
 };

@@ -22,8 +22,9 @@ std::set<std::string> devices_of(const PodDevices& pod) {
 const char* grant_fault(const std::string& uid, const PodGrants::Pod& pod) {
   if (!protocol::admin::is_pod_uid(uid)) return "no pod's UID";
   const PodGrant& grant = pod.grant;
-  const bool memory =
-      grant.memory >= 0 && std::all_of(grant.memory_on.begin(), grant.memory_on.end(), [](const auto& on) { return on.second >= 0; });
+  const auto possible = [](int64_t bytes) { return bytes >= 0 && bytes <= protocol::admin::kMemoryMost; };
+  const bool memory = possible(grant.memory) &&
+                      std::all_of(grant.memory_on.begin(), grant.memory_on.end(), [&](const auto& on) { return possible(on.second); });
   if (!memory || grant.core < 1 || grant.core > 100 || !is_possible_unit(pod.memory_unit)) return "an impossible grant";
   return nullptr;
 }
@@ -54,7 +55,15 @@ void PodGrants::read(const Checkpoint& checkpoint) {
     }
     if (!pod.grant.gpus.empty() || !pod.sure) pods.emplace(uid, std::move(pod));
   }
-  if (!checkpoint.whole) pods.insert(pods_.begin(), pods_.end());
+  if (!checkpoint.whole) {
+    // Who is missing may be what could not be read; but not one whose virtual GPUs are another's by now.
+    std::set<std::string> taken;
+    for (const auto& [uid, pod] : pods) taken.insert(pod.grant.gpus.begin(), pod.grant.gpus.end());
+    for (const auto& [uid, pod] : pods_) {
+      const auto& gpus = pod.grant.gpus;
+      if (std::none_of(gpus.begin(), gpus.end(), [&](const std::string& gpu) { return taken.contains(gpu); })) pods.emplace(uid, pod);
+    }
+  }
   // The last list may be older than this: a virtual GPU that has gone from one pod to another is its former pod's there.
   for (const auto& [uid, pod] : pods_) {
     if (pods.contains(uid)) continue;

@@ -95,6 +95,18 @@ TEST(KnownPods, APodThatIsReadInHalfKeepsWhatWasKnown) {
   EXPECT_EQ(shown(grants), "aa team/train 4;bb - 2;");
 }
 
+// Something that is nobody's cannot be read, again and again: those that have ended are not kept for ever all the same.
+TEST(KnownPods, WhoseDevicesAreAnothersByNowAreForgotten) {
+  PodGrants grants({});
+  grants.read(checkpoint({{"aa", devices({"GPU-a::0"}, 4)}, {"bb", devices({"GPU-a::1"}, 2)}}));
+  Checkpoint damaged = checkpoint({{"cc", devices({"GPU-a::0"}, 3)}});
+  damaged.whole = false;
+  grants.read(damaged);
+  EXPECT_EQ(grants.find("aa"), nullptr);
+  EXPECT_NE(grants.find("bb"), nullptr) << "it may be what could not be read";
+  EXPECT_NE(grants.find("cc"), nullptr);
+}
+
 TEST(KnownPods, SurviveARestart) {
   PodGrants before({});
   before.read(checkpoint({{"aa", devices({"GPU-a::0", "GPU-b::0"}, 4)}, {"bb", devices({"GPU-a::1"}, 2)}}));
@@ -112,10 +124,14 @@ TEST(KnownPods, SurviveARestart) {
   record["pods"][0]["uid"] = "../aa";
   record["pods"][1]["core"] = 0;
   record["pods"].push_back(Json::parse(before.record())["pods"][1]);
+  record["pods"].push_back(record["pods"][2]);
+  record["pods"][3]["uid"] = "dd";
+  record["pods"][3]["memory"] = (int64_t{1} << 50) + 1;  // a request with it would be refused as a whole
   auto some = grants.restore(record.dump());
   ASSERT_TRUE(some);
   EXPECT_EQ(*some,
-            (std::vector<std::string>{"pod '../aa' has no pod's UID; it is left out", "pod 'bb' has an impossible grant; it is left out"}));
+            (std::vector<std::string>{"pod '../aa' has no pod's UID; it is left out", "pod 'bb' has an impossible grant; it is left out",
+                                      "pod 'dd' has an impossible grant; it is left out"}));
   EXPECT_EQ(shown(grants), "bb - 2;");
   for (const char* damaged : {"", "{", "[]", R"({"format":2,"pods":[]})", R"({"format":1,"pods":[{"uid":"aa"}]})"}) {
     EXPECT_FALSE(grants.restore(damaged)) << damaged;

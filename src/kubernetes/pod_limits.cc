@@ -34,7 +34,7 @@ const Json& at(const Json& json, const char* field) {
 
 // Of one container and of a pod: no node has as much, and sums stay far from overflowing.
 constexpr int64_t kAmountMax = int64_t{1} << 40;
-constexpr int64_t kMemoryMax = int64_t{1} << 50;  // bytes
+using protocol::admin::kMemoryMost;
 
 // A whole number as the API server writes it: 12, 8k (8000), 2Mi, 1e3.
 std::optional<int64_t> read_quantity(std::string_view text) {
@@ -92,7 +92,7 @@ struct Sum {
     if (init) {
       first = std::max(first, amount);
     } else {
-      running = std::min(running + amount, kMemoryMax);
+      running = std::min(running + amount, kMemoryMost);
     }
   }
 };
@@ -104,7 +104,7 @@ void read_grants(const Json& spec, const ResourceNames& names, WatchedPod* pod, 
     for (const Json& container : at(spec, list)) {
       const bool has_gpu = amount_of(container, names.gpu, problem) > 0;
       const bool init = list[0] == 'i' && text_at(container, "restartPolicy") != "Always";
-      const int64_t units = std::min(amount_of(container, names.memory, problem), kMemoryMax / names.division.memory_unit);
+      const int64_t units = std::min(amount_of(container, names.memory, problem), kMemoryMost / names.division.memory_unit);
       memory.add(memory_of_container(units, has_gpu, names.division), has_gpu, init);
       core.add(amount_of(container, names.core, problem), has_gpu, init);
       pod->ours = pod->ours || has_gpu;
@@ -394,9 +394,10 @@ Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
       if (one.contains("annotated_memory")) pod.memory = one["annotated_memory"].get<int64_t>();
       if (one.contains("annotated_core")) pod.core = one["annotated_core"].get<int>();
       if (one.contains("annotated_priority")) pod.priority = std::min(one["annotated_priority"].get<int>(), priority_max_);
-      const bool possible = pod.limits.gpu_memory_limit >= 0 && pod.memory.value_or(1) > 0 && pod.limits.gpu_core_limit >= 1 &&
-                            pod.limits.gpu_core_limit <= 100 && pod.core.value_or(1) >= 1 && pod.core.value_or(1) <= 100 &&
-                            pod.limits.priority >= kPriorityMin && pod.limits.priority <= kPriorityMax;
+      const bool possible = pod.limits.gpu_memory_limit >= 0 && pod.limits.gpu_memory_limit <= kMemoryMost && pod.memory.value_or(1) > 0 &&
+                            pod.memory.value_or(1) <= kMemoryMost && pod.limits.gpu_core_limit >= 1 && pod.limits.gpu_core_limit <= 100 &&
+                            pod.core.value_or(1) >= 1 && pod.core.value_or(1) <= 100 && pod.limits.priority >= kPriorityMin &&
+                            pod.limits.priority <= kPriorityMax;
       if (!possible || !protocol::admin::is_pod_uid(pod.seen.uid)) {
         left_out.push_back("pod '" + printable(pod.seen.uid).substr(0, kShownMax) + "' has " +
                            (possible ? "no UID of hexadecimal digits and '-'" : "an impossible limit") + "; it is left out");

@@ -227,13 +227,17 @@ TEST(PodLimits, APodThatCannotBeIsLeftOutOfARecordAndTheOthersAreRead) {
   record["pods"].push_back(good);
   record["pods"].back()["uid"] = "77aa";
   record["pods"].back()["gpu_core_limit"] = 0;
+  record["pods"].push_back(good);
+  record["pods"].back()["uid"] = "88aa";
+  record["pods"].back()["gpu_memory_limit"] = (int64_t{1} << 50) + 1;
   PodLimits limits;
   auto left_out = limits.restore(record.dump());
   ASSERT_TRUE(left_out) << left_out.error().text;
   EXPECT_EQ(shown(limits), "team/train 4096Mi 50%;");
-  ASSERT_EQ(left_out->size(), 7u);
+  ASSERT_EQ(left_out->size(), 8u);
   EXPECT_EQ(left_out->at(2), "pod '0b4e?' has no UID of hexadecimal digits and '-'; it is left out");
   EXPECT_EQ(left_out->at(6), "pod '77aa' has an impossible limit; it is left out");
+  EXPECT_EQ(left_out->at(7), "pod '88aa' has an impossible limit; it is left out");
 }
 
 TEST(PodLimits, PriorityOnlyLowersUnlessTheNodeAllowsMore) {

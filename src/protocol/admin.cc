@@ -37,7 +37,7 @@ std::string line_of(const Json& json) {
 
 // An amount of memory given as a number or as text.
 Result<int64_t> bytes_field(const Json& json, const char* field) {
-  constexpr uint64_t kMost = uint64_t{1} << 50;
+  constexpr auto kMost = static_cast<uint64_t>(kMemoryMost);
   auto found = json.find(field);
   if (found == json.end()) return int64_t{0};
   if (found->is_number_unsigned() && found->get<uint64_t>() <= kMost) return found->get<int64_t>();

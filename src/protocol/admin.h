@@ -36,11 +36,12 @@
 
 namespace nvshare::protocol::admin {
 
-inline constexpr size_t kRequestBytesMax = 5 << 20;  // of one line: a node with so many pods and GPUs is not seen, but fits
-inline constexpr size_t kPodsMax = 1000;             // of one request; a node has 110 to 500
-inline constexpr size_t kPodNameBytesMax = 128;      // longer ones are cut
-inline constexpr size_t kGpusOfPodMax = 64;          // seven MIG devices of each of eight GPUs, and some
-inline constexpr int32_t kPriorityMin = -100;        // of a tenant: higher is served first, 0 by default; it moves nobody's limits
+inline constexpr size_t kRequestBytesMax = 5 << 20;       // of one line: a node with so many pods and GPUs is not seen, but fits
+inline constexpr int64_t kMemoryMost = int64_t{1} << 50;  // bytes, of any limit: 1024Ti
+inline constexpr size_t kPodsMax = 1000;                  // of one request; a node has 110 to 500
+inline constexpr size_t kPodNameBytesMax = 128;           // longer ones are cut
+inline constexpr size_t kGpusOfPodMax = 64;               // seven MIG devices of each of eight GPUs, and some
+inline constexpr int32_t kPriorityMin = -100;             // of a tenant: higher is served first, 0 by default; it moves nobody's limits
 inline constexpr int32_t kPriorityMax = 100;
 
 // What clients have done on one GPU, those that have left included: no count goes back while the scheduler runs.

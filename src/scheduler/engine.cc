@@ -570,6 +570,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.priority = request.priority.value_or(tenant->priority);
     if (auto ok = admit_change(*tenant, wanted); !ok) return ok;
     change_limits(*tenant, wanted, now);
+    tenants_.save();
   }
   if (!request.settings.empty()) {
     settings_ = *changed;

@@ -120,7 +120,6 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   tenant = changed;
-  tenants_.save();
   if (memory_changes)
     spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
   for (policy::GpuId gpu : gpus) {
@@ -154,6 +153,7 @@ void Engine::recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory
     return;
   }
   if (tenant.pod.told()) return;
+  if (tenant.gpu_memory_limit != 0 && memory >= tenant.gpu_memory_limit) return;  // that is what `set` asked for, and known
   auto [there, is_new] = tenant.pod.memory_on.try_emplace(gpu, memory);
   there->second = std::min(there->second, memory);
   tenant.pod.gpu_memory_limit = 0;

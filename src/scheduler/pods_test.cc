@@ -515,5 +515,56 @@ TEST_F(PodsTest, ALimitThatIsGoneIsNotRecalledForEver) {
   EXPECT_EQ(sink_.limits[2], 0u);
 }
 
+// What `set` asked for is in the tenants' file; a client that was told it does not make it the pod's besides.
+TEST_F(PodsTest, WhatAnAdministratorSetIsRecalledAsNothingElse) {
+  keeps_tenants_ = true;
+  start();
+  join(1, kTrain, test_registration(kGiB), getpid());
+  ASSERT_TRUE(engine_->set({{}, kTrain, 8 * kGiB, {}, {}}, ++now_));
+  ASSERT_EQ(sink_.limits[1], static_cast<uint64_t>(8 * kGiB));
+  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  start();
+  auto returning = test_registration(kGiB);
+  returning.client_id = id;
+  returning.node_limit = static_cast<uint64_t>(8 * kGiB);
+  join(2, kTrain, returning, getpid());
+  EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(8 * kGiB));
+  ASSERT_TRUE(engine_->set({{}, kTrain, 12 * kGiB, {}, {}}, ++now_));
+  EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(12 * kGiB));
+  ASSERT_TRUE(engine_->set({{}, kTrain, 0, {}, {}}, ++now_));
+  EXPECT_EQ(sink_.limits[2], 0u);
+}
+
+// Clients recalled a limit, and then all pods were named without this one: it is gone, and nobody has said what it is called.
+TEST_F(PodsTest, APodThatWasOnlyRecalledKeepsAName) {
+  join(1, kTrain, test_registration(kGiB), getpid());
+  set({{kTrain, "team/train", 4 * kGiB, 100, false}});
+  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  start();
+  auto returning = test_registration(kGiB);
+  returning.client_id = id;
+  returning.node_limit = 4 * kGiB;
+  join(2, kTrain, returning, getpid());
+  set({}, true);
+  join(3, kTrain);
+  EXPECT_EQ(sink_.limits[3], static_cast<uint64_t>(4 * kGiB));
+  EXPECT_EQ(tenants(), "pod " + std::string(kTrain) + " 4 100; ");
+}
+
+// Of pods that are gone the scheduler keeps so many, and first of all those whose programs may come back.
+TEST_F(PodsTest, OfPodsThatAreGoneThoseWithProgramsAreKept) {
+  set({{kTrain, "team/train", 4 * kGiB, 100, false}});
+  join(1, kTrain);
+  set({{kTrain, "", 0, 100, true}});
+  for (int i = 0; i < 250; ++i) {
+    const std::string uid = "0b" + std::to_string(1000 + i);
+    set({{uid, "team/job", kGiB, 100, false}});
+    set({{uid, "", 0, 100, true}});
+  }
+  engine_->disconnected(1, "it ended", ++now_);
+  join(2, kTrain);
+  EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(4 * kGiB));
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

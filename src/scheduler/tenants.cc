@@ -81,7 +81,7 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::Tenant
     const char* kind = name_of(cgroup->kind);
     Tenant& tenant = get(std::string(kind) + ":" + cgroup->name, kind, cgroup->name);
     if (auto told = pods_.find(cgroup->name); cgroup->kind == CgroupIdentity::Kind::kPod && told != pods_.end()) {
-      tenant.name = told->second.name;
+      if (told->second.told()) tenant.name = told->second.name;
       tenant.pod = told->second;
     }
     return tenant;
@@ -145,8 +145,14 @@ PodLimits Tenants::pod_gone(const std::string& uid) {
   pods_[uid] = limits;
   gone_pods_.push_back(uid);
   if (gone_pods_.size() > kGonePodsMax) {
-    if (const auto oldest = pods_.find(gone_pods_.front()); oldest != pods_.end() && oldest->second.gone) pods_.erase(oldest);
-    gone_pods_.pop_front();
+    // The oldest, but none that has clients: they may leave and come back.
+    auto least = std::find_if(gone_pods_.begin(), gone_pods_.end(), [&](const std::string& each) {
+      const Tenant* its = find_pod(each);
+      return its == nullptr || its->clients == 0;
+    });
+    if (least == gone_pods_.end()) least = gone_pods_.begin();
+    if (const auto oldest = pods_.find(*least); oldest != pods_.end() && oldest->second.gone) pods_.erase(oldest);
+    gone_pods_.erase(least);
   }
   return limits;
 }
