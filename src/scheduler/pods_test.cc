@@ -74,6 +74,13 @@ class PodsTest : public testing::Test {
     engine_->connected(connection, std::move(peer));
     engine_->received(connection, protocol::encode(message).span(), ++now_);
   }
+  // A client of the scheduler before, this process's, as which it had that limit.
+  void come_back(ConnectionId connection, const char* uid, uint64_t id, uint64_t limit, uint8_t gpu = 1) {
+    auto message = test_registration(kGiB, gpu);
+    message.client_id = id;
+    message.node_limit = limit;
+    join(connection, uid, message, getpid());
+  }
   // With a limit in its environment.
   void join_asking(ConnectionId connection, const char* uid, int64_t limit) {
     auto message = test_registration(kGiB);
@@ -471,15 +478,9 @@ TEST_F(PodsTest, WhatClientsRecallHoldsOnTheirGpu) {
     if (client.pid == getpid()) ids[client.gpu] = client.id;
   }
   start();
-  auto returning = test_registration(kGiB);
-  returning.client_id = ids[low];
-  returning.node_limit = 2 * kGiB;
-  join(11, kTrain, returning, getpid());
-  auto other = test_registration(kGiB, 2);
+  come_back(11, kTrain, ids[low], 2 * kGiB);
   ids.erase(low);
-  other.client_id = ids.begin()->second;
-  other.node_limit = static_cast<uint64_t>(6 * kGiB);
-  join(12, kTrain, other, getpid());
+  come_back(12, kTrain, ids.begin()->second, static_cast<uint64_t>(6 * kGiB), 2);
   EXPECT_EQ(sink_.limits[11], 2u * kGiB);
   EXPECT_EQ(sink_.limits[12], static_cast<uint64_t>(6 * kGiB));
   join(13, kTrain, test_registration(kGiB, 3));
@@ -494,10 +495,7 @@ TEST_F(PodsTest, WhatClientsRecallIsNothingBesideWhatWasToldSince) {
   const uint64_t id = engine_->status(now_).clients.at(0).id;
   start();
   set({{kTrain, "team/train", 0, 100, false}}, true);
-  auto returning = test_registration(kGiB);
-  returning.client_id = id;
-  returning.node_limit = 4 * kGiB;
-  join(2, kTrain, returning, getpid());
+  come_back(2, kTrain, id, 4 * kGiB);
   EXPECT_EQ(sink_.limits[2], 0u);
 }
 
@@ -506,10 +504,7 @@ TEST_F(PodsTest, ALimitThatIsGoneIsNotRecalledForEver) {
   join(1, kTrain, test_registration(kGiB), getpid());
   const uint64_t id = engine_->status(now_).clients.at(0).id;
   start();
-  auto returning = test_registration(kGiB);
-  returning.client_id = id;
-  returning.node_limit = 4 * kGiB;
-  join(2, kTrain, returning, getpid());
+  come_back(2, kTrain, id, 4 * kGiB);
   EXPECT_EQ(sink_.limits[2], 4u * kGiB) << "until somebody speaks for the pod";
   set({{kTrain, "team/train", 0, 100, false}}, true);
   EXPECT_EQ(sink_.limits[2], 0u);
@@ -524,10 +519,7 @@ TEST_F(PodsTest, WhatAnAdministratorSetIsRecalledAsNothingElse) {
   ASSERT_EQ(sink_.limits[1], static_cast<uint64_t>(8 * kGiB));
   const uint64_t id = engine_->status(now_).clients.at(0).id;
   start();
-  auto returning = test_registration(kGiB);
-  returning.client_id = id;
-  returning.node_limit = static_cast<uint64_t>(8 * kGiB);
-  join(2, kTrain, returning, getpid());
+  come_back(2, kTrain, id, static_cast<uint64_t>(8 * kGiB));
   EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(8 * kGiB));
   ASSERT_TRUE(engine_->set({{}, kTrain, 12 * kGiB, {}, {}}, ++now_));
   EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(12 * kGiB));
@@ -541,10 +533,7 @@ TEST_F(PodsTest, APodThatWasOnlyRecalledKeepsAName) {
   set({{kTrain, "team/train", 4 * kGiB, 100, false}});
   const uint64_t id = engine_->status(now_).clients.at(0).id;
   start();
-  auto returning = test_registration(kGiB);
-  returning.client_id = id;
-  returning.node_limit = 4 * kGiB;
-  join(2, kTrain, returning, getpid());
+  come_back(2, kTrain, id, 4 * kGiB);
   set({}, true);
   join(3, kTrain);
   EXPECT_EQ(sink_.limits[3], static_cast<uint64_t>(4 * kGiB));

@@ -29,6 +29,18 @@ inline std::unique_ptr<Block> filled(const Workplace& place, size_t bytes, uint6
   return block;
 }
 
+// Of GPU 0. `most`: bytes; 0 for no bound.
+inline CUmemoryPool make_pool(CUmemAllocationHandleType handles, size_t most = 0) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.handleTypes = handles;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  properties.maxSize = most;
+  CUmemoryPool pool = nullptr;
+  check(cuda().cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
+  return pool;
+}
+
 inline void release_primary() { check(cuda().cuDevicePrimaryCtxRelease_v2(0), "cuDevicePrimaryCtxRelease"); }
 
 }  // namespace nvshare::e2e

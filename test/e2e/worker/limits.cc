@@ -59,16 +59,6 @@ void try_way(const Way& way, size_t room) {
   }
 }
 
-CUmemoryPool make_pool(CUmemAllocationHandleType handles) {
-  CUmemPoolProps properties{};
-  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.handleTypes = handles;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  CUmemoryPool pool = nullptr;
-  check(cuda().cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
-  return pool;
-}
-
 void try_pool(const char* name, CUmemoryPool pool, CUstream stream, size_t room) {
   CUdeviceptr address = 0;
   try_way({name, [&](size_t bytes) { return cuda().cuMemAllocFromPoolAsync(&address, bytes, pool, stream); },

@@ -289,17 +289,6 @@ void expect_count(CUmemoryPool pool, CUmemPool_attribute attribute, uint64_t lea
   }
 }
 
-CUmemoryPool make_pool(CUmemAllocationHandleType handles, size_t most) {
-  CUmemPoolProps properties{};
-  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.handleTypes = handles;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  properties.maxSize = most;
-  CUmemoryPool pool = nullptr;
-  check(cuda().cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
-  return pool;
-}
-
 }  // namespace
 
 // Pools count what is in use of them, and their memory is right over turns; that of a pool made for sharing does not swap.

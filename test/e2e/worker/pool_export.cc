@@ -40,12 +40,7 @@ void run_pool_export(const Options& options) {
   retain_primary();
   Desk desk;
   const size_t bytes = options.number("hand", 12u << 20);
-  CUmemPoolProps properties{};
-  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  CUmemoryPool pool = nullptr;
-  check(cuda().cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
+  CUmemoryPool pool = make_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   CUdeviceptr handed = 0;
   check(cuda().cuMemAllocFromPoolAsync(&handed, bytes, pool, desk.place.stream), "cuMemAllocFromPoolAsync");
   check(launch(desk.place.kernels.fill, desk.place.stream, handed, uint64_t{bytes / 8}, kSeed), "sim_fill");
