@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -20,7 +18,8 @@
 #include "kubernetes/limits_link.h"
 #include "kubernetes/test_api_server.h"
 #include "kubernetes/test_checkpoint.h"
-#include "protocol/paths.h"
+#include "kubernetes/test_listening_scheduler.h"
+#include "protocol/admin.h"
 
 namespace nvshare::kubernetes {
 namespace {
@@ -31,141 +30,6 @@ using Json = nlohmann::json;
 using Fault = TestApiServer::Fault;
 
 constexpr int64_t kGib = 1LL << 30;
-
-// A scheduler that only listens: what limits it was told last, over the admin socket.
-class ListeningScheduler {
- public:
-  explicit ListeningScheduler(const std::string& runtime_dir) {
-    const std::string path = runtime_dir + protocol::kAdminSocket;
-    fs::create_directories(fs::path(path).parent_path());
-    unlink(path.c_str());
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
-    listener_ = FileDescriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(listen(listener_.get(), 4), 0);
-    thread_ = std::thread([this] { serve(); });
-  }
-  ~ListeningScheduler() {
-    stop_ = true;
-    shutdown(listener_.get(), SHUT_RDWR);
-    {
-      std::lock_guard lock(mutex_);
-      shutdown(client_, SHUT_RDWR);
-    }
-    thread_.join();
-  }
-  // "memory in MiB/core" of a pod, and what is not as by default; empty when nothing holds for it.
-  std::string limits_of(const std::string& uid) {
-    std::lock_guard lock(mutex_);
-    auto found = pods_.find(uid);
-    if (found == pods_.end()) return "";
-    const protocol::admin::PodRequest& pod = found->second;
-    return std::to_string(pod.gpu_memory_limit >> 20) + "/" + std::to_string(pod.gpu_core_limit) +
-           (pod.priority != 0 ? " priority " + std::to_string(pod.priority) : "") + (pod.ends ? " ends" : "") + on_gpus(pod);
-  }
-  std::string name_of(const std::string& uid) {
-    std::lock_guard lock(mutex_);
-    return pods_.contains(uid) ? pods_[uid].name : "";
-  }
-  int connections() {
-    std::lock_guard lock(mutex_);
-    return connections_;
-  }
-  int requests() {
-    std::lock_guard lock(mutex_);
-    return requests_;
-  }
-  bool was_told_all() {
-    std::lock_guard lock(mutex_);
-    return whole_;
-  }
-  // Whose connection comes next knows nothing of what was told before; the limits stay.
-  void forget_what_was_told() {
-    std::lock_guard lock(mutex_);
-    whole_ = false;
-    requests_ = 0;
-  }
-  void refuse(const std::string& uid, const std::string& why) {
-    std::lock_guard lock(mutex_);
-    refused_ = {{uid, why}};
-  }
-
- private:
-  void serve() {
-    while (!stop_) {
-      FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!client) return;
-      {
-        std::lock_guard lock(mutex_);
-        if (stop_) return;  // whoever ends this has looked for a client already
-        client_ = client.get();
-        ++connections_;
-      }
-      std::string text;
-      char bytes[65536];
-      for (ssize_t length = 0; (length = read(client.get(), bytes, sizeof bytes)) > 0;) {
-        text.append(bytes, static_cast<size_t>(length));
-        for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
-          const std::string answer = take(text.substr(0, end));
-          text.erase(0, end + 1);
-          const ssize_t sent = ::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
-          EXPECT_TRUE(stop_ || sent == static_cast<ssize_t>(answer.size()));
-        }
-      }
-      std::lock_guard lock(mutex_);
-      client_ = -1;
-    }
-  }
-  // As the scheduler has it (WhoDoesNotKnowAllOfAPodOnlyLowers).
-  static protocol::admin::PodRequest lowest_of(protocol::admin::PodRequest held, const protocol::admin::PodRequest& told) {
-    const auto lower = [](int64_t a, int64_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); };
-    held.gpu_memory_limit = lower(held.gpu_memory_limit, told.gpu_memory_limit);
-    held.gpu_core_limit = std::min(held.gpu_core_limit, told.gpu_core_limit);
-    for (const auto& [gpu, bytes] : told.gpu_memory_on) held.gpu_memory_on[gpu] = lower(held.gpu_memory_on[gpu], bytes);
-    return held;
-  }
-  static std::string on_gpus(const protocol::admin::PodRequest& pod) {
-    std::string text;
-    for (const auto& [gpu, bytes] : pod.gpu_memory_on) text += " " + gpu + " " + std::to_string(bytes >> 20);
-    return text;
-  }
-  std::string take(const std::string& line) {
-    auto request = protocol::admin::decode_request(line);
-    EXPECT_TRUE(request) << (request ? "" : request.error().text);
-    if (!request || !std::holds_alternative<protocol::admin::PodsRequest>(*request)) return protocol::admin::encode_error("not that");
-    const auto& pods = std::get<protocol::admin::PodsRequest>(*request);
-    std::lock_guard lock(mutex_);
-    using List = protocol::admin::PodsRequest::List;
-    if (pods.list == List::kFirst) pods_.clear();
-    whole_ = whole_ || pods.complete || pods.list == List::kLast;
-    ++requests_;
-    std::map<std::string, std::string> refused;
-    for (const auto& pod : pods.pods) {
-      const auto held = pods_.extract(pod.uid);
-      if (!pod.gone) pods_[pod.uid] = pod.only_lowers && held ? lowest_of(held.mapped(), pod) : pod;
-      if (refused_.contains(pod.uid)) refused[pod.uid] = refused_[pod.uid];
-    }
-    if (pods.complete) {
-      std::erase_if(pods_, [&](const auto& held) {
-        return std::none_of(pods.pods.begin(), pods.pods.end(), [&](const auto& pod) { return pod.uid == held.first; });
-      });
-    }
-    return protocol::admin::encode_pods(refused);
-  }
-
-  FileDescriptor listener_;
-  std::atomic<bool> stop_{false};
-  std::mutex mutex_;
-  int client_ = -1;
-  int connections_ = 0;
-  int requests_ = 0;
-  bool whole_ = false;
-  std::map<std::string, protocol::admin::PodRequest> pods_;
-  std::map<std::string, std::string> refused_;
-  std::thread thread_;
-};
 
 class AnnotationsTest : public testing::Test {
  protected:
