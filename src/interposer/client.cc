@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -33,7 +32,6 @@ constexpr int64_t kStartPatience_ns = 2'000 * kMillisecond;  // a scheduler that
 constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
 constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
 constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
-constexpr int kProcessorsToSpare = 4;  // two threads of ours, the scheduler, and one for everybody else
 
 // /etc/ld.so.preload names this library: whoever may write there wants every program of this system (a container, most likely) shared.
 bool preloaded_by_system() {
@@ -79,9 +77,6 @@ void Client::ask_only() {
 
 bool Client::start() {
   read_own_limit();
-  cpu_set_t processors;
-  CPU_ZERO(&processors);
-  answers_awaited_ = sched_getaffinity(0, sizeof processors, &processors) == 0 && CPU_COUNT(&processors) >= kProcessorsToSpare;
   device_.memory().arena().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
   while (!connect_once()) {
@@ -151,7 +146,7 @@ protocol::Register Client::registration() {
   snprintf(message.gpu_name, sizeof message.gpu_name, "%s", device_.name());
   snprintf(message.program, sizeof message.program, "%s", program_invocation_short_name);
   Lock lock(mutex_);
-  message.has_lock = state_ == State::kRunning || state_ == State::kDraining;
+  message.has_lock = state_ == State::kRunning || state_ == State::kPaused || state_ == State::kDraining;
   message.wants_lock = message.has_lock == 0 && lock_wanted_.load(std::memory_order_relaxed);
   message.client_id = client_id_;
   message.lease = std::min(lease_.leased(), protocol::kLeaseMax);
@@ -222,7 +217,13 @@ void Client::disconnected() {
   reconnect_at_ns_ = disconnected_at_ns_ + kReconnectFirst_ns;
   if (state_ == State::kLoading) cancel_load_ = true;  // the next scheduler knows nothing of this grant
   breath_ends_ns_ = 0;
-  if (state_ == State::kDraining && drain_together_) go_on();  // nor of those that were to leave with us
+  // Nor of those that were to leave with us; and who gives the lock up by itself would find nobody to give it back.
+  const bool by_itself = drain_reason_ == ReleaseReason::kEarly && !drain_done_;
+  if (state_ == State::kDraining && (drain_together_ || by_itself)) go_on();
+  if (state_ == State::kPaused) {
+    released_idle_ = false;
+    begin_use();
+  }
   changed_.notify_all();
   device_.memory().arena().lender_gone();
 }
@@ -264,10 +265,9 @@ void Client::run() {
       fd = socket_.get();
     }
     pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {connected ? fd : -1, POLLIN, 0}};
-    const int64_t timeout = now_ns() < answer_due_ns() ? 0 : next_timeout_ns();
+    const int64_t timeout = next_timeout_ns();
     timespec limit{timeout / 1'000'000'000, timeout % 1'000'000'000};
-    int ready = ppoll(fds, 2, timeout < 0 ? nullptr : &limit, nullptr);
-    while (ready == 0 && now_ns() < answer_due_ns()) ready = poll(fds, 2, 0);
+    const int ready = ppoll(fds, 2, timeout < 0 ? nullptr : &limit, nullptr);
     if (ready > 0 && fds[0].revents != 0) {
       uint64_t count;
       if (read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) return;
@@ -399,6 +399,8 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kReqLock:
     case MessageType::kLockReleased:
     case MessageType::kDrained:
+    case MessageType::kLockPaused:
+    case MessageType::kLockResumed:
     case MessageType::kMemUpdate:
     case MessageType::kSwapProgress:
     case MessageType::kIdle:

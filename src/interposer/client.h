@@ -2,8 +2,9 @@
 // process has the lock. Without a scheduler it is *unshared*: gate open, no budget, only the program's own memory limit.
 //
 // States: out (no lock) -> wanted -> loading (granted, memory coming in) -> running (gate open) -> draining (gate closed, GPU work ending)
-// -> out. A drain that cannot end goes back to running. Where clients on other GPUs leave at the same time, a drain that has ended waits
-// for the scheduler's word (docs/adr/0009). When the scheduler dies everything stays as it is until a new one answers.
+// -> out. Or draining -> paused: alone under a compute limit it keeps the lock while its program does nothing, and goes back to running
+// without asking (docs/adr/0012). A drain that cannot end goes back to running. Where clients on other GPUs leave at the same time, a drain
+// that has ended waits for the scheduler's word (docs/adr/0009). When the scheduler dies everything stays as it is until a new one answers.
 //
 // Thread-safe. Its mutex comes after Memory's; callbacks into Memory and Mover happen without it.
 #pragma once
@@ -44,8 +45,6 @@ class Client {
   // Where a message comes in that may open the gate, under a compute limit, where each hand-over counts; else -1. Any thread; by the time
   // it is looked at the descriptor may be closed, or another file.
   int hurried_news() const { return hurried_news_.load(std::memory_order_relaxed); }
-  // Until when the scheduler's answer is likely there, so soon that to sleep would take longer; 0, or in the past: it is not.
-  int64_t answer_due_ns() const { return answer_due_ns_.load(std::memory_order_relaxed); }
   int bell() const { return bell_.get(); }
 
   // A thread of the program found the gate closed. Cheap when already asked.
@@ -143,7 +142,7 @@ class Client {
  private:
   static constexpr int64_t kTick_ns = 10'000'000;  // of idle detection, and of a drain past its time
 
-  enum class State : uint8_t { kOut, kLoading, kRunning, kDraining };
+  enum class State : uint8_t { kOut, kLoading, kRunning, kPaused, kDraining };
 
   static void* thread_body(void* self);
   void run();
@@ -168,6 +167,9 @@ class Client {
   void on_drop(const protocol::DropLock& message);
   void on_keep(const protocol::Grant& grant);
   void open_gate();  // mutex held: the program has the GPU
+  void begin_use();  // mutex held: the same, at the beginning of a turn or of what follows a pause
+  void pause();      // mutex held
+  void resume();     // mutex held
   void go_on();      // mutex held: the same, by giving a drain up
   void on_contention(const protocol::Contention& message);
   void on_why_waiting(const protocol::WhyWaiting& message);
@@ -210,8 +212,6 @@ class Client {
 
   std::atomic<bool> shared_{false};
   std::atomic<int> hurried_news_{-1};
-  std::atomic<int64_t> answer_due_ns_{0};
-  bool answers_awaited_ = false;  // the machine has processors for it; before the socket's thread starts, then constant
   std::atomic<size_t> budget_{SIZE_MAX};
   std::atomic<size_t> ceiling_{SIZE_MAX};
   std::atomic<uint64_t> memory_limit_{0};
@@ -266,6 +266,7 @@ class Client {
   bool drain_abandoned_ = false;
   bool drain_done_ = false;        // settled: only released() is missing, or, with drain_together_, what the scheduler says
   bool drain_together_ = false;    // it is the scheduler that says whether the lock goes
+  bool drain_pauses_ = false;      // the lock stays: the client pauses
   uint64_t drop_attempt_ = 0;      // DropLock::attempt of the last one
   int64_t breath_ends_ns_ = 0;     // the gate is open for a moment in the middle of a drain; 0: it is not
   static std::atomic<int> locks_;  // that this process holds, on all its GPUs
@@ -276,8 +277,8 @@ class Client {
   bool watched_ = false;  // what the gate was told: somebody waits, or limited_
   bool limit_told_ = false;
   IdleWatch idle_watch_;
-  bool left_alone_ = false;     // nobody waited when the last turn ended
-  bool released_idle_ = false;  // the last turn ended by idle_watch_, which wants to know what came of it
+  bool pauses_ = false;         // idle_watch_ ends in a pause, not in giving the lock up
+  bool released_idle_ = false;  // the last turn ended, or is paused, by idle_watch_, which wants to know what came of it
   int64_t idle_since_ns_ = 0;   // then
   int64_t swap_cost_ns_ = 0;
   uint64_t seen_submissions_ = 0;

@@ -1,4 +1,4 @@
-// The client's turns: getting the lock, draining, giving it back, growth in mid-turn, idleness.
+// The client's turns: getting the lock, draining, giving it back, growth in mid-turn.
 #include <algorithm>
 
 #include "interposer/client.h"
@@ -26,7 +26,6 @@ constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 constexpr int64_t kBreathEvery_ns = 32 * kMillisecond;
 constexpr int64_t kBreath_ns = 4 * kMillisecond;
 constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
-constexpr int64_t kAnswerTakes_ns = 250'000;  // at most, of a scheduler that has nothing else to do
 
 }  // namespace
 
@@ -45,6 +44,7 @@ void Client::context_there(bool there) {
   Lock lock(mutex_);
   if (!shared() || context_there_ == there) return;
   context_there_ = there;
+  if (state_ == State::kPaused && !there) begin_drain(ReleaseReason::kEarly);  // the gate is not to stay closed for this GPU
   if (state_ != State::kOut) return;
   if (there) {
     gate.set(device_.gate_bit());
@@ -56,21 +56,15 @@ void Client::context_there(bool there) {
 
 void Client::want_lock() {
   if (lock_wanted_.exchange(true, std::memory_order_seq_cst)) return;
-  const int64_t now = now_ns();
-  wanted_at_ns_.store(now, std::memory_order_relaxed);
-  bool answer_is_due = false;
+  wanted_at_ns_.store(now_ns(), std::memory_order_relaxed);
   {
+    Lock lock(mutex_);
+    if (state_ == State::kPaused) return resume();
     // From this thread, which saves the time that the socket's thread takes to wake; but news of the memory goes first, and that is its to
     // send.
-    Lock lock(mutex_);
     if (connected_ && state_ == State::kOut && !request_sent_ && !memory_dirty_.load(std::memory_order_acquire)) {
       request_sent_ = true;
-      send(protocol::ReqLock{++request_});
-      // A program under a limit that pauses often, alone on its GPU: each time it comes back, three threads of two processes would wake one
-      // after the other. So the socket's thread wakes while the scheduler does, and both threads of ours stay awake for the answer.
-      answer_is_due = answers_awaited_ && limited_ && left_alone_;
-      if (!answer_is_due) return;
-      answer_due_ns_.store(now + kAnswerTakes_ns, std::memory_order_relaxed);
+      return send(protocol::ReqLock{++request_});
     }
   }
   wake();
@@ -116,7 +110,6 @@ bool Client::take_grant(const protocol::LockOk& message) {
   bool same = message.grant.epoch == grant_.epoch && message.grant.grant == grant_.grant;
   if (state_ == State::kOut) {
     if (same || message.grant.epoch != grant_.epoch || message.grant.grant < grant_.grant) return false;  // of a turn that is over
-    answer_due_ns_.store(0, std::memory_order_relaxed);
     grant_ = message.grant;
     budget_sequence_ = message.budget_sequence;
     budget_.store(message.budget, std::memory_order_release);
@@ -173,10 +166,12 @@ void Client::on_drop(const protocol::DropLock& message) {
       changed_.notify_all();
       return;
     case State::kRunning:
+    case State::kPaused:
       begin_drain(ReleaseReason::kDropped, together);
       return;
     case State::kDraining:
       drain_reason_ = ReleaseReason::kDropped;
+      drain_pauses_ = false;
       if (!drain_done_) {
         drain_together_ = together;
       } else if (drain_together_) {
@@ -205,7 +200,7 @@ void Client::open_gate() {
 
 void Client::go_on() {
   drain_abandoned_ = true;
-  drain_together_ = false;
+  drain_together_ = drain_pauses_ = false;
   breath_ends_ns_ = 0;
   released_idle_ = false;
   open_gate();
@@ -213,6 +208,7 @@ void Client::go_on() {
 
 void Client::begin_drain(ReleaseReason reason, bool together) {
   drain_together_ = together;
+  drain_pauses_ = false;
   breath_ends_ns_ = 0;
   drain_reason_ = reason;
   drain_started_ns_ = now_ns();
@@ -297,6 +293,10 @@ bool Client::drained(uint64_t drain) {
   if (state_ != State::kDraining || drain_abandoned_ || drain != drain_) return false;
   drain_done_ = true;
   drain_patience_.drained(now_ns() - drain_started_ns_);
+  if (drain_pauses_ && context_there_) {
+    pause();
+    return false;
+  }
   if (!drain_together_) return true;
   if (connected_) {
     send(protocol::Drained{grant_, drop_attempt_});
@@ -333,7 +333,6 @@ void Client::release(ReleaseReason reason) {
   memory_dirty_.store(false, std::memory_order_seq_cst);  // before the report: what changes after it is told by itself
   message.memory = device_.memory().report();
   budget_.store(0, std::memory_order_release);
-  left_alone_ = waiters_ == 0;
   watch(0, limited_);
   memory_waiters_.store(0, std::memory_order_relaxed);
   released_early_ = reason == ReleaseReason::kEarly && !released_idle_;
@@ -380,6 +379,11 @@ bool Client::loaded() {
     pause_watch_.came_back(wanted_at_ns_.load(std::memory_order_relaxed) - last_work_ns_, release_cost_ns_, now_ns());
     released_early_ = false;
   }
+  begin_use();
+  return true;
+}
+
+void Client::begin_use() {
   if (released_idle_) {
     const int64_t wanted_at = wanted_at_ns_.load(std::memory_order_relaxed);
     idle_watch_.came_back(wanted_at - idle_since_ns_, now_ns() - wanted_at);
@@ -393,7 +397,6 @@ bool Client::loaded() {
   turn_unused_ = true;
   lock_wanted_.store(false, std::memory_order_release);
   open_gate();
-  return true;
 }
 
 void Client::load_stopped() {
@@ -466,120 +469,6 @@ Client::Growth Client::grow(size_t bytes) {
   changed_.notify_all();
   if (end == GrowthState::kGranted) return Growth::kGranted;
   return end == GrowthState::kRefused ? Growth::kOutOfMemory : Growth::kLostLock;
-}
-
-// ---- contention ----
-
-// Submissions are watched (counted, bounded) while somebody waits or a limit applies.
-void Client::watch(uint32_t waiters, bool limited) {
-  waiters_ = waiters;
-  limited_ = limited;
-  const bool watched = waiters > 0 || limited;
-  if (watched != watched_) gate.watch(Gate::kWatched, watched);
-  if (limited != limit_told_) gate.watch(Gate::kLimited, limited);
-  watched_ = watched;
-  limit_told_ = limited;
-  hurry();
-}
-
-void Client::hurry() { hurried_news_.store(connected_ && limited_ ? socket_.get() : -1, std::memory_order_relaxed); }
-
-bool Client::keeps_caches() {
-  Lock lock(mutex_);
-  return limited_ && memory_waiters_.load(std::memory_order_relaxed) == 0;
-}
-
-void Client::set_gang_runs(bool runs) {
-  if (gang_runs_.exchange(runs, std::memory_order_acq_rel) && !runs) gate.clear(0);  // who waits for the lock to allocate need not any more
-}
-
-void Client::on_contention(const protocol::Contention& message) {
-  bool begins = false;
-  bool running = false;
-  set_gang_runs(message.gang_runs != 0);
-  {
-    Lock lock(mutex_);
-    const bool limited = (message.limited & protocol::kLimitedCompute) != 0;
-    const bool limit_begins = limited && !limited_;
-    idle_watch_.configure(int64_t{message.idle_release_us} * 1000);
-    if (state_ == State::kOut) return watch(0, limited);
-    running = state_ == State::kRunning;
-    begins = waiters_ == 0 && message.waiters > 0;
-    watch(message.waiters, limited);
-    swap_cost_ns_ = static_cast<int64_t>(message.swap_cost_ns);
-    memory_waiters_.store(message.memory_waiters, std::memory_order_relaxed);
-    if (running && limited_ && (limit_begins || message.memory_waiters == 0)) {
-      idle_watch_.begin(gate.submissions());
-      device_.mover().watch_idle();
-    }
-    if (begins) {
-      seen_submissions_ = gate.submissions();
-      last_submission_ns_ = now_ns();
-      idle_check_asked_ = false;
-    }
-  }
-  if (message.memory_waiters == 0 || !running) return;
-  device_.memory().trim_cache();
-  hold_to_resident();
-  Lock lock(mutex_);
-  send_memory(growth_state_ == GrowthState::kAsked ? growth_wanted_ : 0);
-}
-
-Client::IdleStep Client::idle_step() {
-  Lock lock(mutex_);
-  // With memory to move for it, giving up is for check_idle to decide: it knows what a swap costs.
-  if (state_ != State::kRunning || breath_ends_ns_ != 0 || !limited_ || memory_waiters_.load(std::memory_order_relaxed) > 0)
-    return {false, 0};
-  const bool busy = gate.busy() || gate.waiting() > 0 || process().capturing() || growth_state_ != GrowthState::kNone;
-  const IdleWatch::Next next = idle_watch_.look(gate.submissions(), busy, now_ns());
-  switch (next.step) {
-    case IdleWatch::Step::kWait:
-      return {true, next.wait_ns};
-    case IdleWatch::Step::kSynchronize:
-      return {true, 0};
-    case IdleWatch::Step::kRelease:
-      break;
-  }
-  released_idle_ = true;
-  idle_since_ns_ = idle_watch_.idle_since_ns();
-  begin_drain(ReleaseReason::kEarly);
-  wake();  // the socket's thread minds the drain's time
-  return {false, 0};
-}
-
-void Client::work_ended() {
-  Lock lock(mutex_);
-  idle_watch_.work_ended(now_ns());
-}
-
-// Gives the GPU up when the program has not used it for longer than it usually pauses.
-void Client::check_idle() {
-  Lock lock(mutex_);
-  if (state_ != State::kRunning || breath_ends_ns_ != 0 || waiters_ == 0 || memory_waiters_.load(std::memory_order_relaxed) == 0) return;
-  int64_t now = now_ns();
-  uint64_t submissions = gate.submissions();
-  if (submissions != seen_submissions_) {
-    // With the GPU still at work, or with no time to ask, it was no pause.
-    const int64_t idle_since = idle_check_asked_ ? device_.mover().idle_since_ns() : 0;
-    if (idle_since != 0 && !turn_unused_) pause_watch_.went_on(now - std::max(idle_since, last_submission_ns_), swap_cost_ns_, now);
-    seen_submissions_ = submissions;
-    turn_unused_ = false;
-    last_submission_ns_ = now;
-    idle_check_asked_ = false;
-    return;
-  }
-  if (process().capturing()) return;
-  if (!idle_check_asked_) {
-    idle_check_asked_ = true;
-    device_.mover().probe_idle();
-    return;
-  }
-  int64_t idle_since = device_.mover().idle_since_ns();
-  if (idle_since == 0) return;
-  if (now - std::max(idle_since, last_submission_ns_) < pause_watch_.threshold_ns(swap_cost_ns_, turn_unused_, now)) return;
-  last_work_ns_ = std::max(idle_since, last_submission_ns_);
-  log(LogLevel::kDebug, "idle for %lld ms: giving the GPU up", static_cast<long long>((now - idle_since) / kMillisecond));
-  begin_drain(ReleaseReason::kEarly);
 }
 
 }  // namespace nvshare::interposer

@@ -81,14 +81,12 @@ void Gate::clear(uint32_t bits) {
   }
 }
 
-void Gate::wait_change_or_news(uint32_t seen, int news, int bell, int64_t timeout_ns, int64_t awake_until_ns) {
+void Gate::wait_change_or_news(uint32_t seen, int news, int bell, int64_t timeout_ns) {
   int nobody = -1;
   if (news < 0 || bell < 0 || !bell_.compare_exchange_strong(nobody, bell, std::memory_order_seq_cst)) {
     return wait_change(seen, timeout_ns);
   }
   const int64_t deadline = now_ns() + timeout_ns;
-  while (flags_.load(std::memory_order_acquire) == seen && now_ns() < awake_until_ns) {
-  }
   bool has_news = false;
   if (flags_.load(std::memory_order_seq_cst) == seen) {  // else its clear() may have come before the bell
     // Not the C library's functions, in which a program's thread could be cancelled.

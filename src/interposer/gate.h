@@ -79,8 +79,8 @@ class Gate {
   void wait_change(uint32_t seen, int64_t timeout_ns) { futex_wait(&flags_, seen, timeout_ns); }
   // The same, for the thread that is to go on the moment the gate opens: it wakes as soon as there is something to read at `news`, which
   // another thread takes and which will likely open the gate, so that both wake at the same time and not one after the other. One thread
-  // at a time; the others only sleep. `bell`: an eventfd that nobody else waits for. Until `awake_until_ns` it does not even sleep.
-  void wait_change_or_news(uint32_t seen, int news, int bell, int64_t timeout_ns, int64_t awake_until_ns = 0);
+  // at a time; the others only sleep. `bell`: an eventfd that nobody else waits for.
+  void wait_change_or_news(uint32_t seen, int news, int bell, int64_t timeout_ns);
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;

@@ -330,7 +330,7 @@ void Process::wait_gate_change(uint32_t flags) {
     if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device.client();
   });
   if (opens == nullptr) return gate.wait_change(flags, kLongWait_ns);  // more than one message opens it
-  gate.wait_change_or_news(flags, opens->hurried_news(), opens->bell(), kLongWait_ns, opens->answer_due_ns());
+  gate.wait_change_or_news(flags, opens->hurried_news(), opens->bell(), kLongWait_ns);
 }
 
 void Process::wait_for_gate(const Client* joins) {

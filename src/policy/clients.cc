@@ -50,6 +50,7 @@ void set_state(Client& client, ClientState to, Instant now) {
   const Duration lasted = now - client.since;
   switch (client.state) {
     case ClientState::kIdle:
+    case ClientState::kPaused:
       break;
     case ClientState::kWaiting:
       client.time_waiting += lasted;

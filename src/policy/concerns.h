@@ -108,6 +108,12 @@ using Waiting = std::map<GpuId, std::vector<ClientId>>;
 bool complete_gang(Context& context, const Waiting& waiting);
 void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
 
+// pauses.cc: who has a limit and the GPU to itself keeps the lock in its pauses
+Duration may_pause(const Context& context, const Gpu& gpu, const Client& client);  // once idle for so long; 0: it may not
+void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event);
+void resume_turn(Context& context, Client& client);
+void end_pauses(Context& context, Gpu& gpu);  // those that may not last
+
 // quota.cc: accounts of GPU time
 void bring_accounts_up_to(State& state, Instant now);  // bills the time since the last step to those that ran in it
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);

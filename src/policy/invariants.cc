@@ -10,6 +10,14 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (holder && client.budget < client.memory.resident) return broken("more is resident than its budget");
   if (holder && client.eviction) return broken("memory is moved out of a lock holder");
   if (!holder && client.growth) return broken("waits for memory without the lock");
+  if ((client.state == ClientState::kPaused) != (client.paused_since && client.stays())) return broken("pauses, or does not?");
+  if (client.paused_since && client.turn_start) return broken("is billed for a pause");
+  if (client.state == ClientState::kPaused) {
+    if (!gpu.wake_at) return broken("pauses and nobody watches");
+    for (const auto& [id, other] : gpu.clients) {
+      if (id != client.id && (other.stays() || other.waits())) return broken("pauses beside others");
+    }
+  }
   if (client.budget_dirty) return broken("a budget was not sent");
   if (holder && client.keeps_place) return broken("keeps a place beside its lock");
   if (client.keeps_place && !gang_of(state, client)) return broken("keeps a place and is in no gang");

@@ -59,6 +59,12 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
               end_turn(context, gpu, client, e);
             });
           },
+          [&](const LockPaused& e) { return with(e.client, [&](Gpu& gpu, Client& client) { pause_turn(context, gpu, client, e); }); },
+          [&](const LockResumed& e) {
+            return with(e.client, [&](Gpu&, Client& client) {
+              if (client.grant == e.grant) resume_turn(context, client);
+            });
+          },
           [&](const Drained& e) { return with(e.client, [&](Gpu&, Client& client) { take_drained(context, client, e); }); },
           [&](const DrainFailed& e) {
             return with(e.client, [&](Gpu&, Client& client) {
@@ -115,7 +121,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context);
   start_gangs(context);
-  on_each(settle_quota, settle_growth);
+  on_each(end_pauses, settle_quota, settle_growth);
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;

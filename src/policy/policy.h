@@ -113,6 +113,17 @@ struct LockReleased {
   Duration idle = 0;             // at the end of the turn: no use of the GPU
   std::optional<Duration> used;  // from its first to its last use of the GPU in the turn, as it says; none: it does not say
 };
+// It keeps the lock, but uses nothing of the GPU until it has told that it goes on, which it may do at any time; where
+// SendContention::pause allows it.
+struct LockPaused {
+  ClientId client;
+  GrantId grant;
+  std::optional<Duration> used;  // as in LockReleased, of the time since the turn began or since the last pause
+};
+struct LockResumed {
+  ClientId client;
+  GrantId grant;
+};
 // Asked to drop together with others: its work has ended, its gate is closed, it keeps the lock until it is told what comes next.
 struct Drained {
   ClientId client;
@@ -175,8 +186,8 @@ struct AccountKept {
 struct Tick {};  // the deadline of next_deadline has come
 
 using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed,
-                           LockRequested, LockReleased, Drained, DrainFailed, MemoryChanged, SwapProgressed, ClientIdle, ConfigChanged,
-                           ComputeLimit, TenantPriority, TenantEnds, AccountKept, Tick>;
+                           LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
+                           ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -222,6 +233,7 @@ struct SendContention {
   bool limited = false;       // a compute limit or slicing applies: the client is billed for the time that it holds the lock
   Duration idle_release = 0;  // it gives the lock up once idle for this long; whole microseconds; 0 = its own default
   bool gang_runs = false;     // others of its gang hold the lock: it allocates with the lock only, beyond turns too
+  Duration pause = 0;         // once idle for this long it may pause instead of giving the lock up; whole microseconds; 0 = it may not
 };
 // Allocations past it can never fit.
 struct SendCeiling {
@@ -239,7 +251,8 @@ using Action = std::variant<SendLock, SendDrop, SendKeep, SendEvict, SendWait, S
 using Actions = std::vector<Action>;
 
 // ---- what people see ----
-enum class ClientState { kIdle, kWaiting, kLoading, kRunning, kDropping, kUnresponsive };
+// kPaused: has the lock, and does not use it.
+enum class ClientState { kIdle, kWaiting, kLoading, kRunning, kPaused, kDropping, kUnresponsive };
 const char* name_of(ClientState state);
 const char* name_of(SchedulingMode mode);  // as settings write it
 

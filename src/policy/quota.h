@@ -29,7 +29,11 @@ inline constexpr Duration kHandOverMax = 200'000;      // never counted as more:
 // What a client says of a turn, that it did not use so much of it, is believed up to this, and as much again with every shortest period:
 // whoever lies has no more of the GPU for it than kUnusedMost / kPeriodMin, however it cuts its turns.
 inline constexpr Duration kUnusedMost = 1'000'000;
-inline constexpr Duration kIdleRelease = 1'000'000;        // a client beside limits gives the lock up once idle for so long
+inline constexpr Duration kIdleRelease = 1'000'000;  // a client beside limits gives the lock up once idle for so long
+// The same for a client that has the GPU to itself and pauses, which costs it some 20 us, and not the scheduler's answer.
+inline constexpr Duration kPauseAfter = 200'000;
+inline constexpr Duration kPauseMost = 100'000'000;        // then it gives the lock up after all
+inline constexpr Duration kAloneFor = 1'000'000'000;       // it has the GPU to itself once no other used it for so long
 inline constexpr Duration kActiveGrace = 100'000'000;      // who neither held nor wanted the lock for so long no longer counts in the sum
 inline constexpr Duration kPresentGrace = 10'000'000'000;  // the same for the choice between turns and running together
 inline constexpr Duration kDebtMax = 60'000'000'000;       // the longest that a debt can make a tenant wait

@@ -90,7 +90,8 @@ void look_at_tenants(Context& context, Gpu& gpu) {
   for (auto at = quota.accounts.begin(); at != quota.accounts.end();) {
     Account& account = at->second;
     const bool here = any_client(gpu, account.tenant, [](const Client&) { return true; });
-    const bool busy = any_client(gpu, account.tenant, [](const Client& client) { return client.holds_lock() || client.waits(); });
+    const bool busy = any_client(gpu, account.tenant,
+                                 [](const Client& client) { return (client.holds_lock() && !client.paused_since) || client.waits(); });
     if (busy) account.last_busy = context.now;
     account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
     account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);

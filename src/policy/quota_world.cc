@@ -82,7 +82,7 @@ void QuotaWorld::restart(bool keeps_accounts) {
     ++job.activity;
     job.grant = 0;
     job.state = Job::State::kAway;  // a simplification: all have let go of the lock
-    job.idle_release = 0;
+    job.idle_release = job.pause_after = 0;
     job.moving = false;
     feed(ClientJoined{id, 0, job.tenant, 0, {job.memory, job.resident, 0}, true, false, false});
   }
@@ -199,7 +199,10 @@ void QuotaWorld::deliver(const Action& action) {
                    },
                    [](const SendWait&) {},
                    [](const SendMemory&) {},
-                   [&](const SendContention& a) { job.idle_release = a.limited ? a.idle_release : 0; },
+                   [&](const SendContention& a) {
+                     job.idle_release = a.limited ? a.idle_release : 0;
+                     job.pause_after = a.limited ? a.pause : 0;
+                   },
                    [](const SendCeiling&) {},
                    [](const Note&) {},
                },
@@ -207,8 +210,13 @@ void QuotaWorld::deliver(const Action& action) {
   });
 }
 
+Instant QuotaWorld::arrival(const Job& job) {
+  Instant& last = last_heard_[job.id];
+  return last = std::max(last + 1, now_ + between(20 * kUs, 50 * kUs));
+}
+
 void QuotaWorld::tell(Job& job, Event event) {
-  at(now_ + between(20 * kUs, 50 * kUs), [this, id = job.id, event = std::move(event), epoch = epoch_] {
+  at(arrival(job), [this, id = job.id, event = std::move(event), epoch = epoch_] {
     if (jobs_.at(id).alive && epoch == epoch_) feed(event);
   });
 }
@@ -274,16 +282,25 @@ void QuotaWorld::drop(Job& job, GrantId grant) {
   });
 }
 
+std::optional<Duration> QuotaWorld::used(const Job& job) const {
+  if (!says_what_it_used) return std::nullopt;
+  return job.lies || job.first_use == 0 ? 0 : job.last_use - job.first_use;
+}
+
+void QuotaWorld::pause(Job& job) {
+  ++job.pauses;
+  job.state = Job::State::kPaused;
+  tell(job, LockPaused{job.id, job.grant, used(job)});
+  job.first_use = job.last_use = 0;
+}
+
 void QuotaWorld::release(Job& job, bool early) {
   const bool more = job.done < job.burst_end - 1;
   if (works(job)) job.last_use = now_;
   job.state = Job::State::kAway;
   ++job.activity;
-  std::optional<Duration> used;
-  if (says_what_it_used) used = job.lies || job.first_use == 0 ? 0 : job.last_use - job.first_use;
   // In this order, whatever the messages take.
-  const Instant then = now_ + notice_delay + between(20 * kUs, 50 * kUs);
-  at(then, [this, id = job.id, grant = job.grant, early, more, used, epoch = epoch_] {
+  at(arrival(job) + notice_delay, [this, id = job.id, grant = job.grant, early, more, used = used(job), epoch = epoch_] {
     Job& leaver = jobs_.at(id);
     if (!leaver.alive || epoch != epoch_) return;
     feed(LockReleased{id, grant, {leaver.memory, leaver.resident, 0}, early, idle_claim, used});
@@ -305,13 +322,22 @@ void QuotaWorld::reached_target(Job& job) {
     if (then.state == Job::State::kPausing) {
       ++then.activity;
       begin(then);
+    } else if (then.state == Job::State::kPaused) {
+      ++then.activity;
+      then.state = Job::State::kGranted;
+      tell(then, LockResumed{id, then.grant});
+      later(then, resume_delay, [this](Job& resumed) { begin(resumed); });
     } else {
       want(then);
     }
   });
   if (drained) return release(job, false);
   job.state = Job::State::kPausing;
-  if (job.idle_release > 0 && job.idle_release < job.off) later(job, job.idle_release, [this](Job& then) { release(then, true); });
+  if (job.pause_after > 0 && job.pause_after < job.off) {
+    later(job, job.pause_after, [this](Job& then) { then.pause_after > 0 ? pause(then) : release(then, true); });
+  } else if (job.idle_release > 0 && job.idle_release < job.off) {
+    later(job, job.idle_release, [this](Job& then) { release(then, true); });
+  }
 }
 
 double QuotaWorld::work(TenantId tenant) const {

@@ -19,7 +19,16 @@ inline constexpr Duration kMsec = 1'000'000;
 inline constexpr Duration kSeconds = 1'000'000'000;
 
 struct Job {
-  enum class State { kAway, kWaiting, kGranted, kLoading, kBusy, kDraining, kPausing };
+  enum class State {
+    kAway,
+    kWaiting,
+    kGranted,
+    kLoading,
+    kBusy,
+    kDraining,
+    kPausing,
+    kPaused
+  };  // kPausing: holds the lock; kPaused: and has said so
   ClientId id = 0;
   TenantId tenant = 0;
   Duration kernel = kMsec;
@@ -37,10 +46,10 @@ struct Job {
   double target = 0;  // of `done`, where the burst or the drain ends
   double burst_end = 0;
   uint64_t activity = 0;  // timers of an earlier one are void
-  Duration idle_release = 0;
+  Duration idle_release = 0, pause_after = 0;
   bool lies = false;                    // says that it used nothing of its turns
   Instant first_use = 0, last_use = 0;  // in this turn
-  uint64_t drops = 0, failed_drains = 0, bursts = 0;
+  uint64_t drops = 0, failed_drains = 0, bursts = 0, pauses = 0;
 };
 
 class QuotaWorld {
@@ -75,8 +84,9 @@ class QuotaWorld {
   Bytes bandwidth = 10LL << 30;
   bool says_what_it_used = true;    // programs say of each turn how long they used it
   Duration start_delay = 75 * kUs;  // from the grant's arrival to the first work, about
-  Duration notice_delay = 0;        // from the end of the last work to the release
-  Duration idle_claim = 0;          // what programs say, when they give the lock up, of how long they did not use it
+  Duration resume_delay = 20 * kUs;
+  Duration notice_delay = 0;  // from the end of the last work to the release
+  Duration idle_claim = 0;    // what programs say, when they give the lock up, of how long they did not use it
 
  private:
   bool works(const Job& job) const { return job.state == Job::State::kBusy || job.state == Job::State::kDraining; }
@@ -91,7 +101,10 @@ class QuotaWorld {
   void begin(Job& job);
   void move_in(Job& job);
   void drop(Job& job, GrantId grant);
+  void pause(Job& job);
   void release(Job& job, bool early);
+  std::optional<Duration> used(const Job& job) const;  // as it says
+  Instant arrival(const Job& job);                     // of a message of its that goes out now
   void reached_target(Job& job);
 
   Config config_;
@@ -103,7 +116,7 @@ class QuotaWorld {
   uint64_t order_ = 0, steps_ = 0, epoch_ = 0;
   std::map<ClientId, Job> jobs_;
   std::map<TenantId, int> limits_;
-  std::map<ClientId, Instant> last_told_;
+  std::map<ClientId, Instant> last_told_, last_heard_;
   ClientId next_id_ = 1;
   double idle_ = 0, swapping_ = 0;
   std::function<void(Actions&)> tamper_;

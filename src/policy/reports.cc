@@ -29,13 +29,16 @@ void report_contention(Context& context, Gpu& gpu) {
   const Duration idle = idle_release(gpu);
   for (auto& [id, client] : gpu.clients) {
     const bool gang_runs = others_run(context.state, client);
-    const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent || gang_runs != client.gang_runs_sent;
+    const Duration pause = may_pause(context, gpu, client);
+    const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent || gang_runs != client.gang_runs_sent ||
+                              pause != client.pause_sent;
     if (!client.holds_lock() && !rules_change) continue;
     client.limited_sent = limited;
     client.idle_release_sent = idle;
     client.gang_runs_sent = gang_runs;
+    client.pause_sent = pause;
     if (!client.holds_lock()) {
-      context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle, gang_runs});
+      context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle, gang_runs, pause});
       continue;
     }
     const Gang* gang = gang_of(context.state, client);
@@ -55,7 +58,7 @@ void report_contention(Context& context, Gpu& gpu) {
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;
     client.contention_cost = gpu.switch_cost;
-    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, limited, idle, gang_runs});
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, limited, idle, gang_runs, pause});
   }
 }
 

@@ -145,6 +145,7 @@ struct Client {
   std::optional<Instant> due_cap;        // passed a larger waiter: has to be gone by that one's turn
   std::optional<Instant> passing_since;  // its turn ended another's early
   std::optional<Instant> idle_since;     // it said that nothing runs
+  std::optional<Instant> paused_since;   // it said that it uses nothing until it says otherwise; then turn_start is not set
   bool interrupted = false;              // being dropped for a waking client, before its time
   Duration interruption = 0;             // work that the switch for which it is being dropped asks for (Switch::quantum)
   Duration earned = 0;                   // work of its former turns that no switch was charged for
@@ -161,6 +162,7 @@ struct Client {
   bool limited_sent = false;
   Duration idle_release_sent = 0;
   bool gang_runs_sent = false;
+  Duration pause_sent = 0;
 
   // Without it.
   uint64_t arrival = 0;  // of its lock request
@@ -193,7 +195,7 @@ struct Client {
 
   bool holds_lock() const { return grant != 0; }
   bool stays() const {
-    return state == ClientState::kLoading || state == ClientState::kRunning;
+    return state == ClientState::kLoading || state == ClientState::kRunning || state == ClientState::kPaused;
   }  // holds the lock and was not asked to drop
   // It has told that its work has ended, and waits for our word, or goes on until we ask again.
   bool is_held() const { return drain_step == DrainStep::kDrained || drain_step == DrainStep::kCatchingUp; }

@@ -111,9 +111,11 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      account.memory = e.memory;
                      account.grant = 0;
                      account.wanted = 0;
-                     account.dropping = account.drained = account.catches_up = false;
+                     account.dropping = account.drained = account.catches_up = account.paused = false;
                    });
                  },
+                 [&](const LockPaused& e) { with(e.client, [&](Account& account) { account.paused |= account.grant == e.grant; }); },
+                 [&](const LockResumed& e) { with(e.client, [&](Account& account) { account.paused &= account.grant != e.grant; }); },
                  [&](const Drained& e) {
                    with(e.client, [&](Account& account) {
                      if (account.grant == e.grant && account.attempt == e.attempt) account.drained = account.dropping;
@@ -188,7 +190,7 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
                      claim(!account.dropping || (account.drained && !a.together), client_name(a.client) + ": asked to drop twice");
                      const bool again = account.drained || account.catches_up;
-                     claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client),
+                     claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client) || account.paused,
                            client_name(a.client) + ": asked to drop and nobody waits");
                      claim(a.attempt > account.attempt, client_name(a.client) + ": an old attempt");
                      account.attempt = a.attempt;

@@ -41,6 +41,7 @@ class Ledger {
     bool drained = false;     // it said so
     bool catches_up = false;  // and was told to go on
     bool gave_up = false;     // its drain, by itself
+    bool paused = false;      // it said so
     bool evicting = false;
   };
   struct Device {

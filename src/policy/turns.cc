@@ -169,7 +169,7 @@ void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step) {
 static void ask_one_to_drop(Context& context, Gpu& gpu, Client& client, DrainStep step) {
   send_budget(context, gpu, client);  // first: the drop may be the first that it hears of this grant
   set_state(client, ClientState::kDropping, context.now);
-  ++client.drops;
+  client.drops += !client.paused_since;  // who pauses is interrupted in nothing
   send_drop(context, gpu, client, step);
 }
 
@@ -236,6 +236,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   client.interrupted = false;
   client.interruption = 0;
   client.idle_since.reset();
+  client.paused_since.reset();
   client.left_early = by_choice;
   client.released_at = now;
   client.drain.succeeded();
@@ -249,6 +250,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
 
 void drain_failed(Context& context, Client& client) {
   if (client.state != ClientState::kDropping && client.state != ClientState::kUnresponsive) return;
+  resume_turn(context, client);  // if it had paused: it goes on now
   client.drain.failed(context.now, kDrainBackoffMax);
   const Duration held_up = std::min(2 * (context.now - client.drop_sent_at), kBackoffMax);
   client.drain.retry_at = std::max(client.drain.retry_at, context.now + held_up);

@@ -12,6 +12,8 @@ const char* name_of(ClientState state) {
       return "loading";
     case ClientState::kRunning:
       return "running";
+    case ClientState::kPaused:
+      return "paused";
     case ClientState::kDropping:
       return "dropping";
     case ClientState::kUnresponsive:

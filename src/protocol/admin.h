@@ -140,7 +140,7 @@ struct ClientReport {
   std::string backend;    // "vmm", "managed" or "none"
   uint32_t protocol = 1;  // the version that it and the scheduler use
   std::string library;    // its release; empty: it is too old to say
-  std::string state;      // "idle", "waiting", "loading", "running", "dropping" or "unresponsive"
+  std::string state;      // "idle", "waiting", "loading", "running", "paused", "dropping" or "unresponsive"
   int64_t since_ns = 0;   // for how long it has been in that state
   int64_t allocated = 0;
   int64_t resident = 0;

@@ -97,6 +97,11 @@ Result<void> check(const LockReleased& message) {
 }
 
 template <>
+Result<void> check(const LockPaused& message) {
+  return check_at_most("used_ns", message.used_ns, kDurationNsMax);
+}
+
+template <>
 Result<void> check(const DropLock& message) {
   return check_flag("together", message.together);
 }
@@ -130,7 +135,8 @@ template <>
 Result<void> check(const Contention& message) {
   return all_of([&] { return check_at_most("limited", message.limited, kLimitedAll); },
                 [&] { return check_at_most("idle_release_us", message.idle_release_us, kIdleReleaseUsMax); },
-                [&] { return check_flag("gang_runs", message.gang_runs); });
+                [&] { return check_flag("gang_runs", message.gang_runs); },
+                [&] { return check_at_most("pause_us", message.pause_us, kIdleReleaseUsMax); });
 }
 
 template <>
@@ -268,7 +274,7 @@ constexpr Format kFormats[] = {
     format_of<PrepareSwap>(),   format_of<ArenaSegment>(),  format_of<ArenaRefused>(),   format_of<ArenaShrink>(),
     format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
     format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
-    format_of<About>(),
+    format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),
 };
 
 // Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.

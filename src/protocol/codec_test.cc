@@ -46,11 +46,13 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(DropLock{{1, 2}, 3, 1, {}})),
       bytes_of(encode(KeepLock{{1, 2}})),
       bytes_of(encode(Drained{{1, 2}, 3})),
+      bytes_of(encode(LockPaused{{1, 2}, 3})),
+      bytes_of(encode(LockResumed{{1, 2}})),
       bytes_of(encode(WaitForMem{1})),
       bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
       bytes_of(encode(Evict{1, 2})),
       bytes_of(encode(UpdateLimit{1, 2, 3, 4})),
-      bytes_of(encode(Contention{1, 2, 3, kLimitedCompute, 200, 1, {}})),
+      bytes_of(encode(Contention{1, 2, 3, kLimitedCompute, 200, 1, {}, 300})),
       bytes_of(encode(TenantUse{1, 2, 3, 1, 0, {{4, 0, 3}}})),
       bytes_of(encode(AskWhyWaiting{1})),
       bytes_of(encode(WhyWaiting{1, "a neighbour"})),
@@ -122,6 +124,12 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kKeepLock:
       outcome = check(decode<KeepLock>(packet));
+      break;
+    case MessageType::kLockPaused:
+      outcome = check(decode<LockPaused>(packet));
+      break;
+    case MessageType::kLockResumed:
+      outcome = check(decode<LockResumed>(packet));
       break;
     case MessageType::kDrained:
       outcome = check(decode<Drained>(packet));
@@ -313,9 +321,11 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
   EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.processes = kTenantProcessesMax + 1; }).find("processes"), std::string::npos);
   EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.first = 1; }).find("first"), std::string::npos);
-  EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax, 1, {}}, [](Contention&) {}), "accepted");
+  EXPECT_EQ(refusal(Contention{0, 0, 0, kLimitedAll, kIdleReleaseUsMax, 1, {}, kIdleReleaseUsMax}, [](Contention&) {}), "accepted");
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.limited = kLimitedAll + 1; }).find("limited"), std::string::npos);
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.gang_runs = 2; }).find("gang_runs"), std::string::npos);
+  EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.pause_us = kIdleReleaseUsMax + 1; }).find("pause_us"), std::string::npos);
+  EXPECT_NE(refusal(LockPaused{}, [](LockPaused& m) { m.used_ns = kDurationNsMax + 1; }).find("used_ns"), std::string::npos);
   EXPECT_NE(refusal(Contention{}, [](Contention& m) { m.idle_release_us = kIdleReleaseUsMax + 1; }).find("idle_release_us"),
             std::string::npos);
   EXPECT_NE(refusal(good_register(), [](Register& m) { m.lease = kLeaseMax + 1; }).find("lease"), std::string::npos);

@@ -73,6 +73,8 @@ void each_message(Visit visit) {
   visit(ImportClosed{.request = k(1)});
   visit(ExportEnded{.export_id = k(1)});
   visit(Drained{.grant = grant, .attempt = k(3)});
+  visit(LockPaused{.grant = grant, .used_ns = 0x1122334455});
+  visit(LockResumed{.grant = grant});
   visit(ArenaRequest{.request = k(1), .total = 0x22 * kArenaUnitBytes, .owner = 1, .urgent = 0, .reserved = {}});
   visit(ArenaReturned{.segment = k(1)});
   visit(ArenaShrunk{.shrink = k(1), .bytes = 0x1122334455});
@@ -102,7 +104,8 @@ void each_message(Visit visit) {
                    .limited = kLimitedCompute,
                    .idle_release_us = 0x00010203,
                    .gang_runs = 1,
-                   .reserved = {}});
+                   .reserved = {},
+                   .pause_us = 0x00040506});
   visit(WhyWaiting{.question = k(1), .text = "a neighbour"});
   visit(
       TenantUse{.memory_limit = k(1),

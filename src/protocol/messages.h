@@ -19,7 +19,8 @@
 //   scheduler: DropLock(grant, together)   client: Drained once its GPU work is done, or LockReleased(not_drained); it keeps the lock and
 //   its
 //                                          gate closed until the scheduler says KeepLock (go on), or DropLock without `together`
-//   client: LockReleased(grant, early) whenever it notices that it has nothing to do
+//   client: LockReleased(grant, early) whenever it notices that it has nothing to do; where Contention.pause_us allows it,
+//           LockPaused(grant) instead, and LockResumed(grant) when it goes on: it keeps the lock, and is billed for no time in between
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
 //   client: ArenaRequest(total)            scheduler: ArenaSegment per segment as it is there, ArenaRefused for what it cannot have
 //   scheduler: ArenaShrink(bytes)          client: ArenaReturned per segment, then ArenaShrunk
@@ -76,6 +77,8 @@ enum class MessageType : uint16_t {
   kExportEnded = 10,
   kDrained = 11,
   kAbout = 12,
+  kLockPaused = 13,
+  kLockResumed = 14,
   kArenaRequest = 16,
   kArenaReturned = 17,
   kArenaShrunk = 18,
@@ -219,6 +222,19 @@ struct LockReleased {
   Memory memory;
 };
 
+// The client's GPU work has ended and its gate is closed: until LockResumed it uses nothing of the GPU, and is not billed. It keeps the
+// lock and may go on at any time without asking. DropLock ends that, as it ends a turn: when others come, when the pause lasts, or when
+// what allowed it had changed already. Since version 2.
+struct LockPaused {
+  Grant grant;
+  uint64_t used_ns;  // as in LockReleased: of the time since the turn began, or since the last LockResumed
+};
+
+// After LockPaused: the gate is open. Since version 2.
+struct LockResumed {
+  Grant grant;
+};
+
 struct MemUpdate {
   Memory memory;
   uint64_t budget;           // what the client holds itself to
@@ -352,7 +368,9 @@ struct Contention {
   uint32_t idle_release_us;  // release the lock early once idle for this long; 0 = the client's own default; at most kIdleReleaseUsMax
   // Since version 2. Others of the client's gang hold the lock: without the lock it does not allocate, but gets the lock first.
   uint8_t gang_runs;
-  uint8_t reserved[7];
+  uint8_t reserved[3];
+  uint32_t pause_us;  // once idle for this long it may send LockPaused instead of releasing the lock; 0 = it may not; at most
+                      // kIdleReleaseUsMax
 };
 
 // ---- Memory handed from process to process ----
@@ -488,6 +506,8 @@ NVSHARE_WIRE_SIZE(LockOk, 32);
 NVSHARE_WIRE_SIZE(DropLock, 32);
 NVSHARE_WIRE_SIZE(KeepLock, 16);
 NVSHARE_WIRE_SIZE(Drained, 24);
+NVSHARE_WIRE_SIZE(LockPaused, 24);
+NVSHARE_WIRE_SIZE(LockResumed, 16);
 NVSHARE_WIRE_SIZE(LockReleased, 80);
 NVSHARE_WIRE_SIZE(MemUpdate, 80);
 NVSHARE_WIRE_SIZE(WaitForMem, 8);

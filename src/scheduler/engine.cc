@@ -25,15 +25,17 @@ Refused refused_because(const std::string& reason, bool barred) {
   return message;
 }
 
+uint32_t idle_us(policy::Duration idle) { return static_cast<uint32_t>(std::clamp<policy::Duration>(idle / 1000, 0, kIdleReleaseUsMax)); }
+
 Contention contention_of(const policy::SendContention& action) {
-  const auto idle_release_us = static_cast<uint64_t>(std::max<policy::Duration>(action.idle_release / 1000, 0));
   return {action.waiters,
           action.memory_waiters,
           static_cast<uint64_t>(action.swap_cost),
           action.limited ? kLimitedCompute : 0,
-          static_cast<uint32_t>(std::min<uint64_t>(idle_release_us, kIdleReleaseUsMax)),
+          idle_us(action.idle_release),
           static_cast<uint8_t>(action.gang_runs),
-          {}};
+          {},
+          idle_us(action.pause)};
 }
 
 void log_note(const policy::Note& note) {
@@ -315,6 +317,15 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
                                    policy::Duration{message.idle_us} * 1000, static_cast<policy::Duration>(message.used_ns)},
               now);
         remember(client, message.memory, now);
+      });
+    case MessageType::kLockPaused:
+      return with(static_cast<LockPaused*>(nullptr), [&](const LockPaused& message) {
+        if (message.grant.epoch != epoch_) return;
+        apply(policy::LockPaused{id, message.grant.grant, static_cast<policy::Duration>(message.used_ns)}, now);
+      });
+    case MessageType::kLockResumed:
+      return with(static_cast<LockResumed*>(nullptr), [&](const LockResumed& message) {
+        if (message.grant.epoch == epoch_) apply(policy::LockResumed{id, message.grant.grant}, now);
       });
     case MessageType::kDrained:
       return with(static_cast<Drained*>(nullptr), [&](const Drained& message) {

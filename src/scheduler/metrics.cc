@@ -18,7 +18,7 @@ using protocol::admin::UsageReport;
 using Labels = std::vector<ClientMetric::Label>;
 
 constexpr double kNsPerSecond = 1e9;
-constexpr const char* kStates[] = {"idle", "waiting", "loading", "running", "dropping", "unresponsive"};
+constexpr const char* kStates[] = {"idle", "waiting", "loading", "running", "paused", "dropping", "unresponsive"};
 
 double number(int64_t value) { return static_cast<double>(value); }
 double number(uint64_t value) { return static_cast<double>(value); }

@@ -37,6 +37,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed, watched)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockRequested, client)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockReleased, client, grant, memory, early, idle, used)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockPaused, client, grant, used)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockResumed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Drained, client, grant, attempt)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DrainFailed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget_sequence, wanted, request)
@@ -59,10 +61,11 @@ namespace {
 using Json = nlohmann::json;
 
 // In the order of policy::Event.
-constexpr const char* kEventNames[] = {"GpuAppeared",  "ForeignMemory",     "HostMemory",     "ClientJoined", "ClientOverhead",
-                                       "ClientLeft",   "ClientMemoryFreed", "LockRequested",  "LockReleased", "Drained",
-                                       "DrainFailed",  "MemoryChanged",     "SwapProgressed", "ClientIdle",   "ConfigChanged",
-                                       "ComputeLimit", "TenantPriority",    "TenantEnds",     "AccountKept",  "Tick"};
+constexpr const char* kEventNames[] = {
+    "GpuAppeared",       "ForeignMemory", "HostMemory",     "ClientJoined", "ClientOverhead", "ClientLeft",
+    "ClientMemoryFreed", "LockRequested", "LockReleased",   "LockPaused",   "LockResumed",    "Drained",
+    "DrainFailed",       "MemoryChanged", "SwapProgressed", "ClientIdle",   "ConfigChanged",  "ComputeLimit",
+    "TenantPriority",    "TenantEnds",    "AccountKept",    "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

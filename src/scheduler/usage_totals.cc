@@ -11,6 +11,7 @@ bool in_turn(policy::ClientState state) {
   switch (state) {
     case policy::ClientState::kIdle:
     case policy::ClientState::kWaiting:
+    case policy::ClientState::kPaused:
       return false;
     case policy::ClientState::kLoading:
     case policy::ClientState::kRunning:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <memory>
 
 #include "e2e/harness/random.h"
 #include "e2e/harness/scripted_scheduler.h"
@@ -19,7 +20,7 @@ constexpr int kWays = 5;  // of submitting work, which the worker takes in turn
 // Idle for 40 ms after each 5 ms of work, however that was submitted: it has the lock for little more than the work.
 TEST(Limits, AProgramThatPausesGivesTheGpuUpAndGetsItBack) {
   Stage stage;
-  ScriptedScheduler scheduler(stage.runtime_directory(), {true, 300, {}});
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .idle_release_us = 300});
   const int rounds = scaled(8, 2);
   Child& child = stage.start("bursts", {"bursts", "--work", "5000", "--pause", "40000", "--rounds", std::to_string(rounds)});
   stage.expect_success(child);
@@ -39,6 +40,61 @@ TEST(Limits, AProgramThatPausesGivesTheGpuUpAndGetsItBack) {
   stage.expect_gpu_unharmed();
 }
 
+// Where it may pause it keeps the lock, says so, and goes on without asking: the lock is asked for once.
+TEST(Limits, AProgramThatIsAllowedToPausesAndGoesOnWithoutAsking) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .idle_release_us = 1000, .pause_us = 300});
+  const int rounds = scaled(8, 2);
+  Child& child = stage.start("bursts", {"bursts", "--work", "5000", "--pause", "40000", "--rounds", std::to_string(rounds)});
+  stage.expect_success(child);
+  auto pauses = scheduler.pauses();
+  ASSERT_GE(static_cast<int>(pauses.size()), kWays * rounds / 2);
+  EXPECT_EQ(scheduler.grants(), 1);
+  EXPECT_TRUE(scheduler.releases(ReleaseReason::kEarly).empty());
+  std::sort(pauses.begin(), pauses.end(), [](const auto& a, const auto& b) { return a.lasted_ns < b.lasted_ns; });
+  const int64_t lasted_ns = pauses[pauses.size() / 2].lasted_ns;
+  std::cout << pauses.size() << " of " << kWays * rounds << " pauses; the one in the middle lasted " << lasted_ns / 1000 << " us\n";
+  EXPECT_LE(lasted_ns, 45'000'000 * kSlowness);
+  if (kSlowness == 1) {
+    EXPECT_GE(lasted_ns, 15'000'000) << "of the 40 ms";
+  }
+  std::sort(pauses.begin(), pauses.end(), [](const auto& a, const auto& b) { return a.used_ns < b.used_ns; });
+  EXPECT_GE(pauses[pauses.size() / 2].used_ns, 3'000'000);
+  EXPECT_EQ(scheduler.problem(), "");
+  stage.expect_gpu_unharmed();
+}
+
+// Drops come whenever they come: in pauses, in work, and while one becomes the other.
+TEST(Limits, ADropEndsAPauseAtAnyMoment) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .pause_us = 300, .drop_every = 3ms, .drop_spread = 7ms});
+  const int rounds = scaled(60, 10);
+  Child& child = stage.start("bursts", {"bursts", "--work", "2000", "--pause", "4000", "--rounds", std::to_string(rounds)});
+  stage.expect_success(child);
+  int dropped = 0;
+  for (const auto& pause : scheduler.pauses()) dropped += pause.ended_by_drop;
+  std::cout << scheduler.pauses().size() << " pauses, " << dropped << " ended by drops, of "
+            << scheduler.releases(ReleaseReason::kDropped).size() << "\n";
+  EXPECT_GE(dropped, kSlowness == 1 ? 10 : 1);
+  EXPECT_TRUE(scheduler.releases(ReleaseReason::kNotDrained).empty());
+  EXPECT_EQ(scheduler.problem(), "");
+  stage.expect_gpu_unharmed();
+}
+
+// It has the lock, so it has what it needs: whether it worked or paused when the scheduler died.
+TEST(Limits, AProgramThatPausesGoesOnWhenTheSchedulerDies) {
+  for (const auto& pause_us : {"2000", "60000"}) {
+    Stage stage;
+    auto scheduler =
+        std::make_unique<ScriptedScheduler>(stage.runtime_directory(), ScriptedScheduler::Script{.limited = true, .pause_us = 300});
+    Child& child = stage.start("bursts", {"bursts", "--work", "2000", "--pause", pause_us, "--rounds", std::to_string(scaled(10, 3))});
+    ASSERT_TRUE(stage.wait_until([&] { return scheduler->pauses().size() >= 3; }));
+    scheduler.reset();
+    stage.expect_success(child);
+    stage.expect_gpu_unharmed();
+  }
+}
+
 // The same program, told of no limit, keeps the lock all its life.
 TEST(Limits, WithoutALimitAPauseIsNobodysConcern) {
   Stage stage;
@@ -52,7 +108,7 @@ TEST(Limits, WithoutALimitAPauseIsNobodysConcern) {
 // Gaps of microseconds between pieces of work are none to give the GPU up for.
 TEST(Limits, ABusyProgramKeepsTheGpu) {
   Stage stage;
-  ScriptedScheduler scheduler(stage.runtime_directory(), {true, 0, {}});
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true});
   const int rounds = scaled(60, 10);
   Child& child = stage.start("busy", {"bursts", "--work", "2000", "--rounds", std::to_string(rounds)});
   stage.expect_success(child);
@@ -67,7 +123,7 @@ TEST(Limits, ABusyProgramKeepsTheGpu) {
 // would take their time.
 TEST(Limits, LittleIsInFlightAtADropHoweverItWasSubmitted) {
   Stage stage;
-  ScriptedScheduler scheduler(stage.runtime_directory(), {true, 0, 100ms});
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .drop_every = 100ms});
   Child& child = stage.start("eager", {"bursts", "--work", "8000", "--units", std::to_string(scaled(40, 20)), "--rounds", "1"});
   stage.expect_success(child);
   auto dropped = scheduler.releases(ReleaseReason::kDropped);

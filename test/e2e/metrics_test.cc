@@ -145,7 +145,7 @@ Samples expected_of(const StatusReport& report) {
     tell("nvshare_gpu_memory_safe_limit_bytes", labels, gpu.safe_limit);
     tell("nvshare_gpu_switches_total", labels, gpu.switches);
     expect_usage(out, "nvshare_gpu", labels, gpu.usage);
-    for (const char* state : {"idle", "waiting", "loading", "running", "dropping", "unresponsive"}) {
+    for (const char* state : {"idle", "waiting", "loading", "running", "paused", "dropping", "unresponsive"}) {
       tell("nvshare_clients", {{"gpu", gpu.uuid}, {"state", state}},
            std::count_if(report.clients.begin(), report.clients.end(), [&](const auto& client) { return client.state == state; }));
     }

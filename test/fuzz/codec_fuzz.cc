@@ -83,6 +83,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kKeepLock:
       try_decode<KeepLock>(packet);
       break;
+    case MessageType::kLockPaused:
+      try_decode<LockPaused>(packet);
+      break;
+    case MessageType::kLockResumed:
+      try_decode<LockResumed>(packet);
+      break;
     case MessageType::kDrained:
       try_decode<Drained>(packet);
       break;

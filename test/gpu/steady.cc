@@ -5,7 +5,8 @@
 //   run BEGIN END R,R,...    from one time to the other (CLOCK_MONOTONIC, ns) kernels of R rounds each in turn, a little of it in flight:
 //                            {"marks": [[t, done], ...]}, the rounds done by then; marks are 5 ms apart at least
 //   graph BEGIN END R        the same as a CUDA graph of 20 kernels, launched again and again
-//   burst BEGIN END R W P    W microseconds of kernels of R rounds, a wait for them, then P microseconds of nothing, and so on
+//   burst BEGIN END R W P    W microseconds of kernels of R rounds, a wait for them, then P microseconds of nothing, and so on;
+//                            also "cycles": how many, and how long each's parts took on average
 // --bytes N (256M) in blocks of --block: memory that it holds and, every --touch-ms milliseconds, uses; 0: none.
 // Ends with its input.
 #include <unistd.h>
@@ -93,19 +94,51 @@ class Worker {
 
   void burst(uint64_t begin, uint64_t end, uint64_t rounds, uint64_t work_us, uint64_t pause_us) {
     start(begin);
+    Cycles cycles;
     while (now_ns() < end) {
+      const uint64_t begins = now_ns();
+      uint64_t first = 0;
       for (double ns = 0; ns < static_cast<double>(work_us) * 1000; ns += static_cast<double>(rounds) * ns_per_round()) {
         submit(rounds);
+        if (first == 0) first = now_ns();
         done_ += rounds;
       }
+      const uint64_t submitted = now_ns();
       settle();
+      const uint64_t settled = now_ns();
       mark();
       usleep(static_cast<useconds_t>(pause_us));
+      cycles.add(first - begins, submitted - first, settled - submitted, now_ns() - settled);
     }
-    tell();
+    tell(cycles.text());
   }
 
  private:
+  // Where the time of a burst's cycles goes, on average.
+  class Cycles {
+   public:
+    void add(uint64_t first_ns, uint64_t submissions_ns, uint64_t wait_ns, uint64_t pause_ns) {
+      ++count_;
+      first_ns_ += first_ns;
+      submissions_ns_ += submissions_ns;
+      wait_ns_ += wait_ns;
+      pause_ns_ += pause_ns;
+    }
+    std::string text() const {
+      const double each = static_cast<double>(count_ > 0 ? count_ : 1) * 1000;
+      char text[200];
+      std::snprintf(text, sizeof text,
+                    ", \"cycles\": {\"count\": %" PRIu64
+                    ", \"first_us\": %.1f, \"submissions_us\": %.1f, \"wait_us\": %.1f, \"pause_us\": %.1f}",
+                    count_, static_cast<double>(first_ns_) / each, static_cast<double>(submissions_ns_) / each,
+                    static_cast<double>(wait_ns_) / each, static_cast<double>(pause_ns_) / each);
+      return text;
+    }
+
+   private:
+    uint64_t count_ = 0, first_ns_ = 0, submissions_ns_ = 0, wait_ns_ = 0, pause_ns_ = 0;
+  };
+
   double ns_per_round() const { return per_round_ns_; }
   void settle() { require(driver().stream_synchronize(stream_), "cuStreamSynchronize"); }
 
@@ -159,12 +192,12 @@ class Worker {
     settle();
   }
 
-  void tell() {
+  void tell(const std::string& more = {}) {
     std::string text;
     for (const auto& [time, done] : marks_) {
       text += (text.empty() ? "[" : ", [") + std::to_string(time) + ", " + std::to_string(done) + "]";
     }
-    std::printf("{\"marks\": [%s]}\n", text.c_str());
+    std::printf("{\"marks\": [%s]%s}\n", text.c_str(), more.c_str());
   }
 
   CUfunction work_ = nullptr;

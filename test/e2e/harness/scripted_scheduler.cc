@@ -17,7 +17,7 @@ using namespace protocol;
 
 namespace {
 constexpr uint64_t kEpoch = 7;
-constexpr int kPoll_ms = 5;
+constexpr int64_t kPoll_ns = 5'000'000;
 constexpr uint64_t kSwapCost_ns = 1'000'000;
 constexpr std::chrono::milliseconds kOthersMoveOut{50};
 }  // namespace
@@ -52,6 +52,11 @@ std::vector<ScriptedScheduler::Release> ScriptedScheduler::releases(ReleaseReaso
   return those;
 }
 
+std::vector<ScriptedScheduler::Pause> ScriptedScheduler::pauses() {
+  std::lock_guard lock(mutex_);
+  return pauses_;
+}
+
 std::string ScriptedScheduler::problem() {
   std::lock_guard lock(mutex_);
   return problem_;
@@ -71,7 +76,7 @@ void ScriptedScheduler::send(int fd, const Payload& payload) {
 void ScriptedScheduler::run() {
   while (!stop_) {
     pollfd waiting{listener_.get(), POLLIN, 0};
-    if (poll(&waiting, 1, kPoll_ms) != 1) continue;
+    if (poll(&waiting, 1, static_cast<int>(kPoll_ns / 1'000'000)) != 1) continue;
     FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (client) serve(client.get());
   }
@@ -79,19 +84,45 @@ void ScriptedScheduler::run() {
 
 void ScriptedScheduler::serve(int fd) {
   while (!stop_) {
-    const bool drops = script_.drop_every.count() > 0 && !(script_.waiters && grants_ > 1);
-    if (granted_ && !dropping_ && drops && now_ns() - granted_at_ns_ >= script_.drop_every.count()) {
+    const bool drops = script_.drop_every.count() > 0 && !(script_.waiters && grants_ > 1) && granted_ && !dropping_;
+    const int64_t due_ns = granted_at_ns_ + script_.drop_every.count() + script_.drop_spread.count() * (grants_ * 619 % 1000) / 1000;
+    if (drops && now_ns() >= due_ns) {
       dropping_ = true;
       send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}});
     }
     pollfd readable{fd, POLLIN, 0};
-    if (poll(&readable, 1, kPoll_ms) != 1) continue;
+    const int64_t patience_ns = std::clamp<int64_t>(drops ? due_ns - now_ns() : INT64_MAX, 0, kPoll_ns);
+    const timespec patience{0, patience_ns};
+    if (ppoll(&readable, 1, &patience, nullptr) != 1) continue;
     std::byte bytes[kMessageBytesMax];
     const ssize_t got = recv(fd, bytes, sizeof bytes, 0);
     if (got <= 0) break;
     handle(fd, {bytes, static_cast<size_t>(got)});
   }
-  granted_ = dropping_ = false;
+  granted_ = dropping_ = paused_ = false;
+}
+
+void ScriptedScheduler::end_pause(bool by_drop) {
+  if (!paused_) return;
+  paused_ = false;
+  std::lock_guard lock(mutex_);
+  pauses_.push_back({paused_used_ns_, now_ns() - paused_at_ns_, by_drop});
+}
+
+void ScriptedScheduler::handle_pause(MessageType type, std::span<const std::byte> packet) {
+  const bool begins = type == MessageType::kLockPaused;
+  const auto paused = begins ? decode<LockPaused>(packet) : Result<LockPaused>(LockPaused{});
+  const auto resumed = begins ? Result<LockResumed>(LockResumed{}) : decode<LockResumed>(packet);
+  if (!paused) return complain(paused.error().text);
+  if (!resumed) return complain(resumed.error().text);
+  const uint64_t grant = begins ? paused->grant.grant : resumed->grant.grant;
+  if (script_.pause_us == 0) return complain("a pause that is not allowed");
+  if (!granted_ || grant != static_cast<uint64_t>(grants_)) return complain("a pause with a lock that it does not hold");
+  if (begins == paused_) return complain(begins ? "a pause in a pause" : "the end of a pause that it was not in");
+  if (!begins) return end_pause(false);
+  paused_ = true;
+  paused_at_ns_ = now_ns();
+  paused_used_ns_ = static_cast<int64_t>(paused->used_ns);
 }
 
 void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
@@ -101,7 +132,7 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     const auto hello = decode<Register>(packet);
     if (!hello) return complain(hello.error().text);
     send(fd, Registered{kVersionMax, {}, 1, kEpoch, 0, 0, kLeaseMax, 0, hello->gpu_total_bytes, hello->gpu_total_bytes});
-    if (script_.limited) send(fd, Contention{0, 0, 0, kLimitedCompute, script_.idle_release_us});
+    if (script_.limited) send(fd, Contention{0, 0, 0, kLimitedCompute, script_.idle_release_us, 0, {}, script_.pause_us});
   } else if (*type == MessageType::kReqLock) {
     if (granted_) return complain("a request for the lock from its holder");
     granted_ = true;
@@ -119,11 +150,14 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     const uint64_t more = std::min(request->total - std::min(request->total, lent_), kArenaSegmentBytesMax);
     lent_ += more;
     send(fd, ArenaSegment{++segments_, more, static_cast<uint8_t>(ArenaOwner::kProcess), {}});
+  } else if (*type == MessageType::kLockPaused || *type == MessageType::kLockResumed) {
+    handle_pause(*type, packet);
   } else if (*type == MessageType::kLockReleased) {
     const auto released = decode<LockReleased>(packet);
     if (!released) return complain(released.error().text);
     if (!granted_ || released->grant.grant != static_cast<uint64_t>(grants_)) return complain("a release of a lock that it does not hold");
     const auto reason = static_cast<ReleaseReason>(released->reason);
+    if (reason != ReleaseReason::kNotDrained) end_pause(true);
     std::lock_guard lock(mutex_);
     releases_.push_back(
         {reason, now_ns() - granted_at_ns_, static_cast<int64_t>(released->drain_ns), static_cast<int64_t>(released->used_ns)});

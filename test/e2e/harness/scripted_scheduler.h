@@ -19,11 +19,18 @@ class ScriptedScheduler {
   struct Script {
     bool limited = false;
     uint32_t idle_release_us = 0;
+    uint32_t pause_us = 0;
     Duration drop_every{};   // after a grant; 0: never
+    Duration drop_spread{};  // and so much later at most, another time after each grant
     bool contended = false;  // others wait for the GPU, and take its memory each time: it hears so while its memory still comes in
     // After the first turn, which `drop_every` ends and no other: others take its memory each time, and wait for it again as soon as it is
     // back; it hears so while its memory still comes in.
     bool waiters = false;
+  };
+  struct Pause {
+    int64_t used_ns;     // as the program says
+    int64_t lasted_ns;   // until it said that it goes on, or gave the lock up
+    bool ended_by_drop;  // so that it gave it up
   };
   struct Release {
     protocol::ReleaseReason reason;
@@ -39,6 +46,7 @@ class ScriptedScheduler {
 
   std::vector<Release> releases();
   std::vector<Release> releases(protocol::ReleaseReason reason);
+  std::vector<Pause> pauses();  // that have ended
   int grants() const { return grants_.load(); }
   std::string problem();  // a message that does not belong; empty: none
 
@@ -46,6 +54,8 @@ class ScriptedScheduler {
   void run();
   void serve(int fd);
   void handle(int fd, std::span<const std::byte> packet);
+  void handle_pause(protocol::MessageType type, std::span<const std::byte> packet);
+  void end_pause(bool by_drop);
   void complain(const std::string& text);
   template <typename Payload>
   void send(int fd, const Payload& payload);
@@ -59,9 +69,11 @@ class ScriptedScheduler {
   uint64_t segments_ = 0, lent_ = 0;  // of host memory
   bool granted_ = false;
   bool dropping_ = false;
-  int64_t granted_at_ns_ = 0;
+  bool paused_ = false;
+  int64_t granted_at_ns_ = 0, paused_at_ns_ = 0, paused_used_ns_ = 0;
   std::mutex mutex_;
   std::vector<Release> releases_;
+  std::vector<Pause> pauses_;
   std::string problem_;
 };
 

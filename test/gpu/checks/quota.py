@@ -126,6 +126,7 @@ class Tenants:
         self.rounds = {}
         self.kernel_us = {}
         self.solo = {}
+        self.cycles = {}  # of each program's last burst: where its time went
         self.round_ps = 0
         self.python = python
 
@@ -177,7 +178,9 @@ class Tenants:
 
         def one(name):
             kind, extra = work[name] if isinstance(work[name], tuple) else (work[name], "")
-            return self.processes[name].order(self.order(kind, begin, end, extra), seconds + 90)["marks"]
+            answer = self.processes[name].order(self.order(kind, begin, end, extra), seconds + 90)
+            self.cycles[name] = answer.get("cycles")
+            return answer["marks"]
 
         calls = [lambda name=name: one(name) for name in work]
         answers = parallel(calls + ([lambda: meanwhile(begin, end)] if meanwhile else []))
@@ -326,10 +329,14 @@ def bursty(plan, tenants, table):
     """30 % of the GPU's time: 3 ms of work, 7 ms of pause."""
     work = ("burst", "3000 7000")
     alone = tenants.solo_rate("a", work)
+    cycles_alone = tenants.cycles["a"]
     tenants.limit("a", 50)
     begin, end, marks = tenants.together({"a": work}, plan.pair_s)
     table.at_least("bursty (3 of 10 ms) at 50: of its speed", share(marks["a"], begin + SECOND // 2, end, alone), 98)
-    table.raw["bursty"] = {"solo_rate": alone, "marks": thinned(marks["a"], begin)}
+    table.raw["bursty"] = {"solo_rate": alone, "marks": thinned(marks["a"], begin), "cycles_alone": cycles_alone,
+                           "cycles": tenants.cycles["a"]}
+    print(f"      a cycle alone: {cycles_alone}")
+    print(f"      under a limit: {tenants.cycles['a']}")
     tenants.limit("a", 100)
 
 

@@ -1,0 +1,63 @@
+// Pauses: a client with a compute limit is not billed for the time in which it has nothing to do. Beside others it gives the lock up then.
+// Who has the GPU to itself keeps the lock and says that it pauses, and says so again when it goes on: to ask for the lock anew in each
+// pause took a program that pauses a hundred times a second 2 % of its speed (docs/adr/0012). Whoever else comes ends the pause first.
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+bool is_eligible(const State& state, const Gpu& gpu, const Client& client) {
+  return gpu.quota.limited && gpu.quota.mode != GpuMode::kRotation && gang_of(state, client) == nullptr && !client.ends &&
+         !client.last_turn;
+}
+
+template <typename Test>
+bool any_other(const Gpu& gpu, const Client& client, Test test) {
+  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
+                     [&](const auto& entry) { return entry.first != client.id && test(entry.second); });
+}
+
+}  // namespace
+
+// A neighbour that comes and goes would have it told each time: so it counts as there for a while.
+Duration may_pause(const Context& context, const Gpu& gpu, const Client& client) {
+  if (!is_eligible(context.state, gpu, client)) return 0;
+  const bool beside_others = any_other(gpu, client, [&](const Client& other) {
+    return other.holds_lock() || other.waits() || (other.turns > 0 && context.now - other.last_used < kAloneFor);
+  });
+  return beside_others ? 0 : kPauseAfter;
+}
+
+void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event) {
+  if (client.grant != event.grant || !client.turn_start) return;  // of a turn that is over, or it pauses already
+  client.usage.add(*client.turn_start + client.turn_without_room, context.now);
+  quota_turn_ended(context, gpu, client, true, event.used);
+  client.turn_start.reset();
+  client.turn_without_room = client.turn_carried = client.earned = 0;
+  client.paused_since = client.idle_since = client.last_used = context.now;
+  if (client.state == ClientState::kRunning) set_state(client, ClientState::kPaused, context.now);
+}
+
+void resume_turn(Context& context, Client& client) {
+  if (!client.paused_since) return;
+  client.paused_since.reset();
+  client.idle_since.reset();
+  client.turn_start = client.granted_at = context.now;
+  ++client.turns;
+  if (client.state == ClientState::kPaused) set_state(client, ClientState::kRunning, context.now);
+}
+
+void end_pauses(Context& context, Gpu& gpu) {
+  for (auto& [id, client] : gpu.clients) {
+    if (client.state != ClientState::kPaused) continue;
+    const Instant until = *client.paused_since + kPauseMost;
+    const bool alone = !any_other(gpu, client, [](const Client& other) { return other.holds_lock() || other.waits(); });
+    if (alone && is_eligible(context.state, gpu, client) && context.now < until) {
+      context.wake(gpu, until);
+    } else {
+      ask_to_drop(context, gpu, client);
+    }
+  }
+}
+
+}  // namespace nvshare::policy
