@@ -44,7 +44,7 @@ static Bytes growth_batch(const Context& context, const Gpu& gpu) {
 void evict_shortfall(Context& context, Gpu& gpu) {
   Bytes missing = room_if(context.state, gpu, {.dropping_released = false}, context.now).shortfall - evicting_bytes(gpu);
   if (missing <= 0) return;
-  missing = std::max(missing, growth_batch(context, gpu));
+  missing = std::max(missing, std::min(growth_batch(context, gpu), host_room(context.state) - kPieceMost));
   for (Client* client : by_distance_of_turn(context, gpu)) {
     if (missing <= 0) return;
     if (client->eviction) continue;

@@ -25,8 +25,7 @@ bool host_has_room(const Context& context, const Waiting& waiting) {
   Bytes more = 0;
   for (const auto& [gpu_id, clients] : waiting) {
     const Gpu& gpu = context.state.gpus.at(gpu_id);
-    const Bytes shortfall = room_if(context.state, gpu, {.comers = clients}, context.now).shortfall;
-    more += std::max<Bytes>(shortfall - evicting_bytes(gpu), 0);
+    more += room_if(context.state, gpu, {.comers = clients}, context.now).host_needed;
   }
   return more <= host_room(context.state);
 }

@@ -93,7 +93,7 @@ static Bytes host_missing(const State& state, const Gpu& gpu, const Client& clie
     if (other.stays()) leavers.insert(id);
   }
   const Room room = room_if(state, gpu, {.comers = {client.id}, .leavers = &leavers, .evictions_succeed = true}, 0);
-  return std::max<Bytes>(room.shortfall - evicting_bytes(gpu) - host_room(state), 0);
+  return std::max<Bytes>(room.host_needed - host_room(state), 0);
 }
 
 std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client) {

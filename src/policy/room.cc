@@ -86,9 +86,12 @@ Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant 
   const Bytes limit = safe_limit(state.config, gpu);
   Room room;
   room.shortfall = std::max<Bytes>(fixed + moving - limit, 0);
+  const Bytes under_way = evicting_bytes(gpu);
+  // A movement that host memory has no room to end leaves two programs on the GPU of which neither is whole.
+  if (room.shortfall > under_way) room.host_needed = std::min(room.shortfall + kPieceMost, std::max(room.shortfall, moving)) - under_way;
   if (fixed > limit) {
     room.obstacle = Obstacle::kGpuMemory;
-  } else if (room.shortfall - evicting_bytes(gpu) > host_room(state)) {
+  } else if (room.host_needed > host_room(state)) {
     room.obstacle = Obstacle::kHostMemory;
   }
   return room;

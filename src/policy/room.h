@@ -37,7 +37,8 @@ enum class Obstacle { kNone, kGpuMemory, kHostMemory };
 
 struct Room {
   Obstacle obstacle = Obstacle::kNone;
-  Bytes shortfall = 0;  // bytes that must move out first
+  Bytes shortfall = 0;    // bytes that must move out first
+  Bytes host_needed = 0;  // host memory for what of them does not move out yet
   bool fits() const { return obstacle == Obstacle::kNone; }
 };
 

@@ -18,6 +18,7 @@ inline constexpr Duration kMillisecond = 1'000'000;
 inline constexpr Duration kSecond = 1'000'000'000;
 
 inline constexpr Bytes kGrowthBatchMax = 256 * kMiB;  // moved out at once for a program that grows
+inline constexpr Bytes kPieceMost = 64 * kMiB;        // memory moves out in pieces as large as that, and the last one goes as a whole
 inline constexpr Bytes kSlackMax = 256 * kMiB;        // budget beyond the need while nobody waits
 inline constexpr Bytes kSlackMin = 8 * kMiB;
 inline constexpr Bytes kBudgetStep = 32 * kMiB;   // smallest raise on the way to a full budget: one message per chunk, not per page

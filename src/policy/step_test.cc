@@ -295,6 +295,32 @@ TEST_F(Step, GrowthIsRefusedWhenAFailedEvictionCannotBeTriedAgain) {
   EXPECT_FALSE(answer->granted);
 }
 
+// What moves does so in pieces. Host memory that takes all but the end of the last one left two programs on the GPU of which neither was
+// whole, for ever: one loading, the other not to be moved any further.
+TEST_F(Step, NothingBeginsToMoveThatHostMemoryCannotTakeInWholePieces) {
+  join(1, 9 * kGiB, false, 7 * kGiB);
+  join(2, 9 * kGiB);
+  const Bytes shortfall = 16 * kGiB - gpu().safe_limit;
+  feed(HostMemory{shortfall + 10 * kMiB});
+  EXPECT_FALSE(find<SendLock>(feed(LockRequested{2}), 2));
+  EXPECT_NE(view_of(2).waiting_for.find("host memory"), std::string::npos) << view_of(2).waiting_for;
+  EXPECT_NE(view_of(2).waiting_for.find("54 MiB are missing"), std::string::npos) << view_of(2).waiting_for;
+  EXPECT_TRUE(find<SendLock>(feed(LockRequested{1}), 1)) << "there is room for the rest of it";
+  feed(LockReleased{1, grants[1], {9 * kGiB, 7 * kGiB, 0}, true});
+  const Actions actions = feed(HostMemory{shortfall + 64 * kMiB});
+  EXPECT_TRUE(find<SendLock>(actions, 2));
+  ASSERT_TRUE(find<SendEvict>(actions, 1));
+  EXPECT_EQ(find<SendEvict>(actions, 1)->bytes, shortfall);
+}
+
+// Unless all that there is moves: then there is no piece that goes beyond it.
+TEST_F(Step, AllOfItMayMoveWhereHostMemoryJustTakesIt) {
+  join(1, 7 * kGiB, false, 7 * kGiB);
+  join(2, 15 * kGiB - 100 * kMiB);
+  feed(HostMemory{7 * kGiB});
+  EXPECT_TRUE(find<SendLock>(feed(LockRequested{2}), 2));
+}
+
 TEST_F(Step, EvictionsOfTwoGpusShareTheHostMemory) {
   feed(GpuAppeared{1, 16 * kGiB});
   feed(HostMemory{12 * kGiB});
