@@ -217,9 +217,8 @@ void Client::disconnected() {
   reconnect_at_ns_ = disconnected_at_ns_ + kReconnectFirst_ns;
   if (state_ == State::kLoading) cancel_load_ = true;  // the next scheduler knows nothing of this grant
   breath_ends_ns_ = 0;
-  // Nor of those that were to leave with us; and who gives the lock up by itself would find nobody to give it back.
-  const bool by_itself = drain_reason_ == ReleaseReason::kEarly && !drain_done_;
-  if (state_ == State::kDraining && (drain_together_ || by_itself)) go_on();
+  // Nor of those that were to leave with us; and what is given up now, nobody would give back. Nobody was given its room yet either.
+  if (state_ == State::kDraining && (drain_together_ || !drain_done_)) go_on();
   if (state_ == State::kPaused) {
     released_idle_ = false;
     begin_use();

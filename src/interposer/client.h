@@ -267,6 +267,7 @@ class Client {
   bool drain_done_ = false;        // settled: only released() is missing, or, with drain_together_, what the scheduler says
   bool drain_together_ = false;    // it is the scheduler that says whether the lock goes
   bool drain_pauses_ = false;      // the lock stays: the client pauses
+  bool drain_of_pause_ = false;    // it began in a pause: who goes on after all says so
   uint64_t drop_attempt_ = 0;      // DropLock::attempt of the last one
   int64_t breath_ends_ns_ = 0;     // the gate is open for a moment in the middle of a drain; 0: it is not
   static std::atomic<int> locks_;  // that this process holds, on all its GPUs

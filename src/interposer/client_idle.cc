@@ -139,14 +139,16 @@ void Client::pause() {
   lock_wanted_.store(false, std::memory_order_seq_cst);
   if (!connected_ || gate.waiting() > 0 || growth_state_ != GrowthState::kNone) return go_on();
   set_state(State::kPaused);
+  gate.clear(0);  // an allocation may wait for the end of the drain
   send(protocol::LockPaused{grant_, used_ns(idle_since_ns_)});
   opened_at_ns_ = 0;
 }
 
 // For a thread that waits at the gate; it does not wait for the scheduler, which is told.
 void Client::resume() {
-  begin_use();
+  drain_of_pause_ = false;
   send(protocol::LockResumed{grant_});
+  begin_use();
 }
 
 }  // namespace nvshare::interposer

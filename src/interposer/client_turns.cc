@@ -203,12 +203,14 @@ void Client::go_on() {
   drain_together_ = drain_pauses_ = false;
   breath_ends_ns_ = 0;
   released_idle_ = false;
+  if (drain_of_pause_) return resume();
   open_gate();
 }
 
 void Client::begin_drain(ReleaseReason reason, bool together) {
   drain_together_ = together;
   drain_pauses_ = false;
+  drain_of_pause_ = state_ == State::kPaused;
   breath_ends_ns_ = 0;
   drain_reason_ = reason;
   drain_started_ns_ = now_ns();

@@ -17,6 +17,7 @@ void IdleWatch::configure(int64_t least_ns) {
   if (least == least_ns_) return;
   least_ns_ = least;
   threshold_ns_ = least;
+  cost_ns_ = kCostFirst_ns;  // another way to give it up and get it back
 }
 
 void IdleWatch::begin(uint64_t submissions) {

@@ -36,9 +36,11 @@ class IdleWatch {
 
  private:
   static constexpr int64_t kLeast_ns = 200'000;
+  static constexpr int64_t kCostFirst_ns = 150'000;
   int64_t least_ns_ = kLeast_ns;
   int64_t threshold_ns_ = kLeast_ns;
-  int64_t cost_ns_ = 150'000;  // of giving up and getting back; what the quickest took lately, because others' waits are in the figures
+  int64_t cost_ns_ =
+      kCostFirst_ns;  // of giving up and getting back; what the quickest took lately, because others' waits are in the figures
   uint64_t seen_ = 0;
   int64_t look_ns_ = 0;      // between two looks: longer while the program goes on submitting
   int64_t ended_at_ns_ = 0;  // 0: not known

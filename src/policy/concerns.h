@@ -73,7 +73,8 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
 bool drain_is_doubtful(const State& state, const Client& client, Instant now);
 Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms);
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
-void ask_to_drop(Context& context, Gpu& gpu, Client& client);  // with its gang
+void ask_to_drop(Context& context, Gpu& gpu, Client& client);      // with its gang
+void ask_one_to_drop(Context& context, Gpu& gpu, Client& client);  // by itself, whatever its gang does
 void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step);
 // The idle end of which it speaks is no part of its share, but billed where limits hold.
 void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event);

@@ -71,6 +71,7 @@ void settle_drain(Context& context, Gang& gang) {
   }
   for (Client* client : drain.drained) {
     client->drain_step = DrainStep::kCatchingUp;
+    resume_turn(context, *client);
     keep(context, *client);
   }
 }
@@ -108,6 +109,7 @@ void gang_goes_on(Context& context, const Client& client) {
     if (!is_leaving(other)) continue;
     other.drain_step = DrainStep::kAlone;
     other.interrupted = false;
+    resume_turn(context, other);
     set_state(other, other.turn_start ? ClientState::kRunning : ClientState::kLoading, context.now);
     keep(context, other);
   }

@@ -29,13 +29,21 @@ Duration may_pause(const Context& context, const Gpu& gpu, const Client& client)
 }
 
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event) {
-  if (client.grant != event.grant || !client.turn_start) return;  // of a turn that is over, or it pauses already
+  if (client.grant != event.grant || client.paused_since) return;  // of a turn that is over, or it pauses already
+  if (!client.turn_start) {  // it had loaded, and used nothing; that it has loaded is still on its way
+    client.loads = false;
+    client.turn_start = context.now;
+  }
   client.usage.add(*client.turn_start + client.turn_without_room, context.now);
   quota_turn_ended(context, gpu, client, true, event.used);
   client.turn_start.reset();
   client.turn_without_room = client.turn_carried = client.earned = 0;
+  client.drain.succeeded();
+  client.due_cap.reset();
+  if (client.passing_since) gpu.time_passing += context.now - *client.passing_since;
+  client.passing_since.reset();
   client.paused_since = client.idle_since = client.last_used = context.now;
-  if (client.state == ClientState::kRunning) set_state(client, ClientState::kPaused, context.now);
+  if (client.stays()) set_state(client, ClientState::kPaused, context.now);
 }
 
 void resume_turn(Context& context, Client& client) {
@@ -55,7 +63,7 @@ void end_pauses(Context& context, Gpu& gpu) {
     if (alone && is_eligible(context.state, gpu, client) && context.now < until) {
       context.wake(gpu, until);
     } else {
-      ask_to_drop(context, gpu, client);
+      ask_one_to_drop(context, gpu, client);  // if it has a gang by now, the others go on
     }
   }
 }

@@ -272,6 +272,7 @@ struct ClientView {
   Duration time_running, time_waiting, time_swapping;
   Bytes swapped_out_total, swapped_in_total;  // over the link
   bool evicting;
+  bool in_turn = false;  // holds the lock, and does not pause: the last of its turns is not over
   int failed_drains_in_row = 0;
   bool drainable = true;   // false after several drains in a row that did not end
   uint32_t gang_gpus = 0;  // its turns begin and end on so many GPUs together; 0: on this one alone

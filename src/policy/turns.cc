@@ -166,17 +166,19 @@ void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step) {
   context.wake(gpu, context.now + context.config().unanswered_grace);
 }
 
-static void ask_one_to_drop(Context& context, Gpu& gpu, Client& client, DrainStep step) {
+static void ask_to_drop_as(DrainStep step, Context& context, Gpu& gpu, Client& client) {
   send_budget(context, gpu, client);  // first: the drop may be the first that it hears of this grant
   set_state(client, ClientState::kDropping, context.now);
   client.drops += !client.paused_since;  // who pauses is interrupted in nothing
   send_drop(context, gpu, client, step);
 }
 
+void ask_one_to_drop(Context& context, Gpu& gpu, Client& client) { ask_to_drop_as(DrainStep::kAlone, context, gpu, client); }
+
 void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
   if (!client.takes_place()) return;  // left with its gang a moment ago
   Gang* gang = gang_of(context.state, client);
-  if (gang == nullptr) return ask_one_to_drop(context, gpu, client, DrainStep::kAlone);
+  if (gang == nullptr) return ask_one_to_drop(context, gpu, client);
   gang->interrupted = client.interrupted;
   gang->catch_ups = 0;
   const std::vector<Client*> members = stays_together(context.state, client);
@@ -187,7 +189,7 @@ void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
     if (member->keeps_place) {
       member->place_leaves = true;
     } else {
-      ask_one_to_drop(context, context.state.gpus.at(member->gpu), *member, holders > 1 ? DrainStep::kTogether : DrainStep::kAlone);
+      ask_to_drop_as(holders > 1 ? DrainStep::kTogether : DrainStep::kAlone, context, context.state.gpus.at(member->gpu), *member);
     }
   }
 }

@@ -89,6 +89,7 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   view.swapped_out_total = client.swapped_out;
   view.swapped_in_total = client.swapped_in;
   view.evicting = client.eviction.has_value();
+  view.in_turn = client.holds_lock() && !client.paused_since;
   view.failed_drains_in_row = client.drain.failures;
   view.drainable = client.drain.failures < kUndrainable;
   if (const Gang* gang = gang_of(state, gpu.clients.at(client.id))) view.gang_gpus = static_cast<uint32_t>(gpus_of(*gang).size());

@@ -7,26 +7,11 @@ namespace {
 
 using protocol::admin::UsageReport;
 
-bool in_turn(policy::ClientState state) {
-  switch (state) {
-    case policy::ClientState::kIdle:
-    case policy::ClientState::kWaiting:
-    case policy::ClientState::kPaused:
-      return false;
-    case policy::ClientState::kLoading:
-    case policy::ClientState::kRunning:
-    case policy::ClientState::kDropping:
-    case policy::ClientState::kUnresponsive:
-      return true;
-  }
-  return false;
-}
-
 // `leaves`: its turn ends with it.
 void add(UsageReport& sum, const policy::ClientView& client, bool leaves) {
   sum.grants += client.turns;
   // A turn that an earlier scheduler granted is not among the grants.
-  const bool unfinished = !leaves && client.turns > 0 && in_turn(client.state);
+  const bool unfinished = !leaves && client.turns > 0 && client.in_turn;
   sum.turns += client.turns - (unfinished ? 1 : 0);
   sum.drops += client.drops;
   sum.unanswered += client.unanswered_drops;

@@ -14,6 +14,7 @@ ClientView client(policy::ClientId id, policy::TenantId tenant, ClientState stat
   view.client = id;
   view.tenant = tenant;
   view.state = state;
+  view.in_turn = state != ClientState::kIdle && state != ClientState::kWaiting && state != ClientState::kPaused;
   view.turns = turns;
   view.drops = turns;
   view.time_running = static_cast<policy::Duration>(turns) * 100;
@@ -62,6 +63,21 @@ TEST(UsageTotals, AddUpThoseWhoLeftAndThoseWhoAreThere) {
   EXPECT_FALSE(totals.of_tenant(1, gpu({}, {}), "GPU-1"));
   EXPECT_EQ(totals.of_gpu(gpu({}, {}), "GPU-1").turns, 8U);
   EXPECT_EQ(totals.of_gpu(gpu({}, {}), "GPU-1").running_ns, 800);
+}
+
+// A pause ends its turn. When the lock is taken back in it, no turn begins or ends; what is counted never goes back.
+TEST(UsageTotals, APauseThatEndsInADropIsNoTurn) {
+  UsageTotals totals;
+  totals.joins(1, 0, {gpu({}, {})});
+  const auto turns = [&](ClientState state, bool in_turn) {
+    ClientView view = client(1, 1, state, 5);
+    view.in_turn = in_turn;
+    return totals.of_tenant(1, gpu({view}, {}), "GPU-1")->turns;
+  };
+  EXPECT_EQ(turns(ClientState::kRunning, true), 4U);
+  EXPECT_EQ(turns(ClientState::kPaused, false), 5U);
+  EXPECT_EQ(turns(ClientState::kDropping, false), 5U);
+  EXPECT_EQ(turns(ClientState::kIdle, false), 5U);
 }
 
 TEST(UsageTotals, AComputeAccountThatIsClosedStaysCounted) {

@@ -81,16 +81,55 @@ TEST(Limits, ADropEndsAPauseAtAnyMoment) {
   stage.expect_gpu_unharmed();
 }
 
-// It has the lock, so it has what it needs: whether it worked or paused when the scheduler died.
-TEST(Limits, AProgramThatPausesGoesOnWhenTheSchedulerDies) {
+// It has the lock, so it has what it needs, whether it worked or paused when the scheduler died; and comes with it to the next one.
+TEST(Limits, AProgramThatPausesKeepsTheLockWhenTheSchedulerDies) {
   for (const auto& pause_us : {"2000", "60000"}) {
+    for (const bool comes_back : {false, true}) {
+      Stage stage;
+      const ScriptedScheduler::Script script{.limited = true, .pause_us = 300};
+      auto scheduler = std::make_unique<ScriptedScheduler>(stage.runtime_directory(), script);
+      Child& child = stage.start("bursts", {"bursts", "--work", "2000", "--pause", pause_us, "--rounds", std::to_string(scaled(20, 5))});
+      ASSERT_TRUE(stage.wait_until([&] { return scheduler->pauses().size() >= 3; }));
+      scheduler.reset();
+      if (comes_back) {
+        scheduler = std::make_unique<ScriptedScheduler>(stage.runtime_directory(), script);
+        EXPECT_TRUE(stage.wait_until([&] { return scheduler->came_with_lock() || stage.anybody_ended(); }));
+        EXPECT_TRUE(scheduler->came_with_lock());
+      }
+      stage.expect_success(child);
+      if (comes_back) {
+        EXPECT_EQ(scheduler->problem(), "");
+      }
+      stage.expect_gpu_unharmed();
+    }
+  }
+}
+
+// Without a scheduler nobody would give the lock back: a pause that begins then is sat out with it. It works for 300 ms when that happens.
+TEST(Limits, NobodyGivesTheLockUpWhileThereIsNoScheduler) {
+  Stage stage;
+  auto scheduler =
+      std::make_unique<ScriptedScheduler>(stage.runtime_directory(), ScriptedScheduler::Script{.limited = true, .idle_release_us = 300});
+  Child& child = stage.start("bursts", {"bursts", "--work", "300000", "--pause", "20000", "--rounds", "2"});
+  ASSERT_TRUE(stage.wait_until([&] { return scheduler->grants() >= 2; }));
+  scheduler.reset();
+  stage.expect_success(child);
+  stage.expect_gpu_unharmed();
+}
+
+// Drops meet it wherever it is: in pauses, allocations, captures, graphs, new contexts.
+TEST(Limits, ProgramsOfManyKindsPauseAndAreDroppedAtAnyMoment) {
+  for (const char* mode : {"mix", "capture-allocation", "contexts", "reset", "recapture", "pools", "churn", "graph-memory", "vmm-churn"}) {
     Stage stage;
-    auto scheduler =
-        std::make_unique<ScriptedScheduler>(stage.runtime_directory(), ScriptedScheduler::Script{.limited = true, .pause_us = 300});
-    Child& child = stage.start("bursts", {"bursts", "--work", "2000", "--pause", pause_us, "--rounds", std::to_string(scaled(10, 3))});
-    ASSERT_TRUE(stage.wait_until([&] { return scheduler->pauses().size() >= 3; }));
-    scheduler.reset();
+    ScriptedScheduler scheduler(stage.runtime_directory(), {.limited = true, .pause_us = 50, .drop_every = 2ms, .drop_spread = 60ms});
+    stage.tell_to_go("on");
+    Child& child = stage.start(mode, {mode, "--go", stage.go_file("on")});
+    const auto enough = static_cast<size_t>(scaled(20, 5));
+    stage.wait_until([&] { return scheduler.releases().size() >= enough || stage.anybody_ended(); });
+    stage.tell_to_stop();
     stage.expect_success(child);
+    std::cout << mode << ": " << scheduler.pauses().size() << " pauses, " << scheduler.releases().size() << " releases\n";
+    EXPECT_EQ(scheduler.problem(), "") << mode;
     stage.expect_gpu_unharmed();
   }
 }

@@ -25,6 +25,7 @@ constexpr std::chrono::milliseconds kOthersMoveOut{50};
 ScriptedScheduler::ScriptedScheduler(const std::string& runtime_directory, Script script) : script_(script) {
   const std::string path = runtime_directory + kClientSocket;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::filesystem::remove(path);  // of an earlier one
   listener_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -132,6 +133,11 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     const auto hello = decode<Register>(packet);
     if (!hello) return complain(hello.error().text);
     send(fd, Registered{kVersionMax, {}, 1, kEpoch, 0, 0, kLeaseMax, 0, hello->gpu_total_bytes, hello->gpu_total_bytes});
+    if (hello->has_lock != 0) {  // the same lock, under a grant of ours
+      came_with_lock_ = granted_ = true;
+      granted_at_ns_ = now_ns();
+      send(fd, LockOk{{kEpoch, static_cast<uint64_t>(++grants_)}, kMemoryBytesMax, ++budget_sequence_});
+    }
     if (script_.limited) send(fd, Contention{0, 0, 0, kLimitedCompute, script_.idle_release_us, 0, {}, script_.pause_us});
   } else if (*type == MessageType::kReqLock) {
     if (granted_) return complain("a request for the lock from its holder");

@@ -48,7 +48,8 @@ class ScriptedScheduler {
   std::vector<Release> releases(protocol::ReleaseReason reason);
   std::vector<Pause> pauses();  // that have ended
   int grants() const { return grants_.load(); }
-  std::string problem();  // a message that does not belong; empty: none
+  bool came_with_lock() const { return came_with_lock_.load(); }  // the program that is there now, from an earlier scheduler
+  std::string problem();                                          // a message that does not belong; empty: none
 
  private:
   void run();
@@ -65,6 +66,7 @@ class ScriptedScheduler {
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<int> grants_{0};
+  std::atomic<bool> came_with_lock_{false};
   uint64_t budget_sequence_ = 0;
   uint64_t segments_ = 0, lent_ = 0;  // of host memory
   bool granted_ = false;
