@@ -21,6 +21,7 @@ inline constexpr Duration kPeriodMax = 100'000'000;     // keeps any window of 2
 // it changes programs: with four tenants that was 1.7 % of 200 ms on an H200.
 inline constexpr Duration kPeriodOfTurns = 250'000'000;
 inline constexpr int64_t kPeriodPerHandOver = 375;           // a period is so many times what its hand-overs cost
+inline constexpr int64_t kPeriodOfTurnsPerHandOver = 500;    // the same where several tenants run one after the other
 inline constexpr Duration kRotationMax = 3'600'000'000'000;  // the same where memory forces turns
 inline constexpr Duration kSliceMin = 5'000'000;
 inline constexpr Duration kSliceRoundRobin = 100'000'000;

@@ -161,8 +161,9 @@ Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration>
     least = std::min(least, std::max<int64_t>(account.quota, kWholeGpu / 200));
   }
   if (swap_cost) return time_for(switch_time(config, *swap_cost), least);
-  const Duration most = gpu.quota.mode == GpuMode::kTurns ? kPeriodOfTurns : kPeriodMax;
-  return std::clamp(exclusive * kPeriodPerHandOver * hand_over(gpu), kPeriodMin, most);
+  const bool in_turns = gpu.quota.mode == GpuMode::kTurns;
+  const int64_t per_hand_over = in_turns ? kPeriodOfTurnsPerHandOver : kPeriodPerHandOver;
+  return std::clamp(exclusive * per_hand_over * hand_over(gpu), kPeriodMin, in_turns ? kPeriodOfTurns : kPeriodMax);
 }
 
 void choose_mode(Context& context, Gpu& gpu) {

@@ -287,17 +287,23 @@ TEST_F(Metrics, SayWhatTheReportSaysAndNeverGoBack) {
   // Two that do not fit together and so take turns; one of the first tenant's programs ends early.
   const Arguments big = {"hold", "--hold", "110M", "--go", stage_.go_file("end")};
   const Arguments brief = {"hold", "--hold", "2M", "--go", stage_.go_file("brief")};
-  stage_.start_tenant("limited", {big, brief}, 200 << 20, 60);
+  Child& limited = stage_.start_tenant("limited", {big, brief}, 200 << 20, 60);
   std::string script = "until [ -e " + stage_.go_file("odd") + " ]; do sleep 0.02; done; exec " + kWorkerPath;
   for (const std::string& word : big) script += " " + word;
   Child& odd = stage_.start_command("odd", {"/bin/sh", "-c", script}, true);
   stage_.make_tenant(kOddName, odd.pid());
   stage_.tell_to_go("odd");
+  // All of them, and not between two pieces of their work.
+  const auto both_of_limited = [&] {
+    const std::string log = limited.log();
+    return log.find("standing still") != log.rfind("standing still");
+  };
   const auto stand_still = [&] {
+    if (!odd.logged("standing still") || !both_of_limited()) return false;
     const auto report = stage_.status();
-    return report && report->clients.size() == 3 && odd.logged("standing still") &&
-           std::all_of(report->clients.begin(), report->clients.end(),
-                       [](const auto& client) { return client.turns > 0 && (client.state == "idle" || client.state == "running"); });
+    return report && report->clients.size() == 3 && std::all_of(report->clients.begin(), report->clients.end(), [](const auto& client) {
+             return client.turns > 0 && (client.state == "idle" || client.state == "running");
+           });
   };
   ASSERT_TRUE(stage_.wait_until(stand_still));
   expect_agreement();
