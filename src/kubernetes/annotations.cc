@@ -19,18 +19,7 @@ Annotations::Annotations(const Options& options)
       grants_(options.resources.division),
       heard_(!watches_),
       grants_known_(options.kubelet_dir.empty()),
-      link_(options.runtime_dir, [this](const std::map<std::string, std::string>& refused) {
-        for (const auto& [uid, why] : refused) {
-          std::unique_lock lock(mutex_);
-          auto notice = limits_.refused(uid, why);
-          lock.unlock();
-          if (notice) {
-            teller_->tell(std::move(*notice));
-          } else {
-            spdlog::warn("the memory limit of pod {} is not in force: {}", uid, why);
-          }
-        }
-      }) {
+      link_(options.runtime_dir) {
   if (watches_) teller_.emplace(options.api_server, options.node);
   if (!options.record_dir.empty()) restore(options.record_dir);
   {

@@ -21,11 +21,8 @@ constexpr milliseconds kForEver{60'000};
 
 }  // namespace
 
-LimitsLink::LimitsLink(std::string runtime_dir, Refused refused)
-    : runtime_dir_(std::move(runtime_dir)),
-      refused_(std::move(refused)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      thread_([this] { run(); }) {}
+LimitsLink::LimitsLink(std::string runtime_dir)
+    : runtime_dir_(std::move(runtime_dir)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { run(); }) {}
 
 LimitsLink::~LimitsLink() {
   {
@@ -96,9 +93,7 @@ Result<void> LimitsLink::send(Client& scheduler, const Pods& pods, bool complete
     if (complete && !fits && end == pods.size()) request.list = PodsRequest::List::kLast;
     Result<std::string> line = scheduler.ask(request);
     if (!line) return line.error();
-    auto refused = protocol::admin::decode_pods(*line);
-    if (!refused) return refused.error();
-    if (!refused->empty()) refused_(*refused);
+    if (auto taken = protocol::admin::decode_ok(*line); !taken) return taken;
   }
   return {};
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -18,10 +17,8 @@ namespace nvshare::kubernetes {
 class LimitsLink {
  public:
   using Pods = std::vector<protocol::admin::PodRequest>;
-  // UID -> why its memory limit is not in force. Called on the link's thread.
-  using Refused = std::function<void(const std::map<std::string, std::string>&)>;
 
-  LimitsLink(std::string runtime_dir, Refused refused);
+  explicit LimitsLink(std::string runtime_dir);
   ~LimitsLink();
   LimitsLink(const LimitsLink&) = delete;
   LimitsLink& operator=(const LimitsLink&) = delete;
@@ -38,7 +35,6 @@ class LimitsLink {
   void wait(int scheduler, std::chrono::milliseconds longest);
 
   const std::string runtime_dir_;
-  const Refused refused_;
   FileDescriptor wake_;  // eventfd
   std::mutex mutex_;
   std::map<std::string, protocol::admin::PodRequest> all_;      // guarded by mutex_; by UID

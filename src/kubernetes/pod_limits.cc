@@ -299,7 +299,6 @@ PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
   const bool priority_changed = pod.limits.priority != before.priority;
   const bool core_changed = pod.limits.gpu_core_limit != before.gpu_core_limit;
   if (memory_changed) {
-    pod.refusal.clear();
     changes.audit.push_back(
         audit_line(seen, kMemoryAnnotation, memory_text(before.gpu_memory_limit), memory_text(pod.limits.gpu_memory_limit)));
   }
@@ -412,13 +411,6 @@ Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
   }
   pods_ = std::move(pods);
   return left_out;
-}
-
-std::optional<PodLimits::Notice> PodLimits::refused(const std::string& uid, const std::string& why) {
-  auto found = pods_.find(uid);
-  if (found == pods_.end() || found->second.refusal == why) return std::nullopt;
-  found->second.refusal = why;
-  return notice_of(found->second, true, "LimitRefused", "the memory limit is not in force, the one before stays: " + why);
 }
 
 }  // namespace nvshare::kubernetes

@@ -88,8 +88,6 @@ class PodLimits {
   // place of everything known, and gives what it left out, and why; what is not in the API server's next list is gone then.
   std::string record() const;
   Result<std::vector<std::string>> restore(const std::string& record);
-  // The scheduler did not put the pod's memory limit in force.
-  std::optional<Notice> refused(const std::string& uid, const std::string& why);
 
  private:
   struct Pod {
@@ -100,7 +98,6 @@ class PodLimits {
     std::optional<int> priority;              // the same
     protocol::admin::PodRequest limits;       // in force
     std::map<std::string, std::string> told;  // annotation -> value that was complained of
-    std::string refusal;                      // that was told
   };
 
   void find_most(Pod& pod, Changes* changes) const;

@@ -75,10 +75,6 @@ class ListeningScheduler {
     whole_ = false;
     requests_ = 0;
   }
-  void refuse(const std::string& uid, const std::string& why) {
-    std::lock_guard lock(mutex_);
-    refused_ = {{uid, why}};
-  }
 
  private:
   void serve() {
@@ -129,18 +125,16 @@ class ListeningScheduler {
     if (pods.list == List::kFirst) pods_.clear();
     whole_ = whole_ || pods.complete || pods.list == List::kLast;
     ++requests_;
-    std::map<std::string, std::string> refused;
     for (const auto& pod : pods.pods) {
       const auto held = pods_.extract(pod.uid);
       if (!pod.gone) pods_[pod.uid] = pod.only_lowers && held ? lowest_of(held.mapped(), pod) : pod;
-      if (refused_.contains(pod.uid)) refused[pod.uid] = refused_[pod.uid];
     }
     if (pods.complete) {
       std::erase_if(pods_, [&](const auto& held) {
         return std::none_of(pods.pods.begin(), pods.pods.end(), [&](const auto& pod) { return pod.uid == held.first; });
       });
     }
-    return protocol::admin::encode_pods(refused);
+    return protocol::admin::encode_ok();
   }
 
   FileDescriptor listener_;
@@ -151,7 +145,6 @@ class ListeningScheduler {
   int requests_ = 0;
   bool whole_ = false;
   std::map<std::string, protocol::admin::PodRequest> pods_;
-  std::map<std::string, std::string> refused_;
   std::thread thread_;
 };
 

@@ -272,8 +272,6 @@ std::string encode_ok() { return line_of({{"ok", true}}); }
 
 std::string encode_tenant(uint64_t tenant) { return line_of({{"ok", true}, {"tenant", tenant}}); }
 
-std::string encode_pods(const std::map<std::string, std::string>& refused) { return line_of({{"ok", true}, {"refused", refused}}); }
-
 std::string encode_error(std::string_view text) { return line_of({{"ok", false}, {"error", text}}); }
 
 Result<Request> decode_request(std::string_view line) {
@@ -307,16 +305,6 @@ Result<uint64_t> decode_tenant(std::string_view line) {
   auto tenant = json->find("tenant");
   if (tenant == json->end() || !tenant->is_number_unsigned()) return error_format("the scheduler's answer names no tenant");
   return tenant->get<uint64_t>();
-}
-
-Result<std::map<std::string, std::string>> decode_pods(std::string_view line) {
-  Result<Json> json = decode_reply(line);
-  if (!json) return json.error();
-  std::map<std::string, std::string> refused;
-  auto found = json->find("refused");
-  if (found == json->end() || !found->is_object()) return error_format("the scheduler's answer does not say what it refused");
-  for (const auto& [uid, why] : found->items()) refused[uid] = text_of(why);
-  return refused;
 }
 
 Result<void> decode_ok(std::string_view line) {

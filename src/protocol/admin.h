@@ -235,7 +235,6 @@ std::string encode(const Request& request);
 std::string encode(const StatusReport& report);
 std::string encode_ok();
 std::string encode_tenant(uint64_t tenant);
-std::string encode_pods(const std::map<std::string, std::string>& refused);
 std::string encode_error(std::string_view text);
 
 // One line, with or without its newline. Errors name the field.
@@ -244,7 +243,6 @@ Result<Request> decode_request(std::string_view line);
 // The reply's own error when it is {"ok":false,...}.
 Result<StatusReport> decode_status(std::string_view line);
 Result<uint64_t> decode_tenant(std::string_view line);
-Result<std::map<std::string, std::string>> decode_pods(std::string_view line);  // UID -> why its memory limit was refused
 Result<void> decode_ok(std::string_view line);
 
 }  // namespace nvshare::protocol::admin

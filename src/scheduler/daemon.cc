@@ -251,7 +251,7 @@ std::string Daemon::answer(std::string_view line) {
     std::string operator()(const admin::PodsRequest& pods) const {
       daemon.engine_->set_pods(pods, monotonic_ns());
       daemon.after_engine();
-      return admin::encode_pods({});
+      return admin::encode_ok();
     }
     std::string operator()(const admin::ShutdownRequest&) const {
       spdlog::info("an admin request ends the scheduler");
