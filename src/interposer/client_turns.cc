@@ -210,7 +210,7 @@ void Client::go_on() {
 void Client::begin_drain(ReleaseReason reason, bool together) {
   drain_together_ = together;
   drain_pauses_ = false;
-  drain_of_pause_ = state_ == State::kPaused;
+  drain_of_pause_ = state_ == State::kPaused || (state_ == State::kDraining && drain_of_pause_);
   breath_ends_ns_ = 0;
   drain_reason_ = reason;
   drain_started_ns_ = now_ns();

@@ -81,7 +81,7 @@ void break_deadlock(Context& context, Gpu& gpu) {
   const Room room = room_if(context.state, gpu, {}, context.now);
   refuse(context, *youngest,
          room.obstacle == Obstacle::kHostMemory
-             ? "to make room " + mib(room.shortfall) + " would have to move to host memory, which has room for " +
+             ? "to make room " + mib(room.host_needed) + " would have to move to host memory, which has room for " +
                    mib(host_room(context.state))
              : "the memory of its neighbours cannot be moved out");
 }

@@ -87,8 +87,10 @@ Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant 
   Room room;
   room.shortfall = std::max<Bytes>(fixed + moving - limit, 0);
   const Bytes under_way = evicting_bytes(gpu);
-  // A movement that host memory has no room to end leaves two programs on the GPU of which neither is whole.
-  if (room.shortfall > under_way) room.host_needed = std::min(room.shortfall + kPieceMost, std::max(room.shortfall, moving)) - under_way;
+  // For somebody who comes the last piece has to fit as a whole: a movement that host memory has no room to end leaves two programs on the
+  // GPU of which neither is whole. For those that run already it may be tried: pieces may be smaller, and growth has an end of its own.
+  const Bytes whole = room.shortfall + (what_if.comers.empty() ? 0 : kPieceMost);
+  if (room.shortfall > under_way) room.host_needed = std::min(whole, std::max(room.shortfall, moving)) - under_way;
   if (fixed > limit) {
     room.obstacle = Obstacle::kGpuMemory;
   } else if (room.host_needed > host_room(state)) {

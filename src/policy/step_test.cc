@@ -313,6 +313,20 @@ TEST_F(Step, NothingBeginsToMoveThatHostMemoryCannotTakeInWholePieces) {
   EXPECT_EQ(find<SendEvict>(actions, 1)->bytes, shortfall);
 }
 
+// Who has the lock and grows may try it: pieces may be smaller than the largest.
+TEST_F(Step, GrowthIsNotRefusedForTheSizeOfAPiece) {
+  join(1, 6 * kGiB, false, 6 * kGiB);
+  const auto lock = find<SendLock>(join(2, 8 * kGiB, true), 2);
+  ASSERT_TRUE(lock);
+  load(2, 8 * kGiB);
+  const Bytes wanted = gpu().safe_limit - 14 * kGiB + 2 * kMiB;  // 2 MiB more than there are
+  feed(HostMemory{10 * kMiB});
+  const Actions actions = feed(MemoryChanged{2, {8 * kGiB, 8 * kGiB, 0}, lock->budget, 0, wanted, 1});
+  EXPECT_FALSE(find<SendMemory>(actions, 2));
+  ASSERT_TRUE(find<SendEvict>(actions, 1));
+  EXPECT_GE(find<SendEvict>(actions, 1)->bytes, 2 * kMiB);
+}
+
 // Unless all that there is moves: then there is no piece that goes beyond it.
 TEST_F(Step, AllOfItMayMoveWhereHostMemoryJustTakesIt) {
   join(1, 7 * kGiB, false, 7 * kGiB);
