@@ -47,6 +47,13 @@ struct Pauses : ::testing::Test {
     }
     return ClientState::kIdle;
   }
+  // Time passes until it is asked to drop, if it is within 1000 steps.
+  void tick_until_dropped() {
+    for (int steps = 0; steps < 1000 && state_of(1) != ClientState::kDropping; ++steps) {
+      now = next_deadline(*state).value_or(now + kMsec);
+      feed(Tick{});
+    }
+  }
   Duration billed() { return view(*state, now)[0].tenants.front().used; }
 
   StatePointer state;
@@ -110,10 +117,7 @@ TEST_F(Pauses, WhatCrossesADropIsBilled) {
 TEST_F(Pauses, APauseThatCrossesADropIsNotBilled) {
   feed(ComputeLimit{2, 50});
   join(2);
-  for (int steps = 0; steps < 100 && state_of(1) != ClientState::kDropping; ++steps) {
-    now = next_deadline(*state).value_or(now + kMsec);
-    feed(Tick{});
-  }
+  tick_until_dropped();
   ASSERT_EQ(state_of(1), ClientState::kDropping);
   pause();
   EXPECT_EQ(state_of(1), ClientState::kDropping);
@@ -147,11 +151,7 @@ TEST_F(Pauses, StaleOrSenselessMessagesChangeNothing) {
 TEST_F(Pauses, ALongOneEndsTheTurn) {
   pause();
   const Instant began = now;
-  while (state_of(1) == ClientState::kPaused) {
-    ASSERT_TRUE(next_deadline(*state));
-    now = *next_deadline(*state);
-    feed(Tick{});
-  }
+  tick_until_dropped();
   EXPECT_EQ(state_of(1), ClientState::kDropping);
   EXPECT_EQ(now - began, 100 * kMsec);
 }
@@ -163,10 +163,7 @@ TEST_F(Pauses, WithoutALimitThereAreNone) {
   EXPECT_EQ(find<SendContention>(freed, 1)->pause, 0);
   // It is let go when the policy next looks, at the latest when a pause is over.
   const Instant freed_at = now;
-  while (state_of(1) == ClientState::kPaused && next_deadline(*state)) {
-    now = *next_deadline(*state);
-    feed(Tick{});
-  }
+  tick_until_dropped();
   EXPECT_EQ(state_of(1), ClientState::kDropping);
   EXPECT_LE(now - freed_at, 100 * kMsec);
 }
@@ -242,10 +239,7 @@ TEST_F(PausesOfAGang, AMemberThatIsToldToGoOnIsBilled) {
   lock = find<SendLock>(feed(LockRequested{1}), 1).value_or(SendLock{});
   ASSERT_EQ(state_of(1), ClientState::kRunning);
   feed(ClientJoined{3, 0, 3, 0, {15 * kGiB, 0, 0}, true, false, true});  // does not fit beside it
-  for (int steps = 0; steps < 1000 && state_of(1) != ClientState::kDropping; ++steps) {
-    now = next_deadline(*state).value_or(now + kMsec);
-    feed(Tick{});
-  }
+  tick_until_dropped();
   ASSERT_EQ(state_of(1), ClientState::kDropping);
   feed(LockPaused{1, lock.grant, std::nullopt});
   feed(DrainFailed{2, other.grant});
@@ -273,10 +267,7 @@ TEST_F(Pauses, APauseMayComeBeforeTheEndOfTheLoad) {
 TEST_F(Pauses, APauseEndsTheDoubtWhetherItDrains) {
   join(2, 2);
   for (int failed = 0; failed < 6; ++failed) {
-    for (int steps = 0; steps < 1000 && state_of(1) != ClientState::kDropping; ++steps) {
-      now = next_deadline(*state).value_or(now + kMsec);
-      feed(Tick{});
-    }
+    tick_until_dropped();
     feed(DrainFailed{1, lock.grant});
   }
   EXPECT_FALSE(view(*state, now)[0].clients[0].drainable);
