@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "base/printable.h"
+
 namespace nvshare {
 namespace {
 
@@ -47,6 +49,22 @@ TEST(ParseDecimal, HoldsToTheRange) {
   EXPECT_DOUBLE_EQ(*parse_decimal("1.25", 0, 2), 1.25);
   EXPECT_FALSE(parse_decimal("2.5", 0, 2));
   EXPECT_FALSE(parse_decimal("1x", 0, 2));
+}
+
+TEST(Printable, TakesOutEveryControlCharacter) {
+  EXPECT_EQ(printable("train\x1b[2J\x7f\n"), "train?[2J??");
+  EXPECT_EQ(printable("a\xc2\x9b"
+                      "31mb"),
+            "a?31mb")
+      << "U+009B, which terminals take for an escape and a bracket";
+  EXPECT_EQ(printable("\xc2\x80\xc2\x9f\xc2\xa0"), "??\xc2\xa0");
+  EXPECT_EQ(printable("a\x9b"
+                      "31m"),
+            "a?31m")
+      << "the same as one byte";
+  EXPECT_EQ(printable("\xe0\x82\x9b"), "???") << "the same, longer than it need be";
+  EXPECT_EQ(printable("Größe 日本 \xf0\x9f\x98\x80"), "Größe 日本 \xf0\x9f\x98\x80");
+  EXPECT_EQ(printable("cut \xe6\x97"), "cut ??");
 }
 
 }  // namespace

@@ -6,10 +6,33 @@
 
 namespace nvshare {
 
+// The length of the UTF-8 character that the text begins with; 0: it is none.
+inline size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
+  const unsigned lead = byte(0);
+  const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  const bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
+  return overlong ? 0 : length;
+}
+
+// Control characters and bytes that are no UTF-8 become question marks. Terminals obey U+0080 to U+009F as well, and as single bytes.
 inline std::string printable(std::string_view text) {
-  std::string shown(text);
-  for (char& c : shown) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  std::string shown;
+  shown.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(text.substr(i));
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool is_c0 = c < 0x20 || c == 0x7f;
+    const bool is_c1 = length == 2 && c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (length == 0 || is_c0 || is_c1) {
+      shown += '?';
+    } else {
+      shown += text.substr(i, length);
+    }
+    i += length > 0 ? length : 1;
   }
   return shown;
 }

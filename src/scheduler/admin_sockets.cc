@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "protocol/admin.h"
+#include "scheduler/cgroup_identity.h"
 #include "scheduler/identity.h"
 #include "scheduler/log.h"
 
@@ -19,7 +20,7 @@ Result<void> check_peer(int socket) {
   Result<Peer> peer = peer_of(socket);
   if (!peer) return peer.error();
   if (peer->uid != 0 && peer->uid != geteuid()) return error_format("admin requests are for root and user %u", geteuid());
-  if (!may_administer(cgroups_of(peer->pid), cgroups_of(getpid()))) return error_format("admin requests are not for containers");
+  if (!CgroupReader::here().may_administer(cgroups_of(peer->pid))) return error_format("admin requests are not for containers");
   return {};
 }
 

@@ -92,6 +92,7 @@ Result<void> Daemon::open(const char* nvml_library) {
   options.known_clients_file = runtime_dir_.known_clients_file();
   options.tenants_file = runtime_dir_.tenants_file();
   options.look_at_host = look_at_host;
+  options.cgroup_reader = CgroupReader::here();
   segment_maker_ =
       std::make_unique<MemfdMaker>(loop_, MemfdMaker::Answers{[this](SegmentId segment, FileDescriptor memory) {
                                                                 engine_->segment_made(segment, std::move(memory), monotonic_ns());

@@ -70,7 +70,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
       known_(options.known_clients_file),
-      tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of),
+      tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader),
       host_budget_(options.epoch) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);

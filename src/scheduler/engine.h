@@ -60,8 +60,9 @@ class Engine {
     std::string tenants_file;                           // or empty: nothing is kept of them
     std::function<HostBudget::Machine()> look_at_host;  // now
     Tenants::LookAtCgroups look_at_cgroups;             // of a process; cgroups_of when there is none
-    SegmentMaker* segment_maker = nullptr;              // null: the scheduler lends no memory of its own
-    std::unique_ptr<TraceWriter> trace;                 // or null
+    CgroupReader cgroup_reader;
+    SegmentMaker* segment_maker = nullptr;  // null: the scheduler lends no memory of its own
+    std::unique_ptr<TraceWriter> trace;     // or null
   };
 
   Engine(Options options, Transport& transport, policy::Instant now);

@@ -4,7 +4,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,7 +19,8 @@ struct Peer {
   FileDescriptor pidfd;     // readable once the process has ended; none on kernels without
 };
 
-// The process that connected (SO_PEERCRED), even if a forked child of it holds the socket by now.
+// The process that connected (SO_PEERCRED), even if a forked child of it holds the socket by now. An error: the kernel does not say, or the
+// process has ended, so that its number may be another's.
 Result<Peer> peer_of(int socket);
 
 // 0 if there is no such process.
@@ -35,20 +35,5 @@ std::string cgroups_of(pid_t pid);
 pid_t pid_as_seen_by(pid_t viewer, pid_t pid);
 // The same of the texts of both /proc/PID/status; same_namespace: their namespaces are one. Pure.
 pid_t pid_as_seen_by(std::string_view viewer_status, std::string_view status, bool same_namespace);
-
-struct CgroupIdentity {
-  enum class Kind { kContainer, kPod, kUnit } kind;
-  std::string name;       // a pod's UID as Kubernetes writes it, a container's id, a unit's name
-  std::string container;  // of a pod: the cgroup below the pod's, one for each container; empty: the pod's itself
-};
-
-// What the text of /proc/PID/cgroup says: a pod or container, else a systemd unit of its own, else nothing (a login session). The
-// outermost counts: who is root in a container may nest others' names below its own. A pod is known by either cgroup driver, in each
-// hierarchy of version 1 and from inside another cgroup namespace; hierarchies that name different pods name none. Pure.
-std::optional<CgroupIdentity> identify_cgroup(std::string_view cgroups);
-
-// Whether somebody with these cgroups may send admin requests to a scheduler with those: not from inside a container that is not the
-// scheduler's own, because root in a container is root to SO_PEERCRED too. Pure.
-bool may_administer(std::string_view peer_cgroups, std::string_view own_cgroups);
 
 }  // namespace nvshare::scheduler

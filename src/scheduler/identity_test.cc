@@ -1,105 +1,23 @@
 #include "scheduler/identity.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
 
 #include "scheduler/tenants.h"
 
 namespace nvshare::scheduler {
 namespace {
-
-const std::string kId(64, 'a');
-
-std::string identified(const std::string& cgroups) {
-  auto found = identify_cgroup(cgroups);
-  if (!found) return "nothing";
-  const bool pod = found->kind == CgroupIdentity::Kind::kPod;
-  return (pod ? "pod " : found->kind == CgroupIdentity::Kind::kContainer ? "container " : "unit ") + found->name;
-}
-
-TEST(Identity, KnowsContainersOfEveryRuntime) {
-  EXPECT_EQ(identified("0::/system.slice/docker-" + kId + ".scope\n"), "container " + kId);
-  EXPECT_EQ(identified("12:memory:/docker/" + kId + "\n0::/\n"), "container " + kId);
-  EXPECT_EQ(identified("0::/machine.slice/libpod-" + kId + ".scope/container\n"), "container " + kId);
-  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + kId + ".scope\n"), "container " + kId);
-  EXPECT_EQ(identified("0::/lxc.payload.box/system.slice/cron.service\n"), "container box");
-  EXPECT_EQ(identified("0::/machine.slice/machine-box.scope\n"), "container box");
-}
-
-constexpr char kUid[] = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
-constexpr char kUidSlice[] = "pod0b4e6a2c_31d7_4f6e_9c05_7a1b2c3d4e5f.slice";
-const std::string kPod = std::string("pod ") + kUid;
-
-TEST(Identity, KnowsAPodByEitherCgroupDriver) {
-  const std::string folder = std::string("pod") + kUid;
-  const std::string slice = kUidSlice;
-  for (const char* quality : {"", "/burstable", "/besteffort"}) {
-    EXPECT_EQ(identified("0::/kubepods" + std::string(quality) + "/" + folder + "/" + kId + "\n"), kPod) << quality;
-  }
-  for (const char* runtime : {"cri-containerd", "crio", "docker"}) {
-    const std::string container = std::string("/") + runtime + "-" + kId + ".scope\n";
-    EXPECT_EQ(identified("0::/kubepods.slice/kubepods-" + slice + container), kPod);
-    EXPECT_EQ(identified("0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-" + slice + container), kPod);
-    EXPECT_EQ(identified("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-" + slice + container), kPod);
-    EXPECT_EQ(identified("0::/gpu.slice/gpu-kubepods.slice/gpu-kubepods-burstable.slice/gpu-kubepods-burstable-" + slice + container), kPod)
-        << "--cgroup-root";
-  }
-  EXPECT_EQ(identified("0::/system.slice/containerd.service/kubepods-burstable-" + slice + ":cri-containerd:" + kId + "\n"),
-            "unit containerd.service")
-      << "a runtime that was told another cgroup driver than the kubelet: unknown, so nobody's pod";
-  EXPECT_EQ(identified("0::/kubepods/burstable/pod" + std::string(32, 'c') + "/" + kId + "\n"), "pod " + std::string(32, 'c')) << "static";
-}
-
-TEST(Identity, KnowsAPodInEveryHierarchyThatAgrees) {
-  const std::string path = std::string("/kubepods/burstable/pod") + kUid + "/" + kId + "\n";
-  EXPECT_EQ(identified("11:memory:" + path + "4:cpu,cpuacct:" + path + "1:name=systemd:" + path), kPod);
-  EXPECT_EQ(identified("11:memory:" + path + "2:rdma:/\n0::/system.slice/containerd.service\n"), kPod) << "hybrid";
-  EXPECT_EQ(identified("0::/system.slice/containerd.service\n11:memory:" + path), kPod);
-  std::string other = path;
-  other[other.find(kUid)] = 'f';
-  EXPECT_EQ(identified("11:memory:" + path + "4:cpu:" + other).substr(0, 10), "container ") << "neither of the two pods";
-}
-
-TEST(Identity, KnowsAPodFromInsideAnotherCgroupNamespace) {
-  EXPECT_EQ(identified(std::string("0::/../../pod") + kUid + "/" + kId + "\n"), kPod);
-  EXPECT_EQ(identified(std::string("0::/../../../burstable/pod") + kUid + "/" + kId + "\n"), kPod);
-  EXPECT_EQ(identified(std::string("0::/../../kubepods-burstable-") + kUidSlice + "/crio-" + kId + ".scope\n"), kPod);
-}
-
-TEST(Identity, NamesThatAContainerNestsInItsOwnCgroupSayNothing) {
-  const std::string theirs = std::string("/kubepods/besteffort/pod") + kUid + "/" + kId;
-  EXPECT_EQ(identified("0::/kubepods/burstable/pod" + std::string(32, 'e') + "/" + kId + theirs + "\n"), "pod " + std::string(32, 'e'));
-  EXPECT_EQ(identified("0::/system.slice/docker-" + kId + ".scope" + theirs + "\n"), "container " + kId);
-  EXPECT_EQ(identified(std::string("0::/user.slice/pod") + kUid + "\n"), "nothing") << "no kubelet's";
-  EXPECT_EQ(identified(std::string("0::/kubepods/podium\n")), "nothing");
-  EXPECT_FALSE(may_administer(std::string("0::/kubepods/pod") + kUid + "/" + kId + "\n", "0::/system.slice/nvshare-scheduler.service\n"));
-}
-
-TEST(Identity, KnowsUnitsButNotLoginSessions) {
-  EXPECT_EQ(identified("0::/system.slice/train.service\n"), "unit train.service");
-  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/app.slice/train.service\n"), "unit train.service");
-  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-r12.scope\n"), "unit run-r12.scope");
-  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/session-3.scope\n"), "nothing");
-  EXPECT_EQ(identified("0::/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-1.scope\n"), "nothing");
-  EXPECT_EQ(identified("0::/\n"), "nothing");
-  EXPECT_EQ(identified(""), "nothing");
-  EXPECT_EQ(identified("garbage\n:\n::\n"), "nothing");
-}
-
-TEST(Identity, AdminRequestsDoNotComeOutOfContainers) {
-  std::string container = "0::/system.slice/docker-" + kId + ".scope\n";
-  std::string other = "0::/system.slice/docker-" + std::string(64, 'b') + ".scope\n";
-  EXPECT_TRUE(may_administer("0::/\n", "0::/\n"));
-  EXPECT_TRUE(may_administer("0::/user.slice/session-1.scope\n", "0::/system.slice/nvshare-scheduler.service\n"));
-  EXPECT_FALSE(may_administer(container, "0::/system.slice/nvshare-scheduler.service\n"));
-  EXPECT_FALSE(may_administer(container, other));
-  EXPECT_TRUE(may_administer(container, container)) << "both in the same container";
-  EXPECT_FALSE(may_administer("", "0::/\n")) << "a process that is gone";
-}
 
 // A child that lives until killed.
 struct Child {
@@ -127,6 +45,38 @@ TEST(Identity, ThePeerIsTheProcessThatConnected) {
   pollfd polled{peer->pidfd.get(), POLLIN, 0};
   EXPECT_EQ(poll(&polled, 1, 0), 0) << "it lives";
   EXPECT_FALSE(peer_of(polled.fd)) << "no socket";
+}
+
+// What the kernel answers of SO_PEERPIDFD, in a child to which a filter gives this error; the child's exit status says what came of it.
+int peer_when_the_kernel_says(int error) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) _exit(9);
+    sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 77 /* SO_PEERPIDFD */, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (static_cast<unsigned>(error) & SECCOMP_RET_DATA)),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{sizeof filter / sizeof filter[0], filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) _exit(9);
+    _exit(peer_of(pair[0]) ? 1 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+TEST(Identity, OnlyAKernelWithoutPidfdsOfPeersLeavesItToTheNumber) {
+  const int without = peer_when_the_kernel_says(ENOPROTOOPT);
+  if (without == 9) GTEST_SKIP() << "no seccomp filters here";
+  EXPECT_EQ(without, 1) << "before Linux 6.5";
+  EXPECT_EQ(peer_when_the_kernel_says(ESRCH), 0) << "the process is gone, and its number may be another's";
+  EXPECT_EQ(peer_when_the_kernel_says(EMFILE), 0);
+  EXPECT_EQ(peer_when_the_kernel_says(EINVAL), 0);
 }
 
 TEST(Identity, AProcessIsNumberedAsTheViewerSeesIt) {
@@ -193,6 +143,48 @@ TEST(Tenants, ChildrenOfARunBelongToIt) {
   ASSERT_TRUE(tenants.add_run(getpid(), "tests", 0));
   Child child;
   EXPECT_EQ(tenants.join(peer_with(child.pid), "x").name, "tests");
+}
+
+// Processes with made-up cgroups.
+struct Cgroups {
+  std::map<pid_t, std::string> texts;
+  Tenants::LookAtCgroups look() {
+    return [this](pid_t pid) { return texts[pid]; };
+  }
+};
+
+TEST(Tenants, TwoUsersUnitsOfTheSameNameAreTwoTenants) {
+  Cgroups cgroups;
+  Tenants tenants(cgroups.look());
+  Child alice, bob, system, nested;
+  const std::string users = "0::/user.slice/user-";
+  cgroups.texts[alice.pid] = users + "1000.slice/user@1000.service/app.slice/train.service\n";
+  cgroups.texts[bob.pid] = users + "1001.slice/user@1001.service/app.slice/train.service\n";
+  cgroups.texts[system.pid] = "0::/system.slice/train.service\n";
+  cgroups.texts[nested.pid] = "0::/system.slice/train.service/another.service/mine.scope\n";
+  const Tenant& of_alice = tenants.join(peer_with(alice.pid), "x");
+  const Tenant& of_bob = tenants.join(peer_with(bob.pid), "x");
+  const Tenant& of_system = tenants.join(peer_with(system.pid), "x");
+  EXPECT_NE(of_alice.id, of_bob.id);
+  EXPECT_NE(of_alice.id, of_system.id);
+  EXPECT_EQ(tenants.join(peer_with(nested.pid), "x").id, of_system.id) << "a group below its own is no way out";
+  EXPECT_EQ(tenants.find("user-1000/train.service"), &of_alice);
+  EXPECT_EQ(tenants.find("train.service"), &of_system) << "by the name that it always had";
+}
+
+TEST(Tenants, NoUserIsTakenForAPodOrAContainer) {
+  const std::string uid = "0b4e6a2c-31d7-4f6e-9c05-7a1b2c3d4e5f";
+  const std::string id(64, 'a');
+  Cgroups cgroups;
+  Tenants tenants(cgroups.look());
+  Child pod, liar, container, other_liar;
+  cgroups.texts[pod.pid] = "0::/kubepods/burstable/pod" + uid + "/" + id + "\n";
+  cgroups.texts[liar.pid] = "0::/user.slice/user-1000.slice/user@1000.service/kubepods/burstable/pod" + uid + "/" + id + "\n";
+  cgroups.texts[container.pid] = "0::/system.slice/docker-" + id + ".scope\n";
+  cgroups.texts[other_liar.pid] = "0::/user.slice/user-1000.slice/user@1000.service/docker-" + id + ".scope\n";
+  EXPECT_NE(tenants.join(peer_with(pod.pid), "x").id, tenants.join(peer_with(liar.pid), "x").id);
+  EXPECT_NE(tenants.join(peer_with(container.pid), "x").id, tenants.join(peer_with(other_liar.pid), "x").id);
+  EXPECT_EQ(tenants.find(id)->kind, "container") << "the liar does not even share its name";
 }
 
 TEST(Tenants, TwoOfTheSameNameAreToldApartById) {

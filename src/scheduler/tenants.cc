@@ -36,7 +36,8 @@ PodLimits lowest_of(const PodLimits& held, PodLimits told) {
   return told;
 }
 
-Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups) : look_at_cgroups_(std::move(look_at_cgroups)), file_(std::move(file)) {
+Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader reader)
+    : look_at_cgroups_(std::move(look_at_cgroups)), reader_(std::move(reader)), file_(std::move(file)) {
   if (!file_.empty()) load();
 }
 
@@ -75,11 +76,10 @@ Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu) {
 Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
   if (Tenant* run = run_of(peer.pid)) return *run;
   if (Tenant* known = find(former); known != nullptr && known->root != 0) return *known;
-  auto cgroup = identify_cgroup(look_at_cgroups_(peer.pid));
+  const auto cgroup = reader_.identify(look_at_cgroups_(peer.pid));
   // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
   if (cgroup && start_time_of(peer.pid) == peer.start_time) {
-    const char* kind = name_of(cgroup->kind);
-    Tenant& tenant = get(std::string(kind) + ":" + cgroup->name, kind, cgroup->name);
+    Tenant& tenant = get(*cgroup);
     if (auto told = pods_.find(cgroup->name); cgroup->kind == CgroupIdentity::Kind::kPod && told != pods_.end()) {
       if (told->second.told()) tenant.name = told->second.name;
       tenant.pod = told->second;
@@ -91,7 +91,7 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::Tenant
 
 uint64_t Tenants::part_of(const Tenant& tenant, pid_t pid) const {
   if (tenant.kind != name_of(CgroupIdentity::Kind::kPod)) return 0;
-  const auto cgroup = identify_cgroup(look_at_cgroups_(pid));
+  const auto cgroup = reader_.identify(look_at_cgroups_(pid));
   return cgroup && !cgroup->container.empty() ? std::hash<std::string>()(cgroup->container) : 0;
 }
 
@@ -200,6 +200,21 @@ Tenant& Tenants::get(const std::string& key, const char* kind, const std::string
     at->second.name = name;
   }
   return at->second;
+}
+
+Tenant& Tenants::get(const CgroupIdentity& cgroup) {
+  const char* kind = name_of(cgroup.kind);
+  // A pod's UID is its own, and what its limits are told by; it was found below the kubelet's root only.
+  if (cgroup.kind == CgroupIdentity::Kind::kPod) return get(kPodKey + cgroup.name, kind, cgroup.name);
+  const std::string key = std::string(kind) + ":" + cgroup.path;
+  // An earlier release knew it by its name alone. Those of users, whose names say so, it did not tell apart: theirs are not taken over.
+  if (!tenants_.contains(key)) {
+    if (auto former = tenants_.extract(std::string(kind) + ":" + cgroup.name)) {
+      former.key() = key;
+      tenants_.insert(std::move(former));
+    }
+  }
+  return get(key, kind, cgroup.name);
 }
 
 Tenant* Tenants::run_of(pid_t pid) {

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "policy/policy.h"
 #include "protocol/admin.h"
+#include "scheduler/cgroup_identity.h"
 #include "scheduler/identity.h"
 
 namespace nvshare::scheduler {
@@ -76,10 +77,11 @@ class Tenants {
   static constexpr size_t kGonePodsMax = 200;  // a force-deleted pod's processes end within minutes; the file is written with each change
 
   using LookAtCgroups = std::function<std::string(pid_t)>;
-  explicit Tenants(LookAtCgroups look_at_cgroups = cgroups_of) : look_at_cgroups_(std::move(look_at_cgroups)) {}
+  explicit Tenants(LookAtCgroups look_at_cgroups = cgroups_of, CgroupReader reader = {})
+      : look_at_cgroups_(std::move(look_at_cgroups)), reader_(std::move(reader)) {}
   // `file`: where tenants, their limits and the process trees that make them are kept for the next scheduler; empty: nowhere. Takes over
   // what is there of those whose processes live; a file that is damaged, or not ours, is refused: problem().
-  explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of);
+  explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of, CgroupReader reader = {});
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
@@ -131,12 +133,14 @@ class Tenants {
   Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
   void load();
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
+  Tenant& get(const CgroupIdentity& cgroup);
   Tenant* run_of(pid_t pid);
 
   const LookAtCgroups look_at_cgroups_;
+  const CgroupReader reader_;
   std::map<std::string, PodLimits> pods_;
   std::deque<std::string> gone_pods_;      // of pods_, and some that are back; the longest gone first
-  std::map<std::string, Tenant> tenants_;  // by what identifies it, such as "unit:train.service"
+  std::map<std::string, Tenant> tenants_;  // by what identifies it, such as "unit:/system.slice/train.service"
   policy::TenantId next_id_ = 1;
   std::string file_;
   std::string written_;  // what it says
