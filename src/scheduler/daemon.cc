@@ -28,6 +28,7 @@ constexpr int64_t kQuietHousekeepingNs = 5'000'000'000;
 constexpr int64_t kDepartedIntervalNs = 20'000'000;
 // The earliest a deadline is served again, so that one that does not move cannot spin the daemon.
 constexpr int64_t kDeadlineStepNs = 100'000;
+constexpr int64_t kFailurePauseNs = 1'000'000'000;
 constexpr uint64_t kOwnMarginPart = 16;  // of the scheduler's own cgroup's limit
 constexpr uint64_t kOwnMarginMin = uint64_t{64} << 20;
 
@@ -64,16 +65,11 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Settings& settings, const ch
 Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
     : settings_(settings),
       runtime_dir_(std::move(runtime_dir)),
-      deadline_timer_(loop_,
-                      [this] {
-                        engine_->deadline_reached(monotonic_ns());
-                        after_engine();
-                      }),
+      deadline_timer_(loop_, [this] { call_engine([this] { engine_->deadline_reached(monotonic_ns()); }); }),
       housekeeping_timer_(loop_,
                           [this] {
                             housekeeping_ = false;
-                            engine_->housekeep(monotonic_ns());
-                            after_engine();
+                            call_engine([this] { engine_->housekeep(monotonic_ns()); });
                           }),
       idle_timer_(loop_, [this] {
         if (engine_->has_runs()) return idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
@@ -93,15 +89,11 @@ Result<void> Daemon::open(const char* nvml_library) {
   options.tenants_file = runtime_dir_.tenants_file();
   options.look_at_host = look_at_host;
   options.cgroup_reader = CgroupReader::here();
-  segment_maker_ =
-      std::make_unique<MemfdMaker>(loop_, MemfdMaker::Answers{[this](SegmentId segment, FileDescriptor memory) {
-                                                                engine_->segment_made(segment, std::move(memory), monotonic_ns());
-                                                                after_engine();
-                                                              },
-                                                              [this](SegmentId segment) {
-                                                                engine_->segment_discarded(segment, monotonic_ns());
-                                                                after_engine();
-                                                              }});
+  segment_maker_ = std::make_unique<MemfdMaker>(
+      loop_, MemfdMaker::Answers{[this](SegmentId segment, FileDescriptor memory) {
+                                   call_engine([&] { engine_->segment_made(segment, std::move(memory), monotonic_ns()); });
+                                 },
+                                 [this](SegmentId segment) { call_engine([&] { engine_->segment_discarded(segment, monotonic_ns()); }); }});
   options.segment_maker = segment_maker_.get();
   if (!settings_.trace_file.empty()) {
     Result<TraceWriter> trace = TraceWriter::open(settings_.trace_file, settings_.policy);
@@ -161,8 +153,7 @@ void Daemon::sampled(const std::vector<GpuSample>& samples) {
   int64_t used = 0;
   for (const GpuSample& sample : samples) used += sample.used_after;
   if (std::abs(used - std::exchange(used_bytes_, used)) >= ForeignMemoryWatch::kStep) active_at_ = monotonic_ns();
-  engine_->memory_sampled(samples, monotonic_ns());
-  after_engine();
+  call_engine([&] { engine_->memory_sampled(samples, monotonic_ns()); });
 }
 
 bool Daemon::quiet() const { return !engine_->awaits_departed() && monotonic_ns() - active_at_ > kQuietAfterNs; }
@@ -200,6 +191,16 @@ void Daemon::stop_on_signals() {
   });
 }
 
+void Daemon::call_engine(const Callback& call) {
+  try {
+    call();
+  } catch (const std::exception& problem) {
+    deadline_not_before_ = monotonic_ns() + kFailurePauseNs;
+    warnings_.warn("exception", monotonic_ns(), "an error of the scheduler's own: {}; it goes on", problem.what());
+  }
+  after_engine();
+}
+
 void Daemon::after_engine() {
   rearm();
   watch_memory();
@@ -209,7 +210,7 @@ void Daemon::after_engine() {
 void Daemon::rearm() {
   std::optional<policy::Instant> deadline = engine_->next_deadline();
   if (!deadline) return deadline_timer_.cancel();
-  deadline_timer_.arm(std::max(*deadline, monotonic_ns() + kDeadlineStepNs));
+  deadline_timer_.arm(std::max({*deadline, monotonic_ns() + kDeadlineStepNs, deadline_not_before_}));
 }
 
 void Daemon::watch_memory() {
@@ -234,6 +235,16 @@ void Daemon::watch_idleness() {
 }
 
 std::string Daemon::answer(std::string_view line) {
+  try {
+    return answer_request(line);
+  } catch (const std::exception& problem) {
+    warnings_.warn("admin exception", monotonic_ns(), "an error of the scheduler's own while it served an admin request: {}",
+                   problem.what());
+    return protocol::admin::encode_error(std::string("an error of the scheduler's own: ") + problem.what());
+  }
+}
+
+std::string Daemon::answer_request(std::string_view line) {
   namespace admin = protocol::admin;
   Result<admin::Request> request = admin::decode_request(line);
   if (!request) return admin::encode_error(request.error().text);

@@ -39,13 +39,15 @@ class Daemon {
   Result<void> serve_metrics();
   protocol::admin::StatusReport report() const;
   Result<void> check_that_a_gpu_is_free() const;
+  void call_engine(const Callback& call);  // and what follows from it; no exception comes out
   void after_engine();
   void rearm();
   void watch_memory();
   bool quiet() const;
   void sampled(const std::vector<GpuSample>& samples);
   void watch_idleness();
-  std::string answer(std::string_view line);
+  std::string answer(std::string_view line);  // no exception comes out
+  std::string answer_request(std::string_view line);
 
   std::unique_ptr<MetricsEndpoint> metrics_;  // ends last: nobody who comes back waits for it
   Settings settings_;
@@ -63,6 +65,8 @@ class Daemon {
   int64_t active_at_ = 0;   // CLOCK_MONOTONIC ns: a client said something, or memory on a GPU moved
   int64_t used_bytes_ = 0;  // on the GPUs that were last looked at, together
   bool idle_ = false;
+  int64_t deadline_not_before_ = 0;  // after a failure: what cannot be served must not spin the daemon
+  RepeatedWarnings warnings_;
 };
 
 }  // namespace nvshare::scheduler

@@ -1,9 +1,12 @@
 #include "scheduler/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cinttypes>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 
 #include "cuda/nvml.h"
 
@@ -18,13 +21,6 @@ policy::Memory to_policy(const Memory& memory) {
   return {bounded(memory.allocated), bounded(memory.resident), bounded(memory.unswappable)};
 }
 
-Refused refused_because(const std::string& reason, bool barred) {
-  Refused message{};
-  message.barred = barred ? 1 : 0;
-  std::strncpy(message.reason, reason.c_str(), sizeof message.reason - 1);
-  return message;
-}
-
 uint32_t idle_us(policy::Duration idle) { return static_cast<uint32_t>(std::clamp<policy::Duration>(idle / 1000, 0, kIdleReleaseUsMax)); }
 
 Contention contention_of(const policy::SendContention& action) {
@@ -36,6 +32,12 @@ Contention contention_of(const policy::SendContention& action) {
           static_cast<uint8_t>(action.gang_runs),
           {},
           idle_us(action.pause)};
+}
+
+SegmentId random_segment_id() {
+  SegmentId id = 0;
+  if (getentropy(&id, sizeof id) != 0) throw std::runtime_error("the kernel gives no random numbers");
+  return id;
 }
 
 void log_note(const policy::Note& note) {
@@ -71,7 +73,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       state_(policy::make_state(settings_.policy)),
       known_(options.known_clients_file),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader),
-      host_budget_(options.epoch) {
+      host_budget_(random_segment_id) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
@@ -83,46 +85,6 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     ledger_.freeze(true, now);
   }
   update_host_memory(now, true);
-}
-
-void Engine::connected(ConnectionId connection, Peer peer) { connections_[connection] = Connection{std::move(peer), std::nullopt}; }
-
-void Engine::received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors) {
-  auto at = connections_.find(connection);
-  if (at == connections_.end()) return;
-  Result<MessageType> type = decode_type(packet);
-  if (!type) return refuse(connection, std::string("bad message: ") + type.error().text, now);
-  if (auto ok = check_descriptors(*type, descriptors.count()); !ok)
-    return refuse(connection, std::string("bad message: ") + ok.error().text, now);
-  if (at->second.client) {
-    if (auto ok = check_version(packet, clients_.at(*at->second.client).version); !ok)
-      return refuse(connection, std::string("bad message: ") + ok.error().text, now);
-  }
-  if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now, std::move(descriptors));
-  if (*type != MessageType::kRegister)
-    return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
-  Result<Register> message = decode<Register>(packet);
-  if (!message) return refuse(connection, std::string("bad message: ") + message.error().text, now);
-  register_client(connection, *message, now);
-}
-
-void Engine::disconnected(ConnectionId connection, const char* why, policy::Instant now) {
-  auto at = connections_.find(connection);
-  if (at == connections_.end()) return;
-  std::optional<policy::ClientId> client = at->second.client;
-  connections_.erase(at);
-  if (client) leave(*client, false, why, now);
-}
-
-void Engine::refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred) {
-  Connection& refused = connections_.at(connection);
-  warnings_.warn("refused " + std::to_string(refused.peer.pid), now, "refused pid {} (user {}, {}): {}", refused.peer.pid, refused.peer.uid,
-                 short_name_of(refused.peer.pid), reason);
-  transport_.send(connection, encode(refused_because(reason, barred), kVersionMin), {});
-  transport_.close(connection);
-  std::optional<policy::ClientId> client = refused.client;
-  connections_.erase(connection);
-  if (client) leave(*client, false, "it sent a bad message", now);
 }
 
 void Engine::register_client(ConnectionId connection, const Register& message, policy::Instant now) {

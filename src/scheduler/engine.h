@@ -67,7 +67,8 @@ class Engine {
 
   Engine(Options options, Transport& transport, policy::Instant now);
 
-  // Connections: connected once, received any number of times, disconnected at most once (never after Transport::close).
+  // Connections: connected once, received any number of times, disconnected at most once (never after Transport::close). received() and
+  // disconnected() let no exception out.
   void connected(ConnectionId connection, Peer peer);
   void received(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors = {});
   void disconnected(ConnectionId connection, const char* why, policy::Instant now);
@@ -146,9 +147,14 @@ class Engine {
     std::map<policy::ClientId, policy::MemoryChanged> growths;
   };
 
-  // engine.cc
+  // engine_connections.cc
+  void receive(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors);
+  // After an error of our own that was thrown while it was served: the connection goes, the daemon stays.
+  void give_up(ConnectionId connection, const char* problem, policy::Instant now);
   // barred: the program may not use the GPU without a scheduler instead.
   void refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred = false);
+
+  // engine.cc
   void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
   Result<policy::GpuId> gpu_of(const protocol::Register& message, policy::Instant now);
   void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,

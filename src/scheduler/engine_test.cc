@@ -48,7 +48,10 @@ class EngineTest : public testing::Test {
       options.epoch = 77;
       options.known_clients_file = folder_.path() + "/clients";
       options.tenants_file = folder_.path() + "/tenants";
-      options.look_at_host = [] { return HostBudget::Machine{1000 * kGiB, std::nullopt}; };
+      options.look_at_host = [this] {
+        if (look_fails_) throw std::out_of_range("as a defect would");
+        return HostBudget::Machine{1000 * kGiB, std::nullopt};
+      };
       engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
       uuid.fill(1);
@@ -105,6 +108,7 @@ class EngineTest : public testing::Test {
   protocol::admin::ClientReport client(size_t index) { return engine().status(now_).clients.at(index); }
 
   TestFolder folder_;
+  bool look_fails_ = false;
   Settings settings_;
   SentPackets packets_;
   policy::Instant now_ = 1'000'000'000;
@@ -247,6 +251,25 @@ TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
 }
 
 // Ids are small numbers: whoever claims one that was another process's gains neither its run nor its limits.
+TEST_F(EngineTest, AnErrorOfOurOwnEndsOnlyTheConnectionThatBroughtItAbout) {
+  join(1, 100, kGiB, 0);
+  join(2, 200, kGiB, 0);
+  look_fails_ = true;
+  send(1, protocol::ArenaRequest{1, 64 << 20, 0, 0, {}});
+  look_fails_ = false;
+  EXPECT_EQ(packets_.closed, std::vector<ConnectionId>{1});
+  ASSERT_EQ(engine().status(now_).clients.size(), 1u);
+  EXPECT_EQ(engine().status(now_).clients[0].pid, 200);
+  send(2, protocol::ReqLock{1});
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(2));
+  join(3, 100, kGiB, 0);
+  look_fails_ = true;
+  engine().disconnected(2, "it ended", ++now_);  // nor does a departure that fails
+  look_fails_ = false;
+  send(3, protocol::ReqLock{1});
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(3));
+}
+
 TEST_F(EngineTest, AGuessedIdBringsNothing) {
   protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
   run.gpu_core_limit = 100;

@@ -6,7 +6,10 @@
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
+#include <exception>
 #include <utility>
+
+#include "scheduler/log.h"
 
 namespace nvshare::scheduler {
 
@@ -14,11 +17,21 @@ struct EventLoop::Core {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
   asio::signal_set signals{context};
+  RepeatedWarnings warnings;
+
+  template <typename Call>
+  void guarded(const Call& call) {
+    try {
+      call();
+    } catch (const std::exception& problem) {
+      warnings.warn("exception", monotonic_ns(), "an error of the scheduler's own: {}; it goes on", problem.what());
+    }
+  }
 
   void await_signal(std::function<void(int)> callback) {
     signals.async_wait([this, callback = std::move(callback)](const asio::error_code& error, int signal) mutable {
       if (error) return;
-      callback(signal);
+      guarded([&] { callback(signal); });
       await_signal(std::move(callback));
     });
   }
@@ -29,7 +42,9 @@ EventLoop::~EventLoop() = default;
 
 void EventLoop::run() { core_->context.run(); }
 void EventLoop::stop() { core_->context.stop(); }
-void EventLoop::post(Callback call) { asio::post(core_->context, std::move(call)); }
+void EventLoop::post(Callback call) {
+  asio::post(core_->context, [core = core_.get(), call = std::move(call)] { core->guarded(call); });
+}
 
 void EventLoop::on_signals(std::initializer_list<int> signals, std::function<void(int)> callback) {
   for (int signal : signals) core_->signals.add(signal);
@@ -39,12 +54,12 @@ void EventLoop::on_signals(std::initializer_list<int> signals, std::function<voi
 // Shared with the operations in flight: these may end after the Watch is gone, and then find `alive` false.
 struct Watch::Core : std::enable_shared_from_this<Watch::Core> {
   Core(EventLoop& loop, int fd, Callback readable, Callback writable)
-      : descriptor(loop.core().context, fd), on_readable(std::move(readable)), on_writable(std::move(writable)) {}
+      : owner(loop.core()), descriptor(loop.core().context, fd), on_readable(std::move(readable)), on_writable(std::move(writable)) {}
 
   void await_readable() {
     descriptor.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const asio::error_code& error) {
       if (!self->alive || error) return;
-      self->on_readable();
+      self->owner.guarded(self->on_readable);
       if (self->alive) self->await_readable();
     });
   }
@@ -53,10 +68,11 @@ struct Watch::Core : std::enable_shared_from_this<Watch::Core> {
     if (std::exchange(awaits_writable, true)) return;
     descriptor.async_wait(asio::posix::stream_descriptor::wait_write, [self = shared_from_this()](const asio::error_code& error) {
       self->awaits_writable = false;
-      if (self->alive && !error) self->on_writable();
+      if (self->alive && !error) self->owner.guarded(self->on_writable);
     });
   }
 
+  EventLoop::Core& owner;
   asio::posix::stream_descriptor descriptor;
   Callback on_readable;
   Callback on_writable;
@@ -85,8 +101,9 @@ Watch& Watch::operator=(Watch&& other) noexcept {
 void Watch::want_writable() { core_->await_writable(); }
 
 struct Timer::Core : std::enable_shared_from_this<Timer::Core> {
-  Core(EventLoop& loop, Callback call) : timer(loop.core().context), callback(std::move(call)) {}
+  Core(EventLoop& loop, Callback call) : owner(loop.core()), timer(loop.core().context), callback(std::move(call)) {}
 
+  EventLoop::Core& owner;
   asio::steady_timer timer;
   Callback callback;
   uint64_t generation = 0;  // an expiry that was already queued when the timer was armed anew must not fire
@@ -100,7 +117,7 @@ void Timer::arm(int64_t deadline_ns) {
   uint64_t generation = ++core_->generation;
   core_->timer.expires_at(std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns)));
   core_->timer.async_wait([core = core_, generation](const asio::error_code& error) {
-    if (!error && core->generation == generation) core->callback();
+    if (!error && core->generation == generation) core->owner.guarded(core->callback);
   });
 }
 

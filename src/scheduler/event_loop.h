@@ -1,7 +1,8 @@
 // The daemon's event loop: descriptors, timers, signals and calls from other threads, on one thread. The only place that knows Asio.
 //
 // Everything belongs to the thread that calls run(), except post(). Callbacks run on that thread, never nested. A Watch or Timer may be
-// destroyed at any time, also by its own callback; afterwards its callback is not called again.
+// destroyed at any time, also by its own callback; afterwards its callback is not called again. An exception ends the callback that threw
+// it, with a line in the log, never the loop: who calls into code that might throw, and has to tidy up, catches it first.
 #pragma once
 
 #include <cstdint>

@@ -97,10 +97,20 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
 
 void HostBudget::held(policy::ClientId client, SegmentId segment, int64_t bytes, Owner owner) {
   auto at = accounts_.find(client);
-  if (at == accounts_.end()) return;
+  if (at == accounts_.end() || knows(segment)) return;
   at->second.segments[segment] = {bytes, owner, true, true};
   at->second.wanted = std::max(at->second.wanted, at->second.lent());
-  next_segment_ = std::max(next_segment_, segment + 1);
+}
+
+bool HostBudget::knows(SegmentId segment) const {
+  if (making_.contains(segment) || discarding_.contains(segment) || pool_.contains(segment)) return true;
+  return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) { return entry.second.segments.contains(segment); });
+}
+
+SegmentId HostBudget::fresh_id() const {
+  SegmentId id = make_id_();
+  while (knows(id)) id = make_id_();
+  return id;
 }
 
 void HostBudget::report(policy::ClientId client, int64_t ready, int64_t used) {
@@ -117,18 +127,17 @@ void HostBudget::made(SegmentId id, bool there) {
   const policy::ClientId client = making->second;
   making_.erase(making);
   auto at = accounts_.find(client);
-  if (at == accounts_.end()) {
+  auto segment = at == accounts_.end() ? std::map<SegmentId, Segment>::iterator() : at->second.segments.find(id);
+  if (at == accounts_.end() || segment == at->second.segments.end()) {
     if (there) discard(id);
     return;
   }
-  Account& account = at->second;
-  Segment& segment = account.segments.at(id);
   if (there) {
-    segment.there = true;
-    decisions_.push_back(Lend{client, id, segment.bytes, segment.owner});
+    segment->second.there = true;
+    decisions_.push_back(Lend{client, id, segment->second.bytes, segment->second.owner});
     return;
   }
-  fail(client, account, id);
+  fail(client, at->second, id);
 }
 
 void HostBudget::cannot_hand_over(policy::ClientId client, SegmentId segment) {
@@ -180,9 +189,8 @@ int64_t HostBudget::free_for(Owner owner, Bound* bound) const {
   bounded_by(machine_.available - kept_free() - unbuilt(), Bound::kAvailable);
   if (owner == Owner::kScheduler && machine_.own_room) {
     int64_t under_way = 0;
-    for (const auto& [segment, client] : making_) {
-      auto at = accounts_.find(client);
-      if (at != accounts_.end()) under_way += at->second.segments.at(segment).bytes;
+    for (const auto& [client, account] : accounts_) {
+      for (const auto& [id, segment] : account.segments) under_way += segment.there ? 0 : segment.bytes;
     }
     bounded_by(*machine_.own_room - under_way, Bound::kOwnCgroup);
   }
@@ -260,7 +268,7 @@ void HostBudget::serve(policy::ClientId client, Account& account, policy::Instan
       if (free < std::min(missing, kPieceMax)) break;
       bytes = std::min(bytes, free);
     }
-    const SegmentId id = next_segment_++;
+    const SegmentId id = fresh_id();
     account.segments[id] = {bytes, account.owner, account.owner == Owner::kProcess, false};
     missing -= bytes;
     if (account.owner == Owner::kScheduler) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,8 +33,8 @@ class HostBudget {
   // What keeps somebody from getting more.
   enum class Bound : uint8_t { kNone, kBudget, kAvailable, kOwnCgroup, kCannotMake };
 
-  // `first_segment`: ids count up from it. A scheduler's successor begins at a higher one, so that ids of both never meet.
-  explicit HostBudget(SegmentId first_segment) : next_segment_(first_segment) {}
+  // `make_id`: ids of segments. Random ones, so that nobody guesses another's, and none of an earlier scheduler's comes again.
+  explicit HostBudget(std::function<SegmentId()> make_id) : make_id_(std::move(make_id)) {}
 
   // ---- what happened ----
   struct Machine {
@@ -53,7 +54,7 @@ class HostBudget {
   void request(policy::ClientId client, uint64_t request, int64_t total, Owner owner, bool urgent);
   void returned(policy::ClientId client, SegmentId segment, policy::Instant now);
   void shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes, policy::Instant now);
-  // It has the segment from an earlier scheduler.
+  // It says that it has the segment from an earlier scheduler. Of an id that this one knows nothing is believed.
   void held(policy::ClientId client, SegmentId segment, int64_t bytes, Owner owner);
   // What it reports: bytes of its segments that are ready, and of them in use.
   void report(policy::ClientId client, int64_t ready, int64_t used);
@@ -162,6 +163,8 @@ class HostBudget {
   bool lend_pooled(policy::ClientId client, Account& account);
   int64_t discard_pooled(int64_t bytes);
   void discard(SegmentId segment);
+  bool knows(SegmentId segment) const;
+  SegmentId fresh_id() const;
   // Asks who has unused segments for `bytes`, less what is asked for already.
   void reclaim(int64_t bytes, const Account* beneficiary, policy::Instant now);
   bool memory_comes_back() const;  // within moments
@@ -175,7 +178,7 @@ class HostBudget {
   std::set<SegmentId> discarding_;
   std::map<SegmentId, Pooled> pool_;
   std::vector<Decision> decisions_;  // of the next settle()
-  SegmentId next_segment_;
+  std::function<SegmentId()> make_id_;
   uint64_t next_arrival_ = 1;
   uint64_t next_shrink_ = 1;
 };

@@ -42,7 +42,8 @@ class HostBudgetTest : public testing::Test {
     return decisions;
   }
 
-  HostBudget budget_{1};
+  HostBudget budget_{[this] { return ++last_id_; }};
+  SegmentId last_id_ = 0;
   policy::Instant now_ = kSecond;
   uint64_t requests_ = 0;
 };
@@ -219,10 +220,41 @@ TEST_F(HostBudgetTest, WhatAnEarlierSchedulerLentCounts) {
   EXPECT_EQ(budget_.view().reserved, 700 * kMiB);
   auto decisions = ask(2, 512 * kMiB);
   EXPECT_EQ(lent(decisions), 324 * kMiB);
-  EXPECT_GT(of<HostBudget::Lend>(decisions).at(0).segment, 900u) << "ids never meet";
   budget_.returned(1, 900, now_);
   EXPECT_TRUE(of<HostBudget::Discard>(settle()).empty()) << "it is not ours to discard";
   EXPECT_EQ(budget_.view().reserved, 324 * kMiB);
+}
+
+// Each of them ended the scheduler: a segment in the making that its client said it had, and gave back.
+TEST_F(HostBudgetTest, ASegmentInTheMakingIsNobodysToHoldOrReturn) {
+  for (const bool there : {true, false}) {
+    budget_.request(1, ++requests_, 64 * kMiB, Owner::kScheduler, true);
+    auto makes = of<HostBudget::Make>(settle());
+    ASSERT_EQ(makes.size(), 1u);
+    for (policy::ClientId client : {1, 2}) {
+      budget_.held(client, makes[0].segment, kGiB, Owner::kScheduler);
+      budget_.returned(client, makes[0].segment, now_);
+    }
+    budget_.observe({100 * kGiB, kGiB});  // and the scheduler's own cgroup has a limit
+    settle();
+    budget_.request(2, ++requests_, 64 * kMiB, Owner::kScheduler, false);
+    for (const auto& make : of<HostBudget::Make>(settle())) budget_.made(make.segment, true);
+    budget_.made(makes[0].segment, there);
+    settle();
+    EXPECT_EQ(budget_.view(1).lent_scheduler, there ? 64 * kMiB : 0);
+    EXPECT_EQ(budget_.view(2).lent_scheduler, 64 * kMiB);
+    for (policy::ClientId client : {1, 2}) budget_.leave(client), settle(), budget_.join(client, client);
+  }
+}
+
+TEST_F(HostBudgetTest, AnothersSegmentIsNobodysToHold) {
+  auto lends = of<HostBudget::Lend>(ask(1, 64 * kMiB, Owner::kScheduler));
+  ASSERT_EQ(lends.size(), 1u);
+  budget_.held(2, lends[0].segment, 64 * kMiB, Owner::kScheduler);
+  EXPECT_EQ(budget_.view(2).lent_scheduler, 0);
+  budget_.returned(2, lends[0].segment, now_);
+  EXPECT_EQ(budget_.view(1).lent_scheduler, 64 * kMiB);
+  EXPECT_EQ(budget_.view().pooled, 0);
 }
 
 TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {
