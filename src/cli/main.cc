@@ -43,6 +43,10 @@ int run(int argc, char** argv) {
   CLI::App* run_app = app.add_subcommand("run", "Run a program under nvshare: nvsharectl run [options] [--] PROGRAM [arguments]");
   run_app->add_option("--gpu-memory-limit", options.gpu_memory_limit,
                       "GPU memory the program and its children may have, such as 8Gi or 512MiB");
+  run_app->add_option(
+      "--reserve-memory", options.reserve_memory,
+      "GPU memory that the scheduler is to reserve for it on its GPU, such as 8Gi: refused where others have reserved too much; "
+      "its limit as well");
   run_app
       ->add_option("--gpu-core-limit", options.gpu_core_limit,
                    "percent of each GPU's time that the program and its children may use, 1 to 100 (100: no limit)")

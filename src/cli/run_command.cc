@@ -31,20 +31,34 @@ void say(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
 
 std::string short_name(const std::string& program) { return program.substr(program.find_last_of('/') + 1); }
 
-// The lower of --gpu-memory-limit and what the environment already says; 0 = none. Both are checked.
-Result<uint64_t> limit_of(const RunOptions& options, const Environment& environment) {
-  uint64_t lowest = 0;
-  auto take = [&lowest](const char* name, const std::string& text) -> Result<void> {
+struct Limit {
+  uint64_t bytes = 0;  // 0 = none
+  std::string set_by;
+  uint64_t reserved = 0;
+};
+
+// The lowest of the flags and what the environment already says. All are checked.
+Result<Limit> limit_of(const RunOptions& options, const Environment& environment) {
+  Limit lowest;
+  auto take = [&lowest](const char* name, const std::string& text) -> Result<uint64_t> {
     auto bytes = parse_bytes(text);
     if (!bytes) return error_format("%s: %s", name, bytes.error().text);
-    if (*bytes > 0) lowest = lowest == 0 ? *bytes : std::min(lowest, *bytes);
-    return {};
+    if (*bytes > 0 && (lowest.bytes == 0 || *bytes < lowest.bytes)) {
+      lowest.bytes = *bytes;
+      lowest.set_by = name;
+    }
+    return *bytes;
   };
+  if (auto found = environment.find(kMemoryLimit); found != environment.end() && !found->second.empty()) {
+    if (auto ok = take(kMemoryLimit, found->second); !ok) return ok.error();
+  }
   if (!options.gpu_memory_limit.empty()) {
     if (auto ok = take("--gpu-memory-limit", options.gpu_memory_limit); !ok) return ok.error();
   }
-  if (auto found = environment.find(kMemoryLimit); found != environment.end() && !found->second.empty()) {
-    if (auto ok = take(kMemoryLimit, found->second); !ok) return ok.error();
+  if (!options.reserve_memory.empty()) {
+    auto reserved = take("--reserve-memory", options.reserve_memory);
+    if (!reserved) return reserved.error();
+    lowest.reserved = *reserved;
   }
   return lowest;
 }
@@ -64,13 +78,13 @@ Result<GpuChoice> gpu_of(const RunOptions& options, const Environment& environme
 }
 
 // We are the root of the tenant's process tree, so that the tenant lives until we have asked about it.
-std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& name, uint64_t limit, const RunOptions& options) {
+std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& name, const Limit& limit, const RunOptions& options) {
   if (!link.admin) {
     say("limits come from the environment alone: {}", link.admin_error);
     return std::nullopt;
   }
-  auto line = link.admin->ask(
-      admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit), options.gang_turns, options.gpu_core_limit, options.priority});
+  auto line = link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit.bytes), options.gang_turns,
+                                                   options.gpu_core_limit, options.priority, static_cast<int64_t>(limit.reserved)});
   auto tenant = line ? admin::decode_tenant(*line) : Result<uint64_t>(line.error());
   if (!tenant) {
     say("cannot register this run with the scheduler, so that it appears by its process: {}", tenant.error().text);
@@ -108,9 +122,9 @@ void explain_no_client(const std::string& path) {
       "call");
 }
 
-void say_start_line(const GpuChoice& gpu, uint64_t limit, const SchedulerLink& link) {
-  say("{}, memory limit {}, scheduler {} ({})", gpu.description, limit == 0 ? std::string("none") : format_bytes(limit),
-      link.runtime_directory,
+void say_start_line(const GpuChoice& gpu, const Limit& limit, const SchedulerLink& link) {
+  say("{}, memory limit {}, scheduler {} ({})", gpu.description,
+      limit.bytes == 0 ? std::string("none") : fmt::format("{} (by {})", format_bytes(limit.bytes), limit.set_by), link.runtime_directory,
       link.started ? "started for you"
       : link.own   ? "yours"
                    : "the machine's");
@@ -148,12 +162,16 @@ int run_command(const RunOptions& options) {
 
   environment["LD_PRELOAD"] = append_preload(environment["LD_PRELOAD"], *library);
   if (!gpu->visible_devices.empty()) environment[kVisibleDevices] = gpu->visible_devices;
-  if (*limit > 0) environment[kMemoryLimit] = std::to_string(*limit);
+  if (limit->bytes > 0) environment[kMemoryLimit] = std::to_string(limit->bytes);
   if (link->runtime_directory != protocol::kRuntimeDirectoryDefault) {
     environment[protocol::kRuntimeDirectoryVariable] = link->runtime_directory;
   }
   if (options.gpu_core_limit < 100 && !link->admin) {
     say("--gpu-core-limit: only a scheduler that answers us can hold a program to it: {}", link->admin_error);
+    return kExitCannotRun;
+  }
+  if (limit->reserved > 0 && !link->admin) {
+    say("--reserve-memory: only a scheduler that answers us can reserve anything: {}", link->admin_error);
     return kExitCannotRun;
   }
   if (options.priority != 0 && !link->admin) {

@@ -8,6 +8,7 @@ namespace nvshare::cli {
 
 struct RunOptions {
   std::string gpu_memory_limit;      // text as parse_bytes takes it; empty = none
+  std::string reserve_memory;        // the same: of each GPU, for this program alone; it is a limit as well
   int gpu_core_limit = 100;          // percent of each GPU's time, 100 = none
   int priority = 0;                  // protocol::admin::kPriorityMin .. kPriorityMax
   std::string gpu;                   // "all", or a list of indices and UUIDs; empty = choose

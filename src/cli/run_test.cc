@@ -112,10 +112,13 @@ TEST_F(RunCommand, TheMemoryLimitHolds) {
   const Ran ran = nvsharectl("run --gpu-memory-limit 16Mi -- " + std::string(DEMO_JOB) + kJobArguments);
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
   EXPECT_TRUE(has(ran.out, "cuMemAlloc")) << ran.out;
-  EXPECT_TRUE(has(ran.err, "memory limit 16 MiB")) << ran.err;
+  EXPECT_TRUE(has(ran.err, "memory limit 16 MiB (by --gpu-memory-limit)")) << ran.err;
   const Ran wrong = nvsharectl("run --gpu-memory-limit lots -- true");
   EXPECT_EQ(wrong.exit_code, 125);
   EXPECT_TRUE(has(wrong.err, "--gpu-memory-limit")) << wrong.err;
+  const Ran reserved = nvsharectl("run --reserve-memory 16Mi --gpu-memory-limit 32Mi -- true");
+  EXPECT_EQ(reserved.exit_code, 0);
+  EXPECT_TRUE(has(reserved.err, "memory limit 16 MiB (by --reserve-memory)")) << reserved.err;
 }
 
 TEST_F(RunCommand, TheLibraryIsAppendedToAnExistingPreload) {

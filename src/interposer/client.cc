@@ -76,12 +76,18 @@ void Client::ask_only() {
 }
 
 bool Client::start() {
-  read_own_limit();
+  if (!read_own_limit()) {
+    barred_by_ = "a limit of its environment cannot be read";
+    barred_.store(true, std::memory_order_release);
+    return false;
+  }
   device_.memory().arena().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
   while (!connect_once()) {
     if (errno == ENOENT || errno == EACCES || errno == EPROTO || now_ns() > deadline) {
+      Lock lock(mutex_);
       lease_alone();
+      if (!barred()) tell_limit();
       return false;
     }
     sleep_ns(kReconnectFirst_ns);
@@ -194,7 +200,8 @@ bool Client::handshake(int fd) {
     auto refused = protocol::decode<protocol::Refused>(bytes);
     const char* reason = refused ? refused->reason : "(no reason given)";
     // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
-    if (strcmp(reason, refusal_told_) != 0) log(LogLevel::kWarning, "the scheduler refuses this program: %s", reason);
+    if (strcmp(reason, refusal_told_) != 0)
+      log(LogLevel::kWarning, "the scheduler refuses GPU %d to this program: %s", device_.ordinal(), reason);
     snprintf(refusal_told_, sizeof refusal_told_, "%s", reason);
     if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);
   } else {

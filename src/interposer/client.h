@@ -72,9 +72,12 @@ class Client {
   // What cannot be refused any more.
   void charge_unasked(size_t bytes);
   void refund(size_t bytes) { lease_.refund(bytes); }
+  // After charge() said no: a warning, at once the first time, then one line per ten seconds that counts the others.
+  void tell_refusal(const char* what, size_t bytes, size_t unit, size_t small_unit);
   // How often it had to ask.
   uint64_t headroom_asks() const { return headroom_asks_.load(std::memory_order_relaxed); }
-  // The scheduler says that the program may not use this GPU.
+  // The program may not use this GPU: the scheduler says so, or a variable's wrong value, and why_barred() says why.
+  const char* why_barred() const { return barred_by_; }
   bool barred() const { return barred_.load(std::memory_order_acquire); }
   // The GPU's size as programs are to see it; 0: as the driver says.
   uint64_t gpu_total() const { return gpu_total_.load(std::memory_order_acquire); }
@@ -147,7 +150,9 @@ class Client {
   static void* thread_body(void* self);
   void run();
   // client_limits.cc
-  void read_own_limit();
+  bool read_own_limit();  // false: a variable's value is wrong, and the log says which
+  const char* limit_set_by(uint64_t limit) const;
+  void tell_limit();
   void lease_alone();  // no scheduler: the program's own limit is all there is
   void take_terms(const protocol::Registered& answer, uint64_t claimed);
   void after_registration();
@@ -218,6 +223,8 @@ class Client {
   std::atomic<uint64_t> others_charged_{0};
   std::atomic<uint64_t> headroom_asks_{0};
   std::atomic<bool> barred_{false};
+  std::atomic<uint64_t> refusals_untold_{0};  // allocations past the limit since the last line about one
+  std::atomic<int64_t> refusal_due_ns_{0};    // when the next such line may come
   Lease lease_;
   std::atomic<uint64_t> gpu_total_{0};
   std::atomic<uint32_t> memory_waiters_{0};
@@ -235,7 +242,11 @@ class Client {
   bool context_there_ = false;
   uint16_t version_ = protocol::kVersionMax;  // agreed on with this scheduler
   char refusal_told_[256] = {};               // in the log; before the socket's thread starts, then its alone
+  const char* barred_by_ = refusal_told_;     // before it is shared
   uint64_t own_limit_ = 0;                    // from the program's environment
+  const char* own_limit_variable_ = "";       // of the environment, that says it
+  uint64_t tenant_ = 0;                       // as the scheduler numbers it; 0: none yet
+  char tenant_name_[64] = {};
   uint64_t node_limit_ = 0;
   uint64_t told_lease_ = 0;  // to the scheduler, at registration
   uint64_t headroom_request_ = 0;

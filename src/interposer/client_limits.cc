@@ -1,4 +1,7 @@
 // The client's part in its tenant's memory limit: a lease of headroom that grows and shrinks by messages (protocol/messages.h).
+#include <stdio.h>
+#include <string.h>
+
 #include <algorithm>
 
 #include "interposer/client.h"
@@ -13,13 +16,60 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kLook_ns = 500 * kMillisecond;             // for the program's end
+constexpr int64_t kRefusalPause_ns = 10'000 * kMillisecond;  // between two lines about allocations past the limit
 constexpr int64_t kAlonePatience_ns = 2'000 * kMillisecond;  // without a scheduler: as long as a restart takes
 
 }  // namespace
 
-void Client::read_own_limit() {
-  own_limit_ = own_memory_limit([](const char* variable, const char* why) { log(LogLevel::kError, "%s is ignored: %s", variable, why); });
+bool Client::read_own_limit() {
+  bool right = true;
+  const OwnLimit limit = own_memory_limit([&](const char* variable, const char* why) {
+    log(LogLevel::kError, "%s: %s", variable, why);
+    right = false;
+  });
+  own_limit_ = limit.bytes;
+  own_limit_variable_ = limit.variable;
   if (own_limit_ != 0) memory_limit_.store(own_limit_, std::memory_order_release);
+  return right;
+}
+
+// mutex held
+const char* Client::limit_set_by(uint64_t limit) const {
+  if (limit == node_limit_) return "the node (nvsharectl or Kubernetes)";
+  return limit == own_limit_ ? own_limit_variable_ : "another program of its tenant";
+}
+
+// mutex held. Once it is known whether there is a scheduler.
+void Client::tell_limit() {
+  const uint64_t limit = memory_limit_.load(std::memory_order_relaxed);
+  if (limit == 0) {
+    log(LogLevel::kInfo, "GPU %d: no memory limit, tenant %llu '%s'", device_.ordinal(), static_cast<unsigned long long>(tenant_),
+        tenant_name_);
+  } else {
+    log(LogLevel::kInfo, "GPU %d: memory limit %llu bytes (%llu MiB), set by %s, tenant %llu '%s'", device_.ordinal(),
+        static_cast<unsigned long long>(limit), static_cast<unsigned long long>(limit >> 20), limit_set_by(limit),
+        static_cast<unsigned long long>(tenant_), tenant_name_);
+  }
+}
+
+void Client::tell_refusal(const char* what, size_t bytes, size_t unit, size_t small_unit) {
+  refusals_untold_.fetch_add(1, std::memory_order_relaxed);
+  const int64_t now = now_ns();
+  int64_t due = refusal_due_ns_.load(std::memory_order_relaxed);
+  if (now < due || !refusal_due_ns_.compare_exchange_strong(due, now + kRefusalPause_ns, std::memory_order_relaxed)) return;
+  const uint64_t refused = refusals_untold_.exchange(0, std::memory_order_relaxed);
+  const uint64_t limit = memory_limit();
+  const uint64_t own = charged();
+  const uint64_t all = tenant_charged();
+  Lock lock(mutex_);
+  char more[64] = "";
+  if (refused > 1) snprintf(more, sizeof more, "; %llu were refused since the last such line", static_cast<unsigned long long>(refused));
+  log(LogLevel::kWarning,
+      "GPU %d: %s of %zu bytes was refused: in use %llu (this program %llu, others of its tenant %llu), memory limit %llu, set by %s, "
+      "tenant %llu '%s', counted in units of %zu, small allocations of %zu%s",
+      device_.ordinal(), what, bytes, static_cast<unsigned long long>(all), static_cast<unsigned long long>(own),
+      static_cast<unsigned long long>(all - own), static_cast<unsigned long long>(limit), limit_set_by(limit),
+      static_cast<unsigned long long>(tenant_), tenant_name_, unit, small_unit, more);
 }
 
 void Client::lease_alone() {
@@ -32,7 +82,10 @@ void Client::take_terms(const protocol::Registered& answer, uint64_t claimed) {
   memory_limit_.store(answer.memory_limit, std::memory_order_release);
   node_limit_ = answer.node_limit;
   others_charged_.store(answer.others_charged, std::memory_order_release);
+  tenant_ = answer.tenant;
+  memcpy(tenant_name_, answer.tenant_name, sizeof tenant_name_);
   if (asks_only_) return;
+  tell_limit();
   told_lease_ = std::max(answer.lease, claimed);
   lease_.grow(told_lease_ - claimed);
 }

@@ -74,9 +74,10 @@ CUresult Process::start() {
   gate.initialise();
   backend_ = backend_from_environment();
   const char* require = getenv("NVSHARE_REQUIRE_SCHEDULER");
-  require_scheduler_ = require != nullptr && strcmp(require, "1") == 0;
-  if (require != nullptr && *require != '\0' && strcmp(require, "0") != 0 && !require_scheduler_) {
-    log(LogLevel::kError, "NVSHARE_REQUIRE_SCHEDULER is '%.40s'; accepted: 0, 1", require);
+  // A value that is neither does not do away with the requirement.
+  require_scheduler_ = require != nullptr && *require != '\0' && strcmp(require, "0") != 0;
+  if (require_scheduler_ && strcmp(require, "1") != 0) {
+    log(LogLevel::kError, "NVSHARE_REQUIRE_SCHEDULER is '%.40s'; accepted: 0, 1. A scheduler is required", require);
   }
   pthread_atfork(nullptr, nullptr, in_forked_child);
   atexit(at_program_exit);
@@ -112,7 +113,8 @@ Device* Process::attach(int ordinal) {
     made->use_backend(protocol::Backend::kNone);
     made->memory().set_running(true);
     if (made->client().barred()) {
-      log(LogLevel::kError, "GPU %d is refused to this program", ordinal);
+      log(LogLevel::kError, "GPU %d is refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: %s", ordinal,
+          made->client().why_barred());
       made->refuse();
     } else if (require_scheduler_) {
       log(LogLevel::kError, "no nvshare-scheduler answers, and NVSHARE_REQUIRE_SCHEDULER=1: the GPU is refused to this program");

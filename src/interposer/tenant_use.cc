@@ -24,7 +24,7 @@ constexpr int kPatience_ms = 1000;
 
 // A wrong value is told of, and refused, when the program's first context is made (client.cc); here it counts as none.
 uint64_t own_limit() {
-  return own_memory_limit([](const char*, const char*) {});
+  return own_memory_limit([](const char*, const char*) {}).bytes;
 }
 
 // This process on that GPU, if it has a context there.

@@ -18,6 +18,9 @@ constexpr int kFormat = 1;        // of the record: that of the oldest plugin th
 constexpr size_t kShownMax = 60;  // bytes of a value that somebody else wrote
 constexpr char kOverGrant[] = "is more than the pod was granted; its limit is ";
 constexpr char kOverNamespace[] = "is more than a pod of its namespace may have; its limit is ";
+// What an annotation stands for that cannot be read, while no former value of it is known: a typing error is to give nobody more.
+constexpr int64_t kMemoryOfBadValue = int64_t{1} << 20;
+constexpr int kCoreOfBadValue = 1;
 constexpr char kNamespaceTold[] = "namespace";  // in Pod::told, for what no annotation says
 
 std::string text_at(const Json& json, const char* field) {
@@ -222,7 +225,10 @@ void PodLimits::read_memory(Pod& pod, Changes* changes) {
   }
   Result<int64_t> bytes = parse_pod_memory(given->second);
   if (!bytes) {
-    return complain(pod, kMemoryAnnotation, "BadLimit", std::string("is no limit; the one before stays; ") + bytes.error().text, changes);
+    const char* then = pod.memory ? "is no limit; the one before stays; " : "is no limit; until it is put right 1Mi holds; ";
+    complain(pod, kMemoryAnnotation, "BadLimit", std::string(then) + bytes.error().text, changes);
+    if (!pod.memory) pod.memory = kMemoryOfBadValue;
+    return;
   }
   pod.memory = *bytes;
   if (pod.most.gpu_memory_limit != 0 && *bytes > pod.most.gpu_memory_limit) {
@@ -242,8 +248,11 @@ void PodLimits::read_core(Pod& pod, Changes* changes) {
   }
   Result<int64_t> percent = parse_integer(given->second, 1, 100);
   if (!percent) {
-    return complain(pod, kCoreAnnotation, "BadLimit",
-                    "is no limit; the one before stays; accepted: percent of each GPU's time, an integer from 1 to 100", changes);
+    const char* then = pod.core ? "is no limit; the one before stays; " : "is no limit; until it is put right 1 % holds; ";
+    complain(pod, kCoreAnnotation, "BadLimit", std::string(then) + "accepted: percent of each GPU's time, an integer from 1 to 100",
+             changes);
+    if (!pod.core) pod.core = kCoreOfBadValue;
+    return;
   }
   pod.core = static_cast<int>(*percent);
   if (*pod.core > pod.most.gpu_core_limit) {

@@ -205,6 +205,23 @@ TEST(PodLimits, ABadValueKeepsTheLastGoodOneAndIsTold) {
   EXPECT_LT(shouted.notices[0].text.size(), 300u);
 }
 
+TEST(PodLimits, ABadValueThatNoGoodOneCameBeforeGivesTheLeastUntilItIsPutRight) {
+  PodLimits limits;
+  const auto changes = limits.update(granted(4, 0, {{kMemoryAnnotation, "4gb"}, {kCoreAnnotation, "4O"}}));
+  EXPECT_EQ(shown(limits), "team/train 1Mi 1%;");
+  ASSERT_EQ(changes.notices.size(), 2u);
+  EXPECT_NE(changes.notices[0].text.find("'4gb' is no limit; until it is put right 1Mi holds"), std::string::npos)
+      << changes.notices[0].text;
+  EXPECT_NE(changes.notices[1].text.find("'4O' is no limit; until it is put right 1 % holds"), std::string::npos)
+      << changes.notices[1].text;
+  PodLimits restarted;
+  ASSERT_TRUE(restarted.restore(limits.record()));
+  restarted.update(granted(4, 0, {{kMemoryAnnotation, "4gb"}, {kCoreAnnotation, "4O"}}));
+  EXPECT_EQ(shown(restarted), "team/train 1Mi 1%;") << "nor does a restart";
+  limits.update(granted(4, 0, {{kMemoryAnnotation, "2Gi"}, {kCoreAnnotation, "40"}}));
+  EXPECT_EQ(shown(limits), "team/train 2048Mi 40%;");
+}
+
 TEST(PodLimits, WhatPeopleWroteIsToldInOneLine) {
   PodLimits limits;
   const auto changes = limits.update(granted(4, 0, {{kMemoryAnnotation, "1Gi\naudit: all is well\x1b[2J"}, {kCoreAnnotation, "1\r2"}}));

@@ -90,6 +90,9 @@ Result<Request> decode_tenant_request(const Json& json) {
   Result<int64_t> limit = bytes_field(json, "gpu_memory_limit");
   if (!limit) return limit.error();
   request.gpu_memory_limit = *limit;
+  Result<int64_t> reserved = bytes_field(json, "gpu_memory_reserved");
+  if (!reserved) return reserved.error();
+  request.gpu_memory_reserved = *reserved;
   auto core_limit = core_limit_field(json);
   if (!core_limit) return core_limit.error();
   request.gpu_core_limit = core_limit->value_or(100);
@@ -218,7 +221,8 @@ struct Encoder {
             {"gpu_memory_limit", r.gpu_memory_limit},
             {"gang_turns", r.gang_turns},
             {"gpu_core_limit", r.gpu_core_limit},
-            {"priority", r.priority}};
+            {"priority", r.priority},
+            {"gpu_memory_reserved", r.gpu_memory_reserved}};
   }
   Json operator()(const SetRequest& r) const {
     Json json = {{"request", "set"}};

@@ -198,6 +198,7 @@ struct TenantRequest {
   bool gang_turns = true;  // on several GPUs: turns on all of them together
   int32_t gpu_core_limit = 100;
   int32_t priority = 0;
+  int64_t gpu_memory_reserved = 0;  // of each GPU that it uses; 0 = none
 };
 struct SetRequest {
   std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text

@@ -76,7 +76,8 @@ Result<void> check(const Registered& message) {
   if (message.version < kVersionMin || message.version > version_spoken())
     return error_format("version is %u; accepted: %u to %u", message.version, kVersionMin, version_spoken());
   return all_of([&] { return check_at_most("lease", message.lease, kLeaseMax); },
-                [&] { return check_terminated("release", message.release); });
+                [&] { return check_terminated("release", message.release); },
+                [&] { return check_terminated("tenant_name", message.tenant_name); });
 }
 
 template <>

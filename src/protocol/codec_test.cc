@@ -39,7 +39,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(MemUpdate{{30, 20, 10, 0, 25}, UINT64_MAX, 3, 0, 5, 6})),
       bytes_of(encode(good_progress())),
       bytes_of(encode(Idle{5})),
-      bytes_of(encode(Registered{1, {}, 2, 3, 4, 5, 6, 7, 8, 9, "1.2"})),
+      bytes_of(encode(Registered{1, {}, 2, 3, 4, 5, 6, 7, 8, 9, "1.2", 3, "train"})),
       bytes_of(encode(About{"1.2"})),
       bytes_of(encode(Refused{"no", 1, {}})),
       bytes_of(encode(LockOk{{1, 2}, 3, 4})),
@@ -392,7 +392,7 @@ TEST(Codec, TheNewestCommonVersionIsSpoken) {
 }
 
 TEST(Codec, AnEarlierVersionKnowsNothingOfLaterOnes) {
-  const Registered full{1, {}, 2, 3, 4, 5, 6, 7, 8, 9, "1.2"};
+  const Registered full{1, {}, 2, 3, 4, 5, 6, 7, 8, 9, "1.2", 3, "train"};
   const Packet first = encode(full, 1);
   EXPECT_EQ(first.length, sizeof(Header) + offsetof(Registered, release));
   auto decoded = decode<Registered>(first.span());

@@ -89,7 +89,9 @@ void each_message(Visit visit) {
                    .others_charged = k(5),
                    .memory_ceiling = k(6),
                    .gpu_total_bytes = k(7),
-                   .release = "1.2.3"});
+                   .release = "1.2.3",
+                   .tenant = k(8),
+                   .tenant_name = "team/train"});
   visit(About{.release = "4.5.6"});
   visit(Refused{.reason = "a reason", .barred = 1, .reserved = {}});
   visit(LockOk{.grant = grant, .budget = k(3), .budget_sequence = k(4)});

@@ -164,6 +164,8 @@ struct Registered {
   uint64_t gpu_total_bytes;  // the GPU's size as the scheduler takes it: smaller than the real one when it was told so
   // since version 2
   char release[kReleaseBytes];  // the scheduler's, NUL-terminated, for people
+  uint64_t tenant;              // whose client it is, as `nvsharectl status` numbers it
+  char tenant_name[64];         // NUL-terminated, for people
 };
 
 // After Registered, once. Since version 2.
@@ -497,7 +499,7 @@ struct PrepareSwap {
 NVSHARE_WIRE_SIZE(Header, 8);
 NVSHARE_WIRE_SIZE(Memory, 40);
 NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
-NVSHARE_WIRE_SIZE(Registered, 72 + 32);
+NVSHARE_WIRE_SIZE(Registered, 72 + 32 + 72);
 NVSHARE_WIRE_SIZE(About, 32);
 NVSHARE_WIRE_SIZE(Refused, 264);
 NVSHARE_WIRE_SIZE(ReqLock, 8);

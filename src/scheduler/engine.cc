@@ -105,7 +105,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     const auto total = static_cast<uint64_t>(gpus_[*gpu].total);
     const Tenants::Asked tenant = tenants_.ask(peer, gpus_[*gpu].uuid_text);
     const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
-    transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION}, version), {});
+    transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION, 0, {}}, version),
+                    {});
     for (const TenantUse& use : use_of(tenant.id, *gpu, limit, peer.pid)) transport_.send(connection, encode(use, version), {});
     transport_.close(connection);
     connections_.erase(connection);
@@ -132,9 +133,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (returns) recall_limit(tenant, gpus_[*gpu].uuid_text, bounded(message.node_limit));
   const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
   const uint64_t part = tenants_.part_of(tenant, peer.pid);
-  const int64_t promise = promised(tenant, *gpu, MemoryLedger::Newcomer{part, bounded(message.memory_limit)});
-  const int64_t promised_before = ledger_.limit_on(tenant.id, *gpu) == 0 ? 0 : promised(tenant, *gpu, std::nullopt);
-  if (auto ok = admit_promise(*gpu, tenant.id, promise, promised_before); !ok && !returns) {
+  if (auto ok = admit_reservation(*gpu, tenant); !ok && !returns) {
     tenants_.leave(tenant.id);
     if (!hold_) perform(ledger_.freeze(false, now));
     return refuse(connection, ok.error().text, now, true);
@@ -184,17 +183,21 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
     if (ceiling != nullptr && ceiling->client == id) client.ceiling = ceiling->ceiling;
   }
-  send(client, Registered{version,
-                          {},
-                          id,
-                          epoch_,
-                          static_cast<uint64_t>(ledger_.limit_of(id)),
-                          static_cast<uint64_t>(node_limit),
-                          static_cast<uint64_t>(ledger_.lease_of(id)),
-                          static_cast<uint64_t>(ledger_.charged_by_others(id)),
-                          static_cast<uint64_t>(client.ceiling),
-                          static_cast<uint64_t>(gpus_[*gpu].total),
-                          NVSHARE_VERSION});
+  Registered answer{version,
+                    {},
+                    id,
+                    epoch_,
+                    static_cast<uint64_t>(ledger_.limit_of(id)),
+                    static_cast<uint64_t>(node_limit),
+                    static_cast<uint64_t>(ledger_.lease_of(id)),
+                    static_cast<uint64_t>(ledger_.charged_by_others(id)),
+                    static_cast<uint64_t>(client.ceiling),
+                    static_cast<uint64_t>(gpus_[*gpu].total),
+                    NVSHARE_VERSION,
+                    tenant.id,
+                    {}};
+  std::strncpy(answer.tenant_name, tenant.name.c_str(), sizeof answer.tenant_name - 1);
+  send(client, answer);
   perform(actions);
   trace(joined, now);
   take_over_account(tenant.id, *gpu, now);
@@ -522,7 +525,7 @@ Engine::Client* Engine::find(policy::ClientId client) {
 
 Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
   Result<policy::TenantId> id = tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns,
-                                                 request.gpu_core_limit, request.priority);
+                                                 request.gpu_core_limit, request.priority, request.gpu_memory_reserved);
   if (!tenants_.problem().empty()) spdlog::warn("{}", tenants_.problem());
   if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
   return id;
@@ -541,7 +544,6 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.gpu_memory_limit = request.gpu_memory_limit.value_or(tenant->gpu_memory_limit);
     wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
     wanted.priority = request.priority.value_or(tenant->priority);
-    if (auto ok = admit_change(*tenant, wanted); !ok) return ok;
     change_limits(*tenant, wanted, now);
     tenants_.save();
   }

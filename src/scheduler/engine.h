@@ -88,7 +88,7 @@ class Engine {
   protocol::admin::StatusReport status(policy::Instant now) const;
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
   Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
-  // All of it is in force at once, whatever is promised on the pods' GPUs.
+  // All of it is in force at once.
   void set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
 
   size_t client_count() const { return clients_.size(); }
@@ -206,13 +206,8 @@ class Engine {
   void count_absent(policy::Instant now);   // clients that were known before a restart and are not back
   void forget_absent(policy::Instant now);  // those that have ended
   void keep_lease(policy::ClientId client);
-  // What of the GPU's memory is promised to the tenant: the limit in force there, where its programs' environments or `set` asked for one;
-  // else 0. `newcomer`: with that client as well.
-  int64_t promised(const Tenant& tenant, policy::GpuId gpu, std::optional<MemoryLedger::Newcomer> newcomer) const;
-  // Whether the GPU takes one more promise, to `tenant`, in place of what it was promised there before.
-  Result<void> admit_promise(policy::GpuId gpu, policy::TenantId tenant, int64_t promise, int64_t before) const;
-  // Whether all its GPUs take what would be promised to it.
-  Result<void> admit_change(const Tenant& tenant, const Tenant& changed) const;
+  // Whether what the node reserved for the tenant fits beside what it reserved for the others that are on that GPU.
+  Result<void> admit_reservation(policy::GpuId gpu, const Tenant& tenant) const;
   // What a tenant's limits and priority come from, as it is to be.
   void change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
   void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);  // as a client that came back was told it there

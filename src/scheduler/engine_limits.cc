@@ -1,4 +1,4 @@
-// The engine's part of the tenants' memory limits: messages to the ledger and back, admission of explicit limits, and the report.
+// The engine's part of the tenants' memory limits: messages to the ledger and back, admission of reservations, and the report.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,36 +76,24 @@ void Engine::note_over_limit() {
   }
 }
 
-// A pod's limit from the node's agent promises nothing: it only takes from what the pod could have without one.
-int64_t Engine::promised(const Tenant& tenant, policy::GpuId gpu, std::optional<MemoryLedger::Newcomer> newcomer) const {
-  const bool asked = tenant.gpu_memory_limit != 0 || ledger_.limit_with(tenant.id, gpu, 0, newcomer) != 0;
-  if (!asked) return 0;
-  return std::min(ledger_.limit_with(tenant.id, gpu, tenant.memory_limit_on(gpus_[gpu].uuid_text), newcomer), gpus_[gpu].total);
-}
-
-Result<void> Engine::admit_promise(policy::GpuId gpu, policy::TenantId tenant, int64_t promise, int64_t before) const {
-  if (promise <= before) return {};
+// A limit is a ceiling: it takes nothing from anybody. Only what the node reserved for a run counts here.
+Result<void> Engine::admit_reservation(policy::GpuId gpu, const Tenant& tenant) const {
+  if (tenant.gpu_memory_reserved == 0) return {};
   const int64_t total = gpus_[gpu].total;
   const auto bound = static_cast<int64_t>(settings_.gpu_memory_oversub_ratio * static_cast<double>(total));
-  int64_t sum = promise;
+  int64_t sum = tenant.gpu_memory_reserved;
   for (const MemoryLedger::View& view : ledger_.view()) {
-    if (view.gpu != gpu || view.tenant == tenant) continue;
-    for (const auto& [key, other] : tenants_.all()) sum += other.id == view.tenant ? promised(other, gpu, std::nullopt) : 0;
+    if (view.gpu != gpu) continue;
+    if (view.tenant == tenant.id) return {};  // another of its programs is there already
+    for (const auto& [key, other] : tenants_.all()) sum += other.id == view.tenant ? other.gpu_memory_reserved : 0;
   }
   if (sum <= bound) return {};
   return error_format(
-      "memory limits on GPU %.8s would be %lld MiB in sum, this one of %lld MiB included; accepted: up to %lld MiB (%s is %g, of %lld MiB)",
-      gpus_[gpu].uuid_text.c_str() + 4, static_cast<long long>(sum >> 20), static_cast<long long>(promise >> 20),
+      "GPU %.8s has no room for a reservation of %lld MiB: %lld MiB would be reserved in sum; accepted: up to %lld MiB (%s is %g, of %lld "
+      "MiB)",
+      gpus_[gpu].uuid_text.c_str() + 4, static_cast<long long>(tenant.gpu_memory_reserved >> 20), static_cast<long long>(sum >> 20),
       static_cast<long long>(bound >> 20), variable_of("gpu_memory_oversub_ratio").c_str(), settings_.gpu_memory_oversub_ratio,
       static_cast<long long>(total >> 20));
-}
-
-Result<void> Engine::admit_change(const Tenant& tenant, const Tenant& changed) const {
-  for (policy::GpuId gpu : ledger_.gpus_of(tenant.id)) {
-    const int64_t promise = promised(changed, gpu, std::nullopt);
-    if (auto ok = admit_promise(gpu, tenant.id, promise, promised(tenant, gpu, std::nullopt)); !ok) return ok;
-  }
-  return {};
 }
 
 void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now) {
@@ -167,10 +155,6 @@ void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
     if (tenant == nullptr) return;
     Tenant wanted = *tenant;
     wanted.pod = limits;
-    // In force all the same: a pod without the limit that it should have takes more.
-    if (auto ok = admit_change(*tenant, wanted); !ok)
-      warnings_.warn("promises to " + uid, now, "tenant {} '{}': {}; in force all the same, as the node says so", tenant->id, tenant->name,
-                     ok.error().text);
     change_limits(*tenant, wanted, now);
   };
   for (const admin::PodRequest& pod : request.pods) {

@@ -250,6 +250,51 @@ TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
   EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
 }
 
+// What the node reserves for runs stays within the GPU's 16 GiB times the ratio; limits of others take nothing of it.
+TEST_F(EngineTest, ReservationsBeyondTheRatioAreRefusedAndLimitsAreNot) {
+  const pid_t other = fork();
+  if (other == 0) {
+    for (;;) pause();
+  }
+  protocol::admin::TenantRequest run{getpid(), "train", 10 * kGiB};
+  run.gpu_memory_reserved = 10 * kGiB;
+  ASSERT_TRUE(engine().add_run(run));
+  protocol::admin::TenantRequest second{other, "serve", 7 * kGiB};
+  second.gpu_memory_reserved = 7 * kGiB;
+  ASSERT_TRUE(engine().add_run(second));
+  auto limited = test_registration(kGiB);
+  limited.memory_limit = static_cast<uint64_t>(12 * kGiB);
+  Peer stranger;
+  stranger.pid = 1;
+  engine().connected(1, std::move(stranger));
+  send(1, limited);
+  EXPECT_EQ(packets_.last<protocol::Registered>(1)->memory_limit, static_cast<uint64_t>(12 * kGiB));
+  const auto ours = come(2, getpid());
+  EXPECT_EQ(ours.memory_limit, static_cast<uint64_t>(10 * kGiB));
+  EXPECT_STREQ(ours.tenant_name, "train");
+  EXPECT_NE(ours.tenant, 0u);
+  const auto refusal = [&](ConnectionId connection) {
+    Peer peer;
+    peer.pid = other;
+    peer.start_time = start_time_of(other);
+    engine().connected(connection, std::move(peer));
+    engine().received(connection, protocol::encode(test_registration(kGiB)).span(), ++now_);
+    const auto refused = packets_.last<protocol::Refused>(connection);
+    return refused ? std::string(refused->reason) + (refused->barred != 0 ? " barred" : "") : std::string();
+  };
+  EXPECT_NE(refusal(3).find(
+                "17408 MiB would be reserved in sum; accepted: up to 16384 MiB (NVSHARE_GPU_MEMORY_OVERSUB_RATIO is 1, of 16384 MiB)"),
+            std::string::npos)
+      << refusal(4);
+  EXPECT_NE(refusal(5).find("barred"), std::string::npos);
+  protocol::admin::SetRequest change;
+  change.settings["gpu_memory_oversub_ratio"] = "1.1";
+  ASSERT_TRUE(engine().set(change, now_));
+  EXPECT_EQ(refusal(6), "");
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+}
+
 // Ids are small numbers: whoever claims one that was another process's gains neither its run nor its limits.
 TEST_F(EngineTest, AnErrorOfOurOwnEndsOnlyTheConnectionThatBroughtItAbout) {
   join(1, 100, kGiB, 0);

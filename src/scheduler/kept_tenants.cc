@@ -79,6 +79,7 @@ Json to_json(const std::string& key, const Tenant& tenant) {
           {"name", tenant.name},
           {"kind", tenant.kind},
           {"gpu_memory_limit", tenant.gpu_memory_limit},
+          {"gpu_memory_reserved", tenant.gpu_memory_reserved},
           {"core_limit", tenant.core_limit},
           {"pod", to_json(tenant.pod)},
           {"priority", tenant.priority},
@@ -106,6 +107,7 @@ const char* fault_of(const Tenant& tenant) {
   if (tenant.id == 0) return "an id of 0";
   if (kinds.count(tenant.kind) == 0) return "an unknown kind";
   if (const char* fault = fault_of(tenant.gpu_memory_limit, tenant.core_limit, tenant.priority)) return fault;
+  if (tenant.gpu_memory_reserved < 0 || tenant.gpu_memory_reserved > kLimitMax) return "an impossible reservation";
   if (const char* fault = fault_of(tenant.pod)) return fault;
   if ((tenant.kind == "run") != (tenant.root > 0 && tenant.root_start_time > 0))
     return "a run without its process, or a process that is none";
@@ -120,6 +122,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     entry.at("name").get_to(tenant->name);
     entry.at("kind").get_to(tenant->kind);
     entry.at("gpu_memory_limit").get_to(tenant->gpu_memory_limit);
+    tenant->gpu_memory_reserved = entry.value("gpu_memory_reserved", int64_t{0});
     entry.at("core_limit").get_to(tenant->core_limit);
     read(entry.at("pod"), &tenant->pod);
     entry.at("priority").get_to(tenant->priority);

@@ -23,24 +23,15 @@ int64_t MemoryLedger::limit_of_part(const Account& account, uint64_t part) {
   return limit;
 }
 
-int64_t MemoryLedger::limit_in(const Account& account, int64_t node_limit, std::optional<Newcomer> newcomer) {
-  std::vector<Newcomer> parts;  // few
-  const auto count = [&](const Newcomer& member) {
-    auto known = std::find_if(parts.begin(), parts.end(), [&](const Newcomer& part) { return part.part == member.part; });
-    if (known == parts.end()) {
-      parts.push_back(member);
-    } else {
-      known->own_limit = lower_limit(known->own_limit, member.own_limit);
-    }
-  };
-  for (const auto& [id, lessee] : account.lessees) count({lessee.part, lessee.own_limit});
-  if (newcomer) count(*newcomer);
+int64_t MemoryLedger::limit_in(const Account& account) {
+  std::map<uint64_t, int64_t> limit_of;  // each part; few
+  for (const auto& [id, lessee] : account.lessees) limit_of[lessee.part] = lower_limit(limit_of[lessee.part], lessee.own_limit);
   int64_t sum = 0;
-  for (const Newcomer& part : parts) {
-    if (part.own_limit == 0) return node_limit;
-    sum = std::min(sum + part.own_limit, kUnlimited);
+  for (const auto& [part, limit] : limit_of) {
+    if (limit == 0) return account.node_limit;
+    sum = std::min(sum + limit, kUnlimited);
   }
-  return lower_limit(node_limit, sum);
+  return lower_limit(account.node_limit, sum);
 }
 
 int64_t MemoryLedger::bound_of(const Account& account, const Lessee& lessee, int64_t limit) {
@@ -378,12 +369,6 @@ int64_t MemoryLedger::charged_by(ClientId client) const {
 int64_t MemoryLedger::charged_by_others(ClientId client) const {
   const Account* account = account_of(client);
   return account == nullptr ? 0 : others_of(*account, account->lessees.at(client), limit_in(*account));
-}
-
-int64_t MemoryLedger::limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, std::optional<Newcomer> newcomer) const {
-  static const Account kNone;
-  auto at = accounts_.find({tenant, gpu});
-  return limit_in(at == accounts_.end() ? kNone : at->second, node_limit, newcomer);
 }
 
 int64_t MemoryLedger::limit_on(TenantId tenant, GpuId gpu) const {

@@ -103,12 +103,6 @@ class MemoryLedger {
   // So that limit_of() less this less its own is what it could still have.
   int64_t charged_by_others(ClientId client) const;
 
-  // What the limit of the tenant on that GPU would be with this limit of the node's, and one more client; 0 = none.
-  struct Newcomer {
-    uint64_t part = 0;
-    int64_t own_limit = 0;
-  };
-  int64_t limit_with(TenantId tenant, GpuId gpu, int64_t node_limit, std::optional<Newcomer> newcomer) const;
   // In force there; 0 = none, or it has no client there.
   int64_t limit_on(TenantId tenant, GpuId gpu) const;
   std::vector<GpuId> gpus_of(TenantId tenant) const;
@@ -145,8 +139,7 @@ class MemoryLedger {
   using Key = std::pair<TenantId, GpuId>;
 
   using Part = std::optional<uint64_t>;  // nothing: the whole tenant
-  static int64_t limit_in(const Account& account, int64_t node_limit, std::optional<Newcomer> newcomer);
-  static int64_t limit_in(const Account& account) { return limit_in(account, account.node_limit, std::nullopt); }
+  static int64_t limit_in(const Account& account);
   static int64_t limit_of_part(const Account& account, uint64_t part);
   static int64_t charged_in(const Account& account, Part part = std::nullopt);
   static int64_t counted(const Lessee& lessee);

@@ -63,8 +63,6 @@ TEST_F(MemoryLedgerTest, PartsOfATenantHaveTheirOwnLimitsAndTogetherTheirSum) {
   EXPECT_EQ(ledger_.limit_of(2), 2 * kGiB);
   EXPECT_EQ(ledger_.lease_of(1), 4 * kGiB);
   EXPECT_EQ(ledger_.limit_on(1, 0), 6 * kGiB);
-  EXPECT_EQ(ledger_.limit_with(1, 0, 0, MemoryLedger::Newcomer{8, kGiB}), 5 * kGiB);
-  EXPECT_EQ(ledger_.limit_with(1, 0, 0, MemoryLedger::Newcomer{9, 0}), 0) << "a container without one";
   ledger_.report(1, 3 * kGiB, now_);
   EXPECT_EQ(ledger_.charged_by_others(2), 0) << "what the other container has is no part of its own";
 

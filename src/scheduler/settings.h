@@ -30,7 +30,7 @@ struct Settings {
   std::string trace_file;                      // empty: none
   std::optional<int64_t> gpu_physical_memory;  // bytes; each GPU is treated as this large, at most as it is
   std::optional<int64_t> host_memory_budget;   // bytes lent for swapping, node-wide; unset: 80 % of what was available at start
-  double gpu_memory_oversub_ratio = 1.0;       // explicit memory limits on a GPU, in sum, over its memory
+  double gpu_memory_oversub_ratio = 1.0;       // what runs reserved on a GPU, in sum, over its memory
   HostArena host_arena = HostArena::kAuto;
   std::optional<policy::Duration> exit_when_idle;  // ends when no client was there for so long
   policy::Duration restart_grace = 2'000'000'000;  // how long known clients are waited for after a restart

@@ -42,13 +42,14 @@ Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader r
 }
 
 Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit,
-                                          int priority) {
+                                          int priority, int64_t gpu_memory_reserved) {
   uint64_t start_time = start_time_of(pid);
   if (start_time == 0) return error_format("there is no process %d", pid);
   prune();
   Tenant& tenant = get(key_of_process("run", pid, start_time), "run", name.empty() ? short_name_of(pid) : name);
   if (!name.empty()) tenant.name = name;
   tenant.gpu_memory_limit = gpu_memory_limit;
+  tenant.gpu_memory_reserved = gpu_memory_reserved;
   tenant.gang_turns = gang_turns;
   tenant.core_limit = core_limit;
   tenant.priority = priority;

@@ -50,8 +50,10 @@ struct Tenant {
   std::string name;
   std::string kind;              // "run", "pod", "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
-  int core_limit = 100;          // percent of each GPU's time, 100 = none
-  PodLimits pod;                 // of a pod, besides those two: the lower one is in force
+  // Of each GPU that it uses, granted by the node; 0 = none. All of a GPU together stay within gpu_memory_oversub_ratio.
+  int64_t gpu_memory_reserved = 0;
+  int core_limit = 100;  // percent of each GPU's time, 100 = none
+  PodLimits pod;         // of a pod, besides those two: the lower one is in force
   int64_t memory_limit_in_force() const { return lower_limit(gpu_memory_limit, pod.gpu_memory_limit); }
   int64_t memory_limit_on(const std::string& gpu) const {
     const auto on = pod.memory_on.find(gpu);
@@ -85,7 +87,7 @@ class Tenants {
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
-                                   int core_limit = 100, int priority = 0);
+                                   int core_limit = 100, int priority = 0, int64_t gpu_memory_reserved = 0);
 
   // The tenant of a process; counts one more client. `former`: that it was a client of before a restart, 0: none; a run's processes stay
   // its own when the process that they hang from has ended.

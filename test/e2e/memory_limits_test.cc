@@ -126,19 +126,62 @@ TEST_F(MemoryLimits, AProgramSeesItsTenantsLimitAndUseAndNotItsNeighbours) {
   stage_.expect_success_of_all();
 }
 
-TEST_F(MemoryLimits, MoreThanTheGpuHasIsNotPromised) {
-  Child& first = stage_.start_tenant("first", {{"limit-churn", "--steps", "1"}}, 150 * kMiB);
+// A limit is a ceiling and no reservation: two programs that may have more than the GPU together run, in turns where they do not fit.
+TEST(MemoryCeilings, TwoLimitsThatAddUpToMoreThanTheGpuRunInTurns) {
+  StageOptions options;
+  options.gpu_memory_mb = 512;
+  Stage stage(options);
+  stage.start_scheduler();
+  for (const char* name : {"first", "second"}) {
+    stage.start(name,
+                {"mix", "--seed", name[0] == 'f' ? "1" : "2", "--floor", "250M", "--hold", "300M", "--largest", "100M", "--steps", "15"},
+                {{"NVSHARE_GPU_MEMORY_LIMIT", "400Mi"}, {"NVSHARE_LOG_LEVEL", "info"}});
+  }
+  uint64_t switches = 0;
+  stage.wait_until([&] {
+    if (auto report = stage.status(); report && !report->gpus.empty()) switches = std::max(switches, report->gpus[0].switches);
+    return (switches > 0 && stage.anybody_ended()) || stage.scheduler().logged("refused");
+  });
+  stage.expect_success_of_all();
+  EXPECT_GE(switches, 1u) << "300 and 300 MiB do not fit on 512";
+  EXPECT_FALSE(stage.scheduler().logged("refused"));
+  stage.expect_gpu_unharmed();
+}
+
+TEST_F(MemoryLimits, TheStartLineSaysTheLimitAndWhoSetIt) {
+  Child& own = stage_.start("own", {"limit", "--limit", "16M"}, {{"NVSHARE_GPU_MEMORY_LIMIT", "16Mi"}, {"NVSHARE_LOG_LEVEL", "info"}});
+  stage_.expect_success(own);
+  EXPECT_TRUE(own.logged("memory limit 16777216 bytes (16 MiB), set by NVSHARE_GPU_MEMORY_LIMIT, tenant ")) << own.log();
+  stage_.stop_scheduler();
+  Child& alone = stage_.start("alone", {"limit", "--limit", "16M"}, {{"NVSHARE_GPU_MEMORY_GRANT", "16Mi"}, {"NVSHARE_LOG_LEVEL", "info"}});
+  stage_.expect_success(alone);
+  EXPECT_TRUE(alone.logged("set by NVSHARE_GPU_MEMORY_GRANT,")) << alone.log();
+}
+
+// Without asking for any log: the first refusal is told at once, the others are counted.
+TEST_F(MemoryLimits, ARefusedAllocationIsAWarningOnce) {
+  Child& child = stage_.start_tenant("train", {{"limit-churn", "--steps", "1", "--past", "20"}}, 64 * kMiB);
+  ASSERT_TRUE(stage_.wait_until([&] { return child.logged("churned") || !child.running(); }));
+  const std::string log = child.log();
+  const std::string line = "bytes was refused: in use ";
+  const size_t at = log.find(line);
+  ASSERT_NE(at, std::string::npos) << log;
+  EXPECT_EQ(log.find(line, at + 1), std::string::npos) << "one line for many refusals:\n" << log;
+  EXPECT_NE(log.find("memory limit 67108864, set by the node (nvsharectl or Kubernetes), tenant ", at), std::string::npos) << log;
+  EXPECT_NE(log.find("'train', counted in units of 2097152", at), std::string::npos) << log;
+  stage_.tell_to_stop();
+  stage_.expect_success(child);
+}
+
+TEST_F(MemoryLimits, ARefusedGpuTellsTheProgramWhy) {
+  Child& first = stage_.start_reserved("first", {"limit-churn", "--steps", "1"}, 150 * kMiB);
   ASSERT_TRUE(stage_.wait_until([&] { return first.logged("churned") || !first.running(); }));
-  Child& second = stage_.start("second", {"limit-churn", "--steps", "1"}, {{"NVSHARE_GPU_MEMORY_LIMIT", "150Mi"}});
+  Child& second = stage_.start_reserved("second", {"limit-churn", "--steps", "1"}, 150 * kMiB);
   std::optional<int> status = second.wait(patience());
   ASSERT_TRUE(status);
   EXPECT_NE(*status, 0);
+  EXPECT_TRUE(second.logged("refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: GPU ")) << second.log();
   EXPECT_TRUE(second.logged("NVSHARE_GPU_MEMORY_OVERSUB_RATIO is 1, of 256 MiB")) << second.log();
-  const std::string refusal = stage_.set_memory_limit("first", 300 * kMiB);
-  EXPECT_EQ(refusal, "") << "all of the GPU for the only one";
-  Child& small = stage_.start_tenant("small", {{"limit-churn", "--steps", "1"}});
-  ASSERT_TRUE(stage_.wait_until([&] { return small.logged("churned") || !small.running(); })) << "without a limit it is not counted";
-  EXPECT_NE(stage_.set_memory_limit("small", kMiB).find("NVSHARE_GPU_MEMORY_OVERSUB_RATIO"), std::string::npos);
   stage_.tell_to_stop();
   stage_.expect_success(first);
 }

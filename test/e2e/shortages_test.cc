@@ -168,19 +168,47 @@ TEST(Shortages, LimitOfAProgramUnderAScheduler) {
   stage.expect_success(neighbour);
 }
 
+struct WrongSetting {
+  const char* variable;
+  const char* value;
+  const char* accepted;
+};
+
 TEST(Shortages, WrongSettingsAreNamed) {
   Stage stage;
-  struct Case {
-    const char* variable;
-    const char* value;
-  };
-  for (const Case& each : {Case{"NVSHARE_GPU_MEMORY_LIMIT", "lots"}, Case{"NVSHARE_MEMORY_BACKEND", "fast"},
-                           Case{"NVSHARE_REQUIRE_SCHEDULER", "maybe"}, Case{"NVSHARE_LOG_LEVEL", "loud"}}) {
+  for (const WrongSetting& each :
+       {WrongSetting{"NVSHARE_MEMORY_BACKEND", "fast", "vmm"}, WrongSetting{"NVSHARE_LOG_LEVEL", "loud", "error"}}) {
     Child& child = stage.start(each.variable, kShortMix, {{each.variable, each.value}});
     stage.expect_success(child);
     EXPECT_TRUE(child.logged(std::string(each.variable))) << child.log();
     EXPECT_TRUE(child.logged(each.value)) << child.log();
+    EXPECT_TRUE(child.logged(each.accepted)) << child.log();
   }
+}
+
+// Each variable without which a program may have more: a value that cannot be read gives it no GPU.
+TEST(Shortages, AWrongLimitLiftsNone) {
+  Stage stage;
+  stage.start_scheduler();
+  const auto expect_refused = [&](const WrongSetting& each) {
+    Child& child = stage.start(each.variable, kShortMix, {{each.variable, each.value}});
+    const std::optional<int> status = child.wait(patience());
+    ASSERT_TRUE(status) << each.variable;
+    EXPECT_NE(*status, 0) << each.variable;
+    EXPECT_TRUE(child.logged(std::string(each.variable))) << child.log();
+    EXPECT_TRUE(child.logged(each.value)) << child.log();
+    EXPECT_TRUE(child.logged(each.accepted)) << child.log();
+    EXPECT_TRUE(child.logged("is refused to this program")) << child.log();
+  };
+  for (const WrongSetting& each : {WrongSetting{"NVSHARE_GPU_MEMORY_LIMIT", "4gb", "accepted: bytes, or a number with K"},
+                                   WrongSetting{"NVSHARE_GPU_MEMORY_GRANT", "4 Gi", "accepted: bytes"},
+                                   WrongSetting{"NVSHARE_GPU_MEMORY_GRANT_GPUS", "two", "1 to 1000"},
+                                   WrongSetting{"NVSHARE_GPU_MEMORY_GRANT_DEFAULT", "lots", "accepted: bytes"}}) {
+    expect_refused(each);
+  }
+  stage.stop_scheduler();
+  expect_refused({"NVSHARE_REQUIRE_SCHEDULER", "maybe", "accepted: 0, 1"});
+  stage.expect_gpu_unharmed();
 }
 
 }  // namespace

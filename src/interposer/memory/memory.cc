@@ -222,11 +222,7 @@ bool Memory::charge(size_t bytes, const char* what) {
   const uint64_t before = client.charged();
   trim_driver_memory();
   if (client.charged() < before && client.charge(bytes)) return true;
-  log(LogLevel::kInfo,
-      "%s of %zu bytes was refused: the memory limit is %llu, of which this program uses %llu and its tenant's others %llu (counted in "
-      "units of %zu, small allocations of %zu)",
-      what, bytes, static_cast<unsigned long long>(client.memory_limit()), static_cast<unsigned long long>(client.charged()),
-      static_cast<unsigned long long>(client.tenant_charged() - client.charged()), kGranularity, kSmallGranularity);
+  client.tell_refusal(what, bytes, kGranularity, kSmallGranularity);
   return false;
 }
 

@@ -203,6 +203,16 @@ Child& Stage::start_bare(const std::string& name, const Arguments& arguments, co
 }
 
 Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit, int core_limit) {
+  return start_family(name, members, {0, name, memory_limit, true, core_limit});
+}
+
+Child& Stage::start_reserved(const std::string& name, const Arguments& arguments, int64_t reserved) {
+  protocol::admin::TenantRequest request{0, name, reserved};
+  request.gpu_memory_reserved = reserved;
+  return start_family(name, {arguments}, request);
+}
+
+Child& Stage::start_family(const std::string& name, const std::vector<Arguments>& members, protocol::admin::TenantRequest request) {
   std::string script = "until [ -e " + go_file(name) + " ]; do sleep 0.02; done\n";
   for (const Arguments& arguments : members) {
     for (const std::string& word : worker_command(directory_ + "/stop", arguments)) script += "'" + word + "' ";
@@ -213,7 +223,8 @@ Child& Stage::start_tenant(const std::string& name, const std::vector<Arguments>
   auto admin = cli::AdminClient::open(runtime_directory());
   EXPECT_TRUE(admin) << "no scheduler to tell of a tenant";
   if (admin) {
-    auto told = admin->ask(protocol::admin::TenantRequest{shell.pid(), name, memory_limit, true, core_limit});
+    request.pid = shell.pid();
+    auto told = admin->ask(request);
     EXPECT_TRUE(told) << told.error().text;
   }
   tell_to_go(name);

@@ -73,6 +73,8 @@ class Stage {
   Child& start_command(const std::string& name, const std::vector<std::string>& command, bool preload, const Environment& more = {});
   // Several of the tests' programs as one tenant, as `nvsharectl run` makes one: children of a shell that the scheduler knows.
   Child& start_tenant(const std::string& name, const std::vector<Arguments>& members, int64_t memory_limit = 0, int core_limit = 100);
+  // One of them, for which the node reserves so much.
+  Child& start_reserved(const std::string& name, const Arguments& arguments, int64_t reserved);
   void forget(Child& child);  // takes it off the stage; kills its family
 
   // Programs that run until they are told end themselves after this.
@@ -111,6 +113,7 @@ class Stage {
   Environment base_environment() const;
 
  private:
+  Child& start_family(const std::string& name, const std::vector<Arguments>& members, protocol::admin::TenantRequest request);
   void print_logs();
 
   StageOptions options_;

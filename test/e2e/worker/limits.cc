@@ -167,6 +167,7 @@ void run_limit_kinds(const Options& options) {
 }
 
 // Many allocations and frees of --piece bytes, then stands still.
+// --past: so many allocations that the limit refuses, after those that it does not.
 void run_limit_churn(const Options& options) {
   retain_primary();
   const size_t piece = options.number("piece", 4u << 20);
@@ -174,6 +175,10 @@ void run_limit_churn(const Options& options) {
     CUdeviceptr address = 0;
     check(cuda().cuMemAlloc_v2(&address, piece), "cuMemAlloc");
     check(cuda().cuMemFree_v2(address), "cuMemFree");
+  }
+  for (size_t i = options.number("past", 0); i > 0; --i) {
+    CUdeviceptr address = 0;
+    expect_oom(cuda().cuMemAlloc_v2(&address, 128u << 20), "past the limit", "plain");
   }
   say("churned");
   while (!options.told_to_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
