@@ -44,6 +44,7 @@ class Config:
         self.held_gib = getattr(args, "held", 4.0)
         self.plan = getattr(args, "plan", "auto")
         self.rows = getattr(args, "rows", "")
+        self.mission_seconds = getattr(args, "mission_seconds", 540.0)
         self.ddp_turn_s = getattr(args, "ddp_turn", 2.0)
         self.ddp_variants = set(getattr(args, "ddp_variants", "own_vmm,legacy_ipc_and_third").split(","))
         self.out = pathlib.Path(args.out)

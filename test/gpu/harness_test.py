@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, deaths, interactive, nvml_beside, programs, quota, swap
+from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, swap
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -41,6 +41,18 @@ class HandOffs(unittest.TestCase):
         moves = [{"client": 1, "n": 0}, {"client": 2, "n": 1}, {"client": 1, "n": 2}, {"client": 2, "n": 3}]
         first, rest = swap.split_first(moves)
         self.assertEqual(([m["n"] for m in first], [m["n"] for m in rest]), ([0, 1], [2, 3]))
+
+
+class Mission(unittest.TestCase):
+    def test_what_auto_owes(self):
+        self.assertEqual([mission.due_of(limits) for limits in ((30, 40), (80, 80), (50, 100))], [[30, 40], [50, 50], [50, 50]])
+        self.assertEqual(mission.due_of((97, 100)), [95, 5])
+
+    def test_shares_of_the_work_between_two_times(self):
+        marks = [[(0, 0), (100, 100)], [(0, 0), (50, 300), (100, 300)]]
+        self.assertEqual(mission.steady_shares(marks, 0, 100), [25, 75])
+        self.assertEqual(mission.steady_shares(marks, 50, 100), [100, 0])
+        self.assertEqual(mission.steady_shares([[(0, 0)], [(0, 0)]], 0, 100), [0, 0])
 
 
 class Quota(unittest.TestCase):

@@ -7,6 +7,8 @@
 //   --churn K                  every K rounds one block is freed and another of the same size allocated and filled
 //   --sync-bytes 1G            wait for the GPU after kernels over so many bytes
 //   --gap-ms 20                report every pause between two such waits that is longer
+//   --managed                  managed memory instead of plain: it may be more than the GPU has, by demand paging
+//   --mark-ms 100              report the bytes worked on so far, at most so often
 //   --visits N --pause-ms P    instead of mixing: N times allocate everything, fill, sum, free, then pause
 // Prints JSON lines; times are CLOCK_MONOTONIC nanoseconds.
 #include <unistd.h>
@@ -48,6 +50,8 @@ class Mixer {
         sync_bytes_(options.number("sync-bytes", 1ull << 30)),
         gap_ns_(options.number("gap-ms", 20) * 1'000'000),
         churn_(options.number("churn", 0)),
+        mark_ns_(options.number("mark-ms", 0) * 1'000'000),
+        managed_(options.has("managed")),
         random_(seed_) {
     open_gpu();
     fill_ = kernel("sim_fill");
@@ -122,7 +126,13 @@ class Mixer {
       std::fflush(stdout);
     }
     last_ns_ = now;
+    done_ += submitted_;
     submitted_ = 0;
+    if (mark_ns_ != 0 && now - marked_ns_ >= mark_ns_) {
+      marked_ns_ = now;
+      std::printf("{\"event\": \"mark\", \"t\": %" PRIu64 ", \"done\": %" PRIu64 "}\n", now, done_);
+      std::fflush(stdout);
+    }
   }
 
   uint64_t bytes() const { return bytes_; }
@@ -131,7 +141,11 @@ class Mixer {
  private:
   Block allocate_block(uint64_t bytes) {
     Block block{0, bytes / 8};
-    require(driver().mem_alloc(&block.data, bytes), "cuMemAlloc");
+    if (managed_) {
+      require(driver().mem_alloc_managed != nullptr ? driver().mem_alloc_managed(&block.data, bytes, 1) : -1, "cuMemAllocManaged");
+    } else {
+      require(driver().mem_alloc(&block.data, bytes), "cuMemAlloc");
+    }
     return block;
   }
 
@@ -160,6 +174,8 @@ class Mixer {
   const uint64_t sync_bytes_;
   const uint64_t gap_ns_;
   const uint64_t churn_;
+  const uint64_t mark_ns_;
+  const bool managed_;
   std::mt19937_64 random_;
   CUfunction fill_ = nullptr;
   CUfunction add_ = nullptr;
@@ -170,6 +186,8 @@ class Mixer {
   std::vector<Block> blocks_;
   uint64_t submitted_ = 0;
   uint64_t last_ns_ = 0;
+  uint64_t marked_ns_ = 0;
+  uint64_t done_ = 0;  // bytes
 };
 
 void announce(const char* event) {

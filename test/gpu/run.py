@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import calls, deaths, host, interactive, programs, quota, several_gpus, swap, training
+from checks import calls, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -40,6 +40,7 @@ CHECKS = {
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
     "quota": (quota.quota, 360),  # --plan full: 900, drift among it; a plan leaves rows out rather than pass --budget
+    "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
     "co_run": (training.co_run, 190),
     "torch_train": (training.torch_train, 480),
 }
@@ -67,7 +68,8 @@ def parse_arguments():
     parser.add_argument("--death-seconds", type=float, default=75, help="deaths: no more is struck after this long")
     parser.add_argument("--plan", choices=("auto", "short", "full", "drift", "hour"), default="auto",
                         help="quota: short has every row, full every case; auto: full if there is time")
-    parser.add_argument("--rows", default="", help=f"quota: rows of the table, separated by commas: {', '.join(quota.ROWS)}")
+    parser.add_argument("--rows", default="", help=f"quota: rows of the table, separated by commas: {', '.join(quota.ROWS)}; mission: {', '.join(mission.ROWS)}")
+    parser.add_argument("--mission-seconds", type=float, default=540, help="mission: how long the rows torch and visitors last")
     parser.add_argument("--launcher", choices=("preload", "nvsharectl"), default="preload", help="how programs are put under nvshare")
     parser.add_argument("--variants", default="told,full", help="torch_train: the size told to the scheduler, the GPU really full")
     parser.add_argument("--library-log", default="warning", help="NVSHARE_LOG_LEVEL of the programs; their output is in logs.tar.gz")

@@ -7,7 +7,9 @@
 //   graph BEGIN END R        the same as a CUDA graph of 20 kernels, launched again and again
 //   burst BEGIN END R W P    W microseconds of kernels of R rounds, a wait for them, then P microseconds of nothing, and so on;
 //                            also "cycles": how many, and how long each's parts took on average
-// --bytes N (256M) in blocks of --block: memory that it holds and, every --touch-ms milliseconds, uses; 0: none.
+//   hold BYTES               as --bytes, from now on; never less than before: {"held": .., "ms": .., "refused": 0 or 1}
+// --bytes N (256M) in blocks of --block: memory that it holds and, every --touch-ms milliseconds, uses; 0: none. --used N: of it only the
+// first so many bytes are ever used.
 // Ends with its input.
 #include <unistd.h>
 
@@ -36,13 +38,15 @@ class Worker {
     words_ = options.number("block", 256u << 20) / 8;
     touch_ns_ = options.number("touch-ms", 100) * 1'000'000;
     mix_ = kernel("sim_mix");
-    for (uint64_t held = 0; held + words_ * 8 <= bytes; held += words_ * 8) {
-      CUdeviceptr block = 0;
-      require(driver().mem_alloc(&block, words_ * 8), "cuMemAlloc");
-      launch(mix_, words_, stream_, block, words_, held);
-      blocks_.push_back(block);
-    }
-    settle();
+    used_ = options.number("used", UINT64_MAX);
+    if (!take(bytes)) require(2, "cuMemAlloc");
+  }
+
+  void hold(uint64_t bytes) {
+    const uint64_t begin = now_ns();
+    const bool all = take(bytes);
+    std::printf("{\"held\": %" PRIu64 ", \"ms\": %.1f, \"refused\": %d}\n", held_, static_cast<double>(now_ns() - begin) / 1e6,
+                all ? 0 : 1);
   }
 
   void calibrate(const std::vector<double>& wanted_us) {
@@ -114,6 +118,19 @@ class Worker {
   }
 
  private:
+  // Blocks until `bytes` are held. False: the driver, or a limit, has no more.
+  bool take(uint64_t bytes) {
+    for (; held_ + words_ * 8 <= bytes; held_ += words_ * 8) {
+      CUdeviceptr block = 0;
+      if (driver().mem_alloc(&block, words_ * 8) != kSuccess) return false;
+      if (held_ + words_ * 8 > used_) continue;  // asked for, and left alone
+      launch(mix_, words_, stream_, block, words_, held_);
+      blocks_.push_back(block);
+    }
+    settle();
+    return true;
+  }
+
   // Where the time of a burst's cycles goes, on average.
   class Cycles {
    public:
@@ -207,6 +224,8 @@ class Worker {
   CUdeviceptr out_ = 0;
   std::vector<CUdeviceptr> blocks_;
   uint64_t words_ = 0;
+  uint64_t held_ = 0;
+  uint64_t used_ = UINT64_MAX;
   uint64_t touch_ns_ = 0;
   double per_round_ns_ = 1;
   uint64_t done_ = 0;
@@ -243,7 +262,9 @@ int main(int argc, char** argv) {
     uint64_t work = 0;
     uint64_t pause = 0;
     char list[256] = {};
-    if (std::sscanf(line, "calibrate %255s", list) == 1) {
+    if (std::sscanf(line, "hold %" SCNu64, &rounds) == 1) {
+      worker.hold(rounds);
+    } else if (std::sscanf(line, "calibrate %255s", list) == 1) {
       worker.calibrate(list_of<double>(list));
     } else if (std::sscanf(line, "run %" SCNu64 " %" SCNu64 " %255s", &begin, &end, list) == 3 && !list_of<uint64_t>(list).empty()) {
       worker.run(begin, end, list_of<uint64_t>(list));
