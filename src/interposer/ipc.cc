@@ -285,6 +285,14 @@ void Ipc::collect() {
   }
 }
 
+bool Ipc::overlaps(CUdeviceptr address, size_t bytes) {
+  Lock lock(mutex_);
+  auto meets = [&](const Import& import) {
+    return address - import.base < import.bytes || (import.base > address && import.base - address < bytes);
+  };
+  return std::any_of(imports_.begin(), imports_.end(), meets) || std::any_of(leaving_.begin(), leaving_.end(), meets);
+}
+
 bool Ipc::find(CUdeviceptr address, Memory::Range* range, int* ordinal) {
   Lock lock(mutex_);
   const Import* import = find_import(address);

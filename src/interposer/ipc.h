@@ -45,6 +45,8 @@ class Ipc {
   void collect();
   // The imported allocation that `address` lies in, and the GPU whose memory it is.
   bool find(cuda::CUdeviceptr address, Memory::Range* range, int* ordinal);
+  // Something imported is mapped in the range, also what is closed already.
+  bool overlaps(cuda::CUdeviceptr address, size_t bytes);
 
   // The context is gone, and its imports with it.
   void context_gone(cuda::CUcontext context);

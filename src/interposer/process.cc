@@ -152,12 +152,21 @@ Device* Process::current_device(CUcontext* context) {
   return device(ordinal);
 }
 
-Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range) {
+Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range, bool* within) {
   for (auto& slot : devices_) {
     Device* candidate = slot.load(std::memory_order_acquire);
-    if (candidate != nullptr && candidate->memory().find(address, range)) return candidate;
+    if (candidate == nullptr) continue;
+    bool inside = false;
+    if (candidate->memory().find(address, range, &inside)) return candidate;
+    if (inside && within != nullptr) *within = true;
   }
   return nullptr;
+}
+
+bool Process::holds(cuda::CUdeviceptr address, size_t bytes) {
+  bool found = ipc_.overlaps(address, bytes);
+  for_each_device([&](Device& device) { found = found || device.memory().overlaps(address, bytes); });
+  return found;
 }
 
 Device* Process::managed_owner(cuda::CUdeviceptr address) {

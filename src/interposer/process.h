@@ -43,7 +43,10 @@ class Process {
   // program has no context there yet, so that it sees the same before and after.
   size_t visible_total(int ordinal, size_t real_total);
   // The device that owns `address`, or null.
-  Device* owner(cuda::CUdeviceptr address, Memory::Range* range);
+  // *within (may be null): the address is ours without being any allocation's (Memory::find).
+  Device* owner(cuda::CUdeviceptr address, Memory::Range* range, bool* within = nullptr);
+  // Some of the range is memory that we made for the program, on any GPU, or imported: no virtual memory to the program.
+  bool holds(cuda::CUdeviceptr address, size_t bytes);
   // The same for the program's own managed memory.
   Device* managed_owner(cuda::CUdeviceptr address);
 

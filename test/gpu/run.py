@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import calls, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training
+from checks import answers, calls, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -25,6 +25,7 @@ CHECKS = {
     "torch_plan": (training.torch_plan, 30),
     "preload": (training.preload, 60),
     "proc_address": (calls.proc_address, 15),
+    "answers": (answers.answers, 60),
     "swap_pair": (swap.swap_pair, 70),
     "run_command": (swap.run_command, 15),
     "launch_cost": (calls.launch_cost, 80),

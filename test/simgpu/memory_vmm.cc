@@ -246,6 +246,10 @@ SIM_API CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*,
   AddressSpace::Reading reading(here().memory);
   const Range* range = reading.find(address);
   if (range == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (range->kind != RangeKind::kMapping) {
+    *flags = 0;
+    return CUDA_SUCCESS;
+  }
   *flags = range->writable   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
            : range->readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
                              : CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -268,7 +272,11 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   std::vector<Range> gone;  // their memory is given back outside the lock
   AddressSpace::Writing writing(process.memory);
   const std::vector<Range*> ranges = whole_mappings(writing, address, bytes);
-  if (ranges.empty()) return CUDA_ERROR_INVALID_VALUE;
+  if (ranges.empty()) {
+    // A reservation with nothing in it is unmapped already.
+    const bool empty = bytes > 0 && writing.within_reservation(address, bytes) && !writing.overlaps(address, bytes);
+    return empty ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
   if (!make_inaccessible(address, bytes)) return CUDA_ERROR_UNMAP_FAILED;
   for (Range* range : ranges) {
     const uint64_t base = range->base;
@@ -310,6 +318,14 @@ SIM_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
   properties->location = {CU_MEM_LOCATION_TYPE_DEVICE, memory->device};
   properties->requestedHandleTypes = static_cast<CUmemAllocationHandleType>(memory->handle_types);
   return CUDA_SUCCESS;
+}
+
+// There are no multicast objects here, but what is no virtual memory is refused for that.
+SIM_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle, size_t, CUdeviceptr address, size_t, unsigned long long) {
+  if (const CUresult result = enter_process()) return result;
+  AddressSpace::Reading reading(here().memory);
+  const Range* range = reading.find(address);
+  return range == nullptr || range->kind != RangeKind::kMapping ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 SIM_API CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,

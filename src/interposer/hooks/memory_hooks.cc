@@ -13,7 +13,8 @@ namespace nvshare::interposer {
 
 namespace {
 
-constexpr size_t kPitchAlignment = 512;  // what the driver's own pitched allocations are aligned to
+constexpr size_t kPitchAlignment = 512;   // what the driver's own pitched allocations are aligned to
+constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
 
 // Memory of the current context's GPU, or null when the driver is to answer (no context, not governed).
 Memory* current_memory(CUcontext* context) {
@@ -225,7 +226,9 @@ NVSHARE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   Memory::Range range;
   int ordinal = -1;
-  if (!process().active() || (process().owner(address, &range) == nullptr && !process().ipc().find(address, &range, &ordinal))) {
+  bool within = false;
+  if (!process().active() || (process().owner(address, &range, &within) == nullptr && !process().ipc().find(address, &range, &ordinal))) {
+    if (within) address = kNowhere;  // of ours, but no memory of the program's
     ProgramVmm::View view;
     if (!process().active() || !process().vmm().find(address, &view) || view.placed) {
       return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);

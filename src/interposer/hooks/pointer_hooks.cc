@@ -8,6 +8,8 @@ namespace nvshare::interposer {
 
 namespace {
 
+constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
+
 template <typename T>
 CUresult answer(void* data, T value) {
   *static_cast<T*>(data) = value;
@@ -131,15 +133,18 @@ CUresult attributes_of(unsigned count, CUpointer_attribute* attributes, void** d
   return result;
 }
 
-// An allocation of ours, or of another process that this one has imported; false: the driver is to answer.
-bool find_owner(CUdeviceptr address, Memory::Range* range, Owner* owner) {
+// An allocation of ours, or of another process that this one has imported; false: the driver is to answer, about *address, which is then
+// one that it knows nothing of where the program has no memory but we do: what was freed, or never given out.
+bool find_owner(CUdeviceptr* address, Memory::Range* range, Owner* owner) {
   if (!process().active()) return false;
-  if (Device* device = process().owner(address, range)) {
+  bool within = false;
+  if (Device* device = process().owner(*address, range, &within)) {
     *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged};
     return true;
   }
+  if (within) *address = kNowhere;
   owner->ipc_capable = false;
-  return process().ipc().find(address, range, &owner->ordinal);
+  return process().ipc().find(*address, range, &owner->ordinal);
 }
 
 }  // namespace
@@ -149,7 +154,7 @@ extern "C" {
 NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Memory::Range range;
   Owner owner{};
-  if (!find_owner(address, &range, &owner)) {
+  if (!find_owner(&address, &range, &owner)) {
     ProgramVmm::View view;
     if (process().active() && process().vmm().find(address, &view) && (!view.placed || is_number_of_ours(attribute))) {
       return attribute_of(data, attribute, address, view);
@@ -162,7 +167,7 @@ NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute at
 NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
   Memory::Range range;
   Owner owner{};
-  const bool is_ours = find_owner(address, &range, &owner);
+  const bool is_ours = find_owner(&address, &range, &owner);
   ProgramVmm::View view;
   if (!is_ours && process().active() && process().vmm().find(address, &view)) {
     return attributes_of(count, attributes, data, address, view);

@@ -7,6 +7,10 @@ namespace nvshare::interposer {
 
 namespace {
 
+// Memory of cuMemAlloc and its kin is no virtual memory to the program, though it is to the driver: what takes virtual memory refuses it,
+// as it does without us. Nothing of ours may be unmapped, mapped over, handed out or changed.
+bool is_plain(CUdeviceptr address, size_t bytes) { return process().holds(address, bytes); }
+
 template <auto Function, bool PerThread>
 CUresult map_arrays(CUarrayMapInfo* list, unsigned count, CUstream stream) {
   Target target{default_stream(stream, PerThread), true};
@@ -30,6 +34,7 @@ NVSHARE_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, 
 
 NVSHARE_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   if (!process().active()) return call_real<&RealDriver::cuMemAddressFree>(address, bytes);
+  if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return process().vmm().free_range(address, bytes);
 }
 
@@ -47,26 +52,34 @@ NVSHARE_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 NVSHARE_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                                  unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMemMap>(address, bytes, offset, handle, flags);
+  if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return process().vmm().map(address, bytes, offset, handle, flags);
 }
 
 NVSHARE_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (!process().active()) return call_real<&RealDriver::cuMemUnmap>(address, bytes);
+  if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return process().vmm().unmap(address, bytes);
 }
 
 NVSHARE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* descriptions, size_t count) {
   if (!process().active()) return call_real<&RealDriver::cuMemSetAccess>(address, bytes, descriptions, count);
+  if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return process().vmm().set_access(address, bytes, descriptions, count);
 }
 
 NVSHARE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   if (!process().active()) return call_real<&RealDriver::cuMemGetAccess>(flags, location, address);
+  if (flags != nullptr && location != nullptr && is_plain(address, 1)) {
+    *flags = 0;  // as measured of cuMemAlloc memory
+    return CUDA_SUCCESS;
+  }
   return process().vmm().get_access(flags, location, address);
 }
 
 NVSHARE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   if (!process().active()) return call_real<&RealDriver::cuMemRetainAllocationHandle>(handle, address);
+  if (is_plain(reinterpret_cast<uintptr_t>(address), 1)) return CUDA_ERROR_INVALID_VALUE;
   return process().vmm().retain(handle, address);
 }
 
@@ -90,9 +103,8 @@ NVSHARE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHan
 NVSHARE_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
                                                       unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMemGetHandleForAddressRange>(handle, address, bytes, type, flags);
-  Memory::Range range;
   // Our own blocks move in chunks, and say that they are not capable of this.
-  if (process().owner(address, &range) != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (is_plain(address, bytes)) return CUDA_ERROR_NOT_SUPPORTED;
   return pass_gate(Target{nullptr, false}, [&] {
     process().vmm().pin_range(address, bytes);
     return call_real<&RealDriver::cuMemGetHandleForAddressRange>(handle, address, bytes, type, flags);
@@ -110,6 +122,7 @@ NVSHARE_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicas
 NVSHARE_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t multicast_offset, CUdeviceptr address,
                                             size_t bytes, unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMulticastBindAddr>(multicast, multicast_offset, address, bytes, flags);
+  if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return pass_gate(Target{nullptr, false}, [&] {
     process().vmm().pin_range(address, bytes);
     return call_real<&RealDriver::cuMulticastBindAddr>(multicast, multicast_offset, address, bytes, flags);

@@ -53,9 +53,10 @@ Block* Memory::lookup(CUdeviceptr address) {
   return address - block->base < block->bytes ? block : nullptr;
 }
 
-bool Memory::find(CUdeviceptr address, Range* range) {
+bool Memory::find(CUdeviceptr address, Range* range, bool* within) {
   Lock lock(mutex_);
   Block* block = lookup(address);
+  if (within != nullptr) *within = block != nullptr && block->kind == BlockKind::kVmm;
   if (block == nullptr || block->cached || block->of_program) return false;
   range->context = block->context;
   range->resident = running_;
@@ -64,6 +65,35 @@ bool Memory::find(CUdeviceptr address, Range* range) {
   range->base = block->base;
   range->bytes = block->requested;
   return true;
+}
+
+bool Memory::overlaps(CUdeviceptr address, size_t bytes) {
+  CUdeviceptr last = address + std::max<size_t>(bytes, 1) - 1;
+  if (last < address) last = ~CUdeviceptr{0};
+  Lock lock(mutex_);
+  auto after = std::upper_bound(blocks_.begin(), blocks_.end(), last, [](CUdeviceptr a, const Block* b) { return a < b->base; });
+  // From the last one that begins before the range's end, backwards; they do not overlap each other.
+  for (; after != blocks_.begin(); --after) {
+    const Block* block = *(after - 1);
+    if (block->base + block->bytes <= address) break;
+    if (block->kind == BlockKind::kVmm) return true;
+  }
+  for (const Block* block : handle_blocks_) {
+    if (block->base != 0 && block->base <= last && address < block->base + block->address_bytes) return true;
+  }
+  return false;
+}
+
+bool Memory::owns_handle(cuda::CUmemGenericAllocationHandle handle) {
+  if (handle == 0) return false;
+  Lock lock(mutex_);
+  auto has = [handle](const Block* block) {
+    for (uint32_t i = 0; i < block->chunk_count; ++i) {
+      if (block->chunks[i].handle == handle) return true;
+    }
+    return false;
+  };
+  return std::any_of(blocks_.begin(), blocks_.end(), has) || std::any_of(handle_blocks_.begin(), handle_blocks_.end(), has);
 }
 
 // ---- making and mapping blocks ----

@@ -79,7 +79,13 @@ class Memory {
     cuda::CUcontext context;
     bool resident;
   };
-  bool find(cuda::CUdeviceptr address, Range* range);
+  // *within (may be null): it lies in addresses of ours, in an allocation or not. The driver knows memory there that the program does not.
+  bool find(cuda::CUdeviceptr address, Range* range, bool* within = nullptr);
+  // Some of the range is ours: memory behind an allocation of the program's, or a window for copies. To the program it is no virtual
+  // memory.
+  bool overlaps(cuda::CUdeviceptr address, size_t bytes);
+  // It names physical memory that we made, which the program does not know.
+  bool owns_handle(cuda::CUmemGenericAllocationHandle handle);
   // It lies in the program's own managed memory, about which the driver answers queries itself.
   bool owns_managed(cuda::CUdeviceptr address);
 

@@ -152,6 +152,14 @@ ProgramHandle* ProgramVmm::open_handle(Handle number) {
   return handle != nullptr && handle->references > 0 ? handle : nullptr;
 }
 
+bool ProgramVmm::is_hidden(Handle number) {
+  if (is_ours(number)) return open_handle(number) == nullptr;
+  if (book_.handle(number) != nullptr) return false;
+  bool hidden = false;
+  process().for_each_device([&](Device& device) { hidden = hidden || device.memory().owns_handle(number); });
+  return hidden;
+}
+
 bool ProgramVmm::end_if_unused(ProgramHandle* handle) {
   if (handle->references > 0 || !handle->mappings.empty()) return false;
   book_.remove_handle(handle);
@@ -174,7 +182,7 @@ CUresult ProgramVmm::release(Handle number) {
     Lock lock(mutex_);
     ProgramHandle* handle = open_handle(number);
     if (handle == nullptr || handle->block == nullptr) {
-      CUresult result = is_ours(number) ? cuda::CUDA_ERROR_INVALID_VALUE : real_driver().cuMemRelease(number);
+      CUresult result = is_hidden(number) ? cuda::CUDA_ERROR_INVALID_VALUE : real_driver().cuMemRelease(number);
       if (handle == nullptr || result != cuda::CUDA_SUCCESS) return result;
     }
     --handle->references;
@@ -213,8 +221,9 @@ CUresult ProgramVmm::retain(Handle* out, void* address) {
 }
 
 CUresult ProgramVmm::properties_of(cuda::CUmemAllocationProp* properties, Handle number) {
-  if (!is_ours(number)) return real_driver().cuMemGetAllocationPropertiesFromHandle(properties, number);
   Lock lock(mutex_);
+  if (is_hidden(number)) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (!is_ours(number)) return real_driver().cuMemGetAllocationPropertiesFromHandle(properties, number);
   ProgramHandle* handle = open_handle(number);
   if (handle == nullptr || properties == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   *properties = handle->properties;
@@ -229,6 +238,7 @@ void ProgramVmm::keep(ProgramHandle* handle) {
 
 ProgramVmm::Handle ProgramVmm::pin(Handle number) {
   Lock lock(mutex_);
+  if (is_hidden(number)) return 0;  // which is no handle
   ProgramHandle* handle = open_handle(number);
   if (handle == nullptr || handle->block == nullptr) return number;
   keep(handle);
@@ -243,9 +253,10 @@ void ProgramVmm::pin_range(CUdeviceptr address, size_t bytes) {
 
 CUresult ProgramVmm::export_handle(void* out, Handle number, cuda::CUmemAllocationHandleType type, unsigned long long flags) {
   const auto function = real_driver().cuMemExportToShareableHandle;
-  if (!is_ours(number)) return function(out, number, type, flags);
   {
     Lock lock(mutex_);
+    if (is_hidden(number)) return cuda::CUDA_ERROR_INVALID_VALUE;
+    if (!is_ours(number)) return function(out, number, type, flags);
     ProgramHandle* handle = open_handle(number);
     if (handle == nullptr || out == nullptr || flags != 0 || type == 0 || (handle->properties.requestedHandleTypes & type) == 0) {
       return cuda::CUDA_ERROR_INVALID_VALUE;
@@ -313,7 +324,7 @@ CUresult ProgramVmm::map(CUdeviceptr address, size_t bytes, size_t offset, Handl
     Lock lock(mutex_);
     ProgramHandle* handle = open_handle(number);
     if (handle == nullptr)
-      return is_ours(number) ? cuda::CUDA_ERROR_INVALID_VALUE : real_driver().cuMemMap(address, bytes, offset, number, flags);
+      return is_hidden(number) ? cuda::CUDA_ERROR_INVALID_VALUE : real_driver().cuMemMap(address, bytes, offset, number, flags);
     const bool plain = flags == 0 && offset == 0 && bytes == handle->bytes && address % kGranularity == 0 &&
                        book_.reservation(address, bytes) != nullptr && !book_.overlaps(address, bytes);
     // Of what is not ours the driver knows all, but for what else is mapped there.

@@ -79,6 +79,7 @@ class ProgramVmm {
   cuda::CUresult map_locked(cuda::CUdeviceptr address, size_t bytes, size_t offset, ProgramHandle* handle, unsigned long long flags);
   bool plain_access(const std::vector<Mapping*>& mappings, const cuda::CUmemAccessDesc* descriptions, size_t count);
   ProgramHandle* open_handle(Handle number);   // null: the program does not hold it
+  bool is_hidden(Handle number);               // it names physical memory that only we know: to the program, no handle
   bool end_if_unused(ProgramHandle* handle);   // true: no reference and no mapping is left, and the books have forgotten it
   static void dispose(ProgramHandle* handle);  // of one that has ended; no lock held
   static cuda::CUresult place_mapping(Mapping& mapping, Handle driver_handle);

@@ -1,0 +1,106 @@
+// The driver's answers: sequences of calls (test/gpu/answers) print the same lines under nvshare, in each of its states, as without it.
+#include <gtest/gtest.h>
+
+#include "e2e/harness/random.h"
+#include "e2e/harness/stage.h"
+
+namespace nvshare::e2e {
+namespace {
+
+std::string answers_in(const std::string& log) {
+  std::string found;
+  for (size_t at = 0; at < log.size();) {
+    const size_t end = std::min(log.find('\n', at), log.size());
+    if (log.compare(at, 2, "> ") == 0) found += log.substr(at + 2, end - at - 2) + "\n";
+    at = end + 1;
+  }
+  return found;
+}
+
+StageOptions options_for(int gpus) {
+  StageOptions options;
+  options.gpu = {{"SIMGPU_COUNT", std::to_string(gpus)}};
+  return options;
+}
+
+class Answers : public testing::Test {
+ protected:
+  // `more`: what the sequence is started with besides its name.
+  static std::vector<std::string> command(const std::string& sequence, const Arguments& more) {
+    std::vector<std::string> words = {E2E_ANSWERS, sequence};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  // The same without nvshare.
+  static std::string bare(Stage& stage, const std::string& sequence, const Arguments& more) {
+    static int runs = 0;  // each has a log of its own
+    Child& child = stage.start_command("bare-" + sequence + std::to_string(++runs), command(sequence, more), false);
+    EXPECT_EQ(child.wait(moments()).value_or(-1), 0) << child.log();
+    const std::string answers = answers_in(child.log());
+    EXPECT_NE(answers.find("end of " + sequence), std::string::npos) << child.log();
+    stage.forget(child);
+    return answers;
+  }
+
+  void expect_same(Stage& stage, const std::string& state, const std::string& sequence, const Arguments& more) {
+    const std::string expected = bare(stage, sequence, more);
+    Child& child = stage.start_command(state + "-" + sequence, command(sequence, more), true);
+    EXPECT_EQ(child.wait(moments()).value_or(-1), 0) << child.log();
+    EXPECT_EQ(expected, answers_in(child.log())) << sequence << ", " << state << "\n" << child.log();
+    stage.forget(child);
+  }
+
+  // Alone: before the first turn, after it, and in one that has just begun.
+  void expect_same_alone(const std::vector<std::string>& sequences, int gpus = 1) {
+    Stage stage(options_for(gpus));
+    stage.start_scheduler();
+    for (const std::string& sequence : sequences) {
+      expect_same(stage, "cold", sequence, {"--cold", "--multicast"});
+      expect_same(stage, "plain", sequence, {"--multicast"});
+      expect_same(stage, "warm", sequence, {"--warm"});
+    }
+    stage.expect_gpu_unharmed();
+  }
+
+  void expect_same_unshared(const std::vector<std::string>& sequences, int gpus = 1) {
+    Stage stage(options_for(gpus));
+    for (const std::string& sequence : sequences) expect_same(stage, "unshared", sequence, {});
+    stage.expect_gpu_unharmed();
+  }
+
+  // While another program has the GPU, and all memory of this one is on the host.
+  void expect_same_swapped_out(const std::string& sequence, int gpus = 1) {
+    Stage stage(options_for(gpus));
+    stage.start_scheduler();
+    const std::string go = stage.go_file(sequence);
+    stage.tell_to_go(sequence);
+    const std::string expected = bare(stage, sequence, {"--warm"});
+    Child& child = stage.start_command(sequence, command(sequence, {"--warm", "--go", stage.go_file("later")}), true);
+    ASSERT_TRUE(stage.wait_until([&] { return child.logged("standing still") || !child.running(); }));
+    Child& large = stage.start("large", {"mix", "--seed", "98", "--floor", "190M", "--hold", "192M", "--largest", "60M"});
+    EXPECT_TRUE(stage.wait_until([&] {
+      auto client = stage.client_of(child.pid());
+      return (client && client->swapped > 0 && client->resident == client->unswappable) || !child.running() || !large.running();
+    })) << child.log();
+    stage.tell_to_go("later");
+    EXPECT_EQ(child.wait(patience()).value_or(-1), 0) << child.log();
+    EXPECT_EQ(expected, answers_in(child.log())) << sequence << ", swapped out\n" << child.log();
+    stage.forget(child);
+    stage.tell_to_stop();
+    stage.expect_success_of_all();
+    stage.expect_gpu_unharmed();
+  }
+};
+
+TEST_F(Answers, VirtualCallsOnPlainMemory) {
+  expect_same_alone({"virtual_calls", "virtual_handles"});
+  expect_same_unshared({"virtual_calls", "virtual_handles"});
+}
+TEST_F(Answers, VirtualCallsOnPlainMemoryThatIsSwappedOut) {
+  expect_same_swapped_out("virtual_calls");
+  expect_same_swapped_out("virtual_handles");
+}
+
+}  // namespace
+}  // namespace nvshare::e2e

@@ -1,0 +1,144 @@
+// Graphs built by hand: nodes whose making looks at addresses.
+#include "answers/answers.h"
+#include "answers/structs.h"
+
+namespace answers {
+namespace {
+
+constexpr size_t kBytes = 4 * kMiB;
+
+struct Memory {
+  Address a = 0, b = 0, small = 0;
+  std::vector<unsigned char> host = std::vector<unsigned char>(kBytes, 9);
+};
+
+Memory make_memory() {
+  Memory memory;
+  must("cuMemAlloc_v2", &memory.a, kBytes);
+  must("cuMemAlloc_v2", &memory.b, kBytes);
+  must("cuMemAlloc_v2", &memory.small, size_t{4096});
+  return memory;
+}
+
+Graph make_graph() {
+  Graph graph = nullptr;
+  must("cuGraphCreate", &graph, 0u);
+  return graph;
+}
+
+struct Added {
+  Result result;
+  Node node;
+};
+
+Added add_copy(Graph graph, const Copy3D& copy, Context context, Node after = nullptr) {
+  Added added{0, nullptr};
+  const Node* dependencies = after != nullptr ? &after : nullptr;
+  added.result = call("cuGraphAddMemcpyNode", &added.node, graph, dependencies, size_t{after != nullptr}, &copy, context);
+  return added;
+}
+
+Added add_fill(Graph graph, const MemsetNode& fill, Context context) {
+  Added added{0, nullptr};
+  added.result = call("cuGraphAddMemsetNode", &added.node, graph, static_cast<const Node*>(nullptr), size_t{0}, &fill, context);
+  return added;
+}
+
+Executable instantiate(Graph graph, const char* what) {
+  Executable executable = nullptr;
+  say_result(what, call("cuGraphInstantiateWithFlags", &executable, graph, 0ull));
+  return executable;
+}
+
+int first_byte(Address address) {
+  unsigned char byte = 0;
+  must("cuMemcpyDtoH_v2", static_cast<void*>(&byte), address, size_t{1});
+  return byte;
+}
+
+}  // namespace
+
+// Made, instantiated, launched.
+void hand_graphs() {
+  const Context context = use(0);
+  Memory memory = make_memory();
+  settle();
+  const Graph graph = make_graph();
+  const Added fill = add_fill(graph, {memory.a, 0, 5, 1, kBytes, 1}, context);
+  say_result("add a fill", fill.result);
+  say_result("add a fill of words", add_fill(graph, {memory.small, 512, 6, 4, 16, 8}, context).result);
+  const Added copy = add_copy(graph, line(memory.b, memory.a, kBytes), context, fill.node);
+  say_result("add a copy on the device", copy.result);
+  say_result("add a copy by unified addresses", add_copy(graph, unified_line(memory.b + 8, memory.a, 64), context, copy.node).result);
+  say_result("add a copy from the host", add_copy(graph, line_from_host(memory.small + 64, memory.host.data(), 32), context).result);
+  say_result("add a copy to the host", add_copy(graph, line_to_host(memory.host.data(), memory.small + 128, 32), context).result);
+  say_result("add a copy of rows", add_copy(graph, rows(memory.small, 512, memory.a, 1024, 256, 8), context).result);
+  say_result("add a copy of no memory", add_copy(graph, line(memory.b, 0x1000, 64), context).result);
+  BatchMemOpNode batch{};
+  MemOp operation{};
+  operation.write.operation = kWriteValue32;
+  operation.write.address = memory.small + 2048;
+  operation.write.value = 11;
+  batch.context = context;
+  batch.count = 1;
+  batch.operations = &operation;
+  Node node = nullptr;
+  say_result("add a memory operation", call("cuGraphAddBatchMemOpNode", &node, graph, static_cast<const Node*>(nullptr), size_t{0},
+                                            static_cast<const BatchMemOpNode*>(&batch)));
+  NodeParameters parameters{};
+  parameters.type = kMemsetNode;
+  parameters.of.fill = {memory.small + 1024, 0, 7, 1, 64, 1, context};
+  say_result("add a node of any kind: fill", call("cuGraphAddNode_v2", &node, graph, static_cast<const Node*>(nullptr),
+                                                  static_cast<const void*>(nullptr), size_t{0}, &parameters));
+  parameters = {};
+  parameters.type = kMemcpyNode;
+  parameters.of.copy.context = context;
+  parameters.of.copy.copy = line(memory.small + 3072, memory.a + kMiB, 64);
+  say_result("add a node of any kind: copy", call("cuGraphAddNode_v2", &node, graph, static_cast<const Node*>(nullptr),
+                                                  static_cast<const void*>(nullptr), size_t{0}, &parameters));
+  const Graph outer = make_graph();
+  say_result("add a graph in a graph", call("cuGraphAddChildGraphNode", &node, outer, static_cast<const Node*>(nullptr), size_t{0}, graph));
+  const Executable executable = instantiate(outer, "instantiate");
+  if (executable == nullptr) return;
+  say_result("launch", call("cuGraphLaunch", executable, Stream{nullptr}));
+  say_result("synchronize", call("cuCtxSynchronize"));
+  say("copied: %d, filled: %d %d", first_byte(memory.b + 2 * kMiB), first_byte(memory.small + 1024), first_byte(memory.small + 1088));
+}
+
+// Changed before and after it is instantiated.
+void hand_graphs_updated() {
+  const Context context = use(0);
+  Memory memory = make_memory();
+  const Graph graph = make_graph();
+  const Added fill = add_fill(graph, {memory.a, 0, 5, 1, kBytes, 1}, context);
+  const Added copy = add_copy(graph, line(memory.b, memory.a, kBytes), context, fill.node);
+  say("added: %d %d", fill.result, copy.result);
+  settle();
+  const MemsetNode other_fill{memory.a, 0, 8, 1, kBytes, 1};
+  say_result("change the fill", call("cuGraphMemsetNodeSetParams", fill.node, &other_fill));
+  const Copy3D other_copy = line(memory.b, memory.a + kMiB, kMiB);
+  say_result("change the copy", call("cuGraphMemcpyNodeSetParams", copy.node, &other_copy));
+  const Executable executable = instantiate(graph, "instantiate");
+  if (executable == nullptr) return;
+  const MemsetNode third_fill{memory.a, 0, 12, 1, kBytes, 1};
+  say_result("change the fill that runs", call("cuGraphExecMemsetNodeSetParams", executable, fill.node, &third_fill, context));
+  const Copy3D third_copy = line(memory.b + kMiB, memory.a, kMiB);
+  say_result("change the copy that runs", call("cuGraphExecMemcpyNodeSetParams", executable, copy.node, &third_copy, context));
+  const Copy3D bad_copy = line(memory.b, 0x1000, kMiB);
+  say_result("change the copy to no memory", call("cuGraphExecMemcpyNodeSetParams", executable, copy.node, &bad_copy, context));
+  say_result("launch", call("cuGraphLaunch", executable, Stream{nullptr}));
+  say_result("synchronize", call("cuCtxSynchronize"));
+  say("filled and copied: %d", first_byte(memory.b + kMiB));
+  const Graph twin = make_graph();
+  const Added twin_fill = add_fill(twin, {memory.a, 0, 21, 1, kBytes, 1}, context);
+  const Added twin_copy = add_copy(twin, line(memory.b, memory.a, kMiB), context, twin_fill.node);
+  say("added again: %d %d", twin_fill.result, twin_copy.result);
+  UpdateResult outcome{};
+  say_result("update", call("cuGraphExecUpdate_v2", executable, twin, &outcome));
+  say("outcome: %u", outcome.result);
+  say_result("launch", call("cuGraphLaunch", executable, Stream{nullptr}));
+  say_result("synchronize", call("cuCtxSynchronize"));
+  say("filled and copied: %d", first_byte(memory.b));
+}
+
+}  // namespace answers

@@ -1,0 +1,144 @@
+// answers --list | answers SEQUENCE [--warm | --cold] [--go FILE] [--multicast]
+//
+// --warm: a kernel runs first, so that a program under nvshare has had its first turn. --cold: memory is not written before the calls that
+// are asked about, so that they come before the first turn. Exit status: 0, 2 usage, 3 the sequence cannot go on.
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdlib>
+
+#include "answers/answers.h"
+#include "driver.h"
+
+namespace answers {
+namespace {
+
+constexpr Sequence kSequences[] = {
+    {"virtual_calls", 1, virtual_calls},
+    {"virtual_handles", 1, virtual_handles},
+    {"pointers", 1, pointers},
+    {"stream_ordered", 1, stream_ordered},
+    {"textures", 1, textures},
+    {"hand_graphs", 1, hand_graphs},
+    {"hand_graphs_updated", 1, hand_graphs_updated},
+    {"handles_without_context", 1, handles_without_context},
+    {"attached_contexts", 1, attached_contexts},
+    {"two_gpus", 2, two_gpus},
+    {"two_gpus_graphs", 2, two_gpus_graphs},
+};
+
+struct Options {
+  const char* go = nullptr;
+  bool warm = false;
+  bool cold = false;
+  bool multicast = false;
+} options;
+
+std::vector<unsigned char> pattern(size_t bytes, uint32_t seed) {
+  std::vector<unsigned char> data(bytes);
+  uint32_t word = seed * 2654435761u + 1;
+  for (unsigned char& each : data) {
+    word = word * 1664525u + 1013904223u;
+    each = static_cast<unsigned char>(word >> 24);
+  }
+  return data;
+}
+
+}  // namespace
+
+void* find(const char* name) {
+  static void* const kLibrary = dlopen("libcuda.so.1", RTLD_NOW);
+  return kLibrary != nullptr ? dlsym(kLibrary, name) : nullptr;
+}
+
+void say(const char* format, ...) {
+  std::fputs("> ", stdout);  // told apart from what libraries print
+  va_list arguments;
+  va_start(arguments, format);
+  std::vprintf(format, arguments);
+  va_end(arguments);
+  std::putchar('\n');
+  std::fflush(stdout);
+}
+
+int device_count() {
+  int count = 0;
+  must("cuDeviceGetCount", &count);
+  return count;
+}
+
+Context use(int device) {
+  Context context = nullptr;
+  must("cuDevicePrimaryCtxRetain", &context, device);
+  must("cuCtxSetCurrent", context);
+  return context;
+}
+
+void run_kernel() {
+  gputest::CUfunction noop = gputest::kernel("sim_noop");
+  must("cuLaunchKernel", noop, 1u, 1u, 1u, 1u, 1u, 1u, 0u, Stream{nullptr}, static_cast<void**>(nullptr), static_cast<void**>(nullptr));
+  must("cuCtxSynchronize");
+}
+
+void settle() {
+  if (options.go == nullptr) return;
+  std::fprintf(stderr, "standing still\n");
+  while (access(options.go, F_OK) != 0) usleep(5000);
+}
+
+bool multicast_allowed() { return options.multicast; }
+
+void write_pattern(Address address, size_t bytes, uint32_t seed) {
+  if (options.cold) return;
+  const std::vector<unsigned char> data = pattern(bytes, seed);
+  must("cuMemcpyHtoD_v2", address, static_cast<const void*>(data.data()), bytes);
+}
+
+bool has_pattern(Address address, size_t bytes, uint32_t seed) {
+  if (options.cold) return true;
+  std::vector<unsigned char> data(bytes);
+  must("cuMemcpyDtoH_v2", static_cast<void*>(data.data()), address, bytes);
+  return data == pattern(bytes, seed);
+}
+
+}  // namespace answers
+
+int main(int argc, char** argv) {
+  using namespace answers;
+  const char* wanted = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--list") {
+      for (const Sequence& each : kSequences) std::printf("%s %d\n", each.name, each.devices);
+      return 0;
+    }
+    if (word == "--warm") {
+      options.warm = true;
+    } else if (word == "--cold") {
+      options.cold = true;
+    } else if (word == "--multicast") {
+      options.multicast = true;
+    } else if (word == "--go" && i + 1 < argc) {
+      options.go = argv[++i];
+    } else {
+      wanted = argv[i];
+    }
+  }
+  for (const Sequence& each : kSequences) {
+    if (wanted == nullptr || std::strcmp(wanted, each.name) != 0) continue;
+    must("cuInit", 0u);
+    if (device_count() < each.devices) {
+      std::fprintf(stderr, "%s needs %d GPUs\n", each.name, each.devices);
+      return 2;
+    }
+    if (options.warm) {
+      use(0);
+      run_kernel();
+    }
+    each.run();
+    say("end of %s", each.name);
+    return 0;
+  }
+  std::fprintf(stderr, "answers --list | answers SEQUENCE [--warm | --cold] [--go FILE] [--multicast]\n");
+  return 2;
+}

@@ -1,0 +1,250 @@
+// Two GPUs; handles of a process without a context; contexts with a usage count.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "answers/answers.h"
+#include "answers/structs.h"
+
+namespace answers {
+namespace {
+
+constexpr size_t kBytes = 4 * kMiB;
+
+Address plain_on(int device, size_t bytes) {
+  use(device);
+  Address address = 0;
+  must("cuMemAlloc_v2", &address, bytes);
+  return address;
+}
+
+Copy2D rows_2d(Address to, size_t to_pitch, Address from, size_t from_pitch, size_t width, size_t height) {
+  Copy2D copy{};
+  copy.from_type = copy.to_type = kDeviceMemory;
+  copy.from_device = from;
+  copy.from_pitch = from_pitch;
+  copy.to_device = to;
+  copy.to_pitch = to_pitch;
+  copy.width = width;
+  copy.height = height;
+  return copy;
+}
+
+struct Pair {
+  Address here = 0, there = 0;  // 4 MiB on GPU 0 and on GPU 1
+  Address small_here = 0, small_there = 0;
+  Context context[2] = {};
+};
+
+// `what` copies GPU 0's 4 MiB, or a part, to GPU 1's; the first `bytes` are to arrive.
+template <typename Copy>
+void try_copy(const Pair& pair, const char* what, size_t bytes, Copy copy) {
+  static uint32_t seed = 100;
+  ++seed;
+  must("cuCtxSetCurrent", pair.context[0]);
+  write_pattern(pair.here, kBytes, seed);
+  const Result result = copy();
+  must("cuCtxSetCurrent", pair.context[0]);
+  const Result done = call("cuCtxSynchronize");
+  say("%s: %d %d", what, result, done);
+  if (result != 0) return;
+  must("cuCtxSetCurrent", pair.context[1]);
+  must("cuCtxSynchronize");
+  std::vector<unsigned char> source(bytes), target(bytes);
+  must("cuMemcpyDtoH_v2", static_cast<void*>(target.data()), pair.there, bytes);
+  must("cuCtxSetCurrent", pair.context[0]);
+  must("cuMemcpyDtoH_v2", static_cast<void*>(source.data()), pair.here, bytes);
+  say("%s, arrived: %d", what, source == target);
+}
+
+Pair make_pair() {
+  Pair pair;
+  pair.here = plain_on(0, kBytes);
+  pair.small_here = plain_on(0, 1000);
+  pair.there = plain_on(1, kBytes);
+  pair.small_there = plain_on(1, 1000);
+  pair.context[1] = use(1);
+  pair.context[0] = use(0);
+  return pair;
+}
+
+void every_copy(const Pair& pair, Stream stream) {
+  const auto attempt = [&](const char* what, size_t bytes, auto copy) { try_copy(pair, what, bytes, copy); };
+  attempt("cuMemcpy", kBytes, [&] { return call("cuMemcpy", pair.there, pair.here, kBytes); });
+  attempt("cuMemcpy_ptds", kBytes, [&] { return call("cuMemcpy_ptds", pair.there, pair.here, kBytes); });
+  attempt("cuMemcpyAsync", kBytes, [&] { return call("cuMemcpyAsync", pair.there, pair.here, kBytes, stream); });
+  attempt("cuMemcpyAsync_ptsz", kBytes, [&] { return call("cuMemcpyAsync_ptsz", pair.there, pair.here, kBytes, stream); });
+  attempt("cuMemcpyDtoD", kBytes, [&] { return call("cuMemcpyDtoD_v2", pair.there, pair.here, kBytes); });
+  attempt("cuMemcpyDtoD_ptds", kBytes, [&] { return call("cuMemcpyDtoD_v2_ptds", pair.there, pair.here, kBytes); });
+  attempt("cuMemcpyDtoDAsync", kBytes, [&] { return call("cuMemcpyDtoDAsync_v2", pair.there, pair.here, kBytes, stream); });
+  attempt("cuMemcpyDtoDAsync_ptsz", kBytes, [&] { return call("cuMemcpyDtoDAsync_v2_ptsz", pair.there, pair.here, kBytes, stream); });
+  attempt("cuMemcpyPeer", kBytes, [&] { return call("cuMemcpyPeer", pair.there, pair.context[1], pair.here, pair.context[0], kBytes); });
+  attempt("cuMemcpyPeerAsync", kBytes,
+          [&] { return call("cuMemcpyPeerAsync", pair.there, pair.context[1], pair.here, pair.context[0], kBytes, stream); });
+  const Copy2D flat = rows_2d(pair.there, 1024, pair.here, 1024, 1024, 1024);
+  attempt("cuMemcpy2D", kMiB, [&] { return call("cuMemcpy2D_v2", &flat); });
+  attempt("cuMemcpy2D_ptds", kMiB, [&] { return call("cuMemcpy2D_v2_ptds", &flat); });
+  attempt("cuMemcpy2DUnaligned", kMiB, [&] { return call("cuMemcpy2DUnaligned_v2", &flat); });
+  attempt("cuMemcpy2DAsync", kMiB, [&] { return call("cuMemcpy2DAsync_v2", &flat, stream); });
+  attempt("cuMemcpy2DAsync_ptsz", kMiB, [&] { return call("cuMemcpy2DAsync_v2_ptsz", &flat, stream); });
+  Copy2D unified = flat;
+  unified.from_type = unified.to_type = kUnifiedMemory;
+  attempt("cuMemcpy2DAsync, unified", kMiB, [&] { return call("cuMemcpy2DAsync_v2", &unified, stream); });
+  Copy3D deep = rows(pair.there, 512, pair.here, 512, 512, 16);
+  deep.depth = 64;
+  attempt("cuMemcpy3D", 512 * 16 * 64, [&] { return call("cuMemcpy3D_v2", &deep); });
+  attempt("cuMemcpy3D_ptds", 512 * 16 * 64, [&] { return call("cuMemcpy3D_v2_ptds", &deep); });
+  attempt("cuMemcpy3DAsync", 512 * 16 * 64, [&] { return call("cuMemcpy3DAsync_v2", &deep, stream); });
+  attempt("cuMemcpy3DAsync_ptsz", 512 * 16 * 64, [&] { return call("cuMemcpy3DAsync_v2_ptsz", &deep, stream); });
+  Copy3D peer = deep;
+  peer.from.reserved = pair.context[0];
+  peer.to.reserved = pair.context[1];
+  attempt("cuMemcpy3DPeer", 512 * 16 * 64, [&] { return call("cuMemcpy3DPeer", &peer); });
+  attempt("cuMemcpy3DPeerAsync", 512 * 16 * 64, [&] { return call("cuMemcpy3DPeerAsync", &peer, stream); });
+}
+
+struct CopyAttributes {
+  int source_access;  // 1: in stream order
+  Location source_hint, target_hint;
+  unsigned flags;
+};
+
+Result batch_copy(Address* to, Address* from, size_t* sizes, size_t count, Stream stream) {
+  CopyAttributes attributes{1, {}, {}, 0};
+  size_t index = 0;
+  return call("cuMemcpyBatchAsync_v2", to, from, sizes, count, &attributes, &index, size_t{1}, stream);
+}
+
+}  // namespace
+
+// Plain memory of two GPUs, peer access never enabled.
+void two_gpus() {
+  const Pair pair = make_pair();
+  settle();
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  every_copy(pair, stream);
+  Address to[2] = {pair.there, pair.there + kMiB};
+  Address from[2] = {pair.here, pair.here + kMiB};
+  size_t sizes[2] = {kMiB, kMiB};
+  try_copy(pair, "cuMemcpyBatchAsync", 2 * kMiB, [&] { return batch_copy(to, from, sizes, 2, stream); });
+  // A stream and a context of the other GPU; memory of one GPU by another's context.
+  Stream other = nullptr;
+  must("cuCtxSetCurrent", pair.context[1]);
+  must("cuStreamCreate", &other, kNonBlocking);
+  try_copy(pair, "by the target's stream", kBytes, [&] {
+    must("cuCtxSetCurrent", pair.context[1]);
+    const Result result = call("cuMemcpyAsync", pair.there, pair.here, kBytes, other);
+    must("cuStreamSynchronize", other);
+    return result;
+  });
+  must("cuCtxSetCurrent", pair.context[1]);
+  std::vector<unsigned char> host(kBytes, 3);
+  say_result("host to another GPU's memory", call("cuMemcpyHtoDAsync_v2", pair.here, static_cast<const void*>(host.data()), kBytes, other));
+  say_result("and done", call("cuStreamSynchronize", other));
+  say_result("another GPU's memory to the host", call("cuMemcpyDtoHAsync_v2", static_cast<void*>(host.data()), pair.here, kBytes, other));
+  say_result("and done", call("cuStreamSynchronize", other));
+  say("it is there: %d", host[0] == 3 && host[kBytes - 1] == 3);
+  say_result("within another GPU's memory", call("cuMemcpyDtoDAsync_v2", pair.here, pair.here + kMiB, kMiB, other));
+  say_result("and done", call("cuStreamSynchronize", other));
+  say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.here, static_cast<unsigned char>(4), kMiB, other));
+  say_result("and done", call("cuStreamSynchronize", other));
+  // Captured.
+  must("cuCtxSetCurrent", pair.context[0]);
+  Graph graph = nullptr;
+  say_result("capture", call("cuStreamBeginCapture_v2", stream, 0));
+  say_result("copy in a capture", call("cuMemcpyAsync", pair.there, pair.here, kBytes, stream));
+  say_result("end of capture", call("cuStreamEndCapture", stream, &graph));
+  Executable executable = nullptr;
+  say_result("instantiate", call("cuGraphInstantiateWithFlags", &executable, graph, 0ull));
+  if (executable != nullptr) try_copy(pair, "launch", kBytes, [&] { return call("cuGraphLaunch", executable, stream); });
+  // The same with access.
+  int can = 0;
+  must("cuDeviceCanAccessPeer", &can, 0, 1);
+  if (can == 0) return;
+  must("cuCtxSetCurrent", pair.context[0]);
+  say_result("enable", call("cuCtxEnablePeerAccess", pair.context[1], 0u));
+  try_copy(pair, "with access: cuMemcpyAsync", kBytes, [&] { return call("cuMemcpyAsync", pair.there, pair.here, kBytes, stream); });
+  must("cuCtxSetCurrent", pair.context[0]);
+  say_result("disable", call("cuCtxDisablePeerAccess", pair.context[1]));
+  try_copy(pair, "without again: cuMemcpyAsync", kBytes, [&] { return call("cuMemcpyAsync", pair.there, pair.here, kBytes, stream); });
+}
+
+void two_gpus_graphs() {
+  const Pair pair = make_pair();
+  settle();
+  Graph graph = nullptr;
+  must("cuGraphCreate", &graph, 0u);
+  Node node = nullptr;
+  const Copy3D copy = line(pair.there, pair.here, kBytes);
+  say_result("add a copy",
+             call("cuGraphAddMemcpyNode", &node, graph, static_cast<const Node*>(nullptr), size_t{0}, &copy, pair.context[0]));
+  if (node == nullptr) return;
+  const Copy3D part = line(pair.there, pair.here, kMiB);
+  say_result("change it", call("cuGraphMemcpyNodeSetParams", node, &part));
+  Executable executable = nullptr;
+  say_result("instantiate", call("cuGraphInstantiateWithFlags", &executable, graph, 0ull));
+  if (executable == nullptr) return;
+  try_copy(pair, "launch", kMiB, [&] { return call("cuGraphLaunch", executable, Stream{nullptr}); });
+  say_result("change it again", call("cuGraphExecMemcpyNodeSetParams", executable, node, &copy, pair.context[0]));
+  try_copy(pair, "launch again", kBytes, [&] { return call("cuGraphLaunch", executable, Stream{nullptr}); });
+}
+
+// A parent makes memory and hands it to a child; only the child has a context.
+void handles_without_context() {
+  constexpr int kDescriptor = 1;
+  const AllocationProperties properties = on_gpu(0, kDescriptor);
+  Handle handle = 0;
+  say_result("create", call("cuMemCreate", &handle, size_t{2 * kPage}, &properties, 0ull));
+  Address base = 0;
+  say_result("reserve", call("cuMemAddressReserve", &base, size_t{2 * kPage}, size_t{0}, Address{0}, 0ull));
+  say_result("map", call("cuMemMap", base, size_t{2 * kPage}, size_t{0}, handle, 0ull));
+  const Access access{{1, 0}, 3};
+  say_result("set access", call("cuMemSetAccess", base, size_t{2 * kPage}, &access, size_t{1}));
+  int fd = -1, second = -1;
+  say_result("export", call("cuMemExportToShareableHandle", static_cast<void*>(&fd), handle, kDescriptor, 0ull));
+  say_result("export again", call("cuMemExportToShareableHandle", static_cast<void*>(&second), handle, kDescriptor, 0ull));
+  say("descriptors: %d", fd >= 0 && second >= 0);
+  Handle imported = 0;
+  say_result("import", call("cuMemImportFromShareableHandle", &imported, reinterpret_cast<void*>(static_cast<uintptr_t>(fd)), kDescriptor));
+  // From here on with a context: what both names say is one memory.
+  use(0);
+  Address other = 0;
+  must("cuMemAddressReserve", &other, size_t{2 * kPage}, size_t{0}, Address{0}, 0ull);
+  say_result("map the import", call("cuMemMap", other, size_t{2 * kPage}, size_t{0}, imported, 0ull));
+  say_result("set access", call("cuMemSetAccess", other, size_t{2 * kPage}, &access, size_t{1}));
+  must("cuMemsetD8_v2", base, static_cast<unsigned char>(42), size_t{2 * kPage});
+  must("cuCtxSynchronize");
+  unsigned char byte = 0;
+  must("cuMemcpyDtoH_v2", static_cast<void*>(&byte), other + kPage, size_t{1});
+  say("one memory: %d", byte);
+  say_result("unmap", call("cuMemUnmap", other, size_t{2 * kPage}));
+  say_result("unmap", call("cuMemUnmap", base, size_t{2 * kPage}));
+  say_result("release", call("cuMemRelease", imported));
+  say_result("release", call("cuMemRelease", handle));
+}
+
+// As PyCUDA's kind of programs hold contexts.
+void attached_contexts() {
+  Context context = nullptr, again = nullptr;
+  must("cuCtxCreate_v2", &context, 0u, 0);
+  Address address = 0;
+  must("cuMemAlloc_v2", &address, kBytes);
+  say_result("attach", call("cuCtxAttach", &again, 0u));
+  say("the same: %d", again == context);
+  say_result("detach", call("cuCtxDetach", context));
+  say_result("allocate", call("cuMemsetD8_v2", address, static_cast<unsigned char>(1), kBytes));
+  say_result("detach again", call("cuCtxDetach", context));
+  Context current = nullptr;
+  say_result("current", call("cuCtxGetCurrent", &current));
+  say("none is current: %d", current == nullptr);
+  use(0);
+  unsigned type = 0;
+  say_result("its memory", call("cuPointerGetAttribute", static_cast<void*>(&type), 2, address));
+  say_result("attach nothing", call("cuCtxAttach", static_cast<Context*>(nullptr), 0u));
+  say_result("attach with flags", call("cuCtxAttach", &again, 5u));
+  say_result("attach the primary", call("cuCtxAttach", &again, 0u));
+  say_result("detach the primary", call("cuCtxDetach", use(0)));
+}
+
+}  // namespace answers
