@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training
+from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -26,6 +26,7 @@ CHECKS = {
     "preload": (training.preload, 60),
     "proc_address": (calls.proc_address, 15),
     "answers": (answers.answers, 60),
+    "conformance": (conformance.conformance, 300),  # as much as --budget leaves, 560 at most
     "swap_pair": (swap.swap_pair, 70),
     "run_command": (swap.run_command, 15),
     "launch_cost": (calls.launch_cost, 80),

@@ -141,7 +141,13 @@ Place place_of(AddressSpace::Reading& reading, uint64_t address) {
   return {reserved, reserved};
 }
 
+// No address is this low, and no memory this long: refused before anything runs.
+constexpr uint64_t kLowestAddress = 4096;
+constexpr uint64_t kLongestBytes = uint64_t{1} << 42;
+
 CUresult plan(const Transfer& transfer, Expect source_is, Expect target_is, bool capturing, Route* route) {
+  if (transfer.source < kLowestAddress || transfer.target < kLowestAddress) return CUDA_ERROR_INVALID_VALUE;
+  if (transfer.width >= kLongestBytes) return CUDA_ERROR_INVALID_VALUE;
   AddressSpace::Reading reading(here().memory);
   const Place source = place_of(reading, transfer.source);
   const Place target = place_of(reading, transfer.target);
@@ -198,7 +204,7 @@ CUresult fill(const Fill& request, CUstream handle, Default null_means, Timing t
     if (const CUresult result = check_synchronisation(*stream)) return result;
   }
   if (request.width == 0 || request.height == 0) return CUDA_SUCCESS;
-  if (request.address % request.element != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (request.address % request.element != 0 || request.width >= kLongestBytes) return CUDA_ERROR_INVALID_VALUE;
   {
     AddressSpace::Reading reading(here().memory);
     if (!place_of(reading, request.address).known) return CUDA_ERROR_INVALID_VALUE;

@@ -1,0 +1,460 @@
+"""The same calls natively and under nvshare: runs the program `conformance` (../conformance/README.md) in each state and compares what came back.
+
+A difference is a failure unless ../conformance/differences.toml names it. One example of each kind of difference is shrunk to the fewest calls.
+"""
+import collections
+import concurrent.futures
+import fnmatch
+import gzip
+import json
+import pathlib
+import re
+import time
+
+try:
+    import tomllib
+except ImportError:  # before Python 3.11: nothing is explained then
+    tomllib = None
+
+from harness import MIB, Process, Scheduler, Skip
+
+HERE = pathlib.Path(__file__).resolve().parent.parent / "conformance"
+ENTRY_POINTS = HERE.parent.parent.parent / "src" / "interposer" / "entry_points.txt"
+# Display and video interop, other vendors' interfaces, and the debugger's: no program of this kind has what they need.
+OUT_OF_SCOPE = re.compile(r"cu(GL|EGL|VDPAU|Graphics|dbg)|cuDeviceGetNvSciSync|cuStreamConsumer")
+STATES = ("unscheduled", "first_turn", "alone", "switching", "full", "limits", "managed", "none")
+
+
+class State:
+    """How the program is started. `together`: so many processes share a scheduler."""
+
+    def __init__(self, name, library=True, scheduled=True, together=1, told=None, ballast=0, turn_s=None, fresh=False, environment=None,
+                 limits=False):
+        self.name = name
+        self.library = library
+        self.scheduled = scheduled
+        self.together = together
+        self.told = told
+        self.ballast = ballast
+        self.turn_s = turn_s
+        self.fresh = fresh
+        self.environment = environment or {}
+        self.limits = limits
+
+
+def states_of(config):
+    """The stand-in's contexts take 8 MiB; a real GPU's are taken for 300 where NVML is off, and 500 are kept free."""
+    ballast = (48 if config.small else 256) * MIB
+    one, two = (112, 150) if config.small else (500 + 300 + 256 + 192, 500 + 600 + 256 + 192)
+    return {state.name: state for state in (
+        State("native", library=False, scheduled=False),
+        State("native_fresh", library=False, scheduled=False, fresh=True),
+        State("unscheduled", scheduled=False),
+        State("first_turn", fresh=True),
+        State("alone"),
+        State("switching", together=2, told=two, ballast=ballast, turn_s=0.05),
+        State("full", told=one, ballast=ballast),
+        State("limits", limits=True),
+        State("managed", environment={"NVSHARE_MEMORY_BACKEND": "managed"}),
+        State("none", environment={"NVSHARE_MEMORY_BACKEND": "none"}),
+    )}
+
+
+class Outcome:
+    """What a run of the program said."""
+
+    def __init__(self):
+        self.hashes = {}   # sequence -> (hash, calls made)
+        self.lines = {}    # sequence -> outcomes, where they were asked for
+        self.events = []   # crashes, hangs, broken contexts
+        self.counts = collections.Counter()
+        self.failures = collections.Counter()
+        self.swaps = 0
+
+    def take(self, text):
+        pending = []
+        for line in text:
+            kind, _, rest = line.partition(" ")
+            if kind == "L":
+                pending.append(rest)
+            elif kind == "S":
+                number, value, _, made = rest.split()
+                self.hashes[int(number)] = (value, int(made))
+                if pending:
+                    self.lines[int(number)] = pending
+                    pending = []
+            elif kind in ("P", "X", "H"):
+                self.events.append((kind, rest))
+                if kind != "P" and pending:
+                    self.lines[int(rest.split()[0])] = pending
+                pending = []
+            elif kind == "C":
+                symbol, success, failure = rest.split()
+                self.counts[symbol] += int(success)
+                self.failures[symbol] += int(failure)
+            elif kind == "!":
+                raise RuntimeError(f"conformance: {rest}")
+
+    def merge(self, other):
+        self.hashes.update(other.hashes)
+        self.lines.update(other.lines)
+        self.events += other.events
+        self.counts += other.counts
+        self.failures += other.failures
+        self.swaps += other.swaps
+
+    def calls(self):
+        return sum(made for _, made in self.hashes.values())
+
+    def crashed(self):
+        return {int(rest.split()[0]): rest for kind, rest in self.events if kind in ("X", "H")}
+
+
+class Instrument:
+    def __init__(self, config, options):
+        self.config = config
+        self.options = options
+        self.program = config.program("conformance")
+        self.states = states_of(config)
+        self.without = list(options.without)
+        self.groups = 0
+
+    def twin(self, name):
+        """The native state to compare with: what earlier sequences of a process left behind must be the same."""
+        return "native_fresh" if self.states[name].fresh else "native"
+
+    # ---- starting the program ----
+    def arguments(self, state, extra):
+        argv = [self.program, "--seed", self.options.seed, "--calls", self.options.calls, "--devices", self.options.devices,
+                "--patience", self.options.patience, *extra]
+        if state.ballast:
+            argv += ["--ballast", state.ballast]
+        if state.fresh and "--fresh" not in argv:
+            argv += ["--fresh"]
+        if self.without:
+            argv += ["--without", ",".join(self.without)]
+        return argv
+
+    def group(self, state, jobs, seconds):
+        """Runs the jobs (lists of arguments) at once, under one scheduler where the state has one; their outcomes."""
+        environment = dict(self.config.environment)
+        if self.config.simgpu:  # a GPU of its own, so that groups do not disturb each other
+            self.groups += 1
+            environment["SIMGPU_STATE"] = str(self.config.work / f"conformance-{self.groups}.state")
+            environment["SIMGPU_TIME_SCALE"] = "0"
+            environment["SIMGPU_COUNT"] = str(self.options.devices)
+        if not state.library:
+            return self.run_jobs(state, jobs, environment, seconds, None)
+        environment["LD_PRELOAD"] = str(self.config.library)
+        environment["NVSHARE_LOG_LEVEL"] = self.config.library_log
+        environment.update(state.environment)
+        if not state.scheduled:
+            environment["NVSHARE_RUNTIME_DIR"] = str(self.config.work / "nobody")
+            return self.run_jobs(state, jobs, environment, seconds, None)
+        extra = {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if self.config.small else {"NVSHARE_NVML": "off"} if state.told else {}
+        extra["NVSHARE_LOG_LEVEL"] = "info"
+        extra.update({name: environment[name] for name in ("SIMGPU_STATE", "SIMGPU_COUNT") if name in environment})
+        with Scheduler(self.config, state.turn_s, state.told, extra) as scheduler:
+            environment["NVSHARE_RUNTIME_DIR"] = str(scheduler.runtime)
+            return self.run_jobs(state, jobs, environment, seconds, scheduler)
+
+    def run_jobs(self, state, jobs, environment, seconds, scheduler):
+        if state.limits:
+            if self.config.nvsharectl is None:
+                raise Skip("nvsharectl is not built")
+            environment.pop("LD_PRELOAD", None)
+            limits = ["--gpu-memory-limit", "800Mi" if self.config.small else "64Gi", "--gpu-core-limit", "95"]
+            jobs = [[self.config.nvsharectl, "run", "--quiet", "--name", f"job{i}", *limits, "--", *job] for i, job in enumerate(jobs)]
+        processes = [Process(self.config, f"conformance-{state.name}", job, environment) for job in jobs]
+        outcomes = []
+        for process in processes:
+            try:
+                process.wait(seconds + self.options.patience + 60)
+            except TimeoutError:
+                pass  # what it said counts
+            outcome = Outcome()
+            outcome.take(process.lines)
+            outcomes.append(outcome)
+            if process.popen.returncode not in (0, -9) and not outcome.hashes:
+                raise RuntimeError(f"{state.name}: {process.tail()}")
+        if scheduler is not None and outcomes:
+            outcomes[0].swaps += scheduler.drops()
+        return outcomes
+
+    def sweep(self, name, first, count, seconds):
+        """As many of the sequences as the time allows, in several processes."""
+        state = self.states[name]
+        workers = max(1, self.options.processes // state.together) * state.together
+        each = -(-count // workers)
+        jobs = []
+        for start in range(first, first + count, each):
+            extra = ["--first", start, "--count", min(each, first + count - start), "--seconds", max(1, int(seconds))]
+            jobs.append(self.arguments(state, extra))
+        # A scheduler for each pair, or process: alone means alone.
+        size = state.together if state.library and state.scheduled else len(jobs)
+        whole = Outcome()
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(jobs))) as pool:
+            futures = [pool.submit(self.group, state, jobs[i:i + size], seconds) for i in range(0, len(jobs), size)]
+            for future in futures:
+                for outcome in future.result():
+                    whole.merge(outcome)
+        return whole
+
+    def run_plans(self, name, plans, seconds=120):
+        """Runs plans (lists of lines); the outcomes' lines of each."""
+        state = self.states[name]
+        path = self.config.work / f"plans-{time.monotonic_ns()}.txt"
+        path.write_text("".join("= \n" + "".join(line + "\n" for line in plan) for plan in plans))
+        jobs = [self.arguments(state, ["--plan", path, "--verbose"])]
+        if state.together > 1:  # a neighbour that wants the GPU as well
+            jobs.append(self.arguments(state, ["--first", 0, "--count", 50, "--repeat", 5]))
+        outcome = self.group(state, jobs, seconds)[0]
+        path.unlink()
+        crashed = outcome.crashed()
+        return [outcome.lines.get(i, []) + ([f"crashed: {crashed[i]}"] if i in crashed else []) for i in range(len(plans))]
+
+    def plans(self, sequences):
+        process = Process(self.config, "conformance-list", self.list_arguments(sequences))
+        process.wait(60)
+        found = []
+        for line in process.lines:
+            if line.startswith("="):
+                found.append([])
+            elif found:
+                found[-1].append(line)
+        return found
+
+    def list_arguments(self, sequences):
+        return self.arguments(self.states["native"], ["--list", "--only", ",".join(str(s) for s in sequences)])
+
+
+# What these answer changes nothing: sequences stay comparable behind a difference.
+HARMLESS = re.compile(r"cu\w*(Get|Query|IsLoaded|IsCapturing)")
+SELECTORS = ("cuPointerGetAttribute", "cuDeviceGetAttribute", "cuStreamGetAttribute", "cuMemPoolGetAttribute", "cuFuncGetAttribute")
+
+
+def code_of(line):
+    words = line.split()
+    return words[2] if words[0].startswith("~cuMem") and len(words) > 2 else words[1] if len(words) > 1 else ""
+
+
+def differences(plan, native, other):
+    """Pairs of lines that differ, as (call's number, call, native line, other line), up to the first that changes what comes after it."""
+    found = []
+    for at, (a, b) in enumerate(zip(native, other)):
+        if a == b:
+            continue
+        found.append((at, plan[at] if at < len(plan) else a, a, b))
+        if not HARMLESS.match(a) and (code_of(a) != code_of(b) or a.startswith("~check")):
+            return found
+    if len(native) != len(other):
+        at = min(len(native), len(other))
+        found.append((at, plan[at] if at < len(plan) else "", (native[at:] + ["(ended)"])[0], (other[at:] + ["(ended)"])[0]))
+    return found
+
+
+def kind_of(difference):
+    """What makes two differences the same: the call, what it was asked for, and the two codes, or that only what came back differs."""
+    _, call, native, other = difference
+    symbol = native.split()[0]
+    if symbol in SELECTORS:
+        selector = next((word for word in call.split() if word.startswith("i:")), "")
+        symbol += f"({selector})"
+    return (symbol, code_of(native), code_of(other) if other.split()[0] == native.split()[0] else other)
+
+
+def read_differences():
+    if tomllib is None:
+        return []
+    with open(HERE / "differences.toml", "rb") as file:
+        return tomllib.load(file).get("difference", [])
+
+
+def explanation_of(difference, state, rows):
+    _, call, native, other = difference
+    symbol = native.split()[0]
+    for row in rows:
+        if any(fnmatch.fnmatchcase(symbol, pattern) for pattern in row["symbols"]) and re.fullmatch(row.get("call", ".*"), call) and state in row.get("states", [state]) \
+                and re.fullmatch(row.get("native", ".*"), native.partition(" ")[2]) and re.fullmatch(row.get("nvshare", ".*"), other.partition(" ")[2]):
+            return row
+    return None
+
+
+def shrink(instrument, state, plan, kind, deadline):
+    """The fewest calls that still show a difference of that kind."""
+    def shows(candidates):
+        native = instrument.run_plans(instrument.twin(state), candidates)
+        other = instrument.run_plans(state, candidates)
+        return [any(kind_of(d) == kind for d in differences(plan, a, b)) for plan, a, b in zip(candidates, native, other)]
+
+    chunk = max(1, len(plan) // 2)
+    while time.monotonic() < deadline:
+        starts = range(0, len(plan), chunk)
+        without = [plan[:i] + plan[i + chunk:] for i in starts]
+        usable = [i for i, candidate in enumerate(without) if candidate]
+        shown = shows([without[i] for i in usable]) if usable else []
+        removable = [usable[i] for i, yes in enumerate(shown) if yes]
+        if removable:
+            gone = set()
+            for i in removable:
+                gone.update(range(i * chunk, min(len(plan), (i + 1) * chunk)))
+            together = [line for i, line in enumerate(plan) if i not in gone]
+            plan = together if together and len(removable) > 1 and shows([together])[0] else without[removable[0]]
+            if chunk > len(plan):
+                chunk = max(1, len(plan) // 2)
+        elif chunk == 1:
+            break
+        else:
+            chunk = max(1, chunk // 2)
+    return plan
+
+
+class Comparison:
+    def __init__(self, instrument, deadline):
+        self.instrument = instrument
+        self.deadline = deadline
+        self.rows = read_differences()
+        self.found = {}      # (state, kind) -> example
+        self.explained = collections.Counter()
+        self.unseen = collections.Counter()  # differences that a second run of the same sequence did not show
+
+    def examine(self, state, sequences):
+        """Runs the sequences once more, line by line, and sorts what differs."""
+        for at in range(0, len(sequences), 40):
+            if time.monotonic() > self.deadline:
+                break
+            part = sequences[at:at + 40]
+            plans = self.instrument.plans(part)
+            native = self.instrument.run_plans(self.instrument.twin(state), plans)
+            other = self.instrument.run_plans(state, plans)
+            for sequence, plan, a, b in zip(part, plans, native, other):
+                seen = differences(plan, a, b)
+                self.unseen[state] += not seen
+                for difference in seen:
+                    self.sort_in(state, sequence, plan, difference)
+
+    def sort_in(self, state, sequence, plan, difference):
+        row = explanation_of(difference, state, self.rows)
+        if row is not None:
+            self.explained[row["name"]] += 1
+            return
+        at, _, native, other = difference
+        example = {"sequence": sequence, "plan": plan, "native": native, "nvshare": other, "at": at}
+        entry = self.found.setdefault((state, kind_of(difference)), {"count": 0, **example})
+        entry["count"] += 1
+        if at < entry["at"]:
+            entry.update(example)
+
+    def shrink_all(self):
+        done = set()
+        for (state, kind), entry in sorted(self.found.items(), key=lambda item: item[1]["at"]):
+            if kind in done or time.monotonic() > self.deadline - 10:
+                continue  # shown once is enough
+            done.add(kind)
+            plan = entry["plan"][:entry["at"] + 1] or entry["plan"]
+            entry["shrunk"] = shrink(self.instrument, state, plan, kind, min(self.deadline, time.monotonic() + 30))
+
+
+def find_crashing(instrument, seconds):
+    """Entry points with which the driver itself crashes or hangs are left out, by name."""
+    left_out = []
+    for _ in range(4):
+        crashed = instrument.sweep("native", 10_000_000, 40 * instrument.options.processes, seconds).crashed()
+        symbols = {rest.split()[2] for rest in crashed.values()} - {"-"}
+        if not symbols:
+            break
+        left_out += sorted(symbols)
+        instrument.without += sorted(symbols)
+    return left_out
+
+
+def coverage(outcome):
+    names = [line.split()[0] for line in ENTRY_POINTS.read_text().splitlines() if line and not line.startswith("#")] if ENTRY_POINTS.exists() else []
+    wanted = [name for name in names if not OUT_OF_SCOPE.match(name)]
+    called = [name for name in wanted if outcome.counts[name] or outcome.failures[name]]
+    return {"entry_points": len(wanted), "called": len(called), "with_success": sum(1 for n in wanted if outcome.counts[n]),
+            "with_failure": sum(1 for n in wanted if outcome.failures[n]), "never_called": sorted(set(wanted) - set(called)),
+            "never_succeeded": sorted(n for n in called if not outcome.counts[n]), "never_failed": sorted(n for n in called if not outcome.failures[n])}
+
+
+def compare_all(config, result, options):
+    """The check. `options`: see ../conformance/run.py."""
+    instrument = Instrument(config, options)
+    begin = time.monotonic()
+    budget = min(options.budget, config.left()) - (3 if config.small else 15)
+    deadline = begin + budget
+    if config.small:
+        result.figure("left_out", [])
+    else:
+        result.figure("left_out", find_crashing(instrument, budget * 0.04))
+    names = [name for name in options.states if name != "native"]
+    share = budget * 0.5 / (len(names) + 2.0)
+    native = instrument.sweep("native", options.first, options.count, share * 1.6)
+    again = instrument.sweep("native", options.first, options.count, share * 0.4)
+    unstable = {s for s, value in again.hashes.items() if s in native.hashes and native.hashes[s] != value}
+    comparison = Comparison(instrument, begin + budget * 0.8)
+    figures = {"native": {"calls": native.calls(), "sequences": len(native.hashes), "events": native.events[:50]},
+               "not_the_same_natively": len(unstable)}
+    if unstable:
+        instrument.states["native_again"] = instrument.states["native"]
+        comparison.examine("native_again", sorted(unstable)[:40])
+    for name in names:
+        outcome = instrument.sweep(name, options.first, options.count, share)
+        crashed = outcome.crashed()
+        common = [s for s in outcome.hashes if s in native.hashes and s not in unstable]
+        differing = sorted(s for s in common if outcome.hashes[s] != native.hashes[s])
+        differing += [s for s in crashed if s in native.hashes]
+        figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
+                         "events": outcome.events[:20]}
+        comparison.examine(name, differing[:options.examined])
+    comparison.deadline = deadline
+    comparison.shrink_all()
+    native_found = [dict(entry, kind=kind) for (state, kind), entry in comparison.found.items() if state == "native_again"]
+    found = [dict(entry, state=state, kind=kind) for (state, kind), entry in comparison.found.items() if state != "native_again"]
+    result.figure("states", figures)
+    result.figure("coverage", coverage(native))
+    result.figure("explained", dict(comparison.explained))
+    result.figure("not_seen_again", dict(comparison.unseen))
+    result.figure("racy_natively", native_found)
+    for entry in found + native_found:
+        entry["plan"] = entry["plan"][:entry["at"] + 1] if "shrunk" not in entry else []
+    result.figure("differences", found)
+    result.require("unexplained kinds of differences", len({entry["kind"] for entry in found}), "==", 0)
+    for name in names:
+        result.require(f"sequences compared: {name}", figures[name]["compared"], ">=", 1)
+    return instrument, native
+
+
+def record(instrument, path, sequences):
+    """Writes what the driver answered: plans with their outcomes."""
+    plans = instrument.plans(range(sequences))
+    outcomes = []
+    for at in range(0, len(plans), 200):
+        outcomes += instrument.run_plans("native", plans[at:at + 200])
+    with gzip.open(path, "wt", compresslevel=9) as file:
+        for plan, outcome in zip(plans, outcomes):
+            if not outcome or outcome[-1].startswith("crashed"):
+                continue
+            file.write("=\n")
+            calls = [line for line in outcome if not line.startswith("~")]
+            for line, said in zip(plan, calls):
+                file.write(f"{line}\n> {said.partition(' ')[2]}\n")
+            for said in outcome[len(calls):]:
+                file.write(f"~ {said}\n")
+
+
+class Options:
+    def __init__(self, **values):
+        self.seed, self.calls, self.devices, self.first, self.count = 1, 100, 1, 0, 40000
+        self.processes, self.patience, self.states, self.without, self.examined, self.budget = 8, 30, list(STATES), [], 160, 560
+        self.__dict__.update(values)
+
+
+def conformance(config, result):
+    """The row of ../run.py."""
+    small = {"processes": 1, "count": 60, "states": ["unscheduled", "alone", "switching"]} if config.small else {}
+    compare_all(config, result, Options(budget=min(config.left(), 560), **small))
+
+
+def summary(result):
+    return json.dumps(result.as_json(), indent=1, default=str)

@@ -1,0 +1,135 @@
+// The end of a sequence: what its memory holds, and taking everything away.
+#include <cinttypes>
+#include <cstdio>
+
+#include "execute.h"
+
+namespace conformance {
+namespace {
+
+uint64_t word_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+}  // namespace
+
+void Runner::check_all(std::vector<std::string>& lines) {
+  for (int slot = 0; slot < kMemorySlots; ++slot) {
+    const MemoryState& memory = world_.memory(slot);
+    if (!memory.live || !memory.written || !memory.access || memory.size > kHostBuffer) {
+      continue;
+    }
+    const int code = call("cuMemcpyDtoH_v2", {word_of(host_out()), memory.address, memory.size});
+    char text[64];
+    std::snprintf(text, sizeof(text), "~check m%d %d %" PRIx64, slot, code, code == 0 ? checksum(host_out(), memory.size) : 0);
+    lines.emplace_back(text);
+  }
+}
+
+void Runner::clean_up(std::vector<std::string>& lines) {
+  const auto end = [&](const char* symbol, std::initializer_list<uint64_t> x) {
+    const int code = call(symbol, x);
+    lines.push_back(std::string("~") + symbol + " " + std::to_string(code));
+  };
+  // Captures end first: nothing can be waited for before.
+  for (int slot = 0; slot < slots_of('s'); ++slot) {
+    const ObjectState& stream = world_.object('s', slot);
+    if (stream.live && is_capturing(stream.value)) {
+      uint64_t graph = 0;
+      end("cuStreamEndCapture", {stream.value, word_of(&graph)});
+      if (graph != 0) {
+        end("cuGraphDestroy", {graph});
+      }
+    }
+  }
+  capturing_ = -1;
+  unsigned mode = 0;  // as a thread begins
+  call("cuThreadExchangeStreamCaptureMode", {word_of(&mode)});
+  end("cuCtxSetCurrent", {world_.object('c', 0).value});
+  end("cuCtxSynchronize", {});
+  for (int slot = 1; slot < slots_of('c'); ++slot) {
+    const ObjectState& context = world_.object('c', slot);
+    if (context.live) {
+      call("cuCtxSetCurrent", {context.value});
+      end("cuCtxSynchronize", {});
+    }
+  }
+  call("cuCtxSetCurrent", {world_.object('c', 0).value});
+  check_all(lines);
+
+  static constexpr struct {
+    char letter;
+    const char* symbol;
+  } kEnds[] = {{'x', "cuGraphExecDestroy"}, {'g', "cuGraphDestroy"}, {'t', "cuTexObjectDestroy"},     {'o', "cuSurfObjectDestroy"},
+               {'q', "cuTexRefDestroy"},    {'a', "cuArrayDestroy"}, {'y', "cuMipmappedArrayDestroy"}};
+  for (const auto& [letter, symbol] : kEnds) {
+    for (int slot = 0; slot < slots_of(letter); ++slot) {
+      if (world_.object(letter, slot).live) {
+        end(symbol, {world_.object(letter, slot).value});
+      }
+    }
+  }
+  for (int slot = 0; slot < slots_of('w'); ++slot) {
+    if (world_.object('w', slot).live) {
+      end("cuUserObjectRelease", {world_.object('w', slot).value, 1});
+    }
+  }
+  free_memory(lines);
+  if (pool_set_) {
+    end("cuDeviceSetMemPool", {0, world_.object('p', 0).value});
+    pool_set_ = false;
+  }
+  static constexpr struct {
+    char letter;
+    const char* symbol;
+  } kLater[] = {{'p', "cuMemPoolDestroy"}, {'h', "cuMemRelease"},    {'e', "cuEventDestroy_v2"}, {'s', "cuStreamDestroy_v2"},
+                {'l', "cuModuleUnload"},   {'b', "cuLibraryUnload"}, {'z', "cuLinkDestroy"},     {'c', "cuCtxDestroy_v2"}};
+  for (const auto& [letter, symbol] : kLater) {
+    const int first = letter == 'c' ? 2 : letter == 'p' ? 1 : 0;
+    for (int slot = first; slot < slots_of(letter); ++slot) {
+      if (world_.object(letter, slot).live) {
+        end(symbol, {world_.object(letter, slot).value});
+      }
+    }
+  }
+  for (int slot = 0; slot < slots_of('r'); ++slot) {
+    if (world_.object('r', slot).live) {
+      end("cuMemAddressFree", {world_.object('r', slot).value, static_cast<uint64_t>(kReservationBytes)});
+    }
+  }
+  call("cuCtxSetCurrent", {world_.object('c', 0).value});
+  world_.clear();
+}
+
+void Runner::free_memory(std::vector<std::string>& lines) {
+  for (int slot = 0; slot < kMemorySlots; ++slot) {
+    MemoryState& memory = world_.memory(slot);
+    if (!memory.live) {
+      continue;
+    }
+    const char* symbol = "cuMemFree_v2";
+    uint64_t second = 0;
+    switch (memory.kind) {
+      case kMemAsync:
+      case kMemPool:
+        symbol = "cuMemFreeAsync";
+        break;
+      case kMemHost:
+        symbol = "cuMemFreeHost";
+        break;
+      case kMemRegistered:
+        symbol = "cuMemHostUnregister";
+        break;
+      case kMemVmm:
+        symbol = "cuMemUnmap";
+        second = memory.size;
+        break;
+      default:
+        break;
+    }
+    const int code = call(symbol, {memory.address, second});
+    lines.push_back(std::string("~") + symbol + " m" + std::to_string(slot) + " " + std::to_string(code));
+    memory.live = false;
+  }
+  lines.push_back("~cuCtxSynchronize " + std::to_string(call("cuCtxSynchronize", {})));
+}
+
+}  // namespace conformance

@@ -1,0 +1,573 @@
+// What calls leave behind, and what is written down about them.
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "execute.h"
+
+namespace conformance {
+namespace {
+
+uint64_t word_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+std::string hex(uint64_t value) {
+  char text[20];
+  std::snprintf(text, sizeof(text), "%" PRIx64, value);
+  return text;
+}
+
+// A kernel's data must be on its own GPU.
+bool kernel_reaches(const MemoryState& memory, int context) { return memory.kind == kMemManaged || memory.context == context; }
+
+}  // namespace
+
+bool Runner::is_capturing(uint64_t stream) {
+  int status = 0;
+  return call("cuStreamIsCapturing", {stream, word_of(&status)}) == 0 && status != 0;
+}
+
+// The slot of the current context; -1: none, or one that is not known.
+int Runner::current_context() {
+  uint64_t context = 0;
+  if (call("cuCtxGetCurrent", {word_of(&context)}) != 0 || context == 0) {
+    return -1;
+  }
+  for (int slot = 0; slot < slots_of('c'); ++slot) {
+    if (world_.object('c', slot).live && world_.object('c', slot).value == context) {
+      return slot;
+    }
+  }
+  return -1;
+}
+
+bool Runner::uses_alive(const std::vector<Use>& uses) {
+  for (const Use& use : uses) {
+    if (!world_.alive(use)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether the call may be made at all: what could break the context, or would be a race, is not.
+bool Runner::allowed(const Call& call, Made& made) {
+  const Special special = specials_[static_cast<size_t>(call.op)];
+  int kernel = -1;
+  for (const Arg& arg : call.args) {
+    if (arg.kind == Kind::kFunction) {
+      kernel = static_cast<int>(arg.v[0]);
+    }
+  }
+  if (kernel > 0) {
+    const int context = current_context();
+    for (const int slot : {made.dst, made.src}) {
+      if (slot >= 0 && !kernel_reaches(world_.memory(slot), context)) {
+        return false;
+      }
+    }
+  }
+  if ((special == Special::kGraphLaunch || special == Special::kUpdate) && made.exec >= 0 &&
+      !uses_alive(world_.object('x', made.exec).uses)) {
+    return false;
+  }
+  if (made.exec >= 0 && special == Special::kGraphLaunch && world_.object('x', made.exec).loose) {
+    return false;
+  }
+  if ((special == Special::kInstantiate || special == Special::kClone || special == Special::kUpdate) && made.graph >= 0) {
+    const ObjectState& graph = world_.object('g', made.graph);
+    if (!uses_alive(graph.uses) || graph.loose) {
+      return false;
+    }
+  }
+  if (made.child >= 0 && (!uses_alive(world_.object('g', made.child).uses) || world_.object('g', made.child).loose)) {
+    return false;
+  }
+  if (special == Special::kWaits) {
+    for (const Arg& arg : call.args) {
+      if (arg.kind == Kind::kPtr && (world_.memory(arg.v[0]).waited_offset != arg.v[1] ||
+                                     world_.memory(arg.v[0]).waited_value != static_cast<int64_t>(made.x[2]) || capturing_ >= 0)) {
+        return false;
+      }
+      if (arg.kind != Kind::kPtr && arg.kind != Kind::kInt && arg.kind != Kind::kHandle) {
+        return false;
+      }
+    }
+    if (made.x[3] != 1) {
+      return false;  // another condition might never come true
+    }
+  }
+  return special != Special::kBeginCapture || capturing_ < 0;
+}
+
+// Before a stream uses memory that another one used last. Nothing can be waited for while a stream captures.
+bool Runner::wait_for_owners(const Call& call, const Made& made) {
+  // Calls that only ask need not wait; one that takes memory or access away must.
+  const bool changes = (ops()[static_cast<size_t>(call.op)].group & kVmm) != 0;
+  for (const int slot : {made.dst, made.src, changes ? made.named : -1}) {
+    if (slot < 0) {
+      continue;
+    }
+    Owner& owner = world_.memory(slot).owner;
+    if (!owner.pending || (made.has_stream && owner.stream == made.stream)) {
+      continue;
+    }
+    if (capturing_ >= 0) {
+      return false;
+    }
+    this->call("cuStreamSynchronize", {owner.stream});
+    owner.pending = false;
+  }
+  return true;
+}
+
+// ---- what came back ----
+
+std::string Runner::attribute_name(int which, uint64_t value, const Call& call) {
+  switch (which) {
+    case 1:
+    case 17:
+      return world_.handle_name(value);
+    case 3:
+    case 4:
+    case 11:
+    case 19:
+      return world_.pointer_name(value);
+    case 6:
+    case 8:
+    case 10:
+    case 13:
+    case 15:
+    case 21:
+      return std::to_string(value & 0xff);
+    case 2:
+    case 9:
+    case 16:
+      return std::to_string(static_cast<int>(value));
+    case 7: {
+      for (const Arg& arg : call.args) {
+        if (arg.kind != Kind::kPtr) {
+          continue;
+        }
+        MemoryState& memory = world_.memory(arg.v[0]);
+        const bool same = memory.buffer_id == value;
+        const bool fresh = memory.buffer_id == 0;
+        memory.buffer_id = value;
+        for (int64_t slot = 0; slot < kMemorySlots; ++slot) {
+          if (slot != arg.v[0] && world_.memory(slot).buffer_id == value) {
+            return "another's";
+          }
+        }
+        return same ? "own" : fresh ? "own" : "changed";
+      }
+      return "-";
+    }
+    case 20:
+      return "-";
+    default:
+      return std::to_string(value);
+  }
+}
+
+std::string Runner::outcome(const Call& call, const Made& made, int code, bool captured) {
+  const Op& op = ops()[static_cast<size_t>(call.op)];
+  std::string line = op.symbol;
+  line += (op.traits & kRacy) != 0 && (code == 0 || code == 600) ? " q" : " " + std::to_string(code);
+  if (code != 0 || (op.traits & kCodeOnly) != 0) {
+    return line;
+  }
+  int out = 0;
+  int bytes = 0;
+  for (const Arg& arg : call.args) {
+    switch (arg.kind) {
+      case Kind::kNew:
+        if (arg.letter == 'm' && (arg.v[1] == kMemPlain || arg.v[1] == kMemPitch || arg.v[1] == kMemManaged)) {
+          line += (made.outs[out] % 512 == 0 ? " a512" : " a" + std::to_string(made.outs[out] % 512));
+        }
+        ++out;
+        break;
+      case Kind::kOutInt:
+        line += " " + std::to_string(static_cast<int>(made.outs[out++]));
+        break;
+      case Kind::kOutWord:
+        line += " " + std::to_string(made.outs[out++]);
+        break;
+      case Kind::kOutPointer:
+        line += " " + world_.pointer_name(made.outs[out++]);
+        break;
+      case Kind::kOutHandle:
+        line += " " + world_.handle_name(made.outs[out++]);
+        break;
+      case Kind::kOutString:
+        line += std::string(" ") + (made.outs[out] != 0 ? reinterpret_cast<const char*>(made.outs[out]) : "0");
+        ++out;
+        break;
+      case Kind::kOutText:
+        line += " " + std::string(reinterpret_cast<const char*>(made.bytes[bytes]),
+                                  strnlen(reinterpret_cast<const char*>(made.bytes[bytes]), 64));
+        ++bytes;
+        break;
+      case Kind::kOutBytes:
+        if (arg.v[1] > 0) {
+          line += " " + hex(checksum(made.bytes[bytes], static_cast<size_t>(arg.v[1])));
+        }
+        ++bytes;
+        break;
+      case Kind::kOutAttribute:
+        if (arg.v[0] >= 0) {
+          line += " " + attribute_name(static_cast<int>(arg.v[0]), made.outs[out++], call);
+        } else if (arg.v[0] == -2) {
+          for (int i = 0; i < 4; ++i) {
+            line += " " + attribute_name(made.attribute_ids[i], made.attribute_values[i], call);
+          }
+        }
+        break;
+      case Kind::kHostOut:
+        if (!captured && made.refs.array_count == 0 && (made.src < 0 || !world_.memory(made.src).written)) {
+          line += " unwritten";
+        } else if (!captured) {
+          if (made.has_stream) {
+            this->call("cuStreamSynchronize", {made.stream});
+          }
+          const bool array = made.src < 0;
+          bool known = !array;
+          for (const Arg& other : call.args) {
+            known = known || (array && other.kind == Kind::kHandle && other.letter == 'a' && world_.object('a', other.v[0]).written);
+          }
+          line += known && static_cast<uint64_t>(arg.v[0]) <= kHostBuffer ? " " + hex(checksum(host_out(), static_cast<size_t>(arg.v[0])))
+                                                                          : " unwritten";
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  return line;
+}
+
+// ---- what the call leaves ----
+
+// Descriptors that came back are closed: a process has not many.
+void Runner::close_descriptors(const Call& call, const Made& made) {
+  const std::string_view symbol = ops()[static_cast<size_t>(call.op)].symbol;
+  if (symbol.find("ToShareableHandle") != std::string_view::npos || symbol.find("HandleForAddressRange") != std::string_view::npos) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, made.bytes[0], sizeof(descriptor));
+    if (descriptor > 2) {
+      close(descriptor);
+    }
+  }
+}
+
+void Runner::take_effect(const Call& call, Made& made, bool captured) {
+  close_descriptors(call, made);
+  made.count = 0;
+  for (const Arg& arg : call.args) {
+    if (arg.kind == Kind::kNew) {
+      make_objects(arg, call, made);
+      ++made.count;
+    } else if (arg.kind >= Kind::kOutInt && arg.kind <= Kind::kOutHandle) {
+      ++made.count;
+    } else if (arg.kind == Kind::kOutString || (arg.kind == Kind::kOutAttribute && arg.v[0] >= 0)) {
+      ++made.count;
+    }
+  }
+  for (const Arg& arg : call.args) {
+    if (arg.kind == Kind::kGone) {
+      end_objects(arg);
+    } else if (arg.kind == Kind::kBind) {
+      MemoryState& memory = world_.memory(arg.v[0]);
+      memory = MemoryState{};
+      memory.live = true;
+      memory.access = false;
+      memory.kind = kMemVmm;
+      memory.size = static_cast<uint64_t>(arg.v[2]);
+      memory.address = world_.object('r', arg.v[3]).value + static_cast<uint64_t>(arg.v[4] * kGranule);
+      memory.serial = world_.next_serial();
+      memory.context = current_context();
+      ++allocations_;
+    }
+  }
+  special_effect(call, made);
+  data_effect(call, made, captured);
+}
+
+void Runner::make_objects(const Arg& arg, const Call& call, Made& made) {
+  const uint64_t value = made.outs[made.count];
+  if (arg.letter == 'm') {
+    MemoryState& memory = world_.memory(arg.v[0]);
+    memory = MemoryState{};
+    memory.live = true;
+    memory.kind = static_cast<int>(arg.v[1]);
+    memory.size = static_cast<uint64_t>(arg.v[2]);
+    memory.address = value;
+    memory.serial = world_.next_serial();
+    memory.context = current_context();
+    if (made.has_stream) {
+      memory.owner = {true, made.stream};
+    }
+    ++allocations_;
+    if (memory.kind == kMemRegistered) {  // the address is the program's own, there is nothing to be filled in
+      memory.address = word_of(region(arg.v[0]));
+    }
+    return;
+  }
+  ObjectState& object = world_.object(arg.letter, arg.v[0]);
+  object = ObjectState{};
+  object.live = true;
+  object.value = value;
+  object.serial = world_.next_serial();
+  object.context = current_context();
+  object.retained = arg.letter == 'h' && arg.v[1] == 1;
+  if (arg.letter == 'n') {
+    object.parent = made.graph;
+  } else if (arg.letter == 'x' && made.graph >= 0) {
+    object.parent = made.graph;
+    object.uses = world_.object('g', made.graph).uses;
+    object.poisoned = world_.object('g', made.graph).poisoned;
+  } else if (arg.letter == 'r') {
+    ++allocations_;
+  }
+  (void)call;
+}
+
+void Runner::end_objects(const Arg& arg) {
+  if (arg.letter == 'm') {
+    MemoryState& memory = world_.memory(arg.v[0]);
+    memory.live = false;
+    memory.freed_at = allocations_;
+    return;
+  }
+  ObjectState& object = world_.object(arg.letter, arg.v[0]);
+  object.live = false;
+  if (arg.letter == 'g') {
+    for (int slot = 0; slot < slots_of('n'); ++slot) {
+      ObjectState& node = world_.object('n', slot);
+      node.live = node.live && node.parent != arg.v[0];
+    }
+  } else if (arg.letter == 'l' || arg.letter == 'b') {
+    for (const char letter : {'u', 'k'}) {
+      for (int slot = 0; slot < slots_of(letter); ++slot) {
+        world_.object(letter, slot).live = false;
+      }
+    }
+  } else if (arg.letter == 'r') {
+    for (int64_t slot = 0; slot < kMemorySlots; ++slot) {
+      MemoryState& memory = world_.memory(slot);
+      memory.live = memory.live && !(memory.kind == kMemVmm && memory.address - object.value < static_cast<uint64_t>(kReservationBytes));
+    }
+  }
+}
+
+void Runner::note(std::vector<Use>& uses, const Made& made) {
+  for (const int slot : {made.dst, made.src}) {
+    if (slot >= 0) {
+      uses.push_back({'m', slot, world_.memory(slot).serial, slot == made.dst});
+    }
+  }
+  if (made.refs.event != 0) {
+    for (int slot = 0; slot < slots_of('e'); ++slot) {
+      const ObjectState& event = world_.object('e', slot);
+      if (event.live && event.value == made.refs.event) {
+        uses.push_back({'e', slot, event.serial, false});
+      }
+    }
+  }
+  if (made.child >= 0) {
+    const auto& inner = world_.object('g', made.child).uses;
+    uses.insert(uses.end(), inner.begin(), inner.end());
+  }
+}
+
+void Runner::data_effect(const Call& call, Made& made, bool captured) {
+  const uint32_t group = ops()[static_cast<size_t>(call.op)].group;
+  if ((group & kGraph) != 0) {
+    return;
+  }
+  if (captured) {
+    note(captured_, made);
+    // What a graph copies from the program's buffer is what that holds when it runs.
+    capture_poisoned_ = capture_poisoned_ || made.refs.hin != 0 || made.refs.array_count != 0 || made.unknown_source;
+    return;
+  }
+  bool whole = false;
+  bool touches = false;
+  for (const Arg& arg : call.args) {
+    if (arg.kind == Kind::kDst) {
+      whole = arg.v[2] != 0;
+      touches = true;
+    } else if (arg.kind == Kind::kSrc) {
+      touches = true;
+    }
+  }
+  if (!touches) {
+    return;
+  }
+  const Special special = specials_[static_cast<size_t>(call.op)];
+  if (made.dst >= 0) {
+    MemoryState& dst = world_.memory(made.dst);
+    bool known = !made.unknown_source && (made.src < 0 || world_.memory(made.src).written);
+    if (made.refs.array_count != 0) {
+      known = false;
+    }
+    dst.written = known && (whole || dst.written);
+    dst.waited_offset = -1;
+    if (special == Special::kWrites) {
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kDst) {
+          dst.waited_offset = arg.v[1];
+          dst.waited_value = static_cast<int64_t>(made.x[2]);
+        }
+      }
+    }
+  }
+  for (const int slot : {made.dst, made.src}) {
+    if (slot >= 0) {
+      world_.memory(slot).owner = {true, made.has_stream                                                  ? made.stream
+                                         : (ops()[static_cast<size_t>(call.op)].traits & kPerThread) != 0 ? 2u
+                                                                                                          : 0u};
+      if (made.has_stream && made.stream == 0 && (ops()[static_cast<size_t>(call.op)].traits & kPerThread) != 0) {
+        world_.memory(slot).owner.stream = 2;
+      }
+    }
+  }
+  if ((cautious_ || made.refs.array_count != 0) && capturing_ < 0) {
+    this->call("cuCtxSynchronize", {});
+  }
+}
+
+void Runner::special_effect(const Call& call, Made& made) {
+  const Special special = specials_[static_cast<size_t>(call.op)];
+  ObjectState* graph = made.graph >= 0 ? &world_.object('g', made.graph) : nullptr;
+  ObjectState* exec = made.exec >= 0 ? &world_.object('x', made.exec) : nullptr;
+  switch (special) {
+    case Special::kSetAccess:
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kPtr) {
+          bool full = true;
+          for (const Arg& other : call.args) {
+            full = full && (other.kind != Kind::kStruct || other.v[1] == 3);
+          }
+          world_.memory(arg.v[0]).access = full;
+        }
+      }
+      break;
+    case Special::kBeginCapture:
+      capturing_ = call.args[0].v[0];
+      captured_.clear();
+      capture_poisoned_ = false;
+      if (graph != nullptr) {
+        graph->loose = true;  // captured into: its nodes are not in one row
+      }
+      break;
+    case Special::kEndCapture:
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kNew && arg.letter == 'g') {
+          ObjectState& made_graph = world_.object('g', arg.v[0]);
+          made_graph.uses = captured_;
+          made_graph.poisoned = capture_poisoned_;
+          made_graph.live = made_graph.value != 0;
+        }
+      }
+      capturing_ = -1;
+      break;
+    case Special::kGraphLaunch:
+      if (capturing_ >= 0 && is_capturing(made.stream)) {
+        captured_.insert(captured_.end(), exec->uses.begin(), exec->uses.end());
+        capture_poisoned_ = capture_poisoned_ || exec->poisoned;
+        break;
+      }
+      this->call("cuStreamSynchronize",
+                 {made.stream == 0 && (ops()[static_cast<size_t>(call.op)].traits & kPerThread) != 0 ? 2 : made.stream});
+      {
+        bool known = !exec->poisoned;
+        for (const Use& use : exec->uses) {
+          known = known && (use.letter != 'm' || world_.memory(use.slot).written);
+        }
+        for (const Use& use : exec->uses) {
+          if (use.letter == 'm' && use.write) {
+            world_.memory(use.slot).written = known;
+            world_.memory(use.slot).waited_offset = -1;
+          }
+        }
+      }
+      break;
+    case Special::kAddNode:
+      if (graph != nullptr) {
+        note(graph->uses, made);
+        graph->last_node = made.outs[0];
+      }
+      break;
+    case Special::kSetNode:
+      if (exec != nullptr) {
+        note(exec->uses, made);
+      } else if (made.node >= 0 && world_.object('n', made.node).parent >= 0) {
+        note(world_.object('g', world_.object('n', made.node).parent).uses, made);
+      }
+      break;
+    case Special::kDestroyNode:
+      if (made.node >= 0 && world_.object('n', made.node).parent >= 0) {
+        world_.object('g', world_.object('n', made.node).parent).loose = true;
+      }
+      break;
+    case Special::kClone:
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kNew && graph != nullptr) {
+          ObjectState& clone = world_.object('g', arg.v[0]);
+          clone.uses = graph->uses;
+          clone.poisoned = graph->poisoned;
+          clone.loose = true;  // which of its nodes is the last is not known
+        }
+      }
+      break;
+    case Special::kUpdate:
+      if (exec != nullptr && graph != nullptr) {
+        exec->uses.insert(exec->uses.end(), graph->uses.begin(), graph->uses.end());
+        exec->poisoned = exec->poisoned || graph->poisoned;
+      }
+      break;
+    case Special::kContextDestroy:
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kGone) {
+          world_.forget_context(arg.v[0]);
+        }
+      }
+      break;
+    case Special::kSetPool:
+      pool_set_ = true;
+      break;
+    case Special::kArrayWrite:
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kHandle && arg.letter == 'a' && !(capturing_ >= 0 && made.has_stream && is_capturing(made.stream))) {
+          world_.object('a', arg.v[0]).written = true;
+        }
+      }
+      break;
+    case Special::kArrayMixes:
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kHandle && arg.letter == 'a') {
+          world_.object('a', arg.v[0]).written = false;
+          break;
+        }
+      }
+      break;
+    case Special::kNone:
+    case Special::kInstantiate:
+    case Special::kContextCreate:
+    case Special::kWrites:
+    case Special::kWaits:
+    case Special::kPitch:
+      break;
+  }
+  if (special == Special::kNone && made.refs.array_count != 0 && (made.src >= 0 || made.dst >= 0)) {
+    for (const Arg& arg : call.args) {
+      if (arg.kind == Kind::kHandle && arg.letter == 'a' && made.src >= 0) {
+        world_.object('a', arg.v[0]).written = false;
+      }
+    }
+  }
+}
+
+}  // namespace conformance

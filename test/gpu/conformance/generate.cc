@@ -1,0 +1,334 @@
+#include "generate.h"
+
+#include "generate_arguments.h"
+
+namespace conformance {
+namespace plans {
+
+class Maker : public Arguments {
+ public:
+  Maker(const Settings& settings, uint64_t sequence) : Arguments(settings, sequence) {
+    for (int i = 0; i < settings.devices && i < 2; ++i) {
+      object('c', i).live = true;
+    }
+    object('p', 0).live = true;
+    choose_groups();
+  }
+
+  Plan make() {
+    const int length = settings_.calls / 2 + static_cast<int>(random_.below(settings_.calls));
+    while (static_cast<int>(plan_.size()) < length) {
+      step();
+    }
+    end_capture();
+    return std::move(plan_);
+  }
+
+ private:
+  // ---- which operations ----
+  void choose_groups() {
+    static constexpr uint32_t kChoices[] = {
+        kAsync,   kVmm,   kManaged, kHost,   kArray | kTexture, kGraph,           kGraph,          kCapture | kGraph, kModule,
+        kTexture, kQuery, kStream,  kLaunch, kDevice,           kMemOp | kStream, kAsync | kGraph, kVmm | kGraph};
+    groups_ = kPlain | kCopy | kQuery;
+    const int64_t count = 2 + random_.below(4);
+    for (int64_t i = 0; i < count; ++i) {
+      groups_ |= kChoices[random_.below(static_cast<int64_t>(std::size(kChoices)))];
+    }
+    if (random_.chance(2)) {
+      groups_ |= kContext;
+    }
+    if (settings_.devices > 1 && random_.chance(50)) {
+      groups_ |= kPeer;
+    }
+    threads_ = random_.chance(4) ? 3 : 1;
+    groups_ &= settings_.groups;
+    wrong_percent_ = random_.chance(30) ? 0 : 4 + static_cast<int>(random_.below(12));
+    for (size_t i = 0; i < ops().size(); ++i) {
+      const Op& op = ops()[i];
+      const bool wanted = (op.group & groups_) == op.group && (op.group & kNever) == 0;
+      // Entering another GPU's context needs no new context.
+      const bool moves = (groups_ & kPeer) != 0 && std::string_view(op.symbol) == "cuCtxSetCurrent";
+      if ((wanted || moves) && !(i < settings_.without.size() && settings_.without[i])) {
+        total_ += op.weight;
+        weights_.push_back({static_cast<int>(i), total_});
+      }
+    }
+  }
+
+  int choose() {
+    const int64_t at = random_.below(total_);
+    return std::upper_bound(weights_.begin(), weights_.end(), at, [](int64_t value, const auto& entry) { return value < entry.second; })
+        ->first;
+  }
+
+  void step() {
+    for (int i = 0; i < 30; ++i) {
+      if (make_call(choose())) {
+        break;
+      }
+    }
+    if (capturing_ >= 0 && --capture_left_ <= 0) {
+      end_capture();
+    }
+  }
+
+  void end_capture() {
+    if (capturing_ < 0) {
+      return;
+    }
+    forced_stream_ = capturing_;
+    make_call(op_of("cuStreamEndCapture"));
+    forced_stream_ = -9;
+    capturing_ = -1;
+  }
+
+  // ---- one call ----
+  bool make_call(int index, bool may_be_wrong = true) {
+    const Op& op = ops()[static_cast<size_t>(index)];
+    if (index < 0 || ((op.group & kCapture) != 0 && std::string_view(op.symbol).find("BeginCapture") != Word::npos && capturing_ >= 0)) {
+      return false;
+    }
+    call_ = Call{};
+    call_.op = index;
+    call_.thread = threads_ > 1 && random_.chance(15) && forced_dst_ < 0 ? static_cast<int>(random_.below(threads_)) : 0;
+    per_thread_ = (op.traits & kPerThread) != 0;
+    n_ = size_ = 0;
+    picked_ = dst_ = src_ = -1;
+    wrong_ok_ = may_be_wrong;
+    follow_ = -1;
+    Word spec = op.spec;
+    const bool fixed = spec.find("null") != Word::npos || spec.find('!') != Word::npos;
+    while (!spec.empty()) {
+      if (!take_word(take(spec, ' '))) {
+        return false;
+      }
+    }
+    set_spans();
+    const bool wrong = may_be_wrong && !fixed && random_.chance(wrong_percent_) && make_wrong(op);
+    for (Arg& arg : call_.args) {
+      if (wrong && arg.kind == Kind::kDst) {
+        arg.v[2] = 0;  // it may write less, or nothing
+      }
+    }
+    plan_.push_back(call_);
+    freed_ = -1;
+    if (!wrong) {
+      after(op);
+    }
+    return true;
+  }
+
+  // How many bytes behind its address the call touches: it is not made where there are fewer.
+  // ---- wrong arguments ----
+  bool make_wrong(const Op& op) {
+    if (call_.args.empty()) {
+      return false;
+    }
+    Arg& arg = call_.args[static_cast<size_t>(random_.below(static_cast<int64_t>(call_.args.size())))];
+    const bool launch = (op.group & kLaunch) != 0;
+    switch (arg.kind) {
+      case Kind::kInt:
+        return wrong_number(arg, op, launch);
+      case Kind::kDst:
+      case Kind::kSrc:
+      case Kind::kPtr:
+        return !launch && wrong_pointer(arg, op);
+      case Kind::kGone:
+        if (arg.letter != 'm') {
+          return false;
+        }
+        return wrong_pointer(arg, op);
+      case Kind::kHandle:
+        if (arg.letter == 's' || arg.letter == 'c' || arg.letter == 'r' || launch) {
+          return false;
+        }
+        arg = arg_of(Kind::kNull);
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  bool wrong_number(Arg& arg, const Op& op, bool launch) {
+    const Word spec = op.spec;
+    const bool length = arg.v[0] == n_ || arg.v[0] == size_;
+    if (launch) {
+      arg.v[0] = random_.chance(50) ? 0 : -1;
+    } else if (arg.v[0] == kReservationBytes || arg.v[0] == kGranule) {
+      arg.v[0] = random_.chance(50) ? 0 : 4096;
+    } else if (spec.find("managed") != Word::npos || spec.find("host") != Word::npos || spec.find("region") != Word::npos) {
+      arg.v[0] = 0;
+    } else if (length && arg.v[0] > 1) {
+      arg.v[0] = random_.chance(50) ? 0 : int64_t{1} << 45;
+    } else if (arg.v[0] == 0) {
+      arg.v[0] = random_.chance(50) ? 0x80 : -1;
+    } else {
+      arg.v[0] = 0;
+    }
+    return true;
+  }
+
+  bool wrong_pointer(Arg& arg, const Op& op) {
+    const int64_t offset = arg.count > 1 && arg.kind != Kind::kGone ? arg.v[1] : 0;
+    const bool hidden = arg.hidden;
+    const bool names_only = arg.kind == Kind::kPtr;
+    const int64_t die = random_.below(4);
+    if (die == 0 && freed_ >= 0) {
+      arg = arg_of(Kind::kFreed, {freed_, names_only ? offset % 256 : 0});
+    } else if (die == 1 && arg.kind == Kind::kGone) {
+      const int64_t size = memory_[static_cast<size_t>(arg.v[0])].size;
+      arg = arg_of(Kind::kPtr, {arg.v[0], size > 256 ? 256 : size / 2});  // an interior pointer
+    } else if (die == 2 && (op.group & kHost) == 0 && arg.kind != Kind::kGone) {
+      arg = arg_of(Kind::kHostPtr, {offset % 4096});
+    } else {
+      arg = arg_of(Kind::kNull);
+    }
+    arg.hidden = hidden;
+    return true;
+  }
+
+  // ---- what the model makes of a call ----
+  void after(const Op& op) {
+    const Word symbol = op.symbol;
+    for (const Arg& arg : call_.args) {
+      if (arg.kind == Kind::kNew && arg.letter == 'm') {
+        Memory& m = memory_[static_cast<size_t>(arg.v[0])];
+        m = Memory{};
+        m.live = true;
+        m.kind = static_cast<int>(arg.v[1]);
+        m.size = arg.v[2];
+        m.context = current_;
+        follow_ = static_cast<int>(arg.v[0]);
+      } else if (arg.kind == Kind::kBind) {
+        Memory& m = memory_[static_cast<size_t>(arg.v[0])];
+        m = Memory{};
+        m.live = true;
+        m.access = false;
+        m.kind = kMemVmm;
+        m.size = arg.v[2];
+        m.reservation = static_cast<int>(arg.v[3] * 8 + arg.v[4]);
+        m.context = current_;
+        follow_ = static_cast<int>(arg.v[0]);
+      } else if (arg.kind == Kind::kGone && arg.letter == 'm') {
+        memory_[static_cast<size_t>(arg.v[0])].live = false;
+        freed_ = static_cast<int>(arg.v[0]);
+      } else if (arg.kind == Kind::kNew) {
+        made(arg);
+      } else if (arg.kind == Kind::kGone) {
+        gone(arg);
+      } else if (arg.kind == Kind::kDst && arg.v[2] != 0 && (op.group & kGraph) == 0 && capturing_ < 0) {
+        memory_[static_cast<size_t>(arg.v[0])].written = true;
+      }
+    }
+    after_symbol(symbol);
+    follow_up();
+  }
+
+  void made(const Arg& arg) {
+    Object& o = object(arg.letter, arg.v[0]);
+    o = Object{};
+    o.live = true;
+    o.context = current_;
+    o.serial = ++serial_;
+    if (arg.letter == 'n') {
+      o.tag = static_cast<int>(arg.v[1]);
+      o.parent = graph_;
+      o.serial = object('g', graph_).serial;
+    } else if (arg.letter == 'x') {
+      o.parent = graph_;
+      o.serial = object('g', graph_).serial;
+    }
+  }
+
+  void gone(const Arg& arg) {
+    object(arg.letter, arg.v[0]).live = false;
+    if (arg.letter == 'g') {
+      for (int i = 0; i < slots_of('n'); ++i) {
+        if (object('n', i).parent == arg.v[0]) {
+          object('n', i).live = false;
+        }
+      }
+    } else if (arg.letter == 'l' || arg.letter == 'b') {
+      for (const char letter : {'u', 'k'}) {
+        for (int i = 0; i < slots_of(letter); ++i) {
+          object(letter, i).live = false;
+        }
+      }
+    }
+  }
+
+  void after_symbol(Word symbol) {
+    if (symbol == "cuMemSetAccess") {
+      for (const Arg& arg : call_.args) {
+        if (arg.kind == Kind::kPtr) {
+          memory_[static_cast<size_t>(arg.v[0])].access = true;
+        }
+      }
+    } else if (symbol == "cuCtxSetCurrent" && call_.thread == 0 && call_.args[0].v[0] >= 0) {
+      current_ = static_cast<int>(call_.args[0].v[0]);
+    } else if (symbol.find("BeginCapture") != Word::npos) {
+      capturing_ = static_cast<int>(call_.args[0].v[0]);
+      capture_left_ = 2 + static_cast<int>(random_.below(10));
+    } else if (symbol.find("EndCapture") != Word::npos) {
+      capturing_ = -1;
+    }
+  }
+
+  // New memory is mostly given access and written at once.
+  void follow_up() {
+    const int slot = follow_;
+    if (slot < 0 || capturing_ >= 0 || random_.chance(10)) {
+      return;
+    }
+    follow_ = -1;
+    Memory& m = memory_[static_cast<size_t>(slot)];
+    if (m.kind == kMemVmm) {
+      forced_ptr_ = slot;
+      make_call(op_of("cuMemSetAccess"), false);
+      forced_ptr_ = -1;
+    }
+    static constexpr const char* kFills[] = {"cuMemsetD8_v2", "cuMemcpyHtoD_v2", "cuMemsetD8Async", "cuMemcpyHtoDAsync_v2"};
+    if (m.kind == kMemHost || m.kind == kMemRegistered) {
+      return;
+    }
+    forced_dst_ = slot;
+    make_call(op_of(kFills[random_.below(4)]), false);
+    forced_dst_ = -1;
+  }
+};
+
+}  // namespace plans
+
+int slots_of(char letter) {
+  switch (letter) {
+    case 'm':
+      return kMemorySlots;
+    case 'n':
+      return 16;
+    case 's':
+    case 'e':
+    case 'h':
+      return 6;
+    case 'c':
+    case 'g':
+    case 'x':
+    case 'r':
+    case 'a':
+    case 't':
+    case 'u':
+      return 4;
+    case 'p':
+    case 'l':
+    case 'k':
+      return 3;
+    case 'z':
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+Plan generate(const Settings& settings, uint64_t sequence) { return plans::Maker(settings, sequence).make(); }
+
+}  // namespace conformance

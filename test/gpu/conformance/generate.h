@@ -1,0 +1,39 @@
+// Makes a plan from a seed, out of a model of what exists. The model assumes that every call succeeds that should; what really happens does
+// not change the plan, so that the same plan runs everywhere and calls can be taken out of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan.h"
+
+namespace conformance {
+
+struct Settings {
+  uint64_t seed = 1;
+  int calls = 100;  // of a sequence, about
+  int devices = 1;  // that may be used
+  uint32_t groups = ~0u;
+  std::vector<bool> without;  // by operation: true where it is not to be used
+  bool managed_prefetch = true;
+};
+
+Plan generate(const Settings& settings, uint64_t sequence);
+
+// Slots of each kind of object.
+int slots_of(char letter);
+
+inline constexpr int kMemorySlots = 24;
+// Kinds of memory, in `+m:SLOT:KIND` and `bind`.
+enum MemoryKind : int { kMemPlain, kMemPitch, kMemAsync, kMemPool, kMemManaged, kMemHost, kMemRegistered, kMemVmm, kMemKinds };
+inline constexpr const char* kMemoryKindNames[kMemKinds] = {"plain", "pitch", "async", "pool", "managed", "host", "registered", "vmm"};
+
+inline constexpr int64_t kRegionBytes = 1 << 20;
+inline constexpr int64_t kReservationBytes = 8 << 20;
+inline constexpr int64_t kGranule = 2 << 20;
+
+// The strings that `name:` means.
+enum NameKind : int { kNamePtx, kNameNoFile, kNameBadImage, kNameKernel, kNameNoKernel, kNameNoFolder, kNames };
+
+}  // namespace conformance

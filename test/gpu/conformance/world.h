@@ -1,0 +1,92 @@
+// What exists while a plan runs: the driver's objects by slot, and names for them that are the same in every process. Not thread-safe:
+// calls of a plan run one after the other, whatever thread makes them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "generate.h"
+
+namespace conformance {
+
+// Who must be waited for before another stream may use a piece of memory.
+struct Owner {
+  bool pending = false;
+  uint64_t stream = 0;
+};
+
+struct MemoryState {
+  bool live = false;
+  bool access = true;
+  bool written = false;  // every byte of it, with bytes that are the same everywhere
+  int kind = 0;
+  int context = 0;  // slot
+  uint64_t address = 0;
+  uint64_t size = 0;
+  uint32_t serial = 0;
+  uint64_t freed_at = 0;  // the count of calls that allocate, when it was freed
+  uint64_t buffer_id = 0;
+  Owner owner;
+  int64_t waited_offset = -1, waited_value = 0;  // what a stream wrote here last
+};
+
+struct Use {
+  char letter;
+  int slot;
+  uint32_t serial;
+  bool write;
+};
+
+struct ObjectState {
+  bool live = false;
+  uint64_t value = 0;
+  int context = 0;
+  uint32_t serial = 0;
+  int parent = -1;             // of a node and of an executable graph: the graph's slot
+  uint32_t parent_serial = 0;  // and which one it was
+  std::vector<Use> uses;       // of graphs and executable graphs
+  bool loose = false;          // a graph whose nodes are no longer one behind the other
+  bool poisoned = false;       // a graph that writes what is not the same everywhere
+  uint64_t last_node = 0;
+  bool written = false;   // of an array
+  bool retained = false;  // of a memory handle
+};
+
+class World {
+ public:
+  World();
+  ObjectState& object(char letter, int64_t slot) { return objects_[static_cast<unsigned char>(letter)][static_cast<size_t>(slot)]; }
+  MemoryState& memory(int64_t slot) { return memory_[static_cast<size_t>(slot)]; }
+  uint32_t next_serial() { return ++serial_; }
+
+  // Everything is forgotten but the primary contexts and the default pool.
+  void clear();
+  // "m3+16", "r0+2097152", "0", "?".
+  std::string pointer_name(uint64_t address) const;
+  std::string handle_name(uint64_t value) const;
+  bool alive(const Use& use);
+  // All that belongs to a context that is gone.
+  void forget_context(int64_t slot);
+
+ private:
+  std::array<MemoryState, kMemorySlots> memory_;
+  std::map<int, std::vector<ObjectState>> objects_;
+  uint32_t serial_ = 0;
+};
+
+inline constexpr const char* kLetters = "secgxnhrpaylbkutoqwz";
+
+// Buffers of the program itself.
+unsigned char* host_in();       // 16 MiB
+unsigned char* host_out();      // 16 MiB
+unsigned char* host_pointer();  // 16 MiB, unknown to the driver
+unsigned char* region(int64_t slot);
+inline constexpr size_t kHostBuffer = 16 << 20;
+
+void fill_pattern(unsigned char* bytes, size_t size, uint64_t seed);
+uint64_t checksum(const void* bytes, size_t size);
+
+}  // namespace conformance
