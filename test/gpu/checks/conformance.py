@@ -117,6 +117,7 @@ class Instrument:
         self.program = config.program("conformance")
         self.states = states_of(config)
         self.without = list(options.without)
+        self.tame = list(options.tame)
         self.groups = 0
 
     def twin(self, name):
@@ -131,6 +132,8 @@ class Instrument:
             argv += ["--ballast", state.ballast]
         if state.fresh and "--fresh" not in argv:
             argv += ["--fresh"]
+        if self.tame:
+            argv += ["--tame", ",".join(self.tame)]
         if self.without:
             argv += ["--without", ",".join(self.without)]
         return argv
@@ -356,16 +359,20 @@ class Comparison:
 
 
 def find_crashing(instrument, seconds):
-    """Entry points with which the driver itself crashes or hangs are left out, by name."""
-    left_out = []
-    for _ in range(4):
-        crashed = instrument.sweep("native", 10_000_000, 40 * instrument.options.processes, seconds).crashed()
-        symbols = {rest.split()[2] for rest in crashed.values()} - {"-"}
+    """Entry points with which the driver itself crashes or hangs get right arguments only, or are left out when that does not help."""
+    examples = []
+    for _ in range(5):
+        outcome = instrument.sweep("native", 10_000_000, 40 * instrument.options.processes, seconds)
+        crashed = outcome.crashed()
+        symbols = sorted({rest.split()[2] for rest in crashed.values()} - {"-"})
+        for plan, (sequence, rest) in zip(instrument.plans(crashed), crashed.items()):
+            call = int(rest.split()[1])
+            examples.append(plan[call] if 0 <= call < len(plan) else f"sequence {sequence}: {rest}")
         if not symbols:
             break
-        left_out += sorted(symbols)
-        instrument.without += sorted(symbols)
-    return left_out
+        instrument.without += [symbol for symbol in symbols if symbol in instrument.tame]
+        instrument.tame += [symbol for symbol in symbols if symbol not in instrument.tame]
+    return {"tame": instrument.tame, "without": instrument.without, "crashing_calls": examples[:60]}
 
 
 def coverage(outcome):
@@ -384,7 +391,7 @@ def compare_all(config, result, options):
     budget = min(options.budget, config.left()) - (3 if config.small else 15)
     deadline = begin + budget
     if config.small:
-        result.figure("left_out", [])
+        result.figure("left_out", {})
     else:
         result.figure("left_out", find_crashing(instrument, budget * 0.04))
     names = [name for name in options.states if name != "native"]
@@ -446,7 +453,7 @@ def record(instrument, path, sequences):
 class Options:
     def __init__(self, **values):
         self.seed, self.calls, self.devices, self.first, self.count = 1, 100, 1, 0, 40000
-        self.processes, self.patience, self.states, self.without, self.examined, self.budget = 8, 30, list(STATES), [], 160, 560
+        self.processes, self.patience, self.states, self.without, self.tame, self.examined, self.budget = 8, 30, list(STATES), [], [], 160, 560
         self.__dict__.update(values)
 
 

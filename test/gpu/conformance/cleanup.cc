@@ -35,7 +35,7 @@ void Runner::clean_up(std::vector<std::string>& lines) {
     if (stream.live && is_capturing(stream.value)) {
       uint64_t graph = 0;
       end("cuStreamEndCapture", {stream.value, word_of(&graph)});
-      if (graph != 0) {
+      if (world_.handle_name(graph) == "?") {  // not one that a capture was begun into
         end("cuGraphDestroy", {graph});
       }
     }

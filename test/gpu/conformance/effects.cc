@@ -104,6 +104,19 @@ bool Runner::allowed(const Call& call, Made& made) {
 
 // Before a stream uses memory that another one used last. Nothing can be waited for while a stream captures.
 bool Runner::wait_for_owners(const Call& call, const Made& made) {
+  for (const Arg& arg : call.args) {
+    if (arg.kind != Kind::kGone || arg.letter != 's') {
+      continue;
+    }
+    if (capturing_ >= 0) {
+      return false;
+    }
+    this->call("cuStreamSynchronize", {made.stream});  // it cannot be waited for once it is gone
+    for (int64_t slot = 0; slot < kMemorySlots; ++slot) {
+      Owner& owner = world_.memory(slot).owner;
+      owner.pending = owner.pending && owner.stream != made.stream;
+    }
+  }
   // Calls that only ask need not wait; one that takes memory or access away must.
   const bool changes = (ops()[static_cast<size_t>(call.op)].group & kVmm) != 0;
   for (const int slot : {made.dst, made.src, changes ? made.named : -1}) {
@@ -133,7 +146,6 @@ std::string Runner::attribute_name(int which, uint64_t value, const Call& call) 
     case 3:
     case 4:
     case 11:
-    case 19:
       return world_.pointer_name(value);
     case 6:
     case 8:
@@ -164,6 +176,8 @@ std::string Runner::attribute_name(int which, uint64_t value, const Call& call) 
       }
       return "-";
     }
+    case 19:  // what else lies in the same mapping is not compared
+      return value % static_cast<uint64_t>(kGranule) == 0 ? "granule" : world_.pointer_name(value);
     case 20:
       return "-";
     default:
@@ -388,6 +402,7 @@ void Runner::data_effect(const Call& call, Made& made, bool captured) {
   }
   if (captured) {
     note(captured_, made);
+    capture_loose_ = capture_loose_ || made.wrong_pointer;
     // What a graph copies from the program's buffer is what that holds when it runs.
     capture_poisoned_ = capture_poisoned_ || made.refs.hin != 0 || made.refs.array_count != 0 || made.unknown_source;
     return;
@@ -457,7 +472,7 @@ void Runner::special_effect(const Call& call, Made& made) {
     case Special::kBeginCapture:
       capturing_ = call.args[0].v[0];
       captured_.clear();
-      capture_poisoned_ = false;
+      capture_poisoned_ = capture_loose_ = false;
       if (graph != nullptr) {
         graph->loose = true;  // captured into: its nodes are not in one row
       }
@@ -468,7 +483,13 @@ void Runner::special_effect(const Call& call, Made& made) {
           ObjectState& made_graph = world_.object('g', arg.v[0]);
           made_graph.uses = captured_;
           made_graph.poisoned = capture_poisoned_;
+          made_graph.loose = capture_loose_;
           made_graph.live = made_graph.value != 0;
+          for (int slot = 0; slot < slots_of('g'); ++slot) {  // a capture into a graph gives that graph back
+            if (slot != arg.v[0] && world_.object('g', slot).live && world_.object('g', slot).value == made_graph.value) {
+              made_graph.live = false;
+            }
+          }
         }
       }
       capturing_ = -1;
@@ -498,12 +519,15 @@ void Runner::special_effect(const Call& call, Made& made) {
       if (graph != nullptr) {
         note(graph->uses, made);
         graph->last_node = made.outs[0];
+        graph->loose = graph->loose || made.wrong_pointer;  // it would break the context
       }
       break;
     case Special::kSetNode:
       if (exec != nullptr) {
         note(exec->uses, made);
+        exec->loose = exec->loose || made.wrong_pointer;
       } else if (made.node >= 0 && world_.object('n', made.node).parent >= 0) {
+        world_.object('g', world_.object('n', made.node).parent).loose |= made.wrong_pointer;
         note(world_.object('g', world_.object('n', made.node).parent).uses, made);
       }
       break;
@@ -526,6 +550,7 @@ void Runner::special_effect(const Call& call, Made& made) {
       if (exec != nullptr && graph != nullptr) {
         exec->uses.insert(exec->uses.end(), graph->uses.begin(), graph->uses.end());
         exec->poisoned = exec->poisoned || graph->poisoned;
+        exec->loose = exec->loose || graph->loose;
       }
       break;
     case Special::kContextDestroy:

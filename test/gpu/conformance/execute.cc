@@ -237,6 +237,7 @@ bool Runner::resolve_one(const Call& call, const Arg& arg, Made& made, uint64_t&
       made.floats[made.float_count++ % 2] = static_cast<float>(arg.v[0]) / 1000;
       return true;
     case Kind::kNull:
+      made.wrong_pointer = made.wrong_pointer || std::strstr(ops()[static_cast<size_t>(call.op)].spec, "null") == nullptr;
       return true;
     case Kind::kDst:
     case Kind::kSrc:
@@ -303,7 +304,7 @@ bool Runner::resolve_memory(const Arg& arg, Made& made, uint64_t& value) {
   }
   if (arg.kind == Kind::kHostPtr) {
     value = word_of(host_pointer()) + static_cast<uint64_t>(arg.v[0]);
-    made.unknown_source = true;
+    made.unknown_source = made.wrong_pointer = true;
     // It stands where the call's memory stood.
     made.refs.dst = made.refs.dst != 0 ? made.refs.dst : value;
     made.refs.src = made.refs.src != 0 ? made.refs.src : value;
@@ -313,7 +314,7 @@ bool Runner::resolve_memory(const Arg& arg, Made& made, uint64_t& value) {
   const MemoryState& memory = world_.memory(arg.v[0]);
   value = memory.address + static_cast<uint64_t>(arg.v[1]);
   if (arg.kind == Kind::kFreed) {
-    made.unknown_source = true;
+    made.unknown_source = made.wrong_pointer = true;
     made.refs.dst = made.refs.dst != 0 ? made.refs.dst : value;
     made.refs.src = made.refs.src != 0 ? made.refs.src : value;
     made.refs.ptr = value;

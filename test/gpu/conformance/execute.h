@@ -91,6 +91,7 @@ class Runner {
     int graph = -1, exec = -1, node = -1, child = -1;
     int dst = -1, src = -1, named = -1;
     bool unknown_source = false;
+    bool wrong_pointer = false;  // it stands where a right one should
   };
 
   int call(const char* symbol, std::initializer_list<uint64_t> x);
@@ -135,7 +136,7 @@ class Runner {
   bool pool_set_ = false;
   int64_t capturing_ = -1;
   std::vector<Use> captured_;
-  bool capture_poisoned_ = false;
+  bool capture_poisoned_ = false, capture_loose_ = false;
 
   struct Helper;
   std::unique_ptr<Helper> helpers_[3];

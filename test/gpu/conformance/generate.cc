@@ -25,6 +25,10 @@ class Maker : public Arguments {
   }
 
  private:
+  static bool is_in(const std::vector<bool>& set, int index) {
+    return static_cast<size_t>(index) < set.size() && set[static_cast<size_t>(index)];
+  }
+
   // ---- which operations ----
   void choose_groups() {
     static constexpr uint32_t kChoices[] = {
@@ -49,7 +53,7 @@ class Maker : public Arguments {
       const bool wanted = (op.group & groups_) == op.group && (op.group & kNever) == 0;
       // Entering another GPU's context needs no new context.
       const bool moves = (groups_ & kPeer) != 0 && std::string_view(op.symbol) == "cuCtxSetCurrent";
-      if ((wanted || moves) && !(i < settings_.without.size() && settings_.without[i])) {
+      if ((wanted || moves) && !is_in(settings_.without, static_cast<int>(i))) {
         total_ += op.weight;
         weights_.push_back({static_cast<int>(i), total_});
       }
@@ -105,10 +109,12 @@ class Maker : public Arguments {
       }
     }
     set_spans();
-    const bool wrong = may_be_wrong && !fixed && random_.chance(wrong_percent_) && make_wrong(op);
+    const bool wrong = may_be_wrong && !fixed && !is_in(settings_.tame, index) && random_.chance(wrong_percent_) && make_wrong(op);
     for (Arg& arg : call_.args) {
       if (wrong && arg.kind == Kind::kDst) {
         arg.v[2] = 0;  // it may write less, or nothing
+      } else if (wrong && arg.kind == Kind::kNew && arg.letter == 'm') {
+        arg.v[2] = 0;  // what it gets, if anything, is not used
       }
     }
     plan_.push_back(call_);
@@ -135,7 +141,8 @@ class Maker : public Arguments {
       case Kind::kPtr:
         return !launch && wrong_pointer(arg, op);
       case Kind::kGone:
-        if (arg.letter != 'm') {
+        // Of what was allocated in stream order a wrong pointer crashes the driver.
+        if (arg.letter != 'm' || Word(op.symbol).find("FreeAsync") != Word::npos) {
           return false;
         }
         return wrong_pointer(arg, op);
@@ -174,7 +181,9 @@ class Maker : public Arguments {
     const bool hidden = arg.hidden;
     const bool names_only = arg.kind == Kind::kPtr;
     const int64_t die = random_.below(4);
-    if (die == 0 && freed_ >= 0) {
+    const bool pooled =
+        freed_ >= 0 && (memory_[static_cast<size_t>(freed_)].kind == kMemAsync || memory_[static_cast<size_t>(freed_)].kind == kMemPool);
+    if (die == 0 && freed_ >= 0 && !(arg.kind == Kind::kGone && pooled)) {
       arg = arg_of(Kind::kFreed, {freed_, names_only ? offset % 256 : 0});
     } else if (die == 1 && arg.kind == Kind::kGone) {
       const int64_t size = memory_[static_cast<size_t>(arg.v[0])].size;
@@ -212,7 +221,7 @@ class Maker : public Arguments {
         follow_ = static_cast<int>(arg.v[0]);
       } else if (arg.kind == Kind::kGone && arg.letter == 'm') {
         memory_[static_cast<size_t>(arg.v[0])].live = false;
-        freed_ = static_cast<int>(arg.v[0]);
+        freed_ = symbol.find("Async") == Word::npos ? static_cast<int>(arg.v[0]) : -1;  // when it is really gone is not known
       } else if (arg.kind == Kind::kNew) {
         made(arg);
       } else if (arg.kind == Kind::kGone) {

@@ -16,6 +16,7 @@ struct Settings {
   int devices = 1;  // that may be used
   uint32_t groups = ~0u;
   std::vector<bool> without;  // by operation: true where it is not to be used
+  std::vector<bool> tame;     // by operation: true where it gets right arguments only
   bool managed_prefetch = true;
 };
 

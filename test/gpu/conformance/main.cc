@@ -7,6 +7,7 @@
 //   --fresh        each sequence in a process of its own
 //   --ballast B    that much memory is held on each GPU meanwhile
 //   --without A,B  entry points that are not to be called
+//   --tame A,B     entry points that get right arguments only
 //   --patience S   a call that takes longer is a hang (120)
 //   --seconds S    ends after so long
 //   --only A,B     --list: these sequences
@@ -195,6 +196,19 @@ void list(const Job& job) {
   }
 }
 
+// The operations that a list of entry points names.
+std::vector<bool> chosen(const std::string& list) {
+  std::vector<bool> marks(ops().size());
+  for (size_t at = 0; at < list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    for (size_t i = 0; i < ops().size(); ++i) {
+      marks[i] = marks[i] || list.compare(at, comma - at, ops()[i].symbol) == 0;
+    }
+    at = comma + 1;
+  }
+  return marks;
+}
+
 Job job_of(const gputest::Options& options) {
   Job job;
   job.settings.seed = options.number("seed", 1);
@@ -212,15 +226,8 @@ Job job_of(const gputest::Options& options) {
   }
   job.verbose = options.has("verbose");
   job.fresh = options.has("fresh");
-  job.settings.without.resize(ops().size());
-  std::string without = options.text("without", "");
-  for (size_t at = 0; at < without.size();) {
-    const size_t comma = std::min(without.find(',', at), without.size());
-    for (size_t i = 0; i < ops().size(); ++i) {
-      job.settings.without[i] = job.settings.without[i] || without.compare(at, comma - at, ops()[i].symbol) == 0;
-    }
-    at = comma + 1;
-  }
+  job.settings.without = chosen(options.text("without", ""));
+  job.settings.tame = chosen(options.text("tame", ""));
   void* shared = mmap(nullptr, 4096 + ops().size() * sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   job.progress = static_cast<Progress*>(shared);
   job.counts = reinterpret_cast<Counts*>(static_cast<char*>(shared) + 4096);

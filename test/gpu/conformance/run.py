@@ -31,6 +31,7 @@ def parse_arguments():
     parser.add_argument("--examined", type=int, default=160, help="differing sequences of each state that are looked at line by line")
     parser.add_argument("--patience", type=int, default=30, help="a call that takes longer hangs, seconds")
     parser.add_argument("--without", default="", help="entry points that are not called, separated by commas")
+    parser.add_argument("--tame", default="", help="entry points that get right arguments only")
     parser.add_argument("--record", default="", help="write what the driver answers into this file (.gz), and compare nothing")
     parser.add_argument("--sequences", type=int, default=2000, help="--record: how many")
     parser.add_argument("--root", default="", help="where bin/, lib/ and test/ (or gpu/) are; default: dist, then build/release")
@@ -52,7 +53,7 @@ def print_result(result):
         print(f"{key}: {figures.get(key)}")
     for title, rows in (("DIFFERENCE", figures.get("differences", [])), ("not the same natively", figures.get("racy_natively", []))):
         for row in rows:
-            print(f"\n{title} in {row.get('state', 'native')}, {row['count']} times, first in sequence {row['sequence']}: {row['native']!r} natively, "
+            print(f"\n{title} {row['kind'][0]} in {row.get('state', 'native')}, {row['count']} times, first in sequence {row['sequence']}: {row['native']!r} natively, "
                   f"{row['nvshare']!r} otherwise")
             for line in row.get("shrunk", []):
                 print(f"    {line}")
@@ -63,7 +64,7 @@ def main():
     config = Config(args)
     options = checks.Options(seed=args.seed, calls=args.calls, devices=args.devices, first=args.first, count=args.count,
                              processes=args.processes, patience=args.patience, states=[s for s in args.states.split(",") if s],
-                             without=[s for s in args.without.split(",") if s], examined=args.examined, budget=args.budget)
+                             tame=[s for s in args.tame.split(",") if s], without=[s for s in args.without.split(",") if s], examined=args.examined, budget=args.budget)
     unknown = [s for s in options.states if s not in checks.STATES]
     if unknown:
         print(f"no state {', '.join(unknown)}; there are: {', '.join(checks.STATES)}", file=sys.stderr)
