@@ -5,7 +5,6 @@ A difference is a failure unless ../conformance/differences.toml names it. One e
 import collections
 import concurrent.futures
 import fnmatch
-import gzip
 import json
 import pathlib
 import re
@@ -430,24 +429,6 @@ def compare_all(config, result, options):
     for name in names:
         result.require(f"sequences compared: {name}", figures[name]["compared"], ">=", 1)
     return instrument, native
-
-
-def record(instrument, path, sequences):
-    """Writes what the driver answered: plans with their outcomes."""
-    plans = instrument.plans(range(sequences))
-    outcomes = []
-    for at in range(0, len(plans), 200):
-        outcomes += instrument.run_plans("native", plans[at:at + 200])
-    with gzip.open(path, "wt", compresslevel=9) as file:
-        for plan, outcome in zip(plans, outcomes):
-            if not outcome or outcome[-1].startswith("crashed"):
-                continue
-            file.write("=\n")
-            calls = [line for line in outcome if not line.startswith("~")]
-            for line, said in zip(plan, calls):
-                file.write(f"{line}\n> {said.partition(' ')[2]}\n")
-            for said in outcome[len(calls):]:
-                file.write(f"~ {said}\n")
 
 
 class Options:

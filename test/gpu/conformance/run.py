@@ -13,6 +13,9 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+import recording  # noqa: E402
 from checks import conformance as checks  # noqa: E402
 from harness import Config, Process, Result, archive_logs  # noqa: E402
 
@@ -76,8 +79,8 @@ def main():
             instrument = checks.Instrument(config, options)
             if not config.small:
                 result.figure("left_out", checks.find_crashing(instrument, 15))
-            checks.record(instrument, args.record, args.sequences)
-            print(f"recorded {args.sequences} sequences in {args.record}, without {instrument.without}")
+            recording.record(instrument, args.record, args.sequences)
+            print(f"recorded {args.sequences} sequences in {args.record}, without {instrument.without}, tame {instrument.tame}")
         else:
             checks.compare_all(config, result, options)
     finally:

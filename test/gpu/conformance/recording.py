@@ -1,0 +1,170 @@
+"""What a real driver answered, kept in a file, and the same calls made once more on the stand-in GPU.
+
+A recording is text, compressed: for each sequence a line `=`, then each call and, after `> `, what came back; `~ ` lines are from taking everything
+away. Replaying makes the recorded calls, not those of the generator as it is now.
+"""
+import collections
+import fnmatch
+import gzip
+import re
+
+from checks import conformance as checks
+
+LACKING = "801"  # what the stand-in answers for a call that it does not have
+
+
+def write(path, plans, outcomes):
+    with gzip.open(path, "wt", compresslevel=9) as file:
+        for plan, outcome in zip(plans, outcomes):
+            if not outcome or outcome[-1].startswith("crashed") or len(outcome) < len(plan):
+                continue  # nothing to compare with
+            file.write("=\n")
+            for line, said in zip(plan, outcome):
+                file.write(f"{line}\n> {said.partition(' ')[2]}\n")
+            for said in outcome[len(plan):]:
+                file.write(f"~ {said}\n")
+
+
+def read(path):
+    """Sequences: lists of (call, what came back), and the lines of the end."""
+    sequences = []
+    with gzip.open(path, "rt") as file:
+        for line in file.read().splitlines():
+            if line == "=":
+                sequences.append(([], []))
+            elif line.startswith("> "):
+                call = sequences[-1][0].pop()
+                sequences[-1][0].append((call, f"{symbol_of(call)} {line[2:]}"))
+            elif line.startswith("~ "):
+                sequences[-1][1].append(line[2:])
+            else:
+                sequences[-1][0].append(line)
+    return sequences
+
+
+def symbol_of(call):
+    words = call.split()
+    return words[1] if words[0].startswith("@") else words[0]
+
+
+def record(instrument, path, sequences):
+    plans = instrument.plans(range(sequences))
+    outcomes = []
+    for at in range(0, len(plans), 200):
+        outcomes += instrument.run_plans("native", plans[at:at + 200])
+    write(path, plans, outcomes)
+    return len(plans)
+
+
+def objects_of(call):
+    """Objects that a call makes, uses and writes, as names like `s3`; and whether it writes all of what it writes."""
+    made, used, written, whole = set(), set(), set(), False
+    for word in call.split():
+        kind, _, rest = word.lstrip("~").partition(":")
+        slot = rest.split(":")[0]
+        if kind.startswith("+"):
+            made.add(kind[1:] + slot)
+        elif kind == "bind":
+            made.add("m" + slot)
+        elif kind == "dst":
+            written.add("m" + slot)
+            whole = rest.split(":")[2] == "1"
+        elif kind in ("src", "ptr", "freed"):
+            used.add("m" + slot)
+        elif kind == "at":
+            used.add("r" + slot)
+        elif kind.startswith("-") and len(kind) == 2:
+            used.add(kind[1:] + slot)
+        elif len(kind) == 1 and kind != "i" and slot:
+            used.add(kind + slot)
+    return made, used, written, whole
+
+
+def without(calls, lacking):
+    """Which calls stay when those of `lacking` cannot be made: not those either that need what these would have made or written."""
+    gone = set()
+    stays = []
+    for call in calls:
+        made, used, written, whole = objects_of(call)
+        if symbol_of(call) in lacking or used & gone or (written & gone and not whole):
+            # Streams, events, contexts and pools are as they were; graphs and memory are not.
+            gone |= made | written | {name for name in used if name[0] in "gxna"}
+            stays.append(False)
+        else:
+            gone -= made | (written if whole else set())
+            stays.append(True)
+    return stays, gone
+
+
+class Replay:
+    def __init__(self, instrument, sequences, rows):
+        self.instrument = instrument
+        self.sequences = sequences
+        self.rows = rows
+        self.lacking = set()
+        self.differences = []
+        self.known = collections.Counter()
+        self.compared = 0
+
+    def run(self):
+        plans = [[call for call, _ in calls] for calls, _ in self.sequences]
+        self.find_lacking(plans, self.answers(plans))
+        kept = [without(plan, self.lacking) for plan in plans]
+        shorter = [[call for call, stay in zip(plan, stays) if stay] for plan, (stays, _) in zip(plans, kept)]
+        for number, (answers, (stays, gone)) in enumerate(zip(self.answers(shorter), kept)):
+            self.compare(number, answers, stays, gone)
+        return self
+
+    def answers(self, plans):
+        found = []
+        for at in range(0, len(plans), 200):
+            found += self.instrument.run_plans("native", plans[at:at + 200])
+        return found
+
+    def find_lacking(self, plans, answers):
+        """Entry points that answered "not supported" each time, and did not in the recording."""
+        seen = collections.defaultdict(set)
+        recorded = collections.defaultdict(set)
+        for plan, said, (calls, _) in zip(plans, answers, self.sequences):
+            for call, line, (_, was) in zip(plan, said, calls):
+                if checks.code_of(line) != "-":
+                    seen[symbol_of(call)].add(checks.code_of(line))
+                    recorded[symbol_of(call)].add(checks.code_of(was))
+        self.lacking = {symbol for symbol, codes in seen.items() if codes == {LACKING} and recorded[symbol] != {LACKING}}
+
+    def compare(self, number, answers, stays, gone):
+        calls, end = self.sequences[number]
+        expected = [pair for pair, stay in zip(calls, stays) if stay]
+        for at, (call, was) in enumerate(expected):
+            said = answers[at] if at < len(answers) else "(ended)"
+            self.compared += 1
+            if said == was:
+                continue
+            row = self.known_row(call, was, said)
+            if row is not None:
+                self.known[row["name"]] += 1
+            else:
+                self.differences.append({"sequence": number, "call": call, "recorded": was, "answered": said,
+                                         "before": [c for c, _ in expected[:at]]})
+            if not checks.HARMLESS.match(was) and checks.code_of(said) != checks.code_of(was):
+                return  # what comes after it is not the same any more
+        checked = {line.split()[1]: line for line in answers[len(expected):] if line.startswith("~check")}
+        for line in end:
+            if line.startswith("~check") and line.split()[1] not in gone and checked.get(line.split()[1], line) != line:
+                self.differences.append({"sequence": number, "call": "~check", "recorded": line, "answered": checked[line.split()[1]], "before": []})
+
+    def known_row(self, call, was, said):
+        for row in self.rows:
+            if any(fnmatch.fnmatchcase(symbol_of(call), pattern) for pattern in row["symbols"]) and re.fullmatch(row.get("call", ".*"), call) \
+                    and re.fullmatch(row.get("recorded", ".*"), was.partition(" ")[2]) \
+                    and re.fullmatch(row.get("answered", ".*"), said.partition(" ")[2]):
+                return row
+        return None
+
+    def kinds(self):
+        """One example of each kind of difference, most frequent first."""
+        kinds = {}
+        for difference in self.differences:
+            key = (symbol_of(difference["call"]), checks.code_of(difference["recorded"]), checks.code_of(difference["answered"]))
+            kinds.setdefault(key, [0, difference])[0] += 1
+        return sorted(kinds.values(), key=lambda entry: -entry[0])
