@@ -6,7 +6,7 @@ Reads src/interposer/entry_points.txt (symbol, class, since) and src/cuda/driver
   real_driver_table.h/.cc  one typed slot per function that nvshare hooks or calls; their names; the hook of each
   hooks.h                  declarations of every hooked function
   submit_hooks.cc          the wrappers of class submit
-  growing_hooks.cc         the wrappers of class grows
+  growing_hooks.cc         the wrappers of classes grows and looks
   custom_defaults.cc       weak defaults of class custom, which call the driver
   nvml_table.h/.cc         the slots, names and hooks of NVML's functions
   libnvshare.map           the linker's export list
@@ -33,8 +33,8 @@ NVML_ENTRY_POINTS = ROOT / "src/interposer/nvml_entry_points.txt"
 NVML_API = ROOT / "src/cuda/nvml_api.h"
 GENERATED = ROOT / "src/interposer/generated"
 
-CLASSES = ("pass", "uncounted", "grows", "submit", "custom")
-HOOKED = ("grows", "submit", "custom")
+CLASSES = ("pass", "uncounted", "grows", "looks", "submit", "custom")
+HOOKED = ("grows", "looks", "submit", "custom")
 PER_THREAD_SUFFIXES = ("_ptsz", "_ptds")
 NVML_CLASSES = ("custom", "call")
 LOOKUP_HOOKS = ("dlsym", "dlvsym")  # symbols/dlsym.S
@@ -124,7 +124,7 @@ class Interface:
     def __init__(self, entries, signatures):
         symbols = {entry.symbol for entry in entries}
         self.submits = [entry for entry in entries if entry.kind == "submit"]
-        self.growing = [entry for entry in entries if entry.kind == "grows"]
+        self.growing = [entry for entry in entries if entry.kind in ("grows", "looks")]
         self.customs = [entry for entry in entries if entry.kind == "custom"]
         self.hooked = [entry for entry in entries if entry.kind in HOOKED]
         self.signatures = signatures
@@ -153,6 +153,12 @@ class Interface:
         if len(streams) > 1:
             raise Failure(f"{symbol} has several streams: make it custom")
         return streams[0] if streams else None
+
+
+def is_copy(interface, symbol):
+    """A copy whose addresses may lie on several GPUs; the 32-bit interface's cannot be ours."""
+    types = [parameter.type for parameter in interface.parameters(symbol)]
+    return symbol.startswith("cuMemcpy") and not any("_v1" in type_ for type_ in types)
 
 
 def banner(comment):
@@ -252,7 +258,8 @@ def submit_hooks_source(interface):
         index = interface.stream_index(entry.symbol)
         stream = "kNoStream" if index is None else str(index)
         per_thread = "true" if base_name(entry.symbol) != entry.symbol else "false"
-        call = f"submit<&RealDriver::{entry.symbol}, {stream}, {per_thread}>"
+        function = "submit_copy" if is_copy(interface, entry.symbol) else "submit"
+        call = f"{function}<&RealDriver::{entry.symbol}, {stream}, {per_thread}>"
         wrappers.append(wrapper(interface, entry.symbol, "NVSHARE_EXPORT ", call))
     return f"""{banner("//")}#include "interposer/generated/hooks.h"
 #include "interposer/hooks/submit.h"
@@ -268,10 +275,11 @@ extern "C" {{
 
 def growing_hooks_source(interface):
     wrappers = [
-        wrapper(interface, entry.symbol, "NVSHARE_EXPORT ", f"with_room<&RealDriver::{entry.symbol}>") for entry in interface.growing
+        wrapper(interface, entry.symbol, "NVSHARE_EXPORT ", f"{'with_room' if entry.kind == 'grows' else 'look'}<&RealDriver::{entry.symbol}>")
+        for entry in interface.growing
     ]
     return f"""{banner("//")}#include "interposer/generated/hooks.h"
-#include "interposer/hooks/submit.h"
+#include "interposer/hooks/looks.h"
 
 namespace nvshare::interposer {{
 extern "C" {{

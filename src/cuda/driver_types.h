@@ -66,6 +66,7 @@ enum CUresult : int {
   CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
   CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
   CUDA_ERROR_CAPTURED_EVENT = 907,
+  CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
   CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
   CUDA_ERROR_TIMEOUT = 909,
   CUDA_ERROR_UNKNOWN = 999,
@@ -227,6 +228,7 @@ enum CUstreamCaptureStatus : unsigned {
   CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
   CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
 };
+enum CUgraphExecUpdateResult : unsigned {};
 enum CUlaunchAttributeID : unsigned { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2, CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT = 12 };
 enum CUdriverProcAddressQueryResult : unsigned {
   CU_GET_PROC_ADDRESS_SUCCESS = 0,
@@ -394,7 +396,102 @@ struct CUDA_LAUNCH_PARAMS {
   void** kernelParams;
 };
 
+struct CUDA_MEMCPY2D {
+  size_t srcXInBytes, srcY;
+  CUmemorytype srcMemoryType;
+  const void* srcHost;
+  CUdeviceptr srcDevice;
+  CUarray srcArray;
+  size_t srcPitch;
+  size_t dstXInBytes, dstY;
+  CUmemorytype dstMemoryType;
+  void* dstHost;
+  CUdeviceptr dstDevice;
+  CUarray dstArray;
+  size_t dstPitch;
+  size_t WidthInBytes, Height;
+};
+
+struct CUDA_MEMCPY3D {
+  size_t srcXInBytes, srcY, srcZ, srcLOD;
+  CUmemorytype srcMemoryType;
+  const void* srcHost;
+  CUdeviceptr srcDevice;
+  CUarray srcArray;
+  void* reserved0;
+  size_t srcPitch, srcHeight;
+  size_t dstXInBytes, dstY, dstZ, dstLOD;
+  CUmemorytype dstMemoryType;
+  void* dstHost;
+  CUdeviceptr dstDevice;
+  CUarray dstArray;
+  void* reserved1;
+  size_t dstPitch, dstHeight;
+  size_t WidthInBytes, Height, Depth;
+};
+
+// As CUDA_MEMCPY3D, with the contexts in which both sides lie.
+struct CUDA_MEMCPY3D_PEER {
+  size_t srcXInBytes, srcY, srcZ, srcLOD;
+  CUmemorytype srcMemoryType;
+  const void* srcHost;
+  CUdeviceptr srcDevice;
+  CUarray srcArray;
+  CUcontext srcContext;
+  size_t srcPitch, srcHeight;
+  size_t dstXInBytes, dstY, dstZ, dstLOD;
+  CUmemorytype dstMemoryType;
+  void* dstHost;
+  CUdeviceptr dstDevice;
+  CUarray dstArray;
+  CUcontext dstContext;
+  size_t dstPitch, dstHeight;
+  size_t WidthInBytes, Height, Depth;
+};
+
+struct CUDA_MEMSET_NODE_PARAMS {
+  CUdeviceptr dst;
+  size_t pitch;
+  unsigned value, elementSize;
+  size_t width, height;
+};
+
+// One side of a copy of a batch.
+struct CUmemcpy3DOperand {
+  unsigned type;  // CU_MEMCPY_OPERAND_TYPE_POINTER
+  union {
+    struct {
+      CUdeviceptr ptr;
+      size_t rowLength, layerHeight;
+      CUmemLocation locHint;
+    } ptr;
+    struct {
+      CUarray array;
+      size_t offset[3];
+    } array;
+  } op;
+};
+inline constexpr unsigned CU_MEMCPY_OPERAND_TYPE_POINTER = 1;
+
+struct CUDA_MEMCPY3D_BATCH_OP {
+  CUmemcpy3DOperand src, dst;
+  size_t extent[3];
+  unsigned srcAccessOrder;
+  unsigned flags;
+};
+
+// A node's copy, behind the head of CUgraphNodeParams.
+struct CUDA_MEMCPY_NODE_PARAMS {
+  int flags, reserved;
+  CUcontext copyCtx;
+  CUDA_MEMCPY3D copyParams;
+};
+
 // ---- passed through, never looked into ----
+struct CUDA_BATCH_MEM_OP_NODE_PARAMS;
+struct CUDA_KERNEL_NODE_PARAMS;
+struct CUDA_KERNEL_NODE_PARAMS_v1;
+struct CUgraphExecUpdateResultInfo;
 struct CUDA_GRAPH_INSTANTIATE_PARAMS;
 struct CUctxCreateParams;
 struct CUexecAffinityParam;
@@ -403,12 +500,8 @@ struct CUmemcpyAttributes;
 struct CUmemDecompressParams;
 struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
 struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
-struct CUDA_MEMCPY2D;
 struct CUDA_MEMCPY2D_v1;
-struct CUDA_MEMCPY3D;
 struct CUDA_MEMCPY3D_v1;
-struct CUDA_MEMCPY3D_BATCH_OP;
-struct CUDA_MEMCPY3D_PEER;
 union CUstreamBatchMemOpParams;
 
 }  // namespace nvshare::cuda

@@ -79,6 +79,9 @@ class Process {
   // GPUs (bits) that may use that GPU's memory, itself always.
   uint32_t accessors(int ordinal) const { return accessors_[ordinal].load(std::memory_order_acquire) | 1u << ordinal; }
 
+  // GPUs (bits) on which the program has a context.
+  uint32_t gpus_with_contexts();
+
   Ipc& ipc() { return ipc_; }
 
   // Streams that capture now.

@@ -37,6 +37,13 @@ void Process::peer_disabled(CUcontext peer) {
   tell_accessors(concerned);
 }
 
+uint32_t Process::gpus_with_contexts() {
+  uint32_t gpus = 0;
+  Lock lock(mutex_);
+  for (const Context& known : contexts_) gpus |= 1u << known.ordinal;
+  return gpus;
+}
+
 void Process::forget_peers(CUcontext context) {
   Lock in_order(peers_mutex_);
   uint32_t concerned = 0;

@@ -102,5 +102,19 @@ TEST_F(Answers, VirtualCallsOnPlainMemoryThatIsSwappedOut) {
   expect_same_swapped_out("virtual_handles");
 }
 
+TEST_F(Answers, GraphsBuiltByHand) {
+  expect_same_alone({"hand_graphs", "hand_graphs_updated"});
+  expect_same_unshared({"hand_graphs"});
+}
+TEST_F(Answers, GraphsBuiltByHandWhileSwappedOut) {
+  expect_same_swapped_out("hand_graphs");
+  expect_same_swapped_out("hand_graphs_updated");
+}
+
+TEST_F(Answers, CopiesBetweenTwoGpus) {
+  expect_same_alone({"two_gpus", "two_gpus_graphs"}, 2);
+  expect_same_unshared({"two_gpus", "two_gpus_graphs"}, 2);
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

@@ -16,6 +16,16 @@ constexpr uint64_t kPieceBytes = 2u << 20;
 // Pageable memory up to this size is staged, so that the copy is asynchronous all the same.
 constexpr uint64_t kStagedMax = 64u << 10;
 
+bool any_absent(const Work& work) {
+  std::vector<Span> needed;
+  work.spans(needed);
+  AddressSpace::Reading reading(here().memory);
+  for (const Span& span : needed) {
+    if (reading.find(span.address) == nullptr) return true;
+  }
+  return false;
+}
+
 class CopyWork : public Work {
  public:
   CopyWork(const Transfer& transfer, const Route& route) : transfer_(transfer), route_(route) {
@@ -44,6 +54,7 @@ class CopyWork : public Work {
     if (route_.target_checked) out.push_back({transfer_.target, transfer_.extent(transfer_.target_pitch, transfer_.target_slice), true});
   }
   CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_MEMCPY; }
+  bool lacks_memory() const override { return any_absent(*this); }
   const char* name() const override { return "a copy"; }
 
  private:
@@ -115,6 +126,7 @@ class FillWork : public Work {
     out.push_back({fill_.address, (fill_.height - 1) * fill_.pitch + fill_.width * fill_.element, true});
   }
   CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_MEMSET; }
+  bool lacks_memory() const override { return any_absent(*this); }
   const char* name() const override { return "a memset"; }
 
  private:
@@ -145,10 +157,22 @@ Place place_of(AddressSpace::Reading& reading, uint64_t address) {
 constexpr uint64_t kLowestAddress = 4096;
 constexpr uint64_t kLongestBytes = uint64_t{1} << 42;
 
-CUresult plan(const Transfer& transfer, Expect source_is, Expect target_is, bool capturing, Route* route) {
+// Plain memory may be copied by every context; virtual memory and pools' only by those of devices that have access (measured, also with
+// peer access enabled).
+bool reachable(AddressSpace::Reading& reading, uint64_t address, int device) {
+  const Range* range = reading.find(address);
+  if (range == nullptr) return true;
+  if (range->kind == RangeKind::kMapping) return (range->accessors >> device & 1) != 0;
+  return range->kind != RangeKind::kPool || range->device == device;
+}
+
+CUresult plan(const Transfer& transfer, Expect source_is, Expect target_is, bool capturing, Sides sides, Route* route) {
   if (transfer.source < kLowestAddress || transfer.target < kLowestAddress) return CUDA_ERROR_INVALID_VALUE;
   if (transfer.width >= kLongestBytes) return CUDA_ERROR_INVALID_VALUE;
   AddressSpace::Reading reading(here().memory);
+  if (!reachable(reading, transfer.source, sides.source) || !reachable(reading, transfer.target, sides.target)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const Place source = place_of(reading, transfer.source);
   const Place target = place_of(reading, transfer.target);
   if (source_is == Expect::kDevice && !source.known) return CUDA_ERROR_INVALID_VALUE;
@@ -171,16 +195,24 @@ CUresult plan(const Transfer& transfer, Expect source_is, Expect target_is, bool
 
 }  // namespace
 
-CUresult make_copy(const Transfer& transfer, Expect source_is, Expect target_is, WorkPtr* work) {
+CUresult make_copy(const Transfer& transfer, Expect source_is, Expect target_is, int device, WorkPtr* work) {
   Route route;
-  if (const CUresult result = plan(transfer, source_is, target_is, true, &route)) return result;
+  if (const CUresult result = plan(transfer, source_is, target_is, true, {device, device}, &route)) return result;
+  {
+    AddressSpace::Reading reading(here().memory);
+    const auto is_absent = [&](uint64_t address, Expect is) {
+      return reading.find(address) == nullptr && (is == Expect::kDevice || reading.reserved(address));
+    };
+    if (is_absent(transfer.source, source_is) || is_absent(transfer.target, target_is)) return CUDA_ERROR_INVALID_VALUE;
+  }
   *work = std::make_shared<CopyWork>(transfer, route);
   return CUDA_SUCCESS;
 }
 
 WorkPtr make_fill(const Fill& fill) { return std::make_shared<FillWork>(fill); }
 
-CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUstream handle, Default null_means, Timing timing) {
+CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUstream handle, Default null_means, Timing timing,
+              Sides sides) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   if (timing == Timing::kBlocking) {
@@ -189,7 +221,9 @@ CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUst
   if (transfer.width == 0 || transfer.rows == 0 || transfer.slices == 0) return CUDA_SUCCESS;
   Route route;
   const bool capturing = stream->capture.load(std::memory_order_acquire) != nullptr;
-  if (const CUresult result = plan(transfer, source_is, target_is, capturing, &route)) return result;
+  if (sides.source < 0) sides.source = stream->context->device;
+  if (sides.target < 0) sides.target = stream->context->device;
+  if (const CUresult result = plan(transfer, source_is, target_is, capturing, sides, &route)) return result;
   if (fault_strikes(Machine::get().faults().copy_fail)) return CUDA_ERROR_UNKNOWN;
   auto work = std::make_shared<CopyWork>(transfer, route);
   // As documented: a blocking copy within the device does not wait, one that touches pageable memory waits also when asynchronous.
@@ -207,7 +241,13 @@ CUresult fill(const Fill& request, CUstream handle, Default null_means, Timing t
   if (request.address % request.element != 0 || request.width >= kLongestBytes) return CUDA_ERROR_INVALID_VALUE;
   {
     AddressSpace::Reading reading(here().memory);
-    if (!place_of(reading, request.address).known) return CUDA_ERROR_INVALID_VALUE;
+    if (!place_of(reading, request.address).known || !reachable(reading, request.address, stream->context->device)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    // Unlike copies, fills want peer access to another device's plain memory (measured).
+    const Range* range = reading.find(request.address);
+    const bool plain_elsewhere = range != nullptr && range->kind == RangeKind::kPlain && range->device != stream->context->device;
+    if (plain_elsewhere && (stream->context->peers.load() >> range->device & 1) == 0) return CUDA_ERROR_INVALID_VALUE;
   }
   return submit(*stream, Submission::kOther, make_fill(request));
 }

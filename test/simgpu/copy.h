@@ -36,10 +36,18 @@ struct Route {
   bool wait = false;   // the call returns when the copy is done
 };
 
-CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUstream stream, Default null_means, Timing timing);
+// Which device's access each side needs: the copying context's, or for the peer variants those of the contexts that the caller names.
+struct Sides {
+  int source = -1;  // -1: the copying context's
+  int target = -1;
+};
+
+CUresult copy(const Transfer& transfer, Expect source_is, Expect target_is, CUstream stream, Default null_means, Timing timing,
+              Sides sides = {});
 CUresult fill(const Fill& request, CUstream stream, Default null_means, Timing timing);
 // For the nodes of a graph.
-CUresult make_copy(const Transfer& transfer, Expect source_is, Expect target_is, WorkPtr* work);
+// CUDA_ERROR_INVALID_VALUE for a device address without memory: the driver looks when a node is made. `device`: of the node's context.
+CUresult make_copy(const Transfer& transfer, Expect source_is, Expect target_is, int device, WorkPtr* work);
 WorkPtr make_fill(const Fill& fill);
 // cuMemcpy2D and 3D: the transfer that a descriptor means.
 CUresult to_transfer(const CUDA_MEMCPY3D& description, Transfer* transfer);

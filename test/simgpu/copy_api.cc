@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "simgpu/array.h"
+#include "simgpu/context.h"
 #include "simgpu/copy.h"
 
 namespace simgpu {
@@ -24,11 +25,35 @@ Transfer line(uint64_t target, uint64_t source, uint64_t bytes) {
   return transfer;
 }
 
-CUresult copy_3d(const CUDA_MEMCPY3D* description, CUstream stream, Default null_means, Timing timing) {
+Sides sides_of(CUcontext source, CUcontext target) {
+  const Context* from = to_context(source);
+  const Context* to = to_context(target);
+  return {from != nullptr ? from->device : -1, to != nullptr ? to->device : -1};
+}
+
+CUresult copy_3d(const CUDA_MEMCPY3D* description, CUstream stream, Default null_means, Timing timing, Sides sides = {}) {
   if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Transfer transfer;
   if (const CUresult result = to_transfer(*description, &transfer)) return result;
-  return copy(transfer, kAny, kAny, stream, null_means, timing);
+  return copy(transfer, kAny, kAny, stream, null_means, timing, sides);
+}
+
+CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* description, CUstream stream, Default null_means, Timing timing) {
+  if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return copy_3d(reinterpret_cast<const CUDA_MEMCPY3D*>(description), stream, null_means, timing,
+                 sides_of(description->srcContext, description->dstContext));
+}
+
+CUresult copy_batch(const CUdeviceptr* targets, const CUdeviceptr* sources, const size_t* sizes, size_t count, size_t* fail_index,
+                    CUstream stream, Default null_means) {
+  if (targets == nullptr || sources == nullptr || sizes == nullptr || count == 0 || stream == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    const CUresult result = copy(line(targets[i], sources[i], sizes[i]), kAny, kAny, stream, null_means, kAsynchronous);
+    if (result == CUDA_SUCCESS) continue;
+    if (fail_index != nullptr) *fail_index = i;
+    return result;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult copy_2d(const CUDA_MEMCPY2D* flat, CUstream stream, Default null_means, Timing timing) {
@@ -134,17 +159,18 @@ SIM_API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, C
 SIM_API CUresult cuMemcpyAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
   return copy(line(to, from, bytes), kAny, kAny, stream, kPerThread, kAsynchronous);
 }
-SIM_API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
-  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kLegacy, kBlocking);
+SIM_API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext target, CUdeviceptr from, CUcontext source, size_t bytes) {
+  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kLegacy, kBlocking, sides_of(source, target));
 }
-SIM_API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes) {
-  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kPerThread, kBlocking);
+SIM_API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext target, CUdeviceptr from, CUcontext source, size_t bytes) {
+  return copy(line(to, from, bytes), kDevice, kDevice, nullptr, kPerThread, kBlocking, sides_of(source, target));
 }
-SIM_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream) {
-  return copy(line(to, from, bytes), kDevice, kDevice, stream, kLegacy, kAsynchronous);
+SIM_API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext target, CUdeviceptr from, CUcontext source, size_t bytes, CUstream stream) {
+  return copy(line(to, from, bytes), kDevice, kDevice, stream, kLegacy, kAsynchronous, sides_of(source, target));
 }
-SIM_API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t bytes, CUstream stream) {
-  return copy(line(to, from, bytes), kDevice, kDevice, stream, kPerThread, kAsynchronous);
+SIM_API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext target, CUdeviceptr from, CUcontext source, size_t bytes,
+                                        CUstream stream) {
+  return copy(line(to, from, bytes), kDevice, kDevice, stream, kPerThread, kAsynchronous, sides_of(source, target));
 }
 SIM_API CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kLegacy, kBlocking); }
 SIM_API CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kPerThread, kBlocking); }
@@ -161,6 +187,24 @@ SIM_API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* description, CUstream s
 }
 SIM_API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* description, CUstream stream) {
   return copy_3d(description, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* description) { return copy_3d_peer(description, nullptr, kLegacy, kBlocking); }
+SIM_API CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* description) {
+  return copy_3d_peer(description, nullptr, kPerThread, kBlocking);
+}
+SIM_API CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* description, CUstream stream) {
+  return copy_3d_peer(description, stream, kLegacy, kAsynchronous);
+}
+SIM_API CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* description, CUstream stream) {
+  return copy_3d_peer(description, stream, kPerThread, kAsynchronous);
+}
+SIM_API CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count, CUmemcpyAttributes*, size_t*,
+                                    size_t, size_t* fail_index, CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, fail_index, stream, kLegacy);
+}
+SIM_API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count, CUmemcpyAttributes*,
+                                       size_t*, size_t, CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, nullptr, stream, kLegacy);
 }
 SIM_API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kLegacy, kBlocking); }
 SIM_API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* description) {

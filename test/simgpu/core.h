@@ -66,6 +66,8 @@ class Work {
   virtual bool instant() const { return false; }
   // Runs even when the context is broken (so that nobody waits for ever).
   virtual bool always() const { return false; }
+  // It names memory that is not there: no graph with such a node is instantiated.
+  virtual bool lacks_memory() const { return false; }
   // What it is as a node of a graph.
   virtual CUgraphNodeType node_type() const { return CU_GRAPH_NODE_TYPE_EMPTY; }
   virtual const char* name() const = 0;

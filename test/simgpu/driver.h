@@ -8,46 +8,9 @@
 
 namespace nvshare::cuda {
 
-struct CUDA_MEMCPY2D {
-  size_t srcXInBytes, srcY;
-  CUmemorytype srcMemoryType;
-  const void* srcHost;
-  CUdeviceptr srcDevice;
-  CUarray srcArray;
-  size_t srcPitch;
-  size_t dstXInBytes, dstY;
-  CUmemorytype dstMemoryType;
-  void* dstHost;
-  CUdeviceptr dstDevice;
-  CUarray dstArray;
-  size_t dstPitch;
-  size_t WidthInBytes, Height;
-};
-
-struct CUDA_MEMCPY3D {
-  size_t srcXInBytes, srcY, srcZ, srcLOD;
-  CUmemorytype srcMemoryType;
-  const void* srcHost;
-  CUdeviceptr srcDevice;
-  CUarray srcArray;
-  void* reserved0;
-  size_t srcPitch, srcHeight;
-  size_t dstXInBytes, dstY, dstZ, dstLOD;
-  CUmemorytype dstMemoryType;
-  void* dstHost;
-  CUdeviceptr dstDevice;
-  CUarray dstArray;
-  void* reserved1;
-  size_t dstPitch, dstHeight;
-  size_t WidthInBytes, Height, Depth;
-};
-
 struct CUgraphEdgeData {
   unsigned char from_port, to_port, type, reserved[5];
 };
-
-// Codes that src/cuda does not name.
-inline constexpr CUresult CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = static_cast<CUresult>(910);
 
 enum CUfunc_cache : unsigned {};
 enum CUsharedconfig : unsigned {};
@@ -60,13 +23,6 @@ struct CUDA_KERNEL_NODE_PARAMS {
   void** extra;
   CUkernel kern;  // from here on only in the _v2 calls
   CUcontext ctx;
-};
-
-struct CUDA_MEMSET_NODE_PARAMS {
-  CUdeviceptr dst;
-  size_t pitch;
-  unsigned value, elementSize;
-  size_t width, height;
 };
 
 struct CUDA_HOST_NODE_PARAMS {

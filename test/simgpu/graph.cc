@@ -111,6 +111,58 @@ std::vector<const GraphNode*> in_order(const Graph& graph) {
   return order;
 }
 
+// The driver looks at its copies' and fills' addresses once more.
+bool lacks_memory(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) { return node->work && node->work->lacks_memory(); });
+}
+
+// A graph as a node of another.
+class ChildWork : public Work {
+ public:
+  explicit ChildWork(std::vector<WorkPtr> work) : work_(std::move(work)) {}
+  void run(Execution& execution) const override {
+    for (const WorkPtr& each : work_) {
+      if (execution.context.error.load() != 0) break;
+      each->run(execution);
+    }
+  }
+  void spans(std::vector<Span>& out) const override {
+    for (const WorkPtr& each : work_) each->spans(out);
+  }
+  bool lacks_memory() const override {
+    return std::any_of(work_.begin(), work_.end(), [](const WorkPtr& each) { return each->lacks_memory(); });
+  }
+  CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_GRAPH; }
+  const char* name() const override { return "a graph in a graph"; }
+
+ private:
+  const std::vector<WorkPtr> work_;
+};
+
+CUresult copy_node(const CUDA_MEMCPY3D* description, CUcontext handle, WorkPtr* work) {
+  if (const CUresult result = enter_process()) return result;
+  if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const Context* context = handle != nullptr ? to_context(handle) : t_thread.current();
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  Transfer transfer;
+  if (const CUresult result = to_transfer(*description, &transfer)) return result;
+  const auto expect = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE ? Expect::kDevice : Expect::kAny; };
+  return make_copy(transfer, expect(description->srcMemoryType), expect(description->dstMemoryType), context->device, work);
+}
+
+CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS* params, WorkPtr* work) {
+  if (const CUresult result = enter_process()) return result;
+  if (params == nullptr || params->height == 0 || params->width == 0) return CUDA_ERROR_INVALID_VALUE;
+  *work = make_fill({params->dst, params->pitch, params->value, params->elementSize, params->width, params->height});
+  return (*work)->lacks_memory() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult set_work(CUgraphNode node, CUgraphNodeType type, WorkPtr work) {
+  if (node == nullptr || to_node(node)->type != type) return CUDA_ERROR_INVALID_VALUE;
+  to_node(node)->work = std::move(work);
+  return CUDA_SUCCESS;
+}
+
 bool prepare(const Graph& graph, Executable* executable) {
   const std::vector<const GraphNode*> order = in_order(graph);
   if (order.empty() && !graph.nodes.empty()) return false;
@@ -129,6 +181,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph graph) {
   if (const CUresult result = enter_process()) return result;
   if (out == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (t_thread.current() != nullptr && !charge_context(*t_thread.current(), 0)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (lacks_memory(*to_graph(graph))) return CUDA_ERROR_INVALID_VALUE;
   Executable* executable = Kept<Executable>::make();
   if (!prepare(*to_graph(graph), executable)) {
     Kept<Executable>::drop(executable);
@@ -167,7 +220,7 @@ CUresult upload(CUstream stream_handle, Default null_means) {
 bool update(CUgraphExec handle, CUgraph graph) {
   auto* executable = reinterpret_cast<Executable*>(handle);
   Executable fresh;
-  if (!prepare(*to_graph(graph), &fresh)) return false;
+  if (lacks_memory(*to_graph(graph)) || !prepare(*to_graph(graph), &fresh)) return false;
   std::lock_guard lock(executable->mutex);
   if (fresh.work->size() != executable->work->size()) return false;
   for (size_t i = 0; i < fresh.work->size(); ++i) {
@@ -260,20 +313,60 @@ SIM_API CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const 
   return add_kernel(out, graph, after, count, parameters);
 }
 SIM_API CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
-                                      const CUDA_MEMCPY3D* description, CUcontext) {
-  if (const CUresult result = enter_process()) return result;
-  if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  Transfer transfer;
+                                      const CUDA_MEMCPY3D* description, CUcontext context) {
   WorkPtr work;
-  if (const CUresult result = to_transfer(*description, &transfer)) return result;
-  if (const CUresult result = make_copy(transfer, Expect::kAny, Expect::kAny, &work)) return result;
+  if (const CUresult result = copy_node(description, context, &work)) return result;
   return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMCPY);
 }
 SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
                                       const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
-  if (params == nullptr || params->height == 0 || params->width == 0) return CUDA_ERROR_INVALID_VALUE;
-  const Fill fill{params->dst, params->pitch, params->value, params->elementSize, params->width, params->height};
-  return add_node(out, graph, after, count, make_fill(fill), CU_GRAPH_NODE_TYPE_MEMSET);
+  WorkPtr work;
+  if (const CUresult result = fill_node(params, &work)) return result;
+  return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMSET);
+}
+SIM_API CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* description) {
+  WorkPtr work;
+  if (const CUresult result = copy_node(description, nullptr, &work)) return result;
+  return set_work(node, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(work));
+}
+SIM_API CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
+  WorkPtr work;
+  if (const CUresult result = fill_node(params, &work)) return result;
+  return set_work(node, CU_GRAPH_NODE_TYPE_MEMSET, std::move(work));
+}
+SIM_API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D* description,
+                                                CUcontext context) {
+  WorkPtr work;
+  if (const CUresult result = copy_node(description, context, &work)) return result;
+  return replace(executable, node, std::move(work));
+}
+SIM_API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,
+                                                CUcontext) {
+  WorkPtr work;
+  if (const CUresult result = fill_node(params, &work)) return result;
+  return replace(executable, node, std::move(work));
+}
+SIM_API CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, CUgraph child) {
+  if (const CUresult result = enter_process()) return result;
+  Executable inner;
+  if (child == nullptr || !prepare(*to_graph(child), &inner)) return CUDA_ERROR_INVALID_VALUE;
+  return add_node(out, graph, after, count, std::make_shared<ChildWork>(*inner.work), CU_GRAPH_NODE_TYPE_GRAPH);
+}
+// Of the kinds that have a call of their own, copies and fills.
+SIM_API CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, const CUgraphEdgeData*, size_t count,
+                                   CUgraphNodeParams* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (params->type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+    const auto* copy = reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(params->rest);
+    return cuGraphAddMemcpyNode(out, graph, after, count, &copy->copyParams, copy->copyCtx);
+  }
+  if (params->type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    return cuGraphAddMemsetNode(out, graph, after, count, reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS*>(params->rest), nullptr);
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+SIM_API CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, CUgraphNodeParams* params) {
+  return cuGraphAddNode_v2(out, graph, after, nullptr, count, params);
 }
 SIM_API CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
                                     const CUDA_HOST_NODE_PARAMS* params) {

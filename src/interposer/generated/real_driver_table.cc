@@ -64,24 +64,45 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGetErrorString",
     "cuGetProcAddress",
     "cuGetProcAddress_v2",
+    "cuGraphAddBatchMemOpNode",
+    "cuGraphAddChildGraphNode",
+    "cuGraphAddKernelNode",
+    "cuGraphAddKernelNode_v2",
     "cuGraphAddMemAllocNode",
     "cuGraphAddMemFreeNode",
+    "cuGraphAddMemcpyNode",
+    "cuGraphAddMemsetNode",
     "cuGraphAddNode",
     "cuGraphAddNode_v2",
+    "cuGraphBatchMemOpNodeSetParams",
     "cuGraphChildGraphNodeGetGraph",
     "cuGraphCreate",
     "cuGraphDestroy",
+    "cuGraphExecBatchMemOpNodeSetParams",
+    "cuGraphExecChildGraphNodeSetParams",
     "cuGraphExecDestroy",
+    "cuGraphExecKernelNodeSetParams",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecMemcpyNodeSetParams",
+    "cuGraphExecMemsetNodeSetParams",
+    "cuGraphExecNodeSetParams",
+    "cuGraphExecUpdate",
+    "cuGraphExecUpdate_v2",
     "cuGraphGetNodes",
     "cuGraphInstantiate",
     "cuGraphInstantiateWithFlags",
     "cuGraphInstantiateWithParams",
     "cuGraphInstantiateWithParams_ptsz",
     "cuGraphInstantiate_v2",
+    "cuGraphKernelNodeSetParams",
+    "cuGraphKernelNodeSetParams_v2",
     "cuGraphLaunch",
     "cuGraphLaunch_ptsz",
     "cuGraphMemAllocNodeGetParams",
+    "cuGraphMemcpyNodeSetParams",
+    "cuGraphMemsetNodeSetParams",
     "cuGraphNodeGetType",
+    "cuGraphNodeSetParams",
     "cuGraphUpload",
     "cuGraphUpload_ptsz",
     "cuInit",
@@ -399,24 +420,45 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuGetErrorString
     11030,  // cuGetProcAddress
     12000,  // cuGetProcAddress_v2
+    11070,  // cuGraphAddBatchMemOpNode
+    10000,  // cuGraphAddChildGraphNode
+    10000,  // cuGraphAddKernelNode
+    12000,  // cuGraphAddKernelNode_v2
     11040,  // cuGraphAddMemAllocNode
     0,  // cuGraphAddMemFreeNode
+    10000,  // cuGraphAddMemcpyNode
+    10000,  // cuGraphAddMemsetNode
     12020,  // cuGraphAddNode
     12030,  // cuGraphAddNode_v2
+    11070,  // cuGraphBatchMemOpNodeSetParams
     0,  // cuGraphChildGraphNodeGetGraph
     0,  // cuGraphCreate
     0,  // cuGraphDestroy
+    11070,  // cuGraphExecBatchMemOpNodeSetParams
+    11010,  // cuGraphExecChildGraphNodeSetParams
     10000,  // cuGraphExecDestroy
+    10010,  // cuGraphExecKernelNodeSetParams
+    12000,  // cuGraphExecKernelNodeSetParams_v2
+    10020,  // cuGraphExecMemcpyNodeSetParams
+    10020,  // cuGraphExecMemsetNodeSetParams
+    12020,  // cuGraphExecNodeSetParams
+    10020,  // cuGraphExecUpdate
+    12000,  // cuGraphExecUpdate_v2
     0,  // cuGraphGetNodes
     10000,  // cuGraphInstantiate
     11040,  // cuGraphInstantiateWithFlags
     12000,  // cuGraphInstantiateWithParams
     12000,  // cuGraphInstantiateWithParams_ptsz
     11000,  // cuGraphInstantiate_v2
+    10000,  // cuGraphKernelNodeSetParams
+    12000,  // cuGraphKernelNodeSetParams_v2
     10000,  // cuGraphLaunch
     10000,  // cuGraphLaunch_ptsz
     0,  // cuGraphMemAllocNodeGetParams
+    10000,  // cuGraphMemcpyNodeSetParams
+    10000,  // cuGraphMemsetNodeSetParams
     0,  // cuGraphNodeGetType
+    12020,  // cuGraphNodeSetParams
     11010,  // cuGraphUpload
     11010,  // cuGraphUpload_ptsz
     2000,  // cuInit
@@ -707,17 +749,38 @@ constinit const RealDriver kHooks = {
     .cuFuncSetAttribute = &cuFuncSetAttribute,
     .cuGetProcAddress = &cuGetProcAddress,
     .cuGetProcAddress_v2 = &cuGetProcAddress_v2,
+    .cuGraphAddBatchMemOpNode = &cuGraphAddBatchMemOpNode,
+    .cuGraphAddChildGraphNode = &cuGraphAddChildGraphNode,
+    .cuGraphAddKernelNode = &cuGraphAddKernelNode,
+    .cuGraphAddKernelNode_v2 = &cuGraphAddKernelNode_v2,
     .cuGraphAddMemAllocNode = &cuGraphAddMemAllocNode,
+    .cuGraphAddMemcpyNode = &cuGraphAddMemcpyNode,
+    .cuGraphAddMemsetNode = &cuGraphAddMemsetNode,
     .cuGraphAddNode = &cuGraphAddNode,
     .cuGraphAddNode_v2 = &cuGraphAddNode_v2,
+    .cuGraphBatchMemOpNodeSetParams = &cuGraphBatchMemOpNodeSetParams,
+    .cuGraphExecBatchMemOpNodeSetParams = &cuGraphExecBatchMemOpNodeSetParams,
+    .cuGraphExecChildGraphNodeSetParams = &cuGraphExecChildGraphNodeSetParams,
     .cuGraphExecDestroy = &cuGraphExecDestroy,
+    .cuGraphExecKernelNodeSetParams = &cuGraphExecKernelNodeSetParams,
+    .cuGraphExecKernelNodeSetParams_v2 = &cuGraphExecKernelNodeSetParams_v2,
+    .cuGraphExecMemcpyNodeSetParams = &cuGraphExecMemcpyNodeSetParams,
+    .cuGraphExecMemsetNodeSetParams = &cuGraphExecMemsetNodeSetParams,
+    .cuGraphExecNodeSetParams = &cuGraphExecNodeSetParams,
+    .cuGraphExecUpdate = &cuGraphExecUpdate,
+    .cuGraphExecUpdate_v2 = &cuGraphExecUpdate_v2,
     .cuGraphInstantiate = &cuGraphInstantiate,
     .cuGraphInstantiateWithFlags = &cuGraphInstantiateWithFlags,
     .cuGraphInstantiateWithParams = &cuGraphInstantiateWithParams,
     .cuGraphInstantiateWithParams_ptsz = &cuGraphInstantiateWithParams_ptsz,
     .cuGraphInstantiate_v2 = &cuGraphInstantiate_v2,
+    .cuGraphKernelNodeSetParams = &cuGraphKernelNodeSetParams,
+    .cuGraphKernelNodeSetParams_v2 = &cuGraphKernelNodeSetParams_v2,
     .cuGraphLaunch = &cuGraphLaunch,
     .cuGraphLaunch_ptsz = &cuGraphLaunch_ptsz,
+    .cuGraphMemcpyNodeSetParams = &cuGraphMemcpyNodeSetParams,
+    .cuGraphMemsetNodeSetParams = &cuGraphMemsetNodeSetParams,
+    .cuGraphNodeSetParams = &cuGraphNodeSetParams,
     .cuGraphUpload = &cuGraphUpload,
     .cuGraphUpload_ptsz = &cuGraphUpload_ptsz,
     .cuInit = &cuInit,
@@ -1013,24 +1076,45 @@ constinit const RealDriver kMissing = {
     .cuGetErrorString = missing<decltype(RealDriver::cuGetErrorString)>,
     .cuGetProcAddress = missing<decltype(RealDriver::cuGetProcAddress)>,
     .cuGetProcAddress_v2 = missing<decltype(RealDriver::cuGetProcAddress_v2)>,
+    .cuGraphAddBatchMemOpNode = missing<decltype(RealDriver::cuGraphAddBatchMemOpNode)>,
+    .cuGraphAddChildGraphNode = missing<decltype(RealDriver::cuGraphAddChildGraphNode)>,
+    .cuGraphAddKernelNode = missing<decltype(RealDriver::cuGraphAddKernelNode)>,
+    .cuGraphAddKernelNode_v2 = missing<decltype(RealDriver::cuGraphAddKernelNode_v2)>,
     .cuGraphAddMemAllocNode = missing<decltype(RealDriver::cuGraphAddMemAllocNode)>,
     .cuGraphAddMemFreeNode = missing<decltype(RealDriver::cuGraphAddMemFreeNode)>,
+    .cuGraphAddMemcpyNode = missing<decltype(RealDriver::cuGraphAddMemcpyNode)>,
+    .cuGraphAddMemsetNode = missing<decltype(RealDriver::cuGraphAddMemsetNode)>,
     .cuGraphAddNode = missing<decltype(RealDriver::cuGraphAddNode)>,
     .cuGraphAddNode_v2 = missing<decltype(RealDriver::cuGraphAddNode_v2)>,
+    .cuGraphBatchMemOpNodeSetParams = missing<decltype(RealDriver::cuGraphBatchMemOpNodeSetParams)>,
     .cuGraphChildGraphNodeGetGraph = missing<decltype(RealDriver::cuGraphChildGraphNodeGetGraph)>,
     .cuGraphCreate = missing<decltype(RealDriver::cuGraphCreate)>,
     .cuGraphDestroy = missing<decltype(RealDriver::cuGraphDestroy)>,
+    .cuGraphExecBatchMemOpNodeSetParams = missing<decltype(RealDriver::cuGraphExecBatchMemOpNodeSetParams)>,
+    .cuGraphExecChildGraphNodeSetParams = missing<decltype(RealDriver::cuGraphExecChildGraphNodeSetParams)>,
     .cuGraphExecDestroy = missing<decltype(RealDriver::cuGraphExecDestroy)>,
+    .cuGraphExecKernelNodeSetParams = missing<decltype(RealDriver::cuGraphExecKernelNodeSetParams)>,
+    .cuGraphExecKernelNodeSetParams_v2 = missing<decltype(RealDriver::cuGraphExecKernelNodeSetParams_v2)>,
+    .cuGraphExecMemcpyNodeSetParams = missing<decltype(RealDriver::cuGraphExecMemcpyNodeSetParams)>,
+    .cuGraphExecMemsetNodeSetParams = missing<decltype(RealDriver::cuGraphExecMemsetNodeSetParams)>,
+    .cuGraphExecNodeSetParams = missing<decltype(RealDriver::cuGraphExecNodeSetParams)>,
+    .cuGraphExecUpdate = missing<decltype(RealDriver::cuGraphExecUpdate)>,
+    .cuGraphExecUpdate_v2 = missing<decltype(RealDriver::cuGraphExecUpdate_v2)>,
     .cuGraphGetNodes = missing<decltype(RealDriver::cuGraphGetNodes)>,
     .cuGraphInstantiate = missing<decltype(RealDriver::cuGraphInstantiate)>,
     .cuGraphInstantiateWithFlags = missing<decltype(RealDriver::cuGraphInstantiateWithFlags)>,
     .cuGraphInstantiateWithParams = missing<decltype(RealDriver::cuGraphInstantiateWithParams)>,
     .cuGraphInstantiateWithParams_ptsz = missing<decltype(RealDriver::cuGraphInstantiateWithParams_ptsz)>,
     .cuGraphInstantiate_v2 = missing<decltype(RealDriver::cuGraphInstantiate_v2)>,
+    .cuGraphKernelNodeSetParams = missing<decltype(RealDriver::cuGraphKernelNodeSetParams)>,
+    .cuGraphKernelNodeSetParams_v2 = missing<decltype(RealDriver::cuGraphKernelNodeSetParams_v2)>,
     .cuGraphLaunch = missing<decltype(RealDriver::cuGraphLaunch)>,
     .cuGraphLaunch_ptsz = missing<decltype(RealDriver::cuGraphLaunch_ptsz)>,
     .cuGraphMemAllocNodeGetParams = missing<decltype(RealDriver::cuGraphMemAllocNodeGetParams)>,
+    .cuGraphMemcpyNodeSetParams = missing<decltype(RealDriver::cuGraphMemcpyNodeSetParams)>,
+    .cuGraphMemsetNodeSetParams = missing<decltype(RealDriver::cuGraphMemsetNodeSetParams)>,
     .cuGraphNodeGetType = missing<decltype(RealDriver::cuGraphNodeGetType)>,
+    .cuGraphNodeSetParams = missing<decltype(RealDriver::cuGraphNodeSetParams)>,
     .cuGraphUpload = missing<decltype(RealDriver::cuGraphUpload)>,
     .cuGraphUpload_ptsz = missing<decltype(RealDriver::cuGraphUpload_ptsz)>,
     .cuInit = missing<decltype(RealDriver::cuInit)>,

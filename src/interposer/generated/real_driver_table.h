@@ -68,24 +68,45 @@ struct RealDriver {
   decltype(&cuda::api::cuGetErrorString) cuGetErrorString;
   decltype(&cuda::api::cuGetProcAddress) cuGetProcAddress;
   decltype(&cuda::api::cuGetProcAddress_v2) cuGetProcAddress_v2;
+  decltype(&cuda::api::cuGraphAddBatchMemOpNode) cuGraphAddBatchMemOpNode;
+  decltype(&cuda::api::cuGraphAddChildGraphNode) cuGraphAddChildGraphNode;
+  decltype(&cuda::api::cuGraphAddKernelNode) cuGraphAddKernelNode;
+  decltype(&cuda::api::cuGraphAddKernelNode_v2) cuGraphAddKernelNode_v2;
   decltype(&cuda::api::cuGraphAddMemAllocNode) cuGraphAddMemAllocNode;
   decltype(&cuda::api::cuGraphAddMemFreeNode) cuGraphAddMemFreeNode;
+  decltype(&cuda::api::cuGraphAddMemcpyNode) cuGraphAddMemcpyNode;
+  decltype(&cuda::api::cuGraphAddMemsetNode) cuGraphAddMemsetNode;
   decltype(&cuda::api::cuGraphAddNode) cuGraphAddNode;
   decltype(&cuda::api::cuGraphAddNode_v2) cuGraphAddNode_v2;
+  decltype(&cuda::api::cuGraphBatchMemOpNodeSetParams) cuGraphBatchMemOpNodeSetParams;
   decltype(&cuda::api::cuGraphChildGraphNodeGetGraph) cuGraphChildGraphNodeGetGraph;
   decltype(&cuda::api::cuGraphCreate) cuGraphCreate;
   decltype(&cuda::api::cuGraphDestroy) cuGraphDestroy;
+  decltype(&cuda::api::cuGraphExecBatchMemOpNodeSetParams) cuGraphExecBatchMemOpNodeSetParams;
+  decltype(&cuda::api::cuGraphExecChildGraphNodeSetParams) cuGraphExecChildGraphNodeSetParams;
   decltype(&cuda::api::cuGraphExecDestroy) cuGraphExecDestroy;
+  decltype(&cuda::api::cuGraphExecKernelNodeSetParams) cuGraphExecKernelNodeSetParams;
+  decltype(&cuda::api::cuGraphExecKernelNodeSetParams_v2) cuGraphExecKernelNodeSetParams_v2;
+  decltype(&cuda::api::cuGraphExecMemcpyNodeSetParams) cuGraphExecMemcpyNodeSetParams;
+  decltype(&cuda::api::cuGraphExecMemsetNodeSetParams) cuGraphExecMemsetNodeSetParams;
+  decltype(&cuda::api::cuGraphExecNodeSetParams) cuGraphExecNodeSetParams;
+  decltype(&cuda::api::cuGraphExecUpdate) cuGraphExecUpdate;
+  decltype(&cuda::api::cuGraphExecUpdate_v2) cuGraphExecUpdate_v2;
   decltype(&cuda::api::cuGraphGetNodes) cuGraphGetNodes;
   decltype(&cuda::api::cuGraphInstantiate) cuGraphInstantiate;
   decltype(&cuda::api::cuGraphInstantiateWithFlags) cuGraphInstantiateWithFlags;
   decltype(&cuda::api::cuGraphInstantiateWithParams) cuGraphInstantiateWithParams;
   decltype(&cuda::api::cuGraphInstantiateWithParams) cuGraphInstantiateWithParams_ptsz;
   decltype(&cuda::api::cuGraphInstantiate_v2) cuGraphInstantiate_v2;
+  decltype(&cuda::api::cuGraphKernelNodeSetParams) cuGraphKernelNodeSetParams;
+  decltype(&cuda::api::cuGraphKernelNodeSetParams_v2) cuGraphKernelNodeSetParams_v2;
   decltype(&cuda::api::cuGraphLaunch) cuGraphLaunch;
   decltype(&cuda::api::cuGraphLaunch) cuGraphLaunch_ptsz;
   decltype(&cuda::api::cuGraphMemAllocNodeGetParams) cuGraphMemAllocNodeGetParams;
+  decltype(&cuda::api::cuGraphMemcpyNodeSetParams) cuGraphMemcpyNodeSetParams;
+  decltype(&cuda::api::cuGraphMemsetNodeSetParams) cuGraphMemsetNodeSetParams;
   decltype(&cuda::api::cuGraphNodeGetType) cuGraphNodeGetType;
+  decltype(&cuda::api::cuGraphNodeSetParams) cuGraphNodeSetParams;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload_ptsz;
   decltype(&cuda::api::cuInit) cuInit;
@@ -346,7 +367,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 332;
+inline constexpr size_t kDriverSlots = 353;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise

@@ -95,7 +95,7 @@ NVSHARE_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t*
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpy, kNoStream, false>(dst, src, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpy, kNoStream, false>(dst, src, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* pCopy) {
@@ -107,11 +107,11 @@ NVSHARE_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* pCopy, CUstream 
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy2DAsync_v2, 1, false>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy2DAsync_v2, 1, false>(pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy2DAsync_v2_ptsz, 1, true>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy2DAsync_v2_ptsz, 1, true>(pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* pCopy) {
@@ -119,19 +119,19 @@ NVSHARE_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* pCopy) {
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy) {
-  return submit<&RealDriver::cuMemcpy2DUnaligned_v2, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2DUnaligned_v2, kNoStream, false>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
-  return submit<&RealDriver::cuMemcpy2DUnaligned_v2_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2DUnaligned_v2_ptds, kNoStream, true>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy) {
-  return submit<&RealDriver::cuMemcpy2D_v2, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2D_v2, kNoStream, false>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* pCopy) {
-  return submit<&RealDriver::cuMemcpy2D_v2_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy2D_v2_ptds, kNoStream, true>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1* pCopy) {
@@ -143,71 +143,71 @@ NVSHARE_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* pCopy, CUstream 
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DAsync_v2, 1, false>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DAsync_v2, 1, false>(pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DAsync_v2_ptsz, 1, true>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DAsync_v2_ptsz, 1, true>(pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DBatchAsync, 4, false>(numOps, opList, failIdx, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync, 4, false>(numOps, opList, failIdx, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DBatchAsync_ptsz, 4, true>(numOps, opList, failIdx, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_ptsz, 4, true>(numOps, opList, failIdx, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DBatchAsync_v2, 3, false>(numOps, opList, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_v2, 3, false>(numOps, opList, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DBatchAsync_v2_ptsz, 3, true>(numOps, opList, flags, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DBatchAsync_v2_ptsz, 3, true>(numOps, opList, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy) {
-  return submit<&RealDriver::cuMemcpy3DPeer, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3DPeer, kNoStream, false>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DPeerAsync, 1, false>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DPeerAsync, 1, false>(pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpy3DPeerAsync_ptsz, 1, true>(pCopy, hStream);
+  return submit_copy<&RealDriver::cuMemcpy3DPeerAsync_ptsz, 1, true>(pCopy, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
-  return submit<&RealDriver::cuMemcpy3DPeer_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3DPeer_ptds, kNoStream, true>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) {
-  return submit<&RealDriver::cuMemcpy3D_v2, kNoStream, false>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3D_v2, kNoStream, false>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* pCopy) {
-  return submit<&RealDriver::cuMemcpy3D_v2_ptds, kNoStream, true>(pCopy);
+  return submit_copy<&RealDriver::cuMemcpy3D_v2_ptds, kNoStream, true>(pCopy);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyAsync, 3, false>(dst, src, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAsync, 3, false>(dst, src, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyAsync_ptsz, 3, true>(dst, src, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAsync_ptsz, 3, true>(dst, src, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoA(CUarray dstArray, unsigned dstOffset, CUarray srcArray, unsigned srcOffset, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoA, kNoStream, false>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoA, kNoStream, false>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoA_v2, kNoStream, false>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoA_v2, kNoStream, false>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned srcOffset, unsigned ByteCount) {
@@ -215,51 +215,51 @@ NVSHARE_EXPORT CUresult cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray,
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoD_v2, kNoStream, false>(dstDevice, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoD_v2, kNoStream, false>(dstDevice, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoD_v2_ptds, kNoStream, true>(dstDevice, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoD_v2_ptds, kNoStream, true>(dstDevice, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoH(void* dstHost, CUarray srcArray, unsigned srcOffset, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoH, kNoStream, false>(dstHost, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoH, kNoStream, false>(dstHost, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoHAsync(void* dstHost, CUarray srcArray, unsigned srcOffset, unsigned ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyAtoHAsync, 4, false>(dstHost, srcArray, srcOffset, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAtoHAsync, 4, false>(dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyAtoHAsync_v2, 4, false>(dstHost, srcArray, srcOffset, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAtoHAsync_v2, 4, false>(dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoHAsync_v2_ptsz(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyAtoHAsync_v2_ptsz, 4, true>(dstHost, srcArray, srcOffset, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyAtoHAsync_v2_ptsz, 4, true>(dstHost, srcArray, srcOffset, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoH_v2, kNoStream, false>(dstHost, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoH_v2, kNoStream, false>(dstHost, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyAtoH_v2_ptds(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyAtoH_v2_ptds, kNoStream, true>(dstHost, srcArray, srcOffset, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyAtoH_v2_ptds, kNoStream, true>(dstHost, srcArray, srcOffset, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyBatchAsync, 8, false>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync, 8, false>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyBatchAsync_ptsz, 8, true>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync_ptsz, 8, true>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyBatchAsync_v2, 7, false>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync_v2, 7, false>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyBatchAsync_v2_ptsz, 7, true>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+  return submit_copy<&RealDriver::cuMemcpyBatchAsync_v2_ptsz, 7, true>(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoA(CUarray dstArray, unsigned dstOffset, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {
@@ -267,11 +267,11 @@ NVSHARE_EXPORT CUresult cuMemcpyDtoA(CUarray dstArray, unsigned dstOffset, CUdev
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoA_v2, kNoStream, false>(dstArray, dstOffset, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoA_v2, kNoStream, false>(dstArray, dstOffset, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {
@@ -283,19 +283,19 @@ NVSHARE_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 dstDevice, CUdeviceptr_
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyDtoDAsync_v2, 3, false>(dstDevice, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoDAsync_v2, 3, false>(dstDevice, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyDtoDAsync_v2_ptsz, 3, true>(dstDevice, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoDAsync_v2_ptsz, 3, true>(dstDevice, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoD_v2, kNoStream, false>(dstDevice, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoD_v2, kNoStream, false>(dstDevice, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoD_v2_ptds, kNoStream, true>(dstDevice, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoD_v2_ptds, kNoStream, true>(dstDevice, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoH(void* dstHost, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {
@@ -307,43 +307,43 @@ NVSHARE_EXPORT CUresult cuMemcpyDtoHAsync(void* dstHost, CUdeviceptr_v1 srcDevic
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyDtoHAsync_v2, 3, false>(dstHost, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoHAsync_v2, 3, false>(dstHost, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyDtoHAsync_v2_ptsz, 3, true>(dstHost, srcDevice, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyDtoHAsync_v2_ptsz, 3, true>(dstHost, srcDevice, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoH_v2, kNoStream, false>(dstHost, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoH_v2, kNoStream, false>(dstHost, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyDtoH_v2_ptds, kNoStream, true>(dstHost, srcDevice, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyDtoH_v2_ptds, kNoStream, true>(dstHost, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoA(CUarray dstArray, unsigned dstOffset, const void* srcHost, unsigned ByteCount) {
-  return submit<&RealDriver::cuMemcpyHtoA, kNoStream, false>(dstArray, dstOffset, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoA, kNoStream, false>(dstArray, dstOffset, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoAAsync(CUarray dstArray, unsigned dstOffset, const void* srcHost, unsigned ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyHtoAAsync, 4, false>(dstArray, dstOffset, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoAAsync, 4, false>(dstArray, dstOffset, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyHtoAAsync_v2, 4, false>(dstArray, dstOffset, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoAAsync_v2, 4, false>(dstArray, dstOffset, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyHtoAAsync_v2_ptsz, 4, true>(dstArray, dstOffset, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoAAsync_v2_ptsz, 4, true>(dstArray, dstOffset, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyHtoA_v2, kNoStream, false>(dstArray, dstOffset, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoA_v2, kNoStream, false>(dstArray, dstOffset, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoA_v2_ptds(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyHtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoD(CUdeviceptr_v1 dstDevice, const void* srcHost, unsigned ByteCount) {
@@ -355,39 +355,39 @@ NVSHARE_EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 dstDevice, const void* 
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyHtoDAsync_v2, 3, false>(dstDevice, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoDAsync_v2, 3, false>(dstDevice, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyHtoDAsync_v2_ptsz, 3, true>(dstDevice, srcHost, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyHtoDAsync_v2_ptsz, 3, true>(dstDevice, srcHost, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyHtoD_v2, kNoStream, false>(dstDevice, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoD_v2, kNoStream, false>(dstDevice, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyHtoD_v2_ptds, kNoStream, true>(dstDevice, srcHost, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyHtoD_v2_ptds, kNoStream, true>(dstDevice, srcHost, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyPeer, kNoStream, false>(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyPeer, kNoStream, false>(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyPeerAsync, 5, false>(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyPeerAsync, 5, false>(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream) {
-  return submit<&RealDriver::cuMemcpyPeerAsync_ptsz, 5, true>(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+  return submit_copy<&RealDriver::cuMemcpyPeerAsync_ptsz, 5, true>(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpyPeer_ptds, kNoStream, true>(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpyPeer_ptds, kNoStream, true>(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {
-  return submit<&RealDriver::cuMemcpy_ptds, kNoStream, true>(dst, src, ByteCount);
+  return submit_copy<&RealDriver::cuMemcpy_ptds, kNoStream, true>(dst, src, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us, unsigned N) {

@@ -1,6 +1,6 @@
 // Graphs with memory nodes: the driver takes GPU memory when one is launched, so that launch waits for room as an allocation does.
 #include "interposer/generated/hooks.h"
-#include "interposer/hooks/submit.h"
+#include "interposer/hooks/looks.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/graph_memory.h"
 #include "interposer/process.h"
@@ -45,7 +45,7 @@ CUresult launch(CUgraphExec graph, CUstream stream) {
 
 template <auto Function, typename... Arguments>
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, Arguments... arguments) {
-  CUresult result = with_room<Function>(executable, graph, arguments...);
+  CUresult result = look<Function>(executable, graph, arguments...);
   if (result == CUDA_SUCCESS) graph_memory().instantiated(*executable, graph);
   return result;
 }
@@ -97,12 +97,12 @@ NVSHARE_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph,
 NVSHARE_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                        CUgraphNodeParams* parameters) {
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return call_real<&RealDriver::cuGraphAddNode>(node, graph, dependencies, count, parameters);
+  return look<&RealDriver::cuGraphAddNode>(node, graph, dependencies, count, parameters);
 }
 NVSHARE_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return call_real<&RealDriver::cuGraphAddNode_v2>(node, graph, dependencies, edges, count, parameters);
+  return look<&RealDriver::cuGraphAddNode_v2>(node, graph, dependencies, edges, count, parameters);
 }
 
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {

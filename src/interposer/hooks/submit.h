@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "interposer/gate.h"
+#include "interposer/hooks/reach.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -90,6 +91,49 @@ CUresult submit(Arguments... arguments) {
     target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
   }
   return pass_gate<Function>(target, [&] { return function(arguments...); });
+}
+
+// Where the call has addresses of two GPUs and cannot be made as it is: by the peer variant. False: it is not of that kind.
+inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy_by_peers(to, from, bytes, nullptr, per_thread, result);
+}
+inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy_by_peers(to, from, bytes, &stream, per_thread, result);
+}
+template <typename Description>
+requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D>
+bool by_peers(bool per_thread, CUresult* result, const Description* copy) {
+  return copy != nullptr && copy_by_peers(*copy, nullptr, per_thread, result);
+}
+template <typename Description>
+requires std::is_same_v<Description, CUDA_MEMCPY2D> || std::is_same_v<Description, CUDA_MEMCPY3D>
+bool by_peers(bool per_thread, CUresult* result, const Description* copy, CUstream stream) {
+  return copy != nullptr && copy_by_peers(*copy, &stream, per_thread, result);
+}
+template <typename... Others>
+bool by_peers(bool, CUresult*, Others...) {
+  return false;
+}
+
+// Copies (class submit, cuMemcpy*): see reach.h.
+template <auto Function, int Stream, bool PerThread, typename... Arguments>
+CUresult submit_copy(Arguments... arguments) {
+  CUresult result = submit<Function, Stream, PerThread>(arguments...);
+  if (result != CUDA_ERROR_INVALID_VALUE) [[likely]]
+    return result;
+  const Addresses named = named_by(arguments...);
+  if (!names_several_gpus(named)) return result;
+  if (reach_each_other(named)) result = submit<Function, Stream, PerThread>(arguments...);
+  if (result != CUDA_ERROR_INVALID_VALUE) return result;
+  Target target{PerThread ? CU_STREAM_PER_THREAD : nullptr, false};
+  if constexpr (Stream != kNoStream) {
+    target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
+  }
+  return pass_gate<Function>(target, [&] {
+    CUresult copied = CUDA_ERROR_INVALID_VALUE;
+    by_peers(PerThread, &copied, arguments...);
+    return copied;
+  });
 }
 
 }  // namespace nvshare::interposer

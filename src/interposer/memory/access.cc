@@ -27,9 +27,11 @@ CUresult grant_access(CUdeviceptr address, size_t bytes, uint32_t accessors, uin
   return real_driver().cuMemSetAccess(address, bytes, descriptions, count);
 }
 
+uint32_t Memory::accessors_of(const Block& block) const { return accessors_.load(std::memory_order_acquire) | block.open_to; }
+
 CUresult Memory::set_chunk_access(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
-  const uint32_t wanted = accessors_.load(std::memory_order_acquire);
+  const uint32_t wanted = accessors_of(block);
   const CUdeviceptr address = block.base + chunk_offset(index);
   CUresult result = grant_access(address, chunk.bytes, wanted, chunk.accessors);
   if (result == cuda::CUDA_SUCCESS) {
@@ -48,11 +50,27 @@ CUresult Memory::set_chunk_access(Block& block, uint32_t index) {
 
 void Memory::follow_accessors(Block& block) {
   if (block.kind != BlockKind::kVmm) return;
-  const uint32_t wanted = accessors_.load(std::memory_order_acquire);
+  const uint32_t wanted = accessors_of(block);
   for (uint32_t i = 0; i < block.chunk_count; ++i) {
     const Chunk& chunk = block.chunks[i];
     if (chunk.state == ChunkState::kResident && chunk.handle != 0 && chunk.accessors != wanted) set_chunk_access(block, i);
   }
+}
+
+bool Memory::open_to(CUdeviceptr address, uint32_t gpus) {
+  gpus &= ~(1u << device_.ordinal());
+  for (int ordinal = 0; ordinal < 32; ++ordinal) {
+    int can = 0;
+    if ((gpus >> ordinal & 1) == 0) continue;
+    const CUresult asked = real_driver().cuDeviceCanAccessPeer(&can, ordinal, device_.ordinal());
+    if (asked != cuda::CUDA_SUCCESS || can == 0) gpus &= ~(1u << ordinal);
+  }
+  Lock lock(mutex_);
+  Block* block = lookup(address);
+  if (block == nullptr || block->kind != BlockKind::kVmm || block->cached || (gpus & ~accessors_of(*block)) == 0) return false;
+  block->open_to |= gpus;
+  follow_accessors(*block);
+  return true;
 }
 
 void Memory::set_accessors(uint32_t accessors) {

@@ -60,6 +60,7 @@ struct Block {
   bool doomed = false;       // freed by the program while pinned: the last pin's holder disposes of it
   bool cached = false;       // freed, kept mapped for reuse
   bool unswappable = false;  // stays on the GPU: somebody else may use it too
+  uint32_t open_to = 0;      // GPUs (bits) that copies of the program needed to reach it (hooks/reach.h)
   // Not 0: handed to other processes by legacy IPC. Only who was given a handle knows the nonce.
   uint64_t export_id = 0;
   uint8_t export_nonce[16] = {};

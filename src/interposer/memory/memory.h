@@ -133,6 +133,9 @@ class Memory {
 
   // GPUs (bits) that may use this one's memory, from now on; this one always may.
   void set_accessors(uint32_t accessors);
+  // The block that `address` lies in is open to those GPUs (bits) as well, as far as they can reach it, as long as it lives. False: nothing
+  // changed.
+  bool open_to(cuda::CUdeviceptr address, uint32_t gpus);
 
   // From the client: with `running`, allocations are mapped at once.
   void set_running(bool running);
@@ -197,6 +200,7 @@ class Memory {
   void changed();
   cuda::CUresult set_chunk_access(Block& block, uint32_t index);
   void follow_accessors(Block& block);                       // mutex held
+  uint32_t accessors_of(const Block& block) const;           // mutex held
   void change_unswappable(size_t from, size_t to);           // mutex held: all figures of a holding that changes its size
   void forget_holdings(cuda::CUcontext context);             // mutex held
   void set_holding(size_t claimed, const Holding& holding);  // mutex held

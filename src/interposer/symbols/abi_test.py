@@ -35,7 +35,7 @@ def dynamic_symbols(library):
 def hooked(entry_points):
     texts = [pathlib.Path(path).read_text() for path in entry_points]
     lines = [line.split() for text in texts for line in text.splitlines() if not line.startswith("#")]
-    return {fields[0] for fields in lines if fields[1] in ("grows", "submit", "custom")}
+    return {fields[0] for fields in lines if fields[1] in ("grows", "looks", "submit", "custom")}
 
 
 def exports(symbols, entry_points):

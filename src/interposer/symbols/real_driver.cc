@@ -16,7 +16,7 @@ namespace {
 constexpr char kDriverName[] = "libcuda.so.1";
 
 // Open addressing with linear probing, at most a third full.
-constexpr size_t kBuckets = 1024;
+constexpr size_t kBuckets = 2048;
 static_assert(kDriverSlots * 3 <= kBuckets && (kBuckets & (kBuckets - 1)) == 0);
 constexpr uint16_t kEmpty = 0xffff;
 static_assert(kDriverSlots < kEmpty);
@@ -39,9 +39,9 @@ void write_slot(RealDriver& table, size_t slot, void* function) {
 }
 
 size_t bucket_of(const void* address) {
-  return (static_cast<uint64_t>(reinterpret_cast<uintptr_t>(address)) * 0x9e3779b97f4a7c15u) >> (64 - 10);
+  return (static_cast<uint64_t>(reinterpret_cast<uintptr_t>(address)) * 0x9e3779b97f4a7c15u) >> (64 - 11);
 }
-static_assert(kBuckets == 1 << 10);
+static_assert(kBuckets == 1 << 11);
 
 const LoadedDriver* loaded() {
   // RealDriver is LoadedDriver's first member.

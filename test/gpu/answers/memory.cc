@@ -172,14 +172,15 @@ void stream_ordered() {
     must("cuMemAllocAsync", &address, bytes, stream);
     must("cuMemsetD8Async", address, static_cast<unsigned char>(1), bytes, stream);
     settle();
-    say_result("free in order", call("cuMemFreeAsync", address, stream));
-    say_result("and again", call("cuMemFreeAsync", address, stream));
-    say_result("and at once", call("cuMemFree_v2", address));
+    say_result("free inside", call("cuMemFreeAsync", address + 64, stream));
+    say_result("free inside at once", call("cuMemFree_v2", address + 64));
+    say_result("free in order", call("cuMemFreeAsync", address, stream));  // freeing it again crashes the driver
     must("cuStreamSynchronize", stream);
-    say_result("and when it is done", call("cuMemFree_v2", address));
     const Address kept = plain(bytes);
-    say_result("plain memory, in order", call("cuMemFreeAsync", kept, stream));
     say_result("plain memory, at once", call("cuMemFree_v2", kept));
+    say_result("and in order", call("cuMemFreeAsync", kept, stream));
+    const Address other = plain(bytes);
+    say_result("plain memory, in order", call("cuMemFreeAsync", other, stream));
     must("cuStreamSynchronize", stream);
   }
 }

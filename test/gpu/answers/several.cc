@@ -103,6 +103,12 @@ void every_copy(const Pair& pair, Stream stream) {
   attempt("cuMemcpy3DPeerAsync", 512 * 16 * 64, [&] { return call("cuMemcpy3DPeerAsync", &peer, stream); });
 }
 
+// The contexts of the peer variant are not looked at.
+void attempt_swapped(const Pair& pair, Stream stream) {
+  try_copy(pair, "cuMemcpyPeerAsync, contexts swapped", kBytes,
+           [&] { return call("cuMemcpyPeerAsync", pair.there, pair.context[0], pair.here, pair.context[1], kBytes, stream); });
+}
+
 struct CopyAttributes {
   int source_access;  // 1: in stream order
   Location source_hint, target_hint;
@@ -123,7 +129,10 @@ void two_gpus() {
   settle();
   Stream stream = nullptr;
   must("cuStreamCreate", &stream, kNonBlocking);
+  // Unlike copies, a fill wants access. (Under nvshare it has it once a copy needed it.)
+  say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(4), kMiB, stream));
   every_copy(pair, stream);
+  attempt_swapped(pair, stream);
   Address to[2] = {pair.there, pair.there + kMiB};
   Address from[2] = {pair.here, pair.here + kMiB};
   size_t sizes[2] = {kMiB, kMiB};
@@ -146,8 +155,6 @@ void two_gpus() {
   say_result("and done", call("cuStreamSynchronize", other));
   say("it is there: %d", host[0] == 3 && host[kBytes - 1] == 3);
   say_result("within another GPU's memory", call("cuMemcpyDtoDAsync_v2", pair.here, pair.here + kMiB, kMiB, other));
-  say_result("and done", call("cuStreamSynchronize", other));
-  say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.here, static_cast<unsigned char>(4), kMiB, other));
   say_result("and done", call("cuStreamSynchronize", other));
   // Captured.
   must("cuCtxSetCurrent", pair.context[0]);

@@ -1,0 +1,43 @@
+// Calls that look at addresses when they are made, not when their work runs: nodes of graphs, their parameters, what is made of graphs. The
+// driver answers "invalid value" for an address without memory (measured), and that is what an allocation is before the first turn and
+// while it is swapped out.
+//
+// So they are asked without the gate, because most name no such memory, and making a graph may take seconds; an answer that may come of
+// absent memory is asked for again inside the gate, where all memory is on the GPU. A call that failed has changed nothing. While a stream
+// captures no memory leaves the GPU, so that such a call in a capture never waits, unless it is wrong.
+#pragma once
+
+#include "interposer/hooks/reach.h"
+#include "interposer/hooks/submit.h"
+
+namespace nvshare::interposer {
+
+// The same call inside the gate; waits for the lock where this process has it not.
+template <typename Call>
+CUresult again_with_memory(Call& call) {
+  Mark* mark = Gate::mark();
+  if (mark == nullptr) return call();
+  uint32_t flags = gate.enter(mark);
+  if ((flags & Gate::kClosedMask) != 0) enter_slowly(mark, flags, Target{nullptr, false});
+  const CUresult result = call();
+  gate.leave(mark);
+  return result;
+}
+
+inline bool may_want_memory(CUresult result) {
+  return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+
+template <auto Function, typename... Arguments>
+CUresult look(Arguments... arguments) {
+  CUresult result = with_room<Function>(arguments...);
+  if (!may_want_memory(result) || !governs()) [[likely]]
+    return result;
+  auto call = [&] { return call_real<Function>(arguments...); };
+  result = again_with_memory(call);
+  // A copy between GPUs: both are to reach the other's memory.
+  if (result == CUDA_ERROR_INVALID_VALUE && reach_each_other(named_by(arguments...))) result = again_with_memory(call);
+  return result;
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,117 @@
+#include "interposer/hooks/reach.h"
+
+#include <cstring>
+
+#include "interposer/memory/pools.h"
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+// The context in which plain memory of ours lies, or null.
+CUcontext context_of(CUdeviceptr address) {
+  Memory::Range range;
+  return process().owner(address, &range) != nullptr && pools().pool_of(range.base) == nullptr ? range.context : nullptr;
+}
+
+bool in_a_capture(const CUstream* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (!process().capturing()) return false;
+  if (stream == nullptr || *stream == nullptr || *stream == CU_STREAM_LEGACY) return true;  // it may not even be asked
+  return real_driver().cuStreamIsCapturing(*stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool peer_copy(CUDA_MEMCPY3D_PEER copy, const CUstream* stream, bool per_thread, CUresult* result) {
+  if (in_a_capture(stream)) return false;
+  CUcontext current = nullptr;
+  const RealDriver& driver = real_driver();
+  driver.cuCtxGetCurrent(&current);
+  const bool from_array = copy.srcMemoryType == CU_MEMORYTYPE_ARRAY;
+  const bool to_array = copy.dstMemoryType == CU_MEMORYTYPE_ARRAY;
+  const CUcontext from = from_array || copy.srcMemoryType == CU_MEMORYTYPE_HOST ? nullptr : context_of(copy.srcDevice);
+  const CUcontext to = to_array || copy.dstMemoryType == CU_MEMORYTYPE_HOST ? nullptr : context_of(copy.dstDevice);
+  if (from == nullptr && to == nullptr) return false;
+  if (from != nullptr) copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  if (to != nullptr) copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcContext = from != nullptr ? from : current;
+  copy.dstContext = to != nullptr ? to : current;
+  if (stream == nullptr) {
+    *result = (per_thread ? driver.cuMemcpy3DPeer_ptds : driver.cuMemcpy3DPeer)(&copy);
+  } else {
+    *result = (per_thread ? driver.cuMemcpy3DPeerAsync_ptsz : driver.cuMemcpy3DPeerAsync)(&copy, *stream);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool governs() { return process().active(); }
+
+bool names_several_gpus(const Addresses& named) {
+  const uint32_t gpus = process().active() ? process().gpus_with_contexts() : 0;
+  if ((gpus & (gpus - 1)) == 0) return false;
+  for (const CUdeviceptr address : named) {
+    if (context_of(address) != nullptr) return true;
+  }
+  return false;
+}
+
+bool reach_each_other(const Addresses& named) {
+  const uint32_t gpus = process().active() ? process().gpus_with_contexts() : 0;
+  if ((gpus & (gpus - 1)) == 0) return false;
+  bool opened = false;
+  for (const CUdeviceptr address : named) {
+    Memory::Range range;
+    Device* owner = process().owner(address, &range);
+    if (owner == nullptr || pools().pool_of(range.base) != nullptr) continue;
+    opened = owner->memory().open_to(address, gpus) || opened;
+  }
+  return opened;
+}
+
+bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result) {
+  const CUcontext source = context_of(from);
+  const CUcontext target = context_of(to);
+  if (source == nullptr || target == nullptr || in_a_capture(stream)) return false;
+  const RealDriver& driver = real_driver();
+  if (stream == nullptr) {
+    *result = (per_thread ? driver.cuMemcpyPeer_ptds : driver.cuMemcpyPeer)(to, target, from, source, bytes);
+  } else {
+    *result = (per_thread ? driver.cuMemcpyPeerAsync_ptsz : driver.cuMemcpyPeerAsync)(to, target, from, source, bytes, *stream);
+  }
+  return true;
+}
+
+bool copy_by_peers(const CUDA_MEMCPY3D& copy, const CUstream* stream, bool per_thread, CUresult* result) {
+  CUDA_MEMCPY3D_PEER peer{};
+  static_assert(sizeof peer == sizeof copy);  // the same, with contexts in the reserved places
+  memcpy(&peer, &copy, sizeof peer);
+  return peer_copy(peer, stream, per_thread, result);
+}
+
+bool copy_by_peers(const CUDA_MEMCPY2D& copy, const CUstream* stream, bool per_thread, CUresult* result) {
+  CUDA_MEMCPY3D_PEER peer{};
+  peer.srcXInBytes = copy.srcXInBytes;
+  peer.srcY = copy.srcY;
+  peer.srcMemoryType = copy.srcMemoryType;
+  peer.srcHost = copy.srcHost;
+  peer.srcDevice = copy.srcDevice;
+  peer.srcArray = copy.srcArray;
+  peer.srcPitch = copy.srcPitch;
+  peer.srcHeight = peer.dstHeight = copy.Height;
+  peer.dstXInBytes = copy.dstXInBytes;
+  peer.dstY = copy.dstY;
+  peer.dstMemoryType = copy.dstMemoryType;
+  peer.dstHost = copy.dstHost;
+  peer.dstDevice = copy.dstDevice;
+  peer.dstArray = copy.dstArray;
+  peer.dstPitch = copy.dstPitch;
+  peer.WidthInBytes = copy.WidthInBytes;
+  peer.Height = copy.Height;
+  peer.Depth = 1;
+  return peer_copy(peer, stream, per_thread, result);
+}
+
+}  // namespace nvshare::interposer

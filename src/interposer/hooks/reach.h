@@ -1,0 +1,80 @@
+// Copies between GPUs. The driver copies plain memory of two GPUs, or by a context of another GPU, whether peer access is enabled or not;
+// virtual memory, which ours is to it, only where the GPU of the copying context may use it: else the call fails with "invalid value" and
+// has done nothing (measured). Then the memory that it names is opened to the process's other GPUs, for good, and the call is made again.
+// Where GPUs cannot reach each other, a copy outside of captures goes through the peer variant, which the driver stages.
+//
+// Memory of pools and the program's own virtual memory is refused natively, too, and stays as it is.
+#pragma once
+
+#include <vector>
+
+#include "cuda/driver_api.h"
+
+namespace nvshare::interposer {
+
+using namespace cuda;
+
+using Addresses = std::vector<CUdeviceptr>;
+
+// ---- the addresses that a call's arguments name ----
+inline void add_named(Addresses& named, CUdeviceptr address) { named.push_back(address); }
+template <typename Description>
+void add_both_sides(Addresses& named, const Description* copy) {
+  if (copy == nullptr) return;
+  const bool from_host = copy->srcMemoryType == CU_MEMORYTYPE_HOST;
+  const bool to_host = copy->dstMemoryType == CU_MEMORYTYPE_HOST;
+  named.push_back(from_host ? reinterpret_cast<uintptr_t>(copy->srcHost) : copy->srcDevice);
+  named.push_back(to_host ? reinterpret_cast<uintptr_t>(copy->dstHost) : copy->dstDevice);
+}
+inline void add_named(Addresses& named, const CUDA_MEMCPY2D* copy) { add_both_sides(named, copy); }
+inline void add_named(Addresses& named, const CUDA_MEMCPY3D* copy) { add_both_sides(named, copy); }
+inline void add_named(Addresses& named, const CUDA_MEMCPY3D_PEER* copy) { add_both_sides(named, copy); }
+inline void add_named(Addresses& named, CUgraphNodeParams* node) {
+  if (node == nullptr || node->type != CU_GRAPH_NODE_TYPE_MEMCPY) return;
+  add_both_sides(named, &reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(node->rest)->copyParams);
+}
+template <typename Other>
+void add_named(Addresses&, Other) {}
+
+template <typename... Arguments>
+Addresses named_by(Arguments... arguments) {
+  Addresses named;
+  (add_named(named, arguments), ...);
+  return named;
+}
+// cuMemcpyBatchAsync
+template <typename... Rest>
+Addresses named_by(CUdeviceptr* targets, CUdeviceptr* sources, size_t* /*sizes*/, size_t count, Rest...) {
+  Addresses named;
+  if (targets == nullptr || sources == nullptr) return named;
+  named.insert(named.end(), targets, targets + count);
+  named.insert(named.end(), sources, sources + count);
+  return named;
+}
+// cuMemcpy3DBatchAsync
+template <typename... Rest>
+Addresses named_by(size_t count, CUDA_MEMCPY3D_BATCH_OP* copies, Rest...) {
+  Addresses named;
+  for (size_t i = 0; copies != nullptr && i < count; ++i) {
+    for (const CUmemcpy3DOperand* each : {&copies[i].src, &copies[i].dst}) {
+      if (each->type == CU_MEMCPY_OPERAND_TYPE_POINTER) named.push_back(each->op.ptr.ptr);
+    }
+  }
+  return named;
+}
+
+// ---- what is done about it ----
+// We look after this process's memory.
+bool governs();
+// The program uses several GPUs, and some of the addresses are plain memory of ours.
+bool names_several_gpus(const Addresses& named);
+// Opens what is ours among them to the GPUs of this process; true: something was not open, so that the call may be made again.
+bool reach_each_other(const Addresses& named);
+
+// The copy through the peer variant, where that may help; false: it does not. The caller is inside the gate. `stream` is null for a
+// synchronous copy.
+bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result);
+bool copy_by_peers(const CUDA_MEMCPY2D& copy, const CUstream* stream, bool per_thread, CUresult* result);
+bool copy_by_peers(const CUDA_MEMCPY3D& copy, const CUstream* stream, bool per_thread, CUresult* result);
+
+}  // namespace nvshare::interposer
