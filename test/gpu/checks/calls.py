@@ -59,7 +59,7 @@ def stem(symbol):
 def hooked_symbols(config):
     path = config.repo / "src" / "interposer" / "entry_points.txt"
     rows = [line.split("#")[0].split() for line in path.read_text().splitlines()]
-    return sorted(row[0] for row in rows if len(row) >= 2 and row[1] in ("submit", "custom"))
+    return sorted(row[0] for row in rows if len(row) >= 2 and row[1] in ("submit", "custom", "grows", "looks"))
 
 
 def proc_address(config, result):

@@ -14,7 +14,7 @@ struct EntryPoint {
   std::string kind;
   int since = 0;  // 0: not hooked
 
-  bool hooked() const { return kind == "grows" || kind == "submit" || kind == "custom"; }
+  bool hooked() const { return kind == "grows" || kind == "looks" || kind == "submit" || kind == "custom"; }
   bool per_thread() const { return symbol.ends_with("_ptsz") || symbol.ends_with("_ptds"); }
   // What a program passes to cuGetProcAddress: no version, no per-thread suffix.
   std::string request_name() const {
