@@ -454,12 +454,14 @@ SIM_API CUresult cuGraphExecDestroy(CUgraphExec graph) {
   return CUDA_SUCCESS;
 }
 SIM_API CUresult cuGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphNode* error_node, unsigned* update_result) {
+  if (executable == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const bool updated = update(executable, graph);
   if (error_node != nullptr) *error_node = nullptr;
   if (update_result != nullptr) *update_result = updated ? 0 : 1;
   return updated ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 SIM_API CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
+  if (executable == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const bool updated = update(executable, graph);
   if (info != nullptr) *info = {updated ? 0u : 1u, nullptr, nullptr};
   return updated ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;

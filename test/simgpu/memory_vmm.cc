@@ -259,6 +259,14 @@ SIM_API CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation*,
 SIM_API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (const CUresult result = enter_process()) return result;
   Process& process = here();
+  {
+    AddressSpace::Writing writing(process.memory);
+    if (whole_mappings(writing, address, bytes).empty()) {
+      // A reservation with nothing in it is unmapped already.
+      const bool empty = bytes > 0 && writing.within_reservation(address, bytes) && !writing.overlaps(address, bytes);
+      return empty ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+  }
   if (const char* name = work_in_flight_on(address, bytes)) {
     char text[160];
     std::snprintf(text, sizeof text, "unmapped under work in flight: %llx, %zu bytes, used by %s", address, bytes, name);
@@ -271,14 +279,8 @@ SIM_API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   }
   std::vector<Range> gone;  // their memory is given back outside the lock
   AddressSpace::Writing writing(process.memory);
-  const std::vector<Range*> ranges = whole_mappings(writing, address, bytes);
-  if (ranges.empty()) {
-    // A reservation with nothing in it is unmapped already.
-    const bool empty = bytes > 0 && writing.within_reservation(address, bytes) && !writing.overlaps(address, bytes);
-    return empty ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  }
   if (!make_inaccessible(address, bytes)) return CUDA_ERROR_UNMAP_FAILED;
-  for (Range* range : ranges) {
+  for (Range* range : whole_mappings(writing, address, bytes)) {
     const uint64_t base = range->base;
     gone.push_back(std::move(*range));
     writing.ranges().erase(base);

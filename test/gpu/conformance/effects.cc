@@ -517,9 +517,10 @@ void Runner::special_effect(const Call& call, Made& made) {
       break;
     case Special::kAddNode:
       if (graph != nullptr) {
+        const bool frees = std::strstr(ops()[static_cast<size_t>(call.op)].symbol, "MemFreeNode") != nullptr;
         note(graph->uses, made);
         graph->last_node = made.outs[0];
-        graph->loose = graph->loose || made.wrong_pointer;  // it would break the context
+        graph->loose = graph->loose || made.wrong_pointer || made.refs.allocates || frees;  // it would break the context
       }
       break;
     case Special::kSetNode:

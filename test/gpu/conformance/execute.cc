@@ -45,7 +45,7 @@ Special special_of(std::string_view symbol) {
   if (has("EndCapture")) return Special::kEndCapture;
   if (has("cuGraphLaunch")) return Special::kGraphLaunch;
   if (has("cuGraphInstantiate")) return Special::kInstantiate;
-  if (has("cuGraphAdd")) return Special::kAddNode;
+  if (has("cuGraphAdd") && has("Node")) return Special::kAddNode;
   if (has("cuGraphExecUpdate")) return Special::kUpdate;
   if (has("NodeSetParams") || has("NodeSetEvent")) return Special::kSetNode;
   if (has("cuGraphDestroyNode")) return Special::kDestroyNode;
@@ -54,7 +54,7 @@ Special special_of(std::string_view symbol) {
   if (has("cuCtxDestroy")) return Special::kContextDestroy;
   if (has("cuStreamWriteValue")) return Special::kWrites;
   if (has("cuStreamWaitValue")) return Special::kWaits;
-  if (has("cuDeviceSetMemPool")) return Special::kSetPool;
+  if (has("SetMemPool")) return Special::kSetPool;
   if (has("cuMemcpyHtoA")) return Special::kArrayWrite;
   if (has("cuMemcpyDtoA") || has("cuMemcpyAtoA")) return Special::kArrayMixes;
   return Special::kNone;
@@ -391,8 +391,8 @@ bool Runner::resolve_handle(const Arg& arg, Made& made, uint64_t& value) {
 
 bool Runner::resolve_out(const Arg& arg, Made& made, uint64_t& value) {
   if (arg.kind == Kind::kName) {
-    static constexpr const char* kStrings[kNames] = {gputest::kKernelsPtx,   "/nowhere/at/all", "no image", "sim_mix",
-                                                     "nothing_of_that_name", "/nowhere/at/all"};
+    static constexpr const char* kStrings[kNames] = {gputest::kKernelsPtx,   "/nowhere/at/all", "no image",  "sim_mix",
+                                                     "nothing_of_that_name", "/nowhere/at/all", "cuMemAlloc"};
     switch (arg.v[0]) {
       case 100:
         value = sizeof(gputest::kKernelsPtx);

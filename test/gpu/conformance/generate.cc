@@ -31,9 +31,25 @@ class Maker : public Arguments {
 
   // ---- which operations ----
   void choose_groups() {
-    static constexpr uint32_t kChoices[] = {
-        kAsync,   kVmm,   kManaged, kHost,   kArray | kTexture, kGraph,           kGraph,          kCapture | kGraph, kModule,
-        kTexture, kQuery, kStream,  kLaunch, kDevice,           kMemOp | kStream, kAsync | kGraph, kVmm | kGraph};
+    static constexpr uint32_t kChoices[] = {kAsync,
+                                            kVmm,
+                                            kManaged,
+                                            kHost,
+                                            kArray | kTexture,
+                                            kGraph,
+                                            kGraph,
+                                            kCapture | kGraph,
+                                            kModule,
+                                            kTexture,
+                                            kQuery,
+                                            kStream,
+                                            kLaunch,
+                                            kDevice,
+                                            kMemOp | kStream,
+                                            kAsync | kGraph,
+                                            kVmm | kGraph,
+                                            kRare,
+                                            kRare | kArray | kTexture};
     groups_ = kPlain | kCopy | kQuery;
     const int64_t count = 2 + random_.below(4);
     for (int64_t i = 0; i < count; ++i) {

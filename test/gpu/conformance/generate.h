@@ -35,6 +35,6 @@ inline constexpr int64_t kReservationBytes = 8 << 20;
 inline constexpr int64_t kGranule = 2 << 20;
 
 // The strings that `name:` means.
-enum NameKind : int { kNamePtx, kNameNoFile, kNameBadImage, kNameKernel, kNameNoKernel, kNameNoFolder, kNames };
+enum NameKind : int { kNamePtx, kNameNoFile, kNameBadImage, kNameKernel, kNameNoKernel, kNameNoFolder, kNameEntry, kNames };
 
 }  // namespace conformance

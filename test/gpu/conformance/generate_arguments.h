@@ -513,7 +513,7 @@ class Arguments : public Model {
       const int64_t low = number(take(word, ':'));
       add(Kind::kInt, {low + random_.below(number(word) - low)});
     } else if (word.substr(0, 5) == "name:") {
-      static constexpr Word kNameWords[kNames] = {"ptx", "nofile", "badimage", "kernel", "nokernel", "nofolder"};
+      static constexpr Word kNameWords[kNames] = {"ptx", "nofile", "badimage", "kernel", "nokernel", "nofolder", "entry"};
       for (int i = 0; i < kNames; ++i) {
         if (word.substr(5) == kNameWords[i]) {
           add(Kind::kName, {i});

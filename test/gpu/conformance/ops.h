@@ -30,6 +30,7 @@ enum Group : uint32_t {
   kThread = 1 << 17,  // not of calls: their threads
   kMemOp = 1 << 18,
   kOld = 1 << 19,  // the 32-bit interface, and what is obsolete
+  kRare = 1 << 20,
   kNever = 1u << 31,
 };
 

@@ -91,7 +91,7 @@ const std::vector<Op> kGraphOps = {
     {"cuGraphRetainUserObject", "$g $w #1 #0", kGraph, 1},
     {"cuGraphReleaseUserObject", "$g $w #1", kNever, 1},
 
-    {"cuStreamBeginCapture", "$s:own", kNever, 1},
+    {"cuStreamBeginCapture", "$s:any", kCapture, 1},
     {"cuStreamBeginCapture_v2", "$s:any #0|1|2", kCapture, 14},
     {"cuStreamBeginCapture_v2_ptsz", "$s:any #0|1|2", kCapture, 2, kPerThread},
     {"cuStreamBeginCaptureToGraph", "$s:any $g null null #0 #0|1|2", kCapture, 2},
@@ -104,7 +104,7 @@ const std::vector<Op> kGraphOps = {
     {"cuStreamGetCaptureInfo_v2_ptsz", "$s >i >q >q >q >q", kCapture, 1, kCodeOnly | kPerThread},
     {"cuStreamGetCaptureInfo_v3", "$s >i >q >q >q >q >q", kCapture, 1, kCodeOnly},
     {"cuStreamGetCaptureInfo_v3_ptsz", "$s >i >q >q >q >q >q", kCapture, 1, kCodeOnly | kPerThread},
-    {"cuStreamUpdateCaptureDependencies", "$s:own null #0 #0", kNever, 1},
+    {"cuStreamUpdateCaptureDependencies", "$s:own null #0 #0", kCapture, 1, kCodeOnly},
 };
 
 }  // namespace conformance

@@ -35,7 +35,7 @@ const std::vector<Op> kObjectOps = {
     {"cuStreamWaitEvent_ptsz", "$s $e #0", kStream, 2, kPerThread},
     {"cuStreamIsCapturing", "$s >i", kCapture, 4},
     {"cuStreamIsCapturing_ptsz", "$s >i", kCapture, 1, kPerThread},
-    {"cuEventCreate", "$+e #0|1|2|3", kStream, 10},
+    {"cuEventCreate", "$+e #0|1|2|3|6", kStream, 10},
     {"cuEventDestroy_v2", "$-e", kStream, 4},
     {"cuEventRecord", "$e $s", kStream, 10},
     {"cuEventRecord_ptsz", "$e $s", kStream, 2, kPerThread},

@@ -415,8 +415,9 @@ const char* shape_name(int shape) { return kShapeNames[shape]; }
 
 void host_function(void* counter) { __atomic_fetch_add(static_cast<uint64_t*>(counter), 1, __ATOMIC_RELAXED); }
 
-uint64_t build(const Arg& arg, const Refs& refs, Storage& storage) {
+uint64_t build(const Arg& arg, Refs& refs, Storage& storage) {
   const int64_t* v = arg.v;
+  refs.allocates = refs.allocates || arg.shape == kAllocNode;
   switch (static_cast<Shape>(arg.shape)) {
     case kMemcpy2d: {
       auto* copy = take<Memcpy2d>(storage);

@@ -19,6 +19,7 @@ struct Refs {
   uint64_t mipmap = 0, context = 0, contexts[2] = {}, function = 0, params = 0, stream = 0, event = 0, graph = 0, pool = 0,
            memory_handle = 0;
   int context_count = 0;
+  bool allocates = false;  // a node that allocates memory: its graph is not launched
 };
 
 // Room for a call's structs: zeroed for each call.
@@ -63,7 +64,7 @@ enum Shape : uint8_t {
 
 int shape_of(std::string_view name);  // -1: none
 const char* shape_name(int shape);
-uint64_t build(const Arg& arg, const Refs& refs, Storage& storage);
+uint64_t build(const Arg& arg, Refs& refs, Storage& storage);
 
 // What host nodes and callbacks do: count.
 void host_function(void* counter);
