@@ -33,6 +33,7 @@ Driver load_driver() {
   load(library, "cuDeviceGetName", d.device_name);
   load(library, "cuDeviceTotalMem_v2", d.device_total);
   load(library, "cuDevicePrimaryCtxRetain", d.primary_retain);
+  load(library, "cuDevicePrimaryCtxSetFlags_v2", d.primary_set_flags, false);
   load(library, "cuCtxSetCurrent", d.ctx_set_current);
   load(library, "cuCtxSynchronize", d.ctx_synchronize);
   load(library, "cuMemGetInfo_v2", d.mem_get_info);
@@ -100,12 +101,15 @@ void require(CUresult result, const char* what) {
   std::_Exit(3);
 }
 
-CUcontext open_gpu() {
-  static CUcontext context = [] {
+CUcontext open_gpu(unsigned flags) {
+  static CUcontext context = [flags] {
     CUdevice device = 0;
     CUcontext created = nullptr;
     require(driver().init(0), "cuInit");
     require(driver().device_get(&device, 0), "cuDeviceGet");
+    if (flags != 0 && driver().primary_set_flags != nullptr) {
+      require(driver().primary_set_flags(device, flags), "cuDevicePrimaryCtxSetFlags");
+    }
     require(driver().primary_retain(&created, device), "cuDevicePrimaryCtxRetain");
     return created;
   }();

@@ -69,6 +69,7 @@ struct Driver {
   CUresult (*device_name)(char*, int, CUdevice);
   CUresult (*device_total)(size_t*, CUdevice);
   CUresult (*primary_retain)(CUcontext*, CUdevice);
+  CUresult (*primary_set_flags)(CUdevice, unsigned);  // may be null
   CUresult (*ctx_set_current)(CUcontext);
   CUresult (*ctx_synchronize)();
   CUresult (*mem_get_info)(size_t*, size_t*);
@@ -126,7 +127,7 @@ const Driver& driver();
 void require(CUresult result, const char* what);
 
 // cuInit, device 0, its primary context made current in this thread. The same context each time.
-CUcontext open_gpu();
+CUcontext open_gpu(unsigned flags = 0);
 
 // One built-in kernel of the stand-in GPU, or the PTX of the same name on a real one (kernels_ptx.h). Call after open_gpu().
 CUfunction kernel(const char* name);

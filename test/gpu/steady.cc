@@ -9,7 +9,7 @@
 //                            also "cycles": how many, and how long each's parts took on average
 //   hold BYTES               as --bytes, from now on; never less than before: {"held": .., "ms": .., "refused": 0 or 1}
 // --bytes N (256M) in blocks of --block: memory that it holds and, every --touch-ms milliseconds, uses; 0: none. --used N: of it only the
-// first so many bytes are ever used.
+// first so many bytes are ever used. --spin: whoever waits for the GPU spins (CU_CTX_SCHED_SPIN).
 // Ends with its input.
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ constexpr int kGraphKernels = 20;
 class Worker {
  public:
   explicit Worker(const Options& options) {
-    open_gpu();
+    open_gpu(options.has("spin") ? 1 : 0);
     work_ = kernel("sim_work");
     require(driver().stream_create(&stream_, kStreamNonBlocking), "cuStreamCreate");
     require(driver().mem_alloc(&out_, 8), "cuMemAlloc");

@@ -1,6 +1,6 @@
 """Check mission: the scenarios that the specification describes, played. bench/mission_page.py puts the results beside the documents' tables.
 
-Memory: four_12, four_12_paging, two_12, ten_1, grow, asked. Compute limits: modes, windows, tail. torch: four kinds of PyTorch models under
+Memory: four_12, four_12_paging, two_12, ten_1, grow, asked; early: idleness that is known, not sampled (docs/adr/0014). Compute limits: modes, windows, tail. torch: four kinds of PyTorch models under
 10, 20, 30 and 40, which take the limits in turn (--mission-seconds, 540). visitors: tenants that come and go, for --mission-seconds.
 --rows picks; without it all but torch and visitors. A row that does not fit into what is left of --budget is left out, and that fails.
 
@@ -239,6 +239,36 @@ def asked(config, shape, result, table):
     result.require("asked: switches", figures["switches"], ">=", 1)
 
 
+def early(config, shape, result, table):
+    """Early release without NVML (docs/adr/0014): how long a program with 12 GB waits for one that has the GPU, in turns of 6 s."""
+    figures = result.figure("early", {})
+    with Scheduler(config, 6, shape.mib(16)) as scheduler:
+        has, wants = (steady(config, shape, name, scheduler, "--spin", "--bytes", f"{shape.mib(12)}M") for name in ("has", "wants"))
+        has.wait_event("ready", 60)
+        rounds = shape.rounds_of_1ms(has)
+        wants.wait_event("ready", 90)
+        # What the one does that has the GPU, and how long the other one has to wait: at least, at most.
+        cases = {"works for 1 s, spins until that is done, then does nothing": ("run {begin} {first} {rounds}", 0, 4),
+                 "3 ms of work in 20 ms, bound by its host": ("burst {begin} {long} {rounds} 3000 17000", 4, 9),
+                 "kernels of 4 s": ("run {begin} {kernels} {minutes}", 4, 16)}
+        for what, (order, least, most) in cases.items():
+            work_for([has], 0.5, rounds)  # it has the GPU again
+            begin = time.monotonic_ns() + SECOND // 5
+            text = order.format(begin=begin, first=begin + SECOND, long=begin + 10 * SECOND, kernels=begin + 5 * SECOND, rounds=rounds,
+                                minutes=4000 * rounds)
+            comes = begin + SECOND // 2
+            answers = parallel([lambda: has.order(text, 90), lambda: wants.order(f"run {comes} {comes + SECOND // 10} {rounds}", 90)])
+            marks = answers[1]["marks"]
+            waited = ((marks[1][0] if len(marks) > 1 else time.monotonic_ns()) - comes) / 1e9
+            figures[what] = {"waited_s": waited, "work": answers[0]["marks"][-1][1]}
+            table.at_most(f"early release: {what}: waits", waited, most, "s")
+            table.at_least(f"early release: {what}: waits", waited, least, "s")
+        figures["scheduler"] = scheduler.summary()
+        for program in (has, wants):
+            program.close_input()
+        wait_all([has, wants], 60)
+
+
 # ---- compute limits ----
 
 class Compute:
@@ -417,7 +447,7 @@ def visitors(config, shape, result, table):
 
 
 MEMORY_ROWS = {"four_12": (four_12, 70), "four_12_paging": (four_12_paging, 70), "two_12": (two_12, 35), "ten_1": (ten_1, 55),
-               "grow": (grow, 40), "asked": (asked, 45)}
+               "grow": (grow, 40), "asked": (asked, 45), "early": (early, 55)}
 COMPUTE_ROWS = {"modes": (modes, 135), "windows": (several_windows, 40), "tail": (tail, 45)}
 LONG_ROWS = {"torch": torch, "visitors": visitors}
 ROWS = (*MEMORY_ROWS, *COMPUTE_ROWS, *LONG_ROWS)
@@ -428,6 +458,8 @@ def mission(config, result):
         raise Skip("nvsharectl is not built")
     shape = Shape(config)
     rows = [row for row in config.rows.split(",") if row] or [*MEMORY_ROWS, *COMPUTE_ROWS]
+    if shape.small and "early" in rows:  # its seconds are those of a GPU
+        rows.remove("early")
     wrong = [row for row in rows if row not in ROWS]
     if wrong:
         raise Skip(f"no row {', '.join(wrong)}; there are: {', '.join(ROWS)}")
