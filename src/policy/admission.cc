@@ -65,7 +65,8 @@ void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan) {
     if (!client.takes_place()) continue;
     client.interrupted = plan.interrupted.contains(leaver);
     client.interruption = plan.quantum;
-    ask_to_drop(context, gpu, client);
+    ask_to_drop(context, gpu, client,
+                client.interrupted ? "a program that wakes up, or ends, comes first" : "its turn is over, and others wait for its memory");
   }
 }
 
@@ -220,6 +221,7 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool
   client.reason = plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn;
   if (plan->doubtful) client.reason = WaitReason::kStuck;
   gpu.switch_cost = plan->cost;
+  note_switch_time(context, gpu, *plan);
   if (plan->at > context.now) {
     context.wake(gpu, plan->at);
     return;
@@ -295,6 +297,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.last_turn = client.ends;
   client.reason = WaitReason::kNone;
   ++client.turns;
+  note_grant(context, gpu, client);
   set_state(client, ClientState::kLoading, context.now);
   start_running(context, gpu);
 }

@@ -49,6 +49,7 @@ void gang_goes_on(Context& context, const Client& client);  // with its drain gi
 struct Switch {
   std::set<ClientId> leavers;
   Instant at = 0;
+  Bytes out = 0, in = 0;           // that move
   Duration cost = 0;               // expected, of moving what this switch moves
   Duration quantum = 0;            // what a leaver should have worked for that
   std::set<ClientId> interrupted;  // of the leavers: whose time is not over, but a waking client comes
@@ -73,9 +74,10 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
 bool drain_is_doubtful(const State& state, const Client& client, Instant now);
 Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms);
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
-void ask_to_drop(Context& context, Gpu& gpu, Client& client);      // with its gang
-void ask_one_to_drop(Context& context, Gpu& gpu, Client& client);  // by itself, whatever its gang does
-void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step);
+// why: for the log.
+void ask_to_drop(Context& context, Gpu& gpu, Client& client, const char* why);      // with its gang
+void ask_one_to_drop(Context& context, Gpu& gpu, Client& client, const char* why);  // by itself, whatever its gang does
+void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const char* why);
 // The idle end of which it speaks is no part of its share, but billed where limits hold.
 void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event);
 void drain_failed(Context& context, Client& client);
@@ -116,7 +118,7 @@ void resume_turn(Context& context, Client& client);
 void end_pauses(Context& context, Gpu& gpu);  // those that may not last
 
 // quota.cc: accounts of GPU time
-void bring_accounts_up_to(State& state, Instant now);  // bills the time since the last step to those that ran in it
+void bring_accounts_up_to(Context& context);  // bills the time since the last step to those that ran in it
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
 void set_core_limit(Context& context, const ComputeLimit& event);
 void take_kept_account(Context& context, const AccountKept& event);
@@ -153,6 +155,17 @@ void settle_growth(Context& context, Gpu& gpu);
 void evict_shortfall(Context& context, Gpu& gpu);
 void watch_evictions(Context& context, Gpu& gpu);
 void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& event);
+
+// notes.cc: what the log says of routine decisions. What happens many times a second has a line in kNotePause, which counts the others.
+void note_throttled(Context& context, const Gpu& gpu, Account& account);
+void note_released(Context& context, const Gpu& gpu, Account& account);
+void note_limit(Context& context, const Gpu& gpu, const Account& account, int former);  // after it changed
+void note_scale(Context& context, Gpu& gpu, int64_t for_limited, int64_t sum);          // sum: of the active tenants' limits
+void note_window(Context& context, Gpu& gpu, Duration length);                          // before a window of that length is forgotten
+void note_mode(Context& context, const Gpu& gpu, GpuMode former);
+void note_switch_time(Context& context, Gpu& gpu, const Switch& plan);
+void note_grant(Context& context, const Gpu& gpu, Client& client);
+void note_wait(Context& context, const Gpu& gpu, Client& client);
 
 // reports.cc: what clients and people are told
 void report_contention(Context& context, Gpu& gpu);

@@ -99,7 +99,7 @@ void ask_rivals_to_drop(Context& context, const std::set<TenantId>& rivals) {
   for (const TenantId tenant : rivals) {
     for (const Gang::Member& member : context.state.gangs.at(tenant).members) {
       Gpu& gpu = context.state.gpus.at(member.gpu);
-      ask_to_drop(context, gpu, gpu.clients.at(member.client));
+      ask_to_drop(context, gpu, gpu.clients.at(member.client), "another gang comes");
     }
   }
 }
@@ -189,6 +189,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     set_reasons(context, {{gpu_id, clients}}, reason);
     Gpu& gpu = state.gpus.at(gpu_id);
     gpu.switch_cost = plan->cost;
+    if (on_gpu != plan->switches.end()) note_switch_time(context, gpu, on_gpu->second);
     context.wake(gpu, plan->at);
   }
   if (doubtful != plan->switches.end()) set_reason_of(context, waiting, doubtful->first, WaitReason::kStuck);

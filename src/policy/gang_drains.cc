@@ -40,9 +40,11 @@ void settle_drain(Context& context, Gang& gang) {
   if (drain.asked.empty()) {
     // Who is not answering at all (kUnresponsive) is not waited for.
     if (drain.catching_up.empty()) {
-      for (Client* client : drain.drained) send_drop(context, state.gpus.at(client->gpu), *client, DrainStep::kAlone);
+      for (Client* client : drain.drained)
+        send_drop(context, state.gpus.at(client->gpu), *client, DrainStep::kAlone, "all of its gang have drained");
     }
-    for (Client* client : drain.catching_up) send_drop(context, state.gpus.at(client->gpu), *client, DrainStep::kTogether);
+    for (Client* client : drain.catching_up)
+      send_drop(context, state.gpus.at(client->gpu), *client, DrainStep::kTogether, "others of its gang have caught up");
     return;
   }
   for (const auto* held : {&drain.drained, &drain.catching_up}) {
@@ -93,7 +95,8 @@ void settle_gang_drains(Context& context) {
   for (auto& [id, gpu] : context.state.gpus) {
     for (auto& [client_id, client] : gpu.clients) {
       // Nothing ties it to the others any more.
-      if (client.is_held() && gang_of(context.state, client) == nullptr) send_drop(context, gpu, client, DrainStep::kAlone);
+      if (client.is_held() && gang_of(context.state, client) == nullptr)
+        send_drop(context, gpu, client, DrainStep::kAlone, "it is in no gang any more");
     }
   }
   for (auto& [tenant, gang] : context.state.gangs) {

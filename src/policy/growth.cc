@@ -154,7 +154,7 @@ void settle_growth(Context& context, Gpu& gpu) {
     Instant due = at_once ? context.now : growth_due(context, client, cost);
     if (client.drain.failures > 0) due = std::max(due, client.drain.retry_at);
     if (due <= context.now) {
-      ask_to_drop(context, gpu, client);
+      ask_to_drop(context, gpu, client, "those that run no longer fit together: an allocation needs its memory");
     } else {
       context.wake(gpu, due);
     }

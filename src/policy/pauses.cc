@@ -63,7 +63,8 @@ void end_pauses(Context& context, Gpu& gpu) {
     if (alone && is_eligible(context.state, gpu, client) && context.now < until) {
       context.wake(gpu, until);
     } else {
-      ask_one_to_drop(context, gpu, client);  // if it has a gang by now, the others go on
+      ask_one_to_drop(context, gpu, client,
+                      "it pauses, and others come or its pause has lasted");  // if it has a gang by now, the others go on
     }
   }
 }

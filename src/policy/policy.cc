@@ -147,7 +147,7 @@ StatePointer make_state(const Config& config) {
 Actions step(State& state, const Event& event, Instant now) {
   Actions actions;
   Context context{state, now, actions};
-  bring_accounts_up_to(state, now);
+  bring_accounts_up_to(context);
   const std::optional<GpuId> only = apply(context, event);
   form_gangs(context);
   settle(context, settled_with(state, only));

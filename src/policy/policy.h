@@ -54,6 +54,7 @@ struct Config {
   Duration scheduling_slice = 0;
   std::optional<int> quota_carryover_percent;    // of an overdraft that is owed later
   std::optional<int> drop_tail_billing_percent;  // of the time from a drop to its answer
+  bool explains = false;                         // notes of level kDebug, too: each billing, each drop with its reason. Decides nothing
 };
 
 struct Memory {
@@ -240,11 +241,13 @@ struct SendCeiling {
   ClientId client;
   Bytes ceiling;
 };
-// For the log.
+// For the log. client 0: of the GPU, or of the tenant there.
 struct Note {
   enum class Level { kDebug, kInfo, kWarning } level;
   ClientId client;
   std::string text;
+  std::optional<GpuId> gpu = {};
+  TenantId tenant = 0;
 };
 
 using Action = std::variant<SendLock, SendDrop, SendKeep, SendEvict, SendWait, SendMemory, SendContention, SendCeiling, Note>;

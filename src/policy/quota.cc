@@ -88,8 +88,10 @@ Duration balance_least(const Gpu& gpu, const Account& account) {
 }
 
 // `window`: the length of the one that begins.
-void end_window(const Config& config, Gpu& gpu, Duration length, Duration window) {
+void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
+  const Config& config = context.config();
   Quota& quota = gpu.quota;
+  note_window(context, gpu, length);
   quota.window_start += length;
   quota.last_window_length = length;
   for (auto& [tenant, account] : quota.accounts) {
@@ -102,7 +104,8 @@ void end_window(const Config& config, Gpu& gpu, Duration length, Duration window
 }
 
 // Bills a time in which nothing changed and no window ended.
-void bill(const Config& config, Gpu& gpu, const std::map<TenantId, Use>& use, bool swaps, Instant to) {
+void bill(Context& context, Gpu& gpu, const std::map<TenantId, Use>& use, bool swaps, Instant to) {
+  const Config& config = context.config();
   Quota& quota = gpu.quota;
   const Duration time = to - quota.until;
   if (time <= 0) return;
@@ -133,10 +136,18 @@ void bill(const Config& config, Gpu& gpu, const std::map<TenantId, Use>& use, bo
     account.billed += billed - taken_back;
     account.in_window += billed - taken_back;
     use_recently(account, to, billed);
+    if (config.explains) {
+      context.note(Note::Level::kDebug, gpu, tenant,
+                   "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
+                       std::to_string(use.size()) + (used->second == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
+                       std::to_string(account.balance / 1000) + " us");
+    }
   }
 }
 
-void bring_up_to(const Config& config, Gpu& gpu, Instant now) {
+void bring_up_to(Context& context, Gpu& gpu) {
+  const Config& config = context.config();
+  const Instant now = context.now;
   Quota& quota = gpu.quota;
   if (quota.until == 0) {
     quota.until = quota.window_start = now;
@@ -154,16 +165,16 @@ void bring_up_to(const Config& config, Gpu& gpu, Instant now) {
   constexpr int64_t kWindowsMost = 1000;  // after a long time without events only the latest are gone through
   if (now - quota.window_start > kWindowsMost * window) {
     const Instant jump = std::max(now - (now - quota.window_start) % window - kWindowsMost / 2 * window, quota.until);
-    bill(config, gpu, use, swaps, jump);
+    bill(context, gpu, use, swaps, jump);
     quota.window_start = jump - window;
   }
   while (quota.window_start + window <= now) {
     // Windows may have become shorter, so that this one should have ended before: it ends where the accounts are.
     const Instant end = std::max(quota.window_start + window, quota.until);
-    bill(config, gpu, use, swaps, end);
-    end_window(config, gpu, end - quota.window_start, window);
+    bill(context, gpu, use, swaps, end);
+    end_window(context, gpu, end - quota.window_start, window);
   }
-  bill(config, gpu, use, swaps, now);
+  bill(context, gpu, use, swaps, now);
 }
 
 }  // namespace
@@ -183,8 +194,8 @@ int64_t billing_rate(const Config& config, const Gpu& gpu) {
   return kWholeGpu;
 }
 
-void bring_accounts_up_to(State& state, Instant now) {
-  for (auto& [id, gpu] : state.gpus) bring_up_to(state.config, gpu, now);
+void bring_accounts_up_to(Context& context) {
+  for (auto& [id, gpu] : context.state.gpus) bring_up_to(context, gpu);
 }
 
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
@@ -198,6 +209,25 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
   return at->second;
 }
 
+// Its limit is taken away: another one may come, and what it owes must not be gone for that.
+static void keep_what_is_owed(const Config& config, const Gpu& gpu, Account& account) {
+  account.owed = std::max<Duration>(-account.balance, 0);
+  account.spent = portion(window_of(config, gpu), account.quota) - account.balance;  // what it owed before the window included
+  account.spent_until = is_windowed(config, gpu) ? gpu.quota.window_start + window_of(config, gpu) : 0;
+}
+
+// It had none. What it used, or saved, without a limit is nobody's business; what it owed when it lost its last limit it still owes.
+static void begin_limit(const Config& config, const Gpu& gpu, Account& account, int limit, Instant now) {
+  const bool in_its_window = is_windowed(config, gpu) && now < account.spent_until;
+  const Duration most = portion(kDebtMax, limit * (kWholeGpu / 100));
+  account.balance = in_its_window ? -account.spent : -std::min(account.owed, most);
+  account.quota = in_its_window ? 1 : 0;  // set_quotas: the rest of a window that it knows, or all of a new one
+  account.recent = account.recent_before = 0;
+  account.used = account.balance < 0;
+  account.owed = account.spent = 0;
+  account.spent_until = 0;
+}
+
 void set_core_limit(Context& context, const ComputeLimit& event) {
   const int limit = std::clamp(event.percent, 1, 100);
   if (limit == 100) {
@@ -209,15 +239,15 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
     const auto at = gpu.quota.accounts.find(event.tenant);
     if (at == gpu.quota.accounts.end()) continue;
     Account& account = at->second;
-    // From one limit to another what it has used stays on the account. What it used, or saved, without a limit is nobody's business:
-    // it begins like a program that starts.
-    if (account.limit == 100 && limit < 100) {
-      account.balance = 0;
-      account.quota = 0;
-      account.recent = account.recent_before = 0;
-      account.used = false;
+    const int former = account.limit;
+    if (former == limit) continue;
+    if (limit == 100) {
+      keep_what_is_owed(context.config(), gpu, account);
+    } else if (former == 100) {
+      begin_limit(context.config(), gpu, account, limit, context.now);
     }
     account.limit = limit;
+    note_limit(context, gpu, account, former);
   }
 }
 
@@ -232,6 +262,7 @@ void take_kept_account(Context& context, const AccountKept& event) {
   account.throttled_waiting += std::max<Duration>(event.throttled_time, 0);
   const Duration debt = std::clamp<Duration>(event.debt, 0, std::max(kDebtMax, 2 * gpu->second.quota.period));
   if (debt == 0) return;
+  if (account.limit == 100) account.owed = std::max(account.owed, debt);
   account.balance = std::min<Duration>(account.balance, 0) - debt;
   account.used = true;
 }
@@ -242,13 +273,13 @@ void quota_config_changed(Context& context, const Config& former) {
     if (!gpu.quota.limited) continue;
     if (former.scheduling_mode != config.scheduling_mode) {
       ++gpu.quota.mode_changes;
-      context.note(Note::Level::kInfo, 0,
-                   "GPU " + std::to_string(id) + ": scheduling mode " + name_of(config.scheduling_mode) + " now (was " +
-                       name_of(former.scheduling_mode) + ")");
+      context.note(
+          Note::Level::kInfo, gpu, 0,
+          std::string("scheduling mode ") + name_of(config.scheduling_mode) + " now (was " + name_of(former.scheduling_mode) + ")");
     }
     if (former.compute_window == config.compute_window) continue;
     if (is_windowed(config, gpu)) {  // a window begins; what is owed stays owed
-      end_window(config, gpu, context.now - gpu.quota.window_start, config.compute_window);
+      end_window(context, gpu, context.now - gpu.quota.window_start, config.compute_window);
     } else {  // what a long window allowed is not saved up for the time after it
       for (auto& [tenant, account] : gpu.quota.accounts) {
         account.balance = std::min(account.balance, portion(window_of(config, gpu), 2 * account.quota));

@@ -43,6 +43,7 @@ inline constexpr Duration kStepMin = 20'000;               // no two looks at a 
 inline constexpr int kGapsToJoin = 60;                     // percent of turns that a tenant ends by itself before it runs beside others
 inline constexpr int kGapsToLeave = 30;                    // and below which it takes turns again
 inline constexpr size_t kTailsKept = 16;
+inline constexpr Duration kNotePause = 10'000'000'000;  // between two lines of the log on what happens many times a second
 
 struct Account {
   TenantId tenant = 0;
@@ -52,6 +53,14 @@ struct Account {
   Duration balance = 0;  // what it may use before it is throttled; below 0: debt
   bool used = false;     // it has run once: from then on it saves up
   bool throttled = false;
+  Instant throttled_at = 0;
+  bool throttle_noted = false;     // the log has this time that it was throttled
+  Instant throttle_noted_at = 0;   // the last that it has
+  uint64_t throttles_unnoted = 0;  // since then
+  // When its limit was taken away: what it owed, and what was gone of its window's time, which counts again if it gets another limit before
+  // that window's end.
+  Duration owed = 0, spent = 0;
+  Instant spent_until = 0;
   bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
   bool borrows = false;      // has a turn before its balance allows one, because the GPU would stand still
   Instant joined_at = 0;
@@ -98,6 +107,9 @@ struct Quota {
   Instant window_start = 0;
   Duration last_window_length = 0;
   Instant next_sample = 0;
+  Instant window_noted_at = 0;
+  int64_t scale_noted = kWholeGpu;  // of the limits, as the log has it last
+  Instant scale_noted_at = 0;
   std::array<Duration, kTailsKept> tails{};  // from a drop to its answer, the latest
   size_t tails_known = 0;
   Duration swap_time = 0;  // in which nobody ran because memory moved: nobody's

@@ -69,9 +69,9 @@ bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) 
   switch (config.scheduling_mode) {
     case SchedulingMode::kAuto:
       return !account.gappy;
-    case SchedulingMode::kSerial:
     case SchedulingMode::kRoundRobin:
       return true;
+    case SchedulingMode::kSerial:
     case SchedulingMode::kDynamic:
       return gpu.quota.over_asked;
     case SchedulingMode::kWeighted:
@@ -98,8 +98,9 @@ void look_at_tenants(Context& context, Gpu& gpu) {
     account.gang = any_client(gpu, account.tenant, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
     quota.limited |= here && is_limited(account);
     // A debt outlives the programs that made it.
-    const bool settled = !is_limited(account) || (account.balance >= 0 && context.now - account.last_busy > kDebtMax);
-    if (here || !settled) {
+    const bool owes = is_limited(account) ? account.balance < 0 || context.now - account.last_busy <= kDebtMax
+                                          : account.owed > 0 && context.now - account.last_busy <= kDebtMax;
+    if (here || owes) {
       ++at;
     } else {
       at = quota.accounts.erase(at);
@@ -133,12 +134,13 @@ void set_quotas(Context& context, Gpu& gpu) {
     account.balance += former > 0 ? portion(window, account.quota - former)
                                   : portion(std::max<Duration>(gpu.quota.window_start + window - context.now, 0), account.quota);
   }
+  if (scales) note_scale(context, gpu, for_limited, sum);
   gpu.quota.over_asked = sum + free_runners * kWholeGpu > kWholeGpu;
   gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
 }
 
 // Whether those that have been here lately fit together; else what the swaps between them cost.
-std::optional<Duration> cost_of_turns(const Context& context, const Gpu& gpu) {
+std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
   std::vector<ClientId> all;
   Bytes sum = 0;
   for (const auto& [id, client] : gpu.clients) {
@@ -150,7 +152,7 @@ std::optional<Duration> cost_of_turns(const Context& context, const Gpu& gpu) {
   }
   if (room_if(context.state, gpu, {.comers = all, .departed_freed = true}, context.now).fits()) return std::nullopt;
   const Bytes excess = std::max<Bytes>(sum - safe_limit(context.config(), gpu), 0);
-  return swap_time(gpu, excess, excess);
+  return Switch{.out = excess, .in = excess, .cost = swap_time(gpu, excess, excess)};
 }
 
 Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration> swap_cost) {
@@ -168,10 +170,14 @@ Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration>
 
 void choose_mode(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
-  const std::optional<Duration> swap_cost = quota.limited ? cost_of_turns(context, gpu) : std::nullopt;
+  const std::optional<Switch> turns = quota.limited ? cost_of_turns(context, gpu) : std::nullopt;
+  const std::optional<Duration> swap_cost = turns ? std::optional(turns->cost) : std::nullopt;
   GpuMode mode = GpuMode::kUnlimited;
   if (quota.limited) {
-    if (swap_cost) gpu.switch_cost = *swap_cost;
+    if (turns) {
+      gpu.switch_cost = turns->cost;
+      note_switch_time(context, gpu, *turns);
+    }
     int64_t exclusive = 0;
     const GpuMode former = std::exchange(quota.mode, swap_cost ? GpuMode::kRotation : GpuMode::kTurns);
     for (const auto& [tenant, account] : quota.accounts) exclusive += account.present && is_exclusive(context.config(), gpu, account);
@@ -182,9 +188,7 @@ void choose_mode(Context& context, Gpu& gpu) {
   quota.period = period_of(context.config(), gpu, swap_cost);
   if (former == mode) return;
   ++quota.mode_changes;
-  context.note(
-      Note::Level::kInfo, 0,
-      "GPU " + std::to_string(gpu.id) + ": programs share its time in mode " + name_of(mode) + " now (was " + name_of(former) + ")");
+  note_mode(context, gpu, former);
 }
 
 // What the GPU could not give, because it was handed over or did swap, is lost to all alike.
@@ -219,12 +223,12 @@ void judge_use(Context& context, Gpu& gpu) {
 
 // ---- limits ----
 
-void drop_tenant(Context& context, Gpu& gpu, TenantId tenant) {
+void drop_tenant(Context& context, Gpu& gpu, TenantId tenant, const char* why) {
   each_client(gpu, tenant, [&](Client& client) {
     if (!client.stays()) return;
     if (client.drain.holds(context.now)) return context.wake(gpu, client.drain.retry_at);
     client.interrupted = false;
-    ask_to_drop(context, gpu, client);
+    ask_to_drop(context, gpu, client, why);
   });
 }
 
@@ -249,7 +253,10 @@ void hold_to_limit(Context& context, Gpu& gpu, Account& account, bool looks) {
   }
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account);
-  if (account.throttled && (windowed ? account.balance > 0 : account.balance >= band)) account.throttled = false;
+  if (account.throttled && (windowed ? account.balance > 0 : account.balance >= band)) {
+    account.throttled = false;
+    note_released(context, gpu, account);
+  }
   const bool holds = stays(gpu, account);
   if (!account.throttled && account.balance <= -band && looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
@@ -257,12 +264,14 @@ void hold_to_limit(Context& context, Gpu& gpu, Account& account, bool looks) {
     const Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
     if (end <= context.now) {
       account.throttled = true;
+      account.throttled_at = context.now;
       account.borrows = false;
+      note_throttled(context, gpu, account);
     } else {
       context.wake(gpu, end);
     }
   }
-  if (account.throttled && holds) drop_tenant(context, gpu, account.tenant);
+  if (account.throttled && holds) drop_tenant(context, gpu, account.tenant, "its tenant has used up its compute limit");
 }
 
 // When its limit will have to be looked at again.
@@ -308,6 +317,7 @@ Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
   const bool may_borrow = demand >= kWholeGpu - kWholeGpu / 1000 && but_not == 0 && !is_windowed(context.config(), gpu);
   if (!may_borrow || !best_throttled.account || (best.account && best.owed >= best_throttled.owed)) return best;
   best_throttled.account->throttled = false;
+  note_released(context, gpu, *best_throttled.account);
   best_throttled.account->borrows = true;
   return best_throttled;
 }
@@ -330,7 +340,8 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   Account& owner = *holder.account;
   quota.owner = owner.tenant;
   for (auto& [tenant, account] : quota.accounts) {  // from a time when they ran together
-    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(gpu, account)) drop_tenant(context, gpu, tenant);
+    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(gpu, account))
+      drop_tenant(context, gpu, tenant, "tenants take turns now, and it is another's");
   }
   const Turn next = next_of(context, gpu, owner.tenant);
   if (!next.account) return;
@@ -338,7 +349,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   const Duration lasts = lead > kStepMin ? portion(lead, owner.quota) + kStepMin : 0;
   const Instant due = std::max(slice_end(context, gpu, owner), context.now + lasts);
   if (due > context.now) return context.wake(gpu, due);
-  drop_tenant(context, gpu, owner.tenant);
+  drop_tenant(context, gpu, owner.tenant, "its slice of the GPU's time is over, and another tenant is owed more");
   quota.owner = 0;
 }
 

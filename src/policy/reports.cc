@@ -161,7 +161,10 @@ bool cannot_have_it_soon(WaitReason reason) {
 void report_waits(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (!client.waits() || client.reason == client.reason_noted) continue;
-    if (!cannot_have_it_soon(client.reason)) continue;
+    if (!cannot_have_it_soon(client.reason)) {
+      note_wait(context, gpu, client);
+      continue;
+    }
     client.reason_noted = client.reason;
     context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, client));
   }

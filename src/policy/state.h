@@ -165,6 +165,10 @@ struct Client {
   bool gang_runs_sent = false;
   Duration pause_sent = 0;
 
+  std::set<ClientId> beside_noted;  // neighbours at its grant, and what it waited for, as the log has them last
+  Instant beside_noted_at = 0;
+  Instant wait_noted_at = 0;
+
   // Without it.
   uint64_t arrival = 0;  // of its lock request
   Instant waiting_since = 0;
@@ -215,6 +219,8 @@ struct Gpu {
   Bytes foreign = 0;
   Bytes bandwidth_out = 0, bandwidth_in = 0;  // bytes/s, 0 until measured
   uint64_t switches = 0;
+  Duration switch_time_noted = 0;  // the length of turns that the log has last
+  Instant switch_time_noted_at = 0;
   Duration switch_cost = 0;   // expected, of the last switch that was planned
   Duration time_passing = 0;  // sum of the turns of waking clients that went before others
   std::map<ClientId, Departed> departed;
@@ -273,6 +279,9 @@ struct Context {
     if (at > now && (!gpu.wake_at || at < *gpu.wake_at)) gpu.wake_at = at;
   }
   void note(Note::Level level, ClientId client, std::string text) const { actions.push_back(Note{level, client, std::move(text)}); }
+  void note(Note::Level level, const Gpu& gpu, TenantId tenant, std::string text) const {
+    actions.push_back(Note{level, 0, std::move(text), gpu.id, tenant});
+  }
 };
 
 std::string mib(Bytes bytes);  // "123 MiB"

@@ -130,7 +130,9 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
     if (!fits()) add(*party);
   }
 
-  plan.cost = std::max(comers.least_cost, swap_time(gpu, room_if(state, gpu, {comers.clients, &plan.leavers}, context.now).shortfall, in));
+  plan.in = in;
+  plan.out = room_if(state, gpu, {comers.clients, &plan.leavers}, context.now).shortfall;
+  plan.cost = std::max(comers.least_cost, swap_time(gpu, plan.out, in));
   plan.quantum = quantum_of(context.config(), plan.cost);
   plan.at = context.now;
   for (const Party& party : parties(context, gpu, comers, terms(plan.cost, comers.wakes))) {
@@ -159,26 +161,29 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
   return plan_with(context, gpu, comers, true);
 }
 
-void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step) {
+void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const char* why) {
+  if (context.config().explains) context.note(Note::Level::kDebug, client.id, std::string("DropLock: ") + why);
   client.drain_step = step;
   client.drop_sent_at = context.now;
   context.actions.push_back(SendDrop{client.id, client.grant, step == DrainStep::kTogether, ++client.drain_attempt});
   context.wake(gpu, context.now + context.config().unanswered_grace);
 }
 
-static void ask_to_drop_as(DrainStep step, Context& context, Gpu& gpu, Client& client) {
+static void ask_to_drop_as(DrainStep step, Context& context, Gpu& gpu, Client& client, const char* why) {
   send_budget(context, gpu, client);  // first: the drop may be the first that it hears of this grant
   set_state(client, ClientState::kDropping, context.now);
   client.drops += !client.paused_since;  // who pauses is interrupted in nothing
-  send_drop(context, gpu, client, step);
+  send_drop(context, gpu, client, step, why);
 }
 
-void ask_one_to_drop(Context& context, Gpu& gpu, Client& client) { ask_to_drop_as(DrainStep::kAlone, context, gpu, client); }
+void ask_one_to_drop(Context& context, Gpu& gpu, Client& client, const char* why) {
+  ask_to_drop_as(DrainStep::kAlone, context, gpu, client, why);
+}
 
-void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
+void ask_to_drop(Context& context, Gpu& gpu, Client& client, const char* why) {
   if (!client.takes_place()) return;  // left with its gang a moment ago
   Gang* gang = gang_of(context.state, client);
-  if (gang == nullptr) return ask_one_to_drop(context, gpu, client);
+  if (gang == nullptr) return ask_one_to_drop(context, gpu, client, why);
   gang->interrupted = client.interrupted;
   gang->catch_ups = 0;
   const std::vector<Client*> members = stays_together(context.state, client);
@@ -189,7 +194,7 @@ void ask_to_drop(Context& context, Gpu& gpu, Client& client) {
     if (member->keeps_place) {
       member->place_leaves = true;
     } else {
-      ask_to_drop_as(holders > 1 ? DrainStep::kTogether : DrainStep::kAlone, context, context.state.gpus.at(member->gpu), *member);
+      ask_to_drop_as(holders > 1 ? DrainStep::kTogether : DrainStep::kAlone, context, context.state.gpus.at(member->gpu), *member, why);
     }
   }
 }

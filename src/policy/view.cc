@@ -103,7 +103,7 @@ static void view_quota(const Gpu& gpu, Instant now, GpuView& view) {
   for (const auto& [tenant, account] : gpu.quota.accounts) {
     view.tenants.push_back({tenant, account.limit, static_cast<double>(account.quota) * 100 / static_cast<double>(kWholeGpu),
                             account.last_window, now - account.joined_at, account.billed, account.active, account.throttled,
-                            account.throttled_waiting, std::max<Duration>(-account.balance, 0), account.gappy});
+                            account.throttled_waiting, std::max<Duration>(-account.balance, account.owed), account.gappy});
   }
 }
 

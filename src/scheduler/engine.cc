@@ -40,26 +40,6 @@ SegmentId random_segment_id() {
   return id;
 }
 
-void log_note(const policy::Note& note) {
-  auto level = spdlog::level::debug;
-  switch (note.level) {
-    case policy::Note::Level::kDebug:
-      level = spdlog::level::debug;
-      break;
-    case policy::Note::Level::kInfo:
-      level = spdlog::level::info;
-      break;
-    case policy::Note::Level::kWarning:
-      level = spdlog::level::warn;
-      break;
-  }
-  if (note.client == 0) {
-    spdlog::log(level, "{}", note.text);
-  } else {
-    spdlog::log(level, "client {}: {}", note.client, note.text);
-  }
-}
-
 }  // namespace
 
 Engine::Engine(Options options, Transport& transport, policy::Instant now)
@@ -513,7 +493,7 @@ void Engine::perform(const policy::Actions& actions) {
       client->ceiling = a.ceiling;
       engine.send(*client, engine.limit_message(*client));
     }
-    void operator()(const policy::Note& note) const { log_note(note); }
+    void operator()(const policy::Note& note) const { engine.log_note(note); }
   };
   for (const policy::Action& action : actions) std::visit(Performer{*this}, action);
 }

@@ -221,6 +221,7 @@ class Engine {
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
   void report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
   void report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
+  void log_note(const policy::Note& note) const;
   std::string name_of_client(const policy::ClientView& view) const;
   std::string waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const;  // empty when it does not wait
   std::string why_waiting(const Client& client, policy::Instant now) const;

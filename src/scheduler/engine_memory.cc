@@ -274,6 +274,38 @@ void Engine::report_compute(const std::vector<policy::GpuView>& views, protocol:
   }
 }
 
+void Engine::log_note(const policy::Note& note) const {
+  auto level = spdlog::level::debug;
+  switch (note.level) {
+    case policy::Note::Level::kDebug:
+      level = spdlog::level::debug;
+      break;
+    case policy::Note::Level::kInfo:
+      level = spdlog::level::info;
+      break;
+    case policy::Note::Level::kWarning:
+      level = spdlog::level::warn;
+      break;
+  }
+  if (!spdlog::should_log(level)) return;
+  std::string about;
+  if (note.gpu && *note.gpu < gpus_.size()) about = gpus_[*note.gpu].uuid_text + ": ";
+  const auto client = clients_.find(note.client);
+  const policy::TenantId tenant = client != clients_.end() ? client->second.tenant : note.tenant;
+  std::string name;
+  for (const auto& [key, known] : tenants_.all()) {
+    if (known.id == tenant) name = fmt::format("tenant {} '{}'", tenant, known.name);
+  }
+  if (client != clients_.end()) {
+    about += fmt::format("client {} ({}, {}): ", note.client, client->second.program, name);
+  } else if (note.client != 0) {
+    about += fmt::format("client {}: ", note.client);
+  } else if (!name.empty()) {
+    about += name + ": ";
+  }
+  spdlog::log(level, "{}{}", about, note.text);
+}
+
 std::string Engine::name_of_client(const policy::ClientView& view) const {
   const Client& client = clients_.at(view.client);
   std::string tenant = std::to_string(client.tenant);

@@ -194,6 +194,7 @@ Result<void> set_lock_dir(Settings& settings, std::string_view text) { return ta
 Result<void> set_log_level(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
   settings.log_level = text;
+  settings.policy.explains = text == "debug";
   return {};
 }
 

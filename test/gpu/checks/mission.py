@@ -463,6 +463,7 @@ def mission(config, result):
     wrong = [row for row in rows if row not in ROWS]
     if wrong:
         raise Skip(f"no row {', '.join(wrong)}; there are: {', '.join(ROWS)}")
+    config.rows = ""  # the quota's plan, which has rows of its own, is asked for lengths
     table = Table(result)
     result.figure("rows", rows)
     failures = []

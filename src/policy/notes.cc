@@ -1,0 +1,179 @@
+// What the log says of routine decisions, with the figures that they were made from. Nothing here decides anything.
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+using Level = Note::Level;
+
+std::string ms(Duration time) {
+  const Duration tenths = time / (kMillisecond / 10);
+  return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(std::abs(tenths % 10)) : "") + " ms";
+}
+
+std::string seconds(Duration time) {
+  const Duration tenths = (time + kSecond / 20) / (kSecond / 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+std::string percent(int64_t millionths) {
+  const int64_t tenths = (millionths + 500) / 1000;
+  return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(tenths % 10) : "") + " %";
+}
+
+std::string owes(const Account& account) { return "owes " + ms(std::max<Duration>(-account.balance, 0)); }
+
+bool is_due(Instant noted_at, Instant now) { return noted_at == 0 || now - noted_at >= kNotePause; }
+
+std::string list_of(const std::set<ClientId>& clients) {
+  std::string text;
+  for (const ClientId id : clients) text += (text.empty() ? "" : ", ") + std::to_string(id);
+  return (clients.size() == 1 ? "client " : "clients ") + text;
+}
+
+}  // namespace
+
+void note_throttled(Context& context, const Gpu& gpu, Account& account) {
+  ++account.throttles_unnoted;
+  account.throttle_noted = is_due(account.throttle_noted_at, context.now);
+  if (!account.throttle_noted && !context.config().explains) return;
+  const Duration window = window_of(context.config(), gpu);
+  std::string text = "throttled: used " + ms(account.in_window) + " of " + ms(portion(window, account.quota)) + " in this window of " +
+                     ms(window) + ", limit " + std::to_string(account.limit) + " %, in force " + percent(account.quota) + "; " +
+                     owes(account);
+  if (account.throttles_unnoted > 1) text += " (" + std::to_string(account.throttles_unnoted) + " times since the last such line)";
+  context.note(account.throttle_noted ? Level::kInfo : Level::kDebug, gpu, account.tenant, std::move(text));
+  if (!account.throttle_noted) return;
+  account.throttle_noted_at = context.now;
+  account.throttles_unnoted = 0;
+}
+
+void note_released(Context& context, const Gpu& gpu, Account& account) {
+  if (!account.throttle_noted && !context.config().explains) return;
+  context.note(account.throttle_noted ? Level::kInfo : Level::kDebug, gpu, account.tenant,
+               "may run again, after " + ms(context.now - account.throttled_at) + ", limit " + std::to_string(account.limit) +
+                   " %, in force " + percent(account.quota) + "; " + owes(account));
+  account.throttle_noted = false;
+}
+
+void note_limit(Context& context, const Gpu& gpu, const Account& account, int former) {
+  const auto text_of = [](int limit) { return limit == 100 ? std::string("none") : std::to_string(limit) + " %"; };
+  context.note(Level::kInfo, gpu, account.tenant,
+               "compute limit " + text_of(account.limit) + " now (was " + text_of(former) + "); used " + ms(account.in_window) +
+                   " in this window, owes " + ms(std::max<Duration>(-account.balance, account.owed)) + ", which stays");
+}
+
+void note_scale(Context& context, Gpu& gpu, int64_t for_limited, int64_t sum) {
+  Quota& quota = gpu.quota;
+  const int64_t scale = sum > for_limited ? for_limited * (kWholeGpu / 100) / (sum / 100) : kWholeGpu;
+  if (scale == quota.scale_noted || !is_due(quota.scale_noted_at, context.now)) return;
+  const bool none_before = quota.scale_noted == kWholeGpu;
+  quota.scale_noted = scale;
+  quota.scale_noted_at = context.now;
+  if (scale == kWholeGpu) return context.note(Level::kInfo, gpu, 0, "compute limits are in force as they are, no longer scaled");
+  std::string text = "compute limits of the active tenants add up to " + percent(sum) + " of " + percent(for_limited) + ": each is scaled";
+  for (const auto& [tenant, account] : quota.accounts) {
+    if (account.active && account.limit < 100)
+      text += ", tenant " + std::to_string(tenant) + " " + std::to_string(account.limit) + " % to " + percent(account.quota);
+  }
+  context.note(Level::kInfo, gpu, 0, text + (none_before ? "" : " (was scaled otherwise)"));
+}
+
+void note_window(Context& context, Gpu& gpu, Duration length) {
+  Quota& quota = gpu.quota;
+  const bool windowed = is_windowed(context.config(), gpu);  // else nothing begins anew: balances go on
+  const bool due = windowed && is_due(quota.window_noted_at, context.now);
+  if (!due && !context.config().explains) return;
+  std::string text = (windowed ? "window reset after " : "figures of the last ") + ms(length);
+  for (const auto& [tenant, account] : quota.accounts) {
+    text += ", tenant " + std::to_string(tenant) + " used " + ms(account.in_window) + " of " + ms(portion(length, account.quota));
+    if (account.balance < 0) text += " and " + owes(account);
+  }
+  context.note(due ? Level::kInfo : Level::kDebug, gpu, 0, std::move(text));
+  if (due) quota.window_noted_at = context.now;
+}
+
+void note_mode(Context& context, const Gpu& gpu, GpuMode former) {
+  const Quota& quota = gpu.quota;
+  int64_t present = 0, gappy = 0;
+  for (const auto& [tenant, account] : quota.accounts) {
+    present += account.present;
+    gappy += account.present && account.gappy;
+  }
+  std::string why;
+  switch (quota.mode) {
+    case GpuMode::kUnlimited:
+      why = "no tenant here has a compute limit";
+      break;
+    case GpuMode::kRotation:
+      why = "the memory of its tenants does not fit together; one rotation takes " + ms(quota.period);
+      break;
+    case GpuMode::kTurns:
+      why = std::to_string(present - gappy) + " tenants keep it busy" + (quota.over_asked ? ", their limits pass 100 % in sum" : "") +
+            "; each has its share in " + ms(quota.period);
+      break;
+    case GpuMode::kTogether:
+      why = present < 2 ? "one tenant is there"
+            : gappy > 0 ? std::to_string(gappy) + " of " + std::to_string(present) + " tenants leave gaps for others"
+                        : std::string("so the scheduling mode has it");
+      break;
+  }
+  context.note(Level::kInfo, gpu, 0,
+               std::string("programs share its time in mode ") + name_of(quota.mode) + " now (was " + name_of(former) + "): " + why +
+                   " (scheduling mode " + name_of(context.config().scheduling_mode) + ")");
+}
+
+void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {
+  const Config& config = context.config();
+  if (config.switch_time_mode != SwitchTimeMode::kAuto) return;
+  const Duration length = switch_time(config, plan.cost);
+  const Duration known = gpu.switch_time_noted;
+  if (known != 0 && (length == known || (std::abs(length - known) < known / 10 && length > config.switch_time_min) ||
+                     !is_due(gpu.switch_time_noted_at, context.now)))
+    return;
+  gpu.switch_time_noted = length;
+  gpu.switch_time_noted_at = context.now;
+  const auto speed = [](Bytes bandwidth) { return bandwidth > 0 ? mib(bandwidth) + "/s measured" : mib(kBandwidthAssumed) + "/s assumed"; };
+  const Bytes out_speed = gpu.bandwidth_out > 0 ? gpu.bandwidth_out : gpu.bandwidth_in;
+  const Bytes in_speed = gpu.bandwidth_in > 0 ? gpu.bandwidth_in : gpu.bandwidth_out;
+  context.note(Level::kInfo, gpu, 0,
+               "turns last " + seconds(length) + " while others wait: " + mib(plan.out) + " out at " + speed(out_speed) + " and " +
+                   mib(plan.in) + " in at " + speed(in_speed) + " take " + seconds(plan.cost) + ", times " +
+                   std::to_string(config.switch_time_multiplier) + ", within " + seconds(config.switch_time_min) + " and " +
+                   seconds(config.switch_time_max));
+}
+
+void note_grant(Context& context, const Gpu& gpu, Client& client) {
+  std::set<ClientId> beside;
+  Bytes together = need(client);
+  for (const auto& [id, other] : gpu.clients) {
+    if (id == client.id || !other.holds_lock()) continue;
+    beside.insert(id);
+    together += need(other);
+  }
+  const bool told = beside != client.beside_noted && is_due(client.beside_noted_at, context.now) && !beside.empty();
+  if (!told && !context.config().explains) return;
+  std::string text = "gets the lock, ";
+  text += beside.empty() ? "alone: it needs " + mib(together) : "beside " + list_of(beside) + ": they need " + mib(together) + " together";
+  context.note(told ? Level::kInfo : Level::kDebug, client.id, text + ", " + mib(safe_limit(context.config(), gpu)) + " may be used");
+  if (!told) return;
+  client.beside_noted = std::move(beside);
+  client.beside_noted_at = context.now;
+}
+
+void note_wait(Context& context, const Gpu& gpu, Client& client) {
+  const bool for_limit = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;  // what is throttled has a line
+  const bool told = !for_limit && client.reason != WaitReason::kNone && is_due(client.wait_noted_at, context.now);
+  if (!told && !context.config().explains) return;
+  client.reason_noted = client.reason;
+  std::set<ClientId> holders;
+  for (const auto& [id, other] : gpu.clients) {
+    if (id != client.id && other.holds_lock()) holders.insert(id);
+  }
+  std::string text = "waits for " + waiting_sentence(context.state, gpu, client);
+  if (!holders.empty()) text += "; " + list_of(holders) + (holders.size() == 1 ? " has" : " have") + " the lock";
+  context.note(told ? Level::kInfo : Level::kDebug, client.id, std::move(text));
+  if (told) client.wait_noted_at = context.now;
+}
+
+}  // namespace nvshare::policy
