@@ -116,6 +116,11 @@ TEST_F(RunCommand, TheMemoryLimitHolds) {
   const Ran wrong = nvsharectl("run --gpu-memory-limit lots -- true");
   EXPECT_EQ(wrong.exit_code, 125);
   EXPECT_TRUE(has(wrong.err, "--gpu-memory-limit")) << wrong.err;
+  for (const char* option : {"--gpu-core-limit 4O", "--gpu-core-limit 0", "--reserve-memory 4gb"}) {
+    const Ran refused = nvsharectl(std::string("run ") + option + " -- true");
+    EXPECT_NE(refused.exit_code, 0) << option;
+    EXPECT_TRUE(has(refused.err, std::string(option).substr(0, std::string(option).find(' ')))) << refused.err;
+  }
   const Ran reserved = nvsharectl("run --reserve-memory 16Mi --gpu-memory-limit 32Mi -- true");
   EXPECT_EQ(reserved.exit_code, 0);
   EXPECT_TRUE(has(reserved.err, "memory limit 16 MiB (by --reserve-memory)")) << reserved.err;
