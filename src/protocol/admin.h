@@ -171,6 +171,14 @@ struct ClientReport {
   int64_t swapped_in_total = 0;
 };
 
+// What bounds programs that say too much, and how often it did. scheduler/bounds.h says why each is there.
+struct BoundsReport {
+  std::map<std::string, int64_t> values;  // in force, by their names
+  int64_t connections = 0;                // now
+  uint64_t connections_refused = 0;       // since the scheduler began
+  uint64_t reads_paused = 0;              // times that a connection was not read for a while
+};
+
 struct StatusReport {
   std::string version;
   int32_t pid = 0;
@@ -187,6 +195,7 @@ struct StatusReport {
   std::vector<GpuReport> gpus;
   std::vector<TenantReport> tenants;
   std::vector<ClientReport> clients;
+  BoundsReport bounds;
 };
 
 struct StatusRequest {};

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -9,9 +10,16 @@ namespace nvshare::scheduler {
 namespace {
 
 // Reads of one client before the others have their turn.
-constexpr int kPacketsPerWake = 64;
-constexpr int kAcceptsPerWake = 64;
+constexpr int kPacketsPerWake = 16;
+constexpr int kAcceptsPerWake = 16;
 constexpr int kPacketsDrained = 1024;  // at a close; more than a socket holds
+constexpr int64_t kAcceptAgainNs = 100'000'000;
+constexpr int64_t kMillisecond = 1'000'000;
+// What a message is charged at most: the machine may have been slow, not the message.
+constexpr policy::Duration kHandledMaxNs = 50 * kMillisecond;
+// Of the open files a quarter is left for segments, locks and what is queued for clients; a connection takes two.
+constexpr int64_t kConnectionsAtLeast = 16;
+constexpr int64_t kQueuedPart = 8;
 
 using protocol::MessageType;
 using protocol::Packet;
@@ -32,13 +40,40 @@ bool supersedes(const Packet& later, const Packet& earlier) {
          std::memcmp(later.bytes + sizeof(protocol::Header), earlier.bytes + sizeof(protocol::Header), sizeof(protocol::Grant)) == 0;
 }
 
+ConnectionBounds::Limits with_room(ConnectionBounds::Limits limits, int64_t open_files) {
+  limits.all = std::max((open_files - open_files / 4 - bounds::kDescriptorsKept) / 2, kConnectionsAtLeast);
+  return limits;
+}
+
+Packet refusal(std::string_view why) {
+  protocol::Refused message{};
+  std::copy_n(why.begin(), std::min(why.size(), sizeof message.reason - 1), message.reason);
+  return protocol::encode(message, protocol::kVersionMin);
+}
+
+// What the client sent and nobody wants must go before a close: closing a socket with unread packets makes the client's next read fail, and
+// it would not see why it was refused.
+void drain(int socket) {
+  std::byte bytes[protocol::kMessageBytesMax];
+  for (int i = 0; i < kPacketsDrained && recv(socket, bytes, sizeof bytes, MSG_DONTWAIT) > 0; ++i) {
+  }
+}
+
 }  // namespace
 
-ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback after)
+ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback after, const ConnectionBounds::Limits& limits,
+                             int64_t open_files, policy::Duration register_within)
     : loop_(loop),
       listener_(std::move(listener)),
       after_(std::move(after)),
-      accept_watch_(loop, listener_.get(), [this] { accept_all(); }) {}
+      cgroup_reader_(CgroupReader::here()),
+      bounds_(with_room(limits, open_files)),
+      register_within_(register_within),
+      queued_descriptors_max_(std::max(open_files / kQueuedPart, bounds::kQueuedDescriptorsPerConnection)),
+      accept_watch_(loop, listener_.get(), [this] { accept_all(); }),
+      accept_timer_(loop, [this] { accept_watch_.resume(); }),
+      silence_timer_(loop, [this] { drop_silent(); }),
+      resume_timer_(loop, [this] { resume_due(); }) {}
 
 void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
   auto at = connections_.find(id);
@@ -46,27 +81,38 @@ void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors desc
   Connection& connection = at->second;
   bool broken = false;
   Queued message{packet, std::move(descriptors)};
-  if (connection.queue.empty() && try_send(connection, message, &broken)) return;
+  if (connection.queue.empty() && try_send(connection.socket.get(), message, &broken)) return;
   if (broken) return;  // its end of file is on the way
   if (replace_queued(connection, packet)) return;
-  if (connection.queue.size() >= kQueuedPacketsMax) {
+  if (!may_queue(connection, message)) {
     // Not now: the engine must not be called back. One post is enough; the next finds the connection gone.
     loop_.post([this, id] { drop(id, "it did not read its messages"); });
     return;
   }
+  connection.queued_descriptors += message.descriptors.count();
+  queued_descriptors_ += message.descriptors.count();
   connection.queue.push_back(std::move(message));
   connection.socket_watch.want_writable();
+}
+
+bool ClientSockets::may_queue(const Connection& connection, const Queued& message) const {
+  const int64_t more = message.descriptors.count();
+  return connection.queue.size() < kQueuedPacketsMax &&
+         (more == 0 || (connection.queued_descriptors + more <= bounds::kQueuedDescriptorsPerConnection &&
+                        queued_descriptors_ + more <= queued_descriptors_max_));
+}
+
+void ClientSockets::forget(std::map<ConnectionId, Connection>::iterator at) {
+  bounds_.left(at->first);
+  queued_descriptors_ -= at->second.queued_descriptors;
+  connections_.erase(at);
 }
 
 void ClientSockets::close(ConnectionId id) {
   auto at = connections_.find(id);
   if (at == connections_.end()) return;
-  // What the client sent and we do not want must go first: closing a socket with unread packets makes the client's next read fail, and it
-  // would not see why it was refused. What is still queued for it is lost.
-  std::byte bytes[protocol::kMessageBytesMax];
-  for (int i = 0; i < kPacketsDrained && recv(at->second.socket.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0; ++i) {
-  }
-  connections_.erase(at);
+  drain(at->second.socket.get());  // what is still queued for it is lost
+  forget(at);
 }
 
 void ClientSockets::accept_all() {
@@ -77,24 +123,71 @@ void ClientSockets::accept_all() {
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
-    if (errno != EAGAIN) warnings_.warn("accept", monotonic_ns(), "cannot accept a client: {}", std::strerror(errno));
+    if (errno == EAGAIN) return;
+    warnings_.warn("accept", monotonic_ns(), "cannot accept a client: {}", std::strerror(errno));
+    // Out of descriptors or memory; the client stays in the listener's queue, and asking at once would ask for ever.
+    accept_watch_.pause();
+    accept_timer_.arm(monotonic_ns() + kAcceptAgainNs);
     return;
   }
 }
 
 void ClientSockets::accept(FileDescriptor socket) {
+  const policy::Instant now = monotonic_ns();
   Result<Peer> peer = peer_of(socket.get());
-  if (!peer) return warnings_.warn("peer", monotonic_ns(), "{}", peer.error().text);
+  if (!peer) return warnings_.warn("peer", now, "{}", peer.error().text);
+  const Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
   ConnectionId id = next_++;
+  if (auto ok = bounds_.admit(id, whose, now); !ok) return turn_away(std::move(socket), *peer, ok.error());
   Connection& connection = connections_[id];
   connection.socket = std::move(socket);
   connection.process = std::move(peer->pidfd);
+  peer->account = whose.tenant.empty() ? whose.user : whose.tenant;
   engine_->connected(id, std::move(*peer));
   connection.socket_watch = Watch(
       loop_, connection.socket.get(), [this, id] { read(id); }, [this, id] { flush(id); });
   if (connection.process) {
     connection.process_watch = Watch(loop_, connection.process.get(), [this, id] { drop(id, "its process ended"); });
   }
+  if (silent_.empty()) silence_timer_.arm(now + register_within_);
+  silent_.emplace_back(now + register_within_, id);
+}
+
+void ClientSockets::turn_away(FileDescriptor socket, const Peer& peer, const Error& why) {
+  warnings_.warn("turned away", monotonic_ns(), "refused pid {} (user {}): {}", peer.pid, peer.uid, why.text);
+  drain(socket.get());
+  static_cast<void>(try_send(socket.get(), {refusal(why.text), {}}, nullptr));
+}
+
+void ClientSockets::drop_silent() {
+  const policy::Instant now = monotonic_ns();
+  while (!silent_.empty() && silent_.front().first <= now) {
+    const ConnectionId id = silent_.front().second;
+    silent_.pop_front();
+    const auto at = connections_.find(id);
+    if (at == connections_.end() || at->second.spoke) continue;
+    read(id);  // it may have been this side that was late
+    if (const auto still = connections_.find(id); still != connections_.end() && !still->second.spoke) {
+      send(id, refusal("it did not register in time"), {});
+      drop(id, "it did not register in time");
+    }
+  }
+  if (!silent_.empty()) silence_timer_.arm(silent_.front().first);
+}
+
+void ClientSockets::pause(ConnectionId id, policy::Duration time) {
+  connections_.at(id).socket_watch.pause();
+  const auto at = paused_.emplace(monotonic_ns() + time, id);
+  if (at == paused_.begin()) resume_timer_.arm(at->first);
+}
+
+void ClientSockets::resume_due() {
+  const policy::Instant now = monotonic_ns();
+  while (!paused_.empty() && paused_.begin()->first <= now) {
+    if (const auto at = connections_.find(paused_.begin()->second); at != connections_.end()) at->second.socket_watch.resume();
+    paused_.erase(paused_.begin());
+  }
+  if (!paused_.empty()) resume_timer_.arm(paused_.begin()->first);
 }
 
 void ClientSockets::read(ConnectionId id) {
@@ -104,13 +197,17 @@ void ClientSockets::read(ConnectionId id) {
   for (int i = 0; i < kPacketsPerWake; ++i) {
     auto at = connections_.find(id);
     if (at == connections_.end()) return;  // refused meanwhile
+    const policy::Instant now = monotonic_ns();
+    if (const policy::Duration wait = bounds_.wait(id, now); wait > 0) return pause(id, wait);
     ssize_t length = receive_packet(at->second.socket.get(), bytes, &descriptors, MSG_DONTWAIT);
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && errno == EAGAIN) return;
     if (length < 0 && errno == EMSGSIZE) return drop(id, "it sent more descriptors than a message may carry");
     if (length <= 0) return drop(id, "it closed its connection");
-    engine_->received(id, {bytes, static_cast<size_t>(length)}, monotonic_ns(), std::move(descriptors));
+    at->second.spoke = true;
+    engine_->received(id, {bytes, static_cast<size_t>(length)}, now, std::move(descriptors));
     after_();
+    bounds_.charge(id, cost_of(std::min(monotonic_ns() - now, kHandledMaxNs)));
   }
 }
 
@@ -119,23 +216,30 @@ void ClientSockets::flush(ConnectionId id) {
   if (at == connections_.end()) return;
   Connection& connection = at->second;
   bool broken = false;
-  while (!connection.queue.empty() && try_send(connection, connection.queue.front(), &broken)) connection.queue.pop_front();
-  if (broken) connection.queue.clear();
+  const auto forget_front = [&] {
+    connection.queued_descriptors -= connection.queue.front().descriptors.count();
+    queued_descriptors_ -= connection.queue.front().descriptors.count();
+    connection.queue.pop_front();
+  };
+  while (!connection.queue.empty() && try_send(connection.socket.get(), connection.queue.front(), &broken)) forget_front();
+  while (broken && !connection.queue.empty()) forget_front();
   if (!connection.queue.empty()) connection.socket_watch.want_writable();
 }
 
 void ClientSockets::drop(ConnectionId id, const char* why) {
-  if (connections_.erase(id) == 0) return;
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  forget(at);
   engine_->disconnected(id, why, monotonic_ns());
   after_();
 }
 
-bool ClientSockets::try_send(const Connection& connection, const Queued& message, bool* broken) {
+bool ClientSockets::try_send(int socket, const Queued& message, bool* broken) {
   ssize_t sent = -1;
   do {
-    sent = send_packet(connection.socket.get(), message.packet.span(), message.descriptors, MSG_DONTWAIT | MSG_NOSIGNAL);
+    sent = send_packet(socket, message.packet.span(), message.descriptors, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  *broken = sent < 0 && errno != EAGAIN;
+  if (broken != nullptr) *broken = sent < 0 && errno != EAGAIN;
   return sent >= 0;
 }
 

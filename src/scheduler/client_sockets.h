@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "protocol/codec.h"
+#include "scheduler/connection_bounds.h"
 #include "scheduler/engine.h"
 #include "scheduler/event_loop.h"
 
@@ -20,14 +21,17 @@ class ClientSockets : public Transport {
   // What a stopped client may leave unread, beyond what its socket holds. Past it the connection is closed; the client comes back.
   static constexpr size_t kQueuedPacketsMax = 256;
 
-  // `after` is called whenever the engine was.
-  ClientSockets(EventLoop& loop, FileDescriptor listener, Callback after);
+  // `after` is called whenever the engine was. `open_files`: that the process may have (RLIMIT_NOFILE).
+  ClientSockets(EventLoop& loop, FileDescriptor listener, Callback after, const ConnectionBounds::Limits& limits, int64_t open_files,
+                policy::Duration register_within);
 
   // Before the loop runs. The engine outlives neither the loop nor this.
   void serve(Engine& engine) { engine_ = &engine; }
 
   void send(ConnectionId connection, const protocol::Packet& packet, Descriptors descriptors) override;
   void close(ConnectionId connection) override;
+
+  const ConnectionBounds& bounds() const { return bounds_; }
 
  private:
   struct Queued {
@@ -38,18 +42,26 @@ class ClientSockets : public Transport {
     FileDescriptor socket;
     FileDescriptor process;  // pidfd
     std::deque<Queued> queue;
+    int64_t queued_descriptors = 0;
+    bool spoke = false;  // and was not refused for it: it has registered
     Watch socket_watch;  // after the descriptors, so that they go first
     Watch process_watch;
   };
 
   void accept_all();
   void accept(FileDescriptor socket);
+  void turn_away(FileDescriptor socket, const Peer& peer, const Error& why);
+  void drop_silent();
   void read(ConnectionId connection);
+  void pause(ConnectionId connection, policy::Duration time);
+  void resume_due();
+  void forget(std::map<ConnectionId, Connection>::iterator connection);
   void flush(ConnectionId connection);
   void drop(ConnectionId connection, const char* why);
   // Sends at once if the socket takes it. False: it does not, now or (`broken`) ever.
-  static bool try_send(const Connection& connection, const Queued& message, bool* broken);
+  static bool try_send(int socket, const Queued& message, bool* broken);
   static bool replace_queued(Connection& connection, const protocol::Packet& packet);
+  bool may_queue(const Connection& connection, const Queued& message) const;
 
   EventLoop& loop_;
   FileDescriptor listener_;
@@ -57,8 +69,18 @@ class ClientSockets : public Transport {
   Engine* engine_ = nullptr;
   std::map<ConnectionId, Connection> connections_;
   ConnectionId next_ = 1;
+  const CgroupReader cgroup_reader_;
+  ConnectionBounds bounds_;
+  const policy::Duration register_within_;
+  const int64_t queued_descriptors_max_;
+  int64_t queued_descriptors_ = 0;
+  std::deque<std::pair<policy::Instant, ConnectionId>> silent_;  // by when each has to register
+  std::multimap<policy::Instant, ConnectionId> paused_;          // until when it is not read
   RepeatedWarnings warnings_;
   Watch accept_watch_;
+  Timer accept_timer_;
+  Timer silence_timer_;
+  Timer resume_timer_;
 };
 
 }  // namespace nvshare::scheduler

@@ -1,6 +1,7 @@
 #include "scheduler/daemon.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,8 +30,23 @@ constexpr int64_t kDepartedIntervalNs = 20'000'000;
 // The earliest a deadline is served again, so that one that does not move cannot spin the daemon.
 constexpr int64_t kDeadlineStepNs = 100'000;
 constexpr int64_t kFailurePauseNs = 1'000'000'000;
+constexpr int64_t kOpenFilesMost = 1 << 20;
 constexpr uint64_t kOwnMarginPart = 16;  // of the scheduler's own cgroup's limit
 constexpr uint64_t kOwnMarginMin = uint64_t{64} << 20;
+
+int64_t open_files_max() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > kOpenFilesMost) return kOpenFilesMost;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+int64_t value_of(const bounds::Bound& bound, const Settings& settings) {
+  if (bound.setting == nullptr) return bound.value;
+  const std::string_view name = bound.setting;
+  if (name == "connections_per_tenant") return settings.connections_per_tenant;
+  if (name == "connections_per_user") return settings.connections_per_user;
+  return settings.gpus_per_user;
+}
 
 uint64_t new_epoch() {
   timespec now{};
@@ -101,17 +117,22 @@ Result<void> Daemon::open(const char* nvml_library) {
     options.trace = std::make_unique<TraceWriter>(std::move(*trace));
   }
   if (settings_.nvml) start_nvml(nvml_library);
+  if (monitor_) options.list_gpus = [this] { monitor_->list_mig_devices(); };
   if (auto ok = check_that_a_gpu_is_free(); !ok) return ok;
 
   Result<FileDescriptor> client_listener = runtime_dir_.listen_clients();
   if (!client_listener) return client_listener.error();
   Result<FileDescriptor> admin_listener = runtime_dir_.listen_admin();
   if (!admin_listener) return admin_listener.error();
-  clients_ = std::make_unique<ClientSockets>(loop_, std::move(*client_listener), [this] {
-    if (quiet()) housekeeping_ = false;  // and soon again
-    active_at_ = monotonic_ns();
-    after_engine();
-  });
+  clients_ = std::make_unique<ClientSockets>(
+      loop_, std::move(*client_listener),
+      [this] {
+        if (quiet()) housekeeping_ = false;  // and soon again
+        active_at_ = monotonic_ns();
+        after_engine();
+      },
+      ConnectionBounds::Limits{settings_.connections_per_tenant, settings_.connections_per_user}, open_files_max(),
+      settings_.register_within);
   engine_ = std::make_unique<Engine>(std::move(options), *clients_, monotonic_ns());
   clients_->serve(*engine_);
   if (monitor_) {
@@ -137,6 +158,10 @@ protocol::admin::StatusReport Daemon::report() const {
   protocol::admin::StatusReport report = engine_->status(monotonic_ns());
   report.version = NVSHARE_VERSION;
   report.pid = getpid();
+  report.bounds.connections = clients_->bounds().count();
+  report.bounds.connections_refused = clients_->bounds().refused();
+  report.bounds.reads_paused = clients_->bounds().paused();
+  for (const bounds::Bound& bound : bounds::kTable) report.bounds.values[bound.name] = value_of(bound, settings_);
   return report;
 }
 
@@ -146,7 +171,9 @@ void Daemon::start_nvml(const char* library) {
     spdlog::info("{}; memory used by programs that are not clients is not seen", nvml.error().text);
     return;
   }
-  monitor_ = std::make_unique<NvmlMonitor>(std::move(*nvml), loop_, [this](const std::vector<GpuSample>& samples) { sampled(samples); });
+  monitor_ = std::make_unique<NvmlMonitor>(
+      std::move(*nvml), loop_, [this](const std::vector<GpuSample>& samples) { sampled(samples); },
+      [this](const std::vector<GpuUuid>& mig_devices) { call_engine([&] { engine_->gpus_listed(mig_devices, monotonic_ns()); }); });
 }
 
 void Daemon::sampled(const std::vector<GpuSample>& samples) {
@@ -261,9 +288,9 @@ std::string Daemon::answer_request(std::string_view line) {
       return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
     }
     std::string operator()(const admin::PodsRequest& pods) const {
-      daemon.engine_->set_pods(pods, monotonic_ns());
+      Result<void> ok = daemon.engine_->set_pods(pods, monotonic_ns());
       daemon.after_engine();
-      return admin::encode_ok();
+      return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
     }
     std::string operator()(const admin::ShutdownRequest&) const {
       spdlog::info("an admin request ends the scheduler");

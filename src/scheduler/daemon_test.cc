@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -518,6 +519,82 @@ TEST_F(DaemonTest, EndsWhenIdleAndOnAdminRequest) {
   std::thread asker([&] { EXPECT_TRUE(admin::decode_ok(ask_admin(settings_.runtime_dir, R"({"request":"shutdown"})"))); });
   (*asked)->run();
   asker.join();
+}
+
+// A connection of the test's own process.
+FileDescriptor connect_to_clients(const std::string& runtime_dir) {
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, (runtime_dir + protocol::kClientSocket).c_str(), sizeof address.sun_path - 1);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fd.reset();
+  return fd;
+}
+
+// 3,066 of them used up the descriptors, and no program could start any more.
+TEST_F(DaemonTest, SilentConnectionsAreBoundedAndClosed) {
+  TestClient honest = client();
+  settings_.register_within = 300'000'000;
+  start();
+  ASSERT_TRUE(honest.join(test_registration(kGiB)));
+  std::vector<FileDescriptor> silent;
+  for (int64_t i = 0; i < bounds::kConnectionsPerProcess + 20; ++i) silent.push_back(connect_to_clients(settings_.runtime_dir));
+  ASSERT_TRUE(eventually([&] { return status().bounds.connections_refused >= 20; }));
+  EXPECT_EQ(status().bounds.connections_refused, 20u);
+  EXPECT_LE(status().bounds.connections, bounds::kConnectionsPerProcess + 1);
+  char reason[512] = {};
+  ASSERT_GT(recv(silent.back().get(), reason, sizeof reason, 0), 8);
+  EXPECT_NE(std::string(reason + 8).find("connections to the scheduler; accepted: up to 512"), std::string::npos) << reason + 8;
+  EXPECT_TRUE(eventually([&] { return status().bounds.connections == 1; })) << "the honest one's";
+  ASSERT_GT(recv(silent.front().get(), reason, sizeof reason, 0), 8);
+  EXPECT_STREQ(reason + 8, "it did not register in time");
+  honest.send(ReqLock{1});
+  EXPECT_TRUE(honest.expect<LockOk>());
+}
+
+// It asked again at once, for ever.
+TEST_F(DaemonTest, WithoutDescriptorsAcceptingWaitsAndGoesOn) {
+  TestClient late = client();
+  start();
+  ASSERT_EQ(status().clients.size(), 0u);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;  // fewer than are open
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  rusage used_before{};
+  getrusage(RUSAGE_SELF, &used_before);
+  late.connect();
+  late.send(test_registration(kGiB));
+  EXPECT_FALSE(late.comes_within<protocol::Registered>(500ms));
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto microseconds = [](const rusage& usage) {
+    return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+  };
+  EXPECT_LT(microseconds(used) - microseconds(used_before), 250'000) << "of 500,000 that passed";
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(late.expect<protocol::Registered>());
+}
+
+TEST_F(DaemonTest, WithoutNvmlAUserNamesAFewGpus) {
+  settings_.gpus_per_user = 3;
+  std::vector<TestClient> clients;
+  for (int i = 0; i < 5; ++i) clients.push_back(client());
+  start();
+  const bool is_root = geteuid() == 0;  // whom nothing bounds, outside containers
+  for (uint8_t gpu = 1; gpu <= 5; ++gpu) {
+    TestClient& each = clients[gpu - 1u];
+    each.connect();
+    each.send(test_registration(kGiB, gpu));
+    if (is_root || gpu <= 3) {
+      EXPECT_TRUE(each.expect<protocol::Registered>());
+    } else {
+      const auto refused = each.expect<Refused>();
+      ASSERT_TRUE(refused);
+      EXPECT_NE(std::string(refused->reason).find("accepted: up to 3 (NVSHARE_GPUS_PER_USER)"), std::string::npos) << refused->reason;
+    }
+  }
 }
 
 }  // namespace

@@ -8,8 +8,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "cuda/nvml.h"
-
 namespace nvshare::scheduler {
 namespace {
 
@@ -53,7 +51,8 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       state_(policy::make_state(settings_.policy)),
       known_(options.known_clients_file),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader),
-      host_budget_(random_segment_id) {
+      host_budget_(random_segment_id),
+      list_gpus_(std::move(options.list_gpus)) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
@@ -76,7 +75,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                   now);
   }
   if (message.gpu_total_bytes == 0) return refuse(connection, "bad message: Register holds only its versions", now);
-  Result<policy::GpuId> gpu = gpu_of(message, now);
+  if (awaits_listing(connection, message)) return;
+  Result<policy::GpuId> gpu = gpu_of(message, connections_.at(connection).peer, now);
   if (!gpu) return refuse(connection, gpu.error().text, now);
   if (!hold_) count_absent(now);
 
@@ -186,56 +186,6 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   prepare_swaps();
   if (wants_lock && hold_) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
-}
-
-void Engine::gpu_found(const GpuUuid& uuid, const std::string& name, int64_t total) {
-  Gpu gpu;
-  gpu.uuid = uuid;
-  char text[cuda::kUuidTextBytes];
-  cuda::format_uuid(uuid, text);
-  gpu.uuid_text = text;
-  gpu.name = name;
-  gpu.real_total = total;
-  gpu.nvml = true;
-  gpus_.push_back(std::move(gpu));
-  uses_nvml_ = true;
-}
-
-Result<policy::GpuId> Engine::gpu_of(const Register& message, policy::Instant now) {
-  GpuUuid uuid;
-  std::copy(std::begin(message.gpu_uuid), std::end(message.gpu_uuid), uuid.begin());
-  auto at = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& gpu) { return gpu.uuid == uuid; });
-  bool is_new = at == gpus_.end();
-  Gpu fresh;
-  Gpu& gpu = is_new ? fresh : *at;
-  if (is_new) {
-    char text[cuda::kUuidTextBytes];
-    cuda::format_uuid(uuid, text);
-    gpu.uuid = uuid;
-    gpu.uuid_text = text;
-    gpu.name = printable(message.gpu_name);
-  }
-  if (!gpu.lock) {
-    Result<GpuLock> lock = GpuLock::acquire(settings_.lock_dir, gpu.uuid_text, settings_.runtime_dir);
-    if (!lock) return lock.error();
-    gpu.lock = std::move(*lock);
-  }
-  if (is_new) {
-    gpus_.push_back(std::move(fresh));
-    at = gpus_.end() - 1;
-  }
-  auto id = static_cast<policy::GpuId>(at - gpus_.begin());
-  if (at->total == 0) {
-    // CUDA's figure is what programs can have. NVML's, where there is one, keeps a false one from making the GPU smaller for all.
-    int64_t claimed = bounded(message.gpu_total_bytes);
-    bool credible = at->real_total == 0 || (claimed < at->real_total && claimed > at->real_total / 10 * 9);
-    if (credible) at->real_total = claimed;
-    at->total = settings_.gpu_physical_memory ? std::min(*settings_.gpu_physical_memory, at->real_total) : at->real_total;
-    spdlog::info("{} ({}): {} MiB{}", at->uuid_text, at->name, at->total >> 20,
-                 at->told() ? fmt::format(", as told, of {} MiB", at->real_total >> 20) : "");
-    apply(policy::GpuAppeared{id, at->total}, now);
-  }
-  return id;
 }
 
 void Engine::dispatch(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors) {

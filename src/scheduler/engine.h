@@ -62,6 +62,7 @@ class Engine {
     Tenants::LookAtCgroups look_at_cgroups;             // of a process; cgroups_of when there is none
     CgroupReader cgroup_reader;
     SegmentMaker* segment_maker = nullptr;  // null: the scheduler lends no memory of its own
+    std::function<void()> list_gpus;        // asks NVML for gpus_listed(); may be none
     std::unique_ptr<TraceWriter> trace;     // or null
   };
 
@@ -75,6 +76,8 @@ class Engine {
 
   // A GPU that NVML found at start; `total` bytes can be used by programs.
   void gpu_found(const GpuUuid& uuid, const std::string& name, int64_t total);
+  // The MIG devices that NVML lists now, besides the GPUs that were found at start. Clients that named others are refused.
+  void gpus_listed(const std::vector<GpuUuid>& mig_devices, policy::Instant now);
   void memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now);
   void segment_made(SegmentId segment, FileDescriptor memory, policy::Instant now);  // none: it could not be
   void segment_discarded(SegmentId segment, policy::Instant now);
@@ -88,8 +91,8 @@ class Engine {
   protocol::admin::StatusReport status(policy::Instant now) const;
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
   Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
-  // All of it is in force at once.
-  void set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
+  // All of it is in force at once. An error: it is, but could not be persisted.
+  Result<void> set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
 
   size_t client_count() const { return clients_.size(); }
   bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
@@ -115,6 +118,8 @@ class Engine {
   struct Connection {
     Peer peer;
     std::optional<policy::ClientId> client;
+    std::optional<protocol::Register> awaits_listing;  // of the GPU that it named
+    bool listed = false;                               // NVML was asked since
   };
   struct Client {
     ConnectionId connection = 0;
@@ -156,7 +161,10 @@ class Engine {
 
   // engine.cc
   void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
-  Result<policy::GpuId> gpu_of(const protocol::Register& message, policy::Instant now);
+  Result<policy::GpuId> gpu_of(const protocol::Register& message, const Peer& peer, policy::Instant now);
+  // engine_gpus.cc
+  bool awaits_listing(ConnectionId connection, const protocol::Register& message);
+  Result<void> admit_gpu(const GpuUuid& uuid, const char* uuid_text, const Peer& peer);
   void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
                 Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
@@ -255,6 +263,9 @@ class Engine {
   int64_t host_used_then_ = 0;                    // by swapped memory, when the host was last looked at
   bool moved_since_ = false;                      // swap messages came since
   bool uses_nvml_ = false;
+  std::function<void()> list_gpus_;
+  std::set<GpuUuid> mig_devices_;              // as NVML last listed them
+  std::map<std::string, int64_t> gpus_named_;  // by account: those that NVML does not know
   bool nvml_sees_pids_ = false;
   RepeatedWarnings warnings_;
 };

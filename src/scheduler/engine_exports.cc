@@ -26,7 +26,14 @@ void Engine::import(const Client& importer, const Import& message, policy::Insta
     return send(importer, refusal(message.request, ExportStatus::kRefused));
   }
   ExportWanted wanted{};
-  wanted.ticket = exports_.ask({{importer.id, message.request}, exporter->id, message.export_id});
+  const std::string& account = connections_.at(importer.connection).peer.account;
+  wanted.ticket = exports_.ask({{importer.id, message.request}, exporter->id, message.export_id, account});
+  if (wanted.ticket == 0) {
+    warnings_.warn("too many imports " + std::to_string(importer.id), now,
+                   "client {} ({}, pid {}) has as many imports as it may, or named one twice: refused", importer.id, importer.program,
+                   importer.pid);
+    return send(importer, refusal(message.request, ExportStatus::kFailed));
+  }
   wanted.export_id = message.export_id;
   std::copy(std::begin(message.nonce), std::end(message.nonce), std::begin(wanted.nonce));
   send(*exporter, wanted);

@@ -148,7 +148,7 @@ void Engine::recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory
   for (const auto& [uuid, limit] : tenant.pod.memory_on) tenant.pod.gpu_memory_limit = std::max(tenant.pod.gpu_memory_limit, limit);
 }
 
-void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
+Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
   std::set<std::string> named;
   const auto change = [&](const std::string& uid, const PodLimits& limits) {
     Tenant* tenant = tenants_.find_pod(uid);
@@ -180,6 +180,8 @@ void Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
   }
   tenants_.prune();
   tenants_.save();
+  if (tenants_.problem().empty()) return {};
+  return error_format("the limits are in force, but a scheduler that starts anew would not know them: %.350s", tenants_.problem().c_str());
 }
 
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }

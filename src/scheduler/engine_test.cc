@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 
@@ -52,10 +54,11 @@ class EngineTest : public testing::Test {
         if (look_fails_) throw std::out_of_range("as a defect would");
         return HostBudget::Machine{1000 * kGiB, std::nullopt};
       };
+      options.list_gpus = list_gpus_;
       engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
       uuid.fill(1);
-      engine_->gpu_found(uuid, "card", 16 * kGiB);
+      if (has_nvml_) engine_->gpu_found(uuid, "card", 16 * kGiB);
     }
     return *engine_;
   }
@@ -112,6 +115,8 @@ class EngineTest : public testing::Test {
   Settings settings_;
   SentPackets packets_;
   policy::Instant now_ = 1'000'000'000;
+  bool has_nvml_ = true;
+  std::function<void()> list_gpus_;
   std::optional<Engine> engine_;
 };
 
@@ -415,6 +420,74 @@ TEST(GpuLockTest, OneOwnerAtATimeAndItsNameIsTold) {
   }
   EXPECT_TRUE(GpuLock::acquire(directory, "GPU-1", "/run/b"));
   EXPECT_FALSE(GpuLock::acquire("/proc/nowhere", "GPU-1", "/run/b"));
+}
+
+// Made-up ones left a lock file, a descriptor and an entry, for ever.
+TEST_F(EngineTest, WhereNvmlRunsGpusThatItDoesNotListAreRefused) {
+  join(1, 1001, kGiB, kGiB);
+  for (uint8_t gpu = 2; gpu < 200; ++gpu) {
+    engine().connected(gpu, Peer{});
+    send(gpu, test_registration(0, gpu));
+    const auto refused = packets_.last<protocol::Refused>(gpu);
+    ASSERT_TRUE(refused);
+    EXPECT_NE(std::string(refused->reason).find("is no GPU of this machine; NVML lists GPU-01010101 and 0 MIG devices"), std::string::npos)
+        << refused->reason;
+  }
+  EXPECT_EQ(engine().status(now_).gpus.size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/GPU-02020202-0202-0202-0202-020202020202.lock"));
+}
+
+TEST_F(EngineTest, AMigDeviceThatWasMadeMeanwhileIsFound) {
+  int asked = 0;
+  list_gpus_ = [&] { ++asked; };
+  engine().connected(1, Peer{});
+  engine().connected(2, Peer{});
+  send(1, test_registration(0, 7));
+  send(2, test_registration(0, 8));
+  EXPECT_EQ(asked, 2);
+  EXPECT_FALSE(packets_.last<protocol::Registered>(1)) << "nobody knows yet";
+  GpuUuid made;
+  made.fill(7);
+  engine().gpus_listed({made}, ++now_);
+  EXPECT_TRUE(packets_.last<protocol::Registered>(1));
+  EXPECT_TRUE(packets_.last<protocol::Refused>(2));
+  engine().connected(3, Peer{});
+  send(3, test_registration(0, 7));
+  EXPECT_TRUE(packets_.last<protocol::Registered>(3)) << "without asking again";
+  EXPECT_EQ(asked, 2);
+}
+
+TEST_F(EngineTest, WithoutNvmlEachAccountNamesAFewGpus) {
+  has_nvml_ = false;
+  settings_.gpus_per_user = 3;
+  const auto name_gpu = [&](ConnectionId connection, const std::string& account, uint8_t gpu) {
+    Peer peer;
+    peer.account = account;
+    engine().connected(connection, std::move(peer));
+    send(connection, test_registration(0, gpu));
+    return packets_.last<protocol::Registered>(connection).has_value();
+  };
+  for (uint8_t gpu = 1; gpu < 100; ++gpu) EXPECT_EQ(name_gpu(gpu, "user 1000", gpu), gpu <= 3);
+  EXPECT_EQ(engine().status(now_).gpus.size(), 3u);
+  EXPECT_TRUE(name_gpu(200, "user 1000", 2)) << "one that is known";
+  EXPECT_TRUE(name_gpu(201, "user 1001", 50));
+}
+
+// The exporter never answers: the daemon grew by 81 bytes each, and a neighbour's grant took a second.
+TEST_F(EngineTest, ImportsFromOneselfAreBounded) {
+  join(1, 1001, kGiB, kGiB);
+  const uint64_t self = packets_.last<protocol::Registered>(1)->client_id;
+  for (uint64_t request = 1; request <= 2000; ++request) send(1, protocol::Import{request, self, 1, {}});
+  int64_t asked = 0;
+  int64_t failed = 0;
+  for (const protocol::Packet& packet : packets_.sent[1]) {
+    const auto type = *protocol::decode_type(packet.span());
+    asked += type == protocol::MessageType::kExportWanted;
+    failed += type == protocol::MessageType::kImported;
+  }
+  EXPECT_EQ(asked, bounds::kUnansweredImports);
+  EXPECT_EQ(failed, 2000 - asked) << "each is told";
+  EXPECT_EQ(static_cast<protocol::ExportStatus>(packets_.last<protocol::Imported>(1)->status), protocol::ExportStatus::kFailed);
 }
 
 }  // namespace

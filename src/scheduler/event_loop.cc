@@ -57,8 +57,10 @@ struct Watch::Core : std::enable_shared_from_this<Watch::Core> {
       : owner(loop.core()), descriptor(loop.core().context, fd), on_readable(std::move(readable)), on_writable(std::move(writable)) {}
 
   void await_readable() {
+    if (paused || std::exchange(awaits_readable, true)) return;
     descriptor.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const asio::error_code& error) {
-      if (!self->alive || error) return;
+      self->awaits_readable = false;
+      if (!self->alive || self->paused || error) return;
       self->owner.guarded(self->on_readable);
       if (self->alive) self->await_readable();
     });
@@ -77,6 +79,8 @@ struct Watch::Core : std::enable_shared_from_this<Watch::Core> {
   Callback on_readable;
   Callback on_writable;
   bool alive = true;
+  bool paused = false;
+  bool awaits_readable = false;
   bool awaits_writable = false;
 };
 
@@ -99,6 +103,13 @@ Watch& Watch::operator=(Watch&& other) noexcept {
 }
 
 void Watch::want_writable() { core_->await_writable(); }
+
+void Watch::pause() { core_->paused = true; }
+
+void Watch::resume() {
+  core_->paused = false;
+  core_->await_readable();
+}
 
 struct Timer::Core : std::enable_shared_from_this<Timer::Core> {
   Core(EventLoop& loop, Callback call) : owner(loop.core()), timer(loop.core().context), callback(std::move(call)) {}

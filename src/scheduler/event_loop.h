@@ -49,6 +49,10 @@ class Watch {
   // Asks for one call of on_writable, when the descriptor next is.
   void want_writable();
 
+  // Between the two on_readable is not called; what came meanwhile is seen after resume().
+  void pause();
+  void resume();
+
   struct Core;
 
  private:

@@ -17,6 +17,7 @@ struct Peer {
   uid_t uid = 0;
   uint64_t start_time = 0;  // of the process, in clock ticks since boot: with the pid, names one process for good
   FileDescriptor pidfd;     // readable once the process has ended; none on kernels without
+  std::string account;      // whose bounds it counts against (connection_bounds.h); empty: none
 };
 
 // The process that connected (SO_PEERCRED), even if a forked child of it holds the socket by now. An error: the kernel does not say, or the

@@ -232,7 +232,7 @@ void Tenants::save() {
   const std::string content = Json{{"format", kFormat}, {"next_id", next_id_}, {"tenants", tenants}, {"pods", pods}}.dump(
                                   1, ' ', false, Json::error_handler_t::replace) +
                               "\n";
-  if (content == written_) return;
+  if (content == written_) return problem_.clear();
   Result<void> written = write_kept_file(file_, content);
   problem_ = written ? "" : written.error().text;
   if (written) written_ = content;

@@ -4,12 +4,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 namespace nvshare::scheduler {
 namespace {
 
 constexpr size_t kProcessesMax = 1024;
+constexpr size_t kMigDevicesMax = 64;  // of one GPU; there are seven at most today
 // No sample for so long: nothing ran, but for the time that the driver takes to show one.
 constexpr uint64_t kNothingRanUs = 3'000'000;
 constexpr uint64_t kShownLateUs = 1'000'000;
@@ -36,8 +38,11 @@ std::thread start_without_signals(std::function<void()> work) {
 
 }  // namespace
 
-NvmlMonitor::NvmlMonitor(cuda::Nvml nvml, EventLoop& loop, Callback on_samples)
-    : nvml_(std::move(nvml)), loop_(loop), on_samples_(std::make_shared<Callback>(std::move(on_samples))) {
+NvmlMonitor::NvmlMonitor(cuda::Nvml nvml, EventLoop& loop, Callback on_samples, ListCallback on_listed)
+    : nvml_(std::move(nvml)),
+      loop_(loop),
+      on_samples_(std::make_shared<Callback>(std::move(on_samples))),
+      on_listed_(std::make_shared<ListCallback>(std::move(on_listed))) {
   find_gpus();
   thread_ = start_without_signals([this] { run(); });
 }
@@ -50,6 +55,15 @@ NvmlMonitor::~NvmlMonitor() {
   changed_.notify_one();
   thread_.join();
   *on_samples_ = nullptr;
+  *on_listed_ = nullptr;
+}
+
+void NvmlMonitor::list_mig_devices() {
+  {
+    std::lock_guard lock(mutex_);
+    list_ = look_now_ = true;
+  }
+  changed_.notify_one();
 }
 
 void NvmlMonitor::watch(std::vector<GpuUuid> gpus, std::vector<GpuUuid> shared, int64_t interval_ns) {
@@ -83,8 +97,14 @@ void NvmlMonitor::find_gpus() {
 void NvmlMonitor::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
+    if (std::exchange(list_, false)) {
+      lock.unlock();
+      list();
+      lock.lock();
+      continue;
+    }
     if (watched_.empty()) {
-      changed_.wait(lock, [this] { return stop_ || !watched_.empty(); });
+      changed_.wait(lock, [this] { return stop_ || list_ || !watched_.empty(); });
       continue;
     }
     look_now_ = false;
@@ -107,6 +127,21 @@ void NvmlMonitor::run() {
     lock.lock();
     changed_.wait_for(lock, std::chrono::nanoseconds(interval_ns_), [this] { return stop_ || look_now_; });
   }
+}
+
+void NvmlMonitor::list() const {
+  std::vector<GpuUuid> found;
+  for (const Device& device : devices_) {
+    std::array<cuda::NvmlDevice, kMigDevicesMax> parts{};
+    const size_t count = nvml_.mig_devices_of(device.handle, parts);
+    for (size_t i = 0; i < count; ++i) {
+      GpuUuid uuid{};
+      if (nvml_.uuid_of(parts[i], uuid)) found.push_back(uuid);
+    }
+  }
+  loop_.post([callback = on_listed_, found = std::move(found)] {
+    if (*callback) (*callback)(found);
+  });
 }
 
 std::optional<UseSample> NvmlMonitor::look_at_use(Device& device) const {

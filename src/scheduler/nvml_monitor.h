@@ -26,14 +26,18 @@ struct FoundGpu {
 class NvmlMonitor {
  public:
   using Callback = std::function<void(const std::vector<GpuSample>&)>;
+  using ListCallback = std::function<void(const std::vector<GpuUuid>& mig_devices)>;
 
-  NvmlMonitor(cuda::Nvml nvml, EventLoop& loop, Callback on_samples);
+  NvmlMonitor(cuda::Nvml nvml, EventLoop& loop, Callback on_samples, ListCallback on_listed = {});
   ~NvmlMonitor();  // waits for a look in progress
   NvmlMonitor(const NvmlMonitor&) = delete;
   NvmlMonitor& operator=(const NvmlMonitor&) = delete;
 
   // The machine's GPUs, as they were at start.
   const std::vector<FoundGpu>& gpus() const { return gpus_; }
+
+  // Asks which MIG devices there are now; the answer comes by on_listed, one for all that asked before NVML was.
+  void list_mig_devices();
 
   // Looks at these GPUs every so often, from now on; never when there are none. At who uses the time of those of them that are also in
   // `shared`, every UseWatch::kInterval at most.
@@ -51,12 +55,14 @@ class NvmlMonitor {
 
   void find_gpus();
   void run();
+  void list() const;
   bool look_at(const Device& device, GpuSample* sample) const;
   std::optional<UseSample> look_at_use(Device& device) const;
 
   cuda::Nvml nvml_;
   EventLoop& loop_;
-  std::shared_ptr<Callback> on_samples_;  // emptied when the monitor ends, so that a late post finds nothing to call
+  std::shared_ptr<Callback> on_samples_;     // emptied when the monitor ends, so that a late post finds nothing to call
+  std::shared_ptr<ListCallback> on_listed_;  // the same
   std::vector<Device> devices_;
   std::vector<FoundGpu> gpus_;
 
@@ -67,6 +73,7 @@ class NvmlMonitor {
   int64_t interval_ns_ = 0;
   bool stop_ = false;
   bool look_now_ = false;
+  bool list_ = false;
   std::thread thread_;  // last: starts when everything above is there
 };
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "scheduler/engine.h"
 #include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
@@ -87,7 +89,9 @@ class PodsTest : public testing::Test {
     message.memory_limit = static_cast<uint64_t>(limit);
     join(connection, uid, message);
   }
-  void set(std::vector<admin::PodRequest> pods, bool complete = false) { engine_->set_pods({std::move(pods), complete}, ++now_); }
+  Result<void> set(std::vector<admin::PodRequest> pods, bool complete = false) {
+    return engine_->set_pods({std::move(pods), complete}, ++now_);
+  }
   // "kind name memory in GiB, core" of each tenant.
   std::string tenants() {
     std::string text;
@@ -532,6 +536,24 @@ TEST_F(PodsTest, OfPodsThatAreGoneThoseWithProgramsAreKept) {
   engine_->disconnected(1, "it ended", ++now_);
   join(2, kTrain);
   EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(4 * kGiB));
+}
+
+// The agent heard "ok", and after a restart the pod ran without its limit.
+TEST_F(PodsTest, LimitsThatCannotBePersistedAreInForceAndAnError) {
+  tenants_file_ = folder_.path() + "/gone/tenants";
+  start();
+  admin::PodRequest pod;
+  pod.uid = kTrain;
+  pod.name = "team/train";
+  pod.gpu_memory_limit = 2 * kGiB;
+  const Result<void> told = set({pod});
+  ASSERT_FALSE(told);
+  EXPECT_NE(std::string(told.error().text).find("in force, but"), std::string::npos) << told.error().text;
+  EXPECT_NE(std::string(told.error().text).find("/gone/tenants"), std::string::npos) << told.error().text;
+  join(1, kTrain);
+  EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(2 * kGiB));
+  std::filesystem::create_directory(folder_.path() + "/gone");
+  EXPECT_TRUE(set({pod})) << "said again, with room by now";
 }
 
 }  // namespace

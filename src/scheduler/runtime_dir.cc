@@ -80,8 +80,11 @@ Result<RuntimeDir> RuntimeDir::open(const std::string& path) {
   if (auto ok = make_own_folder(path, 0755, true); !ok) return ok.error();
   if (auto ok = make_own_folder(folder_of(path + protocol::kClientSocket), 0755); !ok) return ok.error();
   if (auto ok = make_own_folder(folder_of(path + protocol::kAdminSocket), 0700); !ok) return ok.error();
+  // For its owner alone: whoever can open it can lock it. One of an earlier release that others may have open is replaced.
   std::string lock_path = path + "/scheduler.lock";
-  FileDescriptor lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  struct stat status {};
+  if (lstat(lock_path.c_str(), &status) == 0 && (!S_ISREG(status.st_mode) || (status.st_mode & 0077) != 0)) unlink(lock_path.c_str());
+  FileDescriptor lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return error_format("cannot open %.150s: %s", lock_path.c_str(), std::strerror(errno));
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     char owner[32] = {};

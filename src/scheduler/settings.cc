@@ -188,6 +188,21 @@ Result<void> set_metrics_tenants(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> take_count(std::string_view text, int64_t minimum, int64_t maximum, int64_t* out) {
+  Result<int64_t> value = parse_integer(text, minimum, maximum);
+  if (!value) return value.error();
+  *out = *value;
+  return {};
+}
+
+Result<void> set_connections_per_tenant(Settings& settings, std::string_view text) {
+  return take_count(text, 1, 1'000'000, &settings.connections_per_tenant);
+}
+Result<void> set_connections_per_user(Settings& settings, std::string_view text) {
+  return take_count(text, 1, 1'000'000, &settings.connections_per_user);
+}
+Result<void> set_gpus_per_user(Settings& settings, std::string_view text) { return take_count(text, 1, 1024, &settings.gpus_per_user); }
+
 Result<void> set_runtime_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.runtime_dir); }
 Result<void> set_lock_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.lock_dir); }
 
@@ -290,8 +305,14 @@ const std::vector<SettingSpec>& setting_specs() {
        "serve metrics for Prometheus there, to anybody who can reach it (off)", false, set_metrics_address},
       {"metrics_tenants", "an integer from 0 to 10000", "so many tenants have metrics of their own, the others are summed up (200)", false,
        set_metrics_tenants},
+      {"connections_per_tenant", "an integer from 1 to 1000000",
+       "a container, pod or unit has at most so many connections: one for each process and GPU (4096)", false, set_connections_per_tenant},
+      {"connections_per_user", "an integer from 1 to 1000000", "the same of a user outside containers; root is not bound (4096)", false,
+       set_connections_per_user},
+      {"gpus_per_user", "an integer from 1 to 1024", "without NVML, a tenant or user may name so many GPUs (64)", false, set_gpus_per_user},
       {"runtime_dir", "an absolute path", "where the sockets are (/run/nvshare)", false, set_runtime_dir},
-      {"lock_dir", "an absolute path", "where GPUs are locked (/run/lock/nvshare)", false, set_lock_dir},
+      {"lock_dir", "an absolute path", "where GPUs are locked (root: /run/nvshare-locks; a user: /run/lock/nvshare-locks-UID)", false,
+       set_lock_dir},
       {"log_level", "error, warning, info or debug", "what is logged (info)", true, set_log_level},
       {"trace", "a path", "append every policy event to this file", false, set_trace},
   };

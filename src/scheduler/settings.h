@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "base/settings_table.h"
 #include "policy/policy.h"
+#include "scheduler/bounds.h"
 
 namespace nvshare::scheduler {
 
@@ -25,7 +26,7 @@ enum class HostArena { kAuto, kProcess, kScheduler };
 struct Settings {
   policy::Config policy;
   std::string runtime_dir = "/run/nvshare";
-  std::string lock_dir;  // empty: /run/lock/nvshare, else /tmp/nvshare-lock
+  std::string lock_dir;  // empty: as gpu_lock.h says
   std::string log_level = "info";
   std::string trace_file;                      // empty: none
   std::optional<int64_t> gpu_physical_memory;  // bytes; each GPU is treated as this large, at most as it is
@@ -38,6 +39,10 @@ struct Settings {
   bool nvml = true;
   std::string metrics_address;  // "127.0.0.1:9402"; empty: none are served
   int metrics_tenants = 200;    // that have series of their own
+  int64_t connections_per_tenant = bounds::kConnectionsPerTenant;
+  int64_t connections_per_user = bounds::kConnectionsPerUser;
+  policy::Duration register_within = bounds::kRegisterWithinMs * 1'000'000;  // for tests
+  int64_t gpus_per_user = bounds::kGpusPerUser;                              // where NVML does not run
 };
 
 using settings::Texts;
