@@ -215,7 +215,7 @@ def render(values=None, name="nvshare", namespace="nvshare", chart=CHART):
     files = sorted((chart / "templates").iterdir())
     bodies = {file.name: renderer.define(file.read_text(encoding="utf-8"), file.name) for file in files}
     # What others need comes first, so that the file can be applied as it stands.
-    order = ["namespace.yaml", "rbac.yaml", "daemonset.yaml", "metrics.yaml"]
+    order = ["namespace.yaml", "rbac.yaml", "daemonset.yaml", "metrics.yaml", "networkpolicy.yaml"]
     missing = set(bodies) - set(order) - {"_helpers.tpl", "NOTES.txt"}
     if missing:
         raise ChartError(f"{sorted(missing)[0]} has no place in the order of files")

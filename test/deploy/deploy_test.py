@@ -106,14 +106,25 @@ CONTAINER = strict(
     volumeMounts=listed(MOUNT),
 )
 VOLUME = strict(
-    ["name", "hostPath"],
+    ["name"],
     name=NAME,
     hostPath=strict(["path", "type"], path={"type": "string", "pattern": "^/"}, type={"enum": ["Directory", "DirectoryOrCreate"]}),
+    projected=strict(
+        ["sources"],
+        sources=listed(
+            strict(
+                serviceAccountToken=strict(["path"], path=STRING, expirationSeconds={"type": "integer", "minimum": 600}),
+                configMap=strict(["name", "items"], name=NAME, items=listed(strict(["key", "path"], key=STRING, path=STRING))),
+            )
+        ),
+    ),
 )
+VOLUME["oneOf"] = [{"required": ["hostPath"]}, {"required": ["projected"]}]
 TOLERATION = strict(key=STRING, operator={"enum": ["Exists", "Equal"]}, value=STRING, effect=STRING)
 POD = strict(
     ["containers"],
     serviceAccountName=NAME,
+    automountServiceAccountToken=BOOLEAN,
     hostPID=BOOLEAN,
     priorityClassName=NAME,
     runtimeClassName=NAME,
@@ -173,6 +184,22 @@ SCHEMAS = {
             ports=listed(strict(["name", "port", "targetPort"], name=NAME, port=PORT, targetPort=STRING)),
         ),
     ),
+    "NetworkPolicy": kind(
+        "networking.k8s.io/v1",
+        ["spec"],
+        spec=strict(
+            ["podSelector", "policyTypes"],
+            podSelector=SELECTOR,
+            policyTypes={"const": ["Ingress"]},
+            ingress=listed(
+                strict(
+                    ["from", "ports"],
+                    from_=listed(strict(namespaceSelector=strict(matchLabels=LABELS), podSelector=SELECTOR)),
+                    ports=listed(strict(["port"], port={"type": ["string", "integer"]}, protocol={"const": "TCP"})),
+                )
+            ),
+        ),
+    ),
     "ServiceMonitor": kind(
         "monitoring.coreos.com/v1",
         ["spec"],
@@ -214,11 +241,11 @@ EVERY_VALUE = {
     "podAnnotations": {"a/b": "c"},
     "podLabels": {"team": "ml"},
     "affinity": {"nodeAffinity": {}},
-    "image": {"repository": "registry.example.com:5000/nvshare", "tag": "1.2.3"},
+    "image": {"repository": "registry.example.com:5000/nvshare", "tag": "1.2.3", "digest": "sha256:" + "0123456789abcdef" * 4},
     "scheduler": {"env": {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_LOG_LEVEL": "debug"}},
     "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "defaultGpuMemory": "4Gi",
                "namespaceMaxima": "team-a:gpu-memory=16Gi,gpu-core=50;*:gpu-core=80"},
-    "metrics": {"host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "metrics": {"enabled": True, "host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
 
 
@@ -229,7 +256,7 @@ class Deploy(unittest.TestCase):
         yield "defaults", documents(render_chart.render())
         yield "every value", documents(render_chart.render(EVERY_VALUE, "other", "gpus"))
         yield "little", documents(
-            render_chart.render({"metrics": {"enabled": False}, "rbac": {"create": False}, "serviceAccount": {"create": False, "name": "x"},
+            render_chart.render({"networkPolicy": {"enabled": False}, "rbac": {"create": False}, "serviceAccount": {"create": False, "name": "x"},
                                  "tolerations": []})
         )
 
@@ -268,13 +295,16 @@ class Deploy(unittest.TestCase):
                 )
             for selector in selectors:
                 self.assertLessEqual(selector.items(), labels.items(), name)
-            volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+            if "NetworkPolicy" in by_kind:
+                selectors.append(by_kind["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"])
+            volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
             used = set()
             for container in pod["containers"]:
                 for mount in container["volumeMounts"]:
                     used.add(mount["name"])
                     # Paths go to the kubelet, to runtimes and to containers as the host knows them.
-                    self.assertEqual(mount["mountPath"], volumes[mount["name"]], name)
+                    if volumes[mount["name"]] is not None:
+                        self.assertEqual(mount["mountPath"], volumes[mount["name"]], name)
             self.assertEqual(used, set(volumes), name)
             if "ClusterRoleBinding" in by_kind:
                 self.assertEqual(by_kind["ClusterRoleBinding"]["roleRef"]["name"], by_kind["ClusterRole"]["metadata"]["name"])
@@ -294,6 +324,28 @@ class Deploy(unittest.TestCase):
                 for container in (pod_of(document) or {"containers": []})["containers"]:
                     self.assertFalse(container["securityContext"]["allowPrivilegeEscalation"])
                     self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+
+    def test_only_the_device_plugin_has_the_api_token(self):
+        for name, rendered in self.renderings():
+            pod = next(pod_of(document) for document in rendered if document["kind"] == "DaemonSet")
+            self.assertIs(pod["automountServiceAccountToken"], False, name)
+            token = next(volume["name"] for volume in pod["volumes"] if "projected" in volume)
+            having = {container["name"] for container in pod["containers"] if token in {mount["name"] for mount in container["volumeMounts"]}}
+            self.assertEqual(having, {"device-plugin"}, name)
+
+    def test_nobody_connects_to_the_pods_but_to_metrics_that_are_on(self):
+        policies = {name: [d for d in rendered if d["kind"] == "NetworkPolicy"] for name, rendered in self.renderings()}
+        (default,) = policies["defaults"]
+        self.assertNotIn("ingress", default["spec"], "metrics are off")
+        (every,) = policies["every value"]
+        self.assertEqual(every["spec"]["ingress"][0]["ports"], [{"port": "metrics", "protocol": "TCP"}])
+        self.assertEqual(policies["little"], [])
+
+    def test_an_image_can_be_pinned(self):
+        rendered = dict(self.renderings())["every value"]
+        pod = next(pod_of(document) for document in rendered if document["kind"] == "DaemonSet")
+        for container in pod["containers"]:
+            self.assertEqual(container["image"], "registry.example.com:5000/nvshare@" + EVERY_VALUE["image"]["digest"])
 
     def test_only_labelled_nodes_are_served(self):
         for _, rendered in self.renderings():
@@ -408,8 +460,27 @@ class Deploy(unittest.TestCase):
                 sorted(documents(text), key=by_name), sorted(documents(render_chart.render(values)), key=by_name)
             )
 
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
+    def test_the_unit_has_no_right_that_it_does_not_need(self):
+        unit = DEPLOY / "systemd/nvshare-scheduler.service"
+        with tempfile.TemporaryDirectory() as folder:  # `verify` and `security` want the program to be there
+            program = pathlib.Path(folder, "nvshare-scheduler")
+            program.symlink_to("/bin/true")
+            copy = pathlib.Path(folder, unit.name)
+            copy.write_text(unit.read_text(encoding="utf-8").replace("/usr/bin/nvshare-scheduler", str(program)), encoding="utf-8")
+            result = subprocess.run(
+                ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=25", str(copy)],
+                capture_output=True, text=True, check=False,
+            )
+        if "Unknown" in result.stderr or "unrecognized" in result.stderr:
+            self.skipTest("this systemd-analyze knows no --offline")
+        self.assertRegex(result.stdout, r"Overall exposure level for nvshare-scheduler.service: [0-2]\.[0-9]", result.stderr)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertNotIn("Unknown key", result.stderr)
+
     def test_wrong_values_are_refused_by_name(self):
         for values, name in (
+            ({"image": {"digest": "sha256:abc"}}, "digest"),
             ({"plugin": {"cdi": "yes"}}, "cdi"),
             ({"plugin": {"virtualDevices": 0}}, "virtualDevices"),
             ({"plugin": {"defaultGpuMemory": "some"}}, "defaultGpuMemory"),

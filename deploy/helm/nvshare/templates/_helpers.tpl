@@ -15,5 +15,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "nvshare.image" -}}
+{{- if .Values.image.digest -}}
+{{- .Values.image.repository -}}@{{- .Values.image.digest -}}
+{{- else -}}
 {{- .Values.image.repository -}}:{{- .Values.image.tag | default .Chart.AppVersion -}}
+{{- end -}}
 {{- end }}
