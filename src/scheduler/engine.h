@@ -101,6 +101,8 @@ class Engine {
   bool awaits_departed() const { return !departed_.empty(); }
   const Settings& settings() const { return settings_; }
   bool uses_nvml() const { return uses_nvml_; }
+  // For tests: what is wrong in the policy's state; nothing: nothing.
+  std::optional<std::string> broken_promise() const { return policy::check_invariants(*state_); }
 
  private:
   struct Gpu {

@@ -24,10 +24,10 @@ constexpr uid_t kUser = 65534;
 constexpr uid_t kOtherUser = 65533;
 constexpr char kGpu[] = "GPU-00000000-0000-0000-0000-000000000001";
 
-class GpuLockTest : public testing::Test {
+class LocksOfUsers : public testing::Test {
  protected:
-  GpuLockTest() { chmod(folder_.path().c_str(), 0755); }
-  ~GpuLockTest() override {
+  LocksOfUsers() { chmod(folder_.path().c_str(), 0755); }
+  ~LocksOfUsers() override {
     for (pid_t child : children_) {
       kill(child, SIGKILL);
       waitpid(child, nullptr, 0);
@@ -70,7 +70,7 @@ class GpuLockTest : public testing::Test {
   std::vector<GpuLock> held_;
 };
 
-TEST_F(GpuLockTest, ASecondSchedulerOfTheSameUserNamesTheFirst) {
+TEST_F(LocksOfUsers, ASecondSchedulerOfTheSameUserNamesTheFirst) {
   EXPECT_EQ(as(
                 geteuid(), [this] { return acquire(); }, true),
             "locked");
@@ -85,7 +85,7 @@ TEST_F(GpuLockTest, ASecondSchedulerOfTheSameUserNamesTheFirst) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to act as other users"
 
 // Anybody's flock kept root's scheduler from starting.
-TEST_F(GpuLockTest, NobodyElseCanOpenOrLockRootsFiles) {
+TEST_F(LocksOfUsers, NobodyElseCanOpenOrLockRootsFiles) {
   NEEDS_ROOT();
   ASSERT_EQ(acquire(), "locked");
   const std::string said = as(kUser, [this] {
@@ -100,7 +100,7 @@ TEST_F(GpuLockTest, NobodyElseCanOpenOrLockRootsFiles) {
   EXPECT_EQ(said, "");
 }
 
-TEST_F(GpuLockTest, AnOldFolderThatEverybodyCouldWriteIsTakenOver) {
+TEST_F(LocksOfUsers, AnOldFolderThatEverybodyCouldWriteIsTakenOver) {
   NEEDS_ROOT();
   ASSERT_EQ(mkdir(locks().c_str(), 0), 0);
   ASSERT_EQ(chmod(locks().c_str(), 01777), 0);
@@ -115,14 +115,14 @@ TEST_F(GpuLockTest, AnOldFolderThatEverybodyCouldWriteIsTakenOver) {
   EXPECT_EQ(acquire(), "locked");
 }
 
-TEST_F(GpuLockTest, RootDoesNotLockInAFolderOfSomebodyElse) {
+TEST_F(LocksOfUsers, RootDoesNotLockInAFolderOfSomebodyElse) {
   NEEDS_ROOT();
   ASSERT_EQ(mkdir(locks().c_str(), 0755), 0);
   ASSERT_EQ(chown(locks().c_str(), kUser, kUser), 0);
   EXPECT_NE(acquire().find("is no folder of user 0"), std::string::npos);
 }
 
-TEST_F(GpuLockTest, AUsersSchedulerGivesWayToRootsAndRootsDoesNot) {
+TEST_F(LocksOfUsers, AUsersSchedulerGivesWayToRootsAndRootsDoesNot) {
   NEEDS_ROOT();
   ASSERT_EQ(chmod(folder_.path().c_str(), 01777), 0);
   ASSERT_EQ(as(
@@ -143,7 +143,7 @@ TEST_F(GpuLockTest, AUsersSchedulerGivesWayToRootsAndRootsDoesNot) {
   EXPECT_EQ(acquire(), "locked") << "root's";
 }
 
-TEST_F(GpuLockTest, AnOwnersFileIsNotBelievedOfProcessesThatAreNotItsWriters) {
+TEST_F(LocksOfUsers, AnOwnersFileIsNotBelievedOfProcessesThatAreNotItsWriters) {
   NEEDS_ROOT();
   ASSERT_EQ(mkdir(locks().c_str(), 0), 0);
   ASSERT_EQ(chmod(locks().c_str(), 01777), 0);

@@ -89,8 +89,9 @@ class PodsTest : public testing::Test {
     message.memory_limit = static_cast<uint64_t>(limit);
     join(connection, uid, message);
   }
-  Result<void> set(std::vector<admin::PodRequest> pods, bool complete = false) {
-    return engine_->set_pods({std::move(pods), complete}, ++now_);
+  void set(std::vector<admin::PodRequest> pods, bool complete = false) {
+    const Result<void> told = engine_->set_pods({std::move(pods), complete}, ++now_);
+    EXPECT_TRUE(told) << told.error().text;
   }
   // "kind name memory in GiB, core" of each tenant.
   std::string tenants() {
@@ -186,7 +187,9 @@ TEST_F(PodsTest, ASchedulerThatStartsAnewHoldsAPodThatIsGoneToWhatItHad) {
 TEST_F(PodsTest, AllPodsMayBeNamedInSeveralRequests) {
   using List = admin::PodsRequest::List;
   const auto pod = [](const char* uid) { return admin::PodRequest{uid, uid, kGiB, 100, false, 5}; };
-  const auto tell = [&](List list, std::vector<admin::PodRequest> pods) { engine_->set_pods({std::move(pods), false, list}, ++now_); };
+  const auto tell = [&](List list, std::vector<admin::PodRequest> pods) {
+    EXPECT_TRUE(engine_->set_pods({std::move(pods), false, list}, ++now_));
+  };
   const auto priorities = [&] {
     std::string text;
     for (const auto& tenant : engine_->status(now_).tenants) text += std::to_string(tenant.priority);
@@ -546,14 +549,14 @@ TEST_F(PodsTest, LimitsThatCannotBePersistedAreInForceAndAnError) {
   pod.uid = kTrain;
   pod.name = "team/train";
   pod.gpu_memory_limit = 2 * kGiB;
-  const Result<void> told = set({pod});
+  const Result<void> told = engine_->set_pods({{pod}, false}, ++now_);
   ASSERT_FALSE(told);
   EXPECT_NE(std::string(told.error().text).find("in force, but"), std::string::npos) << told.error().text;
   EXPECT_NE(std::string(told.error().text).find("/gone/tenants"), std::string::npos) << told.error().text;
   join(1, kTrain);
   EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(2 * kGiB));
   std::filesystem::create_directory(folder_.path() + "/gone");
-  EXPECT_TRUE(set({pod})) << "said again, with room by now";
+  EXPECT_TRUE(engine_->set_pods({{pod}, false}, ++now_)) << "said again, with room by now";
 }
 
 }  // namespace
