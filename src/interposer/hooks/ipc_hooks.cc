@@ -2,6 +2,7 @@
 // that was recorded comes to pass; and a wait for one that a neighbour records later waits for nothing, by the driver's rules.
 #include "interposer/generated/hooks.h"
 #include "interposer/ipc.h"
+#include "interposer/memory/pools.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -22,6 +23,12 @@ extern "C" {
 
 NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   CUresult result = CUDA_SUCCESS;
+  // As natively: memory of a pool is not handed over in this way.
+  Memory::Range range;
+  bool within = false;
+  if (process().active() && process().owner(address, &range, &within) != nullptr && pools().pool_of(range.base) != nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (process().active() && process().ipc().export_memory(handle, address, &result)) return result;
   return call_real<&RealDriver::cuIpcGetMemHandle>(handle, address);
 }

@@ -9,11 +9,19 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
+// A driver maps plain memory in such pieces, of which small allocations share one.
+constexpr CUdeviceptr kMappingBytes = 2 << 20;
 
 template <typename T>
 CUresult answer(void* data, T value) {
   *static_cast<T*>(data) = value;
   return CUDA_SUCCESS;
+}
+
+CUdeviceptr mapping_begin(const Memory::Range& range) { return range.base / kMappingBytes * kMappingBytes; }
+size_t mapping_size(const Memory::Range& range) {
+  const CUdeviceptr end = (range.base + range.bytes + kMappingBytes - 1) / kMappingBytes * kMappingBytes;
+  return static_cast<size_t>(end - mapping_begin(range));
 }
 
 // What the answers about an allocation depend on, beside its range.
@@ -59,9 +67,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return answer<CUmemoryPool>(data, pools().pool_of(range.base));
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return answer<size_t>(data, range.bytes);
+      return answer<size_t>(data, mapping_size(range));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return answer<CUdeviceptr>(data, range.base);
+      return answer<CUdeviceptr>(data, mapping_begin(range));
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return answer<unsigned long long>(data, range.base);
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
@@ -139,7 +147,7 @@ bool find_owner(CUdeviceptr* address, Memory::Range* range, Owner* owner) {
   if (!process().active()) return false;
   bool within = false;
   if (Device* device = process().owner(*address, range, &within)) {
-    *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged};
+    *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && pools().pool_of(range->base) == nullptr};
     return true;
   }
   if (within) *address = kNowhere;
