@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 import recording  # noqa: E402
+from c_program import c_program  # noqa: E402
 from checks import conformance as checks  # noqa: E402
 from harness import Config, Process, Result, archive_logs  # noqa: E402
 
@@ -46,7 +47,7 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def print_result(result):
+def print_result(result, out):
     figures = result.figures
     for name, row in figures.get("states", {}).items():
         print(f"{name}: {row}"[:600])
@@ -60,6 +61,10 @@ def print_result(result):
                   f"{row['nvshare']!r} otherwise")
             for line in row.get("shrunk", []):
                 print(f"    {line}")
+            if row.get("shrunk"):
+                name = f"{row['kind'][0].partition('(')[0]}-{sum(1 for _ in out.glob('*.c'))}.c"
+                (out / name).write_text(c_program(row["shrunk"]))
+                print(f"    as a C program: {name}")
 
 
 def main():
@@ -91,7 +96,7 @@ def main():
         shutil.rmtree(config.work, ignore_errors=True)
     if args.record:
         return 0
-    print_result(result)
+    print_result(result, config.out)
     for requirement in result.requirements:
         print(f"{'ok  ' if requirement['holds'] else 'FAIL'} {requirement['what']}: {requirement['measured']} {requirement['relation']} {requirement['bound']}")
     return 0 if result.state == "PASS" else 1
