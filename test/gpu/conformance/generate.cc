@@ -61,6 +61,7 @@ class Maker : public Arguments {
     if (settings_.devices > 1 && random_.chance(50)) {
       groups_ |= kPeer;
     }
+    quiet_ = random_.chance(15) ? 4 + random_.below(16) : 0;
     threads_ = random_.chance(4) ? 3 : 1;
     groups_ &= settings_.groups;
     wrong_percent_ = random_.chance(30) ? 0 : 4 + static_cast<int>(random_.below(12));
@@ -106,6 +107,10 @@ class Maker : public Arguments {
   // ---- one call ----
   bool make_call(int index, bool may_be_wrong = true) {
     const Op& op = ops()[static_cast<size_t>(index)];
+    // Some sequences begin with calls that put no work on the GPU: what comes before the first turn.
+    if (is_quiet() && (op.group & (kCopy | kLaunch | kMemOp)) != 0) {
+      return false;
+    }
     if (index < 0 || ((op.group & kCapture) != 0 && std::string_view(op.symbol).find("BeginCapture") != Word::npos && capturing_ >= 0)) {
       return false;
     }
@@ -314,7 +319,7 @@ class Maker : public Arguments {
       forced_ptr_ = -1;
     }
     static constexpr const char* kFills[] = {"cuMemsetD8_v2", "cuMemcpyHtoD_v2", "cuMemsetD8Async", "cuMemcpyHtoDAsync_v2"};
-    if (m.kind == kMemHost || m.kind == kMemRegistered) {
+    if (is_quiet() || m.kind == kMemHost || m.kind == kMemRegistered) {
       return;
     }
     forced_dst_ = slot;

@@ -285,7 +285,7 @@ class Arguments : public Model {
   }
 
   bool take_src2d() {
-    src_ = pick_memory(kDeviceKinds, true, true);
+    src_ = pick_memory(kDeviceKinds, !is_quiet(), true);
     if (src_ < 0 || src_ == dst_ || memory_[static_cast<size_t>(src_)].size < n_) {
       return false;
     }

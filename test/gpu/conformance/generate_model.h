@@ -90,6 +90,7 @@ uint32_t kinds_of(Word words, uint32_t otherwise) {
 
 class Model {
  protected:
+  bool is_quiet() const { return static_cast<int64_t>(plan_.size()) < quiet_; }
   Model(const Settings& settings, uint64_t sequence)
       : settings_(settings), random_(settings.seed * 0x1000003 + sequence * 0x9e3779b1 + 77) {}
 
@@ -186,6 +187,7 @@ class Model {
   Call call_;
   uint32_t groups_ = 0;
   int wrong_percent_ = 0;
+  int64_t quiet_ = 0;  // so many calls without work at the beginning
   int64_t threads_ = 1;
   std::vector<std::pair<int, int64_t>> weights_;
   int64_t total_ = 0;
