@@ -231,6 +231,7 @@ bool update(CUgraphExec handle, CUgraph graph) {
 }
 
 CUresult replace(CUgraphExec handle, CUgraphNode node, WorkPtr work) {
+  if (handle == nullptr || node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto* executable = reinterpret_cast<Executable*>(handle);
   std::lock_guard lock(executable->mutex);
   const auto found = std::find(executable->nodes.begin(), executable->nodes.end(), to_node(node));

@@ -14,7 +14,9 @@ namespace {
 uint64_t word_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 // A kernel's data must be on its own GPU.
-bool kernel_reaches(const MemoryState& memory, int context) { return memory.kind == kMemManaged || memory.context == context; }
+bool kernel_reaches(const MemoryState& memory, int context) {
+  return memory.kind == kMemManaged || (memory.context == context && memory.kind != kMemHost && memory.kind != kMemRegistered);
+}
 
 }  // namespace
 
