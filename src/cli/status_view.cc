@@ -162,6 +162,11 @@ std::string host_lines(const StatusReport& status) {
     out += fmt::format("  {} ({}) could not have {} more to swap out to, because of {}: its memory stays on the GPU\n", client.program,
                        client.pid, bytes_of(client.host_memory_missing), client.host_memory_bound);
   }
+  for (const protocol::admin::BypassReport& bypass : status.bypasses) {
+    out +=
+        fmt::format("{} ({}) of tenant {} uses {} past nvshare, with {} of its memory and without limits{}\n", bypass.program, bypass.pid,
+                    bypass.tenant, bypass.gpu, bytes_of(bypass.used), bypass.turns_refused ? ": its tenant gets no turns" : "");
+  }
   return out;
 }
 

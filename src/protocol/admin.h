@@ -171,6 +171,17 @@ struct ClientReport {
   int64_t swapped_in_total = 0;
 };
 
+// A process that uses a GPU, by NVML, without being a client, though limits hold for its tenant.
+struct BypassReport {
+  int32_t pid = 0;
+  std::string program;
+  std::string tenant;
+  std::string gpu;             // GpuReport::uuid
+  int64_t used = 0;            // bytes of the GPU's memory
+  int64_t since_ns = 0;        // for how long
+  bool turns_refused = false;  // the tenant's programs get no turns meanwhile
+};
+
 // What bounds programs that say too much, and how often it did. scheduler/bounds.h says why each is there.
 struct BoundsReport {
   std::map<std::string, int64_t> values;  // in force, by their names
@@ -196,6 +207,7 @@ struct StatusReport {
   std::vector<TenantReport> tenants;
   std::vector<ClientReport> clients;
   BoundsReport bounds;
+  std::vector<BypassReport> bypasses;
 };
 
 struct StatusRequest {};

@@ -147,6 +147,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
+  const bool asks_later = hold_ || waits_for_bypass(tenant.id);
   apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
   const policy::ClientJoined joined{id,
                                     *gpu,
@@ -155,7 +156,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                     to_policy(message.memory),
                                     client.backend != Backend::kNone,
                                     message.has_lock != 0,
-                                    wants_lock && !hold_,
+                                    wants_lock && !asks_later,
                                     tenant.gang_turns,
                                     returns && tenant.pod.ends};
   policy::Actions actions = step(joined, now);
@@ -184,7 +185,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   perform(decisions);
   if (!hold_) perform(ledger_.freeze(false, now));
   prepare_swaps();
-  if (wants_lock && hold_) request_lock(id, now);
+  if (wants_lock && asks_later) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
 }
 
@@ -318,6 +319,10 @@ void Engine::remember(Client& client, const Memory& memory, policy::Instant now)
 
 void Engine::request_lock(policy::ClientId client, policy::Instant now) {
   if (hold_) return hold_->lock_requests.push_back(client);
+  if (waits_for_bypass(clients_.at(client).tenant)) {
+    wait_for_bypass_.insert(client);
+    return;
+  }
   apply(policy::LockRequested{client}, now);
 }
 
@@ -482,6 +487,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     set_log_level(settings_.log_level);
     apply(policy::ConfigChanged{settings_.policy}, now);
     update_host_memory(now, true);
+    let_go_on(now);
   }
   return {};
 }

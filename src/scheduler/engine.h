@@ -16,6 +16,7 @@
 #include "policy/policy.h"
 #include "protocol/admin.h"
 #include "protocol/codec.h"
+#include "scheduler/bypass_watch.h"
 #include "scheduler/exports.h"
 #include "scheduler/gpu_lock.h"
 #include "scheduler/host_budget.h"
@@ -223,6 +224,14 @@ class Engine {
   void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);  // as a client that came back was told it there
   void report_limits(protocol::admin::StatusReport* report) const;
 
+  // engine_bypass.cc
+  void look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  bool waits_for_bypass(policy::TenantId tenant) const {
+    return settings_.bypass == Bypass::kRefuseTurns && bypass_.is_bypassed_by(tenant);
+  }
+  void let_go_on(policy::Instant now);
+  void report_bypasses(protocol::admin::StatusReport* report, policy::Instant now) const;
+
   // engine_memory.cc
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
@@ -266,8 +275,10 @@ class Engine {
   bool moved_since_ = false;                      // swap messages came since
   bool uses_nvml_ = false;
   std::function<void()> list_gpus_;
-  std::set<GpuUuid> mig_devices_;              // as NVML last listed them
-  std::map<std::string, int64_t> gpus_named_;  // by account: those that NVML does not know
+  BypassWatch bypass_;
+  std::set<policy::ClientId> wait_for_bypass_;  // asked for the lock while their tenant gets no turns
+  std::set<GpuUuid> mig_devices_;               // as NVML last listed them
+  std::map<std::string, int64_t> gpus_named_;   // by account: those that NVML does not know
   bool nvml_sees_pids_ = false;
   RepeatedWarnings warnings_;
 };

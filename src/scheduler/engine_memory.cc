@@ -8,6 +8,8 @@
 namespace nvshare::scheduler {
 namespace {
 
+constexpr char kBypassed[] = "another process of its tenant uses a GPU past nvshare, and the node gives such tenants no turns";
+
 const ProcessMemory* find_process(const GpuSample& sample, pid_t pid) {
   for (const ProcessMemory& process : sample.processes) {
     if (process.pid == pid) return &process;
@@ -31,9 +33,13 @@ const char* name_of(protocol::Backend backend) {
 
 std::vector<GpuUuid> Engine::gpus_in_use() const {
   std::vector<GpuUuid> in_use;
+  const bool has_limited = tenants_.has_limited();
   for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
     auto is_here = [&](const auto& entry) { return entry.second.gpu == id; };
-    if (std::any_of(clients_.begin(), clients_.end(), is_here) || std::any_of(departed_.begin(), departed_.end(), is_here)) {
+    // Where limits hold for somebody, programs that are no clients are looked for everywhere.
+    const bool looks_for_others = has_limited && gpus_[id].nvml;
+    if (looks_for_others || std::any_of(clients_.begin(), clients_.end(), is_here) ||
+        std::any_of(departed_.begin(), departed_.end(), is_here)) {
       in_use.push_back(gpus_[id].uuid);
     }
   }
@@ -51,7 +57,10 @@ std::vector<GpuUuid> Engine::gpus_shared_by_limits() const {
 void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now) {
   for (const GpuSample& sample : samples) {
     auto at = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& gpu) { return gpu.uuid == sample.uuid; });
-    if (at != gpus_.end() && at->total > 0) sampled(static_cast<policy::GpuId>(at - gpus_.begin()), sample, now);
+    if (at == gpus_.end()) continue;
+    const auto id = static_cast<policy::GpuId>(at - gpus_.begin());
+    if (at->total > 0) sampled(id, sample, now);
+    look_for_bypasses(id, sample, now);
   }
 }
 
@@ -226,7 +235,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.usage = usage_totals_.of_gpu(*view, gpu.uuid_text);
     for (const policy::ClientView& c : view->clients) {
       admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));
-      client.waiting_for = waiting_sentence(c, *view);
+      client.waiting_for = wait_for_bypass_.contains(c.client) ? kBypassed : waiting_sentence(c, *view);
     }
   }
   for (const auto& [key, tenant] : tenants_.all()) {
@@ -245,6 +254,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     report_usage(views, &report.tenants.back());
   }
   report_limits(&report);
+  report_bypasses(&report, now);
   return report;
 }
 
@@ -331,6 +341,7 @@ std::string Engine::waiting_sentence(const policy::ClientView& view, const polic
 }
 
 std::string Engine::why_waiting(const Client& client, policy::Instant now) const {
+  if (wait_for_bypass_.contains(client.id)) return kBypassed;
   for (const policy::GpuView& gpu : policy::view(*state_, now)) {
     for (const policy::ClientView& view : gpu.clients) {
       if (view.client == client.id) return waiting_sentence(view, gpu);

@@ -490,5 +490,59 @@ TEST_F(EngineTest, ImportsFromOneselfAreBounded) {
   EXPECT_EQ(static_cast<protocol::ExportStatus>(packets_.last<protocol::Imported>(1)->status), protocol::ExportStatus::kFailed);
 }
 
+// A process of a tenant with a limit that went past the library had what it liked, and nobody knew.
+TEST_F(EngineTest, AProcessOfALimitedTenantThatIsNoClientIsNamed) {
+  const pid_t bypassing = fork();
+  if (bypassing == 0) {
+    while (true) pause();
+  }
+  protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
+  ASSERT_TRUE(engine().add_run(run));
+  come(1, getpid());
+  const auto look = [&](bool bypasses, int samples) {
+    for (int i = 0; i < samples; ++i) {
+      std::vector<ProcessMemory> processes = {{getpid(), kGiB}};
+      if (bypasses) processes.push_back({bypassing, 6 * kGiB});
+      sample((bypasses ? 7 : 1) * kGiB, processes);
+    }
+  };
+  look(true, 30);  // 7.5 s: a program may be about to become a client
+  EXPECT_TRUE(engine().status(now_).bypasses.empty());
+  look(true, 30);
+  const auto seen = engine().status(now_).bypasses;
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].pid, bypassing);
+  EXPECT_EQ(seen[0].tenant, "train");
+  EXPECT_EQ(seen[0].used, 6 * kGiB);
+  EXPECT_FALSE(seen[0].turns_refused) << "unless the node says so";
+  send(1, protocol::ReqLock{1});
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(1));
+  kill(bypassing, SIGKILL);
+  waitpid(bypassing, nullptr, 0);
+  look(false, 8);
+  EXPECT_TRUE(engine().status(now_).bypasses.empty());
+}
+
+TEST_F(EngineTest, ATenantThatGoesPastTheLibraryMayGetNoTurns) {
+  settings_.bypass = Bypass::kRefuseTurns;
+  const pid_t bypassing = fork();
+  if (bypassing == 0) {
+    while (true) pause();
+  }
+  protocol::admin::TenantRequest run{getpid(), "train", 4 * kGiB};
+  ASSERT_TRUE(engine().add_run(run));
+  come(1, getpid());
+  for (int i = 0; i < 60; ++i) sample(7 * kGiB, {{getpid(), kGiB}, {bypassing, 6 * kGiB}});
+  send(1, protocol::ReqLock{1});
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
+  send(1, protocol::AskWhyWaiting{1});
+  EXPECT_NE(std::string(packets_.last<protocol::WhyWaiting>(1)->text).find("past nvshare"), std::string::npos);
+  EXPECT_TRUE(engine().status(now_).bypasses.at(0).turns_refused);
+  kill(bypassing, SIGKILL);
+  waitpid(bypassing, nullptr, 0);
+  for (int i = 0; i < 8; ++i) sample(kGiB, {{getpid(), kGiB}});
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(1)) << "it goes on by itself";
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

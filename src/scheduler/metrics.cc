@@ -127,6 +127,8 @@ void tell_node(Families& out, const StatusReport& report, const ProcessFigures& 
   out.gauge("nvshare_host_memory_reserved_bytes", "Of it lent, or kept for a tenant's next use.", {}, number(report.host_memory_reserved));
   out.gauge("nvshare_host_memory_used_bytes", "Of it used by swapped memory.", {}, number(report.host_memory_used));
   out.gauge("nvshare_gpus", "GPUs that the scheduler knows.", {}, number(static_cast<uint64_t>(report.gpus.size())));
+  out.gauge("nvshare_bypassing_processes", "Processes of tenants with limits that use a GPU past nvshare.", {},
+            number(static_cast<uint64_t>(report.bypasses.size())));
   out.gauge("nvshare_tenants", "Tenants that the scheduler knows.", {}, number(static_cast<uint64_t>(report.tenants.size())));
 }
 

@@ -195,6 +195,12 @@ Result<void> take_count(std::string_view text, int64_t minimum, int64_t maximum,
   return {};
 }
 
+Result<void> set_bypass(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"report", "refuse-turns"}); !ok) return ok;
+  settings.bypass = text == "report" ? Bypass::kReport : Bypass::kRefuseTurns;
+  return {};
+}
+
 Result<void> set_connections_per_tenant(Settings& settings, std::string_view text) {
   return take_count(text, 1, 1'000'000, &settings.connections_per_tenant);
 }
@@ -305,6 +311,9 @@ const std::vector<SettingSpec>& setting_specs() {
        "serve metrics for Prometheus there, to anybody who can reach it (off)", false, set_metrics_address},
       {"metrics_tenants", "an integer from 0 to 10000", "so many tenants have metrics of their own, the others are summed up (200)", false,
        set_metrics_tenants},
+      {"bypass", "report or refuse-turns",
+       "a tenant with limits of which a process uses a GPU past the library is shown, or its programs get no turns meanwhile (report)",
+       true, set_bypass},
       {"connections_per_tenant", "an integer from 1 to 1000000",
        "a container, pod or unit has at most so many connections: one for each process and GPU (4096)", false, set_connections_per_tenant},
       {"connections_per_user", "an integer from 1 to 1000000", "the same of a user outside containers; root is not bound (4096)", false,

@@ -23,6 +23,9 @@ inline constexpr char kSettingsFile[] = "/etc/nvshare/scheduler.toml";
 // Whose memory swapped memory lies in: the program's own where its cgroup has room for it (kAuto), or always the one or the other's.
 enum class HostArena { kAuto, kProcess, kScheduler };
 
+// What happens to a tenant with limits of which a process uses a GPU past the library: it is shown, or its programs get no turns either.
+enum class Bypass { kReport, kRefuseTurns };
+
 struct Settings {
   policy::Config policy;
   std::string runtime_dir = "/run/nvshare";
@@ -39,6 +42,7 @@ struct Settings {
   bool nvml = true;
   std::string metrics_address;  // "127.0.0.1:9402"; empty: none are served
   int metrics_tenants = 200;    // that have series of their own
+  Bypass bypass = Bypass::kReport;
   int64_t connections_per_tenant = bounds::kConnectionsPerTenant;
   int64_t connections_per_user = bounds::kConnectionsPerUser;
   policy::Duration register_within = bounds::kRegisterWithinMs * 1'000'000;  // for tests

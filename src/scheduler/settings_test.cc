@@ -73,6 +73,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"restart_grace", {"61", "x"}},
       {"nvml_interval", {"1ms", "x"}},
       {"nvml", {"maybe", "1"}},
+      {"bypass", {"ignore", "Report", "refuse"}},
       {"connections_per_tenant", {"0", "1000001", "many"}},
       {"connections_per_user", {"0", "-1", "1e3"}},
       {"gpus_per_user", {"0", "1025"}},

@@ -74,6 +74,37 @@ Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu) {
   return asked;
 }
 
+namespace {
+
+bool is_limited(const Tenant& tenant) {
+  return tenant.memory_limit_in_force() != 0 || !tenant.pod.memory_on.empty() || tenant.core_limit_in_force() < 100;
+}
+
+}  // namespace
+
+std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
+  const Tenant* tenant = run_of(pid);
+  if (tenant == nullptr) {
+    const auto cgroup = reader_.identify(look_at_cgroups_(pid));
+    if (!cgroup) return std::nullopt;
+    if (cgroup->kind == CgroupIdentity::Kind::kPod) {
+      tenant = find_pod(cgroup->name);
+      const auto told = pods_.find(cgroup->name);
+      const bool is_pod_limited = told != pods_.end() && !told->second.limits_nothing();
+      if (is_pod_limited) return Limited{tenant != nullptr ? tenant->id : 0, told->second.told() ? told->second.name : cgroup->name};
+    } else if (const auto known = tenants_.find(std::string(name_of(cgroup->kind)) + ":" + cgroup->path); known != tenants_.end()) {
+      tenant = &known->second;
+    }
+  }
+  if (tenant == nullptr || !is_limited(*tenant)) return std::nullopt;
+  return Limited{tenant->id, tenant->name};
+}
+
+bool Tenants::has_limited() const {
+  return std::any_of(pods_.begin(), pods_.end(), [](const auto& pod) { return !pod.second.limits_nothing(); }) ||
+         std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return is_limited(entry.second); });
+}
+
 Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
   if (Tenant* run = run_of(peer.pid)) return *run;
   if (Tenant* known = find(former); known != nullptr && known->root != 0) return *known;

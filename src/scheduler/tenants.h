@@ -100,6 +100,14 @@ class Tenants {
   };
   Asked ask(const Peer& peer, const std::string& gpu);
 
+  // The tenant that limits hold for that process by; nothing: none do, or it is nobody's.
+  struct Limited {
+    policy::TenantId id = 0;  // 0: it has no clients
+    std::string name;
+  };
+  std::optional<Limited> limited(pid_t pid);
+  bool has_limited() const;  // a tenant or pod with limits
+
   // Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
   uint64_t part_of(const Tenant& tenant, pid_t pid) const;
 
