@@ -28,6 +28,17 @@ bool stream_captures(CUstream stream) {
   return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// A capture forbids allocations in threads that have not relaxed their mode. Ours would go unnoticed: so the driver is asked for the least
+// that there is, and if it refuses that, and ends the capture, so do we.
+CUresult forbidden_by_a_capture() {
+  if (!process().capturing()) [[likely]]
+    return CUDA_SUCCESS;
+  CUdeviceptr least = 0;
+  const CUresult result = real_driver().cuMemAlloc_v2(&least, 1);
+  if (result == CUDA_SUCCESS) real_driver().cuMemFree_v2(least);
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ? result : CUDA_SUCCESS;
+}
+
 // From a pool of our own, or (foreign) from the driver's, counted by what that pool has from the GPU.
 template <typename Real>
 CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, const Pools::Pool& pool, CUcontext context,
@@ -108,6 +119,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   if (stream_captures(default_stream(stream, PerThread)))
     return CUDA_ERROR_INVALID_VALUE;  // only a graph's own allocations are freed in it
   AtStream at(default_stream(stream, PerThread));
+  if (at.context() == nullptr) return call_real<Function>(address, stream);  // which says so
   const Pools::Placed placed = pools().take(address);
   if (!owner->memory().free_async(address, stream, PerThread, at.context(), &result)) result = call_real<Function>(address, stream);
   if (result != CUDA_SUCCESS) pools().put_back(placed);
@@ -129,7 +141,9 @@ extern "C" {
 NVSHARE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   CUcontext context = nullptr;
   Memory* memory = current_memory(&context);
-  return memory != nullptr ? memory->allocate(address, bytes, context) : call_real<&RealDriver::cuMemAlloc_v2>(address, bytes);
+  if (memory == nullptr) return call_real<&RealDriver::cuMemAlloc_v2>(address, bytes);
+  if (const CUresult result = forbidden_by_a_capture(); result != CUDA_SUCCESS) return result;
+  return memory->allocate(address, bytes, context);
 }
 
 NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned element_bytes) {
@@ -139,6 +153,7 @@ NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
   if (memory == nullptr || !plausible || width > SIZE_MAX / 4 / height) {
     return call_real<&RealDriver::cuMemAllocPitch_v2>(address, pitch, width, height, element_bytes);
   }
+  if (const CUresult refused = forbidden_by_a_capture(); refused != CUDA_SUCCESS) return refused;
   size_t row = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
   CUresult result = memory->allocate(address, row * height, context);
   if (result == CUDA_SUCCESS) *pitch = row;

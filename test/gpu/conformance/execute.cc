@@ -335,7 +335,7 @@ bool Runner::resolve_memory(const Arg& arg, Made& made, uint64_t& value) {
   }
   made.refs.ptr = value;
   made.named = static_cast<int>(arg.v[0]);
-  return true;
+  return static_cast<uint64_t>(arg.v[1]) < memory.size;  // behind its end lies what natively lies elsewhere
 }
 
 bool Runner::resolve_handle(const Arg& arg, Made& made, uint64_t& value) {

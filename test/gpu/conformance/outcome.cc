@@ -66,7 +66,9 @@ std::string Runner::attribute_name(int which, uint64_t value, const Call& call) 
 std::string Runner::outcome(const Call& call, const Made& made, int code, bool captured) {
   const Op& op = ops()[static_cast<size_t>(call.op)];
   std::string line = op.symbol;
-  line += (op.traits & kRacy) != 0 && (code == 0 || code == 600) ? " q" : " " + std::to_string(code);
+  // Of two events, one that is not over is complained of before one that was never recorded.
+  const bool finished_or_not = code == 0 || code == 600 || (code == 400 && (op.traits & kCodeOnly) != 0);
+  line += (op.traits & kRacy) != 0 && finished_or_not ? " q" : " " + std::to_string(code);
   if (code != 0 || (op.traits & kCodeOnly) != 0) {
     return line;
   }
