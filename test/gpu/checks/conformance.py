@@ -118,6 +118,7 @@ class Instrument:
         self.without = list(options.without)
         self.tame = list(options.tame)
         self.groups = 0
+        self.unshown = sorted({number for row in read_differences() for number in row.get("attributes", [])})
 
     def twin(self, name):
         """The native state to compare with: what earlier sequences of a process left behind must be the same."""
@@ -131,6 +132,8 @@ class Instrument:
             argv += ["--ballast", state.ballast]
         if state.fresh and "--fresh" not in argv:
             argv += ["--fresh"]
+        if self.unshown:
+            argv += ["--unshown", ",".join(str(number) for number in self.unshown)]
         if self.tame:
             argv += ["--tame", ",".join(self.tame)]
         if self.without:
@@ -276,7 +279,7 @@ def explanation_of(difference, state, rows):
     _, call, native, other = difference
     symbol = native.split()[0]
     for row in rows:
-        if any(fnmatch.fnmatchcase(symbol, pattern) for pattern in row["symbols"]) and re.fullmatch(row.get("call", ".*"), call) and state in row.get("states", [state]) \
+        if "attributes" not in row and any(fnmatch.fnmatchcase(symbol, pattern) for pattern in row["symbols"]) and re.fullmatch(row.get("call", ".*"), call) and state in row.get("states", [state]) \
                 and re.fullmatch(row.get("native", ".*"), native.partition(" ")[2]) and re.fullmatch(row.get("nvshare", ".*"), other.partition(" ")[2]):
             return row
     return None
@@ -412,6 +415,7 @@ def compare_all(config, result, options):
         differing += [s for s in crashed if s in native.hashes]
         figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
                          "events": outcome.events[:20]}
+        figures[name]["not_looked_at"] = max(0, len(differing) - options.examined)
         comparison.examine(name, differing[:options.examined])
     comparison.deadline = deadline
     comparison.shrink_all()
@@ -426,6 +430,7 @@ def compare_all(config, result, options):
         entry["plan"] = entry["plan"][:entry["at"] + 1] if "shrunk" not in entry else []
     result.figure("differences", found)
     result.require("unexplained kinds of differences", len({entry["kind"] for entry in found}), "==", 0)
+    result.require("differing sequences that nobody looked at", sum(figures[name]["not_looked_at"] for name in names), "==", 0)
     for name in names:
         result.require(f"sequences compared: {name}", figures[name]["compared"], ">=", 1)
     return instrument, native

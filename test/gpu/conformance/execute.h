@@ -22,6 +22,9 @@ namespace conformance {
 using Generic = int (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
                         uint64_t, float, float);
 
+// Pointer attributes of which only the code is compared.
+std::vector<int>& unshown_attributes();
+
 struct Progress {  // in memory shared with the parent
   volatile uint64_t beat;
   volatile uint64_t sequence;

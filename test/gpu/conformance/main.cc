@@ -8,6 +8,7 @@
 //   --ballast B    that much memory is held on each GPU meanwhile
 //   --without A,B  entry points that are not to be called
 //   --tame A,B     entry points that get right arguments only
+//   --unshown 15   pointer attributes of which only the code is compared
 //   --patience S   a call that takes longer is a hang (120)
 //   --seconds S    ends after so long
 //   --only A,B     --list: these sequences
@@ -226,6 +227,10 @@ Job job_of(const gputest::Options& options) {
   }
   job.verbose = options.has("verbose");
   job.fresh = options.has("fresh");
+  const std::string unshown = options.text("unshown", "");
+  for (size_t at = 0; at < unshown.size(); at = std::min(unshown.find(',', at), unshown.size() - 1) + 1) {
+    unshown_attributes().push_back(std::atoi(unshown.c_str() + at));
+  }
   job.settings.without = chosen(options.text("without", ""));
   job.settings.tame = chosen(options.text("tame", ""));
   void* shared = mmap(nullptr, 4096 + ops().size() * sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

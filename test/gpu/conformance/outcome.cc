@@ -16,7 +16,17 @@ std::string hex(uint64_t value) {
 
 }  // namespace
 
+std::vector<int>& unshown_attributes() {
+  static std::vector<int> attributes;
+  return attributes;
+}
+
 std::string Runner::attribute_name(int which, uint64_t value, const Call& call) {
+  for (const int unshown : unshown_attributes()) {
+    if (which == unshown) {
+      return "-";
+    }
+  }
   switch (which) {
     case 1:
     case 17:
