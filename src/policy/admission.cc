@@ -90,9 +90,10 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   return true;
 }
 
-// Whoever waits, in order: those that join their running gang, those that end, priority, waking clients, least recent use, arrival. The
-// members of a gang have one place, the same on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
-using Place = std::tuple<bool, bool, int, bool, Instant, uint64_t, ClientId>;
+// Whoever waits, in order: those that join their running gang, all but those that kept the GPU against requests, those that end, priority,
+// waking clients, least recent use, arrival. The members of a gang have one place, the same on all their GPUs: so gangs that wait for the
+// same GPUs are served one after the other.
+using Place = std::tuple<int, bool, int, bool, Instant, uint64_t, ClientId>;
 
 int highest_priority(const Gpu& gpu) {
   int highest = 0;
@@ -109,6 +110,7 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
   ClientId first = std::numeric_limits<ClientId>::max();
   bool ends = false;
   bool may_pass = true;
+  bool last = false;
   for (const Gang::Member& member : gang.members) {
     const Gpu& gpu = context.state.gpus.at(member.gpu);
     const Client& client = gpu.clients.at(member.client);
@@ -117,19 +119,34 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
     promote_after = std::max(promote_after, kPromoteTurns * turn_limit(context.config(), gpu));
     if (!client.waits()) continue;
     ends |= client.ends;
+    last |= client.comes_last(context.now);
     may_pass &= wakers_may_pass(context, gpu);
     since = std::min(since, client.waiting_since);
     arrival = std::min(arrival, client.arrival);
     first = std::min(first, client.id);
   }
-  return {!joins, !(ends && may_pass), -(context.now - since >= promote_after ? highest : own), true, gang.last_used, arrival, first};
+  return {joins  ? 0
+          : last ? 2
+                 : 1,
+          !(ends && may_pass),
+          -(context.now - since >= promote_after ? highest : own),
+          true,
+          gang.last_used,
+          arrival,
+          first};
 }
 
 Place place_of(const Context& context, const Gpu& gpu, const Client& client, bool wakers_pass) {
   if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
   const Duration promote_after = kPromoteTurns * turn_limit(context.config(), gpu);
   const int priority = context.now - client.waiting_since >= promote_after ? highest_priority(gpu) : client.priority;
-  return {true, !(client.ends && wakers_pass), -priority, !(client.woke && wakers_pass), client.last_used, client.arrival, client.id};
+  return {client.comes_last(context.now) ? 2 : 1,
+          !(client.ends && wakers_pass),
+          -priority,
+          !(client.woke && wakers_pass),
+          client.last_used,
+          client.arrival,
+          client.id};
 }
 
 // One client, or a gang's on all GPUs: who gets the lock together.
@@ -269,7 +286,7 @@ std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu) {
 
 void request_lock(Context& context, Gpu& gpu, Client& client) {
   if (client.holds_lock() || client.waits()) return;
-  client.woke = gang_of(context.state, client) == nullptr && wakes_up(gpu, client, context.now);
+  client.woke = gang_of(context.state, client) == nullptr && !client.comes_last(context.now) && wakes_up(gpu, client, context.now);
   client.asked = true;
   client.arrival = context.state.next_arrival++;
   client.waiting_since = context.now;
@@ -290,7 +307,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.grant = context.state.next_grant++;
   client.budget = client.budget_told = client.memory.resident;
   client.budget_dirty = true;
-  client.slack_declined = false;
+  client.slack_declined = client.unproven = false;
   client.granted_at = context.now;
   client.woke = client.left_early = client.waited_for_memory = false;
   client.keeps_place = client.place_leaves = client.lost_place = false;

@@ -30,7 +30,9 @@ void raise(Client& client, Bytes to) {
 }  // namespace
 
 void raise_budgets(Context& context, Gpu& gpu) {
+  const bool some_wait = std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.waits(); });
   for (Client* client : holders_by_lack(gpu)) {
+    if (client->unproven && some_wait) continue;  // is about to be dropped: what is free is for those who wait
     const Bytes missing = missing_to(*client);
     const Bytes free = free_bytes(context.config(), gpu);
     if (missing > 0 && free > 0) {

@@ -69,8 +69,8 @@ void set_state(Client& client, ClientState to, Instant now) {
 }
 
 void take_memory(Client& client, const Memory& memory) {
-  client.memory.resident = std::max<Bytes>(memory.resident, 0);
-  client.memory.allocated = std::max(memory.allocated, client.memory.resident);
+  client.memory.resident = std::clamp<Bytes>(memory.resident, 0, kBytesMost);
+  client.memory.allocated = std::clamp(memory.allocated, client.memory.resident, kBytesMost);
   client.memory.unswappable = std::clamp<Bytes>(memory.unswappable, 0, client.memory.allocated);
   if (client.holds_lock()) client.budget = std::max(client.budget, client.memory.resident);
 }
@@ -115,6 +115,7 @@ void join(Context& context, const ClientJoined& event) {
   client.swappable = event.swappable;
   client.gang = event.gang;
   client.ends = event.ends;
+  if (event.overhead) client.overhead = std::max<Bytes>(*event.overhead, 0);
   client.joined = state.next_arrival++;
   client.joined_at = client.since = client.last_used = context.now;
   take_memory(client, event.memory);
@@ -132,6 +133,7 @@ void join(Context& context, const ClientJoined& event) {
     client.asked = true;
     grant(context, gpu, client);
     client.slack_declined = true;
+    client.unproven = !event.proven;
   } else if (event.wants_lock) {
     request_lock(context, gpu, client);
   }

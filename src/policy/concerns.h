@@ -81,7 +81,8 @@ void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const
 // The idle end of which it speaks is no part of its share, but billed where limits hold.
 void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event);
 void drain_failed(Context& context, Client& client);
-void start_running(Context& context, Gpu& gpu);  // whoever has loaded
+void note_overstay(Context& context, Client& client);  // it did not follow a request to drop
+void start_running(Context& context, Gpu& gpu);        // whoever has loaded
 void watch_answers(Context& context, Gpu& gpu);
 
 // admission.cc: who gets the lock

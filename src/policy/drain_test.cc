@@ -79,5 +79,26 @@ TEST_F(Drains, OthersLeaveInsteadOfOneThatDoesNotDrain) {
   EXPECT_GE(willing.drops, 1U);
 }
 
+// It keeps the GPU against every request for minutes. Once it has given it up after all, everybody else goes first, whatever its priority.
+TEST_F(Drains, OneThatKeptTheGpuAgainstRequestsComesAfterEverybodyElse) {
+  world.expect_bounded = false;
+  Player& greedy = world.add_player(0, {run_for(100'000 * kSec)}, 12 * kGiB, 5);
+  greedy.drains_to_fail = 1'000'000;
+  run(kSec);
+  const Player& first = world.add_player(0, {run_for(1000 * kSec)}, 12 * kGiB);
+  const Player& second = world.add_player(0, {run_for(1000 * kSec)}, 12 * kGiB);
+  run(600 * kSec);
+  ASSERT_GE(world.view_of(greedy.id).failed_drains, 10U);
+  greedy.drains_to_fail = 0;
+  run(100 * kSec);
+  const uint64_t turns = world.view_of(greedy.id).turns;
+  run(400 * kSec);
+  EXPECT_EQ(world.view_of(greedy.id).turns, turns) << "it waits for as long as it had kept the GPU, ten minutes at most";
+  EXPECT_GT(world.view_of(first.id).time_running, 100 * kSec);
+  EXPECT_GT(world.view_of(second.id).time_running, 100 * kSec);
+  run(600 * kSec);
+  EXPECT_GT(world.view_of(greedy.id).turns, turns) << "and then it is one of them again";
+}
+
 }  // namespace
 }  // namespace nvshare::policy::testing

@@ -1,3 +1,4 @@
+#include <limits>
 #include <tuple>
 
 #include "policy/concerns.h"
@@ -28,7 +29,8 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
 
 void measure(Bytes& bandwidth, Bytes copied, Duration elapsed) {
   if (copied < kBandwidthSample || elapsed <= 0) return;
-  const Bytes sample = (copied >> 10) * (kSecond / 1000) / std::max<Duration>(elapsed / 1000, 1) << 10;
+  const Bytes kib_per_second = (copied >> 10) * (kSecond / 1000) / std::max<Duration>(elapsed / 1000, 1);
+  const Bytes sample = std::clamp(kib_per_second, kBandwidthLeast >> 10, kBandwidthMost >> 10) << 10;
   bandwidth = bandwidth == 0 ? sample : (3 * bandwidth + sample) / 4;
 }
 
@@ -69,20 +71,24 @@ void watch_evictions(Context& context, Gpu& gpu) {
   }
 }
 
-void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& event) {
+void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& said) {
+  SwapProgressed event = said;
+  event.copied = std::clamp<Bytes>(event.copied, 0, std::max<Bytes>(gpu.total, 0));  // no movement is larger
   if (client.movement != event.id || client.movement_out != event.out) client.movement_copied = 0;
   client.movement = event.id;
   client.movement_out = event.out;
   const Bytes copied = std::max<Bytes>(event.copied - client.movement_copied, 0);
   client.movement_copied = std::max(client.movement_copied, event.copied);
-  (event.out ? client.swapped_out : client.swapped_in) += copied;
+  Bytes& total = event.out ? client.swapped_out : client.swapped_in;
+  total += std::min(copied, std::numeric_limits<Bytes>::max() - total);
   if (event.finished) measure(event.out ? gpu.bandwidth_out : gpu.bandwidth_in, event.copied, event.elapsed);
 
   const Bytes resident_before = client.memory.resident;
   take_memory(client, event.memory);
   if (context.state.host_available) {  // until the next report
     const Bytes gone = resident_before - client.memory.resident;
-    *context.state.host_available -= event.out ? std::max<Bytes>(gone, 0) : -copied;
+    Bytes& available = *context.state.host_available;
+    available = std::min(available - (event.out ? std::max<Bytes>(gone, 0) : -copied), kHostMost);
   }
 
   if (event.out) {

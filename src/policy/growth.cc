@@ -1,3 +1,4 @@
+#include <limits>
 #include <tuple>
 
 #include "policy/concerns.h"
@@ -34,10 +35,12 @@ bool fits_without(const Context& context, const Gpu& gpu, const std::set<ClientI
 
 // Lock holders to end so that the rest fits together; empty if no choice leaves anybody who fits.
 std::set<ClientId> choose_to_end(const Context& context, const Gpu& gpu) {
-  // First who goes first: who can, low priority, then the longest turn.
+  // First who goes first: who has the lock by its own word only, who can, low priority, then the longest turn.
   std::vector<std::tuple<bool, int, Instant, ClientId>> order;
   for (const auto& [id, client] : gpu.clients) {
-    if (client.takes_place()) order.emplace_back(is_locked_in(context.state, client), client.priority, turn_due(client, 0, 0), id);
+    if (!client.takes_place()) continue;
+    const int priority = client.unproven ? std::numeric_limits<int>::min() : client.priority;
+    order.emplace_back(is_locked_in(context.state, client) && !client.unproven, priority, turn_due(client, 0, 0), id);
   }
   std::sort(order.begin(), order.end());
   for (auto kept = order.rbegin(); kept != order.rend(); ++kept) {
@@ -98,10 +101,10 @@ void take_growth(Context& context, Client& client, const MemoryChanged& event) {
   if (event.wanted <= 0) {
     growth_ends(client, context.now);
   } else if (client.growth && client.growth->request == event.request) {
-    client.growth->wanted = event.wanted;
+    client.growth->wanted = std::min(event.wanted, kBytesMost);
   } else {
     growth_ends(client, context.now);
-    client.growth = Growth{event.wanted, event.request, context.state.next_arrival++, context.now};
+    client.growth = Growth{std::min(event.wanted, kBytesMost), event.request, context.state.next_arrival++, context.now};
     client.slack_declined = false;
   }
 }

@@ -81,9 +81,10 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             });
           },
           [&](const SwapProgressed& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_swap(context, gpu, client, e); }); },
+          [&](const MemoryBelieved& e) { return with(e.client, [&](Gpu&, Client& client) { take_memory(client, e.memory); }); },
           [&](const ClientIdle& e) {
             return with(e.client, [&](Gpu&, Client& client) {
-              if (client.holds_lock()) client.idle_since = context.now - e.idle;
+              if (client.holds_lock()) client.idle_since = std::max(context.now - e.idle, client.granted_at);
             });
           },
           [&](const ConfigChanged& e) -> std::optional<GpuId> {

@@ -88,6 +88,9 @@ struct ClientJoined {
   bool wants_lock;
   bool gang = true;   // its tenant's turns may be on all of the tenant's GPUs together
   bool ends = false;  // as after TenantEnds
+  // has_lock: known without its word. Else it may be running, so that it counts as a holder, and is the first to be dropped.
+  bool proven = true;
+  std::optional<Bytes> overhead = {};  // as after ClientOverhead
 };
 // Its context and modules, from NVML.
 struct ClientOverhead {
@@ -154,6 +157,11 @@ struct SwapProgressed {
   Duration elapsed;
   Memory memory;
 };
+// What it said of its memory, as far as that is believed by now.
+struct MemoryBelieved {
+  ClientId client;
+  Memory memory;
+};
 struct ClientIdle {
   ClientId client;
   Duration idle;
@@ -188,7 +196,7 @@ struct Tick {};  // the deadline of next_deadline has come
 
 using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed,
                            LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
-                           ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, AccountKept, Tick>;
+                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.

@@ -105,6 +105,26 @@ TEST(Quota, LimitsThatFitAreMetTogether) {
   }
 }
 
+// It answers each drop with "not drained", or not at all: it has what the GPU gives two that run together, and holds up nobody's turn.
+TEST(Quota, ATenantThatNeverDrainsHoldsUpNobodysTurn) {
+  for (const Duration patience : {300 * kMsec, 10'000 * kSeconds}) {
+    QuotaWorld world({}, 1);
+    world.limit(1, 20);
+    world.limit(2, 60);
+    Job& greedy = world.add(1, 100'000 * kSeconds);
+    greedy.patience = patience;
+    world.add(2, kMsec);
+    world.add(3, kMsec);
+    world.run_for(5 * kSeconds);
+    Shares run(world);
+    run.start();
+    world.run_for(120 * kSeconds);
+    EXPECT_GE(run.of(2), 25) << "of the half that is left beside it; patience " << patience / kMsec << " ms\n" << world.describe();
+    EXPECT_GE(run.of(2) + run.of(3), 43);
+    EXPECT_GT(world.tenant(1).used, 40 * kSeconds) << "it is billed all the while";
+  }
+}
+
 TEST(Quota, LimitsPastAllOfTheGpuAreScaled) {
   for (const std::vector<int>& limits : std::vector<std::vector<int>>{{50, 60}, {80, 80}, {40, 40, 40}}) {
     double all = 0;

@@ -328,13 +328,18 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   bool leaving = false;
   for (auto& [tenant, account] : quota.accounts) {
     if (!is_exclusive(context.config(), gpu, account)) continue;
-    const bool holds = stays(gpu, account);
-    leaving |= !holds && blocks(context, gpu, account);
+    // Nobody's turn waits for a tenant that does not give the lock up when asked: it runs beside the others, and is asked again.
+    const bool holds = stays(gpu, account) && blocks(context, gpu, account);
+    leaving |= !stays(gpu, account) && blocks(context, gpu, account);
     if (holds && (!holder.account || owed(account) > holder.owed)) holder = {&account, owed(account)};
   }
   if (!holder.account) {
     const Turn next = leaving ? Turn{} : next_of(context, gpu, 0);
     quota.owner = next.account ? next.account->tenant : 0;
+    for (auto& [tenant, account] : quota.accounts) {
+      if (next.account && tenant != quota.owner && is_exclusive(context.config(), gpu, account) && stays(gpu, account))
+        drop_tenant(context, gpu, tenant, "it keeps the GPU against requests, and it is another tenant's turn");
+    }
     return;
   }
   Account& owner = *holder.account;

@@ -14,6 +14,8 @@
 namespace nvshare::policy {
 
 inline constexpr Bytes kMiB = 1LL << 20;
+inline constexpr Bytes kHostMost = 1LL << 56;
+inline constexpr Bytes kBytesMost = 1LL << 50;  // of one client, or one movement: sums of thousands stay far from overflow
 inline constexpr Duration kMillisecond = 1'000'000;
 inline constexpr Duration kSecond = 1'000'000'000;
 
@@ -24,6 +26,8 @@ inline constexpr Bytes kSlackMin = 8 * kMiB;
 inline constexpr Bytes kBudgetStep = 32 * kMiB;   // smallest raise on the way to a full budget: one message per chunk, not per page
 inline constexpr Bytes kCeilingStep = 64 * kMiB;  // smallest change of a ceiling worth a message
 inline constexpr Bytes kBandwidthAssumed = 1'000'000'000;  // bytes/s until a swap was measured
+inline constexpr Bytes kBandwidthLeast = kMiB;             // bytes/s, and
+inline constexpr Bytes kBandwidthMost = 1LL << 42;         // beyond these it is no measurement
 inline constexpr Bytes kBandwidthSample = 64 * kMiB;       // smaller copies say little about the link
 inline constexpr Duration kBackoffMin = 200 * kMillisecond;
 inline constexpr Duration kBackoffMax = 10 * kSecond;
@@ -33,6 +37,8 @@ inline constexpr Duration kShareWindow = 60 * kSecond;     // over which the use
 inline constexpr int kPromoteTurns = 4;                    // a waiter passed over for so many turn limits is served as the highest priority
 inline constexpr int kUndrainable = 5;                     // drains that failed in a row before a client is shown as not drainable
 inline constexpr int kDoubtful = 2;                        // drains that failed in a row before nobody is held back for the next attempt
+inline constexpr Duration kOverstayMost = 60 * kSecond;    // so long a client may keep the GPU against requests; then it comes last
+inline constexpr Duration kLastFor = 600 * kSecond;        // and so long at most after it gave the GPU up
 inline constexpr Duration kSlowDrain = kSecond;            // a drain that takes longer holds nobody back either
 // Members of a gang drain together within this time, or within twice what the last drain of who has not drained took; else one waits for
 // another.
@@ -137,6 +143,7 @@ struct Client {
   Bytes budget_told = 0;        // as last sent with this grant
   bool budget_dirty = false;    // to be sent at the end of this step
   bool slack_declined = false;  // it gave slack back: none again until it grows
+  bool unproven = false;        // only it says that it had the lock already: it is dropped before all others
   Instant granted_at = 0;
   Duration load_allowance = 0;
   bool loads = false;                    // has yet to tell that all has come in; its memory counts as resident before the copies are done
@@ -153,6 +160,9 @@ struct Client {
   Instant drop_sent_at = 0;
   DrainStep drain_step = DrainStep::kAlone;
   uint64_t drain_attempt = 0;
+  Instant overstays_since = 0, overstays_until = 0;  // requests to drop in a row that it did not follow: the first, and the last answer
+  bool overstays = false;                            // for too long: everybody goes before it
+  Instant last_until = 0;                            // the same after it gave the GPU up
   Instant drained_at = 0;
   Duration drain_took = 0;  // its last that ended while nobody went on for its sake: so long its own work takes to end
   Backoff drain;
@@ -204,6 +214,7 @@ struct Client {
   }  // holds the lock and was not asked to drop
   // It has told that its work has ended, and waits for our word, or goes on until we ask again.
   bool is_held() const { return drain_step == DrainStep::kDrained || drain_step == DrainStep::kCatchingUp; }
+  bool comes_last(Instant now) const { return overstays || now < last_until; }
   bool waits() const { return state == ClientState::kWaiting; }
   bool takes_place() const { return stays() || (keeps_place && !place_leaves); }  // whoever comes has to fit beside it
 };

@@ -1,6 +1,7 @@
 // Single steps: what one event does, looked at directly.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 
 #include "policy/policy.h"
@@ -377,6 +378,63 @@ TEST_F(Step, MembersHearWhetherTheirGangRuns) {
   const Actions both = feed(LockRequested{2});
   ASSERT_TRUE(find<SendContention>(both, 1));
   EXPECT_TRUE(find<SendContention>(both, 1)->gang_runs);
+}
+
+// Whoever says that it has the lock already, and nobody else knows of it, is dropped before all others and gets no more memory than it has.
+TEST_F(Step, ALockThatOnlyTheClientSpeaksOfTakesNothingFromOthers) {
+  join(1, 12 * kGiB, true);
+  load(1, 12 * kGiB);
+  for (ClientId liar = 100; liar < 300; ++liar) {
+    const Actions actions = feed(ClientJoined{liar, 0, liar, 5, {12 * kGiB, 0, 0}, true, true, false, true, false, false});
+    EXPECT_TRUE(find<SendDrop>(actions, liar)) << "there is no room for both";
+    EXPECT_LT(view_of(liar).budget, 4 * kGiB) << "what is free, as nobody waits for it";
+    for (int i = 0; i < 5; ++i) {
+      now += 100 * kSec / 1000;
+      EXPECT_FALSE(find<SendDrop>(feed(Tick{}), 1));
+    }
+    feed(ClientLeft{liar, true});
+    ASSERT_EQ(view_of(1).state, ClientState::kRunning);
+  }
+}
+
+TEST_F(Step, ALockThatOnlyTheClientSpeaksOfKeepsNobodyWaiting) {
+  feed(ClientJoined{100, 0, 100, 0, {12 * kGiB, 2 * kGiB, 0}, true, true, false, true, false, false});
+  EXPECT_EQ(view_of(100).state, ClientState::kLoading) << "nobody else is there";
+  const Actions actions = join(1, 12 * kGiB, true);
+  EXPECT_TRUE(find<SendDrop>(actions, 100)) << "its turn is over as soon as somebody waits";
+  now += kSec / 100;
+  const Actions left = feed(ClientLeft{100, true});
+  ASSERT_TRUE(find<SendLock>(left, 1));
+  // It comes again and again.
+  for (ClientId again = 101; again < 200; ++again) {
+    feed(ClientJoined{again, 0, again, 0, {12 * kGiB, 0, 0}, true, true, false, true, false, false});
+    now += kSec / 10;
+    EXPECT_FALSE(find<SendDrop>(feed(Tick{}), 1));
+    EXPECT_GE(view_of(1).budget, 12 * kGiB);
+    feed(ClientLeft{again, true});
+  }
+}
+
+// Figures without a bound, as a liar may send them: no sum of them overflows, and what is shown and believed of the link stays possible.
+TEST_F(Step, FiguresWithoutABoundDoNotOverflow) {
+  constexpr Bytes kHuge = std::numeric_limits<Bytes>::max();
+  join(1, kGiB, true);
+  feed(HostMemory{kHuge});
+  for (ClientId liar = 100; liar < 140; ++liar) {
+    feed(ClientJoined{liar, 0, liar, 0, {kHuge, kHuge, kHuge}, true, false, true});
+    feed(MemoryChanged{liar, {kHuge, kHuge, kHuge}, kHuge, 0, kHuge, 1});
+  }
+  for (uint64_t id = 0; id < 200; ++id) {
+    feed(SwapProgressed{100, (id & 1) != 0, true, false, id, kHuge, id % 3 == 0 ? 1 : kHuge, {kHuge, 0, 0}});
+    now += kSec;
+  }
+  const ClientView liar = view_of(100);
+  EXPECT_GT(liar.swapped_out_total, 0);
+  EXPECT_GT(liar.swapped_in_total, 0);
+  EXPECT_GE(gpu().bandwidth_in, 1e6);
+  EXPECT_LE(gpu().bandwidth_in, 5e12);
+  EXPECT_GE(gpu().bandwidth_out, 1e6);
+  feed(ClientIdle{1, std::numeric_limits<Duration>::max()});
 }
 
 }  // namespace

@@ -141,6 +141,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      if (e.out && e.finished) account.evicting = false;
                    });
                  },
+                 [&](const MemoryBelieved&) {},
                  [&](const ClientIdle&) {},
                  [&](const ConfigChanged& e) { config_ = e.config; },
                  [&](const ComputeLimit& e) {

@@ -4,10 +4,13 @@
 
 namespace nvshare::policy {
 
-// In KiB, so that no product overflows for any GPU or host that can exist.
+// In KiB, so that no product overflows, whatever clients say. Nothing is taken to need more than a day.
 static Duration time_to_move(Bytes bytes, Bytes bandwidth) {
-  const Bytes per_second = std::max<Bytes>((bandwidth > 0 ? bandwidth : kBandwidthAssumed) >> 10, 1);
-  return (std::max<Bytes>(bytes, 0) >> 10) * (kSecond / 1000) / per_second * 1000;
+  constexpr Duration kDay = 86'400 * kSecond;
+  constexpr Bytes kKibMost = Bytes{1} << 42;
+  const Bytes per_second = std::max(bandwidth > 0 ? bandwidth : kBandwidthAssumed, kBandwidthLeast) >> 10;
+  const Bytes kib = std::clamp<Bytes>(bytes >> 10, 0, kKibMost);
+  return std::min(kib * (kSecond / 1000) / per_second * 1000, kDay);
 }
 
 Duration swap_time(const Gpu& gpu, Bytes out, Bytes in) {
@@ -58,7 +61,7 @@ Instant drop_due(const Context& context, const Client& client, const TurnTerms& 
   // Nobody ends a last turn early: of two that end, one would keep the other from it for ever.
   if (terms.wakes && !client.last_turn) due = std::min(due, turn_began(client) + std::max<Duration>(terms.quantum - client.earned, 0));
   if (client.due_cap) due = std::min(due, *client.due_cap);
-  if (client.idle_since || stuck) due = context.now;
+  if (client.idle_since || client.unproven || stuck) due = context.now;
   return client.drain.failures > 0 ? std::max(due, client.drain.retry_at) : due;
 }
 
@@ -205,8 +208,23 @@ static Duration earned_most(const Config& config, const Gpu& gpu) {
   return quantum_of(config, swap_time(gpu, most, most));
 }
 
+void note_overstay(Context& context, Client& client) {
+  if (gang_of(context.state, client)) return;  // its drain fails whenever it meets the members at different places
+  const bool in_row = client.overstays_since != 0 && client.drop_sent_at - client.overstays_until <= 2 * kBackoffMax;
+  if (!in_row) client.overstays_since = client.drop_sent_at;
+  client.overstays_until = context.now;
+  if (client.overstays || context.now - client.overstays_since < kOverstayMost) return;
+  client.overstays = true;
+  context.note(Note::Level::kWarning, client.id,
+               "has kept the GPU for " + std::to_string((context.now - client.overstays_since) / kSecond) +
+                   " s against requests to give it up: from now on it comes after everybody else");
+}
+
 void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event) {
   const Instant now = context.now;
+  if (client.overstays) client.last_until = now + std::min(now - client.overstays_since, kLastFor);
+  client.overstays = false;
+  client.overstays_since = client.overstays_until = 0;
   bool by_choice = event.early;
   const Duration idle = std::clamp<Duration>(event.idle, 0, now - client.turn_start.value_or(now));
   const Instant worked_until = client.idle_since.value_or(now - idle);
@@ -263,6 +281,7 @@ void drain_failed(Context& context, Client& client) {
   client.drain.retry_at = std::max(client.drain.retry_at, context.now + held_up);
   client.interrupted = false;
   ++client.failed_drains;
+  note_overstay(context, client);
   if (client.drain.failures == kUndrainable) {
     context.note(Note::Level::kWarning, client.id,
                  "its GPU work does not end when asked to: it keeps its memory, neighbours that fit go on");
@@ -287,6 +306,11 @@ void start_running(Context& context, Gpu& gpu) {
 void watch_answers(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);
+    if (client.state == ClientState::kUnresponsive && !client.overstays) {
+      note_overstay(context, client);
+      if (!client.overstays) context.wake(gpu, client.overstays_since + kOverstayMost);
+    }
+    if (client.waits() && client.last_until > context.now) context.wake(gpu, client.last_until);
     if (client.state != ClientState::kDropping) continue;
     if (client.is_held()) continue;  // it is ours to answer
     context.wake(gpu, client.drop_sent_at + kSlowDrain);

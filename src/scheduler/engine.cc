@@ -13,11 +13,9 @@ namespace {
 
 using namespace protocol;
 
-int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, kMemoryBytesMax)); }
+constexpr policy::Duration kSampleHolds = 5'000'000'000;  // so long a look at the GPU says something of a process that comes now
 
-policy::Memory to_policy(const Memory& memory) {
-  return {bounded(memory.allocated), bounded(memory.resident), bounded(memory.unswappable)};
-}
+int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, kMemoryBytesMax)); }
 
 uint32_t idle_us(policy::Duration idle) { return static_cast<uint32_t>(std::clamp<policy::Duration>(idle / 1000, 0, kIdleReleaseUsMax)); }
 
@@ -93,19 +91,22 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     return;
   }
   // A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
+  std::optional<ClaimBound> former_claims;
   for (auto& [id, other] : clients_) {
     if (other.pid != peer.pid || peer.pid == 0 || other.gpu != *gpu) continue;
     ConnectionId old = other.connection;
     transport_.close(old);
     connections_.erase(old);
     perform(ledger_.freeze(true, now));  // what it holds goes to nobody else meanwhile
+    former_claims = other.claims;
     leave(id, true, "its process registered anew", now);
     break;
   }
 
   // Its own id of before, and not another's that it guessed.
   const auto before = known_.missing().find(message.client_id);
-  const bool returns = before != known_.missing().end() && before->second.pid == peer.pid && before->second.start_time == peer.start_time;
+  const bool returns = before != known_.missing().end() && before->second.pid == peer.pid && before->second.start_time == peer.start_time &&
+                       before->second.gpu == gpus_[*gpu].uuid_text;
   std::string program = printable(message.program);
   const policy::TenantId former = returns ? before->second.tenant : 0;
   Tenant& tenant = tenants_.join(peer, program, former);
@@ -131,10 +132,17 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.gpu = *gpu;
   client.tenant = tenant.id;
   client.pid = peer.pid;
+  client.uid = peer.uid;
   client.program = program;
   client.backend = static_cast<Backend>(message.backend);
   client.version = version;
   client.ceiling = gpus_[*gpu].total;
+  // A lock that only it speaks of it may have all the same, since before there was a scheduler, say.
+  const bool proven = returns;
+  if (former_claims) client.claims = *former_claims;
+  if (const std::optional<GpuSample>& last = gpus_[*gpu].sample; !returns && !former_claims && last && now - last->taken_at < kSampleHolds)
+    see_claims(client, *last);
+  client.overhead_taken = overhead_of_newcomer(client);
   connections_.at(connection).client = id;
   host_budget_.join(id, tenant.id);
   usage_totals_.joins(tenant.id, *gpu, policy::view(*state_, now));
@@ -144,7 +152,10 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                                    now);
   keep_lease(id);
   spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,
-               gpus_[*gpu].uuid_text, message.has_lock ? ", with the lock of the previous scheduler" : "");
+               gpus_[*gpu].uuid_text,
+               !message.has_lock ? ""
+               : proven          ? ", with the lock of the previous scheduler"
+                                 : ", with a lock of which only it knows");
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   const bool asks_later = hold_ || waits_for_bypass(tenant.id);
@@ -153,12 +164,14 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                     *gpu,
                                     tenant.id,
                                     tenant.priority_in_force(),
-                                    to_policy(message.memory),
+                                    believe(client, message.memory),
                                     client.backend != Backend::kNone,
                                     message.has_lock != 0,
                                     wants_lock && !asks_later,
                                     tenant.gang_turns,
-                                    returns && tenant.pod.ends};
+                                    returns && tenant.pod.ends,
+                                    proven,
+                                    client.overhead_taken};
   policy::Actions actions = step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
@@ -209,7 +222,8 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
           return apply(policy::DrainFailed{id, message.grant.grant}, now);
         }
         // First who comes next: the GPU stands idle.
-        apply(policy::LockReleased{id, message.grant.grant, to_policy(message.memory), reason == ReleaseReason::kEarly,
+        client.claims.released();
+        apply(policy::LockReleased{id, message.grant.grant, believe(client, message.memory), reason == ReleaseReason::kEarly,
                                    policy::Duration{message.idle_us} * 1000, static_cast<policy::Duration>(message.used_ns)},
               now);
         remember(client, message.memory, now);
@@ -230,9 +244,9 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kMemUpdate:
       return with(static_cast<MemUpdate*>(nullptr), [&](const MemUpdate& message) {
         remember(client, message.memory, now);
-        change_memory(
-            {id, to_policy(message.memory), bounded(message.budget), message.budget_sequence, bounded(message.wanted), message.request},
-            now);
+        change_memory({id, believe(client, message.memory), bounded(message.budget), message.budget_sequence, bounded(message.wanted),
+                       message.request},
+                      now);
       });
     case MessageType::kSwapProgress:
       return with(static_cast<SwapProgress*>(nullptr), [&](const SwapProgress& message) {
@@ -243,7 +257,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
         }
         apply(policy::SwapProgressed{id, message.direction == static_cast<uint8_t>(SwapDirection::kOut), message.finished != 0,
                                      message.failed != 0, message.id, bounded(message.copied), static_cast<int64_t>(message.elapsed_ns),
-                                     to_policy(message.memory)},
+                                     believe(client, message.memory)},
               now);
         moved_since_ = true;
         update_host_memory(now);
@@ -346,7 +360,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   spdlog::info("client {} left: {} (pid {}): {}", id, client.program, client.pid, why);
   if (hold_) hold_->growths.erase(id);
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
-  if (watched) departed_[id] = {client.pid, client.gpu, now, static_cast<int64_t>(client.memory.resident), now};
+  if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now};
   const std::vector<policy::GpuView> views = policy::view(*state_, now);
   usage_totals_.leaves(id, views);
   tenants_.leave(client.tenant);
@@ -400,7 +414,7 @@ void Engine::end_hold(policy::Instant now) {
   for (auto& [id, growth] : ended.growths) {
     Client* client = find(id);
     if (client == nullptr) continue;
-    growth.memory = to_policy(client->memory);
+    growth.memory = believe(*client, client->memory);
     apply(growth, now);
   }
   for (policy::ClientId id : ended.lock_requests) {
@@ -430,6 +444,7 @@ void Engine::perform(const policy::Actions& actions) {
   struct Performer {
     Engine& engine;
     void operator()(const policy::SendLock& a) const {
+      engine.note_grant(a.client, a.budget);
       engine.send_to(a.client, LockOk{{engine.epoch_, a.grant}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
     void operator()(const policy::SendDrop& a) const {
@@ -439,6 +454,7 @@ void Engine::perform(const policy::Actions& actions) {
     void operator()(const policy::SendEvict& a) const { engine.send_to(a.client, Evict{a.eviction, static_cast<uint64_t>(a.bytes)}); }
     void operator()(const policy::SendWait& a) const { engine.send_to(a.client, WaitForMem{a.request}); }
     void operator()(const policy::SendMemory& a) const {
+      engine.note_grant(a.client, a.budget);
       engine.send_to(a.client, MemAvailable{a.request, a.granted, {}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
     void operator()(const policy::SendContention& a) const { engine.send_to(a.client, contention_of(a)); }

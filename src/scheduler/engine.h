@@ -17,6 +17,7 @@
 #include "protocol/admin.h"
 #include "protocol/codec.h"
 #include "scheduler/bypass_watch.h"
+#include "scheduler/claims.h"
 #include "scheduler/exports.h"
 #include "scheduler/gpu_lock.h"
 #include "scheduler/host_budget.h"
@@ -110,12 +111,14 @@ class Engine {
     GpuUuid uuid{};
     std::string uuid_text;
     std::string name;
+    int64_t nvml_total = 0;  // 0: not known
     int64_t real_total = 0;
     int64_t total = 0;  // as the policy knows it; 0 until the first client
     bool nvml = false;
     std::optional<GpuLock> lock;
     ForeignMemoryWatch foreign;
     UseWatch use;
+    std::optional<GpuSample> sample;  // the last
     bool told() const { return total < real_total; }
   };
   struct Connection {
@@ -130,14 +133,19 @@ class Engine {
     policy::GpuId gpu = 0;
     policy::TenantId tenant = 0;
     pid_t pid = 0;
+    uid_t uid = 0;
     std::string program;
     protocol::Backend backend = protocol::Backend::kVmm;
-    uint16_t version = 0;  // of the protocol
-    std::string release;   // of the library; empty: not told
-    int64_t ceiling = 0;   // as the policy last said
-    protocol::Memory memory{};
-    uint64_t reports = 0;  // of its memory, so far
-    int64_t prepares = 0;  // host memory that it was told to have ready
+    uint16_t version = 0;       // of the protocol
+    std::string release;        // of the library; empty: not told
+    int64_t ceiling = 0;        // as the policy last said
+    protocol::Memory memory{};  // as it says
+    ClaimBound claims;
+    policy::Memory believed{};              // of it
+    policy::Instant unlisted_since = 0;     // by NVML, though it lists others; 0: it is listed
+    std::optional<int64_t> overhead_taken;  // taken instead of the policy's own figure until NVML has told
+    uint64_t reports = 0;                   // of its memory, so far
+    int64_t prepares = 0;                   // host memory that it was told to have ready
     bool seen_by_nvml = false;
     OverheadWatch overhead;
   };
@@ -191,6 +199,15 @@ class Engine {
     if (const Client* client = find(id)) send(*client, payload, std::move(descriptors));
   }
   Client* find(policy::ClientId client);
+
+  // engine_claims.cc: how much of what clients say is believed
+  policy::Memory believe(Client& client, const protocol::Memory& memory);
+  void size_gpu(policy::GpuId gpu, int64_t claimed, policy::Instant now);
+  std::optional<int64_t> overhead_of_newcomer(const Client& client) const;
+  bool is_of_same_owner(const Client& a, const Client& b) const;
+  void see_claims(Client& client, const GpuSample& sample);
+  bool lists_others(const GpuSample& sample) const;
+  void note_grant(policy::ClientId client, int64_t budget);
 
   // engine_exports.cc: memory handed from process to process
   void import(const Client& importer, const protocol::Import& message, policy::Instant now);

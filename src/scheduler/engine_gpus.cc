@@ -31,7 +31,7 @@ void Engine::gpu_found(const GpuUuid& uuid, const std::string& name, int64_t tot
   cuda::format_uuid(uuid, text);
   gpu.uuid_text = text;
   gpu.name = name;
-  gpu.real_total = total;
+  gpu.nvml_total = gpu.real_total = total;
   gpu.nvml = true;
   gpus_.push_back(std::move(gpu));
   uses_nvml_ = true;
@@ -62,16 +62,7 @@ Result<policy::GpuId> Engine::gpu_of(const Register& message, const Peer& peer, 
     at = gpus_.end() - 1;
   }
   auto id = static_cast<policy::GpuId>(at - gpus_.begin());
-  if (at->total == 0) {
-    // CUDA's figure is what programs can have. NVML's, where there is one, keeps a false one from making the GPU smaller for all.
-    int64_t claimed = bounded_bytes(message.gpu_total_bytes);
-    bool credible = at->real_total == 0 || (claimed < at->real_total && claimed > at->real_total / 10 * 9);
-    if (credible) at->real_total = claimed;
-    at->total = settings_.gpu_physical_memory ? std::min(*settings_.gpu_physical_memory, at->real_total) : at->real_total;
-    spdlog::info("{} ({}): {} MiB{}", at->uuid_text, at->name, at->total >> 20,
-                 at->told() ? fmt::format(", as told, of {} MiB", at->real_total >> 20) : "");
-    apply(policy::GpuAppeared{id, at->total}, now);
-  }
+  size_gpu(id, bounded_bytes(message.gpu_total_bytes), now);
   return id;
 }
 

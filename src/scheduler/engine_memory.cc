@@ -29,6 +29,9 @@ const char* name_of(protocol::Backend backend) {
   return "unknown";
 }
 
+// No context of its own: NVML has not listed the process for so long, though it lists others.
+constexpr policy::Duration kUnlistedGrace = 10'000'000'000;
+
 }  // namespace
 
 std::vector<GpuUuid> Engine::gpus_in_use() const {
@@ -65,6 +68,7 @@ void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Insta
 }
 
 void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
+  gpus_[id].sample = sample;
   int64_t ours = measure_clients(id, sample, now);
   free_departed(id, sample, ours, now);
   for (const auto& [client, departed] : departed_) {
@@ -84,24 +88,42 @@ void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant 
   }
 }
 
-// Tells the policy what the clients' contexts use; returns what the clients use in all. A client that NVML does not list (it has no
-// memory yet, or NVML sees other process numbers than we do) counts by its own report.
+// Tells the policy what the clients' contexts use; returns what the clients use in all. Where NVML sees other process numbers than we do,
+// a client that it does not list counts by its own report; else it has no memory.
 int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
   int64_t ours = 0;
-  std::vector<policy::ClientOverhead> overheads;
+  std::vector<policy::Event> events;
+  for (auto& [id, client] : clients_) {
+    if (client.gpu == gpu && find_process(sample, client.pid) != nullptr) client.seen_by_nvml = nvml_sees_pids_ = true;
+  }
   for (auto& [id, client] : clients_) {
     if (client.gpu != gpu) continue;
-    auto resident = static_cast<int64_t>(client.memory.resident);
+    see_claims(client, sample);
+    if (const policy::Memory before = client.believed, believed = believe(client, client.memory);
+        believed.resident != before.resident || believed.unswappable != before.unswappable)
+      events.emplace_back(policy::MemoryBelieved{id, believed});
     const ProcessMemory* process = find_process(sample, client.pid);
     if (process == nullptr) {
-      ours += resident > 0 ? resident + settings_.policy.overhead_default : 0;
+      const int64_t resident = client.believed.resident;
+      if (!nvml_sees_pids_) ours += resident > 0 ? resident + settings_.policy.overhead_default : 0;
+      if (client.unlisted_since == 0) client.unlisted_since = sample.taken_at;
+      const bool has_none = (nvml_sees_pids_ || !lists_others(sample)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
+      if (has_none && client.overhead_taken != 0) {
+        client.overhead_taken = 0;
+        client.overhead = OverheadWatch();
+        events.emplace_back(policy::ClientOverhead{id, 0});
+      }
       continue;
     }
-    client.seen_by_nvml = nvml_sees_pids_ = true;
+    client.unlisted_since = 0;
     ours += process->used;
-    if (auto bytes = client.overhead.update(process->used, resident, client.reports)) overheads.push_back({id, *bytes});
+    std::optional<int64_t> overhead = client.overhead.update(process->used, client.believed.resident, client.reports);
+    if (client.overhead_taken && !overhead)
+      overhead = std::clamp<int64_t>(process->used - client.believed.resident, 0, settings_.policy.overhead_default);
+    client.overhead_taken.reset();
+    if (overhead) events.emplace_back(policy::ClientOverhead{id, *overhead});
   }
-  for (const policy::ClientOverhead& overhead : overheads) apply(overhead, now);
+  for (const policy::Event& event : events) apply(event, now);
   return ours;
 }
 

@@ -75,6 +75,17 @@ class EngineTest : public testing::Test {
     ASSERT_TRUE(packets_.last<protocol::Registered>(connection));
   }
 
+  // The same, of a user's, with anything else in it.
+  void join_as(ConnectionId connection, pid_t pid, uid_t uid, const protocol::Register& message) {
+    Peer peer;
+    peer.pid = pid;
+    peer.uid = uid;
+    peer.start_time = 1;
+    engine().connected(connection, std::move(peer));
+    send(connection, message);
+    ASSERT_TRUE(packets_.last<protocol::Registered>(connection));
+  }
+
   // A live process registers, maybe with the id and what else it had of an earlier scheduler.
   struct Earlier {
     uint64_t lease = 0, node_limit = 0;
@@ -219,6 +230,98 @@ TEST_F(EngineTest, AnIncredibleSizeOfTheGpuIsNotBelieved) {
   message.gpu_total_bytes = 1;
   send(1, message);
   EXPECT_EQ(gpu().total, 16 * kGiB);
+}
+
+TEST_F(EngineTest, WhatAClientSaysBeyondWhatNvmlShowsHarmsOnlyItself) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  join(2, 1002, 0, 0);
+  const std::vector<ProcessMemory> processes = {{1001, 4 * kGiB + 300 * kMiB}, {1002, 300 * kMiB}};
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB + 600 * kMiB, processes);
+  const int64_t limit = gpu().safe_limit;
+  const uint64_t all = uint64_t{1} << 50;
+  send(2, protocol::MemUpdate{{all, all, all, 0, 0}, 0, 0, 0, 0, 0});
+  EXPECT_LE(client(1).resident, kGiB);
+  EXPECT_LE(client(1).unswappable, kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB + 600 * kMiB, processes);
+  EXPECT_GE(gpu().safe_limit, limit);
+  EXPECT_EQ(gpu().foreign, 0) << "nor does it hide others' memory";
+  join(3, 1003, 0, 0);
+  EXPECT_GT(packets_.last<protocol::Registered>(3)->memory_ceiling, static_cast<uint64_t>(10 * kGiB));
+  send(1, protocol::ReqLock{1});
+  EXPECT_GE(packets_.last<protocol::LockOk>(1)->budget, static_cast<uint64_t>(4 * kGiB));
+
+  // As soon as it has that memory, it counts.
+  for (int i = 0; i < 3; ++i) sample(8 * kGiB + 600 * kMiB, {processes[0], {1002, 4 * kGiB + 300 * kMiB}});
+  EXPECT_GE(client(1).unswappable, 4 * kGiB);
+}
+
+TEST_F(EngineTest, WhatWasGrantedIsBelievedBeforeNvmlShowsIt) {
+  join(1, 1001, 4 * kGiB, 0);
+  for (int i = 0; i < 3; ++i) sample(300 * kMiB, {{1001, 300 * kMiB}});
+  send(1, protocol::ReqLock{1});
+  const auto lock = packets_.last<protocol::LockOk>(1);
+  ASSERT_TRUE(lock);
+  send(1, protocol::MemUpdate{{4 * kGiB, 4 * kGiB, 0, 0, 0}, lock->budget, lock->budget_sequence, 0, 0, 0});
+  EXPECT_EQ(client(0).resident, 4 * kGiB);
+  send(1, protocol::LockReleased{lock->grant, 1, {}, 0, 0, 0, {4 * kGiB, 4 * kGiB, 0, 0, 0}});
+  sample(300 * kMiB, {{1001, 300 * kMiB}});  // begun before it had loaded
+  EXPECT_EQ(client(0).resident, 4 * kGiB);
+  sample(4 * kGiB + 300 * kMiB, {{1001, 4 * kGiB + 300 * kMiB}});
+  EXPECT_EQ(client(0).resident, 4 * kGiB);
+  for (int i = 0; i < 2; ++i) sample(300 * kMiB, {{1001, 300 * kMiB}});
+  EXPECT_LE(client(0).resident, kGiB) << "NVML does not show what it still speaks of";
+}
+
+TEST_F(EngineTest, ManyIdleRegistrationsTakeAPartOfTheGpuAndThatNotForLong) {
+  join(1, 1001, 0, 0);
+  for (int i = 0; i < 3; ++i) sample(300 * kMiB, {{1001, 300 * kMiB}});
+  const int64_t alone = gpu().safe_limit;
+  for (int i = 0; i < 60; ++i) join_as(100 + i, 2000 + i, 1000, test_registration(0));
+  EXPECT_GE(gpu().safe_limit, alone - gpu().total / 16) << "of one user, each process a tenant of its own";
+  EXPECT_LT(gpu().safe_limit, alone) << "but they may be about to make contexts";
+  for (int i = 0; i < 60; ++i) sample(300 * kMiB, {{1001, 300 * kMiB}});
+  EXPECT_EQ(gpu().safe_limit, alone) << "NVML has not listed them for 10 s";
+  for (int i = 0; i < 3; ++i) sample(kGiB, {{1001, 300 * kMiB}, {2000, 400 * kMiB}});
+  EXPECT_LE(gpu().safe_limit, alone - 400 * kMiB) << "one has made its context after all";
+}
+
+TEST_F(EngineTest, ALockOfTheFormerSchedulerIsBelievedOnlyOfThoseThatItKnew) {
+  join(1, 1001, 12 * kGiB, 0);
+  send(1, protocol::ReqLock{1});
+  ASSERT_TRUE(packets_.last<protocol::LockOk>(1));
+  for (int i = 0; i < 50; ++i) {
+    auto liar = test_registration(12 * kGiB);
+    liar.has_lock = 1;
+    liar.client_id = 1;
+    join_as(2, 1002, 1000, liar);
+    EXPECT_FALSE(packets_.last<protocol::DropLock>(1));
+    EXPECT_TRUE(packets_.last<protocol::DropLock>(2)) << "counts as running, and is the first to go";
+    engine().disconnected(2, "test", ++now_);
+  }
+  EXPECT_EQ(client(0).state, "loading");
+}
+
+TEST_F(EngineTest, WithoutNvmlALaterClientCorrectsTheSizeThatALiarGaveTheGpu) {
+  has_nvml_ = false;
+  auto message = test_registration(0);
+  const uint64_t honest = message.gpu_total_bytes;
+  message.gpu_total_bytes = 1;
+  join_as(1, 1001, 1000, message);
+  message.gpu_total_bytes = honest;
+  join_as(2, 1002, 1001, message);
+  EXPECT_EQ(engine().status(now_).gpus.at(0).total, static_cast<int64_t>(honest));
+  message.gpu_total_bytes = uint64_t{1} << 50;
+  join_as(3, 1003, 1000, message);
+  EXPECT_LE(engine().status(now_).gpus.at(0).total, int64_t{1} << 42);
+}
+
+TEST_F(EngineTest, WithoutNvmlTheConfiguredSizeOfTheGpuHolds) {
+  settings_.gpu_physical_memory = 8 * kGiB;
+  has_nvml_ = false;
+  auto message = test_registration(0);
+  message.gpu_total_bytes = 1;
+  join_as(1, 1001, 1000, message);
+  EXPECT_EQ(engine().status(now_).gpus.at(0).total, 8 * kGiB);
 }
 
 TEST_F(EngineTest, AReleaseOfAnotherSchedulersLockIsIgnored) {

@@ -14,7 +14,8 @@ KnownClients::KnownClients(std::string file) : file_(std::move(file)) { read(); 
 policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient& client) {
   policy::ClientId id = 0;
   auto known = missing_.find(claimed);
-  if (known != missing_.end() && known->second.pid == client.pid && known->second.start_time == client.start_time) {
+  if (known != missing_.end() && known->second.pid == client.pid && known->second.start_time == client.start_time &&
+      known->second.gpu == client.gpu) {
     id = claimed;
     missing_.erase(known);
   } else {
@@ -71,6 +72,7 @@ void KnownClients::read() {
       next_ = std::max(next_, id);
     } else if (good && kind == "client") {
       fields >> client.pid >> client.start_time >> client.tenant >> client.gpu >> client.lease >> client.own_limit >> client.charged;
+      if (client.gpu == "-") client.gpu.clear();
       good = fields && client.start_time != 0 && client.lease >= 0 && client.own_limit >= 0 && client.charged >= 0;
       if (good && start_time_of(client.pid) == client.start_time) missing_[id] = client;
       next_ = std::max(next_, id + 1);

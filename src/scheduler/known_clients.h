@@ -32,7 +32,7 @@ class KnownClients {
   // Predecessor's clients whose processes live and that have not come back.
   const std::map<policy::ClientId, KnownClient>& missing() const { return missing_; }
 
-  // The id of a client that joins: the one that it had, if that was its own, else a new one. Writes the file.
+  // The id of a client that joins: the one that it had, if that was its own (process and GPU), else a new one. Writes the file.
   policy::ClientId join(policy::ClientId claimed, const KnownClient& client);
   void leave(policy::ClientId id);
   // Before it is told of a larger lease: written at once. What became less is written by keep_up().

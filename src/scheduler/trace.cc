@@ -31,7 +31,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory, available)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang, ends)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang, ends, proven,
+                                   overhead)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed, watched)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)
@@ -43,6 +44,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Drained, client, grant, attempt)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DrainFailed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget_sequence, wanted, request)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryBelieved, client, memory)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, percent)
@@ -61,11 +63,11 @@ namespace {
 using Json = nlohmann::json;
 
 // In the order of policy::Event.
-constexpr const char* kEventNames[] = {
-    "GpuAppeared",       "ForeignMemory", "HostMemory",     "ClientJoined", "ClientOverhead", "ClientLeft",
-    "ClientMemoryFreed", "LockRequested", "LockReleased",   "LockPaused",   "LockResumed",    "Drained",
-    "DrainFailed",       "MemoryChanged", "SwapProgressed", "ClientIdle",   "ConfigChanged",  "ComputeLimit",
-    "TenantPriority",    "TenantEnds",    "AccountKept",    "Tick"};
+constexpr const char* kEventNames[] = {"GpuAppeared",    "ForeignMemory",     "HostMemory",    "ClientJoined",  "ClientOverhead",
+                                       "ClientLeft",     "ClientMemoryFreed", "LockRequested", "LockReleased",  "LockPaused",
+                                       "LockResumed",    "Drained",           "DrainFailed",   "MemoryChanged", "SwapProgressed",
+                                       "MemoryBelieved", "ClientIdle",        "ConfigChanged", "ComputeLimit",  "TenantPriority",
+                                       "TenantEnds",     "AccountKept",       "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

@@ -47,6 +47,7 @@ std::vector<TraceEvent> day() {
       {6, policy::ClientOverhead{1, 400 << 20}},
       {7, policy::SwapProgressed{2, false, true, false, 1, 5, 6, all}},
       {8, policy::MemoryChanged{2, all, 13 * kGiB, 1, 0, 0}},
+      {9, policy::MemoryBelieved{2, all}},
       {9, policy::ClientIdle{2, 5}},
       {10, policy::ComputeLimit{2, 40}},
       {10, policy::TenantPriority{2, -3}},

@@ -1,0 +1,47 @@
+// How much of what a client says of its memory is believed: what NVML shows of its process, or what it was granted, but never more than
+// the GPU has. Whatever it says beyond that changes nothing for others. Pure; one ClaimBound per client, not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "policy/policy.h"
+#include "protocol/messages.h"
+
+namespace nvshare::scheduler {
+
+class ClaimBound {
+ public:
+  static constexpr int64_t kSlack = int64_t{256} << 20;  // what may have come between two looks without a grant
+  static constexpr int64_t kAllocatedMost = 64;          // times the GPU: swapped memory included
+
+  // It may have so much resident, with the lock.
+  void granted(int64_t budget) {
+    budget_ = budget;
+    most_ = std::max(most_, budget);
+  }
+  void released() { budget_ = 0; }
+  // NVML shows that its process uses so much at most. What was granted before the last look but one is over by now.
+  void seen(int64_t used) {
+    used_ = used;
+    most_before_ = most_;
+    most_ = budget_;
+  }
+
+  policy::Memory believe(const protocol::Memory& said, int64_t gpu_total) const {
+    const auto at_most = [](uint64_t bytes, int64_t most) { return static_cast<int64_t>(std::min(bytes, static_cast<uint64_t>(most))); };
+    const int64_t most = std::max<int64_t>(gpu_total, 0);
+    int64_t resident = at_most(said.resident, most);
+    if (used_) resident = std::min(resident, std::max({*used_, most_, most_before_}) + kSlack);
+    const int64_t allocated = at_most(said.allocated, std::min(most, (int64_t{1} << 50) / kAllocatedMost) * kAllocatedMost);
+    return {std::max(allocated, resident), resident, std::min(at_most(said.unswappable, most), resident)};
+  }
+
+ private:
+  int64_t budget_ = 0;
+  int64_t most_ = 0, most_before_ = 0;  // granted since the last look, and since the one before
+  std::optional<int64_t> used_;
+};
+
+}  // namespace nvshare::scheduler

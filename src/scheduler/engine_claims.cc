@@ -1,0 +1,89 @@
+// How much of what clients say of themselves the engine believes: docs/security.md.
+#include <algorithm>
+
+#include "scheduler/engine.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kGpuBytesMost = int64_t{1} << 42;
+constexpr int64_t kUnseenPart = 16;  // of the GPU: so much the contexts take at most that one tenant's clients are said to have
+
+}  // namespace
+
+policy::Memory Engine::believe(Client& client, const protocol::Memory& memory) {
+  client.believed = client.claims.believe(memory, gpus_[client.gpu].total);
+  return client.believed;
+}
+
+void Engine::note_grant(policy::ClientId client, int64_t budget) {
+  if (Client* granted = find(client)) granted->claims.granted(budget);
+}
+
+// CUDA's figure is what programs can have, and NVML's a little more: where there is one, only figures close to it are believed. Clients
+// of one GPU say the same, but for those that lie, so a larger one is taken: a smaller one would take memory from everybody.
+void Engine::size_gpu(policy::GpuId id, int64_t claimed, policy::Instant now) {
+  Gpu& gpu = gpus_[id];
+  const bool credible = gpu.nvml_total == 0 || (claimed <= gpu.nvml_total && claimed > gpu.nvml_total / 10 * 9);
+  const int64_t before = gpu.total;
+  const int64_t figure = std::min(claimed, kGpuBytesMost);
+  if (before == 0) {
+    gpu.real_total = credible ? figure : gpu.nvml_total;
+    if (gpu.nvml_total == 0 && settings_.gpu_physical_memory) gpu.real_total = std::max(gpu.real_total, *settings_.gpu_physical_memory);
+  } else if (credible && figure > gpu.real_total + gpu.real_total / 100) {
+    gpu.real_total = figure;
+  }
+  gpu.total = settings_.gpu_physical_memory ? std::min(*settings_.gpu_physical_memory, gpu.real_total) : gpu.real_total;
+  if (gpu.total == before) return;
+  spdlog::info("{} ({}): {} MiB{}", gpu.uuid_text, gpu.name, gpu.total >> 20,
+               gpu.told() ? fmt::format(", as told, of {} MiB", gpu.real_total >> 20) : "");
+  apply(policy::GpuAppeared{id, gpu.total}, now);
+}
+
+bool Engine::lists_others(const GpuSample& sample) const {
+  return std::any_of(sample.processes.begin(), sample.processes.end(), [&](const ProcessMemory& process) {
+    return std::none_of(clients_.begin(), clients_.end(), [&](const auto& entry) { return entry.second.pid == process.pid; });
+  });
+}
+
+void Engine::see_claims(Client& client, const GpuSample& sample) {
+  int64_t used = nvml_sees_pids_ ? 0 : sample.used_after;
+  int64_t in_all = 0;
+  for (const ProcessMemory& process : sample.processes) {
+    if (process.pid == client.pid) used = process.used;
+    in_all += process.used;
+  }
+  // Managed memory on the GPU need not be in its process's figure.
+  if (client.backend == protocol::Backend::kManaged && nvml_sees_pids_) used += std::max<int64_t>(sample.used_after - in_all, 0);
+  client.claims.seen(used);
+}
+
+// Whose many registrations count together: a tenant's, or a user's, who can make any number of tenants.
+bool Engine::is_of_same_owner(const Client& a, const Client& b) const {
+  const auto is_contained = [&](const Client& client) {
+    for (const auto& [key, tenant] : tenants_.all()) {
+      if (tenant.id == client.tenant) return tenant.kind == "pod" || tenant.kind == "container";
+    }
+    return false;
+  };
+  if (a.tenant == b.tenant) return true;
+  return a.uid != 0 && a.uid == b.uid && !is_contained(a) && !is_contained(b);
+}
+
+// A process that registers has a context, or is about to make one, which NVML shows soon. Until then it counts with the usual size; all of
+// one owner's with a part of the GPU at most.
+std::optional<int64_t> Engine::overhead_of_newcomer(const Client& client) const {
+  const Gpu& gpu = gpus_[client.gpu];
+  if (!gpu.nvml) return std::nullopt;
+  const int64_t usual = settings_.policy.overhead_default;
+  const int64_t most = std::max(gpu.total / kUnseenPart, 2 * usual);
+  int64_t taken = 0;
+  for (const auto& [id, other] : clients_) {
+    const bool counts = other.gpu == client.gpu && id != client.id && !other.seen_by_nvml && is_of_same_owner(client, other);
+    if (counts) taken += other.overhead_taken.value_or(usual);
+  }
+  if (taken + usual <= most) return std::nullopt;
+  return std::max<int64_t>(most - taken, 0);
+}
+
+}  // namespace nvshare::scheduler
