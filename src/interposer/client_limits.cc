@@ -35,6 +35,7 @@ bool Client::read_own_limit() {
 
 // mutex held
 const char* Client::limit_set_by(uint64_t limit) const {
+  if (limit == 0) return "nobody";
   if (limit == node_limit_) return "the node (nvsharectl or Kubernetes)";
   return limit == own_limit_ ? own_limit_variable_ : "another program of its tenant";
 }
@@ -61,15 +62,24 @@ void Client::tell_refusal(const char* what, size_t bytes, size_t unit, size_t sm
   const uint64_t limit = memory_limit();
   const uint64_t own = charged();
   const uint64_t all = tenant_charged();
-  Lock lock(mutex_);
+  const char* set_by;
+  uint64_t tenant;
+  char tenant_name[sizeof tenant_name_];
+  {
+    Lock lock(mutex_);
+    set_by = limit_set_by(limit);
+    tenant = tenant_;
+    memcpy(tenant_name, tenant_name_, sizeof tenant_name);
+  }
   char more[64] = "";
   if (refused > 1) snprintf(more, sizeof more, "; %llu were refused since the last such line", static_cast<unsigned long long>(refused));
+  // Without the mutex: a write to the program's standard error may block.
   log(LogLevel::kWarning,
       "GPU %d: %s of %zu bytes was refused: in use %llu (this program %llu, others of its tenant %llu), memory limit %llu, set by %s, "
       "tenant %llu '%s', counted in units of %zu, small allocations of %zu%s",
       device_.ordinal(), what, bytes, static_cast<unsigned long long>(all), static_cast<unsigned long long>(own),
-      static_cast<unsigned long long>(all - own), static_cast<unsigned long long>(limit), limit_set_by(limit),
-      static_cast<unsigned long long>(tenant_), tenant_name_, unit, small_unit, more);
+      static_cast<unsigned long long>(all - own), static_cast<unsigned long long>(limit), set_by, static_cast<unsigned long long>(tenant),
+      tenant_name, unit, small_unit, more);
 }
 
 void Client::lease_alone() {

@@ -8,6 +8,7 @@ The GPU counts as 16 GiB, and 12 GB are 12 GiB, unless a row says otherwise. Sha
 """
 import json
 import random
+import subprocess
 import time
 
 from checks.quota import SECOND, Table, Tenants, done_at, scaled, share, thinned, windows
@@ -475,7 +476,7 @@ def mission(config, result):
         began = time.monotonic()
         try:
             call()
-        except (RuntimeError, TimeoutError, Skip, KeyError, ValueError, StopIteration) as error:  # the other rows are worth their time
+        except (RuntimeError, TimeoutError, OSError, subprocess.SubprocessError, Skip, KeyError, ValueError, StopIteration) as error:  # the other rows are worth their time
             failures.append(row)
             result.figure(f"failed: {row}", f"{type(error).__name__}: {error}"[:600])
             result.require(f"row {row} came to its end", 0, "==", 1)
