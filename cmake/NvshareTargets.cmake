@@ -56,13 +56,15 @@ elseif(NVSHARE_SANITIZER)
   message(FATAL_ERROR "NVSHARE_SANITIZER is '${NVSHARE_SANITIZER}'; it may be empty, 'address' or 'thread'")
 endif()
 
-# nvshare_unity(TARGET [APART sources...]): in a sanitizer build the target's sources are compiled eight at a time. Most of what such a
+option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
+
+# nvshare_unity(TARGET [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled eight at a time. Most of what such a
 # build takes is the instrumented code of templates (JSON, logging, GoogleTest) that each source would bring along again. Names in unnamed
 # namespaces then must differ within a layer; sources whose names do not, or that define what their neighbours only declare, stay APART.
 # Other builds compile each source by itself; there warnings are errors, and shadowed names are warned of, which neighbours would be here.
 function(nvshare_unity target)
   cmake_parse_arguments(ARG "" "" "APART" ${ARGN})
-  if(NOT NVSHARE_SANITIZER OR NOT TARGET ${target})
+  if(NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY) OR NOT TARGET ${target})
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)

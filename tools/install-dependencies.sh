@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what building and testing nvshare needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 and their kin).
-#   tools/install-dependencies.sh [build] [test] [lint]      all when none is named
+#   tools/install-dependencies.sh [demo] [build] [test] [lint]      the last three when none is named
 # Says what is missing before it installs it; takes a few hundredths of a second when nothing is. Uses sudo unless run as root.
 set -euo pipefail
 
+# What ./dev demo compiles: library, scheduler, nvsharectl, the stand-in GPU.
+demo_packages=(cmake g++ libasio-dev libcli11-dev libfmt-dev libspdlog-dev libtomlplusplus-dev ninja-build nlohmann-json3-dev)
 build_packages=(
-  binutils ccache cmake g++ ninja-build python3
-  libasio-dev libbenchmark-dev libcli11-dev libfmt-dev libgtest-dev librapidcheck-dev libspdlog-dev libtomlplusplus-dev nlohmann-json3-dev
+  "${demo_packages[@]}" binutils ccache python3 libbenchmark-dev libgtest-dev librapidcheck-dev
   prometheus-cpp-dev  # only the scheduler's metrics
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # only nvshare-device-plugin; all else builds without
   libcurl4-openssl-dev libssl-dev                                         # the same
@@ -31,10 +32,11 @@ wanted=()
 [ $# -gt 0 ] || set -- build test lint
 for group in "$@"; do
   case "$group" in
+    demo) wanted+=("${demo_packages[@]}") ;;
     build) wanted+=("${build_packages[@]}") ;;
     test) wanted+=("${test_packages[@]}") ;;
     lint) wanted+=("${lint_packages[@]}" "$(clang_runtime_package)") ;;
-    *) echo "install-dependencies: unknown group '$group'; there are 'build', 'test' and 'lint'" >&2; exit 2 ;;
+    *) echo "install-dependencies: unknown group '$group'; there are 'demo', 'build', 'test' and 'lint'" >&2; exit 2 ;;
   esac
 done
 
