@@ -28,7 +28,8 @@ set(NVSHARE_ALLOWED_interposer protocol cuda base)
 set(NVSHARE_ALLOWED_scheduler policy protocol cuda base)
 set(NVSHARE_ALLOWED_simulator policy base)
 set(NVSHARE_ALLOWED_kubernetes protocol cuda base)
-set(NVSHARE_ALLOWED_cli protocol base)
+set(NVSHARE_ALLOWED_replay policy base)
+set(NVSHARE_ALLOWED_cli replay protocol base)
 
 # A program that links this needs no shared library but libc's, and no libc newer than 2.34: it carries its own C++ library and unwinder,
 # and of them only what it uses (random_device alone would ask for arc4random, glibc 2.36).

@@ -2,15 +2,20 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "cli/demo/demo_command.h"
+#include "cli/doctor/doctor_command.h"
 #include "cli/run_command.h"
 #include "cli/set_command.h"
 #include "cli/status_command.h"
+#include "cli/top/top_command.h"
+#include "cli/trace_command.h"
+#include "cli/version_command.h"
 #include "protocol/admin.h"
 
 namespace {
@@ -32,6 +37,77 @@ std::vector<std::string> cut_program(std::vector<std::string>& words, const CLI:
     if (option != nullptr && option->get_items_expected_max() > 0) ++i;
   }
   return {};
+}
+
+// How many letters have to be changed, added or left out.
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+// "accepted: a, b, c", and the one that `word` may have been meant for.
+std::string accepted(const std::vector<std::string>& names, const std::string& word) {
+  std::string list;
+  std::string nearest;
+  for (const std::string& name : names) {
+    list += (list.empty() ? "" : ", ") + name;
+    if (distance(word, name) <= 2 && (nearest.empty() || distance(word, name) < distance(word, nearest))) nearest = name;
+  }
+  return "accepted: " + list + (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+}
+
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> options_of(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) names.push_back(option->get_name());
+  return names;
+}
+
+// A wrong use, in one sentence: the thing, what is accepted, where more is said.
+std::string explained(const CLI::App& app, const std::vector<std::string>& words, const CLI::ParseError& error) {
+  const CLI::App* command = nullptr;
+  for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!words.empty() && one->get_name() == words[0]) command = one;
+  }
+  if (words.empty()) return fmt::format("nvsharectl: no command is named; {}; see 'nvsharectl --help'", accepted(commands_of(app), ""));
+  if (command == nullptr && words[0][0] != '-') {
+    return fmt::format("nvsharectl: there is no command '{}'; {}; see 'nvsharectl --help'", words[0], accepted(commands_of(app), words[0]));
+  }
+  const CLI::App& asked = command != nullptr ? *command : app;
+  const std::string name = command != nullptr ? "nvsharectl " + command->get_name() : "nvsharectl";
+  std::string text = error.what();
+  constexpr char kNotConverted[] = "Could not convert: ";
+  if (text.rfind(kNotConverted, 0) == 0) text = text.substr(sizeof kNotConverted - 1) + " is not understood";
+  // "The following arguments were not expected: --jsn now"; without a command it is only that which is said to be missing.
+  constexpr char kExtra[] = "not expected: ";
+  const size_t at = text.find(kExtra);
+  std::string extra = at != std::string::npos ? text.substr(at + sizeof kExtra - 1) : command == nullptr ? words[0] : std::string();
+  extra = extra.substr(0, extra.find(' '));
+  if (!extra.empty()) {
+    text = fmt::format("'{}' is unknown here; {}", extra, accepted(options_of(asked), extra));
+  } else {
+    for (const CLI::Option* option : asked.get_options()) {
+      if (text.find(option->get_name()) == std::string::npos || option->get_name() == "--help") continue;
+      text += fmt::format("; {}: {}", option->get_name(), option->get_description());
+      break;
+    }
+  }
+  return fmt::format("{}: {}; see '{} --help'", name, text, name);
 }
 
 int run(int argc, char** argv) {
@@ -66,6 +142,20 @@ int run(int argc, char** argv) {
   CLI::App* status_app = app.add_subcommand("status", "GPUs, tenants and clients as the scheduler sees them");
   status_app->add_flag("--json", json, "the scheduler's own report, one line of JSON");
 
+  nvshare::cli::top::TopOptions top;
+  CLI::App* top_app = app.add_subcommand("top", "Live: who has the GPUs, who waits for what, where the memory is; keys set limits");
+  top_app->add_option("--interval", top.interval_s, "seconds between two looks (1)")->check(CLI::Range(0.1, 3600.0));
+  top_app->add_flag("--once", top.once, "one picture as text, for scripts and logs");
+  top_app->add_option("--columns", top.columns, "width of that picture; the terminal's by default, else 120")->check(CLI::Range(60, 1000));
+  top_app->add_flag("!--no-colour,!--no-color", top.colour, "without colours (NO_COLOR does the same)");
+
+  nvshare::cli::TraceOptions trace;
+  CLI::App* trace_app =
+      app.add_subcommand("trace", "A scheduler's recording (nvshare-scheduler --trace FILE) as a picture for ui.perfetto.dev");
+  trace_app->add_option("recording", trace.recording, "the file that the scheduler wrote; it may still be writing")->required();
+  trace_app->add_option("--output,-o", trace.output,
+                        "the file to write, JSON in Chrome's trace format; '-': standard output (nvshare-trace.json)");
+
   std::vector<std::string> changes;
   CLI::App* set_app = app.add_subcommand("set",
                                          "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
@@ -74,6 +164,13 @@ int run(int argc, char** argv) {
       ->add_option("changes", changes,
                    "a tenant's name or id, then core=PERCENT and memory=BYTES, or =none, and priority=-100..100; or SETTING=VALUE")
       ->required();
+
+  nvshare::cli::doctor::DoctorOptions doctor;
+  CLI::App* doctor_app = app.add_subcommand("doctor", "What keeps programs from sharing GPUs here, what it means and what to do");
+  doctor_app->add_option("program", doctor.program, "a program that is to be run: can the library be preloaded into it?");
+  doctor_app->add_flag("--json", doctor.json, "the findings as one line of JSON");
+
+  CLI::App* version_app = app.add_subcommand("version", "Releases of nvsharectl, the scheduler and the libraries that programs have");
 
   nvshare::cli::demo::DemoOptions demo;
   CLI::App* demo_app = app.add_subcommand("demo", "Jobs that do not fit together take turns; compares with one after the other");
@@ -93,8 +190,9 @@ int run(int argc, char** argv) {
     std::vector<std::string> reversed(words.rbegin(), words.rend());  // as CLI11 takes a vector
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : nvshare::cli::kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fmt::print(stderr, "{}\n", explained(app, words, error));
+    return nvshare::cli::kExitUsage;
   }
   if (*run_app) {
     if (options.program.empty()) {
@@ -104,6 +202,10 @@ int run(int argc, char** argv) {
     return nvshare::cli::run_command(options);
   }
   if (*demo_app) return nvshare::cli::demo::demo_command(demo);
+  if (*top_app) return nvshare::cli::top::top_command(top);
+  if (*trace_app) return nvshare::cli::trace_command(trace);
+  if (*doctor_app) return nvshare::cli::doctor::doctor_command(doctor);
+  if (*version_app) return nvshare::cli::version_command();
   if (*set_app) return nvshare::cli::set_command(changes);
   return nvshare::cli::status_command(json);
 }

@@ -1,5 +1,7 @@
 // nvsharectl as people start it, on the stand-in GPU, with a scheduler that it starts itself.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -185,6 +189,160 @@ TEST_F(RunCommand, WhatCannotWorkIsRefusedWithAHint) {
   EXPECT_EQ(absent.exit_code, 127);
   EXPECT_TRUE(has(absent.err, "nvshare-no-such-program")) << absent.err;
   EXPECT_EQ(nvsharectl("run").exit_code, 125);
+}
+
+// A program on a terminal of 100 columns and 30 lines, and what it has written there.
+class OnATerminal {
+ public:
+  explicit OnATerminal(const std::string& command) {
+    winsize size{30, 100, 0, 0};
+    pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
+    if (pid_ == 0) {
+      execl("/bin/sh", "sh", "-c", ("exec " + command).c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  ~OnATerminal() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(terminal_);
+  }
+
+  void type(const std::string& keys) const { EXPECT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size())); }
+
+  // Whether it wrote `part` since the last call, within 20 s.
+  bool shows(const std::string& part) {
+    for (const auto deadline = Clock::now() + std::chrono::seconds(20); Clock::now() < deadline;) {
+      if (const size_t at = written_.find(part); at != std::string::npos) {
+        written_.erase(0, at + part.size());
+        return true;
+      }
+      read_some();
+    }
+    ADD_FAILURE() << "not shown: " << part << " in " << written_;
+    return false;
+  }
+
+  int exit_code() {
+    int status = 0;
+    for (const auto deadline = Clock::now() + std::chrono::seconds(20); Clock::now() < deadline;) {
+      read_some();
+      if (waitpid(pid_, &status, WNOHANG) != pid_) continue;
+      pid_ = 0;
+      return exit_code_of(status);
+    }
+    return -1;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void read_some() {
+    pollfd wait{terminal_, POLLIN, 0};
+    char bytes[4096];
+    if (poll(&wait, 1, 100) <= 0) return;
+    const ssize_t n = read(terminal_, bytes, sizeof bytes);
+    if (n > 0) {
+      written_.append(bytes, static_cast<size_t>(n));
+    } else {  // the program has closed it, and ends
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  pid_t pid_ = 0;
+  int terminal_ = -1;
+  std::string written_;
+};
+
+TEST_F(RunCommand, TopShowsWhoRunsSetsAPriorityAndLeavesTheTerminalAsItWas) {
+  std::thread job([&] {
+    shell(NVSHARECTL " run --name train " DEMO_JOB " --bytes 32M --block 4M --steps 100000 --compute-us 1000 --seed 5",
+          "SIMGPU_TIME_SCALE=1 timeout 60");
+  });
+  for (int tries = 0; tries < 1000 && !has(content_of(directory_ / "err"), "scheduler "); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  {
+    OnATerminal top(variables_ + "TERM=xterm " NVSHARECTL " top --interval 0.2");
+    EXPECT_TRUE(top.shows("\033[?1049h"));
+    EXPECT_TRUE(top.shows("GPU 0"));
+    EXPECT_TRUE(top.shows("running"));
+    top.type("jp5\r");
+    EXPECT_TRUE(top.shows("set priority=5"));
+    top.type("q");
+    EXPECT_TRUE(top.shows("\033[?1049l"));
+    EXPECT_EQ(top.exit_code(), 0);
+  }
+  auto admin = AdminClient::open(runtime());
+  const auto status = admin ? admin->status() : admin.error();
+  EXPECT_TRUE(status && status->tenants.size() == 1 && status->tenants[0].priority == 5);
+  for (const auto& client : status ? status->clients : decltype(status->clients)()) kill(client.pid, SIGTERM);
+  job.join();
+  const Ran piped = nvsharectl("top");
+  EXPECT_EQ(piped.exit_code, 1);
+  EXPECT_TRUE(has(piped.err, "top needs a terminal; 'nvsharectl top --once'")) << piped.err;
+  const Ran once = nvsharectl("top --once --columns 80");
+  EXPECT_EQ(once.exit_code, 0) << once.err;
+  EXPECT_TRUE(has(once.out, "No clients.")) << once.out;
+  EXPECT_FALSE(has(once.out, "\033"));
+}
+
+// Sums of a trace's slices, by name; `bytes` of copies instead of their time.
+std::map<std::string, double> sums_of(const std::string& file) {
+  std::map<std::string, double> sums;
+  const auto trace = nlohmann::json::parse(std::ifstream(file));
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    const std::string name = event.at("name");
+    const bool copies = event.contains("args") && event["args"].contains("bytes");
+    sums[name.rfind("turn ", 0) == 0 ? "turns" : name] +=
+        copies ? event["args"]["bytes"].get<double>() : event.at("dur").get<double>() * 1000;
+    if (name.rfind("turn ", 0) == 0) sums["number of turns"] += 1;
+  }
+  return sums;
+}
+
+TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
+  const std::string recording = (directory_ / "recording").string();
+  const std::string variables =
+      "NVSHARE_TRACE=" + recording + " NVSHARE_SWITCH_TIME_MODE=fixed NVSHARE_SWITCH_TIME_FIXED=0.2 SIMGPU_CONTEXT_MB=1";
+  const std::string job = NVSHARECTL " run " DEMO_JOB " --bytes 144M --block 12M --steps 60 --compute-us 500 --seed 5";
+  const Ran jobs = shell("sh -c '" + job + " & " + job + "; wait'", variables);
+  EXPECT_EQ(jobs.exit_code, 0) << jobs.err;
+  protocol::admin::UsageReport usage;
+  {
+    auto admin = AdminClient::open(runtime());
+    ASSERT_TRUE(admin) << admin.error().text;
+    for (int tries = 0; tries < 500; ++tries) {  // until the jobs' ends are known
+      const auto status = admin->status();
+      ASSERT_TRUE(status) << status.error().text;
+      ASSERT_EQ(status->gpus.size(), 1u);
+      usage = status->gpus[0].usage;
+      if (status->clients.empty()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_TRUE(admin->ask(protocol::admin::ShutdownRequest{}));
+  }
+  for (int tries = 0; tries < 500 && AdminClient::open(runtime()); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+
+  const std::string picture = (directory_ / "picture.json").string();
+  const Ran ran = nvsharectl("trace " + recording + " -o " + picture);
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_TRUE(has(ran.out, "1 GPU, 2 clients")) << ran.out;
+  auto sums = sums_of(picture);
+  EXPECT_GT(usage.swapped_out, 0);
+  EXPECT_GT(usage.waiting_ns, 0);
+  EXPECT_EQ(sums["swap out"], static_cast<double>(usage.swapped_out));
+  EXPECT_EQ(sums["swap in"], static_cast<double>(usage.swapped_in));
+  EXPECT_EQ(sums["number of turns"], static_cast<double>(usage.turns));
+  EXPECT_NEAR(sums["running"] + sums["dropping"] + sums["unresponsive"], static_cast<double>(usage.running_ns), 1000);
+  EXPECT_NEAR(sums["waiting"], static_cast<double>(usage.waiting_ns), 1000);
+  EXPECT_NEAR(sums["loading"], static_cast<double>(usage.swapping_ns), 1000);
+
+  const Ran wrong = nvsharectl("trace " NVSHARECTL);
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_TRUE(has(wrong.err, "line 1")) << wrong.err;
 }
 
 TEST_F(RunCommand, StatusWithoutASchedulerSaysSo) {

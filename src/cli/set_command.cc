@@ -27,7 +27,8 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
     }
     const std::string name = word.substr(0, equals);
     const std::string value = equals == std::string::npos ? std::string() : word.substr(equals + 1);
-    if (equals == std::string::npos || name.empty() || value.empty()) return error_format("'%.80s' is not NAME=VALUE", word.c_str());
+    if (equals == std::string::npos || name.empty() || value.empty())
+      return error_format("'%.40s' is not NAME=VALUE; %s", word.c_str(), kAccepted);
     if (request.tenant.empty()) {
       if (name == "core" || name == "memory" || name == "priority")
         return error_format("%s needs a tenant before it: nvsharectl set TENANT %s", name.c_str(), word.c_str());

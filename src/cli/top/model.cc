@@ -1,0 +1,197 @@
+#include "cli/top/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace nvshare::cli::top {
+namespace {
+
+using protocol::admin::ClientReport;
+using protocol::admin::GpuReport;
+using protocol::admin::StatusReport;
+using protocol::admin::TenantReport;
+using protocol::admin::UsageReport;
+
+constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+constexpr char kNoLetterLeft = '?';
+// Below such a part of a cell nobody is said to have run in it, and nothing to have been swapped.
+constexpr double kMentioned = 0.1;
+// More than this beyond the cell's time: several ran at once.
+constexpr double kOverlap = 1.25;
+
+const TenantReport* tenant_of(const StatusReport& report, uint64_t id) {
+  for (const TenantReport& tenant : report.tenants) {
+    if (tenant.id == id) return &tenant;
+  }
+  return nullptr;
+}
+
+const UsageReport* usage_of(const TenantReport& tenant, const std::string& gpu) {
+  for (const UsageReport& usage : tenant.usage) {
+    if (usage.gpu == gpu) return &usage;
+  }
+  return nullptr;
+}
+
+bool runs(const ClientReport& client) { return client.state == "running" || client.state == "paused" || client.state == "dropping"; }
+
+std::string name_of(const StatusReport& report, const ClientReport& client) {
+  const TenantReport* tenant = tenant_of(report, client.tenant);
+  return tenant != nullptr ? tenant->name : fmt::format("tenant {}", client.tenant);
+}
+
+Row row_of(const StatusReport& report, const ClientReport& client, size_t gpu, char letter) {
+  Row row;
+  row.client = client;
+  row.gpu = gpu;
+  row.letter = letter;
+  row.tenant = name_of(report, client);
+  row.memory_limit = client.gpu_memory_limit;
+  const TenantReport* tenant = tenant_of(report, client.tenant);
+  if (tenant == nullptr) return row;
+  row.core_limit = tenant->gpu_core_limit;
+  row.priority = tenant->priority;
+  for (const auto& compute : tenant->compute) {
+    if (compute.gpu != client.gpu || report.gpus[gpu].compute_mode == "unlimited") continue;
+    row.share = compute.share_window;
+    row.throttled = compute.throttled;
+  }
+  return row;
+}
+
+}  // namespace
+
+char History::letter_of(uint64_t tenant) {
+  if (const auto known = letters_.find(tenant); known != letters_.end()) return known->second;
+  for (const char* letter = kLetters; *letter != 0; ++letter) {
+    const bool taken = std::any_of(letters_.begin(), letters_.end(), [&](const auto& entry) { return entry.second == *letter; });
+    if (!taken) return letters_[tenant] = *letter;
+  }
+  return letters_[tenant] = kNoLetterLeft;
+}
+
+// A letter is free again once its tenant has left and no strip shows it.
+void History::forget_letters(const StatusReport& report) {
+  for (auto entry = letters_.begin(); entry != letters_.end();) {
+    const bool shown = std::any_of(past_.begin(), past_.end(), [&](const auto& gpu) {
+      return std::find(gpu.second.strip.begin(), gpu.second.strip.end(), entry->second) != gpu.second.strip.end();
+    });
+    if (tenant_of(report, entry->first) == nullptr && !shown) {
+      entry = letters_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+// What each tenant ran since the last report goes into the cell that is being filled; full cells become marks.
+void History::fill_strip(const StatusReport& report, const std::string& gpu, double now_s) {
+  GpuPast& past = past_[gpu];
+  if (!last_) {
+    past.cell_began_s = now_s;
+    return;
+  }
+  for (const TenantReport& tenant : report.tenants) {
+    const UsageReport* usage = usage_of(tenant, gpu);
+    const TenantReport* tenant_before = tenant_of(*last_, tenant.id);
+    const UsageReport* before = tenant_before != nullptr ? usage_of(*tenant_before, gpu) : nullptr;
+    if (usage == nullptr) continue;
+    const int64_t ran = usage->running_ns - (before != nullptr ? before->running_ns : 0);
+    const int64_t swapped = usage->swapping_ns - (before != nullptr ? before->swapping_ns : 0);
+    if (ran > 0) past.ran_s[tenant.id] += static_cast<double>(ran) / 1e9;
+    if (swapped > 0) past.swapping_s += static_cast<double>(swapped) / 1e9;
+  }
+  const double length_s = now_s - past.cell_began_s;
+  if (length_s < cell_s_ * 0.999) return;
+  double sum_s = 0;
+  uint64_t most = 0;
+  double most_s = 0;
+  std::vector<uint64_t> mentioned;
+  for (const auto& [tenant, ran_s] : past.ran_s) {
+    sum_s += std::min(ran_s, length_s);
+    if (ran_s > most_s) most = tenant, most_s = ran_s;
+    if (ran_s > length_s * kMentioned) mentioned.push_back(tenant);
+  }
+  char mark = kNobody;
+  if (sum_s > length_s * kOverlap && mentioned.size() > 1) {
+    mark = letter_of(mentioned[past.cells % mentioned.size()]);
+  } else if (most_s > length_s * kMentioned) {
+    mark = letter_of(most);
+  } else if (past.swapping_s > length_s * kMentioned) {
+    mark = kSwapping;
+  }
+  ++past.cells;
+  // A look that came late covers several cells; what happened within is not known better.
+  const auto marks = std::min(static_cast<size_t>(length_s / cell_s_ + 0.5), cells_);
+  past.strip.insert(past.strip.end(), std::max<size_t>(marks, 1), mark);
+  while (past.strip.size() > cells_) past.strip.pop_front();
+  past.ran_s.clear();
+  past.swapping_s = 0;
+  past.cell_began_s = now_s;
+}
+
+GpuPanel History::panel(const StatusReport& report, size_t index) const {
+  const GpuReport& gpu = report.gpus[index];
+  GpuPanel panel;
+  panel.index = index;
+  panel.report = gpu;
+  std::map<char, TenantBytes> tenants;
+  for (const ClientReport& client : report.clients) {
+    if (client.gpu != gpu.uuid) continue;
+    const char letter = letters_.at(client.tenant);
+    TenantBytes& bytes = tenants[letter];
+    bytes.tenant = client.tenant;
+    bytes.letter = letter;
+    bytes.resident += client.resident;
+    bytes.swapped += client.swapped;
+    panel.resident += client.resident;
+    panel.swapped += client.swapped;
+    ++panel.clients;
+    if (client.state == "waiting") ++panel.waiting;
+    if (!runs(client)) continue;
+    if (!panel.running.empty()) panel.running += ", ";
+    panel.running += fmt::format("{} ({} {})", name_of(report, client), client.program, client.pid);
+    panel.running_since_ns = std::max(panel.running_since_ns, client.since_ns);
+  }
+  for (const auto& [letter, bytes] : tenants) panel.tenants.push_back(bytes);
+  if (const auto past = past_.find(gpu.uuid); past != past_.end()) panel.strip.assign(past->second.strip.begin(), past->second.strip.end());
+  return panel;
+}
+
+void History::add(const StatusReport& report, double now_s) {
+  // Another scheduler: its counters begin anew.
+  if (last_ && (last_->epoch != report.epoch || last_->pid != report.pid)) last_.reset();
+  for (const ClientReport& client : report.clients) letter_of(client.tenant);
+  for (const GpuReport& gpu : report.gpus) fill_strip(report, gpu.uuid, now_s);
+  forget_letters(report);
+
+  Model model;
+  model.known = true;
+  model.version = report.version;
+  model.runtime_dir = report.runtime_dir;
+  model.uptime_ns = report.uptime_ns;
+  model.host_used = report.host_memory_used;
+  model.host_budget = report.host_memory_budget;
+  model.strip_cell_s = cell_s_;
+  for (size_t i = 0; i < report.gpus.size(); ++i) {
+    model.gpus.push_back(panel(report, i));
+    GpuPanel& shown = model.gpus.back();
+    for (const GpuReport& before : last_ ? last_->gpus : std::vector<GpuReport>()) {
+      if (before.uuid != shown.report.uuid || now_s <= last_s_) continue;
+      const auto rate = [&](int64_t after, int64_t earlier) {
+        return static_cast<double>(std::max<int64_t>(after - earlier, 0)) / (now_s - last_s_);
+      };
+      shown.out_rate = rate(shown.report.usage.swapped_out, before.usage.swapped_out);
+      shown.in_rate = rate(shown.report.usage.swapped_in, before.usage.swapped_in);
+    }
+    for (const ClientReport& client : report.clients) {
+      if (client.gpu == report.gpus[i].uuid) model.rows.push_back(row_of(report, client, i, letters_.at(client.tenant)));
+    }
+  }
+  model_ = std::move(model);
+  last_ = report;
+  last_s_ = now_s;
+}
+
+}  // namespace nvshare::cli::top

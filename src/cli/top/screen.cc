@@ -1,0 +1,107 @@
+#include "cli/top/screen.h"
+
+#include "base/printable.h"
+#include "cli/table.h"
+
+namespace nvshare::cli::top {
+namespace {
+
+const char* codes_of(Style style, bool colour) {
+  switch (style) {
+    case Style::kPlain:
+      return "";
+    case Style::kTitle:
+      return "1";
+    case Style::kDim:
+      return colour ? "90" : "";
+    case Style::kHeading:
+    case Style::kSelected:
+      return "7";
+    case Style::kGood:
+      return colour ? "32" : "";
+    case Style::kWarning:
+      return colour ? "33" : "";
+    case Style::kBad:
+      return colour ? "31;1" : "1";
+    case Style::kTenant0:
+      return colour ? "36" : "";
+    case Style::kTenant1:
+      return colour ? "33" : "";
+    case Style::kTenant2:
+      return colour ? "32" : "";
+    case Style::kTenant3:
+      return colour ? "35" : "";
+    case Style::kTenant4:
+      return colour ? "34" : "";
+    case Style::kTenant5:
+      return colour ? "31" : "";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string first_columns(const std::string& text, size_t columns) {
+  size_t end = 0;
+  for (size_t seen = 0; end < text.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(text[end]) & 0xC0u) != 0x80u;
+    if (begins && seen++ == columns) break;
+  }
+  return text.substr(0, end);
+}
+
+std::string shortened(const std::string& text, size_t columns) {
+  if (width_of(text) <= columns) return text;
+  return columns < 4 ? first_columns(text, columns) : first_columns(text, columns - 2) + "..";
+}
+
+void Line::add(const std::string& text, Style style) {
+  if (text.empty()) return;
+  std::string shown = printable(text);
+  columns_ += width_of(shown);
+  if (!spans_.empty() && spans_.back().style == style) {
+    spans_.back().text += shown;
+  } else {
+    spans_.push_back({std::move(shown), style});
+  }
+}
+
+void Line::fill_to(size_t column, Style style) {
+  if (columns_ < column) add(std::string(column - columns_, ' '), style);
+}
+
+void Line::cut(size_t columns) {
+  if (columns_ <= columns) return;
+  size_t left = columns;
+  size_t kept = 0;
+  for (; kept < spans_.size() && left > 0; ++kept) {
+    spans_[kept].text = first_columns(spans_[kept].text, left);
+    left -= width_of(spans_[kept].text);
+  }
+  spans_.resize(kept);
+  columns_ = columns;
+}
+
+std::string Line::text() const {
+  std::string out;
+  for (const Span& span : spans_) out += span.text;
+  out.erase(out.find_last_not_of(' ') + 1);
+  return out;
+}
+
+std::string Line::ansi(bool colour) const {
+  std::string out;
+  for (const Span& span : spans_) {
+    const std::string codes = codes_of(span.style, colour);
+    out += codes.empty() ? span.text : "\033[" + codes + "m" + span.text + "\033[0m";
+  }
+  return out;
+}
+
+std::string text_of(const Screen& screen) {
+  std::string out;
+  for (const Line& line : screen) out += line.text() + '\n';
+  return out;
+}
+
+}  // namespace nvshare::cli::top

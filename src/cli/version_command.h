@@ -1,0 +1,8 @@
+// nvsharectl version: releases of all parts.
+#pragma once
+
+namespace nvshare::cli {
+
+int version_command();
+
+}  // namespace nvshare::cli

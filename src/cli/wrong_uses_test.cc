@@ -1,0 +1,92 @@
+// Wrong uses of nvsharectl: each answer is one line that names the thing, what is accepted, or what to do.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace nvshare::cli {
+namespace {
+
+struct Answer {
+  int exit_code;
+  std::string text;  // of both outputs
+};
+
+Answer nvsharectl(const std::string& arguments) {
+  FILE* pipe = popen(("env NVSHARE_RUNTIME_DIR=/nonexistent/nvshare " NVSHARECTL " " + arguments + " 2>&1 < /dev/null").c_str(), "r");
+  Answer answer;
+  std::array<char, 4096> buffer{};
+  for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) answer.text.append(buffer.data(), n);
+  answer.exit_code = WEXITSTATUS(pclose(pipe));
+  return answer;
+}
+
+struct WrongUse {
+  const char* arguments;
+  const char* names;   // the thing
+  const char* offers;  // what is accepted, or what to do
+  int exit_code = 125;
+};
+
+TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
+  const WrongUse uses[] = {
+      {"", "no command is named", "accepted: "},
+      {"staus", "'staus'", "did you mean 'status'?"},
+      {"ps", "'ps'", "accepted: run, status"},
+      {"--verbose", "'--verbose'", "accepted: --help"},
+      {"status now", "'now'", "accepted: "},
+      {"status --jsn", "'--jsn'", "did you mean '--json'?"},
+      {"run", "no program is named", "nvsharectl run -- python3 train.py"},
+      {"run --gpu-core-limit 0 true", "--gpu-core-limit", "1 to 100"},
+      {"run --gpu-core-limit 101 true", "--gpu-core-limit", "1 to 100"},
+      {"run --gpu-core-limit half true", "--gpu-core-limit", "1 to 100"},
+      {"run --priority 1000 true", "--priority", "-100 to 100"},
+      {"run --gpu-memory-limit lots true", "--gpu-memory-limit", "accepted: bytes"},
+      {"run --gpu-memory-limit", "--gpu-memory-limit", "8Gi"},
+      {"run --gpu-memory-limit=-1 true", "--gpu-memory-limit", "accepted: bytes"},
+      {"run --name", "--name", "name that 'status' shows"},
+      {"run --memory 8Gi true", "'--memory'", "--gpu-memory-limit"},
+      {"run nvshare-no-such-program", "'nvshare-no-such-program'", "no program", 127},
+      {"run -- docker run image", "docker", "LD_PRELOAD"},
+      {"set", "changes", "core=PERCENT"},
+      {"set train", "'train'", "core=PERCENT"},
+      {"set train core", "'core'", "NAME=VALUE"},
+      {"set train core=0", "core", "1 to 100"},
+      {"set train core=most", "core", "1 to 100"},
+      {"set train memory=big", "memory", "memory=8Gi"},
+      {"set train priority=high", "priority", "-100..100"},
+      {"set train cores=5", "'cores'", "core=PERCENT"},
+      {"set memory=8Gi", "memory", "nvsharectl set TENANT"},
+      {"set train core=50", "/nonexistent/nvshare", "scheduler", 1},
+      {"status", "/nonexistent/nvshare", "scheduler", 1},
+      {"top --once", "/nonexistent/nvshare", "scheduler", 1},
+      {"top --interval 0", "--interval", "seconds between two looks"},
+      {"top --once --columns 5", "--columns", "width of that picture"},
+      {"trace", "recording", "the file that the scheduler wrote"},
+      {"trace /nonexistent/file", "/nonexistent/file", "nvshare-scheduler --trace FILE", 1},
+      {"trace /dev/null", "/dev/null", "no program has used one", 1},
+      {"demo --jobs 1", "--jobs", "how many"},
+      {"demo --jobs few", "--jobs", "how many"},
+      {"doctor nvshare-no-such-program", "'nvshare-no-such-program'", "Check its name", 1},
+      {"doctor --jso", "'--jso'", "did you mean '--json'?"},
+      {"version --all", "'--all'", "accepted: --help"},
+  };
+  for (const WrongUse& use : uses) {
+    const Answer answer = nvsharectl(use.arguments);
+    EXPECT_EQ(answer.exit_code, use.exit_code) << use.arguments << ": " << answer.text;
+    EXPECT_NE(answer.text.find(use.names), std::string::npos) << use.arguments << ": " << answer.text;
+    EXPECT_NE(answer.text.find(use.offers), std::string::npos) << use.arguments << ": " << answer.text;
+    const bool report = std::string(use.arguments).rfind("doctor nv", 0) == 0;  // a report of many lines
+    if (!report) {
+      EXPECT_EQ(answer.text.find('\n'), answer.text.size() - 1) << use.arguments << ": " << answer.text;
+    }
+    for (const char* internal : {"terminate", "what():", "std::", "errno", "CLI::", "Could not convert"}) {
+      EXPECT_EQ(answer.text.find(internal), std::string::npos) << use.arguments << ": " << answer.text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nvshare::cli
