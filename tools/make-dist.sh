@@ -19,8 +19,10 @@ mkdir -p "$root"/{bin,lib/nvshare/simgpu,share/doc/nvshare,share/nvshare,test}
 install -m 755 "$build"/bin/{nvshare-scheduler,nvsharectl,nvshare-demo-job} "$root/bin/"
 install -m 644 "$build/lib/libnvshare.so" "$root/lib/"
 install -m 644 "$build"/simgpu/{libcuda.so.1,libnvidia-ml.so.1} "$root/lib/nvshare/simgpu/"
-install -m 644 README.md LICENSE docs/user-guide.md "$root/share/doc/nvshare/"
-if [ -d deploy/systemd ]; then cp -r deploy/systemd "$root/share/nvshare/"; fi
+install -m 644 README.md CHANGELOG.md LICENSE docs/user-guide.md "$root/share/doc/nvshare/"
+cp -r deploy/systemd "$root/share/nvshare/"
+tools/command-pages.py "$build/bin/nvsharectl" "$root"
+install -m 755 deploy/packaging/install.sh "$root/"
 for program in "$build"/gpu/*; do
   if [ -f "$program" ] && [ -x "$program" ]; then install -m 755 "$program" "$root/test/"; fi
 done

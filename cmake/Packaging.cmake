@@ -1,0 +1,51 @@
+# What packages hold: `cmake --install` and CPack, for the distribution's own packages (tools/make-packages.sh). The relocatable tarball is
+# tools/make-dist.sh's. Nothing here is for sanitizer builds.
+if(NVSHARE_SANITIZER OR NVSHARE_PORTABLE OR NOT NVSHARE_BUILD_DEMO)
+  return()
+endif()
+
+set(library_folder lib/nvshare)  # below the prefix; nvsharectl looks there
+install(TARGETS nvshare-scheduler nvsharectl nvshare-demo-job RUNTIME DESTINATION bin COMPONENT nvshare)
+install(TARGETS nvshare LIBRARY DESTINATION ${library_folder} COMPONENT nvshare)
+install(FILES ${CMAKE_BINARY_DIR}/simgpu/libcuda.so.1 ${CMAKE_BINARY_DIR}/simgpu/libnvidia-ml.so.1
+  DESTINATION ${library_folder}/simgpu COMPONENT nvshare)
+install(FILES deploy/systemd/nvshare-scheduler.service DESTINATION /lib/systemd/system COMPONENT nvshare)
+install(FILES deploy/systemd/scheduler.toml DESTINATION /etc/nvshare COMPONENT nvshare)
+install(FILES README.md CHANGELOG.md docs/user-guide.md DESTINATION share/doc/nvshare COMPONENT nvshare)
+install(FILES LICENSE DESTINATION share/doc/nvshare RENAME copyright COMPONENT nvshare)
+# Man page and completions say what the program says.
+install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/command-pages.py ${CMAKE_BINARY_DIR}/bin/nvsharectl
+  \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX} COMMAND_ERROR_IS_FATAL ANY)" COMPONENT nvshare)
+
+set(CPACK_COMPONENTS_ALL nvshare)
+if(TARGET nvshare-device-plugin)
+  install(TARGETS nvshare-device-plugin RUNTIME DESTINATION bin COMPONENT nvshare-kubernetes)
+  install(FILES deploy/nvshare.yaml docs/kubernetes.md DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes)
+  install(DIRECTORY deploy/examples deploy/helm DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes)
+  install(FILES LICENSE DESTINATION share/doc/nvshare-kubernetes RENAME copyright COMPONENT nvshare-kubernetes)
+  list(APPEND CPACK_COMPONENTS_ALL nvshare-kubernetes)
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME nvshare)
+set(CPACK_PACKAGE_CONTACT "the nvshare project")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_BINARY_DIR}/simgpu)
+set(CPACK_DEBIAN_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_DEBIAN_NVSHARE_PACKAGE_NAME nvshare)
+set(CPACK_COMPONENT_NVSHARE_DESCRIPTION "Shares NVIDIA GPUs between unmodified CUDA programs
+ Programs that fit together run together; those that do not take turns, with
+ their GPU memory swapped to host memory. Library, scheduler and nvsharectl.")
+set(CPACK_DEBIAN_NVSHARE_PACKAGE_CONTROL_EXTRA
+  ${CMAKE_SOURCE_DIR}/deploy/packaging/postinst ${CMAKE_SOURCE_DIR}/deploy/packaging/prerm ${CMAKE_SOURCE_DIR}/deploy/packaging/postrm
+  ${CMAKE_SOURCE_DIR}/deploy/packaging/conffiles)
+set(CPACK_DEBIAN_NVSHARE-KUBERNETES_PACKAGE_NAME nvshare-kubernetes)
+set(CPACK_COMPONENT_NVSHARE-KUBERNETES_DESCRIPTION "Shares NVIDIA GPUs between Kubernetes pods
+ The device plugin of nvshare, its Helm chart and examples.")
+set(CPACK_DEBIAN_NVSHARE-KUBERNETES_PACKAGE_DEPENDS "nvshare (= ${PROJECT_VERSION})")
+include(CPack)

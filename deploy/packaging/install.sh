@@ -1,0 +1,68 @@
+#!/bin/sh
+# Installs what lies beside this file, or removes it again.
+#   ./install.sh [--user] [--prefix DIR] [--uninstall]
+# As root into /usr/local, with the machine's scheduler as a systemd service; --user: into ~/.local, without a service, since `nvsharectl run`
+# starts a scheduler of your own. Running programs keep the files that they started with. What was installed is noted in
+# DIR/share/nvshare/installed-files, and --uninstall removes exactly that.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+prefix=/usr/local user=no uninstall=no
+die() { echo "install.sh: $*" >&2; exit 1; }
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --user) user=yes prefix=${HOME:?}/.local ;;
+    --prefix) [ $# -ge 2 ] || die "--prefix needs a folder after it"; prefix=$2; shift ;;
+    --uninstall) uninstall=yes ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) die "'$1' is unknown; accepted: --user, --prefix DIR, --uninstall" ;;
+  esac
+  shift
+done
+case "$prefix" in /*) ;; *) die "--prefix '$prefix' is not an absolute path" ;; esac
+list=$prefix/share/nvshare/installed-files
+units=${NVSHARE_UNIT_DIR:-/etc/systemd/system}
+service=no
+if [ "$user" = no ] && { [ -n "${NVSHARE_UNIT_DIR:-}" ] || { [ "$(id -u)" -eq 0 ] && [ -d /run/systemd/system ]; }; }; then service=yes; fi
+control() { if [ -z "${NVSHARE_UNIT_DIR:-}" ]; then systemctl "$@" || true; fi; }
+
+if [ "$uninstall" = yes ]; then
+  [ -f "$list" ] || die "nothing was installed below $prefix (there is no $list)"
+  if [ -f "$units/nvshare-scheduler.service" ] && grep -qF "ExecStart=$prefix/" "$units/nvshare-scheduler.service"; then
+    control disable --now nvshare-scheduler
+    rm -f "$units/nvshare-scheduler.service"
+    control daemon-reload
+  fi
+  files=$(cat "$list")
+  # Folders of these files, the deepest first.
+  folders=$(sed 's|/[^/]*$||' "$list" | sort -u | while IFS= read -r folder; do
+    while [ -n "$folder" ]; do echo "$folder"; case "$folder" in */*) folder=${folder%/*} ;; *) folder="" ;; esac; done
+  done | sort -ur)
+  echo "$files" | while IFS= read -r file; do rm -f "$prefix/$file"; done
+  echo "$folders" | while IFS= read -r folder; do rmdir "$prefix/$folder" 2> /dev/null || true; done  # those that are empty now
+  echo "removed nvshare from $prefix"
+  exit 0
+fi
+
+[ -x "$here/bin/nvsharectl" ] || die "there is no bin/nvsharectl beside this file: run it in the unpacked tarball"
+mkdir -p "$prefix/share/nvshare" 2> /dev/null || die "cannot write $prefix; run it as root, or with --user"
+new=$list.new
+(cd "$here" && find bin lib share -type f | sort) > "$new"
+echo share/nvshare/installed-files >> "$new"
+while IFS= read -r file; do
+  [ "$file" != share/nvshare/installed-files ] || continue
+  mkdir -p "$prefix/$(dirname "$file")"
+  # In one step, never in place: programs have the old one open.
+  cp -p "$here/$file" "$prefix/$file.nvshare-new"
+  mv -f "$prefix/$file.nvshare-new" "$prefix/$file"
+done < "$new"
+# What an earlier release had and this one has not.
+if [ -f "$list" ]; then grep -vxFf "$new" "$list" | while IFS= read -r file; do rm -f "$prefix/$file"; done || true; fi
+mv -f "$new" "$list"
+if [ "$service" = yes ]; then
+  sed "s|^ExecStart=/usr/bin/|ExecStart=$prefix/bin/|" "$prefix/share/nvshare/systemd/nvshare-scheduler.service" > "$units/nvshare-scheduler.service"
+  control daemon-reload
+  control enable nvshare-scheduler
+  control restart nvshare-scheduler
+fi
+echo "installed nvshare below $prefix; try: $prefix/bin/nvsharectl doctor"
+case ":$PATH:" in *":$prefix/bin:"*) ;; *) echo "$prefix/bin is not in PATH: export PATH=$prefix/bin:\$PATH" ;; esac

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Debian packages, and install.sh of the tarball, in a root folder of their own: what they put where, that the programs run from there, and
+that nothing is left when they are removed. Run by ctest."""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent.parent
+ARGUMENTS = None
+
+
+def run(*words, **options):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, **options)
+    if done.returncode != 0:
+        raise AssertionError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def files_below(folder, *left_out):
+    return sorted(
+        str(path.relative_to(folder)) for path in pathlib.Path(folder).rglob("*")
+        if (path.is_file() or path.is_symlink()) and not str(path.relative_to(folder)).startswith(left_out)
+    )
+
+
+class Packages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-packages-"))
+        run(TREE / "tools/make-packages.sh", ARGUMENTS.build, cls.folder / "packages")
+        cls.packages = {path.name.split("_")[0]: path for path in (cls.folder / "packages").glob("*.deb")}
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def fields(self, package):
+        return run("dpkg-deb", "--field", self.packages[package])
+
+    def dpkg(self, *words):
+        root = self.folder / "root"
+        for part in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/log"):
+            (root / part).mkdir(parents=True, exist_ok=True)
+        (root / "var/lib/dpkg/status").touch()
+        run("dpkg", f"--root={root}", "--force-not-root", "--force-script-chrootless", "--force-depends", f"--log={self.folder}/log", *words)
+        return root
+
+    def test_fields(self):
+        self.assertEqual(set(self.packages), {"nvshare", "nvshare-kubernetes"} if ARGUMENTS.plugin else {"nvshare"})
+        text = self.fields("nvshare")
+        version = re.search(r"project\(nvshare VERSION (\S+)", (TREE / "CMakeLists.txt").read_text())[1]
+        self.assertIn(f"Version: {version}\n", text)
+        self.assertRegex(text, r"Depends: .*libc6 \(>= ")
+        self.assertNotIn("libcuda", text)
+        if ARGUMENTS.plugin:
+            self.assertIn(f"nvshare (= {version})", self.fields("nvshare-kubernetes"))
+
+    def test_installed_run_and_removed(self):
+        root = self.dpkg("--install", self.packages["nvshare"])
+        there = files_below(root, "var/")
+        for file in ("usr/bin/nvsharectl", "usr/bin/nvshare-scheduler", "usr/lib/nvshare/libnvshare.so", "lib/systemd/system/nvshare-scheduler.service",
+                     "etc/nvshare/scheduler.toml", "usr/share/man/man1/nvsharectl.1.gz", "usr/share/bash-completion/completions/nvsharectl",
+                     "usr/share/zsh/vendor-completions/_nvsharectl", "usr/share/fish/vendor_completions.d/nvsharectl.fish",
+                     "usr/share/doc/nvshare/copyright", "usr/lib/nvshare/simgpu/libcuda.so.1"):
+            self.assertIn(file, there)
+        unit = (root / "lib/systemd/system/nvshare-scheduler.service").read_text()
+        self.assertTrue((root / re.search(r"ExecStart=/(\S+)", unit)[1]).is_file())
+        # From where they are they find each other.
+        self.assertIn(str(root / "usr/lib/nvshare/libnvshare.so"), run(root / "usr/bin/nvsharectl", "version", env={"NVSHARE_RUNTIME_DIR": "/nonexistent"}))
+        self.assertRegex(run(root / "usr/bin/nvshare-scheduler", "--version"), r"^\d+\.\d+\.\d+")
+        # What the scheduler writes when it runs.
+        (root / "run/nvshare").mkdir(parents=True)
+        (root / "run/nvshare/tenants").write_text("{}")
+        before = (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino
+        self.dpkg("--install", self.packages["nvshare"])  # an upgrade: another file, running programs keep theirs
+        self.assertNotEqual(before, (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino)
+        self.dpkg("--remove", "nvshare")
+        self.assertEqual(files_below(root, "var/"), ["etc/nvshare/scheduler.toml"])
+        self.dpkg("--purge", "nvshare")
+        self.assertEqual(files_below(root, "var/"), [])
+        self.assertFalse((root / "etc/nvshare").exists())
+
+    def test_kubernetes_package(self):
+        if not ARGUMENTS.plugin:
+            self.skipTest("nvshare-device-plugin is not built here")
+        there = run("dpkg-deb", "--contents", self.packages["nvshare-kubernetes"])
+        for file in ("./usr/bin/nvshare-device-plugin", "./usr/share/doc/nvshare-kubernetes/helm/nvshare/Chart.yaml", "./usr/share/doc/nvshare-kubernetes/examples/share.yaml"):
+            self.assertIn(file, there)
+
+    def test_every_option_is_in_the_man_page_and_the_completions(self):
+        share = self.folder / "pages"
+        run(TREE / "tools/command-pages.py", ARGUMENTS.build / "bin/nvsharectl", share)
+        manual = run("gzip", "-dc", share / "share/man/man1/nvsharectl.1.gz").replace("\\-", "-")
+        pages = {"man page": manual, "bash": (share / "share/bash-completion/completions/nvsharectl").read_text(),
+                 "zsh": (share / "share/zsh/vendor-completions/_nvsharectl").read_text()}
+        seen = 0
+        for command in ("run", "status", "top", "set", "trace", "doctor", "version", "demo"):
+            for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(ARGUMENTS.build / "bin/nvsharectl", command, "--help"), re.MULTILINE):
+                seen += 1
+                for name, text in pages.items():
+                    self.assertIn(option, text, f"{command} {option} in {name}")
+        self.assertGreater(seen, 20)
+        run("bash", "-n", share / "share/bash-completion/completions/nvsharectl")
+        words = run("bash", "-c", f"source {share}/share/bash-completion/completions/nvsharectl; COMP_WORDS=(nvsharectl run --gpu-m); COMP_CWORD=2; "
+                    "_nvsharectl nvsharectl --gpu-m run; echo ${COMPREPLY[@]}")
+        self.assertEqual(words.split(), ["--gpu-memory-limit"])
+
+
+class Tarball(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-tarball-"))
+        self.tree = self.folder / "unpacked"
+        for part, source in (("bin/nvsharectl", "bin/nvsharectl"), ("bin/nvshare-scheduler", "bin/nvshare-scheduler"), ("lib/libnvshare.so", "lib/libnvshare.so")):
+            (self.tree / part).parent.mkdir(parents=True, exist_ok=True)
+            os.link(ARGUMENTS.build / source, self.tree / part) if os.stat(ARGUMENTS.build).st_dev == os.stat(self.folder).st_dev else shutil.copy(ARGUMENTS.build / source, self.tree / part)
+        shutil.copytree(TREE / "deploy/systemd", self.tree / "share/nvshare/systemd")
+        shutil.copy(TREE / "deploy/packaging/install.sh", self.tree)
+
+    def tearDown(self):
+        shutil.rmtree(self.folder)
+
+    def install(self, *words, **environment):
+        done = subprocess.run([str(self.tree / "install.sh"), *map(str, words)], capture_output=True, text=True, timeout=60,
+                              env={"PATH": os.environ["PATH"], "HOME": str(self.folder / "home"), **environment})
+        return done.returncode, done.stdout + done.stderr
+
+    def test_for_the_machine_with_its_service(self):
+        prefix, units = self.folder / "opt", self.folder / "units"
+        units.mkdir()
+        (prefix / "bin").mkdir(parents=True)
+        (prefix / "bin/other").write_text("not ours")
+        code, text = self.install("--prefix", prefix, NVSHARE_UNIT_DIR=str(units))
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"ExecStart={prefix}/bin/nvshare-scheduler", (units / "nvshare-scheduler.service").read_text())
+        self.assertIn(str(prefix / "lib/libnvshare.so"), run(prefix / "bin/nvsharectl", "version", env={"NVSHARE_RUNTIME_DIR": "/nonexistent"}))
+        before = (prefix / "lib/libnvshare.so").stat().st_ino
+        (self.tree / "share/nvshare/new").write_text("of the next release")
+        (self.tree / "share/nvshare/systemd/scheduler.toml").unlink()
+        self.assertEqual(self.install("--prefix", prefix, NVSHARE_UNIT_DIR=str(units))[0], 0)
+        self.assertNotEqual(before, (prefix / "lib/libnvshare.so").stat().st_ino)
+        self.assertTrue((prefix / "share/nvshare/new").is_file())
+        self.assertFalse((prefix / "share/nvshare/systemd/scheduler.toml").exists())
+        code, text = self.install("--prefix", prefix, "--uninstall", NVSHARE_UNIT_DIR=str(units))
+        self.assertEqual(code, 0, text)
+        self.assertEqual(files_below(prefix), ["bin/other"])
+        self.assertFalse((prefix / "share").exists() or (prefix / "lib").exists())
+        self.assertEqual(files_below(units), [])
+
+    def test_for_a_user(self):
+        (self.folder / "home").mkdir()
+        code, text = self.install("--user")
+        self.assertEqual(code, 0, text)
+        self.assertIn("is not in PATH", text)
+        self.assertTrue((self.folder / "home/.local/bin/nvsharectl").is_file())
+        self.assertEqual(self.install("--user", "--uninstall")[0], 0)
+        self.assertEqual(files_below(self.folder / "home"), [])
+
+    def test_wrong_uses_are_explained(self):
+        for words, answer in ((["--usr"], "accepted: --user"), (["--prefix"], "needs a folder"), (["--prefix", "here"], "not an absolute path"),
+                              (["--user", "--uninstall"], "nothing was installed")):
+            code, text = self.install(*words)
+            self.assertEqual(code, 1, words)
+            self.assertIn(answer, text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--plugin", action="store_true", help="nvshare-device-plugin was built")
+    ARGUMENTS, rest = parser.parse_known_args()
+    ARGUMENTS.build = ARGUMENTS.build.resolve()
+    unittest.main(argv=[sys.argv[0], *rest])

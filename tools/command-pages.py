@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Man page and shell completions of nvsharectl, made from what the program itself says (--help), so that none of its options can be missing.
+
+  tools/command-pages.py PROGRAM FOLDER     writes below FOLDER/share: man/man1, bash-completion, zsh, fish
+"""
+import gzip
+import pathlib
+import re
+import subprocess
+import sys
+
+# Commands whose first argument is a tenant's name, completed from what the scheduler knows.
+TENANT_COMMANDS = ["set"]
+TENANTS = "nvsharectl status --json 2>/dev/null | grep -o '\"tenants\":.*' | grep -oE '\"name\":\"[^\"]*\"' | cut -d'\"' -f4"
+
+
+def help_of(program, *words):
+    return subprocess.run([program, *words, "--help"], check=True, capture_output=True, text=True, timeout=20).stdout
+
+
+def sections(text):
+    """{"": what comes first, "Options": [(names, description), ...], ...} of CLI11's help."""
+    found, name = {"": []}, ""
+    for line in text.splitlines():
+        if re.fullmatch(r"[A-Z][A-Za-z ]*:", line):
+            name = line[:-1]
+            found[name] = []
+        elif name == "":
+            found[""].append(line)
+        elif entry := re.match(r"  (\S.*?)(?:\s{2,}(\S.*))?$", line):
+            if line.startswith("   ") and found[name]:
+                names, description = found[name][-1]
+                found[name][-1] = (names, (description + " " + line.strip()).strip())
+            else:
+                found[name].append((entry[1], entry[2] or ""))
+    return found
+
+
+def commands_of(program):
+    """[(name, description, [(option names, value or "", description)], [(positional, description)])]"""
+    commands = []
+    for name, description in sections(help_of(program))["Subcommands"]:
+        parts = sections(help_of(program, name))
+        options = []
+        for names, text in parts.get("Options", []):
+            flags, _, value = names.replace("{false}", "").partition(" ")
+            options.append((flags.split(","), value.split(" ")[0] if value else "", text))
+        positionals = [(names.split(" ")[0], text) for names, text in parts.get("Positionals", [])]
+        commands.append((name, description, options, positionals))
+    return commands
+
+
+def roff(text):
+    return re.sub(r"^([.'])", r"\\&\1", text.replace("\\", "\\e").replace("-", "\\-"))
+
+
+def man_page(version, commands):
+    lines = [f'.TH NVSHARECTL 1 "" "nvshare {version}"', ".SH NAME", "nvsharectl \\- shares GPUs between unmodified CUDA programs", ".SH SYNOPSIS",
+             ".B nvsharectl", ".I COMMAND", "[options]", ".SH COMMANDS"]
+    for name, description, options, positionals in commands:
+        lines += [".TP", f".B {roff(name)}", roff(description)]
+        lines += [".RS"] if options or positionals else []
+        for names, text in positionals:
+            lines += [".TP", f".I {roff(names)}", roff(text)]
+        for flags, value, text in options:
+            lines += [".TP", f".B {roff(', '.join(flags))}" + (f" {roff(value)}" if value else ""), roff(text)]
+        lines += [".RE"] if options or positionals else []
+    lines += [".SH FILES", ".TP", ".I /run/nvshare", "the machine's scheduler", ".TP", ".I /etc/nvshare/scheduler.toml", "its settings", ".SH EXIT STATUS",
+              roff("0, or 1 when it could not be done; 125 wrong use. Of run: the program's; 126 could not be run, 127 there is no such program."),
+              ".SH SEE ALSO", "/usr/share/doc/nvshare/user\\-guide.md, nvshare\\-scheduler \\-\\-help"]
+    return "\n".join(lines) + "\n"
+
+
+def bash(commands):
+    cases = []
+    for name, _, options, _ in commands:
+        flags = " ".join(flag for flags, _, _ in options for flag in flags)
+        if name in TENANT_COMMANDS:
+            flags += ' $([ "$COMP_CWORD" -eq 2 ] && ' + TENANTS + ") core= memory= priority="
+        cases.append(f'    {name}) words="{flags}" ;;' if name not in TENANT_COMMANDS else f"    {name}) words=\"{flags.split(' $(')[0]} $({flags.split(' $(', 1)[1]}\" ;;")
+    names = " ".join(name for name, *_ in commands)
+    return f"""# bash completion of nvsharectl; made by tools/command-pages.py
+_nvsharectl() {{
+  local words=""
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    mapfile -t COMPREPLY < <(compgen -W "{names} --help --version" -- "$2")
+    return
+  fi
+  case "${{COMP_WORDS[1]}}" in
+{chr(10).join(cases)}
+  esac
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$2")
+}}
+complete -o default -F _nvsharectl nvsharectl
+"""
+
+
+def quoted(text):
+    return text.replace("'", "").replace("[", "(").replace("]", ")").replace(":", " -")
+
+
+def zsh(commands):
+    described = "\n".join(f"    '{name}:{quoted(text)}'" for name, text, _, _ in commands)
+    cases = []
+    for name, _, options, _ in commands:
+        rows = [f"'{flag}[{quoted(text)}]{':value:_files' if value else ''}'" for flags, value, text in options for flag in flags]
+        if name in TENANT_COMMANDS:
+            rows.append("'1:tenant:($(" + TENANTS.replace("'", "'\\''") + "))'")
+        rows.append("'*:argument:_files'")
+        cases.append(f"    {name}) _arguments " + " ".join(rows) + " ;;")
+    return f"""#compdef nvsharectl
+# made by tools/command-pages.py
+local -a commands=(
+{described}
+)
+if (( CURRENT == 2 )); then
+  _describe command commands
+else
+  local command=$words[2]
+  shift words
+  (( CURRENT-- ))
+  case $command in
+{chr(10).join(cases)}
+  esac
+fi
+"""
+
+
+def fish(commands):
+    lines = ["# made by tools/command-pages.py"]
+    for name, description, options, _ in commands:
+        lines.append(f"complete -c nvsharectl -n __fish_use_subcommand -f -a {name} -d '{quoted(description)}'")
+        for flags, value, text in options:
+            kinds = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in flags)
+            lines.append(f"complete -c nvsharectl -n '__fish_seen_subcommand_from {name}' {kinds}{' -r' if value else ''} -d '{quoted(text)}'")
+        if name in TENANT_COMMANDS:
+            lines.append(f"complete -c nvsharectl -n '__fish_seen_subcommand_from {name}' -f -a \"({TENANTS.replace(chr(34), chr(92) + chr(34))})\"")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    program, share = sys.argv[1], pathlib.Path(sys.argv[2]) / "share"
+    version = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
+    commands = commands_of(program)
+    pages = {"bash-completion/completions/nvsharectl": bash(commands), "zsh/vendor-completions/_nvsharectl": zsh(commands),
+             "fish/vendor_completions.d/nvsharectl.fish": fish(commands)}
+    for place, text in pages.items():
+        (share / place).parent.mkdir(parents=True, exist_ok=True)
+        (share / place).write_text(text)
+    manual = share / "man/man1/nvsharectl.1.gz"
+    manual.parent.mkdir(parents=True, exist_ok=True)
+    with open(manual, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as packed:
+        packed.write(man_page(version, commands).encode())
+
+
+if __name__ == "__main__":
+    main()
