@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Generates src/interposer/generated/ from the list of entry points and their signatures.
 
-Reads src/interposer/entry_points.txt (symbol, class, since) and src/cuda/driver_api.h (signatures), the same of NVML
+Reads src/interposer/entry_points.txt (symbol, class, since) and src/cuda/driver_api.h, driver_api_newer.h (signatures), the same of NVML
 (nvml_entry_points.txt, cuda/nvml_api.h), and writes
   real_driver_table.h/.cc  one typed slot per function that nvshare hooks or calls; their names; the hook of each
   hooks.h                  declarations of every hooked function
   submit_hooks.cc          the wrappers of class submit
   growing_hooks.cc         the wrappers of classes grows and looks
+  unhooked_names.h         the names of the functions that are known and neither hooked nor called
   custom_defaults.cc       weak defaults of class custom, which call the driver
   nvml_table.h/.cc         the slots, names and hooks of NVML's functions
   libnvshare.map           the linker's export list
@@ -29,6 +30,7 @@ from typing import NamedTuple
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENTRY_POINTS = ROOT / "src/interposer/entry_points.txt"
 DRIVER_API = ROOT / "src/cuda/driver_api.h"
+DRIVER_API_NEWER = ROOT / "src/cuda/driver_api_newer.h"
 NVML_ENTRY_POINTS = ROOT / "src/interposer/nvml_entry_points.txt"
 NVML_API = ROOT / "src/cuda/nvml_api.h"
 GENERATED = ROOT / "src/interposer/generated"
@@ -37,7 +39,7 @@ CLASSES = ("pass", "uncounted", "grows", "looks", "submit", "custom")
 HOOKED = ("grows", "looks", "submit", "custom")
 PER_THREAD_SUFFIXES = ("_ptsz", "_ptds")
 NVML_CLASSES = ("custom", "call")
-LOOKUP_HOOKS = ("dlsym", "dlvsym")  # symbols/dlsym.S
+LOOKUP_HOOKS = ("dlsym", "dlvsym", "dlopen", "dlmopen")  # symbols/dlsym.S
 
 
 class Parameter(NamedTuple):
@@ -136,6 +138,7 @@ class Interface:
                 raise Failure(f"{DRIVER_API} declares {name}, which {ENTRY_POINTS} does not list")
         self.slots = sorted(set(signatures) | {entry.symbol for entry in self.hooked})
         self.since = {entry.symbol: entry.since for entry in entries}
+        self.unhooked = sorted(symbols - set(self.slots))
 
     def parameters(self, symbol):
         return self.signatures[base_name(symbol)]
@@ -188,6 +191,8 @@ struct RealDriver {{
 inline constexpr size_t kDriverSlots = {len(interface.slots)};
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
+inline constexpr int kNewestListed = {max(interface.since.values())};  // the newest CUDA version of which entry_points.txt has a function
+
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise
 extern const uint16_t kSlotSince[kDriverSlots];     // CUDA version that introduced it (see entry_points.txt); 0: not hooked
 extern const RealDriver kHooks;                     // what libnvshare.so exports in its place; null: not hooked
@@ -223,6 +228,33 @@ constinit const RealDriver kHooks = {{
 
 constinit const RealDriver kMissing = {{
 {missing}
+}};
+
+}}  // namespace nvshare::interposer
+"""
+
+
+def unhooked_names_header(interface):
+    """One string: an array of pointers would have to be relocated in every process that the library is loaded into."""
+    names = "\n".join(f'    "{symbol}\\0"' for symbol in interface.unhooked)
+    offsets, at = [], 0
+    for symbol in interface.unhooked:
+        offsets.append(at)
+        at += len(symbol) + 1
+    rows = "\n".join("    " + ", ".join(map(str, offsets[i : i + 20])) + "," for i in range(0, len(offsets), 20))
+    return f"""{banner("//")}#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nvshare::interposer {{
+
+// Sorted bytewise; name n begins at kUnhookedNames + kUnhookedOffsets[n].
+inline constexpr size_t kUnhooked = {len(offsets)};
+inline constexpr char kUnhookedNames[] =
+{names};
+inline constexpr uint16_t kUnhookedOffsets[kUnhooked] = {{
+{rows}
 }};
 
 }}  // namespace nvshare::interposer
@@ -381,6 +413,7 @@ def outputs(interface, nvml):
         "real_driver_table.h": real_driver_table_header(interface),
         "real_driver_table.cc": real_driver_table_source(interface),
         "hooks.h": hooks_header(interface),
+        "unhooked_names.h": unhooked_names_header(interface),
         "submit_hooks.cc": submit_hooks_source(interface),
         "growing_hooks.cc": growing_hooks_source(interface),
         "custom_defaults.cc": custom_defaults_source(interface),
@@ -425,7 +458,7 @@ def main():
             print(f"{symbol}: not in {ENTRY_POINTS.relative_to(ROOT)}")
         return 1 if missing else 0
 
-    files = outputs(Interface(entries, read_signatures(DRIVER_API)), Nvml(NVML_ENTRY_POINTS, NVML_API))
+    files = outputs(Interface(entries, {**read_signatures(DRIVER_API), **read_signatures(DRIVER_API_NEWER)}), Nvml(NVML_ENTRY_POINTS, NVML_API))
     differing = [name for name, contents in files.items() if not up_to_date(GENERATED / name, contents)]
     if not arguments.check:
         GENERATED.mkdir(parents=True, exist_ok=True)

@@ -137,6 +137,15 @@ std::string client_table(const StatusReport& status) {
   return table.draw();
 }
 
+std::string keeps_lines(const StatusReport& status) {
+  std::string out;
+  for (const ClientReport& client : status.clients) {
+    if (client.keeps_memory.empty()) continue;
+    out += fmt::format("{} ({}) keeps all of its memory on the GPU, because {}\n", client.program, client.pid, client.keeps_memory);
+  }
+  return out;
+}
+
 // Programs keep the library that they started with, beyond an upgrade.
 std::string library_lines(const StatusReport& status) {
   std::map<std::string, int> others;
@@ -232,6 +241,7 @@ std::string draw_status(const StatusReport& status) {
   if (!status.tenants.empty()) out += "\n" + tenant_table(status);
   if (const std::string compute = compute_table(status); !compute.empty()) out += "\n" + compute;
   out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status);
+  out += keeps_lines(status);
   out += library_lines(status);
   return out;
 }

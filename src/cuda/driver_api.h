@@ -6,9 +6,10 @@
 // as in the driver's documentation. A per-thread-stream variant (name_ptsz, name_ptds) has the signature of `name` and is not declared. The
 // unversioned names of functions that have a _v2 are the old 32-bit interface.
 //
-// Source: CUDA 13.0; driver_api_test.cc checks every signature against the real cuda.h where that is installed.
+// Source: CUDA 13.0 (later: driver_api_newer.h); driver_api_test.cc checks every signature against the real cuda.h where it is installed.
 #pragma once
 
+#include "cuda/driver_api_newer.h"
 #include "cuda/driver_types.h"
 
 namespace nvshare::cuda::api {

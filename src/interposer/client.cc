@@ -407,6 +407,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kDrained:
     case MessageType::kLockPaused:
     case MessageType::kLockResumed:
+    case MessageType::kKeepsMemory:
     case MessageType::kMemUpdate:
     case MessageType::kSwapProgress:
     case MessageType::kIdle:

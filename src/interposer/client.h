@@ -91,6 +91,9 @@ class Client {
   // The host arena has something to tell the scheduler. Takes no lock.
   void arena_changed();
 
+  // All of its memory stays on the GPU from now on; `why` is a sentence's end, for people. Told to each scheduler.
+  void keeps_memory(const char* why);
+
   // Allocated or resident bytes changed: the scheduler hears of it within about a millisecond.
   void memory_changed();
 
@@ -243,6 +246,7 @@ class Client {
   uint16_t version_ = protocol::kVersionMax;  // agreed on with this scheduler
   char refusal_told_[256] = {};               // in the log; before the socket's thread starts, then its alone
   const char* barred_by_ = refusal_told_;     // before it is shared
+  protocol::KeepsMemory keeps_{};             // why: empty, or told at each registration
   uint64_t own_limit_ = 0;                    // from the program's environment
   const char* own_limit_variable_ = "";       // of the environment, that says it
   uint64_t tenant_ = 0;                       // as the scheduler numbers it; 0: none yet

@@ -103,6 +103,7 @@ void Client::take_terms(const protocol::Registered& answer, uint64_t claimed) {
 // mutex held, connected
 void Client::after_registration() {
   send(protocol::About{NVSHARE_VERSION});
+  if (keeps_.why[0] != '\0') send(keeps_);
   // What was taken meanwhile.
   const uint64_t leased = std::min(lease_.leased(), protocol::kLeaseMax);
   if (leased > told_lease_) send(protocol::HeadroomTaken{leased - told_lease_});
@@ -113,6 +114,12 @@ void Client::after_registration() {
   } else {
     send_ask();
   }
+}
+
+void Client::keeps_memory(const char* why) {
+  Lock lock(mutex_);
+  snprintf(keeps_.why, sizeof keeps_.why, "%s", why);
+  send(keeps_);
 }
 
 // mutex held, connected

@@ -1,6 +1,7 @@
 #include "interposer/process.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include "interposer/log.h"
 #include "interposer/pacer.h"
 #include "interposer/symbols/real_driver.h"
+#include "interposer/symbols/unknown_calls.h"
 
 namespace nvshare::interposer {
 
@@ -28,6 +30,16 @@ void in_forked_child() { process().reset_after_fork(); }
 
 // Runs before the driver's own exit handler, because it was registered later.
 void at_program_exit() { process().program_ends(); }
+
+bool hold_for_unknown_call(const char* name, const char* session) {
+  char why[protocol::kKeepsWhyBytes];
+  if (session != nullptr) {
+    snprintf(why, sizeof why, "it opened a session of %s (%s)", session, name);
+  } else {
+    snprintf(why, sizeof why, "it called %s of the driver, which this release of nvshare does not know", name);
+  }
+  return process().hold_resident(why);
+}
 
 protocol::Backend backend_from_environment() {
   const char* text = getenv("NVSHARE_MEMORY_BACKEND");
@@ -79,6 +91,7 @@ CUresult Process::start() {
   if (require_scheduler_ && strcmp(require, "1") != 0) {
     log(LogLevel::kError, "NVSHARE_REQUIRE_SCHEDULER is '%.40s'; accepted: 0, 1. A scheduler is required", require);
   }
+  on_unknown_call(hold_for_unknown_call);
   pthread_atfork(nullptr, nullptr, in_forked_child);
   atexit(at_program_exit);
   active_.store(true, std::memory_order_release);
@@ -122,6 +135,10 @@ Device* Process::attach(int ordinal) {
     } else {
       log(LogLevel::kWarning, "no nvshare-scheduler answers: this program uses GPU %d unshared", ordinal);
     }
+  }
+  if (held_.load(std::memory_order_relaxed)) {
+    made->memory().keep_resident();
+    made->client().keeps_memory(held_why_);
   }
   devices_[ordinal].store(made, std::memory_order_release);
   return made;
@@ -381,6 +398,7 @@ void Process::wait_for_gate(const Client* joins) {
 
 void Process::reset_after_fork() {
   active_.store(false, std::memory_order_release);
+  held_.store(false, std::memory_order_relaxed);
   mutex_.reset_after_fork();
   attach_mutex_.reset_after_fork();
   capture_mutex_.reset_after_fork();

@@ -109,6 +109,10 @@ class Process {
   void wait_to_join(const Client& client) { wait_for_gate(&client); }
   static bool ending() { return (gate.flags() & Gate::kEnding) != 0; }
 
+  // None of the program's memory leaves a GPU from now on, whoever asks: something may use it that no hook sees. Waits for the lock, so
+  // that all of it is there. `why` is a sentence's end that is told to people. False: it could not be done yet.
+  bool hold_resident(const char* why);
+
   // The program's own virtual memory management.
   ProgramVmm& vmm() { return vmm_; }
 
@@ -169,6 +173,8 @@ class Process {
   Mutex peers_mutex_;              // before mutex_: one change of access after the other
   std::atomic<uint32_t> accessors_[kDevicesMax] = {};
   Ipc ipc_;
+  std::atomic<bool> held_{false};                 // hold_resident() was called; changes with attach_mutex_ held
+  char held_why_[protocol::kKeepsWhyBytes] = {};  // guarded by attach_mutex_
   protocol::Backend backend_ = protocol::Backend::kVmm;
   bool require_scheduler_ = false;
 };

@@ -20,10 +20,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
                                                 gpu_core_limit, compute, usage, ends)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
-                                                swapped, unswappable, overhead, budget, gpu_memory_limit, charged, lease, host_memory,
-                                                host_memory_process, host_memory_scheduler, host_memory_missing, host_memory_bound,
-                                                waiting_for, gang_gpus, turns, drops, unanswered, failed_drains, drainable, time_running_ns,
-                                                time_waiting_ns, time_swapping_ns, swapped_out_total, swapped_in_total, protocol, library)
+                                                swapped, unswappable, keeps_memory, overhead, budget, gpu_memory_limit, charged, lease,
+                                                host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
+                                                host_memory_bound, waiting_for, gang_gpus, turns, drops, unanswered, failed_drains,
+                                                drainable, time_running_ns, time_waiting_ns, time_swapping_ns, swapped_out_total,
+                                                swapped_in_total, protocol, library)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BypassReport, pid, program, tenant, gpu, used, since_ns, turns_refused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BoundsReport, values, connections, connections_refused, reads_paused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,

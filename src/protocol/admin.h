@@ -146,6 +146,7 @@ struct ClientReport {
   int64_t resident = 0;
   int64_t swapped = 0;
   int64_t unswappable = 0;
+  std::string keeps_memory;  // empty, or why all of its memory stays on the GPU: a sentence's end
   int64_t overhead = 0;
   int64_t budget = 0;
   int64_t gpu_memory_limit = 0;  // the tenant's, in force on this GPU, 0 = none

@@ -86,6 +86,11 @@ Result<void> check(const About& message) {
 }
 
 template <>
+Result<void> check(const KeepsMemory& message) {
+  return check_terminated("why", message.why);
+}
+
+template <>
 Result<void> check(const Refused& message) {
   return all_of([&] { return check_terminated("reason", message.reason); }, [&] { return check_flag("barred", message.barred); });
 }
@@ -275,7 +280,7 @@ constexpr Format kFormats[] = {
     format_of<PrepareSwap>(),   format_of<ArenaSegment>(),  format_of<ArenaRefused>(),   format_of<ArenaShrink>(),
     format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
     format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
-    format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),
+    format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),    format_of<KeepsMemory>(),
 };
 
 // Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.

@@ -48,6 +48,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(Drained{{1, 2}, 3})),
       bytes_of(encode(LockPaused{{1, 2}, 3})),
       bytes_of(encode(LockResumed{{1, 2}})),
+      bytes_of(encode(KeepsMemory{"it called a new function"})),
       bytes_of(encode(WaitForMem{1})),
       bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
       bytes_of(encode(Evict{1, 2})),
@@ -130,6 +131,9 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kLockResumed:
       outcome = check(decode<LockResumed>(packet));
+      break;
+    case MessageType::kKeepsMemory:
+      outcome = check(decode<KeepsMemory>(packet));
       break;
     case MessageType::kDrained:
       outcome = check(decode<Drained>(packet));

@@ -79,6 +79,7 @@ enum class MessageType : uint16_t {
   kAbout = 12,
   kLockPaused = 13,
   kLockResumed = 14,
+  kKeepsMemory = 15,
   kArenaRequest = 16,
   kArenaReturned = 17,
   kArenaShrunk = 18,
@@ -171,6 +172,13 @@ struct Registered {
 // After Registered, once. Since version 2.
 struct About {
   char release[kReleaseBytes];  // the library's, NUL-terminated, for people: a program keeps the library that it started with
+};
+
+inline constexpr uint32_t kKeepsWhyBytes = 128;
+
+// Since version 2. All memory that the client has, or gets from now on, stays on the GPU. Told once to each scheduler.
+struct KeepsMemory {
+  char why[kKeepsWhyBytes];  // a sentence's end for people, NUL-terminated: "it called cuNewFunction, which this release does not know"
 };
 
 // The same in all versions.
@@ -501,6 +509,7 @@ NVSHARE_WIRE_SIZE(Memory, 40);
 NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
 NVSHARE_WIRE_SIZE(Registered, 72 + 32 + 72);
 NVSHARE_WIRE_SIZE(About, 32);
+NVSHARE_WIRE_SIZE(KeepsMemory, 128);
 NVSHARE_WIRE_SIZE(Refused, 264);
 NVSHARE_WIRE_SIZE(ReqLock, 8);
 NVSHARE_WIRE_SIZE(Grant, 16);

@@ -274,6 +274,8 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
       });
     case MessageType::kAbout:
       return with(static_cast<About*>(nullptr), [&](const About& message) { client.release = printable(message.release); });
+    case MessageType::kKeepsMemory:
+      return with(static_cast<KeepsMemory*>(nullptr), [&](const KeepsMemory& message) { client.keeps_memory = printable(message.why); });
     case MessageType::kImport:
       return with(static_cast<Import*>(nullptr), [&](const Import& message) { import(client, message, now); });
     case MessageType::kExported:

@@ -138,6 +138,7 @@ class Engine {
     protocol::Backend backend = protocol::Backend::kVmm;
     uint16_t version = 0;       // of the protocol
     std::string release;        // of the library; empty: not told
+    std::string keeps_memory;   // as it says: why none of its memory leaves the GPU; empty: it does
     int64_t ceiling = 0;        // as the policy last said
     protocol::Memory memory{};  // as it says
     ClaimBound claims;

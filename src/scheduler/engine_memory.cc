@@ -389,6 +389,7 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.resident = view.memory.resident;
   out.swapped = view.memory.allocated - view.memory.resident;
   out.unswappable = view.memory.unswappable;
+  out.keeps_memory = client.keeps_memory;
   out.overhead = view.overhead;
   out.budget = view.budget;
   out.gpu_memory_limit = ledger_.limit_of(view.client);

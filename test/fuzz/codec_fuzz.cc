@@ -89,6 +89,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kLockResumed:
       try_decode<LockResumed>(packet);
       break;
+    case MessageType::kKeepsMemory:
+      try_decode<KeepsMemory>(packet);
+      break;
     case MessageType::kDrained:
       try_decode<Drained>(packet);
       break;

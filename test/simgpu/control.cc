@@ -7,6 +7,9 @@
 #include "simgpu/core.h"
 
 namespace simgpu {
+
+uint64_t living_events();  // event.cc: of this process
+
 namespace {
 
 struct Counter {
@@ -23,6 +26,7 @@ constexpr Counter kCounters[] = {
     {"compute_busy_ns", [] { return Machine::get().busy_ns(0, Engine::kCompute); }},
     {"to_device_busy_ns", [] { return Machine::get().busy_ns(0, Engine::kToDevice); }},
     {"to_host_busy_ns", [] { return Machine::get().busy_ns(0, Engine::kToHost); }},
+    {"events", [] { return process() != nullptr ? living_events() : 0; }},
     {"used_bytes", [] { return Machine::get().memory(0).used; }},
 };
 

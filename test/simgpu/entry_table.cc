@@ -17,4 +17,6 @@ std::span<const EntryPoint> entry_points() {
   return kEntryPoints;
 }
 
+[[gnu::weak]] std::span<const EntryPoint> more_entry_points() { return {}; }
+
 }  // namespace simgpu

@@ -14,5 +14,7 @@ struct EntryPoint {
 };
 
 std::span<const EntryPoint> entry_points();
+// What a driver newer than that has besides (newer.cc); as a rule none.
+std::span<const EntryPoint> more_entry_points();
 
 }  // namespace simgpu

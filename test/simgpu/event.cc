@@ -8,6 +8,8 @@
 namespace simgpu {
 namespace {
 
+std::atomic<uint64_t> living{0};  // those that their context took along stay counted
+
 class RecordWork : public Work {
  public:
   explicit RecordWork(Event* event) : event_(event) {}
@@ -161,6 +163,7 @@ static CUresult create(CUevent* out, unsigned flags, std::shared_ptr<IpcEvent> s
     }
   }
   if (event == nullptr) event = Kept<Event>::make();
+  living.fetch_add(1);
   {
     std::lock_guard lock(event->mutex);
     event->context = context;
@@ -213,6 +216,7 @@ SIM_API CUresult cuEventDestroy_v2(CUevent handle) {
   Event* event = nullptr;
   if (const CUresult result = find_event(handle, &event)) return result;
   if (!event->alive.exchange(false)) return CUDA_ERROR_INVALID_HANDLE;
+  living.fetch_sub(1);
   Stream* stream = nullptr;
   uint64_t sequence = 0;
   {
@@ -280,5 +284,7 @@ SIM_API CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, C
 SIM_API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   return cuEventElapsedTime(milliseconds, start, end);
 }
+
+uint64_t living_events() { return living.load(); }
 
 }  // namespace simgpu

@@ -10,10 +10,12 @@ namespace {
 // The newest symbol of that name that the version knows.
 const EntryPoint* newest(const char* name, int version, bool per_thread, bool* known) {
   const EntryPoint* best = nullptr;
-  for (const EntryPoint& entry : entry_points()) {
-    if (entry.version == 0 || entry.per_thread != per_thread || std::strcmp(entry.base, name) != 0) continue;
-    *known = true;
-    if (entry.version <= version && (best == nullptr || entry.version > best->version)) best = &entry;
+  for (const auto& entries : {entry_points(), more_entry_points()}) {
+    for (const EntryPoint& entry : entries) {
+      if (entry.version == 0 || entry.per_thread != per_thread || std::strcmp(entry.base, name) != 0) continue;
+      *known = true;
+      if (entry.version <= version && (best == nullptr || entry.version > best->version)) best = &entry;
+    }
   }
   return best;
 }

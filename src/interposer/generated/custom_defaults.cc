@@ -119,6 +119,10 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphAddNode_v2(CUgraphNode* phGraphNode
   return call_real<&RealDriver::cuGraphAddNode_v2>(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphAddNode_v3(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData, size_t numDependencies, CUgraphNodeParams* nodeParams) {
+  return call_real<&RealDriver::cuGraphAddNode_v3>(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) {
   return call_real<&RealDriver::cuGraphExecDestroy>(hGraphExec);
 }
@@ -185,6 +189,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuLaunchKernelEx(const CUlaunchConfig* con
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra) {
   return call_real<&RealDriver::cuLaunchKernelEx_ptsz>(config, f, kernelParams, extra);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset, void* ptr, cuuint64_t size, unsigned long long flags) {
+  return call_real<&RealDriver::cuLogicalEndpointBindAddr>(leId, dev, offset, ptr, size, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset, CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset, cuuint64_t size, unsigned long long flags) {
+  return call_real<&RealDriver::cuLogicalEndpointBindMem>(leId, dev, offset, memHandle, memOffset, size, flags);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
@@ -363,8 +375,16 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuMulticastBindAddr(CUmemGenericAllocation
   return call_real<&RealDriver::cuMulticastBindAddr>(mcHandle, mcOffset, memptr, size, flags);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags) {
+  return call_real<&RealDriver::cuMulticastBindAddr_v2>(mcHandle, dev, mcOffset, memptr, size, flags);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags) {
   return call_real<&RealDriver::cuMulticastBindMem>(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags) {
+  return call_real<&RealDriver::cuMulticastBindMem_v2>(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
@@ -381,6 +401,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuPointerSetAttribute(const void* value, C
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginCapture(CUstream hStream) {
   return call_real<&RealDriver::cuStreamBeginCapture>(hStream);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginCaptureToCig(CUstream hStream, CUstreamCigCaptureParams* streamCigCaptureParams) {
+  return call_real<&RealDriver::cuStreamBeginCaptureToCig>(hStream, streamCigCaptureParams);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginCaptureToCig_ptsz(CUstream hStream, CUstreamCigCaptureParams* streamCigCaptureParams) {
+  return call_real<&RealDriver::cuStreamBeginCaptureToCig_ptsz>(hStream, streamCigCaptureParams);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependencyData, size_t numDependencies, CUstreamCaptureMode mode) {
@@ -403,6 +431,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStr
   return call_real<&RealDriver::cuStreamBeginCapture_v2_ptsz>(hStream, mode);
 }
 
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph, CUgraphRecaptureCallback callbackFunc, void* userData) {
+  return call_real<&RealDriver::cuStreamBeginRecaptureToGraph>(hStream, mode, hGraph, callbackFunc, userData);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph, CUgraphRecaptureCallback callbackFunc, void* userData) {
+  return call_real<&RealDriver::cuStreamBeginRecaptureToGraph_ptsz>(hStream, mode, hGraph, callbackFunc, userData);
+}
+
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamDestroy(CUstream hStream) {
   return call_real<&RealDriver::cuStreamDestroy>(hStream);
 }
@@ -413,6 +449,14 @@ NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamDestroy_v2(CUstream hStream) {
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
   return call_real<&RealDriver::cuStreamEndCapture>(hStream, phGraph);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamEndCaptureToCig(CUstream hStream) {
+  return call_real<&RealDriver::cuStreamEndCaptureToCig>(hStream);
+}
+
+NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamEndCaptureToCig_ptsz(CUstream hStream) {
+  return call_real<&RealDriver::cuStreamEndCaptureToCig_ptsz>(hStream);
 }
 
 NVSHARE_EXPORT [[gnu::weak]] CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph* phGraph) {

@@ -106,6 +106,10 @@ NVSHARE_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParam
   return look<&RealDriver::cuGraphNodeSetParams>(hNode, nodeParams);
 }
 
+NVSHARE_EXPORT CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
+  return look<&RealDriver::cuGraphNodeSetParams_v2>(hNode, nodeParams);
+}
+
 NVSHARE_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
   return with_room<&RealDriver::cuIpcGetEventHandle>(pHandle, event);
 }

@@ -74,6 +74,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGraphAddMemsetNode",
     "cuGraphAddNode",
     "cuGraphAddNode_v2",
+    "cuGraphAddNode_v3",
     "cuGraphBatchMemOpNodeSetParams",
     "cuGraphChildGraphNodeGetGraph",
     "cuGraphCreate",
@@ -103,6 +104,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGraphMemsetNodeSetParams",
     "cuGraphNodeGetType",
     "cuGraphNodeSetParams",
+    "cuGraphNodeSetParams_v2",
     "cuGraphUpload",
     "cuGraphUpload_ptsz",
     "cuInit",
@@ -121,6 +123,8 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuLaunchGridAsync",
     "cuLaunchHostFunc",
     "cuLaunchHostFunc_ptsz",
+    "cuLaunchHostFunc_v2",
+    "cuLaunchHostFunc_v2_ptsz",
     "cuLaunchKernel",
     "cuLaunchKernelEx",
     "cuLaunchKernelEx_ptsz",
@@ -129,6 +133,8 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuLibraryGetModule",
     "cuLibraryLoadData",
     "cuLibraryLoadFromFile",
+    "cuLogicalEndpointBindAddr",
+    "cuLogicalEndpointBindMem",
     "cuMemAddressFree",
     "cuMemAddressReserve",
     "cuMemAdvise",
@@ -215,6 +221,8 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemcpy3DPeerAsync",
     "cuMemcpy3DPeerAsync_ptsz",
     "cuMemcpy3DPeer_ptds",
+    "cuMemcpy3DWithAttributesAsync",
+    "cuMemcpy3DWithAttributesAsync_ptsz",
     "cuMemcpy3D_v2",
     "cuMemcpy3D_v2_ptds",
     "cuMemcpyAsync",
@@ -266,6 +274,8 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemcpyPeerAsync",
     "cuMemcpyPeerAsync_ptsz",
     "cuMemcpyPeer_ptds",
+    "cuMemcpyWithAttributesAsync",
+    "cuMemcpyWithAttributesAsync_ptsz",
     "cuMemcpy_ptds",
     "cuMemsetD16",
     "cuMemsetD16Async",
@@ -309,7 +319,9 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuModuleLoadFatBinary",
     "cuModuleUnload",
     "cuMulticastBindAddr",
+    "cuMulticastBindAddr_v2",
     "cuMulticastBindMem",
+    "cuMulticastBindMem_v2",
     "cuPointerGetAttribute",
     "cuPointerGetAttributes",
     "cuPointerSetAttribute",
@@ -324,16 +336,22 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuStreamBatchMemOp_v2",
     "cuStreamBatchMemOp_v2_ptsz",
     "cuStreamBeginCapture",
+    "cuStreamBeginCaptureToCig",
+    "cuStreamBeginCaptureToCig_ptsz",
     "cuStreamBeginCaptureToGraph",
     "cuStreamBeginCaptureToGraph_ptsz",
     "cuStreamBeginCapture_ptsz",
     "cuStreamBeginCapture_v2",
     "cuStreamBeginCapture_v2_ptsz",
+    "cuStreamBeginRecaptureToGraph",
+    "cuStreamBeginRecaptureToGraph_ptsz",
     "cuStreamCreate",
     "cuStreamCreateWithPriority",
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
+    "cuStreamEndCaptureToCig",
+    "cuStreamEndCaptureToCig_ptsz",
     "cuStreamEndCapture_ptsz",
     "cuStreamGetCaptureInfo",
     "cuStreamGetCtx",
@@ -430,6 +448,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10000,  // cuGraphAddMemsetNode
     12020,  // cuGraphAddNode
     12030,  // cuGraphAddNode_v2
+    13040,  // cuGraphAddNode_v3
     11070,  // cuGraphBatchMemOpNodeSetParams
     0,  // cuGraphChildGraphNodeGetGraph
     0,  // cuGraphCreate
@@ -459,6 +478,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10000,  // cuGraphMemsetNodeSetParams
     0,  // cuGraphNodeGetType
     12020,  // cuGraphNodeSetParams
+    13040,  // cuGraphNodeSetParams_v2
     11010,  // cuGraphUpload
     11010,  // cuGraphUpload_ptsz
     2000,  // cuInit
@@ -477,6 +497,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     2000,  // cuLaunchGridAsync
     10000,  // cuLaunchHostFunc
     10000,  // cuLaunchHostFunc_ptsz
+    13020,  // cuLaunchHostFunc_v2
+    13020,  // cuLaunchHostFunc_v2_ptsz
     4000,  // cuLaunchKernel
     11060,  // cuLaunchKernelEx
     11060,  // cuLaunchKernelEx_ptsz
@@ -485,6 +507,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     12000,  // cuLibraryGetModule
     12000,  // cuLibraryLoadData
     12000,  // cuLibraryLoadFromFile
+    13030,  // cuLogicalEndpointBindAddr
+    13030,  // cuLogicalEndpointBindMem
     10020,  // cuMemAddressFree
     10020,  // cuMemAddressReserve
     8000,  // cuMemAdvise
@@ -571,6 +595,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     4000,  // cuMemcpy3DPeerAsync
     7000,  // cuMemcpy3DPeerAsync_ptsz
     7000,  // cuMemcpy3DPeer_ptds
+    13020,  // cuMemcpy3DWithAttributesAsync
+    13020,  // cuMemcpy3DWithAttributesAsync_ptsz
     3020,  // cuMemcpy3D_v2
     7000,  // cuMemcpy3D_v2_ptds
     4000,  // cuMemcpyAsync
@@ -622,6 +648,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     4000,  // cuMemcpyPeerAsync
     7000,  // cuMemcpyPeerAsync_ptsz
     7000,  // cuMemcpyPeer_ptds
+    13020,  // cuMemcpyWithAttributesAsync
+    13020,  // cuMemcpyWithAttributesAsync_ptsz
     7000,  // cuMemcpy_ptds
     2000,  // cuMemsetD16
     3020,  // cuMemsetD16Async
@@ -665,7 +693,9 @@ const uint16_t kSlotSince[kDriverSlots] = {
     2000,  // cuModuleLoadFatBinary
     0,  // cuModuleUnload
     12010,  // cuMulticastBindAddr
+    13010,  // cuMulticastBindAddr_v2
     12010,  // cuMulticastBindMem
+    13010,  // cuMulticastBindMem_v2
     4000,  // cuPointerGetAttribute
     7000,  // cuPointerGetAttributes
     6000,  // cuPointerSetAttribute
@@ -680,16 +710,22 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11070,  // cuStreamBatchMemOp_v2
     11070,  // cuStreamBatchMemOp_v2_ptsz
     10000,  // cuStreamBeginCapture
+    13020,  // cuStreamBeginCaptureToCig
+    13020,  // cuStreamBeginCaptureToCig_ptsz
     12030,  // cuStreamBeginCaptureToGraph
     12030,  // cuStreamBeginCaptureToGraph_ptsz
     10000,  // cuStreamBeginCapture_ptsz
     10010,  // cuStreamBeginCapture_v2
     10010,  // cuStreamBeginCapture_v2_ptsz
+    13030,  // cuStreamBeginRecaptureToGraph
+    13030,  // cuStreamBeginRecaptureToGraph_ptsz
     2000,  // cuStreamCreate
     5050,  // cuStreamCreateWithPriority
     2000,  // cuStreamDestroy
     4000,  // cuStreamDestroy_v2
     10000,  // cuStreamEndCapture
+    13020,  // cuStreamEndCaptureToCig
+    13020,  // cuStreamEndCaptureToCig_ptsz
     10000,  // cuStreamEndCapture_ptsz
     0,  // cuStreamGetCaptureInfo
     0,  // cuStreamGetCtx
@@ -758,6 +794,7 @@ constinit const RealDriver kHooks = {
     .cuGraphAddMemsetNode = &cuGraphAddMemsetNode,
     .cuGraphAddNode = &cuGraphAddNode,
     .cuGraphAddNode_v2 = &cuGraphAddNode_v2,
+    .cuGraphAddNode_v3 = &cuGraphAddNode_v3,
     .cuGraphBatchMemOpNodeSetParams = &cuGraphBatchMemOpNodeSetParams,
     .cuGraphExecBatchMemOpNodeSetParams = &cuGraphExecBatchMemOpNodeSetParams,
     .cuGraphExecChildGraphNodeSetParams = &cuGraphExecChildGraphNodeSetParams,
@@ -781,6 +818,7 @@ constinit const RealDriver kHooks = {
     .cuGraphMemcpyNodeSetParams = &cuGraphMemcpyNodeSetParams,
     .cuGraphMemsetNodeSetParams = &cuGraphMemsetNodeSetParams,
     .cuGraphNodeSetParams = &cuGraphNodeSetParams,
+    .cuGraphNodeSetParams_v2 = &cuGraphNodeSetParams_v2,
     .cuGraphUpload = &cuGraphUpload,
     .cuGraphUpload_ptsz = &cuGraphUpload_ptsz,
     .cuInit = &cuInit,
@@ -799,6 +837,8 @@ constinit const RealDriver kHooks = {
     .cuLaunchGridAsync = &cuLaunchGridAsync,
     .cuLaunchHostFunc = &cuLaunchHostFunc,
     .cuLaunchHostFunc_ptsz = &cuLaunchHostFunc_ptsz,
+    .cuLaunchHostFunc_v2 = &cuLaunchHostFunc_v2,
+    .cuLaunchHostFunc_v2_ptsz = &cuLaunchHostFunc_v2_ptsz,
     .cuLaunchKernel = &cuLaunchKernel,
     .cuLaunchKernelEx = &cuLaunchKernelEx,
     .cuLaunchKernelEx_ptsz = &cuLaunchKernelEx_ptsz,
@@ -807,6 +847,8 @@ constinit const RealDriver kHooks = {
     .cuLibraryGetModule = &cuLibraryGetModule,
     .cuLibraryLoadData = &cuLibraryLoadData,
     .cuLibraryLoadFromFile = &cuLibraryLoadFromFile,
+    .cuLogicalEndpointBindAddr = &cuLogicalEndpointBindAddr,
+    .cuLogicalEndpointBindMem = &cuLogicalEndpointBindMem,
     .cuMemAddressFree = &cuMemAddressFree,
     .cuMemAddressReserve = &cuMemAddressReserve,
     .cuMemAdvise = &cuMemAdvise,
@@ -882,6 +924,8 @@ constinit const RealDriver kHooks = {
     .cuMemcpy3DPeerAsync = &cuMemcpy3DPeerAsync,
     .cuMemcpy3DPeerAsync_ptsz = &cuMemcpy3DPeerAsync_ptsz,
     .cuMemcpy3DPeer_ptds = &cuMemcpy3DPeer_ptds,
+    .cuMemcpy3DWithAttributesAsync = &cuMemcpy3DWithAttributesAsync,
+    .cuMemcpy3DWithAttributesAsync_ptsz = &cuMemcpy3DWithAttributesAsync_ptsz,
     .cuMemcpy3D_v2 = &cuMemcpy3D_v2,
     .cuMemcpy3D_v2_ptds = &cuMemcpy3D_v2_ptds,
     .cuMemcpyAsync = &cuMemcpyAsync,
@@ -933,6 +977,8 @@ constinit const RealDriver kHooks = {
     .cuMemcpyPeerAsync = &cuMemcpyPeerAsync,
     .cuMemcpyPeerAsync_ptsz = &cuMemcpyPeerAsync_ptsz,
     .cuMemcpyPeer_ptds = &cuMemcpyPeer_ptds,
+    .cuMemcpyWithAttributesAsync = &cuMemcpyWithAttributesAsync,
+    .cuMemcpyWithAttributesAsync_ptsz = &cuMemcpyWithAttributesAsync_ptsz,
     .cuMemcpy_ptds = &cuMemcpy_ptds,
     .cuMemsetD16 = &cuMemsetD16,
     .cuMemsetD16Async = &cuMemsetD16Async,
@@ -973,7 +1019,9 @@ constinit const RealDriver kHooks = {
     .cuModuleLoadDataEx = &cuModuleLoadDataEx,
     .cuModuleLoadFatBinary = &cuModuleLoadFatBinary,
     .cuMulticastBindAddr = &cuMulticastBindAddr,
+    .cuMulticastBindAddr_v2 = &cuMulticastBindAddr_v2,
     .cuMulticastBindMem = &cuMulticastBindMem,
+    .cuMulticastBindMem_v2 = &cuMulticastBindMem_v2,
     .cuPointerGetAttribute = &cuPointerGetAttribute,
     .cuPointerGetAttributes = &cuPointerGetAttributes,
     .cuPointerSetAttribute = &cuPointerSetAttribute,
@@ -988,16 +1036,22 @@ constinit const RealDriver kHooks = {
     .cuStreamBatchMemOp_v2 = &cuStreamBatchMemOp_v2,
     .cuStreamBatchMemOp_v2_ptsz = &cuStreamBatchMemOp_v2_ptsz,
     .cuStreamBeginCapture = &cuStreamBeginCapture,
+    .cuStreamBeginCaptureToCig = &cuStreamBeginCaptureToCig,
+    .cuStreamBeginCaptureToCig_ptsz = &cuStreamBeginCaptureToCig_ptsz,
     .cuStreamBeginCaptureToGraph = &cuStreamBeginCaptureToGraph,
     .cuStreamBeginCaptureToGraph_ptsz = &cuStreamBeginCaptureToGraph_ptsz,
     .cuStreamBeginCapture_ptsz = &cuStreamBeginCapture_ptsz,
     .cuStreamBeginCapture_v2 = &cuStreamBeginCapture_v2,
     .cuStreamBeginCapture_v2_ptsz = &cuStreamBeginCapture_v2_ptsz,
+    .cuStreamBeginRecaptureToGraph = &cuStreamBeginRecaptureToGraph,
+    .cuStreamBeginRecaptureToGraph_ptsz = &cuStreamBeginRecaptureToGraph_ptsz,
     .cuStreamCreate = &cuStreamCreate,
     .cuStreamCreateWithPriority = &cuStreamCreateWithPriority,
     .cuStreamDestroy = &cuStreamDestroy,
     .cuStreamDestroy_v2 = &cuStreamDestroy_v2,
     .cuStreamEndCapture = &cuStreamEndCapture,
+    .cuStreamEndCaptureToCig = &cuStreamEndCaptureToCig,
+    .cuStreamEndCaptureToCig_ptsz = &cuStreamEndCaptureToCig_ptsz,
     .cuStreamEndCapture_ptsz = &cuStreamEndCapture_ptsz,
     .cuStreamWaitValue32 = &cuStreamWaitValue32,
     .cuStreamWaitValue32_ptsz = &cuStreamWaitValue32_ptsz,
@@ -1086,6 +1140,7 @@ constinit const RealDriver kMissing = {
     .cuGraphAddMemsetNode = missing<decltype(RealDriver::cuGraphAddMemsetNode)>,
     .cuGraphAddNode = missing<decltype(RealDriver::cuGraphAddNode)>,
     .cuGraphAddNode_v2 = missing<decltype(RealDriver::cuGraphAddNode_v2)>,
+    .cuGraphAddNode_v3 = missing<decltype(RealDriver::cuGraphAddNode_v3)>,
     .cuGraphBatchMemOpNodeSetParams = missing<decltype(RealDriver::cuGraphBatchMemOpNodeSetParams)>,
     .cuGraphChildGraphNodeGetGraph = missing<decltype(RealDriver::cuGraphChildGraphNodeGetGraph)>,
     .cuGraphCreate = missing<decltype(RealDriver::cuGraphCreate)>,
@@ -1115,6 +1170,7 @@ constinit const RealDriver kMissing = {
     .cuGraphMemsetNodeSetParams = missing<decltype(RealDriver::cuGraphMemsetNodeSetParams)>,
     .cuGraphNodeGetType = missing<decltype(RealDriver::cuGraphNodeGetType)>,
     .cuGraphNodeSetParams = missing<decltype(RealDriver::cuGraphNodeSetParams)>,
+    .cuGraphNodeSetParams_v2 = missing<decltype(RealDriver::cuGraphNodeSetParams_v2)>,
     .cuGraphUpload = missing<decltype(RealDriver::cuGraphUpload)>,
     .cuGraphUpload_ptsz = missing<decltype(RealDriver::cuGraphUpload_ptsz)>,
     .cuInit = missing<decltype(RealDriver::cuInit)>,
@@ -1133,6 +1189,8 @@ constinit const RealDriver kMissing = {
     .cuLaunchGridAsync = missing<decltype(RealDriver::cuLaunchGridAsync)>,
     .cuLaunchHostFunc = missing<decltype(RealDriver::cuLaunchHostFunc)>,
     .cuLaunchHostFunc_ptsz = missing<decltype(RealDriver::cuLaunchHostFunc_ptsz)>,
+    .cuLaunchHostFunc_v2 = missing<decltype(RealDriver::cuLaunchHostFunc_v2)>,
+    .cuLaunchHostFunc_v2_ptsz = missing<decltype(RealDriver::cuLaunchHostFunc_v2_ptsz)>,
     .cuLaunchKernel = missing<decltype(RealDriver::cuLaunchKernel)>,
     .cuLaunchKernelEx = missing<decltype(RealDriver::cuLaunchKernelEx)>,
     .cuLaunchKernelEx_ptsz = missing<decltype(RealDriver::cuLaunchKernelEx_ptsz)>,
@@ -1141,6 +1199,8 @@ constinit const RealDriver kMissing = {
     .cuLibraryGetModule = missing<decltype(RealDriver::cuLibraryGetModule)>,
     .cuLibraryLoadData = missing<decltype(RealDriver::cuLibraryLoadData)>,
     .cuLibraryLoadFromFile = missing<decltype(RealDriver::cuLibraryLoadFromFile)>,
+    .cuLogicalEndpointBindAddr = missing<decltype(RealDriver::cuLogicalEndpointBindAddr)>,
+    .cuLogicalEndpointBindMem = missing<decltype(RealDriver::cuLogicalEndpointBindMem)>,
     .cuMemAddressFree = missing<decltype(RealDriver::cuMemAddressFree)>,
     .cuMemAddressReserve = missing<decltype(RealDriver::cuMemAddressReserve)>,
     .cuMemAdvise = missing<decltype(RealDriver::cuMemAdvise)>,
@@ -1227,6 +1287,8 @@ constinit const RealDriver kMissing = {
     .cuMemcpy3DPeerAsync = missing<decltype(RealDriver::cuMemcpy3DPeerAsync)>,
     .cuMemcpy3DPeerAsync_ptsz = missing<decltype(RealDriver::cuMemcpy3DPeerAsync_ptsz)>,
     .cuMemcpy3DPeer_ptds = missing<decltype(RealDriver::cuMemcpy3DPeer_ptds)>,
+    .cuMemcpy3DWithAttributesAsync = missing<decltype(RealDriver::cuMemcpy3DWithAttributesAsync)>,
+    .cuMemcpy3DWithAttributesAsync_ptsz = missing<decltype(RealDriver::cuMemcpy3DWithAttributesAsync_ptsz)>,
     .cuMemcpy3D_v2 = missing<decltype(RealDriver::cuMemcpy3D_v2)>,
     .cuMemcpy3D_v2_ptds = missing<decltype(RealDriver::cuMemcpy3D_v2_ptds)>,
     .cuMemcpyAsync = missing<decltype(RealDriver::cuMemcpyAsync)>,
@@ -1278,6 +1340,8 @@ constinit const RealDriver kMissing = {
     .cuMemcpyPeerAsync = missing<decltype(RealDriver::cuMemcpyPeerAsync)>,
     .cuMemcpyPeerAsync_ptsz = missing<decltype(RealDriver::cuMemcpyPeerAsync_ptsz)>,
     .cuMemcpyPeer_ptds = missing<decltype(RealDriver::cuMemcpyPeer_ptds)>,
+    .cuMemcpyWithAttributesAsync = missing<decltype(RealDriver::cuMemcpyWithAttributesAsync)>,
+    .cuMemcpyWithAttributesAsync_ptsz = missing<decltype(RealDriver::cuMemcpyWithAttributesAsync_ptsz)>,
     .cuMemcpy_ptds = missing<decltype(RealDriver::cuMemcpy_ptds)>,
     .cuMemsetD16 = missing<decltype(RealDriver::cuMemsetD16)>,
     .cuMemsetD16Async = missing<decltype(RealDriver::cuMemsetD16Async)>,
@@ -1321,7 +1385,9 @@ constinit const RealDriver kMissing = {
     .cuModuleLoadFatBinary = missing<decltype(RealDriver::cuModuleLoadFatBinary)>,
     .cuModuleUnload = missing<decltype(RealDriver::cuModuleUnload)>,
     .cuMulticastBindAddr = missing<decltype(RealDriver::cuMulticastBindAddr)>,
+    .cuMulticastBindAddr_v2 = missing<decltype(RealDriver::cuMulticastBindAddr_v2)>,
     .cuMulticastBindMem = missing<decltype(RealDriver::cuMulticastBindMem)>,
+    .cuMulticastBindMem_v2 = missing<decltype(RealDriver::cuMulticastBindMem_v2)>,
     .cuPointerGetAttribute = missing<decltype(RealDriver::cuPointerGetAttribute)>,
     .cuPointerGetAttributes = missing<decltype(RealDriver::cuPointerGetAttributes)>,
     .cuPointerSetAttribute = missing<decltype(RealDriver::cuPointerSetAttribute)>,
@@ -1336,16 +1402,22 @@ constinit const RealDriver kMissing = {
     .cuStreamBatchMemOp_v2 = missing<decltype(RealDriver::cuStreamBatchMemOp_v2)>,
     .cuStreamBatchMemOp_v2_ptsz = missing<decltype(RealDriver::cuStreamBatchMemOp_v2_ptsz)>,
     .cuStreamBeginCapture = missing<decltype(RealDriver::cuStreamBeginCapture)>,
+    .cuStreamBeginCaptureToCig = missing<decltype(RealDriver::cuStreamBeginCaptureToCig)>,
+    .cuStreamBeginCaptureToCig_ptsz = missing<decltype(RealDriver::cuStreamBeginCaptureToCig_ptsz)>,
     .cuStreamBeginCaptureToGraph = missing<decltype(RealDriver::cuStreamBeginCaptureToGraph)>,
     .cuStreamBeginCaptureToGraph_ptsz = missing<decltype(RealDriver::cuStreamBeginCaptureToGraph_ptsz)>,
     .cuStreamBeginCapture_ptsz = missing<decltype(RealDriver::cuStreamBeginCapture_ptsz)>,
     .cuStreamBeginCapture_v2 = missing<decltype(RealDriver::cuStreamBeginCapture_v2)>,
     .cuStreamBeginCapture_v2_ptsz = missing<decltype(RealDriver::cuStreamBeginCapture_v2_ptsz)>,
+    .cuStreamBeginRecaptureToGraph = missing<decltype(RealDriver::cuStreamBeginRecaptureToGraph)>,
+    .cuStreamBeginRecaptureToGraph_ptsz = missing<decltype(RealDriver::cuStreamBeginRecaptureToGraph_ptsz)>,
     .cuStreamCreate = missing<decltype(RealDriver::cuStreamCreate)>,
     .cuStreamCreateWithPriority = missing<decltype(RealDriver::cuStreamCreateWithPriority)>,
     .cuStreamDestroy = missing<decltype(RealDriver::cuStreamDestroy)>,
     .cuStreamDestroy_v2 = missing<decltype(RealDriver::cuStreamDestroy_v2)>,
     .cuStreamEndCapture = missing<decltype(RealDriver::cuStreamEndCapture)>,
+    .cuStreamEndCaptureToCig = missing<decltype(RealDriver::cuStreamEndCaptureToCig)>,
+    .cuStreamEndCaptureToCig_ptsz = missing<decltype(RealDriver::cuStreamEndCaptureToCig_ptsz)>,
     .cuStreamEndCapture_ptsz = missing<decltype(RealDriver::cuStreamEndCapture_ptsz)>,
     .cuStreamGetCaptureInfo = missing<decltype(RealDriver::cuStreamGetCaptureInfo)>,
     .cuStreamGetCtx = missing<decltype(RealDriver::cuStreamGetCtx)>,

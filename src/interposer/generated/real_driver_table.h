@@ -78,6 +78,7 @@ struct RealDriver {
   decltype(&cuda::api::cuGraphAddMemsetNode) cuGraphAddMemsetNode;
   decltype(&cuda::api::cuGraphAddNode) cuGraphAddNode;
   decltype(&cuda::api::cuGraphAddNode_v2) cuGraphAddNode_v2;
+  decltype(&cuda::api::cuGraphAddNode_v3) cuGraphAddNode_v3;
   decltype(&cuda::api::cuGraphBatchMemOpNodeSetParams) cuGraphBatchMemOpNodeSetParams;
   decltype(&cuda::api::cuGraphChildGraphNodeGetGraph) cuGraphChildGraphNodeGetGraph;
   decltype(&cuda::api::cuGraphCreate) cuGraphCreate;
@@ -107,6 +108,7 @@ struct RealDriver {
   decltype(&cuda::api::cuGraphMemsetNodeSetParams) cuGraphMemsetNodeSetParams;
   decltype(&cuda::api::cuGraphNodeGetType) cuGraphNodeGetType;
   decltype(&cuda::api::cuGraphNodeSetParams) cuGraphNodeSetParams;
+  decltype(&cuda::api::cuGraphNodeSetParams_v2) cuGraphNodeSetParams_v2;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload_ptsz;
   decltype(&cuda::api::cuInit) cuInit;
@@ -125,6 +127,8 @@ struct RealDriver {
   decltype(&cuda::api::cuLaunchGridAsync) cuLaunchGridAsync;
   decltype(&cuda::api::cuLaunchHostFunc) cuLaunchHostFunc;
   decltype(&cuda::api::cuLaunchHostFunc) cuLaunchHostFunc_ptsz;
+  decltype(&cuda::api::cuLaunchHostFunc_v2) cuLaunchHostFunc_v2;
+  decltype(&cuda::api::cuLaunchHostFunc_v2) cuLaunchHostFunc_v2_ptsz;
   decltype(&cuda::api::cuLaunchKernel) cuLaunchKernel;
   decltype(&cuda::api::cuLaunchKernelEx) cuLaunchKernelEx;
   decltype(&cuda::api::cuLaunchKernelEx) cuLaunchKernelEx_ptsz;
@@ -133,6 +137,8 @@ struct RealDriver {
   decltype(&cuda::api::cuLibraryGetModule) cuLibraryGetModule;
   decltype(&cuda::api::cuLibraryLoadData) cuLibraryLoadData;
   decltype(&cuda::api::cuLibraryLoadFromFile) cuLibraryLoadFromFile;
+  decltype(&cuda::api::cuLogicalEndpointBindAddr) cuLogicalEndpointBindAddr;
+  decltype(&cuda::api::cuLogicalEndpointBindMem) cuLogicalEndpointBindMem;
   decltype(&cuda::api::cuMemAddressFree) cuMemAddressFree;
   decltype(&cuda::api::cuMemAddressReserve) cuMemAddressReserve;
   decltype(&cuda::api::cuMemAdvise) cuMemAdvise;
@@ -219,6 +225,8 @@ struct RealDriver {
   decltype(&cuda::api::cuMemcpy3DPeerAsync) cuMemcpy3DPeerAsync;
   decltype(&cuda::api::cuMemcpy3DPeerAsync) cuMemcpy3DPeerAsync_ptsz;
   decltype(&cuda::api::cuMemcpy3DPeer) cuMemcpy3DPeer_ptds;
+  decltype(&cuda::api::cuMemcpy3DWithAttributesAsync) cuMemcpy3DWithAttributesAsync;
+  decltype(&cuda::api::cuMemcpy3DWithAttributesAsync) cuMemcpy3DWithAttributesAsync_ptsz;
   decltype(&cuda::api::cuMemcpy3D_v2) cuMemcpy3D_v2;
   decltype(&cuda::api::cuMemcpy3D_v2) cuMemcpy3D_v2_ptds;
   decltype(&cuda::api::cuMemcpyAsync) cuMemcpyAsync;
@@ -270,6 +278,8 @@ struct RealDriver {
   decltype(&cuda::api::cuMemcpyPeerAsync) cuMemcpyPeerAsync;
   decltype(&cuda::api::cuMemcpyPeerAsync) cuMemcpyPeerAsync_ptsz;
   decltype(&cuda::api::cuMemcpyPeer) cuMemcpyPeer_ptds;
+  decltype(&cuda::api::cuMemcpyWithAttributesAsync) cuMemcpyWithAttributesAsync;
+  decltype(&cuda::api::cuMemcpyWithAttributesAsync) cuMemcpyWithAttributesAsync_ptsz;
   decltype(&cuda::api::cuMemcpy) cuMemcpy_ptds;
   decltype(&cuda::api::cuMemsetD16) cuMemsetD16;
   decltype(&cuda::api::cuMemsetD16Async) cuMemsetD16Async;
@@ -313,7 +323,9 @@ struct RealDriver {
   decltype(&cuda::api::cuModuleLoadFatBinary) cuModuleLoadFatBinary;
   decltype(&cuda::api::cuModuleUnload) cuModuleUnload;
   decltype(&cuda::api::cuMulticastBindAddr) cuMulticastBindAddr;
+  decltype(&cuda::api::cuMulticastBindAddr_v2) cuMulticastBindAddr_v2;
   decltype(&cuda::api::cuMulticastBindMem) cuMulticastBindMem;
+  decltype(&cuda::api::cuMulticastBindMem_v2) cuMulticastBindMem_v2;
   decltype(&cuda::api::cuPointerGetAttribute) cuPointerGetAttribute;
   decltype(&cuda::api::cuPointerGetAttributes) cuPointerGetAttributes;
   decltype(&cuda::api::cuPointerSetAttribute) cuPointerSetAttribute;
@@ -328,16 +340,22 @@ struct RealDriver {
   decltype(&cuda::api::cuStreamBatchMemOp_v2) cuStreamBatchMemOp_v2;
   decltype(&cuda::api::cuStreamBatchMemOp_v2) cuStreamBatchMemOp_v2_ptsz;
   decltype(&cuda::api::cuStreamBeginCapture) cuStreamBeginCapture;
+  decltype(&cuda::api::cuStreamBeginCaptureToCig) cuStreamBeginCaptureToCig;
+  decltype(&cuda::api::cuStreamBeginCaptureToCig) cuStreamBeginCaptureToCig_ptsz;
   decltype(&cuda::api::cuStreamBeginCaptureToGraph) cuStreamBeginCaptureToGraph;
   decltype(&cuda::api::cuStreamBeginCaptureToGraph) cuStreamBeginCaptureToGraph_ptsz;
   decltype(&cuda::api::cuStreamBeginCapture) cuStreamBeginCapture_ptsz;
   decltype(&cuda::api::cuStreamBeginCapture_v2) cuStreamBeginCapture_v2;
   decltype(&cuda::api::cuStreamBeginCapture_v2) cuStreamBeginCapture_v2_ptsz;
+  decltype(&cuda::api::cuStreamBeginRecaptureToGraph) cuStreamBeginRecaptureToGraph;
+  decltype(&cuda::api::cuStreamBeginRecaptureToGraph) cuStreamBeginRecaptureToGraph_ptsz;
   decltype(&cuda::api::cuStreamCreate) cuStreamCreate;
   decltype(&cuda::api::cuStreamCreateWithPriority) cuStreamCreateWithPriority;
   decltype(&cuda::api::cuStreamDestroy) cuStreamDestroy;
   decltype(&cuda::api::cuStreamDestroy_v2) cuStreamDestroy_v2;
   decltype(&cuda::api::cuStreamEndCapture) cuStreamEndCapture;
+  decltype(&cuda::api::cuStreamEndCaptureToCig) cuStreamEndCaptureToCig;
+  decltype(&cuda::api::cuStreamEndCaptureToCig) cuStreamEndCaptureToCig_ptsz;
   decltype(&cuda::api::cuStreamEndCapture) cuStreamEndCapture_ptsz;
   decltype(&cuda::api::cuStreamGetCaptureInfo) cuStreamGetCaptureInfo;
   decltype(&cuda::api::cuStreamGetCtx) cuStreamGetCtx;
@@ -367,8 +385,10 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 353;
+inline constexpr size_t kDriverSlots = 371;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
+
+inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function
 
 extern const char* const kSlotNames[kDriverSlots];  // sorted bytewise
 extern const uint16_t kSlotSince[kDriverSlots];     // CUDA version that introduced it (see entry_points.txt); 0: not hooked

@@ -38,6 +38,14 @@ NVSHARE_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, voi
   return submit<&RealDriver::cuLaunchHostFunc_ptsz, 0, true>(hStream, fn, userData);
 }
 
+NVSHARE_EXPORT CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void* userData, unsigned syncMode) {
+  return submit<&RealDriver::cuLaunchHostFunc_v2, 0, false>(hStream, fn, userData, syncMode);
+}
+
+NVSHARE_EXPORT CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void* userData, unsigned syncMode) {
+  return submit<&RealDriver::cuLaunchHostFunc_v2_ptsz, 0, true>(hStream, fn, userData, syncMode);
+}
+
 NVSHARE_EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned gridDimX, unsigned gridDimY, unsigned gridDimZ, unsigned blockDimX, unsigned blockDimY, unsigned blockDimZ, unsigned sharedMemBytes, CUstream hStream, void** kernelParams, void** extra) {
   return submit<&RealDriver::cuLaunchKernel, 8, false>(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
 }
@@ -180,6 +188,14 @@ NVSHARE_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* pCopy
 
 NVSHARE_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* pCopy) {
   return submit_copy<&RealDriver::cuMemcpy3DPeer_ptds, kNoStream, true>(pCopy);
+}
+
+NVSHARE_EXPORT CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, CUstream hStream) {
+  return submit_copy<&RealDriver::cuMemcpy3DWithAttributesAsync, 2, false>(op, flags, hStream);
+}
+
+NVSHARE_EXPORT CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP* op, unsigned long long flags, CUstream hStream) {
+  return submit_copy<&RealDriver::cuMemcpy3DWithAttributesAsync_ptsz, 2, true>(op, flags, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy) {
@@ -384,6 +400,14 @@ NVSHARE_EXPORT CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr dstDevice, CUcontext 
 
 NVSHARE_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount) {
   return submit_copy<&RealDriver::cuMemcpyPeer_ptds, kNoStream, true>(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+}
+
+NVSHARE_EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes* attr, CUstream hStream) {
+  return submit_copy<&RealDriver::cuMemcpyWithAttributesAsync, 4, false>(dst, src, size, attr, hStream);
+}
+
+NVSHARE_EXPORT CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes* attr, CUstream hStream) {
+  return submit_copy<&RealDriver::cuMemcpyWithAttributesAsync_ptsz, 4, true>(dst, src, size, attr, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount) {

@@ -38,6 +38,14 @@ CUresult end(CUstream stream, CUgraph* graph) {
   return result;
 }
 
+// A capture into another interface's command list: there is no graph to hand out.
+template <auto Function, bool PerThread>
+CUresult end_without_graph(CUstream stream) {
+  CUresult result = call_real<Function>(stream);
+  if (result == CUDA_SUCCESS && process().active()) process().capture_ended(default_stream(stream, PerThread));
+  return result;
+}
+
 // What was known of the stream must not be taken for that of the next one with this handle.
 template <auto Function>
 CUresult destroy(CUstream stream) {
@@ -76,6 +84,27 @@ NVSHARE_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph gra
 NVSHARE_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
                                                          const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
   return begin<&RealDriver::cuStreamBeginCaptureToGraph_ptsz, true>(stream, graph, dependencies, edges, count, mode);
+}
+
+NVSHARE_EXPORT CUresult cuStreamBeginRecaptureToGraph(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                                      CUgraphRecaptureCallback callback, void* data) {
+  return begin<&RealDriver::cuStreamBeginRecaptureToGraph, false>(stream, mode, graph, callback, data);
+}
+NVSHARE_EXPORT CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                                                           CUgraphRecaptureCallback callback, void* data) {
+  return begin<&RealDriver::cuStreamBeginRecaptureToGraph_ptsz, true>(stream, mode, graph, callback, data);
+}
+NVSHARE_EXPORT CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams* parameters) {
+  return begin<&RealDriver::cuStreamBeginCaptureToCig, false>(stream, parameters);
+}
+NVSHARE_EXPORT CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams* parameters) {
+  return begin<&RealDriver::cuStreamBeginCaptureToCig_ptsz, true>(stream, parameters);
+}
+NVSHARE_EXPORT CUresult cuStreamEndCaptureToCig(CUstream stream) {
+  return end_without_graph<&RealDriver::cuStreamEndCaptureToCig, false>(stream);
+}
+NVSHARE_EXPORT CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream) {
+  return end_without_graph<&RealDriver::cuStreamEndCaptureToCig_ptsz, true>(stream);
 }
 
 NVSHARE_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {

@@ -105,6 +105,12 @@ NVSHARE_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, cons
   return look<&RealDriver::cuGraphAddNode_v2>(node, graph, dependencies, edges, count, parameters);
 }
 
+NVSHARE_EXPORT CUresult cuGraphAddNode_v3(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                                          size_t count, CUgraphNodeParams* parameters) {
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
+  return look<&RealDriver::cuGraphAddNode_v3>(node, graph, dependencies, edges, count, parameters);
+}
+
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
   CUresult result = call_real<&RealDriver::cuDeviceGraphMemTrim>(ordinal);
   Device* device = result == CUDA_SUCCESS && process().active() ? process().device(ordinal) : nullptr;

@@ -22,6 +22,25 @@ CUresult map_arrays(CUarrayMapInfo* list, unsigned count, CUstream stream) {
   });
 }
 
+// call(the driver's function, the handle as the driver knows it): its memory is on the GPU, and stays there.
+template <auto Function, typename Call>
+CUresult with_pinned_handle(CUmemGenericAllocationHandle handle, Call call) {
+  const auto real = real_driver().*Function;
+  if (!process().active()) return call(real, handle);
+  return pass_gate(Target{nullptr, false}, [&] { return call(real, process().vmm().pin(handle)); });
+}
+
+// The same for what is mapped in the range.
+template <auto Function, typename Call>
+CUresult with_pinned_range(CUdeviceptr address, size_t bytes, Call call) {
+  const auto real = real_driver().*Function;
+  if (!process().active()) return call(real);
+  return pass_gate(Target{nullptr, false}, [&] {
+    process().vmm().pin_range(address, bytes);
+    return call(real);
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -127,6 +146,35 @@ NVSHARE_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multica
     process().vmm().pin_range(address, bytes);
     return call_real<&RealDriver::cuMulticastBindAddr>(multicast, multicast_offset, address, bytes, flags);
   });
+}
+
+NVSHARE_EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t multicast_offset,
+                                              CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags) {
+  return with_pinned_handle<&RealDriver::cuMulticastBindMem_v2>(
+      handle, [&](auto real, auto pinned) { return real(multicast, device, multicast_offset, pinned, offset, bytes, flags); });
+}
+
+NVSHARE_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t multicast_offset,
+                                               CUdeviceptr address, size_t bytes, unsigned long long flags) {
+  if (process().active() && is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  return with_pinned_range<&RealDriver::cuMulticastBindAddr_v2>(
+      address, bytes, [&](auto real) { return real(multicast, device, multicast_offset, address, bytes, flags); });
+}
+
+NVSHARE_EXPORT CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t endpoint_offset,
+                                                 CUmemGenericAllocationHandle handle, cuuint64_t offset, cuuint64_t bytes,
+                                                 unsigned long long flags) {
+  return with_pinned_handle<&RealDriver::cuLogicalEndpointBindMem>(
+      handle, [&](auto real, auto pinned) { return real(endpoint, device, endpoint_offset, pinned, offset, bytes, flags); });
+}
+
+// What lies behind the address may be plain memory of ours, too: all of the program's memory stays.
+NVSHARE_EXPORT CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t endpoint_offset, void* address,
+                                                  cuuint64_t bytes, unsigned long long flags) {
+  process().hold_resident("it bound memory to a logical endpoint (cuLogicalEndpointBindAddr)");
+  const auto base = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(address));
+  return with_pinned_range<&RealDriver::cuLogicalEndpointBindAddr>(
+      base, bytes, [&](auto real) { return real(endpoint, device, endpoint_offset, address, bytes, flags); });
 }
 
 NVSHARE_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned count, CUstream stream) {

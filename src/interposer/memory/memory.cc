@@ -18,7 +18,8 @@ using cuda::CUresult;
 
 namespace {
 
-constexpr size_t kSlabShare = 1024;                         // of the GPU, for one slab: what is free in slabs counts as in use, too
+constexpr size_t kSlabShare = 1024;  // of the GPU, for one slab: what is free in slabs counts as in use, too
+constexpr int64_t kLockPause_ns = 100'000;
 constexpr int64_t kOutOfMemoryPatience_ns = 2'000'000'000;  // a neighbour's memory may take a moment to come free
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -263,7 +264,8 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
   Client& client = device_.client();
   Mark* mark = Gate::mark();
   for (bool trimmed = false;;) {
-    if (device_.backend() == protocol::Backend::kNone) process().wait_for_gate();  // memory that cannot be moved needs the lock
+    const bool needs_lock = this->needs_lock();
+    if (needs_lock) process().wait_for_gate();
     uint32_t flags = mark != nullptr ? gate.enter(mark) : gate.flags();
     if ((flags & device_.gate_bit()) != 0 && client.draining() && !Process::ending()) {
       // Whether this allocation gets memory now or in the next turn is not settled yet.
@@ -279,6 +281,11 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
       continue;
     }
     Lock lock(mutex_);
+    if (this->needs_lock() != needs_lock) {
+      lock.unlock();
+      if (mark != nullptr) gate.leave(mark);
+      continue;
+    }
     Block* block = take_cached(order);
     bool now = false;
     bool room = true;
@@ -286,7 +293,7 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
       // What was seen of the gate may be stale: a turn that has begun meanwhile counts, and no drain gets past this thread.
       now = running_;
       room = now ? resident() + bytes <= client.budget() : allocated() + bytes <= client.ceiling();
-      if (device_.backend() == protocol::Backend::kNone && !now) room = false;
+      if (needs_lock && !now) room = false;
       if (room) {
         allocated_.fetch_add(bytes, std::memory_order_relaxed);
         if (now) resident_.fetch_add(bytes, std::memory_order_relaxed);
@@ -340,9 +347,12 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
       return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     };
     if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return out_of_memory("the driver has no memory");
-    if (!now && device_.backend() != protocol::Backend::kNone) return out_of_memory("it can never fit");
+    if (!now && !needs_lock) return out_of_memory("it can never fit");
     if (Process::ending()) return cuda::CUDA_ERROR_DEINITIALIZED;
-    if (!now) continue;  // backend none: the lock was lost meanwhile
+    if (!now) {  // the lock was lost meanwhile, or the turn has not quite begun
+      sleep_ns(kLockPause_ns);
+      continue;
+    }
     switch (client.grow(bytes)) {
       case Client::Growth::kGranted:
       case Client::Growth::kLostLock:
@@ -520,12 +530,28 @@ protocol::Memory Memory::report() {
   protocol::Memory report{};
   report.resident = resident();
   report.allocated = std::max<uint64_t>(allocated(), report.resident);
-  report.unswappable = device_.backend() == protocol::Backend::kNone
-                           ? report.resident
-                           : std::min<uint64_t>(unswappable_.load(std::memory_order_relaxed), report.resident);
+  report.unswappable = needs_lock() ? report.resident : std::min<uint64_t>(unswappable_.load(std::memory_order_relaxed), report.resident);
   report.swappable_host = arena_.ready_bytes();
   report.charged = device_.client().charged();
   return report;
+}
+
+bool Memory::needs_lock() const { return device_.backend() == protocol::Backend::kNone || keeps_.load(std::memory_order_acquire); }
+
+bool Memory::keep_resident() {
+  {
+    Lock lock(mutex_);
+    auto absent = [](const Block* block) {
+      return block->kind != BlockKind::kPlain && !block->demand && resident_bytes(*block) < block->bytes;
+    };
+    if (!running_ &&
+        (std::any_of(blocks_.begin(), blocks_.end(), absent) || std::any_of(handle_blocks_.begin(), handle_blocks_.end(), absent))) {
+      return false;
+    }
+    keeps_.store(true, std::memory_order_release);
+  }
+  changed();
+  return true;
 }
 
 void Memory::reset_after_fork() {

@@ -117,6 +117,10 @@ class Memory {
   // From now on it stays on the GPU. Inside the gate, with the lock.
   void make_unswappable(Block& block);
 
+  // Nothing leaves the GPU any more, and what is allocated from now on waits for the lock. Inside the gate. False: not all of it is there
+  // yet, and nothing has changed.
+  bool keep_resident();
+
   protocol::Memory report();
   size_t resident() const { return resident_.load(std::memory_order_relaxed); }
   size_t allocated() const { return allocated_.load(std::memory_order_relaxed); }
@@ -198,6 +202,8 @@ class Memory {
   static size_t resident_bytes(const Block& block);                                         // mutex held
   cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
   void changed();
+  // Memory that cannot move needs the lock when it is allocated.
+  bool needs_lock() const;
   cuda::CUresult set_chunk_access(Block& block, uint32_t index);
   void follow_accessors(Block& block);                       // mutex held
   uint32_t accessors_of(const Block& block) const;           // mutex held
@@ -250,6 +256,7 @@ class Memory {
   std::atomic<size_t> allocated_{0};
   std::atomic<size_t> resident_{0};
   std::atomic<size_t> unswappable_{0};  // of resident_
+  std::atomic<bool> keeps_{false};      // keep_resident() was called
   std::atomic<uint32_t> accessors_{0};
   uint64_t last_export_ = 0;
 };

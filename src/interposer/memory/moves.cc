@@ -47,6 +47,7 @@ size_t Memory::resident_bytes(const Block& block) {
 std::vector<Memory::Piece> Memory::pin_resident(size_t bytes) {
   std::vector<Piece> pieces;
   Lock lock(mutex_);
+  if (keeps_.load(std::memory_order_relaxed)) return pieces;
   size_t sum = 0;
   for (Block* block : blocks_) {
     if (block->kind == BlockKind::kPlain || block->unswappable || block->demand) continue;

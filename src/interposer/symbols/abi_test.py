@@ -3,7 +3,7 @@
 
   abi_test.py LIBRARY ENTRY_POINTS...
 
-Exports: the hooked entry points and dlsym, dlvsym, nothing else. Needs: libc's own libraries only, so that it loads wherever libc does.
+Exports: the hooked entry points and dlsym, dlvsym, dlopen, dlmopen, nothing else. Needs: libc's own libraries only, so that it loads wherever libc does.
 Versions: nothing newer than GLIBC_2.17, or the library would kill every process in an older container. Start: no destructors, and no
 constructors beyond the compiler's, so that a process that never touches CUDA pays nothing.
 """
@@ -15,7 +15,7 @@ import sys
 
 LIBC = re.compile(r"libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux[\w-]*\.so\.\d")
 GLIBC_MAX = (2, 17)
-LOOKUP_HOOKS = {"dlsym", "dlvsym"}
+LOOKUP_HOOKS = {"dlsym", "dlvsym", "dlopen", "dlmopen"}
 
 
 def run(*command):

@@ -1,4 +1,5 @@
-// dlsym and dlvsym. The C part decides (dlsym.cc): it returns two words, where to jump and what to return if there is nowhere to jump.
+// dlsym, dlvsym, dlopen and dlmopen. The C part decides (dlsym.cc, dlopen.cc): it is given the arguments, three at most, and the caller's
+// return address as the fourth. It returns two words, where to jump and what to return if there is nowhere to jump.
 // The jump happens with the caller's arguments and return address in place, as if the caller had called glibc's function itself.
 
 #if defined(__x86_64__)
@@ -6,7 +7,10 @@
 .macro lookup name, route
     .globl \name
     .type \name, @function
+    .hidden nvshare_own_\name
+    .globl nvshare_own_\name
     .balign 16
+nvshare_own_\name:
 \name:
     .cfi_startproc
     endbr64
@@ -16,6 +20,7 @@
     .cfi_adjust_cfa_offset 8
     push %rdx                       // also aligns the stack to 16
     .cfi_adjust_cfa_offset 8
+    mov 24(%rsp), %rcx              // where the caller goes on
     call \route
     mov %rdx, %rcx
     pop %rdx
@@ -38,7 +43,10 @@
 .macro lookup name, route
     .globl \name
     .type \name, %function
+    .hidden nvshare_own_\name
+    .globl nvshare_own_\name
     .balign 16
+nvshare_own_\name:
 \name:
     .cfi_startproc
     hint #34                        // bti c
@@ -49,6 +57,7 @@
     mov x29, sp
     stp x0, x1, [sp, #16]
     str x2, [sp, #32]
+    mov x3, x30
     bl \route
     mov x16, x0
     mov x17, x1
@@ -72,9 +81,13 @@
 
     .hidden nvshare_route_dlsym
     .hidden nvshare_route_dlvsym
+    .hidden nvshare_route_dlopen
+    .hidden nvshare_route_dlmopen
 
     .text
     lookup dlsym, nvshare_route_dlsym
     lookup dlvsym, nvshare_route_dlvsym
+    lookup dlopen, nvshare_route_dlopen
+    lookup dlmopen, nvshare_route_dlmopen
 
     .section .note.GNU-stack, "", %progbits

@@ -56,6 +56,15 @@ ElfImage::ElfImage(const link_map& object) : base_(object.l_addr) {
       case DT_HASH:
         sysv_hash_ = reinterpret_cast<const uint32_t*>(address(*entry));
         break;
+      case DT_SONAME:
+        soname_ = entry->d_un.d_val;
+        break;
+      case DT_RPATH:
+        rpath_ = entry->d_un.d_val;
+        break;
+      case DT_RUNPATH:
+        runpath_ = entry->d_un.d_val;
+        break;
       case DT_VERSYM:
         versions_ = reinterpret_cast<const uint16_t*>(address(*entry));
         break;
@@ -65,9 +74,12 @@ ElfImage::ElfImage(const link_map& object) : base_(object.l_addr) {
   }
 }
 
+bool ElfImage::is_function(const Symbol& symbol) {
+  return symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC;
+}
+
 bool ElfImage::is_named(const Symbol& symbol, const char* name) const {
-  return symbol.st_shndx != SHN_UNDEF && symbol.st_value != 0 && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
-         same(strings_ + symbol.st_name, name);
+  return is_function(symbol) && same(strings_ + symbol.st_name, name);
 }
 
 // Calls visit(symbol index) for every definition of `name` until it returns false.
@@ -111,6 +123,33 @@ void* ElfImage::find_function(const char* name, bool versioned) const {
     return (version & kVersionHidden) != 0;
   });
   return reinterpret_cast<void*>(found);
+}
+
+// The GNU table does not say it: the last symbol is the one that ends the chain of the bucket that begins last.
+uint32_t ElfImage::symbol_count() const {
+  if (sysv_hash_ != nullptr) return sysv_hash_[1];
+  if (gnu_hash_ == nullptr) return 0;
+  const uint32_t bucket_count = gnu_hash_[0];
+  const uint32_t first = gnu_hash_[1];
+  const uint32_t* buckets = gnu_hash_ + 4 + gnu_hash_[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+  const uint32_t* chain = buckets + bucket_count;
+  uint32_t last = 0;
+  for (uint32_t bucket = 0; bucket < bucket_count; ++bucket) {
+    if (buckets[bucket] > last) last = buckets[bucket];
+  }
+  if (last < first) return first;
+  while ((chain[last - first] & 1) == 0) ++last;
+  return last + 1;
+}
+
+const char* ElfImage::name_of_function(const void* address) const {
+  if (symbols_ == nullptr || strings_ == nullptr) return nullptr;
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - base_;
+  const uint32_t count = symbol_count();
+  for (uint32_t index = 0; index < count; ++index) {
+    if (symbols_[index].st_value == offset && is_function(symbols_[index])) return strings_ + symbols_[index].st_name;
+  }
+  return nullptr;
 }
 
 const link_map* first_loaded_object() { return _r_debug.r_map; }

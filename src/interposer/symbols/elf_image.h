@@ -16,15 +16,25 @@ class ElfImage {
   // Where the function `name` is that this object defines; null if it defines none. Among several versions of it the default one wins;
   // with `versioned`, a definition without a version (another interposer's) does not count. An indirect function gives null.
   void* find_function(const char* name, bool versioned = false) const;
+  // Its DT_SONAME; null: none.
+  const char* soname() const { return soname_ != 0 && strings_ != nullptr ? strings_ + soname_ : nullptr; }
+  // Where the caller's libraries are looked for by its own will: DT_RPATH or DT_RUNPATH; null: nowhere.
+  const char* rpath() const { return rpath_ != 0 && strings_ != nullptr ? strings_ + rpath_ : nullptr; }
+  const char* runpath() const { return runpath_ != 0 && strings_ != nullptr ? strings_ + runpath_ : nullptr; }
+  // The name of the function that this object defines at `address`; null: none.
+  const char* name_of_function(const void* address) const;
 
  private:
   using Symbol = ElfW(Sym);
 
   template <typename Visit>
   void for_each_candidate(const char* name, Visit visit) const;
+  static bool is_function(const Symbol& symbol);
   bool is_named(const Symbol& symbol, const char* name) const;
+  uint32_t symbol_count() const;
 
   uintptr_t base_;
+  uintptr_t soname_ = 0, rpath_ = 0, runpath_ = 0;  // offsets of strings
   const Symbol* symbols_ = nullptr;
   const char* strings_ = nullptr;
   const uint32_t* gnu_hash_ = nullptr;

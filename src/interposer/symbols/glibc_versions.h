@@ -29,6 +29,7 @@
 #endif
 
 NVSHARE_BIND(dladdr, 2.2.5);
+NVSHARE_BIND(dladdr1, 2.3.3);
 NVSHARE_BIND(dlclose, 2.2.5);
 NVSHARE_BIND(dlerror, 2.2.5);
 NVSHARE_BIND(dlinfo, 2.3.3);

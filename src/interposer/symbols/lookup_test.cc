@@ -198,6 +198,148 @@ TEST(GetProcAddress, ChoosesByVersionWhenTheAddressIsUnknown) {
   EXPECT_NE(whose(found).substr(0, 13), "libnvshare.so") << "not a hooked function";
 }
 
+// ---- drivers newer than the list ----
+
+constexpr int kFuture = 99000;
+
+int result_of(void* function) { return reinterpret_cast<int (*)()>(function)(); }
+
+bool is_stub(void* address) { return whose(address).substr(0, 14) == "libnvshare.so:"; }
+
+TEST(LookupOfTheUnknown, WhatMayTouchMemoryIsAStubThatGoesOnToTheDriver) {
+  if (chosen_driver() != nullptr) GTEST_SKIP() << "only the fake driver has such functions";
+  void* driver = open_driver(RTLD_LAZY | RTLD_GLOBAL);
+  const auto get = reinterpret_cast<GetProcAddress>(dlsym(driver, "cuGetProcAddress"));
+  void* by_address = nullptr;
+  ASSERT_EQ(get("cuMemNobodyKnows", &by_address, kFuture, 0), 0);
+  for (void* found :
+       {dlsym(driver, "cuMemNobodyKnows"), dlsym(RTLD_DEFAULT, "cuMemNobodyKnows"), dlsym(RTLD_NEXT, "cuMemNobodyKnows"), by_address}) {
+    ASSERT_NE(found, nullptr);
+    EXPECT_TRUE(is_stub(found)) << whose(found);
+    EXPECT_EQ(found, by_address) << "each function has one stub";
+    EXPECT_EQ(result_of(found), 1001);
+    EXPECT_EQ(result_of(found), 1001);
+  }
+}
+
+TEST(LookupOfTheUnknown, AQuestionIsTheDriversOwn) {
+  if (chosen_driver() != nullptr) GTEST_SKIP() << "only the fake driver has such functions";
+  void* driver = open_driver();
+  EXPECT_EQ(whose(dlsym(driver, "cuDeviceGetNobodyKnows")), driver_function_named("cuDeviceGetNobodyKnows"));
+}
+
+TEST(LookupOfTheUnknown, ANewVersionIsNeverTheHookOfAnOldOne) {
+  if (chosen_driver() != nullptr) GTEST_SKIP() << "only the fake driver has such functions";
+  void* driver = open_driver();
+  const auto get = reinterpret_cast<GetProcAddress>(dlsym(driver, "cuGetProcAddress"));
+  void* found = nullptr;
+  ASSERT_EQ(get("cuMemcpyAsync", &found, kFuture, 0), 0);
+  EXPECT_TRUE(is_stub(found)) << whose(found);
+  EXPECT_EQ(result_of(found), 1002);
+  ASSERT_EQ(get("cuMemcpyAsync", &found, kNewest, 0), 0);
+  EXPECT_EQ(whose(found), hook_named("cuMemcpyAsync"));
+}
+
+TEST(LookupOfTheUnknown, AnAddressThatIsNoExportIsNoOldVersionEither) {
+  if (chosen_driver() != nullptr) GTEST_SKIP() << "only the fake driver does that";
+  setenv("FAKE_DRIVER_UNEXPORTED_ADDRESSES", "1", 1);
+  void* driver = open_driver();
+  const auto get = reinterpret_cast<GetProcAddress>(dlsym(driver, "cuGetProcAddress"));
+  void* found = nullptr;
+  ASSERT_EQ(get("cuMemcpyAsync", &found, kFuture, 0), 0);
+  EXPECT_TRUE(is_stub(found)) << whose(found);
+  EXPECT_EQ(result_of(found), 0);
+}
+
+// What opens a session of another of the driver's libraries: a stub that goes on to it.
+TEST(LookupOfSessions, IsAStubThatGoesOnToTheLibrary) {
+  void* library = dlopen(NVSHARE_DEEP_LIBRARY, RTLD_LAZY);
+  ASSERT_NE(library, nullptr) << dlerror();
+  void* found = dlsym(library, "cuvidCreateDecoder");
+  EXPECT_TRUE(is_stub(found)) << whose(found);
+  void* decoder = nullptr;
+  int parameters = 0;
+  EXPECT_EQ(reinterpret_cast<int (*)(void**, void*)>(found)(&decoder, &parameters), 1234);
+  EXPECT_EQ(decoder, &parameters);
+  dlerror();
+  EXPECT_EQ(dlsym(library, "NvEncodeAPICreateInstance"), nullptr);
+  EXPECT_NE(dlerror(), nullptr);
+}
+
+// ---- ways around the hooks ----
+
+TEST(LookupOfLookups, GivesOurs) {
+  void* c = dlopen("libc.so.6", RTLD_LAZY);
+  ASSERT_NE(c, nullptr);
+  for (const char* name : {"dlsym", "dlvsym", "dlopen", "dlmopen"}) {
+    const std::string ours = std::string("libnvshare.so:") + name;
+    EXPECT_EQ(whose(dlsym(RTLD_DEFAULT, name)), ours);
+    EXPECT_EQ(whose(dlsym(RTLD_NEXT, name)), ours) << "ours is the next for the program";
+    EXPECT_EQ(whose(dlsym(c, name)), ours);
+  }
+  for (const char* name : {"dlsym", "dlvsym", "dlopen"}) {
+    const std::string ours = std::string("libnvshare.so:") + name;
+    EXPECT_EQ(whose(dlvsym(RTLD_DEFAULT, name, GLIBC_BASE_VERSION)), ours);
+    EXPECT_EQ(whose(dlvsym(RTLD_NEXT, name, GLIBC_BASE_VERSION)), ours);
+    EXPECT_EQ(whose(dlvsym(c, name, GLIBC_BASE_VERSION)), ours);
+  }
+  EXPECT_EQ(dlvsym(c, "dlsym", "GLIBC_9.9"), nullptr);
+  EXPECT_EQ(dlsym(open_driver(), "dlsymNot"), nullptr);
+}
+
+// What libnvshare.so cannot come before: its own libraries come first in its search, or it has a libc of its own.
+void expect_hooks_inside(void* handle) {
+  ASSERT_NE(handle, nullptr) << dlerror();
+  const auto lookup = reinterpret_cast<void* (*)(void*, const char*)>(dlsym(handle, "deep_lookup"));
+  const auto lookup_from = reinterpret_cast<void* (*)(const char*, const char*)>(dlsym(handle, "deep_lookup_from"));
+  const auto reference = reinterpret_cast<void* (*)()>(dlsym(handle, "deep_reference"));
+  ASSERT_NE(lookup, nullptr);
+  EXPECT_EQ(whose(reference()), hook_named("cuMemAlloc_v2"));
+  EXPECT_EQ(whose(lookup_from("libcuda.so.1", "cuMemAlloc_v2")), hook_named("cuMemAlloc_v2"));
+  EXPECT_EQ(whose(lookup(open_driver(), "cuLaunchKernel")), hook_named("cuLaunchKernel"));
+  EXPECT_EQ(whose(dlsym(handle, "cuMemAlloc_v2")), hook_named("cuMemAlloc_v2")) << "its copy of the driver stands for the driver";
+}
+
+#ifdef NVSHARE_SANITIZED
+constexpr bool kSanitized = true;  // a sanitizer's runtime ends a program that opens a library like this
+#else
+constexpr bool kSanitized = false;
+#endif
+
+TEST(LookupFromWithin, ALibraryThatIsBoundDeeplyReachesTheHooks) {
+  if (kSanitized) GTEST_SKIP();
+  void* handle = dlopen(NVSHARE_DEEP_LIBRARY, RTLD_LAZY | RTLD_DEEPBIND);
+  expect_hooks_inside(handle);
+  const auto number = reinterpret_cast<int (*)()>(dlsym(handle, "deep_number"));
+  EXPECT_EQ(number(), 77) << "its own functions still come first";
+}
+
+TEST(LookupFromWithin, SoDoesOneThatIsBoundDeeplyAtOnce) {
+  if (kSanitized) GTEST_SKIP();
+  expect_hooks_inside(dlopen(NVSHARE_DEEP_LIBRARY, RTLD_NOW | RTLD_DEEPBIND));
+}
+
+TEST(LookupFromWithin, ALibraryInANamespaceOfItsOwnReachesTheHooks) {
+  if (kSanitized) GTEST_SKIP();
+  expect_hooks_inside(dlmopen(LM_ID_NEWLM, NVSHARE_DEEP_LIBRARY, RTLD_NOW));
+}
+
+TEST(LookupFromWithin, TheDriverItselfInANamespaceOfItsOwnIsTheOneDriver) {
+  if (kSanitized) GTEST_SKIP();
+  void* apart = dlmopen(LM_ID_NEWLM, NVSHARE_FAKE_DRIVER, RTLD_NOW);
+  ASSERT_NE(apart, nullptr) << dlerror();
+  EXPECT_EQ(whose(dlsym(apart, "cuMemAlloc_v2")), hook_named("cuMemAlloc_v2"));
+  EXPECT_EQ(dlsym(apart, "cuDeviceGetCount"), dlsym(open_driver(), "cuDeviceGetCount"));
+}
+
+TEST(LookupFromWithin, OpeningWhatIsNotThereFailsAsEver) {
+  if (kSanitized) GTEST_SKIP();
+  EXPECT_EQ(dlopen("libnotthere.so.9", RTLD_LAZY | RTLD_DEEPBIND), nullptr);
+  EXPECT_NE(dlerror(), nullptr);
+  EXPECT_EQ(dlmopen(LM_ID_NEWLM, "libnotthere.so.9", RTLD_LAZY), nullptr);
+  EXPECT_NE(dlerror(), nullptr);
+}
+
 TEST(LookupByThreads, MayAllLookUpFirst) {
   constexpr int kThreads = 8;
   void* driver = open_driver();

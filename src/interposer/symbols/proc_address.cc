@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "interposer/generated/hooks.h"
+#include "interposer/symbols/unknown_calls.h"
 
 namespace nvshare::interposer {
 namespace {
@@ -47,8 +48,14 @@ void* replace_proc_address(void* address, const char* symbol, int cuda_version, 
   if (address == nullptr || symbol == nullptr) return address;
   const size_t requested = slot_of_request(symbol, cuda_version, flags);
   size_t slot = slot_of_address(address, requested);
-  // An address that is no export: our hook can stand in only if it has a function of the driver to call.
-  if (slot == kNoSlot && requested != kNoSlot && function_of_slot(requested) != nullptr) slot = requested;
+  if (slot == kNoSlot) {
+    // A function that has no hook, known to us or of a driver newer than our list: never the hook of another version of it.
+    if (const char* exported = driver_export_at(address)) return guard_unknown(address, exported);
+    // An address that is no export: our hook can stand in only if it has a function of the driver to call, and no version that came after
+    // our list may be meant.
+    if (cuda_version > kNewestListed) return is_risky_name(symbol) ? guard_unnamed(address) : address;
+    if (requested != kNoSlot && function_of_slot(requested) != nullptr) slot = requested;
+  }
   void* const hook = slot != kNoSlot ? hook_of_slot(slot) : nullptr;
   return hook != nullptr ? hook : address;
 }

@@ -1,9 +1,10 @@
 // cuGetProcAddress: the driver answers, and where it answers with a function that we hook, the program gets the hook.
 //
 // Which hook is told by the address: the driver hands out the address of one of its exported symbols (measured over all requests of
-// PyTorch, JAX and CuPy), so the right version and the right per-thread variant come out by themselves. Should a driver hand out an address
-// that belongs to no export, the hook is chosen as the documentation says the driver chooses: of the versions of that function that exist
-// at the CUDA version asked for, the newest; its per-thread variant if the flags ask for that and there is one.
+// PyTorch, JAX and CuPy), so the right version and the right per-thread variant come out by themselves. An export that our list lacks is
+// looked at by its name (unknown_calls.h). Should a driver hand out an address that belongs to no export, the hook is chosen as the
+// documentation says the driver chooses: of the versions of that function that exist at the CUDA version asked for, the newest; its
+// per-thread variant if the flags ask for that and there is one.
 #pragma once
 
 #include "interposer/symbols/real_driver.h"

@@ -25,6 +25,7 @@ static_assert(kDriverSlots < kEmpty);
 // nobody ever waits (a waiter could be holding the dynamic linker's lock that the loader needs), and a fork in between harms nobody.
 struct LoadedDriver {
   RealDriver functions;
+  const link_map* object;
   uint16_t slots[kBuckets];
 };
 
@@ -53,6 +54,7 @@ void fill(LoadedDriver& driver, void* handle) {
   std::memset(driver.slots, 0xff, sizeof driver.slots);
   link_map* object = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0) return;
+  driver.object = object;
   // Reads the driver's own tables: dlsym would leave a message for the program's next dlerror() for each function that it lacks.
   const ElfImage image(*object);
   for (size_t slot = 0; slot < kDriverSlots; ++slot) {
@@ -142,6 +144,16 @@ void* function_of_slot(size_t slot) {
   if (driver == nullptr) return nullptr;
   void* const function = read_slot(driver->functions, slot);
   return function != read_slot(kMissing, slot) ? function : nullptr;
+}
+
+void* driver_export(const char* name) {
+  const LoadedDriver* driver = loaded();
+  return driver != nullptr && driver->object != nullptr ? ElfImage(*driver->object).find_function(name) : nullptr;
+}
+
+const char* driver_export_at(const void* address) {
+  const LoadedDriver* driver = loaded();
+  return driver != nullptr && driver->object != nullptr ? ElfImage(*driver->object).name_of_function(address) : nullptr;
 }
 
 void* hook_of_slot(size_t slot) { return read_slot(kHooks, slot); }

@@ -46,6 +46,10 @@ size_t slot_of_name(const char* name);
 size_t slot_of_address(const void* address, size_t preferred);
 // The driver's function; null when it has none, or was not loaded yet.
 void* function_of_slot(size_t slot);
+// Of all that the driver exports, known to us or not: the function called `name`, and the name of the function at `address`; null: none,
+// or the driver was not loaded yet.
+void* driver_export(const char* name);
+const char* driver_export_at(const void* address);
 // What libnvshare.so exports in place of that function; null: not hooked. Needs no driver, calls nothing.
 void* hook_of_slot(size_t slot);
 

@@ -20,6 +20,8 @@ using namespace std::chrono_literals;
 const char* const kSchedulerPath = E2E_SCHEDULER;
 const char* const kLibraryPath = E2E_LIBRARY;
 const char* const kStandInFolder = E2E_STAND_IN;
+const char* const kFakeVideoPath = E2E_FAKE_VIDEO;
+const char* const kNewerStandInFolder = E2E_STAND_IN_NEWER;
 const char* const kWorkerPath = E2E_WORKER;
 const char* const kControlPath = E2E_CONTROL;
 const char* const kNvmlViewerPath = E2E_NVML_VIEWER;

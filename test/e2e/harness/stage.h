@@ -36,6 +36,8 @@ struct StageOptions {
 extern const char* const kSchedulerPath;
 extern const char* const kLibraryPath;
 extern const char* const kStandInFolder;
+extern const char* const kFakeVideoPath;       // a library that stands for libnvcuvid.so
+extern const char* const kNewerStandInFolder;  // whose driver has functions that nvshare does not know
 extern const char* const kWorkerPath;
 extern const char* const kControlPath;  // nvsharectl
 extern const char* const kNvmlViewerPath;

@@ -8,6 +8,7 @@
 
 #include "e2e/worker/desk.h"
 #include "e2e/worker/modes.h"
+#include "simgpu/control.h"
 
 namespace nvshare::e2e {
 namespace {
@@ -85,6 +86,38 @@ void run_steady(const Options& options) {
     check(cuda().cuStreamSynchronize(submitter.desk.place.stream), "cuStreamSynchronize");
     say(("units " + std::to_string(units)).c_str());
   }
+}
+
+// One thread that submits pieces of --work microseconds to two contexts in turn, and waits for none of them.
+void run_two_contexts(const Options& options) {
+  const uint64_t duration_ns = options.number("work", 1000) * 1000;
+  struct Side {
+    CUcontext context = nullptr;
+    CUstream stream = nullptr;
+    CUfunction spin = nullptr;
+  };
+  Side sides[2];
+  CUdeviceptr memory = 0;  // so that each turn begins with something to load
+  for (Side& side : sides) {
+    check(cuda().cuCtxCreate_v2(&side.context, 0, 0), "cuCtxCreate");
+    side.spin = load_kernels().spin;
+    check(cuda().cuStreamCreate(&side.stream, kNonBlocking), "cuStreamCreate");
+    if (memory == 0) check(cuda().cuMemAlloc_v2(&memory, kCopyBytes), "cuMemAlloc");
+  }
+  const auto ends = std::chrono::steady_clock::now() + std::chrono::milliseconds(options.number("for-ms", 2000));
+  while (std::chrono::steady_clock::now() < ends) {
+    for (const Side& side : sides) {
+      check(cuda().cuCtxSetCurrent(side.context), "cuCtxSetCurrent");
+      check(launch(side.spin, side.stream, duration_ns), "sim_spin");
+    }
+  }
+  for (const Side& side : sides) {
+    check(cuda().cuCtxSetCurrent(side.context), "cuCtxSetCurrent");
+    check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
+  }
+  uint64_t events = 0;
+  simgpu_control("events", &events);
+  std::printf("events left: %llu\n", static_cast<unsigned long long>(events));
 }
 
 // --threads threads that submit pieces of --work microseconds on streams of their own and wait for none of them, for --for-ms milliseconds.

@@ -75,6 +75,10 @@ constexpr Mode kModes[] = {
     {"eager-threads", run_eager_threads},
     {"streams", run_streams},
     {"sizes", run_sizes},
+    {"two-contexts", run_two_contexts},
+    {"session", run_session},
+    {"newer-driver", run_newer_driver},
+    {"newer-versions", run_newer_versions},
     {"vmm-churn", run_vmm_churn},
 };
 

@@ -55,6 +55,10 @@ void run_steady(const Options& options);
 void run_eager_threads(const Options& options);
 void run_streams(const Options& options);
 void run_sizes(const Options& options);
+void run_two_contexts(const Options& options);
+void run_session(const Options& options);
+void run_newer_driver(const Options& options);
+void run_newer_versions(const Options& options);
 
 // The primary context of GPU 0, current in this thread.
 CUcontext retain_primary();

@@ -1,6 +1,7 @@
 // A libcuda.so.1 that exports what the real one does and does nothing: for tests of lookups alone. fake_driver_exports.c, made by CMake
 // from entry_points.txt, has the other functions; here is the lookup, as the driver's documentation describes it.
 #include <cstdlib>
+#include <cstring>
 
 #include "interposer/symbols/testing/entry_point_list.h"
 
@@ -11,6 +12,11 @@ struct FakeFunction {
   int (*function)();
 };
 extern const FakeFunction fake_driver_functions[];  // ends with a null name
+
+// In no list.
+int cuMemNobodyKnows() { return 1001; }
+int cuMemcpyAsync_v9() { return 1002; }
+int cuDeviceGetNobodyKnows() { return 1003; }
 
 int cuGetProcAddress(const char* symbol, void** function, int cuda_version, unsigned long long flags);
 int cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, unsigned long long flags, int* status);
@@ -23,6 +29,16 @@ constexpr int kSuccess = 0, kNotFound = 500;
 
 // An address that is none of the exports.
 int unexported() { return 0; }
+
+constexpr int kFuture = 99000;  // the CUDA version that added what no list knows
+
+struct Future {
+  const char* request;
+  int (*function)();
+};
+// A function, a version of a known one, and a question.
+constexpr Future kFutures[] = {
+    {"cuMemNobodyKnows", cuMemNobodyKnows}, {"cuMemcpyAsync", cuMemcpyAsync_v9}, {"cuDeviceGetNobodyKnows", cuDeviceGetNobodyKnows}};
 
 // The newest version that exists at cuda_version; its per-thread variant if asked for and there. Empty: none.
 std::string resolve(const std::string& symbol, int cuda_version, unsigned long long flags) {
@@ -58,7 +74,10 @@ int cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, u
     *function = reinterpret_cast<void*>(&unexported);
     return kSuccess;
   }
-  void* const found = address_of(resolve(symbol, cuda_version, flags));
+  void* found = address_of(resolve(symbol, cuda_version, flags));
+  for (const Future& future : kFutures) {
+    if (cuda_version >= kFuture && std::strcmp(symbol, future.request) == 0) found = reinterpret_cast<void*>(future.function);
+  }
   if (found == nullptr) return kNotFound;  // and *function stays as it was
   *function = found;
   if (status != nullptr) *status = 0;

@@ -1,0 +1,33 @@
+// A program that uses one of the driver's other libraries, which submit work that no hook sees: a stand-in for it (fake_video.c).
+#include <dlfcn.h>
+
+#include "e2e/worker/desk.h"
+#include "e2e/worker/modes.h"
+
+namespace nvshare::e2e {
+
+// Loads the library, stands still, opens a session, and has it write to memory at any time.
+void run_session(const Options& options) {
+  retain_primary();
+  Desk desk;
+  const size_t bytes = options.number("hold", 96u << 20);
+  auto block = filled(desk.place, bytes, 7);
+  block->verify_checksum(desk.scratch);
+  void* library = dlopen(options.text("library", "").c_str(), RTLD_LAZY);
+  if (library == nullptr) fail(kExitUnexpected, "%s", dlerror());
+  using Create = int (*)(void** decoder, void* memset_function);
+  using Decode = int (*)(void* decoder, unsigned long long target, unsigned long long bytes);
+  const auto create = reinterpret_cast<Create>(dlsym(library, "cuvidCreateDecoder"));
+  const auto decode = reinterpret_cast<Decode>(dlsym(library, "cuvidDecodePicture"));
+  if (create == nullptr || decode == nullptr) fail(kExitUnexpected, "the library lacks something");
+  stand_still(options);
+  void* decoder = nullptr;
+  if (create(&decoder, dlopen("libcuda.so.1", RTLD_LAZY)) != 0) fail(kExitUnexpected, "no decoder");
+  say("opened");
+  while (!options.told_to_stop()) {
+    if (decode(decoder, block->address(), bytes) != 0) fail(kExitCudaError, "the decoder fails");
+    usleep(1000);
+  }
+}
+
+}  // namespace nvshare::e2e
