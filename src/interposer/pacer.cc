@@ -24,7 +24,7 @@ constexpr int64_t kHoldMost_ns = 2'000'000'000;
 constexpr int64_t kPause_ns = 50'000;
 constexpr int64_t kPausesMost = 20;  // with many threads held each looks less often
 
-constinit std::atomic<uint32_t> pacers{0};
+constinit std::atomic<uint32_t> rings{0};  // of all threads
 constinit std::atomic<int32_t> threads_held{0};
 constinit WorkSeen work_seen_by_all;
 
@@ -45,32 +45,76 @@ cuda::CUresult query(cuda::CUevent event) {
 
 }  // namespace
 
-Pacer::Pacer() : interval_(std::max(1u, kIntervalFirst / (pacers.fetch_add(1, std::memory_order_relaxed) + 1))) {}
-
 WorkSeen& Pacer::work_seen() { return work_seen_by_all; }
 
 void Pacer::reset_after_fork() { threads_held.store(0, std::memory_order_relaxed); }
 
-bool Pacer::prepare() {
+// ---- a thread's rings ----
+
+Ring* Pacer::of_current_context() {
   const RealDriver& driver = real_driver();
   cuda::CUcontext current = nullptr;
-  if (driver.cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current == nullptr) return false;
-  uint32_t destroyed = process().contexts_destroyed();
-  if (current == context_ && destroyed == contexts_destroyed_) return true;
-  // Events of the former context went with it, or stay behind unused: a thread changes context rarely.
+  if (driver.cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current == nullptr) return nullptr;
+  const uint32_t destroyed = process().contexts_destroyed();
+  if (rings_[0] != nullptr && rings_[0]->context() == current && destroyed == contexts_destroyed_) [[likely]]
+    return rings_[0];
   contexts_destroyed_ = destroyed;
-  context_ = nullptr;
-  recorded_ = 0;
-  probing_ = false;
-  for (cuda::CUevent& event : events_) {
-    if (driver.cuEventCreate(&event, cuda::CU_EVENT_DEFAULT) != cuda::CUDA_SUCCESS) return false;
+  unsigned long long id = 0;
+  driver.cuCtxGetId(current, &id);  // before CUDA 12 there is none: 0 for all
+  int place = 0;
+  while (place < kRings && rings_[place] != nullptr && rings_[place]->context() != current) ++place;
+  Ring* found = place < kRings ? rings_[place] : nullptr;
+  if (found == nullptr || !found->is_of(current, id)) {
+    if (place == kRings) --place;
+    delete rings_[place];
+    found = new Ring(current, id, destroyed);
   }
-  if (driver.cuEventCreate(&probe_, cuda::CU_EVENT_DISABLE_TIMING) != cuda::CUDA_SUCCESS) return false;
-  context_ = current;
-  return true;
+  for (; place > 0; --place) rings_[place] = rings_[place - 1];
+  rings_[0] = found;
+  return found;
 }
 
 void Pacer::submitted(cuda::CUstream stream, bool limited) {
+  submitted_to_ = of_current_context();
+  if (submitted_to_ != nullptr) submitted_to_->submitted(stream, limited);
+}
+
+void Pacer::hold(bool limited) {
+  if (submitted_to_ != nullptr) submitted_to_->hold(limited);
+  submitted_to_ = nullptr;
+}
+
+// ---- one ring ----
+
+Ring::Ring(cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed)
+    : context_(context),
+      id_(id),
+      contexts_destroyed_(contexts_destroyed),
+      interval_(std::max(1u, kIntervalFirst / (rings.fetch_add(1, std::memory_order_relaxed) + 1))) {}
+
+// Events go with their context. Where one was destroyed since, it may have been this one, and the few events stay.
+Ring::~Ring() {
+  rings.fetch_sub(1, std::memory_order_relaxed);
+  if (contexts_destroyed_ != process().contexts_destroyed()) return;
+  const RealDriver& driver = real_driver();
+  for (cuda::CUevent event : events_) {
+    if (event != nullptr) driver.cuEventDestroy_v2(event);
+  }
+  if (probe_ != nullptr) driver.cuEventDestroy_v2(probe_);
+}
+
+bool Ring::prepare() {
+  if (made_) return true;
+  const RealDriver& driver = real_driver();
+  for (cuda::CUevent& event : events_) {
+    if (event == nullptr && driver.cuEventCreate(&event, cuda::CU_EVENT_DEFAULT) != cuda::CUDA_SUCCESS) return false;
+  }
+  if (probe_ == nullptr && driver.cuEventCreate(&probe_, cuda::CU_EVENT_DISABLE_TIMING) != cuda::CUDA_SUCCESS) return false;
+  made_ = true;
+  return true;
+}
+
+void Ring::submitted(cuda::CUstream stream, bool limited) {
   if (limited && recorded_ == 0) interval_ = 1;  // until it is known how long they take
   if (++count_ < interval_) return;
   count_ = 0;
@@ -88,17 +132,17 @@ void Pacer::submitted(cuda::CUstream stream, bool limited) {
 }
 
 // What a closed gate holds back may be what the work waited for: then it says nothing.
-void Pacer::look_at_probe() {
+void Ring::look_at_probe() {
   if (!probing_) return;
   const cuda::CUresult done = query(probe_);
   if (done == cuda::CUDA_ERROR_NOT_READY) return;
   probing_ = false;
   const int64_t now = now_ns();
-  if (done == cuda::CUDA_SUCCESS && probe_closures_ == gate.closures()) work_seen().ended_after(now - probe_recorded_ns_, now);
+  if (done == cuda::CUDA_SUCCESS && probe_closures_ == gate.closures()) work_seen_by_all.ended_after(now - probe_recorded_ns_, now);
 }
 
 // False: not within the time.
-bool Pacer::wait_for(cuda::CUevent event, bool limited) {
+bool Ring::wait_for(cuda::CUevent event, bool limited) {
   if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
   const Held counted;
   const int64_t started = now_ns();
@@ -111,7 +155,7 @@ bool Pacer::wait_for(cuda::CUevent event, bool limited) {
   }
 }
 
-void Pacer::held(bool limited, bool in_vain) {
+void Ring::held(bool limited, bool in_vain) {
   if (in_vain) {
     held_in_vain_ = held_in_vain_ || limited;
     hold_ns_ = std::max(std::min(hold_ns_, 2 * kHold_ns) / 2, kHoldLeast_ns);
@@ -122,7 +166,7 @@ void Pacer::held(bool limited, bool in_vain) {
   hold_ns_ = std::max(hold_ns_, kHold_ns);
 }
 
-void Pacer::hold(bool limited) {
+void Ring::hold(bool limited) {
   if (!hold_wanted_) return;
   hold_wanted_ = false;
   cuda::CUevent before_last = events_[(recorded_ - 2) % kEvents];

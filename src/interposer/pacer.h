@@ -6,7 +6,8 @@
 // as ends. Where work was seen to take longer than that, holds come to last as long as two such stretches; after one in vain they become
 // short, because the work may need what this thread does next, or stand still. A limit applies, and what is in flight at a drop is billed:
 // about 2 ms, and a submission waits as long as two long kernels take; one wait in vain, and the thread's waits are short until a short one
-// has sufficed. One Pacer per thread of the program, used by that thread only; what they share are a few counters.
+// has sufficed. One Pacer per thread of the program, used by that thread only; what they share are a few counters. It has a ring of events
+// for each context that the thread submits to, a few at most: the least recently used one goes when there are more.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,22 @@
 
 namespace nvshare::interposer {
 
-class Pacer {
+// What one thread submits to one context.
+class Ring {
  public:
-  // After a submission on `stream`, inside the gate.
+  // `context`: current.
+  Ring(cuda::CUcontext context, unsigned long long id, uint32_t contexts_destroyed);
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  // After a submission on `stream`, inside the gate, with the context current.
   void submitted(cuda::CUstream stream, bool limited);
   // Outside the gate: waits for earlier work if too much is in flight.
   void hold(bool limited);
 
-  Pacer();
-  static WorkSeen& work_seen();
-  static void reset_after_fork();
+  bool is_of(cuda::CUcontext context, unsigned long long id) const { return context_ == context && id_ == id; }
+  cuda::CUcontext context() const { return context_; }
 
  private:
   static constexpr int kEvents = 3;
@@ -35,8 +42,10 @@ class Pacer {
   bool wait_for(cuda::CUevent event, bool limited);
   void held(bool limited, bool in_vain);
 
-  cuda::CUcontext context_ = nullptr;
-  uint32_t contexts_destroyed_ = 0;
+  const cuda::CUcontext context_;
+  const unsigned long long id_;  // another context may come to lie at the same address
+  const uint32_t contexts_destroyed_;
+  bool made_ = false;  // the events
   cuda::CUevent events_[kEvents] = {};
   uint32_t recorded_ = 0;  // events so far; event n is events_[n % kEvents]
   uint32_t count_ = 0;     // submissions since the last event
@@ -50,6 +59,25 @@ class Pacer {
   bool probing_ = false;
   int64_t probe_recorded_ns_ = 0;
   uint32_t probe_closures_ = 0;  // Gate::closures() then
+};
+
+class Pacer {
+ public:
+  // After a submission on `stream`, inside the gate.
+  void submitted(cuda::CUstream stream, bool limited);
+  // Outside the gate: waits for earlier work if too much is in flight.
+  void hold(bool limited);
+
+  static WorkSeen& work_seen();
+  static void reset_after_fork();
+
+ private:
+  static constexpr int kRings = 8;
+  Ring* of_current_context();
+
+  Ring* rings_[kRings] = {};  // most recently used first
+  Ring* submitted_to_ = nullptr;
+  uint32_t contexts_destroyed_ = 0;
 };
 
 }  // namespace nvshare::interposer

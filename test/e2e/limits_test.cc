@@ -197,5 +197,26 @@ TEST(Limits, LittleIsInFlightHoweverManyThreadsSubmit) {
   stage.expect_gpu_unharmed();
 }
 
+// A thread that changes its context with each submission was not paced, and made four events each time.
+TEST(Limits, LittleIsInFlightOfAThreadThatChangesItsContext) {
+  Stage stage;
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.drop_every = 300ms, .contended = true});
+  Child& child = stage.start("two-contexts", {"two-contexts", "--work", "2000", "--for-ms", std::to_string(kSlowness == 1 ? 2000 : 5000)});
+  stage.expect_success(child);
+  auto dropped = scheduler.releases(ReleaseReason::kDropped);
+  ASSERT_GE(dropped.size(), 1u) << "no drain ended";
+  std::sort(dropped.begin(), dropped.end(), [](const auto& a, const auto& b) { return a.drain_ns < b.drain_ns; });
+  std::cout << dropped.size() << " drops; drained in " << dropped[dropped.size() / 2].drain_ns / 1000 << " us, "
+            << scheduler.releases(ReleaseReason::kNotDrained).size() << " given up\n";
+  if (kSlowness == 1) {
+    EXPECT_LT(dropped[dropped.size() / 2].drain_ns, 400'000'000) << "of the one in the middle";
+  }
+  const size_t at = child.log().find("events left: ");
+  ASSERT_NE(at, std::string::npos) << child.log();
+  EXPECT_LE(std::stoul(child.log().substr(at + 13)), 24u) << "a ring for each context, and the mover's";
+  EXPECT_EQ(scheduler.problem(), "");
+  stage.expect_gpu_unharmed();
+}
+
 }  // namespace
 }  // namespace nvshare::e2e
