@@ -31,13 +31,17 @@ void in_forked_child() { process().reset_after_fork(); }
 // Runs before the driver's own exit handler, because it was registered later.
 void at_program_exit() { process().program_ends(); }
 
-bool hold_for_unknown_call(const char* name, const char* session) {
-  char why[protocol::kKeepsWhyBytes];
+void say_why(char (&why)[protocol::kKeepsWhyBytes], const char* name, const char* session) {
   if (session != nullptr) {
     snprintf(why, sizeof why, "it opened a session of %s (%s)", session, name);
   } else {
     snprintf(why, sizeof why, "it called %s of the driver, which this release of nvshare does not know", name);
   }
+}
+
+bool hold_for_unknown_call(const char* name, const char* session) {
+  char why[protocol::kKeepsWhyBytes];
+  say_why(why, name, session);
   return process().hold_resident(why);
 }
 
@@ -92,6 +96,12 @@ CUresult Process::start() {
     log(LogLevel::kError, "NVSHARE_REQUIRE_SCHEDULER is '%.40s'; accepted: 0, 1. A scheduler is required", require);
   }
   on_unknown_call(hold_for_unknown_call);
+  const char* session = nullptr;
+  if (const char* name = session_opened_early(&session)) {
+    say_why(held_why_, name, session);
+    held_.store(true, std::memory_order_release);
+    log(LogLevel::kWarning, "this program keeps all of its memory on the GPU, because %s", held_why_);
+  }
   pthread_atfork(nullptr, nullptr, in_forked_child);
   atexit(at_program_exit);
   active_.store(true, std::memory_order_release);

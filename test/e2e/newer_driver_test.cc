@@ -98,6 +98,15 @@ TEST_F(NewerDriver, ASessionOfTheVideoDecoderKeepsTheMemoryWhereItIs) {
   expect_held_by(child, "opened", "cuvidCreateDecoder");
 }
 
+TEST_F(NewerDriver, SoDoesASessionThatWasOpenedBeforeTheDriver) {
+  stage_.tell_to_go("program");
+  Child& child =
+      start("program", {"session", "--session", "first", "--hold", "96M", "--library", kFakeVideoPath, "--go", stage_.go_file("program")});
+  ASSERT_TRUE(stage_.wait_until([&] { return child.logged("opened") || !child.running(); }));
+  start_neighbour();
+  expect_held_by(child, "opened", "cuvidCreateDecoder");
+}
+
 // The hook of an older version would take the arguments for others.
 TEST_F(NewerDriver, NewVersionsOfKnownFunctionsAreReached) {
   Child& child = start("program", {"newer-versions"});

@@ -94,7 +94,8 @@ void* hooked_lookup(void* handle, const char* name, const char* version, size_t 
   return real_hook != nullptr ? real_hook : found;
 }
 
-// The object that contains `address`, of those that were there when the process started: later ones may go away.
+// The object that contains `address`. Walks without the dynamic linker's lock: interposers ask when the process starts, and what is loaded
+// later stands behind them.
 const link_map* object_of(const void* address) {
   const auto at = reinterpret_cast<uintptr_t>(address);
   const link_map* found = nullptr;
@@ -199,9 +200,13 @@ void* one_drivers(const char* name) {
 
 bool driver_owns(const void* function, const char* name) {
   if (driver_is_present() && driver_export(name) == function) return true;
+  // Another file of that name in our own namespace may be a layer of somebody's, which calls the driver through us.
+  if (!copies.load(std::memory_order_relaxed)) return false;
   Dl_info info;
   void* extra = nullptr;
+  Lmid_t space = LM_ID_BASE;
   if (dladdr1(function, &info, &extra, RTLD_DL_LINKMAP) == 0 || extra == nullptr) return false;
+  if (dlinfo(extra, RTLD_DI_LMID, &space) != 0 || space == LM_ID_BASE) return false;  // glibc's handles are its objects
   const ElfImage image(*static_cast<const link_map*>(extra));
   return image.soname() != nullptr && same(image.soname(), kDriverName) && image.find_function(name) == function;
 }

@@ -42,6 +42,7 @@ constexpr Session kSessions[] = {
 constinit Unknown unknowns[kStubs] = {};
 constinit std::atomic<uint32_t> taken{0};
 constinit std::atomic<UnknownCallAction> action{nullptr};
+constinit std::atomic<const Unknown*> early{nullptr};
 
 bool begins(const char* text, const char* with) {
   while (*with != '\0') {
@@ -77,6 +78,13 @@ void* stub(uint32_t number) { return nvshare_unknown_stubs + number * kStubBytes
 }  // namespace
 
 void on_unknown_call(UnknownCallAction wanted) { action.store(wanted, std::memory_order_release); }
+
+const char* session_opened_early(const char** session) {
+  const Unknown* first = early.load(std::memory_order_acquire);
+  if (first == nullptr) return nullptr;
+  *session = first->session;
+  return first->name;
+}
 
 bool is_known_name(const char* name) {
   if (slot_of_name(name) != kNoSlot) return true;
@@ -149,6 +157,7 @@ extern "C" [[gnu::used, gnu::visibility("hidden")]] void* nvshare_unknown_called
   Unknown& unknown = unknowns[number];
   void* const function = unknown.function.load(std::memory_order_acquire);
   const UnknownCallAction act = action.load(std::memory_order_acquire);
+  if (act == nullptr && unknown.session != nullptr) early.store(&unknown, std::memory_order_release);
   if (act != nullptr && act(unknown.name, unknown.session)) nvshare_unknown_targets[number].store(function, std::memory_order_release);
   return function;
 }

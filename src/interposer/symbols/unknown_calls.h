@@ -18,6 +18,8 @@ namespace nvshare::interposer {
 // could not be done yet, and the next call asks again.
 using UnknownCallAction = bool (*)(const char* name, const char* session);
 void on_unknown_call(UnknownCallAction action);
+// A session that was opened before there was an action: its name, and what it is of; null: none.
+const char* session_opened_early(const char** session);
 
 // In entry_points.txt. Calls nothing.
 bool is_known_name(const char* name);

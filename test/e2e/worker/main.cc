@@ -87,6 +87,7 @@ int run(int argc, char** argv) {
   if (options.mode() == "control") return control(options);
   for (const Mode& mode : kModes) {
     if (options.mode() != mode.name) continue;
+    if (options.text("session", "") == "first") open_session_early(options);
     open_cuda(reach_named(options.text("reach", "link")));
     mode.run(options);
     say("all right");

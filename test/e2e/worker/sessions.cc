@@ -6,6 +6,27 @@
 
 namespace nvshare::e2e {
 
+namespace {
+
+void* decoder = nullptr;
+
+void open_session(void* library) {
+  using Create = int (*)(void** decoder, void* driver);
+  const auto create = reinterpret_cast<Create>(dlsym(library, "cuvidCreateDecoder"));
+  if (create == nullptr || create(&decoder, dlopen("libcuda.so.1", RTLD_LAZY)) != 0) fail(kExitUnexpected, "no decoder");
+}
+
+void* open_library(const Options& options) {
+  void* library = dlopen(options.text("library", "").c_str(), RTLD_LAZY);
+  if (library == nullptr) fail(kExitUnexpected, "%s", dlerror());
+  return library;
+}
+
+}  // namespace
+
+// Before the program's first call of the driver.
+void open_session_early(const Options& options) { open_session(open_library(options)); }
+
 // Loads the library, stands still, opens a session, and has it write to memory at any time.
 void run_session(const Options& options) {
   retain_primary();
@@ -13,16 +34,12 @@ void run_session(const Options& options) {
   const size_t bytes = options.number("hold", 96u << 20);
   auto block = filled(desk.place, bytes, 7);
   block->verify_checksum(desk.scratch);
-  void* library = dlopen(options.text("library", "").c_str(), RTLD_LAZY);
-  if (library == nullptr) fail(kExitUnexpected, "%s", dlerror());
-  using Create = int (*)(void** decoder, void* memset_function);
+  void* library = open_library(options);
   using Decode = int (*)(void* decoder, unsigned long long target, unsigned long long bytes);
-  const auto create = reinterpret_cast<Create>(dlsym(library, "cuvidCreateDecoder"));
   const auto decode = reinterpret_cast<Decode>(dlsym(library, "cuvidDecodePicture"));
-  if (create == nullptr || decode == nullptr) fail(kExitUnexpected, "the library lacks something");
+  if (decode == nullptr) fail(kExitUnexpected, "the library lacks something");
   stand_still(options);
-  void* decoder = nullptr;
-  if (create(&decoder, dlopen("libcuda.so.1", RTLD_LAZY)) != 0) fail(kExitUnexpected, "no decoder");
+  if (decoder == nullptr) open_session(library);
   say("opened");
   while (!options.told_to_stop()) {
     if (decode(decoder, block->address(), bytes) != 0) fail(kExitCudaError, "the decoder fails");
