@@ -8,7 +8,6 @@ Reads src/interposer/entry_points.txt (symbol, class, since) and src/cuda/driver
   submit_hooks.cc          the wrappers of class submit
   growing_hooks.cc         the wrappers of classes grows and looks
   unhooked_names.h         the names of the functions that are known and neither hooked nor called
-  custom_defaults.cc       weak defaults of class custom, which call the driver
   nvml_table.h/.cc         the slots, names and hooks of NVML's functions
   libnvshare.map           the linker's export list
 
@@ -127,7 +126,6 @@ class Interface:
         symbols = {entry.symbol for entry in entries}
         self.submits = [entry for entry in entries if entry.kind == "submit"]
         self.growing = [entry for entry in entries if entry.kind in ("grows", "looks")]
-        self.customs = [entry for entry in entries if entry.kind == "custom"]
         self.hooked = [entry for entry in entries if entry.kind in HOOKED]
         self.signatures = signatures
         for entry in self.hooked:
@@ -322,24 +320,6 @@ extern "C" {{
 """
 
 
-def custom_defaults_source(interface):
-    wrappers = [
-        wrapper(interface, entry.symbol, "NVSHARE_EXPORT [[gnu::weak]] ", f"call_real<&RealDriver::{entry.symbol}>")
-        for entry in interface.customs
-    ]
-    return f"""{banner("//")}// A definition of the same name in hooks/ or symbols/ takes the place of the one here.
-#include "interposer/generated/hooks.h"
-#include "interposer/symbols/real_driver.h"
-
-namespace nvshare::interposer {{
-extern "C" {{
-
-{chr(10).join(wrappers)}
-}}  // extern "C"
-}}  // namespace nvshare::interposer
-"""
-
-
 def nvml_banner():
     return banner("//").replace("entry_points.txt and cuda/driver_api.h", "nvml_entry_points.txt and cuda/nvml_api.h")
 
@@ -416,7 +396,6 @@ def outputs(interface, nvml):
         "unhooked_names.h": unhooked_names_header(interface),
         "submit_hooks.cc": submit_hooks_source(interface),
         "growing_hooks.cc": growing_hooks_source(interface),
-        "custom_defaults.cc": custom_defaults_source(interface),
         "nvml_table.h": nvml_table_header(nvml),
         "nvml_table.cc": nvml_table_source(nvml),
         "libnvshare.map": version_script(interface, nvml),

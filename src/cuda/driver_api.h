@@ -41,6 +41,7 @@ CUresult cuDeviceTotalMem(unsigned* bytes, CUdevice dev);
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev);
 
 // ---- Contexts ----
+CUresult cuCtxAttach(CUcontext* pctx, unsigned flags);
 CUresult cuCtxCreate(CUcontext* pctx, unsigned flags, CUdevice dev);
 CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned flags, CUdevice dev);
 CUresult cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams, unsigned flags, CUdevice dev);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <new>
 
+#include "interposer/hooks/submit.h"
 #include "interposer/log.h"
 #include "interposer/pacer.h"
 #include "interposer/symbols/real_driver.h"
@@ -190,6 +191,11 @@ Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range, bool* wi
   return nullptr;
 }
 
+void Process::set_sync_memops(cuda::CUdeviceptr address, bool wanted) {
+  if (wanted) sync_memops_wanted.store(true, std::memory_order_relaxed);
+  for_each_device([&](Device& device) { device.memory().set_sync_memops(address, wanted); });
+}
+
 bool Process::holds(cuda::CUdeviceptr address, size_t bytes) {
   bool found = ipc_.overlaps(address, bytes);
   for_each_device([&](Device& device) { found = found || device.memory().overlaps(address, bytes); });
@@ -245,6 +251,30 @@ bool Process::release_keeps_primary(int ordinal) {
     return true;
   }
   return false;
+}
+
+void Process::context_attached(CUcontext context) {
+  Lock lock(mutex_);
+  if (Context* known = find_context(context)) ++(known->primary_references > 0 ? known->primary_references : known->attachments);
+}
+
+bool Process::detach_keeps(CUcontext context) {
+  Lock lock(mutex_);
+  Context* known = find_context(context);
+  if (known == nullptr) return false;
+  if (known->primary_references > 1) {
+    --known->primary_references;
+    return true;
+  }
+  if (known->attachments == 0) return false;
+  --known->attachments;
+  return true;
+}
+
+int Process::primary_of(CUcontext context) {
+  Lock lock(mutex_);
+  const Context* known = find_context(context);
+  return known != nullptr && known->primary_references > 0 ? known->ordinal : -1;
 }
 
 CUcontext Process::primary(int ordinal) {

@@ -45,6 +45,9 @@ class Process {
   // The device that owns `address`, or null.
   // *within (may be null): the address is ours without being any allocation's (Memory::find).
   Device* owner(cuda::CUdeviceptr address, Memory::Range* range, bool* within = nullptr);
+  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the allocation of ours that the address lies in: from the first time on, every synchronous copy and
+  // fill of the program ends before it returns.
+  void set_sync_memops(cuda::CUdeviceptr address, bool wanted);
   // Some of the range is memory that we made for the program, on any GPU, or imported: no virtual memory to the program.
   bool holds(cuda::CUdeviceptr address, size_t bytes);
   // The same for the program's own managed memory.
@@ -64,6 +67,13 @@ class Process {
   void primary_made(cuda::CUcontext context, int ordinal);
   // Counts one release of the primary context; true when it cannot be the last.
   bool release_keeps_primary(int ordinal);
+
+  // cuCtxAttach counted one use of the context more.
+  void context_attached(cuda::CUcontext context);
+  // Takes one use back; true when it cannot be the last.
+  bool detach_keeps(cuda::CUcontext context);
+  // The GPU whose primary context it is, or -1.
+  int primary_of(cuda::CUcontext context);
 
   // A context on that GPU that stays alive until unpinned; null: none.
   cuda::CUcontext pin_context(int ordinal);
@@ -130,7 +140,8 @@ class Process {
     int ordinal;
     uint32_t primary_references;  // 0: made by cuCtxCreate
     uint32_t pins;
-    uint32_t going;  // threads that are about to destroy it, or to find that it stays
+    uint32_t going;            // threads that are about to destroy it, or to find that it stays
+    uint32_t attachments = 0;  // of one made by cuCtxCreate; the primary one counts them among its references
   };
   void wait_gate_change(uint32_t flags);
   void wait_for_gate(const Client* joins);

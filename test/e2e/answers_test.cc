@@ -102,6 +102,37 @@ TEST_F(Answers, VirtualCallsOnPlainMemoryThatIsSwappedOut) {
   expect_same_swapped_out("virtual_handles");
 }
 
+TEST_F(Answers, PointersAndStreamOrderedFrees) {
+  expect_same_alone({"pointers", "stream_ordered"});
+  expect_same_unshared({"pointers", "stream_ordered"});
+}
+TEST_F(Answers, PointersWhileSwappedOut) { expect_same_swapped_out("pointers"); }
+
+// The driver itself crashes here.
+TEST_F(Answers, MemoryThatIsFreedTwiceIsFreedOnce) {
+  Stage stage(options_for(1));
+  stage.start_scheduler();
+  Child& child = stage.start_command("freed-twice", command("freed_twice", {}), true);
+  EXPECT_EQ(child.wait(moments()).value_or(-1), 0) << child.log();
+  const std::string once = "free in order: 0\nfree in order again: 1\nfree at once: 1\napart: 1\nbytes are there: 1 1\n";
+  EXPECT_EQ(answers_in(child.log()), once + once + "end of freed_twice\n");
+}
+
+TEST_F(Answers, TexturesOfSmallAllocations) {
+  expect_same_alone({"textures"});
+  expect_same_unshared({"textures"});
+}
+
+TEST_F(Answers, ContextsThatAreAttachedTo) {
+  expect_same_alone({"attached_contexts"});
+  expect_same_unshared({"attached_contexts"});
+}
+
+TEST_F(Answers, HandlesOfAProcessWithoutAContext) {
+  expect_same_alone({"handles_without_context"});
+  expect_same_unshared({"handles_without_context"});
+}
+
 TEST_F(Answers, GraphsBuiltByHand) {
   expect_same_alone({"hand_graphs", "hand_graphs_updated"});
   expect_same_unshared({"hand_graphs"});

@@ -24,7 +24,7 @@ class VirtualMemory : public testing::Test {
     return client ? client->turns : 0;
   }
 
-  // So large that little fits beside it, at any time. What it has of small blocks is at most 14M, and takes up to 54 MiB: each of the 24
+  // So large that little fits beside it, at any time. What it has of small blocks is at most 14M, and takes up to 54 MiB: each of the 22
   // sizes that small allocations are rounded to has pages of its own. The GPU has 204 MiB for a program, less what others have that cannot
   // move.
   void start_large_neighbour() { stage_.start("large", {"mix", "--seed", "98", "--floor", "130M", "--hold", "144M", "--largest", "14M"}); }

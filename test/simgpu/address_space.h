@@ -48,7 +48,8 @@ struct Range {
   bool writable = true;
   uint32_t accessors = 0;  // kMapping: devices (bits) that may use it
   Context* context = nullptr;
-  uint64_t id = 0;     // unique in the process
+  uint64_t id = 0;  // unique in the process
+  bool sync_memops = false;
   unsigned flags = 0;  // as passed by the caller
   uint64_t owned = 0;  // bytes that freeing it unmaps (kPlain of its own, kManaged, kHost)
   void* pool = nullptr;

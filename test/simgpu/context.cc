@@ -133,6 +133,30 @@ SIM_API CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int, unsig
   return create(out, flags, device);
 }
 SIM_API CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams*, unsigned flags, CUdevice device) { return create(out, flags, device); }
+SIM_API CUresult cuCtxAttach(CUcontext* out, unsigned flags) {
+  if (const CUresult result = enter_process()) return result;
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  Context* context = t_thread.current();
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->primary) {
+    std::lock_guard lock(here().mutex);
+    ++here().primaries[static_cast<size_t>(context->device)].references;
+  } else {
+    context->attachments.fetch_add(1);
+  }
+  *out = to_handle(context);
+  return CUDA_SUCCESS;
+}
+// The last use ends the context, the primary one too.
+SIM_API CUresult cuCtxDetach(CUcontext handle) {
+  if (const CUresult result = enter_process()) return result;
+  Context* context = to_context(handle);
+  if (context == nullptr || !context->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->primary) return release_primary(context->device, false);
+  if (context->attachments.load() == 0) return destroy(handle);
+  context->attachments.fetch_sub(1);
+  return CUDA_SUCCESS;
+}
 SIM_API CUresult cuCtxDestroy(CUcontext context) { return destroy(context); }
 SIM_API CUresult cuCtxDestroy_v2(CUcontext context) { return destroy(context); }
 SIM_API CUresult cuCtxPushCurrent(CUcontext context) { return push(context); }

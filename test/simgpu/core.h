@@ -146,7 +146,8 @@ struct Context {
   std::vector<Dependency> left;  // what streams still had to do when they were destroyed
   uint64_t charged_bytes = 0;    // guarded by Process::mutex
   std::atomic<bool> modules_charged{false};
-  std::atomic<uint32_t> peers{0};  // devices (bits) whose memory its kernels may use
+  std::atomic<uint32_t> attachments{0};  // cuCtxAttach, of one that is not primary
+  std::atomic<uint32_t> peers{0};        // devices (bits) whose memory its kernels may use
 };
 
 struct Process {

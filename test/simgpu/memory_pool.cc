@@ -82,7 +82,11 @@ class FreeWork : public Work {
 CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream handle, Default null_means) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
-  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *out = 0;  // no error (measured)
+    return CUDA_SUCCESS;
+  }
   if (stream->capture.load() != nullptr) {
     auto allocation = reserve_graph_allocation(stream->context->device, bytes);
     if (!allocation) return CUDA_ERROR_OUT_OF_MEMORY;

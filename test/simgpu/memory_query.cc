@@ -29,6 +29,11 @@ CUresult put(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
+void set_sync_memops(CUdeviceptr address, bool wanted) {
+  AddressSpace::Writing writing(here().memory);
+  if (Range* range = writing.find(address)) range->sync_memops = wanted;
+}
+
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Answer answer;
   if (const CUresult result = find(address, &answer)) return result;
@@ -36,7 +41,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
   const bool mapping = range.kind == RangeKind::kMapping;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return put(data, mapping ? nullptr : range.context);
+      return put(data, mapping || range.kind == RangeKind::kPool ? nullptr : range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(data, range.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -44,9 +49,12 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return range.on_device() ? CUDA_ERROR_INVALID_VALUE : put(data, address);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      return CUDA_ERROR_INVALID_VALUE;
+      if (range.on_host()) return CUDA_ERROR_INVALID_VALUE;
+      std::memset(data, 0, 12);
+      set_sync_memops(address, true);  // the question switches it on, also of virtual memory
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return put(data, 0);
+      return put(data, range.sync_memops ? 1u : 0u);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return put(data, static_cast<unsigned long long>(range.id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -72,9 +80,10 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return put(data, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return put(data, range.owned != 0 || mapping ? range.size : kPageBytes);
+      if (mapping) return put(data, range.size);
+      return put(data, round_up(range.end(), kPageBytes) - range.base / kPageBytes * kPageBytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return put(data, range.owned != 0 || mapping ? range.base : range.base / kPageBytes * kPageBytes);
+      return put(data, mapping ? range.base : range.base / kPageBytes * kPageBytes);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return put(data, static_cast<unsigned long long>(range.id));
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
@@ -107,12 +116,14 @@ SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* att
   return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuPointerSetAttribute(const void*, CUpointer_attribute attribute, CUdeviceptr address) {
+SIM_API CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   if (const CUresult result = enter_process()) return result;
   Answer answer;
   if (const CUresult result = find(address, &answer)) return result;
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-  return answer.range.kind == RangeKind::kMapping ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  if (answer.range.kind == RangeKind::kMapping) return CUDA_ERROR_NOT_SUPPORTED;
+  set_sync_memops(address, *static_cast<const bool*>(value));
+  return CUDA_SUCCESS;
 }
 
 // Of virtual memory, the single handle's mapping and not the allocation.

@@ -12,6 +12,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuArrayCreate_v2",
     "cuArrayDestroy",
     "cuArrayGetMemoryRequirements",
+    "cuCtxAttach",
     "cuCtxCreate",
     "cuCtxCreate_v2",
     "cuCtxCreate_v3",
@@ -386,6 +387,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     3020,  // cuArrayCreate_v2
     2000,  // cuArrayDestroy
     0,  // cuArrayGetMemoryRequirements
+    2000,  // cuCtxAttach
     2000,  // cuCtxCreate
     3020,  // cuCtxCreate_v2
     11040,  // cuCtxCreate_v3
@@ -408,9 +410,9 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuDeviceGet
     0,  // cuDeviceGetAttribute
     0,  // cuDeviceGetCount
-    11020,  // cuDeviceGetDefaultMemPool
+    0,  // cuDeviceGetDefaultMemPool
     0,  // cuDeviceGetGraphMemAttribute
-    11020,  // cuDeviceGetMemPool
+    0,  // cuDeviceGetMemPool
     0,  // cuDeviceGetName
     0,  // cuDeviceGetPCIBusId
     0,  // cuDeviceGetUuid
@@ -423,7 +425,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     11000,  // cuDevicePrimaryCtxReset_v2
     7000,  // cuDevicePrimaryCtxRetain
     11020,  // cuDeviceSetMemPool
-    2000,  // cuDeviceTotalMem
+    0,  // cuDeviceTotalMem
     3020,  // cuDeviceTotalMem_v2
     0,  // cuDriverGetVersion
     2000,  // cuEventCreate
@@ -513,14 +515,14 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10020,  // cuMemAddressReserve
     8000,  // cuMemAdvise
     12020,  // cuMemAdvise_v2
-    2000,  // cuMemAlloc
+    0,  // cuMemAlloc
     11020,  // cuMemAllocAsync
     11020,  // cuMemAllocAsync_ptsz
     11020,  // cuMemAllocFromPoolAsync
     11020,  // cuMemAllocFromPoolAsync_ptsz
     0,  // cuMemAllocHost_v2
     6000,  // cuMemAllocManaged
-    2000,  // cuMemAllocPitch
+    0,  // cuMemAllocPitch
     3020,  // cuMemAllocPitch_v2
     3020,  // cuMemAlloc_v2
     12060,  // cuMemBatchDecompressAsync
@@ -531,18 +533,18 @@ const uint16_t kSlotSince[kDriverSlots] = {
     13000,  // cuMemDiscardBatchAsync
     13000,  // cuMemDiscardBatchAsync_ptsz
     10020,  // cuMemExportToShareableHandle
-    2000,  // cuMemFree
+    0,  // cuMemFree
     11020,  // cuMemFreeAsync
     11020,  // cuMemFreeAsync_ptsz
     0,  // cuMemFreeHost
     3020,  // cuMemFree_v2
     10020,  // cuMemGetAccess
-    2000,  // cuMemGetAddressRange
+    0,  // cuMemGetAddressRange
     3020,  // cuMemGetAddressRange_v2
     0,  // cuMemGetAllocationGranularity
     10020,  // cuMemGetAllocationPropertiesFromHandle
     11070,  // cuMemGetHandleForAddressRange
-    2000,  // cuMemGetInfo
+    0,  // cuMemGetInfo
     3020,  // cuMemGetInfo_v2
     0,  // cuMemHostAlloc
     0,  // cuMemHostGetDevicePointer_v2
@@ -759,6 +761,7 @@ constinit const RealDriver kHooks = {
     .cuArray3DCreate_v2 = &cuArray3DCreate_v2,
     .cuArrayCreate_v2 = &cuArrayCreate_v2,
     .cuArrayDestroy = &cuArrayDestroy,
+    .cuCtxAttach = &cuCtxAttach,
     .cuCtxCreate = &cuCtxCreate,
     .cuCtxCreate_v2 = &cuCtxCreate_v2,
     .cuCtxCreate_v3 = &cuCtxCreate_v3,
@@ -769,8 +772,6 @@ constinit const RealDriver kHooks = {
     .cuCtxDisablePeerAccess = &cuCtxDisablePeerAccess,
     .cuCtxEnablePeerAccess = &cuCtxEnablePeerAccess,
     .cuCtxSetLimit = &cuCtxSetLimit,
-    .cuDeviceGetDefaultMemPool = &cuDeviceGetDefaultMemPool,
-    .cuDeviceGetMemPool = &cuDeviceGetMemPool,
     .cuDeviceGraphMemTrim = &cuDeviceGraphMemTrim,
     .cuDevicePrimaryCtxRelease = &cuDevicePrimaryCtxRelease,
     .cuDevicePrimaryCtxRelease_v2 = &cuDevicePrimaryCtxRelease_v2,
@@ -778,7 +779,6 @@ constinit const RealDriver kHooks = {
     .cuDevicePrimaryCtxReset_v2 = &cuDevicePrimaryCtxReset_v2,
     .cuDevicePrimaryCtxRetain = &cuDevicePrimaryCtxRetain,
     .cuDeviceSetMemPool = &cuDeviceSetMemPool,
-    .cuDeviceTotalMem = &cuDeviceTotalMem,
     .cuDeviceTotalMem_v2 = &cuDeviceTotalMem_v2,
     .cuEventCreate = &cuEventCreate,
     .cuFuncLoad = &cuFuncLoad,
@@ -853,13 +853,11 @@ constinit const RealDriver kHooks = {
     .cuMemAddressReserve = &cuMemAddressReserve,
     .cuMemAdvise = &cuMemAdvise,
     .cuMemAdvise_v2 = &cuMemAdvise_v2,
-    .cuMemAlloc = &cuMemAlloc,
     .cuMemAllocAsync = &cuMemAllocAsync,
     .cuMemAllocAsync_ptsz = &cuMemAllocAsync_ptsz,
     .cuMemAllocFromPoolAsync = &cuMemAllocFromPoolAsync,
     .cuMemAllocFromPoolAsync_ptsz = &cuMemAllocFromPoolAsync_ptsz,
     .cuMemAllocManaged = &cuMemAllocManaged,
-    .cuMemAllocPitch = &cuMemAllocPitch,
     .cuMemAllocPitch_v2 = &cuMemAllocPitch_v2,
     .cuMemAlloc_v2 = &cuMemAlloc_v2,
     .cuMemBatchDecompressAsync = &cuMemBatchDecompressAsync,
@@ -870,16 +868,13 @@ constinit const RealDriver kHooks = {
     .cuMemDiscardBatchAsync = &cuMemDiscardBatchAsync,
     .cuMemDiscardBatchAsync_ptsz = &cuMemDiscardBatchAsync_ptsz,
     .cuMemExportToShareableHandle = &cuMemExportToShareableHandle,
-    .cuMemFree = &cuMemFree,
     .cuMemFreeAsync = &cuMemFreeAsync,
     .cuMemFreeAsync_ptsz = &cuMemFreeAsync_ptsz,
     .cuMemFree_v2 = &cuMemFree_v2,
     .cuMemGetAccess = &cuMemGetAccess,
-    .cuMemGetAddressRange = &cuMemGetAddressRange,
     .cuMemGetAddressRange_v2 = &cuMemGetAddressRange_v2,
     .cuMemGetAllocationPropertiesFromHandle = &cuMemGetAllocationPropertiesFromHandle,
     .cuMemGetHandleForAddressRange = &cuMemGetHandleForAddressRange,
-    .cuMemGetInfo = &cuMemGetInfo,
     .cuMemGetInfo_v2 = &cuMemGetInfo_v2,
     .cuMemImportFromShareableHandle = &cuMemImportFromShareableHandle,
     .cuMemMap = &cuMemMap,
@@ -1078,6 +1073,7 @@ constinit const RealDriver kMissing = {
     .cuArrayCreate_v2 = missing<decltype(RealDriver::cuArrayCreate_v2)>,
     .cuArrayDestroy = missing<decltype(RealDriver::cuArrayDestroy)>,
     .cuArrayGetMemoryRequirements = missing<decltype(RealDriver::cuArrayGetMemoryRequirements)>,
+    .cuCtxAttach = missing<decltype(RealDriver::cuCtxAttach)>,
     .cuCtxCreate = missing<decltype(RealDriver::cuCtxCreate)>,
     .cuCtxCreate_v2 = missing<decltype(RealDriver::cuCtxCreate_v2)>,
     .cuCtxCreate_v3 = missing<decltype(RealDriver::cuCtxCreate_v3)>,

@@ -16,6 +16,7 @@ struct RealDriver {
   decltype(&cuda::api::cuArrayCreate_v2) cuArrayCreate_v2;
   decltype(&cuda::api::cuArrayDestroy) cuArrayDestroy;
   decltype(&cuda::api::cuArrayGetMemoryRequirements) cuArrayGetMemoryRequirements;
+  decltype(&cuda::api::cuCtxAttach) cuCtxAttach;
   decltype(&cuda::api::cuCtxCreate) cuCtxCreate;
   decltype(&cuda::api::cuCtxCreate_v2) cuCtxCreate_v2;
   decltype(&cuda::api::cuCtxCreate_v3) cuCtxCreate_v3;
@@ -385,7 +386,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 371;
+inline constexpr size_t kDriverSlots = 372;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

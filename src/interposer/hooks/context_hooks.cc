@@ -44,12 +44,11 @@ CUresult destroy(CUcontext context) {
   return result;
 }
 
-template <auto Function>
-CUresult end_primary(CUdevice device) {
-  CUcontext context = process().active() ? process().primary(device) : nullptr;
-  if (context == nullptr) return call_real<Function>(device);
+// `call` may end the primary context.
+template <typename Call>
+CUresult end_primary_by(CUcontext context, CUdevice device, Call call) {
   process().context_leaves(context);
-  CUresult result = call_real<Function>(device);
+  CUresult result = call();
   unsigned flags = 0;
   int alive = 0;
   // Parts of the program may have retained it where no hook saw it.
@@ -59,6 +58,13 @@ CUresult end_primary(CUdevice device) {
     process().context_left(context);
   }
   return result;
+}
+
+template <auto Function>
+CUresult end_primary(CUdevice device) {
+  CUcontext context = process().active() ? process().primary(device) : nullptr;
+  if (context == nullptr) return call_real<Function>(device);
+  return end_primary_by(context, device, [&] { return call_real<Function>(device); });
 }
 
 template <auto Function>
@@ -95,6 +101,25 @@ NVSHARE_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* pa
 
 NVSHARE_EXPORT CUresult cuCtxDestroy(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy>(context); }
 NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { return destroy<&RealDriver::cuCtxDestroy_v2>(context); }
+
+// A context ends when it was detached from as often as it was made and attached to.
+NVSHARE_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned flags) {
+  CUresult result = call_real<&RealDriver::cuCtxAttach>(context, flags);
+  if (result == CUDA_SUCCESS && process().active()) process().context_attached(*context);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuCtxDetach(CUcontext context) {
+  if (!process().active()) return call_real<&RealDriver::cuCtxDetach>(context);
+  if (process().detach_keeps(context)) {
+    CUresult result = call_real<&RealDriver::cuCtxDetach>(context);
+    if (result != CUDA_SUCCESS) process().context_attached(context);
+    return result;
+  }
+  const int ordinal = process().primary_of(context);
+  if (ordinal < 0) return destroy<&RealDriver::cuCtxDetach>(context);
+  return end_primary_by(context, ordinal, [&] { return call_real<&RealDriver::cuCtxDetach>(context); });
+}
 
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUresult result = create<&RealDriver::cuDevicePrimaryCtxRetain>(device, context, device);

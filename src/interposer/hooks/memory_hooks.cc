@@ -46,8 +46,9 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   Device* device = process().device(pool.ordinal);
   if (device == nullptr || device->refused()) return real();  // host memory, another process's, or a GPU that is not governed
   Memory& memory = device->memory();
+  if (bytes == 0) return real();  // which is no error
   if (!pool.foreign) {
-    if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!pools().charge(pool.handle, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = memory.allocate_async(address, bytes, stream, per_thread, context);
     if (result == CUDA_SUCCESS) {

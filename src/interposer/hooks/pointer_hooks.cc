@@ -12,6 +12,14 @@ constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process
 // A driver maps plain memory in such pieces, of which small allocations share one.
 constexpr CUdeviceptr kMappingBytes = 2 << 20;
 
+// Numbers of ours among the driver's, whose ids count up from one.
+constexpr uint64_t kIdTag = uint64_t{0x6e77} << 48;
+
+struct NoTokens {
+  unsigned long long peer = 0;
+  unsigned address_space = 0;
+};
+
 template <typename T>
 CUresult answer(void* data, T value) {
   *static_cast<T*>(data) = value;
@@ -28,13 +36,14 @@ size_t mapping_size(const Memory::Range& range) {
 struct Owner {
   int ordinal;       // of the GPU whose memory it is
   bool ipc_capable;  // cuIpcGetMemHandle takes it
+  bool of_pool;
 };
 
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const Memory::Range& range) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return answer<CUcontext>(data, range.context);
+      return answer<CUcontext>(data, owner.of_pool ? nullptr : range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -43,9 +52,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       answer<void*>(data, nullptr);
       return CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return answer<unsigned>(data, 0);
+      return answer<unsigned>(data, range.sync_memops ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return answer<unsigned long long>(data, range.base);
+      return answer<unsigned long long>(data, kIdTag | range.id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return answer<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -71,11 +80,12 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return answer<CUdeviceptr>(data, mapping_begin(range));
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      return answer<unsigned long long>(data, range.base);
+      return answer<unsigned long long>(data, kIdTag | range.id);
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return answer<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      return CUDA_ERROR_NOT_SUPPORTED;
+      process().set_sync_memops(address, true);  // the question switches it on (measured)
+      return answer<NoTokens>(data, {});
   }
   return real_driver().cuPointerGetAttribute(data, attribute, address);
 }
@@ -147,11 +157,14 @@ bool find_owner(CUdeviceptr* address, Memory::Range* range, Owner* owner) {
   if (!process().active()) return false;
   bool within = false;
   if (Device* device = process().owner(*address, range, &within)) {
-    *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && pools().pool_of(range->base) == nullptr};
+    const bool of_pool = pools().pool_of(range->base) != nullptr;
+    *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool};
     return true;
   }
   if (within) *address = kNowhere;
-  owner->ipc_capable = false;
+  owner->ipc_capable = owner->of_pool = false;
+  range->sync_memops = false;
+  range->id = 0;
   return process().ipc().find(*address, range, &owner->ordinal);
 }
 
@@ -192,6 +205,13 @@ NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribu
 }
 
 NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  Memory::Range range;
+  Owner owner{};
+  if (value != nullptr && find_owner(&address, &range, &owner)) {
+    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    process().set_sync_memops(address, *static_cast<const bool*>(value));
+    return CUDA_SUCCESS;
+  }
   ProgramVmm::View view;
   if (process().active() && value != nullptr && process().vmm().find(address, &view) && !view.placed) {
     return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;

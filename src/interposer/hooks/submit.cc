@@ -19,6 +19,12 @@ bool captures(Target target) {
 
 }  // namespace
 
+void finish_memop(bool per_thread) {
+  if (!process().begin_synchronize()) return;
+  real_driver().cuStreamSynchronize(per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY);
+  process().end_synchronize();
+}
+
 uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target) {
   for (;;) {
     if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) return flags;

@@ -2,6 +2,7 @@
 // GPU memory for itself (class grows). Both ask for room and try again where the driver is out of memory (shortage.h).
 #pragma once
 
+#include <atomic>
 #include <tuple>
 #include <type_traits>
 
@@ -79,6 +80,11 @@ CUresult with_room(Arguments... arguments) {
       [](void* again, Target on) { return pass_gate_once(on, *static_cast<decltype(call)*>(again)); }, &call);
 }
 
+// The program has set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of some memory.
+inline constinit std::atomic<bool> sync_memops_wanted{false};
+// Waits for the default stream, unless something captures.
+void finish_memop(bool per_thread);
+
 inline CUstream default_stream(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? CU_STREAM_PER_THREAD : stream; }
 
 // Function: the slot in RealDriver. Stream: index of the CUstream among the arguments, or kNoStream. PerThread: a null stream (or none)
@@ -90,7 +96,12 @@ CUresult submit(Arguments... arguments) {
   if constexpr (Stream != kNoStream) {
     target = {default_stream(std::get<static_cast<size_t>(Stream)>(std::tuple<Arguments...>(arguments...)), PerThread), true};
   }
-  return pass_gate<Function>(target, [&] { return function(arguments...); });
+  const CUresult result = pass_gate<Function>(target, [&] { return function(arguments...); });
+  if constexpr (Stream == kNoStream) {
+    if (sync_memops_wanted.load(std::memory_order_relaxed) && result == CUDA_SUCCESS) [[unlikely]]
+      finish_memop(PerThread);
+  }
+  return result;
 }
 
 // Where the call has addresses of two GPUs and cannot be made as it is: by the peer variant. False: it is not of that kind.

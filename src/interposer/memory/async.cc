@@ -1,4 +1,6 @@
 // Stream-ordered allocation (cuMemAllocAsync, pools): served from the same blocks and slabs as cuMemAlloc, so that it swaps like them.
+#include <algorithm>
+
 #include "interposer/gate.h"
 #include "interposer/log.h"
 #include "interposer/memory/memory.h"
@@ -14,7 +16,8 @@ using cuda::CUstream;
 
 namespace {
 
-constexpr size_t kPendingMax = 4096;  // frees that wait for the GPU; past it the oldest are waited for
+constexpr size_t kUnfinishedStreamsMax = 16;  // that one look asks about in vain
+constexpr size_t kPendingMax = 4096;          // frees that wait for the GPU; past it the oldest are waited for
 
 CUstream resolve(CUstream stream, bool per_thread) { return stream == nullptr && per_thread ? cuda::CU_STREAM_PER_THREAD : stream; }
 
@@ -38,13 +41,14 @@ void Memory::set_requested_locked(CUdeviceptr address, size_t bytes) {
   } else {
     SlabSet::set_requested(block->slab, address, bytes);
   }
+  notes_of(*block, address) = new_notes();
 }
 
 bool Memory::defer(const AsyncFree& pending) {
   Lock lock(mutex_);
-  for (const AsyncFree& other : async_frees_) {
-    if (other.address == pending.address) return false;
-  }
+  Block* block = lookup(pending.address);
+  if (block == nullptr || notes_of(*block, pending.address).freed) return false;
+  notes_of(*block, pending.address).freed = true;
   async_frees_.push_back(pending);
   if (pending.event == nullptr) deferred_.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -118,6 +122,22 @@ bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, C
   return true;
 }
 
+void Memory::collect_done() {
+  {
+    Lock lock(mutex_);
+    if (async_frees_.empty()) return;
+  }
+  const CUcontext context = process().pin_context(device_.ordinal());
+  if (context == nullptr) return;
+  const RealDriver& driver = real_driver();
+  if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
+    collect_async(false);
+    CUcontext popped = nullptr;
+    driver.cuCtxPopCurrent_v2(&popped);
+  }
+  process().unpin_context(context);
+}
+
 void Memory::stream_leaves(CUstream stream) {
   Lock lock(mutex_);
   for (AsyncFree& pending : async_frees_) {
@@ -132,17 +152,28 @@ void Memory::collect_async(bool wait) {
   if (!held_off) return;
   {
     Lock lock(mutex_);
-    for (size_t i = 0; i < async_frees_.size();) {
-      AsyncFree& pending = async_frees_[i];
-      bool done = pending.event == nullptr || driver.cuEventQuery(pending.event) == cuda::CUDA_SUCCESS;
-      if (!done && !wait) {
-        ++i;
-        continue;
-      }
+    // A stream passes its frees one after the other: of one whose oldest is not done no other is asked about. So a look costs a question
+    // for each free that is done, once, and for some streams that are not, however many frees wait.
+    AsyncFree unfinished[kUnfinishedStreamsMax];
+    size_t unfinished_count = 0;
+    const auto stands_behind = [&](const AsyncFree& pending) {
+      return std::any_of(unfinished, unfinished + unfinished_count, [&](const AsyncFree& other) {
+        return other.stream == pending.stream && other.thread == pending.thread && other.stream_context == pending.stream_context;
+      });
+    };
+    const auto is_done = [&](const AsyncFree& pending) {
+      if (wait || pending.event == nullptr) return true;
+      if (unfinished_count == kUnfinishedStreamsMax || stands_behind(pending)) return false;
+      if (driver.cuEventQuery(pending.event) == cuda::CUDA_SUCCESS) return true;
+      unfinished[unfinished_count++] = pending;
+      return false;
+    };
+    std::erase_if(async_frees_, [&](const AsyncFree& pending) {
+      if (!is_done(pending)) return false;
       passed.push_back(pending);
       if (pending.event == nullptr) deferred_.fetch_sub(1, std::memory_order_relaxed);
-      async_frees_.erase(async_frees_.begin() + static_cast<ptrdiff_t>(i));
-    }
+      return true;
+    });
   }
   for (const AsyncFree& pending : passed) {
     if (pending.event != nullptr) {

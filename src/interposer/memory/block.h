@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
+#include "interposer/memory/slab.h"
 
 namespace nvshare::interposer {
 
@@ -32,7 +33,6 @@ struct Chunk {
   bool host_preferred = false;  // kManaged: the program advised that it is to stay on the host
 };
 
-struct Slab;
 struct ProgramHandle;
 
 // How the block has its memory.
@@ -53,6 +53,7 @@ struct Block {
   size_t bytes = 0;                   // of the range: a multiple of the granularity
   size_t requested = 0;               // what the program asked for (dedicated blocks)
   size_t address_bytes = 0;           // reserved, >= bytes
+  AllocationNotes notes;              // of a dedicated block's allocation
   cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone
   Chunk* chunks = nullptr;
   uint32_t chunk_count = 0;

@@ -29,6 +29,7 @@ Block* Memory::take_cached(const Order& order) {
     cached_bytes_ -= block->bytes;
     block->cached = false;
     block->requested = order.requested;
+    block->notes = new_notes();
     return block;
   }
   return nullptr;

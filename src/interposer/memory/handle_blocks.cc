@@ -9,6 +9,13 @@ namespace nvshare::interposer {
 
 using cuda::CUresult;
 
+namespace {
+
+constexpr int64_t kPatience_ns = 2'000'000'000;
+constexpr int64_t kPause_ns = 5'000'000;
+
+}  // namespace
+
 CUresult Memory::allocate_handle(ProgramHandle* handle) {
   if (!charge(handle->bytes, "virtual memory")) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Block* block = nullptr;
@@ -39,6 +46,38 @@ void Memory::make_unswappable(Block& block) {
     unswappable_.fetch_add(block.bytes, std::memory_order_relaxed);
   }
   changed();
+}
+
+CUresult Memory::place_without_context(Block& block) {
+  {
+    Lock lock(mutex_);
+    if (block.in_resident) return cuda::CUDA_SUCCESS;
+    for (uint32_t i = 0; i < block.chunk_count; ++i) {
+      if (block.chunks[i].state != ChunkState::kFresh) return cuda::CUDA_ERROR_INVALID_VALUE;
+    }
+    for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = ChunkState::kMoving;
+    ++block.pins;
+    block.in_resident = true;
+    resident_.fetch_add(block.bytes, std::memory_order_relaxed);
+  }
+  CUresult result = map_chunk(block, 0);
+  for (const int64_t start = now_ns(); result == cuda::CUDA_ERROR_OUT_OF_MEMORY && now_ns() - start < kPatience_ns;) {
+    sleep_ns(kPause_ns);  // neighbours that move out make room
+    result = map_chunk(block, 0);
+  }
+  {
+    Lock lock(mutex_);
+    const bool placed = result == cuda::CUDA_SUCCESS;
+    for (uint32_t i = 0; i < block.chunk_count; ++i) block.chunks[i].state = placed ? ChunkState::kResident : ChunkState::kFresh;
+    if (!placed) {
+      block.in_resident = false;
+      resident_.fetch_sub(block.bytes, std::memory_order_relaxed);
+    }
+  }
+  if (result == cuda::CUDA_SUCCESS) make_unswappable(block);
+  unpin({&block, 0, block.bytes});
+  changed();
+  return result;
 }
 
 size_t Memory::arriving_bytes(const Piece& piece) {

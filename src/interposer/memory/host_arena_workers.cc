@@ -75,6 +75,7 @@ char* make_own(size_t bytes) {
     munmap(data, bytes);
     return nullptr;
   }
+  madvise(data, bytes, MADV_DONTDUMP);                                    // gigabytes that are no help in a core file
   prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, data, bytes, "nvshare-arena");  // for who reads /proc/PID/smaps
   for (size_t offset = 0; offset < bytes; offset += 4096) static_cast<volatile char*>(data)[offset] = 0;
   return static_cast<char*>(data);
@@ -89,6 +90,7 @@ char* map_lent(int fd, size_t bytes) {
     munmap(data, bytes);
     return nullptr;
   }
+  madvise(data, bytes, MADV_DONTDUMP);
   return static_cast<char*>(data);
 }
 

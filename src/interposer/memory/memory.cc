@@ -61,10 +61,24 @@ bool Memory::find(CUdeviceptr address, Range* range, bool* within) {
   if (block == nullptr || block->cached || block->of_program) return false;
   range->context = block->context;
   range->resident = running_;
-  if (block->slab != nullptr) return slabs_.slot_of(block->slab, address, &range->base, &range->bytes);
-  if (address - block->base >= block->requested) return false;
-  range->base = block->base;
-  range->bytes = block->requested;
+  if (block->slab != nullptr) {
+    if (!slabs_.slot_of(block->slab, address, &range->base, &range->bytes)) return false;
+  } else {
+    if (address - block->base >= block->requested) return false;
+    range->base = block->base;
+    range->bytes = block->requested;
+  }
+  const AllocationNotes& notes = notes_of(*block, address);
+  range->id = notes.id;
+  range->sync_memops = notes.sync_memops;
+  return true;
+}
+
+bool Memory::set_sync_memops(CUdeviceptr address, bool wanted) {
+  Range range;
+  if (!find(address, &range)) return false;
+  Lock lock(mutex_);
+  if (Block* block = lookup(address)) notes_of(*block, range.base).sync_memops = wanted;
   return true;
 }
 
@@ -106,6 +120,7 @@ CUresult Memory::new_block(const Order& order, Block** out) {
   block->bytes = bytes;
   block->requested = order.requested;
   block->context = order.context;
+  block->notes = new_notes();
   switch (device_.backend()) {
     case protocol::Backend::kVmm:
       block->kind = BlockKind::kVmm;
@@ -424,12 +439,13 @@ bool Memory::measure(CUdeviceptr address, size_t* requested, size_t* capacity, C
   if (block->slab != nullptr) {
     CUdeviceptr base = 0;
     if (!slabs_.slot_of(block->slab, address, &base, requested) || base != address) return false;
+    if (notes_of(*block, address).freed) return false;
     *capacity = SlabSet::slot_bytes(*requested);
     return true;
   }
   *requested = block->requested;
   *capacity = block->bytes;
-  return block->base == address;
+  return block->base == address && !block->notes.freed;
 }
 
 bool Memory::give_back(CUdeviceptr address, bool charged, size_t* requested) {
@@ -459,7 +475,7 @@ bool Memory::free(CUdeviceptr address, CUresult* result) {
   if (!measure(address, &requested, &deferred.capacity, &deferred.context)) {
     Lock lock(mutex_);
     Block* block = lookup(address);
-    *result = cuda::CUDA_ERROR_INVALID_VALUE;  // inside an allocation
+    *result = cuda::CUDA_ERROR_INVALID_VALUE;  // inside an allocation, or freed already in stream order
     return block != nullptr && !block->cached;
   }
   *result = cuda::CUDA_SUCCESS;

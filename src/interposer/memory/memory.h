@@ -78,7 +78,11 @@ class Memory {
     size_t bytes;
     cuda::CUcontext context;
     bool resident;
+    uint64_t id;  // of the allocation, unique over the process's time
+    bool sync_memops;
   };
+  // The attribute of the allocation that `address` lies in; false: it is not ours.
+  bool set_sync_memops(cuda::CUdeviceptr address, bool wanted);
   // *within (may be null): it lies in addresses of ours, in an allocation or not. The driver knows memory there that the program does not.
   bool find(cuda::CUdeviceptr address, Range* range, bool* within = nullptr);
   // Some of the range is ours: memory behind an allocation of the program's, or a window for copies. To the program it is no virtual
@@ -104,6 +108,9 @@ class Memory {
   // The context's allocations end with it. Called before the driver destroys it, with no GPU work left.
   void context_gone(cuda::CUcontext context);
 
+  // Takes back what was freed in stream order and is done. The GPU has no work left, so nothing is waited for.
+  void collect_done();
+
   // Gives back what is freed and only kept for reuse.
   void trim_cache();
   // Of that, what is kept for a moment only: the oldest, until no more is left than may be kept for long.
@@ -116,6 +123,8 @@ class Memory {
   void free_handle(Block* block);  // deletes the ProgramHandle, too
   // From now on it stays on the GPU. Inside the gate, with the lock.
   void make_unswappable(Block& block);
+  // Gives it GPU memory, for good, where the program has no context and so no turns. INVALID_VALUE: its bytes are on the host.
+  cuda::CUresult place_without_context(Block& block);
 
   // Nothing leaves the GPU any more, and what is allocated from now on waits for the lock. Inside the gate. False: not all of it is there
   // yet, and nothing has changed.
@@ -235,7 +244,10 @@ class Memory {
   void uncache_oldest(size_t at_most, std::vector<Block*>* victims);  // mutex held
 
   void set_requested(cuda::CUdeviceptr address, size_t bytes);
-  void set_requested_locked(cuda::CUdeviceptr address, size_t bytes);  // mutex held
+  void set_requested_locked(cuda::CUdeviceptr address, size_t bytes);          // mutex held
+  static AllocationNotes& notes_of(Block& block, cuda::CUdeviceptr address) {  // mutex held
+    return block.slab != nullptr ? SlabSet::notes_of(block.slab, address) : block.notes;
+  }
 
   Device& device_;
   Mutex mutex_;

@@ -46,14 +46,14 @@ CUresult with_lock(Call call) {
 // A handle of the driver's among what cannot move, beside arrays and pools, whose keys are addresses.
 uint64_t holding_key(cuda::CUmemGenericAllocationHandle number) { return number ^ (uint64_t{1} << 63); }
 
-// It has a turn to wait for. Without a context on that GPU it has none, and its handles are only charged.
-bool takes_turns(Device& device) {
-  if (!device.client().shared()) return false;
-  const cuda::CUcontext context = process().pin_context(device.ordinal());
-  if (context == nullptr) return false;
-  process().unpin_context(context);
-  return true;
+bool has_context(int ordinal) {
+  const cuda::CUcontext context = process().pin_context(ordinal);
+  if (context != nullptr) process().unpin_context(context);
+  return context != nullptr;
 }
+
+// It has a turn to wait for. Without a context on that GPU it has none, and its handles are only charged.
+bool takes_turns(Device& device) { return device.client().shared() && has_context(device.ordinal()); }
 
 }  // namespace
 
@@ -253,6 +253,8 @@ void ProgramVmm::pin_range(CUdeviceptr address, size_t bytes) {
 
 CUresult ProgramVmm::export_handle(void* out, Handle number, cuda::CUmemAllocationHandleType type, unsigned long long flags) {
   const auto function = real_driver().cuMemExportToShareableHandle;
+  Block* block = nullptr;
+  int ordinal = -1;
   {
     Lock lock(mutex_);
     if (is_hidden(number)) return cuda::CUDA_ERROR_INVALID_VALUE;
@@ -262,8 +264,16 @@ CUresult ProgramVmm::export_handle(void* out, Handle number, cuda::CUmemAllocati
       return cuda::CUDA_ERROR_INVALID_VALUE;
     }
     if (handle->block->unswappable) return function(out, handle->block->chunks[0].handle, type, flags);
+    block = handle->block;
+    ordinal = handle->ordinal;
+    ++handle->references;  // it stays until this is done
   }
-  return with_lock([&] { return function(out, pin(number), type, flags); });
+  // As a parent does that hands memory to its children: there are no turns to wait for.
+  CUresult result = cuda::CUDA_SUCCESS;
+  if (!has_context(ordinal)) result = process().device(ordinal)->memory().place_without_context(*block);
+  if (result == cuda::CUDA_SUCCESS) result = with_lock([&] { return function(out, pin(number), type, flags); });
+  release(number);
+  return result;
 }
 
 CUresult ProgramVmm::import_handle(Handle* out, void* os_handle, cuda::CUmemAllocationHandleType type) {

@@ -5,24 +5,24 @@
 namespace nvshare::interposer {
 namespace {
 
-// 256, 512, 768, 1024, then 1.5 and 2 times each power of two, up to 1 MiB: at most a third is lost to rounding.
-constexpr uint32_t kCount = 24;
+// 512, 1024, then 1.5 and 2 times each power of two, up to 1 MiB: above 1 KiB at most a third is lost to rounding.
+constexpr uint32_t kCount = 22;
 struct ClassTable {
   uint32_t bytes[kCount];
 };
 constexpr ClassTable make_classes() {
   ClassTable table{};
   uint32_t count = 0;
-  table.bytes[count++] = 256;
   table.bytes[count++] = 512;
-  for (uint32_t power = 512; power < (1u << 20); power *= 2) {
+  table.bytes[count++] = 1024;
+  for (uint32_t power = 1024; power < (1u << 20); power *= 2) {
     table.bytes[count++] = power + power / 2;
     table.bytes[count++] = power * 2;
   }
   return table;
 }
 constexpr ClassTable kClasses = make_classes();
-static_assert(kClasses.bytes[23] == SlabSet::kSlotBytesMax);
+static_assert(kClasses.bytes[kCount - 1] == SlabSet::kSlotBytesMax);
 
 }  // namespace
 
@@ -57,6 +57,7 @@ void SlabSet::add_slab(Block* block, size_t bytes) {
   slab->slots = static_cast<uint32_t>(block->bytes / kClasses.bytes[index]);
   slab->occupied.resize((slab->slots + 63) / 64);
   slab->requested.resize(slab->slots);
+  slab->notes.resize(slab->slots);
   block->slab = slab;
   classes_[index].push_back(slab);
   ++made_[index];
@@ -83,6 +84,7 @@ cuda::CUdeviceptr SlabSet::take_of(uint32_t class_index, size_t bytes, cuda::CUc
     if (slot >= slab->slots) continue;
     slab->occupied[word] |= uint64_t{1} << (slot % 64);
     slab->requested[slot] = static_cast<uint32_t>(bytes);
+    slab->notes[slot] = new_notes();
     if (++slab->used == slab->slots) with_room.erase(with_room.begin() + static_cast<ptrdiff_t>(i));
     return slab->block->base + size_t{slot} * kClasses.bytes[slab->class_index];
   }
@@ -100,6 +102,10 @@ bool SlabSet::slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdevic
 
 void SlabSet::set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes) {
   slab->requested[(address - slab->block->base) / kClasses.bytes[slab->class_index]] = static_cast<uint32_t>(bytes);
+}
+
+AllocationNotes& SlabSet::notes_of(Slab* slab, cuda::CUdeviceptr address) {
+  return slab->notes[(address - slab->block->base) / kClasses.bytes[slab->class_index]];
 }
 
 bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty) {

@@ -2,6 +2,7 @@
 // program asks for more, so that many small allocations swap in few large copies. Guarded by the mutex of the Memory that owns it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -12,6 +13,15 @@ namespace nvshare::interposer {
 
 struct Block;
 
+// What the library notes of an allocation for as long as it lives.
+struct AllocationNotes {
+  uint64_t id = 0;           // no other allocation of this process ever has it
+  bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, as the program set it
+  bool freed = false;        // by cuMemFreeAsync, or during a capture: it is nobody's to free again
+};
+inline constinit std::atomic<uint64_t> last_allocation_id{0};
+inline AllocationNotes new_notes() { return {last_allocation_id.fetch_add(1, std::memory_order_relaxed) + 1, false, false}; }
+
 struct Slab {
   Block* block = nullptr;
   uint32_t class_index = 0;
@@ -20,12 +30,13 @@ struct Slab {
   uint32_t first_free_word = 0;     // no free slot in a word before it
   std::vector<uint64_t> occupied;   // one bit a slot
   std::vector<uint32_t> requested;  // bytes that the program asked for, per slot
+  std::vector<AllocationNotes> notes;
 };
 
 class SlabSet {
  public:
   static constexpr size_t kSlotBytesMax = size_t{1} << 20;  // larger allocations get blocks of their own
-  static constexpr size_t kAlignment = 256;                 // what cuMemAlloc promises
+  static constexpr size_t kAlignment = 512;                 // of all that cuMemAlloc gives (measured); textures want it
 
   // The slot size that serves `bytes` (1 .. kSlotBytesMax).
   static size_t slot_bytes(size_t bytes);
@@ -43,6 +54,8 @@ class SlabSet {
   bool give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty);
   bool slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) const;
   static void set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes);
+  // Of the occupied slot that `address` lies in.
+  static AllocationNotes& notes_of(Slab* slab, cuda::CUdeviceptr address);
   void remove(Slab* slab);
   // The slabs that nothing is in leave the set; their blocks.
   std::vector<Block*> remove_empty();
@@ -50,7 +63,7 @@ class SlabSet {
  private:
   cuda::CUdeviceptr take_of(uint32_t class_index, size_t bytes, cuda::CUcontext context);
 
-  static constexpr uint32_t kClassCount = 24;
+  static constexpr uint32_t kClassCount = 22;
   std::vector<Slab*> classes_[kClassCount];  // slabs with room
   uint32_t made_[kClassCount] = {};
 };

@@ -15,7 +15,7 @@ TEST(Slab, ClassesCoverEverySizeAndWasteAtMostAThird) {
     size_t slot = SlabSet::slot_bytes(bytes);
     ASSERT_GE(slot, bytes);
     ASSERT_EQ(slot % SlabSet::kAlignment, 0u);
-    if (bytes > 512) {
+    if (bytes > 1024) {
       ASSERT_LE((slot - bytes) * 3, slot) << bytes;
     }
   }

@@ -248,6 +248,7 @@ void Mover::run_drain(const Job& job) {
   }
   if (!client.drained(job.id)) return;
   device_.memory().set_running(false);
+  device_.memory().collect_done();  // garbage is neither kept nor copied
   // Under a compute limit the lock comes and goes often, and as long as nobody needs the memory all of it stays.
   if (!client.keeps_caches()) {
     device_.memory().trim_cache();  // not worth a copy

@@ -43,6 +43,7 @@ def exports(symbols, entry_points):
     listed = hooked(entry_points) | LOOKUP_HOOKS
     yield from (f"exports {name}, which is not listed" for name in sorted(shown - listed))
     yield from (f"does not export {name}" for name in sorted(listed - shown))
+    yield from (f"exports {name} weakly: a hook that something else may replace" for name, _, defined, weak in symbols if defined and weak)
 
 
 def needs(library):
@@ -86,8 +87,6 @@ def main(library, *entry_points):
     problems = [*exports(symbols, entry_points), *needs(library), *versions(library, symbols), *thread_locals(symbols), *start_and_end(library)]
     for problem in problems:
         print(f"{library}: {problem}")
-    for name in sorted(name for name, _, defined, weak in symbols if defined and weak):
-        print(f"note: the hook of {name} is the generated default, which calls the driver")
     return 1 if problems else 0
 
 

@@ -87,7 +87,7 @@ bool has_pattern(Address address, size_t bytes, uint32_t seed);
 
 struct Sequence {
   const char* name;
-  int devices;
+  int devices;  // 0: for nvshare only
   void (*run)();
 };
 
@@ -102,5 +102,6 @@ void handles_without_context();
 void attached_contexts();
 void pointers();
 void stream_ordered();
+void freed_twice();
 
 }  // namespace answers

@@ -18,6 +18,7 @@ constexpr Sequence kSequences[] = {
     {"virtual_handles", 1, virtual_handles},
     {"pointers", 1, pointers},
     {"stream_ordered", 1, stream_ordered},
+    {"freed_twice", 0, freed_twice},
     {"textures", 1, textures},
     {"hand_graphs", 1, hand_graphs},
     {"hand_graphs_updated", 1, hand_graphs_updated},

@@ -119,7 +119,7 @@ void pointers() {
   use(0);
   std::vector<Plain> all = one_of_each();
   settle();
-  constexpr int kSyncMemops = 6, kBufferId = 7, kMemoryType = 2;
+  constexpr int kContext = 1, kMemoryType = 2, kTokens = 5, kSyncMemops = 6, kBufferId = 7;
   const auto id_of = [](Address address) {
     unsigned long long id = 0;
     return call("cuPointerGetAttribute", static_cast<void*>(&id), kBufferId, address) == 0 ? id : 0;
@@ -133,6 +133,18 @@ void pointers() {
     value = 0;
     say_result(each.kind + " clear sync-memops",
                call("cuPointerSetAttribute", static_cast<const void*>(&value), kSyncMemops, each.address + 8));
+    struct {
+      unsigned long long peer;
+      unsigned address_space;
+    } tokens = {77, 77};
+    say_result(each.kind + " tokens", call("cuPointerGetAttribute", static_cast<void*>(&tokens), kTokens, each.address));
+    say("%s tokens: %llu %u", each.kind.c_str(), tokens.peer, tokens.address_space);
+    value = 77;
+    call("cuPointerGetAttribute", static_cast<void*>(&value), kSyncMemops, each.address);
+    say("%s sync-memops then: %u", each.kind.c_str(), value & 0xff);
+    Context context = nullptr;
+    say_result(each.kind + " context", call("cuPointerGetAttribute", static_cast<void*>(&context), kContext, each.address));
+    say("%s is of the context: %d", each.kind.c_str(), context != nullptr);
     say_result(each.kind + " set memory type", call("cuPointerSetAttribute", static_cast<const void*>(&value), kMemoryType, each.address));
     say("%s has one id: %d", each.kind.c_str(), id_of(each.address) != 0 && id_of(each.address) == id_of(each.address + each.bytes - 1));
     say("%s alignment of 512: %d", each.kind.c_str(), each.address % 512 == 0);
@@ -163,8 +175,30 @@ void pointers() {
   }
 }
 
+// What crashes the driver, and must harm nothing under nvshare: freed again before the first free is done. Another allocation of that size
+// comes between.
+void freed_twice() {
+  use(0);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  for (const size_t bytes : {size_t{1000}, size_t{6 * kMiB}}) {
+    const Address address = plain(bytes);
+    say_result("free in order", call("cuMemFreeAsync", address, stream));
+    say_result("free in order again", call("cuMemFreeAsync", address, stream));
+    say_result("free at once", call("cuMemFree_v2", address));
+    must("cuStreamSynchronize", stream);
+    const Address kept = plain(bytes), other = plain(bytes);
+    write_pattern(kept, bytes, 5);
+    write_pattern(other, bytes, 6);
+    say("apart: %d", kept != other);
+    say("bytes are there: %d %d", has_pattern(kept, bytes, 5), has_pattern(other, bytes, 6));
+  }
+}
+
 void stream_ordered() {
   use(0);
+  Address nothing = 77;
+  say_result("allocate nothing", call("cuMemAllocAsync", &nothing, size_t{0}, Stream{nullptr}));
   Stream stream = nullptr;
   must("cuStreamCreate", &stream, kNonBlocking);
   for (const size_t bytes : {size_t{1000}, size_t{6 * kMiB}}) {

@@ -248,7 +248,6 @@ void attached_contexts() {
   use(0);
   unsigned type = 0;
   say_result("its memory", call("cuPointerGetAttribute", static_cast<void*>(&type), 2, address));
-  say_result("attach nothing", call("cuCtxAttach", static_cast<Context*>(nullptr), 0u));
   say_result("attach with flags", call("cuCtxAttach", &again, 5u));
   say_result("attach the primary", call("cuCtxAttach", &again, 0u));
   say_result("detach the primary", call("cuCtxDetach", use(0)));

@@ -16,7 +16,7 @@ def lines_of(process):
 def sequences_of(config):
     listed = Process(config, "answers-list", [config.program("answers"), "--list"])
     listed.expect_success(30)
-    return [(line.split()[0], int(line.split()[1])) for line in listed.lines]
+    return [(line.split()[0], int(line.split()[1])) for line in listed.lines if line.split()[1] != "0"]
 
 
 def run_all(config, state, names, arguments, environment):
