@@ -49,7 +49,7 @@ void AdminSockets::accept(FileDescriptor socket) {
   connection.watch = Watch(
       loop_, connection.socket.get(), [this, id] { read(id); }, [this, id] { flush(id); });
   if (allowed) return;
-  spdlog::warn("refused an admin connection: {}", allowed.error().text);
+  warnings_.warn("refused", monotonic_ns(), "refused an admin connection: {}", allowed.error().text);
   connection.out = protocol::admin::encode_error(allowed.error().text);
   connection.ends = true;
   flush(id);

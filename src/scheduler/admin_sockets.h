@@ -9,6 +9,7 @@
 
 #include "base/fd.h"
 #include "scheduler/event_loop.h"
+#include "scheduler/log.h"
 
 namespace nvshare::scheduler {
 
@@ -38,6 +39,7 @@ class AdminSockets {
   std::function<std::string(std::string_view)> answer_;
   std::map<uint64_t, Connection> connections_;
   uint64_t next_ = 1;
+  RepeatedWarnings warnings_;
   Watch accept_watch_;
 };
 

@@ -134,6 +134,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.pid = peer.pid;
   client.uid = peer.uid;
   client.program = program;
+  client.lines_of = tenant.kind == "process" ? fmt::format("user {}", peer.uid) : fmt::format("tenant {}", tenant.id);
   client.backend = static_cast<Backend>(message.backend);
   client.version = version;
   client.ceiling = gpus_[*gpu].total;
@@ -151,11 +152,14 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                                     bounded(message.memory.charged), static_cast<int64_t>(message.lease), false, part},
                                                    now);
   keep_lease(id);
-  spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}", id, program, peer.pid, tenant.kind, tenant.name,
-               gpus_[*gpu].uuid_text,
-               !message.has_lock ? ""
-               : proven          ? ", with the lock of the previous scheduler"
-                                 : ", with a lock of which only it knows");
+  if (std::string more; lines_.allows(client.lines_of, now, &more)) {
+    spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}{}", id, program, peer.pid, tenant.kind, tenant.name,
+                 gpus_[*gpu].uuid_text,
+                 !message.has_lock ? ""
+                 : proven          ? ", with the lock of the previous scheduler"
+                                   : ", with a lock of which only it knows",
+                 more);
+  }
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   const bool asks_later = hold_ || waits_for_bypass(tenant.id);
@@ -359,7 +363,9 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   auto at = clients_.find(id);
   if (at == clients_.end()) return;
   const Client& client = at->second;
-  spdlog::info("client {} left: {} (pid {}): {}", id, client.program, client.pid, why);
+  if (std::string more; lines_.allows(client.lines_of, now, &more)) {
+    spdlog::info("client {} left: {} (pid {}): {}{}", id, client.program, client.pid, why, more);
+  }
   if (hold_) hold_->growths.erase(id);
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
   if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now};

@@ -135,6 +135,7 @@ class Engine {
     pid_t pid = 0;
     uid_t uid = 0;
     std::string program;
+    std::string lines_of;  // whose lines in the log its joining and leaving are
     protocol::Backend backend = protocol::Backend::kVmm;
     uint16_t version = 0;       // of the protocol
     std::string release;        // of the library; empty: not told
@@ -299,6 +300,7 @@ class Engine {
   std::map<std::string, int64_t> gpus_named_;   // by account: those that NVML does not know
   bool nvml_sees_pids_ = false;
   RepeatedWarnings warnings_;
+  TenantLines lines_;  // of joins and leaves
 };
 
 }  // namespace nvshare::scheduler

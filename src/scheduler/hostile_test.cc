@@ -2,6 +2,7 @@
 // Each test is an attack that once succeeded. docs/security.md has them all.
 #include <fcntl.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "protocol/admin.h"
@@ -53,6 +54,37 @@ TEST_F(HostileTest, NoOrderOfMessagesAboutHostMemoryEndsTheScheduler) {
   EXPECT_TRUE(lent);
   ASSERT_TRUE(serves());
   EXPECT_TRUE(lent->segment < next || lent->segment > next + 1'000'000) << "an id that can be guessed";
+}
+
+// The scheduler stood in write(), and nobody was served any more.
+TEST_F(HostileTest, ALogThatNobodyReadsHoldsUpNobody) {
+  TestClient joiner = client();
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  FileDescriptor reader(ends[0]);
+  FileDescriptor writer(ends[1]);
+  fcntl(writer.get(), F_SETPIPE_SZ, 4096);
+  run({{"NVSHARE_LOG_LEVEL", "debug"}}, writer.get());
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(joiner.join(test_registration(0))) << i;  // each brings several lines about
+  EXPECT_TRUE(serves());
+  writer.reset();
+  char part[65536];
+  EXPECT_GT(read(reader.get(), part, sizeof part), 0);
+  ASSERT_TRUE(joiner.join(test_registration(0)));
+  EXPECT_NE(std::string(part, static_cast<size_t>(read(reader.get(), part, sizeof part))).find(" lines were dropped"), std::string::npos);
+  reader.reset();  // and SIGPIPE ended it
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(joiner.join(test_registration(0))) << i;
+  EXPECT_TRUE(serves());
+}
+
+TEST_F(HostileTest, ATenantThatJoinsAgainAndAgainDoesNotFillTheLog) {
+  TestClient joiner = client();
+  run({{"NVSHARE_LOG_LEVEL", "info"}});
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(joiner.join(test_registration(0))) << i;
+  EXPECT_TRUE(serves());
+  const std::string log = said();
+  EXPECT_NE(log.find(" joined: "), std::string::npos);
+  EXPECT_LT(std::count(log.begin(), log.end(), '\n'), 60) << "two for each join, once";
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // nvshare-scheduler: decides which programs run on which GPU and when. See README.md.
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -59,6 +60,9 @@ int serve(const CommandLine& line) {
     return kExitWrongUse;
   }
   log_to_standard_error();
+  // A log whose reader has gone, and a file lease (segment_maker.cc) that somebody breaks, must not end the daemon.
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGIO, SIG_IGN);
   set_log_level(settings->log_level);
   raise_descriptor_limit();
   umask(022);
