@@ -1,6 +1,7 @@
-// Serves the scheduler's metrics over HTTP to Prometheus, at /metrics, on threads of its own. A scrape asks the loop for a report, as an
+// Serves the scheduler's metrics over HTTP to Prometheus, at /metrics, on a thread of its own. A scrape asks the loop for a report, as an
 // admin's `status` does, and waits for it at most a second; scrapes that come together share one, and no report is made more often
-// than ten times a second, so that however many ask, scheduling is not held up. All text is made on the server's threads.
+// than ten times a second, so that however many ask, scheduling is not held up. All text is made on the server's thread, which waits for no
+// connection: one whose request is not there within two seconds ends, and the 65th that is open ends the oldest such.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,7 @@ class MetricsEndpoint {
 
   // The error names the address. A build without prometheus-cpp refuses always.
   static Result<std::unique_ptr<MetricsEndpoint>> serve(const Options& options, EventLoop& loop, Look look);
-  // Takes milliseconds, or up to two seconds when a connection says nothing.
+  // Takes milliseconds.
   virtual ~MetricsEndpoint() = default;
 
   // From the loop's thread, before the loop or what `look` needs goes away: no report is asked for from then on.

@@ -107,6 +107,42 @@ TEST_F(MetricsEndpointTest, AClientThatSaysNothingDoesNotHoldUpTheLoopOrOthers) 
   EXPECT_NE(get(endpoint_->url()).find("nvshare_scheduler_answered 1\n"), std::string::npos);
 }
 
+// They silenced it for a minute: two threads waited five seconds for each.
+TEST_F(MetricsEndpointTest, HalfSentRequestsKeepNobodyOut) {
+  start();
+  run_loop();
+  std::vector<FileDescriptor> half;
+  for (int i = 0; i < 200; ++i) {
+    half.push_back(connect_to(endpoint_->url()));
+    ASSERT_TRUE(half.back()) << i;
+    static_cast<void>(send(half.back().get(), "GET /met", 8, MSG_NOSIGNAL));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_NE(get(endpoint_->url()).find("nvshare_scheduler_answered 1\n"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  char byte;
+  EXPECT_EQ(recv(half.back().get(), &byte, 1, 0), 0) << "and it ends, when its request does not come";
+}
+
+TEST_F(MetricsEndpointTest, WhatIsNoScrapeIsAnsweredAsHttpSays) {
+  start();
+  run_loop();
+  const auto answer = [&](const std::string& request) {
+    const FileDescriptor socket = connect_to(endpoint_->url());
+    static_cast<void>(send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL));
+    std::string all;
+    char part[4096];
+    for (ssize_t got = 0; (got = recv(socket.get(), part, sizeof part, 0)) > 0;) all.append(part, static_cast<size_t>(got));
+    return all.substr(0, all.find("\r\n"));
+  };
+  EXPECT_EQ(answer("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
+  EXPECT_EQ(answer("POST /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
+  EXPECT_EQ(answer("\r\n\r\n"), "HTTP/1.1 400 Bad Request");
+  EXPECT_EQ(answer("HEAD /metrics HTTP/1.0\r\n\r\n"), "HTTP/1.1 200 OK");
+  EXPECT_EQ(answer("GET /metrics?x=1 HTTP/1.1\r\nHost: here\r\n\r\n"), "HTTP/1.1 200 OK");
+  EXPECT_EQ(answer(std::string(9000, 'x')).substr(0, 12), "HTTP/1.1 431");
+}
+
 TEST_F(MetricsEndpointTest, APortInUseIsRefusedByName) {
   start();
   const std::string url = endpoint_->url();
