@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 namespace nvshare::scheduler {
 namespace {
@@ -12,6 +14,7 @@ namespace {
 // Reads of one client before the others have their turn.
 constexpr int kPacketsPerWake = 16;
 constexpr int kAcceptsPerWake = 16;
+constexpr int64_t kRetryNs = 50'000'000;
 constexpr int kPacketsDrained = 1024;  // at a close; more than a socket holds
 constexpr int64_t kAcceptAgainNs = 100'000'000;
 constexpr int64_t kMillisecond = 1'000'000;
@@ -73,16 +76,18 @@ ClientSockets::ClientSockets(EventLoop& loop, FileDescriptor listener, Callback 
       accept_watch_(loop, listener_.get(), [this] { accept_all(); }),
       accept_timer_(loop, [this] { accept_watch_.resume(); }),
       silence_timer_(loop, [this] { drop_silent(); }),
-      resume_timer_(loop, [this] { resume_due(); }) {}
+      resume_timer_(loop, [this] { resume_due(); }),
+      retry_timer_(loop, [this] { retry_held_up(); }) {}
 
 void ClientSockets::send(ConnectionId id, const Packet& packet, Descriptors descriptors) {
   auto at = connections_.find(id);
   if (at == connections_.end()) return;
   Connection& connection = at->second;
-  bool broken = false;
   Queued message{packet, std::move(descriptors)};
-  if (connection.queue.empty() && try_send(connection.socket.get(), message, &broken)) return;
-  if (broken) return;  // its end of file is on the way
+  if (message.descriptors.count() > 0 && !connection.held_up.empty()) return hold_up(id, connection, std::move(message));
+  const Sent sent = connection.queue.empty() ? try_send(connection.socket.get(), message) : Sent::kLater;
+  if (sent == Sent::kYes || sent == Sent::kNever) return;  // never: its end of file is on the way
+  if (sent == Sent::kTooManyInFlight) return hold_up(id, connection, std::move(message));
   if (replace_queued(connection, packet)) return;
   if (!may_queue(connection, message)) {
     // Not now: the engine must not be called back. One post is enough; the next finds the connection gone.
@@ -156,7 +161,7 @@ void ClientSockets::accept(FileDescriptor socket) {
 void ClientSockets::turn_away(FileDescriptor socket, const Peer& peer, const Error& why) {
   warnings_.warn("turned away", monotonic_ns(), "refused pid {} (user {}): {}", peer.pid, peer.uid, why.text);
   drain(socket.get());
-  static_cast<void>(try_send(socket.get(), {refusal(why.text), {}}, nullptr));
+  static_cast<void>(try_send(socket.get(), {refusal(why.text), {}}));
 }
 
 void ClientSockets::drop_silent() {
@@ -215,14 +220,24 @@ void ClientSockets::flush(ConnectionId id) {
   auto at = connections_.find(id);
   if (at == connections_.end()) return;
   Connection& connection = at->second;
-  bool broken = false;
-  const auto forget_front = [&] {
-    connection.queued_descriptors -= connection.queue.front().descriptors.count();
-    queued_descriptors_ -= connection.queue.front().descriptors.count();
-    connection.queue.pop_front();
-  };
-  while (!connection.queue.empty() && try_send(connection.socket.get(), connection.queue.front(), &broken)) forget_front();
-  while (broken && !connection.queue.empty()) forget_front();
+  while (!connection.queue.empty()) {
+    const Sent sent = try_send(connection.socket.get(), connection.queue.front());
+    if (sent == Sent::kLater) break;
+    if (sent == Sent::kNever) {
+      while (!connection.queue.empty()) forget_front(connection, connection.queue);
+      break;
+    }
+    if (sent == Sent::kTooManyInFlight) {
+      Queued message = std::move(connection.queue.front());
+      const int count = message.descriptors.count();
+      connection.queue.pop_front();
+      connection.queued_descriptors -= count;
+      queued_descriptors_ -= count;
+      hold_up(id, connection, std::move(message));
+      continue;
+    }
+    forget_front(connection, connection.queue);
+  }
   if (!connection.queue.empty()) connection.socket_watch.want_writable();
 }
 
@@ -234,13 +249,57 @@ void ClientSockets::drop(ConnectionId id, const char* why) {
   after_();
 }
 
-bool ClientSockets::try_send(int socket, const Queued& message, bool* broken) {
+void ClientSockets::hold_up(ConnectionId id, Connection& connection, Queued message) {
+  if (connection.held_up.size() >= kQueuedPacketsMax || !may_queue(connection, message)) {
+    loop_.post([this, id] { drop(id, "its messages with descriptors could not be passed on"); });
+    return;
+  }
+  if (connection.held_up.empty()) connection.held_up_since = monotonic_ns();
+  connection.queued_descriptors += message.descriptors.count();
+  queued_descriptors_ += message.descriptors.count();
+  connection.held_up.push_back(std::move(message));
+  warnings_.warn(
+      "in flight", monotonic_ns(),
+      "the kernel takes no more descriptors on their way to programs ({}), because some program of this user has many on theirs; "
+      "trying again",
+      std::strerror(ETOOMANYREFS));
+  retry_timer_.arm(monotonic_ns() + kRetryNs);
+}
+
+void ClientSockets::retry_held_up() {
+  std::vector<std::pair<ConnectionId, Packet>> not_delivered;
+  bool again = false;
+  for (auto& [id, connection] : connections_) {
+    while (!connection.held_up.empty()) {
+      const Sent sent = try_send(connection.socket.get(), connection.held_up.front());
+      if (sent == Sent::kLater) break;
+      if (sent == Sent::kTooManyInFlight) {
+        if (monotonic_ns() - connection.held_up_since < kInFlightPatienceNs) break;
+        not_delivered.emplace_back(id, connection.held_up.front().packet);
+      }
+      forget_front(connection, connection.held_up);
+    }
+    again = again || !connection.held_up.empty();
+  }
+  if (again) retry_timer_.arm(monotonic_ns() + kRetryNs);
+  for (const auto& [id, packet] : not_delivered) engine_->not_delivered(id, packet, monotonic_ns());
+  if (!not_delivered.empty()) after_();
+}
+
+void ClientSockets::forget_front(Connection& connection, std::deque<Queued>& queue) {
+  connection.queued_descriptors -= queue.front().descriptors.count();
+  queued_descriptors_ -= queue.front().descriptors.count();
+  queue.pop_front();
+}
+
+ClientSockets::Sent ClientSockets::try_send(int socket, const Queued& message) {
   ssize_t sent = -1;
   do {
     sent = send_packet(socket, message.packet.span(), message.descriptors, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  if (broken != nullptr) *broken = sent < 0 && errno != EAGAIN;
-  return sent >= 0;
+  if (sent >= 0) return Sent::kYes;
+  if (errno == EAGAIN) return Sent::kLater;
+  return errno == ETOOMANYREFS ? Sent::kTooManyInFlight : Sent::kNever;
 }
 
 bool ClientSockets::replace_queued(Connection& connection, const Packet& packet) {

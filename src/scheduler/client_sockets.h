@@ -20,6 +20,9 @@ class ClientSockets : public Transport {
  public:
   // What a stopped client may leave unread, beyond what its socket holds. Past it the connection is closed; the client comes back.
   static constexpr size_t kQueuedPacketsMax = 256;
+  // The kernel takes no more descriptors while many of other programs of the same user are on their way (ETOOMANYREFS). Messages with some
+  // are tried again for so long; then the engine hears that they were not delivered.
+  static constexpr int64_t kInFlightPatienceNs = 2'000'000'000;
 
   // `after` is called whenever the engine was. `open_files`: that the process may have (RLIMIT_NOFILE).
   ClientSockets(EventLoop& loop, FileDescriptor listener, Callback after, const ConnectionBounds::Limits& limits, int64_t open_files,
@@ -43,7 +46,9 @@ class ClientSockets : public Transport {
     FileDescriptor process;  // pidfd
     std::deque<Queued> queue;
     int64_t queued_descriptors = 0;
-    bool spoke = false;  // and was not refused for it: it has registered
+    bool spoke = false;          // and was not refused for it: it has registered
+    std::deque<Queued> held_up;  // by others' descriptors on their way; what carries none goes past them
+    int64_t held_up_since = 0;
     Watch socket_watch;  // after the descriptors, so that they go first
     Watch process_watch;
   };
@@ -58,8 +63,11 @@ class ClientSockets : public Transport {
   void forget(std::map<ConnectionId, Connection>::iterator connection);
   void flush(ConnectionId connection);
   void drop(ConnectionId connection, const char* why);
-  // Sends at once if the socket takes it. False: it does not, now or (`broken`) ever.
-  static bool try_send(int socket, const Queued& message, bool* broken);
+  enum class Sent { kYes, kLater, kTooManyInFlight, kNever };
+  static Sent try_send(int socket, const Queued& message);
+  void hold_up(ConnectionId id, Connection& connection, Queued message);
+  void retry_held_up();
+  void forget_front(Connection& connection, std::deque<Queued>& queue);
   static bool replace_queued(Connection& connection, const protocol::Packet& packet);
   bool may_queue(const Connection& connection, const Queued& message) const;
 
@@ -81,6 +89,7 @@ class ClientSockets : public Transport {
   Timer accept_timer_;
   Timer silence_timer_;
   Timer resume_timer_;
+  Timer retry_timer_;
 };
 
 }  // namespace nvshare::scheduler

@@ -109,7 +109,9 @@ Result<void> Daemon::open(const char* nvml_library) {
       loop_, MemfdMaker::Answers{[this](SegmentId segment, FileDescriptor memory) {
                                    call_engine([&] { engine_->segment_made(segment, std::move(memory), monotonic_ns()); });
                                  },
-                                 [this](SegmentId segment) { call_engine([&] { engine_->segment_discarded(segment, monotonic_ns()); }); }});
+                                 [this](SegmentId segment, bool still_held) {
+                                   call_engine([&] { engine_->segment_discarded(segment, still_held, monotonic_ns()); });
+                                 }});
   options.segment_maker = segment_maker_.get();
   if (!settings_.trace_file.empty()) {
     Result<TraceWriter> trace = TraceWriter::open(settings_.trace_file, settings_.policy);

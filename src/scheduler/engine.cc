@@ -133,6 +133,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.tenant = tenant.id;
   client.pid = peer.pid;
   client.uid = peer.uid;
+  client.start_time = peer.start_time;
   client.program = program;
   client.lines_of = tenant.kind == "process" ? fmt::format("user {}", peer.uid) : fmt::format("tenant {}", tenant.id);
   client.backend = static_cast<Backend>(message.backend);
@@ -145,7 +146,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     see_claims(client, *last);
   client.overhead_taken = overhead_of_newcomer(client);
   connections_.at(connection).client = id;
-  host_budget_.join(id, tenant.id);
+  join_host_budget(client, returns);
   usage_totals_.joins(tenant.id, *gpu, policy::view(*state_, now));
   remember(client, message.memory, now);
   MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), node_limit,
@@ -373,9 +374,9 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   usage_totals_.leaves(id, views);
   tenants_.leave(client.tenant);
   usage_totals_.keep_only([this](policy::TenantId tenant) { return tenants_.find(tenant) != nullptr; }, views);
+  leave_host_budget(client);
   clients_.erase(at);
   known_.leave(id);
-  host_budget_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched}, now);
   client_left_exports(id);
   perform(ledger_.leave(id, now));

@@ -50,7 +50,8 @@ class SegmentMaker {
  public:
   virtual ~SegmentMaker() = default;
   virtual void make(SegmentId segment, int64_t bytes) = 0;
-  virtual void discard(SegmentId segment, FileDescriptor memory) = 0;
+  // Finds out whether somebody still has it, after emptying it if `punch`.
+  virtual void discard(SegmentId segment, FileDescriptor memory, bool punch) = 0;
 };
 
 class Engine {
@@ -82,7 +83,9 @@ class Engine {
   void gpus_listed(const std::vector<GpuUuid>& mig_devices, policy::Instant now);
   void memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now);
   void segment_made(SegmentId segment, FileDescriptor memory, policy::Instant now);  // none: it could not be
-  void segment_discarded(SegmentId segment, policy::Instant now);
+  void segment_discarded(SegmentId segment, bool still_held, policy::Instant now);
+  // A message that could not be passed on with its descriptors, which were none of the client's fault.
+  void not_delivered(ConnectionId connection, const protocol::Packet& packet, policy::Instant now);
   void housekeep(policy::Instant now);      // about once a second while there are clients
   void keep_accounts(policy::Instant now);  // of GPUs' time, for the next scheduler; housekeep does it too
 
@@ -134,6 +137,7 @@ class Engine {
     policy::TenantId tenant = 0;
     pid_t pid = 0;
     uid_t uid = 0;
+    uint64_t start_time = 0;
     std::string program;
     std::string lines_of;  // whose lines in the log its joining and leaving are
     protocol::Backend backend = protocol::Backend::kVmm;
@@ -157,6 +161,12 @@ class Engine {
     policy::Instant since = 0;
     int64_t resident = 0;
     policy::Instant listed_at = 0;  // by NVML, last
+  };
+  // Who may still have host memory of a client that has left.
+  struct HostHolder {
+    pid_t pid = 0;  // 0: not seen from here
+    uint64_t start_time = 0;
+    policy::GpuId gpu = 0;
   };
   // After a restart: what clients ask for waits until the clients known before are back.
   struct RestartHold {
@@ -222,6 +232,10 @@ class Engine {
   void settle_host(policy::Instant now);
   void perform_host(const HostBudget::Decision& decision, policy::Instant now);
   void lend(const HostBudget::Lend& lend);
+  void discard(const HostBudget::Discard& discard, policy::Instant now);
+  void note_discarded(SegmentId segment, bool still_held, policy::Instant now);
+  void join_host_budget(const Client& client, bool returns);
+  void leave_host_budget(const Client& client);
   void prepare_swaps();
   bool dispatch_arena(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
   HostBudget::Owner owner_wanted(protocol::ArenaOwner owner) const;
@@ -289,9 +303,10 @@ class Engine {
   std::optional<RestartHold> hold_;
   HostBudget host_budget_;
   HostRoomWatch host_room_;
-  std::map<SegmentId, FileDescriptor> segments_;  // of the scheduler's own memory that were lent or are kept
-  int64_t host_used_then_ = 0;                    // by swapped memory, when the host was last looked at
-  bool moved_since_ = false;                      // swap messages came since
+  std::map<SegmentId, FileDescriptor> segments_;  // of the scheduler's own memory that were lent or are kept, or are not gone yet
+  std::map<policy::ClientId, HostHolder> host_holders_;
+  int64_t host_used_then_ = 0;  // by swapped memory, when the host was last looked at
+  bool moved_since_ = false;    // swap messages came since
   bool uses_nvml_ = false;
   std::function<void()> list_gpus_;
   BypassWatch bypass_;

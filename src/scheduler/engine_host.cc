@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <tuple>
 #include <utility>
 
 #include "scheduler/engine.h"
+#include "scheduler/segment_maker.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -23,13 +26,83 @@ int64_t to_step(int64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// A program asks for more than it has on its GPU only because what is free lies in pieces.
+int64_t most_needed(int64_t gpu_total) { return gpu_total + gpu_total / 4 + HostBudget::kSegmentMax; }
+
+// How much of a process's memory may be its own segments, and how much is mapped of segments that a scheduler made: what the kernel knows
+// of it.
+std::pair<int64_t, int64_t> host_memory_of(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  int64_t own = 0, lent = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("RssAnon:", 0) == 0) own = std::strtoll(line.c_str() + 8, nullptr, 10) * 1024;
+  }
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    char* rest = nullptr;
+    const unsigned long long begin = std::strtoull(line.c_str(), &rest, 16);
+    const unsigned long long end = *rest == '-' ? std::strtoull(rest + 1, nullptr, 16) : begin;
+    const bool is_shared = line.find(" rw-s ") != std::string::npos || line.find(" r--s ") != std::string::npos;
+    if (is_shared && line.find("/memfd:nvshare-arena") != std::string::npos && end > begin) lent += static_cast<int64_t>(end - begin);
+  }
+  return {own, lent};
+}
+
+// None: it cannot be seen from here.
+std::optional<bool> has_ended(pid_t pid, uint64_t start_time) {
+  if (pid == 0 || start_time == 0) return std::nullopt;
+  return process_has_ended(pid, start_time);
+}
+
 }  // namespace
+
+void Engine::join_host_budget(const Client& client, bool returns) {
+  HostBudget::Member member;
+  member.tenant = client.tenant;
+  member.most = most_needed(gpus_[client.gpu].total);
+  if (returns) std::tie(member.held_process, member.held_scheduler) = host_memory_of(client.pid);
+  const auto is_same = [&](const auto& entry) {
+    const HostHolder& holder = entry.second;
+    return holder.start_time != 0 && holder.pid == client.pid && holder.start_time == client.start_time && holder.gpu == client.gpu;
+  };
+  if (auto former = std::find_if(host_holders_.begin(), host_holders_.end(), is_same); former != host_holders_.end()) {
+    member.former = former->first;
+    host_holders_.erase(former);
+    host_holders_[client.id] = {client.pid, client.start_time, client.gpu};
+  }
+  host_budget_.join(client.id, member);
+}
+
+void Engine::leave_host_budget(const Client& client) {
+  host_budget_.leave(client.id);
+  if (host_budget_.awaits(client.id)) {
+    host_holders_[client.id] = {client.pid, client.start_time, client.gpu};
+  } else {
+    host_holders_.erase(client.id);
+  }
+}
+
+// Memory that nobody is to have is emptied at once. What a client had when its connection ended is its process's as long as that lives: it
+// may come back, and its data is there.
+void Engine::discard(const HostBudget::Discard& discard, policy::Instant now) {
+  const auto holder = host_holders_.find(discard.holder);
+  const std::optional<bool> ended =
+      discard.holder == 0 || holder == host_holders_.end() ? true : has_ended(holder->second.pid, holder->second.start_time);
+  const auto at = segments_.find(discard.segment);
+  if (at == segments_.end() || segment_maker_ == nullptr) {  // the process's own, or an earlier scheduler's
+    return note_discarded(discard.segment, !ended.value_or(true), now);
+  }
+  FileDescriptor copy(fcntl(at->second.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) return note_discarded(discard.segment, true, now);
+  segment_maker_->discard(discard.segment, std::move(copy), ended.value_or(false));
+}
 
 void Engine::update_host_memory(policy::Instant now, bool force) {
   int64_t elsewhere = 0;
   for (const auto& [id, client] : clients_) {
     // Managed memory lies where the driver likes, not in segments.
-    if (client.backend == Backend::kManaged) elsewhere += static_cast<int64_t>(client.memory.allocated - client.memory.resident);
+    if (client.backend != Backend::kManaged) continue;
+    elsewhere += std::min(static_cast<int64_t>(client.memory.allocated - client.memory.resident), most_needed(gpus_[client.gpu].total));
   }
   host_budget_.set_elsewhere(elsewhere);
   const int64_t used = host_budget_.view().used;
@@ -72,12 +145,7 @@ void Engine::perform_host(const HostBudget::Decision& decision, policy::Instant 
     void operator()(const HostBudget::Shrink& shrink) const {
       engine.send_to(shrink.client, ArenaShrink{shrink.shrink, static_cast<uint64_t>(shrink.bytes)});
     }
-    void operator()(const HostBudget::Discard& discard) const {
-      auto at = engine.segments_.find(discard.segment);
-      if (at == engine.segments_.end() || engine.segment_maker_ == nullptr) return engine.host_budget_.discarded(discard.segment);
-      engine.segment_maker_->discard(discard.segment, std::move(at->second));
-      engine.segments_.erase(at);
-    }
+    void operator()(const HostBudget::Discard& discard) const { engine.discard(discard, now); }
   };
   std::visit(Performer{*this, now}, decision);
 }
@@ -88,9 +156,13 @@ void Engine::lend(const HostBudget::Lend& lend) {
   Descriptors descriptors;
   if (lend.owner == HostBudget::Owner::kScheduler) {
     auto memory = segments_.find(lend.segment);
-    FileDescriptor copy(memory != segments_.end() ? fcntl(memory->second.get(), F_DUPFD_CLOEXEC, 0) : -1);
-    if (!copy) return host_budget_.cannot_hand_over(lend.client, lend.segment);
-    descriptors.add(std::move(copy));
+    if (memory == segments_.end()) return host_budget_.cannot_hand_over(lend.client, lend.segment);
+    Result<FileDescriptor> opened = open_again(memory->second);
+    if (!opened) {
+      spdlog::warn("cannot hand over host memory for swapping: {}", opened.error().text);
+      return host_budget_.cannot_hand_over(lend.client, lend.segment);
+    }
+    descriptors.add(std::move(*opened));
   }
   send(*client, ArenaSegment{lend.segment, static_cast<uint64_t>(lend.bytes), static_cast<uint8_t>(lend.owner), {}},
        std::move(descriptors));
@@ -103,9 +175,37 @@ void Engine::segment_made(SegmentId segment, FileDescriptor memory, policy::Inst
   update_host_memory(now, true);
 }
 
-void Engine::segment_discarded(SegmentId segment, policy::Instant now) {
-  host_budget_.discarded(segment);
+void Engine::segment_discarded(SegmentId segment, bool still_held, policy::Instant now) {
+  note_discarded(segment, still_held, now);
   update_host_memory(now, true);
+}
+
+void Engine::note_discarded(SegmentId segment, bool still_held, policy::Instant now) {
+  if (still_held) {
+    host_budget_.still_held(segment, now);
+  } else {
+    segments_.erase(segment);
+    host_budget_.discarded(segment);
+  }
+  std::erase_if(host_holders_, [&](const auto& entry) { return !host_budget_.awaits(entry.first); });
+}
+
+void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy::Instant now) {
+  const auto at = connections_.find(connection);
+  Client* client = at != connections_.end() && at->second.client ? find(*at->second.client) : nullptr;
+  const Result<MessageType> type = decode_type(packet.span());
+  if (client == nullptr || !type) return;
+  warnings_.warn("not delivered", now, "client {} ({}): {} could not be passed on, as the kernel takes no more descriptors; it is told so",
+                 client->id, client->program, protocol::name_of(*type));
+  if (*type == MessageType::kArenaSegment) {
+    if (auto segment = decode<ArenaSegment>(packet.span())) host_budget_.cannot_hand_over(client->id, segment->segment);
+    settle_host(now);
+  } else if (*type == MessageType::kImported) {
+    Imported failed{};
+    if (auto imported = decode<Imported>(packet.span())) failed.request = imported->request;
+    failed.status = static_cast<uint8_t>(ExportStatus::kFailed);
+    send(*client, failed);
+  }
 }
 
 void Engine::prepare_swaps() {

@@ -27,6 +27,8 @@ const char* describe(HostBudget::Bound bound) {
       return "the memory limit of the scheduler's own cgroup";
     case HostBudget::Bound::kCannotMake:
       return "the scheduler's failure to make shared memory (its log says why)";
+    case HostBudget::Bound::kShare:
+      return "what is kept for other tenants, or the size of its GPU";
   }
   return "nothing";
 }
@@ -44,19 +46,30 @@ void HostBudget::observe(const Machine& machine) {
   if (!kept_free_) kept_free_ = machine.available / 5;
 }
 
-void HostBudget::join(policy::ClientId client, policy::TenantId tenant) { accounts_[client].tenant = tenant; }
+void HostBudget::join(policy::ClientId client, const Member& member) {
+  Account& account = accounts_[client];
+  account.tenant = member.tenant;
+  account.most = member.most > 0 ? round_up(member.most) : kNoBound;
+  account.held_process = member.held_process;
+  account.held_scheduler = member.held_scheduler;
+  if (member.former == 0) return;
+  for (auto& [id, leaving] : leaving_) {
+    if (leaving.holder == member.former) leaving.holder = client;
+  }
+}
 
 void HostBudget::leave(policy::ClientId client) {
   auto at = accounts_.find(client);
   if (at == accounts_.end()) return;
-  // Not for its tenant's next use: the GPU may still be writing to what a killed process had. It goes when the last mapping does.
+  // Not for its tenant's next use: the GPU may still be writing to what a killed process had, and a process whose connection broke has its
+  // data there.
   for (const auto& [id, segment] : at->second.segments) {
-    if (segment.owner != Owner::kScheduler || segment.adopted) continue;
-    if (segment.there) {
-      discard(id);
-    } else {
-      making_[id] = 0;
+    if (!segment.there) {
+      making_[id].client = 0;
+      continue;
     }
+    leaving_[id] = {at->second.tenant, client, segment.bytes, segment.owner, segment.adopted};
+    decisions_.push_back(Discard{id, client});
   }
   accounts_.erase(at);
 }
@@ -66,13 +79,18 @@ void HostBudget::request(policy::ClientId client, uint64_t request, int64_t tota
   if (at == accounts_.end()) return;
   Account& account = at->second;
   account.request = request;
-  account.wanted = round_up(total);
+  account.beyond = std::max<int64_t>(round_up(total) - account.most, 0);
+  account.wanted = round_up(total) - account.beyond;
   account.owner = owner;
   account.urgent = urgent;
   account.answered = false;
   account.missing = 0;
   account.bound = Bound::kNone;
   account.arrival = next_arrival_++;
+  // It has said by now what it has of its connection before. The rest of that is nobody's.
+  for (auto& [id, leaving] : leaving_) {
+    if (leaving.holder == client) leaving.holder = 0;
+  }
 }
 
 void HostBudget::returned(policy::ClientId client, SegmentId id, policy::Instant now) {
@@ -97,13 +115,49 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
 
 void HostBudget::held(policy::ClientId client, SegmentId segment, int64_t bytes, Owner owner) {
   auto at = accounts_.find(client);
-  if (at == accounts_.end() || knows(segment)) return;
-  at->second.segments[segment] = {bytes, owner, true, true};
-  at->second.wanted = std::max(at->second.wanted, at->second.lent());
+  if (at == accounts_.end()) return;
+  Account& account = at->second;
+  if (auto former = leaving_.find(segment); former != leaving_.end() && former->second.holder == client) {
+    account.segments[segment] = {former->second.bytes, former->second.owner, true, former->second.adopted};
+    leaving_.erase(former);
+  } else {
+    int64_t& believed = owner == Owner::kProcess ? account.held_process : account.held_scheduler;
+    if (knows(segment) || bytes > believed || account.lent() + bytes > account.most) return;
+    believed -= bytes;
+    account.segments[segment] = {bytes, owner, true, true};
+  }
+  account.wanted = std::max(account.wanted, account.lent());
+}
+
+void HostBudget::discarded(SegmentId segment) {
+  leaving_.erase(segment);
+  // Where a client said meanwhile that it had it, that was not so.
+  for (auto& [id, account] : accounts_) account.segments.erase(segment);
+}
+
+void HostBudget::still_held(SegmentId segment, policy::Instant now) {
+  auto at = leaving_.find(segment);
+  if (at == leaving_.end()) return;
+  at->second.looking = false;
+  at->second.held = true;
+  at->second.look_at = now + at->second.pause;
+  at->second.pause = std::min(2 * at->second.pause, kLookAgainMost);
+}
+
+bool HostBudget::awaits(policy::ClientId client) const {
+  return std::any_of(leaving_.begin(), leaving_.end(), [&](const auto& entry) { return entry.second.holder == client; });
+}
+
+void HostBudget::look_again(policy::Instant now) {
+  for (auto& [id, leaving] : leaving_) {
+    if (leaving.looking || leaving.look_at > now) continue;
+    leaving.looking = true;
+    decisions_.push_back(Discard{id, leaving.holder});
+  }
 }
 
 bool HostBudget::knows(SegmentId segment) const {
-  if (making_.contains(segment) || discarding_.contains(segment) || pool_.contains(segment)) return true;
+  if (making_.contains(segment) || leaving_.contains(segment) || pool_.contains(segment)) return true;
   return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) { return entry.second.segments.contains(segment); });
 }
 
@@ -124,12 +178,12 @@ void HostBudget::report(policy::ClientId client, int64_t ready, int64_t used) {
 void HostBudget::made(SegmentId id, bool there) {
   auto making = making_.find(id);
   if (making == making_.end()) return;
-  const policy::ClientId client = making->second;
+  const auto [client, tenant, bytes] = making->second;
   making_.erase(making);
   auto at = accounts_.find(client);
   auto segment = at == accounts_.end() ? std::map<SegmentId, Segment>::iterator() : at->second.segments.find(id);
   if (at == accounts_.end() || segment == at->second.segments.end()) {
-    if (there) discard(id);
+    if (there) discard(id, tenant, bytes);
     return;
   }
   if (there) {
@@ -143,7 +197,7 @@ void HostBudget::made(SegmentId id, bool there) {
 void HostBudget::cannot_hand_over(policy::ClientId client, SegmentId segment) {
   auto at = accounts_.find(client);
   if (at == accounts_.end() || !at->second.segments.contains(segment)) return;
-  discard(segment);
+  discard(segment, at->second.tenant, at->second.segments.find(segment)->second.bytes);
   fail(client, at->second, segment);
 }
 
@@ -166,9 +220,47 @@ int64_t HostBudget::pooled() const {
 }
 
 int64_t HostBudget::reserved() const {
-  int64_t sum = elsewhere_ + pooled();
+  int64_t sum = elsewhere_ + pooled() + leaving();
   for (const auto& [id, account] : accounts_) sum += account.lent();
+  for (const auto& [id, making] : making_) sum += making.client == 0 ? making.bytes : 0;
   return sum;
+}
+
+int64_t HostBudget::leaving() const {
+  int64_t sum = 0;
+  for (const auto& [id, leaving] : leaving_) sum += leaving.bytes;
+  return sum;
+}
+
+int64_t HostBudget::held_by(policy::TenantId tenant, bool of_scheduler_only) const {
+  int64_t sum = 0;
+  const auto add = [&](policy::TenantId whose, Owner owner, int64_t bytes) {
+    if (whose == tenant && (owner == Owner::kScheduler || !of_scheduler_only)) sum += bytes;
+  };
+  for (const auto& [id, account] : accounts_) {
+    for (const auto& [segment_id, segment] : account.segments) add(account.tenant, segment.owner, segment.bytes);
+  }
+  for (const auto& [id, segment] : pool_) add(segment.tenant, Owner::kScheduler, segment.bytes);
+  for (const auto& [id, segment] : leaving_) add(segment.tenant, segment.owner, segment.bytes);
+  for (const auto& [id, making] : making_) add(making.client == 0 ? making.tenant : 0, Owner::kScheduler, making.bytes);
+  return sum;
+}
+
+// Each tenant's that is there, and as much for one that comes.
+int64_t HostBudget::share(int64_t total) const {
+  std::vector<policy::TenantId> tenants;
+  for (const auto& [id, account] : accounts_) tenants.push_back(account.tenant);
+  std::sort(tenants.begin(), tenants.end());
+  const auto count = std::unique(tenants.begin(), tenants.end()) - tenants.begin();
+  return total / (count + 1);
+}
+
+int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total) const {
+  const int64_t kept = kept_part_ > 0 ? total / kept_part_ : 0;
+  if (kept < kPieceMax) return raw;
+  // Of what is kept, a tenant within its share may have as much as it leaves the next.
+  const int64_t within = std::min(share(total) - held, raw - std::min(kept / 2, (raw + held) / 2));
+  return std::clamp<int64_t>(std::max(within, raw - kept), 0, std::max<int64_t>(raw, 0));
 }
 
 int64_t HostBudget::unbuilt() const {
@@ -177,7 +269,14 @@ int64_t HostBudget::unbuilt() const {
   return sum;
 }
 
-int64_t HostBudget::free_for(Owner owner, Bound* bound) const {
+// Of the scheduler's own cgroup's room, which what is in the making will take.
+int64_t HostBudget::own_cgroup_free() const {
+  int64_t under_way = 0;
+  for (const auto& [id, making] : making_) under_way += making.bytes;
+  return *machine_.own_room - under_way;
+}
+
+int64_t HostBudget::free_for(Owner owner, std::optional<policy::TenantId> tenant, Bound* bound) const {
   *bound = Bound::kNone;
   int64_t free = kNoBound;
   auto bounded_by = [&](int64_t bytes, Bound by) {
@@ -188,11 +287,19 @@ int64_t HostBudget::free_for(Owner owner, Bound* bound) const {
   if (budget_) bounded_by(*budget_ - reserved(), Bound::kBudget);
   bounded_by(machine_.available - kept_free() - unbuilt(), Bound::kAvailable);
   if (owner == Owner::kScheduler && machine_.own_room) {
-    int64_t under_way = 0;
-    for (const auto& [client, account] : accounts_) {
-      for (const auto& [id, segment] : account.segments) under_way += segment.there ? 0 : segment.bytes;
+    bounded_by(own_cgroup_free(), Bound::kOwnCgroup);
+  }
+  if (tenant && *bound != Bound::kNone) {
+    const int64_t raw = std::max<int64_t>(free, 0);
+    bounded_by(left_for(held_by(*tenant, false), raw, raw + reserved()), Bound::kShare);
+    if (owner == Owner::kScheduler && machine_.own_room) {
+      int64_t of_all = pooled();
+      for (const auto& [id, account] : accounts_) {
+        for (const auto& [segment_id, segment] : account.segments) of_all += segment.owner == Owner::kScheduler ? segment.bytes : 0;
+      }
+      const int64_t own = std::max<int64_t>(own_cgroup_free(), 0);
+      bounded_by(left_for(held_by(*tenant, true), own, own + of_all), Bound::kShare);
     }
-    bounded_by(*machine_.own_room - under_way, Bound::kOwnCgroup);
   }
   return std::max<int64_t>(free, 0);
 }
@@ -213,20 +320,30 @@ bool HostBudget::lend_pooled(policy::ClientId client, Account& account) {
 int64_t HostBudget::discard_pooled(int64_t bytes) {
   int64_t freed = 0;
   while (!pool_.empty() && freed < bytes) {
-    freed += pool_.begin()->second.bytes;
-    discard(pool_.begin()->first);
-    pool_.erase(pool_.begin());
+    const auto oldest =
+        std::min_element(pool_.begin(), pool_.end(), [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
+    const auto [id, pooled] = *oldest;
+    pool_.erase(oldest);
+    freed += pooled.bytes;
+    discard(id, pooled.tenant, pooled.bytes);
   }
   return freed;
 }
 
-void HostBudget::discard(SegmentId segment) {
-  discarding_.insert(segment);
-  decisions_.push_back(Discard{segment});
+void HostBudget::discard(SegmentId segment, policy::TenantId tenant, int64_t bytes) {
+  leaving_[segment] = {tenant, 0, bytes};
+  decisions_.push_back(Discard{segment, 0});
+}
+
+// Bytes of which it is not known yet that somebody keeps them.
+int64_t HostBudget::on_its_way_back() const {
+  int64_t sum = 0;
+  for (const auto& [id, leaving] : leaving_) sum += leaving.held ? 0 : leaving.bytes;
+  return sum;
 }
 
 bool HostBudget::memory_comes_back() const {
-  return !discarding_.empty() ||
+  return on_its_way_back() > 0 ||
          std::any_of(accounts_.begin(), accounts_.end(), [](const auto& entry) { return entry.second.shrinking.has_value(); });
 }
 
@@ -261,10 +378,11 @@ void HostBudget::serve(policy::ClientId client, Account& account, policy::Instan
       continue;
     }
     int64_t bytes = std::min(missing, kSegmentMax);
-    const int64_t free = round_down(free_for(account.owner, &bound));
+    const int64_t free = round_down(free_for(account.owner, account.tenant, &bound));
     if (bytes > free) {
       // Smaller pieces serve as well, but nothing that is too small for what swapping moves at once.
-      if (account.urgent && discard_pooled(bytes - free) > 0) continue;
+      if (account.urgent) discard_pooled(missing - free - on_its_way_back());
+      if (account.urgent && on_its_way_back() > 0) break;  // and then again
       if (free < std::min(missing, kPieceMax)) break;
       bytes = std::min(bytes, free);
     }
@@ -272,7 +390,7 @@ void HostBudget::serve(policy::ClientId client, Account& account, policy::Instan
     account.segments[id] = {bytes, account.owner, account.owner == Owner::kProcess, false};
     missing -= bytes;
     if (account.owner == Owner::kScheduler) {
-      making_[id] = client;
+      making_[id] = {client, account.tenant, bytes};
       decisions_.push_back(Make{id, bytes});
     } else {
       decisions_.push_back(Lend{client, id, bytes, Owner::kProcess});
@@ -280,6 +398,7 @@ void HostBudget::serve(policy::ClientId client, Account& account, policy::Instan
   }
   if (missing <= 0) {
     account.answered = true;
+    if (account.beyond > 0) decisions_.push_back(Refuse{client, account.request, std::exchange(account.beyond, 0)});
     return;
   }
   if (account.urgent) {
@@ -290,7 +409,7 @@ void HostBudget::serve(policy::ClientId client, Account& account, policy::Instan
   account.missing = missing;
   account.bound = bound;
   account.wanted = account.lent();
-  decisions_.push_back(Refuse{client, account.request, missing});
+  decisions_.push_back(Refuse{client, account.request, missing + std::exchange(account.beyond, 0)});
 }
 
 std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
@@ -304,9 +423,10 @@ std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
       ++at;
       continue;
     }
-    discard(at->first);
+    discard(at->first, at->second.tenant, at->second.bytes);
     at = pool_.erase(at);
   }
+  look_again(now);
   std::vector<std::tuple<bool, uint64_t, policy::ClientId>> order;  // the urgent first, then by arrival
   for (const auto& [id, account] : accounts_) {
     if (!account.answered) order.emplace_back(!account.urgent, account.arrival, id);
@@ -316,12 +436,15 @@ std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
   for (auto& [id, account] : accounts_) {
     Bound ignored;
     if (account.missing > 0 && account.answered && account.bound != Bound::kCannotMake &&
-        free_for(account.owner, &ignored) >= account.missing)
+        free_for(account.owner, account.tenant, &ignored) >= account.missing)
       account.missing = 0;
   }
   // The machine runs short: what is unused goes first.
   const int64_t deficit = kept_free() - machine_.available;
-  if (deficit > 0) reclaim(deficit - discard_pooled(deficit), nullptr, now);
+  if (deficit > 0) {
+    const int64_t coming = on_its_way_back();
+    reclaim(deficit - coming - discard_pooled(deficit - coming), nullptr, now);
+  }
   return std::exchange(decisions_, {});
 }
 
@@ -334,6 +457,9 @@ std::optional<policy::Instant> HostBudget::next_deadline() const {
     if (account.shrinking) at(account.shrinking->until);
   }
   for (const auto& [id, segment] : pool_) at(segment.until);
+  for (const auto& [id, leaving] : leaving_) {
+    if (!leaving.looking) at(leaving.look_at);
+  }
   return next;
 }
 
@@ -341,11 +467,14 @@ std::optional<policy::Instant> HostBudget::next_deadline() const {
 
 int64_t HostBudget::room() const {
   int64_t empty = pooled();
-  int64_t used = elsewhere_;
+  int64_t used = elsewhere_ + leaving();
+  std::map<policy::TenantId, int64_t> used_by;
+  for (const auto& [id, segment] : leaving_) used_by[segment.tenant] += segment.bytes;
   int64_t empty_of_scheduler = pooled();
   bool needs_scheduler = false;
   for (const auto& [id, account] : accounts_) {
     used += account.used;
+    used_by[account.tenant] += account.used;
     empty += account.empty();
     needs_scheduler = needs_scheduler || account.owner == Owner::kScheduler;
     int64_t of_scheduler = 0;
@@ -356,6 +485,17 @@ int64_t HostBudget::room() const {
   }
   int64_t room = machine_.available + empty - kept_free();
   if (budget_) room = std::min(room, *budget_ - used);
+  room = std::max<int64_t>(room, 0);
+  // Tenants differ in what they may still have. What a tenant within its share could not move could not be moved for anybody; one beyond it
+  // is only asked for what it has room for already.
+  const int64_t total = room + used;
+  std::optional<int64_t> within, any;
+  for (const auto& [tenant, held] : used_by) {
+    const int64_t left = left_for(held, room, total);
+    any = std::min(any.value_or(left), left);
+    if (held < share(total)) within = std::min(within.value_or(left), left);
+  }
+  room = within ? *within : any.value_or(room);
   // Somebody can have no other memory than the scheduler's: better too little is moved than a movement begun that cannot end.
   if (needs_scheduler && machine_.own_room) room = std::min(room, *machine_.own_room + empty_of_scheduler);
   return std::max<int64_t>(room, 0);
@@ -371,7 +511,7 @@ HostBudget::View HostBudget::view() const {
     view.used += account.used;
     needs_scheduler = needs_scheduler || account.owner == Owner::kScheduler;
   }
-  const int64_t free = free_for(needs_scheduler ? Owner::kScheduler : Owner::kProcess, &view.bound);
+  const int64_t free = free_for(needs_scheduler ? Owner::kScheduler : Owner::kProcess, std::nullopt, &view.bound);
   view.budget = view.reserved + free;
   if (view.bound == Bound::kBudget) view.budget = *budget_;
   return view;

@@ -15,10 +15,19 @@ class HostBudgetTest : public testing::Test {
  protected:
   void SetUp() override {
     budget_.observe({100 * kGiB, std::nullopt});  // keeps 20 GiB free
-    for (policy::ClientId client : {1, 2, 3}) budget_.join(client, client == 3 ? 7 : client);
+    for (policy::ClientId client : {1, 2, 3}) budget_.join(client, member(client == 3 ? 7 : client));
   }
 
+  static HostBudget::Member member(policy::TenantId tenant) {
+    HostBudget::Member member;
+    member.tenant = tenant;
+    return member;
+  }
   std::vector<HostBudget::Decision> settle() { return budget_.settle(now_); }
+  // Nobody has what was to be discarded.
+  void gone(const std::vector<HostBudget::Decision>& decisions) {
+    for (const auto& discard : of<HostBudget::Discard>(decisions)) budget_.discarded(discard.segment);
+  }
   template <typename Kind>
   static std::vector<Kind> of(const std::vector<HostBudget::Decision>& decisions) {
     std::vector<Kind> found;
@@ -42,7 +51,7 @@ class HostBudgetTest : public testing::Test {
     return decisions;
   }
 
-  HostBudget budget_{[this] { return ++last_id_; }};
+  HostBudget budget_{[this] { return ++last_id_; }, 0};
   SegmentId last_id_ = 0;
   policy::Instant now_ = kSecond;
   uint64_t requests_ = 0;
@@ -74,6 +83,7 @@ TEST_F(HostBudgetTest, NobodyGetsMoreThanTheBudgetAndTheReasonIsKept) {
   EXPECT_EQ(budget_.view().budget, kGiB);
   EXPECT_EQ(budget_.view().bound, Bound::kBudget);
   budget_.leave(1);
+  gone(settle());
   settle();
   EXPECT_EQ(budget_.view(2).missing, 0) << "it could have it now";
 }
@@ -152,7 +162,7 @@ TEST_F(HostBudgetTest, TheSchedulersOwnCgroupBoundsWhatItMakes) {
 }
 
 TEST_F(HostBudgetTest, ReturnedSegmentsServeTheSameTenantOnly) {
-  budget_.join(4, 7);
+  budget_.join(4, member(7));
   auto lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
   ASSERT_EQ(lends.size(), 1u);
   budget_.returned(3, lends[0].segment, now_);
@@ -171,14 +181,20 @@ TEST_F(HostBudgetTest, ThePoolGivesWayAndGrowsOld) {
   budget_.returned(3, lends.at(0).segment, now_);
   auto decisions = ask(1, 512 * kMiB);
   EXPECT_EQ(of<HostBudget::Discard>(decisions).size(), 1u);
-  EXPECT_EQ(lent(decisions), 512 * kMiB);
-  budget_.discarded(lends[0].segment);
+  EXPECT_EQ(lent(decisions), 256 * kMiB) << "what is not gone yet counts";
+  EXPECT_TRUE(of<HostBudget::Refuse>(decisions).empty()) << "but is waited for";
+  gone(decisions);
+  EXPECT_EQ(lent(settle()), 256 * kMiB);
   budget_.leave(1);
+  gone(settle());
   lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
   budget_.returned(3, lends.at(0).segment, now_);
   ASSERT_TRUE(budget_.next_deadline());
   now_ = *budget_.next_deadline();
-  EXPECT_EQ(of<HostBudget::Discard>(settle()).size(), 1u);
+  auto old = settle();
+  EXPECT_EQ(of<HostBudget::Discard>(old).size(), 1u);
+  EXPECT_EQ(budget_.view().reserved, 256 * kMiB);
+  gone(old);
   EXPECT_EQ(budget_.view().reserved, 0);
 }
 
@@ -191,11 +207,15 @@ TEST_F(HostBudgetTest, TheDeadsSegmentsGoAndAreNeverLentAgain) {
   auto discards = of<HostBudget::Discard>(settle());
   ASSERT_EQ(discards.size(), 1u);
   EXPECT_EQ(discards[0].segment, lends.at(0).segment);
-  budget_.join(3, 7);  // it comes again under the same id
+  EXPECT_EQ(discards[0].holder, 3u) << "its process may live";
+  EXPECT_EQ(budget_.view().reserved, 512 * kMiB) << "until they are known to be gone";
+  budget_.discarded(discards[0].segment);
+  budget_.join(3, member(7));  // it comes again under the same id
   budget_.made(makes[0].segment, true);
   discards = of<HostBudget::Discard>(settle());
   ASSERT_EQ(discards.size(), 1u) << "what was in the making when it died";
   EXPECT_EQ(discards[0].segment, makes[0].segment);
+  budget_.discarded(discards[0].segment);
   EXPECT_EQ(budget_.view().reserved, 0);
 }
 
@@ -215,9 +235,18 @@ TEST_F(HostBudgetTest, WhatCannotBeMadeIsRefused) {
 
 TEST_F(HostBudgetTest, WhatAnEarlierSchedulerLentCounts) {
   budget_.set_budget(kGiB);
+  HostBudget::Member returning = member(1);
+  returning.held_scheduler = 800 * kMiB;
+  returning.held_process = kGiB;
+  returning.most = 900 * kMiB;
+  budget_.join(1, returning);
   budget_.held(1, 900, 700 * kMiB, Owner::kScheduler);
   budget_.report(1, 700 * kMiB, 700 * kMiB);
   EXPECT_EQ(budget_.view().reserved, 700 * kMiB);
+  budget_.held(1, 901, 200 * kMiB, Owner::kScheduler);
+  EXPECT_EQ(budget_.view().reserved, 700 * kMiB) << "more than the kernel shows";
+  budget_.held(1, 902, 300 * kMiB, Owner::kProcess);
+  EXPECT_EQ(budget_.view().reserved, 700 * kMiB) << "more than its GPU could need";
   auto decisions = ask(2, 512 * kMiB);
   EXPECT_EQ(lent(decisions), 324 * kMiB);
   budget_.returned(1, 900, now_);
@@ -243,7 +272,11 @@ TEST_F(HostBudgetTest, ASegmentInTheMakingIsNobodysToHoldOrReturn) {
     settle();
     EXPECT_EQ(budget_.view(1).lent_scheduler, there ? 64 * kMiB : 0);
     EXPECT_EQ(budget_.view(2).lent_scheduler, 64 * kMiB);
-    for (policy::ClientId client : {1, 2}) budget_.leave(client), settle(), budget_.join(client, client);
+    for (policy::ClientId client : {1, 2}) {
+      budget_.leave(client);
+      gone(settle());
+      budget_.join(client, member(client));
+    }
   }
 }
 
@@ -255,6 +288,117 @@ TEST_F(HostBudgetTest, AnothersSegmentIsNobodysToHold) {
   budget_.returned(2, lends[0].segment, now_);
   EXPECT_EQ(budget_.view(1).lent_scheduler, 64 * kMiB);
   EXPECT_EQ(budget_.view().pooled, 0);
+}
+
+// 200 of them used up the budget.
+TEST_F(HostBudgetTest, WhatNobodyKnowsOfIsNotHeld) {
+  for (SegmentId id = 1000; id < 1200; ++id) budget_.held(1, id, 256 * kMiB, id % 2 == 0 ? Owner::kProcess : Owner::kScheduler);
+  EXPECT_EQ(budget_.view().reserved, 0);
+}
+
+// They were counted as free, and 2.5 budgets could be held.
+TEST_F(HostBudgetTest, WhatSomebodyKeepsCountsUntilItIsGone) {
+  budget_.set_budget(512 * kMiB);
+  auto lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
+  budget_.leave(3);
+  for (int i = 0; i < 8; ++i) {
+    auto discards = of<HostBudget::Discard>(settle());
+    ASSERT_EQ(discards.size(), 1u) << i;
+    EXPECT_TRUE(of<HostBudget::Discard>(settle()).empty()) << "one look at a time";
+    budget_.still_held(discards[0].segment, now_);
+    EXPECT_EQ(budget_.view().reserved, 256 * kMiB);
+    ASSERT_TRUE(budget_.next_deadline());
+    now_ = *budget_.next_deadline();
+  }
+  EXPECT_EQ(lent(ask(1, 512 * kMiB)), 256 * kMiB);
+  EXPECT_EQ(budget_.view(1).bound, Bound::kBudget) << "it is not waited for either";
+  EXPECT_EQ(budget_.room(), 256 * kMiB);
+  budget_.discarded(lends.at(0).segment);
+  EXPECT_EQ(lent(ask(1, 512 * kMiB)), 256 * kMiB);
+}
+
+TEST_F(HostBudgetTest, AConnectionThatBrokeDoesNotCostItsProcessItsData) {
+  auto lends = of<HostBudget::Lend>(ask(3, 512 * kMiB, Owner::kScheduler));
+  ASSERT_EQ(lends.size(), 2u);
+  budget_.leave(3);
+  auto discards = of<HostBudget::Discard>(settle());
+  ASSERT_EQ(discards.size(), 2u);
+  for (const auto& discard : discards) EXPECT_EQ(discard.holder, 3u);
+  budget_.still_held(discards[0].segment, now_);
+  HostBudget::Member again = member(7);
+  again.former = 3;
+  budget_.join(4, again);
+  budget_.held(2, lends[0].segment, 256 * kMiB, Owner::kScheduler);
+  EXPECT_EQ(budget_.view(2).lent_scheduler, 0) << "another's";
+  budget_.held(4, lends[0].segment, 4096 * kMiB, Owner::kProcess);
+  EXPECT_EQ(budget_.view(4).lent_scheduler, 256 * kMiB) << "as it was lent, not as is said";
+  EXPECT_EQ(budget_.view().reserved, 512 * kMiB);
+  budget_.request(4, ++requests_, 256 * kMiB, Owner::kScheduler, false);
+  settle();
+  budget_.held(4, lends[1].segment, 256 * kMiB, Owner::kScheduler);
+  EXPECT_EQ(budget_.view(4).lent_scheduler, 256 * kMiB) << "what it did not name at first is nobody's";
+  budget_.still_held(lends[1].segment, now_);
+  now_ = *budget_.next_deadline();
+  auto then = of<HostBudget::Discard>(settle());
+  ASSERT_EQ(then.size(), 1u);
+  EXPECT_EQ(then[0].holder, 0u) << "and is emptied";
+  budget_.returned(4, lends[0].segment, now_);
+  EXPECT_EQ(budget_.view().pooled, 256 * kMiB);
+}
+
+TEST_F(HostBudgetTest, NobodyIsLentMoreThanItsGpuCouldNeed) {
+  HostBudget::Member small = member(1);
+  small.most = kGiB;
+  budget_.join(1, small);
+  auto decisions = ask(1, 1024 * kGiB);
+  EXPECT_EQ(lent(decisions), kGiB);
+  ASSERT_EQ(of<HostBudget::Refuse>(decisions).size(), 1u);
+  EXPECT_EQ(of<HostBudget::Refuse>(decisions)[0].missing, 1023 * kGiB);
+}
+
+// Of each kind of memory, the program's own and the scheduler's, where only the scheduler's cgroup bounds it.
+TEST(HostBudgetShares, EachTenantThatComesFindsSomeThatNobodyElseCouldTake) {
+  for (const auto owner : {Owner::kProcess, Owner::kScheduler}) {
+    SegmentId last = 0;
+    HostBudget budget([&last] { return ++last; });
+    if (owner == Owner::kProcess) {
+      budget.observe({1000 * kGiB, std::nullopt});
+      budget.set_budget(64 * kGiB);
+    } else {
+      budget.observe({1000 * kGiB, 64 * kGiB});
+    }
+    int64_t room = 64 * kGiB;
+    int64_t before = 0;
+    for (policy::ClientId tenant = 1; tenant <= 5; ++tenant) {
+      HostBudget::Member member;
+      member.tenant = tenant;
+      budget.join(tenant, member);
+      int64_t sum = 0;
+      for (uint64_t request = 1; request <= 3; ++request) {  // asking again brings no more
+        budget.request(tenant, request, 1024 * kGiB, owner, true);
+        for (const auto& decision : budget.settle(kSecond)) {
+          if (const auto* make = std::get_if<HostBudget::Make>(&decision)) {
+            budget.made(make->segment, true);
+            room -= make->bytes;
+          }
+        }
+        if (owner == Owner::kScheduler) budget.observe({1000 * kGiB, room});
+        budget.settle(kSecond);
+        const auto view = budget.view(tenant);
+        if (request > 1) {
+          EXPECT_EQ(view.lent_process + view.lent_scheduler, sum) << tenant;
+        }
+        sum = view.lent_process + view.lent_scheduler;
+      }
+      if (tenant == 1) {
+        EXPECT_EQ(sum, 56 * kGiB);
+      } else {
+        EXPECT_GE(sum, tenant == 2 ? 4 * kGiB : before / 2 - HostBudget::kUnit) << tenant;
+      }
+      before = sum;
+      EXPECT_EQ(budget.view(tenant).bound, Bound::kShare);
+    }
+  }
 }
 
 TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {

@@ -61,6 +61,11 @@ bool has_ended(const FileDescriptor& pidfd) {
 
 }  // namespace
 
+bool process_has_ended(pid_t pid, uint64_t start_time) {
+  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  return start_time_of(pid) != start_time || has_ended(process);  // in this order: the number may be another's by now
+}
+
 Result<Peer> peer_of(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;

@@ -4,12 +4,15 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <system_error>
 
 #include "scheduler/log.h"
 
@@ -33,9 +36,38 @@ bool populate(char* data, size_t bytes) {
 
 }  // namespace
 
+Result<FileDescriptor> open_again(const FileDescriptor& memory) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", memory.get());
+  FileDescriptor again(open(path, O_RDWR | O_CLOEXEC));
+  if (!again) return error_format("open %s: %s", path, std::strerror(errno));
+  return again;
+}
+
+bool let_go(const FileDescriptor& memory, bool punch) {
+  struct stat about {};
+  if (fstat(memory.get(), &about) != 0) return false;
+  const auto punch_all = [&] { fallocate(memory.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, about.st_size); };
+  if (punch) punch_all();
+  if (fcntl(memory.get(), F_SETLEASE, F_WRLCK) == 0) {
+    fcntl(memory.get(), F_SETLEASE, F_UNLCK);
+    if (!punch) punch_all();  // here rather than by the last close, which is the loop's
+    return false;
+  }
+  if (errno == EAGAIN) return true;
+  // No leases here: what is in it after it was emptied tells.
+  return !punch || (fstat(memory.get(), &about) == 0 && about.st_blocks > 0);
+}
+
 Result<FileDescriptor> make_segment(int64_t bytes) {
-  FileDescriptor memory(memfd_create("nvshare-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory) return error_format("memfd_create: %s", std::strerror(errno));
+  // The first opening of a memfd does not count as one to the kernel's leases, so it is not kept.
+  FileDescriptor first(memfd_create("nvshare-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!first) return error_format("memfd_create: %s", std::strerror(errno));
+  if (fchmod(first.get(), 0600) != 0) return error_format("fchmod of a memfd: %s", std::strerror(errno));
+  Result<FileDescriptor> opened = open_again(first);
+  if (!opened) return opened.error();
+  first.reset();
+  FileDescriptor memory = std::move(*opened);
   const auto size = static_cast<size_t>(bytes);
   if (ftruncate(memory.get(), bytes) != 0) return error_format("ftruncate to %zu bytes: %s", size, std::strerror(errno));
   if (fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -63,7 +95,7 @@ MemfdMaker::~MemfdMaker() {
 }
 
 void MemfdMaker::make(SegmentId segment, int64_t bytes) { push({segment, bytes, {}}); }
-void MemfdMaker::discard(SegmentId segment, FileDescriptor memory) { push({segment, 0, std::move(memory)}); }
+void MemfdMaker::discard(SegmentId segment, FileDescriptor memory, bool punch) { push({segment, 0, std::move(memory), punch}); }
 
 void MemfdMaker::push(Job job) {
   std::lock_guard lock(mutex_);
@@ -75,10 +107,26 @@ void MemfdMaker::push(Job job) {
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    threads_.emplace_back([this] { work(); });
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::system_error& problem) {
+      if (threads_.empty()) give_up_last(problem.what());
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   changed_.notify_one();
+}
+
+// No thread is to be had: the answer is that it could not be done, or not yet.
+void MemfdMaker::give_up_last(const char* problem) {
+  const Job& job = jobs_.back();
+  spdlog::warn("cannot start a thread to make host memory for swapping: {}", problem);
+  if (job.bytes == 0) {
+    loop_.post([this, segment = job.segment] { answers_.discarded(segment, true); });
+  } else {
+    loop_.post([this, segment = job.segment] { answers_.made(segment, FileDescriptor()); });
+  }
+  jobs_.pop_back();
 }
 
 void MemfdMaker::work() {
@@ -94,8 +142,9 @@ void MemfdMaker::work() {
     jobs_.pop_front();
     lock.unlock();
     if (job.bytes == 0) {
-      job.memory.reset();
-      loop_.post([this, segment = job.segment] { answers_.discarded(segment); });
+      const bool held = let_go(job.memory, job.punch);
+      job.memory.reset();  // the loop has it too
+      loop_.post([this, segment = job.segment, held] { answers_.discarded(segment, held); });
     } else {
       Result<FileDescriptor> made = make_segment(job.bytes);
       if (!made) spdlog::warn("cannot make host memory for swapping: {}", made.error().text);

@@ -23,8 +23,9 @@ class ProgramTest : public testing::Test {
  protected:
   using Variables = std::vector<std::pair<std::string, std::string>>;
 
-  // Starts it in this test's folder, its standard error into a file, or into `log_to` where that is a descriptor.
-  pid_t start(std::vector<std::string> arguments, const Variables& variables = {}, int log_to = -1) {
+  // Starts it in this test's folder, its standard error into a file, or into `log_to` where that is a descriptor. `before`: last in the
+  // child.
+  pid_t start(std::vector<std::string> arguments, const Variables& variables = {}, int log_to = -1, void (*before)() = nullptr) {
     arguments.insert(arguments.begin(), NVSHARE_SCHEDULER_PROGRAM);
     pid_t pid = fork();
     if (pid != 0) return pid;
@@ -33,6 +34,7 @@ class ProgramTest : public testing::Test {
     setenv("NVSHARE_NVML", "off", 1);
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
     if (log_to >= 0 ? dup2(log_to, STDERR_FILENO) < 0 : std::freopen(log().c_str(), "w", stderr) == nullptr) _exit(99);
+    if (before != nullptr) before();
     std::vector<char*> raw;
     for (std::string& argument : arguments) raw.push_back(argument.data());
     raw.push_back(nullptr);
