@@ -28,8 +28,8 @@ class NewerDriver : public testing::Test {
     return stage_.start(name, arguments, {{"LD_LIBRARY_PATH", std::string(kNewerStandInFolder) + ":" + kStandInFolder}});
   }
 
-  // Memory that is all there from its beginning, and does not fit beside a program of 96 MiB.
-  void start_neighbour() { start("neighbour", {"newer-driver", "--hold", "130M", "--calls", "none"}); }
+  // Memory that is all there from its beginning. 130M do not fit beside a program of 96 MiB.
+  void start_neighbour(const std::string& memory = "130M") { start("neighbour", {"newer-driver", "--hold", memory, "--calls", "none"}); }
 
   bool moves_out(Child& child) {
     return stage_.wait_until([&] {
@@ -103,7 +103,7 @@ TEST_F(NewerDriver, SoDoesASessionThatWasOpenedBeforeTheDriver) {
   Child& child =
       start("program", {"session", "--session", "first", "--hold", "96M", "--library", kFakeVideoPath, "--go", stage_.go_file("program")});
   ASSERT_TRUE(stage_.wait_until([&] { return child.logged("opened") || !child.running(); }));
-  start_neighbour();
+  start_neighbour("64M");  // what never moves leaves no room for more
   expect_held_by(child, "opened", "cuvidCreateDecoder");
 }
 
