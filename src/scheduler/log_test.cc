@@ -10,7 +10,7 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kSecondNs = 1'000'000'000;
 
 std::string take_all(int fd) {
   std::string all;
@@ -73,14 +73,14 @@ TEST(TenantLinesTest, ATenantThatStartsManyHasAFewLinesAndNobodyElseLosesIts) {
   TenantLines lines;
   std::string more;
   int written = 0;
-  for (int i = 0; i < 100'000; ++i) written += lines.allows("1", kSecond, &more) ? 1 : 0;
+  for (int i = 0; i < 100'000; ++i) written += lines.allows("1", kSecondNs, &more) ? 1 : 0;
   EXPECT_EQ(written, 20);
-  EXPECT_TRUE(lines.allows("2", kSecond, &more));
+  EXPECT_TRUE(lines.allows("2", kSecondNs, &more));
   EXPECT_EQ(more, "");
-  EXPECT_TRUE(lines.allows("1", 10 * kSecond, &more));
+  EXPECT_TRUE(lines.allows("1", 10 * kSecondNs, &more));
   EXPECT_NE(more.find("99980 such lines of this tenant or user"), std::string::npos) << more;
   written = 0;
-  for (int tenant = 3; tenant < 5000; ++tenant) written += lines.allows(std::to_string(tenant), 11 * kSecond, &more) ? 1 : 0;
+  for (int tenant = 3; tenant < 5000; ++tenant) written += lines.allows(std::to_string(tenant), 11 * kSecondNs, &more) ? 1 : 0;
   EXPECT_LE(written, 200) << "nor do many tenants";
 }
 
