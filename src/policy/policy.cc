@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "policy/concerns.h"
@@ -33,7 +34,7 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
                 for (auto& [client_id, client] : gpu.clients) client.evict.retry_at = context.now;  // what failed may work now
               }
             }
-            state.host_available = e.available;
+            state.host_available = std::min(e.available, kHostMost);
             return std::nullopt;
           },
           [&](const ClientJoined& e) -> std::optional<GpuId> {

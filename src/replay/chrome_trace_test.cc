@@ -169,7 +169,8 @@ TEST(ChromeTrace, AClientThatLeftAndASchedulerThatBeganAnewEndTheirSlices) {
   ChromeTrace trace;
   for (const std::string& line : first) ASSERT_TRUE(trace.add(line));
   EXPECT_EQ(trace.summary().clients, 2u);
-  for (const json& event : json::parse(trace.finish()).at("traceEvents")) {
+  const json picture = json::parse(trace.finish());
+  for (const json& event : picture.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
     EXPECT_LE(event.at("ts").get<double>() + event.at("dur").get<double>(), 60e6) << event;
   }

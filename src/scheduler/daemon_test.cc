@@ -559,6 +559,9 @@ TEST_F(DaemonTest, SilentConnectionsAreBoundedAndClosed) {
 
 // It asked again at once, for ever.
 TEST_F(DaemonTest, WithoutDescriptorsAcceptingWaitsAndGoesOn) {
+#ifdef NVSHARE_SANITIZED
+  GTEST_SKIP() << "the undefined behaviour sanitizer itself needs descriptors to look at memory";
+#endif
   TestClient late = client();
   start();
   ASSERT_EQ(status().clients.size(), 0u);
