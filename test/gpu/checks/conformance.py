@@ -5,6 +5,7 @@ A difference is a failure unless ../conformance/differences.toml names it. One e
 import collections
 import concurrent.futures
 import fnmatch
+import itertools
 import json
 import pathlib
 import re
@@ -18,6 +19,7 @@ except ImportError:  # before Python 3.11: nothing is explained then
 from harness import MIB, Process, Scheduler, Skip
 
 HERE = pathlib.Path(__file__).resolve().parent.parent / "conformance"
+CRASHING = HERE / "crashing.txt"
 ENTRY_POINTS = HERE.parent.parent.parent / "src" / "interposer" / "entry_points.txt"
 # Display and video interop, other vendors' interfaces, and the debugger's: no program of this kind has what they need.
 OUT_OF_SCOPE = re.compile(r"cu(GL|EGL|VDPAU|Graphics|dbg)|cuDeviceGetNvSciSync|cuStreamConsumer")
@@ -117,8 +119,26 @@ class Instrument:
         self.states = states_of(config)
         self.without = list(options.without)
         self.tame = list(options.tame)
-        self.groups = 0
+        self.journal = None
+        self.deadline = time.monotonic() + config.left()
+        self.groups = itertools.count()
         self.unshown = sorted({number for row in read_differences() for number in row.get("attributes", [])})
+
+    def left(self):
+        """Seconds; nothing runs longer."""
+        return self.deadline - time.monotonic()
+
+    def take_known(self, path):
+        """Entry points with which the driver is known to crash (crashing.txt)."""
+        for line in path.read_text().splitlines():
+            words = line.partition("#")[0].split()
+            if len(words) >= 2 and words[1] in ("tame", "without"):
+                self.blame(words[0], words[1])
+
+    def blame(self, symbol, how="tame"):
+        marks = self.without if how == "without" else self.tame
+        if symbol not in marks:
+            marks.append(symbol)
 
     def twin(self, name):
         """The native state to compare with: what earlier sequences of a process left behind must be the same."""
@@ -140,55 +160,75 @@ class Instrument:
             argv += ["--without", ",".join(self.without)]
         return argv
 
-    def group(self, state, jobs, seconds):
-        """Runs the jobs (lists of arguments) at once, under one scheduler where the state has one; their outcomes."""
+    def group(self, state, jobs, seconds, first_decides=False, watch=None):
+        """Runs the jobs (lists of arguments) at once, under one scheduler where the state has one; their outcomes. They are killed a while after
+        `seconds`, and at the deadline. `first_decides`: the others are killed when the first has ended. `watch`: what to do meanwhile."""
+        if self.left() < 0.5:
+            return [Outcome() for _ in jobs]
+        more = {"first_decides": first_decides, "watch": watch}
         environment = dict(self.config.environment)
         if self.config.simgpu:  # a GPU of its own, so that groups do not disturb each other
-            self.groups += 1
-            environment["SIMGPU_STATE"] = str(self.config.work / f"conformance-{self.groups}.state")
+            environment["SIMGPU_STATE"] = str(self.config.work / f"conformance-{next(self.groups)}.state")
             environment["SIMGPU_TIME_SCALE"] = "0"
             environment["SIMGPU_COUNT"] = str(self.options.devices)
         if not state.library:
-            return self.run_jobs(state, jobs, environment, seconds, None)
+            return self.run_jobs(state, jobs, environment, seconds, None, **more)
         environment["LD_PRELOAD"] = str(self.config.library)
         environment["NVSHARE_LOG_LEVEL"] = self.config.library_log
         environment.update(state.environment)
         if not state.scheduled:
             environment["NVSHARE_RUNTIME_DIR"] = str(self.config.work / "nobody")
-            return self.run_jobs(state, jobs, environment, seconds, None)
+            return self.run_jobs(state, jobs, environment, seconds, None, **more)
         extra = {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if self.config.small else {"NVSHARE_NVML": "off"} if state.told else {}
         extra["NVSHARE_LOG_LEVEL"] = "info"
         extra.update({name: environment[name] for name in ("SIMGPU_STATE", "SIMGPU_COUNT") if name in environment})
         with Scheduler(self.config, state.turn_s, state.told, extra) as scheduler:
             environment["NVSHARE_RUNTIME_DIR"] = str(scheduler.runtime)
-            return self.run_jobs(state, jobs, environment, seconds, scheduler)
+            return self.run_jobs(state, jobs, environment, seconds, scheduler, **more)
 
-    def run_jobs(self, state, jobs, environment, seconds, scheduler):
+    def run_jobs(self, state, jobs, environment, seconds, scheduler, first_decides, watch):
         if state.limits:
             if self.config.nvsharectl is None:
                 raise Skip("nvsharectl is not built")
             environment.pop("LD_PRELOAD", None)
             limits = ["--gpu-memory-limit", "800Mi" if self.config.small else "64Gi", "--gpu-core-limit", "95"]
             jobs = [[self.config.nvsharectl, "run", "--quiet", "--name", f"job{i}", *limits, "--", *job] for i, job in enumerate(jobs)]
-        processes = [Process(self.config, f"conformance-{state.name}", job, environment) for job in jobs]
+        processes = [self.start(f"conformance-{state.name}", job, environment) for job in jobs]
+        limit = min(self.deadline, time.monotonic() + seconds + self.options.patience + 5)
+        if watch is not None:
+            watch(processes[0])
         outcomes = []
         for process in processes:
             try:
-                process.wait(seconds + self.options.patience + 60)
+                process.wait(max(0, limit - time.monotonic()))
             except TimeoutError:
-                pass  # what it said counts
+                process.popen.poll()  # what it said counts
+            self.ended(process)
+            if first_decides:
+                limit = 0
             outcome = Outcome()
-            outcome.take(process.lines)
+            outcome.take(process.lines[:])
             outcomes.append(outcome)
-            if process.popen.returncode not in (0, -9) and not outcome.hashes:
+            if process.popen.returncode not in (None, 0, -9) and not outcome.hashes and not outcome.events:
                 raise RuntimeError(f"{state.name}: {process.tail()}")
         if scheduler is not None and outcomes:
             outcomes[0].swaps += scheduler.drops()
         return outcomes
 
+    def start(self, name, argv, environment=None):
+        process = Process(self.config, name, argv, environment)
+        if self.journal is not None:
+            self.journal.watch(process)
+        return process
+
+    def ended(self, process):
+        if self.journal is not None:
+            self.journal.forget(process)
+
     def sweep(self, name, first, count, seconds):
         """As many of the sequences as the time allows, in several processes."""
         state = self.states[name]
+        seconds = max(1.0, min(seconds, self.left() - 1))
         workers = max(1, self.options.processes // state.together) * state.together
         each = -(-count // workers)
         jobs = []
@@ -206,21 +246,24 @@ class Instrument:
         return whole
 
     def run_plans(self, name, plans, seconds=120):
-        """Runs plans (lists of lines); the outcomes' lines of each."""
+        """Runs plans (lists of lines); the outcomes' lines of each: none where the time was over before."""
         state = self.states[name]
-        path = self.config.work / f"plans-{time.monotonic_ns()}.txt"
+        path = self.config.work / f"plans-{next(self.groups)}.txt"
         path.write_text("".join("= \n" + "".join(line + "\n" for line in plan) for plan in plans))
         jobs = [self.arguments(state, ["--plan", path, "--verbose"])]
         if state.together > 1:  # a neighbour that wants the GPU as well
             jobs.append(self.arguments(state, ["--first", 0, "--count", 50, "--repeat", 5]))
-        outcome = self.group(state, jobs, seconds)[0]
-        path.unlink()
+        outcome = self.group(state, jobs, seconds, first_decides=True)[0]
+        path.unlink(missing_ok=True)
         crashed = outcome.crashed()
         return [outcome.lines.get(i, []) + ([f"crashed: {crashed[i]}"] if i in crashed else []) for i in range(len(plans))]
 
     def plans(self, sequences):
         process = Process(self.config, "conformance-list", self.list_arguments(sequences))
-        process.wait(60)
+        try:
+            process.wait(max(1, min(60, self.left())))
+        except TimeoutError:
+            return []
         found = []
         for line in process.lines:
             if line.startswith("="):
@@ -285,12 +328,22 @@ def explanation_of(difference, state, rows):
     return None
 
 
+def run_both(instrument, state, plans, seconds=120):
+    """The plans natively and in the state, at the same time."""
+    with concurrent.futures.ThreadPoolExecutor(1 if instrument.options.processes == 1 else 2) as pool:
+        native = pool.submit(instrument.run_plans, instrument.twin(state), plans, seconds)
+        other = pool.submit(instrument.run_plans, state, plans, seconds)
+        return native.result(), other.result()
+
+
 def shrink(instrument, state, plan, kind, deadline):
     """The fewest calls that still show a difference of that kind."""
     def shows(candidates):
-        native = instrument.run_plans(instrument.twin(state), candidates)
-        other = instrument.run_plans(state, candidates)
-        return [any(kind_of(d) == kind for d in differences(plan, a, b)) for plan, a, b in zip(candidates, native, other)]
+        native, other = run_both(instrument, state, candidates, max(1.0, deadline - time.monotonic()))
+        return [shows_one(candidate, a, b) for candidate, a, b in zip(candidates, native, other)]
+
+    def shows_one(candidate, a, b):
+        return bool(a and b) and any(kind_of(d) == kind for d in differences(candidate, a, b))
 
     chunk = max(1, len(plan) // 2)
     while time.monotonic() < deadline:
@@ -321,22 +374,30 @@ class Comparison:
         self.rows = read_differences()
         self.found = {}      # (state, kind) -> example
         self.explained = collections.Counter()
+        self.unreached = collections.Counter()
         self.unseen = collections.Counter()  # differences that a second run of the same sequence did not show
 
     def examine(self, state, sequences):
         """Runs the sequences once more, line by line, and sorts what differs."""
-        for at in range(0, len(sequences), 40):
-            if time.monotonic() > self.deadline:
-                break
-            part = sequences[at:at + 40]
-            plans = self.instrument.plans(part)
-            native = self.instrument.run_plans(self.instrument.twin(state), plans)
-            other = self.instrument.run_plans(state, plans)
-            for sequence, plan, a, b in zip(part, plans, native, other):
-                seen = differences(plan, a, b)
-                self.unseen[state] += not seen
-                for difference in seen:
-                    self.sort_in(state, sequence, plan, difference)
+        parts = [sequences[at:at + 40] for at in range(0, len(sequences), 40)]
+        with concurrent.futures.ThreadPoolExecutor(max(1, self.instrument.options.processes // 4)) as pool:
+            for part, found in zip(parts, pool.map(lambda part: self.both(state, part), parts)):
+                for sequence, plan, a, b in zip(part, *found):
+                    if not a or not b:
+                        self.unreached[state] += 1  # the time was over
+                        continue
+                    seen = differences(plan, a, b)
+                    self.unseen[state] += not seen
+                    for difference in seen:
+                        self.sort_in(state, sequence, plan, difference)
+
+    def both(self, state, part):
+        if time.monotonic() > self.deadline:
+            return [[]] * len(part), [[]] * len(part), [[]] * len(part)
+        plans = self.instrument.plans(part)
+        if len(plans) != len(part):
+            return [[]] * len(part), [[]] * len(part), [[]] * len(part)
+        return plans, *run_both(self.instrument, state, plans, max(1.0, self.deadline - time.monotonic()))
 
     def sort_in(self, state, sequence, plan, difference):
         row = explanation_of(difference, state, self.rows)
@@ -350,21 +411,31 @@ class Comparison:
         if at < entry["at"]:
             entry.update(example)
 
-    def shrink_all(self):
-        done = set()
+    def shrink_all(self, changed=lambda: None):
+        first = {}  # shown once is enough
         for (state, kind), entry in sorted(self.found.items(), key=lambda item: item[1]["at"]):
-            if kind in done or time.monotonic() > self.deadline - 10:
-                continue  # shown once is enough
-            done.add(kind)
-            plan = entry["plan"][:entry["at"] + 1] or entry["plan"]
-            entry["shrunk"] = shrink(self.instrument, state, plan, kind, min(self.deadline, time.monotonic() + 30))
+            first.setdefault(kind, (state, entry))
+
+        def one(item):
+            kind, (state, entry) = item
+            if time.monotonic() < self.deadline - 5:
+                plan = entry["plan"][:entry["at"] + 1] or entry["plan"]
+                entry["shrunk"] = shrink(self.instrument, state, plan, kind, min(self.deadline, time.monotonic() + 30))
+
+        with concurrent.futures.ThreadPoolExecutor(max(1, self.instrument.options.processes // 2)) as pool:
+            for _ in pool.map(one, first.items()):
+                changed()
 
 
 def find_crashing(instrument, seconds):
     """Entry points with which the driver itself crashes or hangs get right arguments only, or are left out when that does not help."""
     examples = []
-    for _ in range(5):
-        outcome = instrument.sweep("native", 10_000_000, 40 * instrument.options.processes, seconds)
+    end = time.monotonic() + seconds
+    patience, instrument.options.patience = instrument.options.patience, min(instrument.options.patience, 3)
+    for _ in range(4):
+        if time.monotonic() > end - 1:
+            break
+        outcome = instrument.sweep("native", 10_000_000, 40 * instrument.options.processes, max(1.0, (end - time.monotonic()) / 2))
         crashed = outcome.crashed()
         symbols = sorted({rest.split()[2] for rest in crashed.values()} - {"-"})
         for plan, (sequence, rest) in zip(instrument.plans(crashed), crashed.items()):
@@ -374,7 +445,15 @@ def find_crashing(instrument, seconds):
             break
         instrument.without += [symbol for symbol in symbols if symbol in instrument.tame]
         instrument.tame += [symbol for symbol in symbols if symbol not in instrument.tame]
+        write_crashing(instrument)
+    instrument.options.patience = patience
     return {"tame": instrument.tame, "without": instrument.without, "crashing_calls": examples[:60]}
+
+
+def write_crashing(instrument):
+    """For `--known` of the next run."""
+    lines = [f"{symbol} without" for symbol in instrument.without] + [f"{s} tame" for s in instrument.tame if s not in instrument.without]
+    (instrument.config.out / "crashing.txt").write_text("".join(line + "\n" for line in lines))
 
 
 def coverage(outcome):
@@ -386,59 +465,111 @@ def coverage(outcome):
             "never_succeeded": sorted(n for n in called if not outcome.counts[n]), "never_failed": sorted(n for n in called if not outcome.failures[n])}
 
 
-def compare_all(config, result, options):
-    """The check. `options`: see ../conformance/run.py."""
-    instrument = Instrument(config, options)
-    begin = time.monotonic()
-    budget = min(options.budget, config.left()) - (3 if config.small else 15)
-    deadline = begin + budget
-    if config.small:
-        result.figure("left_out", {})
-    else:
-        result.figure("left_out", find_crashing(instrument, budget * 0.04))
-    names = [name for name in options.states if name != "native"]
-    share = budget * 0.5 / (len(names) + 2.0)
-    native = instrument.sweep("native", options.first, options.count, share * 1.6)
-    again = instrument.sweep("native", options.first, options.count, share * 0.4)
-    unstable = {s for s, value in again.hashes.items() if s in native.hashes and native.hashes[s] != value}
-    comparison = Comparison(instrument, begin + budget * 0.8)
-    figures = {"native": {"calls": native.calls(), "sequences": len(native.hashes), "events": native.events[:50]},
-               "not_the_same_natively": len(unstable)}
-    if unstable:
-        instrument.states["native_again"] = instrument.states["native"]
-        comparison.examine("native_again", sorted(unstable)[:40])
-    for name in names:
-        outcome = instrument.sweep(name, options.first, options.count, share)
+class Comparing:
+    """The check, phase by phase; `fill` puts what is known so far into the result."""
+
+    def __init__(self, config, result, options, journal=None):
+        self.options, self.result, self.journal = options, result, journal
+        self.instrument = Instrument(config, options)
+        self.instrument.journal = journal
+        self.begin = time.monotonic()
+        # Without a journal, which would kill what is late, there is more room for the end.
+        self.budget = min(options.budget, config.left()) - (3 if config.small or journal else 15)
+        self.instrument.deadline = self.begin + self.budget
+        self.names = [name for name in options.states if name != "native"]
+        self.comparison = Comparison(self.instrument, self.begin + self.budget * 0.8)
+        self.native, self.unstable, self.figures, self.errors = Outcome(), set(), {}, {}
+        if not config.small:
+            self.instrument.take_known(pathlib.Path(options.known or CRASHING))
+
+    def enter(self, phase):
+        self.fill()
+        if self.journal is not None:
+            self.journal.enter(phase)
+
+    def run(self):
+        if self.instrument.config.small or not self.options.crash_search:
+            self.result.figure("left_out", {"tame": self.instrument.tame, "without": self.instrument.without} if not self.instrument.config.small else {})
+        else:
+            self.enter("finding entry points with which the driver crashes")
+            self.result.figure("left_out", find_crashing(self.instrument, self.budget * 0.06))
+        share = self.budget * 0.5 / (len(self.names) + 2.0)
+        self.natively(share)
+        for name in self.names:
+            try:
+                self.state(name, share)
+            except (RuntimeError, TimeoutError, OSError) as error:  # the other states count all the same
+                self.errors[name] = f"{type(error).__name__}: {error}"
+                if self.journal is not None:
+                    self.journal.say(f"{name}: {self.errors[name]}"[:1500])
+        self.comparison.deadline = self.begin + self.budget
+        self.enter("shrinking")
+        self.comparison.shrink_all(self.fill)
+        self.fill()
+        return self.instrument, self.native
+
+    def natively(self, share):
+        options, instrument = self.options, self.instrument
+        self.enter("native")
+        self.native = instrument.sweep("native", options.first, options.count, share * 1.6)
+        self.enter("native, again")
+        again = instrument.sweep("native", options.first, options.count, share * 0.4)
+        self.unstable = {s for s, value in again.hashes.items() if s in self.native.hashes and self.native.hashes[s] != value}
+        if self.unstable:
+            instrument.states["native_again"] = instrument.states["native"]
+            self.enter(f"native: line by line, {min(40, len(self.unstable))} of {len(self.unstable)} that differ")
+            self.comparison.examine("native_again", sorted(self.unstable)[:40])
+
+    def state(self, name, share):
+        self.enter(name)
+        native, options = self.native, self.options
+        outcome = self.instrument.sweep(name, options.first, options.count, share)
         crashed = outcome.crashed()
-        common = [s for s in outcome.hashes if s in native.hashes and s not in unstable]
+        common = [s for s in outcome.hashes if s in native.hashes and s not in self.unstable]
         differing = sorted(s for s in common if outcome.hashes[s] != native.hashes[s])
         differing += [s for s in crashed if s in native.hashes]
-        figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
-                         "events": outcome.events[:20]}
-        figures[name]["not_looked_at"] = max(0, len(differing) - options.examined)
-        comparison.examine(name, differing[:options.examined])
-    comparison.deadline = deadline
-    comparison.shrink_all()
-    native_found = [dict(entry, kind=kind) for (state, kind), entry in comparison.found.items() if state == "native_again"]
-    found = [dict(entry, state=state, kind=kind) for (state, kind), entry in comparison.found.items() if state != "native_again"]
-    result.figure("states", figures)
-    result.figure("coverage", coverage(native))
-    result.figure("explained", dict(comparison.explained))
-    result.figure("not_seen_again", dict(comparison.unseen))
-    result.figure("racy_natively", native_found)
-    for entry in found + native_found:
-        entry["plan"] = entry["plan"][:entry["at"] + 1] if "shrunk" not in entry else []
-    result.figure("differences", found)
-    result.require("unexplained kinds of differences", len({entry["kind"] for entry in found}), "==", 0)
-    result.require("differing sequences that nobody looked at", sum(figures[name]["not_looked_at"] for name in names), "==", 0)
-    for name in names:
-        result.require(f"sequences compared: {name}", figures[name]["compared"], ">=", 1)
-    return instrument, native
+        self.figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
+                              "events": outcome.events[:20], "not_looked_at": max(0, len(differing) - options.examined),
+                              "first_differing": differing[:40]}
+        if differing:
+            self.enter(f"{name}: line by line, {len(differing[:options.examined])} of {len(differing)} that differ")
+            self.comparison.examine(name, differing[:options.examined])
+
+    def fill(self):
+        result, comparison, native = self.result, self.comparison, self.native
+        rows = {(state, kind): dict(entry) for (state, kind), entry in list(comparison.found.items())}
+        for entry in rows.values():
+            entry["plan"] = entry["plan"][:entry["at"] + 1] if "shrunk" in entry else []
+        native_found = [dict(entry, kind=kind) for (state, kind), entry in rows.items() if state == "native_again"]
+        found = [dict(entry, state=state, kind=kind) for (state, kind), entry in rows.items() if state != "native_again"]
+        for name, count in comparison.unreached.items():
+            if name in self.figures:
+                self.figures[name]["out_of_time"] = count
+        first = {"native": {"calls": native.calls(), "sequences": len(native.hashes), "events": native.events[:50]}}
+        result.figure("states", {**first, "not_the_same_natively": len(self.unstable), **self.figures})
+        result.figure("coverage", coverage(native))
+        result.figure("explained", dict(comparison.explained))
+        result.figure("not_seen_again", dict(comparison.unseen))
+        result.figure("racy_natively", native_found)
+        result.figure("differences", found)
+        result.figure("errors", dict(self.errors))
+        lost = sum(row["not_looked_at"] + row.get("out_of_time", 0) for row in self.figures.values())
+        result.requirements = []
+        result.require("unexplained kinds of differences", len({entry["kind"] for entry in found}), "==", 0)
+        result.require("differing sequences that nobody looked at", lost, "==", 0)
+        for name in self.names:
+            result.require(f"sequences compared: {name}", self.figures.get(name, {}).get("compared", 0), ">=", 1)
+
+
+def compare_all(config, result, options, journal=None):
+    """The check. `options`: see ../conformance/run.py."""
+    return Comparing(config, result, options, journal).run()
 
 
 class Options:
     def __init__(self, **values):
         self.seed, self.calls, self.devices, self.first, self.count = 1, 100, 1, 0, 40000
+        self.known, self.crash_search = "", True
         self.processes, self.patience, self.states, self.without, self.tame, self.examined, self.budget = 8, 30, list(STATES), [], [], 160, 560
         self.__dict__.update(values)
 

@@ -4,25 +4,33 @@ A recording is text, compressed: for each sequence a line `=`, then each call an
 away. Replaying makes the recorded calls, not those of the generator as it is now.
 """
 import collections
+import concurrent.futures
 import fnmatch
 import gzip
+import pathlib
 import re
+import threading
 
 from checks import conformance as checks
 
 LACKING = "801"  # what the stand-in answers for a call that it does not have
 
 
-def write(path, plans, outcomes):
-    with gzip.open(path, "wt", compresslevel=9) as file:
-        for plan, outcome in zip(plans, outcomes):
-            if not outcome or outcome[-1].startswith("crashed") or len(outcome) < len(plan):
-                continue  # nothing to compare with
-            file.write("=\n")
-            for line, said in zip(plan, outcome):
-                file.write(f"{line}\n> {said.partition(' ')[2]}\n")
-            for said in outcome[len(plan):]:
-                file.write(f"~ {said}\n")
+def append(path, plans, outcomes):
+    """Adds what is whole to the file, as a compressed part of its own: the file can be read at any time. How many sequences and calls."""
+    text, sequences, calls = [], 0, 0
+    for plan, outcome in zip(plans, outcomes):
+        if not outcome or outcome[-1].startswith("crashed") or len(outcome) < len(plan):
+            continue  # nothing to compare with
+        text.append("=\n")
+        text += [f"{line}\n> {said.partition(' ')[2]}\n" for line, said in zip(plan, outcome)]
+        text += [f"~ {said}\n" for said in outcome[len(plan):]]
+        sequences += 1
+        calls += len(plan)
+    if text:
+        with open(path, "ab") as file:
+            file.write(gzip.compress("".join(text).encode(), 9))
+    return sequences, calls
 
 
 def read(path):
@@ -47,13 +55,33 @@ def symbol_of(call):
     return words[1] if words[0].startswith("@") else words[0]
 
 
-def record(instrument, path, sequences):
-    plans = instrument.plans(range(sequences))
-    outcomes = []
-    for at in range(0, len(plans), 200):
-        outcomes += instrument.run_plans("native", plans[at:at + 200])
-    write(path, plans, outcomes)
-    return len(plans)
+def record(instrument, path, sequences, say=lambda text: None, each=100):
+    """Records until all are done or the time is over; each part is in the file as soon as it is made. What crashes the driver gets right
+    arguments only in the parts that follow, and is left out where that does not help. How many sequences and calls were recorded."""
+    pathlib.Path(path).unlink(missing_ok=True)
+    lock = threading.Lock()
+    done = [0, 0]
+
+    def part(first):
+        if instrument.left() < 1:
+            return
+        plans = instrument.plans(range(first, min(first + each, sequences)))
+        outcomes = instrument.run_plans("native", plans, max(1.0, instrument.left()))
+        with lock:
+            made = append(path, plans, outcomes)
+            done[0] += made[0]
+            done[1] += made[1]
+            for outcome in outcomes:
+                if outcome and outcome[-1].startswith("crashed"):
+                    symbol = outcome[-1].split()[3]
+                    if symbol != "-":
+                        instrument.blame(symbol, "without" if symbol in instrument.tame else "tame")
+            say(f"recorded {done[0]} sequences, {done[1]} calls; sequences {first} to {first + len(plans)}: {made[0]} whole")
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, instrument.options.processes)) as pool:
+        for _ in pool.map(part, range(0, sequences, each)):
+            pass
+    return tuple(done)
 
 
 def objects_of(call):

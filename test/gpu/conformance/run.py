@@ -4,17 +4,24 @@
   run.py --budget 580 --out DIR                 all states, on a real GPU
   run.py --states alone,switching --seed 7
   run.py --record FILE --sequences 2000         what the driver answers, for test/simgpu/recorded
+  run.py --probe --budget 30                    where the time goes, on a GPU that is new
+
+Ends --budget seconds after its start, and soon after SIGTERM or SIGINT, with what there is until then; results are written as they come.
 """
 import argparse
 import pathlib
+import resource
 import shutil
 import sys
 import time
+import traceback
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+import journal as journals  # noqa: E402
+import probe as probes  # noqa: E402
 import recording  # noqa: E402
 from c_program import c_program  # noqa: E402
 from checks import conformance as checks  # noqa: E402
@@ -33,18 +40,26 @@ def parse_arguments():
     parser.add_argument("--devices", type=int, default=1, help="GPUs that the calls use, 1 or 2")
     parser.add_argument("--processes", type=int, default=8, help="at once")
     parser.add_argument("--examined", type=int, default=160, help="differing sequences of each state that are looked at line by line")
-    parser.add_argument("--patience", type=int, default=30, help="a call that takes longer hangs, seconds")
+    parser.add_argument("--patience", type=int, default=0, help="a call that takes longer hangs, seconds; default: 10, with --small 30")
+    parser.add_argument("--probe", nargs="?", const="native", default="", metavar="STATE",
+                        help="one process, few sequences (--sequences, 20), 30 s at most: seconds per sequence and the slowest entry points")
+    parser.add_argument("--no-crash-search", action="store_true", help="trust --known")
+    parser.add_argument("--known", default="", help="entry points with which the driver crashes; default: crashing.txt beside this file")
     parser.add_argument("--without", default="", help="entry points that are not called, separated by commas")
     parser.add_argument("--tame", default="", help="entry points that get right arguments only")
     parser.add_argument("--record", default="", help="write what the driver answers into this file (.gz), and compare nothing")
-    parser.add_argument("--sequences", type=int, default=2000, help="--record: how many")
+    parser.add_argument("--sequences", type=int, default=0, help="--record, --probe: how many (2000, 20)")
     parser.add_argument("--root", default="", help="where bin/, lib/ and test/ (or gpu/) are; default: dist, then build/release")
     parser.add_argument("--simgpu", default="", help="folder of the stand-in GPU's libraries")
     parser.add_argument("--small", action="store_true", help="small sizes, for the stand-in GPU")
     parser.add_argument("--out", default=str(repo / "bench" / "results" / "latest"))
     parser.add_argument("--library-log", default="warning")
     parser.set_defaults(python=sys.executable, variants="", seconds=0, turn=1, launcher="preload")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.patience = args.patience or (30 if args.small else 10)
+    args.sequences = args.sequences or (20 if args.probe else 2000)
+    args.budget = min(args.budget, 30) if args.probe else args.budget
+    return args
 
 
 def print_result(result, out):
@@ -62,44 +77,103 @@ def print_result(result, out):
             for line in row.get("shrunk", []):
                 print(f"    {line}")
             if row.get("shrunk"):
-                name = f"{row['kind'][0].partition('(')[0]}-{sum(1 for _ in out.glob('*.c'))}.c"
+                name = f"{row['kind'][0].partition('(')[0].lstrip('~')}-{sum(1 for _ in out.glob('*.c'))}.c"
                 (out / name).write_text(c_program(row["shrunk"]))
                 print(f"    as a C program: {name}")
 
 
+class Run:
+    def __init__(self, args):
+        self.args = args
+        self.begin = time.monotonic()
+        self.config = Config(args)
+        self.result = Result("conformance", judge_times=False)
+        self.journal = journals.Journal(self.begin + args.budget, self.save)
+        self.ended = False
+        self.options = checks.Options(
+            seed=args.seed, calls=args.calls, devices=args.devices, first=args.first, count=args.count, processes=args.processes,
+            patience=args.patience, states=[s for s in args.states.split(",") if s], tame=[s for s in args.tame.split(",") if s],
+            without=[s for s in args.without.split(",") if s], examined=args.examined, budget=args.budget, known=args.known,
+            crash_search=not args.no_crash_search)
+
+    def save(self, reason):
+        """What there is, into conformance.json; `reason`: why the run ends early. Called from the journal's thread as well."""
+        out = self.config.out
+        self.result.seconds = time.monotonic() - self.begin
+        self.result.error = reason or self.result.error
+        self.result.figure("run", self.journal.figures())
+        (out / "conformance.json.new").write_text(checks.summary(self.result) + "\n")
+        (out / "conformance.json.new").rename(out / "conformance.json")
+        if reason:
+            self.show()
+            archive_logs(self.config, 16 << 10)
+
+    def show(self):
+        if self.ended:
+            return
+        self.ended = True
+        if self.args.record or self.args.probe:
+            return
+        print_result(self.result, self.config.out)
+        for requirement in self.result.requirements:
+            print(f"{'ok  ' if requirement['holds'] else 'FAIL'} {requirement['what']}: {requirement['measured']} {requirement['relation']} {requirement['bound']}")
+        sys.stdout.flush()
+
+    def instrument(self):
+        instrument = checks.Instrument(self.config, self.options)
+        instrument.journal = self.journal
+        instrument.deadline = self.begin + self.args.budget - 1
+        if not self.config.small:
+            instrument.take_known(pathlib.Path(self.args.known or checks.CRASHING))
+        return instrument
+
+    def work(self):
+        """Whether there is nothing to complain of."""
+        if self.args.probe:
+            figures = self.result.figure("probe", probes.probe(self.instrument(), self.journal, self.args.probe, self.args.sequences))
+            print("\n".join(probes.lines_of(figures)), flush=True)
+            return figures["sequences"] > 0
+        if self.args.record:
+            instrument = self.instrument()
+            self.journal.enter("record")
+            self.result.figure("left_out", {"tame": instrument.tame, "without": instrument.without})
+            sequences, calls = recording.record(instrument, self.args.record, self.args.sequences, self.journal.say)
+            checks.write_crashing(instrument)
+            self.result.figure("recorded", {"sequences": sequences, "calls": calls})
+            print(f"recorded {sequences} of {self.args.sequences} sequences, {calls} calls, in {self.args.record}, without {instrument.without}, "
+                  f"tame {instrument.tame}", flush=True)
+            return sequences > 0
+        checks.compare_all(self.config, self.result, self.options, self.journal)
+        return self.result.state == "PASS"
+
+    def main(self):
+        self.journal.catch_signals()
+        good = False
+        try:
+            good = self.work()
+        except Exception as error:  # what was found before it counts
+            self.result.error = f"{type(error).__name__}: {error}"
+            self.result.figures["traceback"] = traceback.format_exc().splitlines()[-8:]
+            print(traceback.format_exc(), flush=True)
+        self.journal.say(self.journal.progress())
+        self.journal.enter("end")
+        self.show()
+        archive_logs(self.config, 64 << 10)
+        self.journal.close()
+        Process.end_all()
+        shutil.rmtree(self.config.work, ignore_errors=True)
+        return 0 if good and not self.result.error else 1
+
+
 def main():
     args = parse_arguments()
-    config = Config(args)
-    options = checks.Options(seed=args.seed, calls=args.calls, devices=args.devices, first=args.first, count=args.count,
-                             processes=args.processes, patience=args.patience, states=[s for s in args.states.split(",") if s],
-                             tame=[s for s in args.tame.split(",") if s], without=[s for s in args.without.split(",") if s], examined=args.examined, budget=args.budget)
-    unknown = [s for s in options.states if s not in checks.STATES]
+    unknown = [s for s in [*args.states.split(","), args.probe] if s and s not in (*checks.STATES, "native", "native_fresh")]
     if unknown:
         print(f"no state {', '.join(unknown)}; there are: {', '.join(checks.STATES)}", file=sys.stderr)
         return 2
-    result = Result("conformance", judge_times=False)
-    begin = time.monotonic()
-    try:
-        if args.record:
-            instrument = checks.Instrument(config, options)
-            if not config.small:
-                result.figure("left_out", checks.find_crashing(instrument, 15))
-            recording.record(instrument, args.record, args.sequences)
-            print(f"recorded {args.sequences} sequences in {args.record}, without {instrument.without}, tame {instrument.tame}")
-        else:
-            checks.compare_all(config, result, options)
-    finally:
-        Process.end_all()
-        result.seconds = time.monotonic() - begin
-        (config.out / "conformance.json").write_text(checks.summary(result) + "\n")
-        archive_logs(config, 64 << 10)
-        shutil.rmtree(config.work, ignore_errors=True)
-    if args.record:
-        return 0
-    print_result(result, config.out)
-    for requirement in result.requirements:
-        print(f"{'ok  ' if requirement['holds'] else 'FAIL'} {requirement['what']}: {requirement['measured']} {requirement['relation']} {requirement['bound']}")
-    return 0 if result.state == "PASS" else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing the core of a process with a GPU takes seconds
+    sys.stdout.reconfigure(line_buffering=True)
+    return Run(args).main()
 
 
 if __name__ == "__main__":
