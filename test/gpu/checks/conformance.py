@@ -245,7 +245,7 @@ class Instrument:
                     whole.merge(outcome)
         return whole
 
-    def run_plans(self, name, plans, seconds=120):
+    def run_plans(self, name, plans, seconds=120, watch=None):
         """Runs plans (lists of lines); the outcomes' lines of each: none where the time was over before."""
         state = self.states[name]
         path = self.config.work / f"plans-{next(self.groups)}.txt"
@@ -253,7 +253,7 @@ class Instrument:
         jobs = [self.arguments(state, ["--plan", path, "--verbose"])]
         if state.together > 1:  # a neighbour that wants the GPU as well
             jobs.append(self.arguments(state, ["--first", 0, "--count", 50, "--repeat", 5]))
-        outcome = self.group(state, jobs, seconds, first_decides=True)[0]
+        outcome = self.group(state, jobs, seconds, first_decides=True, watch=watch)[0]
         path.unlink(missing_ok=True)
         crashed = outcome.crashed()
         return [outcome.lines.get(i, []) + ([f"crashed: {crashed[i]}"] if i in crashed else []) for i in range(len(plans))]

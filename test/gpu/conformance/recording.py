@@ -10,6 +10,7 @@ import gzip
 import pathlib
 import re
 import threading
+import time
 
 from checks import conformance as checks
 
@@ -56,8 +57,8 @@ def symbol_of(call):
 
 
 def record(instrument, path, sequences, say=lambda text: None, each=100):
-    """Records until all are done or the time is over; each part is in the file as soon as it is made. What crashes the driver gets right
-    arguments only in the parts that follow, and is left out where that does not help. How many sequences and calls were recorded."""
+    """Records until all are done or the time is over; what is made is in the file a second later. What crashes the driver gets right arguments
+    only in the parts that follow, and is left out where that does not help. How many sequences and calls were recorded."""
     pathlib.Path(path).unlink(missing_ok=True)
     lock = threading.Lock()
     done = [0, 0]
@@ -66,17 +67,37 @@ def record(instrument, path, sequences, say=lambda text: None, each=100):
         if instrument.left() < 1:
             return
         plans = instrument.plans(range(first, min(first + each, sequences)))
-        outcomes = instrument.run_plans("native", plans, max(1.0, instrument.left()))
-        with lock:
-            made = append(path, plans, outcomes)
-            done[0] += made[0]
-            done[1] += made[1]
-            for outcome in outcomes:
-                if outcome and outcome[-1].startswith("crashed"):
-                    symbol = outcome[-1].split()[3]
+        read = 0
+
+        def keep(process):
+            nonlocal read
+            lines = process.lines[read:]
+            whole = next((at + 1 for at in range(len(lines) - 1, -1, -1) if lines[at][:2] in ("S ", "X ", "H ", "P ")), 0)
+            read += whole
+            said = checks.Outcome()
+            said.take(lines[:whole])
+            crashed = said.crashed()
+            numbers = [number for number in said.lines if number not in crashed and number < len(plans)]
+            with lock:
+                made = append(path, [plans[number] for number in numbers], [said.lines[number] for number in numbers])
+                done[0] += made[0]
+                done[1] += made[1]
+                for rest in crashed.values():
+                    symbol = rest.split()[2]
                     if symbol != "-":
                         instrument.blame(symbol, "without" if symbol in instrument.tame else "tame")
-            say(f"recorded {done[0]} sequences, {done[1]} calls; sequences {first} to {first + len(plans)}: {made[0]} whole")
+
+        def watch(process):
+            while process.end is None and instrument.left() > 0:
+                time.sleep(0.02)
+                if time.monotonic() - watch.kept > 1:
+                    watch.kept = time.monotonic()
+                    keep(process)
+            keep(process)
+
+        watch.kept = time.monotonic()
+        instrument.run_plans("native", plans, max(1.0, instrument.left()), watch)
+        say(f"recorded {done[0]} sequences, {done[1]} calls")
 
     with concurrent.futures.ThreadPoolExecutor(max(1, instrument.options.processes)) as pool:
         for _ in pool.map(part, range(0, sequences, each)):
