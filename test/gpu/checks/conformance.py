@@ -194,7 +194,7 @@ class Instrument:
             limits = ["--gpu-memory-limit", "800Mi" if self.config.small else "64Gi", "--gpu-core-limit", "95"]
             jobs = [[self.config.nvsharectl, "run", "--quiet", "--name", f"job{i}", *limits, "--", *job] for i, job in enumerate(jobs)]
         processes = [self.start(f"conformance-{state.name}", job, environment) for job in jobs]
-        limit = min(self.deadline, time.monotonic() + seconds + self.options.patience + 5)
+        limit = min(self.deadline, time.monotonic() + seconds + 5)
         if watch is not None:
             watch(processes[0])
         outcomes = []
@@ -322,8 +322,13 @@ def explanation_of(difference, state, rows):
     _, call, native, other = difference
     symbol = native.split()[0]
     for row in rows:
-        if "attributes" not in row and any(fnmatch.fnmatchcase(symbol, pattern) for pattern in row["symbols"]) and re.fullmatch(row.get("call", ".*"), call) and state in row.get("states", [state]) \
-                and re.fullmatch(row.get("native", ".*"), native.partition(" ")[2]) and re.fullmatch(row.get("nvshare", ".*"), other.partition(" ")[2]):
+        if not any(fnmatch.fnmatchcase(symbol, pattern) for pattern in row["symbols"]) or state not in row.get("states", [state]):
+            continue
+        if "attributes" in row:  # a program that is older than --unshown shows their values
+            if code_of(native) == code_of(other) and {f"i:{number}" for number in row["attributes"]} & set(call.split()):
+                return row
+        elif re.fullmatch(row.get("call", ".*"), call) and re.fullmatch(row.get("native", ".*"), native.partition(" ")[2]) \
+                and re.fullmatch(row.get("nvshare", ".*"), other.partition(" ")[2]):
             return row
     return None
 
@@ -374,13 +379,17 @@ class Comparison:
         self.rows = read_differences()
         self.found = {}      # (state, kind) -> example
         self.explained = collections.Counter()
+        self.changed = lambda: None
         self.unreached = collections.Counter()
         self.unseen = collections.Counter()  # differences that a second run of the same sequence did not show
 
     def examine(self, state, sequences):
         """Runs the sequences once more, line by line, and sorts what differs."""
-        parts = [sequences[at:at + 40] for at in range(0, len(sequences), 40)]
-        with concurrent.futures.ThreadPoolExecutor(max(1, self.instrument.options.processes // 4)) as pool:
+        # A process for each sequence takes long to start on a real GPU.
+        fresh = self.instrument.states[state].fresh
+        each, at_once = (10, 2) if fresh else (40, 4)
+        parts = [sequences[at:at + each] for at in range(0, len(sequences), each)]
+        with concurrent.futures.ThreadPoolExecutor(max(1, self.instrument.options.processes // at_once)) as pool:
             for part, found in zip(parts, pool.map(lambda part: self.both(state, part), parts)):
                 for sequence, plan, a, b in zip(part, *found):
                     if not a or not b:
@@ -390,6 +399,7 @@ class Comparison:
                     self.unseen[state] += not seen
                     for difference in seen:
                         self.sort_in(state, sequence, plan, difference)
+                self.changed()
 
     def both(self, state, part):
         if time.monotonic() > self.deadline:
@@ -411,7 +421,7 @@ class Comparison:
         if at < entry["at"]:
             entry.update(example)
 
-    def shrink_all(self, changed=lambda: None):
+    def shrink_all(self):
         first = {}  # shown once is enough
         for (state, kind), entry in sorted(self.found.items(), key=lambda item: item[1]["at"]):
             first.setdefault(kind, (state, entry))
@@ -424,7 +434,7 @@ class Comparison:
 
         with concurrent.futures.ThreadPoolExecutor(max(1, self.instrument.options.processes // 2)) as pool:
             for _ in pool.map(one, first.items()):
-                changed()
+                self.changed()
 
 
 def find_crashing(instrument, seconds):
@@ -479,6 +489,7 @@ class Comparing:
         self.names = [name for name in options.states if name != "native"]
         self.comparison = Comparison(self.instrument, self.begin + self.budget * 0.8)
         self.native, self.unstable, self.figures, self.errors = Outcome(), set(), {}, {}
+        self.comparison.changed = self.fill
         if not config.small:
             self.instrument.take_known(pathlib.Path(options.known or CRASHING))
 
@@ -489,7 +500,8 @@ class Comparing:
 
     def run(self):
         if self.instrument.config.small or not self.options.crash_search:
-            self.result.figure("left_out", {"tame": self.instrument.tame, "without": self.instrument.without} if not self.instrument.config.small else {})
+            left_out = {"tame": self.instrument.tame, "without": self.instrument.without}
+            self.result.figure("left_out", {} if self.instrument.config.small else left_out)
         else:
             self.enter("finding entry points with which the driver crashes")
             self.result.figure("left_out", find_crashing(self.instrument, self.budget * 0.06))
@@ -504,7 +516,7 @@ class Comparing:
                     self.journal.say(f"{name}: {self.errors[name]}"[:1500])
         self.comparison.deadline = self.begin + self.budget
         self.enter("shrinking")
-        self.comparison.shrink_all(self.fill)
+        self.comparison.shrink_all()
         self.fill()
         return self.instrument, self.native
 

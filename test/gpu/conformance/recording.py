@@ -66,6 +66,7 @@ def record(instrument, path, sequences, say=lambda text: None, each=100):
     def part(first):
         if instrument.left() < 1:
             return
+        tamed = set(instrument.tame)
         plans = instrument.plans(range(first, min(first + each, sequences)))
         read = 0
 
@@ -85,7 +86,7 @@ def record(instrument, path, sequences, say=lambda text: None, each=100):
                 for rest in crashed.values():
                     symbol = rest.split()[2]
                     if symbol != "-":
-                        instrument.blame(symbol, "without" if symbol in instrument.tame else "tame")
+                        instrument.blame(symbol, "without" if symbol in tamed else "tame")
 
         def watch(process):
             while process.end is None and instrument.left() > 0:

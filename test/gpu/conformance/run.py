@@ -116,7 +116,8 @@ class Run:
             return
         print_result(self.result, self.config.out)
         for requirement in self.result.requirements:
-            print(f"{'ok  ' if requirement['holds'] else 'FAIL'} {requirement['what']}: {requirement['measured']} {requirement['relation']} {requirement['bound']}")
+            row = f"{requirement['what']}: {requirement['measured']} {requirement['relation']} {requirement['bound']}"
+            print(f"{'ok  ' if requirement['holds'] else 'FAIL'} {row}")
         sys.stdout.flush()
 
     def instrument(self):
