@@ -208,7 +208,7 @@ std::string pod_by_mounts(std::string_view mounts) {
     const size_t at = root.rfind(kPods);
     if (at == std::string::npos) continue;
     const std::string rest = root.substr(at + kPods.size());
-    if (const std::string uid = uid_of(std::string_view(rest).substr(0, rest.find('/')), '-'); !uid.empty()) return uid;
+    if (std::string uid = uid_of(std::string_view(rest).substr(0, rest.find('/')), '-'); !uid.empty()) return uid;
   }
   return {};
 }

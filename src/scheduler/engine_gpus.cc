@@ -112,7 +112,7 @@ Result<void> Engine::admit_gpu(const GpuUuid& uuid, const char* uuid_text, const
   const auto named = gpus_named_.find(peer.account);
   if (peer.account.empty() || named == gpus_named_.end() || named->second < settings_.gpus_per_user) return {};
   return error_format("%s would be GPU %lld that %.60s names; accepted: up to %lld (%s), as NVML does not say which there are", uuid_text,
-                      static_cast<long long>(named->second + 1), peer.account.c_str(), static_cast<long long>(settings_.gpus_per_user),
+                      static_cast<long long>(named->second) + 1, peer.account.c_str(), static_cast<long long>(settings_.gpus_per_user),
                       variable_of("gpus_per_user").c_str());
 }
 
