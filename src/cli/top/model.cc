@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace nvshare::cli::top {
 namespace {
@@ -123,7 +124,7 @@ void History::fill_strip(const StatusReport& report, const std::string& gpu, dou
   }
   ++past.cells;
   // A look that came late covers several cells; what happened within is not known better.
-  const auto marks = std::min(static_cast<size_t>(length_s / cell_s_ + 0.5), cells_);
+  const auto marks = std::min(static_cast<size_t>(std::lround(length_s / cell_s_)), cells_);
   past.strip.insert(past.strip.end(), std::max<size_t>(marks, 1), mark);
   while (past.strip.size() > cells_) past.strip.pop_front();
   past.ran_s.clear();

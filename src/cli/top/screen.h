@@ -32,7 +32,7 @@ struct Span {
 class Line {
  public:
   Line() = default;
-  explicit Line(std::string text, Style style = Style::kPlain) { add(std::move(text), style); }
+  explicit Line(const std::string& text, Style style = Style::kPlain) { add(text, style); }
 
   // What is no UTF-8 or a control character becomes a question mark: names come from programs.
   void add(const std::string& text, Style style = Style::kPlain);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "cli/table.h"
 #include "cli/units.h"
@@ -50,7 +51,8 @@ class Bar {
   void add(char mark, int64_t bytes) {
     if (bytes <= 0) return;
     bytes_ += bytes;
-    const auto end = static_cast<size_t>(static_cast<double>(columns_) * static_cast<double>(bytes_) / static_cast<double>(whole_) + 0.5);
+    const auto end =
+        static_cast<size_t>(std::lround(static_cast<double>(columns_) * static_cast<double>(bytes_) / static_cast<double>(whole_)));
     marks_.append(std::max(end, marks_.size() + 1) - marks_.size(), mark);
   }
   // `more`: ends in '>' what is longer than the bar.
