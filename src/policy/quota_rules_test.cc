@@ -175,7 +175,7 @@ TEST(QuotaRules, RoundRobinHandsOutNineAndElevenOfTwentySlices) {
     EXPECT_NEAR(first, 9.1, 1.0) << window;
     EXPECT_NEAR(second, 10.9, 1.0) << window;
   }
-  // Who is owed most has the next one: a slice of the one, then one or two of the other.
+  // The tenant that is owed most has the next one: a slice of the one, then one or two of the other.
   const auto of_first = std::count(slices.begin(), slices.end(), TenantId{1});
   EXPECT_GE(of_first, 80) << "of 20 s in slices of 100 ms";
   for (size_t i = 2; i < slices.size(); ++i)

@@ -109,7 +109,7 @@ void write_owner(const std::string& path, const std::string& content) {
   if (write(file.get(), content.data(), content.size()) == static_cast<ssize_t>(content.size())) rename(beside.c_str(), path.c_str());
 }
 
-// Who has the GPU by that file; empty: nobody. Believed of a process that lives and whose user wrote the file.
+// The owner of the GPU by that file; empty: nobody. Believed of a process that lives and whose user wrote the file.
 std::string living_owner(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat written {};
