@@ -99,6 +99,12 @@ bool Memory::overlaps(CUdeviceptr address, size_t bytes) {
   return false;
 }
 
+void Memory::set_window(Block& block, CUdeviceptr base, size_t bytes) {
+  Lock lock(mutex_);  // overlaps() reads both
+  block.base = base;
+  block.address_bytes = bytes;
+}
+
 bool Memory::owns_handle(cuda::CUmemGenericAllocationHandle handle) {
   if (handle == 0) return false;
   Lock lock(mutex_);

@@ -88,6 +88,8 @@ class Memory {
   // Some of the range is ours: memory behind an allocation of the program's, or a window for copies. To the program it is no virtual
   // memory.
   bool overlaps(cuda::CUdeviceptr address, size_t bytes);
+  // The reserved addresses at which a kHandle block is copied (program_vmm.h).
+  void set_window(Block& block, cuda::CUdeviceptr base, size_t bytes);
   // It names physical memory that we made, which the program does not know.
   bool owns_handle(cuda::CUmemGenericAllocationHandle handle);
   // It lies in the program's own managed memory, about which the driver answers queries itself.

@@ -537,19 +537,17 @@ void ProgramVmm::displace(Block& block) {
   log(LogLevel::kError, "giving back %zu bytes of GPU memory failed (CUDA error %d)", block.bytes, static_cast<int>(worst));
 }
 
-CUresult ProgramVmm::open_window(Block& block) {
+CUresult ProgramVmm::open_window(Memory& memory, Block& block) {
   if (block.kind != BlockKind::kHandle) return cuda::CUDA_SUCCESS;
   const RealDriver& driver = real_driver();
   Lock lock(mutex_);
   if (block.window_mapped) return cuda::CUDA_SUCCESS;
   CUresult result = cuda::CUDA_SUCCESS;
   if (block.base == 0) {
-    result = driver.cuMemAddressReserve(&block.base, block.bytes, 0, 0, 0);
-    if (result != cuda::CUDA_SUCCESS) {
-      block.base = 0;
-      return result;
-    }
-    block.address_bytes = block.bytes;
+    CUdeviceptr base = 0;
+    result = driver.cuMemAddressReserve(&base, block.bytes, 0, 0, 0);
+    if (result != cuda::CUDA_SUCCESS) return result;
+    memory.set_window(block, base, block.bytes);
   }
   result = driver.cuMemMap(block.base, block.bytes, 0, block.chunks[0].handle, 0);
   if (result != cuda::CUDA_SUCCESS) return result;

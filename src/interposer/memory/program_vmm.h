@@ -22,6 +22,7 @@
 namespace nvshare::interposer {
 
 class Device;
+class Memory;
 
 class ProgramVmm {
  public:
@@ -69,8 +70,8 @@ class ProgramVmm {
   cuda::CUresult place(Block& block);
   // Takes all that away again.
   void displace(Block& block);
-  // Maps the block at its window, for copies. The block is placed. Other kinds of blocks have their own address: nothing to do.
-  cuda::CUresult open_window(Block& block);
+  // Maps the block of `memory` at its window, for copies. The block is placed. Other kinds of blocks have their own address: nothing to do.
+  cuda::CUresult open_window(Memory& memory, Block& block);
 
   void reset_after_fork();
 

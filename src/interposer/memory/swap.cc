@@ -307,7 +307,7 @@ bool Mover::copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUe
   } else {
     if (slot.data == nullptr) return false;
     chunk.host = slot;
-    result = process().vmm().open_window(*piece.block);
+    result = process().vmm().open_window(memory, *piece.block);
     if (result == cuda::CUDA_SUCCESS) {
       result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory.address_of(piece), piece.bytes, out_stream_);
     }
@@ -444,7 +444,7 @@ Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
       if (piece.block->kind == BlockKind::kManaged) {
         result = memory.prefetch_in(piece, in_stream_, copied);
       } else if (chunk.host.data != nullptr) {
-        result = process().vmm().open_window(*piece.block);
+        result = process().vmm().open_window(memory, *piece.block);
         if (result == cuda::CUDA_SUCCESS) {
           result = driver.cuMemcpyHtoDAsync_v2(memory.address_of(piece), chunk.host.data, piece.bytes, in_stream_);
         }
