@@ -88,7 +88,7 @@ def memory_tables(columns):
     text += "\nGrowth, and memory that is asked for and not used (8.3, 10.4):\n\n" + table(["Scenario", "Document", *names], rows)
     cases = {what: None for column in columns for what in column.at("early") or {} if what != "scheduler"}
     text += "\nEarly release (architecture, 3.4): a program of 12 GB waits for another one, in turns of 6 s, s:\n\n"
-    return text + table(["Who has the GPU", *names], [[what] + [number(c.at("early", what, "waited_s")) for c in columns] for what in cases] or [[NOT_RUN] * (1 + len(names))])
+    return text + table(["Who has the GPU", *names], [[what] + [number(c.at("early", what, "done_after_s")) for c in columns] for what in cases] or [[NOT_RUN] * (1 + len(names))])
 
 
 DUE = {(30, 40): "30 + 40", (50, 60): "45.5 + 54.5", (80, 80): "50 + 50", (50, 100): "50 + the rest"}
