@@ -81,7 +81,7 @@ void give_slack(Context& context, Gpu& gpu) {
 void send_budget(Context& context, Gpu& gpu, Client& client) {
   if (!client.budget_dirty) return;
   client.budget_dirty = false;
-  const bool raised = client.budget > client.budget_told;
+  const bool raised = client.budget > std::max(client.budget_told, client.memory.resident);
   client.budget_told = client.budget;
   const uint64_t sequence = ++client.budget_sequence;
   if (client.growth && client.growth->satisfied) {

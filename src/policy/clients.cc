@@ -72,7 +72,8 @@ void take_memory(Client& client, const Memory& memory) {
   client.memory.resident = std::clamp<Bytes>(memory.resident, 0, kBytesMost);
   client.memory.allocated = std::clamp(memory.allocated, client.memory.resident, kBytesMost);
   client.memory.unswappable = std::clamp<Bytes>(memory.unswappable, 0, client.memory.allocated);
-  if (client.holds_lock()) client.budget = std::max(client.budget, client.memory.resident);
+  // What it holds beyond its budget counts while it says so, and is no budget that it was given.
+  if (client.holds_lock()) client.budget = std::max(client.budget_told, client.memory.resident);
 }
 
 namespace {

@@ -29,7 +29,8 @@ Duration may_pause(const Context& context, const Gpu& gpu, const Client& client)
 }
 
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event) {
-  if (client.grant != event.grant || client.paused_since) return;  // of a turn that is over, or it pauses already
+  // Without the lock, of a turn that is over, or it pauses already.
+  if (!client.holds_lock() || client.grant != event.grant || client.paused_since) return;
   if (!client.turn_start) {  // it had loaded, and used nothing; that it has loaded is still on its way
     client.loads = false;
     client.turn_start = context.now;

@@ -128,6 +128,14 @@ TEST_F(Pauses, APauseThatCrossesADropIsNotBilled) {
   EXPECT_EQ(state_of(2), ClientState::kRunning);
 }
 
+TEST_F(Pauses, WithoutALockThereIsNothingToPause) {
+  feed(LockReleased{1, lock.grant, {kGiB, kGiB, 0}, true});
+  feed(LockPaused{1, 0, 0});
+  const auto again = find<SendLock>(feed(LockRequested{1}), 1);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(state_of(1), ClientState::kRunning);
+}
+
 TEST_F(Pauses, StaleOrSenselessMessagesChangeNothing) {
   feed(LockPaused{1, lock.grant + 7, 0});
   feed(LockResumed{1, lock.grant});

@@ -416,6 +416,18 @@ TEST_F(Step, ALockThatOnlyTheClientSpeaksOfKeepsNobodyWaiting) {
 }
 
 // Figures without a bound, as a liar may send them: no sum of them overflows, and what is shown and believed of the link stays possible.
+TEST_F(Step, WhatAClientClaimsToHoldIsNoBudgetOnceItNoLongerClaimsIt) {
+  join(2, 12 * kGiB, true);
+  load(2, 12 * kGiB);
+  feed(ClientLeft{2, false, true});
+  join(1, 0, true);
+  feed(MemoryChanged{1, {12 * kGiB, 12 * kGiB, 0}, 0, 0, 0, 0});
+  const Actions actions = feed(MemoryChanged{1, {0, 0, 0}, 0, 0, kMiB, 1});
+  const auto memory = find<SendMemory>(actions, 1);
+  ASSERT_TRUE(memory && memory->granted);
+  EXPECT_LT(memory->budget, kGiB);
+}
+
 TEST_F(Step, FiguresWithoutABoundDoNotOverflow) {
   constexpr Bytes kHuge = std::numeric_limits<Bytes>::max();
   join(1, kGiB, true);
