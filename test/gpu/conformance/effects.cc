@@ -282,7 +282,8 @@ void Runner::data_effect(const Call& call, Made& made, bool captured) {
   bool touches = false;
   for (const Arg& arg : call.args) {
     if (arg.kind == Kind::kDst) {
-      whole = arg.v[2] != 0;
+      // The plan means the block that it allocated; where an earlier one was not freed, that may be larger.
+      whole = arg.v[2] != 0 && arg.v[1] == 0 && static_cast<uint64_t>(arg.v[3]) >= world_.memory(arg.v[0]).size;
       touches = true;
     } else if (arg.kind == Kind::kSrc) {
       touches = true;

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""The instrument's program on the stand-in GPU: what it writes down of small plans.
+
+  instrument_test.py PROGRAM FOLDER-OF-THE-STAND-IN
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM, SIMGPU = sys.argv[1:3]
+
+
+def lines_of(*calls):
+    """What comes back for a plan of these calls."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "plan")
+        with open(path, "w") as file:
+            file.write("= \n" + "".join(call + "\n" for call in calls))
+        environment = dict(os.environ, LD_LIBRARY_PATH=SIMGPU, SIMGPU_STATE=os.path.join(folder, "state"), SIMGPU_TIME_SCALE="0")
+        said = subprocess.run([PROGRAM, "--plan", path, "--verbose"], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return [line[2:] for line in said.stdout.splitlines() if line.startswith("L ")]
+
+
+def checked(lines):
+    return [line.split()[1] for line in lines if line.startswith("~check")]
+
+
+class WhatIsCompared(unittest.TestCase):
+    def test_memory_that_was_written_is_compared(self):
+        self.assertEqual(checked(lines_of("cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuMemsetD8_v2 dst:6:0:1:4096 i:7 i:4096")), ["m6"])
+
+    def test_memory_of_which_a_plan_knows_only_a_part_is_not_compared(self):
+        """The second allocation is not made, because its place is taken; what is written afterwards is a part of the first one only."""
+        lines = lines_of("cuMemAlloc_v2 +m:6:0:8192 i:8192", "cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuMemsetD8_v2 dst:6:0:1:4096 i:7 i:4096")
+        self.assertEqual(lines[1], "cuMemAlloc_v2 -")
+        self.assertEqual(checked(lines), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
