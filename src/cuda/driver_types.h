@@ -487,6 +487,25 @@ struct CUDA_MEMCPY_NODE_PARAMS {
   CUDA_MEMCPY3D copyParams;
 };
 
+// One operation of cuStreamBatchMemOp; those that wait and those that write a value begin alike.
+enum CUstreamBatchMemOpType : int {
+  CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1,
+  CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
+  CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
+  CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+};
+union CUstreamBatchMemOpParams {
+  CUstreamBatchMemOpType operation;
+  struct {
+    CUstreamBatchMemOpType operation;
+    CUdeviceptr address;
+    unsigned long long value64;  // the lower half of it for 32 bits
+    unsigned flags;
+    CUdeviceptr alias;
+  } writeValue;
+  unsigned long long pad[6];
+};
+
 // ---- passed through, never looked into ----
 struct CUDA_BATCH_MEM_OP_NODE_PARAMS;
 struct CUDA_KERNEL_NODE_PARAMS;
@@ -502,6 +521,5 @@ struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
 struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
 struct CUDA_MEMCPY2D_v1;
 struct CUDA_MEMCPY3D_v1;
-union CUstreamBatchMemOpParams;
 
 }  // namespace nvshare::cuda

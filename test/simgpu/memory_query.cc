@@ -2,10 +2,13 @@
 // memory is unknown also when it is reserved, and virtual memory answers with the mapping for some attributes, the reservation for others.
 #include <cstring>
 
+#include "simgpu/capture.h"
 #include "simgpu/memory.h"
 
 namespace simgpu {
 namespace {
+
+constexpr uint64_t kPoolPieceBytes = 32 << 20;  // in which a driver maps pools' memory
 
 struct Answer {
   Range range;
@@ -39,6 +42,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
   if (const CUresult result = find(address, &answer)) return result;
   const Range& range = answer.range;
   const bool mapping = range.kind == RangeKind::kMapping;
+  const uint64_t piece = range.kind == RangeKind::kPool ? kPoolPieceBytes : kPageBytes;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return put(data, mapping || range.kind == RangeKind::kPool ? nullptr : range.context);
@@ -81,9 +85,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return put(data, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       if (mapping) return put(data, range.size);
-      return put(data, round_up(range.end(), kPageBytes) - range.base / kPageBytes * kPageBytes);
+      return put(data, round_up(range.end(), piece) - range.base / piece * piece);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return put(data, mapping ? range.base : range.base / kPageBytes * kPageBytes);
+      return put(data, mapping ? range.base : range.base / piece * piece);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return put(data, static_cast<unsigned long long>(range.id));
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
@@ -103,7 +107,7 @@ SIM_API CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute
 // An unknown address is no error here: everything reads as null or zero.
 SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
   if (const CUresult result = enter_process()) return result;
-  if (attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0 || attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
     if (attribute_of(data[i], attributes[i], address) == CUDA_SUCCESS) continue;
     const bool wide = attributes[i] == CU_POINTER_ATTRIBUTE_CONTEXT || attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER ||
@@ -122,6 +126,7 @@ SIM_API CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute at
   if (const CUresult result = find(address, &answer)) return result;
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
   if (answer.range.kind == RangeKind::kMapping) return CUDA_ERROR_NOT_SUPPORTED;
+  if (const CUresult result = check_unsafe_call()) return result;
   set_sync_memops(address, *static_cast<const bool*>(value));
   return CUDA_SUCCESS;
 }
@@ -134,6 +139,17 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
   if (base != nullptr) *base = answer.range.base;
   if (size != nullptr) *size = answer.range.size;
   return CUDA_SUCCESS;
+}
+
+// Descriptors of plain memory are missing: whole pages are refused as by a GPU that cannot.
+SIM_API CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t size, CUmemRangeHandleType, unsigned long long) {
+  if (const CUresult result = enter_process()) return result;
+  constexpr size_t kHostPage = 4096;
+  Answer answer;
+  if (handle == nullptr || size == 0 || (address | size) % kHostPage != 0 || find(address, &answer) != CUDA_SUCCESS) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 }  // namespace simgpu

@@ -173,6 +173,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemGetInfo_v2",
     "cuMemHostAlloc",
     "cuMemHostGetDevicePointer_v2",
+    "cuMemHostGetFlags",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
     "cuMemImportFromShareableHandle",
@@ -548,6 +549,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     3020,  // cuMemGetInfo_v2
     0,  // cuMemHostAlloc
     0,  // cuMemHostGetDevicePointer_v2
+    2030,  // cuMemHostGetFlags
     0,  // cuMemHostRegister_v2
     0,  // cuMemHostUnregister
     10020,  // cuMemImportFromShareableHandle
@@ -876,6 +878,7 @@ constinit const RealDriver kHooks = {
     .cuMemGetAllocationPropertiesFromHandle = &cuMemGetAllocationPropertiesFromHandle,
     .cuMemGetHandleForAddressRange = &cuMemGetHandleForAddressRange,
     .cuMemGetInfo_v2 = &cuMemGetInfo_v2,
+    .cuMemHostGetFlags = &cuMemHostGetFlags,
     .cuMemImportFromShareableHandle = &cuMemImportFromShareableHandle,
     .cuMemMap = &cuMemMap,
     .cuMemMapArrayAsync = &cuMemMapArrayAsync,
@@ -1234,6 +1237,7 @@ constinit const RealDriver kMissing = {
     .cuMemGetInfo_v2 = missing<decltype(RealDriver::cuMemGetInfo_v2)>,
     .cuMemHostAlloc = missing<decltype(RealDriver::cuMemHostAlloc)>,
     .cuMemHostGetDevicePointer_v2 = missing<decltype(RealDriver::cuMemHostGetDevicePointer_v2)>,
+    .cuMemHostGetFlags = missing<decltype(RealDriver::cuMemHostGetFlags)>,
     .cuMemHostRegister_v2 = missing<decltype(RealDriver::cuMemHostRegister_v2)>,
     .cuMemHostUnregister = missing<decltype(RealDriver::cuMemHostUnregister)>,
     .cuMemImportFromShareableHandle = missing<decltype(RealDriver::cuMemImportFromShareableHandle)>,

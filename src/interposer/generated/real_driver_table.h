@@ -177,6 +177,7 @@ struct RealDriver {
   decltype(&cuda::api::cuMemGetInfo_v2) cuMemGetInfo_v2;
   decltype(&cuda::api::cuMemHostAlloc) cuMemHostAlloc;
   decltype(&cuda::api::cuMemHostGetDevicePointer_v2) cuMemHostGetDevicePointer_v2;
+  decltype(&cuda::api::cuMemHostGetFlags) cuMemHostGetFlags;
   decltype(&cuda::api::cuMemHostRegister_v2) cuMemHostRegister_v2;
   decltype(&cuda::api::cuMemHostUnregister) cuMemHostUnregister;
   decltype(&cuda::api::cuMemImportFromShareableHandle) cuMemImportFromShareableHandle;
@@ -386,7 +387,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 372;
+inline constexpr size_t kDriverSlots = 373;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

@@ -566,14 +566,6 @@ NVSHARE_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned count,
   return submit<&RealDriver::cuStreamBatchMemOp_ptsz, 0, true>(stream, count, paramArray, flags);
 }
 
-NVSHARE_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* paramArray, unsigned flags) {
-  return submit<&RealDriver::cuStreamBatchMemOp_v2, 0, false>(stream, count, paramArray, flags);
-}
-
-NVSHARE_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned count, CUstreamBatchMemOpParams* paramArray, unsigned flags) {
-  return submit<&RealDriver::cuStreamBatchMemOp_v2_ptsz, 0, true>(stream, count, paramArray, flags);
-}
-
 NVSHARE_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
   return submit<&RealDriver::cuStreamWaitValue32, 0, false>(stream, addr, value, flags);
 }
@@ -614,28 +606,12 @@ NVSHARE_EXPORT CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr a
   return submit<&RealDriver::cuStreamWriteValue32_ptsz, 0, true>(stream, addr, value, flags);
 }
 
-NVSHARE_EXPORT CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue32_v2, 0, false>(stream, addr, value, flags);
-}
-
-NVSHARE_EXPORT CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue32_v2_ptsz, 0, true>(stream, addr, value, flags);
-}
-
 NVSHARE_EXPORT CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
   return submit<&RealDriver::cuStreamWriteValue64, 0, false>(stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
   return submit<&RealDriver::cuStreamWriteValue64_ptsz, 0, true>(stream, addr, value, flags);
-}
-
-NVSHARE_EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue64_v2, 0, false>(stream, addr, value, flags);
-}
-
-NVSHARE_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned flags) {
-  return submit<&RealDriver::cuStreamWriteValue64_v2_ptsz, 0, true>(stream, addr, value, flags);
 }
 
 NVSHARE_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* extSemArray, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray, unsigned numExtSems, CUstream stream) {

@@ -3,6 +3,7 @@
 
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/at_stream.h"
+#include "interposer/hooks/capture_rules.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/graph_memory.h"
@@ -26,17 +27,6 @@ bool stream_captures(CUstream stream) {
   if (!process().capturing() || stream == nullptr || stream == CU_STREAM_LEGACY) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-// A capture forbids allocations in threads that have not relaxed their mode. Ours would go unnoticed: so the driver is asked for the least
-// that there is, and if it refuses that, and ends the capture, so do we.
-CUresult forbidden_by_a_capture() {
-  if (!process().capturing()) [[likely]]
-    return CUDA_SUCCESS;
-  CUdeviceptr least = 0;
-  const CUresult result = real_driver().cuMemAlloc_v2(&least, 1);
-  if (result == CUDA_SUCCESS) real_driver().cuMemFree_v2(least);
-  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ? result : CUDA_SUCCESS;
 }
 
 // From a pool of our own, or (foreign) from the driver's, counted by what that pool has from the GPU.
@@ -165,8 +155,9 @@ NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   Memory::Range range;
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
   if (owner == nullptr && address != 0 && process().active()) owner = process().managed_owner(address);
-  CUresult result = CUDA_SUCCESS;
   if (owner == nullptr) return call_real<&RealDriver::cuMemFree_v2>(address);
+  CUresult result = forbidden_by_a_capture();
+  if (result != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);
   if (!owner->memory().free(address, &result)) result = call_real<&RealDriver::cuMemFree_v2>(address);
   if (result != CUDA_SUCCESS) pools().put_back(placed);
@@ -237,6 +228,16 @@ NVSHARE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   CUresult result = call_real<&RealDriver::cuDeviceTotalMem_v2>(bytes, ordinal);
   if (result == CUDA_SUCCESS) *bytes = process().visible_total(ordinal, *bytes);
   return result;
+}
+
+// Our memory is virtual memory to the driver, which answers for that as for host memory; of plain memory it refuses the question
+// (measured).
+NVSHARE_EXPORT CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
+  auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(pointer));
+  Memory::Range range;
+  bool within = false;
+  if (process().active() && (process().owner(address, &range, &within) != nullptr || within)) address = kNowhere;
+  return call_real<&RealDriver::cuMemHostGetFlags>(flags, reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
 }
 
 NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {

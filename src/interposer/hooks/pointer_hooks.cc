@@ -1,5 +1,6 @@
 // Pointer queries: our memory answers as a plain cuMemAlloc's would, also while it is swapped out.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/capture_rules.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -9,8 +10,9 @@ namespace nvshare::interposer {
 namespace {
 
 constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
-// A driver maps plain memory in such pieces, of which small allocations share one.
+// A driver maps plain memory in such pieces, of which small allocations share one, and pools' memory in larger ones (measured).
 constexpr CUdeviceptr kMappingBytes = 2 << 20;
+constexpr CUdeviceptr kPoolMappingBytes = 32 << 20;
 
 // Numbers of ours among the driver's, whose ids count up from one.
 constexpr uint64_t kIdTag = uint64_t{0x6e77} << 48;
@@ -26,10 +28,10 @@ CUresult answer(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-CUdeviceptr mapping_begin(const Memory::Range& range) { return range.base / kMappingBytes * kMappingBytes; }
-size_t mapping_size(const Memory::Range& range) {
-  const CUdeviceptr end = (range.base + range.bytes + kMappingBytes - 1) / kMappingBytes * kMappingBytes;
-  return static_cast<size_t>(end - mapping_begin(range));
+CUdeviceptr mapping_begin(const Memory::Range& range, CUdeviceptr piece) { return range.base / piece * piece; }
+size_t mapping_size(const Memory::Range& range, CUdeviceptr piece) {
+  const CUdeviceptr end = (range.base + range.bytes + piece - 1) / piece * piece;
+  return static_cast<size_t>(end - mapping_begin(range, piece));
 }
 
 // What the answers about an allocation depend on, beside its range.
@@ -41,6 +43,7 @@ struct Owner {
 
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const Memory::Range& range) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUdeviceptr piece = owner.of_pool ? kPoolMappingBytes : kMappingBytes;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return answer<CUcontext>(data, owner.of_pool ? nullptr : range.context);
@@ -76,9 +79,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return answer<CUmemoryPool>(data, pools().pool_of(range.base));
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return answer<size_t>(data, mapping_size(range));
+      return answer<size_t>(data, mapping_size(range, piece));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return answer<CUdeviceptr>(data, mapping_begin(range));
+      return answer<CUdeviceptr>(data, mapping_begin(range, piece));
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return answer<unsigned long long>(data, kIdTag | range.id);
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
@@ -193,7 +196,7 @@ NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribu
   if (!is_ours && process().active() && process().vmm().find(address, &view)) {
     return attributes_of(count, attributes, data, address, view);
   }
-  if (!is_ours || attributes == nullptr || data == nullptr) {
+  if (!is_ours || count == 0 || attributes == nullptr || data == nullptr) {  // which the driver refuses, or says itself
     return call_real<&RealDriver::cuPointerGetAttributes>(count, attributes, data, address);
   }
   for (unsigned i = 0; i < count; ++i) {
@@ -209,6 +212,7 @@ NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attri
   Owner owner{};
   if (value != nullptr && find_owner(&address, &range, &owner)) {
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult refused = forbidden_by_a_capture(); refused != CUDA_SUCCESS) return refused;
     process().set_sync_memops(address, *static_cast<const bool*>(value));
     return CUDA_SUCCESS;
   }

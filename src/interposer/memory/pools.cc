@@ -112,6 +112,7 @@ void Pools::refund(CUmemoryPool pool, size_t bytes) {
 }
 
 void Pools::placed(CUdeviceptr address, CUmemoryPool pool, size_t bytes) {
+  placed_any_.store(true, std::memory_order_relaxed);
   Lock lock(mutex_);
   bucket(address).push_back({address, pool, bytes});
 }

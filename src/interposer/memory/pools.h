@@ -5,6 +5,7 @@
 // Thread-safe; its mutex is a leaf, and no call of the driver is made with it held.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -52,6 +53,8 @@ class Pools {
   Placed take(cuda::CUdeviceptr address);
   void put_back(const Placed& placed);  // it was not freed after all
   cuda::CUmemoryPool pool_of(cuda::CUdeviceptr address);
+  // A pool has handed out memory of ours at some time.
+  bool placed_any() const { return placed_any_.load(std::memory_order_relaxed); }
 
   // Attributes that are counts; false: the driver is to answer (another attribute, or it serves that pool).
   bool attribute(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute, uint64_t* value);
@@ -69,6 +72,7 @@ class Pools {
   std::vector<Pool> pools_;
   cuda::CUmemoryPool current_[kDevicesMax] = {};
   std::vector<Placed> placed_[kBuckets];
+  std::atomic<bool> placed_any_{false};
 };
 
 Pools& pools();

@@ -103,5 +103,7 @@ void attached_contexts();
 void pointers();
 void stream_ordered();
 void freed_twice();
+void refusals();
+void captured_calls();
 
 }  // namespace answers

@@ -17,6 +17,8 @@ constexpr Sequence kSequences[] = {
     {"virtual_calls", 1, virtual_calls},
     {"virtual_handles", 1, virtual_handles},
     {"pointers", 1, pointers},
+    {"refusals", 1, refusals},
+    {"captured_calls", 1, captured_calls},
     {"stream_ordered", 1, stream_ordered},
     {"freed_twice", 0, freed_twice},
     {"textures", 1, textures},

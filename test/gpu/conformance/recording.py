@@ -168,7 +168,7 @@ class Replay:
     def answers(self, plans):
         found = []
         for at in range(0, len(plans), 200):
-            found += self.instrument.run_plans("native", plans[at:at + 200])
+            found += self.instrument.run_plans("native_fresh", plans[at:at + 200])
         return found
 
     def find_lacking(self, plans, answers):

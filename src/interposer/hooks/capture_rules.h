@@ -1,0 +1,21 @@
+// What a capture forbids in the threads whose mode it is not relaxed for, and ours would do unnoticed.
+#pragma once
+
+#include "interposer/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+// A capture forbids calls such as allocations, frees and changes of a pointer's attributes in threads that have not relaxed their mode.
+// What we serve ourselves would go unnoticed: so the driver is asked for the least memory that there is, and if it refuses that, and ends
+// the capture, so do we (measured: 900 for each of them).
+inline CUresult forbidden_by_a_capture() {
+  if (!process().capturing()) [[likely]]
+    return CUDA_SUCCESS;
+  CUdeviceptr least = 0;
+  const CUresult result = real_driver().cuMemAlloc_v2(&least, 1);
+  if (result == CUDA_SUCCESS) real_driver().cuMemFree_v2(least);
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD ? result : CUDA_SUCCESS;
+}
+
+}  // namespace nvshare::interposer

@@ -1,0 +1,100 @@
+// What a driver refuses of plain memory and of pools' memory, and in a capture, although it would take it of virtual memory.
+#include "answers/answers.h"
+#include "answers/structs.h"
+
+namespace answers {
+namespace {
+
+constexpr int kSyncMemops = 6, kMappingSize = 18, kMappingBase = 19;
+constexpr unsigned kGlobal = 0, kThreadLocal = 1, kRelaxed = 2;
+
+struct Piece {
+  const char* kind;
+  Address address;
+  size_t bytes;
+};
+
+std::vector<Piece> pieces() {
+  std::vector<Piece> all = {{"plain", 0, 8 * kMiB}, {"small", 0, 1000}, {"of a pool", 0, 4 * kMiB}, {"small of a pool", 0, 360}};
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i < 2) {
+      must("cuMemAlloc_v2", &all[i].address, all[i].bytes);
+    } else {
+      must("cuMemAllocAsync", &all[i].address, all[i].bytes, Stream{nullptr});
+    }
+    must("cuMemsetD8_v2", all[i].address, static_cast<unsigned char>(0), all[i].bytes);
+  }
+  return all;
+}
+
+MemOp writing(Address address, unsigned value) {
+  MemOp operation{};
+  operation.write.operation = kWriteValue32;
+  operation.write.address = address;
+  operation.write.value = value;
+  return operation;
+}
+
+}  // namespace
+
+// Memory operations of streams, and questions that are for host memory or for whole pages.
+void refusals() {
+  use(0);
+  const std::vector<Piece> all = pieces();
+  settle();
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  for (const Piece& each : all) {
+    const auto tell = [&](const char* what, Result result) { say_result(std::string(each.kind) + " " + what, result); };
+    tell("write of 4 bytes", call("cuStreamWriteValue32_v2", stream, each.address + 8, 7u, 0u));
+    tell("write of 8 bytes", call("cuStreamWriteValue64_v2", stream, each.address + 16, 8ull, 0u));
+    tell("write to the default stream", call("cuStreamWriteValue32_v2_ptsz", Stream{nullptr}, each.address + 24, 9u, 0u));
+    MemOp list[2] = {writing(each.address + 32, 10), writing(each.address + 36, 11)};
+    tell("batch", call("cuStreamBatchMemOp_v2", stream, 2u, list, 0u));
+    say("%s: the batch is the caller's: %d", each.kind, list[0].write.address == each.address + 32);
+    must("cuCtxSynchronize");
+    unsigned words[10] = {};
+    must("cuMemcpyDtoH_v2", static_cast<void*>(words), each.address, sizeof(words));
+    say("%s: %u %u %u %u %u", each.kind, words[2], words[4], words[6], words[8], words[9]);
+    unsigned flags = 77;
+    tell("host flags", call("cuMemHostGetFlags", &flags, reinterpret_cast<void*>(each.address + 8)));
+    unsigned long long mapped = 0;
+    Address mapping = 0;
+    tell("mapping's size", call("cuPointerGetAttribute", static_cast<void*>(&mapped), kMappingSize, each.address));
+    tell("mapping's base", call("cuPointerGetAttribute", static_cast<void*>(&mapping), kMappingBase, each.address));
+    if (each.bytes < kMiB) say("%s: the mapping is of %llu", each.kind, mapped);
+    say("%s lies in it: %d", each.kind, mapping <= each.address && each.address + each.bytes <= mapping + mapped);
+    int descriptor = -1;
+    tell("descriptor of less than a page",
+         call("cuMemGetHandleForAddressRange", static_cast<void*>(&descriptor), each.address, size_t{40}, 1, 0ull));
+    int attribute = kSyncMemops;
+    void* place = &flags;
+    tell("no attributes", call("cuPointerGetAttributes", 0u, &attribute, &place, each.address));
+  }
+}
+
+// Frees and attributes while a stream of this thread captures: the capture is ended by what it forbids.
+void captured_calls() {
+  use(0);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  for (const unsigned mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    for (const Piece& each : pieces()) {
+      must("cuCtxSynchronize");
+      settle();
+      const auto within = [&](const char* what, auto make) {
+        must("cuStreamBeginCapture_v2", stream, mode);
+        say_result(std::string(each.kind) + ", mode " + std::to_string(mode) + ", " + what, make());
+        Graph graph = nullptr;
+        say_result("the capture", call("cuStreamEndCapture", stream, &graph));
+        if (graph != nullptr) must("cuGraphDestroy", graph);
+      };
+      bool value = true;
+      within("sync-memops", [&] { return call("cuPointerSetAttribute", static_cast<const void*>(&value), kSyncMemops, each.address); });
+      within("free", [&] { return call("cuMemFree_v2", each.address); });
+      say_result("free", mode == kRelaxed ? 0 : call("cuMemFree_v2", each.address));
+    }
+  }
+}
+
+}  // namespace answers

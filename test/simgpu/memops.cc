@@ -1,0 +1,66 @@
+// Memory operations of streams, as a driver 580 takes them (bench/results/h200-580-recorded.txt.gz): it refuses memory of pools. Those that
+// wait are missing.
+#include "simgpu/context.h"
+#include "simgpu/copy.h"
+
+namespace simgpu {
+namespace {
+
+constexpr unsigned kFlags = 1;  // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
+constexpr unsigned kMostOfBatch = 256;
+
+bool is_of_pool(CUdeviceptr address) {
+  AddressSpace::Reading reading(here().memory);
+  const Range* range = reading.find(address);
+  return range != nullptr && range->kind == RangeKind::kPool;
+}
+
+CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, uint32_t bytes, unsigned flags, Default null_means) {
+  Stream* found = nullptr;
+  if (const CUresult result = find_stream(stream, null_means, &found)) return result;
+  if ((flags & ~kFlags) != 0 || address % bytes != 0 || is_of_pool(address)) return CUDA_ERROR_INVALID_VALUE;
+  for (uint32_t at = 0; at < bytes; at += 4) {
+    const auto word = static_cast<uint32_t>(value >> (8 * at));
+    if (const CUresult result = fill({address + at, 4, word, 4, 1, 1}, stream, null_means, Timing::kAsynchronous)) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams* list, unsigned flags, Default null_means) {
+  Stream* found = nullptr;
+  if (const CUresult result = find_stream(stream, null_means, &found)) return result;
+  if (list == nullptr || count == 0 || count > kMostOfBatch || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    const auto& each = list[i].writeValue;
+    const bool wide = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    if (!wide && each.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) return CUDA_ERROR_NOT_SUPPORTED;
+    if (const CUresult result = write_value(stream, each.address, each.value64, wide ? 8 : 4, each.flags, null_means)) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+constexpr Default kLegacy = Default::kLegacy;
+constexpr Default kPerThread = Default::kPerThread;
+
+}  // namespace
+
+SIM_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return write_value(stream, address, value, 4, flags, kLegacy);
+}
+SIM_API CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return write_value(stream, address, value, 4, flags, kPerThread);
+}
+SIM_API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  return write_value(stream, address, value, 8, flags, kLegacy);
+}
+SIM_API CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  return write_value(stream, address, value, 8, flags, kPerThread);
+}
+SIM_API CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {
+  return batch(stream, count, list, flags, kLegacy);
+}
+SIM_API CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {
+  return batch(stream, count, list, flags, kPerThread);
+}
+
+}  // namespace simgpu
