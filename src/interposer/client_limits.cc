@@ -76,7 +76,7 @@ void Client::tell_refusal(const char* what, size_t bytes, size_t unit, size_t sm
   // Without the mutex: a write to the program's standard error may block.
   log(LogLevel::kWarning,
       "GPU %d: %s of %zu bytes was refused: in use %llu (this program %llu, others of its tenant %llu), memory limit %llu, set by %s, "
-      "tenant %llu '%s', counted in units of %zu, small allocations of %zu%s",
+      "tenant %llu '%s', counted in units of %zu, small allocations of %zu; CUDA contexts do not count%s",
       device_.ordinal(), what, bytes, static_cast<unsigned long long>(all), static_cast<unsigned long long>(own),
       static_cast<unsigned long long>(all - own), static_cast<unsigned long long>(limit), set_by, static_cast<unsigned long long>(tenant),
       tenant_name, unit, small_unit, more);

@@ -15,12 +15,13 @@ Annotations::Annotations(const Options& options)
     : resources_(options.resources),
       watches_(!options.api_server.url.empty()),
       maxima_(options.namespace_maxima),
+      not_shared_hint_(options.not_shared_hint),
       limits_(options.priority_max, options.namespace_maxima),
       grants_(options.resources.division),
       heard_(!watches_),
       grants_known_(options.kubelet_dir.empty()),
       link_(options.runtime_dir) {
-  if (watches_) teller_.emplace(options.api_server, options.node);
+  if (watches_) teller_.emplace(options.api_server, options.node, options.event_pace);
   if (!options.record_dir.empty()) restore(options.record_dir);
   {
     std::lock_guard lock(mutex_);
@@ -116,6 +117,34 @@ void Annotations::held(const std::vector<HeldDevices>& listed) {
 bool Annotations::all_named() const {
   std::lock_guard lock(mutex_);
   return grants_.all_named();
+}
+
+// ---- from the scheduler ----
+
+void Annotations::noticed(const std::vector<protocol::admin::PodNotice>& notices) {
+  for (const protocol::admin::PodNotice& notice : notices) {
+    PodLimits::Notice event{notice.uid, "", "", true, notice.reason, notice.text};
+    if (notice.reason == "NotShared") event.text += not_shared_hint_;
+    std::string name;
+    {
+      std::lock_guard lock(mutex_);
+      for (const PodRequest& pod : all()) {
+        if (pod.uid == notice.uid) name = pod.name;
+      }
+      // Of a static pod the API server knows its mirror, by that one's UID.
+      for (const PodRequest& pod : limits_.all()) {
+        if (limits_.mirror_of(pod.uid) == notice.uid && pod.name == name) event.uid = pod.uid;
+      }
+    }
+    const size_t slash = name.find('/');
+    event.name_space = name.substr(0, slash);
+    event.name = slash == std::string::npos ? "" : name.substr(slash + 1);
+    if (teller_ && !event.name.empty()) {
+      teller_->tell(std::move(event));
+    } else {
+      spdlog::warn("pod {}: {}: {}", name.empty() ? notice.uid : name, event.reason, event.text);
+    }
+  }
 }
 
 // ---- from the API server; on the watch's thread ----

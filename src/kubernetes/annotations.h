@@ -33,14 +33,18 @@ class Annotations {
     int priority_max = 0;  // the highest that an annotation may give
     NamespaceMaxima namespace_maxima;
     PodWatch::Pace pace;
-    std::string kubelet_dir;  // whose checkpoint is read; empty: none
-    std::string record_dir;   // for what a restart must not forget: limits.json, pod-grants.json; empty: none
+    EventTeller::Pace event_pace;
+    std::string kubelet_dir;      // whose checkpoint is read; empty: none
+    std::string not_shared_hint;  // added to what is told of a pod that uses its GPU past nvshare
+    std::string record_dir;       // for what a restart must not forget: limits.json, pod-grants.json; empty: none
   };
   // Starts threads.
   explicit Annotations(const Options& options);
 
   // Who holds which devices now: names for pods that only the kubelet knows. Any thread.
   void held(const std::vector<HeldDevices>& listed);
+  // What the scheduler has to say of pods: told as their events, and in the log. Any thread.
+  void noticed(const std::vector<protocol::admin::PodNotice>& notices);
   // False: of a pod that holds devices the name is not known yet, and so not what its namespace may have.
   bool all_named() const;
 
@@ -61,6 +65,7 @@ class Annotations {
   const ResourceNames resources_;
   const bool watches_;
   const NamespaceMaxima maxima_;
+  const std::string not_shared_hint_;
   mutable std::mutex mutex_;
   PodLimits limits_;                                         // guarded by mutex_
   PodGrants grants_;                                         // the same

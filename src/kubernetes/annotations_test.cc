@@ -55,7 +55,9 @@ class AnnotationsTest : public testing::Test {
     options.runtime_dir = folder_ + "/run";
     options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "nvshare.com/gpu-core", {.memory_unit = memory_unit_}};
     options.pace = {5ms, 50ms, 500ms, 300s};
+    options.event_pace = {1ms, 4ms, 60s};
     options.kubelet_dir = folder_;
+    options.not_shared_hint = "; a hint";
     options.record_dir = folder_;
     options.namespace_maxima = maxima_;
     annotations_ = std::make_unique<Annotations>(options);
@@ -84,6 +86,36 @@ class AnnotationsTest : public testing::Test {
   std::unique_ptr<ListeningScheduler> scheduler_;
   std::unique_ptr<Annotations> annotations_;
 };
+
+// Without the right to write events, or with a server that is busy, an event was lost.
+TEST_F(AnnotationsTest, AnEventThatWasRefusedIsToldAgain) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});
+  start_scheduler();
+  start();
+  EXPECT_TRUE(comes(train, "4096/100"));
+  server_->refuse_events({403, 429, 500, 503, 403});
+  server_->annotate("train", kMemoryAnnotation, "lots");
+  EXPECT_NE(event(0).find("BadLimit " + train), std::string::npos) << event(0);
+  EXPECT_EQ(server_->refused_events(), 5);
+  // What is wrong with an event itself is not tried again, and holds up no other.
+  server_->refuse_events({422});
+  server_->annotate("train", kMemoryAnnotation, "more");
+  EXPECT_TRUE(wait([&] { return server_->refused_events() == 6; }));
+  server_->annotate("train", kCoreAnnotation, "much");
+  EXPECT_NE(event(1).find(kCoreAnnotation), std::string::npos) << event(1);
+  EXPECT_EQ(server_->events().size(), 2u);
+}
+
+TEST_F(AnnotationsTest, WhatTheSchedulerSaysOfAPodIsItsEvent) {
+  const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});
+  start_scheduler();
+  start();
+  EXPECT_TRUE(comes(train, "4096/100"));
+  annotations_->noticed({{1, "77aa-none", "NotShared", "a pod that nobody knows"}, {2, train, "GpuOutOfMemory", "train asked for 5 GiB"}});
+  EXPECT_EQ(event(0), "GpuOutOfMemory " + train + " train asked for 5 GiB");
+  annotations_->noticed({{3, train, "NotShared", "process 7 uses a GPU"}});
+  EXPECT_EQ(event(1), "NotShared " + train + " process 7 uses a GPU; a hint");
+}
 
 TEST_F(AnnotationsTest, ReachTheSchedulerAndPodsEventsTellWhatIsWrong) {
   const std::string train = server_->add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 4}});

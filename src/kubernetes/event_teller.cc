@@ -2,15 +2,12 @@
 
 #include <spdlog/spdlog.h>
 
-#include <chrono>
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 namespace nvshare::kubernetes {
 namespace {
-
-constexpr size_t kWaitingMax = 64;
-constexpr std::chrono::seconds kBetweenTries{2};
 
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
@@ -23,8 +20,8 @@ std::string now_text() {
 
 }  // namespace
 
-EventTeller::EventTeller(ApiServerAddress address, std::string node)
-    : server_(std::move(address)), node_(std::move(node)), thread_([this] { run(); }) {}
+EventTeller::EventTeller(ApiServerAddress address, std::string node, Pace pace)
+    : server_(std::move(address)), node_(std::move(node)), pace_(pace), thread_([this] { run(); }) {}
 
 EventTeller::~EventTeller() {
   {
@@ -38,16 +35,17 @@ EventTeller::~EventTeller() {
 
 void EventTeller::tell(PodLimits::Notice notice) {
   spdlog::warn("{}/{}: {}", notice.name_space, notice.name, notice.text);
+  const auto now = Clock::now();
   {
     std::lock_guard lock(mutex_);
     if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
-    waiting_.push_back(std::move(notice));
+    waiting_.push_back({std::move(notice), now_text(), now, now + pace_.patience, pace_.first_pause});
   }
   changed_.notify_one();
 }
 
-std::string EventTeller::event_of(const PodLimits::Notice& notice) const {
-  const std::string now = now_text();
+std::string EventTeller::event_of(const Waiting& one) const {
+  const PodLimits::Notice& notice = one.notice;
   const nlohmann::json event = {
       {"apiVersion", "v1"},
       {"kind", "Event"},
@@ -60,29 +58,50 @@ std::string EventTeller::event_of(const PodLimits::Notice& notice) const {
       {"source", {{"component", "nvshare-device-plugin"}, {"host", node_}}},
       {"reportingComponent", "nvshare.com/device-plugin"},
       {"reportingInstance", node_},
-      {"firstTimestamp", now},
-      {"lastTimestamp", now},
+      {"firstTimestamp", one.first_told},
+      {"lastTimestamp", one.first_told},
       {"count", 1}};
   return event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool EventTeller::is_taken(const Waiting& one) {
+  const PodLimits::Notice& notice = one.notice;
+  auto reply = server_.post("/api/v1/namespaces/" + notice.name_space + "/events", event_of(one), {10'000, 10'000});
+  if (reply && reply->status / 100 == 2) return true;
+  const std::string why = reply ? "refused with " + std::to_string(reply->status) + ": " + reply->body.substr(0, 150) : reply.error().text;
+  // Rights may be given, a busy server calms down; what is wrong with the event itself stays wrong.
+  const bool may_pass = !reply || reply->status == 401 || reply->status == 403 || reply->status == 429 || reply->status >= 500;
+  const bool given_up = !may_pass || Clock::now() + one.pause > one.given_up;
+  if (given_up) {
+    spdlog::warn("the event {} of {}/{} is not told: {}", notice.reason, notice.name_space, notice.name, why);
+  } else if (one.pause == pace_.first_pause) {
+    spdlog::warn("the event {} of {}/{} is told again later: {}", notice.reason, notice.name_space, notice.name, why);
+  }
+  return given_up;
 }
 
 void EventTeller::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+    const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
     if (stop_) return;
-    const PodLimits::Notice notice = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    auto reply = server_.post("/api/v1/namespaces/" + notice.name_space + "/events", event_of(notice), {10'000, 10'000});
-    const bool again = !reply || reply->status == 401 || reply->status == 429 || reply->status >= 500;
-    if (reply && !again && reply->status / 100 != 2) {
-      spdlog::warn("an event of {}/{} was refused with {}: {:.150}", notice.name_space, notice.name, reply->status, reply->body);
+    if (next == waiting_.end()) {
+      changed_.wait(lock);
+      continue;
     }
+    if (next->due > Clock::now()) {
+      changed_.wait_until(lock, Clock::time_point(next->due));  // a copy: the queue may change meanwhile
+      continue;
+    }
+    Waiting one = std::move(*next);
+    waiting_.erase(next);
+    lock.unlock();
+    const bool done = is_taken(one);
     lock.lock();
-    if (!again) continue;
-    if (waiting_.size() < kWaitingMax) waiting_.push_front(notice);
-    changed_.wait_for(lock, kBetweenTries, [this] { return stop_; });
+    if (done || waiting_.size() >= kWaitingMax) continue;
+    one.due = Clock::now() + one.pause;
+    one.pause = std::min(one.pause * 2, pace_.longest_pause);
+    waiting_.push_front(std::move(one));
   }
 }
 

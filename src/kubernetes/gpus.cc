@@ -214,9 +214,19 @@ HealthWatch::~HealthWatch() {
   thread_.join();
 }
 
-bool HealthWatch::scheduler_answers() const {
+bool HealthWatch::scheduler_answers() {
   auto scheduler = protocol::admin::Client::open(options_.runtime_dir);
-  return scheduler && scheduler->ask(protocol::admin::PodsRequest{}, kSchedulerTimeout_ms);
+  if (!scheduler) return false;
+  protocol::admin::PodsRequest request;
+  if (options_.noticed) request.notices_after = noticed_;
+  const auto line = scheduler->ask(request, kSchedulerTimeout_ms);
+  if (!line) return false;
+  const auto notices = protocol::admin::decode_notices(*line);
+  if (options_.noticed && notices && !notices->empty()) {
+    noticed_ = notices->back().number;
+    options_.noticed(*notices);
+  }
+  return true;
 }
 
 void HealthWatch::tell() {
@@ -264,8 +274,10 @@ void HealthWatch::run() {
     for (const std::string& uuid : uuids) {
       if (driver.had_nvml()) ailments_.saw(uuid, driver.nvml() != nullptr && answers(*driver.nvml(), uuid));
     }
-    if (options_.scheduler_patience.count() > 0) {
+    if (options_.scheduler_patience.count() > 0 || options_.noticed) {
       if (scheduler_answers()) scheduler_answered_at_ = Clock::now();
+    }
+    if (options_.scheduler_patience.count() > 0) {
       ailments_.scheduler_answers(Clock::now() - scheduler_answered_at_ < options_.scheduler_patience);
     }
     tell();

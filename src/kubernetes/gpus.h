@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "kubernetes/devices.h"
+#include "protocol/admin.h"
 
 namespace nvshare::kubernetes {
 
@@ -65,6 +66,8 @@ class HealthWatch {
     std::chrono::nanoseconds interval;
     std::string runtime_dir;                      // the scheduler's
     std::chrono::nanoseconds scheduler_patience;  // so long it may be away; 0: it is not asked
+    // What the scheduler has to say of pods, on the watch's thread; none: it is not asked for that.
+    std::function<void(const std::vector<protocol::admin::PodNotice>&)> noticed;
   };
   HealthWatch(Options options, Changed changed);
   ~HealthWatch();  // waits for a look in progress, a second at most where NVML is waited for
@@ -75,7 +78,7 @@ class HealthWatch {
   class Driver;
   using Clock = std::chrono::steady_clock;
   void run();
-  bool scheduler_answers() const;
+  bool scheduler_answers();
   void tell();
   void rest(Driver& driver);  // until the next look
 
@@ -84,6 +87,7 @@ class HealthWatch {
   Ailments ailments_;                               // of the thread, as the next two
   std::vector<std::pair<std::string, bool>> told_;  // UUID, healthy
   Clock::time_point scheduler_answered_at_;
+  uint64_t noticed_ = 0;  // the last notice's number
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;   // guarded by mutex_

@@ -50,6 +50,11 @@ Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
   options.resources = {settings.gpu_resource, settings.memory_resource, settings.core_resource, settings.division};
   options.kubelet_dir = settings.kubelet_dir;
   options.record_dir = settings.install_dir;
+  if (settings.cdi != Cdi::kOff) {
+    options.not_shared_hint =
+        "; this node gives containers CDI devices (NVSHARE_CDI), which a container runtime whose CDI is off drops without a word: "
+        "containerd 1.7 wants enable_cdi = true";
+  }
   const std::string url = settings.api_server == "auto" ? url_of_own_cluster() : settings.api_server == "off" ? "" : settings.api_server;
   if (url.empty()) {
     spdlog::info("limits by annotation are off: {}; pods have what they were granted",
@@ -91,7 +96,8 @@ int serve(Settings settings) {
   Result<std::unique_ptr<Annotations>> annotations = watch_pods(settings);
   if (!annotations) return refuse(annotations.error(), EXIT_FAILURE);
   (*node)->listen({[&annotations](const std::vector<HeldDevices>& listed) { (*annotations)->held(listed); },
-                   [&annotations] { return !(*annotations)->all_named(); }});
+                   [&annotations] { return !(*annotations)->all_named(); },
+                   [&annotations](const std::vector<protocol::admin::PodNotice>& notices) { (*annotations)->noticed(notices); }});
   std::string unwanted;
   Plugin plugin(settings, std::move(*node), [&unwanted](const std::string& why) {
     unwanted = why;

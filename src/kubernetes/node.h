@@ -11,6 +11,7 @@
 #include "kubernetes/cdi.h"
 #include "kubernetes/grants.h"
 #include "kubernetes/settings.h"
+#include "protocol/admin.h"
 
 namespace nvshare::kubernetes {
 
@@ -36,8 +37,11 @@ class Node {
   struct Listener {
     std::function<void(const std::vector<HeldDevices>&)> updated;
     std::function<bool()> incomplete;
+    // What the scheduler has to say of pods; on the health watch's thread.
+    std::function<void(const std::vector<protocol::admin::PodNotice>&)> noticed;
   };
   void listen(Listener listener) { listener_ = std::move(listener); }
+  const Listener& listener() const { return listener_; }
   bool incomplete() const { return listener_.incomplete && listener_.incomplete(); }
   // True: it was otherwise before.
   bool set_health(const std::string& uuid, bool healthy);

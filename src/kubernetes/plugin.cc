@@ -18,7 +18,7 @@ Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node, Unwanted un
   for (const GpuLoad& load : node_->loads()) uuids.push_back(load.uuid);
   health_ = std::make_unique<HealthWatch>(
       HealthWatch::Options{std::move(uuids), std::chrono::nanoseconds(settings.health_interval), settings.runtime_dir,
-                           std::chrono::nanoseconds(settings.scheduler_patience)},
+                           std::chrono::nanoseconds(settings.scheduler_patience), node_->listener().noticed},
       [this](const std::string& uuid, bool healthy, const std::string& why) { set_health(uuid, healthy, why); });
 }
 

@@ -251,6 +251,14 @@ struct TestApiServer::Parts {
       reply(connection, status, R"({"kind":"Status","message":"told to fail"})");
       return;
     }
+    if (request.starts_with("POST ") && !refusals.empty()) {
+      const int status = refusals.front();
+      refusals.erase(refusals.begin());
+      ++refused;
+      lock.unlock();
+      reply(connection, status, R"({"kind":"Status","message":"events are forbidden"})");
+      return;
+    }
     if (request.starts_with("POST ")) {
       events.push_back(request.substr(request.find("\r\n\r\n") + 4));
       lock.unlock();
@@ -387,6 +395,8 @@ struct TestApiServer::Parts {
   int tokens = 0;
   std::vector<std::string> events;
   int lists = 0, watches = 0, unauthorized = 0;
+  std::vector<int> refusals;  // of events, to come
+  int refused = 0;            // of events
   int uids = 0;
   bool stop = false;
   std::thread acceptor;
@@ -518,6 +528,16 @@ int TestApiServer::watches() const {
   std::lock_guard lock(parts_->mutex);
   return parts_->watches;
 }
+void TestApiServer::refuse_events(const std::vector<int>& statuses) {
+  std::lock_guard lock(parts_->mutex);
+  parts_->refusals = statuses;
+}
+
+int TestApiServer::refused_events() const {
+  std::lock_guard lock(parts_->mutex);
+  return parts_->refused;
+}
+
 int TestApiServer::unauthorized() const {
   std::lock_guard lock(parts_->mutex);
   return parts_->unauthorized;

@@ -47,12 +47,15 @@ class TestApiServer {
   static constexpr int kFaults = 15;
   void fault(Fault fault);
   void bookmark();
+  // The next posts of events are refused with these, in this order.
+  void refuse_events(const std::vector<int>& statuses);
 
   // ---- what it saw ----
   std::vector<std::string> events() const;  // bodies of posted events
   int lists() const;
   int watches() const;  // started so far
   int unauthorized() const;
+  int refused_events() const;
 
  private:
   struct Parts;

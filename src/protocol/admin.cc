@@ -27,6 +27,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, 
                                                 swapped_in_total, protocol, library)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BypassReport, pid, program, tenant, gpu, used, since_ns, turns_refused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BoundsReport, values, connections, connections_refused, reads_paused)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
                                                 host_memory_budget, host_memory_reserved, host_memory_used, host_memory_bound,
                                                 switch_time_mode, gpus, tenants, clients, bounds, bypasses)
@@ -200,6 +201,10 @@ Result<Request> decode_pods_request(const Json& json) {
     if (*list != "first" && *list != "last") return error_format("list must be first or last");
     request.list = *list == "first" ? PodsRequest::List::kFirst : PodsRequest::List::kLast;
   }
+  if (auto after = json.find("notices_after"); after != json.end()) {
+    if (!after->is_number_unsigned()) return error_format("notices_after must be the number of a notice, or 0");
+    request.notices_after = after->get<uint64_t>();
+  }
   return Request(request);
 }
 
@@ -256,6 +261,7 @@ struct Encoder {
     }
     Json json = {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
     if (r.list != PodsRequest::List::kNone) json["list"] = r.list == PodsRequest::List::kFirst ? "first" : "last";
+    if (r.notices_after) json["notices_after"] = *r.notices_after;
     return json;
   }
 };
@@ -276,6 +282,8 @@ std::string encode(const StatusReport& report) {
 }
 
 std::string encode_ok() { return line_of({{"ok", true}}); }
+
+std::string encode_notices(const std::vector<PodNotice>& notices) { return line_of({{"ok", true}, {"notices", notices}}); }
 
 std::string encode_tenant(uint64_t tenant) { return line_of({{"ok", true}, {"tenant", tenant}}); }
 
@@ -312,6 +320,18 @@ Result<uint64_t> decode_tenant(std::string_view line) {
   auto tenant = json->find("tenant");
   if (tenant == json->end() || !tenant->is_number_unsigned()) return error_format("the scheduler's answer names no tenant");
   return tenant->get<uint64_t>();
+}
+
+Result<std::vector<PodNotice>> decode_notices(std::string_view line) {
+  Result<Json> json = decode_reply(line);
+  if (!json) return json.error();
+  auto notices = json->find("notices");
+  if (notices == json->end()) return std::vector<PodNotice>();
+  try {
+    return notices->get<std::vector<PodNotice>>();
+  } catch (const Json::exception& problem) {
+    return error_format("the scheduler's notices cannot be read: %.180s", problem.what());
+  }
 }
 
 Result<void> decode_ok(std::string_view line) {

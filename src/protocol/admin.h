@@ -17,6 +17,7 @@
 //                       "list":"first" and "list":"last" instead of complete: the first and the last of several requests that name all pods
 //                       together, where one does not take them
 //                       only_lowers: not all that holds for the pod is known; each of its limits is the lower of this and the one before
+//                       "notices_after":0: the answer also has "notices", what pods' owners should be told, with numbers above that one
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
 // Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
@@ -247,6 +248,14 @@ struct PodsRequest {
   bool complete = false;  // there are no others
   // Of all pods, in requests of at most kPodsMax: who was named in none from the first to the last is gone. A first one begins anew.
   List list = List::kNone;
+  std::optional<uint64_t> notices_after;  // asks for notices with numbers above this one
+};
+// What happened to a pod and its owner should know; in the plugin's hands an event of the pod.
+struct PodNotice {
+  uint64_t number = 0;  // ascending, also over restarts of the scheduler while the machine runs
+  std::string uid;      // the pod's
+  std::string reason;   // one word, as events have it: "NotShared", "GpuOutOfMemory"
+  std::string text;
 };
 using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, ShutdownRequest>;
 
@@ -257,6 +266,7 @@ bool is_pod_uid(std::string_view text);
 std::string encode(const Request& request);
 std::string encode(const StatusReport& report);
 std::string encode_ok();
+std::string encode_notices(const std::vector<PodNotice>& notices);
 std::string encode_tenant(uint64_t tenant);
 std::string encode_error(std::string_view text);
 
@@ -266,6 +276,8 @@ Result<Request> decode_request(std::string_view line);
 // The reply's own error when it is {"ok":false,...}.
 Result<StatusReport> decode_status(std::string_view line);
 Result<uint64_t> decode_tenant(std::string_view line);
+// None where the scheduler is older than they are.
+Result<std::vector<PodNotice>> decode_notices(std::string_view line);
 Result<void> decode_ok(std::string_view line);
 
 }  // namespace nvshare::protocol::admin

@@ -1,4 +1,5 @@
-// Processes of tenants with limits that use a GPU, by NVML, without being clients: they went past the library, so no limit holds for them.
+// Processes of tenants with limits, and of pods that were granted a GPU, that use a GPU, by NVML, without being clients: they went past the
+// library, or their container has none, so no limit holds for them.
 // Pure bookkeeping, time is an argument; not thread-safe.
 #pragma once
 
@@ -27,6 +28,7 @@ class BypassWatch {
     std::string tenant;       // as people know it
     policy::TenantId id = 0;  // 0: the tenant has no clients
     int64_t used = 0;         // bytes of the GPU's memory
+    std::string pod;          // its UID; empty: in none
   };
   struct Seen {
     Process process;

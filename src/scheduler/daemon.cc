@@ -292,6 +292,7 @@ std::string Daemon::answer_request(std::string_view line) {
     std::string operator()(const admin::PodsRequest& pods) const {
       Result<void> ok = daemon.engine_->set_pods(pods, monotonic_ns());
       daemon.after_engine();
+      if (ok && pods.notices_after) return admin::encode_notices(daemon.engine_->notices_after(*pods.notices_after));
       return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
     }
     std::string operator()(const admin::ShutdownRequest&) const {

@@ -97,7 +97,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     ConnectionId old = other.connection;
     transport_.close(old);
     connections_.erase(old);
-    perform(ledger_.freeze(true, now));  // what it holds goes to nobody else meanwhile
+    perform(ledger_.freeze(true, now), now);  // what it holds goes to nobody else meanwhile
     former_claims = other.claims;
     leave(id, true, "its process registered anew", now);
     break;
@@ -116,7 +116,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const uint64_t part = tenants_.part_of(tenant, peer.pid);
   if (auto ok = admit_reservation(*gpu, tenant); !ok && !returns) {
     tenants_.leave(tenant.id);
-    if (!hold_) perform(ledger_.freeze(false, now));
+    if (!hold_) perform(ledger_.freeze(false, now), now);
     return refuse(connection, ok.error().text, now, true);
   }
 
@@ -200,8 +200,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   perform(actions);
   trace(joined, now);
   take_over_account(tenant.id, *gpu, now);
-  perform(decisions);
-  if (!hold_) perform(ledger_.freeze(false, now));
+  perform(decisions, now);
+  if (!hold_) perform(ledger_.freeze(false, now), now);
   prepare_swaps();
   if (wants_lock && asks_later) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
@@ -330,7 +330,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
 
 void Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
   client.memory = memory;
-  perform(ledger_.report(client.id, bounded(memory.charged), now));
+  perform(ledger_.report(client.id, bounded(memory.charged), now), now);
   note_over_limit();
   ++client.reports;
   auto swapped = static_cast<int64_t>(memory.allocated - memory.resident);
@@ -379,7 +379,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   known_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched}, now);
   client_left_exports(id);
-  perform(ledger_.leave(id, now));
+  perform(ledger_.leave(id, now), now);
   update_host_memory(now, true);
   prepare_swaps();
 }
@@ -412,14 +412,14 @@ void Engine::deadline_reached(policy::Instant now) {
   std::optional<policy::Instant> of_host = host_budget_.next_deadline();
   if (of_host && *of_host <= now) settle_host(now);
   std::optional<policy::Instant> of_ledger = ledger_.next_deadline();
-  if (of_ledger && *of_ledger <= now) perform(ledger_.tick(now));
+  if (of_ledger && *of_ledger <= now) perform(ledger_.tick(now), now);
 }
 
 void Engine::end_hold(policy::Instant now) {
   RestartHold ended = std::move(*hold_);
   hold_.reset();
   count_absent(now);
-  perform(ledger_.freeze(false, now));
+  perform(ledger_.freeze(false, now), now);
   for (auto& [id, growth] : ended.growths) {
     Client* client = find(id);
     if (client == nullptr) continue;

@@ -26,6 +26,7 @@
 #include "scheduler/log.h"
 #include "scheduler/memory_ledger.h"
 #include "scheduler/memory_watch.h"
+#include "scheduler/pod_notices.h"
 #include "scheduler/settings.h"
 #include "scheduler/tenants.h"
 #include "scheduler/trace.h"
@@ -98,6 +99,8 @@ class Engine {
   Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
   // All of it is in force at once. An error: it is, but could not be persisted.
   Result<void> set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);
+  // What pods' owners should be told, with numbers above that one.
+  std::vector<protocol::admin::PodNotice> notices_after(uint64_t number) const { return notices_.after(number); }
 
   size_t client_count() const { return clients_.size(); }
   bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
@@ -244,7 +247,7 @@ class Engine {
 
   // engine_limits.cc: the tenants' memory limits
   void dispatch_headroom(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
-  void perform(const MemoryLedger::Decisions& decisions);
+  void perform(const MemoryLedger::Decisions& decisions, policy::Instant now);
   protocol::UpdateLimit limit_message(const Client& client) const;
   void note_over_limit();
   void count_absent(policy::Instant now);   // clients that were known before a restart and are not back
@@ -256,6 +259,11 @@ class Engine {
   void change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
   void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);  // as a client that came back was told it there
   void report_limits(protocol::admin::StatusReport* report) const;
+
+  // engine_notices.cc
+  void note_bypass(const BypassWatch::Process& process, policy::GpuId gpu, policy::Instant now);
+  void note_refusal(const Client& client, int64_t bytes, policy::Instant now);
+  std::string users_of(policy::TenantId tenant, policy::GpuId gpu) const;
 
   // engine_bypass.cc
   void look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
@@ -310,6 +318,7 @@ class Engine {
   bool uses_nvml_ = false;
   std::function<void()> list_gpus_;
   BypassWatch bypass_;
+  PodNotices notices_;
   std::set<policy::ClientId> wait_for_bypass_;  // asked for the lock while their tenant gets no turns
   std::set<GpuUuid> mig_devices_;               // as NVML last listed them
   std::map<std::string, int64_t> gpus_named_;   // by account: those that NVML does not know

@@ -32,7 +32,7 @@ void Engine::look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, polic
     if (start_time == 0) continue;
     if (auto tenant = tenants_.limited(process.pid)) {
       const std::string program = printable(short_name_of(process.pid).c_str());
-      found.push_back({process.pid, start_time, program, tenant->name, tenant->id, process.used});
+      found.push_back({process.pid, start_time, program, tenant->name, tenant->id, process.used, tenant->pod});
     }
   }
   for (const BypassWatch::Change& change : bypass_.update(gpu, found, now)) {
@@ -41,6 +41,7 @@ void Engine::look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, polic
       spdlog::warn("pid {} ({}) of tenant '{}' uses {} past nvshare: {} MiB of its memory, without limits{}", process.pid, process.program,
                    process.tenant, gpus_[gpu].uuid_text, process.used >> 20,
                    settings_.bypass == Bypass::kRefuseTurns ? "; the tenant gets no turns meanwhile" : "");
+      note_bypass(process, gpu, now);
     } else {
       spdlog::info("pid {} ({}) of tenant '{}' no longer uses {} past nvshare", process.pid, process.program, process.tenant,
                    gpus_[gpu].uuid_text);

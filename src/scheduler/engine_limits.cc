@@ -14,7 +14,7 @@ void Engine::dispatch_headroom(Client& client, MessageType type, std::span<const
   auto with = [&]<typename Payload>(Payload*, auto handle) {
     Result<Payload> message = decode<Payload>(packet);
     if (!message) return refuse(client.connection, std::string("bad message: ") + message.error().text, now);
-    perform(handle(*message));
+    perform(handle(*message), now);
     note_over_limit();
   };
   if (type == MessageType::kAskHeadroom) {
@@ -34,11 +34,13 @@ void Engine::dispatch_headroom(Client& client, MessageType type, std::span<const
   });
 }
 
-void Engine::perform(const MemoryLedger::Decisions& decisions) {
+void Engine::perform(const MemoryLedger::Decisions& decisions, policy::Instant now) {
   struct Performer {
     Engine& engine;
+    const policy::Instant now;
     void operator()(const MemoryLedger::Grant& grant) const {
       engine.keep_lease(grant.client);
+      if (const Client* client = grant.granted ? nullptr : engine.find(grant.client)) engine.note_refusal(*client, grant.asked, now);
       const auto limit = static_cast<uint64_t>(engine.ledger_.limit_of(grant.client));
       const auto others = static_cast<uint64_t>(engine.ledger_.charged_by_others(grant.client));
       engine.send_to(grant.client, Headroom{grant.request, static_cast<uint64_t>(grant.bytes), limit, others, grant.granted, {}});
@@ -50,7 +52,7 @@ void Engine::perform(const MemoryLedger::Decisions& decisions) {
       if (const Client* client = engine.find(tell.client)) engine.send(*client, engine.limit_message(*client));
     }
   };
-  for (const MemoryLedger::Decision& decision : decisions) std::visit(Performer{*this}, decision);
+  for (const MemoryLedger::Decision& decision : decisions) std::visit(Performer{*this, now}, decision);
 }
 
 UpdateLimit Engine::limit_message(const Client& client) const {
@@ -114,7 +116,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
     const int64_t there = tenant.memory_limit_on(gpus_[gpu].uuid_text);
     if (there != limit)
       spdlog::info("tenant {} '{}': memory limit on {}: {} MiB", tenant.id, tenant.name, gpus_[gpu].uuid_text, there >> 20);
-    perform(ledger_.set_limit(tenant.id, gpu, there, now));
+    perform(ledger_.set_limit(tenant.id, gpu, there, now), now);
   }
   if (!gpus.empty()) note_over_limit();
   if (core_changes) {
@@ -197,7 +199,8 @@ void Engine::count_absent(policy::Instant now) {
                  known.pid, tenant->id);
     perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit,
                           tenant->memory_limit_on(known.gpu), known.charged, known.lease, true, tenants_.part_of(*tenant, known.pid)},
-                         now));
+                         now),
+            now);
   }
 }
 
@@ -213,7 +216,7 @@ void Engine::forget_absent(policy::Instant now) {
   for (const auto& [id, tenant] : ended) {
     known_.forget(id);
     tenants_.awaited_no_more(tenant);
-    perform(ledger_.leave(id, now));
+    perform(ledger_.leave(id, now), now);
   }
   if (ended.empty()) return;
   tenants_.prune();

@@ -277,7 +277,7 @@ bool MemoryLedger::serve(Account& account, Ask& ask, int64_t limit, Instant now,
   // Refused. What is free helps the next, smaller allocation.
   const int64_t bytes = generous(account, room);
   lessee.lease += bytes;
-  decisions.emplace_back(Grant{ask.client, ask.request, false, bytes});
+  decisions.emplace_back(Grant{ask.client, ask.request, false, bytes, ask.bytes});
   return true;
 }
 

@@ -42,6 +42,7 @@ class MemoryLedger {
     uint64_t request;
     bool granted;
     int64_t bytes;
+    int64_t asked = 0;  // bytes; of a refusal
   };
   struct Recall {
     ClientId client;

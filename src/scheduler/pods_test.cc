@@ -111,6 +111,7 @@ class PodsTest : public testing::Test {
   Sink sink_;
   policy::Instant now_ = 1'000'000'000;
   uint64_t epoch_ = 0;
+  uint64_t request_ = 0;
   std::optional<Engine> engine_;
 };
 
@@ -557,6 +558,71 @@ TEST_F(PodsTest, LimitsThatCannotBePersistedAreInForceAndAnError) {
   EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(2 * kGiB));
   std::filesystem::create_directory(folder_.path() + "/gone");
   EXPECT_TRUE(engine_->set_pods({{pod}, false}, ++now_)) << "said again, with room by now";
+}
+
+// Its container has no library (a runtime that drops CDI devices): nobody knew, and a pod without limits was not even looked for.
+TEST_F(PodsTest, AGrantedPodThatNeverConnectsIsTold) {
+  GpuUuid gpu;
+  gpu.fill(1);
+  engine_->gpu_found(gpu, "GPU of this test", 8 * kGiB);
+  EXPECT_TRUE(engine_->gpus_in_use().empty()) << "nobody to look for";
+  set({{kTrain, "team/train", 0, 100, false}});
+  EXPECT_EQ(engine_->gpus_in_use().size(), 1u);
+  cgroups_[getpid()] = container_of(kTrain, 'a');
+  const auto sample = [&](int samples) {
+    for (int i = 0; i < samples; ++i) {
+      now_ += 1'000'000'000;
+      GpuSample seen;
+      seen.uuid = gpu;
+      seen.taken_at = now_;
+      seen.used_before = seen.used_after = kGiB;
+      seen.processes = {{getpid(), kGiB}};
+      engine_->memory_sampled({seen}, now_);
+    }
+  };
+  sample(9);
+  EXPECT_TRUE(engine_->notices_after(0).empty()) << "it may be about to connect";
+  sample(3);
+  const auto notices = engine_->notices_after(0);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].uid, kTrain);
+  EXPECT_EQ(notices[0].reason, "NotShared");
+  EXPECT_NE(notices[0].text.find("past nvshare, 1024 MiB"), std::string::npos) << notices[0].text;
+  EXPECT_EQ(engine_->status(now_).bypasses.size(), 1u) << "and so the metric";
+  EXPECT_TRUE(engine_->notices_after(notices[0].number).empty());
+}
+
+TEST_F(PodsTest, AnAllocationPastTheLimitIsToldWithWhoHasWhat) {
+  set({{kTrain, "team/train", 4 * kGiB, 100, false}});
+  join(1, kTrain);
+  join(2, kTrain);
+  join(3, kServe);
+  const auto ask = [&](ConnectionId connection, int64_t bytes) {
+    engine_->received(connection, protocol::encode(protocol::AskHeadroom{++request_, static_cast<uint64_t>(bytes), 0}).span(), ++now_);
+  };
+  ask(1, 5 * kGiB);
+  auto notices = engine_->notices_after(0);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].reason, "GpuOutOfMemory");
+  EXPECT_EQ(notices[0].uid, kTrain);
+  for (const char* part : {"asked for 5120 MiB", "limit of 4096 MiB", "(500000001)", "(500000002)", "contexts do not"}) {
+    EXPECT_NE(notices[0].text.find(part), std::string::npos) << notices[0].text;
+  }
+  for (int i = 0; i < 1000; ++i) ask(1, 5 * kGiB);
+  const uint64_t first = notices[0].number;
+  EXPECT_TRUE(engine_->notices_after(first).empty()) << "not each of them";
+  now_ += PodNotices::kInterval;
+  ask(1, 5 * kGiB);
+  notices = engine_->notices_after(first);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_NE(notices[0].text.find("1001 times"), std::string::npos) << notices[0].text;
+}
+
+TEST_F(PodsTest, NoticesAreBounded) {
+  PodNotices notices;
+  for (int i = 0; i < 1000; ++i) notices.add("pod " + std::to_string(i), "NotShared", "text", i);
+  EXPECT_EQ(notices.after(0).size(), PodNotices::kMost);
+  EXPECT_EQ(notices.after(0).back().uid, "pod 999") << "the latest stay";
 }
 
 }  // namespace

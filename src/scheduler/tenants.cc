@@ -90,19 +90,19 @@ std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
     if (cgroup->kind == CgroupIdentity::Kind::kPod) {
       tenant = find_pod(cgroup->name);
       const auto told = pods_.find(cgroup->name);
-      const bool is_pod_limited = told != pods_.end() && !told->second.limits_nothing();
-      if (is_pod_limited) return Limited{tenant != nullptr ? tenant->id : 0, told->second.told() ? told->second.name : cgroup->name};
+      const bool is_named = told != pods_.end() && (told->second.told() || !told->second.limits_nothing());
+      if (is_named)
+        return Limited{tenant != nullptr ? tenant->id : 0, told->second.told() ? told->second.name : cgroup->name, cgroup->name};
     } else if (const auto known = tenants_.find(std::string(name_of(cgroup->kind)) + ":" + cgroup->path); known != tenants_.end()) {
       tenant = &known->second;
     }
   }
   if (tenant == nullptr || !is_limited(*tenant)) return std::nullopt;
-  return Limited{tenant->id, tenant->name};
+  return Limited{tenant->id, tenant->name, ""};
 }
 
 bool Tenants::has_limited() const {
-  return std::any_of(pods_.begin(), pods_.end(), [](const auto& pod) { return !pod.second.limits_nothing(); }) ||
-         std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return is_limited(entry.second); });
+  return !pods_.empty() || std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return is_limited(entry.second); });
 }
 
 Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
@@ -162,6 +162,13 @@ Tenant* Tenants::find(const std::string& name_or_id) {
 Tenant* Tenants::find_pod(const std::string& uid) {
   auto at = tenants_.find(kPodKey + uid);
   return at == tenants_.end() ? nullptr : &at->second;
+}
+
+std::string Tenants::pod_of(policy::TenantId tenant) const {
+  for (const auto& [key, known] : tenants_) {
+    if (known.id == tenant) return key.starts_with(kPodKey) ? key.substr(std::string_view(kPodKey).size()) : std::string();
+  }
+  return {};
 }
 
 PodLimits Tenants::pod_gone(const std::string& uid) {

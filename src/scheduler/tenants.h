@@ -100,13 +100,15 @@ class Tenants {
   };
   Asked ask(const Peer& peer, const std::string& gpu);
 
-  // The tenant that limits hold for that process by; nothing: none do, or it is nobody's.
+  // The tenant of a process that must not use a GPU past the library: limits hold for it, or it is a pod that the node's agent named,
+  // which shares its GPU by what it was granted. Nothing: another one's, or nobody's.
   struct Limited {
     policy::TenantId id = 0;  // 0: it has no clients
     std::string name;
+    std::string pod;  // its UID; empty: it is none
   };
   std::optional<Limited> limited(pid_t pid);
-  bool has_limited() const;  // a tenant or pod with limits
+  bool has_limited() const;  // there may be such processes
 
   // Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
   uint64_t part_of(const Tenant& tenant, pid_t pid) const;
@@ -124,6 +126,7 @@ class Tenants {
   // All pods that were told of, or have clients, and are not gone; but for these.
   std::set<std::string> pods_but(const std::set<std::string>& named) const;
   Tenant* find_pod(const std::string& uid);                // null: it has no clients
+  std::string pod_of(policy::TenantId tenant) const;       // its UID; empty: the tenant is no pod
   const PodLimits* limits_of_pod(const std::string& uid);  // that hold for it, or will for its first client; null: nobody told of it
 
   bool has_runs();  // whose root process lives

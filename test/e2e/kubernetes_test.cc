@@ -223,6 +223,14 @@ TEST_F(Kubernetes, PodsHaveWhatTheyWereGrantedOverPluginsOfTwoReleases) {
   EXPECT_TRUE(has_limits("team/late", 100, 100)) << plugin_->log();
 
   EXPECT_TRUE(swaps(4)) << "while plugins came and went";
+  // People who only look at Kubernetes see why the program was out of memory.
+  const auto is_told = [&](const std::string& reason, const std::string& uid) {
+    const auto events = server.events();
+    return std::any_of(events.begin(), events.end(), [&](const std::string& event) {
+      return event.find("\"" + reason + "\"") != std::string::npos && event.find(uid) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(stage_.wait_until([&] { return is_told("GpuOutOfMemory", TestKubelet::uid_of("train")); })) << plugin_->log();
 
   // Annotations bite, shares change.
   server.annotate("train", kMemoryAnnotation, "12Mi");
