@@ -98,6 +98,11 @@ bool locate(CUarray handle, uint64_t* base, uint64_t* pitch, uint64_t* height) {
   return true;
 }
 
+uint64_t row_bytes(CUarray handle) {
+  const Array* array = find(handle);
+  return array != nullptr ? array->shape.Width * array->shape.NumChannels * element_bytes(array->shape.Format) : 0;
+}
+
 SIM_API CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* shape) {
   if (out == nullptr || shape == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return create(reinterpret_cast<Array**>(out), *shape);

@@ -110,6 +110,10 @@ SIM_API CUresult cuMemHostGetFlags(unsigned* out, void* pointer) {
   if (const CUresult result = enter_process()) return result;
   AddressSpace::Reading reading(here().memory);
   const Range* range = reading.find(reinterpret_cast<uint64_t>(pointer));
+  if (range != nullptr && range->kind == RangeKind::kMapping) {  // as of host memory (seen of what can be exported)
+    *out = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    return CUDA_SUCCESS;
+  }
   if (range == nullptr || !range->on_host()) return CUDA_ERROR_INVALID_VALUE;
   *out = range->flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;

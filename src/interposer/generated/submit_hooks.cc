@@ -230,14 +230,6 @@ NVSHARE_EXPORT CUresult cuMemcpyAtoD(CUdeviceptr_v1 dstDevice, CUarray srcArray,
   return submit<&RealDriver::cuMemcpyAtoD, kNoStream, false>(dstDevice, srcArray, srcOffset, ByteCount);
 }
 
-NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoD_v2, kNoStream, false>(dstDevice, srcArray, srcOffset, ByteCount);
-}
-
-NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyAtoD_v2_ptds, kNoStream, true>(dstDevice, srcArray, srcOffset, ByteCount);
-}
-
 NVSHARE_EXPORT CUresult cuMemcpyAtoH(void* dstHost, CUarray srcArray, unsigned srcOffset, unsigned ByteCount) {
   return submit_copy<&RealDriver::cuMemcpyAtoH, kNoStream, false>(dstHost, srcArray, srcOffset, ByteCount);
 }
@@ -280,14 +272,6 @@ NVSHARE_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* dsts, CUdevicept
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoA(CUarray dstArray, unsigned dstOffset, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {
   return submit<&RealDriver::cuMemcpyDtoA, kNoStream, false>(dstArray, dstOffset, srcDevice, ByteCount);
-}
-
-NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyDtoA_v2, kNoStream, false>(dstArray, dstOffset, srcDevice, ByteCount);
-}
-
-NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) {
-  return submit_copy<&RealDriver::cuMemcpyDtoA_v2_ptds, kNoStream, true>(dstArray, dstOffset, srcDevice, ByteCount);
 }
 
 NVSHARE_EXPORT CUresult cuMemcpyDtoD(CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned ByteCount) {

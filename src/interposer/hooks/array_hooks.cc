@@ -1,5 +1,7 @@
 // CUDA arrays and mipmapped arrays: memory in a layout of the driver's own, which cannot move. Counted, and allocated with the lock only.
+// Copies between them and memory by length.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/arrays.h"
 #include "interposer/process.h"
@@ -45,6 +47,25 @@ CUresult destroy(Handle handle) {
   return result;
 }
 
+constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
+
+// Between an array and memory, a driver refuses what runs over the end of an allocation (measured of cuMemcpyDtoA). Behind ours lies what
+// is mapped with it, which would be copied: so the driver is asked about an address without memory then.
+CUdeviceptr as_long_as_it_is(CUdeviceptr address, size_t bytes) {
+  Memory::Range range;
+  if (!process().active() || process().owner(address, &range) == nullptr) return address;
+  return bytes > range.base + range.bytes - address ? kNowhere : address;
+}
+
+template <auto Function, bool PerThread>
+CUresult into_array(CUarray array, size_t offset, CUdeviceptr from, size_t bytes) {
+  return submit_copy<Function, kNoStream, PerThread>(array, offset, as_long_as_it_is(from, bytes), bytes);
+}
+template <auto Function, bool PerThread>
+CUresult out_of_array(CUdeviceptr to, CUarray array, size_t offset, size_t bytes) {
+  return submit_copy<Function, kNoStream, PerThread>(as_long_as_it_is(to, bytes), array, offset, bytes);
+}
+
 }  // namespace
 
 extern "C" {
@@ -67,6 +88,19 @@ NVSHARE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CU
 
 NVSHARE_EXPORT CUresult cuArrayDestroy(CUarray array) { return destroy<&RealDriver::cuArrayDestroy>(array); }
 NVSHARE_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return destroy<&RealDriver::cuMipmappedArrayDestroy>(array); }
+
+NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2(CUarray array, size_t offset, CUdeviceptr from, size_t bytes) {
+  return into_array<&RealDriver::cuMemcpyDtoA_v2, false>(array, offset, from, bytes);
+}
+NVSHARE_EXPORT CUresult cuMemcpyDtoA_v2_ptds(CUarray array, size_t offset, CUdeviceptr from, size_t bytes) {
+  return into_array<&RealDriver::cuMemcpyDtoA_v2_ptds, true>(array, offset, from, bytes);
+}
+NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray array, size_t offset, size_t bytes) {
+  return out_of_array<&RealDriver::cuMemcpyAtoD_v2, false>(to, array, offset, bytes);
+}
+NVSHARE_EXPORT CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr to, CUarray array, size_t offset, size_t bytes) {
+  return out_of_array<&RealDriver::cuMemcpyAtoD_v2_ptds, true>(to, array, offset, bytes);
+}
 
 }  // extern "C"
 }  // namespace nvshare::interposer

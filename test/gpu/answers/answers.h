@@ -104,6 +104,7 @@ void pointers();
 void stream_ordered();
 void freed_twice();
 void refusals();
+void array_copies();
 void captured_calls();
 
 }  // namespace answers

@@ -18,6 +18,7 @@ constexpr Sequence kSequences[] = {
     {"virtual_handles", 1, virtual_handles},
     {"pointers", 1, pointers},
     {"refusals", 1, refusals},
+    {"array_copies", 1, array_copies},
     {"captured_calls", 1, captured_calls},
     {"stream_ordered", 1, stream_ordered},
     {"freed_twice", 0, freed_twice},

@@ -24,6 +24,7 @@ std::vector<Piece> pieces() {
     }
     must("cuMemsetD8_v2", all[i].address, static_cast<unsigned char>(0), all[i].bytes);
   }
+  must("cuCtxSynchronize");  // a fill does not wait, and streams that do not block do not wait for it
   return all;
 }
 
@@ -70,6 +71,31 @@ void refusals() {
     int attribute = kSyncMemops;
     void* place = &flags;
     tell("no attributes", call("cuPointerGetAttributes", 0u, &attribute, &place, each.address));
+  }
+}
+
+// Between an array and memory: what runs over the end of an allocation.
+void array_copies() {
+  use(0);
+  struct {
+    size_t width, height;
+    int format;  // 1: bytes
+    unsigned channels;
+  } shape = {4096, 0, 1, 1};
+  void* array = nullptr;
+  must("cuArrayCreate_v2", &array, static_cast<const void*>(&shape));
+  for (const Piece& each : pieces()) {
+    must("cuMemsetD8_v2", each.address, static_cast<unsigned char>(3), each.bytes);
+    must("cuCtxSynchronize");
+    settle();
+    const auto tell = [&](const char* what, Result result) { say_result(std::string(each.kind) + " " + what, result); };
+    tell("into the array", call("cuMemcpyDtoA_v2", array, size_t{16}, each.address + each.bytes - 20, size_t{20}));
+    tell("into the array, over its end", call("cuMemcpyDtoA_v2", array, size_t{16}, each.address + each.bytes - 20, size_t{21}));
+    tell("out of the array", call("cuMemcpyAtoD_v2_ptds", each.address, array, size_t{12}, size_t{8}));
+    tell("out of the array, over its end", call("cuMemcpyAtoD_v2_ptds", each.address + each.bytes - 20, array, size_t{16}, size_t{21}));
+    unsigned char bytes[8] = {};
+    must("cuMemcpyDtoH_v2", static_cast<void*>(bytes), each.address, sizeof(bytes));
+    say("%s: %d %d", each.kind, bytes[4], bytes[7]);
   }
 }
 
