@@ -439,6 +439,9 @@ void Runner::special_effect(const Call& call, Made& made) {
     case Special::kSetPool:
       pool_set_ = true;
       break;
+    case Special::kLasting:
+      lasting_ = true;
+      break;
     case Special::kArrayWrite:
       for (const Arg& arg : call.args) {
         if (arg.kind == Kind::kHandle && arg.letter == 'a' && !(capturing_ >= 0 && made.has_stream && is_capturing(made.stream))) {

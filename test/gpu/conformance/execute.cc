@@ -40,6 +40,11 @@ uint64_t word_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointe
 
 Special special_of(std::string_view symbol) {
   const auto has = [symbol](std::string_view part) { return symbol.find(part) != std::string_view::npos; };
+  // Primary contexts, and settings of contexts and kernels. They are rare: a process for each such sequence costs less than undoing them.
+  if ((has("PrimaryCtx") && !has("GetState")) || has("cuFuncSet") || has("cuCtxSetFlags") || has("cuCtxSetLimit") ||
+      has("cuCtxSetCacheConfig") || has("cuCtxSetSharedMemConfig")) {
+    return Special::kLasting;
+  }
   if (symbol == "cuMemSetAccess") return Special::kSetAccess;
   if (has("BeginCapture")) return Special::kBeginCapture;
   if (has("EndCapture")) return Special::kEndCapture;
@@ -138,7 +143,7 @@ bool Runner::run(const Plan& plan, std::vector<std::string>& lines) {
     clean_up(lines);
   }
   end_threads();
-  return !sticky_;
+  return !sticky_ && !lasting_;
 }
 
 // In the thread that the plan names.

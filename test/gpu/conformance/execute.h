@@ -57,6 +57,7 @@ enum class Special : uint8_t {
   kPitch,
   kArrayWrite,
   kArrayMixes,
+  kLasting,  // it changes what the process's later sequences would find
 };
 
 class Runner {
@@ -66,7 +67,7 @@ class Runner {
   ~Runner();
 
   int devices() const { return devices_; }
-  // Runs the plan and takes away what is left of it. The lines; false: the context is broken, nothing more can run.
+  // Runs the plan and takes away what is left of it. The lines; false: the context is broken, or not as it was: nothing more can run.
   bool run(const Plan& plan, std::vector<std::string>& lines);
   const char* missing(int op) const {
     return functions_[static_cast<size_t>(op)] == nullptr ? ops()[static_cast<size_t>(op)].symbol : nullptr;
@@ -136,6 +137,7 @@ class Runner {
   uint64_t allocations_ = 0;
   bool cautious_ = false;
   bool sticky_ = false;
+  bool lasting_ = false;
   bool pool_set_ = false;
   int64_t capturing_ = -1;
   std::vector<Use> captured_;

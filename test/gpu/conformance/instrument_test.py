@@ -12,15 +12,20 @@ import unittest
 PROGRAM, SIMGPU = sys.argv[1:3]
 
 
-def lines_of(*calls):
-    """What comes back for a plan of these calls."""
+def said_of(*plans):
+    """What the program prints for these plans, which one process makes one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan")
         with open(path, "w") as file:
-            file.write("= \n" + "".join(call + "\n" for call in calls))
+            file.write("".join("= \n" + "".join(call + "\n" for call in calls) for calls in plans))
         environment = dict(os.environ, LD_LIBRARY_PATH=SIMGPU, SIMGPU_STATE=os.path.join(folder, "state"), SIMGPU_TIME_SCALE="0")
         said = subprocess.run([PROGRAM, "--plan", path, "--verbose"], env=environment, capture_output=True, text=True, timeout=60, check=True)
-    return [line[2:] for line in said.stdout.splitlines() if line.startswith("L ")]
+    return said.stdout.splitlines()
+
+
+def lines_of(*calls):
+    """What comes back for a plan of these calls."""
+    return [line[2:] for line in said_of(calls) if line.startswith("L ")]
 
 
 def checked(lines):
@@ -36,6 +41,17 @@ class WhatIsCompared(unittest.TestCase):
         lines = lines_of("cuMemAlloc_v2 +m:6:0:8192 i:8192", "cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuMemsetD8_v2 dst:6:0:1:4096 i:7 i:4096")
         self.assertEqual(lines[1], "cuMemAlloc_v2 -")
         self.assertEqual(checked(lines), [])
+
+
+class WhatSequencesLeave(unittest.TestCase):
+    def test_a_sequence_finds_its_process_as_it_began(self):
+        """Else two runs differ in which a driver crashed at different sequences."""
+        said = said_of(["cuCtxGetFlags oi"], ["cuCtxSetFlags i:1"], ["cuCtxGetFlags oi"], ["cuDevicePrimaryCtxReset i:0"],
+                       ["cuLaunchKernel fn:0 i:4 i:1 i:1 i:64 i:1 i:1 i:0 s:-1 kp:0:0:39 null"])
+        lines = [line for line in said if line.startswith(("L cuCtxGetFlags", "L cuLaunchKernel"))]
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual(lines[2], "L cuLaunchKernel 0")
+        self.assertEqual([line for line in said if line.startswith("P")], ["P 1", "P 3"])
 
 
 if __name__ == "__main__":

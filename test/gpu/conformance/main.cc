@@ -14,8 +14,9 @@
 //   --only A,B     --list: these sequences
 //   --repeat S     begins anew until S seconds are over (a neighbour)
 // Prints, one line each:  S SEQUENCE HASH CALLS MADE   with --verbose before it `L TEXT` for each outcome
-//   P SEQUENCE: its context is broken, what follows runs in a new process;  X SEQUENCE CALL SYMBOL SIGNAL: it crashed;  H SEQUENCE CALL
-//   SYMBOL: it hung;  C SYMBOL SUCCESSES FAILURES: at the end;  M SYMBOL: the driver has no such entry point;  ! TEXT: nothing can run
+//   P SEQUENCE: its context is broken, or not as it was: what follows runs in a new process;  X SEQUENCE CALL SYMBOL SIGNAL: it crashed;  H
+//   SEQUENCE CALL SYMBOL: it hung;  C SYMBOL SUCCESSES FAILURES: at the end;  M SYMBOL: the driver has no such entry point;  ! TEXT:
+//   nothing can run
 // Sequences run in child processes, so that one that crashes takes no other with it.
 #include <signal.h>
 #include <sys/mman.h>
