@@ -49,7 +49,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       state_(policy::make_state(settings_.policy)),
       known_(options.known_clients_file),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader),
-      host_budget_(random_segment_id),
+      host_budget_(options.new_segment_id ? std::move(options.new_segment_id) : random_segment_id),
       list_gpus_(std::move(options.list_gpus)) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);

@@ -65,9 +65,10 @@ class Engine {
     std::function<HostBudget::Machine()> look_at_host;  // now
     Tenants::LookAtCgroups look_at_cgroups;             // of a process; cgroups_of when there is none
     CgroupReader cgroup_reader;
-    SegmentMaker* segment_maker = nullptr;  // null: the scheduler lends no memory of its own
-    std::function<void()> list_gpus;        // asks NVML for gpus_listed(); may be none
-    std::unique_ptr<TraceWriter> trace;     // or null
+    std::function<SegmentId()> new_segment_id;  // random ones when there is none
+    SegmentMaker* segment_maker = nullptr;      // null: the scheduler lends no memory of its own
+    std::function<void()> list_gpus;            // asks NVML for gpus_listed(); may be none
+    std::unique_ptr<TraceWriter> trace;         // or null
   };
 
   Engine(Options options, Transport& transport, policy::Instant now);

@@ -160,10 +160,8 @@ std::string ask_admin(const std::string& runtime_dir, const std::string& request
   return reply.substr(0, reply.find('\n'));
 }
 
-TestFolder::TestFolder() {
-  char name[] = "/tmp/nvshare-test-XXXXXX";
-  if (mkdtemp(name) == nullptr) std::abort();
-  path_ = name;
+TestFolder::TestFolder(const std::string& parent) : path_(parent + "/nvshare-test-XXXXXX") {
+  if (mkdtemp(path_.data()) == nullptr) std::abort();
 }
 
 TestFolder::~TestFolder() {

@@ -92,7 +92,7 @@ std::string ask_admin(const std::string& runtime_dir, const std::string& request
 // A folder of its own for a test; gone at the end.
 class TestFolder {
  public:
-  TestFolder();
+  explicit TestFolder(const std::string& parent = "/tmp");
   ~TestFolder();
   const std::string& path() const { return path_; }
 
