@@ -17,6 +17,7 @@
 #include "interposer/gate.h"
 #include "interposer/log.h"
 #include "interposer/process.h"
+#include "interposer/scheduler_need.h"
 #include "protocol/paths.h"
 
 namespace nvshare::interposer {
@@ -29,18 +30,10 @@ namespace {
 constexpr int64_t kMillisecond = 1'000'000;
 constexpr int64_t kHandshakePatience_ns = 5'000 * kMillisecond;
 constexpr int64_t kStartPatience_ns = 2'000 * kMillisecond;  // a scheduler that is being restarted
+constexpr int64_t kWaitStep_ns = 200 * kMillisecond;         // between looks for a scheduler that there has to be
 constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
 constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
 constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
-
-// /etc/ld.so.preload names this library: whoever may write there wants every program of this system (a container, most likely) shared.
-bool preloaded_by_system() {
-  FileDescriptor file(open("/etc/ld.so.preload", O_RDONLY | O_CLOEXEC));
-  char text[4096];
-  const ssize_t length = file ? read(file.get(), text, sizeof text) : 0;
-  constexpr char kName[] = "libnvshare.so";
-  return length > 0 && memmem(text, static_cast<size_t>(length), kName, sizeof kName - 1) != nullptr;
-}
 
 bool socket_address(sockaddr_un* address) {
   const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
@@ -75,7 +68,7 @@ void Client::ask_only() {
   connected_ = false;
 }
 
-bool Client::start() {
+bool Client::start(const char* waits_because) {
   if (!read_own_limit()) {
     barred_by_ = "a limit of its environment cannot be read";
     barred_.store(true, std::memory_order_release);
@@ -83,21 +76,30 @@ bool Client::start() {
   }
   device_.memory().arena().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
+  bool waits_told = false;
   while (!connect_once()) {
-    if (errno == ENOENT || errno == EACCES || errno == EPROTO || now_ns() > deadline) {
+    if (errno != ENOENT && errno != EACCES && errno != EPROTO && now_ns() <= deadline) {
+      sleep_ns(kReconnectFirst_ns);
+      continue;
+    }
+    if (waits_because == nullptr || barred()) {
       Lock lock(mutex_);
       lease_alone();
       if (!barred()) tell_limit();
       return false;
     }
-    sleep_ns(kReconnectFirst_ns);
+    if (!waits_told) {
+      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program waits for one before it uses the GPU, because %s", waits_because);
+    }
+    waits_told = true;
+    sleep_ns(kWaitStep_ns);
   }
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   shared_.store(true, std::memory_order_release);
   budget_.store(0, std::memory_order_release);
   if (!start_thread(&thread_, thread_body, this, "nvshare-link") || !device_.mover().start()) {
-    log(LogLevel::kError, "no thread could be started: this program runs unshared");
+    log(LogLevel::kError, "no thread could be started for the link to the scheduler");
     shared_.store(false, std::memory_order_release);
     budget_.store(SIZE_MAX, std::memory_order_release);
     socket_.reset();

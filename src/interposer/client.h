@@ -29,8 +29,8 @@ class Client {
  public:
   explicit Client(Device& device) : device_(device) {}
 
-  // Connects and registers. False: no scheduler; the client stays unshared for good (the warning was given).
-  bool start();
+  // Connects and registers. False: no scheduler; the client stays unshared for good. With a reason to wait it waits until there is one.
+  bool start(const char* waits_because);
   // Asks the scheduler what it would show this program of the GPU, without becoming a client: sets memory_limit() and gpu_total(). For a
   // Client that is never started.
   void ask_only();

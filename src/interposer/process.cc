@@ -90,12 +90,7 @@ CUresult Process::start() {
   gate.on_thread_end([](uint64_t thread) { process().captures_left_with_thread(thread); });
   gate.initialise();
   backend_ = backend_from_environment();
-  const char* require = getenv("NVSHARE_REQUIRE_SCHEDULER");
-  // A value that is neither does not do away with the requirement.
-  require_scheduler_ = require != nullptr && *require != '\0' && strcmp(require, "0") != 0;
-  if (require_scheduler_ && strcmp(require, "1") != 0) {
-    log(LogLevel::kError, "NVSHARE_REQUIRE_SCHEDULER is '%.40s'; accepted: 0, 1. A scheduler is required", require);
-  }
+  needed_ = scheduler_needed();
   on_unknown_call(hold_for_unknown_call);
   const char* session = nullptr;
   if (const char* name = session_opened_early(&session)) {
@@ -132,7 +127,7 @@ Device* Process::attach(int ordinal) {
     return nullptr;
   }
   made->memory().set_accessors(accessors(ordinal));
-  if (!made->client().start()) {
+  if (!made->client().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
     // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
     made->use_backend(protocol::Backend::kNone);
     made->memory().set_running(true);
@@ -140,8 +135,8 @@ Device* Process::attach(int ordinal) {
       log(LogLevel::kError, "GPU %d is refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: %s", ordinal,
           made->client().why_barred());
       made->refuse();
-    } else if (require_scheduler_) {
-      log(LogLevel::kError, "no nvshare-scheduler answers, and NVSHARE_REQUIRE_SCHEDULER=1: the GPU is refused to this program");
+    } else if (needed_.need != SchedulerNeed::kNone) {
+      log(LogLevel::kError, "no nvshare-scheduler answers, and %s: the GPU is refused to this program", needed_.because);
       made->refuse();
     } else {
       log(LogLevel::kWarning, "no nvshare-scheduler answers: this program uses GPU %d unshared", ordinal);

@@ -13,6 +13,7 @@
 #include "interposer/gate.h"
 #include "interposer/ipc.h"
 #include "interposer/memory/program_vmm.h"
+#include "interposer/scheduler_need.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {
@@ -187,7 +188,7 @@ class Process {
   std::atomic<bool> held_{false};                 // hold_resident() was called; changes with attach_mutex_ held
   char held_why_[protocol::kKeepsWhyBytes] = {};  // guarded by attach_mutex_
   protocol::Backend backend_ = protocol::Backend::kVmm;
-  bool require_scheduler_ = false;
+  SchedulerNeeded needed_;
 };
 
 Process& process();

@@ -160,18 +160,8 @@ TEST(AnnotationsEndToEnd, APodThatIsDeletedGetsTheNextTurn) {
 }
 
 #ifndef NVSHARE_SANITIZED  // their runtimes must be loaded first
-// As in a container: the library comes by /etc/ld.so.preload, the scheduler's folder is mounted where it is by default, and the pod's
-// own environment says what it likes.
-TEST(AnnotationsEndToEnd, APodGainsNothingByItsEnvironment) {
-  auto cgroup = PodCgroup::make(pod_uid());
-  if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
-  Stage stage;
-  stage.start_scheduler();
-  auto admin = protocol::admin::Client::open(stage.runtime_directory());
-  ASSERT_TRUE(admin) << admin.error().text;
-  ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{pod_uid(), "team/train", 16 << 20, 100, false}}, true}));
-
-  const std::string script = R"(set -e
+// As in a container: the library comes by /etc/ld.so.preload, the scheduler's folder is mounted where it is by default.
+constexpr char kContainer[] = R"(set -e
     mkdir -p "$0/etc"
     for file in ld.so.cache passwd nsswitch.conf; do cp /etc/$file "$0/etc/" 2> /dev/null || true; done
     echo "$1" > "$0/etc/ld.so.preload"
@@ -181,13 +171,30 @@ TEST(AnnotationsEndToEnd, APodGainsNothingByItsEnvironment) {
     mount --bind "$0/run" /run/nvshare
     shift
     exec "$@")";
-  std::vector<std::string> in_namespace = {"/usr/bin/unshare", "-m", "/bin/sh", "-c", "exit 0"};
-  Child& possible = stage.start_command("possible", in_namespace, false);
-  if (possible.wait(moments()).value_or(1) != 0) GTEST_SKIP() << "no mount namespace can be made here";
-  in_namespace.back() = script;
-  in_namespace.insert(in_namespace.end(), {stage.directory(), kLibraryPath});
-  for (const std::string& word : worker(stage, {"limit-follow", "--piece", "4M", "--most", "8"})) in_namespace.push_back(word);
-  Child& pod = stage.start_command("pod", cgroup->inside(in_namespace), false,
+
+bool can_contain(Stage& stage) {
+  Child& possible = stage.start_command("possible", {"/usr/bin/unshare", "-m", "/bin/sh", "-c", "exit 0"}, false);
+  return possible.wait(moments()).value_or(1) == 0;
+}
+
+std::vector<std::string> contained(Stage& stage, const Arguments& arguments) {
+  std::vector<std::string> command = {"/usr/bin/unshare", "-m", "/bin/sh", "-c", kContainer, stage.directory(), kLibraryPath};
+  for (const std::string& word : worker(stage, arguments)) command.push_back(word);
+  return command;
+}
+
+// The pod's own environment says what it likes.
+TEST(AnnotationsEndToEnd, APodGainsNothingByItsEnvironment) {
+  auto cgroup = PodCgroup::make(pod_uid());
+  if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
+  Stage stage;
+  stage.start_scheduler();
+  auto admin = protocol::admin::Client::open(stage.runtime_directory());
+  ASSERT_TRUE(admin) << admin.error().text;
+  ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{pod_uid(), "team/train", 16 << 20, 100, false}}, true}));
+
+  if (!can_contain(stage)) GTEST_SKIP() << "no mount namespace can be made here";
+  Child& pod = stage.start_command("pod", cgroup->inside(contained(stage, {"limit-follow", "--piece", "4M", "--most", "8"})), false,
                                    {{"LD_PRELOAD", ""},
                                     {"NVSHARE_RUNTIME_DIR", "/nowhere"},
                                     {"NVSHARE_GPU_MEMORY_LIMIT", "100Gi"},
@@ -204,6 +211,52 @@ TEST(AnnotationsEndToEnd, APodGainsNothingByItsEnvironment) {
   EXPECT_EQ(report->clients[0].allocated, 16 << 20);
   stage.tell_to_stop();
   stage.expect_success(pod);
+}
+
+// Whoever ends the scheduler, by an attack say, gains nothing: what starts meanwhile waits, whatever its environment says.
+TEST(AnnotationsEndToEnd, WithoutASchedulerWhatStartsInAPodWaitsAndNoLimitIsPassed) {
+  auto cgroup = PodCgroup::make(pod_uid());
+  if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
+  Stage stage;
+  if (!can_contain(stage)) GTEST_SKIP() << "no mount namespace can be made here";
+  stage.start_scheduler();
+  {
+    auto admin = protocol::admin::Client::open(stage.runtime_directory());
+    ASSERT_TRUE(admin) << admin.error().text;
+    ASSERT_TRUE(admin->ask(protocol::admin::PodsRequest{{{pod_uid(), "team/train", 16 << 20, 100, false}}, true}));
+  }
+  stage.kill_scheduler();
+  const Environment claims = {
+      {"LD_PRELOAD", ""}, {"NVSHARE_RUNTIME_DIR", "/nowhere"}, {"NVSHARE_REQUIRE_SCHEDULER", "0"}, {"NVSHARE_GPU_MEMORY_LIMIT", ""}};
+  std::vector<Child*> both;
+  for (const char* name : {"one", "other"}) {
+    both.push_back(
+        &stage.start_command(name, cgroup->inside(contained(stage, {"limit-follow", "--piece", "4M", "--most", "8"})), false, claims));
+  }
+  for (Child* child : both) {
+    ASSERT_TRUE(stage.wait_until([&] { return child->logged("waits for one before it uses the GPU") || !child->running(); }))
+        << child->log();
+    EXPECT_TRUE(child->running()) << child->log();
+    EXPECT_TRUE(child->logged("/etc/ld.so.preload has this library")) << child->log();
+    EXPECT_FALSE(child->logged("holds")) << child->log();
+  }
+  stage.start_scheduler();
+  uint64_t most = 0;
+  const auto allocated = [&] {
+    uint64_t sum = 0;
+    const auto report = stage.status();
+    for (const auto& client : report ? report->clients : std::vector<protocol::admin::ClientReport>()) sum += client.allocated;
+    most = std::max(most, sum);
+    return sum;
+  };
+  EXPECT_TRUE(stage.wait_until([&] { return allocated() == 16 << 20; })) << both[0]->log() << both[1]->log();
+  for (int i = 0; i < 10; ++i) {
+    allocated();
+    usleep(30'000);
+  }
+  EXPECT_EQ(most, 16u << 20) << "of both together";
+  stage.tell_to_stop();
+  for (Child* child : both) stage.expect_success(*child);
 }
 #endif
 

@@ -40,6 +40,16 @@ TEST(Shortages, NoSchedulerThoughOneIsRequired) {
   EXPECT_TRUE(child.logged("NVSHARE_REQUIRE_SCHEDULER=1")) << child.log();
 }
 
+TEST(Shortages, NoSchedulerAndTheProgramIsToWaitForOne) {
+  Stage stage;
+  Child& child = stage.start("waits", kShortMix, {{"NVSHARE_REQUIRE_SCHEDULER", "wait"}});
+  ASSERT_TRUE(stage.wait_until([&] { return child.logged("waits for one before it uses the GPU") || !child.running(); })) << child.log();
+  EXPECT_TRUE(child.running()) << child.log();
+  stage.start_scheduler();
+  stage.expect_success(child);
+  stage.expect_gpu_unharmed();
+}
+
 TEST(Shortages, NoNvml) {
   StageOptions options;
   options.gpu["SIMGPU_NO_NVML"] = "1";
