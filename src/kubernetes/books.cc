@@ -11,6 +11,7 @@ using nlohmann::json;
 
 constexpr int64_t kCorePercents = 100;
 constexpr size_t kDepartedMax = 1000;
+constexpr size_t kDevicesMost = size_t{1} << 20;  // of one container; more than a kubelet's message holds
 // Of the record: that of the oldest plugin that may read it. Fields are added without a new one, each with a value for when it is missing.
 constexpr int kBooksFormat = 1;
 
@@ -65,6 +66,7 @@ std::string Books::record() const {
                      {"memory", held.memory},
                      {"cores", held.cores},
                      {"memory_unit", entry.memory_unit},
+                     {"init", held.init},
                      {"granted", entries == &granted_ && entry.grant == Grant::kGranted}});
     }
   }
@@ -89,6 +91,8 @@ Result<void> Books::restore(const std::string& record) {
       one.at("memory").get_to(entry.held.memory);
       one.at("cores").get_to(entry.held.cores);
       entry.memory_unit = one.value("memory_unit", division_.memory_unit);
+      entry.held.init = one.value("init", false);
+      has_init_ = has_init_ || entry.held.init;
       if (!is_possible_unit(entry.memory_unit)) return error_format("the record of granted containers has an impossible unit of memory");
       entry.grant = one.at("granted").get<bool>() ? Grant::kGranted : Grant::kAssumed;
       Key key = key_of(entry.held);
@@ -104,6 +108,7 @@ Result<void> Books::restore(const std::string& record) {
 
 bool Books::update(std::vector<HeldDevices> listed) {
   listed_ = std::move(listed);
+  has_init_ = has_init_ || std::any_of(listed_.begin(), listed_.end(), [](const HeldDevices& held) { return held.init; });
   bool changed = !knows_past_;
   std::map<Key, Entry> still;
   for (const HeldDevices& held : listed_) {
@@ -132,6 +137,24 @@ bool Books::update(std::vector<HeldDevices> listed) {
   return changed;
 }
 
+void Books::add_init(HeldDevices held) {
+  held.init = has_init_ = true;
+  listed_.push_back(std::move(held));
+}
+
+std::vector<HeldDevices> Books::init_containers() const {
+  std::vector<HeldDevices> all;
+  for (const auto& [key, entry] : granted_) {
+    if (entry.held.init) all.push_back(entry.held);
+  }
+  return all;
+}
+
+bool Books::lists_exactly(Resource resource, const std::vector<std::string>& ids) const {
+  const std::set<std::string> wanted(ids.begin(), ids.end());
+  return std::any_of(listed_.begin(), listed_.end(), [&](const HeldDevices& held) { return held.of(resource) == wanted; });
+}
+
 // ---- how full the GPUs are ----
 
 Division Books::division_of(const HeldDevices& held) const {
@@ -150,15 +173,23 @@ std::vector<std::string> Books::gpus_of(const HeldDevices& held) const {
   return {uuids.begin(), uuids.end()};
 }
 
-int64_t Books::memory_on_each(const HeldDevices& held, size_t gpus) const {
-  return part_of(memory_of_container(std::ssize(held.memory), gpus > 0, division_of(held)), gpus);
+// What it has that does not count already. Its GPUs are all of its own as long as there is anything: they say where its units are.
+HeldDevices Books::beyond(const HeldDevices& held, const Counted& counted) const {
+  HeldDevices rest = held;
+  if (counted.empty()) return rest;
+  const auto is_counted = [&](const std::string& id) { return counted.contains(id); };
+  std::erase_if(rest.memory, is_counted);
+  std::erase_if(rest.cores, is_counted);
+  if (rest.memory.empty() && rest.cores.empty()) std::erase_if(rest.gpus, is_counted);
+  return rest;
 }
 
-void Books::charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* loads) const {
-  std::vector<std::string> uuids = gpus_of(held);
+void Books::charge(const HeldDevices& whole, bool granted, std::vector<GpuLoad>* loads, Counted* counted) const {
+  const HeldDevices held = beyond(whole, *counted);
+  const std::vector<std::string> uuids = gpus_of(held);
   if (uuids.empty()) return;
-  int64_t bytes = memory_on_each(held, uuids.size());
-  int64_t core = part_of(static_cast<int64_t>(held.cores.size()), uuids.size());
+  const int64_t bytes = part_of(memory_of_container(std::ssize(held.memory), true, division_of(whole)), uuids.size());
+  const int64_t core = part_of(std::ssize(held.cores), uuids.size());
   for (GpuLoad& load : *loads) {
     if (std::find(uuids.begin(), uuids.end(), load.uuid) == uuids.end()) continue;
     if (granted) {
@@ -168,29 +199,32 @@ void Books::charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* 
     }
     load.bytes_listed += bytes;
     load.core_listed += core;
-    load.devices_listed +=
-        std::count_if(held.gpus.begin(), held.gpus.end(), [&](const std::string& id) { return gpu_of(id) == load.uuid; });
+    load.devices_listed += std::count_if(held.gpus.begin(), held.gpus.end(),
+                                         [&](const std::string& id) { return gpu_of(id) == load.uuid && !counted->contains(id); });
   }
+  if (!has_init_) return;
+  for (const auto* ids : {&held.gpus, &held.memory, &held.cores}) counted->insert(ids->begin(), ids->end());
 }
 
-std::vector<GpuLoad> Books::loads_without(const Key* left_out) const {
-  std::vector<GpuLoad> loads;
-  loads.reserve(gpus_.size());
+Books::Loads Books::loads_without(const Key* left_out) const {
+  Loads loads;
+  loads.gpus.reserve(gpus_.size());
   for (const Gpu& gpu : gpus_) {
     GpuLoad load;
     load.uuid = gpu.uuid;
     load.healthy = gpu.healthy;
     load.bytes = units_of(Resource::kMemory, gpu, division_) * division_.memory_unit;
-    loads.push_back(load);
+    loads.gpus.push_back(load);
   }
-  for (const HeldDevices& held : listed_) charge(held, false, &loads);
+  Counted listed;
+  for (const HeldDevices& held : listed_) charge(held, false, &loads.gpus, &listed);
   for (const auto& [key, entry] : granted_) {
-    if (left_out == nullptr || key != *left_out) charge(entry.held, true, &loads);
+    if (left_out == nullptr || key != *left_out) charge(entry.held, true, &loads.gpus, &loads.granted);
   }
   return loads;
 }
 
-std::vector<GpuLoad> Books::loads() const { return loads_without(nullptr); }
+std::vector<GpuLoad> Books::loads() const { return loads_without(nullptr).gpus; }
 
 std::set<std::string> Books::in_use(Resource resource) const {
   std::set<std::string> ids;
@@ -200,32 +234,42 @@ std::set<std::string> Books::in_use(Resource resource) const {
 
 // ---- admitting ----
 
-// The container that holds all of these, else the one that holds most of them: the kubelet gives an init container's devices to the
-// containers that follow it, and lists only those. Of several, one that was not granted: the other is a leftover in the list.
+// The container that holds all of these and nothing else, else the one that holds most of them: where the checkpoint cannot be read init
+// containers are not known, and the containers that follow them have their devices. Of several, one that was not granted: the other is a
+// leftover in the list.
 const HeldDevices* Books::find(Resource resource, const std::vector<std::string>& ids) const {
   const HeldDevices* best = nullptr;
-  int64_t best_rank = 0;
+  std::pair<int64_t, size_t> best_rank;
   for (const HeldDevices& held : listed_) {
     const std::set<std::string>& owned = held.of(resource);
     int64_t rank = 2 * std::count_if(ids.begin(), ids.end(), [&](const std::string& id) { return owned.count(id) != 0; });
-    if (rank > 0 && granted_.count(key_of(held)) == 0) ++rank;
-    if (rank <= best_rank) continue;
+    if (rank == 0) continue;
+    const bool is_all = !has_init_ || owned.size() == ids.size();
+    if (is_all && granted_.count(key_of(held)) == 0) ++rank;
+    const std::pair<int64_t, size_t> whole{rank, kDevicesMost - std::min(owned.size(), kDevicesMost)};
+    if (best != nullptr && whole <= best_rank) continue;
     best = &held;
-    best_rank = rank;
+    best_rank = whole;
   }
   return best;
 }
 
-std::optional<std::string> Books::unfit(const HeldDevices& held, const std::vector<GpuLoad>& others) const {
-  std::string who = held.name_space + "/" + held.pod + ", container " + held.container;
+std::optional<std::string> Books::unfit(const HeldDevices& held, const Loads& loads) const {
+  const std::vector<GpuLoad>& others = loads.gpus;
+  const std::string pod = held.name_space.empty() ? "pod " + held.pod : held.name_space + "/" + held.pod;
+  const std::string who = pod + (held.init ? ", init container " : ", container ") + held.container;
   std::vector<std::string> uuids = gpus_of(held);
   if (uuids.empty()) return who + ": asks for GPU memory or compute, but for no GPU; ask for one as well";
-  int64_t bytes = memory_on_each(held, uuids.size());
-  int64_t core = part_of(static_cast<int64_t>(held.cores.size()), uuids.size());
+  // An init container, or one after it, may have only what the pod has already.
+  const HeldDevices more = beyond(held, loads.granted);
+  const std::vector<std::string> more_on = gpus_of(more);
+  const int64_t bytes = part_of(memory_of_container(std::ssize(more.memory), !more_on.empty(), division_of(held)), more_on.size());
+  const int64_t core = part_of(std::ssize(more.cores), more_on.size());
   for (const std::string& uuid : uuids) {
     auto load = std::find_if(others.begin(), others.end(), [&](const GpuLoad& one) { return one.uuid == uuid; });
     if (load == others.end()) return who + ": its GPU " + uuid + " is not there any more; delete the pod, so that it gets another one";
     if (!load->healthy) return who + ": its GPU " + uuid + " is unhealthy";
+    if (std::find(more_on.begin(), more_on.end(), uuid) == more_on.end()) continue;
     bool memory_fits = bytes == 0 || load->bytes_granted + bytes <= load->bytes;
     bool core_fits = core == 0 || load->core_granted + core <= kCorePercents;
     if (memory_fits && core_fits) continue;
@@ -250,8 +294,9 @@ Admission Books::admit(Resource resource, const std::vector<std::string>& ids) {
   bool was_granted = known != granted_.end() && known->second.grant == Grant::kGranted;
   if (was_granted) {
     // It started before; only what its GPUs are now can stop it.
-    std::vector<GpuLoad> empty = loads_without(nullptr);
-    for (GpuLoad& load : empty) load.bytes_granted = load.core_granted = 0;
+    Loads empty = loads_without(nullptr);
+    empty.granted.clear();
+    for (GpuLoad& load : empty.gpus) load.bytes_granted = load.core_granted = 0;
     if (auto reason = unfit(*held, empty)) return {Admission::Kind::kRefused, *reason, false};
     return {};
   }

@@ -1,10 +1,11 @@
 // Which container has how much of which GPU. Pure bookkeeping: no clock, no I/O; not thread-safe.
 //
-// The kubelet says in its pod resources API which devices each container holds; units of memory carry no GPU, so the container's virtual
-// GPUs decide which GPU they count for. A container with several GPUs has its units in equal parts on each. One without units has the
-// default, if there is one, which counts the same; the cluster's scheduler knows nothing of it. What units are worth may be set anew while
-// containers run: who was granted before has what they were worth then. The kubelet admits containers
-// without asking whether they fit on *that* GPU: this is asked here, before each start of a container, and only who was granted counts.
+// The kubelet says in its pod resources API which devices each container holds, and in its checkpoint those of init containers; units of
+// memory carry no GPU, so the container's virtual GPUs decide which GPU they count for. A container with several GPUs has its units in
+// equal parts on each. One without units has the default, if there is one, which counts the same; the cluster's scheduler knows nothing of
+// it. What units are worth may be set anew while containers run: who was granted before has what they were worth then. The kubelet admits
+// containers without asking whether they fit on *that* GPU: this is asked here, before each start of a container, and only who was granted
+// counts.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,8 @@ namespace nvshare::kubernetes {
 struct HeldDevices {
   std::string name_space, pod, container;
   std::set<std::string> gpus, memory, cores;  // device IDs
+  // An init container: the kubelet gives its devices to the containers after it as well, and does not list it. Known by its checkpoint.
+  bool init = false;
   bool operator==(const HeldDevices&) const = default;
   const std::set<std::string>& of(Resource resource) const;
 };
@@ -64,6 +67,12 @@ class Books {
   // True: the record is another one now.
   bool update(std::vector<HeldDevices> listed);
 
+  // An init container that is about to start: not in the kubelet's list, but to be in that of each update() from now on.
+  void add_init(HeldDevices held);
+  std::vector<HeldDevices> init_containers() const;  // that were granted
+  // Whether a listed container holds these devices of that resource and no others.
+  bool lists_exactly(Resource resource, const std::vector<std::string>& ids) const;
+
   // May the container start that holds these devices of that resource? kNotListed: no container in the list holds them.
   Admission admit(Resource resource, const std::vector<std::string>& ids);
 
@@ -87,17 +96,24 @@ class Books {
   static Key key_of(const HeldDevices& held);
   Division division_of(const HeldDevices& held) const;
   std::vector<std::string> gpus_of(const HeldDevices& held) const;
-  int64_t memory_on_each(const HeldDevices& held, size_t gpus) const;  // bytes
-  void charge(const HeldDevices& held, bool granted, std::vector<GpuLoad>* loads) const;
-  std::vector<GpuLoad> loads_without(const Key* left_out) const;
+  // An init container's units are also those of later containers of its pod, and count once.
+  using Counted = std::set<std::string>;
+  struct Loads {
+    std::vector<GpuLoad> gpus;
+    Counted granted;  // device IDs; empty where there are no init containers
+  };
+  HeldDevices beyond(const HeldDevices& held, const Counted& counted) const;
+  void charge(const HeldDevices& whole, bool granted, std::vector<GpuLoad>* loads, Counted* counted) const;
+  Loads loads_without(const Key* left_out) const;
   const HeldDevices* find(Resource resource, const std::vector<std::string>& ids) const;
-  std::optional<std::string> unfit(const HeldDevices& held, const std::vector<GpuLoad>& others) const;
+  std::optional<std::string> unfit(const HeldDevices& held, const Loads& loads) const;
 
   Division division_;
   std::vector<Gpu> gpus_;
   std::vector<HeldDevices> listed_;
   std::map<Key, Entry> granted_;   // listed, and counts
   std::map<Key, Entry> departed_;  // counted once; not listed now
+  bool has_init_ = false;          // an init container was ever listed
   bool knows_past_ = false;        // whether who is in no record was granted nothing
 };
 

@@ -131,6 +131,49 @@ TEST_F(KubeletTest, PodsGetTheEmptiestGpuItsMemoryAndARefusalThatSaysWhatIsFree)
   EXPECT_FALSE(kubelet_->admit("d", {{kMemory, 50}}));
 }
 
+// The kubelet's list has no init containers: one with memory of its own was refused, after 11 s.
+TEST_F(KubeletTest, InitContainersStartAtOnceAndCountOnce) {
+  start_kubelet();
+  start_plugin();
+  ASSERT_TRUE(registered());
+  const auto granted = [&](const std::string& gpu) {
+    for (const GpuLoad& load : plugin_->node().loads()) {
+      if (load.uuid == gpu) return load.bytes_granted / kGib;
+    }
+    return int64_t{-1};
+  };
+  // Nothing of it is for a later container.
+  ASSERT_TRUE(kubelet_->admit_with_init("alone", {{kGpu, 1}, {kMemory, 6}}, {}));
+  EXPECT_EQ(kubelet_->start_init("alone"), std::nullopt);
+  EXPECT_EQ(granted("GPU-a") + granted("GPU-b"), 6);
+  const std::string taken = granted("GPU-a") == 6 ? "GPU-a" : "GPU-b";
+  const std::string other = taken == "GPU-a" ? "GPU-b" : "GPU-a";
+  // A later container has half of it.
+  ASSERT_TRUE(kubelet_->admit_with_init("both", {{kGpu, 1}, {kMemory, 10}}, {{kGpu, 1}, {kMemory, 5}}));
+  EXPECT_EQ(gpu_of_pod(*kubelet_, "both"), other);
+  EXPECT_EQ(kubelet_->start_init("both"), std::nullopt);
+  EXPECT_EQ(granted(other), 10);
+  EXPECT_EQ(kubelet_->start("both"), std::nullopt);
+  EXPECT_EQ(granted(other), 10) << "units count once";
+  // Nobody fits beside it, also after a restart of the plugin.
+  plugin_.reset();
+  ASSERT_TRUE(wait([&] { return kubelet_->healthy().empty(); }));
+  start_plugin();
+  ASSERT_TRUE(registered());
+  ASSERT_TRUE(kubelet_->admit_with_init("late", {{kGpu, 1}, {kMemory, 4}}, {{kGpu, 1}, {kMemory, 1}}));
+  EXPECT_EQ(gpu_of_pod(*kubelet_, "late"), taken);
+  EXPECT_EQ(kubelet_->start_init("late"), std::nullopt);
+  EXPECT_EQ(granted(taken), 10);
+  EXPECT_EQ(granted(other), 10);
+  EXPECT_EQ(kubelet_->start_init("both"), std::nullopt) << "one that restarts";
+  // Their pods gone, their memory is free.
+  kubelet_->remove("alone");
+  kubelet_->remove("both");
+  ASSERT_TRUE(kubelet_->admit("after", {{kGpu, 1}, {kMemory, 5}}));
+  EXPECT_EQ(kubelet_->start("after"), std::nullopt);
+  EXPECT_EQ(granted("GPU-a") + granted("GPU-b"), 4 + 5);
+}
+
 TEST_F(KubeletTest, ARestartOfThePluginKeepsWhoWasGranted) {
   start_kubelet();
   start_plugin();

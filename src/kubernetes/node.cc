@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kubernetes/init_containers.h"
 #include "kubernetes/install.h"
 #include "kubernetes/preference.h"
 
@@ -41,6 +42,7 @@ Result<std::unique_ptr<Node>> Node::open(const Settings& settings, InstalledFile
     if (!record) return record.error();
     // A record that cannot be read is as none: whoever holds devices counts, and is looked at again when it next starts.
     if (auto ok = node->books_.restore(*record); !ok) spdlog::warn("{}: {}", path, ok.error().text);
+    node->init_containers_ = node->books_.init_containers();
   }
   return node;
 }
@@ -107,6 +109,13 @@ Result<ContainerGrant> Node::allocate(Resource resource, const std::vector<std::
 
 Admission Node::admit(Resource resource, const std::vector<std::string>& ids) {
   std::lock_guard lock(mutex_);
+  if (!books_.lists_exactly(resource, ids)) {
+    const std::optional<Checkpoint> known = checkpoint();
+    if (auto init = known ? init_container_with(*known, resource, ids, books_.listed()) : std::nullopt) {
+      init_containers_.push_back(*init);
+      books_.add_init(std::move(*init));
+    }
+  }
   Admission admission = books_.admit(resource, ids);
   if (admission.changed) save_record();
   return admission;
@@ -115,6 +124,11 @@ Admission Node::admit(Resource resource, const std::vector<std::string>& ids) {
 void Node::update(std::vector<HeldDevices> listed) {
   if (listener_.updated) listener_.updated(listed);
   std::lock_guard lock(mutex_);
+  if (!init_containers_.empty()) {
+    const std::optional<Checkpoint> known = checkpoint();
+    if (known) std::erase_if(init_containers_, [&](const HeldDevices& init) { return !is_there(*known, init); });
+    listed.insert(listed.end(), init_containers_.begin(), init_containers_.end());
+  }
   if (books_.update(std::move(listed))) save_record();
   if (settings_.cdi == Cdi::kOff) return;
   // /var/run does not outlive a restart of the machine; what containers were given does.
@@ -128,6 +142,14 @@ void Node::update(std::vector<HeldDevices> listed) {
   for (const auto& ok : {cdi_.describe_gpus(gpus), cdi_.describe_memory(limits)}) {
     if (!ok) spdlog::error("containers that use CDI cannot start: {}", ok.error().text);
   }
+}
+
+// The kubelet has written it before it starts a container. Nothing: it cannot be read, which the checkpoint's watch tells of.
+std::optional<Checkpoint> Node::checkpoint() const {
+  const auto text = read_file(settings_.kubelet_dir + "/" + kCheckpointName);
+  if (!text) return std::nullopt;
+  auto read = read_checkpoint(*text, {settings_.gpu_resource, settings_.memory_resource, settings_.core_resource, settings_.division});
+  return read ? std::optional(std::move(*read)) : std::nullopt;
 }
 
 bool Node::set_health(const std::string& uuid, bool healthy) {

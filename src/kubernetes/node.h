@@ -4,11 +4,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kubernetes/books.h"
 #include "kubernetes/cdi.h"
+#include "kubernetes/checkpoint.h"
 #include "kubernetes/grants.h"
 #include "kubernetes/settings.h"
 #include "protocol/admin.h"
@@ -50,14 +52,16 @@ class Node {
  private:
   Node(const Settings& settings, InstalledFiles files, std::vector<Gpu> gpus);
   void save_record();
+  std::optional<Checkpoint> checkpoint() const;
   std::string record_file() const { return settings_.install_dir + "/grants.json"; }
 
   const Settings settings_;
   const InstalledFiles files_;
   Listener listener_;
   mutable std::mutex mutex_;
-  Books books_;   // guarded by mutex_
-  CdiSpecs cdi_;  // guarded by mutex_
+  Books books_;                               // guarded by mutex_
+  CdiSpecs cdi_;                              // guarded by mutex_
+  std::vector<HeldDevices> init_containers_;  // guarded by mutex_; that started, until their pod is gone
 };
 
 }  // namespace nvshare::kubernetes

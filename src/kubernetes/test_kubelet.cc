@@ -52,6 +52,7 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
   std::map<std::string, std::shared_ptr<Endpoint>> endpoints;
   std::vector<std::shared_ptr<Endpoint>> retired;  // replaced by another registration
   Pods pods;
+  Pods inits;  // init containers of these pods
   int registrations = 0;
   std::string trouble;
   std::map<std::string, std::set<std::string>> elsewhere;                // of other plugins
@@ -149,9 +150,17 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
         entries.push_back({uid_of(name), "main", resource, ids, -1, said == responses.end() ? "" : said->second});
       }
     }
+    for (const auto& [name, held] : inits) {
+      for (const auto& [resource, ids] : held) entries.push_back({uid_of(name), "init", resource, ids, -1, ""});
+    }
     for (const auto& [resource, endpoint] : endpoints) registered[resource] = endpoint->healthy;
     write_checkpoint(plugins(folder), checkpoint_text(entries, CheckpointLayout::kByNumaNode, registered));
   }
+
+  Result<std::vector<std::string>> choose(const Endpoint& endpoint, const std::string& resource, int amount,
+                                          const std::set<std::string>& reusable, bool ask_preference);
+  Result<Answer> allocate(const std::string& pod, const std::map<std::string, int>& amounts, bool is_init, bool ask_preference);
+  std::optional<std::string> start(const Held& held);
 
   std::shared_ptr<Endpoint> endpoint_of(const std::string& resource) const {
     std::lock_guard lock(mutex);
@@ -227,78 +236,115 @@ std::string TestKubelet::trouble() const {
   return parts_->trouble;
 }
 
-Result<TestKubelet::Answer> TestKubelet::admit(const std::string& pod, const std::map<std::string, int>& amounts, bool ask_preference) {
-  Answer answer;
+Result<std::vector<std::string>> TestKubelet::Parts::choose(const Endpoint& endpoint, const std::string& resource, int amount,
+                                                            const std::set<std::string>& reusable, bool ask_preference) {
+  std::set<std::string> available;
   {
-    std::lock_guard lock(parts_->mutex);
-    parts_->pods[pod];  // listed from now on, before it is admitted
-  }
-  auto fail = [&](const std::string& why) {
-    remove(pod);
-    return error_format("UnexpectedAdmissionError: %.200s", why.c_str());
-  };
-  for (const auto& [resource, amount] : amounts) {
-    auto endpoint = parts_->endpoint_of(resource);
-    if (endpoint == nullptr) return fail("no plugin of " + resource);
-    std::set<std::string> available;
-    {
-      std::lock_guard lock(parts_->mutex);
-      available = endpoint->healthy;
-      for (const auto& [name, held] : parts_->pods) {
+    std::lock_guard lock(mutex);
+    available = endpoint.healthy;
+    for (const auto* all : {&pods, &inits}) {
+      for (const auto& [name, held] : *all) {
         auto ids = held.find(resource);
         if (ids == held.end()) continue;
         for (const std::string& id : ids->second) available.erase(id);
       }
     }
-    if (static_cast<int>(available.size()) < amount) return fail("not enough of " + resource);
-    std::vector<std::string> chosen;
-    if (ask_preference && static_cast<int>(available.size()) > amount && endpoint->options.get_preferred_allocation_available()) {
-      grpc::ClientContext context;
-      set_deadline(context);
-      v1beta1::PreferredAllocationRequest request;
-      v1beta1::PreferredAllocationResponse response;
-      auto* one = request.add_container_requests();
-      for (const std::string& id : available) one->add_available_deviceids(id);
-      one->set_allocation_size(amount);
-      grpc::Status status = endpoint->stub->GetPreferredAllocation(&context, request, &response);
-      if (!status.ok() || response.container_responses_size() != 1) return fail("GetPreferredAllocation: " + status.error_message());
-      for (const std::string& id : response.container_responses(0).deviceids()) {
-        if (available.erase(id) != 0) chosen.push_back(id);
-      }
+  }
+  std::vector<std::string> chosen;
+  for (const std::string& id : reusable) {
+    if (static_cast<int>(chosen.size()) < amount) chosen.push_back(id);
+  }
+  const int more = amount - static_cast<int>(chosen.size());
+  if (static_cast<int>(available.size()) < more) return error_format("not enough of %s", resource.c_str());
+  if (ask_preference && more > 0 && static_cast<int>(available.size()) > more && endpoint.options.get_preferred_allocation_available()) {
+    grpc::ClientContext context;
+    set_deadline(context);
+    v1beta1::PreferredAllocationRequest request;
+    v1beta1::PreferredAllocationResponse response;
+    auto* one = request.add_container_requests();
+    for (const std::string& id : available) one->add_available_deviceids(id);
+    for (const std::string& id : chosen) {
+      one->add_available_deviceids(id);
+      one->add_must_include_deviceids(id);
     }
-    for (auto id = available.begin(); static_cast<int>(chosen.size()) < amount; ++id) chosen.push_back(*id);
+    one->set_allocation_size(amount);
+    grpc::Status status = endpoint.stub->GetPreferredAllocation(&context, request, &response);
+    if (!status.ok() || response.container_responses_size() != 1) {
+      return error_format("GetPreferredAllocation: %.200s", status.error_message().c_str());
+    }
+    for (const std::string& id : response.container_responses(0).deviceids()) {
+      if (available.erase(id) != 0) chosen.push_back(id);
+    }
+  }
+  for (auto id = available.begin(); static_cast<int>(chosen.size()) < amount; ++id) chosen.push_back(*id);
+  return chosen;
+}
+
+// One container of the pod: `init` or the one after it.
+Result<TestKubelet::Answer> TestKubelet::Parts::allocate(const std::string& pod, const std::map<std::string, int>& amounts, bool is_init,
+                                                         bool ask_preference) {
+  Answer answer;
+  for (const auto& [resource, amount] : amounts) {
+    auto endpoint = endpoint_of(resource);
+    if (endpoint == nullptr) return error_format("no plugin of %s", resource.c_str());
+    Result<std::vector<std::string>> chosen =
+        choose(*endpoint, resource, amount, is_init ? Held::mapped_type() : inits[pod][resource], ask_preference);
+    if (!chosen) return chosen.error();
     grpc::ClientContext context;
     set_deadline(context);
     v1beta1::AllocateRequest request;
     v1beta1::AllocateResponse response;
-    for (const std::string& id : chosen) {
+    for (const std::string& id : *chosen) {
       if (request.container_requests_size() == 0) request.add_container_requests();
       request.mutable_container_requests(0)->add_devices_ids(id);
     }
     grpc::Status status = endpoint->stub->Allocate(&context, request, &response);
-    if (!status.ok() || response.container_responses_size() != 1) return fail("Allocate: " + status.error_message());
-    for (const auto& [name, value] : response.container_responses(0).envs()) answer.variables[name] = value;
-    for (const auto& mount : response.container_responses(0).mounts()) {
-      if (!mount.read_only()) return fail("a mount that can be written: " + mount.container_path());
+    if (!status.ok() || response.container_responses_size() != 1) {
+      return error_format("Allocate: %.200s", status.error_message().c_str());
+    }
+    const v1beta1::ContainerAllocateResponse& given = response.container_responses(0);
+    for (const auto& [name, value] : given.envs()) answer.variables[name] = value;
+    for (const auto& mount : given.mounts()) {
+      if (!mount.read_only()) return error_format("a mount that can be written: %.200s", mount.container_path().c_str());
       answer.mounts[mount.container_path()] = mount.host_path();
     }
-    for (const auto& device : response.container_responses(0).cdi_devices()) answer.cdi_devices.push_back(device.name());
+    for (const auto& device : given.cdi_devices()) answer.cdi_devices.push_back(device.name());
+    std::lock_guard lock(mutex);
+    (is_init ? inits : pods)[pod][resource] = {chosen->begin(), chosen->end()};
+    if (!is_init) responses[{pod, resource}] = given.SerializeAsString();
+  }
+  return answer;
+}
+
+Result<TestKubelet::Answer> TestKubelet::admit(const std::string& pod, const std::map<std::string, int>& amounts, bool ask_preference) {
+  {
     std::lock_guard lock(parts_->mutex);
-    parts_->pods[pod][resource] = {chosen.begin(), chosen.end()};
-    parts_->responses[{pod, resource}] = response.container_responses(0).SerializeAsString();
+    parts_->pods[pod];  // listed from now on, before it is admitted
+  }
+  Result<Answer> answer = parts_->allocate(pod, amounts, false, ask_preference);
+  if (!answer) {
+    remove(pod);
+    return error_format("UnexpectedAdmissionError: %.200s", answer.error().text);
   }
   parts_->save();
   return answer;
 }
 
-std::optional<std::string> TestKubelet::start(const std::string& pod) {
-  Held held;
-  {
-    std::lock_guard lock(parts_->mutex);
-    held = parts_->pods.at(pod);
+Result<TestKubelet::Answer> TestKubelet::admit_with_init(const std::string& pod, const std::map<std::string, int>& init_amounts,
+                                                         const std::map<std::string, int>& amounts) {
+  Result<Answer> answer = parts_->allocate(pod, init_amounts, true, true);
+  if (!answer) {
+    remove(pod);
+    return error_format("UnexpectedAdmissionError: %.200s", answer.error().text);
   }
+  return admit(pod, amounts);
+}
+
+// PreStartContainer for each resource; an error is the plugin's message in full.
+std::optional<std::string> TestKubelet::Parts::start(const Held& held) {
   for (const auto& [resource, ids] : held) {
-    auto endpoint = parts_->endpoint_of(resource);
+    if (ids.empty()) continue;
+    auto endpoint = endpoint_of(resource);
     if (endpoint == nullptr) return "no plugin of " + resource;
     if (!endpoint->options.pre_start_required()) continue;
     grpc::ClientContext context;
@@ -312,9 +358,24 @@ std::optional<std::string> TestKubelet::start(const std::string& pod) {
   return std::nullopt;
 }
 
+std::optional<std::string> TestKubelet::start(const std::string& pod) {
+  std::unique_lock lock(parts_->mutex);
+  const Held held = parts_->pods.at(pod);
+  lock.unlock();
+  return parts_->start(held);
+}
+
+std::optional<std::string> TestKubelet::start_init(const std::string& pod) {
+  std::unique_lock lock(parts_->mutex);
+  const Held held = parts_->inits.at(pod);
+  lock.unlock();
+  return parts_->start(held);
+}
+
 void TestKubelet::remove(const std::string& pod) {
   std::lock_guard lock(parts_->mutex);
   parts_->pods.erase(pod);
+  parts_->inits.erase(pod);
 }
 
 std::set<std::string> TestKubelet::devices_of(const std::string& pod, const std::string& resource) const {

@@ -47,6 +47,11 @@ class TestKubelet {
   Result<Answer> admit(const std::string& pod, const std::map<std::string, int>& amounts, bool ask_preference = true);
   // PreStartContainer for each of the container's resources; an error is the plugin's message in full.
   std::optional<std::string> start(const std::string& pod);
+  // A pod with an init container, both admitted at once as the kubelet does: the later container's devices are the init container's as far
+  // as those reach. Not in the list, but in the checkpoint, as [uid, "init", resource, ids].
+  Result<Answer> admit_with_init(const std::string& pod, const std::map<std::string, int>& init_amounts,
+                                 const std::map<std::string, int>& amounts);
+  std::optional<std::string> start_init(const std::string& pod);
   void remove(const std::string& pod);
   std::set<std::string> devices_of(const std::string& pod, const std::string& resource) const;
 
