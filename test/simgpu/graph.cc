@@ -387,6 +387,7 @@ SIM_API CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const C
   return add_node(out, graph, after, count, make_graph_allocation(std::move(allocation)), CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 }
 SIM_API CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, CUdeviceptr address) {
+  if (!is_graph_allocation(address)) return CUDA_ERROR_INVALID_VALUE;
   return add_node(out, graph, after, count, make_graph_free(address), CU_GRAPH_NODE_TYPE_MEM_FREE);
 }
 SIM_API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {

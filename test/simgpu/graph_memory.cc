@@ -111,6 +111,12 @@ WorkPtr make_graph_allocation(std::shared_ptr<GraphAllocation> allocation) {
 
 WorkPtr make_graph_free(uint64_t address) { return std::make_shared<FreeingWork>(address); }
 
+bool is_graph_allocation(uint64_t address) {
+  AllGraphMemory& all = AllGraphMemory::get();
+  std::lock_guard lock(all.mutex);
+  return std::any_of(all.allocations.begin(), all.allocations.end(), [address](const auto& each) { return each->base == address; });
+}
+
 const GraphAllocation* allocation_of(const Work& work) {
   return work.node_type() == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? static_cast<const AllocationWork&>(work).allocation().get() : nullptr;
 }

@@ -21,6 +21,8 @@ struct GraphAllocation {
 std::shared_ptr<GraphAllocation> reserve_graph_allocation(int device, uint64_t bytes);
 WorkPtr make_graph_allocation(std::shared_ptr<GraphAllocation> allocation);
 WorkPtr make_graph_free(uint64_t address);
+// Memory of a graph's allocation node begins there. Nothing else is freed by a node, or in a capture.
+bool is_graph_allocation(uint64_t address);
 // Of a memory allocation node's work; null for other work.
 const GraphAllocation* allocation_of(const Work& work);
 

@@ -109,7 +109,10 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
 CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
-  if (stream->capture.load() != nullptr) return submit(*stream, Submission::kOther, make_graph_free(address));
+  if (stream->capture.load() != nullptr) {
+    if (!is_graph_allocation(address)) return CUDA_ERROR_INVALID_VALUE;
+    return submit(*stream, Submission::kOther, make_graph_free(address));
+  }
   {
     AddressSpace::Reading reading(here().memory);
     const Range* range = reading.find(address);

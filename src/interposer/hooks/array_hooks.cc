@@ -1,6 +1,7 @@
 // CUDA arrays and mipmapped arrays: memory in a layout of the driver's own, which cannot move. Counted, and allocated with the lock only.
 // Copies between them and memory by length.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/arrays.h"
@@ -46,8 +47,6 @@ CUresult destroy(Handle handle) {
   }
   return result;
 }
-
-constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
 
 // Between an array and memory, a driver refuses what runs over the end of an allocation (measured of cuMemcpyDtoA). Behind ours lies what
 // is mapped with it, which would be copied: so the driver is asked about an address without memory then.

@@ -2,6 +2,7 @@
 // cuStreamBatchMemOp on memory of cuMemAllocAsync and cuMemAllocFromPoolAsync return "invalid value", each time). Such memory is virtual
 // memory to the driver where we serve the pool, and it would take that.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process.h"
@@ -9,8 +10,6 @@
 namespace nvshare::interposer {
 
 namespace {
-
-constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
 
 bool is_of_pool(CUdeviceptr address) {
   if (!pools().placed_any() || !process().active()) [[likely]]

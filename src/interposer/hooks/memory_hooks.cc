@@ -4,6 +4,7 @@
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/at_stream.h"
 #include "interposer/hooks/capture_rules.h"
+#include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/graph_memory.h"
@@ -14,9 +15,7 @@ namespace nvshare::interposer {
 
 namespace {
 
-constexpr size_t kPitchAlignment = 512;   // what the driver's own pitched allocations are aligned to
-constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
-
+constexpr size_t kPitchAlignment = 512;  // what the driver's own pitched allocations are aligned to
 // Memory of the current context's GPU, or null when the driver is to answer (no context, not governed).
 Memory* current_memory(CUcontext* context) {
   Device* device = process().current_device(context);

@@ -1,6 +1,7 @@
 // Pointer queries: our memory answers as a plain cuMemAlloc's would, also while it is swapped out.
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/capture_rules.h"
+#include "interposer/hooks/nowhere.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -9,7 +10,6 @@ namespace nvshare::interposer {
 
 namespace {
 
-constexpr CUdeviceptr kNowhere = 0x1000;  // nothing is ever mapped in a process's first pages
 // A driver maps plain memory in such pieces, of which small allocations share one, and pools' memory in larger ones (measured).
 constexpr CUdeviceptr kMappingBytes = 2 << 20;
 constexpr CUdeviceptr kPoolMappingBytes = 32 << 20;

@@ -1,5 +1,6 @@
 // The program's own virtual memory management: answered by ProgramVmm; the driver's when we are inactive.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/process.h"
 
@@ -89,10 +90,15 @@ NVSHARE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const 
 
 NVSHARE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   if (!process().active()) return call_real<&RealDriver::cuMemGetAccess>(flags, location, address);
-  if (flags != nullptr && location != nullptr && is_plain(address, 1)) {
+  Memory::Range range;
+  bool within = false;
+  int ordinal = -1;
+  if (process().owner(address, &range, &within) != nullptr || process().ipc().find(address, &range, &ordinal)) {
+    if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *flags = 0;  // as measured of cuMemAlloc memory
     return CUDA_SUCCESS;
   }
+  if (within) address = kNowhere;  // of ours, but no memory of the program's
   return process().vmm().get_access(flags, location, address);
 }
 

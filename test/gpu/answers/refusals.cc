@@ -65,12 +65,22 @@ void refusals() {
     tell("mapping's base", call("cuPointerGetAttribute", static_cast<void*>(&mapping), kMappingBase, each.address));
     if (each.bytes < kMiB) say("%s: the mapping is of %llu", each.kind, mapped);
     say("%s lies in it: %d", each.kind, mapping <= each.address && each.address + each.bytes <= mapping + mapped);
+    unsigned long long access = 77;
+    const Location here{1, 0};
+    tell("access", call("cuMemGetAccess", &access, &here, each.address));
     int descriptor = -1;
     tell("descriptor of less than a page",
          call("cuMemGetHandleForAddressRange", static_cast<void*>(&descriptor), each.address, size_t{40}, 1, 0ull));
     int attribute = kSyncMemops;
     void* place = &flags;
     tell("no attributes", call("cuPointerGetAttributes", 0u, &attribute, &place, each.address));
+  }
+  // What is gone is no memory, also where nvshare keeps it for the next allocation.
+  for (const Piece& each : all) {
+    unsigned long long access = 77;
+    const Location here{1, 0};
+    must("cuMemFree_v2", each.address);
+    say_result(std::string(each.kind) + " access when freed", call("cuMemGetAccess", &access, &here, each.address));
   }
 }
 
