@@ -121,6 +121,9 @@ void end_pauses(Context& context, Gpu& gpu);  // those that may not last
 // quota.cc: accounts of GPU time
 void bring_accounts_up_to(Context& context);  // bills the time since the last step to those that ran in it
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
+bool waits_here(const Gpu& gpu, TenantId tenant);
+// Another tenant, below its share, wants the GPU: what this one uses beyond its own is taken from that one.
+bool is_pressed(const Gpu& gpu, const Account& account);
 void set_core_limit(Context& context, const ComputeLimit& event);
 void take_kept_account(Context& context, const AccountKept& event);
 void quota_config_changed(Context& context, const Config& former);  // after it did
@@ -128,8 +131,12 @@ void quota_config_changed(Context& context, const Config& former);  // after it 
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used);
 Duration hand_over(const Gpu& gpu);  // what one costs
 Duration window_of(const Config& config, const Gpu& gpu);
-bool is_windowed(const Config& config, const Gpu& gpu);      // what is not used in a window is lost
+bool is_windowed(const Config& config, const Gpu& gpu);  // what is not used in a window is lost
+Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now);
 int64_t billing_rate(const Config& config, const Gpu& gpu);  // of a tenant that runs now
+
+// quota_shares.cc: what each tenant is entitled to
+void settle_shares(Context& context, const std::vector<GpuId>& gpus);
 
 // quota_turns.cc: who may run
 enum class Verdict { kRun, kLimit, kShare };
@@ -160,9 +167,9 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
 // notes.cc: what the log says of routine decisions. What happens many times a second has a line in kNotePause, which counts the others.
 void note_throttled(Context& context, const Gpu& gpu, Account& account);
 void note_released(Context& context, const Gpu& gpu, Account& account);
-void note_limit(Context& context, const Gpu& gpu, const Account& account, int former);  // after it changed
-void note_scale(Context& context, Gpu& gpu, int64_t for_limited, int64_t sum);          // sum: of the active tenants' limits
-void note_window(Context& context, Gpu& gpu, Duration length);                          // before a window of that length is forgotten
+void note_limit(Context& context, const Gpu& gpu, const Account& account, const CoreLimit& former);  // after it changed
+void note_scale(Context& context, Gpu& gpu);                                                         // of the active tenants' reservations
+void note_window(Context& context, Gpu& gpu, Duration length);  // before a window of that length is forgotten
 void note_mode(Context& context, const Gpu& gpu, GpuMode former);
 void note_switch_time(Context& context, Gpu& gpu, const Switch& plan);
 void note_grant(Context& context, const Gpu& gpu, Client& client);

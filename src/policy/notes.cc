@@ -21,7 +21,14 @@ std::string percent(int64_t millionths) {
   return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(tenths % 10) : "") + " %";
 }
 
-std::string owes(const Account& account) { return "owes " + ms(std::max<Duration>(-account.balance, 0)); }
+std::string owes(const Account& account) { return "owes " + ms(std::max<Duration>(-account.headroom, 0)); }
+
+std::string text_of(const CoreLimit& limit) {
+  if (limit.ceiling == 100 && limit.reserved == 0) return "none";
+  const std::string ceiling = std::to_string(limit.ceiling) + " %";
+  if (limit.reserved == limit.ceiling) return ceiling;
+  return ceiling + (limit.reserved == 0 ? " as a ceiling" : ", of which " + std::to_string(limit.reserved) + " % are reserved");
+}
 
 bool is_due(Instant noted_at, Instant now) { return noted_at == 0 || now - noted_at >= kNotePause; }
 
@@ -39,7 +46,7 @@ void note_throttled(Context& context, const Gpu& gpu, Account& account) {
   if (!account.throttle_noted && !context.config().explains) return;
   const Duration window = window_of(context.config(), gpu);
   std::string text = "throttled: used " + ms(account.in_window) + " of " + ms(portion(window, account.quota)) + " in this window of " +
-                     ms(window) + ", limit " + std::to_string(account.limit) + " %, in force " + percent(account.quota) + "; " +
+                     ms(window) + ", limit " + std::to_string(account.ceiling) + " %, in force " + percent(account.quota) + "; " +
                      owes(account);
   if (account.throttles_unnoted > 1) text += " (" + std::to_string(account.throttles_unnoted) + " times since the last such line)";
   context.note(account.throttle_noted ? Level::kInfo : Level::kDebug, gpu, account.tenant, std::move(text));
@@ -51,30 +58,36 @@ void note_throttled(Context& context, const Gpu& gpu, Account& account) {
 void note_released(Context& context, const Gpu& gpu, Account& account) {
   if (!account.throttle_noted && !context.config().explains) return;
   context.note(account.throttle_noted ? Level::kInfo : Level::kDebug, gpu, account.tenant,
-               "may run again, after " + ms(context.now - account.throttled_at) + ", limit " + std::to_string(account.limit) +
+               "may run again, after " + ms(context.now - account.throttled_at) + ", limit " + std::to_string(account.ceiling) +
                    " %, in force " + percent(account.quota) + "; " + owes(account));
   account.throttle_noted = false;
 }
 
-void note_limit(Context& context, const Gpu& gpu, const Account& account, int former) {
-  const auto text_of = [](int limit) { return limit == 100 ? std::string("none") : std::to_string(limit) + " %"; };
+void note_limit(Context& context, const Gpu& gpu, const Account& account, const CoreLimit& former) {
   context.note(Level::kInfo, gpu, account.tenant,
-               "compute limit " + text_of(account.limit) + " now (was " + text_of(former) + "); used " + ms(account.in_window) +
-                   " in this window, owes " + ms(std::max<Duration>(-account.balance, account.owed)) + ", which stays");
+               "compute limit " + text_of({account.ceiling, account.reserved}) + " now (was " + text_of(former) + "); used " +
+                   ms(account.in_window) + " in this window, owes " +
+                   ms(std::max<Duration>(account.has_ceiling() ? -account.headroom : 0, account.owed)) + ", which stays");
 }
 
-void note_scale(Context& context, Gpu& gpu, int64_t for_limited, int64_t sum) {
+void note_scale(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
-  const int64_t scale = sum > for_limited ? for_limited * (kWholeGpu / 100) / (sum / 100) : kWholeGpu;
+  int64_t sum = 0, most = kWholeGpu;
+  for (const auto& [tenant, account] : quota.accounts) {
+    if (!account.active) continue;
+    sum += account.reserved * (kWholeGpu / 100);
+    if (account.reserved == 0) most = kWholeGpu - kRestLeast;
+  }
+  const int64_t scale = sum > most ? most * (kWholeGpu / 100) / (sum / 100) : kWholeGpu;
   if (scale == quota.scale_noted || !is_due(quota.scale_noted_at, context.now)) return;
   const bool none_before = quota.scale_noted == kWholeGpu;
   quota.scale_noted = scale;
   quota.scale_noted_at = context.now;
-  if (scale == kWholeGpu) return context.note(Level::kInfo, gpu, 0, "compute limits are in force as they are, no longer scaled");
-  std::string text = "compute limits of the active tenants add up to " + percent(sum) + " of " + percent(for_limited) + ": each is scaled";
+  if (scale == kWholeGpu) return context.note(Level::kInfo, gpu, 0, "compute reservations are in force as they are, no longer scaled");
+  std::string text = "compute reservations of the active tenants add up to " + percent(sum) + " of " + percent(most) + ": each is scaled";
   for (const auto& [tenant, account] : quota.accounts) {
-    if (account.active && account.limit < 100)
-      text += ", tenant " + std::to_string(tenant) + " " + std::to_string(account.limit) + " % to " + percent(account.quota);
+    if (account.active && account.reserved > 0)
+      text += ", tenant " + std::to_string(tenant) + " " + std::to_string(account.reserved) + " % to " + percent(account.quota);
   }
   context.note(Level::kInfo, gpu, 0, text + (none_before ? "" : " (was scaled otherwise)"));
 }

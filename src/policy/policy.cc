@@ -123,7 +123,9 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context);
   start_gangs(context);
-  on_each(end_pauses, settle_quota, settle_growth);
+  on_each(end_pauses);
+  settle_shares(context, gpus);
+  on_each(settle_quota, settle_growth);
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;

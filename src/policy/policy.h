@@ -169,10 +169,11 @@ struct ClientIdle {
 struct ConfigChanged {
   Config config;
 };
-// The share of each GPU's time that a tenant may use. Before its first client joins, and whenever it changes.
+// Of each GPU's time, in percent. Before the tenant's first client joins, and whenever it changes. docs/adr/0017 has the rule.
 struct ComputeLimit {
   TenantId tenant;
-  int percent;  // 1..100, 100 = none
+  int ceiling;       // the most that it may use: 1..100, 100 = no limit. Never raises anybody's share
+  int reserved = 0;  // of that, what the node has granted it: 0..ceiling
 };
 // Of all the tenant's clients that are there. Who waits is served in the new order at once; no turn ends for it.
 struct TenantPriority {
@@ -292,14 +293,15 @@ struct ClientView {
 // A tenant's use of a GPU's time, in nanoseconds of GPU time as billed.
 struct TenantView {
   TenantId tenant;
-  int limit;              // percent, 100 = none
-  double quota;           // percent in force: scaled when the limits of active tenants pass 100; without a limit its part of the rest
+  int ceiling;            // percent, 100 = none
+  int reserved;           // percent that it was granted, 0 = none
+  double quota;           // percent that it is entitled to among the tenants that are active
   Duration last_window;   // used in the last complete window
   Duration since_joined;  // how long its account exists
   Duration used;          // since then
   bool active, throttled;
   Duration throttled_time;  // while it wanted to run
-  Duration debt;            // used beyond its share
+  Duration debt;            // used beyond its ceiling; without one, beyond its share
   bool beside_others;       // it leaves gaps, so that it need not take turns
 };
 

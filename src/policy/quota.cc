@@ -20,6 +20,10 @@ Duration window_of(const Config& config, const Gpu& gpu) {
 
 bool is_windowed(const Config& config, const Gpu& gpu) { return config.compute_window > 0 && gpu.quota.mode != GpuMode::kRotation; }
 
+Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now) {
+  return std::max<Duration>(gpu.quota.window_start + window_of(config, gpu) - now, 0);
+}
+
 Duration hand_over(const Gpu& gpu) {
   const Quota& quota = gpu.quota;
   if (quota.tails_known == 0) return kHandOverAssumed;
@@ -46,11 +50,6 @@ std::map<TenantId, Use> users(const Gpu& gpu) {
     if (known != Use::kRuns) known = use;
   }
   return all;
-}
-
-bool waits_here(const Gpu& gpu, TenantId tenant) {
-  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
-                     [&](const auto& entry) { return entry.second.tenant == tenant && entry.second.waits(); });
 }
 
 void use_recently(Account& account, Instant now, Duration used) {
@@ -83,8 +82,30 @@ Duration balance_most(const Config& config, const Gpu& gpu, const Account& accou
 }
 
 Duration balance_least(const Gpu& gpu, const Account& account) {
-  if (account.limit == 100) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
+  if (!account.has_ceiling()) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
+}
+
+Duration headroom_least(const Gpu& gpu, const Account& account) {
+  return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.ceiling_rate());
+}
+
+// A time in which the tenant wanted the GPU, or may save up.
+void earn(const Config& config, const Gpu& gpu, Account& account, Duration time, bool wants, Instant now) {
+  const Duration most = balance_most(config, gpu, account, wants, now);
+  account.balance = std::max(account.balance, std::min(account.balance + portion(time, account.quota), most));
+  if (!account.has_ceiling()) return;
+  // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own.
+  const Duration headroom_most = std::max(account.balance, portion(gpu.quota.period, account.ceiling_rate()));
+  account.headroom = std::max(account.headroom, std::min(account.headroom + portion(time, account.ceiling_rate()), headroom_most));
+}
+
+void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
+  if (account.has_ceiling()) account.headroom = std::max(account.headroom - billed, headroom_least(gpu, account));
+  // Up to its ceiling it owes nobody what nobody wants.
+  const bool owes = pressed || (account.has_ceiling() && account.quota >= account.ceiling_rate());
+  const Duration least = balance_least(gpu, account);
+  account.balance = std::max(account.balance - billed, owes ? least : std::max(least, std::min<Duration>(account.balance, 0)));
 }
 
 // `window`: the length of the one that begins.
@@ -98,8 +119,9 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
     account.last_window = account.in_window;
     account.in_window = 0;
     if (!is_windowed(config, gpu)) continue;
-    const Duration owed = std::min<Duration>(account.balance, 0);
-    account.balance = portion(owed, config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100)) + portion(window, account.quota);
+    const int64_t carried = config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100);
+    account.balance = portion(std::min<Duration>(account.balance, 0), carried) + portion(window, account.quota);
+    account.headroom = portion(std::min<Duration>(account.headroom, 0), carried) + portion(window, account.ceiling_rate());
   }
 }
 
@@ -113,24 +135,21 @@ void bill(Context& context, Gpu& gpu, const std::map<TenantId, Use>& use, bool s
   const bool nobodys = use.empty() && swaps && quota.limited;
   if (nobodys) quota.swap_time += time;
   const int64_t rate = billing_rate(config, gpu);
-  const bool somebody_waits = std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.waits(); });
+  std::set<TenantId> pressed;  // as of the beginning of the time
+  for (const auto& [tenant, used] : use) {
+    if (const auto at = quota.accounts.find(tenant); at != quota.accounts.end() && is_pressed(gpu, at->second)) pressed.insert(tenant);
+  }
   for (auto& [tenant, account] : quota.accounts) {
     const auto used = use.find(tenant);
     const bool waits = waits_here(gpu, tenant);
     if (used != use.end()) account.used = true;
-    if (account.throttled && waits) account.throttled_waiting += time;
+    if ((account.throttled || account.yields) && waits) account.throttled_waiting += time;
     if (nobodys) continue;
-    if (!is_windowed(config, gpu) && (account.used || waits)) {
-      const Duration most = balance_most(config, gpu, account, waits || used != use.end(), to);
-      account.balance = std::max(account.balance, std::min(account.balance + portion(time, account.quota), most));
-    }
+    if (!is_windowed(config, gpu) && (account.used || waits)) earn(config, gpu, account, time, waits || used != use.end(), to);
     if (used == use.end()) continue;
     Duration billed = portion(time, rate);
     if (used->second == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
-    const Duration least = balance_least(gpu, account);
-    // Without a limit it owes nobody what nobody wants.
-    const bool owes = account.limit < 100 || somebody_waits;
-    account.balance = std::max(account.balance - billed, owes ? least : std::max(least, std::min<Duration>(account.balance, 0)));
+    spend(gpu, account, billed, pressed.contains(tenant));
     const Duration taken_back = std::min(account.taken_back, billed);  // so that what people see never goes down
     account.taken_back -= taken_back;
     account.billed += billed - taken_back;
@@ -140,7 +159,8 @@ void bill(Context& context, Gpu& gpu, const std::map<TenantId, Use>& use, bool s
       context.note(Note::Level::kDebug, gpu, tenant,
                    "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
                        std::to_string(use.size()) + (used->second == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
-                       std::to_string(account.balance / 1000) + " us");
+                       std::to_string(account.balance / 1000) + " us, headroom " +
+                       (account.has_ceiling() ? std::to_string(account.headroom / 1000) + " us" : std::string("unbounded")));
     }
   }
 }
@@ -179,6 +199,21 @@ void bring_up_to(Context& context, Gpu& gpu) {
 
 }  // namespace
 
+bool waits_here(const Gpu& gpu, TenantId tenant) {
+  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
+                     [&](const auto& entry) { return entry.second.tenant == tenant && entry.second.waits(); });
+}
+
+bool is_pressed(const Gpu& gpu, const Account& account) {
+  return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
+    const Client& other = entry.second;
+    const bool wants = use_of(other) != Use::kNone || (other.waits() && !cannot_have_it_soon(other.reason));
+    if (other.tenant == account.tenant || !wants) return false;
+    const auto at = gpu.quota.accounts.find(other.tenant);
+    return at != gpu.quota.accounts.end() && !at->second.throttled && at->second.balance >= 0;
+  });
+}
+
 int64_t billing_rate(const Config& config, const Gpu& gpu) {
   const auto running = static_cast<int64_t>(users(gpu).size());
   switch (config.scheduling_mode) {
@@ -203,50 +238,62 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
   if (is_new) {
     const auto limit = state.core_limits.find(tenant);
     at->second.tenant = tenant;
-    at->second.limit = limit == state.core_limits.end() ? 100 : limit->second;
+    if (limit != state.core_limits.end()) {
+      at->second.ceiling = limit->second.ceiling;
+      at->second.reserved = limit->second.reserved;
+      // Who comes in mid-window has the rest of it, as set_share has it for the quota.
+      if (is_windowed(state.config, gpu)) at->second.headroom = portion(rest_of_window(state.config, gpu, now), at->second.ceiling_rate());
+    }
     at->second.joined_at = at->second.last_busy = now;
   }
   return at->second;
 }
 
-// Its limit is taken away: another one may come, and what it owes must not be gone for that.
+// Its ceiling is taken away: another one may come, and what it owes must not be gone for that.
 static void keep_what_is_owed(const Config& config, const Gpu& gpu, Account& account) {
-  account.owed = std::max<Duration>(-account.balance, 0);
-  account.spent = portion(window_of(config, gpu), account.quota) - account.balance;  // what it owed before the window included
+  account.owed = std::max<Duration>(-account.headroom, 0);
+  account.spent = portion(window_of(config, gpu), account.ceiling_rate()) - account.headroom;  // what it owed before the window included
   account.spent_until = is_windowed(config, gpu) ? gpu.quota.window_start + window_of(config, gpu) : 0;
 }
 
-// It had none. What it used, or saved, without a limit is nobody's business; what it owed when it lost its last limit it still owes.
-static void begin_limit(const Config& config, const Gpu& gpu, Account& account, int limit, Instant now) {
-  const bool in_its_window = is_windowed(config, gpu) && now < account.spent_until;
-  const Duration most = portion(kDebtMax, limit * (kWholeGpu / 100));
-  account.balance = in_its_window ? -account.spent : -std::min(account.owed, most);
-  account.quota = in_its_window ? 1 : 0;  // set_quotas: the rest of a window that it knows, or all of a new one
+// It had none. What it used, or saved, without a ceiling is nobody's business; what it owed when it lost its last one it still owes.
+static void begin_ceiling(const Config& config, const Gpu& gpu, Account& account, Instant now) {
+  const bool windowed = is_windowed(config, gpu), in_its_window = windowed && now < account.spent_until;
+  const int64_t rate = account.ceiling_rate();
+  const Duration owed = in_its_window ? account.spent : std::min(account.owed, portion(kDebtMax, rate));
+  const Duration window = in_its_window ? window_of(config, gpu) : windowed ? rest_of_window(config, gpu, now) : 0;
+  account.headroom = portion(window, rate) - owed;
   account.recent = account.recent_before = 0;
-  account.used = account.balance < 0;
   account.owed = account.spent = 0;
   account.spent_until = 0;
+  // Among others its place stays what it was: no change of a ceiling clears what it owes them.
+  if (gpu.quota.limited) return;
+  account.balance = -owed;
+  account.used = owed > 0;
+  account.quota = in_its_window ? 1 : 0;  // set_share: the rest of a window that it knows, or all of a new one
 }
 
 void set_core_limit(Context& context, const ComputeLimit& event) {
-  const int limit = std::clamp(event.percent, 1, 100);
-  if (limit == 100) {
+  const int limit = std::clamp(event.ceiling, 1, 100), reserved = std::clamp(event.reserved, 0, limit);
+  if (limit == 100 && reserved == 0) {
     context.state.core_limits.erase(event.tenant);
   } else {
-    context.state.core_limits[event.tenant] = limit;
+    context.state.core_limits[event.tenant] = {limit, reserved};
   }
   for (auto& [id, gpu] : context.state.gpus) {
     const auto at = gpu.quota.accounts.find(event.tenant);
     if (at == gpu.quota.accounts.end()) continue;
     Account& account = at->second;
-    const int former = account.limit;
-    if (former == limit) continue;
-    if (limit == 100) {
-      keep_what_is_owed(context.config(), gpu, account);
-    } else if (former == 100) {
-      begin_limit(context.config(), gpu, account, limit, context.now);
+    const CoreLimit former = {account.ceiling, account.reserved};
+    if (former.ceiling == limit && former.reserved == reserved) continue;
+    if (limit == 100 && former.ceiling < 100) keep_what_is_owed(context.config(), gpu, account);
+    account.ceiling = limit;
+    account.reserved = reserved;
+    if (former.ceiling == 100 && limit < 100) {
+      begin_ceiling(context.config(), gpu, account, context.now);
+    } else if (limit < 100 && is_windowed(context.config(), gpu)) {  // it counts from its window's beginning: what was used stays used
+      account.headroom += portion(window_of(context.config(), gpu), (limit - former.ceiling) * (kWholeGpu / 100));
     }
-    account.limit = limit;
     note_limit(context, gpu, account, former);
   }
 }
@@ -262,8 +309,9 @@ void take_kept_account(Context& context, const AccountKept& event) {
   account.throttled_waiting += std::max<Duration>(event.throttled_time, 0);
   const Duration debt = std::clamp<Duration>(event.debt, 0, std::max(kDebtMax, 2 * gpu->second.quota.period));
   if (debt == 0) return;
-  if (account.limit == 100) account.owed = std::max(account.owed, debt);
+  if (!account.has_ceiling()) account.owed = std::max(account.owed, debt);
   account.balance = std::min<Duration>(account.balance, 0) - debt;
+  account.headroom = std::min<Duration>(account.headroom, 0) - debt;
   account.used = true;
 }
 
@@ -283,6 +331,7 @@ void quota_config_changed(Context& context, const Config& former) {
     } else {  // what a long window allowed is not saved up for the time after it
       for (auto& [tenant, account] : gpu.quota.accounts) {
         account.balance = std::min(account.balance, portion(window_of(config, gpu), 2 * account.quota));
+        account.headroom = std::min(account.headroom, portion(window_of(config, gpu), 2 * account.ceiling_rate()));
       }
     }
   }
@@ -317,10 +366,12 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
   if (dropped) quota.tails[quota.tails_known++ % kTailsKept] = context.now - client.drop_sent_at;
   const Duration unused = unused_in(context, gpu, account, client, dropped, used);
   account.balance += unused;
+  account.headroom += unused;
   account.taken_back += unused;
-  if (dropped && account.balance < 0 && !is_windowed(context.config(), gpu)) {
-    account.balance = portion(account.balance, context.config().quota_carryover_percent.value_or(100) * (kWholeGpu / 100));
-  }
+  if (!dropped || is_windowed(context.config(), gpu)) return;
+  const int64_t carried = context.config().quota_carryover_percent.value_or(100) * (kWholeGpu / 100);
+  if (account.balance < 0) account.balance = portion(account.balance, carried);
+  if (account.headroom < 0) account.headroom = portion(account.headroom, carried);
 }
 
 }  // namespace nvshare::policy

@@ -7,13 +7,14 @@
 #include <array>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "policy/policy.h"
 
 namespace nvshare::policy {
 
 inline constexpr int64_t kWholeGpu = 1'000'000;
-inline constexpr int64_t kRestLeast = 50'000;           // of the GPU, for programs without a limit beside limits that add up to all of it
+inline constexpr int64_t kRestLeast = 50'000;           // of the GPU, for tenants without a reservation beside reservations of all of it
 inline constexpr Duration kWindowAuto = 2'000'000'000;  // over which shares are shown, and saved-up time is bounded, when no window is set
 inline constexpr Duration kPeriodMin = 60'000'000;      // in which each tenant has its share once, when nothing is swapped for it
 inline constexpr Duration kPeriodMax = 100'000'000;     // keeps any window of 2 s within 25 ms (1.25 points) of its share
@@ -47,25 +48,27 @@ inline constexpr Duration kNotePause = 10'000'000'000;  // between two lines of 
 
 struct Account {
   TenantId tenant = 0;
-  int limit = 100;  // percent; 100 = none
-  int64_t quota =
-      0;  // of the GPU, in force: the limit, scaled when the active tenants' limits pass 100; without a limit a part of the rest
-  Duration balance = 0;  // what it may use before it is throttled; below 0: debt
-  bool used = false;     // it has run once: from then on it saves up
-  bool throttled = false;
+  int ceiling = 100;       // percent; 100 = none
+  int reserved = 0;        // percent
+  int64_t quota = 0;       // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
+  Duration balance = 0;    // of its quota: what it may use before others come first; below 0: it is above its quota
+  Duration headroom = 0;   // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
+  bool used = false;       // it has run once: from then on it saves up
+  bool throttled = false;  // above its ceiling
+  bool yields = false;     // above its quota, while another that is below its own wants the GPU
   Instant throttled_at = 0;
   bool throttle_noted = false;     // the log has this time that it was throttled
   Instant throttle_noted_at = 0;   // the last that it has
   uint64_t throttles_unnoted = 0;  // since then
-  // When its limit was taken away: what it owed, and what was gone of its window's time, which counts again if it gets another limit before
-  // that window's end.
+  // When its ceiling was taken away: what it owed, and what was gone of its window's time, which counts again if it gets another one
+  // before that window's end.
   Duration owed = 0, spent = 0;
   Instant spent_until = 0;
   bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
   bool borrows = false;      // has a turn before its balance allows one, because the GPU would stand still
   Instant joined_at = 0;
   Instant last_busy = 0;  // held or wanted the lock
-  bool active = false;    // counts in the sum of limits
+  bool active = false;    // counts in the shares
   bool present = false;   // was busy lately
   bool gang = false;      // its turns are on several GPUs together
 
@@ -84,6 +87,10 @@ struct Account {
   Instant trust_at = 0;
   Duration taken_back = 0;         // of what was billed, and not yet of the two figures above it
   Duration throttled_waiting = 0;  // for its limit
+
+  bool has_ceiling() const { return ceiling < 100; }
+  bool is_limited() const { return ceiling < 100 || reserved > 0; }
+  int64_t ceiling_rate() const { return ceiling * (kWholeGpu / 100); }
 };
 
 enum class GpuMode {
@@ -97,7 +104,7 @@ struct Quota {
   std::map<TenantId, Account> accounts;  // of tenants with clients here, and of those that left a debt
   Instant until = 0;                     // the accounts are right as of this time
   bool limited = false;
-  bool over_asked = false;   // their limits add up to more than there is; none counts as all
+  bool over_asked = false;   // their ceilings add up to more than there is; none counts as all
   bool full_demand = false;  // the active tenants' quotas are all of the GPU
   GpuMode mode = GpuMode::kUnlimited;
   uint64_t mode_changes = 0;
@@ -108,12 +115,24 @@ struct Quota {
   Duration last_window_length = 0;
   Instant next_sample = 0;
   Instant window_noted_at = 0;
-  int64_t scale_noted = kWholeGpu;  // of the limits, as the log has it last
+  int64_t scale_noted = kWholeGpu;  // of the reservations, as the log has it last
   Instant scale_noted_at = 0;
   std::array<Duration, kTailsKept> tails{};  // from a drop to its answer, the latest
   size_t tails_known = 0;
   Duration swap_time = 0;  // in which nobody ran because memory moved: nobody's
 };
+
+// What a tenant asks of one GPU, and gets, in millionths of it.
+struct Claim {
+  int64_t reserved = 0;
+  int64_t ceiling = kWholeGpu;  // at least reserved
+  int64_t share = 0;
+};
+// Reservations may add up to all of the GPU, or leave kRestLeast while some claim has none: past that each is scaled by the same factor.
+void scale_reservations(std::vector<Claim>& claims);
+// Max-min fairness: max(reserved, min(ceiling, level)), with one level for all so that the shares add up to the whole GPU, or to all
+// ceilings where these are less.
+void share_out(std::vector<Claim>& claims);
 
 // Part of a duration; no overflow below a month.
 Duration portion(Duration time, int64_t millionths);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "policy/due_shares.h"
 #include "policy/quota_world.h"
 
 namespace nvshare::policy::testing {
@@ -41,9 +42,11 @@ class Mix {
   void add_tenants(int64_t count) {
     for (int64_t i = 1; i <= count; ++i) {
       const auto tenant = static_cast<TenantId>(i);
-      limits_[tenant] = static_cast<int>(chance(15) && i > 1 ? 100 : between(3, 95));
+      const int percent = static_cast<int>(chance(15) && i > 1 ? 100 : between(3, 95));
+      const bool granted = chance(60);
+      asked_[tenant] = {granted && percent < 100 ? double(percent) : 0, double(percent)};
       kernels_[tenant] = kernel();
-      world_.limit(tenant, limits_[tenant]);
+      granted ? world_.limit(tenant, percent) : world_.ceiling(tenant, percent);
       const int64_t processes = chance(20) ? 2 : 1;
       for (int64_t process = 0; process < processes; ++process) world_.add(tenant, kernels_[tenant]);
       kernels_[tenant] *= processes;
@@ -53,29 +56,25 @@ class Mix {
 
   // Empty, or what is wrong with the shares of 20 windows. `dues`: by the rule of the user guide, worked out apart from the policy.
   std::string judge() {
-    double limited = 0, free_runners = 0;
-    for (const auto& [tenant, limit] : limits_) (limit < 100 ? limited : free_runners) += limit < 100 ? limit : 1;
-    const double most = free_runners > 0 ? 95 : 100;
-    const double scale = limited > most ? most / limited : 1;
-    const double allowed = free_runners > 0 ? 100 : limited * scale;
-    const double lost = allowed > 99 ? 0.01 : 0;  // to hand-overs; where time is left over nobody loses by them
+    const std::map<TenantId, double> dues = due_shares(asked_);
+    double allowed = 0;
     std::map<TenantId, double> before;
-    for (const auto& [tenant, limit] : limits_) before[tenant] = world_.work(tenant);
+    for (const auto& [tenant, due] : dues) allowed += due, before[tenant] = world_.work(tenant);
+    const double lost = allowed > 99 ? 0.01 : 0;  // to hand-overs; where time is left over nobody loses by them
     const Duration time = 40 * kSeconds;
     world_.run_for(time);
     double sum = 0, kernels = 0;
-    for (const auto& [tenant, limit] : limits_) kernels += static_cast<double>(kernels_[tenant]) * 100 / static_cast<double>(time);
+    for (const auto& [tenant, due] : dues) kernels += static_cast<double>(kernels_[tenant]) * 100 / static_cast<double>(time);
     std::string wrong;
-    for (const auto& [tenant, limit] : limits_) {
+    for (const auto& [tenant, due] : dues) {
       const double share = (world_.work(tenant) - before[tenant]) * 100 / static_cast<double>(time);
       sum += share;
-      const double due = limit < 100 ? limit * scale : (100 - limited * scale) / free_runners;
       // A kernel at each border of the time is counted or not; what the hand-overs cost is lost to all alike.
       const double kernel = static_cast<double>(kernels_[tenant] + 10 * kMsec) * 100 / static_cast<double>(time);
       // What a neighbour's kernel kept from it before the time began it gets in it, and the same at the end.
       double longest = 0;
       for (const auto& [other, length] : kernels_) longest = other == tenant ? longest : std::max(longest, static_cast<double>(length));
-      const double near = 0.2 + kernel + longest * due / static_cast<double>(time) + (limit == 100 ? kernels : 0);
+      const double near = 0.2 + kernel + longest * due / static_cast<double>(time) + (asked_[tenant].ceiling > due ? kernels : 0);
       if (share > due + near || share < due * (1 - lost) - near) {
         wrong += "tenant " + std::to_string(tenant) + " is due " + std::to_string(due) + " and had " + std::to_string(share) + "\n";
       }
@@ -87,7 +86,7 @@ class Mix {
  private:
   std::mt19937_64 random_;
   QuotaWorld world_;
-  std::map<TenantId, int> limits_;
+  std::map<TenantId, Ask> asked_;
   std::map<TenantId, Duration> kernels_;
 };
 
@@ -129,7 +128,8 @@ TEST(QuotaProperties, WhateverHappensSharesAreRightAgainAfterwards) {
           others.push_back(world.add_bursty(tenant, mix.between(1, 300) * kMsec, mix.between(1, 1000) * kMsec, 100 * kUs).id);
           break;
         case 2:
-          world.limit(tenant, static_cast<int>(mix.between(1, 100)));
+          mix.chance(50) ? world.limit(tenant, static_cast<int>(mix.between(1, 100)))
+                         : world.ceiling(tenant, static_cast<int>(mix.between(1, 100)));
           break;
         case 3:
           if (!others.empty()) world.remove(others[static_cast<size_t>(mix.between(0, static_cast<int64_t>(others.size()) - 1))]);
@@ -172,7 +172,8 @@ TEST(QuotaProperties, NobodyStarves) {
     const int64_t tenants = mix.between(2, 6);
     for (int64_t i = 1; i <= tenants; ++i) {
       const auto tenant = static_cast<TenantId>(i);
-      world.limit(tenant, static_cast<int>(mix.chance(20) ? 100 : mix.between(1, 99)));
+      const int percent = static_cast<int>(mix.chance(20) ? 100 : mix.between(1, 99));
+      mix.chance(50) ? world.limit(tenant, percent) : world.ceiling(tenant, percent);
       if (mix.chance(40)) {
         world.add_bursty(tenant, mix.between(1, 50) * kMsec, mix.between(1, 200) * kMsec, 50 * kUs);
       } else {
@@ -201,18 +202,19 @@ TEST(QuotaProperties, SharesHoldWhileMemoryForcesTurns) {
     config.switch_time_fixed = mix.between(500, 2000) * kMsec;
     world.set_config(config);
     const int64_t tenants = mix.between(2, 4);
-    double asked = 0;
-    std::map<TenantId, int> limits;
+    std::map<TenantId, Ask> asked;
     for (int64_t i = 1; i <= tenants; ++i) {  // their limits add up to 100 at least
       const auto tenant = static_cast<TenantId>(i);
-      limits[tenant] = static_cast<int>(mix.between(i == 1 ? 90 : 10, 90));
-      asked += limits[tenant];
-      world.limit(tenant, limits[tenant]);
+      const int percent = static_cast<int>(mix.between(i == 1 ? 90 : 10, 90));
+      const bool granted = mix.chance(70);
+      asked[tenant] = {granted ? double(percent) : 0, double(percent)};
+      granted ? world.limit(tenant, percent) : world.ceiling(tenant, percent);
       world.add(tenant, mix.between(1, 20) * kMsec, (mix.between(9, 12)) << 30);
     }
     world.run_for(60 * kSeconds);
     std::map<TenantId, double> before;
-    for (const auto& [tenant, limit] : limits) before[tenant] = world.work(tenant);
+    const std::map<TenantId, double> dues = due_shares(asked);
+    for (const auto& [tenant, due] : dues) before[tenant] = world.work(tenant);
     const double swapping = world.swapping(), idle = world.idle();
     const Duration time = 600 * kSeconds;
     world.run_for(time);
@@ -221,7 +223,7 @@ TEST(QuotaProperties, SharesHoldWhileMemoryForcesTurns) {
     for (const auto& [tenant, work] : before) sum += world.work(tenant) - work;
     for (const auto& [tenant, work] : before) {
       const double share = (world.work(tenant) - work) * 100 / sum;
-      const double due = limits[tenant] * 100 / asked;  // the time may begin or end in mid-turn
+      const double due = dues.at(tenant);  // the time may begin or end in mid-turn
       ASSERT_NEAR(share, due, 1 + due * static_cast<double>(world.gpu().window) / static_cast<double>(time))
           << "NVSHARE_TEST_SEED=" << seed << "\n"
           << world.describe();

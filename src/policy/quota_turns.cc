@@ -36,8 +36,6 @@ bool blocks(const Context& context, const Gpu& gpu, const Account& account) {
                     [&](const Client& client) { return client.holds_lock() && !drain_is_doubtful(context.state, client, context.now); });
 }
 
-bool is_limited(const Account& account) { return account.limit < 100; }
-
 Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) {
   const bool rotates = gpu.quota.mode == GpuMode::kRotation;
   Duration slice = portion(gpu.quota.period, account.quota);
@@ -51,9 +49,9 @@ Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) 
   return std::max(slice, kSliceMin);
 }
 
-// How far its balance swings from where it is throttled to where it runs again.
-Duration half_band(const Config& config, const Gpu& gpu, const Account& account) {
-  return portion(slice_of(config, gpu, account), kWholeGpu - account.quota) / 2;
+// How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
+Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
+  return portion(slice_of(config, gpu, account), kWholeGpu - rate) / 2;
 }
 
 // Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
@@ -82,62 +80,6 @@ bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) 
 }
 
 // ---- how things stand ----
-
-void look_at_tenants(Context& context, Gpu& gpu) {
-  Quota& quota = gpu.quota;
-  for (const auto& [id, client] : gpu.clients) account_of(context.state, gpu, client.tenant, context.now);
-  quota.limited = false;
-  for (auto at = quota.accounts.begin(); at != quota.accounts.end();) {
-    Account& account = at->second;
-    const bool here = any_client(gpu, account.tenant, [](const Client&) { return true; });
-    const bool busy = any_client(gpu, account.tenant,
-                                 [](const Client& client) { return (client.holds_lock() && !client.paused_since) || client.waits(); });
-    if (busy) account.last_busy = context.now;
-    account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
-    account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
-    account.gang = any_client(gpu, account.tenant, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
-    quota.limited |= here && is_limited(account);
-    // A debt outlives the programs that made it.
-    const bool owes = is_limited(account) ? account.balance < 0 || context.now - account.last_busy <= kDebtMax
-                                          : account.owed > 0 && context.now - account.last_busy <= kDebtMax;
-    if (here || owes) {
-      ++at;
-    } else {
-      at = quota.accounts.erase(at);
-    }
-  }
-}
-
-// Limits in force: scaled to fit when those of the active tenants add up to more than there is; what is left is for those without.
-void set_quotas(Context& context, Gpu& gpu) {
-  const Config& config = context.config();
-  const bool scales = config.scheduling_mode != SchedulingMode::kConcurrent;
-  int64_t sum = 0, free_runners = 0, demand = 0;
-  for (const auto& [tenant, account] : gpu.quota.accounts) {
-    if (!account.active) continue;
-    (is_limited(account) ? sum : free_runners) += is_limited(account) ? account.limit * (kWholeGpu / 100) : 1;
-  }
-  const int64_t for_limited = free_runners > 0 ? kWholeGpu - kRestLeast : kWholeGpu;
-  for (auto& [tenant, account] : gpu.quota.accounts) {
-    const int64_t former = account.quota;
-    if (is_limited(account)) {
-      const int64_t asked = account.limit * (kWholeGpu / 100);
-      const int64_t all = account.active ? sum : sum + asked;
-      account.quota = all <= for_limited || !scales ? asked : asked * for_limited / all;
-    } else {
-      account.quota = std::max(kWholeGpu - std::min(sum, for_limited), kRestLeast) / std::max<int64_t>(free_runners + !account.active, 1);
-    }
-    if (account.active) demand += account.quota;
-    if (!is_windowed(config, gpu)) continue;
-    // A new quota counts from its window's beginning: what was used stays used. Who comes in mid-window has the rest of it.
-    const Duration window = window_of(config, gpu);
-    account.balance += former > 0 ? portion(window, account.quota - former)
-                                  : portion(std::max<Duration>(gpu.quota.window_start + window - context.now, 0), account.quota);
-  }
-  if (scales) note_scale(context, gpu, for_limited, sum);
-  gpu.quota.over_asked = sum + free_runners * kWholeGpu > kWholeGpu;
-  gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
-}
 
 // Whether those that have been here lately fit together; else what the swaps between them cost.
 std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
@@ -245,20 +187,20 @@ Instant slice_end(const Context& context, const Gpu& gpu, const Account& account
 }
 
 // `looks`: the time to look at limits has come.
-void hold_to_limit(Context& context, Gpu& gpu, Account& account, bool looks) {
+void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   const Config& config = context.config();
-  if (!is_limited(account)) {
+  if (!account.has_ceiling()) {
     account.throttled = false;
     return;
   }
   const bool windowed = is_windowed(config, gpu);
-  const Duration band = windowed ? 0 : half_band(config, gpu, account);
-  if (account.throttled && (windowed ? account.balance > 0 : account.balance >= band)) {
+  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.ceiling_rate());
+  if (account.throttled && (windowed ? account.headroom > 0 : account.headroom >= band)) {
     account.throttled = false;
     note_released(context, gpu, account);
   }
   const bool holds = stays(gpu, account);
-  if (!account.throttled && account.balance <= -band && looks) {
+  if (!account.throttled && account.headroom <= -band && looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
     const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.borrows);
     const Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
@@ -274,22 +216,53 @@ void hold_to_limit(Context& context, Gpu& gpu, Account& account, bool looks) {
   if (account.throttled && holds) drop_tenant(context, gpu, account.tenant, "its tenant has used up its compute limit");
 }
 
-// When its limit will have to be looked at again.
-void watch_limit(Context& context, Gpu& gpu, const Account& account, bool stalled) {
-  if (!is_limited(account)) return;
+// Among tenants that run together: who is above its quota makes way while another is below its own. Those that run one after the other
+// need no such word, because next is always who is owed most.
+void hold_to_quota(Context& context, Gpu& gpu, Account& account, bool looks) {
+  const Config& config = context.config();
+  const bool applies = config.scheduling_mode != SchedulingMode::kConcurrent && !is_exclusive(config, gpu, account);
+  const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
+  const bool yielded = std::exchange(account.yields, false);
+  if (!applies || (yielded ? account.balance > band : account.balance > -band) || !is_pressed(gpu, account)) return;
+  const Instant long_enough = account.slice_began + kSliceMin;  // so that neighbours with short bursts do not drop it at each of them
+  if (!yielded && account.runs && (context.now < long_enough || !looks))
+    return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
+  account.yields = true;
+  if (stays(gpu, account)) drop_tenant(context, gpu, account.tenant, "it is above its share, and another tenant is below its own");
+}
+
+// When that will have to be looked at again.
+void watch_quota_of(Context& context, Gpu& gpu, const Account& account) {
+  const Config& config = context.config();
+  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
+  const bool windowed = is_windowed(config, gpu);
+  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
+  if (account.yields) {
+    if (waits(gpu, account)) context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
+  } else if (account.runs && stays(gpu, account) && gpu.quota.accounts.size() > 1) {
+    const int64_t rate = billing_rate(config, gpu) - (windowed ? 0 : account.quota);
+    const bool above = account.balance <= -band;
+    if (above || rate > 0)
+      context.wake(gpu, context.now + (above ? kSliceMin : std::max(time_for(account.balance + band, rate), kStepMin)));
+  }
+}
+
+// When its ceiling will have to be looked at again.
+void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stalled) {
+  if (!account.has_ceiling()) return;
   const Config& config = context.config();
   const bool windowed = is_windowed(config, gpu);
-  const Duration band = windowed ? 0 : half_band(config, gpu, account);
+  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.ceiling_rate());
   if (windowed && (account.throttled || account.runs)) {  // its end may be past: windows have just become shorter
     context.wake(gpu, std::max(gpu.quota.window_start + window_of(config, gpu), context.now + kStepMin));
   }
   if (account.throttled) {
     if (windowed || stalled || !waits(gpu, account)) return;
-    context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
+    context.wake(gpu, context.now + std::max(time_for(band - account.headroom, account.ceiling_rate()), kStepMin));
   } else if (account.runs && stays(gpu, account)) {
-    const int64_t rate = billing_rate(config, gpu) - (windowed ? 0 : account.quota);
-    if (account.balance <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
-    if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.balance + band, rate), kStepMin));
+    const int64_t rate = billing_rate(config, gpu) - (windowed ? 0 : account.ceiling_rate());
+    if (account.headroom <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
+    if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.headroom + band, rate), kStepMin));
   }
 }
 
@@ -310,6 +283,8 @@ Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
     const bool wants = waits(gpu, account);
     if (wants || (account.active && account.interrupted)) demand += account.quota;
     if (!wants || quota.skipped.contains(tenant)) continue;
+    // Above a ceiling that is more than its quota, it waits, whoever stands still.
+    if (account.throttled && account.quota < account.ceiling_rate()) continue;
     Turn& known = account.throttled ? best_throttled : best;
     if (!known.account || owed(account) > known.owed) known = {&account, owed(account)};
   }
@@ -362,14 +337,12 @@ void hold_to_turns(Context& context, Gpu& gpu) {
 
 void settle_quota(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
-  if (!quota.limited && context.state.core_limits.empty()) return;
-  look_at_tenants(context, gpu);
+  if (!quota.limited && quota.mode == GpuMode::kUnlimited) return;
   quota.skipped.clear();
-  set_quotas(context, gpu);
   choose_mode(context, gpu);
   if (!quota.limited) {
     quota.owner = 0;
-    for (auto& [tenant, account] : quota.accounts) account.throttled = account.runs = false;
+    for (auto& [tenant, account] : quota.accounts) account.throttled = account.yields = account.runs = false;
     return;
   }
   judge_use(context, gpu);
@@ -378,7 +351,8 @@ void settle_quota(Context& context, Gpu& gpu) {
   if (looks) quota.next_sample = context.now + interval;
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
-  for (auto& [tenant, account] : quota.accounts) hold_to_limit(context, gpu, account, looks);
+  for (auto& [tenant, account] : quota.accounts) hold_to_ceiling(context, gpu, account, looks);
+  for (auto& [tenant, account] : quota.accounts) hold_to_quota(context, gpu, account, looks);
   hold_to_turns(context, gpu);
 }
 
@@ -389,7 +363,8 @@ void watch_quota(Context& context, Gpu& gpu) {
       std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.state == ClientState::kLoading; });
   bool exclusive_waits = false;
   for (const auto& [tenant, account] : gpu.quota.accounts) {
-    watch_limit(context, gpu, account, stalled);
+    watch_ceiling(context, gpu, account, stalled);
+    watch_quota_of(context, gpu, account);
     exclusive_waits |= waits(gpu, account) && !account.throttled && is_exclusive(context.config(), gpu, account);
     // Neighbours' quotas grow when it has been idle for long enough.
     if (account.active && !account.runs && !waits(gpu, account)) context.wake(gpu, account.last_busy + kActiveGrace);
@@ -419,6 +394,7 @@ static Verdict may_run_here(const State& state, const Client& client) {
   const auto account = gpu.quota.accounts.find(client.tenant);
   if (account == gpu.quota.accounts.end()) return Verdict::kRun;
   if (account->second.throttled) return Verdict::kLimit;
+  if (account->second.yields) return Verdict::kShare;
   if (gpu.quota.owner != client.tenant && is_exclusive(state.config, gpu, account->second)) return Verdict::kShare;
   return Verdict::kRun;
 }

@@ -36,7 +36,7 @@ Job& QuotaWorld::add(TenantId tenant, Duration kernel, Bytes memory) {
   at(now_, [this, id] {
     Job& joiner = jobs_.at(id);
     const auto limit = limits_.find(joiner.tenant);
-    feed(ComputeLimit{joiner.tenant, limit == limits_.end() ? 100 : limit->second});
+    feed(limit == limits_.end() ? ComputeLimit{joiner.tenant, 100} : limit->second);
     feed(ClientJoined{id, 0, joiner.tenant, 0, {joiner.memory, 0, 0}, true, false, false});
     if (joiner.on > 0) joiner.burst_end = static_cast<double>(joiner.on);
     want(joiner);
@@ -60,9 +60,13 @@ void QuotaWorld::remove(ClientId id) {
   feed(ClientLeft{id, true});
 }
 
-void QuotaWorld::limit(TenantId tenant, int percent) {
-  limits_[tenant] = percent;
-  feed(ComputeLimit{tenant, percent});
+void QuotaWorld::limit(TenantId tenant, int percent) { set({tenant, percent, percent < 100 ? percent : 0}); }
+
+void QuotaWorld::ceiling(TenantId tenant, int percent) { set({tenant, percent}); }
+
+void QuotaWorld::set(const ComputeLimit& limit) {
+  limits_[limit.tenant] = limit;
+  feed(limit);
 }
 
 void QuotaWorld::set_config(const Config& config) {
@@ -76,7 +80,7 @@ void QuotaWorld::restart(bool keeps_accounts) {
   state_ = make_state(config_);
   ledger_ = Ledger(config_);
   feed(GpuAppeared{0, 16LL << 30});
-  for (const auto& [tenant, percent] : limits_) feed(ComputeLimit{tenant, percent});
+  for (const auto& [tenant, limit] : limits_) feed(limit);
   for (auto& [id, job] : jobs_) {
     if (!job.alive) continue;
     ++job.activity;
@@ -359,8 +363,8 @@ std::string QuotaWorld::describe() const {
   out << broken_.value_or("all is well") << "\nat " << (now_ - 1000 * kSeconds) / kUs << " us, step " << steps_ << ", mode " << on.mode
       << ", " << on.mode_changes << " changes, idle " << idle_ / 1e6 << " ms, swapping " << swapping_ / 1e6 << " ms";
   for (const TenantView& tenant : on.tenants) {
-    out << "\n  tenant " << tenant.tenant << " limit " << tenant.limit << " quota " << tenant.quota << " used "
-        << static_cast<double>(tenant.used) / 1e6 << " ms, work " << work(tenant.tenant) / 1e6 << " ms, debt "
+    out << "\n  tenant " << tenant.tenant << " ceiling " << tenant.ceiling << " reserved " << tenant.reserved << " quota " << tenant.quota
+        << " used " << static_cast<double>(tenant.used) / 1e6 << " ms, work " << work(tenant.tenant) / 1e6 << " ms, debt "
         << static_cast<double>(tenant.debt) / 1e6 << (tenant.throttled ? " throttled" : "") << (tenant.active ? " active" : "")
         << (tenant.beside_others ? " beside others" : "");
   }

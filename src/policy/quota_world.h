@@ -59,7 +59,9 @@ class QuotaWorld {
   Job& add(TenantId tenant, Duration kernel = kMsec, Bytes memory = 0);
   Job& add_bursty(TenantId tenant, Duration on, Duration off, Duration kernel = kMsec);
   void remove(ClientId id);
-  void limit(TenantId tenant, int percent);
+  void limit(TenantId tenant, int percent);    // as the node grants it: a reservation, and the ceiling; 100: none
+  void ceiling(TenantId tenant, int percent);  // as a tenant sets it for itself
+  void set(const ComputeLimit& limit);
   void set_config(const Config& config);
   // A new scheduler, to which all register again. It knows what the former one had on the accounts, or (false) not.
   void restart(bool keeps_accounts = true);
@@ -115,7 +117,8 @@ class QuotaWorld {
   std::map<std::pair<Instant, uint64_t>, std::function<void()>> queue_;
   uint64_t order_ = 0, steps_ = 0, epoch_ = 0;
   std::map<ClientId, Job> jobs_;
-  std::map<TenantId, int> limits_;
+  std::map<TenantId, ComputeLimit> limits_;
+
   std::map<ClientId, Instant> last_told_, last_heard_;
   ClientId next_id_ = 1;
   double idle_ = 0, swapping_ = 0;

@@ -262,14 +262,18 @@ struct Gang {
   int catch_ups = 0;  // in the drain under way
 };
 
+struct CoreLimit {
+  int ceiling = 100, reserved = 0;
+};
+
 class State {
  public:
   Config config;
   std::map<GpuId, Gpu> gpus;
   std::map<ClientId, GpuId> gpu_of;
-  std::map<TenantId, Gang> gangs;       // kept up to date by form_gangs()
-  std::map<TenantId, int> core_limits;  // those below 100
-  std::optional<Bytes> host_available;  // nullopt: nobody said, so it is not a bound
+  std::map<TenantId, Gang> gangs;             // kept up to date by form_gangs()
+  std::map<TenantId, CoreLimit> core_limits;  // of tenants that have a ceiling or a reservation
+  std::optional<Bytes> host_available;        // nullopt: nobody said, so it is not a bound
   uint64_t next_arrival = 1;
   GrantId next_grant = 1;
   EvictionId next_eviction = 1;

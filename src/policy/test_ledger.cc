@@ -145,7 +145,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  [&](const ClientIdle&) {},
                  [&](const ConfigChanged& e) { config_ = e.config; },
                  [&](const ComputeLimit& e) {
-                   if (e.percent < 100) {
+                   if (e.ceiling < 100 || e.reserved > 0) {
                      limited_.insert(e.tenant);
                    } else {
                      limited_.erase(e.tenant);

@@ -101,9 +101,11 @@ static void view_quota(const Gpu& gpu, Instant now, GpuView& view) {
   view.window = gpu.quota.last_window_length;
   view.swap_time = gpu.quota.swap_time;
   for (const auto& [tenant, account] : gpu.quota.accounts) {
-    view.tenants.push_back({tenant, account.limit, static_cast<double>(account.quota) * 100 / static_cast<double>(kWholeGpu),
-                            account.last_window, now - account.joined_at, account.billed, account.active, account.throttled,
-                            account.throttled_waiting, std::max<Duration>(-account.balance, account.owed), account.gappy});
+    const Duration owed = account.has_ceiling() ? -account.headroom : -account.balance;
+    view.tenants.push_back({tenant, account.ceiling, account.reserved,
+                            static_cast<double>(account.quota) * 100 / static_cast<double>(kWholeGpu), account.last_window,
+                            now - account.joined_at, account.billed, account.active, account.throttled || account.yields,
+                            account.throttled_waiting, std::max({owed, account.owed, Duration{0}}), account.gappy});
   }
 }
 

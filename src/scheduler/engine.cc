@@ -164,7 +164,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   const bool asks_later = hold_ || waits_for_bypass(tenant.id);
-  apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
+  apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_limit_in_force() % 100}, now);
   const policy::ClientJoined joined{id,
                                     *gpu,
                                     tenant.id,

@@ -121,7 +121,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   if (!gpus.empty()) note_over_limit();
   if (core_changes) {
     spdlog::info("tenant {} '{}': compute limit {} %", tenant.id, tenant.name, tenant.core_limit_in_force());
-    apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force()}, now);
+    apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_limit_in_force() % 100}, now);
   }
   if (priority_changes) {
     spdlog::info("tenant {} '{}': priority {}", tenant.id, tenant.name, tenant.priority_in_force());

@@ -47,7 +47,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryBelieved, client, memory)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, percent)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, ceiling, reserved)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantEnds, tenant, ends)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AccountKept, tenant, gpu, joined_at, debt, used, throttled_time)
