@@ -160,7 +160,7 @@ class Tidy:
 
     def __init__(self, build_dir, analyzer_nodes):
         analyzer = ["-Xclang", "-analyzer-config", "-Xclang", f"max-nodes={analyzer_nodes}"]
-        self.extra = [f"--extra-arg={option}" for option in ["-Wno-unknown-warning-option", *analyzer]]
+        self.extra = [f"--extra-arg={option}" for option in ["-Wno-unknown-warning-option", "-Wthread-safety", *analyzer]]
         self.cache_dir = build_dir / "lint-cache"
         self.cache_dir.mkdir(parents=True, exist_ok=True)
         self.ground = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())

@@ -308,6 +308,11 @@ int64_t Client::next_timeout_ns() {
 }
 
 bool Client::receive() {
+  uint16_t version = 0;
+  {
+    Lock lock(mutex_);
+    version = version_;  // this thread alone changes it
+  }
   for (;;) {
     alignas(8) std::byte bytes[protocol::kMessageBytesMax];
     Descriptors descriptors;
@@ -320,7 +325,7 @@ bool Client::receive() {
       log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", type.error().text);
       return false;
     }
-    auto ok = protocol::check_version(packet, version_);  // this thread alone changes it
+    auto ok = protocol::check_version(packet, version);
     if (ok) ok = protocol::check_descriptors(*type, descriptors.count());
     if (!ok) {
       log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", ok.error().text);

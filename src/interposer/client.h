@@ -143,7 +143,7 @@ class Client {
     return connected_;
   }
 
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   static constexpr int64_t kTick_ns = 10'000'000;  // of idle detection, and of a drain past its time
@@ -154,12 +154,12 @@ class Client {
   void run();
   // client_limits.cc
   bool read_own_limit();  // false: a variable's value is wrong, and the log says which
-  const char* limit_set_by(uint64_t limit) const;
-  void tell_limit();
+  const char* limit_set_by(uint64_t limit) const REQUIRES(mutex_);
+  void tell_limit() REQUIRES(mutex_);
   void lease_alone();  // no scheduler: the program's own limit is all there is
-  void take_terms(const protocol::Registered& answer, uint64_t claimed);
-  void after_registration();
-  void send_ask();
+  void take_terms(const protocol::Registered& answer, uint64_t claimed) REQUIRES(mutex_);
+  void after_registration() REQUIRES(mutex_);  // connected
+  void send_ask() REQUIRES(mutex_);            // connected
   void on_headroom(const protocol::Headroom& message);
   void on_recall(const protocol::RecallHeadroom& message);
   void on_limit(const protocol::UpdateLimit& message);
@@ -171,28 +171,28 @@ class Client {
   bool receive();
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
   void on_lock(const protocol::LockOk& message);
-  bool take_grant(const protocol::LockOk& message);  // mutex held
+  bool take_grant(const protocol::LockOk& message) REQUIRES(mutex_);
   void on_drop(const protocol::DropLock& message);
   void on_keep(const protocol::Grant& grant);
-  void open_gate();  // mutex held: the program has the GPU
-  void begin_use();  // mutex held: the same, at the beginning of a turn or of what follows a pause
-  void pause();      // mutex held
-  void resume();     // mutex held
-  void go_on();      // mutex held: the same, by giving a drain up
+  void open_gate() REQUIRES(mutex_);  // the program has the GPU
+  void begin_use() REQUIRES(mutex_);  // the same, at the beginning of a turn or of what follows a pause
+  void pause() REQUIRES(mutex_);
+  void resume() REQUIRES(mutex_);
+  void go_on() REQUIRES(mutex_);  // the same, by giving a drain up
   void on_contention(const protocol::Contention& message);
   void on_why_waiting(const protocol::WhyWaiting& message);
-  void release(protocol::ReleaseReason reason);                             // mutex held
-  uint64_t used_ns(int64_t work_ended_ns);                                  // mutex held: of the turn that ends
-  void begin_drain(protocol::ReleaseReason reason, bool together = false);  // mutex held
-  void set_state(State state);                                              // mutex held
+  void release(protocol::ReleaseReason reason) REQUIRES(mutex_);
+  uint64_t used_ns(int64_t work_ended_ns) REQUIRES(mutex_);  // of the turn that ends
+  void begin_drain(protocol::ReleaseReason reason, bool together = false) REQUIRES(mutex_);
+  void set_state(State state) REQUIRES(mutex_);
   void check_drain();
-  bool wants_breath();       // mutex held
-  int64_t next_breath_ns();  // mutex held
+  bool wants_breath() REQUIRES(mutex_);
+  int64_t next_breath_ns() REQUIRES(mutex_);
   void check_breath();
   void check_idle();
   void set_gang_runs(bool runs);
-  void hurry();                                // mutex held: after a change of limited_ or of the connection
-  void watch(uint32_t waiters, bool limited);  // mutex held: what stands now; the gate is told of changes
+  void hurry() REQUIRES(mutex_);                                // after a change of limited_ or of the connection
+  void watch(uint32_t waiters, bool limited) REQUIRES(mutex_);  // what stands now; the gate is told of changes
   bool load_at_once();
   void check_cgroup();
   void flush();
@@ -201,14 +201,14 @@ class Client {
   void send_arena_held();  // what it has from an earlier scheduler
   int64_t next_timeout_ns();
   void wake();
-  // Mutex held. A failure ends the connection; the socket's thread sees that and reconnects.
-  void send_packet(const protocol::Packet& packet, const Descriptors& descriptors);
-  bool grow_alone(Lock& lock, size_t bytes);  // mutex held by `lock`
+  // A failure ends the connection; the socket's thread sees that and reconnects.
+  void send_packet(const protocol::Packet& packet, const Descriptors& descriptors) REQUIRES(mutex_);
+  bool grow_alone(size_t bytes) REQUIRES(mutex_);  // given up while waiting
   template <typename Payload>
-  void send(const Payload& payload, const Descriptors& descriptors = {}) {
+  void send(const Payload& payload, const Descriptors& descriptors = {}) REQUIRES(mutex_) {
     send_packet(protocol::encode(payload, version_), descriptors);
   }
-  void send_memory(uint64_t wanted);  // mutex held
+  void send_memory(uint64_t wanted) REQUIRES(mutex_);
 
   Device& device_;
   Mutex mutex_;
@@ -240,74 +240,73 @@ class Client {
   std::atomic<bool> draining_{false};
   std::atomic<bool> gang_runs_{false};
 
-  // Guarded by mutex_.
-  State state_ = State::kOut;
-  bool context_there_ = false;
-  uint16_t version_ = protocol::kVersionMax;  // agreed on with this scheduler
-  char refusal_told_[256] = {};               // in the log; before the socket's thread starts, then its alone
-  const char* barred_by_ = refusal_told_;     // before it is shared
-  protocol::KeepsMemory keeps_{};             // why: empty, or told at each registration
-  uint64_t own_limit_ = 0;                    // from the program's environment
-  const char* own_limit_variable_ = "";       // of the environment, that says it
-  uint64_t tenant_ = 0;                       // as the scheduler numbers it; 0: none yet
-  char tenant_name_[64] = {};
-  uint64_t node_limit_ = 0;
-  uint64_t told_lease_ = 0;  // to the scheduler, at registration
-  uint64_t headroom_request_ = 0;
-  uint64_t headroom_bytes_ = 0;  // of the one thread that asks
-  enum class HeadroomState : uint8_t { kNone, kAsked, kCharged, kRefused } headroom_state_ = HeadroomState::kNone;
-  bool asks_only_ = false;
-  uint64_t client_id_ = 0;
-  protocol::Grant grant_{};
-  uint64_t budget_sequence_ = 0;
-  bool request_sent_ = false;
-  uint64_t request_ = 0;
-  bool cancel_load_ = false;
-  uint64_t growth_request_ = 0;
-  uint64_t growth_wanted_ = 0;  // of the one thread that waits
-  enum class GrowthState : uint8_t { kNone, kAsked, kGranted, kRefused } growth_state_ = GrowthState::kNone;
-  bool connected_ = false;
-  int64_t disconnected_at_ns_ = 0;
-  int64_t reconnect_at_ns_ = 0;
+  State state_ GUARDED_BY(mutex_) = State::kOut;
+  bool context_there_ GUARDED_BY(mutex_) = false;
+  uint16_t version_ GUARDED_BY(mutex_) = protocol::kVersionMax;  // agreed on with this scheduler
+  char refusal_told_[256] = {};                                  // in the log; before the socket's thread starts, then its alone
+  const char* barred_by_ = refusal_told_;                        // before it is shared
+  protocol::KeepsMemory keeps_ GUARDED_BY(mutex_){};             // why: empty, or told at each registration
+  uint64_t own_limit_ = 0;                                       // from the program's environment
+  const char* own_limit_variable_ = "";                          // of the environment, that says it
+  uint64_t tenant_ GUARDED_BY(mutex_) = 0;                       // as the scheduler numbers it; 0: none yet
+  char tenant_name_[64] GUARDED_BY(mutex_) = {};
+  uint64_t node_limit_ GUARDED_BY(mutex_) = 0;
+  uint64_t told_lease_ GUARDED_BY(mutex_) = 0;  // to the scheduler, at registration
+  uint64_t headroom_request_ GUARDED_BY(mutex_) = 0;
+  uint64_t headroom_bytes_ GUARDED_BY(mutex_) = 0;  // of the one thread that asks
+  enum class HeadroomState : uint8_t { kNone, kAsked, kCharged, kRefused } headroom_state_ GUARDED_BY(mutex_) = HeadroomState::kNone;
+  bool asks_only_ = false;  // before the socket's thread starts
+  uint64_t client_id_ GUARDED_BY(mutex_) = 0;
+  protocol::Grant grant_ GUARDED_BY(mutex_){};
+  uint64_t budget_sequence_ GUARDED_BY(mutex_) = 0;
+  bool request_sent_ GUARDED_BY(mutex_) = false;
+  uint64_t request_ GUARDED_BY(mutex_) = 0;
+  bool cancel_load_ GUARDED_BY(mutex_) = false;
+  uint64_t growth_request_ GUARDED_BY(mutex_) = 0;
+  uint64_t growth_wanted_ GUARDED_BY(mutex_) = 0;  // of the one thread that waits
+  enum class GrowthState : uint8_t { kNone, kAsked, kGranted, kRefused } growth_state_ GUARDED_BY(mutex_) = GrowthState::kNone;
+  bool connected_ GUARDED_BY(mutex_) = false;
+  int64_t disconnected_at_ns_ GUARDED_BY(mutex_) = 0;
+  int64_t reconnect_at_ns_ = 0;  // the socket's thread's, as the next
   int64_t reconnect_backoff_ns_ = 0;
   int64_t cgroup_look_ns_ = 0;  // when next; the socket's thread's
 
   // Drain.
-  protocol::ReleaseReason drain_reason_ = protocol::ReleaseReason::kDropped;
-  int64_t drain_started_ns_ = 0;
-  int64_t drain_deadline_ns_ = 0;
-  DrainPatience drain_patience_;
-  uint64_t drain_ = 0;  // counts up with each drain: one that was given up must not settle the next
-  bool drain_abandoned_ = false;
-  bool drain_done_ = false;        // settled: only released() is missing, or, with drain_together_, what the scheduler says
-  bool drain_together_ = false;    // it is the scheduler that says whether the lock goes
-  bool drain_pauses_ = false;      // the lock stays: the client pauses
-  bool drain_of_pause_ = false;    // it began in a pause: who goes on after all says so
-  uint64_t drop_attempt_ = 0;      // DropLock::attempt of the last one
-  int64_t breath_ends_ns_ = 0;     // the gate is open for a moment in the middle of a drain; 0: it is not
-  static std::atomic<int> locks_;  // that this process holds, on all its GPUs
+  protocol::ReleaseReason drain_reason_ GUARDED_BY(mutex_) = protocol::ReleaseReason::kDropped;
+  int64_t drain_started_ns_ GUARDED_BY(mutex_) = 0;
+  int64_t drain_deadline_ns_ GUARDED_BY(mutex_) = 0;
+  DrainPatience drain_patience_ GUARDED_BY(mutex_);
+  uint64_t drain_ GUARDED_BY(mutex_) = 0;  // counts up with each drain: one that was given up must not settle the next
+  bool drain_abandoned_ GUARDED_BY(mutex_) = false;
+  bool drain_done_ GUARDED_BY(mutex_) = false;  // settled: only released() is missing, or, with drain_together_, what the scheduler says
+  bool drain_together_ GUARDED_BY(mutex_) = false;  // it is the scheduler that says whether the lock goes
+  bool drain_pauses_ GUARDED_BY(mutex_) = false;    // the lock stays: the client pauses
+  bool drain_of_pause_ GUARDED_BY(mutex_) = false;  // it began in a pause: who goes on after all says so
+  uint64_t drop_attempt_ GUARDED_BY(mutex_) = 0;    // DropLock::attempt of the last one
+  int64_t breath_ends_ns_ GUARDED_BY(mutex_) = 0;   // the gate is open for a moment in the middle of a drain; 0: it is not
+  static std::atomic<int> locks_;                   // that this process holds, on all its GPUs
 
   // Contention and idleness.
-  uint32_t waiters_ = 0;
-  bool limited_ = false;  // a compute limit applies: this client is billed for the time that it holds the lock
-  bool watched_ = false;  // what the gate was told: somebody waits, or limited_
-  bool limit_told_ = false;
-  IdleWatch idle_watch_;
-  bool pauses_ = false;         // idle_watch_ ends in a pause, not in giving the lock up
-  bool released_idle_ = false;  // the last turn ended, or is paused, by idle_watch_, which wants to know what came of it
-  int64_t idle_since_ns_ = 0;   // then
-  int64_t swap_cost_ns_ = 0;
-  uint64_t seen_submissions_ = 0;
-  int64_t last_submission_ns_ = 0;
-  bool idle_check_asked_ = false;
-  PauseWatch pause_watch_;
-  int64_t last_work_ns_ = 0;  // before the early release
-  int64_t opened_at_ns_ = 0;  // when the gate was opened for this turn; 0: it was not
-  bool turn_unused_ = false;  // nothing was submitted in this turn yet
-  bool released_early_ = false;
-  int64_t release_cost_ns_ = 0;  // what it was expected to cost
-  uint64_t question_ = 0;
-  int64_t asked_why_at_ns_ = 0;
+  uint32_t waiters_ GUARDED_BY(mutex_) = 0;
+  bool limited_ GUARDED_BY(mutex_) = false;  // a compute limit applies: this client is billed for the time that it holds the lock
+  bool watched_ GUARDED_BY(mutex_) = false;  // what the gate was told: somebody waits, or limited_
+  bool limit_told_ GUARDED_BY(mutex_) = false;
+  IdleWatch idle_watch_ GUARDED_BY(mutex_);
+  bool pauses_ GUARDED_BY(mutex_) = false;         // idle_watch_ ends in a pause, not in giving the lock up
+  bool released_idle_ GUARDED_BY(mutex_) = false;  // the last turn ended, or is paused, by idle_watch_, which wants to know what came of it
+  int64_t idle_since_ns_ GUARDED_BY(mutex_) = 0;   // then
+  int64_t swap_cost_ns_ GUARDED_BY(mutex_) = 0;
+  uint64_t seen_submissions_ GUARDED_BY(mutex_) = 0;
+  int64_t last_submission_ns_ GUARDED_BY(mutex_) = 0;
+  bool idle_check_asked_ GUARDED_BY(mutex_) = false;
+  PauseWatch pause_watch_ GUARDED_BY(mutex_);
+  int64_t last_work_ns_ GUARDED_BY(mutex_) = 0;  // before the early release
+  int64_t opened_at_ns_ GUARDED_BY(mutex_) = 0;  // when the gate was opened for this turn; 0: it was not
+  bool turn_unused_ GUARDED_BY(mutex_) = false;  // nothing was submitted in this turn yet
+  bool released_early_ GUARDED_BY(mutex_) = false;
+  int64_t release_cost_ns_ GUARDED_BY(mutex_) = 0;  // what it was expected to cost
+  uint64_t question_ GUARDED_BY(mutex_) = 0;
+  int64_t asked_why_at_ns_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace nvshare::interposer

@@ -33,14 +33,13 @@ bool Client::read_own_limit() {
   return right;
 }
 
-// mutex held
 const char* Client::limit_set_by(uint64_t limit) const {
   if (limit == 0) return "nobody";
   if (limit == node_limit_) return "the node (nvsharectl or Kubernetes)";
   return limit == own_limit_ ? own_limit_variable_ : "another program of its tenant";
 }
 
-// mutex held. Once it is known whether there is a scheduler.
+// Once it is known whether there is a scheduler.
 void Client::tell_limit() {
   const uint64_t limit = memory_limit_.load(std::memory_order_relaxed);
   if (limit == 0) {
@@ -87,7 +86,6 @@ void Client::lease_alone() {
   if (lease_.leased() < bound) lease_.grow(bound - lease_.leased());
 }
 
-// mutex held
 void Client::take_terms(const protocol::Registered& answer, uint64_t claimed) {
   memory_limit_.store(answer.memory_limit, std::memory_order_release);
   node_limit_ = answer.node_limit;
@@ -100,7 +98,6 @@ void Client::take_terms(const protocol::Registered& answer, uint64_t claimed) {
   lease_.grow(told_lease_ - claimed);
 }
 
-// mutex held, connected
 void Client::after_registration() {
   send(protocol::About{NVSHARE_VERSION});
   if (keeps_.why[0] != '\0') send(keeps_);
@@ -122,7 +119,6 @@ void Client::keeps_memory(const char* why) {
   send(keeps_);
 }
 
-// mutex held, connected
 void Client::send_ask() {
   const uint64_t returned = lease_.give_back(protocol::kLeaseMax);
   headroom_asks_.fetch_add(1, std::memory_order_relaxed);

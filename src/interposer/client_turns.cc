@@ -432,13 +432,13 @@ void Client::memory_changed() {
 }
 
 // Without a scheduler for longer than a restart takes, nobody makes room; what is free on the GPU may be used.
-bool Client::grow_alone(Lock& lock, size_t bytes) {
+bool Client::grow_alone(size_t bytes) {
   if (connected_ || now_ns() - disconnected_at_ns_ < kLongWait_ns) return false;
   size_t free_bytes = 0;
   size_t total = 0;
-  lock.unlock();
+  mutex_.unlock();
   bool known = real_driver().cuMemGetInfo_v2(&free_bytes, &total) == cuda::CUDA_SUCCESS;
-  lock.lock();
+  mutex_.lock();
   if (!known || free_bytes < bytes || connected_ || growth_state_ != GrowthState::kAsked) return false;
   budget_.store(std::max(budget(), device_.memory().resident() + bytes), std::memory_order_release);
   growth_state_ = GrowthState::kGranted;
@@ -450,7 +450,7 @@ Client::Growth Client::grow(size_t bytes) {
   Lock lock(mutex_);
   int64_t started = now_ns();
   bool told = false;
-  auto lost = [&] { return state_ == State::kOut || state_ == State::kLoading; };
+  auto lost = [&]() REQUIRES(mutex_) { return state_ == State::kOut || state_ == State::kLoading; };
   while (growth_state_ != GrowthState::kNone && !lost()) changed_.wait(mutex_);
   if (lost()) return Growth::kLostLock;
   if (device_.memory().resident() + bytes <= budget()) return Growth::kGranted;
@@ -459,7 +459,7 @@ Client::Growth Client::grow(size_t bytes) {
   ++growth_request_;
   send_memory(bytes);
   while (growth_state_ == GrowthState::kAsked && !lost()) {
-    if (grow_alone(lock, bytes)) break;
+    if (grow_alone(bytes)) break;
     if (!changed_.wait_until(mutex_, now_ns() + kLongWait_ns) && !told) {
       told = true;
       log(LogLevel::kInfo, "an allocation of %zu bytes waits until other programs have made room on GPU %d (for %lld s)", bytes,

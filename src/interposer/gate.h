@@ -95,7 +95,7 @@ class Gate {
 
   // Before the first thread enters.
   void initialise();
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   static Mark* attach_thread();
@@ -106,7 +106,7 @@ class Gate {
   static constinit thread_local Mark* thread_mark_;
 
   Mutex watch_mutex_;
-  uint32_t watchers_[2] = {};  // of kWatched, kLimited
+  uint32_t watchers_[2] GUARDED_BY(watch_mutex_) = {};  // of kWatched, kLimited
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
   std::atomic<uint32_t> closures_{0};

@@ -109,7 +109,7 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   Import* known = find_import(token, context);
   if (known == nullptr) {
     opening_ = true;
-    *result = fetch(lock, *device, token);
+    *result = fetch(*device, token);
     Import fresh{token, device,         pending_.request,     context, device->ordinal(),  0,
                  0,     pending_.bytes, pending_.chunk_bytes, 0,       pending_.inherited, 0,
                  {}};
@@ -141,7 +141,7 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   return true;
 }
 
-CUresult Ipc::fetch(Lock& lock, Device& device, const IpcToken& token) {
+CUresult Ipc::fetch(Device& device, const IpcToken& token) {
   pending_ = Pending{};
   pending_.device = &device;
   pending_.request = ++last_request_;
@@ -150,9 +150,9 @@ CUresult Ipc::fetch(Lock& lock, Device& device, const IpcToken& token) {
   message.exporter = token.exporter;
   message.export_id = token.export_id;
   memcpy(message.nonce, token.nonce, sizeof message.nonce);
-  lock.unlock();
+  mutex_.unlock();
   const bool sent = device.client().tell(message);
-  lock.lock();
+  mutex_.lock();
   if (!sent) {
     pending_.done = true;
     pending_.status = ExportStatus::kFailed;

@@ -59,7 +59,7 @@ class Ipc {
   void on_inherited(Device& device, const protocol::ImportInherited& message);
   void on_disconnected(Device& device);  // no answer comes any more
 
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   struct Import {
@@ -94,9 +94,9 @@ class Ipc {
     std::vector<cuda::CUmemGenericAllocationHandle> handles;
   };
 
-  Import* find_import(cuda::CUdeviceptr address);                           // mutex held
-  Import* find_import(const IpcToken& token, cuda::CUcontext context);      // mutex held
-  cuda::CUresult fetch(Lock& lock, Device& device, const IpcToken& token);  // mutex held by `lock`, given up while waiting
+  Import* find_import(cuda::CUdeviceptr address) REQUIRES(mutex_);
+  Import* find_import(const IpcToken& token, cuda::CUcontext context) REQUIRES(mutex_);
+  cuda::CUresult fetch(Device& device, const IpcToken& token) REQUIRES(mutex_);  // given up while waiting
   cuda::CUresult map(Import* import, const std::vector<cuda::CUmemGenericAllocationHandle>& handles);
   static cuda::CUresult set_access(Import& import, uint32_t accessors);
   static void unmap(const Import& import);
@@ -104,11 +104,11 @@ class Ipc {
 
   Mutex mutex_;
   Condition changed_;
-  std::vector<Import> imports_;
-  std::vector<Import> leaving_;  // closed, and still mapped: work of this process may use them
-  Pending pending_;
-  bool opening_ = false;
-  uint64_t last_request_ = 0;
+  std::vector<Import> imports_ GUARDED_BY(mutex_);
+  std::vector<Import> leaving_ GUARDED_BY(mutex_);  // closed, and still mapped: work of this process may use them
+  Pending pending_ GUARDED_BY(mutex_);
+  bool opening_ GUARDED_BY(mutex_) = false;
+  uint64_t last_request_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace nvshare::interposer

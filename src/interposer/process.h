@@ -133,7 +133,7 @@ class Process {
   // The program's exit handler of ours: no movement of memory may be under way when the driver's own runs.
   void program_ends();
 
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   struct Context {
@@ -146,7 +146,7 @@ class Process {
   };
   void wait_gate_change(uint32_t flags);
   void wait_for_gate(const Client* joins);
-  Context* find_context(cuda::CUcontext context);
+  Context* find_context(cuda::CUcontext context) REQUIRES(mutex_);
   struct Capture {
     uint64_t number;
     cuda::CUstream stream;  // that it began on; null: being destroyed
@@ -170,23 +170,22 @@ class Process {
   std::atomic<uint32_t> contexts_destroyed_{0};
   std::atomic<Device*> devices_[kDevicesMax] = {};
   std::atomic<int> captures_{0};
-  // Guarded by capture_mutex_:
-  int synchronizing_ = 0;
-  uint64_t last_capture_ = 0;
-  std::vector<Capture> captures_known_;
+  int synchronizing_ GUARDED_BY(capture_mutex_) = 0;
+  uint64_t last_capture_ GUARDED_BY(capture_mutex_) = 0;
+  std::vector<Capture> captures_known_ GUARDED_BY(capture_mutex_);
   Mutex mutex_;
   Mutex attach_mutex_;  // before mutex_
   Condition contexts_changed_;
   Mutex capture_mutex_;
   Condition capture_changed_;
-  std::vector<Context> contexts_;
+  std::vector<Context> contexts_ GUARDED_BY(mutex_);
   ProgramVmm vmm_;
-  std::vector<PeerAccess> peers_;  // guarded by mutex_
-  Mutex peers_mutex_;              // before mutex_: one change of access after the other
+  std::vector<PeerAccess> peers_ GUARDED_BY(mutex_);
+  Mutex peers_mutex_;  // before mutex_: one change of access after the other
   std::atomic<uint32_t> accessors_[kDevicesMax] = {};
   Ipc ipc_;
-  std::atomic<bool> held_{false};                 // hold_resident() was called; changes with attach_mutex_ held
-  char held_why_[protocol::kKeepsWhyBytes] = {};  // guarded by attach_mutex_
+  std::atomic<bool> held_{false};  // hold_resident() was called; changes with attach_mutex_ held
+  char held_why_[protocol::kKeepsWhyBytes] GUARDED_BY(attach_mutex_) = {};
   protocol::Backend backend_ = protocol::Backend::kVmm;
   SchedulerNeeded needed_;
 };

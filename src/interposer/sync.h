@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/thread_annotations.h"
+
 namespace nvshare::interposer {
 
 inline int64_t now_ns() {
@@ -18,14 +20,14 @@ inline int64_t now_ns() {
   return time.tv_sec * 1'000'000'000LL + time.tv_nsec;
 }
 
-class Mutex {
+class CAPABILITY("mutex") Mutex {
  public:
   Mutex() = default;
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
-  void lock() { pthread_mutex_lock(&mutex_); }
-  bool try_lock() { return pthread_mutex_trylock(&mutex_) == 0; }
-  void unlock() { pthread_mutex_unlock(&mutex_); }
+  void lock() ACQUIRE() { pthread_mutex_lock(&mutex_); }
+  bool try_lock() TRY_ACQUIRE(true) { return pthread_mutex_trylock(&mutex_) == 0; }
+  void unlock() RELEASE() { pthread_mutex_unlock(&mutex_); }
   // In a forked child, whose other threads are gone, every lock starts anew.
   void reset_after_fork() { mutex_ = PTHREAD_MUTEX_INITIALIZER; }
   pthread_mutex_t* native() { return &mutex_; }
@@ -34,19 +36,19 @@ class Mutex {
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
 };
 
-class Lock {
+class SCOPED_CAPABILITY Lock {
  public:
-  explicit Lock(Mutex& mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~Lock() {
+  explicit Lock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~Lock() RELEASE() {
     if (held_) mutex_.unlock();
   }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
-  void unlock() {
+  void unlock() RELEASE() {
     held_ = false;
     mutex_.unlock();
   }
-  void lock() {
+  void lock() ACQUIRE() {
     mutex_.lock();
     held_ = true;
   }
@@ -62,12 +64,12 @@ class Condition {
   Condition() = default;
   Condition(const Condition&) = delete;
   Condition& operator=(const Condition&) = delete;
-  void wait(Mutex& mutex) {
+  void wait(Mutex& mutex) REQUIRES(mutex) {
     prepare();
     pthread_cond_wait(&condition_, mutex.native());
   }
   // False when the deadline has passed.
-  bool wait_until(Mutex& mutex, int64_t deadline_ns);
+  bool wait_until(Mutex& mutex, int64_t deadline_ns) REQUIRES(mutex);
   void notify_all() {
     prepare();
     pthread_cond_broadcast(&condition_);

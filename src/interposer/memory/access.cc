@@ -27,7 +27,9 @@ CUresult grant_access(CUdeviceptr address, size_t bytes, uint32_t accessors, uin
   return real_driver().cuMemSetAccess(address, bytes, descriptions, count);
 }
 
-uint32_t Memory::accessors_of(const Block& block) const { return accessors_.load(std::memory_order_acquire) | block.open_to; }
+uint32_t Memory::accessors_of(const Block& block) const {
+  return accessors_.load(std::memory_order_acquire) | block.open_to.load(std::memory_order_acquire);
+}
 
 CUresult Memory::set_chunk_access(Block& block, uint32_t index) {
   Chunk& chunk = block.chunks[index];
@@ -68,7 +70,7 @@ bool Memory::open_to(CUdeviceptr address, uint32_t gpus) {
   Lock lock(mutex_);
   Block* block = lookup(address);
   if (block == nullptr || block->kind != BlockKind::kVmm || block->cached || (gpus & ~accessors_of(*block)) == 0) return false;
-  block->open_to |= gpus;
+  block->open_to.fetch_or(gpus, std::memory_order_acq_rel);
   follow_accessors(*block);
   return true;
 }

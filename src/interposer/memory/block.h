@@ -3,6 +3,7 @@
 // writes a chunk's handle and host copy on its own while the block is pinned and the chunk is moving.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -57,11 +58,11 @@ struct Block {
   cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone
   Chunk* chunks = nullptr;
   uint32_t chunk_count = 0;
-  uint32_t pins = 0;         // mover snapshots that hold it
-  bool doomed = false;       // freed by the program while pinned: the last pin's holder disposes of it
-  bool cached = false;       // freed, kept mapped for reuse
-  bool unswappable = false;  // stays on the GPU: somebody else may use it too
-  uint32_t open_to = 0;      // GPUs (bits) that copies of the program needed to reach it (hooks/reach.h)
+  uint32_t pins = 0;                 // mover snapshots that hold it
+  bool doomed = false;               // freed by the program while pinned: the last pin's holder disposes of it
+  bool cached = false;               // freed, kept mapped for reuse
+  bool unswappable = false;          // stays on the GPU: somebody else may use it too
+  std::atomic<uint32_t> open_to{0};  // GPUs (bits) that copies of the program needed to reach it (hooks/reach.h)
   // Not 0: handed to other processes by legacy IPC. Only who was given a handle knows the nonce.
   uint64_t export_id = 0;
   uint8_t export_nonce[16] = {};

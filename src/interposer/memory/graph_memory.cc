@@ -57,7 +57,6 @@ GraphMemory& graph_memory() {
   return *found;
 }
 
-// mutex held
 GraphMemory::Executable* GraphMemory::find(CUgraphExec executable) {
   for (Executable& known : executables_) {
     if (known.handle == executable) return &known;

@@ -41,11 +41,11 @@ class GraphMemory {
     int ordinal;
     uint64_t launched_at;  // value of trims + 1 at its last launch; 0: never
   };
-  Executable* find(cuda::CUgraphExec executable);  // mutex held
+  Executable* find(cuda::CUgraphExec executable) REQUIRES(mutex_);
 
   std::atomic<bool> any_{false};
   Mutex mutex_;
-  std::vector<Executable> executables_;  // that have memory nodes
+  std::vector<Executable> executables_ GUARDED_BY(mutex_);  // that have memory nodes
 };
 
 GraphMemory& graph_memory();

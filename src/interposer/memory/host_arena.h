@@ -72,7 +72,7 @@ class HostArena {
   bool wants_cgroup_watched() const { return watch_cgroup_.load(std::memory_order_relaxed); }
   void look_at_cgroup();
 
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   enum class Mode : uint8_t { kAuto, kProcess, kScheduler };
@@ -97,51 +97,50 @@ class HostArena {
   };
 
   bool take(Segment& segment, uint32_t index, size_t units, HostSlot* slot);
-  // All with the mutex held.
-  bool take_any(size_t bytes, HostSlot* slot);
-  void ask(size_t total, bool urgent);
-  bool coming() const;
-  void start_workers(bool urgent);
-  size_t mark_leaving(size_t bytes, bool only_own);
-  void settle_shrink();
-  void notify();  // whoever waits here, and the link
+  bool take_any(size_t bytes, HostSlot* slot) REQUIRES(mutex_);
+  void ask(size_t total, bool urgent) REQUIRES(mutex_);
+  bool coming() const REQUIRES(mutex_);
+  void start_workers(bool urgent) REQUIRES(mutex_);
+  size_t mark_leaving(size_t bytes, bool only_own) REQUIRES(mutex_);
+  void settle_shrink() REQUIRES(mutex_);
+  void notify() REQUIRES(mutex_);  // whoever waits here, and the link
 
   // host_arena_workers.cc
   static void* worker_body(void* self);
   void work();
-  bool unmap_one(Lock& lock);
-  bool build_one(Lock& lock);
-  bool pin_one(Lock& lock);
+  bool unmap_one() REQUIRES(mutex_);  // given up meanwhile
+  bool build_one() REQUIRES(mutex_);  // given up meanwhile
+  bool pin_one() REQUIRES(mutex_);    // given up meanwhile
   protocol::ArenaOwner owner_for(size_t more);
 
   Device& device_;
   Mode mode_ = Mode::kAuto;
   Mutex mutex_;
   Condition changed_;
-  std::vector<Segment> segments_;
-  std::vector<Lease> leases_;
-  size_t ready_ = 0;   // sum of bytes of segments_
-  size_t leased_ = 0;  // what the scheduler takes us to have, less what is on its way back
-  size_t building_ = 0;
-  uint32_t workers_ = 0;    // threads
-  uint32_t in_driver_ = 0;  // of them, in a driver call with a context
-  uint32_t waiters_ = 0;    // in allocate()
-  cuda::CUcontext context_ = nullptr;
-  bool tight_ = false;  // this process's cgroup leaves too little: segments are to be the scheduler's
-  bool ending_ = false;
+  std::vector<Segment> segments_ GUARDED_BY(mutex_);
+  std::vector<Lease> leases_ GUARDED_BY(mutex_);
+  size_t ready_ GUARDED_BY(mutex_) = 0;   // sum of bytes of segments_
+  size_t leased_ GUARDED_BY(mutex_) = 0;  // what the scheduler takes us to have, less what is on its way back
+  size_t building_ GUARDED_BY(mutex_) = 0;
+  uint32_t workers_ GUARDED_BY(mutex_) = 0;    // threads
+  uint32_t in_driver_ GUARDED_BY(mutex_) = 0;  // of them, in a driver call with a context
+  uint32_t waiters_ GUARDED_BY(mutex_) = 0;    // in allocate()
+  cuda::CUcontext context_ GUARDED_BY(mutex_) = nullptr;
+  bool tight_ GUARDED_BY(mutex_) = false;  // this process's cgroup leaves too little: segments are to be the scheduler's
+  bool ending_ GUARDED_BY(mutex_) = false;
 
   // What we asked for last, and whether it was answered.
-  size_t asked_ = 0;
-  uint64_t request_ = 0;
-  bool urgent_ = false;
-  bool request_due_ = false;  // not sent yet
-  bool refused_ = false;
-  int64_t short_told_ns_ = 0;
+  size_t asked_ GUARDED_BY(mutex_) = 0;
+  uint64_t request_ GUARDED_BY(mutex_) = 0;
+  bool urgent_ GUARDED_BY(mutex_) = false;
+  bool request_due_ GUARDED_BY(mutex_) = false;  // not sent yet
+  bool refused_ GUARDED_BY(mutex_) = false;
+  int64_t short_told_ns_ GUARDED_BY(mutex_) = 0;
 
-  std::vector<uint64_t> returned_;
-  std::vector<protocol::ArenaShrunk> shrunk_;
-  uint64_t shrink_ = 0;  // under way; 0: none
-  size_t shrink_bytes_ = 0;
+  std::vector<uint64_t> returned_ GUARDED_BY(mutex_);
+  std::vector<protocol::ArenaShrunk> shrunk_ GUARDED_BY(mutex_);
+  uint64_t shrink_ GUARDED_BY(mutex_) = 0;  // under way; 0: none
+  size_t shrink_bytes_ GUARDED_BY(mutex_) = 0;
   std::atomic<bool> watch_cgroup_{false};
 };
 

@@ -181,26 +181,26 @@ void* HostArena::worker_body(void* self) {
 
 void HostArena::work() {
   Lock lock(mutex_);
-  while (!ending_ && (unmap_one(lock) || (context_ != nullptr && (build_one(lock) || pin_one(lock))))) {
+  while (!ending_ && (unmap_one() || (context_ != nullptr && (build_one() || pin_one())))) {
   }
   --workers_;
   settle_shrink();
   notify();
 }
 
-bool HostArena::unmap_one(Lock& lock) {
+bool HostArena::unmap_one() {
   for (size_t i = 0; i < segments_.size(); ++i) {
     if (segments_[i].data == nullptr || !segments_[i].leaving || segments_[i].busy) continue;
     segments_[i].busy = true;
     const Segment segment = segments_[i];
     ++in_driver_;
-    lock.unlock();
+    mutex_.unlock();
     if (segment.pinned_in != nullptr) {
       InContext inside(segment.pinned_in);
       real_driver().cuMemHostUnregister(segment.data);
     }
     munmap(segment.data, segment.bytes);
-    lock.lock();
+    mutex_.lock();
     --in_driver_;
     segments_[i] = Segment{};
     ready_ -= segment.bytes;
@@ -213,19 +213,19 @@ bool HostArena::unmap_one(Lock& lock) {
   return false;
 }
 
-bool HostArena::build_one(Lock& lock) {
+bool HostArena::build_one() {
   if (leases_.empty()) return false;
   Lease lease = std::move(leases_.front());
   leases_.erase(leases_.begin());
   const CUcontext context = context_;
   building_ += lease.bytes;
   ++in_driver_;
-  lock.unlock();
+  mutex_.unlock();
   const bool own = lease.owner == ArenaOwner::kProcess;
   char* data = own ? make_own(lease.bytes) : map_lent(lease.memory.get(), lease.bytes);
   lease.memory.reset();  // the mapping holds it
   const bool pinned = data != nullptr && pin(data, lease.bytes, context);
-  lock.lock();
+  mutex_.lock();
   building_ -= lease.bytes;
   --in_driver_;
   if (data != nullptr) {
@@ -261,7 +261,7 @@ bool HostArena::build_one(Lock& lock) {
 }
 
 // What lost its registration with the context that it was made in.
-bool HostArena::pin_one(Lock& lock) {
+bool HostArena::pin_one() {
   for (size_t i = 0; i < segments_.size(); ++i) {
     Segment& candidate = segments_[i];
     if (candidate.data == nullptr || candidate.pinned_in != nullptr || candidate.unpinnable || candidate.busy || candidate.leaving)
@@ -271,9 +271,9 @@ bool HostArena::pin_one(Lock& lock) {
     const size_t bytes = candidate.bytes;
     const CUcontext context = context_;
     ++in_driver_;
-    lock.unlock();
+    mutex_.unlock();
     const bool pinned = pin(data, bytes, context);
-    lock.lock();
+    mutex_.lock();
     --in_driver_;
     segments_[i].busy = false;
     segments_[i].pinned_in = pinned ? context : nullptr;

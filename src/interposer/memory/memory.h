@@ -189,7 +189,7 @@ class Memory {
   cuda::CUdeviceptr address_of(const Piece& piece) const { return piece.block->base + chunk_offset(piece.index); }
   static Chunk& chunk(const Piece& piece) { return piece.block->chunks[piece.index]; }
 
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   // What allocate_block is to make.
@@ -203,12 +203,12 @@ class Memory {
   // The one way to get a block: inside the gate, within the budget; waits for room outside of it.
   cuda::CUresult allocate_block(const Order& order, Block** out);
   cuda::CUresult map_block(Block& block);
-  Block* take_cached(const Order& order);
-  void dispose(Block* block);                // unmaps, returns addresses and host slots; no lock held, block in no list
-  void retire(Block* block, bool keep);      // takes a block out of the registry: cache, dispose or doom
-  void insert(Block* block);                 // mutex held
-  void erase(Block* block);                  // mutex held
-  Block* lookup(cuda::CUdeviceptr address);  // mutex held
+  Block* take_cached(const Order& order) REQUIRES(mutex_);
+  void dispose(Block* block);            // unmaps, returns addresses and host slots; no lock held, block in no list
+  void retire(Block* block, bool keep);  // takes a block out of the registry: cache, dispose or doom
+  void insert(Block* block) REQUIRES(mutex_);
+  void erase(Block* block) REQUIRES(mutex_);
+  Block* lookup(cuda::CUdeviceptr address) REQUIRES(mutex_);
   cuda::CUresult new_block(const Order& order, Block** out);
   static size_t resident_bytes(const Block& block);                                         // mutex held
   cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
@@ -216,11 +216,11 @@ class Memory {
   // Memory that cannot move needs the lock when it is allocated.
   bool needs_lock() const;
   cuda::CUresult set_chunk_access(Block& block, uint32_t index);
-  void follow_accessors(Block& block);                       // mutex held
-  uint32_t accessors_of(const Block& block) const;           // mutex held
-  void change_unswappable(size_t from, size_t to);           // mutex held: all figures of a holding that changes its size
-  void forget_holdings(cuda::CUcontext context);             // mutex held
-  void set_holding(size_t claimed, const Holding& holding);  // mutex held
+  void follow_accessors(Block& block) REQUIRES(mutex_);
+  uint32_t accessors_of(const Block& block) const;
+  void change_unswappable(size_t from, size_t to) REQUIRES(mutex_);  // all figures of a holding that changes its size
+  void forget_holdings(cuda::CUcontext context) REQUIRES(mutex_);
+  void set_holding(size_t claimed, const Holding& holding) REQUIRES(mutex_);
   size_t store_bytes(uint64_t store) const;
 
   // Memory that the program freed in stream order and that the GPU may not have passed yet.
@@ -243,10 +243,10 @@ class Memory {
   // Program bytes of the allocation that begins at address, and what its memory could hold; false: none.
   bool measure(cuda::CUdeviceptr address, size_t* requested, size_t* capacity, cuda::CUcontext* context);
   size_t lasting_cache_max() const;
-  void uncache_oldest(size_t at_most, std::vector<Block*>* victims);  // mutex held
+  void uncache_oldest(size_t at_most, std::vector<Block*>* victims) REQUIRES(mutex_);
 
   void set_requested(cuda::CUdeviceptr address, size_t bytes);
-  void set_requested_locked(cuda::CUdeviceptr address, size_t bytes);          // mutex held
+  void set_requested_locked(cuda::CUdeviceptr address, size_t bytes) REQUIRES(mutex_);
   static AllocationNotes& notes_of(Block& block, cuda::CUdeviceptr address) {  // mutex held
     return block.slab != nullptr ? SlabSet::notes_of(block.slab, address) : block.notes;
   }
@@ -254,25 +254,25 @@ class Memory {
   Device& device_;
   Mutex mutex_;
   Condition pins_changed_;
-  std::vector<Block*> blocks_;  // by address
-  std::vector<Block*> cache_;   // freed, mapped, oldest first
-  std::vector<Block*> handle_blocks_;
-  std::vector<AsyncFree> async_frees_;
-  std::vector<Holding> holdings_;
+  std::vector<Block*> blocks_ GUARDED_BY(mutex_);  // by address
+  std::vector<Block*> cache_ GUARDED_BY(mutex_);   // freed, mapped, oldest first
+  std::vector<Block*> handle_blocks_ GUARDED_BY(mutex_);
+  std::vector<AsyncFree> async_frees_ GUARDED_BY(mutex_);
+  std::vector<Holding> holdings_ GUARDED_BY(mutex_);
   std::atomic<uint64_t> driver_trims_{0};
   std::atomic<uint32_t> deferred_{0};  // of them without an event
-  SlabSet slabs_;
-  bool slab_coming_ = false;  // some thread makes one: others wait for it, or many at once would make one each
+  SlabSet slabs_ GUARDED_BY(mutex_);
+  bool slab_coming_ GUARDED_BY(mutex_) = false;  // some thread makes one: others wait for it, or many at once would make one each
   Condition slab_came_;
   HostArena arena_;
-  bool running_ = false;
-  size_t cached_bytes_ = 0;
+  bool running_ GUARDED_BY(mutex_) = false;
+  size_t cached_bytes_ GUARDED_BY(mutex_) = 0;
   std::atomic<size_t> allocated_{0};
   std::atomic<size_t> resident_{0};
   std::atomic<size_t> unswappable_{0};  // of resident_
   std::atomic<bool> keeps_{false};      // keep_resident() was called
   std::atomic<uint32_t> accessors_{0};
-  uint64_t last_export_ = 0;
+  uint64_t last_export_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace nvshare::interposer

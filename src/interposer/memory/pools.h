@@ -64,14 +64,14 @@ class Pools {
  private:
   static constexpr size_t kBuckets = 1024;
   static constexpr int kDevicesMax = 16;
-  Pool* lookup(cuda::CUmemoryPool pool);  // mutex held
+  Pool* lookup(cuda::CUmemoryPool pool) REQUIRES(mutex_);
   std::vector<Placed>& bucket(cuda::CUdeviceptr address) { return placed_[(address >> 9) * 0x9e3779b97f4a7c15ull >> 54]; }
   static size_t reserved(size_t used);
 
   Mutex mutex_;
-  std::vector<Pool> pools_;
-  cuda::CUmemoryPool current_[kDevicesMax] = {};
-  std::vector<Placed> placed_[kBuckets];
+  std::vector<Pool> pools_ GUARDED_BY(mutex_);
+  cuda::CUmemoryPool current_[kDevicesMax] GUARDED_BY(mutex_) = {};
+  std::vector<Placed> placed_[kBuckets] GUARDED_BY(mutex_);
   std::atomic<bool> placed_any_{false};
 };
 

@@ -73,23 +73,24 @@ class ProgramVmm {
   // Maps the block of `memory` at its window, for copies. The block is placed. Other kinds of blocks have their own address: nothing to do.
   cuda::CUresult open_window(Memory& memory, Block& block);
 
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   cuda::CUresult create_at_driver(Handle* out, size_t bytes, const cuda::CUmemAllocationProp* properties, unsigned long long flags);
-  cuda::CUresult map_locked(cuda::CUdeviceptr address, size_t bytes, size_t offset, ProgramHandle* handle, unsigned long long flags);
+  cuda::CUresult map_locked(cuda::CUdeviceptr address, size_t bytes, size_t offset, ProgramHandle* handle, unsigned long long flags)
+      REQUIRES(mutex_);
   bool plain_access(const std::vector<Mapping*>& mappings, const cuda::CUmemAccessDesc* descriptions, size_t count);
-  ProgramHandle* open_handle(Handle number);   // null: the program does not hold it
-  bool is_hidden(Handle number);               // it names physical memory that only we know: to the program, no handle
-  bool end_if_unused(ProgramHandle* handle);   // true: no reference and no mapping is left, and the books have forgotten it
-  static void dispose(ProgramHandle* handle);  // of one that has ended; no lock held
+  ProgramHandle* open_handle(Handle number) REQUIRES(mutex_);  // null: the program does not hold it
+  bool is_hidden(Handle number) REQUIRES(mutex_);              // it names physical memory that only we know: to the program, no handle
+  bool end_if_unused(ProgramHandle* handle) REQUIRES(mutex_);  // true: no reference and no mapping is left, and the books have forgotten it
+  static void dispose(ProgramHandle* handle);                  // of one that has ended; no lock held
   static cuda::CUresult place_mapping(Mapping& mapping, Handle driver_handle);
   static Device* device_of(const ProgramHandle& handle);
   void keep(ProgramHandle* handle);
 
   Mutex mutex_;
-  AddressBook book_;
-  uint64_t next_id_ = 1;
+  AddressBook book_ GUARDED_BY(mutex_);
+  uint64_t next_id_ GUARDED_BY(mutex_) = 1;
   std::atomic<size_t> mapped_{0};  // mappings in the book: pointer queries look no further while there are none
 };
 

@@ -39,7 +39,7 @@ class Mover {
   // The process exits: no new movement begins. Waits at most `patience_ns` for the one under way.
   void stop(int64_t patience_ns);
 
-  void reset_after_fork();
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
   enum class JobKind : uint8_t { kDrain, kEvict, kLoad, kProbe };
@@ -82,15 +82,15 @@ class Mover {
   Device& device_;
   Mutex mutex_;
   Condition changed_;
-  std::vector<Job> jobs_;
-  pthread_t thread_{};
-  bool busy_ = false;
-  bool stopping_ = false;
-  int64_t idle_since_ns_ = 0;
-  uint64_t watch_ = 0;  // counts up with each watch_idle()
-  bool watching_ = false;
-  int64_t look_at_ns_ = 0;
-  int64_t trim_at_ns_ = 0;  // 0: not
+  std::vector<Job> jobs_ GUARDED_BY(mutex_);
+  pthread_t thread_ GUARDED_BY(mutex_){};
+  bool busy_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  int64_t idle_since_ns_ GUARDED_BY(mutex_) = 0;
+  uint64_t watch_ GUARDED_BY(mutex_) = 0;  // counts up with each watch_idle()
+  bool watching_ GUARDED_BY(mutex_) = false;
+  int64_t look_at_ns_ GUARDED_BY(mutex_) = 0;
+  int64_t trim_at_ns_ GUARDED_BY(mutex_) = 0;  // 0: not
 
   // Used by the mover thread while it has the context pinned; made and dropped under the mutex.
   cuda::CUcontext context_ = nullptr;  // that the streams and events belong to

@@ -60,7 +60,6 @@ CUresult Memory::claim_unswappable(size_t bytes, const char* what) {
   }
 }
 
-// mutex held
 void Memory::set_holding(size_t claimed, const Holding& holding) {
   auto known = std::find_if(holdings_.begin(), holdings_.end(), [&](const Holding& other) { return other.key == holding.key; });
   size_t before = claimed;
@@ -85,7 +84,6 @@ void Memory::settle_unswappable(size_t claimed, const Holding& holding) {
   changed();
 }
 
-// mutex held
 void Memory::change_unswappable(size_t from, size_t to) {
   if (to == from) return;
   // Unsigned, so that a fall is an addition of its complement.
@@ -179,9 +177,8 @@ void Memory::trim_driver_memory() {
   }
 }
 
-// mutex held
 void Memory::forget_holdings(CUcontext context) {
-  std::erase_if(holdings_, [&](const Holding& holding) {
+  std::erase_if(holdings_, [&](const Holding& holding) REQUIRES(mutex_) {
     if (holding.context != context) return false;
     change_unswappable(holding.bytes, 0);
     return true;
