@@ -9,7 +9,7 @@ namespace nvshare::protocol::admin {
 using Json = nlohmann::json;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(UsageReport, gpu, grants, turns, drops, unanswered, failed_drains, running_ns, waiting_ns,
-                                                swapping_ns, throttled_ns, billed_ns, swapped_out, swapped_in)
+                                                swapping_ns, throttled_ns, billed_ns, swapped_out, swapped_in, memory_peak)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
                                                 nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in, compute_mode,
                                                 compute_mode_changes, window_ns, swap_unbilled_ns, nvml_span_ns, nvml_others, nvml_unknown,
@@ -18,7 +18,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share
                                                 throttled, nvml_share, nvml_billed, nvml_differs)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
-                                                gpu_core_limit, compute, usage, ends)
+                                                gpu_core_limit, compute, usage, ends, job, user, partition)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, keeps_memory, overhead, budget, gpu_memory_limit, charged, lease,
                                                 host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
@@ -183,6 +183,67 @@ Result<PodRequest> decode_pod(const Json& json) {
   return pod;
 }
 
+// Of a job, for people.
+Result<std::string> short_text_field(const Json& json, const char* field) {
+  auto found = json.find(field);
+  if (found == json.end()) return std::string();
+  if (!found->is_string()) return error_format("%s must be text", field);
+  return found->get<std::string>().substr(0, kJobTextBytesMax);
+}
+
+Result<bool> flag_field(const Json& json, const char* field) {
+  auto found = json.find(field);
+  if (found == json.end()) return false;
+  if (!found->is_boolean()) return error_format("%s must be true or false", field);
+  return found->get<bool>();
+}
+
+// An integer that is given as a number; 0 when it is not there.
+Result<int64_t> integer_field(const Json& json, const char* field, int64_t minimum, int64_t maximum) {
+  auto found = json.find(field);
+  if (found == json.end()) return int64_t{0};
+  if (found->is_number_integer()) {
+    if (const auto value = parse_integer(found->dump(), minimum, maximum)) return *value;
+  }
+  return error_format("%s must be a number from %lld to %lld", field, static_cast<long long>(minimum), static_cast<long long>(maximum));
+}
+
+Result<Request> decode_job_request(const Json& json) {
+  JobRequest request;
+  auto job = integer_field(json, "job", 1, UINT32_MAX);
+  if (!job) return job.error();
+  if (*job == 0) return error_format("job is missing: the number of a Slurm job");
+  request.job = static_cast<uint32_t>(*job);
+  auto pid = integer_field(json, "pid", 1, INT32_MAX);
+  if (!pid) return pid.error();
+  request.pid = static_cast<int32_t>(*pid);
+  auto user = short_text_field(json, "user");
+  if (!user) return user.error();
+  request.user = *user;
+  auto partition = short_text_field(json, "partition");
+  if (!partition) return partition.error();
+  request.partition = *partition;
+  auto memory = limit_field(json, "gpu_memory_limit");
+  if (!memory) return memory.error();
+  request.gpu_memory_limit = *memory;
+  auto percent = integer_field(json, "gpu_memory_percent", 0, 100);
+  if (!percent) return percent.error();
+  request.gpu_memory_percent = static_cast<int32_t>(*percent);
+  auto core = core_limit_field(json);
+  if (!core) return core.error();
+  request.gpu_core_limit = core->value_or(100);
+  auto priority = priority_field(json);
+  if (!priority) return priority.error();
+  request.priority = priority->value_or(0);
+  auto ends = flag_field(json, "ends");
+  if (!ends) return ends.error();
+  request.ends = *ends;
+  auto gone = flag_field(json, "gone");
+  if (!gone) return gone.error();
+  request.gone = *gone;
+  return Request(request);
+}
+
 Result<Request> decode_pods_request(const Json& json) {
   PodsRequest request;
   auto pods = json.find("pods");
@@ -243,6 +304,20 @@ struct Encoder {
     }
     return json;
   }
+  Json operator()(const JobRequest& r) const {
+    Json json = {{"request", "job"}, {"job", r.job}};
+    if (r.ends) json["ends"] = true;
+    if (r.gone) json["gone"] = true;
+    if (r.pid == 0) return json;
+    json["pid"] = r.pid;
+    json["user"] = r.user;
+    json["partition"] = r.partition;
+    json["gpu_memory_limit"] = r.gpu_memory_limit;
+    json["gpu_memory_percent"] = r.gpu_memory_percent;
+    json["gpu_core_limit"] = r.gpu_core_limit;
+    json["priority"] = r.priority;
+    return json;
+  }
   Json operator()(const PodsRequest& r) const {
     Json pods = Json::array();
     for (const PodRequest& pod : r.pods) {
@@ -294,14 +369,16 @@ Result<Request> decode_request(std::string_view line) {
   Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) return error_format("a request is one JSON object on one line");
   auto kind = json.find("request");
-  if (kind == json.end() || !kind->is_string()) return error_format("request is missing; accepted: status, tenant, set, pods, shutdown");
+  if (kind == json.end() || !kind->is_string())
+    return error_format("request is missing; accepted: status, tenant, set, pods, job, shutdown");
   const std::string& name = kind->get_ref<const std::string&>();
   if (name == "status") return Request(StatusRequest{});
   if (name == "shutdown") return Request(ShutdownRequest{});
   if (name == "tenant") return decode_tenant_request(json);
   if (name == "set") return decode_set_request(json);
   if (name == "pods") return decode_pods_request(json);
-  return error_format("request '%.80s' is unknown; accepted: status, tenant, set, pods, shutdown", name.c_str());
+  if (name == "job") return decode_job_request(json);
+  return error_format("request '%.80s' is unknown; accepted: status, tenant, set, pods, job, shutdown", name.c_str());
 }
 
 Result<StatusReport> decode_status(std::string_view line) {

@@ -18,6 +18,12 @@
 //                       together, where one does not take them
 //                       only_lowers: not all that holds for the pod is known; each of its limits is the lower of this and the one before
 //                       "notices_after":0: the answer also has "notices", what pods' owners should be told, with numbers above that one
+//   {"request":"job","job":123,"pid":4567,"user":"ann","partition":"gpu","gpu_memory_limit":0,"gpu_memory_percent":0,
+//                    "gpu_core_limit":40,"priority":0}
+//                       -> {"ok":true,"tenant":7}: the process tree rooted at pid (a step's slurmstepd) belongs to that Slurm job. All
+//                       steps of a job are one tenant; the limits of its first step hold, and "set" with tenant "job=123" changes them
+//   {"request":"job","job":123,"ends":true}                            -> as a pod's
+//   {"request":"job","job":123,"gone":true}                            -> it has ended: forgotten once its processes are gone
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
 // Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
@@ -42,6 +48,7 @@ inline constexpr int64_t kMemoryMost = int64_t{1} << 50;  // bytes, of any limit
 inline constexpr size_t kPodsMax = 1000;                  // of one request; a node has 110 to 500
 inline constexpr size_t kPodNameBytesMax = 128;           // longer ones are cut
 inline constexpr size_t kGpusOfPodMax = 64;               // seven MIG devices of each of eight GPUs, and some
+inline constexpr size_t kJobTextBytesMax = 64;            // of a job's user and partition; longer ones are cut
 inline constexpr int32_t kPriorityMin = -100;             // of a tenant: higher is served first, 0 by default; it moves nobody's limits
 inline constexpr int32_t kPriorityMax = 100;
 
@@ -60,6 +67,7 @@ struct UsageReport {
   int64_t billed_ns = 0;     // of the GPU's time, where a tenant has a compute limit
   int64_t swapped_out = 0;   // bytes over the link
   int64_t swapped_in = 0;
+  int64_t memory_peak = 0;  // bytes that its clients had allocated together, as they said; of a tenant, not of a GPU
 };
 
 struct GpuReport {
@@ -120,7 +128,10 @@ struct ComputeReport {
 struct TenantReport {
   uint64_t id = 0;
   std::string name;
-  std::string kind;              // "run" (nvsharectl run), "pod", "container", "unit" or "process"
+  std::string kind;  // "run" (nvsharectl run), "job" (of Slurm), "pod", "container", "unit" or "process"
+  uint32_t job = 0;  // its number; 0: it is none
+  std::string user;  // of a job: who submitted it, and where
+  std::string partition;
   int64_t gpu_memory_limit = 0;  // 0 = none
   int priority = 0;
   bool ends = false;                       // a pod that is being deleted: its clients get their next turn before others, once
@@ -257,7 +268,19 @@ struct PodNotice {
   std::string reason;   // one word, as events have it: "NotShared", "GpuOutOfMemory"
   std::string text;
 };
-using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, ShutdownRequest>;
+struct JobRequest {
+  uint32_t job = 0;
+  int32_t pid = 0;        // of a step's slurmstepd; 0: no step is told of
+  std::string user;       // who submitted it, for people
+  std::string partition;  // for people
+  int64_t gpu_memory_limit = 0;
+  int32_t gpu_memory_percent = 0;  // of the GPU that its first program uses, as a limit besides; 0 = none
+  int32_t gpu_core_limit = 100;
+  int32_t priority = 0;
+  bool ends = false;  // it is being ended
+  bool gone = false;  // it has ended
+};
+using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, JobRequest, ShutdownRequest>;
 
 // A pod's UID as PodRequest takes it: hexadecimal digits and '-', up to 64.
 bool is_pod_uid(std::string_view text);

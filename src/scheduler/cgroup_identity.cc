@@ -1,8 +1,11 @@
 #include "scheduler/cgroup_identity.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <sstream>
+
+#include "base/parse.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -171,15 +174,58 @@ std::optional<CgroupIdentity> container_or_unit(const Folders& folders) {
   std::string_view parent;
   for (size_t i = 0; i < folders.size(); ++i) {
     if (const std::string id = container_of(folders[i], parent); !id.empty())
-      return CgroupIdentity{Kind::kContainer, user + id, path_of(folders, i + 1), ""};
-    if (is_own_unit(folders[i])) return CgroupIdentity{Kind::kUnit, user + std::string(folders[i]), path_of(folders, i + 1), ""};
+      return CgroupIdentity{Kind::kContainer, user + id, path_of(folders, i + 1), 0, ""};
+    if (is_own_unit(folders[i])) return CgroupIdentity{Kind::kUnit, user + std::string(folders[i]), path_of(folders, i + 1), 0, ""};
     if (user.empty()) user = user_of(folders[i]);
     parent = folders[i];
   }
   return std::nullopt;
 }
 
-bool is_contained(const std::optional<CgroupIdentity>& identity) { return identity && identity->kind != CgroupIdentity::Kind::kUnit; }
+// The number that follows `prefix` in a folder's name; nothing: it is not that kind of folder.
+std::optional<uint32_t> number_after(std::string_view prefix, std::string_view folder) {
+  if (!folder.starts_with(prefix)) return std::nullopt;
+  const Result<int64_t> number = parse_integer(folder.substr(prefix.size()), 0, UINT32_MAX);
+  return number ? std::optional(static_cast<uint32_t>(*number)) : std::nullopt;
+}
+
+// Where root's slurmd makes a job's folder, and nobody else can: directly below the root of a hierarchy of version 1 (/slurm/uid_U/job_N,
+// or /slurm_NODE/... where several slurmd share a machine, as Debian builds it), or in the scope that systemd made for it
+// (/system.slice/slurmstepd.scope/job_N, or NODE_slurmstepd.scope).
+std::optional<CgroupIdentity> job_of(const Folders& folders) {
+  size_t at = 0;
+  if (folders.size() >= 3 && (folders[0] == "slurm" || folders[0].starts_with("slurm_")) && number_after("uid_", folders[1])) {
+    at = 2;
+  } else if (folders.size() >= 3 && folders[0] == "system.slice" &&
+             (folders[1] == "slurmstepd.scope" || folders[1].ends_with("_slurmstepd.scope"))) {
+    at = 2;
+  } else {
+    return std::nullopt;
+  }
+  const auto job = number_after("job_", folders[at]);
+  if (!job || *job == 0) return std::nullopt;
+  return CgroupIdentity{CgroupIdentity::Kind::kJob, std::to_string(*job), path_of(folders, at + 1), *job, ""};
+}
+
+bool is_contained(const std::optional<CgroupIdentity>& identity) {
+  return identity && (identity->kind == CgroupIdentity::Kind::kContainer || identity->kind == CgroupIdentity::Kind::kPod);
+}
+
+// Which of two hierarchies' words counts: nobody but root can move a process out of a pod's or a job's folder, while a user may make a
+// folder that is named like a container in a hierarchy that is the user's own.
+int rank_of(CgroupIdentity::Kind kind) {
+  switch (kind) {
+    case CgroupIdentity::Kind::kPod:
+      return 3;
+    case CgroupIdentity::Kind::kJob:
+      return 2;
+    case CgroupIdentity::Kind::kContainer:
+      return 1;
+    case CgroupIdentity::Kind::kUnit:
+      break;
+  }
+  return 0;
+}
 
 // Anywhere in the path, whoever made the folder.
 bool looks_contained(std::string_view path) {
@@ -245,7 +291,7 @@ std::optional<CgroupIdentity> CgroupReader::identify_path(std::string_view path)
   // The container that we are in ourselves, and those beside it: nobody else's folders are there.
   if (!own_pod_.empty() && ups <= 1) {
     const std::string container = ups < folders.size() ? std::string(ups == 0 ? "." : folders[ups]) : ".";
-    return CgroupIdentity{CgroupIdentity::Kind::kPod, own_pod_, path_of(folders, ups), container};
+    return CgroupIdentity{CgroupIdentity::Kind::kPod, own_pod_, path_of(folders, ups), 0, container};
   }
   std::optional<PodAt> pod;
   for (const std::string& root : pods_below_) {
@@ -253,9 +299,12 @@ std::optional<CgroupIdentity> CgroupReader::identify_path(std::string_view path)
     if (!pod && folders.size() >= depth && path_of(folders, depth) == root) pod = pod_below(folders, depth - 1);
   }
   if (pods_below_.empty()) pod = ups > 0 ? pod_beside_us(folders, ups) : pod_at_standard_place(folders, 0);
-  if (!pod) return container_or_unit(folders);
+  if (!pod) {
+    if (auto job = job_of(folders)) return job;
+    return container_or_unit(folders);
+  }
   const std::string container = pod->folder + 1 < folders.size() ? std::string(folders[pod->folder + 1]) : std::string();
-  return CgroupIdentity{CgroupIdentity::Kind::kPod, pod->uid, path_of(folders, pod->folder + 1), container};
+  return CgroupIdentity{CgroupIdentity::Kind::kPod, pod->uid, path_of(folders, pod->folder + 1), 0, container};
 }
 
 std::optional<CgroupIdentity> CgroupReader::identify(std::string_view cgroups) const {
@@ -267,10 +316,10 @@ std::optional<CgroupIdentity> CgroupReader::identify(std::string_view cgroups) c
     const bool pods = found && found->kind == CgroupIdentity::Kind::kPod && here->kind == CgroupIdentity::Kind::kPod;
     if (pods && found->name != here->name) {
       const std::string both = found->path + " and " + here->path;
-      found = CgroupIdentity{CgroupIdentity::Kind::kContainer, found->name + " and " + here->name, both, ""};
+      found = CgroupIdentity{CgroupIdentity::Kind::kContainer, found->name + " and " + here->name, both, 0, ""};
       disagree = true;
     }
-    if (!found || (is_contained(here) && !is_contained(found))) found = here;  // in any hierarchy
+    if (!found || (!disagree && rank_of(here->kind) > rank_of(found->kind))) found = here;  // in any hierarchy
     return !disagree;
   });
   return found;

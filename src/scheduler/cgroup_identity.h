@@ -1,8 +1,9 @@
-// What a cgroup path says of a process: the pod, container or unit that it is in. The kernel's word, and one that a process cannot change
-// for another tenant's: a path counts from the root of the hierarchy to the first folder that names a tenant, and what stands below that
-// folder may have been made by the tenant itself. Pure but for CgroupReader::here().
+// What a cgroup path says of a process: the pod, Slurm job, container or unit that it is in. The kernel's word, and one that a process
+// cannot change for another tenant's: a path counts from the root of the hierarchy to the first folder that names a tenant, and what stands
+// below that folder may have been made by the tenant itself. Pure but for CgroupReader::here().
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,10 +13,11 @@
 namespace nvshare::scheduler {
 
 struct CgroupIdentity {
-  enum class Kind { kContainer, kPod, kUnit } kind;
+  enum class Kind { kContainer, kPod, kJob, kUnit } kind;
   std::string
       name;  // to show: a pod's UID as Kubernetes writes it, a container's id, a unit's name; "user-1000/..." below a user's manager
   std::string path;       // from the root up to and including the folder that names it: two with the same path are the same
+  uint32_t job = 0;       // of a job: its number
   std::string container;  // of a pod: the cgroup below the pod's, one for each container; empty: the pod's itself
 };
 

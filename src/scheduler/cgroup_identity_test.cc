@@ -13,6 +13,7 @@ constexpr char kService[] = "0::/system.slice/nvshare-scheduler.service\n";
 
 std::string named(const std::optional<CgroupIdentity>& found) {
   if (!found) return "nothing";
+  if (found->kind == CgroupIdentity::Kind::kJob) return "job " + found->name;
   const bool pod = found->kind == CgroupIdentity::Kind::kPod;
   return (pod ? "pod " : found->kind == CgroupIdentity::Kind::kContainer ? "container " : "unit ") + found->name;
 }
@@ -74,6 +75,31 @@ TEST(CgroupIdentity, NamesThatAContainerNestsInItsOwnCgroupSayNothing) {
   EXPECT_EQ(identified(std::string("0::/user.slice/pod") + kUid + "\n"), "nothing") << "no kubelet's";
   EXPECT_EQ(identified(std::string("0::/kubepods/podium\n")), "nothing");
   EXPECT_FALSE(may_administer(std::string("0::/kubepods/pod") + kUid + "/" + kId + "\n", "0::/system.slice/nvshare-scheduler.service\n"));
+}
+
+TEST(CgroupIdentity, KnowsASlurmJobWhereRootsSlurmdMakesItsFolder) {
+  EXPECT_EQ(identified("6:freezer:/slurm/uid_1000/job_7/step_0/task_0\n1:name=systemd:/system.slice/slurmd.service\n"), "job 7");
+  EXPECT_EQ(identified("9:name=systemd:/system.slice/slurmd.service\n6:freezer:/slurm_node3/uid_0/job_12/step_batch\n0::/\n"), "job 12");
+  EXPECT_EQ(identified("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n"), "job 7");
+  EXPECT_EQ(identified("0::/system.slice/node3_slurmstepd.scope/job_7/step_extern/user/task_special\n"), "job 7");
+  EXPECT_EQ(CgroupReader().identify("0::/system.slice/slurmstepd.scope/job_7/step_0\n")->path, "/system.slice/slurmstepd.scope/job_7");
+  EXPECT_EQ(identified("0::/system.slice/slurmstepd.scope/system\n"), "unit slurmstepd.scope") << "of no job";
+  for (const char* number : {"", "0", "x", "-1", "7x", "4294967296"}) {
+    EXPECT_EQ(identified(std::string("6:freezer:/slurm/uid_0/job_") + number + "/step_0\n"), "nothing") << number;
+  }
+  EXPECT_TRUE(may_administer("6:freezer:/slurm/uid_0/job_7/step_0\n", kService)) << "slurmstepd, where the plugin runs";
+}
+
+TEST(CgroupIdentity, FoldersLikeAJobsAnywhereElseAreNone) {
+  const std::string user = "/user.slice/user-1000.slice/user@1000.service";
+  EXPECT_EQ(identified("0::" + user + "/slurmstepd.scope/job_7/step_0\n"), "unit user-1000/slurmstepd.scope");
+  EXPECT_EQ(identified("0::" + user + "/app.slice/slurm/uid_0/job_7\n"), "nothing");
+  EXPECT_EQ(identified("0::/docker/" + kId + "/slurm/uid_0/job_7\n"), "container " + kId);
+  EXPECT_EQ(identified("0::/../slurm/uid_0/job_7\n"), "nothing") << "outside our namespace: not at the root";
+  EXPECT_EQ(identified(std::string("0::/kubepods/pod") + kUid + "/system.slice/slurmstepd.scope/job_7/step_0\n"), kPod);
+  // A job's process may move where its user may make folders, in hierarchies that Slurm does not use.
+  EXPECT_EQ(identified("6:freezer:/slurm/uid_1000/job_7/step_0\n1:name=systemd:" + user + "/docker-" + kId + ".scope\n"), "job 7");
+  EXPECT_EQ(identified("1:name=systemd:" + user + "/docker-" + kId + ".scope\n6:freezer:/slurm/uid_1000/job_7/step_0\n"), "job 7");
 }
 
 TEST(CgroupIdentity, KnowsUnitsButNotLoginSessions) {

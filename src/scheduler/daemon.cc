@@ -15,6 +15,7 @@
 #include "protocol/admin.h"
 #include "scheduler/log.h"
 #include "scheduler/service_manager.h"
+#include "scheduler/waiting_requests.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -141,9 +142,19 @@ Result<void> Daemon::open(const char* nvml_library) {
     for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
   }
   admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line) { return answer(line); });
+  take_waiting_requests_about_jobs();
   if (auto ok = serve_metrics(); !ok) return ok;
   after_engine();
   return {};
+}
+
+void Daemon::take_waiting_requests_about_jobs() {
+  const WaitingRequests waiting = take_waiting_requests(runtime_dir_.jobs_folder());
+  for (const std::string& problem : waiting.problems) spdlog::warn("{}", problem);
+  for (const protocol::admin::JobRequest& request : waiting.requests) {
+    Result<policy::TenantId> id = engine_->tell_of_job(request, monotonic_ns());
+    if (!id) spdlog::info("job {}, told of while there was no scheduler: {}", request.job, id.error().text);
+  }
 }
 
 Result<void> Daemon::serve_metrics() {
@@ -294,6 +305,11 @@ std::string Daemon::answer_request(std::string_view line) {
       daemon.after_engine();
       if (ok && pods.notices_after) return admin::encode_notices(daemon.engine_->notices_after(*pods.notices_after));
       return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
+    }
+    std::string operator()(const admin::JobRequest& job) const {
+      Result<policy::TenantId> id = daemon.engine_->tell_of_job(job, monotonic_ns());
+      daemon.after_engine();
+      return id ? admin::encode_tenant(*id) : admin::encode_error(id.error().text);
     }
     std::string operator()(const admin::ShutdownRequest&) const {
       spdlog::info("an admin request ends the scheduler");

@@ -36,6 +36,7 @@ class Daemon {
   Daemon(const Settings& settings, RuntimeDir runtime_dir);
   Result<void> open(const char* nvml_library);
   void start_nvml(const char* library);
+  void take_waiting_requests_about_jobs();
   Result<void> serve_metrics();
   protocol::admin::StatusReport report() const;
   Result<void> check_that_a_gpu_is_free() const;

@@ -81,7 +81,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const Peer& peer = connections_.at(connection).peer;
   if (message.asks_only != 0) {
     const auto total = static_cast<uint64_t>(gpus_[*gpu].total);
-    const Tenants::Asked tenant = tenants_.ask(peer, gpus_[*gpu].uuid_text);
+    const Tenants::Asked tenant = tenants_.ask(peer, gpus_[*gpu].uuid_text, gpus_[*gpu].total);
     const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
     transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION, 0, {}}, version),
                     {});
@@ -112,6 +112,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   Tenant& tenant = tenants_.join(peer, program, former);
   // What an earlier scheduler was told of the tenant.
   if (returns) recall_limit(tenant, gpus_[*gpu].uuid_text, bounded(message.node_limit));
+  Tenants::settle_memory(tenant, gpus_[*gpu].total);
   const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
   const uint64_t part = tenants_.part_of(tenant, peer.pid);
   if (auto ok = admit_reservation(*gpu, tenant); !ok && !returns) {
@@ -329,6 +330,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
 }
 
 void Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
+  usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
   client.memory = memory;
   perform(ledger_.report(client.id, bounded(memory.charged), now), now);
   note_over_limit();
@@ -371,6 +373,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
   if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now};
   const std::vector<policy::GpuView> views = policy::view(*state_, now);
+  usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
   usage_totals_.leaves(id, views);
   tenants_.leave(client.tenant);
   usage_totals_.keep_only([this](policy::TenantId tenant) { return tenants_.find(tenant) != nullptr; }, views);
@@ -502,6 +505,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
   if (tenant != nullptr) {
     Tenant wanted = *tenant;
     wanted.gpu_memory_limit = request.gpu_memory_limit.value_or(tenant->gpu_memory_limit);
+    if (wanted.job && request.gpu_memory_limit) wanted.job->memory_percent = 0;
     wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
     wanted.priority = request.priority.value_or(tenant->priority);
     change_limits(*tenant, wanted, now);

@@ -97,6 +97,7 @@ class Engine {
   // Admin requests.
   protocol::admin::StatusReport status(policy::Instant now) const;
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
+  Result<policy::TenantId> tell_of_job(const protocol::admin::JobRequest& request, policy::Instant now);  // 0: nobody knows that job
   Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
   // All of it is in force at once. An error: it is, but could not be persisted.
   Result<void> set_pods(const protocol::admin::PodsRequest& request, policy::Instant now);

@@ -186,6 +186,29 @@ Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant
   return error_format("the limits are in force, but a scheduler that starts anew would not know them: %.350s", tenants_.problem().c_str());
 }
 
+Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, policy::Instant now) {
+  const Tenant* known = tenants_.find_job(request.job);
+  const std::optional<Tenant> before = known != nullptr ? std::optional(*known) : std::nullopt;
+  Result<Tenant*> told = tenants_.add_job(request);
+  if (!told) return told.error();
+  if (*told == nullptr) return policy::TenantId{0};
+  Tenant& tenant = **told;
+  const policy::TenantId id = tenant.id;
+  Tenant wanted = tenant;
+  if (request.ends) wanted.pod.ends = true;
+  if (before) {  // programs of it may run already: what is new for them takes effect
+    tenant.gpu_memory_limit = before->gpu_memory_limit;
+    tenant.core_limit = before->core_limit;
+    tenant.priority = before->priority;
+    tenant.pod = before->pod;
+  }
+  change_limits(tenant, wanted, now);
+  tenants_.prune();
+  tenants_.save();
+  if (!tenants_.problem().empty()) warnings_.warn(tenants_.problem(), now, "{}", tenants_.problem());
+  return id;
+}
+
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
 
 // It may be stopped, and goes on with what it holds: that is nobody else's of its tenant meanwhile.

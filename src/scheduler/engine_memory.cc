@@ -261,9 +261,13 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     }
   }
   for (const auto& [key, tenant] : tenants_.all()) {
+    const Job job = tenant.job.value_or(Job());
     report.tenants.push_back({tenant.id,
                               tenant.name,
                               tenant.kind,
+                              job.id,
+                              job.user,
+                              job.partition,
                               tenant.memory_limit_in_force(),
                               tenant.priority_in_force(),
                               tenant.pod.ends,

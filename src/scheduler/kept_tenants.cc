@@ -72,20 +72,39 @@ void read(const Json& json, PodLimits* pod) {
   pod->memory_on = json.value("memory_on", std::map<std::string, int64_t>());
 }
 
+Json to_json(const Job& job) {
+  Json steps = Json::array();
+  for (const Job::Step& step : job.steps) steps.push_back({{"pid", step.pid}, {"start_time", step.start_time}});
+  return {{"id", job.id},   {"told", job.told}, {"user", job.user}, {"partition", job.partition}, {"memory_percent", job.memory_percent},
+          {"steps", steps}, {"gone", job.gone}};
+}
+
+void read(const Json& json, Job* job) {
+  json.at("id").get_to(job->id);
+  json.at("told").get_to(job->told);
+  json.at("user").get_to(job->user);
+  json.at("partition").get_to(job->partition);
+  json.at("memory_percent").get_to(job->memory_percent);
+  json.at("gone").get_to(job->gone);
+  for (const Json& step : json.at("steps")) job->steps.push_back({step.at("pid").get<pid_t>(), step.at("start_time").get<uint64_t>()});
+}
+
 Json to_json(const std::string& key, const Tenant& tenant) {
-  return {{"key", key},
-          {"accounts", accounts_to_json(tenant)},
-          {"id", tenant.id},
-          {"name", tenant.name},
-          {"kind", tenant.kind},
-          {"gpu_memory_limit", tenant.gpu_memory_limit},
-          {"gpu_memory_reserved", tenant.gpu_memory_reserved},
-          {"core_limit", tenant.core_limit},
-          {"pod", to_json(tenant.pod)},
-          {"priority", tenant.priority},
-          {"gang_turns", tenant.gang_turns},
-          {"root", tenant.root},
-          {"root_start_time", tenant.root_start_time}};
+  Json json = {{"key", key},
+               {"accounts", accounts_to_json(tenant)},
+               {"id", tenant.id},
+               {"name", tenant.name},
+               {"kind", tenant.kind},
+               {"gpu_memory_limit", tenant.gpu_memory_limit},
+               {"gpu_memory_reserved", tenant.gpu_memory_reserved},
+               {"core_limit", tenant.core_limit},
+               {"pod", to_json(tenant.pod)},
+               {"priority", tenant.priority},
+               {"gang_turns", tenant.gang_turns},
+               {"root", tenant.root},
+               {"root_start_time", tenant.root_start_time}};
+  if (tenant.job) json["job"] = to_json(*tenant.job);
+  return json;
 }
 
 // Null, or what is wrong with these.
@@ -103,7 +122,7 @@ const char* fault_of(const PodLimits& pod) {
 }
 
 const char* fault_of(const Tenant& tenant) {
-  static const std::set<std::string> kinds = {"run", "pod", "container", "unit", "process"};
+  static const std::set<std::string> kinds = {"run", "job", "pod", "container", "unit", "process"};
   if (tenant.id == 0) return "an id of 0";
   if (kinds.count(tenant.kind) == 0) return "an unknown kind";
   if (const char* fault = fault_of(tenant.gpu_memory_limit, tenant.core_limit, tenant.priority)) return fault;
@@ -111,6 +130,8 @@ const char* fault_of(const Tenant& tenant) {
   if (const char* fault = fault_of(tenant.pod)) return fault;
   if ((tenant.kind == "run") != (tenant.root > 0 && tenant.root_start_time > 0))
     return "a run without its process, or a process that is none";
+  if ((tenant.kind == "job") != tenant.job.has_value()) return "a job without its number, or a number that is none";
+  if (tenant.job && (tenant.job->id == 0 || tenant.job->memory_percent < 0 || tenant.job->memory_percent > 100)) return "an impossible job";
   return nullptr;
 }
 
@@ -129,6 +150,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     entry.at("gang_turns").get_to(tenant->gang_turns);
     entry.at("root").get_to(tenant->root);
     entry.at("root_start_time").get_to(tenant->root_start_time);
+    if (const auto job = entry.find("job"); job != entry.end()) read(*job, &tenant->job.emplace());
     for (const Json& account : entry.value("accounts", Json::array())) {
       if (!read_account(account, tenant)) *left_out += "; tenant '" + printable(key->c_str()) + "' has an impossible account";
     }

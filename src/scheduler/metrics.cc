@@ -253,8 +253,14 @@ std::vector<MetricFamily> MetricsOfReport::families(const StatusReport& full_rep
   }
   for (const TenantReport& tenant : report.tenants) {
     if (!own_.contains(tenant.id)) continue;
-    out.gauge("nvshare_tenant_info", "The tenant's kind; always 1.",
-              {{"tenant", label_text(tenant.name)}, {"tenant_id", std::to_string(tenant.id)}, {"kind", label_text(tenant.kind)}}, 1);
+    out.gauge("nvshare_tenant_info", "The tenant's kind, and of a Slurm job its number, user and partition; always 1.",
+              {{"tenant", label_text(tenant.name)},
+               {"tenant_id", std::to_string(tenant.id)},
+               {"kind", label_text(tenant.kind)},
+               {"job", tenant.job != 0 ? std::to_string(tenant.job) : std::string()},
+               {"user", label_text(tenant.user)},
+               {"partition", label_text(tenant.partition)}},
+              1);
     std::map<std::string, TenantMemory> memory;
     sum_memory(report, tenant.id, &memory);
     for (const UsageReport& usage : tenant.usage) {

@@ -80,6 +80,7 @@ Result<RuntimeDir> RuntimeDir::open(const std::string& path) {
   if (auto ok = make_own_folder(path, 0755, true); !ok) return ok.error();
   if (auto ok = make_own_folder(folder_of(path + protocol::kClientSocket), 0755); !ok) return ok.error();
   if (auto ok = make_own_folder(folder_of(path + protocol::kAdminSocket), 0700); !ok) return ok.error();
+  if (auto ok = make_own_folder(path + protocol::kJobsFolder, 0700); !ok) return ok.error();
   // For its owner alone: whoever can open it can lock it. One of an earlier release that others may have open is replaced.
   std::string lock_path = path + "/scheduler.lock";
   struct stat status {};
@@ -107,6 +108,7 @@ RuntimeDir::~RuntimeDir() {
   unlink((path_ + protocol::kAdminSocket).c_str());
 }
 
+std::string RuntimeDir::jobs_folder() const { return path_ + protocol::kJobsFolder; }
 Result<FileDescriptor> RuntimeDir::listen_clients() { return listen_at(path_ + protocol::kClientSocket, SOCK_SEQPACKET, 0666); }
 Result<FileDescriptor> RuntimeDir::listen_admin() { return listen_at(path_ + protocol::kAdminSocket, SOCK_STREAM, 0600); }
 

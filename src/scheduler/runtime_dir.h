@@ -24,6 +24,7 @@ class RuntimeDir {
   const std::string& path() const { return path_; }
   std::string known_clients_file() const { return path_ + "/clients"; }
   std::string tenants_file() const { return path_ + "/tenants"; }
+  std::string jobs_folder() const;
 
  private:
   RuntimeDir(std::string path, FileDescriptor lock) : path_(std::move(path)), lock_(std::move(lock)) {}

@@ -1,12 +1,16 @@
 #include "scheduler/tenants.h"
 
 #include <algorithm>
+#include <string_view>
+
+#include "base/parse.h"
 
 namespace nvshare::scheduler {
 namespace {
 
 constexpr int kAncestorsMax = 256;
 constexpr char kPodKey[] = "pod:";
+constexpr char kJobKey[] = "job=";
 
 const char* name_of(CgroupIdentity::Kind kind) {
   switch (kind) {
@@ -14,10 +18,17 @@ const char* name_of(CgroupIdentity::Kind kind) {
       return "container";
     case CgroupIdentity::Kind::kPod:
       return "pod";
+    case CgroupIdentity::Kind::kJob:
+      return "job";
     case CgroupIdentity::Kind::kUnit:
       break;
   }
   return "unit";
+}
+
+bool hangs_from(const Job& job, pid_t pid) {
+  return std::any_of(job.steps.begin(), job.steps.end(),
+                     [&](const Job::Step& step) { return step.pid == pid && step.start_time == start_time_of(pid); });
 }
 
 std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
@@ -67,8 +78,9 @@ Tenant& Tenants::join(const Peer& peer, const std::string& program, policy::Tena
   return tenant;
 }
 
-Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu) {
-  const Tenant& tenant = of(peer, "", 0);
+Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu, int64_t gpu_total) {
+  Tenant& tenant = of(peer, "", 0);
+  settle_memory(tenant, gpu_total);
   const Asked asked{tenant.id, tenant.memory_limit_on(gpu)};
   prune();
   return asked;
@@ -77,7 +89,8 @@ Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu) {
 namespace {
 
 bool is_limited(const Tenant& tenant) {
-  return tenant.memory_limit_in_force() != 0 || !tenant.pod.memory_on.empty() || tenant.core_limit_in_force() < 100;
+  return tenant.memory_limit_in_force() != 0 || !tenant.pod.memory_on.empty() || tenant.core_limit_in_force() < 100 ||
+         (tenant.job && tenant.job->memory_percent > 0);
 }
 
 }  // namespace
@@ -93,6 +106,8 @@ std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
       const bool is_named = told != pods_.end() && (told->second.told() || !told->second.limits_nothing());
       if (is_named)
         return Limited{tenant != nullptr ? tenant->id : 0, told->second.told() ? told->second.name : cgroup->name, cgroup->name};
+    } else if (cgroup->kind == CgroupIdentity::Kind::kJob) {
+      tenant = find_job(cgroup->job);
     } else if (const auto known = tenants_.find(std::string(name_of(cgroup->kind)) + ":" + cgroup->path); known != tenants_.end()) {
       tenant = &known->second;
     }
@@ -107,7 +122,7 @@ bool Tenants::has_limited() const {
 
 Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
   if (Tenant* run = run_of(peer.pid)) return *run;
-  if (Tenant* known = find(former); known != nullptr && known->root != 0) return *known;
+  if (Tenant* known = find(former); known != nullptr && (known->root != 0 || known->job)) return *known;
   const auto cgroup = reader_.identify(look_at_cgroups_(peer.pid));
   // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
   if (cgroup && start_time_of(peer.pid) == peer.start_time) {
@@ -149,6 +164,10 @@ Tenant* Tenants::find(policy::TenantId id) {
 }
 
 Tenant* Tenants::find(const std::string& name_or_id) {
+  if (name_or_id.starts_with(kJobKey)) {
+    const auto job = parse_integer(std::string_view(name_or_id).substr(sizeof kJobKey - 1), 1, UINT32_MAX);
+    return job ? find_job(static_cast<uint32_t>(*job)) : nullptr;
+  }
   Tenant* found = nullptr;
   for (auto& [key, tenant] : tenants_) {
     if (std::to_string(tenant.id) == name_or_id) return &tenant;
@@ -223,6 +242,7 @@ void Tenants::prune() {
   std::erase_if(tenants_, [](const auto& entry) {
     const Tenant& tenant = entry.second;
     if (tenant.clients > 0 || tenant.awaited > 0) return false;
+    if (tenant.job && tenant.job->told) return tenant.job->gone;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
     // A limit or a priority that somebody set outlives the tenant's processes; what holds for a pod that is gone is in pods_.
     if (tenant.pod.gone) return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.priority == 0;
@@ -245,6 +265,7 @@ Tenant& Tenants::get(const CgroupIdentity& cgroup) {
   const char* kind = name_of(cgroup.kind);
   // A pod's UID is its own, and what its limits are told by; it was found below the kubelet's root only.
   if (cgroup.kind == CgroupIdentity::Kind::kPod) return get(kPodKey + cgroup.name, kind, cgroup.name);
+  if (cgroup.kind == CgroupIdentity::Kind::kJob) return get_job(cgroup.job);
   const std::string key = std::string(kind) + ":" + cgroup.path;
   // An earlier release knew it by its name alone. Those of users, whose names say so, it did not tell apart: theirs are not taken over.
   if (!tenants_.contains(key)) {
@@ -260,6 +281,7 @@ Tenant* Tenants::run_of(pid_t pid) {
   for (int i = 0; i < kAncestorsMax && pid > 1; ++i, pid = parent_of(pid)) {
     for (auto& [key, tenant] : tenants_) {
       if (tenant.root == pid && tenant.root_start_time == start_time_of(pid)) return &tenant;
+      if (tenant.job && hangs_from(*tenant.job, pid)) return &tenant;
     }
   }
   return nullptr;

@@ -1,5 +1,5 @@
-// Tenants: who shares limits. A process belongs to the `nvsharectl run` that started it, else to its pod, container or systemd unit, else
-// it is a tenant of its own. Not thread-safe.
+// Tenants: who shares limits. A process belongs to the `nvsharectl run` or the step of a Slurm job that started it, else to its pod, job,
+// container or systemd unit, else it is a tenant of its own. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,10 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "policy/policy.h"
@@ -45,10 +47,25 @@ struct KeptAccount {
   policy::Duration debt = 0, used = 0, throttled_time = 0;
 };
 
+// What the plugin in Slurm's daemons says of a job (src/slurm), by an admin request. A job that nobody told of is one by its cgroup alone.
+struct Job {
+  struct Step {
+    pid_t pid = 0;  // its slurmstepd: what hangs from it is the job's
+    uint64_t start_time = 0;
+    bool operator==(const Step&) const = default;
+  };
+  uint32_t id = 0;
+  bool told = false;
+  std::string user, partition;
+  int memory_percent = 0;  // of the GPU that its first program uses; 0 = none, or in Tenant::gpu_memory_limit by now
+  std::vector<Step> steps;
+  bool gone = false;  // it has ended; what it still has of processes keeps its limits
+};
+
 struct Tenant {
   policy::TenantId id = 0;
   std::string name;
-  std::string kind;              // "run", "pod", "container", "unit" or "process"
+  std::string kind;              // "run", "job", "pod", "container", "unit" or "process"
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   // Of each GPU that it uses, granted by the node; 0 = none. All of a GPU together stay within gpu_memory_oversub_ratio.
   int64_t gpu_memory_reserved = 0;
@@ -70,12 +87,14 @@ struct Tenant {
   uint64_t awaited = 0;       // clients of an earlier scheduler that live and are not back
   pid_t root = 0;             // of a run: the process that the tree hangs from
   uint64_t root_start_time = 0;
+  std::optional<Job> job;  // of a job
   // By the GPU's UUID: as of the last Engine::housekeep; and of an earlier scheduler, until it is taken over by the first client there.
   std::map<std::string, KeptAccount> accounts, former_accounts;
 };
 
 class Tenants {
  public:
+  static constexpr size_t kIdleJobsMax = 256;  // without a step or client: their end is not told yet, or never will be
   static constexpr size_t kGonePodsMax = 200;  // a force-deleted pod's processes end within minutes; the file is written with each change
 
   using LookAtCgroups = std::function<std::string(pid_t)>;
@@ -89,16 +108,23 @@ class Tenants {
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
                                    int core_limit = 100, int priority = 0, int64_t gpu_memory_reserved = 0);
 
+  // What is told of a Slurm job: see tenants_of_jobs.cc. Limits of a job that is known already stay as they are. Null: nobody told of that
+  // job before, and this names no step of it.
+  Result<Tenant*> add_job(const protocol::admin::JobRequest& request);
+  Tenant* find_job(uint32_t job);  // null: there is none
+
   // The tenant of a process; counts one more client. `former`: that it was a client of before a restart, 0: none; a run's processes stay
   // its own when the process that they hang from has ended.
   Tenant& join(const Peer& peer, const std::string& program, policy::TenantId former = 0);
+  // Where a job's memory limit is a part of the GPU: how much that is, now that it is known.
+  static void settle_memory(Tenant& tenant, int64_t gpu_total);
   void leave(policy::TenantId id);
   // The tenant that the process belongs to, or would (an id that no client has then).
   struct Asked {
     policy::TenantId id;
     int64_t gpu_memory_limit;  // on that GPU; 0 = none
   };
-  Asked ask(const Peer& peer, const std::string& gpu);
+  Asked ask(const Peer& peer, const std::string& gpu, int64_t gpu_total = 0);
 
   // The tenant of a process that must not use a GPU past the library: limits hold for it, or it is a pod that the node's agent named,
   // which shares its GPU by what it was granted. Nothing: another one's, or nobody's.
@@ -114,7 +140,7 @@ class Tenants {
   uint64_t part_of(const Tenant& tenant, pid_t pid) const;
 
   Tenant* find(policy::TenantId id);
-  // By name, or by the decimal id. Null when there is none or several of that name.
+  // By name, by the decimal id, or of a Slurm job "job=" and its number. Null when there is none or several of that name.
   Tenant* find(const std::string& name_or_id);
   const std::map<std::string, Tenant>& all() const { return tenants_; }
 
@@ -147,6 +173,8 @@ class Tenants {
   void load();
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
   Tenant& get(const CgroupIdentity& cgroup);
+  Tenant& get_job(uint32_t job);
+  void forget_idle_jobs();
   Tenant* run_of(pid_t pid);
 
   const LookAtCgroups look_at_cgroups_;

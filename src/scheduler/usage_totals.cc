@@ -50,6 +50,12 @@ void UsageTotals::joins(policy::TenantId tenant, policy::GpuId gpu, const std::v
   close_account(key, shares_[key], views);
 }
 
+void UsageTotals::allocates(policy::TenantId tenant, policy::GpuId gpu, int64_t before, int64_t now) {
+  Share& share = shares_[{gpu, tenant}];
+  share.allocated += now - before;
+  share.peak = std::max(share.peak, share.allocated);
+}
+
 void UsageTotals::leaves(policy::ClientId client, const std::vector<policy::GpuView>& views) {
   for (const policy::GpuView& gpu : views) {
     for (const policy::ClientView& view : gpu.clients) {
@@ -84,6 +90,7 @@ std::optional<UsageReport> UsageTotals::of_tenant(policy::TenantId tenant, const
   if (at == shares_.end()) return std::nullopt;
   UsageReport usage = at->second.left;
   usage.gpu = uuid;
+  usage.memory_peak = at->second.peak;
   for (const policy::ClientView& client : gpu.clients) {
     if (client.tenant == tenant) add(usage, client, false);
   }

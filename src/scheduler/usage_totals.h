@@ -19,6 +19,8 @@ class UsageTotals {
  public:
   using UsageReport = protocol::admin::UsageReport;
 
+  // What a client of that tenant says that it has allocated, before and now.
+  void allocates(policy::TenantId tenant, policy::GpuId gpu, int64_t before, int64_t now);
   // `views`: how things stand before the client joins or leaves.
   void joins(policy::TenantId tenant, policy::GpuId gpu, const std::vector<policy::GpuView>& views);
   void leaves(policy::ClientId client, const std::vector<policy::GpuView>& views);
@@ -35,6 +37,8 @@ class UsageTotals {
     UsageReport left;         // clients that have left, and compute accounts that are closed
     int64_t billed_then = 0;  // of the compute account, when its tenant's last client left
     int64_t throttled_then = 0;
+    int64_t allocated = 0;  // by all its clients, now and at most
+    int64_t peak = 0;
   };
 
   // The policy closes a tenant's compute account some time after its last client; what was on it is kept then.
