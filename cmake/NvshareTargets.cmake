@@ -28,6 +28,7 @@ set(NVSHARE_ALLOWED_interposer protocol cuda base)
 set(NVSHARE_ALLOWED_scheduler policy protocol cuda base)
 set(NVSHARE_ALLOWED_simulator policy base)
 set(NVSHARE_ALLOWED_kubernetes protocol cuda base)
+set(NVSHARE_ALLOWED_slurm protocol base)
 set(NVSHARE_ALLOWED_replay policy base)
 set(NVSHARE_ALLOWED_cli replay protocol base)
 

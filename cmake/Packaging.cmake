@@ -26,6 +26,13 @@ if(TARGET nvshare-device-plugin)
   list(APPEND CPACK_COMPONENTS_ALL nvshare-kubernetes)
 endif()
 
+if(TARGET nvshare_spank)
+  install(TARGETS nvshare_spank LIBRARY DESTINATION ${library_folder} COMPONENT nvshare-slurm)
+  install(FILES deploy/slurm/nvshare.conf deploy/slurm/plugstack.conf docs/slurm.md DESTINATION share/doc/nvshare-slurm COMPONENT nvshare-slurm)
+  install(FILES LICENSE DESTINATION share/doc/nvshare-slurm RENAME copyright COMPONENT nvshare-slurm)
+  list(APPEND CPACK_COMPONENTS_ALL nvshare-slurm)
+endif()
+
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME nvshare)
 set(CPACK_PACKAGE_CONTACT "the nvshare project")
@@ -48,4 +55,9 @@ set(CPACK_DEBIAN_NVSHARE-KUBERNETES_PACKAGE_NAME nvshare-kubernetes)
 set(CPACK_COMPONENT_NVSHARE-KUBERNETES_DESCRIPTION "Shares NVIDIA GPUs between Kubernetes pods
  The device plugin of nvshare, its Helm chart and examples.")
 set(CPACK_DEBIAN_NVSHARE-KUBERNETES_PACKAGE_DEPENDS "nvshare (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_NVSHARE-SLURM_PACKAGE_NAME nvshare-slurm)
+set(CPACK_COMPONENT_NVSHARE-SLURM_DESCRIPTION "Shares NVIDIA GPUs between jobs of Slurm
+ The SPANK plugin of nvshare: the option --nvshare of srun, sbatch and salloc,
+ and limits of jobs. For the Slurm of this distribution.")
+set(CPACK_DEBIAN_NVSHARE-SLURM_PACKAGE_RECOMMENDS "nvshare (= ${PROJECT_VERSION}), slurmd | slurm-client")
 include(CPack)

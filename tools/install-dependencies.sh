@@ -11,9 +11,11 @@ build_packages=(
   prometheus-cpp-dev  # only the scheduler's metrics
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # only nvshare-device-plugin; all else builds without
   libcurl4-openssl-dev libssl-dev                                         # the same
+  libslurm-dev  # only the plugin for Slurm; all else builds without
 )
-# The tests' own: a real Prometheus takes in the scheduler's metrics; Kubernetes manifests are checked.
-test_packages=(prometheus python3-jsonschema python3-yaml)
+# The tests' own: a real Prometheus takes in the scheduler's metrics; Kubernetes manifests are checked; a real Slurm runs jobs.
+services=(prometheus munge slurmctld slurmd)
+test_packages=("${services[@]}" python3-jsonschema python3-yaml slurm-client)
 lint_packages=(clang clang-format clang-tidy git)
 
 # clang's runtime (libFuzzer, sanitizers) carries clang's version in its name.
@@ -65,7 +67,7 @@ fi
 echo "nvshare: will install these packages with apt-get: ${missing[*]}"
 "${as_root[@]}" apt-get update -qq < /dev/null
 
-# Packages start their services: Prometheus' shall neither start now nor at the next boot. (policy-rc.d, exit 101: nothing may start.)
+# Packages start their services: these shall neither start now nor at the next boot. (policy-rc.d, exit 101: nothing may start.)
 policy=/usr/sbin/policy-rc.d
 keep_services_down() {
   [ -e "$policy" ] || printf '#!/bin/sh\n# nvshare, while it installs packages\nexit 101\n' | "${as_root[@]}" tee "$policy" > /dev/null
@@ -73,9 +75,15 @@ keep_services_down() {
 }
 let_services_be() {
   if grep -qF '# nvshare, while' "$policy" 2> /dev/null; then "${as_root[@]}" rm -f "$policy"; fi
-  if command -v deb-systemd-helper > /dev/null; then "${as_root[@]}" deb-systemd-helper disable prometheus.service > /dev/null 2>&1 || true; fi
+  command -v deb-systemd-helper > /dev/null || return 0
+  local service
+  for service in "${new_services[@]}"; do "${as_root[@]}" deb-systemd-helper disable "$service.service" > /dev/null 2>&1 || true; done
 }
-if [[ " ${missing[*]} " == *" prometheus "* ]]; then
+new_services=()
+for service in "${services[@]}"; do
+  if [[ " ${missing[*]} " == *" $service "* ]]; then new_services+=("$service"); fi
+done
+if [ ${#new_services[@]} -gt 0 ]; then
   trap let_services_be EXIT
   keep_services_down
 fi

@@ -21,6 +21,16 @@ install -m 644 "$build/lib/libnvshare.so" "$root/lib/"
 install -m 644 "$build"/simgpu/{libcuda.so.1,libnvidia-ml.so.1} "$root/lib/nvshare/simgpu/"
 install -m 644 README.md CHANGELOG.md LICENSE docs/user-guide.md "$root/share/doc/nvshare/"
 cp -r deploy/systemd "$root/share/nvshare/"
+# The plugin for the Slurm whose headers were there; for another it is built from these sources (docs/slurm.md).
+install -m 644 docs/slurm.md "$root/share/doc/nvshare/"
+cp -r deploy/slurm "$root/share/nvshare/"
+if [ -f "$build/slurm/nvshare_spank.so" ]; then
+  mkdir -p "$root/lib/nvshare/slurm"
+  install -m 644 "$build/slurm/nvshare_spank.so" "$root/lib/nvshare/slurm/"
+  strip --strip-debug "$root/lib/nvshare/slurm/nvshare_spank.so"
+else
+  echo "make-dist: no plugin for Slurm is in it: there was no slurm/spank.h (Debian: libslurm-dev)" >&2
+fi
 tools/command-pages.py "$build/bin/nvsharectl" "$root"
 install -m 755 deploy/packaging/install.sh "$root/"
 for program in "$build"/gpu/*; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Debian packages of this distribution from a build of the preset `release`: nvshare, and nvshare-kubernetes where that was built.
+# Debian packages of this distribution from a build of the preset `release`: nvshare, and nvshare-kubernetes and nvshare-slurm where those were built.
 #   tools/make-packages.sh BUILD_DIR DIST_DIR
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

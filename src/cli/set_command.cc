@@ -21,6 +21,12 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     const size_t equals = word.find('=');
+    if (i == 0 && word.starts_with("job=")) {
+      if (auto job = parse_integer(std::string_view(word).substr(4), 1, UINT32_MAX); !job)
+        return error_format("job: %.100s; accepted: the number of a Slurm job, such as job=123", job.error().text);
+      request.tenant = word;
+      continue;
+    }
     if (i == 0 && equals == std::string::npos) {
       request.tenant = word;
       continue;

@@ -77,6 +77,12 @@ std::string limit_of(const TenantReport& tenant) {
   return limit;
 }
 
+// Of a Slurm job also whose it is and where.
+std::string name_of(const TenantReport& tenant) {
+  if (tenant.user.empty() && tenant.partition.empty()) return tenant.name;
+  return fmt::format("{} ({}, {})", tenant.name, tenant.user, tenant.partition);
+}
+
 std::string tenant_table(const StatusReport& status) {
   Table table({{"TENANT", Align::kRight},
                {"NAME"},
@@ -88,7 +94,7 @@ std::string tenant_table(const StatusReport& status) {
   for (const TenantReport& tenant : status.tenants) {
     const auto now =
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
-    table.add({std::to_string(tenant.id), tenant.name, tenant.kind + (tenant.ends ? ", ends" : ""), limit_of(tenant),
+    table.add({std::to_string(tenant.id), name_of(tenant), tenant.kind + (tenant.ends ? ", ends" : ""), limit_of(tenant),
                std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
   }
   return table.draw();

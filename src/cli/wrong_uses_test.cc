@@ -58,6 +58,8 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
       {"set train memory=big", "memory", "memory=8Gi"},
       {"set train priority=high", "priority", "-100..100"},
       {"set train cores=5", "'cores'", "core=PERCENT"},
+      {"set job=x core=5", "job", "such as job=123"},
+      {"set job=7 cores=5", "'cores'", "core=PERCENT"},
       {"set memory=8Gi", "memory", "nvsharectl set TENANT"},
       {"set train core=50", "/nonexistent/nvshare", "scheduler", 1},
       {"status", "/nonexistent/nvshare", "scheduler", 1},

@@ -1,0 +1,285 @@
+"""A Slurm of the test's own on this machine: munged, slurmctld, slurmd and nvshare-scheduler, each with its files in one folder and on ports
+that were free. Needs root and Debian's packages (slurmctld, slurmd, slurm-client, munge)."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+PATIENCE = 30.0
+NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel")
+SHARDS = 10
+CPUS = 16
+GPU_MEMORY_MB = 2000
+FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
+
+
+def missing():
+    """Why no cluster can start here; empty: one can."""
+    if os.geteuid() != 0:
+        return "slurmd and the plugin need root"
+    absent = [name for name in NEEDED if shutil.which(name, path=search_path()) is None]
+    if absent:
+        return "missing: " + " ".join(absent) + " (Debian: slurmctld slurmd slurm-client munge)"
+    return ""
+
+
+def search_path():
+    return "/usr/sbin:/usr/bin:/sbin:/bin:" + os.environ.get("PATH", "")
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def has_freezer():
+    """Whether slurmd can make cgroups here (version 1). Version 2 wants systemd's help."""
+    try:
+        probe = FREEZER / f"nvshare-test-{os.getpid()}"
+        probe.mkdir()
+        probe.rmdir()
+        return True
+    except OSError:
+        return False
+
+
+def wait_until(condition, patience=PATIENCE, pause=0.05):
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(pause)
+    return condition()
+
+
+SLURM_CONF = """
+ClusterName=nvsharetest
+SlurmctldHost=localhost(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+SlurmctldPort={controller_port}
+SlurmdPort={daemon_port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/{proctrack}
+PrologFlags={prolog_flags}
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000,bf_interval=1,default_queue_depth=1000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+GresTypes=gpu,shard
+ReturnToService=2
+KillWait=3
+MinJobAge=600
+SlurmdParameters=config_overrides
+MailProg=/bin/true
+PlugStackConfig={folder}/plugstack.conf
+NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=1000 Gres=gpu:1,shard:{shards}
+PartitionName=main Nodes={node} Default=YES MaxTime=INFINITE PriorityTier=10
+PartitionName=low Nodes={node} MaxTime=INFINITE PriorityTier=1
+"""
+
+NVSHARE_CONF = """
+# of the tests
+runtime_dir = {folder}/run
+library = {library}
+shards_per_gpu = {shards}
+max_priority = 10
+default_cores = 80
+max_cores = 95
+comment = yes
+"""
+
+
+class Cluster:
+    def __init__(self, programs):
+        self.programs = programs
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvs-slurm-", dir="/tmp"))
+        self.folder.chmod(0o755)
+        self.node = f"nvs{os.getpid()}"
+        self.daemons = {}
+        self.logs = []
+        self.control_groups = has_freezer()
+        controller_port, daemon_port = free_ports(2)
+        values = {"folder": self.folder, "node": self.node, "controller_port": controller_port, "daemon_port": daemon_port, "cpus": CPUS,
+                  "proctrack": "cgroup" if self.control_groups else "linuxproc", "shards": SHARDS, "library": programs.library,
+                  "prolog_flags": "Alloc,Contain" if self.control_groups else "Alloc"}
+        for name in ("munge", "state", "spool", "gpu", "out"):
+            (self.folder / name).mkdir()
+        (self.folder / "munge").chmod(0o755)
+        self.write("slurm.conf", SLURM_CONF.format(**values))
+        self.write("gres.conf", f"Name=gpu File=/dev/null\nName=shard Count={SHARDS} File=/dev/null\n")
+        self.write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" if self.control_groups else "CgroupPlugin=cgroup/v1\n")
+        self.write("plugstack.conf", f"required {programs.plugin} config={self.folder}/nvshare.conf\n")
+        self.write("nvshare.conf", NVSHARE_CONF.format(**values))
+        self.environment = {
+            "PATH": search_path(), "SLURM_CONF": str(self.folder / "slurm.conf"), "LD_LIBRARY_PATH": programs.stand_in, "HOME": "/",
+            "SIMGPU_STATE": str(self.folder / "gpu/state"), "SIMGPU_MEMORY_MB": str(GPU_MEMORY_MB), "SIMGPU_CONTEXT_MB": "10",
+        }
+
+    def write(self, name, text):
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    # ---- daemons ----
+
+    def start(self):
+        key = self.folder / "munge/key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        files = [f"--{name}={self.folder}/munge/{file}" for name, file in (("socket", "socket"), ("key-file", "key"), ("pid-file", "pid"),
+                                                                          ("log-file", "log"), ("seed-file", "seed"))]
+        self.spawn("munged", ["munged", "--foreground", "--force", *files])
+        self.start_scheduler()
+        self.spawn("slurmctld", ["slurmctld", "-D", "-c", "-f", self.environment["SLURM_CONF"]])
+        self.start_slurmd()
+        def settled():
+            return "idle" in self.ask("sinfo", "-h", "-o", "%T").stdout or any(one.poll() is not None for one in self.daemons.values())
+        wait_until(settled)
+        if any(one.poll() is not None for one in self.daemons.values()) or "idle" not in self.ask("sinfo", "-h", "-o", "%T").stdout:
+            raise RuntimeError("the node does not become idle:\n" + self.tails())
+
+    def start_slurmd(self):
+        self.spawn("slurmd", ["slurmd", "-D", "-N", self.node, "-f", self.environment["SLURM_CONF"]])
+
+    def start_scheduler(self):
+        environment = dict(self.environment, NVSHARE_RUNTIME_DIR=str(self.folder / "run"), NVSHARE_LOCK_DIR=str(self.folder / "lock"),
+                           NVSHARE_NVML_INTERVAL="0.05", NVSHARE_LOG_LEVEL="info", NVSHARE_MEMORY_RESERVE_PERCENT="5",
+                           NVSHARE_SWITCH_TIME_MODE="fixed", NVSHARE_SWITCH_TIME_FIXED="200ms")
+        self.spawn("scheduler", [self.programs.scheduler], environment)
+        if not wait_until(self.status):
+            raise RuntimeError("the scheduler does not answer:\n" + self.tails())
+
+    def spawn(self, name, command, environment=None):
+        log = self.folder / f"{name}-{len(self.logs)}.log"
+        self.logs.append(log)
+        with open(log, "wb") as out:
+            self.daemons[name] = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                                  env=environment or self.environment, start_new_session=True)
+
+    def kill(self, name):
+        daemon = self.daemons.pop(name)
+        daemon.kill()
+        daemon.wait()
+
+    def stop(self):
+        self.ask("scancel", "--signal=KILL", "-u", "root")
+        self.ask("scancel", "-u", "root")
+        wait_until(lambda: not self.ask("squeue", "-h").stdout.strip(), 20)
+        for name in ("slurmd", "slurmctld", "scheduler", "munged"):
+            daemon = self.daemons.pop(name, None)
+            if daemon is None:
+                continue
+            daemon.terminate()
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self.remove_control_groups()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def remove_control_groups(self):
+        own = FREEZER / f"slurm_{self.node}"
+        if not own.is_dir():
+            return
+        for folder, _, _ in os.walk(own, topdown=False):
+            try:
+                for pid in (pathlib.Path(folder) / "cgroup.procs").read_text(encoding="utf-8").split():
+                    os.kill(int(pid), signal.SIGKILL)
+                os.rmdir(folder)
+            except OSError:
+                pass
+
+    def tails(self):
+        text = ""
+        for log in [*self.logs, self.folder / "slurmctld.log", self.folder / "slurmd.log"]:
+            if log.exists():
+                text += f"---- {log.name}\n" + log.read_text(encoding="utf-8", errors="replace")[-3000:]
+        return text
+
+    # ---- questions and jobs ----
+
+    def ask(self, *command, environment=None, patience=PATIENCE):
+        return subprocess.run(command, env=environment or self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=patience, check=False, cwd=self.folder)
+
+    def control(self, *words):
+        return self.ask(self.programs.control, *words, environment=dict(self.environment, NVSHARE_RUNTIME_DIR=str(self.folder / "run")))
+
+    def status(self):
+        """The scheduler's report, or None."""
+        try:
+            with socket.socket(socket.AF_UNIX) as admin:
+                admin.settimeout(5)
+                admin.connect(str(self.folder / "run/admin/admin.sock"))
+                admin.sendall(b'{"request":"status"}\n')
+                line = b""
+                while not line.endswith(b"\n"):
+                    more = admin.recv(1 << 16)
+                    if not more:
+                        return None
+                    line += more
+                return json.loads(line)
+        except OSError:
+            return None
+
+    def tenant(self, job):
+        report = self.status()
+        found = [one for one in report["tenants"] if one["job"] == job] if report else []
+        return found[0] if found else None
+
+    def processes(self, job):
+        report, tenant = self.status(), self.tenant(job)
+        return [one["pid"] for one in report["clients"] if one["tenant"] == tenant["id"]] if report and tenant else []
+
+    def has_processes(self, job):
+        return bool(self.processes(job))
+
+    def kill_processes(self, job):
+        for pid in self.processes(job):
+            os.kill(pid, signal.SIGKILL)
+
+    def worker(self, mode, *words):
+        return " ".join([self.programs.worker, mode, *words])
+
+    def submit(self, script, *options, environment=None):
+        """The job's number. `script` runs with bash."""
+        ran = self.ask("sbatch", "--parsable", "-o", f"{self.folder}/out/%A_%a_%j.out", "--open-mode=append", *options, "--wrap", script,
+                       environment=environment)
+        if ran.returncode != 0:
+            raise RuntimeError(ran.stderr)
+        return int(ran.stdout.split(";")[0])
+
+    def output(self, job):
+        return "".join(path.read_text(encoding="utf-8", errors="replace") for path in sorted((self.folder / "out").glob(f"*_{job}.out")))
+
+    def state(self, job):
+        """JobState, or empty."""
+        found = re.search(r"JobState=(\w+)", self.ask("scontrol", "show", "job", str(job)).stdout)
+        return found.group(1) if found else ""
+
+    def wait_for(self, job, *states, patience=PATIENCE):
+        return wait_until(lambda: self.state(job) in states, patience, 0.1)

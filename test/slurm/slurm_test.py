@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""A real Slurm (slurmctld, slurmd, munge) with the plugin, on the stand-in GPU: jobs are tenants with their limits, and none is left behind.
+
+  slurm_test.py --plugin FILE --library FILE --scheduler PROGRAM --control PROGRAM --worker PROGRAM --stand-in FOLDER [unittest arguments]
+
+Skipped, with a word, where no Slurm can start.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+import cluster
+from cluster import wait_until
+
+PROGRAMS = argparse.Namespace()
+SLURM = None
+SKIPPED = 77  # for ctest
+MIX = ("mix", "--steps", "60", "--hold", "60M", "--largest", "40M", "--threads", "2")
+
+
+def setUpModule():
+    global SLURM
+    SLURM = cluster.Cluster(PROGRAMS)
+    try:
+        SLURM.start()
+    except BaseException:
+        print(SLURM.tails(), file=sys.stderr)
+        SLURM.stop()
+        raise
+
+
+def tearDownModule():
+    SLURM.stop()
+
+
+class Jobs(unittest.TestCase):
+    def setUp(self):
+        self.files = 0
+
+    def tearDown(self):
+        SLURM.ask("scancel", "-u", "root")
+        self.assertTrue(wait_until(lambda: not SLURM.ask("squeue", "-h").stdout.strip()), SLURM.ask("squeue").stdout)
+        left = wait_until(lambda: [] == [one for one in (SLURM.status() or {"tenants": [1]})["tenants"] if one["kind"] == "job"])
+        self.assertTrue(left, f"tenants are left: {SLURM.status()['tenants']}")
+        self.assertEqual([path for path in (SLURM.folder / "run/jobs").iterdir()], [])
+
+    def run(self, result=None):
+        bad = len(result.failures) + len(result.errors) if result else 0
+        super().run(result)
+        if result and len(result.failures) + len(result.errors) > bad:
+            print(SLURM.tails(), file=sys.stderr)
+
+    def stop_file(self):
+        self.files += 1
+        return str(SLURM.folder / f"out/{self.id()}.{self.files}.stop")
+
+    def steady(self, stop):
+        return SLURM.worker("steady", "--work", "1000", "--stop", stop)
+
+    def end(self, stop):
+        pathlib.Path(stop).touch()
+
+    def has_client(self, job):
+        tenant = SLURM.tenant(job)
+        return tenant is not None and tenant["clients"] > 0
+
+    def expect_client(self, job):
+        self.assertTrue(wait_until(lambda: self.has_client(job)), f"job {job} ({SLURM.state(job)}):\n{SLURM.output(job)}")
+        return SLURM.tenant(job)
+
+    def shares(self, jobs, right):
+        """Until the parts of the GPU's time (percent) that jobs are billed since now are right, and are so for 1.2 s."""
+        def used():
+            return {job: sum(one["used_ns"] for one in (SLURM.tenant(job) or {"compute": []})["compute"]) for job in jobs}
+        before, begin, shares = used(), time.monotonic(), {}
+
+        def look():
+            seconds = time.monotonic() - begin
+            now = used()
+            shares.update({job: (now[job] - before[job]) / seconds / 1e7 for job in jobs})
+            return seconds > 1.2 and right(*[shares[job] for job in jobs])
+        self.assertTrue(wait_until(look, pause=0.2), f"the shares never became right: {shares}")
+        print("shares:", {job: round(share, 1) for job, share in shares.items()})
+
+
+class Limits(Jobs):
+    def test_two_jobs_hold_30_and_60_percent_and_a_third_waits_for_shards(self):
+        stops = [self.stop_file() for _ in range(3)]
+        script = SLURM.worker(*MIX) + " && {}"
+        first = SLURM.submit(script.format(self.steady(stops[0])), "--gres=shard:3")
+        second = SLURM.submit(script.format("srun " + self.steady(stops[1])), "--gres=shard:6")
+        third = SLURM.submit(self.steady(stops[2]), "--gres=shard:3")
+        for job in (first, second):
+            self.assertTrue(wait_until(lambda job=job: "units" in SLURM.output(job)), SLURM.output(job))
+            self.assertIn("all right", SLURM.output(job))
+        self.assertEqual(SLURM.state(third), "PENDING")
+        tenants = [SLURM.tenant(first), SLURM.tenant(second)]
+        self.assertEqual([one["gpu_core_limit"] for one in tenants], [30, 60])
+        self.assertEqual([(one["kind"], one["user"], one["partition"]) for one in tenants], [("job", "root", "main")] * 2)
+        part = cluster.GPU_MEMORY_MB << 20
+        self.assertEqual([round(one["gpu_memory_limit"] / part, 2) for one in tenants], [0.3, 0.6])
+        self.shares((first, second), lambda a, b: 4 < a < 35 and b < 66 and b > 1.3 * a)
+        shown = SLURM.control("status").stdout
+        self.assertIn("root", shown)
+        self.assertIn(f"job {first}", shown)
+
+        changed = SLURM.control("set", f"job={first}", "core=70")
+        self.assertEqual(changed.returncode, 0, changed.stderr)
+        self.assertEqual(SLURM.control("set", f"job={second}", "core=20").returncode, 0)
+        self.shares((first, second), lambda a, b: 1 < b < 25 and a < 76 and a > 1.3 * b)
+        self.end(stops[0])
+        self.assertTrue(SLURM.wait_for(first, "COMPLETED"), SLURM.output(first))
+        self.expect_client(third)
+        self.end(stops[1])
+        self.end(stops[2])
+        for job in (second, third):
+            self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+        comment = SLURM.ask("scontrol", "show", "job", str(second)).stdout
+        self.assertIn("AdminComment=nvshare: gpu_time=", comment)
+
+    def test_what_is_asked_for_holds_for_all_steps_and_whatever_the_environment(self):
+        stop = self.stop_file()
+        variables = "".join(f"export {name}={value}; " for name, value in SLURM.environment.items())
+        script = f"{variables} srun --export=ALL --overlap {self.steady(stop)} & {self.steady(stop)} & wait"
+        job = SLURM.submit(script, "--nvshare=memory=300M,cores=40,priority=5", "--export=NONE")
+        self.assertTrue(wait_until(lambda: (SLURM.tenant(job) or {"clients": 0})["clients"] == 2), SLURM.output(job))
+        tenant = SLURM.tenant(job)
+        self.assertEqual((tenant["gpu_memory_limit"], tenant["gpu_core_limit"], tenant["priority"]), (300_000_000, 40, 5))
+        self.end(stop)
+        self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+
+    def test_defaults_and_variables_of_the_submission(self):
+        ran = SLURM.ask("srun", "--nvshare", "bash", "-c", "echo $LD_PRELOAD $NVSHARE_REQUIRE_SCHEDULER")
+        self.assertEqual(ran.stdout.split(), [PROGRAMS.library, "wait"], ran.stderr)
+        for options, variables, cores in (((), {"SLURM_NVSHARE": "cores=35"}, 35), (("--nvshare=cores=25",), {"SLURM_NVSHARE_CORES": "35"}, 25),
+                                          (("--nvshare",), {}, 80), (("--gres=shard:5", "--nvshare=cores=90"), {}, 50)):
+            stop = self.stop_file()
+            job = SLURM.submit(self.steady(stop), *options, environment=dict(SLURM.environment, **variables))
+            self.assertEqual(self.expect_client(job)["gpu_core_limit"], cores)
+            self.end(stop)
+            self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+
+    def test_a_job_that_does_not_ask_is_left_alone(self):
+        ran = SLURM.ask("srun", "bash", "-c", "echo ${LD_PRELOAD-nothing}")
+        self.assertEqual((ran.returncode, ran.stdout.strip()), (0, "nothing"), ran.stderr)
+
+    def test_bad_values_are_refused_at_submission(self):
+        for command in (["srun", "true"], ["sbatch", "--wrap", "true"], ["salloc", "true"]):
+            for asked, said in (("cores=0", "1 to 100"), ("memory=lots", "accepted: memory=BYTES"), ("colour=red", "'colour=red'"),
+                                ("priority=11", "-100 to 10"), ("cores=96", "1 to 95")):
+                ran = SLURM.ask(command[0], f"--nvshare={asked}", *command[1:])
+                self.assertNotEqual(ran.returncode, 0, asked)
+                self.assertIn(said, ran.stderr)
+        ran = SLURM.ask("srun", "true", environment=dict(SLURM.environment, SLURM_NVSHARE_CORES="many"))
+        self.assertNotEqual(ran.returncode, 0)
+        self.assertIn("SLURM_NVSHARE_CORES", ran.stderr)
+
+    def test_a_user_who_sets_the_variables_gains_nothing(self):
+        stop = self.stop_file()
+        environment = dict(SLURM.environment, NVSHARE_GPU_MEMORY_LIMIT="1000Gi", NVSHARE_RUNTIME_DIR="/nonexistent", SLURM_SHARDS_ON_NODE="10",
+                           NVSHARE_REQUIRE_SCHEDULER="0", NVSHARE_GPU_CORE_LIMIT="100", LD_PRELOAD="")
+        job = SLURM.submit(self.steady(stop), "--nvshare=cores=20,memory=200M", environment=environment)
+        tenant = self.expect_client(job)
+        self.assertEqual((tenant["gpu_core_limit"], tenant["gpu_memory_limit"]), (20, 200_000_000))
+        self.assertEqual([one["limit"] for one in tenant["memory"]], [200_000_000])
+        # A process that leaves its step's tree is the job's all the same, by its cgroup; without cgroups it is a tenant of its own.
+        if SLURM.control_groups:
+            orphan = self.stop_file()
+            leaves = f"(setsid {self.steady(orphan)} > /dev/null &) ; sleep 0.1; exec sleep 60"
+            other = SLURM.submit(leaves, "--nvshare=cores=20")
+            self.assertEqual(self.expect_client(other)["gpu_core_limit"], 20)
+        self.end(stop)
+
+
+class Ends(Jobs):
+    def test_cancelled_and_at_its_time_limit(self):
+        cancelled = SLURM.submit(self.steady(self.stop_file()), "--nvshare=cores=50")
+        self.expect_client(cancelled)
+        SLURM.ask("scancel", str(cancelled))
+        self.assertTrue(SLURM.wait_for(cancelled, "CANCELLED"))
+        self.assertTrue(wait_until(lambda: SLURM.tenant(cancelled) is None))
+
+    def test_preempted_and_requeued(self):
+        stop = self.stop_file()
+        low = SLURM.submit(self.steady(stop), "--gres=shard:6", "-p", "low", "--requeue", "--nvshare=cores=45")
+        self.expect_client(low)
+        stop_high = self.stop_file()
+        high = SLURM.submit(self.steady(stop_high), "--gres=shard:6")
+        self.assertEqual(self.expect_client(high)["gpu_core_limit"], 60)
+        self.assertTrue(wait_until(lambda: SLURM.tenant(low) is None), "the preempted job's tenant is gone")
+        self.end(stop_high)
+        self.assertTrue(SLURM.wait_for(high, "COMPLETED"), SLURM.output(high))
+        SLURM.ask("scontrol", "update", f"JobId={low}", "StartTime=now")
+        self.assertEqual(self.expect_client(low)["gpu_core_limit"], 45)
+        SLURM.ask("scontrol", "requeue", str(low))
+        self.assertTrue(wait_until(lambda: SLURM.tenant(low) is None))
+        self.end(stop)
+
+    def test_suspended_a_job_holds_up_nobody_that_fits(self):
+        stop, other_stop = self.stop_file(), self.stop_file()
+        job = SLURM.submit(self.steady(stop), "--nvshare=cores=50")
+        self.expect_client(job)
+        self.assertEqual(SLURM.ask("scontrol", "suspend", str(job)).returncode, 0)
+        other = SLURM.submit(SLURM.worker(*MIX), "--nvshare=cores=50")
+        self.assertTrue(SLURM.wait_for(other, "COMPLETED"), SLURM.output(other))
+        self.assertEqual(SLURM.state(job), "SUSPENDED")
+        self.assertEqual(SLURM.ask("scontrol", "resume", str(job)).returncode, 0)
+        self.end(stop)
+        self.end(other_stop)
+        self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+
+    def test_an_array(self):
+        job = SLURM.submit(SLURM.worker(*MIX), "--nvshare=cores=50", "--array=1-4")
+        self.assertTrue(wait_until(lambda: not SLURM.ask("squeue", "-h", "-j", str(job)).stdout.strip()))
+        outputs = [path.read_text() for path in (SLURM.folder / "out").glob(f"{job}_*.out")]
+        self.assertEqual(len(outputs), 4)
+        for output in outputs:
+            self.assertIn("all right", output)
+
+
+class Deaths(Jobs):
+    def test_slurmstepd_is_killed(self):
+        job = SLURM.submit(self.steady(self.stop_file()), "--nvshare=cores=50", "--no-requeue")
+        self.expect_client(job)
+        for stepd in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if (stepd / "cmdline").read_bytes().startswith(f"slurmstepd: [{job}.batch]".encode()):
+                    os.kill(int(stepd.name), signal.SIGKILL)
+            except OSError:
+                pass
+        SLURM.ask("scancel", str(job))
+        self.assertTrue(wait_until(lambda: SLURM.state(job) in ("CANCELLED", "FAILED", "NODE_FAIL", "COMPLETED")), SLURM.state(job))
+        # Slurm itself leaves the processes of such a step behind. They keep the job's limits; with them the tenant goes.
+        if SLURM.has_processes(job):
+            self.assertEqual(SLURM.tenant(job)["gpu_core_limit"], 50)
+            SLURM.kill_processes(job)
+
+    def test_the_scheduler_is_killed_and_away_when_a_job_starts(self):
+        stop = self.stop_file()
+        running = SLURM.submit(self.steady(stop), "--nvshare=cores=30")
+        self.expect_client(running)
+        self.assertEqual(SLURM.control("set", f"job={running}", "core=35").returncode, 0)
+        SLURM.kill("scheduler")
+        waiting = SLURM.submit(SLURM.worker(*MIX), "--nvshare=cores=45")
+        short = SLURM.ask("srun", "--nvshare", "true")  # it comes and goes meanwhile
+        self.assertEqual(short.returncode, 0, short.stderr)
+        self.assertTrue(wait_until(lambda: "waits for one before it uses the GPU" in SLURM.output(waiting)), SLURM.output(waiting))
+        self.assertEqual(SLURM.state(waiting), "RUNNING")
+        SLURM.start_scheduler()
+        tenant = SLURM.tenant(waiting)
+        self.assertIsNotNone(tenant)
+        self.assertEqual(tenant["gpu_core_limit"], 45)
+        self.assertTrue(SLURM.wait_for(waiting, "COMPLETED"), SLURM.output(waiting))
+        self.assertIn("all right", SLURM.output(waiting))
+        self.assertEqual(self.expect_client(running)["gpu_core_limit"], 35)
+        self.end(stop)
+        self.assertTrue(SLURM.wait_for(running, "COMPLETED"), SLURM.output(running))
+
+    def test_two_hundred_short_jobs(self):
+        def run(_):
+            return SLURM.ask("srun", "--nvshare=cores=20", "true")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            failed = [ran.stderr for ran in pool.map(run, range(200)) if ran.returncode != 0]
+        self.assertEqual(failed, [])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("plugin", "library", "scheduler", "control", "worker", "stand-in"):
+        parser.add_argument(f"--{name}", required=True)
+    programs, rest = parser.parse_known_args()
+    PROGRAMS.__dict__.update(vars(programs))
+    why = cluster.missing()
+    if why:
+        print(f"skipped: {why}")
+        sys.exit(SKIPPED)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and the cluster is stopped
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
