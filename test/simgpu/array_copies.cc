@@ -1,5 +1,5 @@
 // Copies between arrays and memory by length: within one row of the array, and within one allocation of the memory's (as a driver 580
-// takes them, bench/results/h200-580-recorded.txt.gz).
+// takes them, test/simgpu/recorded/h200-580.txt.gz).
 #include "simgpu/array.h"
 #include "simgpu/context.h"
 #include "simgpu/copy.h"

@@ -8,6 +8,9 @@
 
 namespace simgpu {
 
+constexpr unsigned kMapHost = 8;      // CU_CTX_MAP_HOST: a driver sets it itself
+constexpr unsigned kAllFlags = 0xff;  // CU_CTX_FLAGS_MASK
+
 Context* to_context(CUcontext handle) { return reinterpret_cast<Context*>(handle); }
 
 bool valid_device(CUdevice device) { return device >= 0 && device < Machine::get().device_count(); }
@@ -202,13 +205,14 @@ SIM_API CUresult cuCtxGetDevice_v2(CUdevice* out, CUcontext handle) {
 SIM_API CUresult cuCtxGetFlags(unsigned* out) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
-  *out = context->flags;
+  *out = context->flags | (context->primary ? kMapHost : 0u);
   return CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuCtxSetFlags(unsigned flags) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
+  if ((flags & ~kAllFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
   return CUDA_SUCCESS;
 }
@@ -248,9 +252,12 @@ SIM_API CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-SIM_API CUresult cuCtxGetLimit(size_t* value, CUlimit) {
+SIM_API CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
+  constexpr unsigned kDeviceSyncDepth = 3, kLast = 8;
+  if (limit == kDeviceSyncDepth) return static_cast<CUresult>(215);  // CUDA_ERROR_UNSUPPORTED_LIMIT
+  if (limit > kLast) return CUDA_ERROR_INVALID_VALUE;
   *value = 0;
   return CUDA_SUCCESS;
 }

@@ -35,7 +35,8 @@ CUresult copy_3d(const CUDA_MEMCPY3D* description, CUstream stream, Default null
   if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Transfer transfer;
   if (const CUresult result = to_transfer(*description, &transfer)) return result;
-  return copy(transfer, kAny, kAny, stream, null_means, timing, sides);
+  const auto side = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE ? kDevice : kAny; };
+  return copy(transfer, side(description->srcMemoryType), side(description->dstMemoryType), stream, null_means, timing, sides);
 }
 
 CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* description, CUstream stream, Default null_means, Timing timing) {
@@ -53,6 +54,7 @@ CUresult copy_batch(const CUdeviceptr* targets, const CUdeviceptr* sources, cons
     if (fail_index != nullptr) *fail_index = i;
     return result;
   }
+  if (fail_index != nullptr) *fail_index = SIZE_MAX;
   return CUDA_SUCCESS;
 }
 
@@ -81,6 +83,8 @@ CUresult copy_2d(const CUDA_MEMCPY2D* flat, CUstream stream, Default null_means,
 
 CUresult fill_rows(CUdeviceptr to, size_t pitch, uint32_t value, uint32_t element, size_t width, size_t height, CUstream stream,
                    Default null_means, Timing timing) {
+  // Rows must not overlap; one that is smaller than the element is refused, too (measured).
+  if (height > 1 && width != 0 && pitch < width * element) return CUDA_ERROR_INVALID_VALUE;
   return fill({to, pitch, value, element, width, height}, stream, null_means, timing);
 }
 

@@ -13,14 +13,24 @@ struct Attribute {
   int number;
   int value;
 };
-// CUdevice_attribute, as an H200 answers where it matters; all others are 0.
+// CUdevice_attribute, as an H200 answers but for where it is (PCI, vendor); all others are 0.
+constexpr int kLastAttribute = 147;
 constexpr Attribute kAttributes[] = {
-    {1, 1024},   {2, 1024}, {3, 1024},        {4, 64},       {5, 2147483647}, {6, 65535},     {7, 65535},   {8, 49152},
-    {9, 65536},  {10, 32},  {11, 2147483647}, {12, 65536},   {13, 1980000},   {14, 512},      {15, 1},      {16, 132},
-    {19, 1},     {30, 512}, {31, 1},          {36, 3201000}, {37, 6144},      {38, 62914560}, {39, 2048},   {40, 3},
-    {41, 1},     {51, 32},  {75, 9},          {76, 0},       {78, 1},         {79, 1},        {80, 1},      {81, 233472},
-    {82, 65536}, {83, 1},   {89, 1},          {90, 1},       {91, 1},         {95, 1},        {97, 232448}, {99, 1},
-    {102, 1},    {103, 1},  {106, 32},        {115, 1},      {119, 1},        {129, 1},
+    {1, 1024},    {2, 1024},    {3, 1024},        {4, 64},     {5, 2147483647}, {6, 65535},    {7, 65535},      {8, 49152},
+    {9, 65536},   {10, 32},     {11, 2147483647}, {12, 65536}, {13, 1980000},   {14, 512},     {15, 1},         {16, 132},
+    {19, 1},      {21, 131072}, {22, 131072},     {23, 65536}, {24, 16384},     {25, 16384},   {26, 16384},     {27, 32768},
+    {28, 32768},  {29, 2048},   {30, 512},        {31, 1},     {32, 1},         {36, 3201000}, {37, 6016},      {38, 62914560},
+    {39, 2048},   {40, 3},      {41, 1},          {42, 32768}, {43, 2048},      {45, 32768},   {46, 32768},     {47, 8192},
+    {48, 8192},   {49, 32768},  {51, 32},         {52, 32768}, {53, 32768},     {54, 2046},    {55, 32768},     {56, 131072},
+    {57, 65536},  {58, 16384},  {59, 16384},      {60, 16384}, {61, 32768},     {62, 2048},    {63, 32768},     {64, 32768},
+    {65, 2048},   {66, 32768},  {67, 32768},      {68, 2046},  {69, 268435456}, {70, 131072},  {71, 65000},     {72, 2097120},
+    {73, 32768},  {74, 32768},  {75, 9},          {77, 32768}, {78, 1},         {79, 1},       {80, 1},         {81, 233472},
+    {82, 65536},  {83, 1},      {87, 2},          {89, 1},     {90, 1},         {91, 1},       {95, 1},         {96, 1},
+    {97, 232448}, {99, 1},      {102, 1},         {103, 1},    {106, 32},       {107, 1},      {108, 39321600}, {109, 134217728},
+    {110, 1},     {111, 1024},  {112, 1},         {113, 1},    {114, 1},        {115, 1},      {116, 1},        {117, 1},
+    {118, 100},   {119, 9},     {121, 1},         {122, 1},    {123, 1},        {124, 1},      {125, 1},        {126, 4},
+    {127, 1},     {128, 1},     {129, 1},         {131, -1},   {132, 1},        {141, 1},      {142, 1},        {144, 1},
+    {145, 1},
 };
 
 void bus_id(int device, char* text, size_t size) { std::snprintf(text, size, "0000:%02X:00.0", static_cast<unsigned char>(device + 1)); }
@@ -76,7 +86,7 @@ SIM_API CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 SIM_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (const CUresult result = enter_process()) return result;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (value == nullptr || attribute == 0 || static_cast<int>(attribute) > 200) return CUDA_ERROR_INVALID_VALUE;
+  if (value == nullptr || attribute == 0 || static_cast<int>(attribute) > kLastAttribute) return CUDA_ERROR_INVALID_VALUE;
   *value = attribute == 33 ? device + 1 : 0;  // the PCI bus
   for (const Attribute& known : kAttributes) {
     if (known.number == static_cast<int>(attribute)) *value = known.value;
@@ -95,6 +105,7 @@ SIM_API CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice devi
 SIM_API CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
   if (const CUresult result = enter_process()) return result;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (text == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
   bus_id(device, text, static_cast<size_t>(length));
   return CUDA_SUCCESS;
 }
@@ -108,7 +119,9 @@ SIM_API CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
     *device = i;
     return CUDA_SUCCESS;
   }
-  return CUDA_ERROR_INVALID_DEVICE;
+  unsigned domain = 0, bus = 0, slot = 0;
+  const bool well_formed = std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) == 3 || std::sscanf(text, "%x:%x", &bus, &slot) == 2;
+  return well_formed ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_API CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
@@ -120,7 +133,7 @@ SIM_API CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer)
 
 SIM_API CUresult cuGetExportTable(const void** table, const CUuuid*) {
   if (table != nullptr) *table = nullptr;
-  return CUDA_ERROR_NOT_FOUND;  // undocumented interfaces between NVIDIA's own libraries
+  return CUDA_ERROR_INVALID_VALUE;  // as for one that is not known: undocumented interfaces between NVIDIA's own libraries
 }
 
 }  // namespace simgpu

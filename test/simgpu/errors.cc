@@ -13,6 +13,21 @@ constexpr ErrorName kErrors[] = {
 #undef SIM_ERROR
 };
 
+// What an H200's driver says of them; of others their names.
+constexpr ErrorName kTexts[] = {
+    {0, "no error"},
+    {2, "out of memory"},
+    {101, "invalid device ordinal"},
+    {102, "device doesn't have valid Grid license"},
+    {213, "resource not mapped as pointer"},
+    {300, "device kernel image is invalid"},
+    {304, "OS call failed or operation not supported on this OS"},
+    {401, "the operation cannot be performed in the present state"},
+    {710, "device-side assert triggered"},
+    {716, "misaligned address"},
+    {801, "operation not supported"},
+};
+
 CUresult look_up(CUresult error, const char** text) {
   for (const ErrorName& known : kErrors) {
     if (known.number != static_cast<int>(error)) continue;
@@ -27,6 +42,12 @@ CUresult look_up(CUresult error, const char** text) {
 
 // Both work without cuInit.
 SIM_API CUresult cuGetErrorName(CUresult error, const char** text) { return look_up(error, text); }
-SIM_API CUresult cuGetErrorString(CUresult error, const char** text) { return look_up(error, text); }
+SIM_API CUresult cuGetErrorString(CUresult error, const char** text) {
+  const CUresult result = look_up(error, text);
+  for (const ErrorName& known : kTexts) {
+    if (known.number == static_cast<int>(error)) *text = known.name;
+  }
+  return result;
+}
 
 }  // namespace simgpu

@@ -98,6 +98,18 @@ CUresult record(CUevent handle, CUstream stream_handle, Default null_means) {
   return CUDA_SUCCESS;
 }
 
+constexpr unsigned kExternal = 1;  // CU_EVENT_RECORD_EXTERNAL, and that of waits: for captures only
+
+CUresult record_with(unsigned flags, CUevent event, CUstream handle, Default null_means) {
+  if (flags > kExternal) return CUDA_ERROR_INVALID_VALUE;
+  Event* known = nullptr;
+  Stream* stream = nullptr;
+  if (const CUresult result = find_event(event, &known)) return result;
+  if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  if (flags == kExternal && known->context == stream->context && stream->capture.load() == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  return record(event, handle, null_means);
+}
+
 CUresult wait(CUstream stream_handle, Default null_means, CUevent handle) {
   Event* event = nullptr;
   Stream* stream = nullptr;
@@ -183,7 +195,8 @@ static CUresult create(CUevent* out, unsigned flags, std::shared_ptr<IpcEvent> s
 SIM_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  constexpr unsigned kFlags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if (out == nullptr || (flags & ~kFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) == 0) return create(out, flags, nullptr);
   if ((flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<IpcEvent> shared = IpcEvent::make();
@@ -205,7 +218,7 @@ SIM_API CUresult cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
   if (const CUresult result = enter(&context)) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   bool of_this_process = false;
-  if (!IpcEvent::is_handle(handle, &of_this_process)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!IpcEvent::is_handle(handle, &of_this_process)) return CUDA_ERROR_MAP_FAILED;
   if (of_this_process) return CUDA_ERROR_INVALID_CONTEXT;
   std::shared_ptr<IpcEvent> shared = IpcEvent::open(handle);
   return shared ? create(out, CU_EVENT_DISABLE_TIMING, std::move(shared)) : CUDA_ERROR_INVALID_HANDLE;
@@ -236,12 +249,18 @@ SIM_API CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handl
 
 SIM_API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, Default::kLegacy); }
 SIM_API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, stream, Default::kPerThread); }
-SIM_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) { return record(event, stream, Default::kLegacy); }
-SIM_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned) {
-  return record(event, stream, Default::kPerThread);
+SIM_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+  return record_with(flags, event, stream, Default::kLegacy);
 }
-SIM_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) { return wait(stream, Default::kLegacy, event); }
-SIM_API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned) { return wait(stream, Default::kPerThread, event); }
+SIM_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) {
+  return record_with(flags, event, stream, Default::kPerThread);
+}
+SIM_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+  return flags > kExternal ? CUDA_ERROR_INVALID_VALUE : wait(stream, Default::kLegacy, event);
+}
+SIM_API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) {
+  return flags > kExternal ? CUDA_ERROR_INVALID_VALUE : wait(stream, Default::kPerThread, event);
+}
 
 SIM_API CUresult cuEventQuery(CUevent handle) {
   Event* event = nullptr;

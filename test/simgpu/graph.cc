@@ -276,9 +276,9 @@ GraphNode* Graph::add(WorkPtr work, std::vector<GraphNode*> after) {
   return nodes.back().get();
 }
 
-SIM_API CUresult cuGraphCreate(CUgraph* out, unsigned) {
+SIM_API CUresult cuGraphCreate(CUgraph* out, unsigned flags) {
   if (const CUresult result = enter_process()) return result;
-  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   *out = reinterpret_cast<CUgraph>(Kept<Graph>::make());
   return CUDA_SUCCESS;
 }
@@ -435,7 +435,10 @@ SIM_API CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode* ou
 
 SIM_API CUresult cuGraphInstantiate(CUgraphExec* out, CUgraph graph, CUgraphNode*, char*, size_t) { return instantiate(out, graph); }
 SIM_API CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode*, char*, size_t) { return instantiate(out, graph); }
-SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long) { return instantiate(out, graph); }
+SIM_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
+  constexpr unsigned long long kFlags = 0xf;  // CUDA_GRAPH_INSTANTIATE_FLAG_*
+  return (flags & ~kFlags) != 0 ? CUDA_ERROR_INVALID_VALUE : instantiate(out, graph);
+}
 SIM_API CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = instantiate(out, graph);

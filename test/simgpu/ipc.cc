@@ -102,7 +102,7 @@ CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned fl
   Token token;
   std::memcpy(&token, &handle, sizeof token);
   if (out == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
-  if (std::memcmp(token.magic, kMagic, sizeof kMagic) != 0 || token.pool != 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (std::memcmp(token.magic, kMagic, sizeof kMagic) != 0 || token.pool != 0) return CUDA_ERROR_INVALID_VALUE;
   if (token.pid == static_cast<uint64_t>(getpid())) return CUDA_ERROR_INVALID_CONTEXT;
   Shared& shared = Shared::get();
   std::lock_guard lock(shared.mutex);

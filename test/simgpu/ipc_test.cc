@@ -122,7 +122,7 @@ TEST_F(Ipc, EventsOrderWorkOfTwoProcesses) {
   ASSERT_OK(cuIpcGetEventHandle(&handles[1], theirs));
   CUevent own = nullptr;
   EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, cuIpcOpenEventHandle(&own, handles[0]));
-  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, cuIpcOpenEventHandle(&own, CUipcEventHandle{}));
+  EXPECT_EQ(CUDA_ERROR_MAP_FAILED, cuIpcOpenEventHandle(&own, CUipcEventHandle{}));
   EXPECT_OK(cuEventQuery(mine));  // never recorded
   EXPECT_OK(cuEventSynchronize(theirs));
 

@@ -58,7 +58,8 @@ CUresult load_library(CUlibrary* out) {
 template <typename Handle>
 CUresult find(Handle* out, void* module, const char* name) {
   if (const CUresult result = enter_process()) return result;
-  if (out == nullptr || module == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (out == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!static_cast<Module*>(module)->alive.load()) return CUDA_ERROR_INVALID_HANDLE;
   Function* function = find_function(name);
   if (function == nullptr) return CUDA_ERROR_NOT_FOUND;
@@ -92,7 +93,8 @@ CUresult name_of_function(const char** out, const void* handle) {
 
 CUresult attribute_of(int* out, unsigned attribute) {
   if (const CUresult result = enter_process()) return result;
-  *out = attribute == 0 ? 1024 : 0;  // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+  constexpr int kOfSmallKernel[] = {1024, 0, 0, 0, 14, 60, 90};  // threads, memory of three kinds, registers, PTX and binary version
+  *out = attribute < std::size(kOfSmallKernel) ? kOfSmallKernel[attribute] : 0;
   return CUDA_SUCCESS;
 }
 
@@ -198,13 +200,22 @@ void KernelWork::run(Execution& execution) const {
   }
 }
 
-SIM_API CUresult cuModuleLoad(CUmodule* out, const char* file) { return load(out, file); }
+SIM_API CUresult cuModuleLoad(CUmodule* out, const char* file) {
+  if (file != nullptr && access(file, R_OK) != 0) return CUDA_ERROR_FILE_NOT_FOUND;
+  return load(out, file);
+}
 SIM_API CUresult cuModuleLoadData(CUmodule* out, const void* image) { return load(out, image); }
 SIM_API CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) { return load(out, image); }
-SIM_API CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) { return load(out, image); }
+SIM_API CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) {
+  constexpr uint32_t kWrapper = 0x466243b1, kImage = 0xba55ed50;  // what such images begin with
+  uint32_t magic = kImage;
+  if (image != nullptr) std::memcpy(&magic, image, sizeof magic);
+  return magic != kWrapper && magic != kImage ? CUDA_ERROR_INVALID_IMAGE : load(out, image);
+}
 SIM_API CUresult cuModuleUnload(CUmodule module) { return unload(module); }
 SIM_API CUresult cuModuleGetFunction(CUfunction* out, CUmodule module, const char* name) { return find(out, module, name); }
-SIM_API CUresult cuModuleGetFunctionCount(unsigned* count, CUmodule) {
+SIM_API CUresult cuModuleGetFunctionCount(unsigned* count, CUmodule module) {
+  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *count = static_cast<unsigned>(kernels().size());
   return CUDA_SUCCESS;
 }
@@ -217,12 +228,15 @@ SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 SIM_API CUresult cuLibraryLoadData(CUlibrary* out, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
   return load_library(out);
 }
-SIM_API CUresult cuLibraryLoadFromFile(CUlibrary* out, const char*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
+SIM_API CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* file, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
+                                       unsigned) {
+  if (file != nullptr && access(file, R_OK) != 0) return CUDA_ERROR_FILE_NOT_FOUND;
   return load_library(out);
 }
 SIM_API CUresult cuLibraryUnload(CUlibrary library) { return unload(library); }
 SIM_API CUresult cuLibraryGetKernel(CUkernel* out, CUlibrary library, const char* name) { return find(out, library, name); }
 SIM_API CUresult cuLibraryGetModule(CUmodule* out, CUlibrary library) {
+  if (library == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   *out = reinterpret_cast<CUmodule>(library);
   return CUDA_SUCCESS;
 }

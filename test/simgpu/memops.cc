@@ -1,4 +1,4 @@
-// Memory operations of streams, as a driver 580 takes them (bench/results/h200-580-recorded.txt.gz): it refuses memory of pools. Those that
+// Memory operations of streams, as a driver 580 takes them (test/simgpu/recorded/h200-580.txt.gz): it refuses memory of pools. Those that
 // wait are missing.
 #include "simgpu/context.h"
 #include "simgpu/copy.h"
@@ -29,7 +29,8 @@ CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, uint3
 CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams* list, unsigned flags, Default null_means) {
   Stream* found = nullptr;
   if (const CUresult result = find_stream(stream, null_means, &found)) return result;
-  if (list == nullptr || count == 0 || count > kMostOfBatch || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0) return flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (list == nullptr || count > kMostOfBatch || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i) {
     const auto& each = list[i].writeValue;
     const bool wide = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;

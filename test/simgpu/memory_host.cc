@@ -22,8 +22,12 @@ void take_time_to_pin(size_t bytes) {
 CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
-  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = check_unsafe_call()) return result;
+  if (bytes == 0) {
+    *out = nullptr;
+    return CUDA_SUCCESS;
+  }
   if (fault_strikes(Machine::get().faults().register_fail)) return CUDA_ERROR_OUT_OF_MEMORY;
   take_time_to_pin(bytes);
   Range range;
@@ -98,7 +102,8 @@ SIM_API CUresult cuMemHostUnregister(void* pointer) {
 }
 
 SIM_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned) {
-  if (const CUresult result = enter_process()) return result;
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
   AddressSpace::Reading reading(here().memory);
   const Range* range = reading.find(reinterpret_cast<uint64_t>(pointer));
   if (range == nullptr || !range->on_host()) return CUDA_ERROR_INVALID_VALUE;
@@ -107,7 +112,8 @@ SIM_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, u
 }
 
 SIM_API CUresult cuMemHostGetFlags(unsigned* out, void* pointer) {
-  if (const CUresult result = enter_process()) return result;
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
   AddressSpace::Reading reading(here().memory);
   const Range* range = reading.find(reinterpret_cast<uint64_t>(pointer));
   if (range != nullptr && range->kind == RangeKind::kMapping) {  // as of host memory (seen of what can be exported)

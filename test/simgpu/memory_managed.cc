@@ -123,6 +123,7 @@ SIM_API CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flag
   range.device = context->device;
   range.context = context;
   range.flags = flags;
+  range.sync_memops = true;
   range.pages = std::make_shared<ManagedPages>();
   range.pages->seen.assign(range.owned / kPageBytes, false);
   *out = range.base;
@@ -131,6 +132,17 @@ SIM_API CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flag
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (bytes == 0 || advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY) return CUDA_ERROR_INVALID_VALUE;
+  return find_managed(address, bytes);
+}
+
+}  // namespace
+
 SIM_API CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
   return prefetch(address, bytes, device, stream, Default::kLegacy);
 }
@@ -138,30 +150,37 @@ SIM_API CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUde
   return prefetch(address, bytes, device, stream, Default::kPerThread);
 }
 SIM_API CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned, CUstream stream) {
+  if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
   return prefetch(address, bytes, device_of(location), stream, Default::kLegacy);
 }
 SIM_API CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned, CUstream stream) {
+  if (location.type == CU_MEM_LOCATION_TYPE_INVALID) return CUDA_ERROR_INVALID_VALUE;
   return prefetch(address, bytes, device_of(location), stream, Default::kPerThread);
 }
 // Advice is checked and has no effect.
-SIM_API CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise, CUdevice) { return find_managed(address, bytes); }
-SIM_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise, CUmemLocation) { return find_managed(address, bytes); }
+SIM_API CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice) { return advise(address, bytes, advice); }
+SIM_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation) {
+  return advise(address, bytes, advice);
+}
 
 namespace {
 
-CUresult attach(CUstream handle, Default null_means, CUdeviceptr address) {
+// A piece of memory cannot belong to a default stream alone.
+CUresult attach(CUstream handle, Default null_means, CUdeviceptr address, unsigned flags) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  constexpr unsigned kSingle = 4;  // CU_MEM_ATTACH_SINGLE
+  if (flags == kSingle && handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return find_managed(address, 0);
 }
 
 }  // namespace
 
-SIM_API CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsigned) {
-  return attach(stream, Default::kLegacy, address);
+SIM_API CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t, unsigned flags) {
+  return attach(stream, Default::kLegacy, address, flags);
 }
-SIM_API CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t, unsigned) {
-  return attach(stream, Default::kPerThread, address);
+SIM_API CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr address, size_t, unsigned flags) {
+  return attach(stream, Default::kPerThread, address, flags);
 }
 
 }  // namespace simgpu

@@ -181,8 +181,8 @@ void free_memory_of(Context& context) {
 
 SIM_API CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return allocate_checked(out, bytes); }
 
-SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned) {
-  if (pitch == nullptr) return CUDA_ERROR_INVALID_VALUE;
+SIM_API CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
+  if (pitch == nullptr || element == 0) return CUDA_ERROR_INVALID_VALUE;
   *pitch = round_up(width, 512);
   return allocate_checked(out, *pitch * height);
 }

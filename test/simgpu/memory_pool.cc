@@ -24,7 +24,7 @@ struct Pool {
   std::atomic<uint64_t> used{0};
   std::atomic<uint64_t> used_high{0};
   std::mutex mutex;
-  std::array<uint64_t, 16> attributes{};  // as set; they change nothing
+  std::array<uint64_t, 16> attributes{0, 1, 1, 1};  // as a driver has them, or as set; they change nothing
 };
 
 struct DevicePools {
@@ -109,6 +109,7 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
 CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  if (address == 0) return CUDA_SUCCESS;  // what an allocation of nothing gave
   if (stream->capture.load() != nullptr) {
     if (!is_graph_allocation(address)) return CUDA_ERROR_INVALID_VALUE;
     return submit(*stream, Submission::kOther, make_graph_free(address));
@@ -125,7 +126,7 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
 
 CUresult give_pool(CUmemoryPool* out, CUdevice device, bool current) {
   if (const CUresult result = enter_process()) return result;
-  if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!valid_device(device)) return current ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
   *out = reinterpret_cast<CUmemoryPool>(pool_of(device, current));
   return CUDA_SUCCESS;
 }
@@ -209,7 +210,7 @@ SIM_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* han
   int exporter = 0;
   unsigned number = 0;
   int device = 0;
-  if (name == nullptr || std::sscanf(name, "simpool-%d-%u-%d", &exporter, &number, &device) != 3) return CUDA_ERROR_INVALID_HANDLE;
+  if (name == nullptr || std::sscanf(name, "simpool-%d-%u-%d", &exporter, &number, &device) != 3) return CUDA_ERROR_UNKNOWN;
   auto* pool = Kept<Pool>::make();
   pool->device = device;
   pool->number = number;
@@ -238,8 +239,12 @@ SIM_API CUresult cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle, C
 }
 
 SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) { return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
-SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc*, size_t) {
-  return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* access, size_t count) {
+  if (find(handle) == nullptr || (access == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_SUCCESS;
 }
 SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation*) {
   if (find(handle) == nullptr) return CUDA_ERROR_INVALID_VALUE;

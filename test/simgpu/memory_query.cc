@@ -8,6 +8,7 @@
 namespace simgpu {
 namespace {
 
+constexpr CUdevice kNoDevice = -2;
 constexpr uint64_t kPoolPieceBytes = 32 << 20;  // in which a driver maps pools' memory
 
 struct Answer {
@@ -115,7 +116,8 @@ SIM_API CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* att
                       attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE ||
                       attributes[i] == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE || attributes[i] == CU_POINTER_ATTRIBUTE_MAPPING_SIZE ||
                       attributes[i] == CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID;
-    std::memset(data[i], attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL ? 0xfe : 0, wide ? 8 : 4);
+    std::memset(data[i], 0, wide ? 8 : 4);
+    if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) put(data[i], kNoDevice);
   }
   return CUDA_SUCCESS;
 }
@@ -133,7 +135,8 @@ SIM_API CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute at
 
 // Of virtual memory, the single handle's mapping and not the allocation.
 SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
-  if (const CUresult result = enter_process()) return result;
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
   Answer answer;
   if (find(address, &answer) != CUDA_SUCCESS) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = answer.range.base;

@@ -108,9 +108,9 @@ Physical::~Physical() {
 }
 
 SIM_API CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
-                                               CUmemAllocationGranularity_flags) {
+                                               CUmemAllocationGranularity_flags option) {
   if (const CUresult result = enter_process()) return result;
-  if (granularity == nullptr || !valid(properties)) return CUDA_ERROR_INVALID_VALUE;
+  if (granularity == nullptr || !valid(properties) || static_cast<unsigned>(option) > 1) return CUDA_ERROR_INVALID_VALUE;
   *granularity = kPageBytes;
   return CUDA_SUCCESS;
 }
@@ -120,6 +120,7 @@ SIM_API CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alig
   if (out == nullptr || bytes == 0 || bytes % kPageBytes != 0 || flags != 0 || (alignment & (alignment - 1)) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (hint % kPageBytes != 0) return CUDA_ERROR_INVALID_VALUE;
   alignment = std::max<size_t>(alignment, kPageBytes);
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   uint64_t base = 0;
@@ -184,9 +185,8 @@ SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 SIM_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   if (const CUresult result = enter_process()) return result;
   const std::shared_ptr<Physical> memory = look_up(handle);
-  if (!memory || flags != 0 || bytes == 0 || bytes % kPageBytes != 0 || address % kPageBytes != 0 || offset % kPageBytes != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!memory || flags != 0 || bytes == 0 || address % kPageBytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes % kPageBytes != 0 || offset % kPageBytes != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (offset + bytes > memory->bytes) return CUDA_ERROR_INVALID_VALUE;
   AddressSpace::Writing writing(here().memory);
   if (!writing.within_reservation(address, bytes) || writing.overlaps(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
@@ -350,7 +350,7 @@ SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ou
   struct stat info {};
   if (fd < 0 || fstat(fd, &info) != 0 || info.st_size == 0) {
     if (fd >= 0) close(fd);
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_UNKNOWN;
   }
   auto memory = std::make_shared<Physical>(fd, static_cast<uint64_t>(info.st_size), device_of_file(fd), static_cast<int>(type));
   memory->charged = false;  // the exporter pays for it

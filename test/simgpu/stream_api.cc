@@ -1,4 +1,5 @@
 // The calls on streams.
+#include <algorithm>
 #include <vector>
 
 #include "simgpu/capture.h"
@@ -103,12 +104,14 @@ CUresult read(CUstream handle, Default null_means, Read read_from) {
   return CUDA_SUCCESS;
 }
 
+constexpr int kGreatestPriority = -5;  // a number beyond the range counts as its end
+
 CUresult create(CUstream* out, unsigned flags, int priority) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
   if (out == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   if (!charge_context(*context, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
-  *out = to_handle(create_stream(*context, flags, priority));
+  *out = to_handle(create_stream(*context, flags, std::clamp(priority, kGreatestPriority, 0)));
   return CUDA_SUCCESS;
 }
 

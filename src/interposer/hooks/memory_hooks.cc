@@ -139,7 +139,8 @@ NVSHARE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned element_bytes) {
   CUcontext context = nullptr;
   Memory* memory = current_memory(&context);
-  bool plausible = pitch != nullptr && width > 0 && height > 0 && (element_bytes == 4 || element_bytes == 8 || element_bytes == 16);
+  // A driver takes elements of any size but none (measured), although its documentation names 4, 8 and 16 bytes.
+  bool plausible = pitch != nullptr && width > 0 && height > 0 && element_bytes != 0;
   if (memory == nullptr || !plausible || width > SIZE_MAX / 4 / height) {
     return call_real<&RealDriver::cuMemAllocPitch_v2>(address, pitch, width, height, element_bytes);
   }
@@ -252,6 +253,8 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
     range.base = view.base;  // of virtual memory, the driver names the one mapping
     range.bytes = view.bytes;
   }
+  CUcontext context = nullptr;
+  if (real_driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;
   return CUDA_SUCCESS;

@@ -68,6 +68,12 @@ void refusals() {
     unsigned long long access = 77;
     const Location here{1, 0};
     tell("access", call("cuMemGetAccess", &access, &here, each.address));
+    Context context = nullptr;
+    must("cuCtxPopCurrent_v2", &context);
+    Address base = 0;
+    size_t size = 0;
+    tell("range without a context", call("cuMemGetAddressRange_v2", &base, &size, each.address));
+    must("cuCtxPushCurrent_v2", context);
     int descriptor = -1;
     tell("descriptor of less than a page",
          call("cuMemGetHandleForAddressRange", static_cast<void*>(&descriptor), each.address, size_t{40}, 1, 0ull));

@@ -38,7 +38,8 @@ def replay(config, sequences, rows=()):
 
 
 def report(name, run, show):
-    print(f"{name}: {len(run.sequences)} sequences, {run.compared} calls compared, {len(run.differences)} differences, known: {dict(run.known)}")
+    print(f"{name}: {len(run.sequences)} sequences ({run.left_out} others need what was before them), {run.compared} calls compared, {len(run.differences)} differences, known: {dict(run.known)}, "
+          f"{run.parted} sequences ended early")
     if run.lacking:
         print(f"  the stand-in lacks: {', '.join(sorted(run.lacking))}")
     for count, example in run.kinds()[:show]:
