@@ -52,7 +52,8 @@ class Packages(unittest.TestCase):
         return root
 
     def test_fields(self):
-        self.assertEqual(set(self.packages), {"nvshare", "nvshare-kubernetes"} if ARGUMENTS.plugin else {"nvshare"})
+        optional = {"nvshare-kubernetes": ARGUMENTS.plugin, "nvshare-slurm": ARGUMENTS.slurm}
+        self.assertEqual(set(self.packages), {"nvshare"} | {name for name, built in optional.items() if built})
         text = self.fields("nvshare")
         version = re.search(r"project\(nvshare VERSION (\S+)", (TREE / "CMakeLists.txt").read_text())[1]
         self.assertIn(f"Version: {version}\n", text)
@@ -92,6 +93,14 @@ class Packages(unittest.TestCase):
         there = run("dpkg-deb", "--contents", self.packages["nvshare-kubernetes"])
         for file in ("./usr/bin/nvshare-device-plugin", "./usr/share/doc/nvshare-kubernetes/helm/nvshare/Chart.yaml", "./usr/share/doc/nvshare-kubernetes/examples/share.yaml"):
             self.assertIn(file, there)
+
+    def test_slurm_package(self):
+        if not ARGUMENTS.slurm:
+            self.skipTest("the plugin for Slurm is not built here")
+        there = run("dpkg-deb", "--contents", self.packages["nvshare-slurm"])
+        for file in ("./usr/lib/nvshare/nvshare_spank.so", "./usr/share/doc/nvshare-slurm/nvshare.conf", "./usr/share/doc/nvshare-slurm/slurm.md"):
+            self.assertIn(file, there)
+        self.assertNotIn("libstdc++", self.fields("nvshare-slurm"))
 
     def test_every_option_is_in_the_man_page_and_the_completions(self):
         share = self.folder / "pages"
@@ -173,6 +182,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--plugin", action="store_true", help="nvshare-device-plugin was built")
+    parser.add_argument("--slurm", action="store_true", help="the plugin for Slurm was built")
     ARGUMENTS, rest = parser.parse_known_args()
     ARGUMENTS.build = ARGUMENTS.build.resolve()
     unittest.main(argv=[sys.argv[0], *rest])

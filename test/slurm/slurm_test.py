@@ -178,7 +178,7 @@ class Limits(Jobs):
 
 
 class Ends(Jobs):
-    def test_cancelled_and_at_its_time_limit(self):
+    def test_cancelled(self):
         cancelled = SLURM.submit(self.steady(self.stop_file()), "--nvshare=cores=50")
         self.expect_client(cancelled)
         SLURM.ask("scancel", str(cancelled))
