@@ -20,6 +20,7 @@ struct Arena {
   int64_t bytes = 0;
   int64_t of_scheduler = 0;
   bool inherited = false;  // some of the scheduler's memory would be
+  bool dumped = false;     // some of it would be in a core file
 };
 
 Arena arena_of(pid_t pid) {
@@ -39,6 +40,7 @@ Arena arena_of(pid_t pid) {
     if (stays && bytes >= 2 * kMiB) arena.bytes += bytes;
     if (lent && stays) arena.of_scheduler += bytes;
     if (lent && !stays) arena.inherited = true;
+    if (stays && bytes >= 2 * kMiB && line.find(" dd") == std::string::npos) arena.dumped = true;
   }
   return arena;
 }
@@ -119,6 +121,7 @@ TEST(HostMemory, IsTheProgramsOwnWhereNothingBoundsIt) {
   EXPECT_EQ(client->host_memory_scheduler, 0);
   Arena arena = arena_of(pair.swapped->pid());
   EXPECT_GE(arena.bytes, client->swapped) << "a forked child would get it";
+  EXPECT_FALSE(arena.dumped) << "a core file would have it";
   EXPECT_EQ(arena.of_scheduler, 0);
   finish(stage);
 }
@@ -158,6 +161,7 @@ TEST(HostMemory, IsTheSchedulersWhereTheProgramsCgroupIsTight) {
   Arena arena = arena_of(pair.swapped->pid());
   EXPECT_GE(arena.of_scheduler, client->swapped);
   EXPECT_FALSE(arena.inherited) << "a forked child would get it";
+  EXPECT_FALSE(arena.dumped) << "a core file would have it";
 
   // It survives its scheduler, and the next one knows of it.
   const int64_t lent = client->host_memory_scheduler;
