@@ -228,7 +228,9 @@ def value_of(text):
     path, equals, value = text.partition("=")
     if not equals or not path:
         raise argparse.ArgumentTypeError(f"'{text}' is not PATH=VALUE")
-    nested = yaml.safe_load(value)
+    # As helm --set takes them: what YAML 1.1 has besides (on, off, yes, 1.5, dates) is text.
+    words = {"true": True, "false": False, "null": None}
+    nested = words[value] if value in words else int(value) if re.fullmatch(r"0|-?[1-9][0-9]*", value) else value
     for key in reversed(path.split(".")):
         nested = {key: nested}
     return nested

@@ -138,7 +138,7 @@ Result<void> probe_plugin(const Settings& settings, std::chrono::milliseconds pa
   const auto until = std::chrono::system_clock::now() + patience;
   for (const std::string* resource : {&settings.gpu_resource, &settings.memory_resource, &settings.core_resource}) {
     if (resource->empty()) continue;
-    const std::string socket = settings.kubelet_dir + "/" + endpoint_of(*resource);
+    const std::string socket = settings.kubelet_dir + "/" + endpoint_of(*resource, settings.instance);
     auto stub = v1beta1::DevicePlugin::NewStub(connect(socket));
     grpc::ClientContext context;
     context.set_deadline(until);
@@ -151,10 +151,10 @@ Result<void> probe_plugin(const Settings& settings, std::chrono::milliseconds pa
   return {};
 }
 
-std::string endpoint_of(const std::string& resource) {
+std::string endpoint_of(const std::string& resource, const std::string& instance) {
   std::string name = resource;
   std::replace(name.begin(), name.end(), '/', '_');
-  return name + ".sock";
+  return name + (instance.empty() ? "" : "-" + instance) + ".sock";
 }
 
 }  // namespace nvshare::kubernetes

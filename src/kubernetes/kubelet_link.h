@@ -44,6 +44,6 @@ class KubeletLink {
 Result<void> probe_plugin(const Settings& settings, std::chrono::milliseconds patience);
 
 // The name of our socket for a resource, inside the kubelet's folder.
-std::string endpoint_of(const std::string& resource);
+std::string endpoint_of(const std::string& resource, const std::string& instance = "");
 
 }  // namespace nvshare::kubernetes

@@ -216,6 +216,37 @@ TEST_F(KubeletTest, AHundredKubeletRestartsLoseNoRegistrationAndNoDescriptor) {
   EXPECT_TRUE(wait([&] { return open_descriptors() <= descriptors + 8; })) << open_descriptors() << " now, " << descriptors << " before";
 }
 
+// While the old plugin was gone and the new one not there yet, pods that came failed for good (UnexpectedAdmissionError).
+TEST_F(KubeletTest, ANewInstanceTakesOverBeforeTheOldOneEnds) {
+  settings_.instance = "nvshare-0";
+  start_kubelet();
+  start_plugin();
+  ASSERT_TRUE(registered());
+  ASSERT_TRUE(kubelet_->admit("a", {{kGpu, 1}, {kMemory, 6}}));
+  EXPECT_EQ(kubelet_->start("a"), std::nullopt);
+  for (int i = 1; i <= 5; ++i) {
+    const int before = kubelet_->registrations();
+    std::unique_ptr<Plugin> old = std::move(plugin_);
+    settings_.instance = "nvshare-" + std::to_string(i);
+    start_plugin();
+    ASSERT_TRUE(wait([&] { return plugin_->announcements() > 0 && kubelet_->registrations() >= before + 2; })) << kubelet_->trouble();
+    ASSERT_TRUE(registered());
+    EXPECT_TRUE(kubelet_->admit("b", {{kGpu, 1}, {kMemory, 2}})) << "with both";
+    EXPECT_EQ(kubelet_->start("b"), std::nullopt);
+    old.reset();
+    // The kubelet takes the old one's end for the resource's.
+    ASSERT_TRUE(wait([&] {
+      const auto after = kubelet_->admit("c", {{kGpu, 1}, {kMemory, 2}});
+      if (after) kubelet_->remove("c");
+      return static_cast<bool>(after);
+    })) << kubelet_->trouble();
+    ASSERT_TRUE(registered());
+    EXPECT_EQ(kubelet_->start("a"), std::nullopt) << "it was granted by the first";
+    EXPECT_EQ(plugin_->node().loads()[0].bytes_granted + plugin_->node().loads()[1].bytes_granted, 8 * kGib);
+    kubelet_->remove("b");
+  }
+}
+
 TEST_F(KubeletTest, LostSocketsAreMadeAnewAndRegisteredAgain) {
   start_kubelet();
   start_plugin();

@@ -36,15 +36,19 @@ Result<std::unique_ptr<Node>> Node::open(const Settings& settings, InstalledFile
                         settings::variable_of("gpu_memory_unit").c_str());
   }
   std::unique_ptr<Node> node(new Node(settings, std::move(files), std::move(gpus)));
-  std::string path = node->record_file();
-  if (access(path.c_str(), F_OK) == 0) {
-    auto record = read_file(path);
-    if (!record) return record.error();
-    // A record that cannot be read is as none: whoever holds devices counts, and is looked at again when it next starts.
-    if (auto ok = node->books_.restore(*record); !ok) spdlog::warn("{}: {}", path, ok.error().text);
-    node->init_containers_ = node->books_.init_containers();
-  }
+  node->read_record();
   return node;
+}
+
+void Node::read_record() {
+  std::lock_guard lock(mutex_);
+  const std::string path = record_file();
+  if (access(path.c_str(), F_OK) != 0) return;
+  auto record = read_file(path);
+  // A record that cannot be read is as none: whoever holds devices counts, and is looked at again when it next starts.
+  const Result<void> ok = record ? books_.restore(*record) : Result<void>(record.error());
+  if (!ok) spdlog::warn("{}: {}", path, ok.error().text);
+  init_containers_ = books_.init_containers();
 }
 
 std::vector<Resource> Node::resources() const {

@@ -44,6 +44,8 @@ class Node {
   };
   void listen(Listener listener) { listener_ = std::move(listener); }
   const Listener& listener() const { return listener_; }
+  // What was granted, as another plugin has written it meanwhile. Before anything is granted here.
+  void read_record();
   bool incomplete() const { return listener_.incomplete && listener_.incomplete(); }
   // True: it was otherwise before.
   bool set_health(const std::string& uuid, bool healthy);

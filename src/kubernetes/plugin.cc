@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace nvshare::kubernetes {
 
@@ -11,9 +12,9 @@ Plugin::Plugin(const Settings& settings, std::unique_ptr<Node> node, Unwanted un
         containers_come_ = true;
         return kubelet_.list();
       }) {
-  registrar_ =
-      std::make_unique<Registrar>(settings.kubelet_dir, Registrar::Hooks{[this] { return serving(); }, [this] { return serve(); },
-                                                                         [this] { return announce(); }, [this] { return heard(); }});
+  registrar_ = std::make_unique<Registrar>(
+      settings.kubelet_dir, Registrar::Hooks{[this] { return serving(); }, [this] { return serve(); }, [this] { return announce(); },
+                                             [this] { return heard(); }, [this](std::string_view name) { return is_anothers(name); }});
   std::vector<std::string> uuids;
   for (const GpuLoad& load : node_->loads()) uuids.push_back(load.uuid);
   health_ = std::make_unique<HealthWatch>(
@@ -51,7 +52,7 @@ Result<void> Plugin::serve() {
   // All at once: who deleted one socket deletes them all. First the old ones go, because each removes what lies at its path.
   servers_.clear();
   for (Resource resource : node_->resources()) {
-    std::string path = node_->settings().kubelet_dir + "/" + endpoint_of(node_->name_of(resource));
+    std::string path = node_->settings().kubelet_dir + "/" + endpoint_of(node_->name_of(resource), node_->settings().instance);
     Result<std::unique_ptr<ResourceServer>> server = ResourceServer::serve(path, resource, *node_, clerk_);
     if (!server) {
       servers_.clear();
@@ -82,12 +83,25 @@ Result<void> Plugin::look_for_others() {
 
 Result<void> Plugin::announce() {
   if (auto ok = look_for_others(); !ok) return ok;
+  // An instance before this one went on granting since this one read its record; from the first registration on it is not asked any more.
+  if (!std::exchange(record_is_read_, true)) node_->read_record();
   for (Resource resource : node_->resources()) {
     const std::string& name = node_->name_of(resource);
-    if (auto ok = kubelet_.announce(endpoint_of(name), name); !ok) return ok;
+    if (auto ok = kubelet_.announce(endpoint_of(name, node_->settings().instance), name); !ok) return ok;
     spdlog::info("registered {}: {} devices", name, node_->devices(resource).size());
   }
   return {};
+}
+
+bool Plugin::is_anothers(std::string_view socket) const {
+  bool is_of_resource = false;
+  for (Resource resource : node_->resources()) {
+    const std::string& name = node_->name_of(resource);
+    if (socket == endpoint_of(name, node_->settings().instance)) return false;
+    const std::string plain = endpoint_of(name);
+    is_of_resource = is_of_resource || (socket.starts_with(plain.substr(0, plain.size() - 5)) && socket.ends_with(".sock"));
+  }
+  return is_of_resource;
 }
 
 bool Plugin::heard() {

@@ -37,6 +37,7 @@ class Plugin {
   Result<void> serve();
   Result<void> announce();
   bool heard();
+  bool is_anothers(std::string_view socket) const;
   Result<void> look_for_others();
 
   const std::unique_ptr<Node> node_;
@@ -44,6 +45,7 @@ class Plugin {
   const Unwanted unwanted_;
   bool is_unwanted_ = false;                  // of the registrar's thread, as the next one
   bool cannot_see_others_ = false;            // was told
+  bool record_is_read_ = false;               // of the registrar's thread: as it was right before the first registration
   std::atomic<bool> containers_come_{false};  // since others were looked for
   Clerk clerk_;
   std::mutex mutex_;

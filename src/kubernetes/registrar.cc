@@ -4,12 +4,14 @@
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace nvshare::kubernetes {
 namespace {
@@ -19,6 +21,8 @@ using std::chrono::milliseconds;
 constexpr std::string_view kKubeletSocket = "kubelet.sock";
 constexpr milliseconds kFirstRetry{10};
 constexpr milliseconds kLongestRetry{1000};
+// A socket goes before, with or after the kubelet's end of the connection.
+constexpr milliseconds kAfterAnEnd[] = {milliseconds(1), milliseconds(50), milliseconds(500), milliseconds(3000)};
 
 }  // namespace
 
@@ -46,7 +50,7 @@ void Registrar::run() {
       look();
     }
     bool waits_for_kubelet = watch_ >= 0 && announced_;
-    wait(waits_for_kubelet ? look_interval_ : std::min(std::max(pause_, kFirstRetry), look_interval_));
+    wait(waits_for_kubelet ? until_next_look() : std::min(std::max(pause_, kFirstRetry), look_interval_));
   }
 }
 
@@ -78,8 +82,23 @@ void Registrar::take_events() {
       } else if ((event->mask & IN_MOVE_SELF) != 0) {
         inotify_rm_watch(events_.get(), watch_);
       }
+      const std::string_view name = event->len > 0 ? event->name : "";
+      const bool gone = (event->mask & (IN_DELETE | IN_MOVED_FROM)) != 0 && hooks_.another && hooks_.another(name);
+      if (gone && announced_) {
+        successor_.clear();
+        announce_again_later();
+      }
+      const bool came = (event->mask & (IN_CREATE | IN_MOVED_TO)) != 0 && hooks_.another && hooks_.another(name);
+      if (came && announced_) {
+        successor_ = name;
+        again_at_.clear();
+      }
       bool made = (event->mask & (IN_CREATE | IN_MOVED_TO)) != 0 && event->len > 0 && kKubeletSocket == event->name;
-      if (made || (event->mask & IN_Q_OVERFLOW) != 0) {
+      // The event of a kubelet that this plugin has registered with already, when it made its sockets anew, tells nothing new.
+      const bool is_new = made && (!announced_ || kubelet() != announced_to_);
+      if (is_new || (event->mask & IN_Q_OVERFLOW) != 0) {
+        again_at_.clear();
+        successor_.clear();
         announced_ = false;
         pause_ = kFirstRetry;
       }
@@ -91,6 +110,7 @@ void Registrar::look() {
   auto now = Clock::now();
   if (!hooks_.serving()) {
     announced_ = false;
+    served_anew_ = announcements_ > 0;
     if (auto ok = hooks_.serve(); !ok) {
       spdlog::error("{}", ok.error().text);
       pause_ = std::clamp(pause_ * 2, kFirstRetry, kLongestRetry);
@@ -98,12 +118,15 @@ void Registrar::look() {
     }
   }
   if (announced_ && hooks_.heard()) heard_at_ = now;
-  if (announced_ && now - heard_at_ > unheard_patience_) {
+  if (announced_ && successor_.empty() && now - heard_at_ > unheard_patience_) {
     spdlog::warn("the kubelet does not listen to us; registering again");
     announced_ = false;
   }
+  const auto due = [&](Clock::time_point at) { return at <= now; };
+  if (std::erase_if(again_at_, due) > 0) announced_ = false;
   if (announced_) return;
-  if (access((folder_ + "/" + std::string(kKubeletSocket)).c_str(), F_OK) != 0) {
+  const Identity to = kubelet();
+  if (to == Identity()) {
     pause_ = look_interval_;  // an event tells when it appears
     return;
   }
@@ -114,9 +137,31 @@ void Registrar::look() {
     return;
   }
   announced_ = true;
+  // That kubelet may notice only now that the sockets before have gone.
+  if (std::exchange(served_anew_, false) && to == announced_to_) announce_again_later();
+  announced_to_ = to;
   complained_ = false;
   heard_at_ = Clock::now();
   ++announcements_;
+}
+
+void Registrar::announce_again_later() {
+  again_at_.clear();
+  for (milliseconds after : kAfterAnEnd) again_at_.push_back(Clock::now() + after);
+}
+
+milliseconds Registrar::until_next_look() const {
+  milliseconds longest = look_interval_;
+  for (Clock::time_point at : again_at_) {
+    longest = std::clamp(std::chrono::ceil<milliseconds>(at - Clock::now()), milliseconds(0), longest);
+  }
+  return longest;
+}
+
+Registrar::Identity Registrar::kubelet() const {
+  struct stat status {};
+  if (stat((folder_ + "/" + std::string(kKubeletSocket)).c_str(), &status) != 0) return {};
+  return {status.st_dev, status.st_ino, int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec};
 }
 
 void Registrar::wait(milliseconds longest) {

@@ -1,12 +1,17 @@
 // Keeps this plugin known to the kubelet: watches the kubelet's folder, makes our sockets anew when they are gone, registers when the
-// kubelet's socket appears or was not heard of. On a thread of its own; knows neither gRPC nor devices.
+// kubelet's socket appears or was not heard of, and when another plugin's socket goes: the kubelet takes that end for the resource's, also
+// where a newer plugin has registered since (PluginDisconnected goes by the resource's name). On a thread of its own; knows neither gRPC
+// nor devices.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -15,12 +20,20 @@ namespace nvshare::kubernetes {
 
 class Registrar {
  public:
+  // Of the kubelet's socket: tells one kubelet from the next.
+  struct Identity {
+    uint64_t device = 0, inode = 0;
+    int64_t made_ns = 0;
+    bool operator==(const Identity&) const = default;
+  };
+
   // Called on the registrar's thread only. `announce` may block for as long as a call takes; stop() waits for it.
   struct Hooks {
-    std::function<bool()> serving;           // our sockets are all there
-    std::function<Result<void>()> serve;     // makes them, whatever was there before
-    std::function<Result<void>()> announce;  // registers every resource
-    std::function<bool()> heard;             // the kubelet watches every resource
+    std::function<bool()> serving;                       // our sockets are all there
+    std::function<Result<void>()> serve;                 // makes them, whatever was there before
+    std::function<Result<void>()> announce;              // registers every resource
+    std::function<bool()> heard;                         // the kubelet watches every resource
+    std::function<bool(std::string_view)> another = {};  // whether that socket is another plugin's of the same resources
   };
 
   // `look_interval`: between two looks at what no event tells. `unheard_patience`: an announced plugin that the kubelet does not watch for
@@ -43,6 +56,9 @@ class Registrar {
   bool watch_folder();
   void take_events();
   void look();
+  void announce_again_later();
+  Identity kubelet() const;  // zeros: it is not there
+  std::chrono::milliseconds until_next_look() const;
   void wait(std::chrono::milliseconds longest);
 
   const std::string folder_;
@@ -55,6 +71,10 @@ class Registrar {
   bool complained_ = false;  // about the folder or the kubelet, once until it is well again
   std::chrono::milliseconds pause_{0};
   Clock::time_point heard_at_;
+  Identity announced_to_;
+  bool served_anew_ = false;                 // since the last registration
+  std::string successor_;                    // a plugin's socket that came after this one registered: this one asks for nothing more
+  std::vector<Clock::time_point> again_at_;  // registrations after another plugin has gone
   std::atomic<int> announcements_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;  // last

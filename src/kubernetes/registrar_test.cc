@@ -31,6 +31,8 @@ class RegistrarTest : public testing::Test {
                                              Registrar::Hooks{[this] { return fs::exists(folder_ + "/ours.sock"); },
                                                               [this]() -> Result<void> {
                                                                 touch("ours.sock");
+                                                                if (kubelet_comes_meanwhile_.exchange(false)) touch("kubelet.sock", "late");
+                                                                attempts_at_serve_ = attempts_.load();
                                                                 ++serves_;
                                                                 return {};
                                                               },
@@ -72,8 +74,8 @@ class RegistrarTest : public testing::Test {
   }
 
   std::string base_, folder_;
-  std::atomic<int> serves_{0}, attempts_{0};
-  std::atomic<bool> deaf_{false}, heard_{true};
+  std::atomic<int> serves_{0}, attempts_{0}, attempts_at_serve_{0};
+  std::atomic<bool> deaf_{false}, heard_{true}, kubelet_comes_meanwhile_{false};
   std::mutex mutex_;
   std::string announced_to_;
   std::unique_ptr<Registrar> registrar_;
@@ -88,6 +90,17 @@ TEST_F(RegistrarTest, FollowsEveryKubelet) {
     kubelet(name);
     ASSERT_TRUE(announced_to(name)) << name;
   }
+}
+
+// The kubelet's socket came while ours were made: it was registered with, and again for the event that told of it.
+TEST_F(RegistrarTest, RegistersOnceWithAKubeletThatComesMeanwhile) {
+  fs::create_directory(folder_);
+  kubelet_comes_meanwhile_ = true;
+  start();
+  ASSERT_TRUE(announced_to("late"));
+  fs::remove(folder_ + "/ours.sock");  // seen after the event of the kubelet's socket
+  ASSERT_TRUE(wait([&] { return serves_ == 2; }));
+  EXPECT_EQ(attempts_at_serve_, 1);
 }
 
 TEST_F(RegistrarTest, TriesAgainWhileNobodyListensAndWhenNobodyWatches) {

@@ -130,6 +130,12 @@ Result<void> set_node_name(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_instance(Settings& settings, std::string_view text) {
+  if (text.size() > 63 || !is_name(text, "-.")) return error_format("'%.*s' is no name of an instance", shown(text), text.data());
+  settings.instance = text;
+  return {};
+}
+
 Result<void> set_other_plugins(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"refuse", "allow"}); !ok) return ok;
   settings.refuse_other_plugins = text == "refuse";
@@ -208,6 +214,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"service_account", "an absolute path", "the folder with token and ca.crt (/var/run/secrets/kubernetes.io/serviceaccount)",
        set_service_account},
       {"node_name", "a node's name", "this node's name in the cluster, from spec.nodeName; needed to watch annotations", set_node_name},
+      {"instance", "a name of letters, digits, '-' and '.', up to 63 bytes",
+       "of this plugin in its sockets' names, as its pod's: so a new one registers before the old one ends", set_instance},
       {"other_plugins", "refuse or allow", "where another device plugin serves the same GPUs: refuse to run, with exit status 3 (refuse)",
        set_other_plugins},
       {"pod_priority_max", "0 to 100", "the highest priority that the annotation nvshare.com/priority may give a pod (0: it only lowers)",

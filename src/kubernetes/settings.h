@@ -37,6 +37,7 @@ struct Settings {
   int64_t scheduler_patience = 30'000'000'000;  // ns that the scheduler may be away before GPUs count as unhealthy; 0: it is not asked
   std::string api_server = "auto";              // or "off", or a URL
   std::string service_account = "/var/run/secrets/kubernetes.io/serviceaccount";
+  std::string instance;              // of this plugin in its sockets' names, so that two do not take each other's; empty: none
   std::string node_name;             // this node's in the cluster
   bool refuse_other_plugins = true;  // that serve the same GPUs
   int pod_priority_max = 0;          // the highest that a pod's annotation may give it

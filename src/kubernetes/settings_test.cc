@@ -71,6 +71,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"cdi", {"yes", "ON"}},
       {"cdi_dir", {"cdi"}},
       {"health_interval", {"1ms", "2h", "often"}},
+      {"instance", {"a/b", "-a"}},
       {"scheduler_patience", {"1ms", "2h", "never"}},
       {"api_server", {"on", "http://10.0.0.1", "https://"}},
       {"service_account", {"secrets"}},

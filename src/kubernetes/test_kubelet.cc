@@ -35,6 +35,7 @@ struct Endpoint {
   std::set<std::string> healthy;              // guarded by the kubelet's mutex
   std::map<std::string, int64_t> numa_nodes;  // the same
   bool listed = false;                        // guarded by the kubelet's mutex
+  bool stopped = false;                       // the same: allocates nothing any more
 
   ~Endpoint() {
     watch.TryCancel();
@@ -74,7 +75,7 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
     grpc::Status status = endpoint->stub->GetDevicePluginOptions(&context, v1beta1::Empty(), &endpoint->options);
     if (!status.ok()) return refuse("dialing back: " + status.error_message());
     Endpoint* raw = endpoint.get();
-    endpoint->reader = std::thread([this, raw] {
+    endpoint->reader = std::thread([this, raw, resource = request->resource_name()] {
       auto stream = raw->stub->ListAndWatch(&raw->watch, v1beta1::Empty());
       v1beta1::ListAndWatchResponse list;
       while (stream->Read(&list)) {
@@ -91,6 +92,11 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
       std::lock_guard lock(mutex);
       raw->listed = false;
       raw->healthy.clear();
+      // As the real one (1.26 to 1.34): PluginDisconnected goes by the resource's name, and so stops whoever registered last.
+      const auto current = endpoints.find(resource);
+      if (current == endpoints.end()) return;
+      current->second->stopped = true;
+      current->second->healthy.clear();
     });
     std::lock_guard lock(mutex);
     auto old = std::exchange(endpoints[request->resource_name()], endpoint);
@@ -99,7 +105,6 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
       endpoint->listed = old->listed;
     }
     ++registrations;
-    if (old != nullptr) old->watch.TryCancel();
     retired.push_back(std::move(old));
     return grpc::Status::OK;
   }
@@ -161,6 +166,10 @@ struct TestKubelet::Parts : v1beta1::Registration::Service, v1::PodResourcesList
                                           const std::set<std::string>& reusable, bool ask_preference);
   Result<Answer> allocate(const std::string& pod, const std::map<std::string, int>& amounts, bool is_init, bool ask_preference);
   std::optional<std::string> start(const Held& held);
+  bool is_stopped(const Endpoint& endpoint) const {
+    std::lock_guard lock(mutex);
+    return endpoint.stopped;
+  }
 
   std::shared_ptr<Endpoint> endpoint_of(const std::string& resource) const {
     std::lock_guard lock(mutex);
@@ -286,7 +295,7 @@ Result<TestKubelet::Answer> TestKubelet::Parts::allocate(const std::string& pod,
   Answer answer;
   for (const auto& [resource, amount] : amounts) {
     auto endpoint = endpoint_of(resource);
-    if (endpoint == nullptr) return error_format("no plugin of %s", resource.c_str());
+    if (endpoint == nullptr || is_stopped(*endpoint)) return error_format("no plugin of %s", resource.c_str());
     Result<std::vector<std::string>> chosen =
         choose(*endpoint, resource, amount, is_init ? Held::mapped_type() : inits[pod][resource], ask_preference);
     if (!chosen) return chosen.error();

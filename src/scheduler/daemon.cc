@@ -72,7 +72,7 @@ HostBudget::Machine look_at_host() {
 }  // namespace
 
 Result<std::unique_ptr<Daemon>> Daemon::start(const Settings& settings, const char* nvml_library) {
-  Result<RuntimeDir> runtime_dir = RuntimeDir::open(settings.runtime_dir);
+  Result<RuntimeDir> runtime_dir = RuntimeDir::open(settings.runtime_dir, std::chrono::nanoseconds(settings.take_over_patience));
   if (!runtime_dir) return runtime_dir.error();
   std::unique_ptr<Daemon> daemon(new Daemon(settings, std::move(*runtime_dir)));
   if (auto ok = daemon->open(nvml_library); !ok) return ok.error();

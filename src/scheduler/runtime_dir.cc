@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <thread>
 
 #include "protocol/paths.h"
 
@@ -17,6 +18,7 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr std::chrono::milliseconds kBetweenLooks{10};  // whether another scheduler has ended
 
 Result<void> make_parents(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
@@ -75,7 +77,7 @@ std::string folder_of(const std::string& socket) { return socket.substr(0, socke
 
 }  // namespace
 
-Result<RuntimeDir> RuntimeDir::open(const std::string& path) {
+Result<RuntimeDir> RuntimeDir::open(const std::string& path, std::chrono::nanoseconds patience) {
   if (auto ok = make_parents(path); !ok) return ok.error();
   if (auto ok = make_own_folder(path, 0755, true); !ok) return ok.error();
   if (auto ok = make_own_folder(folder_of(path + protocol::kClientSocket), 0755); !ok) return ok.error();
@@ -87,7 +89,13 @@ Result<RuntimeDir> RuntimeDir::open(const std::string& path) {
   if (lstat(lock_path.c_str(), &status) == 0 && (!S_ISREG(status.st_mode) || (status.st_mode & 0077) != 0)) unlink(lock_path.c_str());
   FileDescriptor lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock) return error_format("cannot open %.150s: %s", lock_path.c_str(), std::strerror(errno));
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  const auto until = std::chrono::steady_clock::now() + patience;
+  bool is_locked = flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  while (!is_locked && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    is_locked = flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+  }
+  if (!is_locked) {
     char owner[32] = {};
     ssize_t length = pread(lock.get(), owner, sizeof owner - 1, 0);
     for (ssize_t i = 0; i < length; ++i) {

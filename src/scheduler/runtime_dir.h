@@ -1,6 +1,7 @@
 // The folder that the scheduler's sockets live in, and the proof that no other scheduler serves it.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "base/fd.h"
@@ -11,7 +12,7 @@ namespace nvshare::scheduler {
 class RuntimeDir {
  public:
   // Creates what is missing and takes the folder. An error names the scheduler that has it, or whom the folder belongs to.
-  static Result<RuntimeDir> open(const std::string& path);
+  static Result<RuntimeDir> open(const std::string& path, std::chrono::nanoseconds patience = {});
 
   RuntimeDir(RuntimeDir&&) = default;
   RuntimeDir& operator=(RuntimeDir&&) = delete;

@@ -140,6 +140,10 @@ Result<void> set_host_arena(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_take_over_patience(Settings& settings, std::string_view text) {
+  return take_duration(text, 0, kDay, &settings.take_over_patience);
+}
+
 Result<void> set_exit_when_idle(Settings& settings, std::string_view text) {
   Duration value = 0;
   if (auto ok = take_duration(text, 0, kDay, &value); !ok) return ok;
@@ -300,6 +304,9 @@ const std::vector<SettingSpec>& setting_specs() {
        set_host_memory_budget},
       {"host_arena", "auto, process or scheduler",
        "whose memory swapped memory lies in: the program's where its cgroup has room, else the scheduler's (auto)", true, set_host_arena},
+      {"take_over_patience", "a duration from 0 to 24h, plain numbers are seconds",
+       "wait so long for another scheduler that serves the same folder to end, instead of ending with an error (0)", false,
+       set_take_over_patience},
       {"exit_when_idle", "a duration from 0 to 24h, plain numbers are seconds",
        "end when no client was there for so long (never; the flag alone: 60)", false, set_exit_when_idle, "60"},
       {"restart_grace", "a duration from 0 to 60s, plain numbers are seconds", "after a restart, wait so long for clients known before (2)",

@@ -72,7 +72,7 @@ ENV = strict(
     ["name"],
     name={"type": "string", "pattern": "^[A-Z][A-Z0-9_]*$"},
     value=STRING,
-    valueFrom=strict(["fieldRef"], fieldRef=strict(["fieldPath"], fieldPath={"enum": ["spec.nodeName"]})),
+    valueFrom=strict(["fieldRef"], fieldRef=strict(["fieldPath"], fieldPath={"enum": ["spec.nodeName", "metadata.name"]})),
 )
 ENV["oneOf"] = [{"required": ["value"]}, {"required": ["valueFrom"]}]
 MOUNT = strict(["name", "mountPath"], name=NAME, mountPath={"type": "string", "pattern": "^/"}, readOnly=BOOLEAN)
@@ -84,6 +84,14 @@ CONTAINER = strict(
     command=listed(STRING),
     terminationMessagePolicy={"enum": ["File", "FallbackToLogsOnError"]},
     livenessProbe=strict(
+        ["exec"],
+        exec_=strict(["command"], command=listed(STRING)),
+        initialDelaySeconds=INTEGER,
+        periodSeconds=INTEGER,
+        timeoutSeconds=INTEGER,
+        failureThreshold=INTEGER,
+    ),
+    startupProbe=strict(
         ["exec"],
         exec_=strict(["command"], command=listed(STRING)),
         initialDelaySeconds=INTEGER,
@@ -167,7 +175,8 @@ SCHEMAS = {
         spec=strict(
             ["selector", "template"],
             selector=SELECTOR,
-            updateStrategy=strict(type={"const": "RollingUpdate"}, rollingUpdate=strict(maxUnavailable=INTEGER)),
+            updateStrategy=strict(type={"const": "RollingUpdate"}, rollingUpdate=strict(maxSurge=INTEGER, maxUnavailable=INTEGER)),
+            minReadySeconds=INTEGER,
             template=TEMPLATE,
         ),
     ),
@@ -257,7 +266,7 @@ class Deploy(unittest.TestCase):
         yield "every value", documents(render_chart.render(EVERY_VALUE, "other", "gpus"))
         yield "little", documents(
             render_chart.render({"networkPolicy": {"enabled": False}, "rbac": {"create": False}, "serviceAccount": {"create": False, "name": "x"},
-                                 "tolerations": []})
+                                 "tolerations": [], "plugin": {"watchPods": False}})
         )
 
     def everything(self):
@@ -329,9 +338,34 @@ class Deploy(unittest.TestCase):
         for name, rendered in self.renderings():
             pod = next(pod_of(document) for document in rendered if document["kind"] == "DaemonSet")
             self.assertIs(pod["automountServiceAccountToken"], False, name)
-            token = next(volume["name"] for volume in pod["volumes"] if "projected" in volume)
+            token = next((volume["name"] for volume in pod["volumes"] if "projected" in volume), None)
             having = {container["name"] for container in pod["containers"] if token in {mount["name"] for mount in container["volumeMounts"]}}
-            self.assertEqual(having, {"device-plugin"}, name)
+            # Without annotations and events nobody asks the API server.
+            self.assertEqual(having, set() if name == "little" else {"device-plugin"}, name)
+            variables = {entry["name"]: entry.get("value") for entry in pod["containers"][1]["env"]}
+            self.assertEqual(variables["NVSHARE_API_SERVER"], "off" if name == "little" else "auto", name)
+
+    def test_a_new_plugin_is_there_before_the_old_one_goes(self):
+        daemon_set = next(document for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")
+        self.assertEqual(daemon_set["spec"]["updateStrategy"]["rollingUpdate"], {"maxSurge": 1, "maxUnavailable": 0})
+        scheduler, plugin = pod_of(daemon_set)["containers"]
+        # Two at a time: each has sockets of its own at the kubelet, and the second scheduler waits.
+        names = {entry["name"]: entry for entry in plugin["env"]}
+        self.assertEqual(names["NVSHARE_INSTANCE"]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.name")
+        patience = {entry["name"]: entry for entry in scheduler["env"]}["NVSHARE_TAKE_OVER_PATIENCE"]
+        self.assertGreater(int(patience["value"]), pod_of(daemon_set)["terminationGracePeriodSeconds"])
+        self.assertEqual(plugin["startupProbe"]["exec"]["command"][:2], ["/usr/bin/nvshare-device-plugin", "--probe"])
+
+    def test_set_takes_what_helm_takes(self):
+        for text, value in (
+            ("plugin.cdi=on", "on"), ("plugin.cdi=off", "off"), ("plugin.oversubscription=1.5", "1.5"), ("plugin.virtualDevices=7", 7),
+            ("metrics.enabled=true", True), ("image.tag=1e3", "1e3"), ("image.tag=007", "007"), ("image.tag=", ""),
+        ):
+            with self.subTest(text=text):
+                ((_, inner),) = render_chart.value_of(text).items()
+                ((_, got),) = inner.items()
+                self.assertEqual(got, value)
+                self.assertIs(type(got), type(value))
 
     def test_nobody_connects_to_the_pods_but_to_metrics_that_are_on(self):
         policies = {name: [d for d in rendered if d["kind"] == "NetworkPolicy"] for name, rendered in self.renderings()}
@@ -482,6 +516,11 @@ class Deploy(unittest.TestCase):
         for values, name in (
             ({"image": {"digest": "sha256:abc"}}, "digest"),
             ({"plugin": {"cdi": "yes"}}, "cdi"),
+            ({"scheduler": {"bypass": "ignore"}}, "bypass"),
+            ({"scheduler": {"connectionsPerTenant": 0}}, "connectionsPerTenant"),
+            ({"scheduler": {"connectionsPerUser": 1000001}}, "connectionsPerUser"),
+            ({"scheduler": {"gpusPerUser": 1025}}, "gpusPerUser"),
+            ({"plugin": {"watchPods": "no"}}, "watchPods"),
             ({"plugin": {"virtualDevices": 0}}, "virtualDevices"),
             ({"plugin": {"defaultGpuMemory": "some"}}, "defaultGpuMemory"),
             ({"plugin": {"namespaceMaxima": "team-a"}}, "namespaceMaxima"),
