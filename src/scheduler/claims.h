@@ -1,5 +1,6 @@
 // How much of what a client says of its memory is believed: what NVML shows of its process, or what it was granted, but never more than
-// the GPU has. Whatever it says beyond that changes nothing for others. Pure; one ClaimBound per client, not thread-safe.
+// the GPU has; where there is no NVML, what it was granted. Whatever it says beyond that changes nothing for others. Pure; one ClaimBound
+// per client, not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -29,12 +30,20 @@ class ClaimBound {
     most_ = budget_;
   }
 
-  policy::Memory believe(const protocol::Memory& said, int64_t gpu_total) const {
+  // Nothing but grants says what it may have: there is no NVML.
+  void go_by_grants() { by_grants_ = true; }
+
+  // `allocated_most`: of its tenant's limit; nullopt: it has none.
+  policy::Memory believe(const protocol::Memory& said, int64_t gpu_total, std::optional<int64_t> allocated_most = {}) const {
     const auto at_most = [](uint64_t bytes, int64_t most) { return static_cast<int64_t>(std::min(bytes, static_cast<uint64_t>(most))); };
     const int64_t most = std::max<int64_t>(gpu_total, 0);
     int64_t resident = at_most(said.resident, most);
-    if (used_) resident = std::min(resident, std::max({*used_, most_, most_before_}) + kSlack);
-    const int64_t allocated = at_most(said.allocated, std::min(most, (int64_t{1} << 50) / kAllocatedMost) * kAllocatedMost);
+    if (used_ || by_grants_) {
+      const int64_t known = std::max({used_.value_or(0), most_, most_before_});
+      resident = std::min(resident, known + (known > 0 ? kSlack : 0));
+    }
+    int64_t allocated = at_most(said.allocated, std::min(most, (int64_t{1} << 50) / kAllocatedMost) * kAllocatedMost);
+    if (allocated_most) allocated = std::min(allocated, *allocated_most);
     return {std::max(allocated, resident), resident, std::min(at_most(said.unswappable, most), resident)};
   }
 
@@ -42,6 +51,7 @@ class ClaimBound {
   int64_t budget_ = 0;
   int64_t most_ = 0, most_before_ = 0;  // granted since the last look, and since the one before
   std::optional<int64_t> used_;
+  bool by_grants_ = false;
 };
 
 }  // namespace nvshare::scheduler

@@ -92,6 +92,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   }
   // A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
   std::optional<ClaimBound> former_claims;
+  int64_t allocated_before = 0;  // that was believed of it, or that a client of an earlier scheduler has
   for (auto& [id, other] : clients_) {
     if (other.pid != peer.pid || peer.pid == 0 || other.gpu != *gpu) continue;
     ConnectionId old = other.connection;
@@ -99,6 +100,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     connections_.erase(old);
     perform(ledger_.freeze(true, now), now);  // what it holds goes to nobody else meanwhile
     former_claims = other.claims;
+    allocated_before = other.believed.allocated;
     leave(id, true, "its process registered anew", now);
     break;
   }
@@ -142,7 +144,13 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.ceiling = gpus_[*gpu].total;
   // A lock that only it speaks of it may have all the same, since before there was a scheduler, say.
   const bool proven = returns;
+  if (returns) {
+    allocated_before = bounded(message.memory.allocated);
+    client.claims.granted(bounded(message.memory.resident));
+  }
   if (former_claims) client.claims = *former_claims;
+  if (!uses_nvml_) client.claims.go_by_grants();
+  client.believed.allocated = allocated_before;
   if (const std::optional<GpuSample>& last = gpus_[*gpu].sample; !returns && !former_claims && last && now - last->taken_at < kSampleHolds)
     see_claims(client, *last);
   client.overhead_taken = overhead_of_newcomer(client);

@@ -12,7 +12,13 @@ constexpr int64_t kUnseenPart = 16;  // of the GPU: so much the contexts take at
 }  // namespace
 
 policy::Memory Engine::believe(Client& client, const protocol::Memory& memory) {
-  client.believed = client.claims.believe(memory, gpus_[client.gpu].total);
+  // What it had before a limit was lowered it may still have.
+  std::optional<int64_t> allocated_most;
+  const Tenant* tenant = tenants_.find(client.tenant);
+  if (const int64_t limit = tenant != nullptr ? tenant->memory_limit_on(gpus_[client.gpu].uuid_text) : 0; limit > 0) {
+    allocated_most = std::max(limit + ClaimBound::kSlack, client.believed.allocated);
+  }
+  client.believed = client.claims.believe(memory, gpus_[client.gpu].total, allocated_most);
   return client.believed;
 }
 

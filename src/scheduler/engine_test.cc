@@ -315,6 +315,35 @@ TEST_F(EngineTest, WithoutNvmlALaterClientCorrectsTheSizeThatALiarGaveTheGpu) {
   EXPECT_LE(engine().status(now_).gpus.at(0).total, int64_t{1} << 42);
 }
 
+TEST_F(EngineTest, WithoutNvmlAClientHasWhatItWasGrantedAndNoMore) {
+  has_nvml_ = false;
+  auto liar = test_registration(0);
+  const uint64_t all = uint64_t{1} << 50;
+  liar.memory = {all, all, all, 0, 0};
+  join_as(1, 1001, 1000, liar);
+  EXPECT_EQ(client(0).resident, 0);
+  send(1, protocol::MemUpdate{{all, all, all, 0, 0}, 0, 0, 0, 0, 0});
+  EXPECT_EQ(client(0).unswappable, 0);
+  join(2, 1002, 4 * kGiB, 0);
+  send(2, protocol::ReqLock{1});
+  const auto lock = packets_.last<protocol::LockOk>(2);
+  ASSERT_TRUE(lock);
+  EXPECT_GE(lock->budget, static_cast<uint64_t>(4 * kGiB));
+  send(2, protocol::LockReleased{lock->grant, 1, {}, 0, 0, 0, {4 * kGiB, 4 * kGiB, 0, 0, 0}});
+  EXPECT_EQ(client(1).resident, 4 * kGiB);
+}
+
+TEST_F(EngineTest, AClaimDoesNotGrowPastTheTenantsLimit) {
+  join(1, 1001, kGiB, 0);
+  const std::string tenant = std::to_string(client(0).tenant);
+  ASSERT_TRUE(engine().set({{}, tenant, kGiB, {}, {}}, now_));
+  send(1, protocol::MemUpdate{{8 * kGiB, 0, 0, 0, 0}, 0, 0, 0, 0, 0});
+  EXPECT_LE(client(0).allocated, kGiB + ClaimBound::kSlack);
+  ASSERT_TRUE(engine().set({{}, tenant, 256 * kMiB, {}, {}}, now_));
+  send(1, protocol::MemUpdate{{kGiB, 0, 0, 0, 0}, 0, 0, 0, 0, 0});
+  EXPECT_EQ(client(0).allocated, kGiB) << "what it had before";
+}
+
 TEST_F(EngineTest, WithoutNvmlTheConfiguredSizeOfTheGpuHolds) {
   settings_.gpu_physical_memory = 8 * kGiB;
   has_nvml_ = false;

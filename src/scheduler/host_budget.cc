@@ -369,21 +369,30 @@ void HostBudget::reclaim(int64_t bytes, const Account* beneficiary, policy::Inst
   }
 }
 
+int64_t HostBudget::segments_of(policy::TenantId tenant) const {
+  size_t count = 0;
+  for (const auto& [id, account] : accounts_) count += account.tenant == tenant ? account.segments.size() : 0;
+  for (const auto& [id, leaving] : leaving_) count += leaving.tenant == tenant ? 1U : 0U;
+  for (const auto& [id, pooled] : pool_) count += pooled.tenant == tenant ? 1U : 0U;
+  return static_cast<int64_t>(count);
+}
+
 void HostBudget::serve(policy::ClientId client, Account& account, policy::Instant now) {
   Bound bound = Bound::kNone;
   int64_t missing = account.wanted - account.lent();
+  const int64_t least = segments_of(account.tenant) >= kSegmentsSmall ? kPieceMax : 0;
   while (missing > 0) {
     if (account.owner == Owner::kScheduler && lend_pooled(client, account)) {
       missing = account.wanted - account.lent();
       continue;
     }
-    int64_t bytes = std::min(missing, kSegmentMax);
+    int64_t bytes = std::clamp(missing, least, kSegmentMax);
     const int64_t free = round_down(free_for(account.owner, account.tenant, &bound));
     if (bytes > free) {
       // Smaller pieces serve as well, but nothing that is too small for what swapping moves at once.
       if (account.urgent) discard_pooled(missing - free - on_its_way_back());
       if (account.urgent && on_its_way_back() > 0) break;  // and then again
-      if (free < std::min(missing, kPieceMax)) break;
+      if (free < std::max(least, std::min(missing, kPieceMax))) break;
       bytes = std::min(bytes, free);
     }
     const SegmentId id = fresh_id();

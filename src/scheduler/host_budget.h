@@ -27,6 +27,8 @@ class HostBudget {
   static constexpr int64_t kUnit = 2LL << 20;          // segments are multiples of it
   static constexpr int64_t kSegmentMax = 256LL << 20;  // the largest
   static constexpr int64_t kPieceMax = 64LL << 20;     // what swapping needs in one piece
+  // A tenant that has so many gets none below kPieceMax: each of the scheduler's takes a descriptor.
+  static constexpr int64_t kSegmentsSmall = 256;
   static constexpr policy::Duration kShrinkPatience = 2'000'000'000;
   static constexpr policy::Duration kShrinkAgain = 10'000'000'000;  // after an answer that gave nothing
   static constexpr policy::Duration kPoolKept = 60'000'000'000;
@@ -195,6 +197,7 @@ class HostBudget {
   // Of `raw` free bytes of `total`, what a tenant that holds so much may have.
   int64_t left_for(int64_t held, int64_t raw, int64_t total) const;
   int64_t share(int64_t total) const;
+  int64_t segments_of(policy::TenantId tenant) const;
   int64_t unbuilt() const;  // lent and not ready yet: it will come out of MemAvailable
   int64_t pooled() const;
   // What may be lent at once, and what bounds it.

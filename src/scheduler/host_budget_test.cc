@@ -57,6 +57,19 @@ class HostBudgetTest : public testing::Test {
   uint64_t requests_ = 0;
 };
 
+TEST_F(HostBudgetTest, ATenantWithManySegmentsGetsNoSmallOnes) {
+  int64_t total = 0;
+  size_t count = 0;
+  for (int i = 0; i < 1000 && total < 20 * kGiB; ++i) {
+    const auto lends = of<HostBudget::Lend>(ask(1, total + HostBudget::kUnit, Owner::kScheduler));
+    for (const auto& lend : lends) total += lend.bytes;
+    count += lends.size();
+    ASSERT_LE(static_cast<int64_t>(count), HostBudget::kSegmentsSmall + total / HostBudget::kPieceMax + 1);
+  }
+  EXPECT_GE(total, 20 * kGiB) << "it gets larger ones";
+  EXPECT_EQ(of<HostBudget::Lend>(ask(2, HostBudget::kUnit, Owner::kScheduler)).at(0).bytes, HostBudget::kUnit) << "another tenant's first";
+}
+
 TEST_F(HostBudgetTest, LendsInSegmentsWhatIsFree) {
   auto decisions = ask(1, 600 * kMiB + 1);
   auto lends = of<HostBudget::Lend>(decisions);
