@@ -105,6 +105,11 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     break;
   }
 
+  if (auto left = take_left(peer, *gpu, now); left && !former_claims) {
+    former_claims = left->claims;
+    allocated_before = left->allocated;
+  }
+
   // Its own id of before, and not another's that it guessed.
   const auto before = known_.missing().find(message.client_id);
   const bool returns = before != known_.missing().end() && before->second.pid == peer.pid && before->second.start_time == peer.start_time &&
@@ -380,6 +385,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   if (hold_) hold_->growths.erase(id);
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
   if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now};
+  if (!memory_freed) left_[id] = {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated};
   const std::vector<policy::GpuView> views = policy::view(*state_, now);
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
   usage_totals_.leaves(id, views);
@@ -398,6 +404,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
 void Engine::housekeep(policy::Instant now) {
   update_host_memory(now, true);
   forget_absent(now);
+  forget_left(now);
   for (const auto& [id, client] : clients_) keep_lease(id);
   known_.keep_up();
   keep_accounts(now);

@@ -167,6 +167,15 @@ class Engine {
     int64_t resident = 0;
     policy::Instant listed_at = 0;  // by NVML, last
   };
+  // Of a process that may live: it may come back, and then has what it had.
+  struct LeftClient {
+    pid_t pid = 0;
+    uint64_t start_time = 0;
+    policy::GpuId gpu = 0;
+    policy::Instant since = 0;
+    ClaimBound claims;
+    int64_t allocated = 0;
+  };
   // Who may still have host memory of a client that has left.
   struct HostHolder {
     pid_t pid = 0;  // 0: not seen from here
@@ -218,6 +227,8 @@ class Engine {
   Client* find(policy::ClientId client);
 
   // engine_claims.cc: how much of what clients say is believed
+  std::optional<LeftClient> take_left(const Peer& peer, policy::GpuId gpu, policy::Instant now);
+  void forget_left(policy::Instant now);
   policy::Memory believe(Client& client, const protocol::Memory& memory);
   void size_gpu(policy::GpuId gpu, int64_t claimed, policy::Instant now);
   std::optional<int64_t> overhead_of_newcomer(const Client& client) const;
@@ -310,6 +321,7 @@ class Engine {
   std::map<ConnectionId, Connection> connections_;
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;
+  std::map<policy::ClientId, LeftClient> left_;
   std::optional<RestartHold> hold_;
   HostBudget host_budget_;
   HostRoomWatch host_room_;

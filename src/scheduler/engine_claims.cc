@@ -22,6 +22,29 @@ policy::Memory Engine::believe(Client& client, const protocol::Memory& memory) {
   return client.believed;
 }
 
+// A process comes back whose connection ended: what it left behind is its own, and counts once.
+std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, policy::Instant now) {
+  std::optional<LeftClient> last;
+  for (auto at = left_.begin(); at != left_.end();) {
+    const LeftClient& left = at->second;
+    const bool is_it = peer.pid != 0 && left.pid == peer.pid && left.start_time == peer.start_time && left.gpu == gpu;
+    if (!is_it) {
+      ++at;
+      continue;
+    }
+    last = left;
+    departed_.erase(at->first);
+    apply(policy::ClientMemoryFreed{at->first}, now);
+    at = left_.erase(at);
+  }
+  return last;
+}
+
+void Engine::forget_left(policy::Instant now) {
+  const policy::Duration grace = std::max(settings_.policy.departed_grace, settings_.policy.watched_grace);
+  std::erase_if(left_, [&](const auto& entry) { return now - entry.second.since > grace; });
+}
+
 void Engine::note_grant(policy::ClientId client, int64_t budget) {
   if (Client* granted = find(client)) granted->claims.granted(budget);
 }

@@ -333,6 +333,21 @@ TEST_F(EngineTest, WithoutNvmlAClientHasWhatItWasGrantedAndNoMore) {
   EXPECT_EQ(client(1).resident, 4 * kGiB);
 }
 
+TEST_F(EngineTest, AProcessThatComesAgainAndAgainCountsOnce) {
+  for (const bool nvml : {false, true}) {
+    has_nvml_ = nvml;
+    engine_.reset();
+    const auto first = static_cast<ConnectionId>(nvml ? 100 : 1);
+    for (ConnectionId i = 0; i < 40; ++i) {
+      join(first + i, 1001, kGiB, kGiB);
+      engine().disconnected(first + i, "test", ++now_);
+    }
+    join(first + 50, 1002, 12 * kGiB, 0);
+    send(first + 50, protocol::ReqLock{1});
+    EXPECT_TRUE(packets_.last<protocol::LockOk>(first + 50)) << "a dead client's memory counts once";
+  }
+}
+
 TEST_F(EngineTest, AClaimDoesNotGrowPastTheTenantsLimit) {
   join(1, 1001, kGiB, 0);
   const std::string tenant = std::to_string(client(0).tenant);
