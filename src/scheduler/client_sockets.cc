@@ -114,6 +114,7 @@ void ClientSockets::forget(std::map<ConnectionId, Connection>::iterator at) {
 }
 
 void ClientSockets::close(ConnectionId id) {
+  spdlog::debug("connection {} is closed by the engine", id);
   auto at = connections_.find(id);
   if (at == connections_.end()) return;
   drain(at->second.socket.get());  // what is still queued for it is lost
@@ -143,6 +144,7 @@ void ClientSockets::accept(FileDescriptor socket) {
   if (!peer) return warnings_.warn("peer", now, "{}", peer.error().text);
   const Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
   ConnectionId id = next_++;
+  spdlog::debug("connection {} of pid {}", id, peer->pid);
   if (auto ok = bounds_.admit(id, whose, now); !ok) return turn_away(std::move(socket), *peer, ok.error());
   Connection& connection = connections_[id];
   connection.socket = std::move(socket);
@@ -152,10 +154,16 @@ void ClientSockets::accept(FileDescriptor socket) {
   connection.socket_watch = Watch(
       loop_, connection.socket.get(), [this, id] { read(id); }, [this, id] { flush(id); });
   if (connection.process) {
-    connection.process_watch = Watch(loop_, connection.process.get(), [this, id] { drop(id, "its process ended"); });
+    connection.process_watch = Watch(loop_, connection.process.get(), [this, id] { look_at_process(id); });
   }
   if (silent_.empty()) silence_timer_.arm(now + register_within_);
   silent_.emplace_back(now + register_within_, id);
+}
+
+// A watch may wake up for what its descriptor's number was before: of a connection that ended in the same round of the loop.
+void ClientSockets::look_at_process(ConnectionId id) {
+  const auto at = connections_.find(id);
+  if (at != connections_.end() && has_ended(at->second.process)) drop(id, "its process ended");
 }
 
 void ClientSockets::turn_away(FileDescriptor socket, const Peer& peer, const Error& why) {
@@ -244,6 +252,7 @@ void ClientSockets::flush(ConnectionId id) {
 void ClientSockets::drop(ConnectionId id, const char* why) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
+  spdlog::debug("connection {} ends: {}", id, why);
   forget(at);
   engine_->disconnected(id, why, monotonic_ns());
   after_();

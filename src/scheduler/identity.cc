@@ -54,12 +54,12 @@ Result<FileDescriptor> pidfd_of(int socket, pid_t pid) {
   return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
+}  // namespace
+
 bool has_ended(const FileDescriptor& pidfd) {
   pollfd polled{pidfd.get(), POLLIN, 0};
   return pidfd && poll(&polled, 1, 0) == 1;
 }
-
-}  // namespace
 
 bool process_has_ended(pid_t pid, uint64_t start_time) {
   const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));

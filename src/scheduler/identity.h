@@ -27,6 +27,8 @@ Result<Peer> peer_of(int socket);
 // 0 if there is no such process.
 uint64_t start_time_of(pid_t pid);
 pid_t parent_of(pid_t pid);
+// Whether that process has ended; false where there is no pidfd.
+bool has_ended(const FileDescriptor& pidfd);
 // Whether the process has ended that had this number and started then; all of its threads, if it was not waited for yet.
 bool process_has_ended(pid_t pid, uint64_t start_time);
 std::string short_name_of(pid_t pid);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A node with honest and hostile clients: the honest ones finish as alone, the scheduler stays.
 
-  hostile_test.py --scheduler PROGRAM [--seconds N] [unittest arguments]
+  hostile_test.py --scheduler PROGRAM [--seconds N] [--pods N] [unittest arguments]
 """
 import argparse
 import json
@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import resource
 import select
 import socket
 import struct
@@ -21,7 +22,7 @@ import unittest
 import protocol
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROGRAMS = argparse.Namespace(scheduler=None, seconds=3.0)
+PROGRAMS = argparse.Namespace(scheduler=None, seconds=3.0, pods=16)
 SEED = int(os.environ.get("NVSHARE_TEST_SEED", random.SystemRandom().randrange(1 << 31)))
 GIB = 1 << 30
 PATIENCE = 60.0
@@ -37,7 +38,7 @@ class Honest:
         self.path, self.gpu, self.size, self.wanted = path, gpu, size, turns
         self.turns = 0
         self.resident = 0
-        self.grant = None
+        self.grant = self.loading = None
         self.ours, theirs = multiprocessing.Pipe()
         self.process = multiprocessing.get_context("fork").Process(target=self.run, args=(theirs,), daemon=True)
 
@@ -67,7 +68,10 @@ class Honest:
             self.connection.send(protocol.register(gpu=self.gpu, allocated=self.size))
             self.say("ReqLock", request=1)
             while self.turns < self.wanted:
-                packet = self.connection.recv(1024)
+                try:
+                    packet = self.connection.recv(1024)
+                except ConnectionResetError:  # of what it had not read; what it said before comes after that
+                    packet = self.connection.recv(1024)
                 if not packet:
                     raise OSError("the connection ended")
                 self.take(protocol.decode(packet))
@@ -79,9 +83,15 @@ class Honest:
     def take(self, message):
         name, fields = message
         if name == "Refused" or name == "?":
-            raise OSError(f"{name} after {self.turns} turns")
-        if name == "LockOk" and fields["budget"] >= self.size and self.grant != fields["grant"]:
-            self.grant = fields["grant"]
+            raise OSError(f"{name} after {self.turns} turns: {fields}")
+        if name == "LockOk" and fields["budget"] < self.size:
+            self.loading = fields["grant"]  # the rest of its budget follows, or it has to go before that
+        elif name == "DropLock" and fields["grant"] == self.loading:
+            self.loading = None
+            self.say("LockReleased", reason=DROPPED, epoch=fields["epoch"], grant=fields["grant"], **self.memory())
+            self.say("ReqLock", request=self.turns + 1)
+        elif name == "LockOk" and self.grant != fields["grant"]:
+            self.grant, self.loading = fields["grant"], None
             self.resident = self.size
             grant = {"epoch": fields["epoch"], "grant": fields["grant"]}
             self.say("SwapProgress", direction=IN, finished=1, id=self.grant, moved=self.size, elapsed_ns=1000, **self.memory())
@@ -128,17 +138,23 @@ class Node:
                 raise RuntimeError(self.tail())
             time.sleep(0.01)
 
-    def attack(self, count, gpus, pause=0.002):
+    def attack(self, count, gpus, pause=0.002, limit=0):
+        """With a limit each is a tenant of its own that was granted so much memory, as a pod is."""
         for i in range(count):
             command = [sys.executable, HERE / "hostile.py", "--socket", self.socket, "--seed", str(SEED + i), "--seconds", str(PATIENCE),
                        "--gpus", gpus, "--pause", str(pause)]
             self.hostile.append(subprocess.Popen(command))
+            if limit:
+                self.ask({"request": "tenant", "pid": self.hostile[-1].pid, "name": f"hostile {i}", "gpu_memory_limit": limit})
 
     def status(self):
+        return self.ask({"request": "status"})
+
+    def ask(self, request):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
             admin.settimeout(PATIENCE)
             admin.connect(str(self.runtime / "admin/admin.sock"))
-            admin.sendall(b'{"request":"status"}\n')
+            admin.sendall(json.dumps(request).encode() + b"\n")
             text = b""
             while not text.endswith(b"\n"):
                 part = admin.recv(1 << 16)
@@ -176,6 +192,26 @@ class Node:
         return status
 
 
+def flood_with_silence(path, count, out):
+    """As many connections as it can make at once, that say nothing until this process is killed."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    flood = []
+    for _ in range(count):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        flood.append(connection)
+        connection.setblocking(False)
+        try:
+            connection.connect(path)
+        except BlockingIOError:
+            time.sleep(0.001)  # those that wait to be accepted are as many as may be
+        except OSError:
+            break
+    out.send(len(flood))
+    while True:
+        time.sleep(PATIENCE)
+
+
 class Layouts(unittest.TestCase):
     def test_the_table_is_that_of_the_golden_messages(self):
         self.assertGreater(len(protocol.FROM_CLIENT), 20)
@@ -187,7 +223,7 @@ class Layouts(unittest.TestCase):
         self.assertEqual(fields["gpu_name"].rstrip(b"\0"), b"a card")
         self.assertEqual(fields["program"].rstrip(b"\0"), b"a program")
         self.assertEqual((fields["version_min"], fields["memory_allocated"], fields["memory_resident"]), (1, 0x5040, 0x4030))
-        for name in protocol.STRUCTS:
+        for name in protocol.STRUCTS.keys() - {"Registered"}:
             _, fields = protocol.decode(protocol.GOLDEN[name])
             version = protocol.HEADER.unpack_from(protocol.GOLDEN[name])[1]
             self.assertEqual(protocol.encode(name, version=version, **fields), protocol.GOLDEN[name], name)
@@ -198,12 +234,12 @@ class Hostile(unittest.TestCase):
         self.node = Node()
         self.addCleanup(self.node.close)
 
-    def run_honest(self, gpu, turns, limit):
-        pair = [Honest(self.node.socket, gpu, 12 * GIB, turns) for _ in range(2)]
+    def run_honest(self, gpus, turns, limit, count=2, size=12 * GIB):
+        clients = [Honest(self.node.socket, gpus[i % len(gpus)], size, turns) for i in range(count)]
         begin = time.monotonic()
-        for each in pair:
+        for each in clients:
             each.start()
-        results = [each.result(begin + limit - time.monotonic()) for each in pair]
+        results = [each.result(begin + limit - time.monotonic()) for each in clients]
         told = f"seed {SEED}; {results} of {turns} turns in {time.monotonic() - begin:.1f} s\n{self.node.tail()}"
         for done, _, error in results:
             self.assertIsNone(error, told)
@@ -228,20 +264,68 @@ class Hostile(unittest.TestCase):
         self.assertEqual(self.node.close(), 0)
 
     def test_honest_clients_of_another_gpu_finish_as_alone(self):
-        alone = self.run_honest(2, 20, PATIENCE)
+        alone = self.run_honest([2], 20, PATIENCE)
         descriptors, memory = self.node.descriptors(), self.node.memory()
         self.node.attack(4, "1,3,4,5")
         time.sleep(PROGRAMS.seconds)
-        among = self.run_honest(2, 20, PATIENCE)
+        among = self.run_honest([2], 20, PATIENCE)
         # The attackers take the processor as well; a scheduler that serves them first would never come to an end.
         self.assertLess(among, 10 * alone + 5, f"seed {SEED}: {alone:.2f} s alone")
         self.expect_unharmed(descriptors, memory)
+
+    def test_honest_clients_of_the_same_gpu_finish_as_alone(self):
+        alone = self.run_honest([1], 20, PATIENCE)
+        descriptors, memory = self.node.descriptors(), self.node.memory()
+        self.node.attack(4, "1", limit=GIB // 16)
+        time.sleep(PROGRAMS.seconds)
+        among = self.run_honest([1], 20, PATIENCE)
+        self.assertLess(among, 10 * alone + 10, f"seed {SEED}: {alone:.2f} s alone")
+        self.expect_unharmed(descriptors, memory)
+
+    def test_clients_that_come_while_others_leave_are_not_taken_for_them(self):
+        for _ in range(10):
+            self.run_honest([1, 2, 3, 4], 3, PATIENCE, 8, GIB)
+
+    def test_pods_that_start_at_once_half_of_them_hostile(self):
+        """As alone: each of a GPU's honest ones has its turns, whoever else came in the same second."""
+        count, gpus = max(2, PROGRAMS.pods // 2), [1, 2, 3, 4]
+        alone = self.run_honest(gpus, 3, PATIENCE, count, GIB)
+        descriptors, memory = self.node.descriptors(), self.node.memory()
+        self.node.attack(count, "1,2,3,4", limit=GIB // 64, pause=0.002 * count)
+        among = self.run_honest(gpus, 3, 10 * PATIENCE, count, GIB)
+        print(f"{2 * count} pods: {count} honest ones took {alone:.2f} s alone, {among:.2f} s among as many hostile ones", file=sys.stderr)
+        self.expect_unharmed(descriptors, memory)
+
+    def test_a_flood_of_silent_connections(self):
+        alone = self.run_honest([2], 20, PATIENCE)
+        descriptors = self.node.descriptors()
+        ours, theirs = multiprocessing.Pipe()
+        flood = multiprocessing.get_context("fork").Process(target=flood_with_silence, args=(self.node.socket, 3000, theirs), daemon=True)
+        flood.start()
+        self.addCleanup(flood.kill)
+        self.assertTrue(ours.poll(PATIENCE))
+        made = ours.recv()
+        self.assertGreater(made, 100)
+        among = self.run_honest([2], 20, PATIENCE)
+        self.assertLess(among, 10 * alone + 5, f"{alone:.2f} s alone; {made} connections")
+        deadline = time.monotonic() + PATIENCE
+        while self.node.descriptors() > descriptors + 16 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.assertLessEqual(self.node.descriptors(), descriptors + 16, "those that said nothing are closed")
+
+
+class Restarts(unittest.TestCase):
+    def test_killed_at_random_all_come_back_and_no_limit_is_passed(self):
+        run = subprocess.run([sys.executable, HERE / "restarts.py", "--scheduler", PROGRAMS.scheduler, "--kills", "5", "--clients", "24",
+                              "--tenants", "3", "--seed", str(SEED)], capture_output=True, text=True, check=False)
+        self.assertEqual(run.returncode, 0, f"{run.stdout}\n{run.stderr}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scheduler", required=True)
     parser.add_argument("--seconds", type=float, default=2.0, help="of attack before the honest ones begin")
+    parser.add_argument("--pods", type=int, default=16, help="that start at once, half of them hostile")
     known, rest = parser.parse_known_args()
-    PROGRAMS.scheduler, PROGRAMS.seconds = known.scheduler, known.seconds
+    PROGRAMS.scheduler, PROGRAMS.seconds, PROGRAMS.pods = known.scheduler, known.seconds, known.pods
     unittest.main(argv=[sys.argv[0], *rest])

@@ -16,6 +16,10 @@ LAYOUTS = {
     "MemUpdate": "memory:* budget:Q budget_sequence:Q limit:Q wanted:Q request:Q",
     "SwapProgress": "direction:B finished:B failed:B reserved:5s id:Q moved:Q copied:Q elapsed_ns:Q memory:*",
     "AskHeadroom": "request:Q bytes:Q returned:Q",
+    "Registered": "spoken:H reserved:6s client_id:Q epoch:Q memory_limit:Q node_limit:Q lease:Q others_charged:Q memory_ceiling:Q"
+    " gpu_total_bytes:Q",
+    "Refused": "reason:256s barred:B reserved:7s",
+    "Headroom": "request:Q bytes:Q limit:Q others_charged:Q granted:B reserved:7s",
     "HeadroomReturned": "recall:Q bytes:Q charged:Q",
     "Import": "request:Q exporter:Q export_id:Q nonce:16s",
     "ArenaRequest": "request:Q total:Q owner:B urgent:B reserved:6s",
