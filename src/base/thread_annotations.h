@@ -1,5 +1,5 @@
-// Which mutex guards what, said so that clang holds the code to it (-Wthread-safety, an error in `./dev lint`). Other compilers see nothing.
-// The names and their meaning are clang's: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+// Which mutex guards what, said so that clang holds the code to it (-Wthread-safety, an error in `./dev lint`). Other compilers see
+// nothing. The names and their meaning are clang's: https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 //
 // The analysis knows one function at a time. A function that is called with the mutex held says REQUIRES(mutex_), and so does a lambda.
 #pragma once
