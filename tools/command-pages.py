@@ -76,7 +76,7 @@ def bash(commands):
     for name, _, options, _ in commands:
         flags = " ".join(flag for flags, _, _ in options for flag in flags)
         if name in TENANT_COMMANDS:
-            flags += ' $([ "$COMP_CWORD" -eq 2 ] && ' + TENANTS + ") core= memory= priority="
+            flags += ' $([ "$COMP_CWORD" -eq 2 ] && ' + TENANTS + ") core= ceiling= memory= priority="
         cases.append(f'    {name}) words="{flags}" ;;' if name not in TENANT_COMMANDS else f"    {name}) words=\"{flags.split(' $(')[0]} $({flags.split(' $(', 1)[1]}\" ;;")
     names = " ".join(name for name, *_ in commands)
     return f"""# bash completion of nvsharectl; made by tools/command-pages.py

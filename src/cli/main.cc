@@ -125,7 +125,12 @@ int run(int argc, char** argv) {
       "its limit as well");
   run_app
       ->add_option("--gpu-core-limit", options.gpu_core_limit,
-                   "percent of each GPU's time that the program and its children may use, 1 to 100 (100: no limit)")
+                   "percent of each GPU's time that the program and its children may use, and that is reserved for them, 1 to 100 "
+                   "(100: no limit)")
+      ->check(CLI::Range(1, 100));
+  run_app
+      ->add_option("--gpu-core-ceiling", options.gpu_core_ceiling,
+                   "percent of each GPU's time that they may use at most, with nothing reserved, 1 to 100 (100: no ceiling)")
       ->check(CLI::Range(1, 100));
   run_app
       ->add_option("--priority", options.priority,
@@ -161,8 +166,9 @@ int run(int argc, char** argv) {
                                          "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
                                          "memory=8Gi; nvsharectl set scheduling_mode=auto");
   set_app
-      ->add_option("changes", changes,
-                   "a tenant's name or id, then core=PERCENT and memory=BYTES, or =none, and priority=-100..100; or SETTING=VALUE")
+      ->add_option(
+          "changes", changes,
+          "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, and priority=-100..100; or SETTING=VALUE")
       ->required();
 
   nvshare::cli::doctor::DoctorOptions doctor;

@@ -83,8 +83,9 @@ std::optional<uint64_t> register_tenant(SchedulerLink& link, const std::string& 
     say("limits come from the environment alone: {}", link.admin_error);
     return std::nullopt;
   }
-  auto line = link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit.bytes), options.gang_turns,
-                                                   options.gpu_core_limit, options.priority, static_cast<int64_t>(limit.reserved)});
+  auto line =
+      link.admin->ask(admin::TenantRequest{getpid(), name, static_cast<int64_t>(limit.bytes), options.gang_turns, options.gpu_core_limit,
+                                           options.priority, static_cast<int64_t>(limit.reserved), options.gpu_core_ceiling});
   auto tenant = line ? admin::decode_tenant(*line) : Result<uint64_t>(line.error());
   if (!tenant) {
     say("cannot register this run with the scheduler, so that it appears by its process: {}", tenant.error().text);
@@ -166,8 +167,9 @@ int run_command(const RunOptions& options) {
   if (link->runtime_directory != protocol::kRuntimeDirectoryDefault) {
     environment[protocol::kRuntimeDirectoryVariable] = link->runtime_directory;
   }
-  if (options.gpu_core_limit < 100 && !link->admin) {
-    say("--gpu-core-limit: only a scheduler that answers us can hold a program to it: {}", link->admin_error);
+  if ((options.gpu_core_limit < 100 || options.gpu_core_ceiling < 100) && !link->admin) {
+    say("{}: only a scheduler that answers us can hold a program to it: {}",
+        options.gpu_core_limit < 100 ? "--gpu-core-limit" : "--gpu-core-ceiling", link->admin_error);
     return kExitCannotRun;
   }
   if (limit->reserved > 0 && !link->admin) {

@@ -9,7 +9,8 @@ namespace nvshare::cli {
 struct RunOptions {
   std::string gpu_memory_limit;      // text as parse_bytes takes it; empty = none
   std::string reserve_memory;        // the same: of each GPU, for this program alone; it is a limit as well
-  int gpu_core_limit = 100;          // percent of each GPU's time, 100 = none
+  int gpu_core_limit = 100;          // percent of each GPU's time, which are reserved too; 100 = none
+  int gpu_core_ceiling = 100;        // the same, with nothing reserved
   int priority = 0;                  // protocol::admin::kPriorityMin .. kPriorityMax
   std::string gpu;                   // "all", or a list of indices and UUIDs; empty = choose
   std::string name;                  // of the tenant; empty = the program's

@@ -13,7 +13,8 @@ namespace nvshare::cli {
 namespace admin = protocol::admin;
 
 constexpr char kAccepted[] =
-    "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), memory=BYTES, such as memory=8Gi (or none), priority=-100..100 (0 by "
+    "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), ceiling=PERCENT, which raises nobody's share, memory=BYTES, such as "
+    "memory=8Gi (or none), priority=-100..100 (0 by "
     "default)";
 
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
@@ -36,13 +37,13 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
     if (equals == std::string::npos || name.empty() || value.empty())
       return error_format("'%.40s' is not NAME=VALUE; %s", word.c_str(), kAccepted);
     if (request.tenant.empty()) {
-      if (name == "core" || name == "memory" || name == "priority")
+      if (name == "core" || name == "ceiling" || name == "memory" || name == "priority")
         return error_format("%s needs a tenant before it: nvsharectl set TENANT %s", name.c_str(), word.c_str());
       request.settings[name] = value;
-    } else if (name == "core") {
+    } else if (name == "core" || name == "ceiling") {
       auto percent = value == "none" ? Result<int64_t>(100) : parse_integer(value, 1, 100);
-      if (!percent) return error_format("core: %.100s; %s", percent.error().text, kAccepted);
-      request.gpu_core_limit = static_cast<int32_t>(*percent);
+      if (!percent) return error_format("%s: %.100s; %s", name.c_str(), percent.error().text, kAccepted);
+      (name == "core" ? request.gpu_core_limit : request.gpu_core_ceiling) = static_cast<int32_t>(*percent);
     } else if (name == "memory") {
       auto bytes = value == "none" ? Result<uint64_t>(0) : parse_bytes(value);
       if (!bytes) return error_format("memory: %.100s; %s", bytes.error().text, kAccepted);
@@ -55,7 +56,8 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
       return error_format("'%.80s' is no limit of a tenant; %s", name.c_str(), kAccepted);
     }
   }
-  if (!request.tenant.empty() && !request.gpu_core_limit && !request.gpu_memory_limit && !request.priority) {
+  const bool any_limit = request.gpu_core_limit || request.gpu_core_ceiling || request.gpu_memory_limit || request.priority;
+  if (!request.tenant.empty() && !any_limit) {
     return error_format("nothing to set for tenant '%.80s'; %s", request.tenant.c_str(), kAccepted);
   }
   return request;

@@ -199,6 +199,7 @@ static std::string compute_table(const StatusReport& status) {
                {"TIME SHARED"},
                {"TENANT"},
                {"CORE LIMIT", Align::kRight},
+               {"RESERVED", Align::kRight},
                {"IN FORCE", Align::kRight},
                {"LAST WINDOW", Align::kRight},
                {"SHARE", Align::kRight},
@@ -214,6 +215,7 @@ static std::string compute_table(const StatusReport& status) {
         any = true;
         table.add({std::to_string(i), status.gpus[i].compute_mode, tenant.name,
                    tenant.gpu_core_limit < 100 ? std::to_string(tenant.gpu_core_limit) + " %" : "none",
+                   tenant.gpu_core_reserved > 0 ? std::to_string(tenant.gpu_core_reserved) + " %" : "-",
                    fmt::format("{:.1f} %", compute.quota), fmt::format("{:.1f} %", compute.share_window),
                    fmt::format("{:.1f} %", compute.share), nvml_share_of(compute), format_duration(compute.throttled_time_ns),
                    format_duration(compute.debt_ns),

@@ -16,7 +16,7 @@ Annotations::Annotations(const Options& options)
       watches_(!options.api_server.url.empty()),
       maxima_(options.namespace_maxima),
       not_shared_hint_(options.not_shared_hint),
-      limits_(options.priority_max, options.namespace_maxima),
+      limits_(options.priority_max, options.namespace_maxima, options.annotations_reserve),
       grants_(options.resources.division),
       heard_(!watches_),
       grants_known_(options.kubelet_dir.empty()),

@@ -30,7 +30,8 @@ class Annotations {
     std::string node;             // this node's name in the cluster
     std::string runtime_dir;      // the scheduler's
     ResourceNames resources;
-    int priority_max = 0;  // the highest that an annotation may give
+    int priority_max = 0;              // the highest that an annotation may give
+    bool annotations_reserve = false;  // what one says of GPU time is reserved too
     NamespaceMaxima namespace_maxima;
     PodWatch::Pace pace;
     EventTeller::Pace event_pace;

@@ -124,9 +124,11 @@ PodRequest limits_with(const PodRequest* told, const PodGrant* granted, const st
   if (told == nullptr) {
     limits.name = name.empty() ? uid : name;
     if (granted != nullptr) limits.gpu_memory_limit = granted->memory;
+    if (granted != nullptr && granted->core < 100) limits.gpu_core_reserved = granted->core;
   }
   if (granted == nullptr) return limits;
   limits.gpu_core_limit = std::min(limits.gpu_core_limit, granted->core);
+  limits.gpu_core_reserved = std::min(limits.gpu_core_reserved, limits.gpu_core_limit);
   for (const auto& [gpu, bytes] : granted->memory_on) {
     const bool lower = limits.gpu_memory_limit == 0 || bytes < limits.gpu_memory_limit;
     if (lower && limits.gpu_memory_on.size() < protocol::admin::kGpusOfPodMax) limits.gpu_memory_on[gpu] = bytes;

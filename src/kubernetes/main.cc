@@ -46,6 +46,7 @@ Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
   Annotations::Options options;
   options.runtime_dir = settings.runtime_dir;
   options.priority_max = settings.pod_priority_max;
+  options.annotations_reserve = settings.annotations_reserve;
   options.namespace_maxima = settings.namespace_maxima;
   options.resources = {settings.gpu_resource, settings.memory_resource, settings.core_resource, settings.division};
   options.kubelet_dir = settings.kubelet_dir;

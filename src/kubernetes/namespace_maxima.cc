@@ -88,6 +88,7 @@ void lower_to(const NamespaceMaximum& maximum, protocol::admin::PodRequest* pod)
     std::erase_if(pod->gpu_memory_on, [&](const auto& entry) { return entry.second >= maximum.memory; });  // says no more than the limit
   }
   pod->gpu_core_limit = std::min(pod->gpu_core_limit, maximum.core);
+  pod->gpu_core_reserved = std::min(pod->gpu_core_reserved, pod->gpu_core_limit);
 }
 
 }  // namespace nvshare::kubernetes

@@ -114,7 +114,7 @@ void read_grants(const Json& spec, const ResourceNames& names, WatchedPod* pod, 
     }
   }
   pod->memory_granted = memory.total().value_or(0);
-  if (auto percent = core.total()) pod->core_granted = static_cast<int>(std::min<int64_t>(*percent, 100));
+  if (auto percent = core.total()) pod->core_granted = pod->core_reserved = static_cast<int>(std::min<int64_t>(*percent, 100));
 }
 
 // Which tool wrote each annotation last: metadata.managedFields, which the API server keeps.
@@ -199,6 +199,7 @@ void PodLimits::complain(Pod& pod, const char* annotation, const char* reason, c
 void PodLimits::find_most(Pod& pod, Changes* changes) const {
   const WatchedPod& seen = pod.seen;
   pod.most = {seen.uid, seen.name_space + "/" + seen.name, seen.memory_granted, seen.core_granted, false};
+  pod.most.gpu_core_reserved = seen.core_reserved;
   lower_to(maximum_of(maxima_, seen.name_space), &pod.most);
   std::string text;
   if (seen.memory_granted != 0 && pod.most.gpu_memory_limit < seen.memory_granted) {
@@ -302,6 +303,7 @@ PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
   const PodRequest before = pod.limits;
   pod.limits = pod.most;
   lower_to({pod.memory.value_or(0), pod.core.value_or(100)}, &pod.limits);
+  if (annotations_reserve_ && pod.core && *pod.core < 100) pod.limits.gpu_core_reserved = pod.limits.gpu_core_limit;
   const bool memory_changed = pod.limits.gpu_memory_limit != before.gpu_memory_limit;
   pod.limits.priority = pod.priority.value_or(0);
   pod.limits.ends = seen.ends;
@@ -317,7 +319,9 @@ PodLimits::Changes PodLimits::update(const WatchedPod& seen) {
   if (priority_changed) {
     changes.audit.push_back(audit_line(seen, kPriorityAnnotation, std::to_string(before.priority), std::to_string(pod.limits.priority)));
   }
-  if (is_new || memory_changed || core_changed || priority_changed || pod.limits.ends != before.ends) changes.limits.push_back(pod.limits);
+  const bool reserve_changed = pod.limits.gpu_core_reserved != before.gpu_core_reserved;
+  if (is_new || memory_changed || core_changed || reserve_changed || priority_changed || pod.limits.ends != before.ends)
+    changes.limits.push_back(pod.limits);
   return changes;
 }
 
@@ -364,6 +368,7 @@ std::string PodLimits::record() const {
                 {"name", pod.seen.name},
                 {"gpu_memory_limit", pod.limits.gpu_memory_limit},
                 {"gpu_core_limit", pod.limits.gpu_core_limit},
+                {"gpu_core_reserved", pod.limits.gpu_core_reserved},
                 {"priority", pod.limits.priority},
                 {"ends", pod.limits.ends},
                 {"told", pod.told}};
@@ -395,6 +400,7 @@ Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
       pod.limits.name = pod.seen.name_space + "/" + pod.seen.name;
       one.at("gpu_memory_limit").get_to(pod.limits.gpu_memory_limit);
       one.at("gpu_core_limit").get_to(pod.limits.gpu_core_limit);
+      pod.limits.gpu_core_reserved = one.value("gpu_core_reserved", 0);
       pod.limits.priority = one.value("priority", 0);
       pod.limits.ends = one.value("ends", false);
       pod.seen.mirror_of = one.value("mirror_of", "");
@@ -404,7 +410,8 @@ Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
       if (one.contains("annotated_priority")) pod.priority = std::min(one["annotated_priority"].get<int>(), priority_max_);
       const bool possible = pod.limits.gpu_memory_limit >= 0 && pod.limits.gpu_memory_limit <= kMemoryMost && pod.memory.value_or(1) > 0 &&
                             pod.memory.value_or(1) <= kMemoryMost && pod.limits.gpu_core_limit >= 1 && pod.limits.gpu_core_limit <= 100 &&
-                            pod.core.value_or(1) >= 1 && pod.core.value_or(1) <= 100 && pod.limits.priority >= kPriorityMin &&
+                            pod.core.value_or(1) >= 1 && pod.core.value_or(1) <= 100 && pod.limits.gpu_core_reserved >= 0 &&
+                            pod.limits.gpu_core_reserved <= pod.limits.gpu_core_limit && pod.limits.priority >= kPriorityMin &&
                             pod.limits.priority <= kPriorityMax;
       if (!possible || !protocol::admin::is_pod_uid(pod.seen.uid)) {
         left_out.push_back("pod '" + printable(pod.seen.uid).substr(0, kShownMax) + "' has " +

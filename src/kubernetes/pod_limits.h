@@ -1,7 +1,7 @@
 // Limits of this node's pods: what each was granted (the resources in its specification), lowered by what its annotations say. Pure
 // bookkeeping: no clock, no I/O; not thread-safe.
 //
-//   nvshare.com/gpu-core-limit     1..100, percent of each GPU's time
+//   nvshare.com/gpu-core-limit     1..100, percent of each GPU's time: a ceiling, which reserves nothing (docs/adr/0017)
 //   nvshare.com/gpu-memory-limit   an amount with Mi, Gi or Ti
 //   nvshare.com/priority           -100..100, 0 = as everybody; above what the node allows pods it counts as that
 //
@@ -46,6 +46,7 @@ struct WatchedPod {
   bool ends = false;                                // it is being deleted, and runs on for its grace period
   int64_t memory_granted = 0;                       // bytes; 0 = no limit
   int core_granted = 100;                           // percent
+  int core_reserved = 0;                            // percent: what it asked of that resource; 0 = nothing
   std::map<std::string, std::string> annotations;   // ours
   std::map<std::string, std::string> annotated_by;  // annotation -> the tool that wrote it last, as the API server noted
 };
@@ -55,8 +56,10 @@ Result<WatchedPod> read_pod(std::string_view json, const ResourceNames& resource
 
 class PodLimits {
  public:
-  // priority_max: the highest priority that an annotation may give.
-  explicit PodLimits(int priority_max = 0, NamespaceMaxima maxima = {}) : priority_max_(priority_max), maxima_(std::move(maxima)) {}
+  // priority_max: the highest priority that an annotation may give. annotations_reserve: what an annotation says of GPU time is reserved,
+  // too; for clusters where only administrators may write them.
+  explicit PodLimits(int priority_max = 0, NamespaceMaxima maxima = {}, bool annotations_reserve = false)
+      : priority_max_(priority_max), maxima_(std::move(maxima)), annotations_reserve_(annotations_reserve) {}
 
   // For the pod's events.
   struct Notice {
@@ -109,6 +112,7 @@ class PodLimits {
 
   const int priority_max_;
   const NamespaceMaxima maxima_;
+  const bool annotations_reserve_;
   std::map<std::string, Pod> pods_;  // by UID
 };
 

@@ -118,6 +118,33 @@ TEST(PodLimits, AnnotationsLowerAndTheirRemovalRestoresTheGrant) {
   EXPECT_EQ(shown(limits), "team/train 4096Mi 100%;");
 }
 
+// The granted resource is reserved; an annotation lowers it with the ceiling, and reserves nothing by itself unless the cluster has it so.
+TEST(PodLimits, OnlyGrantedGpuTimeIsReserved) {
+  const auto reserved = [](bool annotations_reserve, int granted, const char* annotation) {
+    PodLimits limits(0, {}, annotations_reserve);
+    WatchedPod pod;
+    pod.uid = "0b4e";
+    pod.name_space = "team";
+    pod.name = "train";
+    pod.ours = true;
+    pod.core_granted = granted == 0 ? 100 : granted;
+    pod.core_reserved = granted;
+    if (*annotation != 0) pod.annotations[kCoreAnnotation] = annotation;
+    limits.update(pod);
+    PodLimits next(0, {}, annotations_reserve);  // what the next plugin finds
+    EXPECT_TRUE(next.restore(limits.record()));
+    EXPECT_EQ(next.all().at(0).gpu_core_reserved, limits.all().at(0).gpu_core_reserved);
+    return std::pair(limits.all().at(0).gpu_core_limit, limits.all().at(0).gpu_core_reserved);
+  };
+  EXPECT_EQ(reserved(false, 50, ""), std::pair(50, 50));
+  EXPECT_EQ(reserved(false, 50, "30"), std::pair(30, 30));
+  EXPECT_EQ(reserved(false, 50, "99"), std::pair(50, 50));
+  EXPECT_EQ(reserved(false, 0, "95"), std::pair(95, 0));
+  EXPECT_EQ(reserved(false, 100, ""), std::pair(100, 100)) << "all of the GPU, granted";
+  EXPECT_EQ(reserved(true, 0, "95"), std::pair(95, 95));
+  EXPECT_EQ(reserved(true, 50, "95"), std::pair(50, 50)) << "and never more than was granted";
+}
+
 TEST(PodLimits, WhoChangedItIsInTheAuditLine) {
   Json pod = pod_with({container(1, 4)}, {{kCoreAnnotation, "30"}});
   pod["metadata"]["managedFields"] = {

@@ -156,6 +156,12 @@ Result<void> set_namespace_maxima(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_annotations_reserve(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"off", "on"}); !ok) return ok;
+  settings.annotations_reserve = text == "on";
+  return {};
+}
+
 Result<void> set_log_level(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
   settings.log_level = text;
@@ -220,6 +226,9 @@ const std::vector<SettingSpec>& setting_specs() {
        set_other_plugins},
       {"pod_priority_max", "0 to 100", "the highest priority that the annotation nvshare.com/priority may give a pod (0: it only lowers)",
        set_pod_priority_max},
+      {"annotations_reserve", "off or on",
+       "on: the annotation nvshare.com/gpu-core-limit reserves what it says, for clusters where administrators alone may write it (off)",
+       set_annotations_reserve},
       {"namespace_maxima", "none, or NAMESPACE:gpu-memory=16Gi,gpu-core=50 with ';' between namespaces, * for all others",
        "what a pod of a namespace may have at most, on each GPU, whatever it was granted (none)", set_namespace_maxima},
       {"log_level", "error, warning, info or debug", "what is logged (info)", set_log_level},

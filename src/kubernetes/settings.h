@@ -41,6 +41,7 @@ struct Settings {
   std::string node_name;             // this node's in the cluster
   bool refuse_other_plugins = true;  // that serve the same GPUs
   int pod_priority_max = 0;          // the highest that a pod's annotation may give it
+  bool annotations_reserve = false;  // what an annotation says of GPU time is reserved too
   NamespaceMaxima namespace_maxima;  // what pods of a namespace may have at most
   std::string log_level = "info";
 };

@@ -78,6 +78,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"node_name", {"a b", "-node", "node/1"}},
       {"other_plugins", {"no", "Refuse"}},
       {"pod_priority_max", {"-1", "101", "high"}},
+      {"annotations_reserve", {"yes", "ON"}},
       {"namespace_maxima",
        {"team", "team:", "Team:gpu-core=5", "a:gpu-core=0", "a:gpu-core=101", "a:gpu-memory=16", "a:gpu-memory=0Gi", "a:memory=1Gi",
         "a:gpu-core=5;a:gpu-core=6", "a:gpu-core=5,gpu-core=6", ";", "-a:gpu-core=5"}},

@@ -107,6 +107,7 @@ class ListeningScheduler {
     const auto lower = [](int64_t a, int64_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); };
     held.gpu_memory_limit = lower(held.gpu_memory_limit, told.gpu_memory_limit);
     held.gpu_core_limit = std::min(held.gpu_core_limit, told.gpu_core_limit);
+    held.gpu_core_reserved = std::min(held.gpu_core_reserved, held.gpu_core_limit);
     for (const auto& [gpu, bytes] : told.gpu_memory_on) held.gpu_memory_on[gpu] = lower(held.gpu_memory_on[gpu], bytes);
     return held;
   }

@@ -18,7 +18,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share
                                                 throttled, nvml_share, nvml_billed, nvml_differs)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
-                                                gpu_core_limit, compute, usage, ends, job, user, partition)
+                                                gpu_core_limit, gpu_core_reserved, compute, usage, ends, job, user, partition)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, keeps_memory, overhead, budget, gpu_memory_limit, charged, lease,
                                                 host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
@@ -61,11 +61,13 @@ Result<int64_t> limit_field(const Json& json, const char* field) {
 }
 
 // A percentage of GPU time given as a number or as text; nothing when it is not there.
-Result<std::optional<int32_t>> core_limit_field(const Json& json) {
-  auto found = json.find("gpu_core_limit");
+Result<std::optional<int32_t>> core_field(const Json& json, const char* field, int least = 1) {
+  auto found = json.find(field);
   if (found == json.end()) return std::optional<int32_t>();
-  Result<int64_t> percent = parse_integer(found->is_string() ? found->get<std::string>() : found->dump(), 1, 100);
-  if (!percent) return error_format("gpu_core_limit must be a percentage of GPU time: an integer from 1 to 100 (none)");
+  Result<int64_t> percent = parse_integer(found->is_string() ? found->get<std::string>() : found->dump(), least, 100);
+  if (!percent)
+    return error_format("%s must be a percentage of GPU time: an integer from %s", field,
+                        least == 0 ? "0 (none) to 100" : "1 to 100 (none)");
   return std::optional(static_cast<int32_t>(*percent));
 }
 
@@ -97,9 +99,12 @@ Result<Request> decode_tenant_request(const Json& json) {
   Result<int64_t> reserved = bytes_field(json, "gpu_memory_reserved");
   if (!reserved) return reserved.error();
   request.gpu_memory_reserved = *reserved;
-  auto core_limit = core_limit_field(json);
+  auto core_limit = core_field(json, "gpu_core_limit");
   if (!core_limit) return core_limit.error();
   request.gpu_core_limit = core_limit->value_or(100);
+  auto core_ceiling = core_field(json, "gpu_core_ceiling");
+  if (!core_ceiling) return core_ceiling.error();
+  request.gpu_core_ceiling = core_ceiling->value_or(100);
   auto priority = priority_field(json);
   if (!priority) return priority.error();
   request.priority = priority->value_or(0);
@@ -120,19 +125,24 @@ Result<Request> decode_set_request(const Json& json) {
   Result<int64_t> limit = limit_field(json, "gpu_memory_limit");
   if (!limit) return limit.error();
   if (json.contains("gpu_memory_limit")) request.gpu_memory_limit = *limit;
-  auto core_limit = core_limit_field(json);
+  auto core_limit = core_field(json, "gpu_core_limit");
   if (!core_limit) return core_limit.error();
   request.gpu_core_limit = *core_limit;
+  auto core_ceiling = core_field(json, "gpu_core_ceiling");
+  if (!core_ceiling) return core_ceiling.error();
+  request.gpu_core_ceiling = *core_ceiling;
   auto priority = priority_field(json);
   if (!priority) return priority.error();
   request.priority = *priority;
-  const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit || request.priority;
+  const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit || request.gpu_core_ceiling || request.priority;
   if (request.tenant.empty() && any_limit) {
-    return error_format("%s needs a tenant", request.gpu_memory_limit ? "gpu_memory_limit"
-                                             : request.gpu_core_limit ? "gpu_core_limit"
-                                                                      : "priority");
+    return error_format("%s needs a tenant", request.gpu_memory_limit   ? "gpu_memory_limit"
+                                             : request.gpu_core_limit   ? "gpu_core_limit"
+                                             : request.gpu_core_ceiling ? "gpu_core_ceiling"
+                                                                        : "priority");
   }
-  if (!request.tenant.empty() && !any_limit) return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit or a priority");
+  if (!request.tenant.empty() && !any_limit)
+    return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit, a gpu_core_ceiling or a priority");
   if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its limits");
   return Request(request);
 }
@@ -166,9 +176,12 @@ Result<PodRequest> decode_pod(const Json& json) {
       pod.gpu_memory_on[gpu] = *there;
     }
   }
-  auto core = core_limit_field(json);
+  auto core = core_field(json, "gpu_core_limit");
   if (!core) return core.error();
   pod.gpu_core_limit = core->value_or(100);
+  auto core_reserved = core_field(json, "gpu_core_reserved", 0);
+  if (!core_reserved) return core_reserved.error();
+  pod.gpu_core_reserved = std::min(core_reserved->value_or(0), pod.gpu_core_limit);
   auto priority = priority_field(json);
   if (!priority) return priority.error();
   pod.priority = priority->value_or(0);
@@ -229,7 +242,7 @@ Result<Request> decode_job_request(const Json& json) {
   auto percent = integer_field(json, "gpu_memory_percent", 0, 100);
   if (!percent) return percent.error();
   request.gpu_memory_percent = static_cast<int32_t>(*percent);
-  auto core = core_limit_field(json);
+  auto core = core_field(json, "gpu_core_limit");
   if (!core) return core.error();
   request.gpu_core_limit = core->value_or(100);
   auto priority = priority_field(json);
@@ -291,7 +304,8 @@ struct Encoder {
             {"gang_turns", r.gang_turns},
             {"gpu_core_limit", r.gpu_core_limit},
             {"priority", r.priority},
-            {"gpu_memory_reserved", r.gpu_memory_reserved}};
+            {"gpu_memory_reserved", r.gpu_memory_reserved},
+            {"gpu_core_ceiling", r.gpu_core_ceiling}};
   }
   Json operator()(const SetRequest& r) const {
     Json json = {{"request", "set"}};
@@ -300,6 +314,7 @@ struct Encoder {
       json["tenant"] = r.tenant;
       if (r.gpu_memory_limit) json["gpu_memory_limit"] = *r.gpu_memory_limit;
       if (r.gpu_core_limit) json["gpu_core_limit"] = *r.gpu_core_limit;
+      if (r.gpu_core_ceiling) json["gpu_core_ceiling"] = *r.gpu_core_ceiling;
       if (r.priority) json["priority"] = *r.priority;
     }
     return json;
@@ -329,6 +344,7 @@ struct Encoder {
                                          {"name", pod.name.substr(0, kPodNameBytesMax)},
                                          {"gpu_memory_limit", pod.gpu_memory_limit},
                                          {"gpu_core_limit", pod.gpu_core_limit},
+                                         {"gpu_core_reserved", pod.gpu_core_reserved},
                                          {"priority", pod.priority},
                                          {"ends", pod.ends}});
       if (!pod.gpu_memory_on.empty()) one["gpu_memory_on"] = pod.gpu_memory_on;

@@ -5,7 +5,8 @@
 //   {"request":"tenant","pid":123,"name":"train","gpu_memory_limit":0} -> {"ok":true,"tenant":7}: the process tree rooted at pid is one
 //   tenant
 //   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
-//   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time; 100 = none
+//   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time, granted; 100 = none
+//   {"request":"set","tenant":"train","gpu_core_ceiling":40}          -> the same, but a ceiling alone, which raises nobody's share
 //   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
 //   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40,
@@ -109,14 +110,14 @@ struct TenantMemoryReport {
 
 // A tenant's use of one GPU's time. Only of GPUs where a tenant has, or had, a compute limit.
 struct ComputeReport {
-  std::string gpu;          // GpuReport::uuid
-  double quota = 100;       // percent in force: scaled when the limits of active tenants pass 100; without a limit its part of the rest
-  double share_window = 0;  // percent of the last complete window (GpuReport::window_ns) that it used
-  double share = 0;         // the same since it is billed
-  int64_t used_ns = 0;      // since then
+  std::string gpu;                // GpuReport::uuid
+  double quota = 100;             // percent that it is entitled to among the tenants that are active (docs/adr/0017)
+  double share_window = 0;        // percent of the last complete window (GpuReport::window_ns) that it used
+  double share = 0;               // the same since it is billed
+  int64_t used_ns = 0;            // since then
   int64_t throttled_time_ns = 0;  // in which it wanted to run and its limit did not let it
   int64_t debt_ns = 0;            // used beyond its limit, to be paid back
-  bool active = false;            // counts in the sum of limits
+  bool active = false;            // counts in the shares
   bool throttled = false;
   // By NVML's samples of its processes, percent of the last GpuReport::nvml_span_ns; -1: not known. An approximation that nothing is billed
   // by: scheduler/use_watch.h says how far the two may lie apart.
@@ -138,7 +139,8 @@ struct TenantReport {
   uint64_t clients = 0;                    // now
   uint64_t clients_ever = 0;               // since the tenant is known, those now included
   std::vector<TenantMemoryReport> memory;  // on each GPU where it has clients
-  int32_t gpu_core_limit = 100;            // percent of each GPU's time, 100 = none
+  int32_t gpu_core_limit = 100;            // percent of each GPU's time: its ceiling, the lowest of all that limit it; 100 = none
+  int32_t gpu_core_reserved = 0;           // the same: what it was granted, at most its ceiling; 0 = none
   std::vector<ComputeReport> compute;
   std::vector<UsageReport> usage;  // on each GPU where it has, or had, clients
 };
@@ -229,28 +231,31 @@ struct TenantRequest {
   int32_t pid = 0;
   std::string name;
   int64_t gpu_memory_limit = 0;
-  bool gang_turns = true;  // on several GPUs: turns on all of them together
-  int32_t gpu_core_limit = 100;
+  bool gang_turns = true;        // on several GPUs: turns on all of them together
+  int32_t gpu_core_limit = 100;  // its reservation, and a ceiling; 100 = none
   int32_t priority = 0;
   int64_t gpu_memory_reserved = 0;  // of each GPU that it uses; 0 = none
+  int32_t gpu_core_ceiling = 100;   // besides; 100 = none
 };
 struct SetRequest {
   std::map<std::string, std::string> settings;  // name in scheduler.toml -> value as text
   std::string tenant;                           // name or id of a tenant; empty = none
   std::optional<int64_t> gpu_memory_limit;      // of that tenant; 0 = none
-  std::optional<int32_t> gpu_core_limit;        // of that tenant; 100 = none
+  std::optional<int32_t> gpu_core_limit;        // of that tenant: its reservation, and a ceiling; 100 = none
   std::optional<int32_t> priority;              // of that tenant
+  std::optional<int32_t> gpu_core_ceiling;      // of that tenant, besides; 100 = none
 };
 struct PodRequest {
   std::string uid;                               // as Kubernetes writes it
   std::string name;                              // "namespace/name", for people
   int64_t gpu_memory_limit = 0;                  // of all its processes together, on each GPU; 0 = none
-  int32_t gpu_core_limit = 100;                  // 100 = none
+  int32_t gpu_core_limit = 100;                  // its ceiling; 100 = none
   bool gone = false;                             // there is no such pod any more; what it had goes on for processes that it has left
   int32_t priority = 0;                          // added to what `set` says
   bool ends = false;                             // it is being deleted
   std::map<std::string, int64_t> gpu_memory_on;  // what it was granted on these GPUs, by UUID: lowers the limit there
   bool only_lowers = false;                      // not all is known of it: what it has already stays where that is less
+  int32_t gpu_core_reserved = 0;                 // of its ceiling what it was granted; 0 = none
   bool operator==(const PodRequest&) const = default;
 };
 struct PodsRequest {

@@ -28,6 +28,8 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_EQ(set.gpu_memory_limit, 5);
   EXPECT_FALSE(set.priority);
   EXPECT_EQ(accepted<SetRequest>(encode(SetRequest{{}, "train", {}, {}, -7}).c_str()).priority, -7);
+  EXPECT_EQ(accepted<SetRequest>(encode(SetRequest{{}, "train", {}, {}, {}, 60}).c_str()).gpu_core_ceiling, 60);
+  EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 9, 0, 70}).c_str()).gpu_core_ceiling, 70);
   EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 9}).c_str()).priority, 9);
   EXPECT_TRUE(std::holds_alternative<StatusRequest>(*decode_request(encode(StatusRequest{}))));
   EXPECT_TRUE(std::holds_alternative<ShutdownRequest>(*decode_request(encode(ShutdownRequest{}))));
@@ -36,13 +38,15 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
 TEST(Admin, PodsComeBackAsTheyWereSent) {
   auto pods = accepted<PodsRequest>(encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false},
                                                         {"77aa", "", 0, 100, true},
-                                                        {"88", "x/y", 0, 100, false, -3, true, {{"GPU-a", 7}, {"GPU-b", 0}}, true}},
+                                                        {"88", "x/y", 0, 100, false, -3, true, {{"GPU-a", 7}, {"GPU-b", 0}}, true, 30}},
                                                        true})
                                         .c_str());
   ASSERT_EQ(pods.pods.size(), 3u);
   EXPECT_EQ(pods.pods[0].priority, 0);
   EXPECT_FALSE(pods.pods[0].ends);
   EXPECT_EQ(pods.pods[2].priority, -3);
+  EXPECT_EQ(pods.pods[2].gpu_core_reserved, 30);
+  EXPECT_EQ(pods.pods[0].gpu_core_reserved, 0);
   EXPECT_TRUE(pods.pods[2].ends);
   EXPECT_TRUE(pods.pods[2].only_lowers);
   EXPECT_FALSE(pods.pods[0].only_lowers);
@@ -96,6 +100,12 @@ TEST(Admin, RefusalsNameTheField) {
   EXPECT_NE(refused(R"({"request":"pods","pods":[3]})").find("uid"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"../x"}]})").find("uid"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_core_limit":101}]})").find("gpu_core_limit"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_core_reserved":101}]})").find("0 (none) to 100"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"set","tenant":"a","gpu_core_ceiling":0})").find("gpu_core_ceiling"), std::string::npos);
+  EXPECT_EQ(accepted<PodsRequest>(R"({"request":"pods","pods":[{"uid":"a","gpu_core_limit":20,"gpu_core_reserved":50}]})")
+                .pods[0]
+                .gpu_core_reserved,
+            20);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","gpu_memory_limit":"x"}]})").find("gpu_memory_limit"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[],"complete":1})").find("complete"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[],"list":"next"})").find("first or last"), std::string::npos);

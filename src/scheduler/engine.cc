@@ -178,7 +178,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   const bool asks_later = hold_ || waits_for_bypass(tenant.id);
-  apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_limit_in_force() % 100}, now);
+  apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
   const policy::ClientJoined joined{id,
                                     *gpu,
                                     tenant.id,
@@ -502,8 +502,9 @@ Engine::Client* Engine::find(policy::ClientId client) {
 }
 
 Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
-  Result<policy::TenantId> id = tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns,
-                                                 request.gpu_core_limit, request.priority, request.gpu_memory_reserved);
+  Result<policy::TenantId> id =
+      tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns, request.gpu_core_limit,
+                       request.priority, request.gpu_memory_reserved, request.gpu_core_ceiling);
   if (!tenants_.problem().empty()) spdlog::warn("{}", tenants_.problem());
   if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
   return id;
@@ -522,6 +523,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.gpu_memory_limit = request.gpu_memory_limit.value_or(tenant->gpu_memory_limit);
     if (wanted.job && request.gpu_memory_limit) wanted.job->memory_percent = 0;
     wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
+    wanted.core_ceiling = request.gpu_core_ceiling.value_or(tenant->core_ceiling);
     wanted.priority = request.priority.value_or(tenant->priority);
     change_limits(*tenant, wanted, now);
     tenants_.save();

@@ -105,7 +105,8 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
     const std::string& uuid = gpus_[gpu].uuid_text;
     if (changed.memory_limit_on(uuid) != tenant.memory_limit_on(uuid)) gpus.push_back(gpu);
   }
-  const bool core_changes = changed.core_limit_in_force() != tenant.core_limit_in_force();
+  const bool core_changes =
+      changed.core_limit_in_force() != tenant.core_limit_in_force() || changed.core_reserved_in_force() != tenant.core_reserved_in_force();
   const bool priority_changes = changed.priority_in_force() != tenant.priority_in_force();
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
   const bool memory_changes = limit != tenant.memory_limit_in_force();
@@ -120,8 +121,9 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   }
   if (!gpus.empty()) note_over_limit();
   if (core_changes) {
-    spdlog::info("tenant {} '{}': compute limit {} %", tenant.id, tenant.name, tenant.core_limit_in_force());
-    apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_limit_in_force() % 100}, now);
+    spdlog::info("tenant {} '{}': compute limit {} %, of which {} % are reserved", tenant.id, tenant.name, tenant.core_limit_in_force(),
+                 tenant.core_reserved_in_force());
+    apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
   }
   if (priority_changes) {
     spdlog::info("tenant {} '{}': priority {}", tenant.id, tenant.name, tenant.priority_in_force());
@@ -161,6 +163,7 @@ Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant
   };
   for (const admin::PodRequest& pod : request.pods) {
     PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends, pod.gpu_memory_on};
+    limits.core_reserved = pod.gpu_core_reserved;
     named.insert(pod.uid);
     if (const PodLimits* held = tenants_.limits_of_pod(pod.uid); pod.only_lowers && held != nullptr) limits = lowest_of(*held, limits);
     if (pod.gone) {

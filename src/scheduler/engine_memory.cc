@@ -275,6 +275,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
                               tenant.clients_ever,
                               {},
                               tenant.core_limit_in_force(),
+                              tenant.core_reserved_in_force(),
                               {}});
     report_compute(views, &report.tenants.back());
     report_usage(views, &report.tenants.back());

@@ -60,6 +60,7 @@ Json to_json(const PodLimits& pod) {
   return {{"name", pod.name},
           {"gpu_memory_limit", pod.gpu_memory_limit},
           {"core_limit", pod.core_limit},
+          {"core_reserved", pod.core_reserved},
           {"memory_on", pod.memory_on},
           {"priority", pod.priority}};
 }
@@ -68,6 +69,7 @@ void read(const Json& json, PodLimits* pod) {
   json.at("name").get_to(pod->name);
   json.at("gpu_memory_limit").get_to(pod->gpu_memory_limit);
   json.at("core_limit").get_to(pod->core_limit);
+  pod->core_reserved = json.value("core_reserved", 0);
   pod->priority = json.value("priority", 0);
   pod->memory_on = json.value("memory_on", std::map<std::string, int64_t>());
 }
@@ -98,6 +100,7 @@ Json to_json(const std::string& key, const Tenant& tenant) {
                {"gpu_memory_limit", tenant.gpu_memory_limit},
                {"gpu_memory_reserved", tenant.gpu_memory_reserved},
                {"core_limit", tenant.core_limit},
+               {"core_ceiling", tenant.core_ceiling},
                {"pod", to_json(tenant.pod)},
                {"priority", tenant.priority},
                {"gang_turns", tenant.gang_turns},
@@ -118,6 +121,7 @@ const char* fault_of(const PodLimits& pod) {
   for (const auto& [gpu, memory_limit] : pod.memory_on) {
     if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit on a GPU";
   }
+  if (pod.core_reserved < 0 || pod.core_reserved > pod.core_limit) return "an impossible compute reservation";
   return fault_of(pod.gpu_memory_limit, pod.core_limit, pod.priority);
 }
 
@@ -126,6 +130,7 @@ const char* fault_of(const Tenant& tenant) {
   if (tenant.id == 0) return "an id of 0";
   if (kinds.count(tenant.kind) == 0) return "an unknown kind";
   if (const char* fault = fault_of(tenant.gpu_memory_limit, tenant.core_limit, tenant.priority)) return fault;
+  if (tenant.core_ceiling < 1 || tenant.core_ceiling > 100) return "a compute ceiling that is not 1 to 100";
   if (tenant.gpu_memory_reserved < 0 || tenant.gpu_memory_reserved > kLimitMax) return "an impossible reservation";
   if (const char* fault = fault_of(tenant.pod)) return fault;
   if ((tenant.kind == "run") != (tenant.root > 0 && tenant.root_start_time > 0))
@@ -145,6 +150,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     entry.at("gpu_memory_limit").get_to(tenant->gpu_memory_limit);
     tenant->gpu_memory_reserved = entry.value("gpu_memory_reserved", int64_t{0});
     entry.at("core_limit").get_to(tenant->core_limit);
+    tenant->core_ceiling = entry.value("core_ceiling", 100);
     read(entry.at("pod"), &tenant->pod);
     entry.at("priority").get_to(tenant->priority);
     entry.at("gang_turns").get_to(tenant->gang_turns);

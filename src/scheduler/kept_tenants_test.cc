@@ -74,6 +74,9 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
     run = *tenants.add_run(getpid(), "train \"it\"\xff", 5 * kGiB, false, 30);
     changed = *tenants.add_run(root.pid(), "serve", 0);
     tenants.find(changed)->core_limit = 70;
+    tenants.find(changed)->core_ceiling = 60;
+    tenants.find(changed)->pod.core_limit = 50;
+    tenants.find(changed)->pod.core_reserved = 45;
     tenants.find(changed)->priority = -7;
     tenants.find(changed)->pod.priority = 3;
     tenants.save();
@@ -88,6 +91,9 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   EXPECT_FALSE(next.find(run)->gang_turns);
   EXPECT_EQ(next.find(run)->clients, 0u);
   EXPECT_EQ(next.find("serve")->core_limit, 70);
+  EXPECT_EQ(next.find("serve")->core_ceiling, 60);
+  EXPECT_EQ(next.find("serve")->core_limit_in_force(), 50);
+  EXPECT_EQ(next.find("serve")->pod.core_reserved, 45);
   EXPECT_EQ(next.find("serve")->priority_in_force(), -4);
   EXPECT_EQ(next.join(peer_with(below_another.pid()), "worker").id, run) << "what hangs from the run's process is its tenant again";
   EXPECT_GT(*next.add_run(below_another.pid(), "new", 0), changed) << "an id is never given twice";
@@ -228,6 +234,7 @@ TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
     EXPECT_EQ(Tenants(file_).all().size(), 2u);
   };
   is_left_out_with("core_limit", 0, "compute limit");
+  is_left_out_with("core_ceiling", 101, "compute ceiling");
   is_left_out_with("gpu_memory_limit", -1, "memory limit");
   is_left_out_with("gpu_memory_limit", "much", "must be number");
   is_left_out_with("kind", "guess", "kind");

@@ -99,9 +99,10 @@ void tell_memory(Families& out, const Labels& labels, const TenantMemory& memory
   out.gauge("nvshare_tenant_memory_unswappable_bytes", "Of it what cannot leave the GPU.", labels, number(memory.unswappable));
 }
 
-void tell_compute(Families& out, const Labels& labels, const ComputeReport& compute, int limit) {
+void tell_compute(Families& out, const Labels& labels, const ComputeReport& compute, int limit, int reserved) {
   out.gauge("nvshare_tenant_compute_limit_ratio", "The tenant's share of the GPU's time at most; 1 is no limit.", labels, limit / 100.0);
-  out.gauge("nvshare_tenant_compute_quota_ratio", "The share in force: scaled where active tenants' limits pass 1.", labels,
+  out.gauge("nvshare_tenant_compute_reserved_ratio", "What of it was granted to the tenant; 0 is nothing.", labels, reserved / 100.0);
+  out.gauge("nvshare_tenant_compute_quota_ratio", "The share that it is entitled to among the tenants that are active.", labels,
             compute.quota / 100);
   out.gauge("nvshare_tenant_compute_share_ratio", "The share of the GPU's time that it used in the last complete window.", labels,
             compute.share_window / 100);
@@ -276,7 +277,8 @@ std::vector<MetricFamily> MetricsOfReport::families(const StatusReport& full_rep
       out.gauge("nvshare_tenant_memory_charged_bytes", "What counts against the limit.", labels, number(one.charged));
     }
     for (const ComputeReport& compute : tenant.compute) {
-      if (has_series(compute.gpu)) tell_compute(out, labels_of(compute.gpu, tenant.name, tenant.id), compute, tenant.gpu_core_limit);
+      if (!has_series(compute.gpu)) continue;
+      tell_compute(out, labels_of(compute.gpu, tenant.name, tenant.id), compute, tenant.gpu_core_limit, tenant.gpu_core_reserved);
     }
   }
   for (const auto& [gpu, usage] : usage_of_others) {

@@ -285,13 +285,49 @@ TEST_F(PodsTest, WhoDoesNotKnowAllOfAPodOnlyLowers) {
   set({{kTrain, "team/train", 8 * kGiB, 50, false}});
   EXPECT_EQ(sink_.limits[1], 8u * kGiB) << "whoever knows all of it may raise it";
   PodLimits held{"team/train", 0, 40, 7, true, {{"GPU-a", 5}, {"GPU-b", 3}}};
+  held.core_reserved = 40;
   const PodLimits lowest = lowest_of(held, {"0b4e", 9, 50, 0, false, {{"GPU-b", 2}, {"GPU-c", 1}}});
   EXPECT_EQ(lowest.name, "team/train");
   EXPECT_EQ(lowest.gpu_memory_limit, 9);
   EXPECT_EQ(lowest.core_limit, 40);
+  EXPECT_EQ(lowest.core_reserved, 40) << "what it was granted stays";
+  EXPECT_EQ(lowest_of(held, {"0b4e", 9, 20}).core_reserved, 20) << "as far as its ceiling allows";
+  EXPECT_EQ(lowest_of({"0b4e", 9, 20}, held).core_reserved, 0) << "nothing is reserved by whoever only lowers";
   EXPECT_EQ(lowest.priority, 7);
   EXPECT_TRUE(lowest.ends);
   EXPECT_EQ(lowest.memory_on, (std::map<std::string, int64_t>{{"GPU-a", 5}, {"GPU-b", 2}, {"GPU-c", 1}}));
+}
+
+// What the node granted is reserved; a ceiling, whoever set it, takes from that and adds nothing.
+TEST_F(PodsTest, OnlyWhatWasGrantedIsReserved) {
+  const auto reserved = [&] {
+    const auto tenant = engine_->status(now_).tenants.at(0);
+    return std::pair(tenant.gpu_core_limit, tenant.gpu_core_reserved);
+  };
+  protocol::admin::PodRequest pod{kTrain, "team/train", 0, 95, false};
+  set({pod});
+  join(1, kTrain);
+  EXPECT_EQ(reserved(), std::pair(95, 0)) << "an annotation";
+  pod.gpu_core_reserved = 50;
+  pod.gpu_core_limit = 50;
+  set({pod});
+  EXPECT_EQ(reserved(), std::pair(50, 50)) << "granted";
+  pod.gpu_core_reserved = pod.gpu_core_limit = 30;
+  set({pod});
+  EXPECT_EQ(reserved(), std::pair(30, 30)) << "granted, and lowered by an annotation";
+  protocol::admin::SetRequest change;
+  change.tenant = "team/train";
+  change.gpu_core_ceiling = 20;
+  ASSERT_TRUE(engine_->set(change, now_));
+  EXPECT_EQ(reserved(), std::pair(20, 20));
+  change.gpu_core_ceiling = 100;
+  change.gpu_core_limit = 60;
+  ASSERT_TRUE(engine_->set(change, now_));
+  EXPECT_EQ(reserved(), std::pair(30, 30)) << "the pod's own limit is lower";
+  pod.gpu_core_limit = 100;
+  pod.gpu_core_reserved = 0;
+  set({pod});
+  EXPECT_EQ(reserved(), std::pair(60, 60)) << "by the administrator";
 }
 
 TEST_F(PodsTest, TheLowestOfAdminPodAndProgramHolds) {

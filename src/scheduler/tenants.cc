@@ -40,6 +40,7 @@ std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
 PodLimits lowest_of(const PodLimits& held, PodLimits told) {
   told.gpu_memory_limit = lower_limit(held.gpu_memory_limit, told.gpu_memory_limit);
   told.core_limit = std::min(held.core_limit, told.core_limit);
+  told.core_reserved = std::min(held.core_reserved, told.core_limit);
   for (const auto& [gpu, bytes] : held.memory_on) told.memory_on[gpu] = lower_limit(bytes, told.memory_on[gpu]);
   told.priority = held.priority;
   told.ends = held.ends || told.ends;
@@ -53,7 +54,7 @@ Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader r
 }
 
 Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit,
-                                          int priority, int64_t gpu_memory_reserved) {
+                                          int priority, int64_t gpu_memory_reserved, int core_ceiling) {
   uint64_t start_time = start_time_of(pid);
   if (start_time == 0) return error_format("there is no process %d", pid);
   prune();
@@ -63,6 +64,7 @@ Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, in
   tenant.gpu_memory_reserved = gpu_memory_reserved;
   tenant.gang_turns = gang_turns;
   tenant.core_limit = core_limit;
+  tenant.core_ceiling = core_ceiling;
   tenant.priority = priority;
   tenant.root = pid;
   tenant.root_start_time = start_time;
@@ -245,9 +247,10 @@ void Tenants::prune() {
     if (tenant.job && tenant.job->told) return tenant.job->gone;
     if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
     // A limit or a priority that somebody set outlives the tenant's processes; what holds for a pod that is gone is in pods_.
-    if (tenant.pod.gone) return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.priority == 0;
+    if (tenant.pod.gone)
+      return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.core_ceiling == 100 && tenant.priority == 0;
     return tenant.memory_limit_in_force() == 0 && tenant.pod.memory_on.empty() && tenant.core_limit_in_force() == 100 &&
-           tenant.priority_in_force() == 0;
+           tenant.core_reserved_in_force() == 0 && tenant.priority_in_force() == 0;
   });
 }
 

@@ -29,11 +29,12 @@ inline int64_t lower_limit(int64_t a, int64_t b) { return a == 0 || b == 0 ? a +
 struct PodLimits {
   std::string name;              // "namespace/name"
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
-  int core_limit = 100;          // percent of each GPU's time, 100 = none
+  int core_limit = 100;          // percent of each GPU's time, its ceiling; 100 = none
   int priority = 0;
   bool ends = false;                           // it is being deleted
   std::map<std::string, int64_t> memory_on;    // by the GPU's UUID: what it has there at most
   bool gone = false;                           // nobody speaks for it any more: it is held to what it had
+  int core_reserved = 0;                       // of core_limit what it was granted; 0 = none
   bool told() const { return !name.empty(); }  // else it is from clients that came back, if any
   bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
 };
@@ -69,14 +70,18 @@ struct Tenant {
   int64_t gpu_memory_limit = 0;  // bytes, 0 = none
   // Of each GPU that it uses, granted by the node; 0 = none. All of a GPU together stay within gpu_memory_oversub_ratio.
   int64_t gpu_memory_reserved = 0;
-  int core_limit = 100;  // percent of each GPU's time, 100 = none
-  PodLimits pod;         // of a pod, besides those two: the lower one is in force
+  int core_limit = 100;    // percent of each GPU's time, granted by the node: its reservation, and a ceiling; 100 = none
+  int core_ceiling = 100;  // a ceiling besides; 100 = none
+  PodLimits pod;           // of a pod, besides those: the lower one is in force
   int64_t memory_limit_in_force() const { return lower_limit(gpu_memory_limit, pod.gpu_memory_limit); }
   int64_t memory_limit_on(const std::string& gpu) const {
     const auto on = pod.memory_on.find(gpu);
     return lower_limit(memory_limit_in_force(), on == pod.memory_on.end() ? 0 : on->second);
   }
-  int core_limit_in_force() const { return std::min(core_limit, pod.core_limit); }
+  int core_limit_in_force() const { return std::min({core_limit, core_ceiling, pod.core_limit}); }
+  int core_reserved_in_force() const {
+    return std::min(std::max(core_limit < 100 ? core_limit : 0, pod.core_reserved), core_limit_in_force());
+  }
   int priority = 0;  // the pod's is added to it
   int priority_in_force() const {
     return std::clamp(priority + pod.priority, protocol::admin::kPriorityMin, protocol::admin::kPriorityMax);
@@ -106,7 +111,7 @@ class Tenants {
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
-                                   int core_limit = 100, int priority = 0, int64_t gpu_memory_reserved = 0);
+                                   int core_limit = 100, int priority = 0, int64_t gpu_memory_reserved = 0, int core_ceiling = 100);
 
   // What is told of a Slurm job: see tenants_of_jobs.cc. Limits of a job that is known already stay as they are. Null: nobody told of that
   // job before, and this names no step of it.

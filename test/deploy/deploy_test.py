@@ -253,7 +253,7 @@ EVERY_VALUE = {
     "image": {"repository": "registry.example.com:5000/nvshare", "tag": "1.2.3", "digest": "sha256:" + "0123456789abcdef" * 4},
     "scheduler": {"env": {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_LOG_LEVEL": "debug"}},
     "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "defaultGpuMemory": "4Gi",
-               "namespaceMaxima": "team-a:gpu-memory=16Gi,gpu-core=50;*:gpu-core=80"},
+               "annotationsReserve": "on", "namespaceMaxima": "team-a:gpu-memory=16Gi,gpu-core=50;*:gpu-core=80"},
     "metrics": {"enabled": True, "host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
 
@@ -523,6 +523,7 @@ class Deploy(unittest.TestCase):
             ({"plugin": {"watchPods": "no"}}, "watchPods"),
             ({"plugin": {"virtualDevices": 0}}, "virtualDevices"),
             ({"plugin": {"defaultGpuMemory": "some"}}, "defaultGpuMemory"),
+            ({"plugin": {"annotationsReserve": "yes"}}, "annotationsReserve"),
             ({"plugin": {"namespaceMaxima": "team-a"}}, "namespaceMaxima"),
             ({"plugin": {"memoryUnit": "0Gi"}}, "memoryUnit"),
             ({"plugin": {"oversubscription": "0"}}, "oversubscription"),

@@ -175,6 +175,7 @@ Samples expected_of(const StatusReport& report) {
     }
     for (const auto& compute : tenant.compute) {
       tell("nvshare_tenant_compute_limit_ratio", labels_of(compute.gpu), tenant.gpu_core_limit / 100.0);
+      tell("nvshare_tenant_compute_reserved_ratio", labels_of(compute.gpu), tenant.gpu_core_reserved / 100.0);
       tell("nvshare_tenant_compute_quota_ratio", labels_of(compute.gpu), compute.quota / 100);
       tell("nvshare_tenant_compute_share_ratio", labels_of(compute.gpu), compute.share_window / 100);
       if (compute.nvml_share < 0) continue;
