@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <future>
 #include <thread>
 
 #include "protocol/admin.h"
@@ -420,6 +421,20 @@ TEST_F(DaemonTest, ASecondSchedulerIsRefused) {
   EXPECT_NE(std::string(refused->reason).find(settings_.runtime_dir), std::string::npos) << refused->reason;
   EXPECT_TRUE(b.expect_close());
   EXPECT_TRUE(b.join(test_registration(kGiB, 2))) << "another GPU is free";
+}
+
+// An update starts the new scheduler first: it failed until the old one had gone.
+TEST_F(DaemonTest, ASchedulerWaitsForTheOneBeforeIt) {
+  start();
+  const uint64_t epoch = status().epoch;
+  Settings patient = settings_;
+  patient.take_over_patience = 60'000'000'000;
+  auto second = std::async(std::launch::async, [&] { return std::make_unique<RunningDaemon>(patient); });
+  EXPECT_EQ(second.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
+  EXPECT_EQ(status().epoch, epoch) << "the first one serves";
+  stop();
+  daemon_ = second.get();
+  EXPECT_NE(status().epoch, epoch);
 }
 
 TEST_F(DaemonTest, SocketsOfADeadSchedulerAreReplacedAndOwnOnesRemoved) {
