@@ -109,8 +109,8 @@ TEST_F(Answers, PointersAndStreamOrderedFrees) {
 TEST_F(Answers, PointersWhileSwappedOut) { expect_same_swapped_out("pointers"); }
 
 TEST_F(Answers, WhatADriverRefuses) {
-  expect_same_alone({"refusals", "array_copies", "captured_calls"});
-  expect_same_unshared({"refusals", "array_copies", "captured_calls"});
+  expect_same_alone({"refusals", "array_copies", "pools", "captured_calls"});
+  expect_same_unshared({"refusals", "array_copies", "pools", "captured_calls"});
 }
 TEST_F(Answers, WhatADriverRefusesWhileSwappedOut) { expect_same_swapped_out("refusals"); }
 

@@ -124,6 +124,10 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
   return submit(*stream, Submission::kOther, std::make_shared<FreeWork>(address));
 }
 
+bool is_of_gpu(const CUmemLocation* location, CUmemAllocationType type) {
+  return location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
 CUresult give_pool(CUmemoryPool* out, CUdevice device, bool current) {
   if (const CUresult result = enter_process()) return result;
   if (!valid_device(device)) return current ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
@@ -159,6 +163,19 @@ SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
   std::lock_guard lock(pools.mutex);
   pools.current[static_cast<size_t>(device)] = pool;
   return CUDA_SUCCESS;
+}
+
+// Of a GPU's own memory only.
+SIM_API CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  if (out == nullptr || !is_of_gpu(location, type)) return CUDA_ERROR_INVALID_VALUE;
+  return give_pool(out, location->id, false);
+}
+SIM_API CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
+  if (out == nullptr || !is_of_gpu(location, type)) return CUDA_ERROR_INVALID_VALUE;
+  return give_pool(out, location->id, true);
+}
+SIM_API CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  return is_of_gpu(location, type) ? cuDeviceSetMemPool(location->id, pool) : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_API CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {

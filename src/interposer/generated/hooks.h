@@ -149,6 +149,7 @@ NVSHARE_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* dptrs, size_t*
 NVSHARE_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
 NVSHARE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr);
 NVSHARE_EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count);
+NVSHARE_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool);
 NVSHARE_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
 NVSHARE_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount);
 NVSHARE_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* pCopy);

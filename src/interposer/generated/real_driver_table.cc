@@ -200,6 +200,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemRelease",
     "cuMemRetainAllocationHandle",
     "cuMemSetAccess",
+    "cuMemSetMemPool",
     "cuMemUnmap",
     "cuMemcpy",
     "cuMemcpy2D",
@@ -576,6 +577,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10020,  // cuMemRelease
     11000,  // cuMemRetainAllocationHandle
     10020,  // cuMemSetAccess
+    13000,  // cuMemSetMemPool
     10020,  // cuMemUnmap
     4000,  // cuMemcpy
     2000,  // cuMemcpy2D
@@ -899,6 +901,7 @@ constinit const RealDriver kHooks = {
     .cuMemRelease = &cuMemRelease,
     .cuMemRetainAllocationHandle = &cuMemRetainAllocationHandle,
     .cuMemSetAccess = &cuMemSetAccess,
+    .cuMemSetMemPool = &cuMemSetMemPool,
     .cuMemUnmap = &cuMemUnmap,
     .cuMemcpy = &cuMemcpy,
     .cuMemcpy2D = &cuMemcpy2D,
@@ -1264,6 +1267,7 @@ constinit const RealDriver kMissing = {
     .cuMemRelease = missing<decltype(RealDriver::cuMemRelease)>,
     .cuMemRetainAllocationHandle = missing<decltype(RealDriver::cuMemRetainAllocationHandle)>,
     .cuMemSetAccess = missing<decltype(RealDriver::cuMemSetAccess)>,
+    .cuMemSetMemPool = missing<decltype(RealDriver::cuMemSetMemPool)>,
     .cuMemUnmap = missing<decltype(RealDriver::cuMemUnmap)>,
     .cuMemcpy = missing<decltype(RealDriver::cuMemcpy)>,
     .cuMemcpy2D = missing<decltype(RealDriver::cuMemcpy2D)>,

@@ -204,6 +204,7 @@ struct RealDriver {
   decltype(&cuda::api::cuMemRelease) cuMemRelease;
   decltype(&cuda::api::cuMemRetainAllocationHandle) cuMemRetainAllocationHandle;
   decltype(&cuda::api::cuMemSetAccess) cuMemSetAccess;
+  decltype(&cuda::api::cuMemSetMemPool) cuMemSetMemPool;
   decltype(&cuda::api::cuMemUnmap) cuMemUnmap;
   decltype(&cuda::api::cuMemcpy) cuMemcpy;
   decltype(&cuda::api::cuMemcpy2D) cuMemcpy2D;
@@ -387,7 +388,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 373;
+inline constexpr size_t kDriverSlots = 374;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

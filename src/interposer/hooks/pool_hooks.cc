@@ -78,6 +78,14 @@ NVSHARE_EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool) 
   return result;
 }
 
+// The same for memory of every kind and place.
+NVSHARE_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  CUresult result = call_real<&RealDriver::cuMemSetMemPool>(location, type, pool);
+  const bool of_gpu = result == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+  if (of_gpu) pools().set_current(location->id, pool);
+  return result;
+}
+
 NVSHARE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
   CUresult result = call_real<&RealDriver::cuMemPoolTrimTo>(pool, keep);
   if (result == CUDA_SUCCESS) measure(pool);

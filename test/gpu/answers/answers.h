@@ -105,6 +105,7 @@ void stream_ordered();
 void freed_twice();
 void refusals();
 void array_copies();
+void pools();
 void captured_calls();
 
 }  // namespace answers

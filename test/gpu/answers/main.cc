@@ -19,6 +19,7 @@ constexpr Sequence kSequences[] = {
     {"pointers", 1, pointers},
     {"refusals", 1, refusals},
     {"array_copies", 1, array_copies},
+    {"pools", 1, pools},
     {"captured_calls", 1, captured_calls},
     {"stream_ordered", 1, stream_ordered},
     {"freed_twice", 0, freed_twice},

@@ -115,6 +115,43 @@ void array_copies() {
   }
 }
 
+// The pool of a GPU by the calls of CUDA 13.
+void pools() {
+  use(0);
+  struct {
+    int type;  // 1: pinned
+    int handle_types;
+    Location location;
+    void* security;
+    size_t most;
+    unsigned char reserved[56];
+  } properties = {1, 0, {1, 0}, nullptr, 0, {}};
+  void* pool = nullptr;
+  must("cuMemPoolCreate", &pool, static_cast<const void*>(&properties));
+  Location gpu{1, 0};
+  Address first = 0;  // so that the pool that is used has been looked for
+  must("cuMemAllocAsync", &first, size_t{1000}, Stream{nullptr});
+  must("cuMemFreeAsync", first, Stream{nullptr});
+  void* before = nullptr;
+  say_result("get the pool", call("cuMemGetMemPool", &before, &gpu, 1));
+  say("it is another: %d", before != pool);
+  say_result("set the pool", call("cuMemSetMemPool", &gpu, 1, pool));
+  void* current = nullptr;
+  say_result("get the pool", call("cuMemGetMemPool", &current, &gpu, 1));
+  say("it is the same: %d", current == pool);
+  Address address = 0;
+  must("cuMemAllocAsync", &address, size_t{4 * kMiB}, Stream{nullptr});
+  constexpr int kPoolHandle = 17;
+  void* found = nullptr;
+  say_result("the pool of memory", call("cuPointerGetAttribute", static_cast<void*>(&found), kPoolHandle, address));
+  say("it is the same: %d", found == pool);
+  say_result("set no pool", call("cuMemSetMemPool", &gpu, 1, static_cast<void*>(nullptr)));
+  must("cuMemFreeAsync", address, Stream{nullptr});
+  must("cuCtxSynchronize");
+  say_result("set the pool back", call("cuMemSetMemPool", &gpu, 1, before));
+  say_result("destroy", call("cuMemPoolDestroy", pool));
+}
+
 // Frees and attributes while a stream of this thread captures: the capture is ended by what it forbids.
 void captured_calls() {
   use(0);
