@@ -36,6 +36,17 @@ bool blocks(const Context& context, const Gpu& gpu, const Account& account) {
                     [&](const Client& client) { return client.holds_lock() && !drain_is_doubtful(context.state, client, context.now); });
 }
 
+// It is about to be ended from outside and has its last turn (README.md, "A tenant that ends"), for one turn limit, loading included.
+bool has_last_turn(Context& context, Gpu& gpu, const Account& account) {
+  const Duration limit = turn_limit(context.config(), gpu);
+  return any_client(gpu, account.tenant, [&](const Client& client) {
+    const Instant until = client.granted_at + limit - client.last_turn_ran;
+    if (!client.last_turn || !client.stays() || context.now >= until) return false;
+    context.wake(gpu, until);
+    return true;
+  });
+}
+
 Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) {
   const bool rotates = gpu.quota.mode == GpuMode::kRotation;
   Duration slice = portion(gpu.quota.period, account.quota);
@@ -213,7 +224,8 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
       context.wake(gpu, end);
     }
   }
-  if (account.throttled && holds) drop_tenant(context, gpu, account.tenant, "its tenant has used up its compute limit");
+  if (account.throttled && holds && !has_last_turn(context, gpu, account))
+    drop_tenant(context, gpu, account.tenant, "its tenant has used up its compute limit");
 }
 
 // Among tenants that run together: who is above its quota makes way while another is below its own. Those that run one after the other
@@ -228,7 +240,8 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, bool looks) {
   if (!yielded && account.runs && (context.now < long_enough || !looks))
     return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
   account.yields = true;
-  if (stays(gpu, account)) drop_tenant(context, gpu, account.tenant, "it is above its share, and another tenant is below its own");
+  if (stays(gpu, account) && !has_last_turn(context, gpu, account))
+    drop_tenant(context, gpu, account.tenant, "it is above its share, and another tenant is below its own");
 }
 
 // When that will have to be looked at again.
@@ -300,13 +313,16 @@ Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
 void hold_to_turns(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   Turn holder;
-  bool leaving = false;
+  bool leaving = false, last_turn = false;
   for (auto& [tenant, account] : quota.accounts) {
     if (!is_exclusive(context.config(), gpu, account)) continue;
     // Nobody's turn waits for a tenant that does not give the lock up when asked: it runs beside the others, and is asked again.
     const bool holds = stays(gpu, account) && blocks(context, gpu, account);
     leaving |= !stays(gpu, account) && blocks(context, gpu, account);
-    if (holds && (!holder.account || owed(account) > holder.owed)) holder = {&account, owed(account)};
+    if (!holds) continue;
+    const bool lasts = has_last_turn(context, gpu, account);
+    if (!holder.account || (lasts && !last_turn) || (lasts == last_turn && owed(account) > holder.owed)) holder = {&account, owed(account)};
+    last_turn |= lasts;
   }
   if (!holder.account) {
     const Turn next = leaving ? Turn{} : next_of(context, gpu, 0);
@@ -320,9 +336,11 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   Account& owner = *holder.account;
   quota.owner = owner.tenant;
   for (auto& [tenant, account] : quota.accounts) {  // from a time when they ran together
-    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(gpu, account))
+    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(gpu, account) &&
+        !has_last_turn(context, gpu, account))
       drop_tenant(context, gpu, tenant, "tenants take turns now, and it is another's");
   }
+  if (last_turn) return;
   const Turn next = next_of(context, gpu, owner.tenant);
   if (!next.account) return;
   const Duration lead = owed(owner) - next.owed;  // it shrinks by the holder's use and by what the next one is owed meanwhile
@@ -390,7 +408,7 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
 
 static Verdict may_run_here(const State& state, const Client& client) {
   const Gpu& gpu = state.gpus.at(client.gpu);
-  if (!gpu.quota.limited) return Verdict::kRun;
+  if (!gpu.quota.limited || client.ends) return Verdict::kRun;  // who is about to be ended owes for its last turn, as for any other
   const auto account = gpu.quota.accounts.find(client.tenant);
   if (account == gpu.quota.accounts.end()) return Verdict::kRun;
   if (account->second.throttled) return Verdict::kLimit;
