@@ -245,6 +245,9 @@ Result<Request> decode_job_request(const Json& json) {
   auto core = core_field(json, "gpu_core_limit");
   if (!core) return core.error();
   request.gpu_core_limit = core->value_or(100);
+  auto core_ceiling = core_field(json, "gpu_core_ceiling");
+  if (!core_ceiling) return core_ceiling.error();
+  request.gpu_core_ceiling = core_ceiling->value_or(100);
   auto priority = priority_field(json);
   if (!priority) return priority.error();
   request.priority = priority->value_or(0);
@@ -330,6 +333,7 @@ struct Encoder {
     json["gpu_memory_limit"] = r.gpu_memory_limit;
     json["gpu_memory_percent"] = r.gpu_memory_percent;
     json["gpu_core_limit"] = r.gpu_core_limit;
+    json["gpu_core_ceiling"] = r.gpu_core_ceiling;
     json["priority"] = r.priority;
     return json;
   }

@@ -20,7 +20,7 @@
 //                       only_lowers: not all that holds for the pod is known; each of its limits is the lower of this and the one before
 //                       "notices_after":0: the answer also has "notices", what pods' owners should be told, with numbers above that one
 //   {"request":"job","job":123,"pid":4567,"user":"ann","partition":"gpu","gpu_memory_limit":0,"gpu_memory_percent":0,
-//                    "gpu_core_limit":40,"priority":0}
+//                    "gpu_core_limit":40,"gpu_core_ceiling":100,"priority":0}
 //                       -> {"ok":true,"tenant":7}: the process tree rooted at pid (a step's slurmstepd) belongs to that Slurm job. All
 //                       steps of a job are one tenant; the limits of its first step hold, and "set" with tenant "job=123" changes them
 //   {"request":"job","job":123,"ends":true}                            -> as a pod's
@@ -280,7 +280,8 @@ struct JobRequest {
   std::string partition;  // for people
   int64_t gpu_memory_limit = 0;
   int32_t gpu_memory_percent = 0;  // of the GPU that its first program uses, as a limit besides; 0 = none
-  int32_t gpu_core_limit = 100;
+  int32_t gpu_core_limit = 100;    // its reservation, and a ceiling; 100 = none
+  int32_t gpu_core_ceiling = 100;  // besides; 100 = none
   int32_t priority = 0;
   bool ends = false;  // it is being ended
   bool gone = false;  // it has ended

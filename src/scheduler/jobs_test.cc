@@ -98,6 +98,18 @@ TEST(Jobs, AllStepsOfAJobAreOneTenantWithTheLimitsOfTheFirst) {
   EXPECT_NE(tenants.join(other.task(), "train").id, job);
 }
 
+TEST(Jobs, WhatAJobAsksForItselfIsNotReserved) {
+  Tenants tenants(kNoCgroup);
+  Step step, other;
+  EXPECT_EQ((*tenants.add_job(step_of(7, step)))->core_reserved_in_force(), 30) << "granted";
+  admin::JobRequest asks = step_of(8, other);
+  asks.gpu_core_limit = 100;
+  asks.gpu_core_ceiling = 30;
+  const Tenant& tenant = **tenants.add_job(asks);
+  EXPECT_EQ(tenant.core_limit_in_force(), 30);
+  EXPECT_EQ(tenant.core_reserved_in_force(), 0);
+}
+
 TEST(Jobs, AJobLivesBetweenItsStepsAndIsForgottenAtItsEnd) {
   Tenants tenants(kNoCgroup);
   policy::TenantId job = 0;

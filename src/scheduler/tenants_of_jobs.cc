@@ -47,6 +47,7 @@ Result<Tenant*> Tenants::add_job(const protocol::admin::JobRequest& request) {
     job = {request.job, true, printable(request.user.c_str()), printable(request.partition.c_str()), request.gpu_memory_percent, {}, false};
     tenant.gpu_memory_limit = request.gpu_memory_limit;
     tenant.core_limit = request.gpu_core_limit;
+    tenant.core_ceiling = request.gpu_core_ceiling;
     tenant.priority = request.priority;
     tenant.pod = {};
   }

@@ -153,6 +153,7 @@ Grant decide(const Site& site, const Request& request, int shards) {
   if (!by_shards) return grant;
   const int percent = std::max(1, 100 * counted / site.shards_per_gpu);
   grant.cores = std::min(grant.cores, percent);
+  grant.by_shards = true;
   if (site.memory_per_shard > 0) {
     grant.memory = lower(grant.memory, site.memory_per_shard * counted);
   } else {

@@ -39,7 +39,8 @@ struct Site {
 struct Grant {
   int64_t memory = 0;      // bytes, 0 = none
   int memory_percent = 0;  // of the GPU, besides; 0 = none
-  int cores = 100;         // 100 = none
+  int cores = 100;         // a ceiling; 100 = none
+  bool by_shards = false;  // shards grant the cores: they are a reservation as well
   int priority = 0;
 };
 

@@ -112,6 +112,8 @@ TEST(SlurmOptions, OnTheNodeTheLowerOneHolds) {
 TEST(SlurmOptions, ShardsAreAPartOfTheGpu) {
   const Site site = site_of("shards_per_gpu = 10\ndefault_cores = 20\ndefault_memory = 1G");
   EXPECT_EQ(decide(site, {}, 3).cores, 30);
+  EXPECT_TRUE(decide(site, {}, 3).by_shards);
+  EXPECT_FALSE(decide(site, {{}, 90, {}}, 0).by_shards) << "what a job asks for takes nothing from others";
   EXPECT_EQ(decide(site, {}, 3).memory, 0);
   EXPECT_EQ(decide(site, {}, 3).memory_percent, 30);
   EXPECT_EQ(decide(site, {{}, 90, {}}, 3).cores, 30) << "no more by asking";

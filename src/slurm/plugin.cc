@@ -181,7 +181,7 @@ Result<void> tell_of_step(spank_t spank) {
   told.partition = variable_of_job(spank, "SLURM_JOB_PARTITION").value_or("");
   told.gpu_memory_limit = grant.memory;
   told.gpu_memory_percent = grant.memory_percent;
-  told.gpu_core_limit = grant.cores;
+  (grant.by_shards ? told.gpu_core_limit : told.gpu_core_ceiling) = grant.cores;
   told.priority = grant.priority;
   Result<Told> answer = tell(site->runtime_dir, told);
   if (!answer) return answer.error();

@@ -259,7 +259,7 @@ class Deaths(Jobs):
         stop = self.stop_file()
         running = SLURM.submit(self.steady(stop), "--nvshare=cores=30")
         self.expect_client(running)
-        self.assertEqual(SLURM.control("set", f"job={running}", "core=35").returncode, 0)
+        self.assertEqual(SLURM.control("set", f"job={running}", "ceiling=35").returncode, 0)
         SLURM.kill("scheduler")
         waiting = SLURM.submit(SLURM.worker(*MIX), "--nvshare=cores=45")
         short = SLURM.ask("srun", "--nvshare", "true")  # it comes and goes meanwhile
