@@ -25,7 +25,7 @@ std::string owes(const Account& account) { return "owes " + ms(std::max<Duration
 
 std::string text_of(const CoreLimit& limit) {
   if (limit.ceiling == 100 && limit.reserved == 0) return "none";
-  const std::string ceiling = std::to_string(limit.ceiling) + " %";
+  std::string ceiling = std::to_string(limit.ceiling) + " %";
   if (limit.reserved == limit.ceiling) return ceiling;
   return ceiling + (limit.reserved == 0 ? " as a ceiling" : ", of which " + std::to_string(limit.reserved) + " % are reserved");
 }
