@@ -7,9 +7,6 @@
 namespace simgpu {
 namespace {
 
-constexpr Default kLegacy = Default::kLegacy;
-constexpr Default kPerThread = Default::kPerThread;
-
 struct Order {
   CUstream stream = nullptr;
   Default null_means = kLegacy;
@@ -58,8 +55,6 @@ CUresult out_of_array(uint64_t to, Expect memory_is, CUarray array, size_t offse
   if (memory_is == Expect::kDevice && !within_an_allocation(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return copy_line(to, place, bytes, order);
 }
-
-uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 }  // namespace
 

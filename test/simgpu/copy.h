@@ -5,6 +5,8 @@
 
 namespace simgpu {
 
+inline uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
 // `width` bytes in each of `rows` rows in each of `slices` slices; distances in bytes.
 struct Transfer {
   uint64_t target = 0, source = 0;

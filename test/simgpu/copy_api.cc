@@ -8,14 +8,10 @@
 namespace simgpu {
 namespace {
 
-constexpr Default kLegacy = Default::kLegacy;
-constexpr Default kPerThread = Default::kPerThread;
 constexpr Timing kBlocking = Timing::kBlocking;
 constexpr Timing kAsynchronous = Timing::kAsynchronous;
 constexpr Expect kDevice = Expect::kDevice;
 constexpr Expect kAny = Expect::kAny;
-
-uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 Transfer line(uint64_t target, uint64_t source, uint64_t bytes) {
   Transfer transfer;

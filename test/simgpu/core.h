@@ -204,6 +204,8 @@ void close_stream(Stream& stream);
 void drain(Context& context);
 
 enum class Default { kLegacy, kPerThread };
+inline constexpr Default kLegacy = Default::kLegacy;
+inline constexpr Default kPerThread = Default::kPerThread;
 // The stream behind a handle, of a usable context; checks what enter() checks.
 CUresult find_stream(CUstream handle, Default null_means, Stream** stream);
 

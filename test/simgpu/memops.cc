@@ -40,9 +40,6 @@ CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams* 
   return CUDA_SUCCESS;
 }
 
-constexpr Default kLegacy = Default::kLegacy;
-constexpr Default kPerThread = Default::kPerThread;
-
 }  // namespace
 
 SIM_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
