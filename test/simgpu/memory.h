@@ -36,6 +36,8 @@ inline Pages pages_of(uint64_t address, uint64_t bytes) {
   return {first, (address + bytes + kPageBytes - 1) / kPageBytes - first};
 }
 void forget_managed(const Range& range);
+// Managed memory of a pool, or (null) of none.
+CUresult allocate_managed(Context& context, uint64_t bytes, unsigned flags, void* pool, CUdeviceptr* out);
 
 // Small allocations share 2 MiB blocks, as on the real driver.
 class Blocks {

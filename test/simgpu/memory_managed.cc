@@ -114,14 +114,19 @@ SIM_API CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned flag
   if (out == nullptr || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = check_unsafe_call()) return result;
   if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
+  return allocate_managed(*context, bytes, flags, nullptr, out);
+}
+
+CUresult allocate_managed(Context& context, uint64_t bytes, unsigned flags, void* pool, CUdeviceptr* out) {
   Range range;
   range.kind = RangeKind::kManaged;
   range.size = bytes;
   range.owned = round_up(bytes, kPageBytes);
   range.base = map_memory(range.owned, kPageBytes);  // zeros, as on the real driver
   if (range.base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  range.device = context->device;
-  range.context = context;
+  range.device = context.device;
+  range.context = &context;
+  range.pool = pool;
   range.flags = flags;
   range.sync_memops = true;
   range.pages = std::make_shared<ManagedPages>();

@@ -17,6 +17,7 @@ namespace {
 struct Pool {
   std::atomic<bool> alive{true};
   int device = 0;
+  bool managed = false;
   uint64_t most = 0;      // 0: no bound
   int handle_types = 0;   // CUmemAllocationHandleType: how it may be exported
   uint32_t number = 0;    // in the process that made it; default pools have none
@@ -31,6 +32,8 @@ struct DevicePools {
   std::mutex mutex;
   std::array<Pool*, kMaxDevices> standard{};
   std::array<Pool*, kMaxDevices> current{};
+  std::array<Pool*, kMaxDevices> managed_standard{};
+  std::array<Pool*, kMaxDevices> managed_current{};
   static DevicePools& get() {
     static auto* const kPools = new DevicePools;
     return *kPools;
@@ -42,16 +45,19 @@ Pool* find(CUmemoryPool handle) {
   return pool != nullptr && pool->alive.load() ? pool : nullptr;
 }
 
-Pool* pool_of(int device, bool current) {
+Pool* pool_of(int device, bool current, bool managed = false) {
   DevicePools& pools = DevicePools::get();
   std::lock_guard lock(pools.mutex);
   const auto index = static_cast<size_t>(device);
-  if (pools.standard[index] == nullptr) {
-    pools.standard[index] = Kept<Pool>::make();
-    pools.standard[index]->device = device;
-    pools.current[index] = pools.standard[index];
+  Pool*& standard = (managed ? pools.managed_standard : pools.standard)[index];
+  Pool*& chosen = (managed ? pools.managed_current : pools.current)[index];
+  if (standard == nullptr) {
+    standard = Kept<Pool>::make();
+    standard->device = device;
+    standard->managed = managed;
+    chosen = standard;
   }
-  return current ? pools.current[index] : pools.standard[index];
+  return current ? chosen : standard;
 }
 
 class FreeWork : public Work {
@@ -63,7 +69,7 @@ class FreeWork : public Work {
     {
       AddressSpace::Reading reading(here().memory);
       if (const Range* range = reading.find(address_)) {
-        if (range->kind == RangeKind::kPool) pool = static_cast<Pool*>(range->pool);
+        if (range->kind == RangeKind::kPool || range->kind == RangeKind::kManaged) pool = static_cast<Pool*>(range->pool);
         bytes = range->size;
       }
     }
@@ -97,7 +103,9 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
   if (pool == nullptr) pool = pool_of(stream->context->device, true);
   if (pool->exporter != 0) return CUDA_ERROR_INVALID_VALUE;  // only its own process allocates from it
   if (pool->most != 0 && pool->used.load() + bytes > pool->most) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (const CUresult result = allocate(*stream->context, bytes, RangeKind::kPool, pool, out)) return result;
+  const CUresult allocated = pool->managed ? allocate_managed(*stream->context, bytes, CU_MEM_ATTACH_GLOBAL, pool, out)
+                                           : allocate(*stream->context, bytes, RangeKind::kPool, pool, out);
+  if (allocated != CUDA_SUCCESS) return allocated;
   const uint64_t used = pool->used.fetch_add(bytes) + bytes;
   uint64_t high = pool->used_high.load();
   while (used > high && !pool->used_high.compare_exchange_weak(high, used)) {
@@ -117,7 +125,8 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
   {
     AddressSpace::Reading reading(here().memory);
     const Range* range = reading.find(address);
-    if (range == nullptr || range->base != address || !range->on_device() || range->kind == RangeKind::kMapping)
+    const bool managed = range != nullptr && range->kind == RangeKind::kManaged && range->pool != nullptr;
+    if (range == nullptr || range->base != address || !(range->on_device() || managed) || range->kind == RangeKind::kMapping)
       return CUDA_ERROR_INVALID_VALUE;
     if (range->kind == RangeKind::kImported && range->pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
   }
@@ -125,13 +134,25 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
 }
 
 bool is_of_gpu(const CUmemLocation* location, CUmemAllocationType type) {
-  return location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+  return location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
+         (type == CU_MEM_ALLOCATION_TYPE_PINNED || type == CU_MEM_ALLOCATION_TYPE_MANAGED);
 }
 
-CUresult give_pool(CUmemoryPool* out, CUdevice device, bool current) {
+CUresult give_pool(CUmemoryPool* out, CUdevice device, bool current, bool managed = false) {
   if (const CUresult result = enter_process()) return result;
   if (!valid_device(device)) return current ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
-  *out = reinterpret_cast<CUmemoryPool>(pool_of(device, current));
+  *out = reinterpret_cast<CUmemoryPool>(pool_of(device, current, managed));
+  return CUDA_SUCCESS;
+}
+
+CUresult set_pool(CUdevice device, CUmemoryPool handle, bool managed) {
+  if (const CUresult result = enter_process()) return result;
+  Pool* pool = find(handle);
+  if (pool == nullptr || !valid_device(device) || pool->exporter != 0 || pool->managed != managed) return CUDA_ERROR_INVALID_VALUE;
+  pool_of(device, false, managed);
+  DevicePools& pools = DevicePools::get();
+  std::lock_guard lock(pools.mutex);
+  (managed ? pools.managed_current : pools.current)[static_cast<size_t>(device)] = pool;
   return CUDA_SUCCESS;
 }
 
@@ -154,28 +175,19 @@ SIM_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) { ret
 
 SIM_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice device) { return give_pool(out, device, false); }
 SIM_API CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice device) { return give_pool(out, device, true); }
-SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
-  if (const CUresult result = enter_process()) return result;
-  Pool* pool = find(handle);
-  if (pool == nullptr || !valid_device(device) || pool->exporter != 0) return CUDA_ERROR_INVALID_VALUE;
-  pool_of(device, false);
-  DevicePools& pools = DevicePools::get();
-  std::lock_guard lock(pools.mutex);
-  pools.current[static_cast<size_t>(device)] = pool;
-  return CUDA_SUCCESS;
-}
+SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) { return set_pool(device, pool, false); }
 
-// Of a GPU's own memory only.
+// Of a GPU only: no pools of host memory.
 SIM_API CUresult cuMemGetDefaultMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
   if (out == nullptr || !is_of_gpu(location, type)) return CUDA_ERROR_INVALID_VALUE;
-  return give_pool(out, location->id, false);
+  return give_pool(out, location->id, false, type == CU_MEM_ALLOCATION_TYPE_MANAGED);
 }
 SIM_API CUresult cuMemGetMemPool(CUmemoryPool* out, CUmemLocation* location, CUmemAllocationType type) {
   if (out == nullptr || !is_of_gpu(location, type)) return CUDA_ERROR_INVALID_VALUE;
-  return give_pool(out, location->id, true);
+  return give_pool(out, location->id, true, type == CU_MEM_ALLOCATION_TYPE_MANAGED);
 }
 SIM_API CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
-  return is_of_gpu(location, type) ? cuDeviceSetMemPool(location->id, pool) : CUDA_ERROR_INVALID_VALUE;
+  return is_of_gpu(location, type) ? set_pool(location->id, pool, type == CU_MEM_ALLOCATION_TYPE_MANAGED) : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_API CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
@@ -183,6 +195,7 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* proper
   if (out == nullptr || properties == nullptr || !valid_device(properties->location.id)) return CUDA_ERROR_INVALID_VALUE;
   auto* pool = Kept<Pool>::make();
   pool->device = properties->location.id;
+  pool->managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
   pool->most = properties->maxSize;
   pool->handle_types = properties->handleTypes;
   static std::atomic<uint32_t> pools_made{0};
@@ -199,6 +212,7 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   std::lock_guard lock(pools.mutex);
   const auto index = static_cast<size_t>(pool->device);
   if (pools.current[index] == pool) pools.current[index] = pools.standard[index];
+  if (pools.managed_current[index] == pool) pools.managed_current[index] = pools.managed_standard[index];
   return CUDA_SUCCESS;
 }
 

@@ -168,9 +168,11 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuMemGetAddressRange_v2",
     "cuMemGetAllocationGranularity",
     "cuMemGetAllocationPropertiesFromHandle",
+    "cuMemGetDefaultMemPool",
     "cuMemGetHandleForAddressRange",
     "cuMemGetInfo",
     "cuMemGetInfo_v2",
+    "cuMemGetMemPool",
     "cuMemHostAlloc",
     "cuMemHostGetDevicePointer_v2",
     "cuMemHostGetFlags",
@@ -545,9 +547,11 @@ const uint16_t kSlotSince[kDriverSlots] = {
     3020,  // cuMemGetAddressRange_v2
     0,  // cuMemGetAllocationGranularity
     10020,  // cuMemGetAllocationPropertiesFromHandle
+    13000,  // cuMemGetDefaultMemPool
     11070,  // cuMemGetHandleForAddressRange
     0,  // cuMemGetInfo
     3020,  // cuMemGetInfo_v2
+    13000,  // cuMemGetMemPool
     0,  // cuMemHostAlloc
     0,  // cuMemHostGetDevicePointer_v2
     2030,  // cuMemHostGetFlags
@@ -878,8 +882,10 @@ constinit const RealDriver kHooks = {
     .cuMemGetAccess = &cuMemGetAccess,
     .cuMemGetAddressRange_v2 = &cuMemGetAddressRange_v2,
     .cuMemGetAllocationPropertiesFromHandle = &cuMemGetAllocationPropertiesFromHandle,
+    .cuMemGetDefaultMemPool = &cuMemGetDefaultMemPool,
     .cuMemGetHandleForAddressRange = &cuMemGetHandleForAddressRange,
     .cuMemGetInfo_v2 = &cuMemGetInfo_v2,
+    .cuMemGetMemPool = &cuMemGetMemPool,
     .cuMemHostGetFlags = &cuMemHostGetFlags,
     .cuMemImportFromShareableHandle = &cuMemImportFromShareableHandle,
     .cuMemMap = &cuMemMap,
@@ -1235,9 +1241,11 @@ constinit const RealDriver kMissing = {
     .cuMemGetAddressRange_v2 = missing<decltype(RealDriver::cuMemGetAddressRange_v2)>,
     .cuMemGetAllocationGranularity = missing<decltype(RealDriver::cuMemGetAllocationGranularity)>,
     .cuMemGetAllocationPropertiesFromHandle = missing<decltype(RealDriver::cuMemGetAllocationPropertiesFromHandle)>,
+    .cuMemGetDefaultMemPool = missing<decltype(RealDriver::cuMemGetDefaultMemPool)>,
     .cuMemGetHandleForAddressRange = missing<decltype(RealDriver::cuMemGetHandleForAddressRange)>,
     .cuMemGetInfo = missing<decltype(RealDriver::cuMemGetInfo)>,
     .cuMemGetInfo_v2 = missing<decltype(RealDriver::cuMemGetInfo_v2)>,
+    .cuMemGetMemPool = missing<decltype(RealDriver::cuMemGetMemPool)>,
     .cuMemHostAlloc = missing<decltype(RealDriver::cuMemHostAlloc)>,
     .cuMemHostGetDevicePointer_v2 = missing<decltype(RealDriver::cuMemHostGetDevicePointer_v2)>,
     .cuMemHostGetFlags = missing<decltype(RealDriver::cuMemHostGetFlags)>,

@@ -172,9 +172,11 @@ struct RealDriver {
   decltype(&cuda::api::cuMemGetAddressRange_v2) cuMemGetAddressRange_v2;
   decltype(&cuda::api::cuMemGetAllocationGranularity) cuMemGetAllocationGranularity;
   decltype(&cuda::api::cuMemGetAllocationPropertiesFromHandle) cuMemGetAllocationPropertiesFromHandle;
+  decltype(&cuda::api::cuMemGetDefaultMemPool) cuMemGetDefaultMemPool;
   decltype(&cuda::api::cuMemGetHandleForAddressRange) cuMemGetHandleForAddressRange;
   decltype(&cuda::api::cuMemGetInfo) cuMemGetInfo;
   decltype(&cuda::api::cuMemGetInfo_v2) cuMemGetInfo_v2;
+  decltype(&cuda::api::cuMemGetMemPool) cuMemGetMemPool;
   decltype(&cuda::api::cuMemHostAlloc) cuMemHostAlloc;
   decltype(&cuda::api::cuMemHostGetDevicePointer_v2) cuMemHostGetDevicePointer_v2;
   decltype(&cuda::api::cuMemHostGetFlags) cuMemHostGetFlags;
@@ -388,7 +390,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 374;
+inline constexpr size_t kDriverSlots = 376;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

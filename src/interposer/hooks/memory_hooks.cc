@@ -22,16 +22,54 @@ Memory* current_memory(CUcontext* context) {
   return device != nullptr && !device->refused() ? &device->memory() : nullptr;
 }
 
+void refund_managed(const Pools::Placed& placed) {
+  if (placed.pool == nullptr || placed.charged_to < 0) return;
+  if (Device* device = process().device(placed.charged_to)) device->memory().refund(Memory::charged_bytes(placed.bytes));
+}
+
 bool stream_captures(CUstream stream) {
   if (!process().capturing() || stream == nullptr || stream == CU_STREAM_LEGACY) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// It counts against the limit on the GPU of its stream; where it lies is the driver's affair.
+template <typename Real>
+CUresult allocate_of_managed_pool(CUdeviceptr* address, size_t bytes, const Pools::Pool& pool, Real real) {
+  CUcontext current = nullptr;
+  Device* device = process().current_device(&current);
+  if (device == nullptr || device->refused() || address == nullptr || bytes == 0) return real();
+  const size_t charged = Memory::charged_bytes(bytes);
+  if (bytes > SIZE_MAX / 2 || !device->memory().charge(charged, "an allocation from a pool of managed memory")) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  const CUresult result = pass_gate_once({nullptr, false}, real);
+  if (result != CUDA_SUCCESS) {
+    device->memory().refund(charged);
+    return result;
+  }
+  refund_managed(pools().placed_managed(*address, pool.handle, bytes, device->ordinal()));
+  return result;
+}
+
+// `call`: the driver's free of memory that is not ours.
+template <typename Call>
+CUresult free_of_driver(CUdeviceptr address, Call call) {
+  const Pools::Placed placed = pools().placed_managed_any() ? pools().take(address) : Pools::Placed{};
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) {
+    refund_managed(placed);
+  } else {
+    pools().put_back(placed);
+  }
+  return result;
+}
+
 // From a pool of our own, or (foreign) from the driver's, counted by what that pool has from the GPU.
 template <typename Real>
 CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, const Pools::Pool& pool, CUcontext context,
                            Real real) {
+  if (pool.managed) return allocate_of_managed_pool(address, bytes, pool, real);
   Device* device = process().device(pool.ordinal);
   if (device == nullptr || device->refused()) return real();  // host memory, another process's, or a GPU that is not governed
   Memory& memory = device->memory();
@@ -105,9 +143,12 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   Memory::Range range;
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
   CUresult result = CUDA_SUCCESS;
-  if (owner == nullptr) return call_real<Function>(address, stream);
-  if (stream_captures(default_stream(stream, PerThread)))
-    return CUDA_ERROR_INVALID_VALUE;  // only a graph's own allocations are freed in it
+  const bool captured = stream_captures(default_stream(stream, PerThread));
+  if (owner == nullptr) {
+    auto real = [&] { return call_real<Function>(address, stream); };
+    return captured ? real() : free_of_driver(address, real);
+  }
+  if (captured) return CUDA_ERROR_INVALID_VALUE;  // only a graph's own allocations are freed in it
   AtStream at(default_stream(stream, PerThread));
   if (at.context() == nullptr) return call_real<Function>(address, stream);  // which says so
   const Pools::Placed placed = pools().take(address);
@@ -155,7 +196,7 @@ NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   Memory::Range range;
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
   if (owner == nullptr && address != 0 && process().active()) owner = process().managed_owner(address);
-  if (owner == nullptr) return call_real<&RealDriver::cuMemFree_v2>(address);
+  if (owner == nullptr) return free_of_driver(address, [&] { return call_real<&RealDriver::cuMemFree_v2>(address); });
   CUresult result = forbidden_by_a_capture();
   if (result != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);

@@ -14,6 +14,15 @@ void measure(CUmemoryPool pool) {
   if (Device* device = process().device(known.ordinal)) device->memory().measure_driver_memory(reinterpret_cast<uintptr_t>(pool));
 }
 
+// One that the driver has made itself.
+void note_managed(CUmemoryPool pool) {
+  Pools::Pool known;
+  if (pools().find(pool, &known)) return;
+  known.handle = pool;
+  known.foreign = known.managed = true;
+  pools().made(known);
+}
+
 }  // namespace
 
 extern "C" {
@@ -24,6 +33,7 @@ NVSHARE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps
   Pools::Pool made;
   made.handle = *pool;
   const bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
+  made.managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
   made.ordinal = on_device ? properties->location.id : -1;
   made.foreign = !on_device || properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
   made.bytes_max = properties->maxSize;
@@ -75,6 +85,18 @@ NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessD
 NVSHARE_EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool) {
   CUresult result = call_real<&RealDriver::cuDeviceSetMemPool>(ordinal, pool);
   if (result == CUDA_SUCCESS) pools().set_current(ordinal, pool);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult result = call_real<&RealDriver::cuMemGetDefaultMemPool>(pool, location, type);
+  if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED) note_managed(*pool);
+  return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult result = call_real<&RealDriver::cuMemGetMemPool>(pool, location, type);
+  if (result == CUDA_SUCCESS && type == CU_MEM_ALLOCATION_TYPE_MANAGED) note_managed(*pool);
   return result;
 }
 

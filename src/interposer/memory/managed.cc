@@ -10,6 +10,7 @@
 #include "interposer/device.h"
 #include "interposer/log.h"
 #include "interposer/memory/memory.h"
+#include "interposer/memory/pools.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -94,6 +95,9 @@ void Memory::push_demand_out(cuda::CUstream stream) {
   for (Block* block : pinned) {
     real_driver().cuMemPrefetchAsync(block->base, block->bytes, cuda::CU_DEVICE_CPU, stream);  // if not, the driver takes it when it must
     unpin({block, 0, 0});
+  }
+  for (const Pools::Placed& placed : pools().managed_of(device_.ordinal())) {
+    real_driver().cuMemPrefetchAsync(placed.address, placed.bytes, cuda::CU_DEVICE_CPU, stream);  // the same
   }
 }
 

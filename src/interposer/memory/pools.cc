@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <new>
 
 #include "interposer/symbols/real_driver.h"
@@ -114,7 +115,30 @@ void Pools::refund(CUmemoryPool pool, size_t bytes) {
 void Pools::placed(CUdeviceptr address, CUmemoryPool pool, size_t bytes) {
   placed_any_.store(true, std::memory_order_relaxed);
   Lock lock(mutex_);
-  bucket(address).push_back({address, pool, bytes});
+  bucket(address).push_back({address, pool, bytes, -1});
+}
+
+Pools::Placed Pools::placed_managed(CUdeviceptr address, CUmemoryPool pool, size_t bytes, int charged_to) {
+  placed_managed_any_.store(true, std::memory_order_relaxed);
+  Lock lock(mutex_);
+  for (Placed& each : bucket(address)) {
+    if (each.address != address) continue;
+    const Placed before = each;
+    each = {address, pool, bytes, charged_to};
+    return before;
+  }
+  bucket(address).push_back({address, pool, bytes, charged_to});
+  return {};
+}
+
+std::vector<Pools::Placed> Pools::managed_of(int ordinal) {
+  std::vector<Placed> found;
+  if (!placed_managed_any()) return found;
+  Lock lock(mutex_);
+  for (const std::vector<Placed>& all : placed_) {
+    std::copy_if(all.begin(), all.end(), std::back_inserter(found), [ordinal](const Placed& each) { return each.charged_to == ordinal; });
+  }
+  return found;
 }
 
 Pools::Placed Pools::take(CUdeviceptr address) {

@@ -1,6 +1,7 @@
 // The program's memory pools. What a pool of this GPU's memory hands out is served from our own blocks, so that it swaps; the driver's pool
 // stays empty, and what the program asks about its use is answered from the counts here. A *foreign* pool is one whose memory leaves the
-// process (made to be exported, or imported), or that other GPUs may use, or that is host memory: the driver serves it.
+// process (made to be exported, or imported), or that other GPUs may use, or that is host memory or managed memory: the driver serves it.
+// Allocations of managed memory are charged like those of cuMemAllocManaged; their pages come and go with demand, so no GPU counts them.
 //
 // Thread-safe; its mutex is a leaf, and no call of the driver is made with it held.
 #pragma once
@@ -21,6 +22,7 @@ class Pools {
     cuda::CUmemoryPool handle = nullptr;
     int ordinal = -1;      // of the GPU; -1: host memory
     bool foreign = false;  // the driver serves it
+    bool managed = false;  // memory that it moves as it is used; foreign, too
     size_t bytes_max = 0;  // 0: no bound of its own
     size_t used = 0;
     size_t used_high = 0;
@@ -48,7 +50,13 @@ class Pools {
     cuda::CUdeviceptr address = 0;
     cuda::CUmemoryPool pool = nullptr;  // null: no allocation from a pool begins there
     size_t bytes = 0;
+    int charged_to = -1;  // managed memory: the GPU against whose limit it counts
   };
+  // Managed memory that the driver placed there. Returns what was known there before, which the driver must have freed unseen.
+  Placed placed_managed(cuda::CUdeviceptr address, cuda::CUmemoryPool pool, size_t bytes, int charged_to);
+  bool placed_managed_any() const { return placed_managed_any_.load(std::memory_order_relaxed); }
+  // What is charged to that GPU.
+  std::vector<Placed> managed_of(int ordinal);
   // Forgets the allocation and refunds it. Before it is freed, because the address may be given out again at once.
   Placed take(cuda::CUdeviceptr address);
   void put_back(const Placed& placed);  // it was not freed after all
@@ -73,6 +81,7 @@ class Pools {
   cuda::CUmemoryPool current_[kDevicesMax] GUARDED_BY(mutex_) = {};
   std::vector<Placed> placed_[kBuckets] GUARDED_BY(mutex_);
   std::atomic<bool> placed_any_{false};
+  std::atomic<bool> placed_managed_any_{false};
 };
 
 Pools& pools();

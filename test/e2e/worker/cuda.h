@@ -101,6 +101,7 @@ using namespace nvshare::cuda;
   CALL(cuDeviceGetMemPool) \
   CALL(cuDeviceSetMemPool) \
   CALL(cuMemAllocFromPoolAsync) \
+  CALL(cuMemGetDefaultMemPool) \
   CALL(cuMemPoolCreate) \
   CALL(cuMemPoolDestroy) \
   CALL(cuMemPoolExportPointer) \

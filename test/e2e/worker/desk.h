@@ -30,9 +30,10 @@ inline std::unique_ptr<Block> filled(const Workplace& place, size_t bytes, uint6
 }
 
 // Of GPU 0. `most`: bytes; 0 for no bound.
-inline CUmemoryPool make_pool(CUmemAllocationHandleType handles, size_t most = 0) {
+inline CUmemoryPool make_pool(CUmemAllocationHandleType handles, size_t most = 0,
+                              CUmemAllocationType type = CU_MEM_ALLOCATION_TYPE_PINNED) {
   CUmemPoolProps properties{};
-  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.allocType = type;
   properties.handleTypes = handles;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
   properties.maxSize = most;

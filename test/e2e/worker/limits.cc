@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "e2e/worker/desk.h"
@@ -68,7 +69,6 @@ void try_pool(const char* name, CUmemoryPool pool, CUstream stream, size_t room)
              return cuda().cuMemPoolTrimTo(pool, 0);
            }},
           room);
-  check(cuda().cuMemPoolDestroy(pool), "cuMemPoolDestroy");
 }
 
 CUresult launch_graph_of(size_t bytes, CUstream stream, CUdeviceptr* address) {
@@ -117,8 +117,19 @@ void run_limit_kinds(const Options& options) {
   try_way({"stream-ordered", [&](size_t bytes) { return cuda().cuMemAllocAsync(&address, bytes, stream); },
            [&] { return cuda().cuMemFreeAsync(address, stream); }},
           room);
-  try_pool("pool", make_pool(CU_MEM_HANDLE_TYPE_NONE), stream, room);
-  try_pool("pool for other processes", make_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), stream, room);
+  const std::pair<const char*, CUmemoryPool> pools[] = {
+      {"pool", make_pool(CU_MEM_HANDLE_TYPE_NONE)},
+      {"pool for other processes", make_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)},
+      {"pool of managed memory", make_pool(CU_MEM_HANDLE_TYPE_NONE, 0, CU_MEM_ALLOCATION_TYPE_MANAGED)},
+  };
+  for (const auto& [name, pool] : pools) {
+    try_pool(name, pool, stream, room);
+    check(cuda().cuMemPoolDestroy(pool), "cuMemPoolDestroy");
+  }
+  CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemoryPool standard = nullptr;
+  check(cuda().cuMemGetDefaultMemPool(&standard, &location, CU_MEM_ALLOCATION_TYPE_MANAGED), "cuMemGetDefaultMemPool");
+  try_pool("the GPU's pool of managed memory", standard, stream, room);
 
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
