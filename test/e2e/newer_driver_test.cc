@@ -98,6 +98,21 @@ TEST_F(NewerDriver, ASessionOfTheVideoDecoderKeepsTheMemoryWhereItIs) {
   expect_held_by(child, "opened", "cuvidCreateDecoder");
 }
 
+// Loaded before the driver is used, or after.
+TEST_F(NewerDriver, SoDoesASessionOfALibraryThatIsLinkedWithTheDecoder) {
+  for (const char* session : {"loaded", "later"}) {
+    Child& child =
+        start(session, {"session", "--session", session, "--hold", "96M", "--library", kLinkedVideoPath, "--go", stage_.go_file(session)});
+    ASSERT_TRUE(stage_.wait_until([&] { return child.logged("standing still") || !child.running(); }));
+    Child& neighbour = start(std::string("neighbour-") + session, {"newer-driver", "--hold", "130M", "--calls", "none"});
+    ASSERT_TRUE(moves_out(child)) << child.log();
+    stage_.tell_to_go(session);
+    expect_held_by(child, "opened", "cuvidCreateDecoder");
+    stage_.forget(child);
+    stage_.forget(neighbour);
+  }
+}
+
 TEST_F(NewerDriver, SoDoesASessionThatWasOpenedBeforeTheDriver) {
   stage_.tell_to_go("program");
   Child& child =

@@ -3,6 +3,7 @@
 #include "interposer/hooks/shortage.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
+#include "interposer/symbols/references.h"
 
 namespace nvshare::interposer {
 
@@ -79,7 +80,9 @@ extern "C" {
 
 NVSHARE_EXPORT CUresult cuInit(unsigned flags) {
   CUresult result = call_real<&RealDriver::cuInit>(flags);
-  if (result == CUDA_SUCCESS && !process().active()) process().start();
+  if (result != CUDA_SUCCESS) return result;
+  if (!process().active()) process().start();
+  hook_references_to_sessions();  // libraries initialise the driver before they use it
   return result;
 }
 

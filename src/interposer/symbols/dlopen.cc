@@ -94,6 +94,7 @@ Lmid_t namespace_of(const void* caller) {
 extern "C" [[gnu::used, gnu::visibility("hidden")]] Route nvshare_route_dlopen(const char* file, int flags, const void*,
                                                                                const void* caller) {
   void* const real = real_lookup(LookupFunction::kDlopen);
+  object_opens();
   if (file != nullptr && (flags & RTLD_NOLOAD) == 0 && namespaces.load(std::memory_order_relaxed)) {
     const Lmid_t space = namespace_of(caller);
     char path[PATH_MAX];

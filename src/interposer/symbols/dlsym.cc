@@ -10,6 +10,7 @@
 #include "interposer/symbols/elf_image.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/real_nvml.h"
+#include "interposer/symbols/references.h"
 #include "interposer/symbols/unknown_calls.h"
 
 // Ours, in dlsym.S. Not by <dlfcn.h>'s names, which may be bound to glibc's.
@@ -148,6 +149,7 @@ Route lookup_among_copies(void* handle, const char* name, const char* version, v
 
 Route route(void* handle, const char* name, const char* version, const void* caller, void* real) {
   if (real == nullptr || name == nullptr) return {real, nullptr};
+  look_at_opened_objects();
   if (name[0] == 'd' && name[1] == 'l') {
     for (size_t which = 0; which < kLookupCount; ++which) {
       if (same(name, kLookups[which].name)) return lookup_of_lookup(which, handle, version, caller, real);

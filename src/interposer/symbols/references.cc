@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "interposer/log.h"
 #include "interposer/symbols/dlsym.h"
+#include "interposer/symbols/elf_image.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/real_nvml.h"
 #include "interposer/symbols/unknown_calls.h"
@@ -43,10 +45,12 @@ class Object {
     }
   }
 
-  void hook_references(bool foreign) const {
+  // find(name, function) as hook_for_reference.
+  template <typename Find>
+  void hook_references(Find find) const {
     if (symbols_ == nullptr || strings_ == nullptr || is_of_libc()) return;
-    hook(jumps_, jumps_bytes_, foreign);
-    hook(others_, others_bytes_, foreign);
+    hook(jumps_, jumps_bytes_, find);
+    hook(others_, others_bytes_, find);
   }
 
  private:
@@ -94,7 +98,8 @@ class Object {
     return false;
   }
 
-  void hook(const ElfW(Rela) * references, size_t bytes, bool foreign) const {
+  template <typename Find>
+  void hook(const ElfW(Rela) * references, size_t bytes, Find find) const {
     for (size_t i = 0; references != nullptr && i < bytes / sizeof *references; ++i) {
       const auto type = static_cast<uint32_t>(ELF64_R_TYPE(references[i].r_info));
       if (type != kJumpSlot && type != kGlobalData && type != kAbsolute) continue;
@@ -104,7 +109,7 @@ class Object {
       auto* slot = reinterpret_cast<void**>(base_ + references[i].r_offset);
       const auto bound = reinterpret_cast<uintptr_t>(*slot);
       const bool waits = type == kJumpSlot && bound >= begin_ && bound < end_;  // for the first call, to be bound then
-      void* const hook = bound == 0 ? nullptr : hook_for_reference(strings_ + symbol.st_name, waits ? nullptr : *slot, foreign);
+      void* const hook = bound == 0 ? nullptr : find(strings_ + symbol.st_name, waits ? nullptr : *slot);
       if (hook != nullptr && hook != *slot) set(slot, hook);
     }
   }
@@ -133,7 +138,84 @@ class Object {
   size_t jumps_bytes_ = 0, others_bytes_ = 0;
 };
 
+auto finder(bool foreign) {
+  return [foreign](const char* name, void* function) { return hook_for_reference(name, function, foreign); };
+}
+
+// What was loaded at the last look for sessions: changes with each object that comes or goes.
+constinit std::atomic<uint64_t> objects_looked_at{0};
+
+// Where loaded objects define the functions that open sessions.
+struct SessionFunctions {
+  void* at[kSessionNames] = {};
+  bool any = false;
+  uint64_t objects = 0;
+
+  void look_into(const dl_phdr_info& info) {
+    link_map object{};
+    object.l_addr = info.dlpi_addr;
+    for (size_t i = 0; i < info.dlpi_phnum; ++i) {
+      const ElfW(Phdr)& header = info.dlpi_phdr[i];
+      if (header.p_type == PT_DYNAMIC) object.l_ld = reinterpret_cast<ElfW(Dyn)*>(info.dlpi_addr + header.p_vaddr);
+    }
+    if (object.l_ld == nullptr) return;
+    const ElfImage image(object);
+    for (size_t i = 0; i < kSessionNames; ++i) {
+      if (at[i] == nullptr) at[i] = image.find_function(session_name(i));
+      any = any || at[i] != nullptr;
+    }
+  }
+
+  // A name of theirs has few beginnings; there are many references.
+  void* stub_for(const char* name, void* function) const {
+    if (session_opened_by(name) == nullptr) return nullptr;
+    for (size_t i = 0; i < kSessionNames; ++i) {
+      if (std::strcmp(name, session_name(i)) == 0) return guard_session(function != nullptr ? function : at[i], session_name(i));
+    }
+    return nullptr;
+  }
+};
+
 }  // namespace
+
+// All with the linker's lock held, so that no object goes meanwhile; stubs are handed out without locks.
+void hook_references_to_sessions() {
+  SessionFunctions functions;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* into) {
+        auto& found = *static_cast<SessionFunctions*>(into);
+        found.objects = info->dlpi_adds + info->dlpi_subs;
+        if (found.objects == objects_looked_at.load(std::memory_order_relaxed)) return 1;
+        found.look_into(*info);
+        return 0;
+      },
+      &functions);
+  if (objects_looked_at.exchange(functions.objects, std::memory_order_relaxed) == functions.objects || !functions.any) return;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* from) {
+        const auto& known = *static_cast<const SessionFunctions*>(from);
+        Object(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum).hook_references([&](const char* name, void* function) {
+          return known.stub_for(name, function);
+        });
+        return 0;
+      },
+      &functions);
+}
+
+// Another thread may look something up before the library is there.
+constexpr int kLooksForAnOpening = 16;
+
+void object_opens() {
+  if (objects_looked_at.load(std::memory_order_relaxed) == 0) return;
+  detail::looks_due.store(kLooksForAnOpening, std::memory_order_relaxed);
+}
+
+void detail::look_once() {
+  const uint64_t before = objects_looked_at.load(std::memory_order_relaxed);
+  if (looks_due.fetch_sub(1, std::memory_order_relaxed) <= 0) return;
+  hook_references_to_sessions();
+  if (objects_looked_at.load(std::memory_order_relaxed) != before) looks_due.store(0, std::memory_order_relaxed);
+}
 
 std::vector<uintptr_t> loaded_objects() {
   std::vector<uintptr_t> found;
@@ -162,7 +244,7 @@ void hook_references_of_new_objects(const std::vector<uintptr_t>& before) {
       },
       &search);
   // The caller has just opened them, so they stay. Outside of the linker's lock: a hook is looked for by opening the driver.
-  for (const Object& object : fresh) object.hook_references(false);
+  for (const Object& object : fresh) object.hook_references(finder(false));
 }
 
 void hook_references_in_namespace_of(const link_map& object) {
@@ -173,12 +255,14 @@ void hook_references_in_namespace_of(const link_map& object) {
     // The kernel's and an executable's own are not there; libraries begin with their header.
     if (header == nullptr || each->l_name == nullptr || each->l_name[0] == '\0') continue;
     if (std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) continue;
-    Object(each->l_addr, reinterpret_cast<const ElfW(Phdr)*>(each->l_addr + header->e_phoff), header->e_phnum).hook_references(true);
+    Object(each->l_addr, reinterpret_cast<const ElfW(Phdr)*>(each->l_addr + header->e_phoff), header->e_phnum)
+        .hook_references(finder(true));
   }
 }
 
 void* hook_for_reference(const char* name, const void* function, bool foreign) {
   if (void* lookup = own_lookup(name)) return lookup;
+  if (function != nullptr && session_opened_by(name) != nullptr) return guard_session(const_cast<void*>(function), name);
   if (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') {
     if (foreign) return function == nullptr || driver_owns(function, name) ? one_drivers(name) : nullptr;
     const size_t slot = slot_of_name(name);

@@ -39,6 +39,8 @@ constexpr Session kSessions[] = {
     {"optixQueryFunctionTable", "OptiX"},                // libnvoptix.so
 };
 
+static_assert(sizeof kSessions / sizeof kSessions[0] == kSessionNames);
+
 constinit Unknown unknowns[kStubs] = {};
 constinit std::atomic<uint32_t> taken{0};
 constinit std::atomic<UnknownCallAction> action{nullptr};
@@ -145,7 +147,11 @@ const char* session_opened_by(const char* name) {
   return nullptr;
 }
 
+const char* session_name(size_t number) { return number < kSessionNames ? kSessions[number].name : nullptr; }
+
 void* guard_session(void* address, const char* name) {
+  const char* const at = static_cast<const char*>(address);
+  if (at >= nvshare_unknown_stubs && at < nvshare_unknown_stubs + kStubs * kStubBytes) return address;
   for (const Session& session : kSessions) {
     if (address != nullptr && compare(session.name, name) == 0) return stub_for(address, session.name, session.of);
   }

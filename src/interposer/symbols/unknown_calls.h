@@ -31,7 +31,10 @@ bool is_risky_name(const char* name);
 void* guard_unknown(void* address, const char* name);  // the name is kept
 // What a call of that name opens a session of ("the video decoder"); null: none. Calls nothing.
 const char* session_opened_by(const char* name);
-// The stub for it; `name` as above.
+// The names of such calls, by number; null: no more.
+const char* session_name(size_t number);
+inline constexpr size_t kSessionNames = 5;
+// The stub for it; `name` as above. A stub is its own.
 void* guard_session(void* address, const char* name);
 // A stub for a function of which not even the name is known.
 void* guard_unnamed(void* address);

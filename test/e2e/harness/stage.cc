@@ -21,6 +21,7 @@ const char* const kSchedulerPath = E2E_SCHEDULER;
 const char* const kLibraryPath = E2E_LIBRARY;
 const char* const kStandInFolder = E2E_STAND_IN;
 const char* const kFakeVideoPath = E2E_FAKE_VIDEO;
+const char* const kLinkedVideoPath = E2E_LINKED_VIDEO;
 const char* const kNewerStandInFolder = E2E_STAND_IN_NEWER;
 const char* const kWorkerPath = E2E_WORKER;
 const char* const kControlPath = E2E_CONTROL;

@@ -36,6 +36,7 @@ struct StageOptions {
 extern const char* const kSchedulerPath;
 extern const char* const kLibraryPath;
 extern const char* const kStandInFolder;
+extern const char* const kLinkedVideoPath;     // a library that is linked with that
 extern const char* const kFakeVideoPath;       // a library that stands for libnvcuvid.so
 extern const char* const kNewerStandInFolder;  // whose driver has functions that nvshare does not know
 extern const char* const kWorkerPath;

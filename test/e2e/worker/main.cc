@@ -88,6 +88,7 @@ int run(int argc, char** argv) {
   for (const Mode& mode : kModes) {
     if (options.mode() != mode.name) continue;
     if (options.text("session", "") == "first") open_session_early(options);
+    if (options.text("session", "") == "loaded") load_library_early(options);
     open_cuda(reach_named(options.text("reach", "link")));
     mode.run(options);
     say("all right");

@@ -57,6 +57,7 @@ void run_streams(const Options& options);
 void run_sizes(const Options& options);
 void run_two_contexts(const Options& options);
 void open_session_early(const Options& options);
+void load_library_early(const Options& options);
 void run_session(const Options& options);
 void run_newer_driver(const Options& options);
 void run_newer_versions(const Options& options);
