@@ -87,6 +87,20 @@ TEST_F(Memory, FreedMemoryGoesBackByItself) {
   })) << child.log();
 }
 
+// No copy is made of what was freed in stream order and is done: of 80 MiB only what is still in use goes to the host.
+TEST_F(Memory, WhatWasFreedInStreamOrderIsNotSwapped) {
+  Child& child = stage_.start("free-and-stay", {"free-and-stay", "--hold", "2M", "--keep", "20M", "--ordered", "60M"});
+  ASSERT_TRUE(stage_.wait_until([&] { return child.logged("freed") || !child.running(); })) << child.log();
+  stage_.start("large", {"mix", "--seed", "98", "--floor", "190M", "--hold", "200M", "--largest", "10M"});
+  int64_t most = 0;
+  EXPECT_TRUE(stage_.wait_until([&] {
+    auto client = stage_.client_of(child.pid());
+    if (client) most = std::max(most, client->swapped);
+    return (client && client->swapped >= 20 * kMiB && client->resident == 0) || !child.running();
+  })) << child.log();
+  EXPECT_LE(most, 26 * kMiB);
+}
+
 TEST_F(Memory, ManagedMemorySwapsByPrefetches) {
   start_neighbour();
   run_for_turns(stage_.start("managed", {"managed", "--hold", "110M"}), scaled(12, 4),

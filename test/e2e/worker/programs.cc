@@ -289,14 +289,25 @@ void run_replace(const Options& options) {
 }
 
 // Frees --hold bytes and goes on living, without another CUDA call.
+// What --ordered says is allocated and freed in stream order, and what --keep says stays.
 void run_free_and_stay(const Options& options) {
   retain_primary();
   Desk desk;
+  const size_t ordered_bytes = options.number("ordered", 0);
+  const size_t kept_bytes = options.number("keep", 0);
+  auto kept = kept_bytes != 0 ? filled(desk.place, kept_bytes, 2) : nullptr;
   auto block = filled(desk.place, options.number("hold", 30u << 20), 1);
   block->verify_checksum(desk.scratch);
   block->free();
+  if (ordered_bytes != 0) {
+    Block ordered(desk.place, ordered_bytes, Allocation::kAsync);
+    ordered.fill(3);
+    ordered.free();
+    check(cuda().cuStreamSynchronize(desk.place.stream), "cuStreamSynchronize");
+  }
   say("freed");
   while (!options.told_to_stop()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (kept) kept->verify_checksum(desk.scratch);
   release_primary();
 }
 
