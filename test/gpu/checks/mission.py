@@ -1,7 +1,8 @@
 """Check mission: the scenarios that the specification describes, played. bench/mission_page.py puts the results beside the documents' tables.
 
-Memory: four_12, four_12_paging, two_12, ten_1, grow, asked; early: idleness that is known, not sampled (docs/adr/0014). Compute limits: modes, windows, tail. torch: four kinds of PyTorch models under
-10, 20, 30 and 40, which take the limits in turn (--mission-seconds, 540). visitors: tenants that come and go, for --mission-seconds.
+Memory: four_12, rotations, four_12_paging, two_12, ten_1, grow, asked; early: idleness that is known, not sampled (docs/adr/0014).
+Compute limits: modes, windows, tail. torch: four kinds of PyTorch models under 10, 20, 30 and 40, which take the limits in turn
+(--mission-seconds, 540). visitors: tenants that come and go, for --mission-seconds.
 --rows picks; without it all but torch and visitors. A row that does not fit into what is left of --budget is left out, and that fails.
 
 The GPU counts as 16 GiB, and 12 GB are 12 GiB, unless a row says otherwise. Shares are as in quota.py: work over what is done alone.
@@ -16,7 +17,7 @@ from harness import GIB, MIB, Process, Scheduler, Skip, parallel, prewarm_host, 
 
 MODES = ("auto", "weighted", "serial", "round-robin", "dynamic", "concurrent")
 PAIRS = ((30, 40), (50, 60), (80, 80), (50, 100))
-MODELS = (("mlp", 64), ("cnn", 16), ("transformer", 32), ("lstm", 8))
+MODELS = (("mlp", 64), ("cnn", 16), ("transformer", 32), ("lstm", 256))  # each keeps an H200 busy
 
 
 class Shape:
@@ -86,6 +87,16 @@ def steady_shares(marks, begin, end):
     return [100 * part / sum(done) if sum(done) else 0.0 for part in done]
 
 
+def whole_rotations(marks, begin, end, gap_ns):
+    """From the first to the last beginning of a turn of the program that has most of them: between them everybody had as many."""
+    def beginnings(each):
+        return [later for (earlier, _), (later, _) in zip(each, each[1:]) if later - earlier > gap_ns and begin <= later <= end]
+    longest = max((beginnings(each) for each in marks), key=len)
+    if len(longest) < 2:
+        raise Skip(f"no program had two turns between {begin} and {end}")
+    return longest[0], longest[-1], len(longest) - 1
+
+
 def solo(config, shape, mib, seconds):
     """One such job alone, without nvshare: how many rounds it does in that time."""
     process = mixer(config, shape, "solo", None, mib, "--seconds", seconds, "--seed", 1)
@@ -127,18 +138,24 @@ def jobs_at_once(config, shape, result, table, row, count, mib, told_mib, second
 
 
 def four_12(config, shape, result, table):
-    """The makespan with the scheduler's own turns (on the stand-in shorter ones), the shares over three rounds of turns of 2 s."""
+    """The makespan with the scheduler's own turns; on the stand-in with shorter ones."""
     turns = shape.turns() if shape.small else {}
     figures = jobs_at_once(config, shape, result, table, "four_12", 4, shape.mib(12), shape.mib(16), shape.job_s, False, turns)
     table.at_most("4 x 12 GB on 16: makespan over one after the other", figures["ratio"], 1.1, "times")
     result.require("four_12: switches", figures["switches"], ">=", 3)
+
+
+def rotations(config, shape, result, table):
+    """The shares of four such jobs, over whole rotations of turns of 2 s."""
+    figures = result.figure("rotations", {})
     turn_s = shape.turn_s[0] if shape.small else 2
     with Scheduler(config, turn_s, shape.mib(16), shape.extra) as scheduler:
         programs = [steady(config, shape, f"shares{i}", scheduler, "--bytes", f"{shape.mib(12)}M") for i in range(4)]
         for program in programs:
             program.wait_event("ready", 90)
         rounds = shape.rounds_of_1ms(programs[0])
-        begin, end, marks = work_for(programs, 3 * 4 * (turn_s + 0.6), rounds)
+        begin, end, marks = work_for(programs, 4 * 4 * (turn_s + 0.6), rounds)
+        begin, end, figures["count"] = whole_rotations(marks, begin, end, turn_s * SECOND)
         figures["shares"] = steady_shares(marks, begin, end)
         for program in programs:
             program.close_input()
@@ -387,6 +404,12 @@ def tail(_, shape, result, table, compute):
     compute.set(drop_tail_billing_percent="auto")
 
 
+def used_ns(scheduler):
+    """GPU time that was billed to each tenant so far."""
+    return {tenant["name"]: compute["used_ns"] for tenant in scheduler.ask({"request": "status"}).get("tenants", [])
+            for compute in tenant.get("compute", [])}
+
+
 def torch(config, shape, result, table):
     """Four kinds of PyTorch models and batch sizes under 10, 20, 30 and 40; each kind has each limit for a quarter of the time."""
     program = config.repo / "test" / "gpu" / "programs" / "torch_models.py"
@@ -398,19 +421,24 @@ def torch(config, shape, result, table):
         parallel([lambda kind=kind, batch=batch: tenants.start(
             kind, program=[config.python, str(program), "--kind", kind, "--batch", str(batch)]) for kind, batch in MODELS])
         names = [kind for kind, _ in MODELS]
-        alone = {}
+        alone, dense = {}, {}
         for name in names:
-            begin, end, marks = tenants.together({name: "torch"}, 3)
-            alone[name] = share(marks[name], begin + SECOND // 3, end, 1) / 100  # work per ns
-        rows = result.figure("torch", {"alone_steps_per_s": {n: rate * 1e9 for n, rate in alone.items()}, "seconds": total_s, "rows": []})
+            begin, end, marks = tenants.together({name: "torch"}, 5 if total_s > 400 else 12)
+            alone[name] = share(marks[name], begin + SECOND, end, 1) / 100  # work per ns
+            dense[name] = tenants.processes[name].order("dense", 60)["gpu_ns"]
+        rows = result.figure("torch", {"alone_steps_per_s": {n: rate * 1e9 for n, rate in alone.items()}, "gpu_ns_of_a_step": dense,
+                                       "seconds": total_s, "rows": []})
         for turn in range(rotations):
             limits = {name: (10, 20, 30, 40)[(index + turn) % 4] for index, name in enumerate(names)}
             for name, limit in limits.items():
                 tenants.limit(name, limit)
+            before = used_ns(scheduler)
             begin, end, marks = tenants.together({name: "torch" for name in names}, total_s / rotations)
+            billed = {name: 100 * (ns - before.get(name, 0)) / (end - begin) for name, ns in used_ns(scheduler).items()}
             settled = begin + (end - begin) // 20
             shares = {name: share(marks[name], settled, end, alone[name]) for name in names}
-            rows["rows"].append({"limits": limits, "shares": shares, "marks": {n: thinned(marks[n], begin, SECOND) for n in names}})
+            of_gpu = {name: share(marks[name], settled, end, 1 / dense[name]) if dense[name] else None for name in names}
+            rows["rows"].append({"limits": limits, "shares": shares, "billed": billed, "of_gpu": of_gpu, "marks": {n: thinned(marks[n], begin, SECOND) for n in names}})
             for name in names:
                 table.within(f"torch {name} under {limits[name]}", limits[name], shares[name], 1.5)
             table.listed(f"torch, turn {turn + 1}: sum", 100, sum(shares.values()))
@@ -467,8 +495,8 @@ def visitors(config, shape, result, table):
     table.listed("visitors: tenants that came", 0, figures["came"])
 
 
-MEMORY_ROWS = {"four_12": (four_12, 170), "four_12_paging": (four_12_paging, 70), "two_12": (two_12, 35), "ten_1": (ten_1, 55),
-               "grow": (grow, 40), "asked": (asked, 45), "early": (early, 55)}
+MEMORY_ROWS = {"four_12": (four_12, 120), "rotations": (rotations, 60), "four_12_paging": (four_12_paging, 70),
+               "two_12": (two_12, 35), "ten_1": (ten_1, 55), "grow": (grow, 40), "asked": (asked, 45), "early": (early, 55)}
 COMPUTE_ROWS = {"modes": (modes, 155), "windows": (several_windows, 40), "tail": (tail, 45)}
 LONG_ROWS = {"torch": torch, "visitors": visitors}
 ROWS = (*MEMORY_ROWS, *COMPUTE_ROWS, *LONG_ROWS)

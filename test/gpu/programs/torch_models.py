@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """PyTorch training of one of four kinds of models, whose steps are counted as torch_steady.py's are: the same orders and answers, with marks
-20 ms apart at least. --kind mlp, cnn, transformer or lstm; --batch N. Ends with its input."""
+20 ms apart at least. --kind mlp, cnn, transformer or lstm; --batch N. Ends with its input.
+
+The order "dense" is answered with the GPU time that a step takes when the host keeps the GPU waiting for nothing ("gpu_ns"): what a step costs the
+GPU, whereas steps alone leave it idle wherever the next kernel has not been submitted yet."""
 import argparse
 import json
 import sys
@@ -10,6 +13,7 @@ import torch
 from torch import nn
 
 MARK_NS = 20_000_000
+STEPS_BETWEEN_LOSSES = 8
 
 
 class Sequence(nn.Module):
@@ -44,6 +48,25 @@ def model_and_data(kind, batch, device):
     return Sequence(nn.LSTM(width // 2, width // 2, 2, batch_first=True), width // 2), torch.randn(batch, length, width // 2)
 
 
+def dense_ns(submit_step, repeats=15):
+    """The median GPU time of a step that is submitted whole while the GPU is still busy; None where a step does not fit into the queue."""
+    found = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)  # about 0.1 s in which the host submits
+        before, begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        before.record()
+        submit_step()  # kernels of the step that follows begin when these end
+        begin.record()
+        submit_step()
+        end.record()
+        submitted_in_time = not before.query()
+        torch.cuda.synchronize()
+        if submitted_in_time:
+            found.append(begin.elapsed_time(end) * 1e6)
+    return sorted(found)[len(found) // 2] if found else None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=("mlp", "cnn", "transformer", "lstm"), required=True)
@@ -55,18 +78,25 @@ def main():
     model, data = model.to(args.device), data.to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
-    def step():
+    def submit_step():
         optimizer.zero_grad(set_to_none=True)
         model(data).square().mean().backward()
         optimizer.step()
-        if args.device == "cuda":
-            torch.cuda.synchronize()  # as a loop that reads its loss
 
-    for _ in range(5):
-        step()
+    def steps():
+        """As a loop that reads its loss every few steps: the host is ahead of the GPU, so that what is measured is the GPU's."""
+        for _ in range(STEPS_BETWEEN_LOSSES):
+            submit_step()
+        if args.device == "cuda":
+            torch.cuda.synchronize()
+
+    steps()
     print(json.dumps({"event": "ready"}), flush=True)
     for line in sys.stdin:
         order = line.split()
+        if order == ["dense"]:
+            print(json.dumps({"gpu_ns": dense_ns(submit_step) if args.device == "cuda" else None}), flush=True)
+            continue
         if len(order) != 3 or order[0] != "run":
             print(json.dumps({"error": "unknown order"}), flush=True)
             continue
@@ -74,8 +104,8 @@ def main():
         time.sleep(max(0.0, (begin - time.monotonic_ns()) / 1e9))
         marks, done = [[time.monotonic_ns(), 0]], 0
         while time.monotonic_ns() < end:
-            step()
-            done += 1
+            steps()
+            done += STEPS_BETWEEN_LOSSES
             if time.monotonic_ns() - marks[-1][0] >= MARK_NS:
                 marks.append([time.monotonic_ns(), done])
         marks.append([time.monotonic_ns(), done])
