@@ -141,6 +141,8 @@ int run(int argc, char** argv) {
       "GPU index or UUID, a list of them (0,1), or 'all'; without it CUDA_VISIBLE_DEVICES counts, else the emptiest GPU is taken");
   run_app->add_option("--name", options.name, "name that 'status' shows for it; the program's by default");
   run_app->add_flag("!--no-gang", options.gang_turns, "on several GPUs: take turns on each by itself, not on all of them together");
+  run_app->add_option("--trace", options.trace,
+                      "the file to write what the scheduler did meanwhile to, for ui.perfetto.dev; the programs of others are in it, too");
   run_app->add_flag("--quiet", options.quiet, "no start line");
 
   bool json = false;
@@ -156,8 +158,11 @@ int run(int argc, char** argv) {
 
   nvshare::cli::TraceOptions trace;
   CLI::App* trace_app =
-      app.add_subcommand("trace", "A scheduler's recording (nvshare-scheduler --trace FILE) as a picture for ui.perfetto.dev");
-  trace_app->add_option("recording", trace.recording, "the file that the scheduler wrote; it may still be writing")->required();
+      app.add_subcommand("trace", "What the scheduler did in the last minute, or a recording, as a picture for ui.perfetto.dev");
+  trace_app->add_option(
+      "recording", trace.recording,
+      "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes; without it, the last minute of the scheduler that runs");
+  trace_app->add_option("--last", trace.last_s, "of the scheduler that runs: only so many seconds back")->check(CLI::Range(0.001, 60.0));
   trace_app->add_option("--output,-o", trace.output,
                         "the file to write, JSON in Chrome's trace format; '-': standard output (nvshare-trace.json)");
 

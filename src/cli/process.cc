@@ -1,6 +1,7 @@
 #include "cli/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -76,12 +77,17 @@ std::vector<char*> pointers(const std::vector<std::string>& lines) {
 }
 
 // Returns the child's wait status.
-Result<int> wait_forwarding(pid_t child, int signals) {
+Result<int> wait_forwarding(pid_t child, int signals, const Meanwhile& meanwhile) {
   while (true) {
     int status = 0;
     pid_t ended = waitpid(child, &status, WNOHANG);
     if (ended == child) return status;
     if (ended < 0) return error_format("cannot wait for process %d: %s", child, strerror(errno));
+    pollfd next{signals, POLLIN, 0};
+    if (meanwhile.act && poll(&next, 1, static_cast<int>(meanwhile.every_ms)) == 0) {
+      meanwhile.act();
+      continue;
+    }
     signalfd_siginfo info{};
     if (read(signals, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) {
       if (errno == EINTR) continue;
@@ -119,7 +125,7 @@ Result<pid_t> spawn(const Spawn& spawn) {
 
 int exit_code_of(int wait_status) { return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status); }
 
-Result<int> run_and_forward_signals(const std::vector<std::string>& argv, const Environment& environment) {
+Result<int> run_and_forward_signals(const std::vector<std::string>& argv, const Environment& environment, const Meanwhile& meanwhile) {
   const BlockedSignals guard;
   FileDescriptor signals(signalfd(-1, &guard.blocked(), SFD_CLOEXEC));
   if (!signals) return error_format("cannot watch signals: %s", strerror(errno));
@@ -130,7 +136,7 @@ Result<int> run_and_forward_signals(const std::vector<std::string>& argv, const 
   program.mask = &guard.before();
   auto pid = spawn(program);
   if (!pid) return pid.error();
-  return wait_forwarding(*pid, signals.get());
+  return wait_forwarding(*pid, signals.get(), meanwhile);
 }
 
 }  // namespace nvshare::cli

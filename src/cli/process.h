@@ -4,6 +4,8 @@
 #include <sys/types.h>
 
 #include <csignal>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,9 +30,15 @@ Result<pid_t> spawn(const Spawn& spawn);
 // As a shell tells it: the exit status, or 128 + the signal's number. `wait_status` as waitpid gives it.
 int exit_code_of(int wait_status);
 
+// What else is to be done again and again while a program runs.
+struct Meanwhile {
+  std::function<void()> act;
+  int64_t every_ms = 0;
+};
+
 // Starts argv[0] (looked up in the environment's PATH) in our process group with our terminal, waits for its end and returns its wait
 // status. HUP, INT, QUIT, TERM, USR1 and USR2 that somebody sends to us meanwhile are passed on; those that the terminal sends reach the
 // program without us. The error says why it could not be started.
-Result<int> run_and_forward_signals(const std::vector<std::string>& argv, const Environment& environment);
+Result<int> run_and_forward_signals(const std::vector<std::string>& argv, const Environment& environment, const Meanwhile& meanwhile = {});
 
 }  // namespace nvshare::cli

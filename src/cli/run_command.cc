@@ -4,7 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
 #include <optional>
 
 #include "base/parse.h"
@@ -12,6 +16,7 @@
 #include "cli/gpu_choice.h"
 #include "cli/process.h"
 #include "cli/scheduler_link.h"
+#include "cli/trace_command.h"
 #include "cli/units.h"
 #include "protocol/admin.h"
 #include "protocol/paths.h"
@@ -131,6 +136,24 @@ void say_start_line(const GpuChoice& gpu, const Limit& limit, const SchedulerLin
                    : "the machine's");
 }
 
+constexpr int64_t kFetchTraceMs = 15'000;  // the scheduler remembers a minute
+
+Result<std::unique_ptr<LiveTrace>> begin_trace(const std::string& file, const SchedulerLink& link) {
+  if (file.empty()) return std::unique_ptr<LiveTrace>();
+  if (!std::ofstream(file, std::ios::app)) return error_format("--trace: cannot write %s: %s", file.c_str(), strerror(errno));
+  auto admin = AdminClient::open(link.runtime_directory);
+  if (!admin) return error_format("--trace: only a scheduler that answers us tells what it does: %s", admin.error().text);
+  auto trace = std::make_unique<LiveTrace>(std::move(*admin), 1);
+  if (auto ok = trace->fetch(); !ok) return error_format("--trace: %s", ok.error().text);
+  return trace;
+}
+
+void end_trace(LiveTrace& trace, const std::string& file) {
+  if (auto ok = trace.fetch(); !ok) say("--trace: the end is missing: {}", ok.error().text);
+  auto written = write_picture(trace.picture(), file);
+  say("{}", written ? *written : written.error().text);
+}
+
 int fail(int code, const Error& error) {
   say("{}", error.text);
   return code;
@@ -180,11 +203,16 @@ int run_command(const RunOptions& options) {
     say("--priority: only a scheduler that answers us can be told of it: {}", link->admin_error);
     return kExitCannotRun;
   }
+  auto trace = begin_trace(options.trace, *link);
+  if (!trace) return fail(kExitCannotRun, trace.error());
   const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit, options);
   if (!options.quiet) say_start_line(*gpu, *limit, *link);
 
-  auto status = run_and_forward_signals(options.program, environment);
+  Meanwhile fetching;
+  if (*trace) fetching = {[&trace] { (void)(*trace)->fetch(); }, kFetchTraceMs};  // what failed is tried again
+  auto status = run_and_forward_signals(options.program, environment, fetching);
   if (!status) return fail(kExitCannotRun, status.error());
+  if (*trace) end_trace(**trace, options.trace);
   if (tenant) {
     if (auto seen = was_seen(*link, *tenant); seen && !*seen) explain_no_client(*path);
   }

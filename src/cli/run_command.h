@@ -15,6 +15,7 @@ struct RunOptions {
   std::string gpu;                   // "all", or a list of indices and UUIDs; empty = choose
   std::string name;                  // of the tenant; empty = the program's
   bool gang_turns = true;            // on several GPUs: turns on all of them together
+  std::string trace;                 // file for a picture of what the scheduler did meanwhile; empty = none
   bool quiet = false;                // no start line
   std::vector<std::string> program;  // with its arguments, not empty
 };

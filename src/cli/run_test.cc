@@ -303,13 +303,27 @@ std::map<std::string, double> sums_of(const std::string& file) {
   return sums;
 }
 
+void expect_sums(std::map<std::string, double> sums, const protocol::admin::UsageReport& usage) {
+  EXPECT_EQ(sums["swap out"], static_cast<double>(usage.swapped_out));
+  EXPECT_EQ(sums["swap in"], static_cast<double>(usage.swapped_in));
+  EXPECT_EQ(sums["number of turns"], static_cast<double>(usage.turns));
+  EXPECT_NEAR(sums["running"] + sums["dropping"] + sums["unresponsive"], static_cast<double>(usage.running_ns), 1000);
+  EXPECT_NEAR(sums["waiting"], static_cast<double>(usage.waiting_ns), 1000);
+  EXPECT_NEAR(sums["loading"], static_cast<double>(usage.swapping_ns), 1000);
+}
+
 TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
   const std::string recording = (directory_ / "recording").string();
   const std::string variables =
       "NVSHARE_TRACE=" + recording + " NVSHARE_SWITCH_TIME_MODE=fixed NVSHARE_SWITCH_TIME_FIXED=0.2 SIMGPU_CONTEXT_MB=1";
-  const std::string job = NVSHARECTL " run " DEMO_JOB " --bytes 144M --block 12M --steps 60 --compute-us 500 --seed 5";
-  const Ran jobs = shell("sh -c '" + job + " & " + job + "; wait'", variables);
+  const std::string job = DEMO_JOB " --bytes 144M --block 12M --steps 60 --compute-us 500 --seed 5";
+  const std::string own_picture = (directory_ / "own.json").string();
+  const Ran jobs = shell(
+      "sh -c '" NVSHARECTL " run " + job + " & " NVSHARECTL " run --name traced --trace " + own_picture + " " + job + "; wait'", variables);
   EXPECT_EQ(jobs.exit_code, 0) << jobs.err;
+  EXPECT_TRUE(has(jobs.err, "nvshare: wrote " + own_picture + ": 1 GPU, ")) << jobs.err;
+  EXPECT_TRUE(has(content_of(own_picture), ": traced\"")) << jobs.err;
+  const std::string live_picture = (directory_ / "live.json").string();
   protocol::admin::UsageReport usage;
   {
     auto admin = AdminClient::open(runtime());
@@ -322,6 +336,9 @@ TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
       if (status->clients.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+    const Ran live = nvsharectl("trace -o " + live_picture);
+    EXPECT_EQ(live.exit_code, 0) << live.err;
+    EXPECT_TRUE(has(live.out, "1 GPU, 2 clients")) << live.out;
     ASSERT_TRUE(admin->ask(protocol::admin::ShutdownRequest{}));
   }
   for (int tries = 0; tries < 500 && AdminClient::open(runtime()); ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -330,15 +347,10 @@ TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
   const Ran ran = nvsharectl("trace " + recording + " -o " + picture);
   ASSERT_EQ(ran.exit_code, 0) << ran.err;
   EXPECT_TRUE(has(ran.out, "1 GPU, 2 clients")) << ran.out;
-  auto sums = sums_of(picture);
   EXPECT_GT(usage.swapped_out, 0);
   EXPECT_GT(usage.waiting_ns, 0);
-  EXPECT_EQ(sums["swap out"], static_cast<double>(usage.swapped_out));
-  EXPECT_EQ(sums["swap in"], static_cast<double>(usage.swapped_in));
-  EXPECT_EQ(sums["number of turns"], static_cast<double>(usage.turns));
-  EXPECT_NEAR(sums["running"] + sums["dropping"] + sums["unresponsive"], static_cast<double>(usage.running_ns), 1000);
-  EXPECT_NEAR(sums["waiting"], static_cast<double>(usage.waiting_ns), 1000);
-  EXPECT_NEAR(sums["loading"], static_cast<double>(usage.swapping_ns), 1000);
+  expect_sums(sums_of(picture), usage);
+  expect_sums(sums_of(live_picture), usage);
 
   const Ran wrong = nvsharectl("trace " NVSHARECTL);
   EXPECT_EQ(wrong.exit_code, 1);

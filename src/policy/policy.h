@@ -290,6 +290,18 @@ struct ClientView {
   uint32_t gang_gpus = 0;  // its turns begin and end on so many GPUs together; 0: on this one alone
 };
 
+// What any event may change of a client, without what takes time to find out: cheap enough to be looked at after each event.
+struct ClientGlimpse {
+  ClientId client;
+  GpuId gpu;
+  TenantId tenant;
+  ClientState state;
+  bool in_turn;
+  uint64_t turns;
+  Memory memory;
+  Bytes swapped_out_total, swapped_in_total;
+};
+
 // A tenant's use of a GPU's time, in nanoseconds of GPU time as billed.
 struct TenantView {
   TenantId tenant;
@@ -333,6 +345,9 @@ std::optional<Instant> next_deadline(const State& state);
 // The longest that a waiting client can wait for its turn, as things stand, if its neighbours answer and can move.
 std::optional<Duration> waiting_bound(const State& state, ClientId client);
 std::vector<GpuView> view(const State& state, Instant now);
+// Replaces what is in `clients`; in the order of GPUs, then of clients.
+void glimpse(const State& state, std::vector<ClientGlimpse>& clients);
+std::string waiting_for(const State& state, ClientId client);  // as ClientView has it; empty: it does not wait, or is not known
 // Whether a tenant there has a compute limit, so that time is billed.
 bool shares_by_limits(const State& state, GpuId gpu);
 // How much of each client's memory may have to move out, as things stand: what all of a GPU's clients need together beyond its safe limit.

@@ -138,6 +138,23 @@ std::vector<GpuView> view(const State& state, Instant now) {
   return views;
 }
 
+void glimpse(const State& state, std::vector<ClientGlimpse>& clients) {
+  clients.clear();
+  for (const auto& [gpu_id, gpu] : state.gpus) {
+    for (const auto& [id, client] : gpu.clients) {
+      clients.push_back({id, gpu_id, client.tenant, client.state, client.holds_lock() && !client.paused_since, client.turns, client.memory,
+                         client.swapped_out, client.swapped_in});
+    }
+  }
+}
+
+std::string waiting_for(const State& state, ClientId client) {
+  const auto gpu_id = state.gpu_of.find(client);
+  if (gpu_id == state.gpu_of.end()) return {};
+  const Gpu& gpu = state.gpus.at(gpu_id->second);
+  return waiting_sentence(state, gpu, gpu.clients.at(client));
+}
+
 std::vector<SwapDemand> swap_demands(const State& state) {
   std::vector<SwapDemand> demands;
   for (const auto& [id, gpu] : state.gpus) {

@@ -34,6 +34,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runt
 
 namespace {
 
+constexpr char kRequests[] = "status, tenant, set, pods, job, trace, shutdown";
+
 std::string line_of(const Json& json) {
   // A program's name may be any bytes; what is not UTF-8 is shown as U+FFFD instead of failing the whole report.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -260,6 +262,14 @@ Result<Request> decode_job_request(const Json& json) {
   return Request(request);
 }
 
+Result<Request> decode_trace_request(const Json& json) {
+  auto after = integer_field(json, "after", 0, INT64_MAX);
+  if (!after) return after.error();
+  auto last = integer_field(json, "last_ns", 0, INT64_MAX);
+  if (!last) return last.error();
+  return Request(TraceRequest{static_cast<uint64_t>(*after), *last});
+}
+
 Result<Request> decode_pods_request(const Json& json) {
   PodsRequest request;
   auto pods = json.find("pods");
@@ -299,6 +309,7 @@ Result<Json> decode_reply(std::string_view line) {
 struct Encoder {
   Json operator()(const StatusRequest&) const { return {{"request", "status"}}; }
   Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
+  Json operator()(const TraceRequest& r) const { return {{"request", "trace"}, {"after", r.after}, {"last_ns", r.last_ns}}; }
   Json operator()(const TenantRequest& r) const {
     return {{"request", "tenant"},
             {"pid", r.pid},
@@ -382,6 +393,10 @@ std::string encode_notices(const std::vector<PodNotice>& notices) { return line_
 
 std::string encode_tenant(uint64_t tenant) { return line_of({{"ok", true}, {"tenant", tenant}}); }
 
+std::string encode_trace_part(const TracePart& part) {
+  return line_of({{"ok", true}, {"lines", part.lines}, {"next", part.next}, {"more", part.more}});
+}
+
 std::string encode_error(std::string_view text) { return line_of({{"ok", false}, {"error", text}}); }
 
 Result<Request> decode_request(std::string_view line) {
@@ -389,8 +404,7 @@ Result<Request> decode_request(std::string_view line) {
   Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) return error_format("a request is one JSON object on one line");
   auto kind = json.find("request");
-  if (kind == json.end() || !kind->is_string())
-    return error_format("request is missing; accepted: status, tenant, set, pods, job, shutdown");
+  if (kind == json.end() || !kind->is_string()) return error_format("request is missing; accepted: %s", kRequests);
   const std::string& name = kind->get_ref<const std::string&>();
   if (name == "status") return Request(StatusRequest{});
   if (name == "shutdown") return Request(ShutdownRequest{});
@@ -398,7 +412,8 @@ Result<Request> decode_request(std::string_view line) {
   if (name == "set") return decode_set_request(json);
   if (name == "pods") return decode_pods_request(json);
   if (name == "job") return decode_job_request(json);
-  return error_format("request '%.80s' is unknown; accepted: status, tenant, set, pods, job, shutdown", name.c_str());
+  if (name == "trace") return decode_trace_request(json);
+  return error_format("request '%.80s' is unknown; accepted: %s", name.c_str(), kRequests);
 }
 
 Result<StatusReport> decode_status(std::string_view line) {
@@ -417,6 +432,16 @@ Result<uint64_t> decode_tenant(std::string_view line) {
   auto tenant = json->find("tenant");
   if (tenant == json->end() || !tenant->is_number_unsigned()) return error_format("the scheduler's answer names no tenant");
   return tenant->get<uint64_t>();
+}
+
+Result<TracePart> decode_trace_part(std::string_view line) {
+  Result<Json> json = decode_reply(line);
+  if (!json) return json.error();
+  try {
+    return TracePart{json->at("lines").get<std::vector<std::string>>(), json->at("next").get<uint64_t>(), json->at("more").get<bool>()};
+  } catch (const Json::exception& problem) {
+    return error_format("the scheduler's recording cannot be read: %.180s", problem.what());
+  }
 }
 
 Result<std::vector<PodNotice>> decode_notices(std::string_view line) {

@@ -25,6 +25,10 @@
 //                       steps of a job are one tenant; the limits of its first step hold, and "set" with tenant "job=123" changes them
 //   {"request":"job","job":123,"ends":true}                            -> as a pod's
 //   {"request":"job","job":123,"gone":true}                            -> it has ended: forgotten once its processes are gone
+//   {"request":"trace","after":0,"last_ns":0}
+//                       -> {"ok":true,"lines":["{...}",...],"next":1234,"more":false}: what the scheduler remembers of the last minute, in
+//                       parts, as lines of scheduler/trace.h. after: "next" of the part before, 0 for the first one; last_ns: of the first
+//                       one, only so far back; 0: all
 //   {"request":"shutdown"}                                             -> the scheduler ends; programs go on without it
 //
 // Unknown fields are ignored by both sides and missing ones have the defaults below, so neighbouring versions understand each other.
@@ -286,7 +290,16 @@ struct JobRequest {
   bool ends = false;  // it is being ended
   bool gone = false;  // it has ended
 };
-using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, JobRequest, ShutdownRequest>;
+struct TraceRequest {
+  uint64_t after = 0;
+  int64_t last_ns = 0;
+};
+struct TracePart {
+  std::vector<std::string> lines;
+  uint64_t next = 0;
+  bool more = false;  // the next part has lines already
+};
+using Request = std::variant<StatusRequest, TenantRequest, SetRequest, PodsRequest, JobRequest, TraceRequest, ShutdownRequest>;
 
 // A pod's UID as PodRequest takes it: hexadecimal digits and '-', up to 64.
 bool is_pod_uid(std::string_view text);
@@ -297,6 +310,7 @@ std::string encode(const StatusReport& report);
 std::string encode_ok();
 std::string encode_notices(const std::vector<PodNotice>& notices);
 std::string encode_tenant(uint64_t tenant);
+std::string encode_trace_part(const TracePart& part);
 std::string encode_error(std::string_view text);
 
 // One line, with or without its newline. Errors name the field.
@@ -305,6 +319,7 @@ Result<Request> decode_request(std::string_view line);
 // The reply's own error when it is {"ok":false,...}.
 Result<StatusReport> decode_status(std::string_view line);
 Result<uint64_t> decode_tenant(std::string_view line);
+Result<TracePart> decode_trace_part(std::string_view line);
 // None where the scheduler is older than they are.
 Result<std::vector<PodNotice>> decode_notices(std::string_view line);
 Result<void> decode_ok(std::string_view line);

@@ -29,9 +29,17 @@ bool runs(const ClientView& client) {
 
 }  // namespace
 
-std::string ChromeTrace::name_of(policy::ClientId client) { return "client " + std::to_string(client); }
+std::string ChromeTrace::name_of(policy::ClientId client) const {
+  const std::string number = "client " + std::to_string(client);
+  const auto named = names_.find(client);
+  return named == names_.end() ? number : number + ": " + named->second.program + " (pid " + std::to_string(named->second.pid) + ")";
+}
 
-std::string ChromeTrace::tenant_name(policy::TenantId tenant) { return "tenant " + std::to_string(tenant); }
+std::string ChromeTrace::tenant_name(policy::TenantId tenant) const {
+  const std::string number = "tenant " + std::to_string(tenant);
+  const auto named = tenant_names_.find(tenant);
+  return named == tenant_names_.end() ? number : number + ": " + named->second;
+}
 
 ChromeTrace::Track& ChromeTrace::track(policy::GpuId gpu, Kind kind, uint64_t who, const std::string& name, uint64_t order) {
   const std::string key = std::to_string(gpu) + "/" + std::to_string(static_cast<uint32_t>(kind)) + "/" + std::to_string(who);
@@ -65,21 +73,70 @@ void ChromeTrace::set(policy::GpuId gpu, Track& track, const std::string& name, 
 Result<void> ChromeTrace::add(std::string_view line) {
   auto decoded = scheduler::decode_trace(line);
   if (!decoded) return decoded.error();
-  if (const auto* config = std::get_if<policy::Config>(&*decoded)) {
-    begin_again(*config);
+  if (const auto* start = std::get_if<scheduler::TraceStart>(&*decoded)) {
+    begin_again(*start);
+    return {};
+  }
+  if (!state_ && !watched_) return error_format("an event comes before the settings: this is not the beginning of a recording");
+  if (const auto* names = std::get_if<scheduler::TraceNames>(&*decoded)) {
+    names_[names->client] = *names;
+    tenant_names_[names->tenant] = names->tenant_name;
+  } else if (const auto* sighting = std::get_if<scheduler::TraceSighting>(&*decoded)) {
+    if (!watched_) return error_format("a sighting is in a recording of events");
+    add_sighting(*sighting);
   } else {
-    if (!state_) return error_format("an event comes before the settings: this is not the beginning of a recording");
     add_event(std::get<scheduler::TraceEvent>(*decoded));
   }
   return {};
 }
 
-// A scheduler began, perhaps after another one that wrote to the same file.
-void ChromeTrace::begin_again(const policy::Config& config) {
+// A scheduler began, perhaps after another one that wrote to the same file; or it remembers less than what was read of it before.
+void ChromeTrace::begin_again(const scheduler::TraceStart& start) {
   close_all();
   clients_.clear();
   counters_.clear();
-  state_ = policy::make_state(config);
+  seen_.clear();
+  release_ = start.release;
+  watched_ = !start.config;
+  state_ = start.config ? policy::make_state(*start.config) : nullptr;
+}
+
+std::vector<GpuView> ChromeTrace::views(Instant now) const {
+  if (state_) return policy::view(*state_, now);
+  std::map<policy::GpuId, GpuView> gpus;
+  for (const auto& [gpu, known] : gpus_) gpus[gpu].gpu = gpu;
+  for (const auto& [id, client] : seen_) {
+    gpus[client.gpu].gpu = client.gpu;
+    gpus[client.gpu].clients.push_back(client);
+  }
+  std::vector<GpuView> all;
+  for (auto& [id, gpu] : gpus) all.push_back(std::move(gpu));
+  return all;
+}
+
+void ChromeTrace::add_sighting(const scheduler::TraceSighting& sighting) {
+  const policy::ClientGlimpse& seen = sighting.seen;
+  const auto [at, is_first] = seen_.try_emplace(seen.client);
+  ClientView& client = at->second;
+  client.client = seen.client;
+  client.gpu = seen.gpu;
+  client.tenant = seen.tenant;
+  client.state = seen.state;
+  client.in_turn = seen.in_turn;
+  client.turns = seen.turns;
+  client.memory = seen.memory;
+  client.swapped_out_total = seen.swapped_out_total;
+  client.swapped_in_total = seen.swapped_in_total;
+  client.waiting_for = sighting.waiting_for;
+  if (first_ < 0) first_ = sighting.now;
+  last_ = std::max(last_, sighting.now);
+  if (is_first) {  // what it did before is not in this recording
+    ClientPast& past = clients_[seen.client];
+    past.turns = seen.turns - (seen.in_turn && seen.turns > 0 ? 1 : 0);
+    past.out = seen.swapped_out_total;
+    past.in = seen.swapped_in_total;
+  }
+  look(sighting.now);
 }
 
 void ChromeTrace::add_event(const scheduler::TraceEvent& traced) {
@@ -88,17 +145,20 @@ void ChromeTrace::add_event(const scheduler::TraceEvent& traced) {
   // What the client's clock said until now must be seen before it is gone.
   const auto* left = std::get_if<policy::ClientLeft>(&traced.event);
   if (left != nullptr) look(now);
-  policy::step(*state_, traced.event, now);
+  if (state_) policy::step(*state_, traced.event, now);
+  if (left != nullptr) seen_.erase(left->client);
   last_ = std::max(last_, now);
   look(now);
   if (const auto* swapped = std::get_if<policy::SwapProgressed>(&traced.event)) note_copies(*swapped, now);
-  if (left == nullptr) return;
-  const auto past = clients_.find(left->client);
+  if (left != nullptr) take_leave(left->client, now);
+}
+
+void ChromeTrace::take_leave(policy::ClientId client, Instant now) {
+  const auto past = clients_.find(client);
   if (past == clients_.end()) return;
-  close_copy(left->client, true);
-  close_copy(left->client, false);
-  for (const Kind kind : {Kind::kState, Kind::kTurns})
-    set(past->second.gpu, track(past->second.gpu, kind, left->client, "", 0), "", "", now);
+  close_copy(client, true);
+  close_copy(client, false);
+  for (const Kind kind : {Kind::kState, Kind::kTurns}) set(past->second.gpu, track(past->second.gpu, kind, client, "", 0), "", "", now);
   clients_.erase(past);
 }
 
@@ -109,7 +169,7 @@ void ChromeTrace::note_copies(const policy::SwapProgressed& event, Instant now) 
   ClientPast& past = at->second;
   policy::Bytes out = past.out;
   policy::Bytes in = past.in;
-  for (const GpuView& gpu : policy::view(*state_, now)) {
+  for (const GpuView& gpu : views(now)) {
     for (const ClientView& client : gpu.clients) {
       if (client.client == event.client) out = client.swapped_out_total, in = client.swapped_in_total;
     }
@@ -144,14 +204,17 @@ void ChromeTrace::close_copy(policy::ClientId client, bool out) {
 }
 
 void ChromeTrace::look(Instant now) {
-  for (const GpuView& gpu : policy::view(*state_, now)) look_at(gpu, now);
+  for (const GpuView& gpu : views(now)) look_at(gpu, now);
 }
 
 void ChromeTrace::look_at(const GpuView& gpu, Instant now) {
-  if (!gpus_[gpu.gpu]) {
-    gpus_[gpu.gpu] = true;
-    events_ += R"({"ph":"M","name":"process_name","pid":)" + std::to_string(gpu.gpu + 1) + R"(,"args":{"name":"GPU )" +
-               std::to_string(gpu.gpu) + "\"}},\n";
+  // Named anew once a client has said what the GPU is called.
+  const std::string known_as = gpu.clients.empty() || names_.count(gpu.clients[0].client) == 0 ? "" : names_[gpu.clients[0].client].gpu;
+  const auto [named, is_new] = gpus_.try_emplace(gpu.gpu);
+  if (is_new || (named->second.empty() && !known_as.empty())) {
+    named->second = known_as;
+    const std::string name = "GPU " + std::to_string(gpu.gpu) + (known_as.empty() ? "" : ": " + known_as);
+    events_ += R"({"ph":"M","name":"process_name","pid":)" + std::to_string(gpu.gpu + 1) + R"(,"args":{"name":)" + quoted(name) + "}},\n";
   }
   std::string holders;
   Counters now_counted{0, 0};
@@ -183,9 +246,9 @@ void ChromeTrace::look_at(const GpuView& gpu, Instant now) {
 }
 
 void ChromeTrace::look_at(const ClientView& client, Instant now) {
-  const auto [at, joined] = clients_.try_emplace(client.client);
-  ClientPast& past = at->second;
-  if (joined) {
+  ClientPast& past = clients_[client.client];
+  if (!past.counted) {
+    past.counted = true;
     ++clients_seen_;
     past.gpu = client.gpu;
     past.tenant = client.tenant;

@@ -22,7 +22,7 @@ namespace nvshare::replay {
 
 class ChromeTrace {
  public:
-  // The next line of the recording. Lines must come in their order.
+  // The next line of the recording, or of what a running scheduler remembers. Lines must come in their order.
   Result<void> add(std::string_view line);
 
   struct Summary {
@@ -32,6 +32,8 @@ class ChromeTrace {
     policy::Duration length = 0;
   };
   Summary summary() const;
+  const std::string& release() const { return release_; }  // that recorded; empty: it was too old to say
+  bool is_replayed() const { return state_ != nullptr; }   // by the policy of this release
 
   // The whole file; what is still going on ends with the recording.
   std::string finish();
@@ -51,6 +53,7 @@ class ChromeTrace {
     policy::Bytes bytes = 0;
   };
   struct ClientPast {
+    bool counted = false;
     uint64_t turns = 0;
     policy::Bytes out = 0;
     policy::Bytes in = 0;
@@ -61,7 +64,10 @@ class ChromeTrace {
   };
   enum class Kind : uint32_t { kGpu, kTenant, kState, kTurns, kOut, kIn };
 
-  void begin_again(const policy::Config& config);
+  void begin_again(const scheduler::TraceStart& start);
+  std::vector<policy::GpuView> views(policy::Instant now) const;
+  void add_sighting(const scheduler::TraceSighting& sighting);
+  void take_leave(policy::ClientId client, policy::Instant now);
   void add_event(const scheduler::TraceEvent& traced);
   void note_copies(const policy::SwapProgressed& event, policy::Instant now);
   void close_copy(policy::ClientId client, bool out);
@@ -74,20 +80,25 @@ class ChromeTrace {
   void set(policy::GpuId gpu, Track& track, const std::string& slice, const std::string& arguments, policy::Instant now);
   void slice(policy::GpuId gpu, uint32_t track, const std::string& name, const std::string& arguments, policy::Instant begin,
              policy::Instant end);
-  static std::string name_of(policy::ClientId client);
-  static std::string tenant_name(policy::TenantId tenant);
+  std::string name_of(policy::ClientId client) const;
+  std::string tenant_name(policy::TenantId tenant) const;
 
   struct Counters {
     policy::Bytes resident = -1;
     policy::Bytes swapped = -1;
   };
 
-  policy::StatePointer state_;
+  std::string release_;
+  policy::StatePointer state_;  // stepped through the events; null: sightings tell what there was
+  bool watched_ = false;
+  std::map<policy::ClientId, policy::ClientView> seen_;
+  std::map<policy::ClientId, scheduler::TraceNames> names_;
+  std::map<policy::TenantId, std::string> tenant_names_;
   policy::Instant first_ = -1;
   policy::Instant last_ = 0;
   std::map<policy::ClientId, ClientPast> clients_;
   std::map<policy::GpuId, Counters> counters_;
-  std::map<policy::GpuId, bool> gpus_;
+  std::map<policy::GpuId, std::string> gpus_;  // by what they are called
   std::map<std::string, Track> tracks_;
   uint32_t next_track_ = 1;
   size_t clients_seen_ = 0;

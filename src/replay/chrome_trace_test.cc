@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "scheduler/trace_ring.h"
+
 namespace nvshare::replay {
 namespace {
 
@@ -24,7 +26,10 @@ class Recorder {
     config.switch_time_mode = policy::SwitchTimeMode::kFixed;
     config.switch_time_fixed = 5 * kSecond;
     state_ = policy::make_state(config);
-    lines_ = {scheduler::encode_trace(config)};
+    lines_ = {scheduler::encode_trace(scheduler::TraceStart{"1.2.3", config})};
+    lines_.push_back(scheduler::encode_trace(scheduler::TraceNames{1, "python3", 4711, 1, "ann's", "Stand-in, GPU-1"}));
+    for (const int32_t client : {1, 2})
+      ring_.name({static_cast<uint64_t>(client), "job", client, static_cast<uint64_t>(client), "t", "G"}, now_);
     event(policy::GpuAppeared{0, 16 * kGiB});
     event(policy::HostMemory{100 * kGiB});
     for (policy::ClientId client : {1, 2}) {
@@ -40,6 +45,7 @@ class Recorder {
       if (const auto* drop = std::get_if<policy::SendDrop>(&action)) drops_.push_back(*drop);
       if (const auto* evict = std::get_if<policy::SendEvict>(&action)) evictions_.push_back(*evict);
     }
+    ring_.happened(*state_, event, now_);
   }
 
   // What the clients do, until `end`.
@@ -69,10 +75,25 @@ class Recorder {
   const std::vector<std::string>& lines() const { return lines_; }
   std::vector<policy::ClientView> clients() const { return policy::view(*state_, now_)[0].clients; }
   Instant now() const { return now_; }
+  scheduler::TraceRing& ring() { return ring_; }
+  const policy::State& state() const { return *state_; }
+
+  // All that the ring has, in its parts.
+  std::vector<std::string> remembered(policy::Duration last = 0) const {
+    std::vector<std::string> lines;
+    scheduler::TraceRing::Part part;
+    do {
+      part = ring_.read(part.next, last, now_);
+      EXPECT_LE(part.lines.size(), scheduler::TraceRing::kLinesMost + 8);
+      lines.insert(lines.end(), part.lines.begin(), part.lines.end());
+    } while (part.more);
+    return lines;
+  }
 
  private:
   policy::StatePointer state_;
   Instant now_ = 1000 * kSecond;
+  scheduler::TraceRing ring_;
   std::vector<std::string> lines_;
   std::map<policy::ClientId, int64_t> resident_;
   std::vector<policy::SendLock> locks_;
@@ -129,17 +150,9 @@ double sum(const json& picture, const std::string& of_track, const std::string& 
   return sum;
 }
 
-TEST(ChromeTrace, SlicesAddUpToThePolicysFigures) {
-  Recorder recorder;
-  recorder.play(1060 * kSecond);
-  const json picture = picture_of(recorder.lines());
-  check_rules(picture);
-  const auto clients = recorder.clients();
-  ASSERT_EQ(clients.size(), 2u);
+void check_sums(const json& picture, const std::vector<policy::ClientView>& clients) {
   for (const auto& client : clients) {
     const std::string track = "client " + std::to_string(client.client);
-    EXPECT_GT(client.turns, 2u);
-    EXPECT_GT(client.swapped_out_total, 0);
     EXPECT_NEAR(sum(picture, track, "running") + sum(picture, track, "dropping"), static_cast<double>(client.time_running), 1000);
     EXPECT_NEAR(sum(picture, track, "waiting"), static_cast<double>(client.time_waiting), 1000);
     EXPECT_NEAR(sum(picture, track, "loading"), static_cast<double>(client.time_swapping), 1000);
@@ -148,11 +161,67 @@ TEST(ChromeTrace, SlicesAddUpToThePolicysFigures) {
   }
 }
 
+TEST(ChromeTrace, SlicesAddUpToThePolicysFigures) {
+  Recorder recorder;
+  recorder.play(1060 * kSecond);
+  const json picture = picture_of(recorder.lines());
+  check_rules(picture);
+  const auto clients = recorder.clients();
+  ASSERT_EQ(clients.size(), 2u);
+  for (const auto& client : clients) {
+    EXPECT_GT(client.turns, 2u);
+    EXPECT_GT(client.swapped_out_total, 0);
+  }
+  check_sums(picture, clients);
+}
+
+TEST(ChromeTrace, WhatASchedulerRemembersSaysTheSameAsItsRecording) {
+  Recorder recorder;
+  recorder.play(1050 * kSecond);
+  const json picture = picture_of(recorder.remembered());
+  check_rules(picture);
+  check_sums(picture, recorder.clients());
+}
+
+TEST(ChromeTrace, OfAMinuteAgoTheSchedulerRemembersNoMoreThanItsState) {
+  Recorder recorder;
+  recorder.play(1100 * kSecond);
+  recorder.play(1130 * kSecond);
+  const Instant length = recorder.now() - 1100 * kSecond;
+  ChromeTrace trace;
+  for (const std::string& line : recorder.remembered(length)) ASSERT_TRUE(trace.add(line)) << line;
+  EXPECT_NEAR(static_cast<double>(trace.summary().length), static_cast<double>(length), 1e9);
+  const json picture = json::parse(trace.finish());
+  check_rules(picture);
+  EXPECT_GT(sum(picture, "client 1", "running"), 0);
+
+  ChromeTrace all;
+  for (const std::string& line : recorder.remembered()) ASSERT_TRUE(all.add(line)) << line;
+  EXPECT_EQ(all.summary().clients, 2u);
+  EXPECT_NEAR(static_cast<double>(all.summary().length), 63e9, 4e9);  // the entry before the oldest one has the beginning
+}
+
+TEST(ChromeTrace, TheSchedulersMemoryHasABound) {
+  Recorder recorder;
+  size_t most = 0;
+  for (int64_t i = 0; i < 60'000; ++i) {
+    recorder.event(policy::MemoryBelieved{1, {12 * kGiB, (i % 2) * 6 * kGiB, 0}});
+    most = std::max(most, recorder.ring().bytes());
+  }
+  EXPECT_LE(most, scheduler::TraceRing::kBytesMost);
+  EXPECT_GT(most, scheduler::TraceRing::kBytesMost / 2);
+  const std::vector<std::string> lines = recorder.remembered();
+  check_rules(picture_of({lines.begin(), lines.begin() + 2000}));
+  // Where a reader that was too slow goes on, it is told that it begins anew.
+  EXPECT_EQ(recorder.ring().read(1, 0, recorder.now()).lines[0].find("{\"release\""), 0u);
+}
+
 TEST(ChromeTrace, NamesAndReasonsAreInIt) {
   Recorder recorder;
   recorder.play(1030 * kSecond);
   const std::string text = picture_of(recorder.lines()).dump();
-  EXPECT_NE(text.find("tenant 1"), std::string::npos);
+  for (const char* name : {"tenant 1: ann's", "client 1: python3 (pid 4711)", "GPU 0: Stand-in, GPU-1", "tenant 2"})
+    EXPECT_NE(text.find(name), std::string::npos) << name;
   EXPECT_NE(text.find("\"for\":\""), std::string::npos);
   EXPECT_NE(text.find("client 2: turns"), std::string::npos);
 }

@@ -291,6 +291,10 @@ std::string Daemon::answer_request(std::string_view line) {
   struct Answerer {
     Daemon& daemon;
     std::string operator()(const admin::StatusRequest&) const { return admin::encode(daemon.report()); }
+    std::string operator()(const admin::TraceRequest& asked) const {
+      const TraceRing::Part part = daemon.engine_->recorded(asked, monotonic_ns());
+      return admin::encode_trace_part({part.lines, part.next, part.more});
+    }
     std::string operator()(const admin::TenantRequest& tenant) const {
       Result<policy::TenantId> id = daemon.engine_->add_run(tenant);
       return id ? admin::encode_tenant(*id) : admin::encode_error(id.error().text);

@@ -212,6 +212,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   std::strncpy(answer.tenant_name, tenant.name.c_str(), sizeof answer.tenant_name - 1);
   send(client, answer);
   perform(actions);
+  trace_names(client, tenant.name, now);
   trace(joined, now);
   take_over_account(tenant.id, *gpu, now);
   perform(decisions, now);
@@ -464,7 +465,16 @@ void Engine::apply(const policy::Event& event, policy::Instant now) {
 
 // After what follows from it was sent: somebody may be waiting for that with the GPU idle.
 void Engine::trace(const policy::Event& event, policy::Instant now) {
-  if (trace_) trace_->write({now, event});
+  trace_ring_.happened(*state_, event, now);
+  if (trace_) trace_->write(TraceEvent{now, event});
+}
+
+void Engine::trace_names(const Client& client, const std::string& tenant, policy::Instant now) {
+  const Gpu& gpu = gpus_[client.gpu];
+  const TraceNames names{client.id,     client.program, client.pid,
+                         client.tenant, tenant,         gpu.name.empty() ? gpu.uuid_text : gpu.name + ", " + gpu.uuid_text};
+  trace_ring_.name(names, now);
+  if (trace_) trace_->write(names);
 }
 
 void Engine::perform(const policy::Actions& actions) {

@@ -30,6 +30,7 @@
 #include "scheduler/settings.h"
 #include "scheduler/tenants.h"
 #include "scheduler/trace.h"
+#include "scheduler/trace_ring.h"
 #include "scheduler/usage_totals.h"
 
 namespace nvshare::scheduler {
@@ -95,6 +96,9 @@ class Engine {
   void deadline_reached(policy::Instant now);
 
   // Admin requests.
+  TraceRing::Part recorded(const protocol::admin::TraceRequest& request, policy::Instant now) const {
+    return trace_ring_.read(request.after, request.last_ns, now);
+  }
   protocol::admin::StatusReport status(policy::Instant now) const;
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
   Result<policy::TenantId> tell_of_job(const protocol::admin::JobRequest& request, policy::Instant now);  // 0: nobody knows that job
@@ -212,6 +216,7 @@ class Engine {
   policy::Actions step(const policy::Event& event, policy::Instant now);
   void apply(const policy::Event& event, policy::Instant now);
   void trace(const policy::Event& event, policy::Instant now);
+  void trace_names(const Client& client, const std::string& tenant, policy::Instant now);
   void perform(const policy::Actions& actions);
   template <typename Payload>
   void send(const Client& client, const Payload& payload, Descriptors descriptors = {}) {
@@ -308,6 +313,7 @@ class Engine {
   std::function<HostBudget::Machine()> look_at_host_;
   SegmentMaker* const segment_maker_;
   std::unique_ptr<TraceWriter> trace_;
+  TraceRing trace_ring_;
   Transport& transport_;
   policy::StatePointer state_;
   KnownClients known_;

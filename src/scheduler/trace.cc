@@ -52,12 +52,24 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantEnds, tenant, ends)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AccountKept, tenant, gpu, joined_at, debt, used, throttled_time)
 
+NLOHMANN_JSON_SERIALIZE_ENUM(ClientState, {{ClientState::kIdle, "idle"},
+                                           {ClientState::kWaiting, "waiting"},
+                                           {ClientState::kLoading, "loading"},
+                                           {ClientState::kRunning, "running"},
+                                           {ClientState::kPaused, "paused"},
+                                           {ClientState::kDropping, "dropping"},
+                                           {ClientState::kUnresponsive, "unresponsive"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientGlimpse, client, gpu, tenant, state, in_turn, turns, memory, swapped_out_total, swapped_in_total)
+
 static void to_json(nlohmann::json& json, const Tick&) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json&, Tick&) {}
 
 }  // namespace nvshare::policy
 
 namespace nvshare::scheduler {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TraceNames, client, program, pid, tenant, tenant_name, gpu)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -79,15 +91,32 @@ std::optional<policy::Event> event_named(const std::string& name, const Json& js
   return std::nullopt;
 }
 
-}  // namespace
+Json json_of(const TraceStart& start) {
+  Json json = {{"release", start.release}};
+  if (start.config) json["config"] = *start.config;
+  return json;
+}
 
-std::string encode_trace(const TraceLine& line) {
-  if (const auto* config = std::get_if<policy::Config>(&line)) return Json{{"config", *config}}.dump();
-  const auto& traced = std::get<TraceEvent>(line);
+Json json_of(const TraceEvent& traced) {
   Json json = std::visit([](const auto& event) { return Json(event); }, traced.event);
   json["now"] = traced.now;
   json["event"] = kEventNames[traced.event.index()];
-  return json.dump();
+  return json;
+}
+
+Json json_of(const TraceNames& names) { return {{"names", names}}; }
+
+Json json_of(const TraceSighting& sighting) {
+  Json json = {{"now", sighting.now}, {"seen", sighting.seen}};
+  if (!sighting.waiting_for.empty()) json["for"] = sighting.waiting_for;
+  return json;
+}
+
+}  // namespace
+
+std::string encode_trace(const TraceLine& line) {
+  // Programs' names may be any bytes.
+  return std::visit([](const auto& of) { return json_of(of); }, line).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Result<TraceLine> decode_trace(std::string_view line) {
@@ -98,7 +127,13 @@ Result<TraceLine> decode_trace(std::string_view line) {
       if (!event) return error_format("no such event: %.150s", json.at("event").dump().c_str());
       return TraceLine(TraceEvent{json.at("now").get<policy::Instant>(), *event});
     }
-    return TraceLine(json.at("config").get<policy::Config>());
+    if (json.contains("names")) return TraceLine(json.at("names").get<TraceNames>());
+    if (json.contains("seen"))
+      return TraceLine(TraceSighting{json.at("now").get<policy::Instant>(), json.at("seen").get<policy::ClientGlimpse>(),
+                                     json.value("for", std::string())});
+    TraceStart start{json.value("release", std::string()), std::nullopt};
+    if (start.release.empty() || json.contains("config")) start.config = json.at("config").get<policy::Config>();
+    return TraceLine(start);
   } catch (const Json::exception& problem) {
     return error_format("not a line of a trace: %.200s", problem.what());
   }
@@ -107,10 +142,10 @@ Result<TraceLine> decode_trace(std::string_view line) {
 Result<TraceWriter> TraceWriter::open(const std::string& file, const policy::Config& config) {
   std::ofstream stream(file, std::ios::app);
   if (!stream) return error_format("cannot write the trace %.150s: %s", file.c_str(), std::strerror(errno));
-  stream << encode_trace(config) << "\n";
+  stream << encode_trace(TraceStart{NVSHARE_VERSION, config}) << "\n";
   return TraceWriter(std::move(stream));
 }
 
-void TraceWriter::write(const TraceEvent& event) { stream_ << encode_trace(event) << "\n"; }
+void TraceWriter::write(const TraceLine& line) { stream_ << encode_trace(line) << "\n"; }
 
 }  // namespace nvshare::scheduler

@@ -1,8 +1,12 @@
-// A trace is a file of JSON lines: first {"config":{...}}, then one {"now":..,"event":"LockRequested",...} per policy event, so that any
-// day replays. A daemon that restarts appends a new beginning to the same file. Not thread-safe.
+// A trace is a file of JSON lines: first {"config":{...},"release":"..."}, then one {"now":..,"event":"LockRequested",...} per policy
+// event, so that any day replays, and one {"names":{...}} before each client's first event. A daemon that restarts appends a new beginning
+// to the same file. What a running scheduler remembers (trace_ring.h) begins with {"release":"..."} alone, and has {"now":..,"seen":{...}}
+// for each change of a client instead of the events. Not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,7 +20,26 @@ struct TraceEvent {
   policy::Instant now = 0;
   policy::Event event;
 };
-using TraceLine = std::variant<policy::Config, TraceEvent>;
+struct TraceStart {
+  std::string release;                   // of the scheduler; empty: it was too old to say
+  std::optional<policy::Config> config;  // none: sightings follow
+};
+// Of a client, for people.
+struct TraceNames {
+  policy::ClientId client = 0;
+  std::string program;
+  int32_t pid = 0;
+  policy::TenantId tenant = 0;
+  std::string tenant_name;
+  std::string gpu;  // its name and UUID
+};
+// What the policy's state showed of a client from then on.
+struct TraceSighting {
+  policy::Instant now = 0;
+  policy::ClientGlimpse seen{};
+  std::string waiting_for;
+};
+using TraceLine = std::variant<TraceStart, TraceEvent, TraceNames, TraceSighting>;
 
 std::string encode_trace(const TraceLine& line);  // without newline
 Result<TraceLine> decode_trace(std::string_view line);
@@ -24,7 +47,7 @@ Result<TraceLine> decode_trace(std::string_view line);
 class TraceWriter {
  public:
   static Result<TraceWriter> open(const std::string& file, const policy::Config& config);
-  void write(const TraceEvent& event);
+  void write(const TraceLine& line);
   void flush() { stream_.flush(); }
 
  private:

@@ -91,7 +91,7 @@ TEST(Trace, ADayReplaysToTheSameActions) {
   }
   std::ifstream stream(file);
   std::string line;
-  std::optional<policy::Config> replayed_config;
+  std::optional<TraceStart> start;
   std::vector<TraceEvent> replayed;
   while (std::getline(stream, line)) {
     auto decoded = decode_trace(line);
@@ -100,12 +100,13 @@ TEST(Trace, ADayReplaysToTheSameActions) {
     if (auto* event = std::get_if<TraceEvent>(&*decoded)) {
       replayed.push_back(*event);
     } else {
-      replayed_config = std::get<policy::Config>(*decoded);
+      start = std::get<TraceStart>(*decoded);
     }
   }
-  ASSERT_TRUE(replayed_config);
+  ASSERT_TRUE(start && start->config);
+  EXPECT_EQ(start->release, NVSHARE_VERSION);
   std::vector<std::string> original = run(config, day());
-  EXPECT_EQ(run(*replayed_config, replayed), original);
+  EXPECT_EQ(run(*start->config, replayed), original);
   EXPECT_GT(original.size(), day().size() + 5) << "the day must have had actions";
 }
 

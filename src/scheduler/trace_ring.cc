@@ -1,0 +1,102 @@
+#include "scheduler/trace_ring.h"
+
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+
+namespace nvshare::scheduler {
+namespace {
+
+bool is_same(const policy::ClientGlimpse& a, const policy::ClientGlimpse& b) {
+  const auto near = [](policy::Bytes x, policy::Bytes y) { return std::abs(x - y) < TraceRing::kMemoryStep; };
+  return a.state == b.state && a.in_turn == b.in_turn && a.turns == b.turns && a.swapped_out_total == b.swapped_out_total &&
+         a.swapped_in_total == b.swapped_in_total && near(a.memory.resident, b.memory.resident) &&
+         near(a.memory.allocated, b.memory.allocated);
+}
+
+bool comes_before(const policy::ClientGlimpse& a, const policy::ClientGlimpse& b) {
+  return std::tuple(a.gpu, a.client) < std::tuple(b.gpu, b.client);
+}
+
+}  // namespace
+
+size_t TraceRing::bytes_of(const Entry& entry) {
+  size_t text = 0;
+  if (const auto* names = std::get_if<TraceNames>(&entry.what))
+    text = names->program.size() + names->tenant_name.size() + names->gpu.size();
+  if (const auto* sighting = std::get_if<TraceSighting>(&entry.what)) text = sighting->waiting_for.size();
+  return sizeof entry + text;
+}
+
+void TraceRing::fold(const Entry& entry, Clients& clients) {
+  if (const auto* names = std::get_if<TraceNames>(&entry.what)) clients[names->client].names = *names;
+  if (const auto* sighting = std::get_if<TraceSighting>(&entry.what)) clients[sighting->seen.client].sighting = *sighting;
+  const auto* traced = std::get_if<TraceEvent>(&entry.what);
+  const auto* left = traced != nullptr ? std::get_if<policy::ClientLeft>(&traced->event) : nullptr;
+  if (left != nullptr) clients.erase(left->client);
+}
+
+void TraceRing::push(Entry entry) {
+  bytes_ += bytes_of(entry);
+  entries_.push_back(std::move(entry));
+  const policy::Instant oldest = entries_.back().now - kLength;
+  while (bytes_ > kBytesMost || entries_.front().now < oldest) {
+    bytes_ -= bytes_of(entries_.front());
+    fold(entries_.front(), before_);
+    begin_ = entries_.front().now;
+    entries_.pop_front();
+    ++first_;
+  }
+}
+
+void TraceRing::name(TraceNames names, policy::Instant now) { push({now, std::move(names)}); }
+
+void TraceRing::happened(const policy::State& state, const policy::Event& event, policy::Instant now) {
+  see(state, now);
+  if (std::holds_alternative<policy::ClientLeft>(event) || std::holds_alternative<policy::SwapProgressed>(event))
+    push({now, TraceEvent{now, event}});
+}
+
+// Both lists are in the same order.
+void TraceRing::see(const policy::State& state, policy::Instant now) {
+  policy::glimpse(state, now_);
+  auto before = known_.begin();
+  for (policy::ClientGlimpse& seen : now_) {
+    while (before != known_.end() && comes_before(*before, seen)) ++before;
+    const bool is_known = before != known_.end() && before->client == seen.client;
+    if (is_known && is_same(*before, seen)) {
+      seen = *before;
+      continue;
+    }
+    const bool waits = seen.state == policy::ClientState::kWaiting;
+    push({now, TraceSighting{now, seen, waits ? policy::waiting_for(state, seen.client) : std::string()}});
+  }
+  std::swap(known_, now_);
+}
+
+TraceRing::Part TraceRing::read(uint64_t after, policy::Duration last, policy::Instant now) const {
+  Part part;
+  size_t at = 0;
+  if (after >= first_ && after <= first_ + entries_.size()) {
+    at = static_cast<size_t>(after - first_);
+  } else {
+    Clients clients = before_;
+    policy::Instant begin = begin_;
+    for (; last > 0 && at < entries_.size() && entries_[at].now < now - last; ++at) fold(entries_[at], clients);
+    if (last > 0 && at > 0) begin = now - last;
+    part.lines.push_back(encode_trace(TraceStart{NVSHARE_VERSION, std::nullopt}));
+    for (const auto& [client, known] : clients) {
+      part.lines.push_back(encode_trace(known.names));
+      if (known.sighting.seen.client == 0) continue;
+      part.lines.push_back(encode_trace(TraceSighting{begin, known.sighting.seen, known.sighting.waiting_for}));
+    }
+  }
+  for (; at < entries_.size() && part.lines.size() < kLinesMost; ++at)
+    part.lines.push_back(std::visit([](const auto& of) { return encode_trace(of); }, entries_[at].what));
+  part.next = first_ + at;
+  part.more = at < entries_.size();
+  if (!part.more) part.lines.push_back(encode_trace(TraceEvent{now, policy::Tick{}}));  // what goes on went on until now
+  return part;
+}
+
+}  // namespace nvshare::scheduler
