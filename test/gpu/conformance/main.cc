@@ -31,6 +31,7 @@
 #include <string>
 
 #include "../program.h"
+#include "crash_report.h"
 #include "execute.h"
 
 namespace conformance {
@@ -64,6 +65,7 @@ uint64_t hash_of(const std::vector<std::string>& lines) {
 
 // Runs [first, end) and ends the process.
 [[noreturn]] void work(const Job& job, uint64_t first, uint64_t end) {
+  report_crashes();
   Runner runner(job.devices, job.ballast, job.progress, job.counts);
   std::vector<std::string> lines;
   for (uint64_t sequence = first; sequence < end; ++sequence) {
@@ -112,6 +114,8 @@ uint64_t watch(const Job& job, pid_t child, uint64_t end) {
       since = gputest::now_ns();
     } else if (!hung && gputest::seconds_since(since) > job.patience) {
       hung = true;
+      kill(child, SIGABRT);  // it says where
+    } else if (hung && gputest::seconds_since(since) > job.patience + 1) {
       kill(child, SIGKILL);
     }
   }
