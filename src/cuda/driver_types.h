@@ -83,6 +83,8 @@ using cuuint32_t = uint32_t;
 using cuuint64_t = uint64_t;
 
 using CUcontext = struct CUctx_st*;
+using CUgreenCtx = struct CUgreenCtx_st*;
+using CUdevResourceDesc = struct CUdevResourceDesc_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
 using CUarray = struct CUarray_st*;

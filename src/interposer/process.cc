@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <new>
 
+#include "interposer/green_contexts.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/log.h"
 #include "interposer/pacer.h"
@@ -169,6 +170,7 @@ Device* Process::current_device(CUcontext* context) {
   int ordinal = -1;
   if (real_driver().cuCtxGetCurrent(context) != cuda::CUDA_SUCCESS || *context == nullptr) return nullptr;
   if (real_driver().cuCtxGetDevice(&ordinal) != cuda::CUDA_SUCCESS) return nullptr;
+  *context = green_contexts().primary_of(*context);
   if (Device* known = device(ordinal)) return known;
   // A context that was made in a way that no hook saw.
   context_made(*context, ordinal);

@@ -63,6 +63,8 @@ class Process {
   void context_leaves(cuda::CUcontext context);
   void context_left(cuda::CUcontext context);
   void context_stays(cuda::CUcontext context);
+  // The driver has destroyed a green context (green_contexts.h), and captures on its streams with it.
+  void green_context_left(cuda::CUcontext context);
   // The primary context of that GPU as far as the program has it; null: it has none.
   cuda::CUcontext primary(int ordinal);
   void primary_made(cuda::CUcontext context, int ordinal);

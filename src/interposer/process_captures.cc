@@ -74,6 +74,11 @@ void Process::captures_left_with(CUcontext context) {
   forget_captures(SIZE_MAX, [&](const Capture& each) { return each.context == context; });
 }
 
+void Process::green_context_left(CUcontext context) {
+  contexts_destroyed_.fetch_add(1, std::memory_order_relaxed);
+  captures_left_with(context);
+}
+
 // Its own default stream goes with it, and nobody else could name that to end the capture.
 void Process::captures_left_with_thread(uint64_t thread) {
   if (capturing()) forget_captures(SIZE_MAX, [&](const Capture& each) { return each.thread == thread; });

@@ -134,6 +134,16 @@ TEST_F(Answers, ContextsThatAreAttachedTo) {
   expect_same_unshared({"attached_contexts"});
 }
 
+TEST_F(Answers, GreenContexts) {
+  expect_same_alone({"green_contexts", "green_contexts_gone"});
+  expect_same_unshared({"green_contexts"});
+}
+// Both are swapped out by a thread of ours, to which no green context is ever current: the stand-in would count that as a fault.
+TEST_F(Answers, GreenContextsWhileSwappedOut) {
+  expect_same_swapped_out("green_contexts");
+  expect_same_swapped_out("green_contexts_gone");
+}
+
 TEST_F(Answers, HandlesOfAProcessWithoutAContext) {
   expect_same_alone({"handles_without_context"});
   expect_same_unshared({"handles_without_context"});

@@ -1,5 +1,7 @@
 #include "simgpu/context.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "simgpu/capture.h"
@@ -105,12 +107,26 @@ CUresult release_primary(CUdevice device, bool all) {
   return CUDA_SUCCESS;
 }
 
+// A green context may be current to one thread at a time.
+void becomes_current(Context& context) {
+  if (context.parent == nullptr) return;
+  int holder = 0;
+  const int thread = gettid();
+  if (context.holder.compare_exchange_strong(holder, thread) || holder == thread) return;
+  report_fault(context, CUDA_ERROR_INVALID_CONTEXT, "a green context was made current to a second thread");
+}
+void is_current_no_more(Context* context) {
+  int thread = gettid();
+  if (context != nullptr && context->parent != nullptr) context->holder.compare_exchange_strong(thread, 0);
+}
+
 CUresult push(CUcontext handle) {
   if (const CUresult result = enter_process()) return result;
   Context* context = to_context(handle);
   if (context == nullptr || !context->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
   if (t_thread.depth == static_cast<int>(t_thread.stack.size())) return CUDA_ERROR_INVALID_VALUE;
   t_thread.stack[static_cast<size_t>(t_thread.depth++)] = context;
+  becomes_current(*context);
   return CUDA_SUCCESS;
 }
 
@@ -119,6 +135,7 @@ CUresult pop(CUcontext* out) {
   if (t_thread.depth == 0) return CUDA_ERROR_INVALID_CONTEXT;
   Context* context = t_thread.stack[static_cast<size_t>(--t_thread.depth)];
   if (out != nullptr) *out = to_handle(context);
+  is_current_no_more(context);
   return CUDA_SUCCESS;
 }
 
@@ -171,12 +188,15 @@ SIM_API CUresult cuCtxSetCurrent(CUcontext handle) {
   if (const CUresult result = enter_process()) return result;
   Context* context = to_context(handle);
   if (context == nullptr) {
+    is_current_no_more(t_thread.current());
     if (t_thread.depth > 0) --t_thread.depth;
     return CUDA_SUCCESS;
   }
   if (!context->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
+  is_current_no_more(t_thread.current());
   if (t_thread.depth == 0) t_thread.depth = 1;
   t_thread.stack[static_cast<size_t>(t_thread.depth - 1)] = context;
+  becomes_current(*context);
   return CUDA_SUCCESS;
 }
 

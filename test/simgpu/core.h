@@ -139,6 +139,8 @@ struct Context {
   int device = 0;
   unsigned flags = 0;
   bool primary = false;
+  std::atomic<int> holder{0};  // of a green one: the thread to which it is current
+  Context* parent = nullptr;   // the primary one, of which a green context is a part; else null
   std::atomic<uint64_t> id{0};
   std::mutex mutex;  // orders submissions
   Stream* legacy = nullptr;

@@ -125,7 +125,7 @@ CUresult allocate_managed(Context& context, uint64_t bytes, unsigned flags, void
   range.base = map_memory(range.owned, kPageBytes);  // zeros, as on the real driver
   if (range.base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   range.device = context.device;
-  range.context = &context;
+  range.context = context.parent != nullptr ? context.parent : &context;
   range.pool = pool;
   range.flags = flags;
   range.sync_memops = true;

@@ -103,7 +103,7 @@ CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, 
   range.kind = kind;
   range.size = bytes;
   range.device = context.device;
-  range.context = &context;
+  range.context = context.parent != nullptr ? context.parent : &context;  // a green context has no memory of its own
   range.pool = pool;
   if (bytes < kSmallMax) {
     range.base = Blocks::get().allocate(context, bytes);

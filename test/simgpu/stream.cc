@@ -224,6 +224,15 @@ void drain(Context& context) {
     for (Stream* stream : context.streams) all.push_back({stream, stream->submitted.load()});
   }
   for (const Dependency& each : all) each.stream->wait(each.sequence);
+  if (!context.primary) return;
+  std::vector<Context*> green;  // waited for with the primary context
+  {
+    std::lock_guard lock(here().mutex);
+    for (Context* other : here().contexts) {
+      if (other->parent == &context && other->alive.load()) green.push_back(other);
+    }
+  }
+  for (Context* each : green) drain(*each);
 }
 
 CUresult submit(Stream& stream, Submission kind, WorkPtr work, std::vector<Dependency> dependencies, uint64_t* sequence) {

@@ -23,6 +23,7 @@ NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx);
 NVSHARE_EXPORT CUresult cuCtxDetach(CUcontext ctx);
 NVSHARE_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext);
 NVSHARE_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned Flags);
+NVSHARE_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx);
 NVSHARE_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value);
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device);
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev);
@@ -73,6 +74,8 @@ NVSHARE_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParam
 NVSHARE_EXPORT CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams* nodeParams);
 NVSHARE_EXPORT CUresult cuGraphUpload(CUgraphExec hGraph, CUstream hStream);
 NVSHARE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream);
+NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned flags);
+NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx hCtx);
 NVSHARE_EXPORT CUresult cuInit(unsigned Flags);
 NVSHARE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr dptr);
 NVSHARE_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event);

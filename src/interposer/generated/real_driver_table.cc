@@ -22,6 +22,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuCtxDetach",
     "cuCtxDisablePeerAccess",
     "cuCtxEnablePeerAccess",
+    "cuCtxFromGreenCtx",
     "cuCtxGetCurrent",
     "cuCtxGetDevice",
     "cuCtxGetFlags",
@@ -108,6 +109,8 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGraphNodeSetParams_v2",
     "cuGraphUpload",
     "cuGraphUpload_ptsz",
+    "cuGreenCtxCreate",
+    "cuGreenCtxDestroy",
     "cuInit",
     "cuIpcCloseMemHandle",
     "cuIpcGetEventHandle",
@@ -401,6 +404,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     2000,  // cuCtxDetach
     4000,  // cuCtxDisablePeerAccess
     4000,  // cuCtxEnablePeerAccess
+    12040,  // cuCtxFromGreenCtx
     0,  // cuCtxGetCurrent
     0,  // cuCtxGetDevice
     0,  // cuCtxGetFlags
@@ -487,6 +491,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     13040,  // cuGraphNodeSetParams_v2
     11010,  // cuGraphUpload
     11010,  // cuGraphUpload_ptsz
+    12040,  // cuGreenCtxCreate
+    12040,  // cuGreenCtxDestroy
     2000,  // cuInit
     4010,  // cuIpcCloseMemHandle
     4010,  // cuIpcGetEventHandle
@@ -779,6 +785,7 @@ constinit const RealDriver kHooks = {
     .cuCtxDetach = &cuCtxDetach,
     .cuCtxDisablePeerAccess = &cuCtxDisablePeerAccess,
     .cuCtxEnablePeerAccess = &cuCtxEnablePeerAccess,
+    .cuCtxFromGreenCtx = &cuCtxFromGreenCtx,
     .cuCtxSetLimit = &cuCtxSetLimit,
     .cuDeviceGraphMemTrim = &cuDeviceGraphMemTrim,
     .cuDevicePrimaryCtxRelease = &cuDevicePrimaryCtxRelease,
@@ -829,6 +836,8 @@ constinit const RealDriver kHooks = {
     .cuGraphNodeSetParams_v2 = &cuGraphNodeSetParams_v2,
     .cuGraphUpload = &cuGraphUpload,
     .cuGraphUpload_ptsz = &cuGraphUpload_ptsz,
+    .cuGreenCtxCreate = &cuGreenCtxCreate,
+    .cuGreenCtxDestroy = &cuGreenCtxDestroy,
     .cuInit = &cuInit,
     .cuIpcCloseMemHandle = &cuIpcCloseMemHandle,
     .cuIpcGetEventHandle = &cuIpcGetEventHandle,
@@ -1095,6 +1104,7 @@ constinit const RealDriver kMissing = {
     .cuCtxDetach = missing<decltype(RealDriver::cuCtxDetach)>,
     .cuCtxDisablePeerAccess = missing<decltype(RealDriver::cuCtxDisablePeerAccess)>,
     .cuCtxEnablePeerAccess = missing<decltype(RealDriver::cuCtxEnablePeerAccess)>,
+    .cuCtxFromGreenCtx = missing<decltype(RealDriver::cuCtxFromGreenCtx)>,
     .cuCtxGetCurrent = missing<decltype(RealDriver::cuCtxGetCurrent)>,
     .cuCtxGetDevice = missing<decltype(RealDriver::cuCtxGetDevice)>,
     .cuCtxGetFlags = missing<decltype(RealDriver::cuCtxGetFlags)>,
@@ -1181,6 +1191,8 @@ constinit const RealDriver kMissing = {
     .cuGraphNodeSetParams_v2 = missing<decltype(RealDriver::cuGraphNodeSetParams_v2)>,
     .cuGraphUpload = missing<decltype(RealDriver::cuGraphUpload)>,
     .cuGraphUpload_ptsz = missing<decltype(RealDriver::cuGraphUpload_ptsz)>,
+    .cuGreenCtxCreate = missing<decltype(RealDriver::cuGreenCtxCreate)>,
+    .cuGreenCtxDestroy = missing<decltype(RealDriver::cuGreenCtxDestroy)>,
     .cuInit = missing<decltype(RealDriver::cuInit)>,
     .cuIpcCloseMemHandle = missing<decltype(RealDriver::cuIpcCloseMemHandle)>,
     .cuIpcGetEventHandle = missing<decltype(RealDriver::cuIpcGetEventHandle)>,

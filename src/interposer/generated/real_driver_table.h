@@ -26,6 +26,7 @@ struct RealDriver {
   decltype(&cuda::api::cuCtxDetach) cuCtxDetach;
   decltype(&cuda::api::cuCtxDisablePeerAccess) cuCtxDisablePeerAccess;
   decltype(&cuda::api::cuCtxEnablePeerAccess) cuCtxEnablePeerAccess;
+  decltype(&cuda::api::cuCtxFromGreenCtx) cuCtxFromGreenCtx;
   decltype(&cuda::api::cuCtxGetCurrent) cuCtxGetCurrent;
   decltype(&cuda::api::cuCtxGetDevice) cuCtxGetDevice;
   decltype(&cuda::api::cuCtxGetFlags) cuCtxGetFlags;
@@ -112,6 +113,8 @@ struct RealDriver {
   decltype(&cuda::api::cuGraphNodeSetParams_v2) cuGraphNodeSetParams_v2;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload;
   decltype(&cuda::api::cuGraphUpload) cuGraphUpload_ptsz;
+  decltype(&cuda::api::cuGreenCtxCreate) cuGreenCtxCreate;
+  decltype(&cuda::api::cuGreenCtxDestroy) cuGreenCtxDestroy;
   decltype(&cuda::api::cuInit) cuInit;
   decltype(&cuda::api::cuIpcCloseMemHandle) cuIpcCloseMemHandle;
   decltype(&cuda::api::cuIpcGetEventHandle) cuIpcGetEventHandle;
@@ -390,7 +393,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 376;
+inline constexpr size_t kDriverSlots = 379;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

@@ -2,6 +2,7 @@
 // while this lives.
 #pragma once
 
+#include "interposer/green_contexts.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -28,7 +29,8 @@ class AtStream {
   AtStream(const AtStream&) = delete;
   AtStream& operator=(const AtStream&) = delete;
 
-  cuda::CUcontext context() const { return context_; }
+  // Of a green context, the primary one.
+  cuda::CUcontext context() const { return green_contexts().primary_of(context_); }
 
  private:
   cuda::CUcontext context_ = nullptr;

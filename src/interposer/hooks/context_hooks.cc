@@ -1,5 +1,6 @@
 // Start and end of what we are a guest of: cuInit, contexts.
 #include "interposer/generated/hooks.h"
+#include "interposer/green_contexts.h"
 #include "interposer/hooks/shortage.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -131,6 +132,54 @@ NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice de
   if (process().context_made(*context, device)) return result;
   real_driver().cuDevicePrimaryCtxRelease_v2(device);
   return CUDA_ERROR_NOT_PERMITTED;
+}
+
+// It retains the primary context until it is destroyed.
+NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc resources, CUdevice device, unsigned flags) {
+  const CUresult result = create<&RealDriver::cuGreenCtxCreate>(device, handle, resources, device, flags);
+  if (result != CUDA_SUCCESS || !process().active()) return result;
+  GreenContexts::Green green{*handle, nullptr, nullptr, device};
+  const RealDriver& driver = real_driver();
+  if (driver.cuCtxFromGreenCtx(&green.context, *handle) != CUDA_SUCCESS) return result;
+  if (driver.cuDevicePrimaryCtxRetain(&green.primary, device) != CUDA_SUCCESS) return result;
+  driver.cuDevicePrimaryCtxRelease_v2(device);
+  process().primary_made(green.primary, device);
+  if (process().context_made(green.primary, device)) {
+    green_contexts().made(green);
+    return result;
+  }
+  driver.cuGreenCtxDestroy(*handle);
+  return CUDA_ERROR_NOT_PERMITTED;
+}
+
+NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
+  GreenContexts::Green green;
+  if (!process().active() || !green_contexts().find(handle, &green)) return call_real<&RealDriver::cuGreenCtxDestroy>(handle);
+  // What was freed in the order of its streams is known to be done by their events.
+  if (Device* device = process().device(green.ordinal)) device->memory().finish_frees();
+  auto destroy_it = [&] {
+    const CUresult destroyed = call_real<&RealDriver::cuGreenCtxDestroy>(handle);
+    if (destroyed != CUDA_SUCCESS) return destroyed;
+    green_contexts().gone(handle);
+    process().green_context_left(green.context);
+    return destroyed;
+  };
+  if (!process().release_keeps_primary(green.ordinal)) return end_primary_by(green.primary, green.ordinal, destroy_it);
+  const CUresult result = destroy_it();
+  if (result != CUDA_SUCCESS) process().primary_made(green.primary, green.ordinal);
+  return result;
+}
+
+// A conversion may give another handle than the first one.
+NVSHARE_EXPORT CUresult cuCtxFromGreenCtx(CUcontext* context, CUgreenCtx handle) {
+  const CUresult result = call_real<&RealDriver::cuCtxFromGreenCtx>(context, handle);
+  GreenContexts::Green green;
+  if (result != CUDA_SUCCESS || !process().active() || !green_contexts().find(handle, &green)) return result;
+  if (green_contexts().primary_of(*context) == *context) {
+    green.context = *context;
+    green_contexts().made(green);
+  }
+  return result;
 }
 
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {

@@ -112,6 +112,8 @@ class Memory {
 
   // Takes back what was freed in stream order and is done. The GPU has no work left, so nothing is waited for.
   void collect_done();
+  // The same for all of it, waiting for the GPU: the context of some of those streams is about to end. Not while something captures.
+  void finish_frees() { collect_async(true); }
 
   // Gives back what is freed and only kept for reuse.
   void trim_cache();

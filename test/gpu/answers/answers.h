@@ -100,6 +100,8 @@ void two_gpus();
 void two_gpus_graphs();
 void handles_without_context();
 void attached_contexts();
+void green_contexts();
+void green_contexts_gone();
 void pointers();
 void stream_ordered();
 void freed_twice();
