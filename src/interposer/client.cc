@@ -23,7 +23,6 @@
 namespace nvshare::interposer {
 
 using protocol::MessageType;
-using protocol::ReleaseReason;
 
 namespace {
 
@@ -63,9 +62,6 @@ void Client::ask_only() {
   read_own_limit();
   asks_only_ = true;
   connect_once();
-  Lock lock(mutex_);
-  socket_.reset();
-  connected_ = false;
 }
 
 bool Client::start(const char* waits_because) {
@@ -131,11 +127,20 @@ FileDescriptor Client::open_socket() {
 
 bool Client::connect_once() {
   FileDescriptor fd = open_socket();
-  if (!fd || !handshake(fd.get())) return false;
+  if (!fd) return false;
+  const protocol::Register hello = registration();
+  protocol::Registered answer;
+  if (!handshake(fd.get(), hello, &answer)) return false;
   Lock lock(mutex_);
+  take_terms(answer, hello.lease);
+  gpu_total_.store(answer.gpu_total_bytes, std::memory_order_release);
+  if (asks_only_) return true;
+  version_ = answer.version;
+  client_id_ = answer.client_id;
+  ceiling_.store(answer.memory_ceiling, std::memory_order_release);
   socket_ = std::move(fd);
-  connected_ = true;
-  if (!asks_only_) after_registration();
+  step(turn::Connected{answer.epoch, hello.wants_lock != 0});
+  after_registration();
   return true;
 }
 
@@ -154,16 +159,15 @@ protocol::Register Client::registration() {
   snprintf(message.gpu_name, sizeof message.gpu_name, "%s", device_.name());
   snprintf(message.program, sizeof message.program, "%s", program_invocation_short_name);
   Lock lock(mutex_);
-  message.has_lock = state_ == State::kRunning || state_ == State::kPaused || state_ == State::kDraining;
-  message.wants_lock = message.has_lock == 0 && lock_wanted_.load(std::memory_order_relaxed);
+  message.has_lock = turn::had_lock(turn_);
+  message.wants_lock = message.has_lock == 0 && turn_.wish.wanted;
   message.client_id = client_id_;
   message.lease = std::min(lease_.leased(), protocol::kLeaseMax);
   message.node_limit = node_limit_;
   return message;
 }
 
-bool Client::handshake(int fd) {
-  protocol::Register hello = registration();
+bool Client::handshake(int fd, const protocol::Register& hello, protocol::Registered* terms) {
   protocol::Packet packet = protocol::encode(hello, protocol::kVersionMin);
   if (::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) return false;
   pollfd readable{fd, POLLIN, 0};
@@ -183,19 +187,7 @@ bool Client::handshake(int fd) {
     if (auto answer = protocol::decode<protocol::Registered>(bytes)) {
       log(LogLevel::kDebug, "nvshare-scheduler %s, protocol version %u", answer->version > 1 ? answer->release : "of an earlier release",
           answer->version);
-      Lock lock(mutex_);
-      take_terms(*answer, hello.lease);
-      gpu_total_.store(answer->gpu_total_bytes, std::memory_order_release);
-      if (asks_only_) return true;
-      version_ = answer->version;
-      client_id_ = answer->client_id;
-      grant_ = {answer->epoch, 0};
-      budget_sequence_ = 0;
-      watch(0, false);  // whoever waits says so anew
-      memory_waiters_.store(0, std::memory_order_relaxed);
-      ceiling_.store(answer->memory_ceiling, std::memory_order_release);
-      request_sent_ = hello.wants_lock != 0;
-      if (growth_state_ == GrowthState::kAsked) memory_dirty_.store(true, std::memory_order_relaxed);
+      *terms = *answer;
       return true;
     }
   } else if (type && *type == MessageType::kRefused) {
@@ -216,23 +208,11 @@ bool Client::handshake(int fd) {
 void Client::disconnected() {
   process().ipc().on_disconnected(device_);
   Lock lock(mutex_);
-  if (connected_) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
-  set_gang_runs(false);
+  if (turn_.connected) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   socket_.reset();
-  connected_ = false;
-  hurry();
+  step(turn::Disconnected{});
   reconnect_backoff_ns_ = kReconnectFirst_ns;
-  disconnected_at_ns_ = now_ns();
-  reconnect_at_ns_ = disconnected_at_ns_ + kReconnectFirst_ns;
-  if (state_ == State::kLoading) cancel_load_ = true;  // the next scheduler knows nothing of this grant
-  breath_ends_ns_ = 0;
-  // Nor of those that were to leave with us; and what is given up now, nobody would give back. Nobody was given its room yet either.
-  if (state_ == State::kDraining && (drain_together_ || !drain_done_)) go_on();
-  if (state_ == State::kPaused) {
-    released_idle_ = false;
-    begin_use();
-  }
-  changed_.notify_all();
+  reconnect_at_ns_ = turn_.disconnected_at + kReconnectFirst_ns;
   device_.memory().arena().lender_gone();
 }
 
@@ -240,7 +220,7 @@ void Client::reconnect() {
   if (now_ns() < reconnect_at_ns_) return;
   {
     Lock lock(mutex_);
-    if (state_ == State::kLoading || state_ == State::kDraining) {  // settled within moments; then there is one truth to tell
+    if (turn::in_between(turn_)) {  // then there is one truth to tell
       reconnect_at_ns_ = now_ns() + kReconnectFirst_ns;
       return;
     }
@@ -269,7 +249,7 @@ void Client::run() {
     int fd;
     {
       Lock lock(mutex_);
-      connected = connected_;
+      connected = turn_.connected;
       fd = socket_.get();
     }
     pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {connected ? fd : -1, POLLIN, 0}};
@@ -283,9 +263,7 @@ void Client::run() {
     if (connected && ready > 0 && fds[1].revents != 0 && !receive()) disconnected();
     if (!connected) reconnect();
     flush();
-    check_drain();
-    check_breath();
-    check_idle();
+    take(turn::Tick{});
     check_cgroup();
   }
 }
@@ -298,12 +276,9 @@ int64_t Client::next_timeout_ns() {
     int64_t remaining = std::max<int64_t>(deadline - now, 0);
     if (timeout < 0 || remaining < timeout) timeout = remaining;
   };
-  if (!connected_) at(reconnect_at_ns_);
+  if (!turn_.connected) at(reconnect_at_ns_);
   if (device_.memory().arena().wants_cgroup_watched()) at(cgroup_look_ns_);
-  if (state_ == State::kDraining) at(drain_deadline_ns_);
-  if (wants_breath()) at(next_breath_ns());
-  if (breath_ends_ns_ != 0) at(breath_ends_ns_);
-  if (state_ == State::kRunning && waiters_ > 0) at(now + kTick_ns);
+  if (const turn::Instant due = turn::next_deadline(turn_); due != turn::kNever) at(due);
   return timeout;
 }
 
@@ -341,25 +316,16 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
       return;
     case MessageType::kDropLock:
-      if (auto message = protocol::decode<protocol::DropLock>(packet)) on_drop(*message);
+      if (auto message = protocol::decode<protocol::DropLock>(packet)) take(*message);
       return;
     case MessageType::kKeepLock:
-      if (auto message = protocol::decode<protocol::KeepLock>(packet)) on_keep(message->grant);
+      if (auto message = protocol::decode<protocol::KeepLock>(packet)) take(*message);
       return;
     case MessageType::kEvict:
       if (auto message = protocol::decode<protocol::Evict>(packet)) device_.mover().evict(message->eviction, message->bytes);
       return;
     case MessageType::kMemAvailable:
-      if (auto message = protocol::decode<protocol::MemAvailable>(packet)) {
-        Lock lock(mutex_);
-        if (state_ == State::kOut) return;  // the lock was lost meanwhile, and with it the request
-        budget_sequence_ = message->budget_sequence;
-        budget_.store(message->budget, std::memory_order_release);
-        if (growth_state_ == GrowthState::kAsked && message->request == growth_request_) {
-          growth_state_ = message->granted != 0 ? GrowthState::kGranted : GrowthState::kRefused;
-        }
-        changed_.notify_all();
-      }
+      if (auto message = protocol::decode<protocol::MemAvailable>(packet)) take(*message);
       return;
     case MessageType::kUpdateLimit:
       if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) on_limit(*message);
@@ -441,28 +407,22 @@ void Client::wake() {
 }
 
 void Client::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
-  if (!connected_ || packet.length == 0) return;  // length 0: the version agreed on has no such message
+  if (!turn_.connected || packet.length == 0) return;  // length 0: the version agreed on has no such message
   if (nvshare::send_packet(socket_.get(), packet.span(), descriptors, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
     shutdown(socket_.get(), SHUT_RDWR);
   }
 }
 
-void Client::send_memory(uint64_t wanted) {
-  protocol::MemUpdate update{};
-  update.memory = device_.memory().report();
-  update.budget = std::max<uint64_t>(budget_.load(std::memory_order_acquire), update.memory.resident);
-  update.budget_sequence = budget_sequence_;
-  update.limit = memory_limit();
-  update.wanted = wanted;
-  update.request = growth_request_;
-  send(update);
+void Client::take(const decltype(turn::Event::what)& event) {
+  Lock lock(mutex_);
+  step(event);
 }
 
 // With others waiting for memory, or nobody to say who does, what is not in use is not ours to take without asking.
 void Client::hold_to_resident() {
   {
     Lock lock(mutex_);
-    if (state_ != State::kRunning) return;  // only this thread ends that state
+    if (!turn::may_run(turn_)) return;
   }
   device_.memory().lower_budget(budget_);
 }
@@ -477,7 +437,7 @@ void Client::send_arena() {
   HostArena::Outbox outbox;
   if (!arena.take_outbox(&outbox)) return;
   Lock lock(mutex_);
-  if (!connected_) {
+  if (!turn_.connected) {
     arena.lender_gone();
     return;
   }
@@ -504,15 +464,10 @@ void Client::flush() {
   send_arena();
   if (memory_dirty_.load(std::memory_order_acquire) && memory_waiters_.load(std::memory_order_relaxed) > 0) hold_to_resident();
   Lock lock(mutex_);
-  if (!connected_) return;
+  if (!turn_.connected) return;
   // What exit handlers free after the driver has gone is on the GPU until the process is: it is not to be given to others before.
-  if (!Process::ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) {
-    send_memory(growth_state_ == GrowthState::kAsked ? growth_wanted_ : 0);
-  }
-  if (lock_wanted_.load(std::memory_order_acquire) && state_ == State::kOut && !request_sent_) {
-    request_sent_ = true;
-    send(protocol::ReqLock{++request_});
-  }
+  if (!Process::ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) step(turn::MemoryChanged{});
+  step(turn::NewsSent{});
   if (why_wanted_.exchange(false, std::memory_order_acq_rel)) send(protocol::AskWhyWaiting{++question_});
 }
 
@@ -523,11 +478,9 @@ void Client::reset_after_fork() {
   bell_.reset();
   hurried_news_.store(-1, std::memory_order_relaxed);
   shared_.store(false, std::memory_order_release);
-  connected_ = false;
+  turn_ = turn::Turn{};
   locks_.store(0, std::memory_order_relaxed);
   gang_runs_.store(false, std::memory_order_relaxed);
-  waiters_ = 0;
-  limited_ = watched_ = limit_told_ = false;
 }
 
 }  // namespace nvshare::interposer

@@ -1,12 +1,10 @@
 // The client: this process on one GPU, as the scheduler sees it. Owns the socket and the thread that reads it, and knows whether the
 // process has the lock. Without a scheduler it is *unshared*: gate open, no budget, only the program's own memory limit.
 //
-// States: out (no lock) -> wanted -> loading (granted, memory coming in) -> running (gate open) -> draining (gate closed, GPU work ending)
-// -> out. Or draining -> paused: alone under a compute limit it keeps the lock while its program does nothing, and goes back to running
-// without asking (docs/adr/0012). A drain that cannot end goes back to running. Where clients on other GPUs leave at the same time, a drain
-// that has ended waits for the scheduler's word (docs/adr/0009). When the scheduler dies everything stays as it is until a new one answers.
+// What it decides about its turns is turn::step's (turn/turn.h): whatever happens becomes an event in the thread that sees it, under the
+// mutex, and the effects are carried out before that is given up. What needs Memory's mutex follows after it.
 //
-// Thread-safe. Its mutex comes after Memory's; callbacks into Memory and Mover happen without it.
+// Thread-safe. Its mutex comes after Memory's and before Mover's; callbacks into Memory happen without it.
 #pragma once
 
 #include <atomic>
@@ -14,11 +12,9 @@
 
 #include "base/descriptors.h"
 #include "base/fd.h"
-#include "interposer/drain_patience.h"
-#include "interposer/idle_watch.h"
 #include "interposer/memory/lease.h"
-#include "interposer/pause_watch.h"
 #include "interposer/sync.h"
+#include "interposer/turn/turn.h"
 #include "protocol/codec.h"
 
 namespace nvshare::interposer {
@@ -119,11 +115,7 @@ class Client {
   bool keeps_caches();
   // One look whether the program has gone idle, under a compute limit (idle_watch.h). Not wanted: no more looks in this turn. No wait: the
   // GPU's work is to be waited for, and work_ended() called.
-  struct IdleStep {
-    bool wanted;
-    int64_t wait_ns;
-  };
-  IdleStep idle_step();
+  turn::Effects::Look idle_step();
   void work_ended();
 
   // The process exits: a load that waits for room stops waiting.
@@ -140,16 +132,12 @@ class Client {
   bool tell(const Payload& payload, const Descriptors& descriptors = {}) {
     Lock lock(mutex_);
     send(payload, descriptors);
-    return connected_;
+    return turn_.connected;
   }
 
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
-  static constexpr int64_t kTick_ns = 10'000'000;  // of idle detection, and of a drain past its time
-
-  enum class State : uint8_t { kOut, kLoading, kRunning, kPaused, kDraining };
-
   static void* thread_body(void* self);
   void run();
   // client_limits.cc
@@ -164,35 +152,41 @@ class Client {
   void on_recall(const protocol::RecallHeadroom& message);
   void on_limit(const protocol::UpdateLimit& message);
   bool connect_once();
-  bool handshake(int fd);
+  bool handshake(int fd, const protocol::Register& hello, protocol::Registered* terms);
   protocol::Register registration();
   void disconnected();
   void reconnect();
   bool receive();
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
   void on_lock(const protocol::LockOk& message);
-  bool take_grant(const protocol::LockOk& message) REQUIRES(mutex_);
-  void on_drop(const protocol::DropLock& message);
-  void on_keep(const protocol::Grant& grant);
-  void open_gate() REQUIRES(mutex_);  // the program has the GPU
-  void begin_use() REQUIRES(mutex_);  // the same, at the beginning of a turn or of what follows a pause
-  void pause() REQUIRES(mutex_);
-  void resume() REQUIRES(mutex_);
-  void go_on() REQUIRES(mutex_);  // the same, by giving a drain up
   void on_contention(const protocol::Contention& message);
   void on_why_waiting(const protocol::WhyWaiting& message);
-  void release(protocol::ReleaseReason reason) REQUIRES(mutex_);
-  uint64_t used_ns(int64_t work_ended_ns) REQUIRES(mutex_);  // of the turn that ends
-  void begin_drain(protocol::ReleaseReason reason, bool together = false) REQUIRES(mutex_);
-  void set_state(State state) REQUIRES(mutex_);
-  void check_drain();
-  bool wants_breath() REQUIRES(mutex_);
-  int64_t next_breath_ns() REQUIRES(mutex_);
-  void check_breath();
-  void check_idle();
-  void set_gang_runs(bool runs);
-  void hurry() REQUIRES(mutex_);                                // after a change of limited_ or of the connection
-  void watch(uint32_t waiters, bool limited) REQUIRES(mutex_);  // what stands now; the gate is told of changes
+  // An event: decided and carried out at once.
+  void take(const decltype(turn::Event::what)& event);
+  turn::Effects step(const decltype(turn::Event::what)& what) REQUIRES(mutex_);
+  void carry_out(const turn::OpenGate&) REQUIRES(mutex_);
+  void carry_out(const turn::CloseGate&) REQUIRES(mutex_);
+  void carry_out(const turn::WakeGate&) REQUIRES(mutex_);
+  void carry_out(const turn::WatchGate& effect) REQUIRES(mutex_);
+  void carry_out(const turn::ForgetWish&) REQUIRES(mutex_);
+  void carry_out(const turn::KnowWish&) REQUIRES(mutex_);
+  void carry_out(const turn::LookForWaiters&) REQUIRES(mutex_);
+  void carry_out(const turn::BeginUse&) REQUIRES(mutex_);
+  void carry_out(const turn::SetBudget& effect) REQUIRES(mutex_);
+  void carry_out(const turn::StartDrain& effect) REQUIRES(mutex_);
+  void carry_out(const turn::StartLoad& effect) REQUIRES(mutex_);
+  void carry_out(const turn::MakeRoom&) REQUIRES(mutex_);
+  void carry_out(const turn::Probe&) REQUIRES(mutex_);
+  void carry_out(const turn::WatchIdle&) REQUIRES(mutex_);
+  void carry_out(const turn::NewsDue&) REQUIRES(mutex_);
+  void carry_out(const turn::WakeLink&) REQUIRES(mutex_);
+  void carry_out(const turn::SendMemory& effect) REQUIRES(mutex_);
+  void carry_out(const turn::Log& effect) REQUIRES(mutex_);
+  void carry_out(const protocol::LockReleased& message) REQUIRES(mutex_);
+  template <typename Message>
+  void carry_out(const Message& message) REQUIRES(mutex_) {
+    send(message);
+  }
   bool load_at_once();
   void check_cgroup();
   void flush();
@@ -208,7 +202,6 @@ class Client {
   void send(const Payload& payload, const Descriptors& descriptors = {}) REQUIRES(mutex_) {
     send_packet(protocol::encode(payload, version_), descriptors);
   }
-  void send_memory(uint64_t wanted) REQUIRES(mutex_);
 
   Device& device_;
   Mutex mutex_;
@@ -233,15 +226,16 @@ class Client {
   std::atomic<uint32_t> memory_waiters_{0};
   std::atomic<bool> memory_dirty_{false};
   std::atomic<bool> arena_dirty_{false};
-  std::atomic<bool> lock_wanted_{false};
-  std::atomic<int64_t> wanted_at_ns_{0};  // when it last became so
+  std::atomic<bool> wish_known_{false};   // a thread that finds the gate closed need not say so again
   std::atomic<int64_t> first_use_ns_{0};  // in this turn; 0: not yet
   std::atomic<bool> why_wanted_{false};   // asked, and not sent yet
   std::atomic<bool> draining_{false};
   std::atomic<bool> gang_runs_{false};
 
-  State state_ GUARDED_BY(mutex_) = State::kOut;
-  bool context_there_ GUARDED_BY(mutex_) = false;
+  turn::Turn turn_ GUARDED_BY(mutex_);
+  uint64_t load_due_ GUARDED_BY(mutex_) = 0;  // asked for by the step, for after the section; the socket's thread's, as the next
+  bool room_due_ GUARDED_BY(mutex_) = false;
+  static std::atomic<int> locks_;                                // that this process holds, on all its GPUs
   uint16_t version_ GUARDED_BY(mutex_) = protocol::kVersionMax;  // agreed on with this scheduler
   char refusal_told_[256] = {};                                  // in the log; before the socket's thread starts, then its alone
   const char* barred_by_ = refusal_told_;                        // before it is shared
@@ -257,54 +251,9 @@ class Client {
   enum class HeadroomState : uint8_t { kNone, kAsked, kCharged, kRefused } headroom_state_ GUARDED_BY(mutex_) = HeadroomState::kNone;
   bool asks_only_ = false;  // before the socket's thread starts
   uint64_t client_id_ GUARDED_BY(mutex_) = 0;
-  protocol::Grant grant_ GUARDED_BY(mutex_){};
-  uint64_t budget_sequence_ GUARDED_BY(mutex_) = 0;
-  bool request_sent_ GUARDED_BY(mutex_) = false;
-  uint64_t request_ GUARDED_BY(mutex_) = 0;
-  bool cancel_load_ GUARDED_BY(mutex_) = false;
-  uint64_t growth_request_ GUARDED_BY(mutex_) = 0;
-  uint64_t growth_wanted_ GUARDED_BY(mutex_) = 0;  // of the one thread that waits
-  enum class GrowthState : uint8_t { kNone, kAsked, kGranted, kRefused } growth_state_ GUARDED_BY(mutex_) = GrowthState::kNone;
-  bool connected_ GUARDED_BY(mutex_) = false;
-  int64_t disconnected_at_ns_ GUARDED_BY(mutex_) = 0;
   int64_t reconnect_at_ns_ = 0;  // the socket's thread's, as the next
   int64_t reconnect_backoff_ns_ = 0;
   int64_t cgroup_look_ns_ = 0;  // when next; the socket's thread's
-
-  // Drain.
-  protocol::ReleaseReason drain_reason_ GUARDED_BY(mutex_) = protocol::ReleaseReason::kDropped;
-  int64_t drain_started_ns_ GUARDED_BY(mutex_) = 0;
-  int64_t drain_deadline_ns_ GUARDED_BY(mutex_) = 0;
-  DrainPatience drain_patience_ GUARDED_BY(mutex_);
-  uint64_t drain_ GUARDED_BY(mutex_) = 0;  // counts up with each drain: one that was given up must not settle the next
-  bool drain_abandoned_ GUARDED_BY(mutex_) = false;
-  bool drain_done_ GUARDED_BY(mutex_) = false;  // settled: only released() is missing, or, with drain_together_, what the scheduler says
-  bool drain_together_ GUARDED_BY(mutex_) = false;  // it is the scheduler that says whether the lock goes
-  bool drain_pauses_ GUARDED_BY(mutex_) = false;    // the lock stays: the client pauses
-  bool drain_of_pause_ GUARDED_BY(mutex_) = false;  // it began in a pause: who goes on after all says so
-  uint64_t drop_attempt_ GUARDED_BY(mutex_) = 0;    // DropLock::attempt of the last one
-  int64_t breath_ends_ns_ GUARDED_BY(mutex_) = 0;   // the gate is open for a moment in the middle of a drain; 0: it is not
-  static std::atomic<int> locks_;                   // that this process holds, on all its GPUs
-
-  // Contention and idleness.
-  uint32_t waiters_ GUARDED_BY(mutex_) = 0;
-  bool limited_ GUARDED_BY(mutex_) = false;  // a compute limit applies: this client is billed for the time that it holds the lock
-  bool watched_ GUARDED_BY(mutex_) = false;  // what the gate was told: somebody waits, or limited_
-  bool limit_told_ GUARDED_BY(mutex_) = false;
-  IdleWatch idle_watch_ GUARDED_BY(mutex_);
-  bool pauses_ GUARDED_BY(mutex_) = false;         // idle_watch_ ends in a pause, not in giving the lock up
-  bool released_idle_ GUARDED_BY(mutex_) = false;  // the last turn ended, or is paused, by idle_watch_, which wants to know what came of it
-  int64_t idle_since_ns_ GUARDED_BY(mutex_) = 0;   // then
-  int64_t swap_cost_ns_ GUARDED_BY(mutex_) = 0;
-  uint64_t seen_submissions_ GUARDED_BY(mutex_) = 0;
-  int64_t last_submission_ns_ GUARDED_BY(mutex_) = 0;
-  bool idle_check_asked_ GUARDED_BY(mutex_) = false;
-  PauseWatch pause_watch_ GUARDED_BY(mutex_);
-  int64_t last_work_ns_ GUARDED_BY(mutex_) = 0;  // before the early release
-  int64_t opened_at_ns_ GUARDED_BY(mutex_) = 0;  // when the gate was opened for this turn; 0: it was not
-  bool turn_unused_ GUARDED_BY(mutex_) = false;  // nothing was submitted in this turn yet
-  bool released_early_ GUARDED_BY(mutex_) = false;
-  int64_t release_cost_ns_ GUARDED_BY(mutex_) = 0;  // what it was expected to cost
   uint64_t question_ GUARDED_BY(mutex_) = 0;
   int64_t asked_why_at_ns_ GUARDED_BY(mutex_) = 0;
 };

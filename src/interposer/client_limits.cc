@@ -134,9 +134,9 @@ bool Client::charge(size_t bytes) {
   if (lease_.charge(bytes)) return true;
   headroom_state_ = HeadroomState::kAsked;
   headroom_bytes_ = bytes;
-  if (connected_) send_ask();
+  if (turn_.connected) send_ask();
   while (headroom_state_ == HeadroomState::kAsked && !Process::ending()) {
-    if (!connected_ && now_ns() - disconnected_at_ns_ > kAlonePatience_ns) break;  // nobody who could say what the others have
+    if (!turn_.connected && now_ns() - turn_.disconnected_at > kAlonePatience_ns) break;  // nobody who could say what the others have
     changed_.wait_until(mutex_, now_ns() + kLook_ns);
   }
   const bool charged = headroom_state_ == HeadroomState::kCharged;
@@ -149,7 +149,7 @@ void Client::charge_unasked(size_t bytes) {
   if (lease_.charge(bytes)) return;
   Lock lock(mutex_);
   const uint64_t taken = lease_.take(bytes);
-  if (taken > 0 && connected_) send(protocol::HeadroomTaken{taken});
+  if (taken > 0 && turn_.connected) send(protocol::HeadroomTaken{taken});
 }
 
 void Client::on_headroom(const protocol::Headroom& message) {

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
-#include "interposer/drain_patience.h"
+#include "interposer/work_seen.h"
 
 namespace nvshare::interposer {
 

@@ -260,7 +260,7 @@ void Mover::run_drain(const Job& job) {
 int64_t Mover::look_for_idleness() {
   Client& client = device_.client();
   for (;;) {
-    const Client::IdleStep next = client.idle_step();
+    const turn::Effects::Look next = client.idle_step();
     if (!next.wanted) return -1;
     if (next.wait_ns > 0) return now_ns() + next.wait_ns;
     if (stopping()) return -1;

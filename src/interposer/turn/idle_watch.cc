@@ -1,4 +1,4 @@
-#include "interposer/idle_watch.h"
+#include "interposer/turn/idle_watch.h"
 
 #include <algorithm>
 

@@ -1,10 +1,8 @@
 // How long a drain may last before the gate opens again. Attempts that were given up make the next ones longer, every other time: what
 // needs time gets it, what needs luck (a lock that is not held just then) is not held up for long. Bounded by what was seen: where work
-// took as long as that to end with the gate open all the while, that much is not a sign that it cannot end. Pure; not thread-safe but for
-// WorkSeen.
+// took as long as that to end with the gate open all the while, that much is not a sign that it cannot end. Pure; not thread-safe.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 namespace nvshare::interposer {
@@ -18,25 +16,12 @@ class DrainPatience {
 
   int64_t value_ns() const { return value_ns_; }
   void drained(int64_t took_ns);
-  // longest_seen_ns: WorkSeen::longest_ns().
+  // longest_seen_ns: WorkSeen::longest_ns() (work_seen.h).
   void gave_up(int64_t longest_seen_ns);
 
  private:
   int64_t value_ns_ = kLeast_ns;
   uint32_t given_up_ = 0;  // in a row
-};
-
-// From a submission's return to the end of its work, as the pacers of all threads saw it with the gate open all the while. Any thread.
-class WorkSeen {
- public:
-  static constexpr int64_t kKept_ns = 60'000'000'000;
-
-  void ended_after(int64_t took_ns, int64_t now_ns);
-  int64_t longest_ns(int64_t now_ns) const;  // of the last minute or so; 0: none was seen
-
- private:
-  std::atomic<int64_t> longest_ns_{0};
-  std::atomic<int64_t> seen_at_ns_{0};
 };
 
 }  // namespace nvshare::interposer

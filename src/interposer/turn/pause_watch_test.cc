@@ -1,4 +1,4 @@
-#include "interposer/pause_watch.h"
+#include "interposer/turn/pause_watch.h"
 
 #include <gtest/gtest.h>
 

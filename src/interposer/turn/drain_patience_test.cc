@@ -1,4 +1,4 @@
-#include "interposer/drain_patience.h"
+#include "interposer/turn/drain_patience.h"
 
 #include <gtest/gtest.h>
 
@@ -51,18 +51,6 @@ TEST(DrainPatience, ComesDownWithADrainThatEnds) {
   EXPECT_EQ(patience.value_ns(), 4 * kSec);
   patience.drained(20 * kSec);
   EXPECT_LE(patience.value_ns(), 5 * kSec) << "longer only where drains were given up";
-}
-
-TEST(WorkSeen, KeepsTheLongestForAWhile) {
-  WorkSeen seen;
-  const int64_t now = 1000 * kSec;
-  EXPECT_EQ(seen.longest_ns(now), 0);
-  seen.ended_after(6 * kSec, now);
-  seen.ended_after(kSec, now + kSec);
-  EXPECT_EQ(seen.longest_ns(now + 2 * kSec), 6 * kSec);
-  EXPECT_EQ(seen.longest_ns(now + WorkSeen::kKept_ns), 0);
-  seen.ended_after(kSec, now + WorkSeen::kKept_ns);
-  EXPECT_EQ(seen.longest_ns(now + WorkSeen::kKept_ns + 1), kSec);
 }
 
 }  // namespace

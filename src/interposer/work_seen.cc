@@ -1,19 +1,6 @@
-#include "interposer/drain_patience.h"
-
-#include <algorithm>
+#include "interposer/work_seen.h"
 
 namespace nvshare::interposer {
-
-void DrainPatience::drained(int64_t took_ns) {
-  given_up_ = 0;
-  value_ns_ = std::clamp(2 * took_ns, kLeast_ns, kMost_ns);
-}
-
-void DrainPatience::gave_up(int64_t longest_seen_ns) {
-  const int64_t most = std::clamp(2 * longest_seen_ns, kMost_ns, kMostSeen_ns);
-  if (++given_up_ % 2 == 0) value_ns_ *= 2;
-  value_ns_ = std::min(value_ns_, most);
-}
 
 void WorkSeen::ended_after(int64_t took_ns, int64_t now_ns) {
   // Two threads at once: one of their two is kept, which is as good.

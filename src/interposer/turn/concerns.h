@@ -1,0 +1,53 @@
+// What the parts of step() (turn.h) offer each other. For the sources of turn/ only.
+#pragma once
+
+#include "interposer/turn/turn.h"
+
+namespace nvshare::interposer::turn {
+
+// One step: its time, what was seen, what comes of it.
+struct At {
+  Instant now;
+  const Seen& seen;
+  Effects& effects;
+
+  template <typename Kind>
+  void add(const Kind& effect) const {
+    effects.add(effect);
+  }
+  // To nobody while there is no scheduler.
+  template <typename Message>
+  void send(const Turn& turn, const Message& message) const {
+    if (turn.connected) effects.add(message);
+  }
+};
+
+// step.cc
+void open_gate(Turn& turn, const At& at);  // the program has the GPU
+void begin_use(Turn& turn, const At& at);  // the same, at the beginning of a turn or of what follows a pause
+void release(Turn& turn, const At& at, protocol::ReleaseReason reason);
+uint64_t used_ns(const Turn& turn, const At& at, Instant work_ended);  // of the turn that ends
+
+// drains.cc
+void begin_drain(Turn& turn, const At& at, protocol::ReleaseReason reason, bool together);
+void go_on(Turn& turn, const At& at);   // a drain is given up
+void resume(Turn& turn, const At& at);  // a pause ends
+void drop(Turn& turn, const At& at, const protocol::DropLock& message);
+void keep(Turn& turn, const At& at, const protocol::KeepLock& message);
+void drained(Turn& turn, const At& at, uint64_t drain);
+void settle_pause(Turn& turn, const At& at, bool waiters);
+bool about_to_pause(const Turn& turn);  // LookForWaiters is to be answered with settle_pause
+void check_drain(Turn& turn, const At& at);
+void check_reopening(Turn& turn, const At& at);
+Instant reopening_due(const Turn& turn);
+
+// idleness.cc
+inline constexpr int64_t kTick_ns = 10'000'000;                        // between looks for idleness, and at a drain past its time
+void watch(Turn& turn, const At& at, uint32_t waiters, bool limited);  // what stands now; the gate is told of changes
+void heard_contention(Turn& turn, const At& at, const protocol::Contention& message);
+void set_gang_runs(Turn& turn, const At& at, bool runs);
+void begin_watch(Turn& turn, const At& at);  // the gate has opened
+void check_idle(Turn& turn, const At& at);
+void look_for_idleness(Turn& turn, const At& at);
+
+}  // namespace nvshare::interposer::turn

@@ -1,0 +1,135 @@
+// What may happen to a turn, and what is to be done about it (turn.h).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+
+#include "protocol/messages.h"
+
+namespace nvshare::interposer::turn {
+
+// Nanoseconds of a clock that does not go back.
+using Instant = int64_t;
+inline constexpr Instant kNever = INT64_MAX;
+
+// What the caller sees just before it takes an event in. None of it is sure to hold any more when the effects are carried out: what has to
+// be is asked for (Effects: LookForWaiters).
+struct Seen {
+  uint64_t submissions = 0;     // of all threads so far
+  bool submitting = false;      // a thread submits just now
+  bool waiting = false;         // a thread waits at the gate
+  bool capturing = false;       // a stream captures, so nothing may be waited for
+  bool other_gpus = false;      // this process has the lock of other GPUs
+  Instant first_use = 0;        // when a thread that had waited for this turn got past the gate; 0: not yet
+  Instant probe_ended = 0;      // when the last Probe found the GPU's work ended; 0: not yet
+  int64_t longest_work_ns = 0;  // of the program's submissions lately
+};
+
+// ---- events, besides messages ----
+struct Wished {  // a thread found the gate closed
+  Instant at;
+  bool news_first;  // the scheduler is to hear of the memory before the request
+};
+struct Connected {  // registered
+  uint64_t epoch;
+  bool wish_told;
+};
+struct Disconnected {};
+struct ContextChanged {
+  bool there;
+};
+struct LoadEnded {};    // everything is resident. Effects::agreed: the gate is open; else the load was cancelled
+struct LoadStopped {};  // after a cancelled load
+struct WorkDrained {    // nobody is inside the gate, the GPU's work has ended. Effects::agreed: the lock goes, MemoryLeft is to follow
+  uint64_t drain;
+};
+struct MemoryLeft {};  // what the turn held for itself is given back: the lock goes
+struct WaitersSeen {   // the answer to LookForWaiters
+  bool any;
+};
+struct IdleLook {};   // Effects::look says what comes next
+struct WorkEnded {};  // what was submitted before the IdleLook that asked to wait
+struct NewsSent {};   // all that goes before a request
+struct MemoryChanged {};
+struct GrowthWanted {
+  uint64_t bytes;
+};
+struct GrowthAlone {  // without a scheduler for long: so much is free
+  uint64_t budget;
+};
+struct GrowthEnded {};  // the thread has seen the answer
+struct ProgramEnds {};
+struct Tick {};
+
+struct Event {
+  Seen seen;
+  std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Connected,
+               Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen, IdleLook, WorkEnded,
+               NewsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, ProgramEnds>
+      what;
+};
+
+// ---- effects ----
+struct OpenGate {};
+struct CloseGate {};
+struct WakeGate {};  // threads that wait at the gate look again
+struct WatchGate {   // submissions are counted and bounded; closely: under a compute limit
+  bool closely;
+  bool wanted;
+};
+struct ForgetWish {};      // the next thread that finds the gate closed has to say so
+struct KnowWish {};        // it has not
+struct LookForWaiters {};  // ForgetWish, and then: does a thread wait? Answered with WaitersSeen in the same section
+struct BeginUse {};        // Seen::first_use is not known from now on
+struct SetBudget {
+  uint64_t bytes;
+};
+struct StartDrain {  // to end with WorkDrained
+  uint64_t drain;
+};
+struct StartLoad {  // to end with LoadEnded or LoadStopped. After the section: memory's lock comes before the caller's
+  uint64_t grant;
+};
+struct MakeRoom {};   // others wait for memory: caches go, then MemoryChanged. After the section
+struct Probe {};      // Seen::probe_ended
+struct WatchIdle {};  // IdleLooks from now on
+struct NewsDue {};    // MemoryChanged, soon
+struct WakeLink {};   // a Tick, and NewsSent
+struct SendMemory {   // MemUpdate, as things stand
+  uint64_t wanted;
+};
+struct Log {
+  enum class What : uint8_t { kDrainGivenUp, kIdle } what;
+  int64_t after_ns;
+};
+using Effect = std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain,
+                            StartLoad, MakeRoom, Probe, WatchIdle, NewsDue, WakeLink, SendMemory, Log, protocol::ReqLock,
+                            protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained>;
+
+// In the order in which they are to be carried out. LockReleased::memory is for the caller to fill in.
+class Effects {
+ public:
+  static constexpr size_t kMost = 16;  // more than any step has; the tests watch that
+  template <typename Kind>
+  void add(const Kind& effect) {
+    if (count_ < kMost) items_[count_] = effect;
+    ++count_;
+  }
+  const Effect* begin() const { return items_.data(); }
+  const Effect* end() const { return items_.data() + (count_ < kMost ? count_ : kMost); }
+  size_t count() const { return count_; }
+
+  bool agreed = false;  // LoadEnded, WorkDrained
+  struct Look {
+    bool wanted;      // false: no more looks until WatchIdle
+    int64_t wait_ns;  // until the next; 0: the GPU's work is to be waited for, then WorkEnded, then the next
+  } look{false, 0};
+
+ private:
+  std::array<Effect, kMost> items_{};
+  size_t count_ = 0;
+};
+
+}  // namespace nvshare::interposer::turn

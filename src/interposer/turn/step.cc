@@ -1,0 +1,243 @@
+// step(): getting the lock, giving it back, growth in mid-turn, the scheduler's coming and going.
+#include <algorithm>
+
+#include "interposer/turn/concerns.h"
+
+namespace nvshare::interposer::turn {
+
+using protocol::ReleaseReason;
+
+namespace {
+
+bool same(const protocol::Grant& one, const protocol::Grant& other) { return one.epoch == other.epoch && one.grant == other.grant; }
+
+// One handler for each kind of event: one that is missing does not compile.
+struct Handler {
+  Turn& turn;
+  const At& at;
+
+  void request() const {
+    turn.wish.requested = true;
+    at.send(turn, protocol::ReqLock{++turn.wish.requests});
+  }
+
+  void operator()(const Wished& event) const {
+    turn.wish.at = event.at;
+    if (turn.phase == Phase::kPaused) return resume(turn, at);
+    if (turn.phase == Phase::kRunning) return at.add(WakeLink{});  // the gate has opened meanwhile
+    turn.wish.wanted = true;
+    // From the thread's own section, which saves the time that the socket's thread takes to wake.
+    if (turn.phase == Phase::kOut && turn.connected && !turn.wish.requested && !event.news_first) return request();
+    at.add(WakeLink{});
+  }
+
+  void operator()(NewsSent) const {
+    if (turn.connected && turn.wish.wanted && turn.phase == Phase::kOut && !turn.wish.requested) request();
+  }
+
+  void operator()(const protocol::LockOk& message) const {
+    const bool begins = turn.phase == Phase::kOut;
+    // Of a turn that is over?
+    if (begins && (message.grant.epoch != turn.grant.epoch || message.grant.grant <= turn.grant.grant)) return;
+    // If none begins: the grant's new budget; or, after a restart of the scheduler, its name for the lock that we hold.
+    turn.grant = message.grant;
+    turn.budget_sequence = message.budget_sequence;
+    at.add(SetBudget{message.budget});
+    if (!begins) return;
+    turn.opened_at = 0;
+    turn.cancel_load = false;
+    turn.wish.requested = false;
+    turn.phase = Phase::kLoading;
+    at.add(StartLoad{message.grant.grant});
+  }
+
+  void operator()(const protocol::DropLock& message) const {
+    if (same(message.grant, turn.grant)) drop(turn, at, message);
+  }
+  void operator()(const protocol::KeepLock& message) const {
+    if (same(message.grant, turn.grant)) keep(turn, at, message);
+  }
+  void operator()(const protocol::Contention& message) const { heard_contention(turn, at, message); }
+
+  void operator()(const protocol::MemAvailable& message) const {
+    if (turn.phase == Phase::kOut) return;  // the lock was lost meanwhile, and with it the request
+    turn.budget_sequence = message.budget_sequence;
+    at.add(SetBudget{message.budget});
+    if (turn.growth.answer != Growth::Answer::kAsked || message.request != turn.growth.request) return;
+    turn.growth.answer = message.granted != 0 ? Growth::Answer::kGranted : Growth::Answer::kRefused;
+  }
+
+  void operator()(const Connected& event) const {
+    turn.connected = true;
+    turn.grant = {event.epoch, 0};
+    turn.budget_sequence = 0;
+    watch(turn, at, 0, false);  // the scheduler says anew who waits
+    turn.idle.memory_waiters = 0;
+    turn.wish.requested = event.wish_told;
+    if (growth_wanted(turn) > 0) at.add(NewsDue{});  // the request anew
+  }
+
+  void operator()(Disconnected) const {
+    set_gang_runs(turn, at, false);
+    turn.connected = false;
+    turn.disconnected_at = at.now;
+    if (turn.phase == Phase::kLoading) turn.cancel_load = true;  // the next scheduler knows nothing of this grant
+    turn.drain.reopened_until = 0;
+    // Nor of those that were to leave with us; and what is given up now, nobody would give back. Nobody was given its room yet either.
+    if (turn.phase == Phase::kDraining && (turn.drain.together || !turn.drain.done)) go_on(turn, at);
+    if (turn.phase == Phase::kPaused) {
+      turn.idle.released_idle = false;
+      begin_use(turn, at);
+    }
+  }
+
+  void operator()(const ContextChanged& event) const {
+    if (turn.context == event.there) return;
+    turn.context = event.there;
+    if (turn.phase == Phase::kPaused && !event.there) begin_drain(turn, at, ReleaseReason::kEarly, false);
+    if (event.there && turn.phase == Phase::kLoading) at.add(CloseGate{});  // it was asked for with an earlier context
+    if (turn.phase != Phase::kOut) return;
+    if (event.there) return at.add(CloseGate{});
+    at.add(OpenGate{});
+    turn.wish.wanted = false;
+    at.add(ForgetWish{});
+  }
+
+  void operator()(LoadEnded) const {
+    if (turn.cancel_load || turn.phase != Phase::kLoading) return;
+    if (turn.idle.released_early) {
+      // The pause that was taken for idleness: worth giving the GPU up for, or one that is usual and to be sat out next time.
+      turn.idle.costly.came_back(turn.wish.at - turn.idle.last_work, turn.idle.release_cost_ns, at.now);
+      turn.idle.released_early = false;
+    }
+    begin_use(turn, at);
+    at.effects.agreed = true;
+  }
+
+  void operator()(LoadStopped) const {
+    if (turn.phase != Phase::kLoading) return;
+    turn.drain.started = at.now;
+    const bool wanted = turn.wish.wanted;
+    release(turn, at, ReleaseReason::kDropped);
+    if (!wanted || !turn.context) return;
+    turn.wish.wanted = true;
+    at.add(KnowWish{});
+  }
+
+  void operator()(const WorkDrained& event) const { drained(turn, at, event.drain); }
+  void operator()(MemoryLeft) const {
+    if (turn.phase == Phase::kDraining && turn.drain.done && !turn.drain.together) release(turn, at, turn.drain.reason);
+  }
+
+  void operator()(const WaitersSeen& event) const {
+    if (about_to_pause(turn)) return settle_pause(turn, at, event.any);
+    if (turn.phase != Phase::kOut || !turn.context || !event.any) return;
+    turn.wish.at = at.now;
+    turn.wish.wanted = true;
+    at.add(KnowWish{});
+  }
+
+  void operator()(IdleLook) const { look_for_idleness(turn, at); }
+  void operator()(WorkEnded) const { turn.idle.billed.work_ended(at.now); }
+
+  void operator()(MemoryChanged) const { at.send(turn, SendMemory{growth_wanted(turn)}); }
+
+  void operator()(const GrowthWanted& event) const {
+    turn.growth.answer = Growth::Answer::kAsked;
+    turn.growth.bytes = event.bytes;
+    ++turn.growth.request;
+    at.send(turn, SendMemory{event.bytes});
+  }
+  void operator()(const GrowthAlone& event) const {
+    if (turn.connected || turn.growth.answer != Growth::Answer::kAsked) return;
+    at.add(SetBudget{event.budget});
+    turn.growth.answer = Growth::Answer::kGranted;
+  }
+  void operator()(GrowthEnded) const { turn.growth.answer = Growth::Answer::kNone; }
+
+  void operator()(ProgramEnds) const { turn.cancel_load = true; }
+
+  void operator()(Tick) const {
+    turn.looked_at = at.now;
+    turn.other_gpus = at.seen.other_gpus;
+    check_drain(turn, at);
+    check_reopening(turn, at);
+    check_idle(turn, at);
+  }
+};
+
+}  // namespace
+
+void open_gate(Turn& turn, const At& at) {
+  turn.phase = Phase::kRunning;
+  at.add(OpenGate{});
+  begin_watch(turn, at);
+}
+
+void begin_use(Turn& turn, const At& at) {
+  Idleness& idle = turn.idle;
+  if (idle.released_idle) {
+    idle.billed.came_back(turn.wish.at - idle.idle_since, at.now - turn.wish.at);
+    idle.released_idle = false;
+  }
+  // The wait for the turn was no pause of the program.
+  idle.seen_submissions = at.seen.submissions;
+  idle.last_submission = turn.opened_at = at.now;
+  idle.probe_asked = false;
+  idle.unused = true;
+  turn.wish.wanted = false;
+  at.add(BeginUse{});
+  at.add(ForgetWish{});
+  open_gate(turn, at);
+}
+
+// From when a thread that had waited got past the gate; the gate's opening, if none has said so.
+uint64_t used_ns(const Turn& turn, const At& at, Instant work_ended) {
+  if (turn.opened_at == 0) return 0;
+  const Instant first = std::max(at.seen.first_use, turn.opened_at);
+  return static_cast<uint64_t>(std::max<int64_t>(work_ended - first, 0));
+}
+
+void release(Turn& turn, const At& at, ReleaseReason reason) {
+  Idleness& idle = turn.idle;
+  protocol::LockReleased message{};
+  message.grant = turn.grant;
+  message.reason = static_cast<uint8_t>(reason);
+  Instant work_ended = at.now;
+  message.drain_ns = static_cast<uint64_t>(at.now - turn.drain.started);
+  if (reason == ReleaseReason::kEarly) {
+    work_ended = idle.released_idle ? idle.idle_since : idle.last_work;
+    message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((at.now - work_ended) / 1000, 0, UINT32_MAX));
+  }
+  message.used_ns = used_ns(turn, at, work_ended);
+  at.add(SetBudget{0});
+  watch(turn, at, 0, idle.limited);
+  idle.memory_waiters = 0;
+  idle.released_early = reason == ReleaseReason::kEarly && !idle.released_idle;
+  idle.release_cost_ns = idle.swap_cost_ns;
+  turn.growth.answer = Growth::Answer::kNone;
+  turn.wish.requested = false;
+  turn.wish.wanted = false;
+  turn.drain.reopened_until = 0;
+  turn.phase = Phase::kOut;
+  at.send(turn, message);
+  at.add(LookForWaiters{});
+  if (!turn.context) at.add(OpenGate{});  // threads that wait there want other GPUs
+  at.add(WakeLink{});
+}
+
+Effects step(Turn& turn, const Event& event, Instant now) {
+  Effects effects;
+  std::visit(Handler{turn, At{now, event.seen, effects}}, event.what);
+  return effects;
+}
+
+Instant next_deadline(const Turn& turn) {
+  Instant next = kNever;
+  if (turn.phase == Phase::kDraining) next = std::min(turn.drain.deadline, reopening_due(turn));
+  if (turn.drain.reopened_until != 0) next = std::min(next, turn.drain.reopened_until);
+  if (may_run(turn) && turn.idle.waiters > 0) next = std::min(next, turn.looked_at + kTick_ns);
+  return next;
+}
+
+}  // namespace nvshare::interposer::turn

@@ -1,0 +1,121 @@
+// What one process decides about one GPU: a pure function of what it knows, what happened, and the time (docs/adr/0018).
+//
+//   step(turn, event, now) -> effects     takes one event; the caller carries the effects out, in order, before it lets go of its mutex
+//   next_deadline(turn)                   when a Tick is due at the latest
+//
+// Phases: out (no lock) -> loading (granted, memory coming in) -> running (gate open) -> draining (gate closed, GPU work ending) -> out.
+// Or draining -> paused: alone under a compute limit the client keeps the lock while its program does nothing, and goes back to running
+// without asking (docs/adr/0012). A drain that cannot end goes back to running. Where clients on other GPUs leave at the same time, a drain
+// that has ended waits for the scheduler's word (docs/adr/0009). Without a scheduler everything stays as it is until a new one answers.
+//
+// No lock, thread, clock, socket or driver call in here; tools/lint.py holds it to that. Not thread-safe: the caller's mutex guards it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "interposer/turn/drain_patience.h"
+#include "interposer/turn/events.h"
+#include "interposer/turn/idle_watch.h"
+#include "interposer/turn/pause_watch.h"
+
+namespace nvshare::interposer::turn {
+
+enum class Phase : uint8_t { kOut, kLoading, kRunning, kPaused, kDraining };
+
+// A thread's wish for the lock.
+struct Wish {
+  bool wanted = false;     // a thread waits for the lock
+  Instant at = 0;          // since when
+  bool requested = false;  // the scheduler knows
+  uint64_t requests = 0;   // ReqLock::request of the last
+};
+
+// The end of a turn, while it lasts.
+struct Drain {
+  uint64_t id = 0;         // counts up: one that was given up must not settle the next
+  bool abandoned = false;  // this one was given up
+  bool done = false;       // settled: only MemoryLeft is missing, or, together, what the scheduler says
+  bool together = false;   // it is the scheduler that says whether the lock goes
+  bool pauses = false;     // the lock stays: the client pauses
+  bool of_pause = false;   // it began in a pause: a client that goes on after all says so
+  protocol::ReleaseReason reason = protocol::ReleaseReason::kDropped;
+  Instant started = 0;
+  Instant deadline = 0;        // when it is looked at again
+  uint64_t attempt = 0;        // DropLock::attempt of the last
+  Instant reopened_until = 0;  // the gate is open for a moment in the middle of a drain; 0: it is not
+  DrainPatience patience;
+};
+
+// Who waits for the GPU, and whether the program still uses it.
+struct Idleness {
+  uint32_t waiters = 0;
+  uint32_t memory_waiters = 0;
+  bool limited = false;  // a compute limit applies: the time with the lock is billed
+  bool watched = false;  // what the gate was asked for: somebody waits, or limited
+  bool watched_closely = false;
+  bool may_pause = false;      // idleness under a limit ends in a pause, not in giving the lock up
+  int64_t swap_cost_ns = 0;    // of giving the GPU up
+  bool released_idle = false;  // the last turn ended, or is paused, by `billed`, which wants to know what came of it
+  Instant idle_since = 0;      // then
+  bool released_early = false;
+  Instant last_work = 0;        // before the early release
+  int64_t release_cost_ns = 0;  // what it was expected to cost
+  uint64_t seen_submissions = 0;
+  Instant last_submission = 0;
+  bool probe_asked = false;
+  bool unused = false;  // nothing was submitted in this turn yet
+  IdleWatch billed;
+  PauseWatch costly;
+};
+
+// An allocation in mid-turn that waits for a larger budget.
+struct Growth {
+  enum class Answer : uint8_t { kNone, kAsked, kGranted, kRefused };
+  Answer answer = Answer::kNone;
+  uint64_t request = 0;
+  uint64_t bytes = 0;  // of the one thread that waits
+};
+
+struct Turn {
+  Phase phase = Phase::kOut;
+  bool connected = false;
+  bool context = false;  // the program has a context on this GPU
+  bool gang_runs = false;
+  bool cancel_load = false;
+  protocol::Grant grant{};
+  uint64_t budget_sequence = 0;
+  Instant disconnected_at = 0;
+  Instant opened_at = 0;    // when the gate was opened for this turn, or since the last pause; 0: it was not
+  Instant looked_at = 0;    // the last Tick
+  bool other_gpus = false;  // then
+  Wish wish;
+  Drain drain;
+  Idleness idle;
+  Growth growth;
+};
+
+Effects step(Turn& turn, const Event& event, Instant now);
+
+// When a Tick is due at the latest; kNever: events alone matter.
+Instant next_deadline(const Turn& turn);
+
+// ---- what is asked between events ----
+
+// The program may submit: the one place that says so. (A paused client may too, once a thread has said that it wants to.)
+inline bool may_run(const Turn& turn) { return turn.phase == Phase::kRunning; }
+inline bool holds_lock(const Turn& turn) { return turn.phase != Phase::kOut; }
+// What the next scheduler is told.
+inline bool had_lock(const Turn& turn) { return holds_lock(turn) && turn.phase != Phase::kLoading; }
+// Settled within moments: a new scheduler is told the outcome.
+inline bool in_between(const Turn& turn) { return turn.phase == Phase::kLoading || turn.phase == Phase::kDraining; }
+inline bool drain_wanted(const Turn& turn, uint64_t drain) {
+  return turn.phase == Phase::kDraining && !turn.drain.abandoned && drain == turn.drain.id;
+}
+inline bool drains_together(const Turn& turn, uint64_t drain) { return drain == turn.drain.id && turn.drain.together; }
+// An allocation that waits for a larger budget waits in vain: the turn is over.
+inline bool lost_turn(const Turn& turn) { return turn.phase == Phase::kOut || turn.phase == Phase::kLoading; }
+// Bytes that an allocation waits for.
+inline uint64_t growth_wanted(const Turn& turn) { return turn.growth.answer == Growth::Answer::kAsked ? turn.growth.bytes : 0; }
+
+}  // namespace nvshare::interposer::turn
