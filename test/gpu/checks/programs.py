@@ -33,6 +33,11 @@ def torch(file, contexts=1, **environment):
     return Program(f"{file}.py", "PyTorch", "torch", environment=environment, contexts=contexts)
 
 
+def driver(file, contexts=1):
+    """Needs nothing but the driver: runs on the stand-in GPU, too."""
+    return Program(f"{file}.py", "driver API", contexts=contexts)
+
+
 def runtime(file, *flags):
     return Program(f"{file}.cu", "CUDA runtime", "nvcc", flags=flags)
 
@@ -44,7 +49,7 @@ PROGRAMS = {
     "static_runtime": runtime("runtime_static"),
     "torch_expandable": torch("torch_shapes", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
     "cupy": Program("cupy_program.py", "CuPy", "cupy"),
-    "driver_callbacks": Program("driver_callbacks.py", "driver API"),
+    "driver_callbacks": driver("driver_callbacks"),
     "torch_ipc": torch("torch_ipc", contexts=2),
     "launches": runtime("runtime_launches"),
     "torch_amp": torch("torch_amp"),
@@ -61,6 +66,17 @@ PROGRAMS = {
     "imitates_vllm": torch("imitates_vllm"),
     "torch_graphs": torch("torch_graphs"),
     "torch_caching": torch("torch_shapes"),
+    "torch_compile_trees": torch("torch_compile_trees"),
+    "driver_graphs": driver("driver_graphs"),
+    "jax_cuda_async": Program("jax_program.py", "JAX", "jax", ("--preallocate", "0", "--allocator", "cuda_async")),
+    "cupy_threads": Program("cupy_threads.py", "CuPy", "cupy"),
+    "driver_vmm_pool": driver("driver_vmm_pool"),
+    "torch_triton": torch("torch_triton"),
+    "jax_platform": Program("jax_program.py", "JAX", "jax", ("--preallocate", "0", "--allocator", "platform")),
+    "driver_arena": driver("driver_arena"),
+    "driver_ipc_parent": driver("driver_ipc_parent", contexts=2),
+    "driver_green": driver("driver_green"),
+    "driver_mmap": driver("driver_mmap"),
 }
 
 
@@ -69,7 +85,7 @@ def switches_wanted(config):
 
 
 def chosen(config):
-    names = [name for name in config.only_programs.split(",") if name] or (["driver_callbacks"] * 3 if config.small else list(PROGRAMS))
+    names = [name for name in config.only_programs.split(",") if name] or ([name for name, program in PROGRAMS.items() if program.framework == "driver API"] if config.small else list(PROGRAMS))
     unknown = [name for name in names if name not in PROGRAMS]
     if unknown:
         raise ValueError(f"no program {', '.join(unknown)}; there are: {', '.join(PROGRAMS)}")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """JAX: training steps compiled by XLA. --preallocate 1: XLA takes its whole pool at the start, --held of it; 0: its pool grows on demand.
+--allocator: XLA's own pool (default), the driver's stream-ordered one (cuda_async), or none at all (platform).
 TensorFlow's allocator is the same one of XLA's family, so this stands for its two ways as well."""
 import argparse
 import ctypes
@@ -13,10 +14,12 @@ import work
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preallocate", type=int, default=1)
+    parser.add_argument("--allocator", default="default", choices=("default", "cuda_async", "platform"))
     known, rest = parser.parse_known_args()
     sys.argv[1:] = rest
     args = work.parse(__doc__)
     args.preallocate = known.preallocate
+    args.allocator = known.allocator
     return args
 
 
@@ -41,6 +44,7 @@ def device_total():
 ARGS = parse()
 if ARGS.device == "cuda":
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "true" if ARGS.preallocate else "false"
+    os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = ARGS.allocator
     os.environ[share_variable()] = f"{min(0.95, (ARGS.held + (256 << 20)) / device_total()):.5f}"
     os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
 
