@@ -23,6 +23,7 @@ CRASHING = HERE / "crashing.txt"
 ENTRY_POINTS = HERE.parent.parent.parent / "src" / "interposer" / "entry_points.txt"
 # Display and video interop, other vendors' interfaces, and the debugger's: no program of this kind has what they need.
 OUT_OF_SCOPE = re.compile(r"cu(GL|EGL|VDPAU|Graphics|dbg)|cuDeviceGetNvSciSync|cuStreamConsumer")
+COLD_FIRST = 20_000_000  # sequences about what comes before the first turn (conformance/generate.h)
 STATES = ("unscheduled", "first_turn", "alone", "switching", "full", "limits", "managed", "none")
 
 
@@ -524,6 +525,8 @@ class Comparing:
         options, instrument = self.options, self.instrument
         self.enter("native")
         self.native = instrument.sweep("native", options.first, options.count, share * 1.6)
+        if "first_turn" in self.names:
+            self.native.merge(instrument.sweep("native", COLD_FIRST + options.first, options.count, share * 0.4))
         self.enter("native, again")
         again = instrument.sweep("native", options.first, options.count, share * 0.4)
         self.unstable = {s for s, value in again.hashes.items() if s in self.native.hashes and self.native.hashes[s] != value}
@@ -535,7 +538,9 @@ class Comparing:
     def state(self, name, share):
         self.enter(name)
         native, options = self.native, self.options
-        outcome = self.instrument.sweep(name, options.first, options.count, share)
+        outcome = self.instrument.sweep(name, options.first, options.count, share * (0.5 if name == "first_turn" else 1))
+        if name == "first_turn":
+            outcome.merge(self.instrument.sweep(name, COLD_FIRST + options.first, options.count, share * 0.5))
         crashed = outcome.crashed()
         common = [s for s in outcome.hashes if s in native.hashes and s not in self.unstable]
         differing = sorted(s for s in common if outcome.hashes[s] != native.hashes[s])

@@ -7,7 +7,7 @@ namespace plans {
 
 class Maker : public Arguments {
  public:
-  Maker(const Settings& settings, uint64_t sequence) : Arguments(settings, sequence) {
+  Maker(const Settings& settings, uint64_t sequence) : Arguments(settings, sequence), cold_(sequence >= kColdFirst) {
     for (int i = 0; i < settings.devices && i < 2; ++i) {
       object('c', i).live = true;
     }
@@ -16,7 +16,8 @@ class Maker : public Arguments {
   }
 
   Plan make() {
-    const int length = settings_.calls / 2 + static_cast<int>(random_.below(settings_.calls));
+    const int calls = cold_ ? settings_.calls / 3 : settings_.calls;
+    const int length = calls / 2 + static_cast<int>(random_.below(calls));
     while (static_cast<int>(plan_.size()) < length) {
       step();
     }
@@ -25,6 +26,8 @@ class Maker : public Arguments {
   }
 
  private:
+  const bool cold_;
+
   static bool is_in(const std::vector<bool>& set, int index) {
     return static_cast<size_t>(index) < set.size() && set[static_cast<size_t>(index)];
   }
@@ -63,6 +66,11 @@ class Maker : public Arguments {
     }
     quiet_ = random_.chance(15) ? 4 + random_.below(16) : 0;
     threads_ = random_.chance(4) ? 3 : 1;
+    if (cold_) {
+      groups_ = kPlain | kCopy | kGraph | (random_.chance(30) ? kAsync : kPlain);
+      quiet_ = 10 + random_.below(20);
+      threads_ = 1;
+    }
     groups_ &= settings_.groups;
     wrong_percent_ = random_.chance(30) ? 0 : 4 + static_cast<int>(random_.below(12));
     for (size_t i = 0; i < ops().size(); ++i) {
@@ -108,7 +116,7 @@ class Maker : public Arguments {
   bool make_call(int index, bool may_be_wrong = true) {
     const Op& op = ops()[static_cast<size_t>(index)];
     // Some sequences begin with calls that put no work on the GPU: what comes before the first turn.
-    if (is_quiet() && (op.group & (kCopy | kLaunch | kMemOp)) != 0) {
+    if (is_quiet() && ((op.group & (kCopy | kLaunch | kMemOp)) != 0 || (cold_ && Word(op.symbol).find("GraphLaunch") != Word::npos))) {
       return false;
     }
     if (index < 0 || ((op.group & kCapture) != 0 && std::string_view(op.symbol).find("BeginCapture") != Word::npos && capturing_ >= 0)) {

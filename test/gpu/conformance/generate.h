@@ -20,6 +20,9 @@ struct Settings {
   bool managed_prefetch = true;
 };
 
+// Sequences from here on are short and begin with graphs built by hand and no work: for what comes before a program's first turn.
+inline constexpr uint64_t kColdFirst = 20'000'000;
+
 Plan generate(const Settings& settings, uint64_t sequence);
 
 // Slots of each kind of object.

@@ -4,10 +4,16 @@
   instrument_test.py PROGRAM FOLDER-OF-THE-STAND-IN
 """
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    tomllib = None
 
 PROGRAM, SIMGPU = sys.argv[1:3]
 
@@ -52,6 +58,23 @@ class WhatSequencesLeave(unittest.TestCase):
         self.assertEqual(lines[0], lines[1])
         self.assertEqual(lines[2], "L cuLaunchKernel 0")
         self.assertEqual([line for line in said if line.startswith("P")], ["P 1", "P 3"])
+
+
+@unittest.skipIf(tomllib is None, "no tomllib")
+class Canaries(unittest.TestCase):
+    def test_each_has_its_place_in_the_library(self):
+        here = pathlib.Path(__file__).resolve().parent
+        repo = here.parent.parent.parent
+        rows = tomllib.loads((here / "canaries.toml").read_text())["canary"]
+        self.assertEqual([row["name"] for row in rows if (repo / row["file"]).read_text().count(row["text"]) != 1], [])
+
+
+class Plans(unittest.TestCase):
+    def test_what_comes_before_the_first_turn_has_graphs_and_no_work(self):
+        listed = subprocess.run([PROGRAM, "--list", "--first", "20000000", "--count", "20"], capture_output=True, text=True, timeout=60, check=True)
+        beginnings = [plan.splitlines()[1:9] for plan in listed.stdout.split("= ")[1:]]
+        self.assertTrue(any("GraphAddMem" in call for calls in beginnings for call in calls))
+        self.assertEqual([call for calls in beginnings for call in calls if call.startswith(("cuMemcpy", "cuMemset", "cuLaunch", "cuGraphLaunch"))], [])
 
 
 if __name__ == "__main__":
