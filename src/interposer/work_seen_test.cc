@@ -5,6 +5,8 @@
 namespace nvshare::interposer {
 namespace {
 
+constexpr int64_t kSec = 1'000'000'000;
+
 TEST(WorkSeen, KeepsTheLongestForAWhile) {
   WorkSeen seen;
   const int64_t now = 1000 * kSec;
