@@ -9,6 +9,7 @@ namespace simgpu {
 namespace {
 
 constexpr CUdevice kNoDevice = -2;
+constexpr uint32_t kAddressSpaceToken = 65024;  // as an H200 answers for plain and pool memory
 constexpr uint64_t kPoolPieceBytes = 32 << 20;  // in which a driver maps pools' memory
 
 struct Answer {
@@ -55,7 +56,8 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return range.on_device() ? CUDA_ERROR_INVALID_VALUE : put(data, address);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       if (range.on_host()) return CUDA_ERROR_INVALID_VALUE;
-      std::memset(data, 0, 12);
+      std::memset(data, 0, 8);
+      std::memcpy(static_cast<char*>(data) + 8, &kAddressSpaceToken, sizeof kAddressSpaceToken);
       set_sync_memops(address, true);  // the question switches it on, also of virtual memory
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:

@@ -403,19 +403,19 @@ NVSHARE_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 dstDevice, unsigned short us,
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD16Async, 3, false>(dstDevice, us, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD16Async, 3, false>(dstDevice, us, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16Async_ptsz(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD16Async_ptsz, 3, true>(dstDevice, us, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD16Async_ptsz, 3, true>(dstDevice, us, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return submit<&RealDriver::cuMemsetD16_v2, kNoStream, false>(dstDevice, us, N);
+  return submit_fill<&RealDriver::cuMemsetD16_v2, kNoStream, false>(dstDevice, us, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD16_v2_ptds(CUdeviceptr dstDevice, unsigned short us, size_t N) {
-  return submit<&RealDriver::cuMemsetD16_v2_ptds, kNoStream, true>(dstDevice, us, N);
+  return submit_fill<&RealDriver::cuMemsetD16_v2_ptds, kNoStream, true>(dstDevice, us, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned dstPitch, unsigned short us, unsigned Width, unsigned Height) {
@@ -423,19 +423,19 @@ NVSHARE_EXPORT CUresult cuMemsetD2D16(CUdeviceptr_v1 dstDevice, unsigned dstPitc
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD2D16Async, 5, false>(dstDevice, dstPitch, us, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D16Async, 5, false>(dstDevice, dstPitch, us, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD2D16Async_ptsz, 5, true>(dstDevice, dstPitch, us, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D16Async_ptsz, 5, true>(dstDevice, dstPitch, us, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return submit<&RealDriver::cuMemsetD2D16_v2, kNoStream, false>(dstDevice, dstPitch, us, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D16_v2, kNoStream, false>(dstDevice, dstPitch, us, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height) {
-  return submit<&RealDriver::cuMemsetD2D16_v2_ptds, kNoStream, true>(dstDevice, dstPitch, us, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D16_v2_ptds, kNoStream, true>(dstDevice, dstPitch, us, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned dstPitch, unsigned ui, unsigned Width, unsigned Height) {
@@ -443,19 +443,19 @@ NVSHARE_EXPORT CUresult cuMemsetD2D32(CUdeviceptr_v1 dstDevice, unsigned dstPitc
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD2D32Async, 5, false>(dstDevice, dstPitch, ui, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D32Async, 5, false>(dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD2D32Async_ptsz, 5, true>(dstDevice, dstPitch, ui, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D32Async_ptsz, 5, true>(dstDevice, dstPitch, ui, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height) {
-  return submit<&RealDriver::cuMemsetD2D32_v2, kNoStream, false>(dstDevice, dstPitch, ui, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D32_v2, kNoStream, false>(dstDevice, dstPitch, ui, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned ui, size_t Width, size_t Height) {
-  return submit<&RealDriver::cuMemsetD2D32_v2_ptds, kNoStream, true>(dstDevice, dstPitch, ui, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D32_v2_ptds, kNoStream, true>(dstDevice, dstPitch, ui, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned dstPitch, unsigned char uc, unsigned Width, unsigned Height) {
@@ -463,19 +463,19 @@ NVSHARE_EXPORT CUresult cuMemsetD2D8(CUdeviceptr_v1 dstDevice, unsigned dstPitch
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD2D8Async, 5, false>(dstDevice, dstPitch, uc, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D8Async, 5, false>(dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD2D8Async_ptsz, 5, true>(dstDevice, dstPitch, uc, Width, Height, hStream);
+  return submit_fill<&RealDriver::cuMemsetD2D8Async_ptsz, 5, true>(dstDevice, dstPitch, uc, Width, Height, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return submit<&RealDriver::cuMemsetD2D8_v2, kNoStream, false>(dstDevice, dstPitch, uc, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D8_v2, kNoStream, false>(dstDevice, dstPitch, uc, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height) {
-  return submit<&RealDriver::cuMemsetD2D8_v2_ptds, kNoStream, true>(dstDevice, dstPitch, uc, Width, Height);
+  return submit_fill<&RealDriver::cuMemsetD2D8_v2_ptds, kNoStream, true>(dstDevice, dstPitch, uc, Width, Height);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned ui, unsigned N) {
@@ -483,19 +483,19 @@ NVSHARE_EXPORT CUresult cuMemsetD32(CUdeviceptr_v1 dstDevice, unsigned ui, unsig
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned ui, size_t N, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD32Async, 3, false>(dstDevice, ui, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD32Async, 3, false>(dstDevice, ui, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32Async_ptsz(CUdeviceptr dstDevice, unsigned ui, size_t N, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD32Async_ptsz, 3, true>(dstDevice, ui, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD32Async_ptsz, 3, true>(dstDevice, ui, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned ui, size_t N) {
-  return submit<&RealDriver::cuMemsetD32_v2, kNoStream, false>(dstDevice, ui, N);
+  return submit_fill<&RealDriver::cuMemsetD32_v2, kNoStream, false>(dstDevice, ui, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD32_v2_ptds(CUdeviceptr dstDevice, unsigned ui, size_t N) {
-  return submit<&RealDriver::cuMemsetD32_v2_ptds, kNoStream, true>(dstDevice, ui, N);
+  return submit_fill<&RealDriver::cuMemsetD32_v2_ptds, kNoStream, true>(dstDevice, ui, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned N) {
@@ -503,19 +503,19 @@ NVSHARE_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 dstDevice, unsigned char uc, u
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD8Async, 3, false>(dstDevice, uc, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD8Async, 3, false>(dstDevice, uc, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream) {
-  return submit<&RealDriver::cuMemsetD8Async_ptsz, 3, true>(dstDevice, uc, N, hStream);
+  return submit_fill<&RealDriver::cuMemsetD8Async_ptsz, 3, true>(dstDevice, uc, N, hStream);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return submit<&RealDriver::cuMemsetD8_v2, kNoStream, false>(dstDevice, uc, N);
+  return submit_fill<&RealDriver::cuMemsetD8_v2, kNoStream, false>(dstDevice, uc, N);
 }
 
 NVSHARE_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr dstDevice, unsigned char uc, size_t N) {
-  return submit<&RealDriver::cuMemsetD8_v2_ptds, kNoStream, true>(dstDevice, uc, N);
+  return submit_fill<&RealDriver::cuMemsetD8_v2_ptds, kNoStream, true>(dstDevice, uc, N);
 }
 
 NVSHARE_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* extSemArray, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray, unsigned numExtSems, CUstream stream) {

@@ -17,7 +17,7 @@ constexpr CUdeviceptr kPoolMappingBytes = 32 << 20;
 // Numbers of ours among the driver's, whose ids count up from one.
 constexpr uint64_t kIdTag = uint64_t{0x6e77} << 48;
 
-struct NoTokens {
+struct Tokens {
   unsigned long long peer = 0;
   unsigned address_space = 0;
 };
@@ -27,6 +27,40 @@ CUresult answer(void* data, T value) {
   *static_cast<T*>(data) = value;
   return CUDA_SUCCESS;
 }
+
+// Of the address space, for drivers of other devices. A driver answers for plain memory only, with the same at each address (measured), so
+// it is asked about 512 bytes of its own, which stay with their context: to free them would wait for the GPU. Not while something captures.
+class TokensOfContexts {
+ public:
+  Tokens of(CUcontext context) {
+    Lock lock(mutex_);
+    for (const Known& known : known_) {
+      if (known.context == context) return known.tokens;
+    }
+    Tokens tokens;
+    CUdeviceptr piece = 0;
+    CUcontext popped = nullptr;
+    const RealDriver& driver = real_driver();
+    if (process().capturing() || driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return tokens;
+    if (driver.cuMemAlloc_v2(&piece, Memory::kSmallGranularity) == CUDA_SUCCESS &&
+        driver.cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, piece) == CUDA_SUCCESS) {
+      known_[next_++ % kContexts] = {context, tokens};
+    }
+    driver.cuCtxPopCurrent_v2(&popped);
+    return tokens;
+  }
+
+ private:
+  static constexpr size_t kContexts = 16;  // the oldest is asked about again
+  struct Known {
+    CUcontext context = nullptr;
+    Tokens tokens;
+  };
+  Mutex mutex_;
+  Known known_[kContexts] GUARDED_BY(mutex_);
+  size_t next_ GUARDED_BY(mutex_) = 0;
+};
+constinit TokensOfContexts tokens_of_contexts;
 
 CUdeviceptr mapping_begin(const Memory::Range& range, CUdeviceptr piece) { return range.base / piece * piece; }
 size_t mapping_size(const Memory::Range& range, CUdeviceptr piece) {
@@ -88,7 +122,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return answer<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
       process().set_sync_memops(address, true);  // the question switches it on (measured)
-      return answer<NoTokens>(data, {});
+      return answer<Tokens>(data, tokens_of_contexts.of(range.context));
   }
   return real_driver().cuPointerGetAttribute(data, attribute, address);
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "interposer/hooks/at_stream.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -68,7 +69,18 @@ bool reach_each_other(const Addresses& named) {
     if (owner == nullptr || pools().pool_of(range.base) != nullptr) continue;
     opened = owner->memory().open_to(address, gpus) || opened;
   }
+  if (opened) opened_to_others.store(true, std::memory_order_relaxed);
   return opened;
+}
+
+bool fill_lacks_access(CUdeviceptr address, CUstream stream) {
+  Memory::Range range;
+  Device* owner = process().active() ? process().owner(address, &range) : nullptr;
+  if (owner == nullptr || pools().pool_of(range.base) != nullptr) return false;
+  AtStream at(stream);
+  int ordinal = -1;
+  if (real_driver().cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0) return false;
+  return (process().accessors(owner->ordinal()) >> ordinal & 1) == 0;
 }
 
 bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result) {

@@ -6,6 +6,7 @@
 // Memory of pools and the program's own virtual memory is refused natively, too, and stays as it is.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "cuda/driver_api.h"
@@ -70,6 +71,12 @@ bool governs();
 bool names_several_gpus(const Addresses& named);
 // Opens what is ours among them to the GPUs of this process; true: something was not open, so that the call may be made again.
 bool reach_each_other(const Addresses& named);
+
+// Some memory was opened so: fills of it are to be looked at.
+inline constinit std::atomic<bool> opened_to_others{false};
+// A fill wants access also of plain memory, which a copy may have opened without the program's knowing (measured: 1 where peer access is
+// not enabled).
+bool fill_lacks_access(CUdeviceptr address, CUstream stream);
 
 // The copy through the peer variant, where that may help; false: it does not. The caller is inside the gate. `stream` is null for a
 // synchronous copy.

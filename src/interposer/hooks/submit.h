@@ -104,6 +104,29 @@ CUresult submit(Arguments... arguments) {
   return result;
 }
 
+// A fill without length or rows, which asks for nothing.
+template <typename... Arguments>
+bool is_of_nothing(Arguments... arguments) {
+  const auto is_none = []<typename Argument>(Argument argument) {
+    if constexpr (std::is_same_v<Argument, size_t>) return argument == 0;
+    return false;
+  };
+  return (is_none(arguments) || ...);
+}
+
+// Fills: see reach.h.
+template <auto Function, int Stream, bool PerThread, typename... Arguments>
+CUresult submit_fill(CUdeviceptr target, Arguments... arguments) {
+  if (opened_to_others.load(std::memory_order_relaxed)) [[unlikely]] {
+    CUstream stream = default_stream(nullptr, PerThread);
+    if constexpr (Stream != kNoStream) {
+      stream = default_stream(std::get<static_cast<size_t>(Stream - 1)>(std::tuple<Arguments...>(arguments...)), PerThread);
+    }
+    if (!is_of_nothing(arguments...) && fill_lacks_access(target, stream)) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return submit<Function, Stream, PerThread>(target, arguments...);
+}
+
 // Where the call has addresses of two GPUs and cannot be made as it is: by the peer variant. False: it is not of that kind.
 inline bool by_peers(bool per_thread, CUresult* result, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   return copy_by_peers(to, from, bytes, nullptr, per_thread, result);

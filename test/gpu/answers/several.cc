@@ -129,7 +129,7 @@ void two_gpus() {
   settle();
   Stream stream = nullptr;
   must("cuStreamCreate", &stream, kNonBlocking);
-  // Unlike copies, a fill wants access. (Under nvshare it has it once a copy needed it.)
+  // Unlike copies, a fill wants access.
   say_result("fill of another GPU's memory", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(4), kMiB, stream));
   every_copy(pair, stream);
   attempt_swapped(pair, stream);
@@ -175,6 +175,13 @@ void two_gpus() {
   must("cuCtxSetCurrent", pair.context[0]);
   say_result("disable", call("cuCtxDisablePeerAccess", pair.context[1]));
   try_copy(pair, "without again: cuMemcpyAsync", kBytes, [&] { return call("cuMemcpyAsync", pair.there, pair.here, kBytes, stream); });
+  // Also after copies, on a stream of one GPU and by the other.
+  must("cuCtxSetCurrent", pair.context[0]);
+  say_result("fill after copies", call("cuMemsetD8_v2", pair.there, static_cast<unsigned char>(4), kMiB));
+  say_result("fill after copies, on a stream", call("cuMemsetD2D32Async", pair.there, kPage, 4u, size_t{16}, size_t{2}, stream));
+  say_result("fill of nothing", call("cuMemsetD16_v2", pair.there, static_cast<unsigned short>(4), size_t{0}));
+  say_result("on the memory's own GPU's stream", call("cuMemsetD8Async", pair.there, static_cast<unsigned char>(4), kMiB, other));
+  say_result("of its own memory", call("cuMemsetD8_v2", pair.here, static_cast<unsigned char>(4), kMiB));
 }
 
 void two_gpus_graphs() {
