@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
@@ -14,8 +16,12 @@ void leave(Context& context, const ClientLeft& event) {
     gpu->departed[event.client] = Departed{bytes, context.now + grace};
   }
   if (client.passing_since) gpu->time_passing += context.now - *client.passing_since;
+  const TenantId tenant = client.tenant;
   gpu->clients.erase(event.client);
   context.state.gpu_of.erase(event.client);
+  const bool is_last =
+      std::none_of(gpu->clients.begin(), gpu->clients.end(), [&](const auto& entry) { return entry.second.tenant == tenant; });
+  if (is_last) gpu->speeds.erase(tenant);
 }
 
 void forget_departed(Context& context, Gpu& gpu) {

@@ -1,5 +1,7 @@
 #include <limits>
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "policy/concerns.h"
 
@@ -27,11 +29,34 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   return order;
 }
 
-void measure(Bytes& bandwidth, Bytes copied, Duration elapsed) {
-  if (copied < kBandwidthSample || elapsed <= 0) return;
-  const Bytes kib_per_second = (copied >> 10) * (kSecond / 1000) / std::max<Duration>(elapsed / 1000, 1);
+// How long a movement can have taken: since it was asked for. Nothing: nobody asked for it, so it says nothing of the link.
+std::optional<Duration> time_since_request(const Client& client, const SwapProgressed& event, Instant now) {
+  if (event.out) return client.eviction && client.eviction->id == event.id ? std::optional(now - client.eviction->asked_at) : std::nullopt;
+  return client.holds_lock() && client.grant == event.id ? std::optional(now - client.granted_at) : std::nullopt;
+}
+
+// The lower one of two: a tenant that says it is slow has to be slow, one that says it is fast need not be fast.
+Bytes median_speed(const Gpu& gpu, Bytes LinkSpeed::*direction) {
+  std::vector<Bytes> all;
+  for (const auto& [tenant, speed] : gpu.speeds) {
+    if (speed.*direction > 0) all.push_back(speed.*direction);
+  }
+  const auto middle = all.begin() + (std::ssize(all) - 1) / 2;
+  std::nth_element(all.begin(), middle, all.end());
+  return *middle;
+}
+
+void measure(Gpu& gpu, const Client& client, const SwapProgressed& event, Instant now) {
+  const std::optional<Duration> possible = time_since_request(client, event, now);
+  if (!possible) return;
+  const Duration elapsed = std::min(event.elapsed, *possible);
+  if (event.copied < kBandwidthSample || elapsed <= 0) return;
+  const Bytes kib_per_second = (event.copied >> 10) * (kSecond / 1000) / std::max<Duration>(elapsed / 1000, 1);
   const Bytes sample = std::clamp(kib_per_second, kBandwidthLeast >> 10, kBandwidthMost >> 10) << 10;
-  bandwidth = bandwidth == 0 ? sample : (3 * bandwidth + sample) / 4;
+  const auto direction = event.out ? &LinkSpeed::out : &LinkSpeed::in;
+  Bytes& own = gpu.speeds[client.tenant].*direction;
+  own = own == 0 ? sample : (3 * own + sample) / 4;
+  (event.out ? gpu.bandwidth_out : gpu.bandwidth_in) = median_speed(gpu, direction);
 }
 
 }  // namespace
@@ -53,7 +78,7 @@ void evict_shortfall(Context& context, Gpu& gpu) {
     const Bytes bytes = std::min({missing, movable(*client, context.now), host_room(context.state)});
     if (bytes <= 0) continue;
     const Duration patience = context.config().unanswered_grace + 2 * swap_time(gpu, bytes, 0);
-    client->eviction = Eviction{context.state.next_eviction++, client->memory.resident - bytes, context.now + patience};
+    client->eviction = Eviction{context.state.next_eviction++, client->memory.resident - bytes, context.now + patience, context.now};
     context.actions.push_back(SendEvict{client->id, client->eviction->id, bytes});
     missing -= bytes;
   }
@@ -81,7 +106,7 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   client.movement_copied = std::max(client.movement_copied, event.copied);
   Bytes& total = event.out ? client.swapped_out : client.swapped_in;
   total += std::min(copied, std::numeric_limits<Bytes>::max() - total);
-  if (event.finished) measure(event.out ? gpu.bandwidth_out : gpu.bandwidth_in, event.copied, event.elapsed);
+  if (event.finished) measure(gpu, client, event, context.now);
 
   const Bytes resident_before = client.memory.resident;
   take_memory(client, event.memory);

@@ -69,6 +69,7 @@ struct Eviction {
   EvictionId id = 0;
   Bytes resident_target = 0;  // done when no more than this is resident
   Instant deadline = 0;       // without progress until then it counts as failed
+  Instant asked_at = 0;
 };
 
 // An allocation that waits: its client holds the lock, and has allocated + wanted > budget.
@@ -224,11 +225,17 @@ struct Departed {
   Instant until = 0;
 };
 
+// As one tenant's movements measured the link, bytes/s; 0 = not yet.
+struct LinkSpeed {
+  Bytes out = 0, in = 0;
+};
+
 struct Gpu {
   GpuId id = 0;
   Bytes total = 0;
   Bytes foreign = 0;
-  Bytes bandwidth_out = 0, bandwidth_in = 0;  // bytes/s, 0 until measured
+  std::map<TenantId, LinkSpeed> speeds;       // of tenants with clients here
+  Bytes bandwidth_out = 0, bandwidth_in = 0;  // bytes/s, 0 until measured: the median of the tenants'
   uint64_t switches = 0;
   Duration switch_time_noted = 0;  // the length of turns that the log has last
   Instant switch_time_noted_at = 0;
