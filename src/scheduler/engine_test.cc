@@ -548,6 +548,10 @@ TEST(KnownClientsTest, IdsOutliveTheSchedulerAndTheDeadAreNotWaitedFor) {
   EXPECT_TRUE(next.missing().empty());
   std::ofstream(file) << "next x\nclient\nclient 5 y\n\xff\xff\nclient 9999999999999999999999 1 1\n";
   EXPECT_TRUE(KnownClients(file).missing().empty());
+  std::ofstream(file) << "next 18446744073709551615\nclient 18446744073709551615 1 1 2 GPU-1 0 0 0\n";
+  KnownClients damaged(file);
+  EXPECT_NE(damaged.problem(), "");
+  EXPECT_EQ(damaged.join(0, self), 1u) << "0 is nobody's id";
   KnownClients unwritable("/nonexistent/clients");
   unwritable.join(0, self);
   EXPECT_NE(unwritable.problem(), "");

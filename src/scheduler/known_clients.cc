@@ -8,6 +8,14 @@
 #include "scheduler/kept_file.h"
 
 namespace nvshare::scheduler {
+namespace {
+
+constexpr policy::ClientId kIdMax = policy::ClientId{1} << 53;  // 1, 2, 3, ...: no scheduler comes so far
+constexpr int64_t kAmountMax = int64_t{1} << 53;                // bytes; a lease that is no bound is 2^50
+
+bool is_amount(int64_t bytes) { return bytes >= 0 && bytes <= kAmountMax; }
+
+}  // namespace
 
 KnownClients::KnownClients(std::string file) : file_(std::move(file)) { read(); }
 
@@ -67,13 +75,13 @@ void KnownClients::read() {
     policy::ClientId id = 0;
     KnownClient client;
     fields >> kind >> id;
-    bool good = fields && id != 0;
+    bool good = fields && id != 0 && id < kIdMax;
     if (good && kind == "next") {
       next_ = std::max(next_, id);
     } else if (good && kind == "client") {
       fields >> client.pid >> client.start_time >> client.tenant >> client.gpu >> client.lease >> client.own_limit >> client.charged;
       if (client.gpu == "-") client.gpu.clear();
-      good = fields && client.start_time != 0 && client.lease >= 0 && client.own_limit >= 0 && client.charged >= 0;
+      good = fields && client.start_time != 0 && is_amount(client.lease) && is_amount(client.own_limit) && is_amount(client.charged);
       if (good && start_time_of(client.pid) == client.start_time) missing_[id] = client;
       next_ = std::max(next_, id + 1);
     } else {
