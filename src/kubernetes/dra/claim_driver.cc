@@ -1,0 +1,151 @@
+#include "kubernetes/dra/claim_driver.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "kubernetes/dra/claim_cdi.h"
+#include "kubernetes/dra/claim_record.h"
+#include "kubernetes/install.h"
+
+namespace nvshare::kubernetes::dra {
+namespace {
+
+constexpr char kRecordName[] = "/dra-claims.jsonl";
+constexpr char kLockName[] = "/dra-claims.lock";
+
+Result<FileDescriptor> lock_folder(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST)
+    return error_format("cannot make the folder %.160s: %s", folder.c_str(), strerror(errno));
+  const std::string path = folder + kLockName;
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) return error_format("cannot open %.160s: %s", path.c_str(), strerror(errno));
+  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) return error_format("another driver prepares claims with %.160s", folder.c_str());
+  return file;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ClaimDriver>> ClaimDriver::open(DriverOptions options, Fetch fetch) {
+  Result<FileDescriptor> lock = lock_folder(options.state_dir);
+  if (!lock) return lock.error();
+  std::unique_ptr<ClaimDriver> driver(new ClaimDriver(std::move(options), std::move(fetch), std::move(*lock)));
+  if (auto ok = driver->take_over(); !ok) return ok.error();
+  return driver;
+}
+
+Result<void> ClaimDriver::take_over() {
+  const std::string path = options_.state_dir + kRecordName;
+  if (access(path.c_str(), F_OK) == 0) {
+    Result<std::string> text = read_file(path);
+    if (!text) return text.error();
+    Result<ClaimRecord> record = read_claim_record(*text);
+    if (!record) return error_format("%.120s: %.120s", path.c_str(), record.error().text);
+    for (const std::string& why : record->left_out) spdlog::error("{}: {}; that claim is prepared anew when the kubelet asks", path, why);
+    if (!record->left_out.empty()) {
+      // For people; the record itself is written without it at the next change.
+      if (auto ok = write_file_atomically(path + ".damaged", *text); !ok) spdlog::warn("{}", ok.error().text);
+    }
+    for (const Claim& claim : record->claims) book_.restore(claim);
+  }
+  if (auto ok = remove_other_claims(options_.cdi_dir, book_.claims()); !ok) spdlog::warn("{}", ok.error().text);
+  limits_ = std::make_unique<ClaimLimits>(options_.runtime_dir, book_.all_limits());
+  return {};
+}
+
+Result<void> ClaimDriver::write_record() const {
+  return write_file_atomically(options_.state_dir + kRecordName, claim_record(book_.claims()));
+}
+
+Result<Claim> ClaimDriver::find_or_fetch(const ClaimName& name) {
+  if (auto ok = check_name(name); !ok) return ok.error();
+  {
+    std::lock_guard lock(mutex_);
+    if (const Claim* known = book_.find(name.uid)) return *known;
+  }
+  Result<std::string> object = fetch_(name);
+  if (!object) return object.error();
+  return read_claim(*object, name, {options_.pool, options_.devices, options_.priority_max});
+}
+
+// The specification stays as it is where it is there: containers that run were made with it.
+Result<void> ClaimDriver::put_in_force(const Claim& claim) {
+  const std::string spec = cdi_file_of(options_.cdi_dir, claim.uid);
+  if (access(spec.c_str(), F_OK) != 0) {
+    if (auto ok = write_file_atomically(spec, cdi_spec_of(claim, options_.mounts)); !ok) return ok;
+  }
+  if (auto ok = limits_->tell({book_.limits_of(claim.pod_uid)}); !ok) {
+    return error_format("the scheduler did not take the limits: %.200s", ok.error().text);
+  }
+  return {};
+}
+
+void ClaimDriver::undo(const Claim& claim) {
+  book_.remove(claim.uid);
+  if (auto ok = write_record(); !ok) spdlog::error("{}", ok.error().text);
+  unlink(cdi_file_of(options_.cdi_dir, claim.uid).c_str());
+  (void)limits_->tell({book_.limits_of(claim.pod_uid)});  // else it is told when a scheduler answers
+}
+
+std::vector<PreparedDevice> ClaimDriver::answer_of(const Claim& claim) const {
+  std::vector<PreparedDevice> devices;
+  for (const Share& share : claim.shares) {
+    devices.push_back({share.base_request(), options_.pool, share.device, share.id, cdi_ids_of(claim, share)});
+  }
+  return devices;
+}
+
+Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name) {
+  const auto failed = [&](const Error& why) {
+    Error error = error_format("claim %.60s/%.60s: %.125s", name.name_space.c_str(), name.name.c_str(), why.text);
+    spdlog::error("claim {}/{} is not prepared: {}", name.name_space, name.name, why.text);
+    return error;
+  };
+  Result<Claim> claim = find_or_fetch(name);
+  if (!claim) return failed(claim.error());
+  std::lock_guard lock(mutex_);
+  const bool was_known = book_.find(claim->uid) != nullptr;
+  if (auto ok = book_.admit(*claim, options_.devices); !ok) return failed(ok.error());
+  Result<void> done = was_known ? Result<void>() : write_record();
+  if (done) done = put_in_force(*claim);
+  if (!done) {
+    if (!was_known) undo(*claim);
+    return failed(done.error());
+  }
+  if (!was_known)
+    spdlog::info("claim {}/{} is prepared: {} shares for pod {}", claim->name_space, claim->name, claim->shares.size(), claim->pod);
+  return answer_of(*claim);
+}
+
+Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
+  std::lock_guard lock(mutex_);
+  const Claim* known = book_.find(claim_uid);
+  if (known == nullptr) return {};
+  const Claim claim = *known;
+  book_.remove(claim_uid);
+  if (auto ok = write_record(); !ok) {
+    book_.restore(claim);
+    spdlog::error("claim {}/{} is not unprepared: {}", claim.name_space, claim.name, ok.error().text);
+    return ok;
+  }
+  if (unlink(cdi_file_of(options_.cdi_dir, claim_uid).c_str()) != 0 && errno != ENOENT) {
+    spdlog::warn("cannot remove the specification of claim {}/{}: {}", claim.name_space, claim.name, strerror(errno));
+  }
+  if (auto ok = limits_->tell({book_.limits_of(claim.pod_uid)}); !ok) {
+    spdlog::warn("the scheduler does not know yet that claim {}/{} is over: {}", claim.name_space, claim.name, ok.error().text);
+  }
+  spdlog::info("claim {}/{} is unprepared", claim.name_space, claim.name);
+  return {};
+}
+
+size_t ClaimDriver::prepared() const {
+  std::lock_guard lock(mutex_);
+  return book_.claims().size();
+}
+
+}  // namespace nvshare::kubernetes::dra

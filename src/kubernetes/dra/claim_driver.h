@@ -1,0 +1,71 @@
+// Prepares and unprepares claims: the record, the specification and the scheduler's limits, each step such that a driver that ends in
+// between is put right by the next call or the next start. Thread-safe; knows no gRPC.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "kubernetes/dra/claim_book.h"
+#include "kubernetes/dra/claim_limits.h"
+#include "kubernetes/grants.h"
+
+namespace nvshare::kubernetes::dra {
+
+struct DriverOptions {
+  std::string pool;  // the node's name
+  DeviceModels devices;
+  int priority_max = 0;
+  std::string state_dir;  // of the record
+  std::string cdi_dir;
+  std::string runtime_dir;  // the scheduler's
+  std::vector<Mount> mounts;
+};
+
+struct PreparedDevice {
+  std::string request;  // the base name
+  std::string pool, device, share_id;
+  std::vector<std::string> cdi_ids;
+  bool operator==(const PreparedDevice&) const = default;
+};
+
+class ClaimDriver {
+ public:
+  // The ResourceClaim as the API server has it. Called without a lock, from several threads at a time.
+  using Fetch = std::function<Result<std::string>(const ClaimName&)>;
+
+  // Takes over what an earlier driver prepared. An error: another one runs with this folder, or the record is a later version's.
+  static Result<std::unique_ptr<ClaimDriver>> open(DriverOptions options, Fetch fetch);
+
+  // The same answer as often as it is asked; of a claim that is prepared already without the API server. An error leaves nothing behind
+  // of a claim that was not prepared before.
+  Result<std::vector<PreparedDevice>> prepare(const ClaimName& name);
+  // A claim that is not known is unprepared. Needs neither the API server nor the scheduler.
+  Result<void> unprepare(const std::string& claim_uid);
+
+  size_t prepared() const;
+
+ private:
+  ClaimDriver(DriverOptions options, Fetch fetch, FileDescriptor lock)
+      : options_(std::move(options)), fetch_(std::move(fetch)), lock_(std::move(lock)) {}
+  Result<void> take_over();
+  Result<Claim> find_or_fetch(const ClaimName& name);
+  // With the mutex held:
+  Result<void> write_record() const;
+  Result<void> put_in_force(const Claim& claim);
+  void undo(const Claim& claim);
+  std::vector<PreparedDevice> answer_of(const Claim& claim) const;
+
+  const DriverOptions options_;
+  const Fetch fetch_;
+  const FileDescriptor lock_;  // on the folder, for as long as this lives
+  mutable std::mutex mutex_;
+  ClaimBook book_;                       // guarded by mutex_
+  std::unique_ptr<ClaimLimits> limits_;  // set before others see this
+};
+
+}  // namespace nvshare::kubernetes::dra
