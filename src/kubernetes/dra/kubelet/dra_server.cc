@@ -1,0 +1,165 @@
+#include "kubernetes/dra/kubelet/dra_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "nvshare_dra_v1.grpc.pb.h"
+#include "nvshare_dra_v1beta1.grpc.pb.h"
+#include "nvshare_pluginregistration_v1.grpc.pb.h"
+
+namespace nvshare::kubernetes::dra {
+namespace {
+
+namespace api = ::k8s::io::kubelet::pkg::apis::dra;
+
+constexpr std::chrono::seconds kEndPatience{2};  // for calls that wait for the API server
+
+template <typename Device>
+void fill_device(const PreparedDevice& prepared, Device* device) {
+  device->add_request_names(prepared.request);
+  device->set_pool_name(prepared.pool);
+  device->set_device_name(prepared.device);
+  for (const std::string& id : prepared.cdi_ids) device->add_cdi_device_ids(id);
+  if constexpr (requires { device->set_share_id(prepared.share_id); }) device->set_share_id(prepared.share_id);
+}
+
+// Each claim of a call has an entry in the answer; what fails is told in its entry, so that others of the pod are prepared.
+template <typename Request, typename Response>
+void prepare_all(ClaimDriver& driver, const Request& request, Response* response) {
+  for (const auto& claim : request.claims()) {
+    auto& entry = (*response->mutable_claims())[claim.uid()];
+    Result<std::vector<PreparedDevice>> prepared = driver.prepare({claim.namespace_(), claim.name(), claim.uid()});
+    if (!prepared) {
+      entry.set_error(prepared.error().text);
+      continue;
+    }
+    for (const PreparedDevice& device : *prepared) fill_device(device, entry.add_devices());
+  }
+}
+
+template <typename Request, typename Response>
+void unprepare_all(ClaimDriver& driver, const Request& request, Response* response) {
+  for (const auto& claim : request.claims()) {
+    auto& entry = (*response->mutable_claims())[claim.uid()];
+    if (auto ok = driver.unprepare(claim.uid()); !ok) entry.set_error(ok.error().text);
+  }
+}
+
+class ServiceV1 : public api::v1::DRAPlugin::Service {
+ public:
+  explicit ServiceV1(ClaimDriver& driver) : driver_(driver) {}
+  grpc::Status NodePrepareResources(grpc::ServerContext*, const api::v1::NodePrepareResourcesRequest* request,
+                                    api::v1::NodePrepareResourcesResponse* response) override {
+    prepare_all(driver_, *request, response);
+    return grpc::Status::OK;
+  }
+  grpc::Status NodeUnprepareResources(grpc::ServerContext*, const api::v1::NodeUnprepareResourcesRequest* request,
+                                      api::v1::NodeUnprepareResourcesResponse* response) override {
+    unprepare_all(driver_, *request, response);
+    return grpc::Status::OK;
+  }
+
+ private:
+  ClaimDriver& driver_;
+};
+
+class ServiceV1Beta1 : public api::v1beta1::DRAPlugin::Service {
+ public:
+  explicit ServiceV1Beta1(ClaimDriver& driver) : driver_(driver) {}
+  grpc::Status NodePrepareResources(grpc::ServerContext*, const api::v1beta1::NodePrepareResourcesRequest* request,
+                                    api::v1beta1::NodePrepareResourcesResponse* response) override {
+    prepare_all(driver_, *request, response);
+    return grpc::Status::OK;
+  }
+  grpc::Status NodeUnprepareResources(grpc::ServerContext*, const api::v1beta1::NodeUnprepareResourcesRequest* request,
+                                      api::v1beta1::NodeUnprepareResourcesResponse* response) override {
+    unprepare_all(driver_, *request, response);
+    return grpc::Status::OK;
+  }
+
+ private:
+  ClaimDriver& driver_;
+};
+
+class Registration : public pluginregistration::Registration::Service {
+ public:
+  explicit Registration(std::string endpoint) : endpoint_(std::move(endpoint)) {}
+  grpc::Status GetInfo(grpc::ServerContext*, const pluginregistration::InfoRequest*, pluginregistration::PluginInfo* info) override {
+    info->set_type("DRAPlugin");
+    info->set_name(kDriverName);
+    info->set_endpoint(endpoint_);
+    info->add_supported_versions("v1.DRAPlugin");  // a kubelet takes the first one that it knows
+    info->add_supported_versions("v1beta1.DRAPlugin");
+    return grpc::Status::OK;
+  }
+  grpc::Status NotifyRegistrationStatus(grpc::ServerContext*, const pluginregistration::RegistrationStatus* status,
+                                        pluginregistration::RegistrationStatusResponse*) override {
+    registered_ = status->plugin_registered();
+    if (status->plugin_registered()) {
+      spdlog::info("the kubelet has registered {}", kDriverName);
+    } else {
+      spdlog::error("the kubelet refuses {}: {}", kDriverName, status->error());
+    }
+    return grpc::Status::OK;
+  }
+  bool registered() const { return registered_; }
+
+ private:
+  const std::string endpoint_;
+  std::atomic<bool> registered_{false};
+};
+
+Result<std::unique_ptr<grpc::Server>> listen(const std::string& path, const std::vector<grpc::Service*>& services) {
+  int bound = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials(), &bound);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || bound == 0) return error_format("cannot serve on %.200s", path.c_str());
+  return server;
+}
+
+void end(std::unique_ptr<grpc::Server>* server) {
+  if (*server == nullptr) return;
+  (*server)->Shutdown(std::chrono::system_clock::now() + kEndPatience);
+  (*server)->Wait();
+}
+
+}  // namespace
+
+struct DraServer::Parts {
+  Parts(const std::string& endpoint, ClaimDriver& driver) : v1(driver), v1beta1(driver), registration(endpoint) {}
+  ServiceV1 v1;
+  ServiceV1Beta1 v1beta1;
+  Registration registration;
+  std::unique_ptr<grpc::Server> service_server, registration_server;
+};
+
+DraServer::DraServer() = default;
+
+Result<std::unique_ptr<DraServer>> DraServer::serve(const Sockets& sockets, ClaimDriver& driver) {
+  std::unique_ptr<DraServer> made(new DraServer);
+  made->parts_ = std::make_unique<Parts>(sockets.service, driver);
+  Parts& parts = *made->parts_;
+  // The kubelet dials the service as soon as it sees the socket of the registration.
+  auto service = listen(sockets.service, {&parts.v1, &parts.v1beta1});
+  if (!service) return service.error();
+  parts.service_server = std::move(*service);
+  auto registration = listen(sockets.registration, {&parts.registration});
+  if (!registration) return registration.error();
+  parts.registration_server = std::move(*registration);
+  return made;
+}
+
+DraServer::~DraServer() {
+  if (parts_ == nullptr) return;
+  end(&parts_->registration_server);
+  end(&parts_->service_server);
+}
+
+bool DraServer::registered() const { return parts_->registration.registered(); }
+
+}  // namespace nvshare::kubernetes::dra
