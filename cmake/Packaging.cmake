@@ -12,6 +12,7 @@ install(FILES ${CMAKE_BINARY_DIR}/simgpu/libcuda.so.1 ${CMAKE_BINARY_DIR}/simgpu
 install(FILES deploy/systemd/nvshare-scheduler.service DESTINATION /lib/systemd/system COMPONENT nvshare)
 install(FILES deploy/systemd/scheduler.toml DESTINATION /etc/nvshare COMPONENT nvshare)
 install(FILES README.md CHANGELOG.md docs/user-guide.md DESTINATION share/doc/nvshare COMPONENT nvshare)
+install(DIRECTORY deploy/monitoring DESTINATION share/doc/nvshare COMPONENT nvshare)
 install(FILES LICENSE DESTINATION share/doc/nvshare RENAME copyright COMPONENT nvshare)
 # Man page and completions say what the program says.
 install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/command-pages.py ${CMAKE_BINARY_DIR}/bin/nvsharectl

@@ -477,6 +477,36 @@ class Deploy(unittest.TestCase):
             prefix, suffix = re.match(r"(nvshare_(?:tenant|gpu)?)(_?.*)", name).groups()
             self.assertTrue(f'"{name}"' in source or f'"{suffix}"' in source, f"{name}: the scheduler has no such metric ({prefix})")
 
+    def test_alerts_fire_when_they_should(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(DEPLOY / "monitoring/rules.yml", folder)
+            shutil.copy(ROOT / "test/deploy/rules_test.yml", folder)
+            for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]):
+                result = subprocess.run(["promtool", *command], cwd=folder, capture_output=True, text=True, check=False)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_the_dashboard_is_one_that_grafana_imports(self):
+        board = json.loads((DEPLOY / "monitoring/grafana-dashboard.json").read_text(encoding="utf-8"))
+        variables = {variable["name"] for variable in board["templating"]["list"]}
+        self.assertEqual(len({panel["id"] for panel in board["panels"]}), len(board["panels"]))
+        rules = []
+        for panel in board["panels"]:
+            self.assertEqual(panel["datasource"]["uid"], "${datasource}")
+            for target in panel["targets"]:
+                self.assertLessEqual(set(re.findall(r"\$([a-z]+)", target["expr"])), variables, panel["title"])
+                # As a rule promtool parses it; the variables of Grafana's own and of the dashboard stand for something.
+                expression = target["expr"].replace("$__rate_interval", "5m").replace("$gpu", ".*").replace("$tenant", ".*")
+                rules.append({"record": f"panel:{panel['id']}:{target['refId']}", "expr": expression})
+        places = [panel["gridPos"] for panel in board["panels"]]
+        cells = [(x, y) for at in places for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])]
+        self.assertEqual(len(cells), len(set(cells)), "panels lie over each other")
+        self.assertLess(max(x for x, _ in cells), 24)
+        with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="utf-8") as file:
+            yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}, file)
+            file.flush()
+            result = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
     def test_the_rendered_yaml_is_the_charts(self):
         wanted = render_chart.render({"createNamespace": True})
         self.assertEqual(
