@@ -32,6 +32,7 @@ void Clerk::prefer(Resource resource, std::vector<std::string> available, std::v
 }
 
 void Clerk::pre_start(Resource resource, std::vector<std::string> ids, Admitted done) {
+  if (ids.empty()) return done("a container starts that names no device of " + node_.name_of(resource));
   ask({resource, std::move(ids), {}, 0, {}, std::move(done), {}});
 }
 

@@ -30,7 +30,7 @@ class Clerk {
   Clerk(const Clerk&) = delete;
   Clerk& operator=(const Clerk&) = delete;
 
-  // Any thread. `done` is called once, on the clerk's thread.
+  // Any thread. `done` is called once, on the clerk's thread; at once where no device is named.
   void prefer(Resource resource, std::vector<std::string> available, std::vector<std::string> must, int size, Chosen done);
   void pre_start(Resource resource, std::vector<std::string> ids, Admitted done);
 

@@ -66,6 +66,17 @@ TEST_F(ClerkTest, WaitsUntilTheContainerIsListed) {
   EXPECT_EQ(node_->loads()[0].bytes_granted, 4LL << 30);
 }
 
+// No kubelet asks so; the plugin ended when one did.
+TEST_F(ClerkTest, AStartThatNamesNoDeviceIsRefused) {
+  Clerk clerk(
+      *node_, []() -> Result<std::vector<HeldDevices>> { return std::vector<HeldDevices>{}; }, 0ms);
+  for (const Resource resource : {Resource::kGpu, Resource::kMemory}) {
+    const auto refusal = get(start(clerk, resource, {}));
+    ASSERT_TRUE(refusal);
+    EXPECT_NE(refusal->find("names no device"), std::string::npos) << *refusal;
+  }
+}
+
 // Names of pods come with the list: without them it is not known what a pod's namespace may have.
 TEST_F(ClerkTest, ListsUntilItSucceedsAndWhileSomebodyWaitsForMore) {
   std::atomic<int> lists{0};
