@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/json_nesting.h"
+
 namespace nvshare::kubernetes {
 namespace {
 
@@ -75,6 +77,7 @@ std::string Books::record() const {
 
 Result<void> Books::restore(const std::string& record) {
   std::map<Key, Entry> granted;
+  if (nests_too_deep(record)) return error_format("the record of granted containers nests deeper than %d", kJsonNestingMax);
   try {
     const json parsed = json::parse(record);
     const int format =

@@ -156,6 +156,9 @@ TEST(Books, WhoWasGrantedStaysSoOverARestartOfThePlugin) {
   EXPECT_NE(std::string(later.error().text).find("format 2, of a later release"), std::string::npos) << later.error().text;
   EXPECT_FALSE(after.restore("{]"));
   EXPECT_FALSE(after.restore("[{\"pod\": 3}]"));
+  richer = nlohmann::json::parse(record);
+  richer["other"] = nlohmann::json::parse(std::string(100, '[') + std::string(100, ']'));
+  EXPECT_FALSE(after.restore(richer.dump())) << "it nests deeper than what this program writes";
 }
 
 // Another NVSHARE_GPU_MEMORY_UNIT while containers run: nobody has more or less than what it started with. A default is always today's.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_nesting.h"
 #include "base/printable.h"
 #include "kubernetes/grants.h"
 
@@ -93,6 +94,7 @@ PodGrant grant_of(const PodDevices& pod, const Division& division) {
 }
 
 Result<Checkpoint> read_checkpoint(std::string_view text, const ResourceNames& resources) {
+  if (nests_too_deep(text)) return error_format("it nests deeper than %d", kJsonNestingMax);
   // What nobody here asks for is most of the file.
   const auto wanted = [](int /*depth*/, Json::parse_event_t event, Json& parsed) {
     return event != Json::parse_event_t::key || (parsed != "RegisteredDevices" && parsed != "AllocResp");

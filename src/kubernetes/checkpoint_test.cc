@@ -113,6 +113,9 @@ TEST(Checkpoint, WhatIsNotUnderstoodIsNamedAndTheRestIsRead) {
     ASSERT_FALSE(read) << text;
     EXPECT_NE(std::string(read.error().text).find("Data.PodDeviceEntries"), std::string::npos) << read.error().text;
   }
+  auto deep = read_checkpoint(R"({"Data":{"PodDeviceEntries":[]},"other":)" + std::string(100, '[') + std::string(100, ']') + "}", names());
+  ASSERT_FALSE(deep);
+  EXPECT_NE(std::string(deep.error().text).find("nests"), std::string::npos) << deep.error().text;
   auto read = read_checkpoint(R"({"Data":{"PodDeviceEntries":[
       3,
       {"PodUID":"../\nx","ContainerName":"a","ResourceName":"nvshare.com/gpu","DeviceIDs":["GPU-a::1"]},

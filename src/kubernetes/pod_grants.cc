@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_nesting.h"
 #include "base/printable.h"
 
 namespace nvshare::kubernetes {
@@ -113,6 +114,7 @@ std::string PodGrants::record() const {
 Result<std::vector<std::string>> PodGrants::restore(const std::string& record) {
   std::map<std::string, Pod> pods;
   std::vector<std::string> left_out;
+  if (nests_too_deep(record)) return error_format("it nests deeper than %d", kJsonNestingMax);
   try {
     const Json json = Json::parse(record);
     if (const int format = json.at("format").get<int>(); format > kGrantsFormat) {

@@ -133,7 +133,8 @@ TEST(KnownPods, SurviveARestart) {
             (std::vector<std::string>{"pod '../aa' has no pod's UID; it is left out", "pod 'bb' has an impossible grant; it is left out",
                                       "pod 'dd' has an impossible grant; it is left out"}));
   EXPECT_EQ(shown(grants), "bb - 2;");
-  for (const char* damaged : {"", "{", "[]", R"({"format":2,"pods":[]})", R"({"format":1,"pods":[{"uid":"aa"}]})"}) {
+  const std::string deep = R"({"format":1,"pods":[],"other":)" + std::string(100, '[') + std::string(100, ']') + "}";
+  for (const char* damaged : {"", "{", "[]", R"({"format":2,"pods":[]})", R"({"format":1,"pods":[{"uid":"aa"}]})", deep.c_str()}) {
     EXPECT_FALSE(grants.restore(damaged)) << damaged;
     EXPECT_EQ(shown(grants), "bb - 2;") << "as before";
   }

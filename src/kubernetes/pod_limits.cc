@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_nesting.h"
 #include "base/parse.h"
 #include "base/printable.h"
 #include "kubernetes/grants.h"
@@ -152,7 +153,7 @@ std::string audit_line(const WatchedPod& pod, const char* annotation, const std:
 }  // namespace
 
 Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resources) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = nests_too_deep(text) ? Json() : Json::parse(text, nullptr, false);
   const Json& metadata = at(json, "metadata");
   WatchedPod pod;
   pod.uid = text_at(metadata, "uid");
@@ -386,6 +387,7 @@ Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
   using protocol::admin::kPriorityMin;
   std::map<std::string, Pod> pods;
   std::vector<std::string> left_out;
+  if (nests_too_deep(record)) return error_format("it nests deeper than %d", kJsonNestingMax);
   try {
     const Json json = Json::parse(record);
     if (const int format = json.at("format").get<int>(); format > kFormat) {

@@ -55,6 +55,9 @@ TEST(PodGrants, AreWhatTheContainersHaveTogether) {
                           R"({"metadata":{"uid":"../a","namespace":"team","name":"b"}})"}) {
     EXPECT_FALSE(read_pod(bad, kNames)) << bad;
   }
+  pod = pod_with({container(1, 4)});
+  pod["status"] = Json::parse(std::string(100, '[') + std::string(100, ']'));
+  EXPECT_FALSE(read_pod(pod.dump(), kNames)) << "it nests deeper than any pod";
 }
 
 TEST(PodGrants, AmountsAreReadAsTheApiServerWritesThem) {
@@ -282,6 +285,8 @@ TEST(PodLimits, APodThatCannotBeIsLeftOutOfARecordAndTheOthersAreRead) {
   EXPECT_EQ(left_out->at(2), "pod '0b4e?' has no UID of hexadecimal digits and '-'; it is left out");
   EXPECT_EQ(left_out->at(6), "pod '77aa' has an impossible limit; it is left out");
   EXPECT_EQ(left_out->at(7), "pod '88aa' has an impossible limit; it is left out");
+  record["other"] = Json::parse(std::string(100, '[') + std::string(100, ']'));
+  EXPECT_FALSE(limits.restore(record.dump())) << "it nests deeper than what this program writes";
 }
 
 TEST(PodLimits, PriorityOnlyLowersUnlessTheNodeAllowsMore) {

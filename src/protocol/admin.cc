@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_nesting.h"
 #include "base/parse.h"
 
 namespace nvshare::protocol::admin {
@@ -297,7 +298,7 @@ Result<Request> decode_pods_request(const Json& json) {
 
 // The reply's object, or the error that it carries.
 Result<Json> decode_reply(std::string_view line) {
-  Json json = Json::parse(line, nullptr, false);
+  Json json = nests_too_deep(line) ? Json() : Json::parse(line, nullptr, false);
   if (!json.is_object()) return error_format("the scheduler's answer is not a JSON object");
   auto ok = json.find("ok");
   if (ok != json.end() && ok->is_boolean() && ok->get<bool>()) return json;
@@ -401,6 +402,7 @@ std::string encode_error(std::string_view text) { return line_of({{"ok", false},
 
 Result<Request> decode_request(std::string_view line) {
   if (line.size() > kRequestBytesMax) return error_format("request of %zu bytes; accepted: up to %zu", line.size(), kRequestBytesMax);
+  if (nests_too_deep(line)) return error_format("the request nests deeper than %d", kJsonNestingMax);
   Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) return error_format("a request is one JSON object on one line");
   auto kind = json.find("request");

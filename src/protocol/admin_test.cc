@@ -77,6 +77,17 @@ TEST(Admin, AcceptsWhatPeopleType) {
   EXPECT_EQ(accepted<TenantRequest>(R"({"request":"tenant","pid":9,"later_field":true})").pid, 9);
 }
 
+// What is parsed is written and copied by recursion: a line of a million brackets ended the program that read it.
+TEST(Admin, ALineThatNestsDeepIsRefused) {
+  const std::string deep(1'000'000, '[');
+  EXPECT_NE(refused(R"({"request":"set","settings":{"a":)" + deep + std::string(deep.size(), ']') + "}}").find("nests"), std::string::npos);
+  EXPECT_FALSE(decode_status(R"({"ok":true,"a":)" + deep + std::string(deep.size(), ']') + "}"));
+  EXPECT_NE(
+      refused(R"({"request":"reboot","a":"\\\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["})").find("reboot"),
+      std::string::npos)
+      << "brackets in texts are no nesting";
+}
+
 TEST(Admin, RefusalsNameTheField) {
   EXPECT_NE(refused("").find("JSON object"), std::string::npos);
   EXPECT_NE(refused("[1]").find("JSON object"), std::string::npos);

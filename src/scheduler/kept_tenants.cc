@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_nesting.h"
 #include "scheduler/kept_file.h"
 #include "scheduler/log.h"
 #include "scheduler/tenants.h"
@@ -201,6 +202,7 @@ void Tenants::load() {
   };
   if (!content) return refuse(content.error().text);
   if (!content->has_value()) return;
+  if (nests_too_deep(**content)) return refuse(file_ + " is damaged: it nests too deep");
   try {
     const Json json = Json::parse(**content);
     if (const int format = json.at("format").get<int>(); format != kFormat) {

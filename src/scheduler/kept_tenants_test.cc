@@ -296,6 +296,8 @@ TEST_F(KeptTenants, ADamagedOrForeignFileIsRefusedByNameAndWrittenAnew) {
   expect_refused("damaged");
   std::ofstream(file_) << "\xff\xfe not this";
   expect_refused("damaged");
+  with("\"format\": 1", "\"other\": " + std::string(100, '[') + std::string(100, ']') + ", \"format\": 1");
+  expect_refused("nests too deep");
 
   std::ofstream(file_) << good;
   chmod(file_.c_str(), 0666);
