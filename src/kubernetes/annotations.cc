@@ -34,7 +34,7 @@ Annotations::Annotations(const Options& options)
   if (!watches_) return;
   watch_.emplace(options.api_server, options.node,
                  PodWatch::Listener{[this](const std::vector<std::string>& pods) { listed(pods); },
-                                    [this](const std::string& pod) { changed(pod); }, [this](const std::string& pod) { deleted(pod); }},
+                                    {[this](const std::string& pod) { changed(pod); }, [this](const std::string& pod) { deleted(pod); }}},
                  options.pace);
 }
 

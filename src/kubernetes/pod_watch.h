@@ -8,13 +8,13 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kubernetes/api_server.h"
+#include "kubernetes/pod_answers.h"
 
 namespace nvshare::kubernetes {
 
@@ -23,8 +23,7 @@ class PodWatch {
   // Called on the watch's thread; pods as JSON texts.
   struct Listener {
     std::function<void(const std::vector<std::string>& pods)> listed;  // these are all
-    std::function<void(const std::string& pod)> changed;               // new, or different
-    std::function<void(const std::string& pod)> deleted;
+    PodEvents::Listener events;
   };
   struct Pace {
     std::chrono::milliseconds first_pause{50};      // after something failed; doubled each time, with jitter
@@ -45,8 +44,7 @@ class PodWatch {
  private:
   void run();
   Result<void> list();
-  Result<void> watch();
-  bool take_event(const std::string& line);
+  Result<void> watch(bool* heard);
   void pause(std::chrono::milliseconds longest);
 
   ApiServer server_;
@@ -55,8 +53,6 @@ class PodWatch {
   const Pace pace_;
   std::string version_;         // of the last list or event; empty: list first
   bool latest_wanted_ = false;  // the list must be the latest, not just one not older than version_
-  bool heard_ = false;          // something came in the current watch
-  std::optional<std::string> event_failed_;
   std::minstd_rand random_;
   std::atomic<int> lists_{0};
   std::mutex mutex_;
