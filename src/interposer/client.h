@@ -113,7 +113,7 @@ class Client {
   void progress(const protocol::SwapProgress& progress);
   // Whether what is freed and only kept for reuse stays beyond the turn.
   bool keeps_caches();
-  // One look whether the program has gone idle, under a compute limit (idle_watch.h). Not wanted: no more looks in this turn. No wait: the
+  // One look whether the program has gone idle (turn/idleness.h). Not wanted: no more looks until Mover::watch_idle. No wait: the
   // GPU's work is to be waited for, and work_ended() called.
   turn::Effects::Look idle_step();
   void work_ended();
@@ -176,7 +176,6 @@ class Client {
   void carry_out(const turn::StartDrain& effect) REQUIRES(mutex_);
   void carry_out(const turn::StartLoad& effect) REQUIRES(mutex_);
   void carry_out(const turn::MakeRoom&) REQUIRES(mutex_);
-  void carry_out(const turn::Probe&) REQUIRES(mutex_);
   void carry_out(const turn::WatchIdle&) REQUIRES(mutex_);
   void carry_out(const turn::NewsDue&) REQUIRES(mutex_);
   void carry_out(const turn::WakeLink&) REQUIRES(mutex_);

@@ -32,7 +32,6 @@ turn::Effects Client::step(const decltype(turn::Event::what)& what) {
   seen.capturing = process().capturing();
   seen.other_gpus = locks_.load(std::memory_order_relaxed) > (turn::holds_lock(turn_) ? 1 : 0);
   seen.first_use = first_use_ns_.load(std::memory_order_relaxed);
-  seen.probe_ended = device_.mover().idle_since_ns();
   const int64_t now = now_ns();
   seen.longest_work_ns = Pacer::work_seen().longest_ns(now);
   const bool held = turn::holds_lock(turn_);
@@ -41,8 +40,8 @@ turn::Effects Client::step(const decltype(turn::Event::what)& what) {
   locks_.fetch_add(turn::holds_lock(turn_) - held, std::memory_order_relaxed);
   draining_.store(turn_.phase == turn::Phase::kDraining, std::memory_order_release);
   gang_runs_.store(turn_.gang_runs, std::memory_order_release);
-  memory_waiters_.store(turn_.idle.memory_waiters, std::memory_order_relaxed);
-  hurried_news_.store(turn_.connected && turn_.idle.limited ? socket_.get() : -1, std::memory_order_relaxed);
+  memory_waiters_.store(turn_.idle.terms().memory_waiters, std::memory_order_relaxed);
+  hurried_news_.store(turn_.connected && turn_.idle.terms().limited ? socket_.get() : -1, std::memory_order_relaxed);
   for (const turn::Effect& effect : effects) {
     std::visit([this](const auto& one) REQUIRES(mutex_) { carry_out(one); }, effect);
   }
@@ -66,7 +65,6 @@ void Client::carry_out(const turn::SetBudget& effect) { budget_.store(effect.byt
 void Client::carry_out(const turn::StartDrain& effect) { device_.mover().drain(effect.drain); }
 void Client::carry_out(const turn::StartLoad& effect) { load_due_ = effect.grant; }
 void Client::carry_out(const turn::MakeRoom&) { room_due_ = true; }
-void Client::carry_out(const turn::Probe&) { device_.mover().probe_idle(); }
 void Client::carry_out(const turn::WatchIdle&) { device_.mover().watch_idle(); }
 void Client::carry_out(const turn::NewsDue&) { memory_dirty_.store(true, std::memory_order_release); }
 void Client::carry_out(const turn::WakeLink&) { wake(); }
@@ -256,7 +254,7 @@ bool Client::holds_lock() {
 
 bool Client::keeps_caches() {
   Lock lock(mutex_);
-  return turn_.idle.limited && turn_.idle.memory_waiters == 0;
+  return turn_.idle.terms().limited && turn_.idle.terms().memory_waiters == 0;
 }
 
 turn::Effects::Look Client::idle_step() {

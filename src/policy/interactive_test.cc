@@ -100,7 +100,8 @@ TEST(Interactive, ALateEarlyReleaseCostsTheTrainerButNobodyTheirPlace) {
   }
 }
 
-// What the library's rule comes to once it knows the pauses (interposer/turn/pause_watch.h: 20 ms, and what noticing takes), at that speed.
+// What the library's rule comes to once it knows the pauses (interposer/turn/idle_patience.h: 20 ms, and what noticing takes), at that
+// speed.
 TEST(Interactive, AllIsKeptAtTheSpeedOfAnH200) {
   expect_promises(play({.patience = 50 * kMs, .bandwidth = 40'000'000'000}));
   expect_promises(play({.patience = 50 * kMs, .drain = 100 * kMs, .bandwidth = 40'000'000'000}));

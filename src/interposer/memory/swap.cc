@@ -90,18 +90,6 @@ bool Mover::at_rest() {
   return jobs_.empty() && !busy_;
 }
 
-void Mover::probe_idle() {
-  Lock lock(mutex_);
-  idle_since_ns_ = 0;
-  jobs_.push_back({JobKind::kProbe, 0, 0});
-  changed_.notify_all();
-}
-
-int64_t Mover::idle_since_ns() {
-  Lock lock(mutex_);
-  return idle_since_ns_;
-}
-
 void* Mover::thread_body(void* self) {
   static_cast<Mover*>(self)->run();
   return nullptr;
@@ -154,9 +142,6 @@ void Mover::run() {
         break;
       case JobKind::kLoad:
         run_load(job);
-        break;
-      case JobKind::kProbe:
-        run_probe();
         break;
     }
     lock.lock();
@@ -267,13 +252,6 @@ int64_t Mover::look_for_idleness() {
     if (process().capturing() || !process().synchronize(device_.ordinal())) return now_ns() + kPause_ns;
     client.work_ended();
   }
-}
-
-void Mover::run_probe() {
-  if (process().capturing() || !process().synchronize(device_.ordinal())) return;
-  int64_t ended = now_ns();
-  Lock lock(mutex_);
-  idle_since_ns_ = ended;
 }
 
 // ---- out ----

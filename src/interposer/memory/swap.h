@@ -25,14 +25,10 @@ class Mover {
   void drain(uint64_t drain);               // ends with Client::drained
   void evict(uint64_t id, uint64_t bytes);  // ends with a finished SwapProgress
   void load(uint64_t grant);                // ends with Client::loaded or load_stopped
-  void probe_idle();                        // waits for the GPU's work; idle_since() tells when it had ended
   void watch_idle();                        // looks for idleness (Client::idle_step) between jobs, until told that there is no need
   void trim_cache_in(int64_t delay_ns);     // of freed memory: what is kept for a moment only
   void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
   bool at_rest();                           // no job is under way or waits
-
-  // When a probe last found the GPU's work ended; 0 while one is under way or none was asked for.
-  int64_t idle_since_ns();
 
   // The context is about to be destroyed and nobody has it pinned any more: gives up streams and events in it.
   void context_gone(cuda::CUcontext context);
@@ -42,7 +38,7 @@ class Mover {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
-  enum class JobKind : uint8_t { kDrain, kEvict, kLoad, kProbe };
+  enum class JobKind : uint8_t { kDrain, kEvict, kLoad };
   struct Job {
     JobKind kind;
     uint64_t id;
@@ -65,7 +61,6 @@ class Mover {
   void run_drain(const Job& job);
   void run_evict(const Job& job);
   void run_load(const Job& job);
-  void run_probe();
   int64_t look_for_idleness();  // when to look again; negative: never
 
   static bool needs_slot(const Memory::Piece& piece);
@@ -86,7 +81,6 @@ class Mover {
   pthread_t thread_ GUARDED_BY(mutex_){};
   bool busy_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;
-  int64_t idle_since_ns_ GUARDED_BY(mutex_) = 0;
   uint64_t watch_ GUARDED_BY(mutex_) = 0;  // counts up with each watch_idle()
   bool watching_ GUARDED_BY(mutex_) = false;
   int64_t look_at_ns_ GUARDED_BY(mutex_) = 0;

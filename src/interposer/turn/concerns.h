@@ -41,13 +41,13 @@ void check_drain(Turn& turn, const At& at);
 void check_reopening(Turn& turn, const At& at);
 Instant reopening_due(const Turn& turn);
 
-// idleness.cc
-inline constexpr int64_t kTick_ns = 10'000'000;                        // between looks for idleness, and at a drain past its time
-void watch(Turn& turn, const At& at, uint32_t waiters, bool limited);  // what stands now; the gate is told of changes
+inline constexpr int64_t kTick_ns = 10'000'000;  // between looks at a drain past its time
+
+// contention.cc
+void nobody_waits(Turn& turn, const At& at, bool limited);
 void heard_contention(Turn& turn, const At& at, const protocol::Contention& message);
 void set_gang_runs(Turn& turn, const At& at, bool runs);
-void begin_watch(Turn& turn, const At& at);  // the gate has opened
-void check_idle(Turn& turn, const At& at);
+void begin_watch(Turn& turn, const At& at);  // the gate is open: looks for idleness, where there is a reason
 void look_for_idleness(Turn& turn, const At& at);
 
 }  // namespace nvshare::interposer::turn

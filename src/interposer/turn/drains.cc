@@ -33,7 +33,7 @@ void begin_drain(Turn& turn, const At& at, ReleaseReason reason, bool together) 
   drain.started = at.now;
   // A limit ends turns often, and with little in flight: what is left may be one long kernel, which no other attempt would find shorter.
   const int64_t patience = drain.patience.value_ns();
-  drain.deadline = at.now + (turn.idle.limited ? std::max(patience, kLimitedPatience_ns) : patience);
+  drain.deadline = at.now + (turn.idle.terms().limited ? std::max(patience, kLimitedPatience_ns) : patience);
   drain.abandoned = false;
   drain.done = false;
   turn.phase = Phase::kDraining;
@@ -45,7 +45,7 @@ void go_on(Turn& turn, const At& at) {
   turn.drain.abandoned = true;
   turn.drain.together = turn.drain.pauses = false;
   turn.drain.reopened_until = 0;
-  turn.idle.released_idle = false;
+  turn.idle.forget();
   if (turn.drain.of_pause) return resume(turn, at);
   open_gate(turn, at);
 }
@@ -83,8 +83,10 @@ void drop(Turn& turn, const At& at, const protocol::DropLock& message) {
 }
 
 void keep(Turn& turn, const At& at, const protocol::KeepLock&) {
+  const bool reopened = turn.drain.reopened_until != 0;
   turn.drain.reopened_until = 0;
   if (turn.phase == Phase::kDraining && turn.drain.together) go_on(turn, at);
+  if (reopened && may_run(turn)) begin_watch(turn, at);  // the gate stays open
 }
 
 void drained(Turn& turn, const At& at, uint64_t id) {
@@ -112,7 +114,7 @@ void settle_pause(Turn& turn, const At& at, bool waiters) {
   if (!turn.connected || waiters || turn.growth.answer != Growth::Answer::kNone) return go_on(turn, at);
   turn.phase = Phase::kPaused;
   at.add(WakeGate{});  // an allocation may wait for the end of the drain
-  at.send(turn, protocol::LockPaused{turn.grant, used_ns(turn, at, turn.idle.idle_since)});
+  at.send(turn, protocol::LockPaused{turn.grant, used_ns(turn, at, turn.idle.idle_since_ns())});
   turn.opened_at = 0;
 }
 

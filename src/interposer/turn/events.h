@@ -23,7 +23,6 @@ struct Seen {
   bool capturing = false;       // a stream captures, so nothing may be waited for
   bool other_gpus = false;      // this process has the lock of other GPUs
   Instant first_use = 0;        // when a thread that had waited for this turn got past the gate; 0: not yet
-  Instant probe_ended = 0;      // when the last Probe found the GPU's work ended; 0: not yet
   int64_t longest_work_ns = 0;  // of the program's submissions lately
 };
 
@@ -93,7 +92,6 @@ struct StartLoad {  // to end with LoadEnded or LoadStopped. After the section: 
   uint64_t grant;
 };
 struct MakeRoom {};   // others wait for memory: caches go, then MemoryChanged. After the section
-struct Probe {};      // Seen::probe_ended
 struct WatchIdle {};  // IdleLooks from now on
 struct NewsDue {};    // MemoryChanged, soon
 struct WakeLink {};   // a Tick, and NewsSent
@@ -105,8 +103,8 @@ struct Log {
   int64_t after_ns;
 };
 using Effect = std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain,
-                            StartLoad, MakeRoom, Probe, WatchIdle, NewsDue, WakeLink, SendMemory, Log, protocol::ReqLock,
-                            protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained>;
+                            StartLoad, MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, Log, protocol::ReqLock, protocol::LockReleased,
+                            protocol::LockPaused, protocol::LockResumed, protocol::Drained>;
 
 // In the order in which they are to be carried out. LockReleased::memory is for the caller to fill in.
 class Effects {

@@ -1,109 +1,89 @@
-// Who waits for the GPU, whether the program still uses it, and what is done when it does not.
-#include <algorithm>
+#include "interposer/turn/idleness.h"
 
-#include "interposer/turn/concerns.h"
+#include <algorithm>
 
 namespace nvshare::interposer::turn {
 
-using protocol::ReleaseReason;
+namespace {
+constexpr int64_t kLook_ns = 10'000'000;  // between two, where giving up moves memory
+constexpr int64_t kBilledLookFirst_ns = 100'000;
+constexpr int64_t kBilledLookMax_ns = 500'000;
+}  // namespace
 
-// Submissions are watched (counted, bounded) while somebody waits or a limit applies.
-void watch(Turn& turn, const At& at, uint32_t waiters, bool limited) {
-  Idleness& idle = turn.idle;
-  idle.waiters = waiters;
-  idle.limited = limited;
-  const bool watched = waiters > 0 || limited;
-  if (watched != idle.watched) at.add(WatchGate{false, watched});
-  if (limited != idle.watched_closely) at.add(WatchGate{true, limited});
-  idle.watched = watched;
-  idle.watched_closely = limited;
+void Idleness::set_terms(const Terms& terms) {
+  terms_ = terms;
+  billed_.configure(terms.least_ns);
 }
 
-void set_gang_runs(Turn& turn, const At& at, bool runs) {
-  if (turn.gang_runs && !runs) at.add(WakeGate{});  // threads that wait for the lock to allocate need not any more
-  turn.gang_runs = runs;
+Idleness::Reason Idleness::reason() const {
+  if (terms_.memory_waiters > 0) return terms_.waiters > 0 ? Reason::kMemory : Reason::kNone;
+  return terms_.limited ? Reason::kBill : Reason::kNone;
 }
 
-void begin_watch(Turn& turn, const At& at) {
-  if (turn.idle.waiters > 0) at.add(WakeLink{});  // looks for idleness begin; it may have heard of them while memory came in
-  if (!turn.idle.limited) return;
-  turn.idle.billed.begin(at.seen.submissions);
-  at.add(WatchIdle{});
-}
-
-void heard_contention(Turn& turn, const At& at, const protocol::Contention& message) {
-  Idleness& idle = turn.idle;
-  set_gang_runs(turn, at, message.gang_runs != 0);
-  const bool limited = (message.limited & protocol::kLimitedCompute) != 0;
-  const bool limit_begins = limited && !idle.limited;
-  idle.may_pause = message.pause_us > 0;
-  idle.billed.configure(int64_t{idle.may_pause ? message.pause_us : message.idle_release_us} * 1000);
-  if (turn.phase == Phase::kOut) return watch(turn, at, 0, limited);
-  const bool begins = idle.waiters == 0 && message.waiters > 0;
-  watch(turn, at, message.waiters, limited);
-  idle.swap_cost_ns = static_cast<int64_t>(message.swap_cost_ns);
-  idle.memory_waiters = message.memory_waiters;
-  if (may_run(turn) && limited && (limit_begins || message.memory_waiters == 0)) {
-    idle.billed.begin(at.seen.submissions);
-    at.add(WatchIdle{});
-  }
-  if (begins) {
-    idle.seen_submissions = at.seen.submissions;
-    idle.last_submission = at.now;
-    idle.probe_asked = false;
-  }
-  if (may_run(turn) && message.memory_waiters > 0) at.add(MakeRoom{});
-}
-
-// Under a compute limit. With memory to move for it, giving up is for check_idle to decide: it knows what a swap costs. Without a scheduler
-// nobody would give the lock back.
-void look_for_idleness(Turn& turn, const At& at) {
-  Idleness& idle = turn.idle;
-  if (!may_run(turn) || !turn.connected || turn.drain.reopened_until != 0 || !idle.limited || idle.memory_waiters > 0) return;
-  const bool busy = at.seen.submitting || at.seen.waiting || at.seen.capturing || turn.growth.answer != Growth::Answer::kNone;
-  const IdleWatch::Next next = idle.billed.look(at.seen.submissions, busy, at.now);
-  switch (next.step) {
-    case IdleWatch::Step::kWait:
-      at.effects.look = {true, next.wait_ns};
-      return;
-    case IdleWatch::Step::kSynchronize:
-      at.effects.look = {true, 0};
-      return;
-    case IdleWatch::Step::kRelease:
+void Idleness::use_begins(uint64_t submissions, int64_t wished_at, int64_t now_ns) {
+  const int64_t pause = wished_at - idle_since_ns_;
+  switch (gave_up_) {
+    case Reason::kNone:
+      break;
+    case Reason::kMemory:
+      swap_.came_back(pause, swap_cost_ns_, now_ns);
+      break;
+    case Reason::kBill:
+      billed_.came_back(pause, now_ns - wished_at);
       break;
   }
-  idle.released_idle = true;
-  idle.idle_since = idle.billed.idle_since_ns();
-  begin_drain(turn, at, ReleaseReason::kEarly, false);
-  turn.drain.pauses = idle.may_pause;
-  at.add(WakeLink{});  // for the drain's deadline
+  gave_up_ = Reason::kNone;
+  unused_ = true;
+  watch_begins(submissions);  // the wait for the turn was no pause of the program
 }
 
-// Gives the GPU up when the program has not used it for longer than it usually pauses.
-void check_idle(Turn& turn, const At& at) {
-  Idleness& idle = turn.idle;
-  if (!may_run(turn) || !turn.connected || turn.drain.reopened_until != 0 || idle.waiters == 0 || idle.memory_waiters == 0) return;
-  const Instant ended = idle.probe_asked ? at.seen.probe_ended : 0;
-  if (at.seen.submissions != idle.seen_submissions) {
-    // With the GPU still at work, or with no time to ask, it was no pause.
-    if (ended != 0 && !idle.unused) idle.costly.went_on(at.now - std::max(ended, idle.last_submission), idle.swap_cost_ns, at.now);
-    idle.seen_submissions = at.seen.submissions;
-    idle.unused = false;
-    idle.last_submission = at.now;
-    idle.probe_asked = false;
-    return;
+void Idleness::watch_begins(uint64_t submissions) {
+  seen_ = submissions;
+  look_ns_ = kBilledLookFirst_ns;
+  ended_at_ns_ = 0;
+}
+
+Idleness::Next Idleness::give_up(Reason reason) {
+  gave_up_ = reason;
+  idle_since_ns_ = ended_at_ns_;
+  swap_cost_ns_ = terms_.swap_cost_ns;
+  return {Step::kGiveUp, 0};
+}
+
+Idleness::Next Idleness::look(uint64_t submissions, bool may_wait, bool unsettled, int64_t now_ns) {
+  const Reason reason = this->reason();
+  const bool submitted = submissions != seen_;
+  seen_ = submissions;
+  int64_t threshold = 0;
+  switch (reason) {
+    case Reason::kNone:
+      return {Step::kNothing, 0};
+    case Reason::kMemory:
+      if (submitted) {
+        // With the GPU still at work, or with no time to ask, it was no pause.
+        if (ended_at_ns_ != 0 && !unused_) swap_.went_on(now_ns - ended_at_ns_, terms_.swap_cost_ns, now_ns);
+        unused_ = false;
+        ended_at_ns_ = 0;
+        return {Step::kWait, kLook_ns};
+      }
+      if (!may_wait) return {Step::kWait, kLook_ns};
+      threshold = swap_.threshold_ns(terms_.swap_cost_ns, unused_, now_ns);
+      break;
+    case Reason::kBill:
+      if (submitted || unsettled || !may_wait) {
+        ended_at_ns_ = 0;
+        const int64_t wait = look_ns_;
+        look_ns_ = std::min(2 * look_ns_, kBilledLookMax_ns);
+        return {Step::kWait, wait};
+      }
+      look_ns_ = kBilledLookFirst_ns;
+      threshold = billed_.value_ns();
+      break;
   }
-  if (at.seen.capturing) return;
-  if (!idle.probe_asked) {
-    idle.probe_asked = true;
-    return at.add(Probe{});
-  }
-  if (ended == 0) return;
-  const Instant last_work = std::max(ended, idle.last_submission);
-  if (at.now - last_work < idle.costly.threshold_ns(idle.swap_cost_ns, idle.unused, at.now)) return;
-  idle.last_work = last_work;
-  at.add(Log{Log::What::kIdle, at.now - ended});
-  begin_drain(turn, at, ReleaseReason::kEarly, false);
+  if (ended_at_ns_ == 0) return {Step::kSynchronize, 0};
+  const int64_t rest = threshold - (now_ns - ended_at_ns_);
+  if (rest <= 0) return give_up(reason);
+  return {Step::kWait, reason == Reason::kMemory ? std::min(rest, kLook_ns) : rest};
 }
 
 }  // namespace nvshare::interposer::turn

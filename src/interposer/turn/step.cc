@@ -71,8 +71,7 @@ struct Handler {
     turn.connected = true;
     turn.grant = {event.epoch, 0};
     turn.budget_sequence = 0;
-    watch(turn, at, 0, false);  // the scheduler says anew who waits
-    turn.idle.memory_waiters = 0;
+    nobody_waits(turn, at, false);  // the scheduler says anew who does
     turn.wish.requested = event.wish_told;
     if (growth_wanted(turn) > 0) at.add(NewsDue{});  // the request anew
   }
@@ -86,7 +85,7 @@ struct Handler {
     // Nor of those that were to leave with us; and what is given up now, nobody would give back. Nobody was given its room yet either.
     if (turn.phase == Phase::kDraining && (turn.drain.together || !turn.drain.done)) go_on(turn, at);
     if (turn.phase == Phase::kPaused) {
-      turn.idle.released_idle = false;
+      turn.idle.forget();
       begin_use(turn, at);
     }
   }
@@ -105,11 +104,6 @@ struct Handler {
 
   void operator()(LoadEnded) const {
     if (turn.cancel_load || turn.phase != Phase::kLoading) return;
-    if (turn.idle.released_early) {
-      // The pause that was taken for idleness: worth giving the GPU up for, or one that is usual and to be sat out next time.
-      turn.idle.costly.came_back(turn.wish.at - turn.idle.last_work, turn.idle.release_cost_ns, at.now);
-      turn.idle.released_early = false;
-    }
     begin_use(turn, at);
     at.effects.agreed = true;
   }
@@ -138,7 +132,7 @@ struct Handler {
   }
 
   void operator()(IdleLook) const { look_for_idleness(turn, at); }
-  void operator()(WorkEnded) const { turn.idle.billed.work_ended(at.now); }
+  void operator()(WorkEnded) const { turn.idle.work_ended(at.now); }
 
   void operator()(MemoryChanged) const { at.send(turn, SendMemory{growth_wanted(turn)}); }
 
@@ -162,7 +156,6 @@ struct Handler {
     turn.other_gpus = at.seen.other_gpus;
     check_drain(turn, at);
     check_reopening(turn, at);
-    check_idle(turn, at);
   }
 };
 
@@ -175,16 +168,8 @@ void open_gate(Turn& turn, const At& at) {
 }
 
 void begin_use(Turn& turn, const At& at) {
-  Idleness& idle = turn.idle;
-  if (idle.released_idle) {
-    idle.billed.came_back(turn.wish.at - idle.idle_since, at.now - turn.wish.at);
-    idle.released_idle = false;
-  }
-  // The wait for the turn was no pause of the program.
-  idle.seen_submissions = at.seen.submissions;
-  idle.last_submission = turn.opened_at = at.now;
-  idle.probe_asked = false;
-  idle.unused = true;
+  turn.idle.use_begins(at.seen.submissions, turn.wish.at, at.now);
+  turn.opened_at = at.now;
   turn.wish.wanted = false;
   at.add(BeginUse{});
   at.add(ForgetWish{});
@@ -206,15 +191,13 @@ void release(Turn& turn, const At& at, ReleaseReason reason) {
   Instant work_ended = at.now;
   message.drain_ns = static_cast<uint64_t>(at.now - turn.drain.started);
   if (reason == ReleaseReason::kEarly) {
-    work_ended = idle.released_idle ? idle.idle_since : idle.last_work;
+    work_ended = idle.idle_since_ns();
     message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((at.now - work_ended) / 1000, 0, UINT32_MAX));
   }
   message.used_ns = used_ns(turn, at, work_ended);
   at.add(SetBudget{0});
-  watch(turn, at, 0, idle.limited);
-  idle.memory_waiters = 0;
-  idle.released_early = reason == ReleaseReason::kEarly && !idle.released_idle;
-  idle.release_cost_ns = idle.swap_cost_ns;
+  nobody_waits(turn, at, idle.terms().limited);
+  if (reason != ReleaseReason::kEarly && idle.gave_up() == Idleness::Reason::kMemory) idle.forget();
   turn.growth.answer = Growth::Answer::kNone;
   turn.wish.requested = false;
   turn.wish.wanted = false;
@@ -236,7 +219,6 @@ Instant next_deadline(const Turn& turn) {
   Instant next = kNever;
   if (turn.phase == Phase::kDraining) next = std::min(turn.drain.deadline, reopening_due(turn));
   if (turn.drain.reopened_until != 0) next = std::min(next, turn.drain.reopened_until);
-  if (may_run(turn) && turn.idle.waiters > 0) next = std::min(next, turn.looked_at + kTick_ns);
   return next;
 }
 

@@ -79,6 +79,8 @@ class TestTurn {
     contention_.swap_cost_ns = static_cast<uint64_t>(swap_cost_ns);
   }
 
+  const protocol::Contention& contention() const { return contention_; }
+
   template <typename Message>
   std::vector<Message> sent() const {
     std::vector<Message> found;
@@ -115,7 +117,6 @@ class TestTurn {
   void carry_out(const StartDrain& effect) { drains.push_back(effect.drain); }
   void carry_out(const StartLoad& effect) { loads.push_back(effect.grant); }
   void carry_out(const MakeRoom&) { ++rooms; }
-  void carry_out(const Probe&) { seen.probe_ended = 0; }
   void carry_out(const WatchIdle&) { ++idle_watches; }
   void carry_out(const NewsDue&) { ++news; }
   void carry_out(const WakeLink&) { ++wakes; }

@@ -16,8 +16,7 @@
 
 #include "interposer/turn/drain_patience.h"
 #include "interposer/turn/events.h"
-#include "interposer/turn/idle_watch.h"
-#include "interposer/turn/pause_watch.h"
+#include "interposer/turn/idleness.h"
 
 namespace nvshare::interposer::turn {
 
@@ -47,26 +46,10 @@ struct Drain {
   DrainPatience patience;
 };
 
-// Who waits for the GPU, and whether the program still uses it.
-struct Idleness {
-  uint32_t waiters = 0;
-  uint32_t memory_waiters = 0;
-  bool limited = false;  // a compute limit applies: the time with the lock is billed
-  bool watched = false;  // what the gate was asked for: somebody waits, or limited
-  bool watched_closely = false;
-  bool may_pause = false;      // idleness under a limit ends in a pause, not in giving the lock up
-  int64_t swap_cost_ns = 0;    // of giving the GPU up
-  bool released_idle = false;  // the last turn ended, or is paused, by `billed`, which wants to know what came of it
-  Instant idle_since = 0;      // then
-  bool released_early = false;
-  Instant last_work = 0;        // before the early release
-  int64_t release_cost_ns = 0;  // what it was expected to cost
-  uint64_t seen_submissions = 0;
-  Instant last_submission = 0;
-  bool probe_asked = false;
-  bool unused = false;  // nothing was submitted in this turn yet
-  IdleWatch billed;
-  PauseWatch costly;
+// What the gate was asked for: it counts and bounds submissions while somebody waits or a limit applies, more closely under a limit.
+struct GateWatch {
+  bool watched = false;
+  bool closely = false;
 };
 
 // An allocation in mid-turn that waits for a larger budget.
@@ -92,6 +75,7 @@ struct Turn {
   Wish wish;
   Drain drain;
   Idleness idle;
+  GateWatch watch;
   Growth growth;
 };
 

@@ -236,14 +236,17 @@ class World {
       if (!turn_.cancel_load && chance(50)) return;  // it goes on
       load_.reset();
       if (turn_.cancel_load || !take(LoadEnded{}).agreed) return (void)take(LoadStopped{});
-    } else if (probing_) {
-      probing_ = false;
-      seen_.probe_ended = now_;
     }
   }
   void look_for_idleness() {
+    for (int looks = 0; looks < 4 && idle_watched_; ++looks) look_once();
+  }
+  void look_once() {
+    idle_watched_ = false;
+    looking_ = true;
     const Effects::Look next = take(IdleLook{}).look;
-    idle_watched_ = next.wanted;
+    looking_ = false;
+    idle_watched_ = idle_watched_ || next.wanted;
     if (next.wanted && next.wait_ns == 0 && chance(70)) take(WorkEnded{});
     if (next.wait_ns > 0) pass(next.wait_ns);
   }
@@ -259,6 +262,10 @@ class World {
     if (gate_open_ && turn_.context && !may_run(turn_)) fail("the gate is open without the lock");
     if (!gate_open_ && turn_.phase == Phase::kOut && !turn_.context) fail("the gate is closed for a GPU without a context");
     if (!gate_open_ && may_run(turn_)) fail("the gate is closed while the program may run");
+    if (may_run(turn_) && turn_.connected && turn_.drain.reopened_until == 0 && turn_.idle.reason() != Idleness::Reason::kNone &&
+        !idle_watched_ && !looking_) {
+      fail("no thread looks for idleness");
+    }
     if (may_run(turn_) && turn_.connected && !granted_) fail("it runs without a grant");
     return effects;
   }
@@ -292,10 +299,6 @@ class World {
     load_ = effect.grant;
   }
   void carry_out(const MakeRoom&) {}
-  void carry_out(const Probe&) {
-    seen_.probe_ended = 0;
-    probing_ = true;
-  }
   void carry_out(const WatchIdle&) { idle_watched_ = true; }
   void carry_out(const NewsDue&) { news_waiting_ = link_awake_ = true; }
   void carry_out(const WakeLink&) { link_awake_ = true; }
@@ -340,12 +343,12 @@ class World {
   uint32_t waiting_ = 0, to_look_ = 0;
   int depth_ = 0;
   uint64_t budget_ = 0;
-  bool news_waiting_ = false, link_awake_ = false, idle_watched_ = false;
+  bool news_waiting_ = false, link_awake_ = false, idle_watched_ = false, looking_ = false;
 
   std::deque<uint64_t> drains_;
   std::optional<uint64_t> load_;
   uint64_t last_drain_ = 0;
-  bool synchronizing_ = false, leaving_ = false, probing_ = false;
+  bool synchronizing_ = false, leaving_ = false;
 
   uint64_t epoch_ = 0, grants_ = 0, attempt_ = 0;
   bool requested_ = false, granted_ = false, paused_ = false;

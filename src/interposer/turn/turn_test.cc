@@ -310,10 +310,16 @@ TEST(TurnGangs, AProcessOnSeveralGpusOpensItsGateByTheClock) {
   EXPECT_EQ(turn->drain.started, 1'000'000 * kMs) << "its patience runs from the drop";
   EXPECT_TRUE(turn.sent<protocol::LockReleased>().empty());
   // The scheduler's word while it is open for a moment: it stays open.
+  turn.limited(0);
+  turn.take(turn.contention());
   turn.now = 1'000'064 * kMs;
   turn.take(Tick{});
   ASSERT_TRUE(turn.gate_open);
+  EXPECT_FALSE(turn.take(IdleLook{}).look.wanted) << "the lock is on its way out in any case";
+  const int watches = turn.idle_watches;
   turn.take(protocol::KeepLock{TestTurn::grant(2)});
+  EXPECT_EQ(turn.idle_watches, watches + 1);
+  EXPECT_TRUE(turn.take(IdleLook{}).look.wanted);
   turn.now = 1'000'070 * kMs;
   turn.take(Tick{});
   EXPECT_TRUE(turn.gate_open);
@@ -469,6 +475,59 @@ TEST(TurnPauses, WithoutASchedulerThereAreNone) {
   EXPECT_TRUE(had_lock(turn.state()));
   turn.go_idle();
   EXPECT_EQ(turn->phase, R) << "nobody would give the lock back";
+}
+
+// ---- idleness ----
+
+TEST(TurnIdleness, WithMemoryToMoveTheGpuIsGivenUpAndThePauseIsReported) {
+  TestTurn turn;
+  turn.contend(1, 1, 30 * kMs);
+  turn.bring_to(R);
+  turn.seen.submissions = 5;
+  turn.take(IdleLook{});
+  turn.now += 10 * kMs;
+  turn.go_idle();
+  ASSERT_EQ(turn->phase, D);
+  turn.take(WorkDrained{turn.drains.back()});
+  turn.take(MemoryLeft{});
+  const auto released = turn.sent<protocol::LockReleased>();
+  ASSERT_EQ(released.size(), 1U);
+  EXPECT_EQ(released[0].reason, static_cast<uint8_t>(ReleaseReason::kEarly));
+  EXPECT_EQ(released[0].idle_us, 30'000U);
+  EXPECT_TRUE(turn.sent<protocol::LockPaused>().empty());
+}
+
+TEST(TurnIdleness, IsLookedForFromTheMomentThatThereIsAReason) {
+  TestTurn turn;
+  turn.bring_to(R);
+  EXPECT_EQ(turn.idle_watches, 0);
+  EXPECT_FALSE(turn.take(IdleLook{}).look.wanted);
+  turn.contend(1, 0, 0);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 0) << "a waiter that needs none of its memory";
+  EXPECT_TRUE(turn.watched);
+  EXPECT_EQ(turn.rooms, 0);
+  turn.contend(1, 1, 0);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 1);
+  EXPECT_EQ(turn.rooms, 1);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 1) << "nothing has changed";
+  turn.contend(0, 0, 0);
+  turn.take(turn.contention());
+  EXPECT_FALSE(turn.watched);
+  EXPECT_FALSE(turn.take(IdleLook{}).look.wanted);
+}
+
+// Others were heard of while memory came in: looks begin with the turn.
+TEST(TurnIdleness, IsLookedForAfterALoadToo) {
+  TestTurn turn;
+  turn.bring_to(L);
+  turn.contend(1, 1, 0);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 0);
+  turn.take(LoadEnded{});
+  EXPECT_EQ(turn.idle_watches, 1);
 }
 
 // ---- growth ----
