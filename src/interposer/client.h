@@ -147,7 +147,6 @@ class Client {
   void lease_alone();  // no scheduler: the program's own limit is all there is
   void take_terms(const protocol::Registered& answer, uint64_t claimed) REQUIRES(mutex_);
   void after_registration() REQUIRES(mutex_);  // connected
-  void send_ask() REQUIRES(mutex_);            // connected
   void on_headroom(const protocol::Headroom& message);
   void on_recall(const protocol::RecallHeadroom& message);
   void on_limit(const protocol::UpdateLimit& message);
@@ -180,6 +179,9 @@ class Client {
   void carry_out(const turn::NewsDue&) REQUIRES(mutex_);
   void carry_out(const turn::WakeLink&) REQUIRES(mutex_);
   void carry_out(const turn::SendMemory& effect) REQUIRES(mutex_);
+  void carry_out(const turn::AskHeadroom& effect) REQUIRES(mutex_);
+  void carry_out(const turn::GrowLease& effect) REQUIRES(mutex_);
+  void carry_out(const turn::TryLease& effect) REQUIRES(mutex_);
   void carry_out(const turn::Log& effect) REQUIRES(mutex_);
   void carry_out(const protocol::LockReleased& message) REQUIRES(mutex_);
   template <typename Message>
@@ -245,9 +247,6 @@ class Client {
   char tenant_name_[64] GUARDED_BY(mutex_) = {};
   uint64_t node_limit_ GUARDED_BY(mutex_) = 0;
   uint64_t told_lease_ GUARDED_BY(mutex_) = 0;  // to the scheduler, at registration
-  uint64_t headroom_request_ GUARDED_BY(mutex_) = 0;
-  uint64_t headroom_bytes_ GUARDED_BY(mutex_) = 0;  // of the one thread that asks
-  enum class HeadroomState : uint8_t { kNone, kAsked, kCharged, kRefused } headroom_state_ GUARDED_BY(mutex_) = HeadroomState::kNone;
   bool asks_only_ = false;  // before the socket's thread starts
   uint64_t client_id_ GUARDED_BY(mutex_) = 0;
   int64_t reconnect_at_ns_ = 0;  // the socket's thread's, as the next

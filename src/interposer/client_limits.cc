@@ -104,13 +104,7 @@ void Client::after_registration() {
   // What was taken meanwhile.
   const uint64_t leased = std::min(lease_.leased(), protocol::kLeaseMax);
   if (leased > told_lease_) send(protocol::HeadroomTaken{leased - told_lease_});
-  if (headroom_state_ != HeadroomState::kAsked) return;
-  if (lease_.charge(headroom_bytes_)) {
-    headroom_state_ = HeadroomState::kCharged;
-    changed_.notify_all();
-  } else {
-    send_ask();
-  }
+  step(turn::Introduced{});
 }
 
 void Client::keeps_memory(const char* why) {
@@ -119,29 +113,29 @@ void Client::keeps_memory(const char* why) {
   send(keeps_);
 }
 
-void Client::send_ask() {
+void Client::carry_out(const turn::AskHeadroom& effect) {
   const uint64_t returned = lease_.give_back(protocol::kLeaseMax);
   headroom_asks_.fetch_add(1, std::memory_order_relaxed);
-  send(protocol::AskHeadroom{++headroom_request_, headroom_bytes_, returned});
+  send(protocol::AskHeadroom{effect.request, effect.bytes, returned});
 }
+void Client::carry_out(const turn::GrowLease& effect) { lease_.grow_charged(effect.bytes, effect.charged); }
+void Client::carry_out(const turn::TryLease& effect) { step(turn::LeaseTried{lease_.charge(effect.bytes)}); }
 
 bool Client::charge(size_t bytes) {
+  using Answer = turn::Headroom::Answer;
   if (lease_.charge(bytes)) [[likely]]
     return true;
   if (!shared() || bytes > protocol::kLeaseMax) return false;
   Lock lock(mutex_);
-  while (headroom_state_ != HeadroomState::kNone) changed_.wait(mutex_);  // of another thread
+  while (turn_.headroom.answer != Answer::kNone) changed_.wait(mutex_);  // of another thread
   if (lease_.charge(bytes)) return true;
-  headroom_state_ = HeadroomState::kAsked;
-  headroom_bytes_ = bytes;
-  if (turn_.connected) send_ask();
-  while (headroom_state_ == HeadroomState::kAsked && !Process::ending()) {
+  step(turn::HeadroomWanted{bytes});
+  while (turn_.headroom.answer == Answer::kAsked && !Process::ending()) {
     if (!turn_.connected && now_ns() - turn_.disconnected_at > kAlonePatience_ns) break;  // nobody who could say what the others have
     changed_.wait_until(mutex_, now_ns() + kLook_ns);
   }
-  const bool charged = headroom_state_ == HeadroomState::kCharged;
-  headroom_state_ = HeadroomState::kNone;
-  changed_.notify_all();
+  const bool charged = turn_.headroom.answer == Answer::kCharged;
+  step(turn::HeadroomEnded{});
   return charged;
 }
 
@@ -156,15 +150,7 @@ void Client::on_headroom(const protocol::Headroom& message) {
   Lock lock(mutex_);
   memory_limit_.store(message.limit, std::memory_order_release);
   others_charged_.store(message.others_charged, std::memory_order_release);
-  const bool answers = headroom_state_ == HeadroomState::kAsked && message.request == headroom_request_;
-  if (answers && message.granted != 0 && message.bytes >= headroom_bytes_) {
-    lease_.grow_charged(message.bytes, headroom_bytes_);
-    headroom_state_ = HeadroomState::kCharged;
-  } else {
-    lease_.grow(message.bytes);
-    if (answers) headroom_state_ = HeadroomState::kRefused;
-  }
-  changed_.notify_all();
+  step(message);
 }
 
 void Client::on_recall(const protocol::RecallHeadroom& message) {

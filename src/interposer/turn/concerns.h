@@ -43,6 +43,12 @@ Instant reopening_due(const Turn& turn);
 
 inline constexpr int64_t kTick_ns = 10'000'000;  // between looks at a drain past its time
 
+// headroom.cc
+void want_headroom(Turn& turn, const At& at, uint64_t bytes);
+void answer_headroom(Turn& turn, const At& at, const protocol::Headroom& message);
+void ask_headroom_anew(Turn& turn, const At& at);  // of the next scheduler
+void lease_tried(Turn& turn, const At& at, bool charged);
+
 // contention.cc
 void nobody_waits(Turn& turn, const At& at, bool limited);
 void heard_contention(Turn& turn, const At& at, const protocol::Contention& message);

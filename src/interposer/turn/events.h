@@ -35,6 +35,7 @@ struct Connected {  // registered
   uint64_t epoch;
   bool wish_told;
 };
+struct Introduced {};  // what this process holds has been sent to the scheduler: its open questions may follow
 struct Disconnected {};
 struct ContextChanged {
   bool there;
@@ -58,15 +59,23 @@ struct GrowthWanted {
 struct GrowthAlone {  // without a scheduler for long: so much is free
   uint64_t budget;
 };
-struct GrowthEnded {};  // the thread has seen the answer
+struct GrowthEnded {};   // the thread has seen the answer
+struct HeadroomWanted {  // an allocation that the lease does not cover
+  uint64_t bytes;
+};
+struct HeadroomEnded {};  // the thread has seen the answer
+struct LeaseTried {       // the answer to TryLease
+  bool charged;
+};
 struct ProgramEnds {};
 struct Tick {};
 
 struct Event {
   Seen seen;
   std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Connected,
-               Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen, IdleLook, WorkEnded,
-               NewsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, ProgramEnds>
+               Introduced, Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen, IdleLook,
+               WorkEnded, NewsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted, HeadroomEnded, LeaseTried,
+               protocol::Headroom, ProgramEnds>
       what;
 };
 
@@ -98,13 +107,24 @@ struct WakeLink {};   // a Tick, and NewsSent
 struct SendMemory {   // MemUpdate, as things stand
   uint64_t wanted;
 };
+struct AskHeadroom {  // with what the lease has left given back
+  uint64_t request;
+  uint64_t bytes;
+};
+struct GrowLease {
+  uint64_t bytes;
+  uint64_t charged;  // of them at once, for the allocation that waits
+};
+struct TryLease {  // the lease may cover the allocation by now. Answered with LeaseTried in the same section
+  uint64_t bytes;
+};
 struct Log {
   enum class What : uint8_t { kDrainGivenUp, kIdle } what;
   int64_t after_ns;
 };
 using Effect = std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain,
-                            StartLoad, MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, Log, protocol::ReqLock, protocol::LockReleased,
-                            protocol::LockPaused, protocol::LockResumed, protocol::Drained>;
+                            StartLoad, MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, AskHeadroom, GrowLease, TryLease, Log,
+                            protocol::ReqLock, protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained>;
 
 // In the order in which they are to be carried out. LockReleased::memory is for the caller to fill in.
 class Effects {

@@ -76,6 +76,8 @@ struct Handler {
     if (growth_wanted(turn) > 0) at.add(NewsDue{});  // the request anew
   }
 
+  void operator()(Introduced) const { ask_headroom_anew(turn, at); }
+
   void operator()(Disconnected) const {
     set_gang_runs(turn, at, false);
     turn.connected = false;
@@ -148,6 +150,11 @@ struct Handler {
     turn.growth.answer = Growth::Answer::kGranted;
   }
   void operator()(GrowthEnded) const { turn.growth.answer = Growth::Answer::kNone; }
+
+  void operator()(const HeadroomWanted& event) const { want_headroom(turn, at, event.bytes); }
+  void operator()(const protocol::Headroom& message) const { answer_headroom(turn, at, message); }
+  void operator()(const LeaseTried& event) const { lease_tried(turn, at, event.charged); }
+  void operator()(HeadroomEnded) const { turn.headroom.answer = Headroom::Answer::kNone; }
 
   void operator()(ProgramEnds) const { turn.cancel_load = true; }
 

@@ -96,6 +96,7 @@ class TestTurn {
   bool gate_open = true;
   bool wish_known = false;
   uint64_t budget = 0;
+  uint64_t lease = 0, charged = 0;  // what is left of it; what allocations that waited were charged
   int wakes = 0, gate_wakes = 0, news = 0, idle_watches = 0, rooms = 0;
   bool watched = false, watched_closely = false;
   std::vector<uint64_t> drains, loads;
@@ -120,6 +121,18 @@ class TestTurn {
   void carry_out(const WatchIdle&) { ++idle_watches; }
   void carry_out(const NewsDue&) { ++news; }
   void carry_out(const WakeLink&) { ++wakes; }
+  void carry_out(const GrowLease& effect) {
+    lease += effect.bytes - effect.charged;
+    charged += effect.charged;
+  }
+  void carry_out(const TryLease& effect) {
+    const bool covers = lease >= effect.bytes;
+    if (covers) {
+      lease -= effect.bytes;
+      charged += effect.bytes;
+    }
+    take(LeaseTried{covers});
+  }
   void carry_out(const Log&) {}
   template <typename Message>
   void carry_out(const Message& message) {

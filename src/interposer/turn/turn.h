@@ -60,6 +60,14 @@ struct Growth {
   uint64_t bytes = 0;  // of the one thread that waits
 };
 
+// An allocation that the tenant's memory limit may not allow: it waits for a larger lease. Needs no lock of the GPU.
+struct Headroom {
+  enum class Answer : uint8_t { kNone, kAsked, kCharged, kRefused };
+  Answer answer = Answer::kNone;
+  uint64_t request = 0;
+  uint64_t bytes = 0;  // of the one thread that asks
+};
+
 struct Turn {
   Phase phase = Phase::kOut;
   bool connected = false;
@@ -77,6 +85,7 @@ struct Turn {
   Idleness idle;
   GateWatch watch;
   Growth growth;
+  Headroom headroom;
 };
 
 Effects step(Turn& turn, const Event& event, Instant now);

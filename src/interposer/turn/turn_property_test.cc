@@ -30,7 +30,7 @@ class World {
   }
 
   void run(int steps) {
-    for (int i = 0; i < steps && wrong_.empty(); ++i) act(random_() % 16);
+    for (int i = 0; i < steps && wrong_.empty(); ++i) act(random_() % 18);
   }
 
   // Faults end, everybody does what is due: each thread gets through the gate, and each drop is answered.
@@ -39,11 +39,14 @@ class World {
     calm_ = true;
     if (!turn_.context) take(ContextChanged{true});
     for (int i = 0; i < 4000 && wrong_.empty() && !at_rest(); ++i) {
-      for (const int kind : {1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9}) act(kind);
+      for (const int kind : {1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17}) act(kind);
       pass(5 * kMs);
     }
     if (!wrong_.empty() || at_rest()) return;
-    wrong_ = waiting_ > 0 ? "a thread waits for ever" : drop_due_ ? "a drop is not answered" : "a load or a drain does not end";
+    wrong_ = waiting_ > 0                                       ? "a thread waits for ever"
+             : drop_due_                                        ? "a drop is not answered"
+             : turn_.headroom.answer != Headroom::Answer::kNone ? "an allocation waits for ever"
+                                                                : "a load or a drain does not end";
     wrong_ += ", phase " + std::to_string(static_cast<int>(turn_.phase)) + (turn_.wish.wanted ? ", wanted" : "") +
               (turn_.wish.requested ? ", requested" : "") + (wish_known_ ? ", known" : "") + (requested_ ? ", the scheduler knows" : "") +
               (granted_ ? ", granted" : "") + (turn_.connected ? "" : ", no scheduler");
@@ -56,7 +59,10 @@ class World {
   void fail(const char* what) {
     if (wrong_.empty()) wrong_ = what;
   }
-  bool at_rest() const { return waiting_ == 0 && !drop_due_ && !load_ && drains_.empty() && !leaving_ && turn_.connected; }
+  bool at_rest() const {
+    return waiting_ == 0 && !drop_due_ && !load_ && drains_.empty() && !leaving_ && turn_.connected &&
+           turn_.headroom.answer == Headroom::Answer::kNone;
+  }
 
   void act(uint64_t kind) {
     switch (kind) {
@@ -98,6 +104,10 @@ class World {
       case 14:
         if (turn_.connected) take(protocol::MemAvailable{turn_.growth.request, chance(70), {}, budget_ + 10, 1});
         return;
+      case 16:
+        return allocate();
+      case 17:
+        return answer_headroom();
       case 15:
         news_waiting_ = true;
         link_awake_ = true;
@@ -144,6 +154,19 @@ class World {
     take(Wished{now_, news_waiting_});
   }
   void change_context() { take(ContextChanged{!turn_.context}); }
+  void allocate() {
+    using Answer = Headroom::Answer;
+    if (turn_.headroom.answer == Answer::kNone) {
+      if (!calm_) take(HeadroomWanted{10});
+    } else if (turn_.headroom.answer != Answer::kAsked) {
+      take(HeadroomEnded{});
+    }
+  }
+  void answer_headroom() {
+    if (!turn_.connected || headroom_asked_ == 0) return;
+    take(protocol::Headroom{headroom_asked_, 10, 0, 0, chance(50), {}});
+    headroom_asked_ = 0;
+  }
   void grow() {
     if (turn_.growth.answer == Growth::Answer::kNone && may_run(turn_)) return (void)take(GrowthWanted{10});
     if (turn_.growth.answer != Growth::Answer::kNone && (turn_.growth.answer != Growth::Answer::kAsked || lost_turn(turn_)))
@@ -164,6 +187,7 @@ class World {
     take(Disconnected{});
     drop_due_ = false;
     granted_ = requested_ = false;
+    headroom_asked_ = 0;
   }
   void connect() {
     const bool has = had_lock(turn_);
@@ -174,6 +198,7 @@ class World {
     requested_ = wants;
     drop_due_ = together_ = told_drained_ = crossing_ = paused_ = false;
     take(Connected{epoch_, wants});
+    take(Introduced{});
     if (has) take(protocol::LockOk{{epoch_, ++grants_}, budget_, 1});
   }
 
@@ -305,6 +330,12 @@ class World {
   void carry_out(const SendMemory&) {
     if (!turn_.connected) fail("a message to nobody");
   }
+  void carry_out(const AskHeadroom& effect) {
+    if (!turn_.connected) fail("a message to nobody");
+    headroom_asked_ = effect.request;
+  }
+  void carry_out(const GrowLease&) {}
+  void carry_out(const TryLease&) { take(LeaseTried{chance(30)}); }
   void carry_out(const Log&) {}
   void carry_out(const protocol::ReqLock&) {
     if (!turn_.connected) fail("a message to nobody");
@@ -343,6 +374,7 @@ class World {
   uint32_t waiting_ = 0, to_look_ = 0;
   int depth_ = 0;
   uint64_t budget_ = 0;
+  uint64_t headroom_asked_ = 0;  // of the scheduler; 0: nothing
   bool news_waiting_ = false, link_awake_ = false, idle_watched_ = false, looking_ = false;
 
   std::deque<uint64_t> drains_;

@@ -584,5 +584,63 @@ TEST(TurnGrowth, WithoutASchedulerForLongTakesWhatIsFree) {
   EXPECT_EQ(turn->growth.answer, Growth::Answer::kGranted);
 }
 
+// ---- headroom ----
+
+TEST(TurnHeadroom, AGrantThatCoversTheAllocationIsChargedAtOnce) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(HeadroomWanted{100});
+  ASSERT_EQ(turn.sent<AskHeadroom>().size(), 1U);
+  EXPECT_EQ(turn.sent<AskHeadroom>()[0].bytes, 100U);
+  turn.take(protocol::Headroom{1, 150, 0, 0, 1, {}});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kCharged);
+  EXPECT_EQ(turn.charged, 100U);
+  EXPECT_EQ(turn.lease, 50U);
+  turn.take(HeadroomEnded{});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kNone);
+}
+
+TEST(TurnHeadroom, ARefusalsRestStaysInTheLease) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(HeadroomWanted{100});
+  turn.take(protocol::Headroom{1, 30, 0, 0, 0, {}});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kRefused);
+  EXPECT_EQ(turn.lease, 30U);
+  EXPECT_EQ(turn.charged, 0U);
+}
+
+TEST(TurnHeadroom, WhatAnswersNobodyGrowsTheLease) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(protocol::Headroom{0, 30, 0, 0, 1, {}});
+  turn.take(HeadroomWanted{100});
+  turn.take(protocol::Headroom{0, 200, 0, 0, 1, {}});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kAsked) << "the limit was raised; the answer is still to come";
+  EXPECT_EQ(turn.lease, 230U);
+}
+
+TEST(TurnHeadroom, TheNextSchedulerIsAskedAfterItHasHeardWhatThereIs) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(Disconnected{});
+  turn.take(HeadroomWanted{100});
+  turn.take(Connected{9, false});
+  EXPECT_TRUE(turn.sent<AskHeadroom>().empty());
+  turn.take(Introduced{});
+  EXPECT_EQ(turn.sent<AskHeadroom>().size(), 1U);
+  turn.take(Disconnected{});
+  turn.lease = 100;  // another allocation's memory was freed
+  turn.take(Connected{10, false});
+  turn.take(Introduced{});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kCharged);
+  EXPECT_EQ(turn.charged, 100U);
+  EXPECT_EQ(turn.sent<AskHeadroom>().size(), 1U);
+  turn.take(LeaseTried{true});
+  turn.take(HeadroomEnded{});
+  turn.take(LeaseTried{false});
+  EXPECT_EQ(turn.sent<AskHeadroom>().size(), 1U) << "nobody waits any more";
+}
+
 }  // namespace
 }  // namespace nvshare::interposer::turn
