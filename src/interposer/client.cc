@@ -59,13 +59,13 @@ bool socket_address(sockaddr_un* address) {
 // ---- connecting ----
 
 void Client::ask_only() {
-  read_own_limit();
+  device_.limit().read_own();
   asks_only_ = true;
   connect_once();
 }
 
 bool Client::start(const char* waits_because) {
-  if (!read_own_limit()) {
+  if (!device_.limit().read_own()) {
     barred_by_ = "a limit of its environment cannot be read";
     barred_.store(true, std::memory_order_release);
     return false;
@@ -79,9 +79,8 @@ bool Client::start(const char* waits_because) {
       continue;
     }
     if (waits_because == nullptr || barred()) {
-      Lock lock(mutex_);
-      lease_alone();
-      if (!barred()) tell_limit();
+      device_.limit().alone();
+      if (!barred()) device_.limit().log_limit();
       return false;
     }
     if (!waits_told) {
@@ -99,7 +98,7 @@ bool Client::start(const char* waits_because) {
     shared_.store(false, std::memory_order_release);
     budget_.store(SIZE_MAX, std::memory_order_release);
     socket_.reset();
-    lease_alone();
+    device_.limit().alone();
     return false;
   }
   return true;
@@ -132,12 +131,14 @@ bool Client::connect_once() {
   protocol::Registered answer;
   if (!handshake(fd.get(), hello, &answer)) return false;
   Lock lock(mutex_);
-  take_terms(answer, hello.lease);
-  gpu_total_.store(answer.gpu_total_bytes, std::memory_order_release);
+  MemoryLimit& limit = device_.limit();
+  limit.set(answer);
   if (asks_only_) return true;
+  limit.log_limit();
+  told_lease_ = std::max(answer.lease, hello.lease);
+  limit.lease().grow(told_lease_ - hello.lease);
   version_ = answer.version;
   client_id_ = answer.client_id;
-  ceiling_.store(answer.memory_ceiling, std::memory_order_release);
   socket_ = std::move(fd);
   step(turn::Connected{answer.epoch, hello.wants_lock != 0});
   after_registration();
@@ -151,7 +152,7 @@ protocol::Register Client::registration() {
   message.backend = static_cast<uint8_t>(device_.backend());
   memcpy(message.gpu_uuid, device_.uuid().bytes, sizeof message.gpu_uuid);
   message.gpu_total_bytes = device_.total();
-  message.memory_limit = own_limit_;
+  message.memory_limit = device_.limit().own();
   message.asks_only = asks_only_ ? 1 : 0;
   message.pid = getpid();
   message.gpu_ordinal = static_cast<uint32_t>(device_.ordinal());
@@ -162,8 +163,8 @@ protocol::Register Client::registration() {
   message.has_lock = turn::had_lock(turn_);
   message.wants_lock = message.has_lock == 0 && turn_.wish.wanted;
   message.client_id = client_id_;
-  message.lease = std::min(lease_.leased(), protocol::kLeaseMax);
-  message.node_limit = node_limit_;
+  message.lease = device_.limit().leased();
+  message.node_limit = device_.limit().by_node();
   return message;
 }
 
@@ -328,7 +329,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       if (auto message = protocol::decode<protocol::MemAvailable>(packet)) take(*message);
       return;
     case MessageType::kUpdateLimit:
-      if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) on_limit(*message);
+      if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) device_.limit().update(*message);
       return;
     case MessageType::kHeadroom:
       if (auto message = protocol::decode<protocol::Headroom>(packet)) on_headroom(*message);

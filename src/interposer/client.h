@@ -12,7 +12,6 @@
 
 #include "base/descriptors.h"
 #include "base/fd.h"
-#include "interposer/memory/lease.h"
 #include "interposer/sync.h"
 #include "interposer/turn/turn.h"
 #include "protocol/codec.h"
@@ -27,7 +26,7 @@ class Client {
 
   // Connects and registers. False: no scheduler; the client stays unshared for good. With a reason to wait it waits until there is one.
   bool start(const char* waits_because);
-  // Asks the scheduler what it would show this program of the GPU, without becoming a client: sets memory_limit() and gpu_total(). For a
+  // Asks the scheduler what it would show this program of the GPU, without becoming a client: sets Device::limit(). For a
   // Client that is never started.
   void ask_only();
   // A connection to the scheduler; none, and errno says why, if there is no scheduler.
@@ -56,27 +55,16 @@ class Client {
 
   // The budget in force; SIZE_MAX when unshared.
   size_t budget() const { return budget_.load(std::memory_order_acquire); }
-  size_t ceiling() const { return ceiling_.load(std::memory_order_acquire); }
-  // The tenant's on this GPU; 0 = none.
-  uint64_t memory_limit() const { return memory_limit_.load(std::memory_order_acquire); }
-  // What the tenant's processes have charged against it, this one included; of the others as of some 50 ms ago.
-  uint64_t tenant_charged() const { return lease_.charged() + others_charged_.load(std::memory_order_acquire); }
-  uint64_t charged() const { return lease_.charged(); }
   // Charges `bytes` against the tenant's limit. As a rule at once; else it asks the scheduler and waits, a bounded time. False: past the
   // limit. No lock held, outside the gate.
   bool charge(size_t bytes);
   // What cannot be refused any more.
   void charge_unasked(size_t bytes);
-  void refund(size_t bytes) { lease_.refund(bytes); }
-  // After charge() said no: a warning, at once the first time, then one line per ten seconds that counts the others.
-  void tell_refusal(const char* what, size_t bytes, size_t unit, size_t small_unit);
   // How often it had to ask.
   uint64_t headroom_asks() const { return headroom_asks_.load(std::memory_order_relaxed); }
   // The program may not use this GPU: the scheduler says so, or a variable's wrong value, and why_barred() says why.
   const char* why_barred() const { return barred_by_; }
   bool barred() const { return barred_.load(std::memory_order_acquire); }
-  // The GPU's size as programs are to see it; 0: as the driver says.
-  uint64_t gpu_total() const { return gpu_total_.load(std::memory_order_acquire); }
   // Freed memory may stay mapped: nobody else wants it.
   bool cache_allowed() const { return memory_waiters_.load(std::memory_order_relaxed) == 0; }
 
@@ -140,16 +128,9 @@ class Client {
  private:
   static void* thread_body(void* self);
   void run();
-  // client_limits.cc
-  bool read_own_limit();  // false: a variable's value is wrong, and the log says which
-  const char* limit_set_by(uint64_t limit) const REQUIRES(mutex_);
-  void tell_limit() REQUIRES(mutex_);
-  void lease_alone();  // no scheduler: the program's own limit is all there is
-  void take_terms(const protocol::Registered& answer, uint64_t claimed) REQUIRES(mutex_);
   void after_registration() REQUIRES(mutex_);  // connected
   void on_headroom(const protocol::Headroom& message);
   void on_recall(const protocol::RecallHeadroom& message);
-  void on_limit(const protocol::UpdateLimit& message);
   bool connect_once();
   bool handshake(int fd, const protocol::Register& hello, protocol::Registered* terms);
   protocol::Register registration();
@@ -215,15 +196,8 @@ class Client {
   std::atomic<bool> shared_{false};
   std::atomic<int> hurried_news_{-1};
   std::atomic<size_t> budget_{SIZE_MAX};
-  std::atomic<size_t> ceiling_{SIZE_MAX};
-  std::atomic<uint64_t> memory_limit_{0};
-  std::atomic<uint64_t> others_charged_{0};
   std::atomic<uint64_t> headroom_asks_{0};
   std::atomic<bool> barred_{false};
-  std::atomic<uint64_t> refusals_untold_{0};  // allocations past the limit since the last line about one
-  std::atomic<int64_t> refusal_due_ns_{0};    // when the next such line may come
-  Lease lease_;
-  std::atomic<uint64_t> gpu_total_{0};
   std::atomic<uint32_t> memory_waiters_{0};
   std::atomic<bool> memory_dirty_{false};
   std::atomic<bool> arena_dirty_{false};
@@ -241,13 +215,8 @@ class Client {
   char refusal_told_[256] = {};                                  // in the log; before the socket's thread starts, then its alone
   const char* barred_by_ = refusal_told_;                        // before it is shared
   protocol::KeepsMemory keeps_ GUARDED_BY(mutex_){};             // why: empty, or told at each registration
-  uint64_t own_limit_ = 0;                                       // from the program's environment
-  const char* own_limit_variable_ = "";                          // of the environment, that says it
-  uint64_t tenant_ GUARDED_BY(mutex_) = 0;                       // as the scheduler numbers it; 0: none yet
-  char tenant_name_[64] GUARDED_BY(mutex_) = {};
-  uint64_t node_limit_ GUARDED_BY(mutex_) = 0;
-  uint64_t told_lease_ GUARDED_BY(mutex_) = 0;  // to the scheduler, at registration
-  bool asks_only_ = false;  // before the socket's thread starts
+  uint64_t told_lease_ GUARDED_BY(mutex_) = 0;                   // to the scheduler, at registration
+  bool asks_only_ = false;                                       // before the socket's thread starts
   uint64_t client_id_ GUARDED_BY(mutex_) = 0;
   int64_t reconnect_at_ns_ = 0;  // the socket's thread's, as the next
   int64_t reconnect_backoff_ns_ = 0;

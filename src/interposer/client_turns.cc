@@ -73,7 +73,7 @@ void Client::carry_out(const turn::SendMemory& effect) {
   update.memory = device_.memory().report();
   update.budget = std::max<uint64_t>(budget_.load(std::memory_order_acquire), update.memory.resident);
   update.budget_sequence = turn_.budget_sequence;
-  update.limit = memory_limit();
+  update.limit = device_.limit().bytes();
   update.wanted = effect.wanted;
   update.request = turn_.growth.request;
   send(update);

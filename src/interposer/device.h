@@ -1,4 +1,5 @@
-// One GPU as this process uses it: its memory, its client, its mover. Made when the process first has a context there; never destroyed.
+// One GPU as this process uses it: its memory and memory limit, its client, its mover. Made when the process first has a context there;
+// never destroyed.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include "interposer/client.h"
 #include "interposer/memory/memory.h"
 #include "interposer/memory/swap.h"
+#include "interposer/memory_limit.h"
 #include "protocol/messages.h"
 
 namespace nvshare::interposer {
@@ -34,6 +36,7 @@ class Device {
   bool refused() const { return refused_; }
 
   Memory& memory() { return memory_; }
+  MemoryLimit& limit() { return limit_; }
   Client& client() { return client_; }
   Mover& mover() { return mover_; }
 
@@ -46,6 +49,7 @@ class Device {
   size_t total_ = 0;
   char name_[64] = {};
   bool refused_ = false;
+  MemoryLimit limit_{ordinal_};
   Memory memory_{*this};
   Client client_{*this};
   Mover mover_{*this};

@@ -153,16 +153,16 @@ Device* Process::attach(int ordinal) {
 
 size_t Process::visible_total(int ordinal, size_t real_total) {
   if (!active() || ordinal < 0 || ordinal >= kDevicesMax) return real_total;
-  auto shown = [real_total](Client& client) {
+  auto shown = [real_total](const MemoryLimit& limit) {
     size_t total = real_total;
-    if (uint64_t told = client.gpu_total(); told != 0) total = std::min<size_t>(total, told);
-    if (uint64_t limit = client.memory_limit(); limit != 0) total = std::min<size_t>(total, limit);
+    if (uint64_t told = limit.gpu_total(); told != 0) total = std::min<size_t>(total, told);
+    if (uint64_t most = limit.bytes(); most != 0) total = std::min<size_t>(total, most);
     return total;
   };
-  if (Device* known = device(ordinal)) return shown(known->client());
+  if (Device* known = device(ordinal)) return shown(known->limit());
   Device unknown(ordinal, 0, backend_);
   if (unknown.identify()) unknown.client().ask_only();
-  return shown(unknown.client());
+  return shown(unknown.limit());
 }
 
 Device* Process::current_device(CUcontext* context) {
@@ -446,6 +446,7 @@ void Process::reset_after_fork() {
   Pacer::reset_after_fork();
   for_each_device([](Device& device) {
     device.client().reset_after_fork();
+    device.limit().reset_after_fork();
     device.mover().reset_after_fork();
     device.memory().reset_after_fork();
   });

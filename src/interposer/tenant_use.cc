@@ -92,7 +92,7 @@ bool ask_tenant_use(const uint8_t (&uuid)[16], uint64_t total, TenantUse* use) {
     use->total = total;
   }
   if (device == nullptr) return true;
-  const uint64_t own = device->client().charged();
+  const uint64_t own = device->limit().charged();
   const int32_t pid = getpid();
   auto at = std::find_if(use->processes.begin(), use->processes.end(), [pid](const auto& process) { return process.pid == pid; });
   if (at == use->processes.end()) at = use->processes.insert(at, {pid, 0, 0});

@@ -250,18 +250,18 @@ NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes)
   Device* device = result == CUDA_SUCCESS && free_bytes != nullptr && total_bytes != nullptr ? process().current_device(&context) : nullptr;
   if (device == nullptr) return result;
   Client& client = device->client();
-  const size_t used = client.tenant_charged();
+  const size_t used = device->limit().tenant_charged();
   size_t total = process().visible_total(device->ordinal(), *total_bytes);
   size_t most = total;
   if (client.shared()) {
-    most = std::min(most, client.ceiling());  // neighbours take turns with us: their use is not ours to see
+    most = std::min(most, device->limit().ceiling());  // neighbours take turns with us: their use is not ours to see
   } else {
     most = std::min(most, *free_bytes + used);
   }
   *total_bytes = total;
   *free_bytes = most > used ? most - used : 0;
   // Under a limit, what can be allocated in one piece.
-  if (client.memory_limit() != 0) *free_bytes -= *free_bytes % Memory::kGranularity;
+  if (device->limit().bytes() != 0) *free_bytes -= *free_bytes % Memory::kGranularity;
   return result;
 }
 

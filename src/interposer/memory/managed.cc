@@ -26,12 +26,12 @@ CUresult Memory::allocate_managed(CUdeviceptr* address, size_t bytes, unsigned f
   order.managed = flags;
   Block* block = nullptr;
   CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  if (allocated() + bytes <= device_.client().ceiling()) result = allocate_block(order, &block);
+  if (allocated() + bytes <= device_.limit().ceiling()) result = allocate_block(order, &block);
   if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) {
     result = new_block(order, &block);
     if (result == cuda::CUDA_SUCCESS) {
       log(LogLevel::kInfo, "%zu bytes of managed memory are left to demand paging: %zu are allocated, at most %zu fit", bytes, allocated(),
-          device_.client().ceiling());
+          device_.limit().ceiling());
       Lock lock(mutex_);
       block->demand = true;
       insert(block);

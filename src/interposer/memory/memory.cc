@@ -271,14 +271,14 @@ bool Memory::charge(size_t bytes, const char* what) {
   Client& client = device_.client();
   if (client.charge(bytes)) return true;
   // What the driver keeps for the program's next use.
-  const uint64_t before = client.charged();
+  const uint64_t before = device_.limit().charged();
   trim_driver_memory();
-  if (client.charged() < before && client.charge(bytes)) return true;
-  client.tell_refusal(what, bytes, kGranularity, kSmallGranularity);
+  if (device_.limit().charged() < before && client.charge(bytes)) return true;
+  device_.limit().log_refusal(what, bytes, kGranularity, kSmallGranularity);
   return false;
 }
 
-void Memory::refund(size_t bytes) { device_.client().refund(bytes); }
+void Memory::refund(size_t bytes) { device_.limit().lease().refund(bytes); }
 
 CUresult Memory::allocate_block(const Order& order, Block** out) {
   const size_t bytes = order.bytes;
@@ -313,7 +313,7 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
     if (block == nullptr) {
       // What was seen of the gate may be stale: a turn that has begun meanwhile counts, and no drain gets past this thread.
       now = running_;
-      room = now ? resident() + bytes <= client.budget() : allocated() + bytes <= client.ceiling();
+      room = now ? resident() + bytes <= client.budget() : allocated() + bytes <= device_.limit().ceiling();
       if (needs_lock && !now) room = false;
       if (room) {
         allocated_.fetch_add(bytes, std::memory_order_relaxed);
@@ -364,7 +364,7 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
     auto out_of_memory = [&](const char* why) {
       log(LogLevel::kInfo,
           "an allocation of %zu bytes was refused: %s (%zu bytes allocated, %zu of them on the GPU; budget %zu, at most %zu)", bytes, why,
-          allocated(), resident(), client.budget(), client.ceiling());
+          allocated(), resident(), client.budget(), device_.limit().ceiling());
       return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     };
     if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) return out_of_memory("the driver has no memory");
@@ -554,7 +554,7 @@ protocol::Memory Memory::report() {
   report.allocated = std::max<uint64_t>(allocated(), report.resident);
   report.unswappable = needs_lock() ? report.resident : std::min<uint64_t>(unswappable_.load(std::memory_order_relaxed), report.resident);
   report.swappable_host = arena_.ready_bytes();
-  report.charged = device_.client().charged();
+  report.charged = device_.limit().charged();
   return report;
 }
 
