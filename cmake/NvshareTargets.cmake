@@ -58,6 +58,13 @@ elseif(NVSHARE_SANITIZER)
   message(FATAL_ERROR "NVSHARE_SANITIZER is '${NVSHARE_SANITIZER}'; it may be empty, 'address' or 'thread'")
 endif()
 
+option(NVSHARE_FUZZ "Build the fuzz targets for libFuzzer, everything instrumented for it (needs clang)" OFF)
+if(NVSHARE_FUZZ)
+  target_compile_options(nvshare_sanitizer INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
+  target_link_options(nvshare_sanitizer INTERFACE -fsanitize=address,undefined)
+  target_compile_definitions(nvshare_sanitizer INTERFACE NVSHARE_SANITIZED=1)
+endif()
+
 option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
 
 # nvshare_unity(TARGET [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled eight at a time. Most of what such a
