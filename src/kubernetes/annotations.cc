@@ -32,10 +32,11 @@ Annotations::Annotations(const Options& options)
     checkpoint_.emplace(options.kubelet_dir, resources_, [this](const Checkpoint& checkpoint) { granted(checkpoint); });
   }
   if (!watches_) return;
-  watch_.emplace(options.api_server, options.node,
-                 PodWatch::Listener{[this](const std::vector<std::string>& pods) { listed(pods); },
-                                    {[this](const std::string& pod) { changed(pod); }, [this](const std::string& pod) { deleted(pod); }}},
-                 options.pace);
+  watch_.emplace(
+      options.api_server, ObjectWatch::pods_of(options.node),
+      ObjectWatch::Listener{[this](const std::vector<std::string>& pods) { listed(pods); },
+                            {[this](const std::string& pod) { changed(pod); }, [this](const std::string& pod) { deleted(pod); }}},
+      options.pace);
 }
 
 // ---- what is sent ----

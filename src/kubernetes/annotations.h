@@ -16,9 +16,9 @@
 #include "kubernetes/checkpoint_watch.h"
 #include "kubernetes/event_teller.h"
 #include "kubernetes/limits_link.h"
+#include "kubernetes/object_watch.h"
 #include "kubernetes/pod_grants.h"
 #include "kubernetes/pod_limits.h"
-#include "kubernetes/pod_watch.h"
 #include "kubernetes/record_keeper.h"
 
 namespace nvshare::kubernetes {
@@ -33,7 +33,7 @@ class Annotations {
     int priority_max = 0;              // the highest that an annotation may give
     bool annotations_reserve = false;  // what one says of GPU time is reserved too
     NamespaceMaxima namespace_maxima;
-    PodWatch::Pace pace;
+    ObjectWatch::Pace pace;
     EventTeller::Pace event_pace;
     std::string kubelet_dir;      // whose checkpoint is read; empty: none
     std::string not_shared_hint;  // added to what is told of a pod that uses its GPU past nvshare
@@ -79,7 +79,7 @@ class Annotations {
   LimitsLink link_;
   RecordKeeper keeper_;
   std::optional<CheckpointWatch> checkpoint_;
-  std::optional<PodWatch> watch_;
+  std::optional<ObjectWatch> watch_;
 };
 
 }  // namespace nvshare::kubernetes

@@ -36,7 +36,7 @@ size_t receive(char* bytes, size_t, size_t count, void* receiver_of) {
     receiver.refused = !(*receiver.take)({bytes, count});
     return receiver.refused ? 0 : count;
   }
-  if (status != 200 && receiver.body.size() >= kRefusalMax) return count;
+  if (status >= 300 && receiver.body.size() >= kRefusalMax) return count;
   receiver.refused = receiver.body.size() + count > kBodyMax;
   if (receiver.refused) return 0;
   receiver.body.append(bytes, count);
@@ -76,15 +76,26 @@ void ApiServer::interrupt() {
 }
 
 Result<ApiServer::Reply> ApiServer::get(const std::string& path_and_query, const std::string& accept, Patience patience, const Take& take) {
-  return request(path_and_query, accept, nullptr, patience, take);
+  return send({"GET", path_and_query, accept}, patience, take);
 }
 
 Result<ApiServer::Reply> ApiServer::post(const std::string& path, const std::string& body, Patience patience) {
-  return request(path, "application/json", &body, patience, nullptr);
+  return send({"POST", path, "application/json", "application/json", &body}, patience, nullptr);
 }
 
-Result<ApiServer::Reply> ApiServer::request(const std::string& path, const std::string& accept, const std::string* body, Patience patience,
-                                            const Take& take) {
+Result<ApiServer::Reply> ApiServer::put(const std::string& path, const std::string& body, Patience patience) {
+  return send({"PUT", path, "application/json", "application/json", &body}, patience, nullptr);
+}
+
+Result<ApiServer::Reply> ApiServer::remove(const std::string& path, const std::string& body, Patience patience) {
+  return send({"DELETE", path, "application/json", "application/json", &body}, patience, nullptr);
+}
+
+Result<ApiServer::Reply> ApiServer::apply(const std::string& path_and_query, const std::string& body, Patience patience) {
+  return send({"PATCH", path_and_query, "application/json", "application/apply-patch+yaml", &body}, patience, nullptr);
+}
+
+Result<ApiServer::Reply> ApiServer::send(const Request& request, Patience patience, const Take& take) {
   Result<std::string> token = read_file(address_.service_account + "/token");
   if (!token) return token.error();
   while (!token->empty() && (token->back() == '\n' || token->back() == ' ')) token->pop_back();
@@ -92,16 +103,16 @@ Result<ApiServer::Reply> ApiServer::request(const std::string& path, const std::
   if (multi_ == nullptr || !easy) return error_format("libcurl cannot be used");
   Headers headers;
   add(&headers, "Authorization: Bearer " + *token);
-  add(&headers, "Accept: " + accept);
-  if (body != nullptr) add(&headers, "Content-Type: application/json");
-  add(&headers, "User-Agent: nvshare-device-plugin");
+  add(&headers, "Accept: " + request.accept);
+  if (request.body != nullptr) add(&headers, std::string("Content-Type: ") + request.content_type);
+  add(&headers, "User-Agent: " + address_.program);
 
   Receiver receiver;
   receiver.handle = easy.get();
   receiver.take = &take;
   receiver.heard = Clock::now();
   char why[CURL_ERROR_SIZE] = {};
-  const std::string url = address_.url + path;
+  const std::string url = address_.url + request.path;
   const std::string authority = address_.service_account + "/ca.crt";
   curl_easy_setopt(easy.get(), CURLOPT_URL, url.c_str());
   curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "https");
@@ -117,9 +128,10 @@ Result<ApiServer::Reply> ApiServer::request(const std::string& path, const std::
   curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, why);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, receive);
   curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &receiver);
-  if (body != nullptr) {
-    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body->size()));
-    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, body->c_str());
+  if (request.body != nullptr) {
+    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
+    curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, request.body->c_str());
+    curl_easy_setopt(easy.get(), CURLOPT_CUSTOMREQUEST, request.method);
   }
 
   curl_multi_add_handle(multi_, easy.get());

@@ -13,8 +13,9 @@
 namespace nvshare::kubernetes {
 
 struct ApiServerAddress {
-  std::string url;              // "https://10.0.0.1:443"
-  std::string service_account;  // folder with token and ca.crt
+  std::string url;                                // "https://10.0.0.1:443"
+  std::string service_account;                    // folder with token and ca.crt
+  std::string program = "nvshare-device-plugin";  // as the API server's audit log shows it
 };
 
 // The one of the cluster that this process runs in (KUBERNETES_SERVICE_HOST and _PORT); empty outside of one.
@@ -29,7 +30,7 @@ class ApiServer {
 
   struct Reply {
     int status = 0;    // of HTTP
-    std::string body;  // of a refusal its first part
+    std::string body;  // of a refusal (300 and more) its first part
   };
   struct Patience {
     long whole_ms = 60'000;  // the whole request
@@ -40,12 +41,23 @@ class ApiServer {
   using Take = std::function<bool(std::string_view)>;
   Result<Reply> get(const std::string& path_and_query, const std::string& accept, Patience patience, const Take& take = nullptr);
   Result<Reply> post(const std::string& path, const std::string& body, Patience patience);
+  Result<Reply> put(const std::string& path, const std::string& body, Patience patience);
+  Result<Reply> remove(const std::string& path, const std::string& body, Patience patience);  // DELETE
+  // Server-side apply: `body` is what the caller, named in the query, wants to own of the object.
+  Result<Reply> apply(const std::string& path_and_query, const std::string& body, Patience patience);
 
   // Any thread: a request that is under way, and every later one, fails at once.
   void interrupt();
 
  private:
-  Result<Reply> request(const std::string& path, const std::string& accept, const std::string* body, Patience patience, const Take& take);
+  struct Request {
+    const char* method;
+    const std::string& path;
+    std::string accept = "application/json";
+    const char* content_type = nullptr;  // with a body only
+    const std::string* body = nullptr;
+  };
+  Result<Reply> send(const Request& request, Patience patience, const Take& take);
 
   const ApiServerAddress address_;
   void* const multi_;  // curl's; keeps connections

@@ -1,79 +1,23 @@
 #include "kubernetes/test_api_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <openssl/err.h>
-#include <openssl/pem.h>
-#include <openssl/ssl.h>
-#include <openssl/x509v3.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <fstream>
-#include <list>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
-#include <thread>
+#include <optional>
 
-#include "base/fd.h"
+#include "kubernetes/test_https_server.h"
 
 namespace nvshare::kubernetes {
 namespace {
 
 using Json = nlohmann::json;
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
-
-struct FreeSsl {
-  void operator()(SSL* ssl) const { SSL_free(ssl); }
-  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-
-// A certificate for 127.0.0.1 that is its own authority.
-struct Certificate {
-  std::unique_ptr<EVP_PKEY, FreeSsl> key{EVP_EC_gen("P-256")};
-  std::unique_ptr<X509, FreeSsl> x509{X509_new()};
-  Certificate() {
-    X509_set_version(x509.get(), 2);
-    ASN1_INTEGER_set(X509_get_serialNumber(x509.get()), 1);
-    X509_gmtime_adj(X509_getm_notBefore(x509.get()), -3600);
-    X509_gmtime_adj(X509_getm_notAfter(x509.get()), 86400);
-    X509_set_pubkey(x509.get(), key.get());
-    X509_NAME* name = X509_get_subject_name(x509.get());
-    X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
-    X509_set_issuer_name(x509.get(), name);
-    for (auto [field, value] : {std::pair{NID_basic_constraints, "critical,CA:TRUE"}, {NID_subject_alt_name, "IP:127.0.0.1"}}) {
-      X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, nullptr, field, value);
-      X509_add_ext(x509.get(), extension, -1);
-      X509_EXTENSION_free(extension);
-    }
-    if (X509_sign(x509.get(), key.get(), EVP_sha256()) == 0) throw std::runtime_error("cannot sign a certificate");
-  }
-  void write(const std::string& path) const {
-    std::FILE* file = std::fopen(path.c_str(), "w");
-    if (file == nullptr) throw std::runtime_error("cannot write " + path);
-    PEM_write_X509(file, x509.get());
-    std::fclose(file);
-  }
-};
-
-std::string parameter(const std::string& target, const std::string& name) {
-  for (size_t at = target.find('?'); at != std::string::npos; at = target.find('&', at + 1)) {
-    if (target.compare(at + 1, name.size() + 1, name + "=") == 0) {
-      const size_t begin = at + name.size() + 2;
-      return target.substr(begin, target.find('&', begin) - begin);
-    }
-  }
-  return {};
-}
+using Connection = TestHttpsServer::Connection;
 
 enum class Order { kNone, kCutInAnEvent, kReset, kEnd, kExpired, kErrorEvent, kGarbage, kSilent };
 
@@ -85,22 +29,10 @@ struct TestApiServer::Parts {
     std::string type;
     std::string object;
   };
-  struct Connection {
-    FileDescriptor socket;
-    std::unique_ptr<SSL, FreeSsl> ssl;
-    std::thread thread;
-    std::atomic<bool> ended{false};
-  };
-
   explicit Parts(std::string where) : folder(std::move(where)) {
-    certificate.write(folder + "/ca.crt");
     renew_token();
     write_token();
-    context.reset(SSL_CTX_new(TLS_server_method()));
-    SSL_CTX_use_certificate(context.get(), certificate.x509.get());
-    SSL_CTX_use_PrivateKey(context.get(), certificate.key.get());
-    listen_again();
-    acceptor = std::thread([this] { accept_all(); });
+    https.emplace(folder, [this](Connection& connection, const std::string& request) { serve(connection, request); });
   }
 
   ~Parts() {
@@ -109,27 +41,7 @@ struct TestApiServer::Parts {
       stop = true;
     }
     changed.notify_all();
-    acceptor.join();
-    for (Connection& connection : connections) {
-      shutdown(connection.socket.get(), SHUT_RDWR);
-      connection.thread.join();
-    }
-  }
-
-  void listen_again() {
-    listener = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(listener.get(), 64) != 0) {
-      throw std::runtime_error("cannot listen on loopback");
-    }
-    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length);
-    port = ntohs(address.sin_port);
+    https.reset();
   }
 
   void renew_token() { token = "token-" + std::to_string(++tokens); }
@@ -138,117 +50,25 @@ struct TestApiServer::Parts {
     std::rename((folder + "/token.new").c_str(), (folder + "/token").c_str());
   }
 
-  void accept_all() {
-    while (true) {
-      bool refuse = false;
-      {
-        std::lock_guard lock(mutex);
-        if (stop) return;
-        refuse = Clock::now() < refuse_until;
-      }
-      if (refuse) {
-        listener.reset();
-        std::this_thread::sleep_for(5ms);
-        continue;
-      }
-      if (!listener) listen_again();
-      pollfd waits{listener.get(), POLLIN, 0};
-      if (poll(&waits, 1, 5) <= 0) {
-        std::lock_guard lock(mutex);
-        connections.remove_if([](Connection& connection) {
-          if (connection.ended) connection.thread.join();
-          return connection.ended.load();
-        });
-        continue;
-      }
-      FileDescriptor accepted(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!accepted) continue;
-      std::lock_guard lock(mutex);
-      Connection& connection = connections.emplace_back();
-      connection.socket = std::move(accepted);
-      connection.thread = std::thread([this, &connection] {
-        serve(connection);
-        shutdown(connection.socket.get(), SHUT_RDWR);
-        connection.ended = true;
-      });
-    }
-  }
-
-  static bool send(Connection& connection, const std::string& bytes) {
-    size_t sent = 0;
-    while (sent < bytes.size()) {
-      const int now = SSL_write(connection.ssl.get(), bytes.data() + sent, static_cast<int>(bytes.size() - sent));
-      if (now <= 0) return false;
-      sent += static_cast<size_t>(now);
-    }
-    return true;
-  }
-  static bool reply(Connection& connection, int status, const std::string& body) {
-    return send(connection, "HTTP/1.1 " + std::to_string(status) +
-                                " x\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " +
-                                std::to_string(body.size()) + "\r\n\r\n" + body);
-  }
-  static bool send_chunk(Connection& connection, const std::string& bytes) {
-    char size[24];
-    std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
-    return send(connection, size + bytes + "\r\n");
-  }
-
-  // The head, and as much of the body as it announces. Empty: the connection ended.
-  static std::string read_request(Connection& connection) {
-    std::string text;
-    char bytes[4096];
-    while (true) {
-      const size_t head = text.find("\r\n\r\n");
-      if (head != std::string::npos) {
-        const size_t at = text.find("Content-Length: ");
-        const size_t body = at < head ? std::stoul(text.substr(at + 16)) : 0;
-        if (text.size() >= head + 4 + body) return text;
-      }
-      const int now = SSL_read(connection.ssl.get(), bytes, sizeof bytes);
-      if (now <= 0) return {};
-      text.append(bytes, static_cast<size_t>(now));
-    }
-  }
-
-  static void reset(Connection& connection) {
-    const linger now{1, 0};
-    setsockopt(connection.socket.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
-  }
-
   // Whether one of those that are left of `count` was taken. Under the mutex.
   static bool take(int& count) { return count > 0 && count-- > 0; }
 
-  void serve(Connection& connection) {
-    bool fails = false;
-    {
-      std::lock_guard lock(mutex);
-      fails = take(handshakes_to_fail);
-    }
-    if (fails) return;
-    connection.ssl.reset(SSL_new(context.get()));
-    SSL_set_fd(connection.ssl.get(), connection.socket.get());
-    if (SSL_accept(connection.ssl.get()) != 1) {
-      ERR_clear_error();
-      return;
-    }
-    const std::string request = read_request(connection);
-    if (request.empty()) return;
-    const std::string target = request.substr(request.find(' ') + 1, request.find(' ', request.find(' ') + 1) - request.find(' ') - 1);
+  void serve(Connection& connection, const std::string& request) {
+    const std::string target = TestHttpsServer::target_of(request);
     std::unique_lock lock(mutex);
-    const bool watch = parameter(target, "watch") == "1";
+    const bool watch = TestHttpsServer::parameter_of(target, "watch") == "1";
     if (take(slow)) changed.wait_for(lock, 80ms, [this] { return stop; });
     if (request.find("Authorization: Bearer " + token + "\r\n") == std::string::npos) {
       ++unauthorized;
       write_token();
       lock.unlock();
-      reply(connection, 401, R"({"kind":"Status","code":401})");
+      connection.reply(401, R"({"kind":"Status","code":401})");
       return;
     }
     if (take(errors)) {
       const int status = error_status;
       lock.unlock();
-      reply(connection, status, R"({"kind":"Status","message":"told to fail"})");
+      connection.reply(status, R"({"kind":"Status","message":"told to fail"})");
       return;
     }
     if (request.starts_with("POST ") && !refusals.empty()) {
@@ -256,21 +76,21 @@ struct TestApiServer::Parts {
       refusals.erase(refusals.begin());
       ++refused;
       lock.unlock();
-      reply(connection, status, R"({"kind":"Status","message":"events are forbidden"})");
+      connection.reply(status, R"({"kind":"Status","message":"events are forbidden"})");
       return;
     }
     if (request.starts_with("POST ")) {
-      events.push_back(request.substr(request.find("\r\n\r\n") + 4));
+      events.push_back(TestHttpsServer::body_of(request));
       lock.unlock();
-      reply(connection, 201, "{}");
+      connection.reply(201, "{}");
       return;
     }
-    if (parameter(target, "fieldSelector") != "spec.nodeName%3Dnode-1" || !target.starts_with("/api/v1/pods?")) {
+    if (TestHttpsServer::parameter_of(target, "fieldSelector") != "spec.nodeName%3Dnode-1" || !target.starts_with("/api/v1/pods?")) {
       lock.unlock();
-      reply(connection, 404, "{}");
+      connection.reply(404, "{}");
       return;
     }
-    if (watch) return serve_watch(connection, lock, std::stol("0" + parameter(target, "resourceVersion")));
+    if (watch) return serve_watch(connection, lock, std::stol("0" + TestHttpsServer::parameter_of(target, "resourceVersion")));
     serve_list(connection, lock);
   }
 
@@ -282,22 +102,22 @@ struct TestApiServer::Parts {
     lock.unlock();
     const std::string body = list.dump();
     if (!truncate) {
-      reply(connection, 200, body);
+      connection.reply(200, body);
       return;
     }
-    send(connection, "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, body.size() / 2));
+    connection.send("HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body.substr(0, body.size() / 2));
   }
 
   void serve_watch(Connection& connection, std::unique_lock<std::mutex>& lock, long from) {
     ++watches;
     if (take(expired_statuses)) {
       lock.unlock();
-      reply(connection, 410, R"({"kind":"Status","code":410})");
+      connection.reply(410, R"({"kind":"Status","code":410})");
       return;
     }
     const long mine = orders;  // later ones are for this watch
     lock.unlock();
-    if (!send(connection, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")) return;
+    if (!connection.begin_chunks()) return;
     lock.lock();
     const auto expired = [&] {
       return R"({"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}})"
@@ -305,8 +125,8 @@ struct TestApiServer::Parts {
     };
     if (from < forgotten) {
       lock.unlock();
-      send_chunk(connection, expired());
-      send(connection, "0\r\n\r\n");
+      connection.send_chunk(expired());
+      connection.send("0\r\n\r\n");
       return;
     }
     while (true) {
@@ -319,7 +139,7 @@ struct TestApiServer::Parts {
       const Event event = *next();
       from = event.version;
       lock.unlock();
-      if (!send_chunk(connection, "{\"type\":\"" + event.type + "\",\"object\":" + event.object + "}\n")) return;
+      if (!connection.send_chunk("{\"type\":\"" + event.type + "\",\"object\":" + event.object + "}\n")) return;
       lock.lock();
     }
   }
@@ -332,23 +152,23 @@ struct TestApiServer::Parts {
       case Order::kSilent:
         break;
       case Order::kCutInAnEvent:
-        send(connection, "100\r\n{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"uid\":\"hal");
+        connection.send("100\r\n{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"uid\":\"hal");
         break;
       case Order::kReset:
-        reset(connection);
+        connection.reset_at_end();
         break;
       case Order::kEnd:
-        send(connection, "0\r\n\r\n");
+        connection.send("0\r\n\r\n");
         break;
       case Order::kExpired:
-        send_chunk(connection, expired);
+        connection.send_chunk(expired);
         break;
       case Order::kErrorEvent:
-        send_chunk(connection, R"({"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd"}})"
-                               "\n");
+        connection.send_chunk(R"({"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd"}})"
+                              "\n");
         break;
       case Order::kGarbage:
-        send_chunk(connection, "<html>a proxy's page</html>\n");
+        connection.send_chunk("<html>a proxy's page</html>\n");
         break;
     }
   }
@@ -377,20 +197,14 @@ struct TestApiServer::Parts {
   }
 
   const std::string folder;
-  Certificate certificate;
-  std::unique_ptr<SSL_CTX, FreeSsl> context;
-  FileDescriptor listener;  // the acceptor's
-  uint16_t port = 0;
   std::mutex mutex;
   std::condition_variable changed;
-  std::list<Connection> connections;
   std::map<std::string, Json> pods;  // by name
   std::deque<Event> history;
   long version = 1000, forgotten = 0;
   long orders = 0;
   Order order = Order::kNone;
-  int handshakes_to_fail = 0, slow = 0, errors = 0, error_status = 500, expired_statuses = 0, lists_to_truncate = 0;
-  Clock::time_point refuse_until;
+  int slow = 0, errors = 0, error_status = 500, expired_statuses = 0, lists_to_truncate = 0;
   std::string token;
   int tokens = 0;
   std::vector<std::string> events;
@@ -399,13 +213,13 @@ struct TestApiServer::Parts {
   int refused = 0;            // of events
   int uids = 0;
   bool stop = false;
-  std::thread acceptor;
+  std::optional<TestHttpsServer> https;  // last
 };
 
 TestApiServer::TestApiServer(std::string folder) : parts_(std::make_unique<Parts>(std::move(folder))) {}
 TestApiServer::~TestApiServer() = default;
 
-ApiServerAddress TestApiServer::address() const { return {"https://127.0.0.1:" + std::to_string(parts_->port), parts_->folder}; }
+ApiServerAddress TestApiServer::address() const { return parts_->https->address(); }
 
 std::string TestApiServer::add_pod(const std::string& name, const std::map<std::string, int>& resources, const std::string& uid) {
   std::lock_guard lock(parts_->mutex);
@@ -486,11 +300,11 @@ void TestApiServer::fault(Fault fault) {
       server.give(Order::kReset);
       break;
     case Fault::kRefuseConnections:
-      server.refuse_until = Clock::now() + 60ms;
+      server.https->refuse_connections(60ms);
       server.give(Order::kReset);
       break;
     case Fault::kHandshakeFails:
-      server.handshakes_to_fail = 3;
+      server.https->fail_handshakes(3);
       server.give(Order::kReset);
       break;
     case Fault::kSlow:

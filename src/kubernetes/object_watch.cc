@@ -1,4 +1,4 @@
-#include "kubernetes/pod_watch.h"
+#include "kubernetes/object_watch.h"
 
 #include <spdlog/spdlog.h>
 
@@ -12,8 +12,14 @@ using std::chrono::milliseconds;
 
 constexpr char kJson[] = "application/json";
 
+Error refusal(const char* what, int status, const std::string& body) {
+  return error_format("%s: the API server answers %d: %.150s", what, status, body.c_str());
+}
+
+}  // namespace
+
 // What may stand in a query as it is; a node's name and a resource version need no more.
-std::string escaped(const std::string& text) {
+std::string escaped_for_query(const std::string& text) {
   std::string out;
   for (unsigned char c : text) {
     const bool plain = std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_';
@@ -24,21 +30,19 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-Error refusal(const char* what, int status, const std::string& body) {
-  return error_format("%s: the API server answers %d: %.150s", what, status, body.c_str());
+ObjectWatch::Watched ObjectWatch::pods_of(const std::string& node) {
+  return {"/api/v1/pods?fieldSelector=spec.nodeName%3D" + escaped_for_query(node), "pods' annotations", "limits stay as they are"};
 }
 
-}  // namespace
-
-PodWatch::PodWatch(ApiServerAddress address, const std::string& node, Listener listener, Pace pace)
+ObjectWatch::ObjectWatch(ApiServerAddress address, Watched watched, Listener listener, Pace pace)
     : server_(std::move(address)),
-      pods_path_("/api/v1/pods?fieldSelector=spec.nodeName%3D" + escaped(node)),
+      watched_(std::move(watched)),
       listener_(std::move(listener)),
       pace_(pace),
       random_(std::random_device{}()),
       thread_([this] { run(); }) {}
 
-PodWatch::~PodWatch() {
+ObjectWatch::~ObjectWatch() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
@@ -48,7 +52,7 @@ PodWatch::~PodWatch() {
   thread_.join();
 }
 
-void PodWatch::run() {
+void ObjectWatch::run() {
   milliseconds wait = pace_.first_pause;
   bool complained = false;
   while (true) {
@@ -64,7 +68,7 @@ void PodWatch::run() {
       wait = pace_.first_pause;
     }
     if (ok) continue;
-    if (!complained) spdlog::warn("pods' annotations: {}; limits stay as they are, and it is tried again", ok.error().text);
+    if (!complained) spdlog::warn("{}: {}; {}, and it is tried again", watched_.name, ok.error().text, watched_.until);
     complained = true;
     pause(wait);
     wait = std::min(wait * 2, pace_.longest_pause);
@@ -72,18 +76,18 @@ void PodWatch::run() {
 }
 
 // Between half and all of it, so that a cluster's nodes do not come back at the same moment.
-void PodWatch::pause(milliseconds longest) {
+void ObjectWatch::pause(milliseconds longest) {
   const milliseconds time = longest / 2 + milliseconds(random_() % static_cast<unsigned long>(longest.count() / 2 + 1));
   std::unique_lock lock(mutex_);
   stopped_.wait_for(lock, time, [this] { return stop_; });
 }
 
-Result<void> PodWatch::list() {
+Result<void> ObjectWatch::list() {
   // The first may come from the API server's cache. Later ones must not: its cache may be older than what was seen already.
-  const std::string query = pods_path_ + (latest_wanted_ ? "" : "&resourceVersion=0");
+  const std::string query = watched_.path + (latest_wanted_ ? "" : "&resourceVersion=0");
   Result<ApiServer::Reply> reply = server_.get(query, kJson, {});
   if (!reply) return reply.error();
-  if (reply->status != 200) return refusal("listing pods", reply->status, reply->body);
+  if (reply->status != 200) return refusal("listing", reply->status, reply->body);
   Result<PodList> list = read_pod_list(reply->body);
   if (!list) return list.error();
   version_ = std::move(list->version);
@@ -94,9 +98,9 @@ Result<void> PodWatch::list() {
 }
 
 // heard: something came.
-Result<void> PodWatch::watch(bool* heard) {
-  const std::string query = pods_path_ + "&watch=1&allowWatchBookmarks=true&timeoutSeconds=" + std::to_string(pace_.watch.count()) +
-                            "&resourceVersion=" + escaped(version_);
+Result<void> ObjectWatch::watch(bool* heard) {
+  const std::string query = watched_.path + "&watch=1&allowWatchBookmarks=true&timeoutSeconds=" + std::to_string(pace_.watch.count()) +
+                            "&resourceVersion=" + escaped_for_query(version_);
   ApiServer::Patience patience;
   patience.quiet_ms = static_cast<long>(pace_.quiet.count());
   patience.whole_ms = static_cast<long>(std::chrono::duration_cast<milliseconds>(pace_.watch).count()) + patience.quiet_ms;
@@ -111,7 +115,7 @@ Result<void> PodWatch::watch(bool* heard) {
   if (!reply) return reply.error();
   if (reply->status == 200) return *heard ? Result<void>() : Result<void>(error_format("the API server ended a watch without an event"));
   if (reply->status == 410) latest_wanted_ = true;
-  return refusal("watching pods", reply->status, reply->body);
+  return refusal("watching", reply->status, reply->body);
 }
 
 }  // namespace nvshare::kubernetes

@@ -1,6 +1,6 @@
-// Follows the pods of one node: a list, then a watch from the list's resource version, for ever, on a thread of its own. After any
-// break it goes on from the last version that it saw; when the API server no longer has that, it lists again. Whoever is told sees every
-// pod's latest state, whatever breaks; not every state in between.
+// Follows objects of the API server, such as the pods of one node: a list, then a watch from the list's resource version, for ever, on a
+// thread of its own. After any break it goes on from the last version that it saw; when the API server no longer has that, it lists again.
+// The listener sees every object's latest state, whatever breaks; not every state in between.
 #pragma once
 
 #include <atomic>
@@ -18,11 +18,19 @@
 
 namespace nvshare::kubernetes {
 
-class PodWatch {
+// Escaped for a query's value.
+std::string escaped_for_query(const std::string& text);
+
+class ObjectWatch {
  public:
-  // Called on the watch's thread; pods as JSON texts.
+  struct Watched {
+    std::string path;   // with a query: "/api/v1/pods?fieldSelector=..."
+    std::string name;   // for messages: "pods' annotations"
+    std::string until;  // what holds while the API server does not answer, for messages: "limits stay as they are"
+  };
+  // Called on the watch's thread; objects as JSON texts.
   struct Listener {
-    std::function<void(const std::vector<std::string>& pods)> listed;  // these are all
+    std::function<void(const std::vector<std::string>& objects)> listed;  // these are all
     PodEvents::Listener events;
   };
   struct Pace {
@@ -32,12 +40,12 @@ class PodWatch {
     std::chrono::seconds watch{300};                // one watch lasts this long
   };
 
-  PodWatch(ApiServerAddress address, const std::string& node, Listener listener, Pace pace);
-  PodWatch(ApiServerAddress address, const std::string& node, Listener listener)
-      : PodWatch(std::move(address), node, std::move(listener), Pace{}) {}
-  ~PodWatch();
-  PodWatch(const PodWatch&) = delete;
-  PodWatch& operator=(const PodWatch&) = delete;
+  ObjectWatch(ApiServerAddress address, Watched watched, Listener listener, Pace pace);
+  ~ObjectWatch();
+  ObjectWatch(const ObjectWatch&) = delete;
+  ObjectWatch& operator=(const ObjectWatch&) = delete;
+
+  static Watched pods_of(const std::string& node);
 
   int lists() const { return lists_.load(); }  // so far
 
@@ -48,7 +56,7 @@ class PodWatch {
   void pause(std::chrono::milliseconds longest);
 
   ApiServer server_;
-  const std::string pods_path_;
+  const Watched watched_;
   const Listener listener_;
   const Pace pace_;
   std::string version_;         // of the last list or event; empty: list first
