@@ -132,7 +132,7 @@ Result<void> check_name(const ClaimName& name) {
 }
 
 Result<Claim> read_claim(std::string_view object, const ClaimName& wanted, const NodeView& node) {
-  const Json json = Json::parse(object, nullptr, false);
+  const Json json = parse_json(object);
   const Json* metadata = field_of(json, "metadata");
   if (metadata == nullptr) return error_format("the API server's answer is no ResourceClaim");
   if (text_of(*metadata, "uid") != wanted.uid) {

@@ -18,7 +18,7 @@ std::string checksum_of(const std::string& text) {
 }
 
 Result<Claim> read_entry(std::string_view line) {
-  const Json entry = Json::parse(line, nullptr, false);
+  const Json entry = parse_json(line);
   const Json* claim = field_of(entry, "claim");
   if (claim == nullptr) return error_format("it is no entry of a claim");
   if (text_of(entry, "checksum") != checksum_of(claim->dump(-1, ' ', false, Json::error_handler_t::replace))) {
@@ -52,7 +52,7 @@ Result<ClaimRecord> read_claim_record(std::string_view text) {
       continue;
     }
     if (number == 1) {
-      const int64_t version = integer_of(Json::parse(line, nullptr, false), kVersionField, 0);
+      const int64_t version = integer_of(parse_json(line), kVersionField, 0);
       if (version > kClaimRecordVersion) {
         return error_format("it is of version %lld; this driver reads up to %d", static_cast<long long>(version), kClaimRecordVersion);
       }

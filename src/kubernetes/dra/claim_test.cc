@@ -255,5 +255,15 @@ TEST(DraClaimCdi, FilesOfClaimsThatAreNotPreparedAreRemovedAndNoOthers) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(DraClaim, ParametersThatNestDeepAreRefusedBeforeTheyAreRead) {
+  const DeviceModels devices = test_devices(1);
+  Json claim = test_claim(1, {{}});
+  claim["status"]["allocation"]["devices"]["config"].push_back(test_config("FromClaim", {{"priority", "HERE"}}));
+  std::string text = claim.dump();
+  const std::string brackets = std::string(200'000, '[') + std::string(200'000, ']');
+  text.replace(text.find("\"HERE\""), 6, brackets);
+  EXPECT_FALSE(read_claim(text, test_claim_name(1), {kTestNode, devices, 0}));
+}
+
 }  // namespace
 }  // namespace nvshare::kubernetes::dra

@@ -6,9 +6,16 @@
 #include <string>
 #include <string_view>
 
+#include "base/json_nesting.h"
+
 namespace nvshare::kubernetes::dra {
 
 using Json = nlohmann::json;
+
+// Discarded (is_discarded, and no object) where it is no JSON or nests too deep.
+inline Json parse_json(std::string_view text) {
+  return nests_too_deep(text) ? Json(Json::value_t::discarded) : Json::parse(text, nullptr, false);
+}
 
 // Null where `object` is no object or has no such field.
 inline const Json* field_of(const Json& object, const char* name) {

@@ -1,0 +1,120 @@
+#include "kubernetes/dra/cluster/status_writer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "kubernetes/dra/cluster/claim_reader.h"
+#include "kubernetes/dra/quantity.h"
+
+namespace nvshare::kubernetes::dra {
+namespace {
+
+constexpr ApiServer::Patience kPatience{10'000, 10'000};
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+// Rights may be given, a busy server calms down; another claim of this name, or one that is gone, stays so.
+bool may_pass(int status) { return status == 401 || status == 403 || status == 429 || status >= 500; }
+
+}  // namespace
+
+Json status_of(const Claim& claim, const std::string& pool, const std::string& now) {
+  Json devices = Json::array();
+  for (const Share& share : claim.shares) {
+    const std::string message = bytes_quantity(share.memory) + " of memory and " + std::to_string(share.cores) + " % of the time of " +
+                                share.gpu + ", kept by nvshare-scheduler";
+    devices.push_back(
+        {{"driver", kDriverName},
+         {"pool", pool},
+         {"device", share.device},
+         {"shareID", share.id},
+         {"conditions",
+          {{{"type", "Ready"}, {"status", "True"}, {"reason", "Prepared"}, {"message", message}, {"lastTransitionTime", now}}}}});
+  }
+  return {{"apiVersion", "resource.k8s.io/v1"},
+          {"kind", "ResourceClaim"},
+          {"metadata", {{"namespace", claim.name_space}, {"name", claim.name}, {"uid", claim.uid}}},
+          {"status", {{"devices", std::move(devices)}}}};
+}
+
+StatusWriter::StatusWriter(ApiServerAddress address, std::string pool, Pace pace)
+    : server_(std::move(address)), pool_(std::move(pool)), pace_(pace), thread_([this] { run(); }) {}
+
+StatusWriter::~StatusWriter() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_one();
+  server_.interrupt();
+  thread_.join();
+}
+
+void StatusWriter::prepared(const Claim& claim) {
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(waiting_, [&](const Waiting& one) { return one.claim.uid == claim.uid; });
+    if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
+    waiting_.push_back({claim, Clock::now(), pace_.first_pause, 0});
+  }
+  changed_.notify_one();
+}
+
+Result<void> StatusWriter::write(const Claim& claim) {
+  const std::string path = claim_path({claim.name_space, claim.name, claim.uid}) + "/status?fieldManager=" + kDriverName + "&force=true";
+  Result<ApiServer::Reply> reply = server_.apply(path, status_of(claim, pool_, now_text()).dump(), kPatience);
+  if (!reply) return reply.error();
+  if (reply->status < 300) return {};
+  Error error = error_format("the API server answers %d: %.150s", reply->status, reply->body.c_str());
+  if (may_pass(reply->status)) return error;
+  spdlog::warn("the status of claim {}/{} is not written: {}", claim.name_space, claim.name, error.text);
+  return {};
+}
+
+void StatusWriter::after(Waiting one, const Result<void>& done) {
+  if (done) return;
+  if (++one.tries >= pace_.tries) {
+    spdlog::warn("the status of claim {}/{} is not written, after {} tries: {}", one.claim.name_space, one.claim.name, one.tries,
+                 done.error().text);
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  const bool is_newer =
+      std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& other) { return other.claim.uid == one.claim.uid; });
+  if (is_newer || waiting_.size() >= kWaitingMax) return;
+  one.due = Clock::now() + one.pause;
+  one.pause = std::min(one.pause * 2, pace_.longest_pause);
+  waiting_.push_front(std::move(one));
+}
+
+void StatusWriter::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const auto next = std::min_element(waiting_.begin(), waiting_.end(), [](const Waiting& a, const Waiting& b) { return a.due < b.due; });
+    if (next == waiting_.end()) {
+      changed_.wait(lock);
+      continue;
+    }
+    if (next->due > Clock::now()) {
+      changed_.wait_until(lock, Clock::time_point(next->due));  // a copy: the queue may change meanwhile
+      continue;
+    }
+    Waiting one = std::move(*next);
+    waiting_.erase(next);
+    lock.unlock();
+    const Result<void> done = write(one.claim);
+    after(std::move(one), done);
+    lock.lock();
+  }
+}
+
+}  // namespace nvshare::kubernetes::dra
