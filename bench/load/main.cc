@@ -1,0 +1,233 @@
+// A scheduler under thousands of clients: see bench/README.md.
+//
+//   load [--clients 1000] [--gpus 1] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0] [--patience 120]
+//        [--scheduler PROGRAM] [--json FILE]
+//
+// Of 100 messages 70 change memory, 10 ask for the lock, 10 give it up, 5 end a program and begin another, 4 tell of memory moved in, and
+// one changes a priority over the admin socket. Processor time is the daemon's, by /proc. Where a phase takes longer than --patience the
+// figures are of what it came to by then.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "load/scheduler.h"
+#include "load/workload.h"
+
+namespace {
+
+using namespace nvshare::bench;
+using Json = nlohmann::json;
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int kStatusIntervalUs = 200'000;
+
+struct Options {
+  Plan plan;
+  double seconds = 10;
+  double idle = 0;
+  int patience = 120;
+  std::string scheduler;
+  std::string json;
+};
+
+bool parse(int argc, char** argv, Options& options) {
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--clients") {
+      options.plan.clients = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (flag == "--gpus") {
+      options.plan.gpus = std::strtoull(value.c_str(), nullptr, 10);
+    } else if (flag == "--shape" && (value == "running" || value == "waiting")) {
+      options.plan.shape = value == "running" ? Shape::kRunning : Shape::kWaiting;
+    } else if (flag == "--rate") {
+      options.plan.messages_per_second = std::atof(value.c_str());
+    } else if (flag == "--seconds") {
+      options.seconds = std::atof(value.c_str());
+    } else if (flag == "--idle") {
+      options.idle = std::atof(value.c_str());
+    } else if (flag == "--patience") {
+      options.patience = std::atoi(value.c_str());
+    } else if (flag == "--scheduler") {
+      options.scheduler = value;
+    } else if (flag == "--json") {
+      options.json = value;
+    } else {
+      return false;
+    }
+  }
+  const Plan& plan = options.plan;
+  return argc % 2 == 1 && plan.clients > 0 && plan.gpus > 0 && plan.gpus <= 64 && plan.messages_per_second > 0 && options.patience > 0;
+}
+
+double percentile(std::vector<double> values, double part) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(part * static_cast<double>(values.size())))];
+}
+
+// Asks for the status five times a second, on a connection and a thread of its own.
+class StatusAsker {
+ public:
+  explicit StatusAsker(const Scheduler& scheduler)
+      : thread_([this, path = scheduler.admin_socket()] {
+          Admin admin(path);
+          while (!ends_) {
+            const int64_t begin = now_ns();
+            if (!admin.ask(R"({"request":"status"})")) return;
+            took_ms_.push_back(static_cast<double>(now_ns() - begin) / 1e6);
+            usleep(kStatusIntervalUs);
+          }
+        }) {}
+  std::vector<double> finish() {
+    ends_ = true;
+    thread_.join();
+    return took_ms_;
+  }
+
+ private:
+  std::atomic<bool> ends_{false};
+  std::vector<double> took_ms_;
+  std::thread thread_;
+};
+
+double wall_since(int64_t begin) { return static_cast<double>(now_ns() - begin) / 1e9; }
+
+Json measure_registrations(const Options& options, const Scheduler& scheduler, Workload& workload) {
+  const double cpu = scheduler.cpu_seconds();
+  const int64_t begin = now_ns();
+  const size_t registered = workload.register_all(begin + options.patience * kSecondNs);
+  return {{"registered", registered},
+          {"wall_s", wall_since(begin)},
+          {"cpu_ms_each", (scheduler.cpu_seconds() - cpu) * 1e3 / static_cast<double>(std::max<size_t>(registered, 1))}};
+}
+
+Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& workload) {
+  workload.listen(now_ns() + kSecondNs);
+  workload.figures() = Figures();
+  const double cpu = scheduler.cpu_seconds();
+  const int64_t begin = now_ns();
+  StatusAsker status(scheduler);
+  Admin admin(scheduler.admin_socket());
+  const auto end = begin + static_cast<int64_t>(options.seconds * 1e9);
+  // A priority changes once for a hundred messages.
+  const auto step = std::max<int64_t>(static_cast<int64_t>(1e11 / options.plan.messages_per_second), 1'000'000);
+  for (int64_t at = begin; at < end; at = now_ns()) {
+    workload.run(std::min(at + step, end));
+    const uint64_t tenant = workload.tenant_to_change();
+    if (tenant == 0) continue;
+    const uint64_t priority = workload.figures().limits++ % 3;
+    if (!admin.ask(Json{{"request", "set"}, {"tenant", std::to_string(tenant)}, {"priority", priority}}.dump())) break;
+  }
+  const double wall = wall_since(begin);
+  const double used = scheduler.cpu_seconds() - cpu;
+  const std::vector<double> status_ms = status.finish();
+  Figures& figures = workload.figures();
+  return {{"wall_s", wall},
+          {"messages", figures.sent},
+          {"messages_to_clients", figures.received},
+          {"joins", figures.joined},
+          {"priorities", figures.limits},
+          {"connections_lost", figures.lost},
+          {"cpu_us_per_message", used * 1e6 / static_cast<double>(std::max<uint64_t>(figures.sent, 1))},
+          {"cpu_percent", used * 100 / wall},
+          {"grants", figures.grants_ms.size()},
+          {"grant_p50_ms", percentile(figures.grants_ms, 0.5)},
+          {"grant_p99_ms", percentile(figures.grants_ms, 0.99)},
+          {"statuses", status_ms.size()},
+          {"status_p50_ms", percentile(status_ms, 0.5)},
+          {"status_p99_ms", percentile(status_ms, 0.99)},
+          {"rss_mib", scheduler.resident_mib()}};
+}
+
+// Until the scheduler knows none of them any more.
+Json measure_deaths(const Options& options, const Scheduler& scheduler, Crowd& crowd, size_t clients) {
+  const double cpu = scheduler.cpu_seconds();
+  const int64_t begin = now_ns();
+  crowd.kill_all();
+  const double killed = wall_since(begin);
+  Admin admin(scheduler.admin_socket());
+  size_t left = clients;
+  while (left > 0 && wall_since(begin) < options.patience) {
+    const auto answer = admin.ask(R"({"request":"status"})");
+    if (!answer) break;
+    const Json status = Json::parse(*answer, nullptr, false);
+    if (status.is_discarded()) break;
+    const Json& report = status.contains("status") ? status["status"] : status;
+    left = report.value("clients", Json::array()).size();
+    usleep(20'000);
+  }
+  return {{"clients", clients},
+          {"left", left},
+          {"wall_s", wall_since(begin)},
+          {"kills_took_s", killed},
+          {"cpu_ms_each", (scheduler.cpu_seconds() - cpu) * 1e3 / static_cast<double>(std::max<size_t>(clients, 1))}};
+}
+
+double load_average() {
+  double load[1] = {0};
+  return getloadavg(load, 1) == 1 ? load[0] : 0;
+}
+
+Json measure(const Options& options) {
+  Json result = {{"clients", options.plan.clients},
+                 {"gpus", options.plan.gpus},
+                 {"shape", options.plan.shape == Shape::kRunning ? "running" : "waiting"},
+                 {"messages_per_second_asked", options.plan.messages_per_second},
+                 {"load_average_before", load_average()}};
+  Scheduler scheduler(options.scheduler, {"--connections-per-tenant", "1000000", "--log-level", "warning"});
+  Crowd crowd(scheduler.client_socket());
+  Workload workload(crowd, options.plan);
+  result["registrations"] = measure_registrations(options, scheduler, workload);
+  workload.request_all();
+  if (options.idle > 0) {
+    workload.listen(now_ns() + 7 * kSecondNs);  // what was asked for is answered, and it is quiet
+    const double cpu = scheduler.cpu_seconds();
+    workload.listen(now_ns() + static_cast<int64_t>(options.idle * 1e9));
+    result["idle_cpu_percent"] = (scheduler.cpu_seconds() - cpu) * 100 / options.idle;
+  }
+  if (options.seconds > 0) result["mix"] = measure_mix(options, scheduler, workload);
+  result["deaths"] = measure_deaths(options, scheduler, crowd, workload.registered());
+  result["scheduler_lives"] = scheduler.lives();
+  result["load_average_after"] = load_average();
+  return result;
+}
+
+// Each client is a descriptor here and two of the scheduler's, which inherits the limit.
+void raise_descriptor_limit(size_t clients) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max = std::max<rlim_t>(limit.rlim_max, clients * 4 + 4096);
+  if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  options.scheduler = std::filesystem::canonical("/proc/self/exe").parent_path() / "nvshare-scheduler";
+  if (!parse(argc, argv, options)) {
+    std::fprintf(stderr,
+                 "usage: load [--clients 1000] [--gpus 1..64] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0]\n"
+                 "            [--patience 120] [--scheduler PROGRAM] [--json FILE]\n");
+    return 2;
+  }
+  raise_descriptor_limit(options.plan.clients);
+  const Json result = measure(options);
+  std::printf("%s\n", result.dump(2).c_str());
+  if (!options.json.empty()) std::ofstream(options.json) << result.dump(2) << "\n";
+  const bool well = result["scheduler_lives"].get<bool>() && result["deaths"]["left"] == 0 &&
+                    result["registrations"]["registered"] == options.plan.clients;
+  return well ? 0 : 1;
+}

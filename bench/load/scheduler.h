@@ -1,0 +1,48 @@
+// The nvshare-scheduler under load: a process of its own in a folder of its own, its use of processor time and memory by /proc, and its
+// admin socket.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+
+namespace nvshare::bench {
+
+class Scheduler {
+ public:
+  // Ends the bench when it cannot be started.
+  Scheduler(const std::string& program, const std::vector<std::string>& flags);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  std::string client_socket() const;
+  std::string admin_socket() const;
+  double cpu_seconds() const;   // so far, all threads
+  double resident_mib() const;  // now
+  bool lives() const;
+
+ private:
+  std::string folder_;
+  pid_t pid_ = -1;
+};
+
+// A connection to the admin socket, blocking.
+class Admin {
+ public:
+  explicit Admin(const std::string& path);
+  // One line each way; nothing when the connection broke or no answer came in `patience_s`.
+  std::optional<std::string> ask(const std::string& line, int patience_s = 600);
+
+ private:
+  FileDescriptor socket_;
+};
+
+int64_t now_ns();  // CLOCK_MONOTONIC
+
+}  // namespace nvshare::bench

@@ -1,0 +1,249 @@
+#include "load/workload.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "load/scheduler.h"
+
+namespace nvshare::bench {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kOverhead = 300 * kMiB;  // as the scheduler takes it without NVML
+constexpr uint64_t kSmall = 64 * kMiB;
+constexpr uint64_t kLarge = 10240 * kMiB;
+constexpr size_t kUnanswered = 128;  // registrations on their way: the listener's queue is no longer than that
+constexpr int kEvents = 256;
+
+uint64_t gpu_total(const Plan& plan) {
+  const uint64_t per_gpu = plan.clients / plan.gpus + 1;
+  return per_gpu * kOverhead * 5 / 4 + (plan.shape == Shape::kWaiting ? kLarge + kLarge / 2 : 2 * per_gpu * kSmall + 1024 * kMiB);
+}
+
+}  // namespace
+
+Workload::Workload(Crowd& crowd, const Plan& plan)
+    : crowd_(crowd),
+      plan_(plan),
+      need_(plan.shape == Shape::kWaiting ? kLarge : kSmall),
+      gpu_total_(gpu_total(plan)),
+      programs_(plan.clients),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      seed_(plan.seed * 88172645463325252ULL + 1) {}
+
+Workload::~Workload() { close(epoll_); }
+
+uint64_t Workload::random() {
+  seed_ ^= seed_ << 13;
+  seed_ ^= seed_ >> 7;
+  seed_ ^= seed_ << 17;
+  return seed_;
+}
+
+template <typename Payload>
+void Workload::send(Program& program, const Payload& payload) {
+  const protocol::Packet packet = protocol::encode(payload);
+  if (::send(program.member.socket.get(), packet.bytes, packet.length, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++figures_.sent;
+}
+
+bool Workload::enter(size_t index) {
+  Program& program = programs_[index];
+  program = Program();
+  program.member = crowd_.enter();
+  if (!program.member.socket) return false;
+  program.gpu = static_cast<uint32_t>(index % plan_.gpus);
+  program.memory.allocated = program.memory.swappable_host = program.memory.charged = need_;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = index;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, program.member.socket.get(), &event);
+  protocol::Register message{};
+  message.version_min = protocol::kVersionMin;
+  message.version_max = protocol::version_spoken();
+  std::memset(message.gpu_uuid, static_cast<int>(program.gpu) + 1, sizeof message.gpu_uuid);
+  message.gpu_total_bytes = gpu_total_;
+  message.memory = program.memory;
+  std::strcpy(message.gpu_name, "card under load");
+  std::strcpy(message.program, "load");
+  send(program, message);
+  return true;
+}
+
+void Workload::leave(size_t index) {
+  Program& program = programs_[index];
+  crowd_.kill(program.member.pid);
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, program.member.socket.get(), nullptr);
+  registered_ -= program.registered;
+  program = Program();
+}
+
+size_t Workload::register_all(int64_t until_ns) {
+  size_t entered = 0;
+  while (registered_ + figures_.lost < plan_.clients && now_ns() < until_ns) {
+    while (entered < plan_.clients && entered - registered_ - figures_.lost < kUnanswered) {
+      if (!enter(entered)) return registered_;
+      ++entered;
+    }
+    poll_once(10);
+  }
+  return registered_;
+}
+
+void Workload::request_all() {
+  for (Program& program : programs_) {
+    if (!program.registered) continue;
+    request(program);
+    poll_once(0);
+  }
+}
+
+void Workload::run(int64_t until_ns) {
+  const auto between = static_cast<int64_t>(1e9 / plan_.messages_per_second);
+  int64_t due = now_ns();
+  for (int64_t now = due; now < until_ns; now = now_ns()) {
+    for (; due <= now; due += between) act();
+    poll_once(static_cast<int>(std::max<int64_t>((due - now_ns()) / 1'000'000, 0)));
+    if (now - due > 1'000'000'000) due = now;  // this side was late: no flood follows
+  }
+}
+
+void Workload::listen(int64_t until_ns) {
+  while (now_ns() < until_ns) poll_once(static_cast<int>(std::clamp<int64_t>((until_ns - now_ns()) / 1'000'000, 0, 100)));
+}
+
+uint64_t Workload::tenant_to_change() {
+  const size_t index = next_limit_++ % programs_.size();
+  return programs_[index].tenant;
+}
+
+void Workload::act() {
+  const size_t index = random() % programs_.size();
+  Program& program = programs_[index];
+  if (!program.registered) return;
+  const uint64_t kind = random() % 100;
+  if (kind < 70) return change_memory(program);
+  if (kind < 80) return program.grant == 0 ? request(program) : release(program, protocol::ReleaseReason::kEarly);
+  if (kind < 90) return program.grant != 0 ? release(program, protocol::ReleaseReason::kEarly) : request(program);
+  if (kind < 95) {
+    leave(index);
+    enter(index);
+    return;
+  }
+  if (program.grant != 0) load(program);
+}
+
+void Workload::change_memory(Program& program) {
+  protocol::Memory& memory = program.memory;
+  memory.allocated = need_ - random() % 16 * kMiB;
+  memory.resident = std::min(program.grant != 0 ? std::min(memory.allocated, program.budget) : memory.resident, memory.allocated);
+  memory.charged = memory.allocated;
+  send(program, protocol::MemUpdate{memory, program.budget, program.budget_sequence, 0, 0, 0});
+}
+
+void Workload::request(Program& program) {
+  if (program.grant != 0 || program.waits) return;
+  program.waits = true;
+  program.asked_at = now_ns();
+  send(program, protocol::ReqLock{++request_});
+}
+
+void Workload::release(Program& program, protocol::ReleaseReason reason) {
+  if (program.grant == 0) return;
+  protocol::LockReleased message{};
+  message.grant = {program.epoch, std::exchange(program.grant, 0)};
+  message.reason = static_cast<uint8_t>(reason);
+  message.used_ns = 1'000'000;
+  message.memory = program.memory;
+  send(program, message);
+}
+
+// As much as its budget allows.
+void Workload::load(Program& program) {
+  program.memory.resident = std::min(program.budget, program.memory.allocated);
+  protocol::SwapProgress message{};
+  message.direction = static_cast<uint8_t>(protocol::SwapDirection::kIn);
+  message.finished = program.memory.resident == program.memory.allocated;
+  message.id = program.grant;
+  message.moved = message.copied = program.memory.resident;
+  message.elapsed_ns = 1'000'000;
+  message.memory = program.memory;
+  send(program, message);
+}
+
+void Workload::evict(Program& program, const protocol::Evict& order) {
+  program.memory.resident -= std::min(order.bytes, program.memory.resident);
+  protocol::SwapProgress message{};
+  message.direction = static_cast<uint8_t>(protocol::SwapDirection::kOut);
+  message.finished = 1;
+  message.id = order.eviction;
+  message.moved = message.copied = order.bytes;
+  message.elapsed_ns = 1'000'000;
+  message.memory = program.memory;
+  send(program, message);
+}
+
+void Workload::take(size_t index, const protocol::Packet& packet) {
+  using namespace protocol;
+  ++figures_.received;
+  Program& program = programs_[index];
+  const Result<MessageType> type = decode_type(packet.span());
+  if (!type) return;
+  if (*type == MessageType::kRegistered) {
+    const auto message = decode<Registered>(packet.span());
+    if (!message) return;
+    program.registered = true;
+    program.tenant = message->tenant;
+    program.epoch = message->epoch;
+    ++registered_;
+    ++figures_.joined;
+  } else if (*type == MessageType::kLockOk) {
+    const auto message = decode<LockOk>(packet.span());
+    if (!message) return;
+    const bool is_new = program.grant != message->grant.grant;
+    program.grant = message->grant.grant;
+    program.budget = message->budget;
+    program.budget_sequence = message->budget_sequence;
+    if (is_new && program.waits) figures_.grants_ms.push_back(static_cast<double>(now_ns() - program.asked_at) / 1e6);
+    program.waits = false;
+    if (program.memory.resident < std::min(program.budget, program.memory.allocated)) load(program);
+  } else if (*type == MessageType::kDropLock) {
+    release(program, ReleaseReason::kDropped);
+    request(program);
+  } else if (*type == MessageType::kEvict) {
+    if (const auto message = decode<Evict>(packet.span())) evict(program, *message);
+  } else if (*type == MessageType::kRecallHeadroom) {
+    if (const auto message = decode<RecallHeadroom>(packet.span()))
+      send(program, HeadroomReturned{message->recall, 0, program.memory.charged});
+  }
+}
+
+bool Workload::read(size_t index) {
+  protocol::Packet packet;
+  const ssize_t length = recv(programs_[index].member.socket.get(), packet.bytes, sizeof packet.bytes, MSG_DONTWAIT);
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (length <= 0) {
+    ++figures_.lost;
+    leave(index);
+    return false;
+  }
+  packet.length = static_cast<uint32_t>(length);
+  take(index, packet);
+  return true;
+}
+
+void Workload::poll_once(int timeout_ms) {
+  epoll_event events[kEvents];
+  const int count = epoll_wait(epoll_, events, kEvents, timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    while (programs_[events[i].data.u64].member.socket && read(events[i].data.u64)) {
+    }
+  }
+}
+
+}  // namespace nvshare::bench

@@ -1,0 +1,277 @@
+// What one event costs the policy, by the number of clients: events per second of processor time, with everything fitting ("running"), with
+// one client running at a time and all others waiting ("waiting"), and beside compute limits ("limited"). Virtual time, a fixed seed.
+//
+//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited] [--json FILE]
+//
+// Of 100 events 70 are changes of memory, 10 requests for the lock, 10 releases, 5 joins or leaves, 5 priorities, limits or swaps; what the
+// policy asks for (drops, movements) is answered at once, and counts as an event.
+#include <time.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "policy/policy.h"
+
+namespace {
+
+using namespace nvshare::policy;
+
+constexpr Bytes kMiB = Bytes{1} << 20;
+constexpr Bytes kOverhead = 300 * kMiB;
+constexpr Bytes kSmall = 64 * kMiB;
+constexpr Bytes kLarge = 10240 * kMiB;
+constexpr Duration kBetweenEvents = 1'000'000;
+constexpr size_t kClientsPerGpu = 2000;  // beyond that many they are spread over kGpus
+constexpr size_t kGpus = 64;
+
+double cpu_seconds() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
+}
+
+enum class Shape { kRunning, kWaiting, kLimited };
+
+const char* name_of(Shape shape) { return shape == Shape::kRunning ? "running" : shape == Shape::kWaiting ? "waiting" : "limited"; }
+
+struct Program {
+  ClientId id = 0;
+  GpuId gpu = 0;
+  TenantId tenant = 0;
+  Memory memory;
+  GrantId grant = 0;
+  bool waits = false;
+};
+
+// Programs on virtual time; the only caller of the policy.
+class World {
+ public:
+  World(Shape shape, size_t clients) : shape_(shape), gpus_(clients > kClientsPerGpu ? kGpus : 1), state_(make_state(Config())) {
+    const auto per_gpu = static_cast<Bytes>(clients / gpus_ + 1);
+    const Bytes room = shape == Shape::kWaiting ? kLarge + kLarge / 2 : 2 * per_gpu * kSmall;
+    for (GpuId gpu = 0; gpu < gpus_; ++gpu) step_in(GpuAppeared{gpu, per_gpu * kOverhead * 5 / 4 + room});
+    for (size_t i = 0; i < clients; ++i) join(programs_.emplace_back());
+    for (Program& program : programs_) {
+      step_in(LockRequested{program.id});
+      program.waits = program.grant == 0;
+      answer();
+    }
+  }
+
+  void next() {
+    Program& program = programs_[random() % programs_.size()];
+    const uint64_t kind = random() % 100;
+    if (kind < 70) {
+      change_memory(program);
+    } else if (kind < 80) {
+      request(program);
+    } else if (kind < 90) {
+      release(program, true);
+    } else if (kind < 95) {
+      step_in(ClientLeft{program.id, true});
+      join(program);
+    } else {
+      change_tenant(program);
+    }
+    answer();
+    now_ += kBetweenEvents;
+    if (const auto deadline = next_deadline(*state_); deadline && *deadline <= now_) step_in(Tick{});
+    answer();
+  }
+
+  uint64_t events() const { return events_; }
+
+ private:
+  uint64_t random() {
+    seed_ ^= seed_ << 13;
+    seed_ ^= seed_ >> 7;
+    seed_ ^= seed_ << 17;
+    return seed_;
+  }
+
+  void join(Program& program) {
+    const size_t index = static_cast<size_t>(&program - programs_.data());
+    if (program.id != 0) index_[program.id] = SIZE_MAX;
+    program = {next_id_, static_cast<GpuId>(index % gpus_), next_id_, {}, 0, false};
+    ++next_id_;
+    index_.resize(next_id_, SIZE_MAX);
+    index_[program.id] = index;
+    program.memory.allocated = shape_ == Shape::kWaiting ? kLarge : kSmall;
+    if (shape_ == Shape::kLimited && index % 10 == 0) step_in(ComputeLimit{program.tenant, 50});
+    step_in(ClientJoined{program.id, program.gpu, program.tenant, 0, program.memory, true, false, false});
+  }
+
+  void change_memory(Program& program) {
+    const Bytes base = shape_ == Shape::kWaiting ? kLarge : kSmall;
+    program.memory.allocated = base - static_cast<Bytes>(random() % 16) * kMiB;
+    program.memory.resident = program.grant != 0 ? program.memory.allocated : std::min(program.memory.resident, program.memory.allocated);
+    step_in(MemoryChanged{program.id, program.memory, 0, 0, 0, 0});
+  }
+
+  void request(Program& program) {
+    if (program.grant != 0 || program.waits) return release(program, true);
+    program.waits = true;
+    step_in(LockRequested{program.id});
+  }
+
+  void release(Program& program, bool early) {
+    if (program.grant == 0) {
+      if (early && !program.waits) request(program);
+      return;
+    }
+    const GrantId grant = std::exchange(program.grant, 0);
+    step_in(LockReleased{program.id, grant, program.memory, early, 0, std::nullopt});
+  }
+
+  void change_tenant(Program& program) {
+    if (shape_ == Shape::kLimited) {
+      step_in(ComputeLimit{program.tenant, static_cast<int>(random() % 100) + 1});
+    } else if (program.grant != 0) {
+      program.memory.resident = program.memory.allocated;
+      step_in(SwapProgressed{program.id, false, true, false, program.grant, program.memory.resident, 1'000'000, program.memory});
+    } else {
+      step_in(TenantPriority{program.tenant, static_cast<int>(random() % 3)});
+    }
+  }
+
+  Program* find(ClientId id) { return index_[id] == SIZE_MAX ? nullptr : &programs_[index_[id]]; }
+
+  void step_in(const Event& event) {
+    const Actions actions = step(*state_, event, now_);
+    ++events_;
+    for (const Action& action : actions) {
+      if (const auto* lock = std::get_if<SendLock>(&action)) {
+        if (Program* program = find(lock->client)) {
+          const bool is_new = program->grant != lock->grant;
+          program->grant = lock->grant;
+          program->waits = false;
+          if (is_new || lock->budget > program->memory.resident) loads_.push_back({lock->client, lock->budget});
+        }
+      } else if (const auto* drop = std::get_if<SendDrop>(&action)) {
+        drops_.push_back(drop->client);
+      } else if (const auto* evict = std::get_if<SendEvict>(&action)) {
+        evictions_.push_back(*evict);
+      }
+    }
+  }
+
+  // What programs say to what they were told.
+  void answer() {
+    while (!drops_.empty() || !evictions_.empty() || !loads_.empty()) {
+      if (!drops_.empty()) {
+        Program* program = find(drops_.front());
+        drops_.pop_front();
+        if (program == nullptr || program->grant == 0) continue;
+        release(*program, false);
+        program->waits = true;
+        step_in(LockRequested{program->id});
+      } else if (!evictions_.empty()) {
+        const SendEvict evict = evictions_.front();
+        evictions_.pop_front();
+        Program* program = find(evict.client);
+        if (program == nullptr) continue;
+        program->memory.resident = std::max<Bytes>(program->memory.resident - evict.bytes, 0);
+        step_in(SwapProgressed{program->id, true, true, false, evict.eviction, evict.bytes, 1'000'000, program->memory});
+      } else {
+        const auto [client, budget] = loads_.front();
+        loads_.pop_front();
+        Program* program = find(client);
+        if (program == nullptr || program->grant == 0 || program->memory.resident >= std::min(budget, program->memory.allocated)) continue;
+        program->memory.resident = std::min(budget, program->memory.allocated);
+        const bool finished = program->memory.resident == program->memory.allocated;
+        step_in(SwapProgressed{client, false, finished, false, program->grant, program->memory.resident, 1'000'000, program->memory});
+      }
+    }
+  }
+
+  const Shape shape_;
+  const size_t gpus_;
+  StatePointer state_;
+  Instant now_ = 1'000'000'000;
+  std::vector<Program> programs_;
+  std::vector<size_t> index_;
+  ClientId next_id_ = 1;
+  uint64_t seed_ = 88172645463325252ULL;
+  uint64_t events_ = 0;
+  std::deque<ClientId> drops_;
+  std::deque<SendEvict> evictions_;
+  std::deque<std::pair<ClientId, Bytes>> loads_;
+};
+
+struct Options {
+  double seconds = 1;
+  std::string clients = "10,100,1000,10000";
+  std::string shapes = "running,waiting,limited";
+  std::string json;
+};
+
+bool parse(int argc, char** argv, Options& options) {
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--seconds") {
+      options.seconds = std::atof(argv[i + 1]);
+    } else if (flag == "--clients") {
+      options.clients = argv[i + 1];
+    } else if (flag == "--shapes") {
+      options.shapes = argv[i + 1];
+    } else if (flag == "--json") {
+      options.json = argv[i + 1];
+    } else {
+      return false;
+    }
+  }
+  return argc % 2 == 1 && options.seconds > 0;
+}
+
+// What the programs of this file cost is in the figures.
+std::string measure(Shape shape, size_t clients, double seconds) {
+  constexpr int kBatch = 16;
+  double begin = cpu_seconds();
+  World world(shape, clients);
+  const uint64_t before = world.events();
+  const double joined_us = (cpu_seconds() - begin) * 1e6 / static_cast<double>(before);
+  begin = cpu_seconds();
+  double took = 0;
+  for (; took < seconds; took = cpu_seconds() - begin) {
+    for (int i = 0; i < kBatch; ++i) world.next();
+  }
+  const auto events = static_cast<double>(world.events() - before);
+  std::printf("%-8s %6zu clients: %10.0f events/s, %9.2f us each; while they joined %9.2f us each\n", name_of(shape), clients,
+              events / took, took * 1e6 / events, joined_us);
+  std::fflush(stdout);
+  return "{\"shape\": \"" + std::string(name_of(shape)) + "\", \"clients\": " + std::to_string(clients) +
+         ", \"events\": " + std::to_string(static_cast<int64_t>(events)) +
+         ", \"events_per_second\": " + std::to_string(static_cast<int64_t>(events / took)) +
+         ", \"us_per_event\": " + std::to_string(took * 1e6 / events) + ", \"us_per_event_of_joins\": " + std::to_string(joined_us) + "}";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (!parse(argc, argv, options)) {
+    std::fprintf(stderr, "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited] [--json FILE]\n");
+    return 2;
+  }
+  std::string rows;
+  for (const Shape shape : {Shape::kRunning, Shape::kWaiting, Shape::kLimited}) {
+    if (options.shapes.find(name_of(shape)) == std::string::npos) continue;
+    for (const char* at = options.clients.c_str(); *at != 0;) {
+      char* end = nullptr;
+      const size_t clients = std::strtoull(at, &end, 10);
+      if (end == at || clients == 0) return 2;
+      rows += (rows.empty() ? "  " : ",\n  ") + measure(shape, clients, options.seconds);
+      at = *end == ',' ? end + 1 : end;
+    }
+  }
+  if (options.json.empty()) return 0;
+  FILE* file = std::fopen(options.json.c_str(), "we");
+  if (file == nullptr) return 1;
+  std::fprintf(file, "{\"rows\": [\n%s\n]}\n", rows.c_str());
+  return std::fclose(file) == 0 ? 0 : 1;
+}
