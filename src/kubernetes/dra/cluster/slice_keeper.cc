@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 constexpr char kSlices[] = "/apis/resource.k8s.io/v1/resourceslices";
 constexpr char kJson[] = "application/json";
-constexpr ApiServer::Patience kPatience{15'000, 10'000};
+constexpr ApiServer::Patience kSlicePatience{15'000, 10'000};
 
 Error refusal(const char* what, const ApiServer::Reply& reply) {
   return error_format("%s: the API server answers %d: %.150s", what, reply.status, reply.body.c_str());
@@ -128,7 +128,7 @@ Result<bool> SliceKeeper::step() {
 }
 
 Result<std::vector<Json>> SliceKeeper::list() {
-  Result<ApiServer::Reply> reply = server_.get(slices_path_, kJson, kPatience);
+  Result<ApiServer::Reply> reply = server_.get(slices_path_, kJson, kSlicePatience);
   if (!reply) return reply.error();
   if (reply->status == 404) {
     return error_format("the API server has no resource.k8s.io/v1: Kubernetes 1.34 or newer is needed, with DynamicResourceAllocation");
@@ -147,7 +147,7 @@ Result<std::vector<Json>> SliceKeeper::list() {
 }
 
 Result<void> SliceKeeper::read_node() {
-  Result<ApiServer::Reply> reply = server_.get("/api/v1/nodes/" + escaped_for_query(options_.node), kJson, kPatience);
+  Result<ApiServer::Reply> reply = server_.get("/api/v1/nodes/" + escaped_for_query(options_.node), kJson, kSlicePatience);
   if (!reply) return reply.error();
   if (reply->status != 200) return refusal(("reading node " + options_.node).c_str(), *reply);
   const Json json = parse_json(reply->body);
@@ -164,7 +164,7 @@ Result<void> SliceKeeper::write(const SlicePlan& plan) {
                           {"kind", "DeleteOptions"},
                           {"preconditions", {{"uid", removal.uid}, {"resourceVersion", removal.resource_version}}}};
     Result<ApiServer::Reply> reply =
-        server_.remove(std::string(kSlices) + "/" + escaped_for_query(removal.name), options.dump(), kPatience);
+        server_.remove(std::string(kSlices) + "/" + escaped_for_query(removal.name), options.dump(), kSlicePatience);
     if (!reply) return reply.error();
     if (reply->status >= 300 && reply->status != 404) return refusal("removing", *reply);
   }
@@ -179,8 +179,8 @@ Result<void> SliceKeeper::write(const SlicePlan& plan) {
 
 Result<void> SliceKeeper::write_one(const Json& slice, bool is_new) {
   const std::string name = is_new ? "" : text_of(slice.at("metadata"), "name");
-  Result<ApiServer::Reply> reply = is_new ? server_.post(kSlices, slice.dump(), kPatience)
-                                          : server_.put(std::string(kSlices) + "/" + escaped_for_query(name), slice.dump(), kPatience);
+  Result<ApiServer::Reply> reply = is_new ? server_.post(kSlices, slice.dump(), kSlicePatience)
+                                          : server_.put(std::string(kSlices) + "/" + escaped_for_query(name), slice.dump(), kSlicePatience);
   if (!reply) return reply.error();
   if (reply->status >= 300) return refusal(is_new ? "creating" : "updating", *reply);
   return check_kept(slice, parse_json(reply->body));

@@ -11,7 +11,7 @@
 namespace nvshare::kubernetes::dra {
 namespace {
 
-constexpr ApiServer::Patience kPatience{10'000, 10'000};
+constexpr ApiServer::Patience kStatusPatience{10'000, 10'000};
 
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
@@ -71,7 +71,7 @@ void StatusWriter::prepared(const Claim& claim) {
 
 Result<void> StatusWriter::write(const Claim& claim) {
   const std::string path = claim_path({claim.name_space, claim.name, claim.uid}) + "/status?fieldManager=" + kDriverName + "&force=true";
-  Result<ApiServer::Reply> reply = server_.apply(path, status_of(claim, pool_, now_text()).dump(), kPatience);
+  Result<ApiServer::Reply> reply = server_.apply(path, status_of(claim, pool_, now_text()).dump(), kStatusPatience);
   if (!reply) return reply.error();
   if (reply->status < 300) return {};
   Error error = error_format("the API server answers %d: %.150s", reply->status, reply->body.c_str());
