@@ -20,8 +20,8 @@ install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/command-pages.py
 
 set(CPACK_COMPONENTS_ALL nvshare)
 if(TARGET nvshare-device-plugin)
-  install(TARGETS nvshare-device-plugin RUNTIME DESTINATION bin COMPONENT nvshare-kubernetes)
-  install(FILES deploy/nvshare.yaml docs/kubernetes.md DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes)
+  install(TARGETS nvshare-device-plugin nvshare-dra-driver RUNTIME DESTINATION bin COMPONENT nvshare-kubernetes)
+  install(FILES deploy/nvshare.yaml docs/kubernetes.md docs/kubernetes-dra.md DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes)
   install(DIRECTORY deploy/examples deploy/helm DESTINATION share/doc/nvshare-kubernetes COMPONENT nvshare-kubernetes)
   install(FILES LICENSE DESTINATION share/doc/nvshare-kubernetes RENAME copyright COMPONENT nvshare-kubernetes)
   list(APPEND CPACK_COMPONENTS_ALL nvshare-kubernetes)

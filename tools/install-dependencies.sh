@@ -9,7 +9,7 @@ demo_packages=(cmake g++ libasio-dev libcli11-dev libfmt-dev libspdlog-dev libto
 build_packages=(
   "${demo_packages[@]}" binutils ccache dpkg-dev file python3 libbenchmark-dev libgtest-dev librapidcheck-dev
   prometheus-cpp-dev  # only the scheduler's metrics
-  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # only nvshare-device-plugin; all else builds without
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # only nvshare-device-plugin and nvshare-dra-driver; all else builds without
   libcurl4-openssl-dev libssl-dev                                         # the same
   libslurm-dev  # only the plugin for Slurm; all else builds without
 )

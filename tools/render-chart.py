@@ -4,7 +4,7 @@
   tools/render-chart.py [--name NAME] [--namespace NAMESPACE] [--set PATH=VALUE]... [--output FILE]
 
 Knows the part of Helm's template language that the chart uses, and refuses the rest by name: fields, if, else, with, range, define, include,
-default, quote, toYaml, nindent, indent. Where helm is installed a test compares both. Values are checked against values.schema.json, as
+default, eq, quote, toYaml, nindent, indent. Where helm is installed a test compares both. Values are checked against values.schema.json, as
 helm does.
 """
 import argparse
@@ -182,6 +182,8 @@ class Renderer:
             return self.render(self.defined[arguments[0]], arguments[1])
         if name == "default" and len(arguments) == 2:
             return arguments[1] or arguments[0]
+        if name == "eq" and len(arguments) == 2:
+            return arguments[0] == arguments[1]
         if name == "quote" and len(arguments) == 1:
             return json.dumps(text_of(arguments[0]), ensure_ascii=False)
         if name == "toYaml" and len(arguments) == 1:
@@ -215,7 +217,7 @@ def render(values=None, name="nvshare", namespace="nvshare", chart=CHART):
     files = sorted((chart / "templates").iterdir())
     bodies = {file.name: renderer.define(file.read_text(encoding="utf-8"), file.name) for file in files}
     # What others need comes first, so that the file can be applied as it stands.
-    order = ["namespace.yaml", "rbac.yaml", "daemonset.yaml", "metrics.yaml", "networkpolicy.yaml"]
+    order = ["namespace.yaml", "rbac.yaml", "dra.yaml", "daemonset.yaml", "metrics.yaml", "networkpolicy.yaml"]
     missing = set(bodies) - set(order) - {"_helpers.tpl", "NOTES.txt"}
     if missing:
         raise ChartError(f"{sorted(missing)[0]} has no place in the order of files")

@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=${1:?the folder to make}
 build=${2:-}
 [ ! -e "$root" ] || { echo "build.sh: $root is there already" >&2; exit 1; }
-programs=(nvshare-scheduler nvshare-device-plugin nvsharectl)
+programs=(nvshare-scheduler nvshare-device-plugin nvshare-dra-driver nvsharectl)
 if [ -z "$build" ]; then
   build=build/image
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DNVSHARE_BUILD_TESTS=OFF -DNVSHARE_METRICS=ON -DNVSHARE_DEVICE_PLUGIN=ON

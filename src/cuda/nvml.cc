@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <iterator>
 
 namespace nvshare::cuda {
 namespace {
@@ -63,6 +64,9 @@ struct NvmlApi {
   Return (*device_by_uuid)(const char*, NvmlDevice*);
   Return (*uuid)(NvmlDevice, char*, unsigned);
   Return (*name)(NvmlDevice, char*, unsigned);
+  Return (*architecture)(NvmlDevice, unsigned*);
+  Return (*driver_version)(char*, unsigned);
+  Return (*cuda_version)(int*);
   Return (*memory_v1)(NvmlDevice, MemoryV1*);
   Return (*memory_v2)(NvmlDevice, MemoryV2*);
   Return (*compute_processes)(NvmlDevice, unsigned*, ProcessInfo*);
@@ -106,6 +110,9 @@ void find_all(void* library, NvmlApi* api) {
   find(library, &api->device_by_uuid, {"nvmlDeviceGetHandleByUUID"});
   find(library, &api->uuid, {"nvmlDeviceGetUUID"});
   find(library, &api->name, {"nvmlDeviceGetName"});
+  find(library, &api->architecture, {"nvmlDeviceGetArchitecture"});
+  find(library, &api->driver_version, {"nvmlSystemGetDriverVersion"});
+  find(library, &api->cuda_version, {"nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"});
   find(library, &api->memory_v1, {"nvmlDeviceGetMemoryInfo"});
   find(library, &api->memory_v2, {"nvmlDeviceGetMemoryInfo_v2"});
   find(library, &api->compute_processes, {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
@@ -289,6 +296,34 @@ Result<size_t> Nvml::process_use_of(NvmlDevice device, uint64_t since_us, std::s
     processes[count++] = {sample.pid, sample.time_us, sample.sm};
   }
   return count;
+}
+
+Result<const char*> Nvml::architecture_of(NvmlDevice device) const {
+  // NVML_DEVICE_ARCH_...
+  static constexpr const char* kNames[] = {nullptr,  nullptr,  "Kepler", "Maxwell", "Pascal",   "Volta",
+                                           "Turing", "Ampere", "Ada",    "Hopper",  "Blackwell"};
+  if (api_->architecture == nullptr) return lacking("a GPU's architecture");
+  unsigned number = 0;
+  if (Return code = api_->architecture(device, &number); code != kSuccess) return failure(*api_, "a GPU's architecture", code);
+  if (number >= std::size(kNames) || kNames[number] == nullptr) return error_format("NVML's architecture %u is not known here", number);
+  return kNames[number];
+}
+
+Result<void> Nvml::driver_version(std::span<char> version) const {
+  if (api_->driver_version == nullptr) return lacking("its version");
+  char text[96] = {};
+  if (Return code = api_->driver_version(text, sizeof text); code != kSuccess) return failure(*api_, "its version", code);
+  const size_t length = std::min(strnlen(text, sizeof text), version.size() - 1);
+  std::memcpy(version.data(), text, length);
+  version[length] = 0;
+  return {};
+}
+
+Result<int> Nvml::cuda_version() const {
+  if (api_->cuda_version == nullptr) return lacking("its CUDA version");
+  int version = 0;
+  if (Return code = api_->cuda_version(&version); code != kSuccess) return failure(*api_, "its CUDA version", code);
+  return version;
 }
 
 Result<void> Nvml::pci_address_of(NvmlDevice device, std::span<char> address) const {

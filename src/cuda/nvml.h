@@ -71,6 +71,11 @@ class Nvml {
   NvmlDevice gpu_of(NvmlDevice device) const;
   // NUL-terminated, cut to fit.
   Result<void> name_of(NvmlDevice device, std::span<char> name) const;
+  // "Hopper", as NVIDIA calls it; an error where the driver does not tell, or names one that is not known here.
+  Result<const char*> architecture_of(NvmlDevice device) const;
+  // Of the driver, "535.183.01", NUL-terminated, cut to fit; and the newest CUDA that it serves, 12040 for 12.4.
+  Result<void> driver_version(std::span<char> version) const;
+  Result<int> cuda_version() const;
   Result<NvmlMemory> memory_of(NvmlDevice device) const;
   // Fills `processes` with every process that has memory there, computing or drawing, each pid once; returns how many. Processes whose
   // use NVML does not tell are left out. An error if there are more than fit.

@@ -94,10 +94,14 @@ Result<std::vector<Gpu>> find_gpus(const std::string& visible, const Division& d
   return chosen;
 }
 
-int numa_node_of(const std::string& sysfs, const std::string& pci_address) {
-  // NVML writes eight digits of the domain and capitals, the kernel four and small letters.
-  std::string name = pci_address.size() > 4 ? pci_address.substr(pci_address.find(':') == 8 ? 4 : 0) : pci_address;
+std::string kernel_pci_address(const std::string& address) {
+  std::string name = address.size() > 4 ? address.substr(address.find(':') == 8 ? 4 : 0) : address;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
+int numa_node_of(const std::string& sysfs, const std::string& pci_address) {
+  const std::string name = kernel_pci_address(pci_address);
   int node = -1;
   std::ifstream(sysfs + "/bus/pci/devices/" + name + "/numa_node") >> node;
   return node < 0 ? -1 : node;

@@ -22,6 +22,9 @@ Result<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& all, const std::st
 // GPUs by NVML. Without NVML, those that `visible` names by UUID, when the memory of each is told.
 Result<std::vector<Gpu>> find_gpus(const std::string& visible, const Division& division);
 
+// NVML writes eight digits of a PCI address's domain and capitals, the kernel four and small letters.
+std::string kernel_pci_address(const std::string& address);
+
 // Of a GPU at this PCI address (NVML's way of writing it), from the kernel; -1 if it does not say.
 int numa_node_of(const std::string& sysfs, const std::string& pci_address);
 

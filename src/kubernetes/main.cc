@@ -1,20 +1,18 @@
 // nvshare-device-plugin: offers shared GPUs to Kubernetes. See README.md.
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <list>
 
 #include "kubernetes/annotations.h"
 #include "kubernetes/cdi.h"
 #include "kubernetes/install.h"
 #include "kubernetes/plugin.h"
+#include "kubernetes/program.h"
 #include "kubernetes/settings.h"
 
 namespace {
@@ -22,20 +20,7 @@ namespace {
 using namespace nvshare;
 using namespace nvshare::kubernetes;
 
-constexpr int kExitWrongUse = 2;
 constexpr int kExitUnwanted = 3;  // another device plugin serves the same GPUs
-
-// libnvshare.so where a package, the tarball or the build puts it, seen from this program.
-std::string own_library() {
-  char self[4096];
-  ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-  std::string folder(self, length > 0 ? static_cast<size_t>(length) : 0);
-  folder.resize(std::min(folder.rfind('/'), folder.size()));
-  for (const char* place : {"/../lib/libnvshare.so", "/../lib/nvshare/libnvshare.so", "/libnvshare.so"}) {
-    if (access((folder + place).c_str(), R_OK) == 0) return folder + place;
-  }
-  return folder + "/../lib/libnvshare.so";
-}
 
 int refuse(const Error& error, int status) {
   std::fprintf(stderr, "nvshare-device-plugin: %s\n", error.text);
@@ -73,8 +58,7 @@ Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
 }
 
 int serve(Settings settings) {
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("nvshare-device-plugin"));
-  spdlog::set_level(spdlog::level::from_str(settings.log_level));
+  begin_log("nvshare-device-plugin", settings);
   umask(022);
   Result<std::vector<Gpu>> gpus = find_gpus(settings.visible_gpus, settings.division);
   if (!gpus) return refuse(gpus.error(), EXIT_FAILURE);
@@ -85,15 +69,7 @@ int serve(Settings settings) {
   if (!node) return refuse(node.error(), EXIT_FAILURE);
   for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", gpu.uuid, gpu.physical >> 20);
 
-  // Before any thread starts, so that all of them leave these to this one.
-  sigset_t ends;
-  sigemptyset(&ends);
-  sigaddset(&ends, SIGTERM);
-  sigaddset(&ends, SIGINT);
-  sigaddset(&ends, SIGUSR1);  // from ourselves
-  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
-  // Other ends go away while TLS writes to them.
-  std::signal(SIGPIPE, SIG_IGN);
+  keep_end_signals(SIGUSR1);  // which comes from ourselves
   Result<std::unique_ptr<Annotations>> annotations = watch_pods(settings);
   if (!annotations) return refuse(annotations.error(), EXIT_FAILURE);
   (*node)->listen({[&annotations](const std::vector<HeldDevices>& listed) { (*annotations)->held(listed); },
@@ -104,8 +80,7 @@ int serve(Settings settings) {
     unwanted = why;
     kill(getpid(), SIGUSR1);
   });
-  int signal = 0;
-  sigwait(&ends, &signal);
+  const int signal = wait_for_end(SIGUSR1);
   if (signal == SIGUSR1 && !unwanted.empty()) {
     spdlog::error("{}", unwanted);
     return kExitUnwanted;
@@ -143,23 +118,8 @@ int main(int argc, char** argv) {
       ->type_name("SECONDS")
       ->check(CLI::Range(0.01, 600.0));
   app.add_flag("--write-cdi", cdi_only, "write CDI specifications for docker run --device nvshare.com/gpu=0 into the CDI folder, and end");
-  std::list<std::string> values;  // stable addresses for CLI11
-  std::vector<std::pair<const SettingSpec*, CLI::Option*>> options;
-  for (const SettingSpec& spec : setting_specs()) {
-    options.emplace_back(
-        &spec, app.add_option(settings::flag_of(spec.name), values.emplace_back(), std::string(spec.help) + "; " + spec.accepted));
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& problem) {
-    return app.exit(problem) == 0 ? EXIT_SUCCESS : kExitWrongUse;
-  }
   settings::Texts given;
-  auto value = values.begin();
-  for (const auto& [spec, option] : options) {
-    if (option->count() > 0) given.emplace_back(spec->name, *value);
-    ++value;
-  }
+  if (const auto status = parse_command_line(app, setting_specs(), argc, argv, &given)) return *status;
   Result<Settings> loaded = load_settings([](const char* name) { return static_cast<const char*>(std::getenv(name)); }, given);
   if (!loaded) return refuse(loaded.error(), kExitWrongUse);
   if (probe_seconds > 0) {

@@ -27,6 +27,8 @@ struct Settings {
   Division division;
   std::string visible_gpus = "all";  // or UUIDs and numbers, as NVIDIA_VISIBLE_DEVICES has them
   std::string kubelet_dir = "/var/lib/kubelet/device-plugins";
+  std::string plugins_dir = "/var/lib/kubelet/plugins";            // the kubelet's, of the DRA driver's socket
+  std::string registry_dir = "/var/lib/kubelet/plugins_registry";  // the kubelet's, where it looks for drivers
   std::string pod_resources_socket = "/var/lib/kubelet/pod-resources/kubelet.sock";
   std::string runtime_dir = "/run/nvshare";      // the scheduler's, on the host
   std::string install_dir = "/var/lib/nvshare";  // on the host and here; libraries and the record of grants

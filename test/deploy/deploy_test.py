@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Chart, rendered YAML, examples and image: against strict schemas, and against what the programs accept.
 
-  deploy_test.py --scheduler PROGRAM [--device-plugin PROGRAM] [--library FILE] [--stand-in FOLDER] [unittest arguments]
+  deploy_test.py --scheduler PROGRAM [--device-plugin PROGRAM] [--dra-driver PROGRAM] [--library FILE] [--stand-in FOLDER] [unittest arguments]
 
 A schema here lists every field that we use: Kubernetes ignores a misspelt field or refuses it only at install time, this test refuses it now.
 """
@@ -102,7 +102,8 @@ CONTAINER = strict(
     env=listed(ENV),
     ports=listed(strict(["name", "containerPort"], name={"type": "string", "maxLength": 15}, containerPort=PORT)),
     resources=strict(
-        requests={"type": "object", "additionalProperties": QUANTITY}, limits={"type": "object", "additionalProperties": QUANTITY}
+        requests={"type": "object", "additionalProperties": QUANTITY}, limits={"type": "object", "additionalProperties": QUANTITY},
+        claims=listed(strict(["name"], name=NAME, request=NAME)),
     ),
     securityContext=strict(
         runAsUser=INTEGER,
@@ -144,6 +145,7 @@ POD = strict(
     restartPolicy={"enum": ["Always", "OnFailure", "Never"]},
     containers=listed(CONTAINER),
     volumes=listed(VOLUME),
+    resourceClaims=listed(strict(["name"], name=NAME, resourceClaimName=NAME, resourceClaimTemplateName=NAME)),
 )
 TEMPLATE = strict(["spec"], metadata=strict(labels=LABELS, annotations=STRINGS), spec=POD)
 SELECTOR = strict(["matchLabels"], matchLabels=LABELS)
@@ -160,7 +162,8 @@ SCHEMAS = {
     "ClusterRole": kind(
         "rbac.authorization.k8s.io/v1",
         rules=listed(
-            strict(["apiGroups", "resources", "verbs"], apiGroups=listed(STRING), resources=listed(STRING), verbs=listed(STRING))
+            strict(["apiGroups", "resources", "verbs"], apiGroups=listed(STRING), resources=listed(STRING), verbs=listed(STRING),
+                   resourceNames=listed(STRING))
         ),
     ),
     "ClusterRoleBinding": kind(
@@ -168,6 +171,50 @@ SCHEMAS = {
         ["roleRef", "subjects"],
         roleRef=strict(["apiGroup", "kind", "name"], apiGroup={"const": "rbac.authorization.k8s.io"}, kind={"const": "ClusterRole"}, name=NAME),
         subjects=listed(strict(["kind", "name", "namespace"], kind={"const": "ServiceAccount"}, name=NAME, namespace=NAME)),
+    ),
+    "DeviceClass": kind(
+        "resource.k8s.io/v1",
+        ["spec"],
+        spec=strict(
+            selectors=listed(strict(["cel"], cel=strict(["expression"], expression=STRING))),
+            extendedResourceName={"type": "string", "pattern": "^[a-z0-9.-]+/[A-Za-z0-9._-]+$"},
+        ),
+    ),
+    "ResourceClaimTemplate": kind(
+        "resource.k8s.io/v1",
+        ["spec"],
+        spec=strict(["spec"], spec=strict(["devices"], devices=strict(
+            ["requests"],
+            requests=listed(strict(["name", "exactly"], name=NAME, exactly=strict(
+                ["deviceClassName"],
+                deviceClassName=NAME,
+                capacity=strict(["requests"], requests={"type": "object", "additionalProperties": QUANTITY}),
+            ))),
+            config=listed(strict(["opaque"], requests=listed(NAME), opaque=strict(
+                ["driver", "parameters"], driver=NAME, parameters={"type": "object"}
+            ))),
+        ))),
+    ),
+    "ValidatingAdmissionPolicy": kind(
+        "admissionregistration.k8s.io/v1",
+        ["spec"],
+        spec=strict(
+            ["matchConstraints", "validations"],
+            failurePolicy={"enum": ["Fail", "Ignore"]},
+            matchConstraints=strict(["resourceRules"], resourceRules=listed(strict(
+                ["apiGroups", "apiVersions", "operations", "resources"],
+                apiGroups=listed(STRING), apiVersions=listed(STRING), resources=listed(STRING),
+                operations=listed({"enum": ["CREATE", "UPDATE", "DELETE"]}),
+            ))),
+            matchConditions=listed(strict(["name", "expression"], name=NAME, expression=STRING)),
+            variables=listed(strict(["name", "expression"], name={"type": "string", "pattern": "^[A-Za-z_]+$"}, expression=STRING)),
+            validations=listed(strict(["expression"], expression=STRING, message=STRING)),
+        ),
+    ),
+    "ValidatingAdmissionPolicyBinding": kind(
+        "admissionregistration.k8s.io/v1",
+        ["spec"],
+        spec=strict(["policyName", "validationActions"], policyName=NAME, validationActions={"const": ["Deny"]}),
     ),
     "DaemonSet": kind(
         "apps/v1",
@@ -268,6 +315,9 @@ class Deploy(unittest.TestCase):
             render_chart.render({"networkPolicy": {"enabled": False}, "rbac": {"create": False}, "serviceAccount": {"create": False, "name": "x"},
                                  "tolerations": [], "plugin": {"watchPods": False}})
         )
+        yield "dra", documents(
+            render_chart.render({"mode": "dra", "dra": {"env": {"NVSHARE_POD_PRIORITY_MAX": "10"}, "extendedResourceName": "nvshare.com/gpu"}})
+        )
 
     def everything(self):
         for name, rendered in self.renderings():
@@ -319,7 +369,7 @@ class Deploy(unittest.TestCase):
                 self.assertEqual(by_kind["ClusterRoleBinding"]["roleRef"]["name"], by_kind["ClusterRole"]["metadata"]["name"])
                 self.assertEqual(by_kind["ClusterRoleBinding"]["subjects"][0]["name"], pod["serviceAccountName"])
 
-    def test_rights_are_pods_to_read_and_events_to_create(self):
+    def test_rights_are_the_least_that_each_mode_needs(self):
         for name, rendered in self.renderings():
             rights = {
                 (group, resource, verb)
@@ -328,20 +378,26 @@ class Deploy(unittest.TestCase):
                 for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
             }
             allowed = {("", "pods", verb) for verb in ("get", "list", "watch")} | {("", "events", "create")}
-            self.assertEqual(rights, allowed if name != "little" else set(), name)
+            of_claims = {("resource.k8s.io", "resourceslices", verb) for verb in ("get", "list", "watch", "create", "update", "delete")} | {
+                ("", "nodes", "get"), ("resource.k8s.io", "resourceclaims", "get"), ("resource.k8s.io", "resourceclaims/status", "patch"),
+                ("resource.k8s.io", "resourceclaims/driver", "associated-node:patch"),
+            }
+            self.assertEqual(rights, {"little": set(), "dra": of_claims}.get(name, allowed), name)
             for document in rendered:
                 for container in (pod_of(document) or {"containers": []})["containers"]:
                     self.assertFalse(container["securityContext"]["allowPrivilegeEscalation"])
                     self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
 
-    def test_only_the_device_plugin_has_the_api_token(self):
+    def test_only_what_asks_the_api_server_has_its_token(self):
         for name, rendered in self.renderings():
             pod = next(pod_of(document) for document in rendered if document["kind"] == "DaemonSet")
             self.assertIs(pod["automountServiceAccountToken"], False, name)
             token = next((volume["name"] for volume in pod["volumes"] if "projected" in volume), None)
             having = {container["name"] for container in pod["containers"] if token in {mount["name"] for mount in container["volumeMounts"]}}
             # Without annotations and events nobody asks the API server.
-            self.assertEqual(having, set() if name == "little" else {"device-plugin"}, name)
+            self.assertEqual(having, {"little": set(), "dra": {"dra-driver"}}.get(name, {"device-plugin"}), name)
+            if name == "dra":
+                continue
             variables = {entry["name"]: entry.get("value") for entry in pod["containers"][1]["env"]}
             self.assertEqual(variables["NVSHARE_API_SERVER"], "off" if name == "little" else "auto", name)
 
@@ -387,7 +443,7 @@ class Deploy(unittest.TestCase):
             self.assertEqual(pod["nodeSelector"], {"nvshare.com/enabled": "true"})
 
     def test_variables_are_those_that_the_programs_read_and_values_are_accepted(self):
-        programs = {"scheduler": PROGRAMS.scheduler, "device-plugin": PROGRAMS.device_plugin}
+        programs = {"scheduler": PROGRAMS.scheduler, "device-plugin": PROGRAMS.device_plugin, "dra-driver": PROGRAMS.dra_driver}
         checked = 0
         for name, rendered in self.renderings():
             pod = next(pod_of(document) for document in rendered if document["kind"] == "DaemonSet")
@@ -411,6 +467,39 @@ class Deploy(unittest.TestCase):
                 self.assertIn("--log-level", wrong.stderr)
                 checked += 1
         self.assertGreaterEqual(checked, 3)
+
+    def test_a_nodes_driver_writes_its_own_slices_only(self):
+        rendered = {document["kind"]: document for document in dict(self.renderings())["dra"]}
+        policy, binding = rendered["ValidatingAdmissionPolicy"]["spec"], rendered["ValidatingAdmissionPolicyBinding"]["spec"]
+        self.assertEqual(binding["policyName"], rendered["ValidatingAdmissionPolicy"]["metadata"]["name"])
+        # A policy for another account holds nobody back, and nobody notices.
+        account = f'system:serviceaccount:{rendered["ServiceAccount"]["metadata"]["namespace"]}:{pod_of(rendered["DaemonSet"])["serviceAccountName"]}'
+        self.assertEqual(policy["matchConditions"][0]["expression"], f'request.userInfo.username == "{account}"')
+        self.assertEqual(policy["matchConstraints"]["resourceRules"][0]["resources"], ["resourceslices"])
+        self.assertEqual(rendered["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"], {"maxSurge": 0, "maxUnavailable": 1})
+
+    def test_the_driver_offers_what_the_class_selects(self):
+        rendered = {document["kind"]: document for document in dict(self.renderings())["dra"]}
+        name = re.search(r'kDriverName\[\] = "([^"]+)"', (ROOT / "src/kubernetes/dra/share_config.h").read_text(encoding="utf-8")).group(1)
+        self.assertEqual(rendered["DeviceClass"]["spec"]["selectors"][0]["cel"]["expression"], f"device.driver == '{name}'")
+        for document in documents((DEPLOY / "examples/dra-share.yaml").read_text(encoding="utf-8")):
+            for request in document["spec"].get("spec", {}).get("devices", {}).get("requests", []):
+                self.assertEqual(request["exactly"]["deviceClassName"], rendered["DeviceClass"]["metadata"]["name"])
+                self.assertLessEqual(set(request["exactly"]["capacity"]["requests"]), {"memory", "cores"})
+
+    def test_the_driver_has_a_probe_that_it_accepts(self):
+        if PROGRAMS.dra_driver is None:
+            self.skipTest("nvshare-dra-driver is not built here")
+        pod = next(pod_of(document) for document in dict(self.renderings())["dra"] if document["kind"] == "DaemonSet")
+        driver = pod["containers"][1]
+        command = driver["livenessProbe"]["exec"]["command"]
+        self.assertEqual(command[:2], [driver["command"][0], "--probe"])
+        environment = {entry["name"]: entry.get("value", "node-1") for entry in driver["env"]}
+        with tempfile.TemporaryDirectory() as folder:
+            environment["NVSHARE_REGISTRY_DIR"] = folder
+            result = subprocess.run([PROGRAMS.dra_driver, *command[1:]], env=environment, capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("gpu.nvshare.com-reg.sock does not answer", result.stderr, "nobody serves there")
 
     def test_both_programs_have_a_probe_that_they_accept(self):
         pod = next(pod_of(document) for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")
@@ -443,6 +532,8 @@ class Deploy(unittest.TestCase):
         for file in sorted((DEPLOY / "examples").glob("*.yaml")):
             for document in documents(file.read_text(encoding="utf-8")):
                 for container in (pod_of(document) or {"containers": []})["containers"]:
+                    if "claims" in container["resources"]:
+                        continue
                     limits = container["resources"]["limits"]
                     self.assertIn("nvshare.com/gpu", limits, file)
                     for name, amount in limits.items():
@@ -517,7 +608,7 @@ class Deploy(unittest.TestCase):
     @unittest.skipUnless(shutil.which("helm"), "helm is not installed")
     def test_helm_renders_the_same(self):
         command = ["helm", "template", "nvshare", str(DEPLOY / "helm/nvshare"), "--namespace", "nvshare"]
-        for values in ({"createNamespace": True}, EVERY_VALUE):
+        for values in ({"createNamespace": True}, EVERY_VALUE, {"mode": "dra", "dra": {"extendedResourceName": "nvshare.com/gpu"}}):
             text = subprocess.run([*command, "--values", "-"], input=yaml.safe_dump(values), check=True, capture_output=True, text=True).stdout
             by_name = lambda document: (document["kind"], document["metadata"]["name"])
             self.assertEqual(
@@ -767,6 +858,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--scheduler", required=True)
     parser.add_argument("--device-plugin")
+    parser.add_argument("--dra-driver")
     parser.add_argument("--library")
     parser.add_argument("--stand-in")
     PROGRAMS, rest = parser.parse_known_args()

@@ -100,25 +100,26 @@ std::vector<PreparedDevice> ClaimDriver::answer_of(const Claim& claim) const {
   return devices;
 }
 
-Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name) {
-  const auto failed = [&](const Error& why) {
-    Error error = error_format("claim %.60s/%.60s: %.125s", name.name_space.c_str(), name.name.c_str(), why.text);
-    spdlog::error("claim {}/{} is not prepared: {}", name.name_space, name.name, why.text);
-    return error;
-  };
-  Result<Claim> claim = find_or_fetch(name);
-  if (!claim) return failed(claim.error());
+Result<void> ClaimDriver::prepare_claim(const Claim& claim) {
   std::lock_guard lock(mutex_);
-  const bool was_known = book_.find(claim->uid) != nullptr;
-  if (auto ok = book_.admit(*claim, options_.devices); !ok) return failed(ok.error());
+  const bool was_known = book_.find(claim.uid) != nullptr;
+  if (auto ok = book_.admit(claim, options_.devices); !ok) return ok;
   Result<void> done = was_known ? Result<void>() : write_record();
-  if (done) done = put_in_force(*claim);
+  if (done) done = put_in_force(claim);
+  if (!done && !was_known) undo(claim);
+  if (done && !was_known)
+    spdlog::info("claim {}/{} is prepared: {} shares for pod {}", claim.name_space, claim.name, claim.shares.size(), claim.pod);
+  return done;
+}
+
+Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name) {
+  Result<Claim> claim = find_or_fetch(name);
+  const Result<void> done = claim ? prepare_claim(*claim) : Result<void>(claim.error());
   if (!done) {
-    if (!was_known) undo(*claim);
-    return failed(done.error());
+    spdlog::error("claim {}/{} is not prepared: {}", name.name_space, name.name, done.error().text);
+    return error_format("claim %.60s/%.60s: %.125s", name.name_space.c_str(), name.name.c_str(), done.error().text);
   }
-  if (!was_known)
-    spdlog::info("claim {}/{} is prepared: {} shares for pod {}", claim->name_space, claim->name, claim->shares.size(), claim->pod);
+  if (options_.prepared) options_.prepared(*claim);
   return answer_of(*claim);
 }
 

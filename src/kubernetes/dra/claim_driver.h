@@ -24,6 +24,8 @@ struct DriverOptions {
   std::string cdi_dir;
   std::string runtime_dir;  // the scheduler's
   std::vector<Mount> mounts;
+  // Told of each claim that was prepared, again when it is prepared again; on the caller's thread, without a lock. Optional.
+  std::function<void(const Claim&)> prepared;
 };
 
 struct PreparedDevice {
@@ -54,6 +56,7 @@ class ClaimDriver {
       : options_(std::move(options)), fetch_(std::move(fetch)), lock_(std::move(lock)) {}
   Result<void> take_over();
   Result<Claim> find_or_fetch(const ClaimName& name);
+  Result<void> prepare_claim(const Claim& claim);
   // With the mutex held:
   Result<void> write_record() const;
   Result<void> put_in_force(const Claim& claim);

@@ -21,3 +21,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- .Values.image.repository -}}:{{- .Values.image.tag | default .Chart.AppVersion -}}
 {{- end -}}
 {{- end }}
+
+{{- define "nvshare.asksApiServer" -}}
+{{- if eq .Values.mode "dra" -}}yes{{- else -}}{{- if .Values.plugin.watchPods -}}yes{{- end -}}{{- end -}}
+{{- end }}

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kGpus = 4;
+constexpr int kClaims = 60;
 
 class DraKubeletTest : public testing::Test {
  protected:
@@ -163,7 +164,7 @@ struct Allocator {
   }
 };
 
-TEST_F(DraKubeletTest, TwoHundredClaimsInAnyOrderOverRestartsOfBothSides) {
+TEST_F(DraKubeletTest, ClaimsInAnyOrderOverRestartsOfBothSidesAndVersions) {
   std::mt19937 random(20);
   const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
   Allocator allocator;
@@ -171,9 +172,9 @@ TEST_F(DraKubeletTest, TwoHundredClaimsInAnyOrderOverRestartsOfBothSides) {
   start_driver();
   ASSERT_TRUE(kubelet_->find_driver());
   int next = 1;
-  while (next <= 200 || !allocator.claims.empty()) {
+  while (next <= kClaims || !allocator.claims.empty()) {
     const int what = below(10);
-    if (what < 5 && next <= 200) {
+    if (what < 5 && next <= kClaims) {
       std::vector<Allocator::Given> wanted(static_cast<size_t>(1 + below(2)));
       for (auto& one : wanted) one = {0, 1 + below(6000), 1 + below(30)};
       if (allocator.allocate(next, wanted)) {

@@ -160,6 +160,17 @@ DraServer::~DraServer() {
   end(&parts_->service_server);
 }
 
+Result<void> DraServer::probe(const std::string& registration, std::chrono::milliseconds patience) {
+  const auto channel = grpc::CreateChannel("unix:" + registration, grpc::InsecureChannelCredentials());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + patience);
+  pluginregistration::PluginInfo info;
+  const grpc::Status status = pluginregistration::Registration::NewStub(channel)->GetInfo(&context, {}, &info);
+  if (!status.ok()) return error_format("%.150s does not answer: %.100s", registration.c_str(), status.error_message().c_str());
+  if (info.name() != kDriverName) return error_format("%.150s is of '%.60s'", registration.c_str(), info.name().c_str());
+  return {};
+}
+
 bool DraServer::registered() const { return parts_->registration.registered(); }
 
 }  // namespace nvshare::kubernetes::dra

@@ -2,6 +2,7 @@
 // No gRPC in this header.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,9 @@ class DraServer {
   ~DraServer();  // ends every call and removes the sockets
   DraServer(const DraServer&) = delete;
   DraServer& operator=(const DraServer&) = delete;
+
+  // Whether a driver answers on this socket for registration.
+  static Result<void> probe(const std::string& registration, std::chrono::milliseconds patience);
 
   // Whether the kubelet has said so, and of which of our instances it did last is its own affair.
   bool registered() const;

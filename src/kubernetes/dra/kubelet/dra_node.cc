@@ -1,0 +1,92 @@
+#include "kubernetes/dra/kubelet/dra_node.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "kubernetes/dra/device_facts.h"
+#include "kubernetes/dra/driver_settings.h"
+
+namespace nvshare::kubernetes::dra {
+namespace {
+
+Result<void> make_socket_folder(const Settings& settings) {
+  const std::string socket = service_socket_of(settings);
+  const std::string folder = socket.substr(0, socket.rfind('/'));
+  if (mkdir(folder.c_str(), 0750) == 0 || errno == EEXIST) return {};
+  return error_format("cannot make the folder %.150s: %s", folder.c_str(), strerror(errno));
+}
+
+}  // namespace
+
+DraNode::DraNode(Options options)
+    : options_(std::move(options)),
+      gpus_(options_.gpus),
+      reader_(options_.api_server),
+      status_(options_.api_server, options_.settings.node_name, StatusWriter::Pace{}) {}
+
+Result<std::unique_ptr<DraNode>> DraNode::open(Options options) {
+  std::unique_ptr<DraNode> node(new DraNode(std::move(options)));
+  if (auto ok = node->begin(); !ok) return ok.error();
+  return node;
+}
+
+Result<void> DraNode::begin() {
+  const Settings& settings = options_.settings;
+  const DeviceModels models = models_of(options_.gpus, settings.division);
+  if (models.empty()) return error_format("this node has no GPU that can be offered");
+  DriverOptions driver;
+  driver.pool = settings.node_name;
+  driver.devices = models;
+  driver.priority_max = settings.pod_priority_max;
+  driver.state_dir = settings.install_dir;
+  driver.cdi_dir = settings.cdi_dir;
+  driver.runtime_dir = settings.runtime_dir;
+  driver.mounts = mounts_of(settings, options_.files);
+  driver.prepared = [this](const Claim& claim) { status_.prepared(claim); };
+  auto opened = ClaimDriver::open(std::move(driver), [this](const ClaimName& name) { return reader_.read(name); });
+  if (!opened) return opened.error();
+  driver_ = std::move(*opened);
+  if (auto ok = make_socket_folder(settings); !ok) return ok;
+  slices_ = std::make_unique<SliceKeeper>(SliceKeeper::Options{options_.api_server, settings.node_name, options_.pace}, models);
+  auto server = DraServer::serve({registration_socket_of(settings), service_socket_of(settings)}, *driver_);
+  if (!server) return server.error();
+  server_ = std::move(*server);
+  std::vector<std::string> uuids;
+  for (const DeviceModel& model : models) uuids.push_back(model.uuid);
+  health_ = std::make_unique<HealthWatch>(
+      HealthWatch::Options{std::move(uuids),
+                           std::chrono::nanoseconds(settings.health_interval),
+                           settings.runtime_dir,
+                           std::chrono::nanoseconds(settings.scheduler_patience),
+                           {}},
+      [this](const std::string& uuid, bool healthy, const std::string& why) { set_health(uuid, healthy, why); });
+  return {};
+}
+
+DraNode::~DraNode() {
+  health_.reset();
+  reader_.interrupt();  // calls of the kubelet that wait for the API server
+  server_.reset();
+}
+
+void DraNode::set_health(const std::string& uuid, bool healthy, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  bool changed = false;
+  for (DeviceFacts& one : gpus_) {
+    if (one.gpu.uuid != uuid || one.ailment == (healthy ? "" : why)) continue;
+    one.ailment = healthy ? "" : why;
+    changed = true;
+  }
+  if (!changed) return;
+  if (healthy) {
+    spdlog::info("{} is healthy again", uuid);
+  } else {
+    spdlog::error("{} is unhealthy: {}; it gets no more claims", uuid, why);
+  }
+  slices_->set_devices(models_of(gpus_, options_.settings.division));
+}
+
+}  // namespace nvshare::kubernetes::dra

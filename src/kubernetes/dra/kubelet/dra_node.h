@@ -1,0 +1,59 @@
+// The DRA driver put together: claims, slices, health, the kubelet's services. One object in a process (a test may have several). No gRPC
+// in this header.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kubernetes/dra/claim_driver.h"
+#include "kubernetes/dra/cluster/claim_reader.h"
+#include "kubernetes/dra/cluster/slice_keeper.h"
+#include "kubernetes/dra/cluster/status_writer.h"
+#include "kubernetes/dra/device_model.h"
+#include "kubernetes/dra/kubelet/dra_server.h"
+#include "kubernetes/gpus.h"
+#include "kubernetes/settings.h"
+
+namespace nvshare::kubernetes::dra {
+
+class DraNode {
+ public:
+  struct Options {
+    Settings settings;
+    ApiServerAddress api_server;
+    InstalledFiles files;
+    std::vector<DeviceFacts> gpus;
+    ObjectWatch::Pace pace;
+  };
+  // Starts threads. An error: there is nothing to offer, another driver runs with the same folder, the record is a later version's, the
+  // kubelet's folders cannot be written.
+  static Result<std::unique_ptr<DraNode>> open(Options options);
+  ~DraNode();
+  DraNode(const DraNode&) = delete;
+  DraNode& operator=(const DraNode&) = delete;
+
+  // A GPU's health, as NVML (or a test) sees it. Any thread.
+  void set_health(const std::string& uuid, bool healthy, const std::string& why);
+  bool registered() const { return server_->registered(); }
+  std::optional<std::string> slice_trouble() const { return slices_->trouble(); }
+  size_t prepared() const { return driver_->prepared(); }
+
+ private:
+  explicit DraNode(Options options);
+  Result<void> begin();
+
+  const Options options_;
+  std::mutex mutex_;
+  std::vector<DeviceFacts> gpus_;  // guarded by mutex_
+  ClaimReader reader_;
+  // In this order: a part that calls ends before the one that it calls.
+  StatusWriter status_;
+  std::unique_ptr<ClaimDriver> driver_;
+  std::unique_ptr<SliceKeeper> slices_;
+  std::unique_ptr<DraServer> server_;
+  std::unique_ptr<HealthWatch> health_;
+};
+
+}  // namespace nvshare::kubernetes::dra
