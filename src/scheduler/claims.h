@@ -26,8 +26,16 @@ class ClaimBound {
   // NVML shows that its process uses so much at most. What was granted before the last look but one is over by now.
   void seen(int64_t used) {
     used_ = used;
+    is_listed_ = true;
     most_before_ = most_;
     most_ = budget_;
+  }
+  // NVML lists the process no more, as one whose contexts are gone. It may still have what it had, of the `unexplained` memory that no
+  // process is listed with; says how much of that.
+  int64_t not_listed(int64_t resident, int64_t unexplained) {
+    seen(std::max<int64_t>(std::min({used_.value_or(0), resident, unexplained}), 0));
+    is_listed_ = false;
+    return *used_;
   }
 
   // Nothing but grants says what it may have: there is no NVML.
@@ -40,7 +48,8 @@ class ClaimBound {
     int64_t resident = at_most(said.resident, most);
     if (used_ || by_grants_) {
       const int64_t known = std::max({used_.value_or(0), most_, most_before_});
-      resident = std::min(resident, known + (known > 0 ? kSlack : 0));
+      const bool has_some = known > 0 && (is_listed_ || known > used_.value_or(0));
+      resident = std::min(resident, known + (has_some ? kSlack : 0));
     }
     int64_t allocated = at_most(said.allocated, std::min(most, (int64_t{1} << 50) / kAllocatedMost) * kAllocatedMost);
     if (allocated_most) allocated = std::min(allocated, *allocated_most);
@@ -51,6 +60,7 @@ class ClaimBound {
   int64_t budget_ = 0;
   int64_t most_ = 0, most_before_ = 0;  // granted since the last look, and since the one before
   std::optional<int64_t> used_;
+  bool is_listed_ = true;
   bool by_grants_ = false;
 };
 

@@ -156,8 +156,10 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (former_claims) client.claims = *former_claims;
   if (!uses_nvml_) client.claims.go_by_grants();
   client.believed.allocated = allocated_before;
-  if (const std::optional<GpuSample>& last = gpus_[*gpu].sample; !returns && !former_claims && last && now - last->taken_at < kSampleHolds)
-    see_claims(client, *last);
+  if (const std::optional<GpuSample>& last = gpus_[*gpu].sample; !returns && !former_claims && last && now - last->taken_at < kSampleHolds) {
+    int64_t unexplained = unexplained_memory(*last);
+    see_claims(client, *last, &unexplained);
+  }
   client.overhead_taken = overhead_of_newcomer(client);
   connections_.at(connection).client = id;
   join_host_budget(client, returns);

@@ -238,7 +238,7 @@ class Engine {
   void size_gpu(policy::GpuId gpu, int64_t claimed, policy::Instant now);
   std::optional<int64_t> overhead_of_newcomer(const Client& client) const;
   bool is_of_same_owner(const Client& a, const Client& b) const;
-  void see_claims(Client& client, const GpuSample& sample);
+  void see_claims(Client& client, const GpuSample& sample, int64_t* unexplained);
   bool lists_others(const GpuSample& sample) const;
   void note_grant(policy::ClientId client, int64_t budget);
 

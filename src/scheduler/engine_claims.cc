@@ -75,16 +75,14 @@ bool Engine::lists_others(const GpuSample& sample) const {
   });
 }
 
-void Engine::see_claims(Client& client, const GpuSample& sample) {
-  int64_t used = nvml_sees_pids_ ? 0 : sample.used_after;
-  int64_t in_all = 0;
-  for (const ProcessMemory& process : sample.processes) {
-    if (process.pid == client.pid) used = process.used;
-    in_all += process.used;
-  }
-  // Managed memory on the GPU need not be in its process's figure.
-  if (client.backend == protocol::Backend::kManaged && nvml_sees_pids_) used += std::max<int64_t>(sample.used_after - in_all, 0);
-  client.claims.seen(used);
+void Engine::see_claims(Client& client, const GpuSample& sample, int64_t* unexplained) {
+  if (!nvml_sees_pids_) return client.claims.seen(sample.used_after);
+  const ProcessMemory* process = find_process(sample, client.pid);
+  const int64_t listed = process != nullptr ? process->used : 0;
+  if (client.backend == protocol::Backend::kManaged) return client.claims.seen(listed + *unexplained);  // that need not be in its figure
+  if (process != nullptr) return client.claims.seen(listed);
+  const auto resident = static_cast<int64_t>(std::min<uint64_t>(client.memory.resident, INT64_MAX));
+  *unexplained -= client.claims.not_listed(resident, *unexplained);
 }
 
 // Whose many registrations count together: a tenant's, or a user's, who can make any number of tenants.

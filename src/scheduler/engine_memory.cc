@@ -10,13 +10,6 @@ namespace {
 
 constexpr char kBypassed[] = "another process of its tenant uses a GPU past nvshare, and the node gives such tenants no turns";
 
-const ProcessMemory* find_process(const GpuSample& sample, pid_t pid) {
-  for (const ProcessMemory& process : sample.processes) {
-    if (process.pid == pid) return &process;
-  }
-  return nullptr;
-}
-
 const char* name_of(protocol::Backend backend) {
   switch (backend) {
     case protocol::Backend::kVmm:
@@ -88,24 +81,27 @@ void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant 
   }
 }
 
-// Tells the policy what the clients' contexts use; returns what the clients use in all. Where NVML sees other process numbers than we do,
-// a client that it does not list counts by its own report; else it has no memory.
+// Tells the policy what the clients' contexts use; returns what the clients use in all. A client that NVML does not list counts by its own
+// report: NVML may see other process numbers than we do; or its context is gone and its handles are not, or not yet. A liar gains nothing,
+// because the policy counts what it says against it.
 int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
   int64_t ours = 0;
+  int64_t unexplained = unexplained_memory(sample);
   std::vector<policy::Event> events;
   for (auto& [id, client] : clients_) {
     if (client.gpu == gpu && find_process(sample, client.pid) != nullptr) client.seen_by_nvml = nvml_sees_pids_ = true;
   }
   for (auto& [id, client] : clients_) {
     if (client.gpu != gpu) continue;
-    see_claims(client, sample);
+    see_claims(client, sample, &unexplained);
     if (const policy::Memory before = client.believed, believed = believe(client, client.memory);
         believed.resident != before.resident || believed.unswappable != before.unswappable)
       events.emplace_back(policy::MemoryBelieved{id, believed});
     const ProcessMemory* process = find_process(sample, client.pid);
     if (process == nullptr) {
       const int64_t resident = client.believed.resident;
-      if (!nvml_sees_pids_) ours += resident > 0 ? resident + settings_.policy.overhead_default : 0;
+      const bool has_context = !nvml_sees_pids_ && resident > 0;
+      ours += resident + (has_context ? settings_.policy.overhead_default : 0);
       if (client.unlisted_since == 0) client.unlisted_since = sample.taken_at;
       const bool has_none = (nvml_sees_pids_ || !lists_others(sample)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
       if (has_none && client.overhead_taken != 0) {

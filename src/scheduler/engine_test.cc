@@ -148,6 +148,19 @@ TEST_F(EngineTest, AClientThatNvmlDoesNotListCountsByItsOwnReport) {
   EXPECT_EQ(gpu().foreign, 0);
 }
 
+// NVML lists processes that have a context. Handles of physical memory outlive it.
+TEST_F(EngineTest, MemoryOfAClientWhoseContextIsGoneIsNotForeign) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  join(2, 1002, kGiB, kGiB);
+  for (int i = 0; i < 3; ++i) sample(5 * kGiB, {{1001, 4 * kGiB}, {1002, kGiB}});
+  const int64_t limit = gpu().safe_limit;
+  for (int i = 0; i < 3; ++i) sample(5 * kGiB, {{1002, kGiB}});
+  EXPECT_EQ(gpu().foreign, 0);
+  EXPECT_EQ(gpu().safe_limit, limit);
+  for (int i = 0; i < 3; ++i) sample(7 * kGiB, {{1002, kGiB}, {5, 2 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 2 * kGiB) << "what others have is";
+}
+
 TEST_F(EngineTest, ClientsThatAreNotBackYetAfterARestartAreNotForeign) {
   KnownClient missing{getpid(), start_time_of(getpid())};
   KnownClients(folder_.path() + "/clients").join(0, missing);

@@ -6,6 +6,19 @@
 
 namespace nvshare::scheduler {
 
+const ProcessMemory* find_process(const GpuSample& sample, int32_t pid) {
+  for (const ProcessMemory& process : sample.processes) {
+    if (process.pid == pid) return &process;
+  }
+  return nullptr;
+}
+
+int64_t unexplained_memory(const GpuSample& sample) {
+  int64_t rest = sample.used_after;
+  for (const ProcessMemory& process : sample.processes) rest -= process.used;
+  return std::max<int64_t>(rest, 0);
+}
+
 std::optional<int64_t> ForeignMemoryWatch::update(const GpuSample& sample, int64_t ours, int64_t untold) {
   bool steady = std::abs(sample.used_before - sample.used_after) <= kStep;
   if (!steady && ++unsteady_ <= kUnsteadyMax) return std::nullopt;

@@ -29,6 +29,11 @@ struct GpuSample {
   std::optional<UseSample> use;  // where that was asked for, about once a second
 };
 
+// Null: it is not listed.
+const ProcessMemory* find_process(const GpuSample& sample, int32_t pid);
+// Memory in use that no process is listed with.
+int64_t unexplained_memory(const GpuSample& sample);
+
 // Memory on one GPU that belongs to nobody we know. Jumpy figures become steady ones: what memory moved while it was looked at does not
 // count, more foreign memory counts when seen twice in a row, and changes under 16 MiB are none.
 class ForeignMemoryWatch {
