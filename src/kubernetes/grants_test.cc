@@ -136,12 +136,14 @@ TEST_F(GrantsTest, VersionsOfTheLibraryStandSideBySide) {
   ASSERT_EQ(stat(second.library.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0644u);
   EXPECT_EQ(std::distance(fs::directory_iterator(settings_.install_dir + "/lib"), {}), 3) << "no drafts are left";
-  // Half a file of an earlier crash under the final name is replaced.
-  { std::filesystem::resize_file(first.library, 4); }
-  install("library-1");
-  EXPECT_EQ(*read_file(first.library),
-            "\x7f"
-            "ELF one");
+  // Half a file of an earlier crash under the final name is replaced, and one with more in it.
+  for (const uintmax_t bytes : {4, 40}) {
+    std::filesystem::resize_file(first.library, bytes);
+    install("library-1");
+    EXPECT_EQ(*read_file(first.library),
+              "\x7f"
+              "ELF one");
+  }
 }
 
 TEST_F(GrantsTest, WhatCannotBeInstalledIsRefusedByName) {

@@ -41,12 +41,28 @@ bool write_all(int fd, std::string_view content) {
   return true;
 }
 
+// Block by block: a library of megabytes twice in memory is more than the plugin needs for all else.
+bool has_content(const std::string& path, std::string_view wanted) {
+  FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return false;
+  char block[65536];
+  while (true) {
+    const ssize_t count = read(file.get(), block, sizeof block);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return count == 0 && wanted.empty();
+    if (!wanted.starts_with(std::string_view(block, static_cast<size_t>(count)))) return false;
+    wanted.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
 }  // namespace
 
 Result<std::string> read_file(const std::string& path) {
   FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return failed("read", path);
   std::string content;
+  struct stat status {};
+  if (fstat(file.get(), &status) == 0 && status.st_size > 0) content.reserve(static_cast<size_t>(status.st_size));
   char block[65536];
   while (true) {
     ssize_t count = read(file.get(), block, sizeof block);
@@ -91,8 +107,7 @@ Result<InstalledFiles> install_files(const std::string& library, const std::stri
   std::string preload = std::string(kContainerLibrary) + "\n";
   for (const auto& [path, wanted] :
        {std::pair<const std::string&, const std::string&>{files.library, *content}, {files.preload, preload}}) {
-    auto there = read_file(path);
-    if (there && *there == wanted) continue;  // its inode stays: containers have it mounted
+    if (has_content(path, wanted)) continue;  // its inode stays: containers have it mounted
     if (auto ok = write_file_atomically(path, wanted); !ok) return ok.error();
   }
   return files;
