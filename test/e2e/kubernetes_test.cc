@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <set>
+#include <sstream>
 
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
@@ -71,15 +73,16 @@ constexpr char kContain[] = R"(set -e
 
 class Kubernetes : public testing::Test {
  protected:
-  Kubernetes() : kubelet_folder_(stage_.directory() + "/kubelet"), kubelet_(kubelet_folder_) {
+  explicit Kubernetes(const char* gpus = "1")
+      : stage_(options(gpus)), kubelet_folder_(stage_.directory() + "/kubelet"), kubelet_(kubelet_folder_) {
     signal(SIGPIPE, SIG_IGN);
     spdlog::set_level(spdlog::level::warn);
     fs::create_directories(stage_.directory() + "/api");
   }
 
-  static StageOptions options() {
+  static StageOptions options(const char* gpus) {
     StageOptions options;
-    options.gpu["SIMGPU_COUNT"] = "1";
+    options.gpu["SIMGPU_COUNT"] = gpus;
     return options;
   }
 
@@ -102,7 +105,7 @@ class Kubernetes : public testing::Test {
     plugin_ = &stage_.start_command("plugin-" + std::to_string(++plugins_), {program}, false, more);
     ASSERT_TRUE(stage_.wait_until([&] {
       auto healthy = kubelet_.healthy();
-      return healthy[kGpu].size() == 10 && healthy[kMemory].size() > 200 && healthy[kCore].size() == 100;
+      return healthy[kGpu].size() >= 10 && healthy[kMemory].size() > 200 && healthy[kCore].size() >= 100;
     })) << kubelet_.trouble()
         << plugin_->log();
   }
@@ -116,6 +119,7 @@ class Kubernetes : public testing::Test {
     EXPECT_FALSE(refusal) << refusal.value_or("");
     EXPECT_EQ(given->mounts.size(), 3u);
     mounts_[name] = given->mounts;
+    visible_[name] = given->variables["NVIDIA_VISIBLE_DEVICES"];
     std::vector<std::string> command = {"/usr/bin/unshare", "-m", "/bin/sh", "-c", kContain, stage_.directory() + "/root-" + name};
     for (const auto& [container_path, host_path] : given->mounts) command.insert(command.end(), {container_path, host_path});
     command.insert(command.end(), {"--", kWorkerPath});
@@ -163,12 +167,13 @@ class Kubernetes : public testing::Test {
     return kib << 10;
   }
 
-  Stage stage_{options()};
+  Stage stage_;
   const std::string kubelet_folder_;
   TestKubelet kubelet_;
   Child* plugin_ = nullptr;
   int plugins_ = 0;
   std::map<std::string, std::map<std::string, std::string>> mounts_;  // by pod
+  std::map<std::string, std::string> visible_;                        // the UUIDs of its GPUs
 };
 
 TEST_F(Kubernetes, PodsHaveWhatTheyWereGrantedOverPluginsOfTwoReleases) {
@@ -252,6 +257,61 @@ TEST_F(Kubernetes, PodsHaveWhatTheyWereGrantedOverPluginsOfTwoReleases) {
 
   stage_.tell_to_stop();
   for (Child* child : {train, serve, late, &beside}) stage_.expect_success(*child);
+  stage_.expect_gpu_unharmed();
+}
+
+class KubernetesOnTwoGpus : public Kubernetes {
+ protected:
+  KubernetesOnTwoGpus() : Kubernetes("2") {}
+
+  // The UUIDs of the GPUs that the pod's programs use.
+  std::set<std::string> used_by(const std::string& pod) {
+    std::set<std::string> gpus;
+    const auto report = stage_.status();
+    const uint64_t id = tenant("default/" + pod).id;
+    for (const auto& client : report ? report->clients : std::vector<protocol::admin::ClientReport>()) {
+      if (id != 0 && client.tenant == id && client.resident + client.swapped > 0) gpus.insert(client.gpu);
+    }
+    return gpus;
+  }
+  std::set<std::string> granted_to(const std::string& pod) {
+    std::set<std::string> gpus;
+    std::istringstream list(visible_[pod]);
+    for (std::string gpu; std::getline(list, gpu, ',');) gpus.insert(gpu);
+    return gpus;
+  }
+};
+
+// Each program counts its GPUs from 0; which they are is the kubelet's choice.
+TEST_F(KubernetesOnTwoGpus, PodsUseTheGpusThatTheyWereGranted) {
+  std::map<std::string, PodCgroup> cgroups;
+  for (const char* name : {"both", "one", "other"}) {
+    auto cgroup = PodCgroup::make(TestKubelet::uid_of(name));
+    if (!cgroup) GTEST_SKIP() << "no cgroup can be made here; it takes root";
+    cgroups.emplace(name, std::move(*cgroup));
+  }
+  Child& possible = stage_.start_command("possible", {"/usr/bin/unshare", "-m", "/bin/sh", "-c", "exit 0"}, false);
+  if (possible.wait(moments()).value_or(1) != 0) GTEST_SKIP() << "no mount namespace can be made here";
+  stage_.forget(possible);
+  stage_.start_scheduler();
+  ASSERT_NO_FATAL_FAILURE(start_plugin(kDevicePluginPath, kLibraryPath));
+  const auto meet = [&](const std::string& name, const std::string& gpus, int parties) {
+    return Arguments{
+        "meet",    "--gpus", gpus,     "--meeting", stage_.directory() + "/meeting-" + name, "--parties", std::to_string(parties),
+        "--leads", "1",      "--hold", "110M"};
+  };
+  std::map<std::string, Child*> children;
+  children["both"] = run_pod("both", {{kGpu, 2}}, cgroups.at("both"), meet("both", "0,1", 2));
+  for (const char* name : {"one", "other"}) children[name] = run_pod(name, {{kGpu, 1}}, cgroups.at(name), meet(name, "0", 1));
+  for (const auto& [name, child] : children) {
+    ASSERT_NE(child, nullptr) << name;
+    EXPECT_EQ(granted_to(name).size(), name == "both" ? 2u : 1u) << visible_[name];
+    EXPECT_TRUE(stage_.wait_until([&] { return used_by(name) == granted_to(name) || !child->running(); })) << name << child->log();
+  }
+  EXPECT_NE(visible_["one"], visible_["other"]) << "one on each";
+  EXPECT_TRUE(swaps(4)) << children["both"]->log();
+  stage_.tell_to_stop();
+  for (const auto& [name, child] : children) stage_.expect_success(*child);
   stage_.expect_gpu_unharmed();
 }
 

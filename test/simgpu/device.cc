@@ -33,7 +33,10 @@ constexpr Attribute kAttributes[] = {
     {145, 1},
 };
 
-void bus_id(int device, char* text, size_t size) { std::snprintf(text, size, "0000:%02X:00.0", static_cast<unsigned char>(device + 1)); }
+int bus_of(int device) { return Machine::get().machine_number(device) + 1; }
+void bus_id(int device, char* text, size_t size) {
+  std::snprintf(text, size, "0000:%02X:00.0", static_cast<unsigned char>(bus_of(device)));
+}
 
 CUresult uuid_of(CUuuid* uuid, CUdevice device) {
   if (const CUresult result = enter_process()) return result;
@@ -44,6 +47,8 @@ CUresult uuid_of(CUuuid* uuid, CUdevice device) {
 }
 
 }  // namespace
+
+bool is_cuda() { return true; }
 
 SIM_API CUresult cuInit(unsigned flags) { return flags != 0 ? CUDA_ERROR_INVALID_VALUE : initialise_process(); }
 
@@ -87,7 +92,7 @@ SIM_API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, 
   if (const CUresult result = enter_process()) return result;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (value == nullptr || attribute == 0 || static_cast<int>(attribute) > kLastAttribute) return CUDA_ERROR_INVALID_VALUE;
-  *value = attribute == 33 ? device + 1 : 0;  // the PCI bus
+  *value = attribute == 33 ? bus_of(device) : 0;  // the PCI bus
   for (const Attribute& known : kAttributes) {
     if (known.number == static_cast<int>(attribute)) *value = known.value;
   }

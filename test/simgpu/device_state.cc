@@ -174,15 +174,26 @@ Machine& Machine::get() {
       state.device_count = settings.device_count;
       state.memory_bytes = settings.memory_bytes;
     }
+    machine->look_at_environment();
     return machine;
   }();
   return *kMachine;
 }
 
-Uuid Machine::uuid(int device) const {
-  Uuid uuid{state_->uuid_seed};
-  uuid.bytes[15] = static_cast<uint8_t>(uuid.bytes[15] + device);
-  return uuid;
+void Machine::look_at_environment() {
+  for (int i = 0; i < state_->device_count; ++i) {
+    Uuid uuid{state_->uuid_seed};
+    uuid.bytes[15] = static_cast<uint8_t>(uuid.bytes[15] + i);
+    uuids_.push_back(uuid);
+  }
+  const char* given = std::getenv("NVIDIA_VISIBLE_DEVICES");
+  visible_ = given_by_runtime(given == nullptr ? "" : given, uuids_);
+  if (is_cuda()) visible_ = chosen_by_program(std::getenv("CUDA_VISIBLE_DEVICES"), visible_, uuids_);
+}
+
+int Machine::device_of(uint64_t machine_number) const {
+  const auto found = std::find(visible_.begin(), visible_.end(), static_cast<int>(machine_number));
+  return found == visible_.end() ? -1 : static_cast<int>(found - visible_.begin());
 }
 
 int Machine::register_process() {
@@ -265,12 +276,13 @@ bool Machine::charge(int device, int slot, Charge kind, uint64_t bytes) {
   double evict_ns = 0;
   {
     Locked lock(*this);
-    if (used_locked(device) + bytes > state_->memory_bytes) reclaim_locked(0);
+    const int gpu = machine_number(device);
+    if (used_locked(gpu) + bytes > state_->memory_bytes) reclaim_locked(0);
     // Do not push managed pages out for something that will not fit anyhow.
-    const uint64_t movable = static_cast<uint64_t>(state_->devices[static_cast<size_t>(device)].frames_in_use) * kPageBytes;
-    if (used_locked(device) - movable + bytes > state_->memory_bytes) return false;
-    if (!make_room_locked(device, bytes, &evict_ns)) return false;
-    state_->slots[static_cast<size_t>(slot)].bytes[static_cast<size_t>(device)][static_cast<size_t>(kind)] += bytes;
+    const uint64_t movable = static_cast<uint64_t>(state_of(device).frames_in_use) * kPageBytes;
+    if (used_locked(gpu) - movable + bytes > state_->memory_bytes) return false;
+    if (!make_room_locked(gpu, bytes, &evict_ns)) return false;
+    state_->slots[static_cast<size_t>(slot)].bytes[static_cast<size_t>(gpu)][static_cast<size_t>(kind)] += bytes;
   }
   if (evict_ns > 0) sleep_until_ns(reserve(device, slot, Engine::kToHost, now_ns(), evict_ns));
   return true;
@@ -278,19 +290,19 @@ bool Machine::charge(int device, int slot, Charge kind, uint64_t bytes) {
 
 void Machine::release(int device, int slot, Charge kind, uint64_t bytes) {
   Locked lock(*this);
-  state_->slots[static_cast<size_t>(slot)].bytes[static_cast<size_t>(device)][static_cast<size_t>(kind)] -= bytes;
-  state_->devices[static_cast<size_t>(device)].released_at_ns = now_ns();
+  state_->slots[static_cast<size_t>(slot)].bytes[static_cast<size_t>(machine_number(device))][static_cast<size_t>(kind)] -= bytes;
+  state_of(device).released_at_ns = now_ns();
 }
 
 uint64_t Machine::released_at_ns(int device) {
   Locked lock(*this);
-  return state_->devices[static_cast<size_t>(device)].released_at_ns;
+  return state_of(device).released_at_ns;
 }
 
 MemoryUse Machine::memory(int device) {
   Locked lock(*this);
   reclaim_locked(kAliveCheckNs);
-  return {std::min(used_locked(device), state_->memory_bytes), state_->memory_bytes};
+  return {std::min(used_locked(machine_number(device)), state_->memory_bytes), state_->memory_bytes};
 }
 
 std::vector<ProcessUse> Machine::processes(int device) {
@@ -298,9 +310,9 @@ std::vector<ProcessUse> Machine::processes(int device) {
   reclaim_locked(kAliveCheckNs);
   std::vector<ProcessUse> result;
   for (const ProcessSlot& slot : state_->slots) {
-    const auto& bytes = slot.bytes[static_cast<size_t>(device)];
+    const auto& bytes = slot.bytes[static_cast<size_t>(machine_number(device))];
     if (slot.pid == 0 || bytes[static_cast<size_t>(Charge::kContext)] == 0) continue;
-    const auto on = static_cast<size_t>(device);
+    const auto on = static_cast<size_t>(machine_number(device));
     const uint64_t ran_until = std::max(now_ns(), slot.compute_begin_ns[on]);
     const uint64_t ahead = slot.compute_end_ns[on] - std::min(slot.compute_end_ns[on], ran_until);
     ProcessUse use{slot.pid, 0, slot.compute_ns[on] - std::min(slot.compute_ns[on], ahead)};
@@ -312,13 +324,13 @@ std::vector<ProcessUse> Machine::processes(int device) {
 
 uint64_t Machine::busy_ns(int device, Engine engine) {
   Locked lock(*this);
-  return state_->devices[static_cast<size_t>(device)].engines[static_cast<size_t>(engine)].busy_ns;
+  return state_of(device).engines[static_cast<size_t>(engine)].busy_ns;
 }
 
 uint64_t Machine::reserve(int device, int slot, Engine engine, uint64_t ready_ns, double duration_ns) {
   const double scale = config().time_scale;
   Locked lock(*this);
-  DeviceState& gpu = state_->devices[static_cast<size_t>(device)];
+  DeviceState& gpu = state_of(device);
   EngineState& unit = gpu.engines[static_cast<size_t>(engine)];
   const uint64_t now = now_ns();
   uint64_t start = std::max({ready_ns, unit.free_at_ns, now - kSlackNs});
@@ -339,7 +351,7 @@ uint64_t Machine::reserve(int device, int slot, Engine engine, uint64_t ready_ns
   unit.busy_ns += duration;
   if (engine == Engine::kCompute) {
     ProcessSlot& process = state_->slots[static_cast<size_t>(slot)];
-    const auto on = static_cast<size_t>(device);
+    const auto on = static_cast<size_t>(machine_number(device));
     process.compute_ns[on] += duration;
     process.compute_begin_ns[on] = start;
     process.compute_end_ns[on] = unit.free_at_ns;
@@ -351,9 +363,9 @@ Machine::Residency Machine::make_resident(int device, int slot, uint64_t first_p
                                           const std::vector<bool>& evicted_before) {
   Residency result;
   Locked lock(*this);
-  DeviceState& gpu = state_->devices[static_cast<size_t>(device)];
+  DeviceState& gpu = state_of(device);
   std::vector<bool> present(count, false);
-  for (ManagedFrame& frame : frames(device)) {
+  for (ManagedFrame& frame : frames(machine_number(device))) {
     if (frame.page < first_page || frame.page >= first_page + count || frame.slot != slot) continue;
     frame.last_use = ++gpu.use_clock;
     present[frame.page - first_page] = true;
@@ -362,12 +374,14 @@ Machine::Residency Machine::make_resident(int device, int slot, uint64_t first_p
     if (present[i]) continue;
     result.ns += to_ns(kPageBytes, prefetch ? ratio::kManagedPrefetch : ratio::kManagedFault);
     ++result.moved_pages;
-    if (!make_room_locked(device, kPageBytes, &result.evict_ns)) continue;  // used where it is, over the link
-    const auto free_frame = std::find_if(frames(device).begin(), frames(device).end(), [](const ManagedFrame& f) { return f.page == 0; });
-    if (free_frame == frames(device).end()) continue;
+    if (!make_room_locked(machine_number(device), kPageBytes, &result.evict_ns)) continue;  // used where it is, over the link
+    const auto free_frame = std::find_if(frames(machine_number(device)).begin(), frames(machine_number(device)).end(),
+                                         [](const ManagedFrame& f) { return f.page == 0; });
+    if (free_frame == frames(machine_number(device)).end()) continue;
     *free_frame = ManagedFrame{first_page + i, ++gpu.use_clock, slot, evicted_before[i] ? 1u : 0u};
     ++gpu.frames_in_use;
-    state_->slots[static_cast<size_t>(slot)].bytes[static_cast<size_t>(device)][static_cast<size_t>(Charge::kManaged)] += kPageBytes;
+    state_->slots[static_cast<size_t>(slot)].bytes[static_cast<size_t>(machine_number(device))][static_cast<size_t>(Charge::kManaged)] +=
+        kPageBytes;
   }
   return result;
 }

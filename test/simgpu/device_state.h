@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "simgpu/visible.h"
+
 namespace simgpu {
 
 inline constexpr int kMaxDevices = 8;
@@ -84,10 +86,6 @@ struct SharedState {
   std::array<DeviceState, kMaxDevices> devices;
 };
 
-struct Uuid {
-  std::array<uint8_t, 16> bytes;
-};
-
 struct MemoryUse {
   uint64_t used = 0;  // by everybody
   uint64_t total = 0;
@@ -99,13 +97,18 @@ struct ProcessUse {
   uint64_t compute_ns = 0;  // that its kernels have run
 };
 
-// The shared state, mapped. Thread-safe. One a process, never destroyed.
+// The shared state, mapped. Thread-safe. One a process, never destroyed. Devices go by this process's numbers, from 0 to device_count() -
+// 1, for those that it sees (visible.h).
 class Machine {
  public:
   static Machine& get();
 
-  int device_count() const { return state_->device_count; }
-  Uuid uuid(int device) const;
+  int device_count() const { return static_cast<int>(visible_.size()); }
+  // The machine's own number of a device, by which processes name it to each other.
+  int machine_number(int device) const { return visible_[static_cast<size_t>(device)]; }
+  // -1: this process does not see it.
+  int device_of(uint64_t machine_number) const;
+  Uuid uuid(int device) const { return uuids_[static_cast<size_t>(machine_number(device))]; }
 
   // Takes a slot for the calling process; -1 when all are taken.
   int register_process();
@@ -145,6 +148,9 @@ class Machine {
  private:
   class Locked;
   explicit Machine(SharedState* state) : state_(state) {}
+  void look_at_environment();
+  DeviceState& state_of(int device) { return state_->devices[static_cast<size_t>(machine_number(device))]; }
+  // Below, devices go by the machine's numbers.
   uint64_t used_locked(int device) const;
   // As many as fit on the device.
   std::span<ManagedFrame> frames(int device) {
@@ -157,6 +163,8 @@ class Machine {
   void drop_frame_locked(int device, ManagedFrame& frame);
 
   SharedState* state_;
+  std::vector<Uuid> uuids_;   // of all devices of the machine
+  std::vector<int> visible_;  // the machine's numbers of those that this process sees
 };
 
 // Names a fault and its strength in Faults ("alloc_oom:0.1,hang_kernel"); an unknown word is refused with false.

@@ -73,6 +73,8 @@ uint64_t inode_of(int fd) {
 
 // With shared.mutex held.
 CUresult map_token(Shared& shared, Context* context, const Token& token, void* pool, CUdeviceptr* out) {
+  const int device = Machine::get().device_of(token.device);
+  if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
   const int fd = open(("/proc/" + std::to_string(token.pid) + "/fd/" + std::to_string(token.fd)).c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0 || inode_of(fd) != token.inode) {
     if (fd >= 0) close(fd);
@@ -86,7 +88,7 @@ CUresult map_token(Shared& shared, Context* context, const Token& token, void* p
   range.kind = RangeKind::kImported;
   range.base = mapped + token.offset;
   range.size = token.bytes;
-  range.device = static_cast<int>(token.device);
+  range.device = device;
   range.context = context;
   range.pool = pool;
   *out = range.base;
@@ -138,7 +140,7 @@ CUresult make_token(CUdeviceptr address, RangeKind kind, uint32_t pool, Token* t
   token->file_bytes = bytes;
   token->offset = range->base - base;
   token->bytes = range->size;
-  token->device = static_cast<uint64_t>(range->device);
+  token->device = static_cast<uint64_t>(Machine::get().machine_number(range->device));
   token->inode = inode_of(file->second);
   return CUDA_SUCCESS;
 }

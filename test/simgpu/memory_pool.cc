@@ -224,7 +224,8 @@ SIM_API CUresult cuMemPoolExportToShareableHandle(void* out, CUmemoryPool handle
   if (pool == nullptr || out == nullptr || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   if ((pool->handle_types & type) == 0) return CUDA_ERROR_INVALID_VALUE;
   char name[64];
-  std::snprintf(name, sizeof name, "simpool-%d-%u-%d", static_cast<int>(getpid()), pool->number, pool->device);
+  const int device = Machine::get().machine_number(pool->device);
+  std::snprintf(name, sizeof name, "simpool-%d-%u-%d", static_cast<int>(getpid()), pool->number, device);
   const int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   *static_cast<int*>(out) = fd;
@@ -240,8 +241,10 @@ SIM_API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* han
   const char* name = readlink(link.c_str(), target, sizeof target - 1) > 0 ? std::strstr(target, "simpool-") : nullptr;
   int exporter = 0;
   unsigned number = 0;
-  int device = 0;
-  if (name == nullptr || std::sscanf(name, "simpool-%d-%u-%d", &exporter, &number, &device) != 3) return CUDA_ERROR_UNKNOWN;
+  unsigned machine_number = 0;
+  if (name == nullptr || std::sscanf(name, "simpool-%d-%u-%u", &exporter, &number, &machine_number) != 3) return CUDA_ERROR_UNKNOWN;
+  const int device = Machine::get().device_of(machine_number);
+  if (device < 0) return CUDA_ERROR_INVALID_DEVICE;
   auto* pool = Kept<Pool>::make();
   pool->device = device;
   pool->number = number;

@@ -71,14 +71,15 @@ bool valid(const CUmemAllocationProp* properties) {
          properties->location.id < Machine::get().device_count();
 }
 
-// The file's name tells who imports it whose memory it is.
-std::string file_name(int device) { return "simgpu-" + std::to_string(device); }
+// The file's name tells an importer which of the machine's GPUs the memory is of.
+std::string file_name(int device) { return "simgpu-" + std::to_string(Machine::get().machine_number(device)); }
 
+// -1: of one that this process does not see.
 int device_of_file(int fd) {
   char target[64] = {};
   if (readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), target, sizeof target - 1) < 0) return 0;
   const char* number = std::strstr(target, "simgpu-");
-  return number != nullptr ? std::atoi(number + std::strlen("simgpu-")) : 0;
+  return Machine::get().device_of(number != nullptr ? std::strtoul(number + std::strlen("simgpu-"), nullptr, 10) : 0);
 }
 
 void* pointer(uint64_t address) { return reinterpret_cast<void*>(address); }
@@ -352,7 +353,12 @@ SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ou
     if (fd >= 0) close(fd);
     return CUDA_ERROR_UNKNOWN;
   }
-  auto memory = std::make_shared<Physical>(fd, static_cast<uint64_t>(info.st_size), device_of_file(fd), static_cast<int>(type));
+  const int device = device_of_file(fd);
+  if (device < 0) {
+    close(fd);
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  auto memory = std::make_shared<Physical>(fd, static_cast<uint64_t>(info.st_size), device, static_cast<int>(type));
   memory->charged = false;  // the exporter pays for it
   *out = open_handle(std::move(memory));
   return CUDA_SUCCESS;

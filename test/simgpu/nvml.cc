@@ -95,29 +95,28 @@ Result find(Handle handle, int* device) {
   return kSuccess;
 }
 
-// With SIMGPU_MIG=N the first GPU is divided into N MIG devices, which NVML alone knows.
+// With SIMGPU_MIG=N one GPU is divided into N MIG devices, which NVML alone knows.
 constexpr intptr_t kMigHandles = 1000;
+int mig_parent() { return Machine::get().device_of(kMigParent); }  // -1: this process does not see it
+int mig_devices() { return mig_parent() < 0 ? 0 : config().mig_devices; }
 int mig_part(Handle handle) {  // -1: it is none
   const intptr_t part = reinterpret_cast<intptr_t>(handle) - kMigHandles;
-  return part >= 0 && part < config().mig_devices ? static_cast<int>(part) : -1;
+  return part >= 0 && part < mig_devices() ? static_cast<int>(part) : -1;
 }
 
 Handle to_handle(int device) { return reinterpret_cast<Handle>(static_cast<intptr_t>(device) + 1); }
 
-void format_uuid(int device, char* text, size_t size) {
-  const std::array<uint8_t, 16> b = Machine::get().uuid(device).bytes;
-  std::snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5],
-                b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-}
+void format_uuid(int device, char* text, size_t size) { std::snprintf(text, size, "%s", to_text(Machine::get().uuid(device)).c_str()); }
 
 void format_mig_uuid(int part, char* text, size_t size) {
-  format_uuid(0, text, size);
+  format_uuid(mig_parent(), text, size);
   std::copy_n("MIG", 3, text);
   text[4] = static_cast<char>('a' + part);
 }
 
+int bus_of(int device) { return Machine::get().machine_number(device) + 1; }
 void format_bus_id(int device, char* text, size_t size) {
-  std::snprintf(text, size, "00000000:%02X:00.0", static_cast<unsigned char>(device + 1));
+  std::snprintf(text, size, "00000000:%02X:00.0", static_cast<unsigned char>(bus_of(device)));
 }
 
 template <typename Info>
@@ -218,7 +217,7 @@ Result initialise() {
 
 Result by_uuid(const char* text, Handle* out) {
   if (const Result result = enter()) return result;
-  for (int part = 0; part < config().mig_devices; ++part) {
+  for (int part = 0; part < mig_devices(); ++part) {
     char uuid[48];
     format_mig_uuid(part, uuid, sizeof uuid);
     if (std::strcmp(uuid, text) != 0) continue;
@@ -256,6 +255,8 @@ Result by_index(unsigned index, Handle* out) {
 }
 
 }  // namespace
+
+bool is_cuda() { return false; }
 
 SIM_API Result nvmlInit() { return initialise(); }
 SIM_API Result nvmlInit_v2() { return initialise(); }
@@ -297,7 +298,12 @@ SIM_API Result nvmlDeviceGetIndex(Handle handle, unsigned* index) {
   *index = static_cast<unsigned>(device);
   return kSuccess;
 }
-SIM_API Result nvmlDeviceGetMinorNumber(Handle handle, unsigned* number) { return nvmlDeviceGetIndex(handle, number); }
+SIM_API Result nvmlDeviceGetMinorNumber(Handle handle, unsigned* number) {
+  int device = 0;
+  if (const Result result = find(handle, &device)) return result;
+  *number = static_cast<unsigned>(Machine::get().machine_number(device));
+  return kSuccess;
+}
 SIM_API Result nvmlDeviceGetName(Handle handle, char* text, unsigned size) {
   int device = 0;
   if (const Result result = find(handle, &device)) return result;
@@ -319,7 +325,7 @@ SIM_API Result nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo* info) {
   int device = 0;
   if (const Result result = find(handle, &device)) return result;
   *info = {};
-  info->bus = static_cast<unsigned>(device + 1);
+  info->bus = static_cast<unsigned>(bus_of(device));
   format_bus_id(device, info->id, sizeof info->id);
   std::memcpy(info->legacy_id, info->id + 4, 13);
   return kSuccess;
@@ -329,7 +335,7 @@ SIM_API Result nvmlDeviceGetPciInfo_v2(Handle handle, PciInfo* info) { return nv
 SIM_API Result nvmlDeviceGetMigMode(Handle handle, unsigned* now, unsigned* after_reset) {
   int device = 0;
   if (const Result result = find(handle, &device)) return result;
-  *now = *after_reset = device == 0 && config().mig_devices > 0 ? 1 : 0;
+  *now = *after_reset = device == mig_parent() && mig_devices() > 0 ? 1 : 0;
   return kSuccess;
 }
 SIM_API Result nvmlDeviceGetMaxMigDeviceCount(Handle handle, unsigned* count) {
@@ -343,7 +349,7 @@ SIM_API Result nvmlDeviceGetMigDeviceHandleByIndex(Handle handle, unsigned index
   if (const Result result = find(handle, &device)) return result;
   if (index >= 7) return kInvalidArgument;
   // The first index is free, as after a MIG device was destroyed.
-  if (device != 0 || index == 0 || index > static_cast<unsigned>(config().mig_devices)) return kNotFound;
+  if (device != mig_parent() || index == 0 || index > static_cast<unsigned>(mig_devices())) return kNotFound;
   *out = reinterpret_cast<Handle>(kMigHandles + static_cast<intptr_t>(index) - 1);
   return kSuccess;
 }
@@ -404,7 +410,7 @@ SIM_API Result nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* out) {
   if (out->version != (sizeof(MemoryV2) | 2u << 24)) return kVersionMismatch;
   if (mig_part(handle) >= 0) {
     if (Machine::get().faults().device_lost.load() != 0) return kGpuIsLost;
-    const uint64_t part = Machine::get().memory(0).total / static_cast<uint64_t>(config().mig_devices);
+    const uint64_t part = Machine::get().memory(mig_parent()).total / static_cast<uint64_t>(mig_devices());
     *out = {out->version, part, 0, part, 0};
     return kSuccess;
   }
@@ -458,7 +464,7 @@ SIM_API Result nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle handle, unsigne
 SIM_API Result nvmlDeviceGetProcessUtilization(Handle handle, ProcessSample* out, unsigned* count, unsigned long long last_us) {
   int device = 0;
   if (const Result result = find(handle, &device)) return result;
-  if (device == 0 && config().mig_devices > 0) return kNotSupported;
+  if (device == mig_parent() && mig_devices() > 0) return kNotSupported;
   if (count == nullptr) return kInvalidArgument;
   Samples samples;
   if (const uint64_t at_us = sample_processes(device, last_us, &samples); at_us <= last_us || samples.empty()) return kNotFound;
