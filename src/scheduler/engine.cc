@@ -156,7 +156,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (former_claims) client.claims = *former_claims;
   if (!uses_nvml_) client.claims.go_by_grants();
   client.believed.allocated = allocated_before;
-  if (const std::optional<GpuSample>& last = gpus_[*gpu].sample; !returns && !former_claims && last && now - last->taken_at < kSampleHolds) {
+  if (const std::optional<GpuSample>& last = gpus_[*gpu].sample;
+      !returns && !former_claims && last && now - last->taken_at < kSampleHolds) {
     int64_t unexplained = unexplained_memory(*last);
     see_claims(client, *last, &unexplained);
   }
