@@ -50,9 +50,8 @@ class SliceKeeper {
 
   const Options options_;
   const std::string slices_path_;
-  ApiServer server_;  // of the thread, as the next two
+  ApiServer server_;  // of the thread, as the next
   NodeIdentity node_;
-  bool published_ = false;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   DeviceModels devices_;  // guarded by mutex_, as the next three

@@ -1,0 +1,160 @@
+// nvshare-dra-driver as it is installed: its settings, GPUs by NVML (the stand-in's), sockets, signals, and a claim.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "kubernetes/dra/cluster/test_cluster.h"
+#include "kubernetes/dra/kubelet/test_dra_kubelet.h"
+#include "kubernetes/dra/test_claims.h"
+#include "kubernetes/install.h"
+#include "kubernetes/test_listening_scheduler.h"
+
+namespace nvshare::kubernetes::dra {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DraProgramTest : public testing::Test {
+ protected:
+  DraProgramTest() {
+    std::string name = (fs::temp_directory_path() / "nvshare-dra-program-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    std::signal(SIGPIPE, SIG_IGN);
+    fs::create_directories(folder_ + "/install");
+    kubelet_ = std::make_unique<TestDraKubelet>(folder_, std::vector<std::string>{"v1.DRAPlugin"});
+    scheduler_ = std::make_unique<ListeningScheduler>(folder_ + "/run");
+    cluster_ = std::make_unique<TestCluster>(folder_);
+  }
+  ~DraProgramTest() override {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    cluster_.reset();
+    scheduler_.reset();
+    fs::remove_all(folder_);
+  }
+
+  void start(std::vector<std::string> arguments = {}) {
+    const std::map<std::string, std::string> variables = {{"LD_LIBRARY_PATH", STAND_IN},
+                                                          {"SIMGPU_STATE", folder_ + "/gpu"},
+                                                          {"SIMGPU_COUNT", "2"},
+                                                          {"SIMGPU_MEMORY_MB", "1024"},
+                                                          {"NVSHARE_NODE_NAME", kTestNode},
+                                                          {"NVSHARE_API_SERVER", cluster_->address().url},
+                                                          {"NVSHARE_SERVICE_ACCOUNT", folder_},
+                                                          {"NVSHARE_PLUGINS_DIR", folder_ + "/plugins"},
+                                                          {"NVSHARE_REGISTRY_DIR", folder_ + "/plugins_registry"},
+                                                          {"NVSHARE_INSTALL_DIR", folder_ + "/install"},
+                                                          {"NVSHARE_LIBRARY", STAND_IN "/libnvidia-ml.so.1"},  // any library will do
+                                                          {"NVSHARE_CDI_DIR", folder_ + "/cdi"},
+                                                          {"NVSHARE_RUNTIME_DIR", folder_ + "/run"},
+                                                          {"NVSHARE_SCHEDULER_PATIENCE", "off"}};
+    arguments.insert(arguments.begin(), NVSHARE_DRA_DRIVER_PROGRAM);
+    std::vector<char*> raw;
+    for (std::string& argument : arguments) raw.push_back(argument.data());
+    raw.push_back(nullptr);
+    const std::string log = folder_ + "/log";
+    pid_ = fork();
+    if (pid_ != 0) return;
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    unsetenv("NVIDIA_VISIBLE_DEVICES");
+    if (std::freopen(log.c_str(), "w", stderr) == nullptr) _exit(99);
+    execv(raw[0], raw.data());
+    _exit(98);
+  }
+  int wait_for_end() {
+    int status = 0;
+    waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  // Whether the program still runs. Its log is shown where it does not.
+  bool runs() {
+    if (waitpid(pid_, nullptr, WNOHANG) == 0) return true;
+    pid_ = 0;
+    ADD_FAILURE() << *read_file(folder_ + "/log");
+    return false;
+  }
+  // Without a limit of its own: the test's timeout ends what never comes.
+  void wait_until_it_serves() {
+    while (runs() && (cluster_->slices().size() != 1 || !kubelet_->find_driver()))
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  int64_t most_resident_mib() const {
+    std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmHWM:")) return std::strtoll(line.c_str() + 6, nullptr, 10) >> 10;
+    }
+    return -1;
+  }
+
+  std::string folder_;
+  std::unique_ptr<ListeningScheduler> scheduler_;
+  std::unique_ptr<TestCluster> cluster_;
+  std::unique_ptr<TestDraKubelet> kubelet_;
+  pid_t pid_ = 0;
+};
+
+TEST_F(DraProgramTest, ItServesUntilItIsToldToEndAndGoesOnAfterAKill) {
+  start();
+  wait_until_it_serves();
+  ASSERT_FALSE(HasFailure());
+  const Json slice = cluster_->slices()[0];
+  const Json& devices = slice["spec"]["devices"];
+  ASSERT_EQ(devices.size(), 2U);
+  EXPECT_EQ(devices[0]["attributes"]["productName"]["string"], "nvshare stand-in GPU");
+  EXPECT_EQ(devices[0]["attributes"]["cudaVersion"]["version"], "13.0.0");
+  const std::string gpu = devices[0]["attributes"]["uuid"]["string"];
+  Json claim = test_claim(1, {{0, "512Mi", "25"}});
+  claim["status"]["allocation"]["devices"]["results"][0]["device"] = devices[0]["name"];
+  cluster_->put_claim(claim);
+  const auto prepared = kubelet_->prepare({test_claim_name(1)});
+  ASSERT_TRUE(prepared) << prepared.error().text;
+  EXPECT_EQ(prepared->at(test_uid(1)).error, "");
+  EXPECT_EQ(scheduler_->limits_of(test_uid(900001)), "512/25 " + gpu + " 512");
+  EXPECT_LE(most_resident_mib(), 48);
+
+  kill(pid_, SIGKILL);
+  wait_for_end();
+  start();
+  wait_until_it_serves();
+  cluster_->delete_claim("team", "claim-1");
+  const auto again = kubelet_->prepare({test_claim_name(1)});
+  ASSERT_TRUE(again) << again.error().text;
+  EXPECT_EQ(again->at(test_uid(1)), prepared->at(test_uid(1)));
+
+  kill(pid_, SIGTERM);
+  EXPECT_EQ(wait_for_end(), 0);
+  EXPECT_FALSE(fs::exists(TestDraKubelet::registration_socket(folder_)));
+  EXPECT_FALSE(fs::exists(TestDraKubelet::service_socket(folder_)));
+}
+
+TEST_F(DraProgramTest, WhatKeepsItFromServingIsSaid) {
+  start({"--gpus", "7"});
+  EXPECT_EQ(wait_for_end(), 1);
+  EXPECT_NE(read_file(folder_ + "/log")->find("'7' is no GPU of this machine"), std::string::npos);
+  start({"--health-interval", "never"});
+  EXPECT_EQ(wait_for_end(), 2);
+  EXPECT_NE(read_file(folder_ + "/log")->find("--health-interval"), std::string::npos);
+  start({"--probe", "0.1"});
+  EXPECT_EQ(wait_for_end(), 1);
+  start();
+  wait_until_it_serves();
+  const pid_t first = std::exchange(pid_, 0);
+  start();  // another with the same record
+  EXPECT_EQ(wait_for_end(), 1);
+  EXPECT_NE(read_file(folder_ + "/log")->find("another driver prepares claims"), std::string::npos);
+  start({"--probe", "20"});
+  EXPECT_EQ(wait_for_end(), 0);
+  pid_ = first;
+}
+
+}  // namespace
+}  // namespace nvshare::kubernetes::dra
