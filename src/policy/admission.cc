@@ -32,14 +32,22 @@ bool wakers_may_pass(const Context& context, const Gpu& gpu) {
 
 }  // namespace
 
-bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer) {
+std::vector<ClientId> hard_pressed(const Config& config, const Gpu& gpu) {
+  std::vector<ClientId> pressed;
+  for (const auto& [id, client] : gpu.clients) {
+    if (client.holds_lock() && need(client) > ceiling(config, gpu, client)) pressed.push_back(id);
+  }
+  return pressed;
+}
+
+bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer, const std::vector<ClientId>& pressed) {
   const Config& config = context.config();
   const auto takes = [&](const Client& client) {
     return immovable(client) + (config.memory_reserve_percent ? 0 : overhead_of(config, client));
   };
-  return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    const Client& older = entry.second;
-    if (!older.holds_lock() || older.joined > comer.joined) return false;
+  return std::any_of(pressed.begin(), pressed.end(), [&](ClientId pressed_id) {
+    const Client& older = gpu.clients.at(pressed_id);
+    if (older.joined > comer.joined) return false;
     Bytes beside_comer = ceiling(config, gpu, older);  // and those who came before the comer
     Bytes beside_older = beside_comer;                 // those who came before the older one
     for (const auto& [id, other] : gpu.clients) {
@@ -136,14 +144,24 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
           first};
 }
 
-Place place_of(const Context& context, const Gpu& gpu, const Client& client, bool wakers_pass) {
+// What the places of all that wait on a GPU have in common.
+struct Terms {
+  bool wakers_pass = false;
+  Duration promote_after = 0;
+  int highest = 0;
+};
+
+Terms terms_on(const Context& context, const Gpu& gpu) {
+  return {wakers_may_pass(context, gpu), kPromoteTurns * turn_limit(context.config(), gpu), highest_priority(gpu)};
+}
+
+Place place_of(const Context& context, const Terms& terms, const Client& client) {
   if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
-  const Duration promote_after = kPromoteTurns * turn_limit(context.config(), gpu);
-  const int priority = context.now - client.waiting_since >= promote_after ? highest_priority(gpu) : client.priority;
+  const int priority = context.now - client.waiting_since >= terms.promote_after ? terms.highest : client.priority;
   return {client.comes_last(context.now) ? 2 : 1,
-          !(client.ends && wakers_pass),
+          !(client.ends && terms.wakers_pass),
           -priority,
-          !(client.woke && wakers_pass),
+          !(client.woke && terms.wakers_pass),
           client.last_used,
           client.arrival,
           client.id};
@@ -156,26 +174,32 @@ struct Waiters {
   bool joins = false;  // the gang runs already
   bool wakes = false;
   bool ends = false;
-  Waiting clients;
+  Gpu* gpu = nullptr;  // of one client
+  Client* client = nullptr;
+  Waiting clients = {};  // of a gang
 };
 
 std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) {
   std::vector<Waiters> queue;
   std::map<Gang*, size_t> of_gangs;
   for (const GpuId gpu_id : gpus) {
-    const Gpu& gpu = context.state.gpus.at(gpu_id);
-    const bool wakers_pass = wakers_may_pass(context, gpu);
-    for (const auto& [id, client] : gpu.clients) {
+    Gpu& gpu = context.state.gpus.at(gpu_id);
+    const Terms terms = terms_on(context, gpu);
+    for (auto& [id, client] : gpu.clients) {
       if (!client.waits()) continue;
       Gang* gang = gang_of(context.state, client);
-      const auto [at, first] = gang ? of_gangs.try_emplace(gang, queue.size()) : std::pair(of_gangs.end(), true);
+      if (gang == nullptr) {
+        const bool ends = client.ends && terms.wakers_pass;
+        queue.push_back(
+            {place_of(context, terms, client), nullptr, false, ends || (client.woke && terms.wakers_pass), ends, &gpu, &client});
+        continue;
+      }
+      const auto [at, first] = of_gangs.try_emplace(gang, queue.size());
       if (first) {
         const bool joins = joins_its_gang(context.state, client);
-        const bool ends = client.ends && wakers_pass && !gang;
-        queue.push_back(
-            {place_of(context, gpu, client, wakers_pass), gang, joins, joins || ends || (client.woke && wakers_pass), ends, {}});
+        queue.push_back({place_of(context, terms, client), gang, joins, joins || (client.woke && terms.wakers_pass), false});
       }
-      (first ? queue.back() : queue[at->second]).clients[gpu_id].push_back(id);
+      queue[at->second].clients[gpu_id].push_back(id);
     }
   }
   std::sort(queue.begin(), queue.end(), [](const Waiters& a, const Waiters& b) { return a.place < b.place; });
@@ -199,7 +223,21 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
   return false;
 }
 
-void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool wakes, bool at_once) {
+// A GPU as it is while nobody gets the lock and nobody is asked to give it up: so that each of many that wait costs little.
+struct Look {
+  RoomCount now;                  // without those that come; those that drop are still there
+  std::vector<ClientId> pressed;  // hard_pressed()
+};
+using Looks = std::map<GpuId, Look>;
+
+const Look& look_at(Looks& looks, const Context& context, const Gpu& gpu) {
+  const auto at = looks.find(gpu.id);
+  if (at != looks.end()) return at->second;
+  Look look{RoomCount(context.state, gpu, {.dropping_released = false}, context.now), hard_pressed(context.config(), gpu)};
+  return looks.emplace(gpu.id, std::move(look)).first->second;
+}
+
+void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client& client, bool wakes, bool at_once) {
   const ClientId id = client.id;
   if (not_now(context, gpu, client)) return;
   Head* head = heads.contains(gpu.id) ? &heads.at(gpu.id) : nullptr;
@@ -208,13 +246,14 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool
     client.reason = WaitReason::kEviction;
     return becomes_head({.at = context.now});
   }
-  if (crowds_out(context, gpu, client)) {
+  if (crowds_out(context, gpu, client, look_at(looks, context, gpu).pressed)) {
     client.reason = WaitReason::kCrowding;
     return;
   }
-  if (room_if(context.state, gpu, {.comers = {id}, .dropping_released = false}, context.now).fits()) {
+  if (look_at(looks, context, gpu).now.room_with(client).fits()) {
     if (!head || may_pass(context, gpu, *head, client)) {
       grant(context, gpu, client);
+      looks.erase(gpu.id);
     } else {
       client.reason = WaitReason::kQueue;
     }
@@ -244,6 +283,7 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Client& client, bool
     return;
   }
   ask_leavers_to_drop(context, gpu, *plan);
+  looks.clear();  // gangs leave on several GPUs
   if (!plan->leavers.empty() && !plan->doubtful) client.reason = WaitReason::kDrain;
 }
 
@@ -273,10 +313,10 @@ WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std:
 }
 
 std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu) {
-  const bool wakers_pass = wakers_may_pass(context, gpu);
+  const Terms terms = terms_on(context, gpu);
   std::vector<std::pair<Place, ClientId>> order;
   for (const auto& [id, client] : gpu.clients) {
-    if (client.waits()) order.emplace_back(place_of(context, gpu, client, wakers_pass), id);
+    if (client.waits()) order.emplace_back(place_of(context, terms, client), id);
   }
   std::sort(order.begin(), order.end());
   std::vector<ClientId> ids;
@@ -306,6 +346,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   }
   client.grant = context.state.next_grant++;
   client.budget = client.budget_told = client.memory.resident;
+  recount(gpu, client);
   client.budget_dirty = true;
   client.slack_declined = client.unproven = false;
   client.granted_at = context.now;
@@ -321,17 +362,23 @@ void grant(Context& context, Gpu& gpu, Client& client) {
 
 void admit(Context& context, const std::vector<GpuId>& gpus) {
   Heads heads;
+  Looks looks;
   for (Waiters& waiters : queue_of(context, gpus)) {
-    if (waiters.gang && gang_must_wait(context, waiters.clients)) continue;
-    if (waiters.gang && !waiters.joins) {
+    if (waiters.gang == nullptr) {
+      const bool at_once = waiters.ends && waiters.client->last_turn_ran == 0;
+      admit_client(context, *waiters.gpu, heads, looks, *waiters.client, waiters.wakes, at_once);
+      continue;
+    }
+    if (gang_must_wait(context, waiters.clients)) continue;
+    looks.clear();
+    if (!waiters.joins) {
       admit_gang(context, heads, *waiters.gang, waiters.clients);
       continue;
     }
-    if (waiters.joins && complete_gang(context, waiters.clients)) continue;
+    if (complete_gang(context, waiters.clients)) continue;
     for (const auto& [gpu_id, clients] : waiters.clients) {
       Gpu& gpu = context.state.gpus.at(gpu_id);
-      for (const ClientId id : clients)
-        admit_client(context, gpu, heads, gpu.clients.at(id), waiters.wakes, waiters.ends && gpu.clients.at(id).last_turn_ran == 0);
+      for (const ClientId id : clients) admit_client(context, gpu, heads, looks, gpu.clients.at(id), waiters.wakes, false);
     }
   }
 }

@@ -22,9 +22,10 @@ std::vector<Client*> holders_by_lack(Gpu& gpu) {
   return holders;
 }
 
-void raise(Client& client, Bytes to) {
+void raise(Gpu& gpu, Client& client, Bytes to) {
   client.budget = to;
   client.budget_dirty = true;
+  recount(gpu, client);
 }
 
 }  // namespace
@@ -37,9 +38,9 @@ void raise_budgets(Context& context, Gpu& gpu) {
     const Bytes free = free_bytes(context.config(), gpu);
     if (missing > 0 && free > 0) {
       if (free >= missing) {
-        raise(*client, need(*client));
+        raise(gpu, *client, need(*client));
       } else if (client->state == ClientState::kLoading && (free >= kBudgetStep || client->budget_dirty)) {
-        raise(*client, client->budget + free);  // loads while others still move out
+        raise(gpu, *client, client->budget + free);  // loads while others still move out
       }
     }
     if (client->growth && client->budget >= need(*client) && !client->growth->satisfied) {
@@ -57,11 +58,12 @@ void raise_budgets(Context& context, Gpu& gpu) {
   }
 }
 
-void lower_budget(Client& client, const MemoryChanged& event) {
+void lower_budget(Gpu& gpu, Client& client, const MemoryChanged& event) {
   if (!client.holds_lock() || event.budget_sequence != client.budget_sequence || event.budget >= client.budget) return;
   // What it needs stays reserved for it: it would only be given again.
   client.budget = std::max({event.budget, client.memory.resident, std::min(client.budget, need(client))});
   client.budget_told = std::min(client.budget_told, client.budget);
+  recount(gpu, client);
   client.slack_declined = true;
 }
 
@@ -74,7 +76,7 @@ void give_slack(Context& context, Gpu& gpu) {
   for (Client* client : holders_by_grant(gpu)) {
     const Bytes slack = std::min(kSlackMax, free_bytes(context.config(), gpu) / 8);
     const Bytes has = client->budget - need(*client);
-    if (slack >= kSlackMin && has < slack / 2 && !client->slack_declined) raise(*client, need(*client) + slack);
+    if (slack >= kSlackMin && has < slack / 2 && !client->slack_declined) raise(gpu, *client, need(*client) + slack);
   }
 }
 

@@ -68,26 +68,42 @@ void set_state(Client& client, ClientState to, Instant now) {
   client.since = now;
 }
 
-void take_memory(Client& client, const Memory& memory) {
+void take_memory(Gpu& gpu, Client& client, const Memory& memory) {
   client.memory.resident = std::clamp<Bytes>(memory.resident, 0, kBytesMost);
   client.memory.allocated = std::clamp(memory.allocated, client.memory.resident, kBytesMost);
   client.memory.unswappable = std::clamp<Bytes>(memory.unswappable, 0, client.memory.allocated);
   // What it holds beyond its budget counts while it says so, and is no budget that it was given.
   if (client.holds_lock()) client.budget = std::max(client.budget_told, client.memory.resident);
+  recount(gpu, client);
 }
 
 namespace {
 
 template <typename Change>
 void each_client_of(State& state, TenantId tenant, Change change) {
-  for (auto& [gpu_id, gpu] : state.gpus) {
-    for (auto& [id, client] : gpu.clients) {
-      if (client.tenant == tenant) change(client);
-    }
-  }
+  for (auto& [gpu_id, gpu] : state.gpus) each_client(gpu, tenant, change);
 }
 
 }  // namespace
+
+void note_in_indexes(State& state, Gpu& gpu, Client& client) {
+  gpu.of_tenant[client.tenant][client.id] = &client;
+  if (!client.gang) return;
+  auto& spread = state.spread[client.tenant];
+  ++spread[gpu.id];
+  if (spread.size() > 1) state.on_several.insert(client.tenant);
+}
+
+void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
+  const auto here = gpu.of_tenant.find(client.tenant);
+  here->second.erase(client.id);
+  if (here->second.empty()) gpu.of_tenant.erase(here);
+  if (!client.gang) return;
+  const auto spread = state.spread.find(client.tenant);
+  if (--spread->second[gpu.id] == 0) spread->second.erase(gpu.id);
+  if (spread->second.size() < 2) state.on_several.erase(client.tenant);
+  if (spread->second.empty()) state.spread.erase(spread);
+}
 
 void set_priority(Context& context, const TenantPriority& event) {
   each_client_of(context.state, event.tenant, [&](Client& client) { client.priority = event.priority; });
@@ -119,7 +135,8 @@ void join(Context& context, const ClientJoined& event) {
   if (event.overhead) client.overhead = std::max<Bytes>(*event.overhead, 0);
   client.joined = state.next_arrival++;
   client.joined_at = client.since = client.last_used = context.now;
-  take_memory(client, event.memory);
+  note_in_indexes(state, gpu, client);
+  take_memory(gpu, client, event.memory);
 
   for (const auto& [id, other] : gpu.clients) {
     const Bytes most = ceiling(context.config(), gpu, other);

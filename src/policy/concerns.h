@@ -9,9 +9,25 @@ namespace nvshare::policy {
 // clients.cc: a client's life and its state
 void set_state(Client& client, ClientState to, Instant now);
 void join(Context& context, const ClientJoined& event);
-void take_memory(Client& client, const Memory& memory);  // what a client reports, made consistent
+void take_memory(Gpu& gpu, Client& client, const Memory& memory);  // what a client reports, made consistent
 void set_priority(Context& context, const TenantPriority& event);
 void set_ends(Context& context, const TenantEnds& event);
+// A client's place in the indexes by tenant; before it goes.
+void note_in_indexes(State& state, Gpu& gpu, Client& client);
+void forget_in_indexes(State& state, Gpu& gpu, const Client& client);
+// Of one tenant on a GPU.
+template <typename Change>
+void each_client(Gpu& gpu, TenantId tenant, Change change) {
+  if (const auto at = gpu.of_tenant.find(tenant); at != gpu.of_tenant.end()) {
+    for (const auto& [id, client] : at->second) change(*client);
+  }
+}
+template <typename Test>
+bool any_client(const Gpu& gpu, TenantId tenant, Test test) {
+  const auto at = gpu.of_tenant.find(tenant);
+  return at != gpu.of_tenant.end() && std::any_of(at->second.begin(), at->second.end(),
+                                                  [&](const auto& entry) { return test(static_cast<const Client&>(*entry.second)); });
+}
 
 // departures.cc
 void leave(Context& context, const ClientLeft& event);
@@ -99,7 +115,8 @@ using Heads = std::map<GpuId, Head>;
 bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers);
 bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
 // Its context, and others that came after an older lock holder, take what that one needs: the older one ends first.
-bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer);
+bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer, const std::vector<ClientId>& pressed);
+std::vector<ClientId> hard_pressed(const Config& config, const Gpu& gpu);  // lock holders that may be so: their needs pass their ceilings
 void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
 // They would not fit if all lock holders who answer left.
 bool cannot_have_it_soon(WaitReason reason);  // not by waiting alone
@@ -113,7 +130,8 @@ bool complete_gang(Context& context, const Waiting& waiting);
 void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
 
 // pauses.cc: who has a limit and the GPU to itself keeps the lock in its pauses
-Duration may_pause(const Context& context, const Gpu& gpu, const Client& client);  // once idle for so long; 0: it may not
+int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately
+Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there);  // once idle for so long; 0: it may not
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event);
 void resume_turn(Context& context, Client& client);
 void end_pauses(Context& context, Gpu& gpu);  // those that may not last
@@ -149,7 +167,7 @@ Duration idle_release(const Gpu& gpu);
 
 // budgets.cc
 void raise_budgets(Context& context, Gpu& gpu);
-void lower_budget(Client& client, const MemoryChanged& event);  // what the client gives back by itself
+void lower_budget(Gpu& gpu, Client& client, const MemoryChanged& event);  // what the client gives back by itself
 void give_slack(Context& context, Gpu& gpu);
 void send_budget(Context& context, Gpu& gpu, Client& client);  // if it changed in this step
 void send_budgets(Context& context, Gpu& gpu);

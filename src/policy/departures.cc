@@ -14,19 +14,28 @@ void leave(Context& context, const ClientLeft& event) {
     if (!context.config().memory_reserve_percent) bytes += overhead_of(context.config(), client);
     const Duration grace = event.watched ? context.config().watched_grace : context.config().departed_grace;
     gpu->departed[event.client] = Departed{bytes, context.now + grace};
+    gpu->departed_bytes += bytes;
   }
   if (client.passing_since) gpu->time_passing += context.now - *client.passing_since;
   const TenantId tenant = client.tenant;
+  uncount(*gpu, client);
+  forget_in_indexes(context.state, *gpu, client);
   gpu->clients.erase(event.client);
   context.state.gpu_of.erase(event.client);
-  const bool is_last =
-      std::none_of(gpu->clients.begin(), gpu->clients.end(), [&](const auto& entry) { return entry.second.tenant == tenant; });
-  if (is_last) gpu->speeds.erase(tenant);
+  if (!gpu->of_tenant.contains(tenant)) gpu->speeds.erase(tenant);
 }
 
 void forget_departed(Context& context, Gpu& gpu) {
-  std::erase_if(gpu.departed, [&](const auto& entry) { return entry.second.until <= context.now; });
-  for (const auto& [id, departed] : gpu.departed) context.wake(gpu, departed.until);
+  for (auto at = gpu.departed.begin(); at != gpu.departed.end();) {
+    const Departed& departed = at->second;
+    if (departed.until <= context.now) {
+      gpu.departed_bytes -= departed.bytes;
+      at = gpu.departed.erase(at);
+    } else {
+      context.wake(gpu, departed.until);
+      ++at;
+    }
+  }
 }
 
 }  // namespace nvshare::policy

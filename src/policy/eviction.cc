@@ -79,6 +79,7 @@ void evict_shortfall(Context& context, Gpu& gpu) {
     if (bytes <= 0) continue;
     const Duration patience = context.config().unanswered_grace + 2 * swap_time(gpu, bytes, 0);
     client->eviction = Eviction{context.state.next_eviction++, client->memory.resident - bytes, context.now + patience, context.now};
+    recount(gpu, *client);
     context.actions.push_back(SendEvict{client->id, client->eviction->id, bytes});
     missing -= bytes;
   }
@@ -88,6 +89,7 @@ void watch_evictions(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (client.eviction && client.eviction->deadline <= context.now) {
       client.eviction.reset();
+      recount(gpu, client);
       client.evict.failed(context.now);
       context.note(Note::Level::kWarning, id, "does not move its memory out as asked; others have to");
     }
@@ -109,7 +111,7 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   if (event.finished) measure(gpu, client, event, context.now);
 
   const Bytes resident_before = client.memory.resident;
-  take_memory(client, event.memory);
+  take_memory(gpu, client, event.memory);
   if (context.state.host_available) {  // until the next report
     const Bytes gone = resident_before - client.memory.resident;
     Bytes& available = *context.state.host_available;
@@ -124,6 +126,7 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
     }
     const bool done = !event.failed && client.memory.resident <= client.eviction->resident_target;
     client.eviction.reset();
+    recount(gpu, client);
     if (done) {
       client.evict.succeeded();
     } else {

@@ -92,12 +92,15 @@ void take_drained(Context& context, Client& client, const Drained& event) {
 }
 
 void settle_gang_drains(Context& context) {
-  for (auto& [id, gpu] : context.state.gpus) {
-    for (auto& [client_id, client] : gpu.clients) {
-      // Nothing ties it to the others any more.
-      if (client.is_held() && gang_of(context.state, client) == nullptr)
-        send_drop(context, gpu, client, DrainStep::kAlone, "it is in no gang any more");
-    }
+  const std::set<std::pair<GpuId, ClientId>> asked = context.state.asked_together;
+  for (const auto& [gpu_id, client_id] : asked) {
+    Gpu& gpu = context.state.gpus.at(gpu_id);
+    const auto client = gpu.clients.find(client_id);
+    // Nothing ties it to the others any more.
+    if (client != gpu.clients.end() && client->second.is_held() && gang_of(context.state, client->second) == nullptr)
+      send_drop(context, gpu, client->second, DrainStep::kAlone, "it is in no gang any more");
+    if (client == gpu.clients.end() || client->second.drain_step == DrainStep::kAlone)
+      context.state.asked_together.erase({gpu_id, client_id});
   }
   for (auto& [tenant, gang] : context.state.gangs) {
     if (gang.whole) settle_drain(context, gang);

@@ -111,28 +111,31 @@ bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Ga
   return false;
 }
 
+// By GPU, then by client.
+std::vector<Gang::Member> members_of(State& state, TenantId tenant) {
+  std::vector<Gang::Member> members;
+  for (const auto& [gpu_id, count] : state.spread.at(tenant)) {
+    each_client(state.gpus.at(gpu_id), tenant, [&](const Client& client) {
+      if (client.gang) members.push_back({client.gpu, client.id});
+    });
+  }
+  return members;
+}
+
 }  // namespace
 
 void form_gangs(Context& context) {
   State& state = context.state;
-  std::map<TenantId, std::vector<Gang::Member>> spread;
-  for (const auto& [gpu_id, gpu] : state.gpus) {
-    for (const auto& [id, client] : gpu.clients) {
-      if (client.gang) spread[client.tenant].push_back({gpu_id, id});
-    }
-  }
-  std::erase_if(spread, [](const auto& entry) { return entry.second.front().gpu == entry.second.back().gpu; });
   for (auto& [tenant, gang] : state.gangs) {
-    if (spread.contains(tenant)) continue;
+    if (state.on_several.contains(tenant)) continue;
     for (auto& [id, gpu] : state.gpus) {
-      for (auto& [client_id, client] : gpu.clients) {
-        if (client.tenant == tenant) client.keeps_place = client.place_leaves = client.lost_place = false;
-      }
+      each_client(gpu, tenant, [](Client& client) { client.keeps_place = client.place_leaves = client.lost_place = false; });
     }
   }
-  std::erase_if(state.gangs, [&](const auto& entry) { return !spread.contains(entry.first); });
+  std::erase_if(state.gangs, [&](const auto& entry) { return !state.on_several.contains(entry.first); });
 
-  for (auto& [tenant, members] : spread) {
+  for (const TenantId tenant : state.on_several) {
+    std::vector<Gang::Member> members = members_of(state, tenant);
     const auto [at, is_new] = state.gangs.try_emplace(tenant);
     Gang& gang = at->second;
     gang.tenant = tenant;

@@ -23,6 +23,8 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (client.keeps_place && !gang_of(state, client)) return broken("keeps a place and is in no gang");
   if (client.keeps_place && client.eviction) return broken("moves out and keeps its place");
   if (client.memory.allocated < client.memory.resident) return broken("more is resident than allocated");
+  if (client.drain_step != DrainStep::kAlone && !state.asked_together.contains({gpu.id, client.id}))
+    return broken("drains with others and is not among those");
   if (client.is_held() && client.state != ClientState::kDropping) return broken("was told to hold on and does not leave");
   if (client.state == ClientState::kDropping && !gpu.wake_at) return broken("is dropping and nobody watches");
   if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");
@@ -37,6 +39,35 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   return std::nullopt;
 }
 
+// What is kept beside the clients, against what they say one by one.
+std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
+  Bytes departed = 0;
+  for (const auto& [id, left] : gpu.departed) departed += left.bytes;
+  if (departed != gpu.departed_bytes) return "the sum of departed memory is not that of the departed";
+  std::map<TenantId, std::map<ClientId, const Client*>> of_tenant;
+  for (const auto& [id, client] : gpu.clients) {
+    of_tenant[client.tenant][id] = &client;
+    const auto spread = state.spread.find(client.tenant);
+    if (client.gang && (spread == state.spread.end() || !spread->second.contains(gpu.id))) return "a tenant's GPUs are not all known";
+  }
+  const auto same_entry = [](const auto& a, const auto& b) { return a.first == b.first && a.second == b.second; };
+  const auto same = [&](const auto& a, const auto& b) {
+    return a.first == b.first && std::equal(a.second.begin(), a.second.end(), b.second.begin(), b.second.end(), same_entry);
+  };
+  if (!std::equal(of_tenant.begin(), of_tenant.end(), gpu.of_tenant.begin(), gpu.of_tenant.end(), same))
+    return "the index of tenants is not that of the clients";
+  for (const auto& [tenant, counts] : state.spread) {
+    const auto here = counts.find(gpu.id);
+    const auto at = gpu.of_tenant.find(tenant);
+    int64_t count = 0;
+    if (at != gpu.of_tenant.end()) {
+      count = std::count_if(at->second.begin(), at->second.end(), [](const auto& entry) { return entry.second->gang; });
+    }
+    if (count != (here == counts.end() ? 0 : here->second)) return "the count of a tenant's clients on a GPU is wrong";
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> check_invariants(const State& state) {
@@ -44,6 +75,8 @@ std::optional<std::string> check_invariants(const State& state) {
   size_t clients = 0;
   for (const auto& [id, gpu] : state.gpus) {
     clients += gpu.clients.size();
+    if (sums_of(gpu) != gpu.sums) return "the running sums of GPU " + std::to_string(id) + " are not those of its clients";
+    if (auto broken = check_indexes(state, gpu)) return broken;
     for (const auto& [client_id, client] : gpu.clients) {
       if (auto broken = check(state, gpu, client)) return broken;
     }

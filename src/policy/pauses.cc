@@ -20,12 +20,18 @@ bool any_other(const Gpu& gpu, const Client& client, Test test) {
 }  // namespace
 
 // A neighbour that comes and goes would have it told each time: so it counts as there for a while.
-Duration may_pause(const Context& context, const Gpu& gpu, const Client& client) {
+static bool counts_as_there(const Context& context, const Client& client) {
+  return client.holds_lock() || client.waits() || (client.turns > 0 && context.now - client.last_used < kAloneFor);
+}
+
+int64_t count_there(const Context& context, const Gpu& gpu) {
+  if (!gpu.quota.limited) return 0;
+  return std::count_if(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) { return counts_as_there(context, entry.second); });
+}
+
+Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there) {
   if (!is_eligible(context.state, gpu, client)) return 0;
-  const bool beside_others = any_other(gpu, client, [&](const Client& other) {
-    return other.holds_lock() || other.waits() || (other.turns > 0 && context.now - other.last_used < kAloneFor);
-  });
-  return beside_others ? 0 : kPauseAfter;
+  return there > (counts_as_there(context, client) ? 1 : 0) ? 0 : kPauseAfter;
 }
 
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event) {

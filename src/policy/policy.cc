@@ -42,21 +42,30 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             return e.gpu;
           },
           [&](const ClientOverhead& e) {
-            return with(e.client, [&](Gpu&, Client& client) { client.overhead = std::max<Bytes>(e.bytes, 0); });
+            return with(e.client, [&](Gpu& gpu, Client& client) {
+              client.overhead = std::max<Bytes>(e.bytes, 0);
+              recount(gpu, client);
+            });
           },
           [&](const ClientLeft& e) -> std::optional<GpuId> {
+            const Gpu* gpu = state.gpu_with(e.client);
+            // What it was moving out no longer takes host memory from the movements on other GPUs.
+            const bool elsewhere = gpu == nullptr || !state.gangs.empty() || gpu->clients.at(e.client).eviction;
+            const std::optional<GpuId> only = elsewhere ? std::nullopt : std::optional(gpu->id);
             leave(context, e);
-            return std::nullopt;
+            return only;
           },
           [&](const ClientMemoryFreed& e) -> std::optional<GpuId> {
-            for (auto& [id, gpu] : state.gpus) gpu.departed.erase(e.client);
+            for (auto& [id, gpu] : state.gpus) {
+              if (const auto left = gpu.departed.extract(e.client)) gpu.departed_bytes -= left.mapped().bytes;
+            }
             return std::nullopt;
           },
           [&](const LockRequested& e) { return with(e.client, [&](Gpu& gpu, Client& client) { request_lock(context, gpu, client); }); },
           [&](const LockReleased& e) {
             return with(e.client, [&](Gpu& gpu, Client& client) {
               if (!client.holds_lock() || client.grant != e.grant) return;
-              take_memory(client, e.memory);
+              take_memory(gpu, client, e.memory);
               end_turn(context, gpu, client, e);
             });
           },
@@ -73,16 +82,16 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             });
           },
           [&](const MemoryChanged& e) {
-            return with(e.client, [&](Gpu&, Client& client) {
+            return with(e.client, [&](Gpu& gpu, Client& client) {
               if (e.memory.allocated > client.memory.allocated) client.slack_declined = false;
-              take_memory(client, e.memory);
+              take_memory(gpu, client, e.memory);
               client.idle_since.reset();
               take_growth(context, client, e);
-              lower_budget(client, e);
+              lower_budget(gpu, client, e);
             });
           },
           [&](const SwapProgressed& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_swap(context, gpu, client, e); }); },
-          [&](const MemoryBelieved& e) { return with(e.client, [&](Gpu&, Client& client) { take_memory(client, e.memory); }); },
+          [&](const MemoryBelieved& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_memory(gpu, client, e.memory); }); },
           [&](const ClientIdle& e) {
             return with(e.client, [&](Gpu&, Client& client) {
               if (client.holds_lock()) client.idle_since = std::max(context.now - e.idle, client.granted_at);

@@ -200,8 +200,7 @@ void bring_up_to(Context& context, Gpu& gpu) {
 }  // namespace
 
 bool waits_here(const Gpu& gpu, TenantId tenant) {
-  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
-                     [&](const auto& entry) { return entry.second.tenant == tenant && entry.second.waits(); });
+  return any_client(gpu, tenant, [](const Client& client) { return client.waits(); });
 }
 
 bool is_pressed(const Gpu& gpu, const Account& account) {
@@ -357,9 +356,8 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
   const auto at = quota.accounts.find(client.tenant);
   if (!quota.limited || at == quota.accounts.end() || !client.turn_start) return;
   Account& account = at->second;
-  for (const auto& [id, other] : gpu.clients) {
-    if (id != client.id && other.tenant == client.tenant && other.holds_lock()) return;  // its tenant's turn goes on
-  }
+  const bool goes_on = any_client(gpu, client.tenant, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
+  if (goes_on) return;
   account.interrupted = !by_choice;
   account.gaps = (3 * account.gaps + (by_choice ? 100 : 0)) / 4;
   const bool dropped = !by_choice && client.state == ClientState::kDropping;

@@ -45,20 +45,18 @@ namespace {
 
 void look_at_tenants(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
-  for (const auto& [id, client] : gpu.clients) account_of(context.state, gpu, client.tenant, context.now);
+  for (const auto& [tenant, clients] : gpu.of_tenant) account_of(context.state, gpu, tenant, context.now);
   quota.limited = false;
   for (auto at = quota.accounts.begin(); at != quota.accounts.end();) {
     Account& account = at->second;
-    const auto any_client = [&](auto test) {
-      return std::any_of(gpu.clients.begin(), gpu.clients.end(),
-                         [&](const auto& entry) { return entry.second.tenant == account.tenant && test(entry.second); });
-    };
-    const bool here = any_client([](const Client&) { return true; });
-    const bool busy = any_client([](const Client& client) { return (client.holds_lock() && !client.paused_since) || client.waits(); });
+    const TenantId tenant = account.tenant;
+    const bool here = gpu.of_tenant.contains(tenant);
+    const bool busy =
+        any_client(gpu, tenant, [](const Client& client) { return (client.holds_lock() && !client.paused_since) || client.waits(); });
     if (busy) account.last_busy = context.now;
     account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
     account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
-    account.gang = any_client([&](const Client& client) { return gang_of(context.state, client) != nullptr; });
+    account.gang = any_client(gpu, tenant, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
     quota.limited |= here && account.is_limited();
     // A debt outlives the programs that made it.
     const bool owes = account.has_ceiling() ? account.headroom < 0 || context.now - account.last_busy <= kDebtMax

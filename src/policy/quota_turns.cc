@@ -9,19 +9,6 @@
 namespace nvshare::policy {
 namespace {
 
-template <typename Do>
-void each_client(Gpu& gpu, TenantId tenant, Do act) {
-  for (auto& [id, client] : gpu.clients) {
-    if (client.tenant == tenant) act(client);
-  }
-}
-
-template <typename Test>
-bool any_client(const Gpu& gpu, TenantId tenant, Test test) {
-  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
-                     [&](const auto& entry) { return entry.second.tenant == tenant && test(entry.second); });
-}
-
 bool waits(const Gpu& gpu, const Account& account) {
   return any_client(gpu, account.tenant, [](const Client& client) { return client.waits(); });
 }
@@ -190,8 +177,8 @@ Instant slice_end(const Context& context, const Gpu& gpu, const Account& account
   Instant began = account.slice_began;
   if (!account.runs) {
     began = 0;
-    for (const auto& [id, client] : gpu.clients) {
-      if (client.tenant == account.tenant && client.stays()) began = std::max(began, turn_began(client));
+    if (const auto at = gpu.of_tenant.find(account.tenant); at != gpu.of_tenant.end()) {
+      for (const auto& [id, client] : at->second) began = client->stays() ? std::max(began, turn_began(*client)) : began;
     }
   }
   return began + slice_of(context.config(), gpu, account);

@@ -10,15 +10,32 @@ struct Contenders {
   uint32_t waiters = 0, memory_waiters = 0;
 };
 
-// Who waits for what this one holds: the others, and not those of its gang, which go on with it.
-Contenders contenders(const Gpu& gpu, const Client& holder, const Gang* gang) {
-  Contenders found;
+Contenders counted(const Client& client) {
+  const bool grows = client.stays() && client.growth;
+  return {(client.waits() && client.reason != WaitReason::kLimit) || grows, (client.waits() && client.waited_for_memory) || grows};
+}
+
+Contenders all_contenders(const Gpu& gpu) {
+  Contenders all;
   for (const auto& [id, client] : gpu.clients) {
-    if (id == holder.id || (gang && client.gang && client.tenant == gang->tenant)) continue;
-    const bool grows = client.stays() && client.growth;
-    found.waiters += (client.waits() && client.reason != WaitReason::kLimit) || grows;
-    found.memory_waiters += (client.waits() && client.waited_for_memory) || grows;
+    const Contenders one = counted(client);
+    all.waiters += one.waiters;
+    all.memory_waiters += one.memory_waiters;
   }
+  return all;
+}
+
+// Who waits for what this one holds: the others, and not those of its gang, which go on with it.
+Contenders contenders(const Gpu& gpu, const Contenders& all, const Client& holder, const Gang* gang) {
+  Contenders found = all;
+  const auto leave_out = [&](const Client& client) {
+    const Contenders one = counted(client);
+    found.waiters -= one.waiters;
+    found.memory_waiters -= one.memory_waiters;
+    return false;
+  };
+  if (holder.gpu == gpu.id && !(gang && holder.gang)) leave_out(holder);
+  if (gang) any_client(gpu, gang->tenant, [&](const Client& client) { return client.gang && leave_out(client); });
   return found;
 }
 
@@ -27,9 +44,11 @@ Contenders contenders(const Gpu& gpu, const Client& holder, const Gang* gang) {
 void report_contention(Context& context, Gpu& gpu) {
   const bool limited = gpu.quota.limited;
   const Duration idle = idle_release(gpu);
+  const Contenders all = all_contenders(gpu);
+  const int64_t there = count_there(context, gpu);
   for (auto& [id, client] : gpu.clients) {
     const bool gang_runs = others_run(context.state, client);
-    const Duration pause = may_pause(context, gpu, client);
+    const Duration pause = may_pause(context, gpu, client, there);
     const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent || gang_runs != client.gang_runs_sent ||
                               pause != client.pause_sent;
     if (!client.holds_lock() && !rules_change) continue;
@@ -42,12 +61,13 @@ void report_contention(Context& context, Gpu& gpu) {
       continue;
     }
     const Gang* gang = gang_of(context.state, client);
-    auto [others, memory_others] = contenders(gpu, client, gang);
+    auto [others, memory_others] = contenders(gpu, all, client, gang);
     if (gang) {  // is dropped when any of its GPUs is wanted, and gives them up early only when all members do
       for (const GpuId other : gpus_of(*gang)) {
-        const Contenders there = contenders(context.state.gpus.at(other), client, gang);
-        others = std::max(others, there.waiters);
-        memory_others = std::max(memory_others, there.memory_waiters);
+        const Gpu& other_gpu = context.state.gpus.at(other);
+        const Contenders on_other = contenders(other_gpu, all_contenders(other_gpu), client, gang);
+        others = std::max(others, on_other.waiters);
+        memory_others = std::max(memory_others, on_other.memory_waiters);
       }
     }
     // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.

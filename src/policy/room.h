@@ -8,6 +8,11 @@
 
 namespace nvshare::policy {
 
+// After a change of what Sums are of: overhead, memory, budget, grant or eviction of a client; before it goes.
+void recount(Gpu& gpu, Client& client);
+void uncount(Gpu& gpu, Client& client);
+Sums sums_of(const Gpu& gpu);  // worked out anew, to compare
+
 Bytes overhead_of(const Config& config, const Client& client);
 Bytes safe_limit(const Config& config, const Gpu& gpu);  // may be negative when foreign memory leaves nothing
 Bytes departed_bytes(const Gpu& gpu);
@@ -43,5 +48,32 @@ struct Room {
 };
 
 Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now);
+
+// The same for one that asks again and again with another leaver or comer: each costs what it changes. Right as long as no client changes.
+class RoomCount {
+ public:
+  RoomCount(const State& state, const Gpu& gpu, WhatIf what_if, Instant now);
+
+  void leaves(const Client& client);  // gives the lock up as well
+  void stays(const Client& client);   // does not, after all
+  Room room() const;
+  Room room_with(const Client& comer) const;  // if it came besides
+
+ private:
+  struct Part {
+    Bytes fixed = 0;   // stays on the GPU whatever we do
+    Bytes moving = 0;  // could be moved out
+  };
+  bool comes(const Client& client) const;
+  Part part_of(const Client& client, bool comes, bool leaves) const;
+  void change(const Client& client, bool leaves);
+  Room room_of(const Part& sum, bool any_comers) const;
+
+  const State& state_;
+  const Gpu& gpu_;
+  WhatIf what_if_;
+  const Instant now_;
+  Part sum_;
+};
 
 }  // namespace nvshare::policy

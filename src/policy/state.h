@@ -118,6 +118,17 @@ struct Usage {
   void advance(int64_t to_window);
 };
 
+// What the clients of a GPU add up to, so that nothing has to be summed up over all of them; recount() keeps it (room.cc).
+struct Sums {
+  Bytes overhead_told = 0;      // of those whose overhead is known
+  int64_t overhead_untold = 0;  // how many others there are
+  Bytes immovable = 0;          // resident bytes that can never be moved out
+  Bytes committed = 0;          // budgets of lock holders, resident bytes of the others
+  Bytes evicting = 0;           // still to come from evictions under way
+
+  bool operator==(const Sums&) const = default;
+};
+
 struct Client {
   ClientId id = 0;
   GpuId gpu = 0;
@@ -204,6 +215,8 @@ struct Client {
   Bytes movement_copied = 0;
   std::optional<Bytes> ceiling_sent;
 
+  Sums counted;  // its part of Gpu::sums
+
   Usage usage;
   uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
   Duration time_running = 0, time_waiting = 0, time_swapping = 0;
@@ -242,7 +255,10 @@ struct Gpu {
   Duration switch_cost = 0;   // expected, of the last switch that was planned
   Duration time_passing = 0;  // sum of the turns of waking clients that went before others
   std::map<ClientId, Departed> departed;
+  Bytes departed_bytes = 0;  // of all of them
   std::map<ClientId, Client> clients;
+  std::map<TenantId, std::map<ClientId, Client*>> of_tenant;  // the same
+  Sums sums;                                                  // over clients
   std::optional<Instant> wake_at;
   Quota quota;
 };
@@ -278,9 +294,12 @@ class State {
   Config config;
   std::map<GpuId, Gpu> gpus;
   std::map<ClientId, GpuId> gpu_of;
-  std::map<TenantId, Gang> gangs;             // kept up to date by form_gangs()
-  std::map<TenantId, CoreLimit> core_limits;  // of tenants that have a ceiling or a reservation
-  std::optional<Bytes> host_available;        // nullopt: nobody said, so it is not a bound
+  std::map<TenantId, Gang> gangs;                       // kept up to date by form_gangs()
+  std::map<TenantId, std::map<GpuId, int64_t>> spread;  // how many clients of tenants are where, of those that may be in gangs
+  std::set<TenantId> on_several;                        // tenants of `spread` with several GPUs
+  std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
+  std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
+  std::optional<Bytes> host_available;                  // nullopt: nobody said, so it is not a bound
   uint64_t next_arrival = 1;
   GrantId next_grant = 1;
   EvictionId next_eviction = 1;

@@ -120,8 +120,18 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
 
   std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes));
   std::erase_if(candidates, [&](const Party& party) { return party.doubtful && !party.must_leave && !doubtful_too; });
-  const auto add = [&](const Party& party) { plan.leavers.insert(party.clients.begin(), party.clients.end()); };
-  const auto fits = [&] { return room_if(state, gpu, {comers.clients, &plan.leavers}, context.now).fits(); };
+  RoomCount count(state, gpu, {.comers = comers.clients}, context.now);
+  const auto add = [&](const Party& party) {
+    for (const ClientId id : party.clients) {
+      if (plan.leavers.insert(id).second) count.leaves(gpu.clients.at(id));
+    }
+  };
+  const auto spare = [&](const Party& party) {
+    for (const ClientId id : party.clients) {
+      if (plan.leavers.erase(id) > 0) count.stays(gpu.clients.at(id));
+    }
+  };
+  const auto fits = [&] { return count.room().fits(); };
   for (const Party& party : candidates) {
     if (party.must_leave) add(party);
   }
@@ -129,12 +139,12 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   if (!fits()) return std::nullopt;
   for (auto party = candidates.rbegin(); party != candidates.rend(); ++party) {  // spare whom a later one made unnecessary
     if (party->must_leave || !plan.leavers.contains(party->clients.front())) continue;
-    for (const ClientId id : party->clients) plan.leavers.erase(id);
+    spare(*party);
     if (!fits()) add(*party);
   }
 
   plan.in = in;
-  plan.out = room_if(state, gpu, {comers.clients, &plan.leavers}, context.now).shortfall;
+  plan.out = count.room().shortfall;
   plan.cost = std::max(comers.least_cost, swap_time(gpu, plan.out, in));
   plan.quantum = quantum_of(context.config(), plan.cost);
   plan.at = context.now;
@@ -167,6 +177,7 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
 void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const char* why) {
   if (context.config().explains) context.note(Note::Level::kDebug, client.id, std::string("DropLock: ") + why);
   client.drain_step = step;
+  if (step == DrainStep::kTogether) context.state.asked_together.insert({gpu.id, client.id});
   client.drop_sent_at = context.now;
   context.actions.push_back(SendDrop{client.id, client.grant, step == DrainStep::kTogether, ++client.drain_attempt});
   context.wake(gpu, context.now + context.config().unanswered_grace);
@@ -253,6 +264,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
 
   client.grant = 0;
   client.budget = 0;
+  recount(gpu, client);
   client.budget_dirty = false;
   client.turn_start.reset();
   client.due_cap.reset();
