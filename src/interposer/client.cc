@@ -18,6 +18,7 @@
 #include "interposer/log.h"
 #include "interposer/process.h"
 #include "interposer/scheduler_need.h"
+#include "interposer/turn/reports.h"
 #include "protocol/paths.h"
 
 namespace nvshare::interposer {
@@ -160,8 +161,7 @@ protocol::Register Client::registration() {
   snprintf(message.gpu_name, sizeof message.gpu_name, "%s", device_.name());
   snprintf(message.program, sizeof message.program, "%s", program_invocation_short_name);
   Lock lock(mutex_);
-  message.has_lock = turn::had_lock(turn_);
-  message.wants_lock = message.has_lock == 0 && turn_.wish.wanted;
+  turn::introduce(turn_, message);
   message.client_id = client_id_;
   message.lease = device_.limit().leased();
   message.node_limit = device_.limit().by_node();
@@ -226,8 +226,12 @@ void Client::reconnect() {
       return;
     }
   }
+  // From here on nothing is taken that the next scheduler is not told of.
+  take(turn::Registering{true});
   hold_to_resident();
-  if (connect_once()) {
+  const bool connected = connect_once();
+  if (!connected) take(turn::Registering{false});
+  if (connected) {
     log(LogLevel::kInfo, "the scheduler is back");
     send_arena_held();
     flush();

@@ -8,6 +8,7 @@
 #include "interposer/pacer.h"
 #include "interposer/process.h"
 #include "interposer/symbols/real_driver.h"
+#include "interposer/turn/reports.h"
 
 namespace nvshare::interposer {
 
@@ -69,14 +70,8 @@ void Client::carry_out(const turn::WatchIdle&) { device_.mover().watch_idle(); }
 void Client::carry_out(const turn::NewsDue&) { memory_dirty_.store(true, std::memory_order_release); }
 void Client::carry_out(const turn::WakeLink&) { wake(); }
 void Client::carry_out(const turn::SendMemory& effect) {
-  protocol::MemUpdate update{};
-  update.memory = device_.memory().report();
-  update.budget = std::max<uint64_t>(budget_.load(std::memory_order_acquire), update.memory.resident);
-  update.budget_sequence = turn_.budget_sequence;
-  update.limit = device_.limit().bytes();
-  update.wanted = effect.wanted;
-  update.request = turn_.growth.request;
-  send(update);
+  const protocol::Memory memory = device_.memory().report();
+  send(turn::memory_update(turn_, effect, memory, budget_.load(std::memory_order_acquire), device_.limit().bytes()));
 }
 void Client::carry_out(const protocol::LockReleased& message) {
   protocol::LockReleased full = message;
@@ -244,7 +239,7 @@ void Client::program_ends() {
 
 void Client::progress(const protocol::SwapProgress& progress) {
   Lock lock(mutex_);
-  send(progress);
+  step(progress);
 }
 
 bool Client::holds_lock() {
@@ -275,7 +270,7 @@ void Client::memory_changed() {
 
 // Without a scheduler for longer than a restart takes, nobody makes room; what is free on the GPU may be used.
 bool Client::grow_alone(size_t bytes) {
-  if (turn_.connected || now_ns() - turn_.disconnected_at < kLongWait_ns) return false;
+  if (!turn::alone(turn_) || now_ns() - turn_.disconnected_at < kLongWait_ns) return false;
   size_t free_bytes = 0;
   size_t total = 0;
   mutex_.unlock();

@@ -31,6 +31,9 @@ struct Wished {  // a thread found the gate closed
   Instant at;
   bool news_first;  // the scheduler is to hear of the memory before the request
 };
+struct Registering {  // what this process has is about to be told to the next scheduler; or it was in vain
+  bool begins;
+};
 struct Connected {  // registered
   uint64_t epoch;
   bool wish_told;
@@ -49,10 +52,10 @@ struct MemoryLeft {};  // what the turn held for itself is given back: the lock 
 struct WaitersSeen {   // the answer to LookForWaiters
   bool any;
 };
-struct IdleLook {};   // Effects::look says what comes next
-struct WorkEnded {};  // what was submitted before the IdleLook that asked to wait
-struct NewsSent {};   // all that goes before a request
-struct MemoryChanged {};
+struct IdleLook {};       // Effects::look says what comes next
+struct WorkEnded {};      // what was submitted before the IdleLook that asked to wait
+struct NewsSent {};       // all that goes before a request
+struct MemoryChanged {};  // besides, protocol::SwapProgress: memory moved
 struct GrowthWanted {
   uint64_t bytes;
 };
@@ -72,10 +75,10 @@ struct Tick {};
 
 struct Event {
   Seen seen;
-  std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Connected,
-               Introduced, Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen, IdleLook,
-               WorkEnded, NewsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted, HeadroomEnded, LeaseTried,
-               protocol::Headroom, ProgramEnds>
+  std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Registering,
+               Connected, Introduced, Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen,
+               IdleLook, WorkEnded, NewsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted, HeadroomEnded,
+               LeaseTried, protocol::Headroom, protocol::SwapProgress, ProgramEnds>
       what;
 };
 
@@ -122,9 +125,10 @@ struct Log {
   enum class What : uint8_t { kDrainGivenUp, kIdle } what;
   int64_t after_ns;
 };
-using Effect = std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain,
-                            StartLoad, MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, AskHeadroom, GrowLease, TryLease, Log,
-                            protocol::ReqLock, protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained>;
+using Effect =
+    std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain, StartLoad,
+                 MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, AskHeadroom, GrowLease, TryLease, Log, protocol::ReqLock,
+                 protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained, protocol::SwapProgress>;
 
 // In the order in which they are to be carried out. LockReleased::memory is for the caller to fill in.
 class Effects {

@@ -67,8 +67,10 @@ struct Handler {
     turn.growth.answer = message.granted != 0 ? Growth::Answer::kGranted : Growth::Answer::kRefused;
   }
 
+  void operator()(const Registering& event) const { turn.registering = event.begins; }
   void operator()(const Connected& event) const {
     turn.connected = true;
+    turn.registering = false;
     turn.grant = {event.epoch, 0};
     turn.budget_sequence = 0;
     nobody_waits(turn, at, false);  // the scheduler says anew who does
@@ -136,6 +138,11 @@ struct Handler {
   void operator()(IdleLook) const { look_for_idleness(turn, at); }
   void operator()(WorkEnded) const { turn.idle.work_ended(at.now); }
 
+  // What moves while a scheduler comes may be missing in what it is told at registration.
+  void operator()(const protocol::SwapProgress& message) const {
+    if (turn.connected) return at.add(message);
+    at.add(NewsDue{});
+  }
   void operator()(MemoryChanged) const { at.send(turn, SendMemory{growth_wanted(turn)}); }
 
   void operator()(const GrowthWanted& event) const {
@@ -145,7 +152,7 @@ struct Handler {
     at.send(turn, SendMemory{event.bytes});
   }
   void operator()(const GrowthAlone& event) const {
-    if (turn.connected || turn.growth.answer != Growth::Answer::kAsked) return;
+    if (!alone(turn) || turn.growth.answer != Growth::Answer::kAsked) return;
     at.add(SetBudget{event.budget});
     turn.growth.answer = Growth::Answer::kGranted;
   }

@@ -71,7 +71,8 @@ struct Headroom {
 struct Turn {
   Phase phase = Phase::kOut;
   bool connected = false;
-  bool context = false;  // the program has a context on this GPU
+  bool registering = false;  // not connected yet, but the next scheduler is being told what this process has
+  bool context = false;      // the program has a context on this GPU
   bool gang_runs = false;
   bool cancel_load = false;
   protocol::Grant grant{};
@@ -108,6 +109,8 @@ inline bool drain_wanted(const Turn& turn, uint64_t drain) {
 inline bool drains_together(const Turn& turn, uint64_t drain) { return drain == turn.drain.id && turn.drain.together; }
 // An allocation that waits for a larger budget waits in vain: the turn is over.
 inline bool lost_turn(const Turn& turn) { return turn.phase == Phase::kOut || turn.phase == Phase::kLoading; }
+// Nobody counts this process's memory, nor is about to.
+inline bool alone(const Turn& turn) { return !turn.connected && !turn.registering; }
 // Bytes that an allocation waits for.
 inline uint64_t growth_wanted(const Turn& turn) { return turn.growth.answer == Growth::Answer::kAsked ? turn.growth.bytes : 0; }
 

@@ -197,6 +197,7 @@ class World {
     granted_ = has;
     requested_ = wants;
     drop_due_ = together_ = told_drained_ = crossing_ = paused_ = false;
+    take(Registering{true});
     take(Connected{epoch_, wants});
     take(Introduced{});
     if (has) take(protocol::LockOk{{epoch_, ++grants_}, budget_, 1});
@@ -357,6 +358,9 @@ class World {
   void carry_out(const protocol::LockResumed&) {
     if (!granted_) fail("it goes on without the lock");
     paused_ = false;
+  }
+  void carry_out(const protocol::SwapProgress&) {
+    if (!turn_.connected) fail("a message to nobody");
   }
   void carry_out(const protocol::Drained& message) {
     if (!granted_ || gate_open_) fail("drained with the gate open");

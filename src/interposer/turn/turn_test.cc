@@ -530,7 +530,38 @@ TEST(TurnIdleness, IsLookedForAfterALoadToo) {
   EXPECT_EQ(turn.idle_watches, 1);
 }
 
+// ---- memory that moves ----
+
+TEST(TurnMemory, WhatMovesWhileTheSchedulerIsAwayIsToldToTheNext) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(protocol::SwapProgress{});
+  EXPECT_EQ(turn.sent<protocol::SwapProgress>().size(), 1U);
+  turn.take(Disconnected{});
+  turn.take(Registering{true});
+  const int news = turn.news;
+  turn.take(protocol::SwapProgress{});
+  EXPECT_EQ(turn.sent<protocol::SwapProgress>().size(), 1U);
+  EXPECT_EQ(turn.news, news + 1) << "the registration under way may say less";
+}
+
 // ---- growth ----
+
+TEST(TurnGrowth, NothingIsTakenAloneThatTheNextSchedulerIsNotToldOf) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(Disconnected{});
+  turn.take(GrowthWanted{100});
+  turn.take(Registering{true});
+  const uint64_t budget = turn.budget;
+  turn.take(GrowthAlone{budget + 100});
+  EXPECT_EQ(turn.budget, budget) << "the registration under way says less";
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kAsked);
+  turn.take(Registering{false});
+  turn.take(GrowthAlone{budget + 100});
+  EXPECT_EQ(turn.budget, budget + 100) << "there was no scheduler after all";
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kGranted);
+}
 
 TEST(TurnGrowth, IsAnsweredOnceAndOnlyToItsRequest) {
   TestTurn turn;
