@@ -47,8 +47,10 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       trace_(std::move(options.trace)),
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
-      known_(options.known_clients_file),
-      tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader),
+      start_time_(options.start_time_of),
+      known_(options.known_clients_file, options.start_time_of),
+      tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader,
+               options.start_time_of),
       host_budget_(options.new_segment_id ? std::move(options.new_segment_id) : random_segment_id),
       list_gpus_(std::move(options.list_gpus)) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {

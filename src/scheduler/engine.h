@@ -61,11 +61,12 @@ class Engine {
   struct Options {
     Settings settings;
     uint64_t epoch = 0;
-    std::string known_clients_file;
+    std::string known_clients_file;                     // or empty: nothing is kept of them
     std::string tenants_file;                           // or empty: nothing is kept of them
     std::function<HostBudget::Machine()> look_at_host;  // now
     Tenants::LookAtCgroups look_at_cgroups;             // of a process; cgroups_of when there is none
     CgroupReader cgroup_reader;
+    StartTimeOf start_time_of = scheduler::start_time_of;
     std::function<SegmentId()> new_segment_id;  // random ones when there is none
     SegmentMaker* segment_maker = nullptr;      // null: the scheduler lends no memory of its own
     std::function<void()> list_gpus;            // asks NVML for gpus_listed(); may be none
@@ -117,6 +118,7 @@ class Engine {
   bool uses_nvml() const { return uses_nvml_; }
   // For tests: what is wrong in the policy's state; nothing: nothing.
   std::optional<std::string> broken_promise() const { return policy::check_invariants(*state_); }
+  const policy::State& policy_state() const { return *state_; }  // for tests
 
  private:
   struct Gpu {
@@ -316,6 +318,7 @@ class Engine {
   TraceRing trace_ring_;
   Transport& transport_;
   policy::StatePointer state_;
+  const StartTimeOf start_time_;
   KnownClients known_;
   Tenants tenants_;
   Exports exports_;

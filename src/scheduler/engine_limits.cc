@@ -237,7 +237,7 @@ void Engine::forget_absent(policy::Instant now) {
     const bool is_another = std::any_of(clients_.begin(), clients_.end(), [&, &missing = known](const auto& entry) {
       return entry.second.pid == missing.pid && gpus_[entry.second.gpu].uuid_text == missing.gpu;
     });
-    if (is_another || start_time_of(known.pid) != known.start_time) ended.emplace_back(id, known.tenant);
+    if (is_another || start_time_(known.pid) != known.start_time) ended.emplace_back(id, known.tenant);
   }
   for (const auto& [id, tenant] : ended) {
     known_.forget(id);

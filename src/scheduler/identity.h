@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,7 @@ Result<Peer> peer_of(int socket);
 
 // 0 if there is no such process.
 uint64_t start_time_of(pid_t pid);
+using StartTimeOf = std::function<uint64_t(pid_t)>;  // the same, of processes that a test makes up
 pid_t parent_of(pid_t pid);
 // Whether that process has ended; false where there is no pidfd.
 bool has_ended(const FileDescriptor& pidfd);

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "scheduler/identity.h"
 #include "scheduler/kept_file.h"
 
 namespace nvshare::scheduler {
@@ -17,7 +16,9 @@ bool is_amount(int64_t bytes) { return bytes >= 0 && bytes <= kAmountMax; }
 
 }  // namespace
 
-KnownClients::KnownClients(std::string file) : file_(std::move(file)) { read(); }
+KnownClients::KnownClients(std::string file, StartTimeOf start_time) : file_(std::move(file)), start_time_(std::move(start_time)) {
+  if (!file_.empty()) read();
+}
 
 policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient& client) {
   policy::ClientId id = 0;
@@ -82,7 +83,7 @@ void KnownClients::read() {
       fields >> client.pid >> client.start_time >> client.tenant >> client.gpu >> client.lease >> client.own_limit >> client.charged;
       if (client.gpu == "-") client.gpu.clear();
       good = fields && client.start_time != 0 && is_amount(client.lease) && is_amount(client.own_limit) && is_amount(client.charged);
-      if (good && start_time_of(client.pid) == client.start_time) missing_[id] = client;
+      if (good && start_time_(client.pid) == client.start_time) missing_[id] = client;
       next_ = std::max(next_, id + 1);
     } else {
       good = false;
@@ -93,6 +94,7 @@ void KnownClients::read() {
 
 void KnownClients::write() {
   dirty_ = false;
+  if (file_.empty()) return;
   std::ostringstream content;
   content << "next " << next_ << "\n";
   for (const auto* clients : {&present_, &missing_}) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "policy/policy.h"
+#include "scheduler/identity.h"
 
 namespace nvshare::scheduler {
 
@@ -27,7 +28,8 @@ class KnownClients {
   static constexpr int64_t kLeaseStep = int64_t{16} << 20;  // leases are kept rounded up to it, so that few of their changes are written
 
   // Reads what a predecessor wrote. A missing file is an empty one; so is one that is not ours, and what is damaged is left out: problem().
-  explicit KnownClients(std::string file);
+  // Without a name nothing is kept.
+  explicit KnownClients(std::string file, StartTimeOf start_time = start_time_of);
 
   // Predecessor's clients whose processes live and that have not come back.
   const std::map<policy::ClientId, KnownClient>& missing() const { return missing_; }
@@ -49,6 +51,7 @@ class KnownClients {
   void write();
 
   std::string file_;
+  StartTimeOf start_time_;
   std::map<policy::ClientId, KnownClient> present_;
   std::map<policy::ClientId, KnownClient> missing_;
   policy::ClientId next_ = 1;

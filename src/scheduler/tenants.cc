@@ -48,8 +48,8 @@ PodLimits lowest_of(const PodLimits& held, PodLimits told) {
   return told;
 }
 
-Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader reader)
-    : look_at_cgroups_(std::move(look_at_cgroups)), reader_(std::move(reader)), file_(std::move(file)) {
+Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader reader, StartTimeOf start_time)
+    : look_at_cgroups_(std::move(look_at_cgroups)), reader_(std::move(reader)), start_time_(std::move(start_time)), file_(std::move(file)) {
   if (!file_.empty()) load();
 }
 
@@ -127,7 +127,7 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::Tenant
   if (Tenant* known = find(former); known != nullptr && (known->root != 0 || known->job)) return *known;
   const auto cgroup = reader_.identify(look_at_cgroups_(peer.pid));
   // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
-  if (cgroup && start_time_of(peer.pid) == peer.start_time) {
+  if (cgroup && start_time_(peer.pid) == peer.start_time) {
     Tenant& tenant = get(*cgroup);
     if (auto told = pods_.find(cgroup->name); cgroup->kind == CgroupIdentity::Kind::kPod && told != pods_.end()) {
       if (told->second.told()) tenant.name = told->second.name;

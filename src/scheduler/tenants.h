@@ -107,7 +107,8 @@ class Tenants {
       : look_at_cgroups_(std::move(look_at_cgroups)), reader_(std::move(reader)) {}
   // `file`: where tenants, their limits and the process trees that make them are kept for the next scheduler; empty: nowhere. Takes over
   // what is there of those whose processes live; a file that is damaged, or not ours, is refused: problem().
-  explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of, CgroupReader reader = {});
+  explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of, CgroupReader reader = {},
+                   StartTimeOf start_time = start_time_of);
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
@@ -184,6 +185,7 @@ class Tenants {
 
   const LookAtCgroups look_at_cgroups_;
   const CgroupReader reader_;
+  const StartTimeOf start_time_ = start_time_of;
   std::map<std::string, PodLimits> pods_;
   std::deque<std::string> gone_pods_;      // of pods_, and some that are back; the longest gone first
   std::map<std::string, Tenant> tenants_;  // by what identifies it, such as "unit:/system.slice/train.service"

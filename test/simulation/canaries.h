@@ -1,0 +1,58 @@
+// Bugs that can be switched on, to prove that the simulation finds them: a check that cannot fail proves nothing. README.md has the table.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace nvshare::simulation {
+
+enum class Canary : uint8_t {
+  kNone,
+  // In the client.
+  kLoadIgnoresDrop,        // a drop while memory comes in does not cancel the load
+  kWishLostAtRelease,      // nobody looks whether a thread came while the lock went
+  kStaleGrantTaken,        // a grant of a turn that is over begins another
+  kDropInPauseIgnored,     // a drop that meets a pause is not answered
+  kGrowthNotAskedAnew,     // the next scheduler does not hear of an allocation that waits
+  kHeadroomNotAskedAnew,   // the same, of the tenant's memory limit
+  kBudgetNotRaised,        // a larger budget for a load under way is not taken
+  kNotDrainedUnsaid,       // a drain is given up, and the scheduler not told
+  kMovesUntold,            // what moves while a scheduler comes is not told to it
+  kAloneWhileRegistering,  // an allocation helps itself while the next scheduler is being told what there is
+  // In the node.
+  kDeathUnnoticed,  // a connection that ends goes unnoticed
+  kDepartedIsFree,  // what a dead client held counts as free at once
+  kNoRestartGrace,  // a scheduler that comes back grants before the clients of the former one are back
+  kKeepNeverSent,   // a gang whose drain fails is not told to go on
+};
+
+struct CanaryName {
+  Canary canary;
+  const char* name;
+};
+inline constexpr CanaryName kCanaries[] = {
+    {Canary::kLoadIgnoresDrop, "load-ignores-drop"},
+    {Canary::kWishLostAtRelease, "wish-lost-at-release"},
+    {Canary::kStaleGrantTaken, "stale-grant-taken"},
+    {Canary::kDropInPauseIgnored, "drop-in-pause-ignored"},
+    {Canary::kGrowthNotAskedAnew, "growth-not-asked-anew"},
+    {Canary::kHeadroomNotAskedAnew, "headroom-not-asked-anew"},
+    {Canary::kBudgetNotRaised, "budget-not-raised"},
+    {Canary::kNotDrainedUnsaid, "not-drained-unsaid"},
+    {Canary::kMovesUntold, "moves-untold"},
+    {Canary::kAloneWhileRegistering, "alone-while-registering"},
+    {Canary::kDeathUnnoticed, "death-unnoticed"},
+    {Canary::kDepartedIsFree, "departed-is-free"},
+    {Canary::kNoRestartGrace, "no-restart-grace"},
+    {Canary::kKeepNeverSent, "keep-never-sent"},
+};
+
+inline std::optional<Canary> canary_of(std::string_view name) {
+  for (const CanaryName& known : kCanaries) {
+    if (name == known.name) return known.canary;
+  }
+  return std::nullopt;
+}
+
+}  // namespace nvshare::simulation

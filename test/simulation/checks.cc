@@ -1,0 +1,116 @@
+#include "checks.h"
+
+#include <algorithm>
+
+#include "run.h"
+
+namespace nvshare::simulation {
+
+namespace {
+
+constexpr Duration kDropAnswered = 10 * kSec;  // a second or two of GPU work, and slow threads
+
+bool holds(policy::ClientState state) { return state != policy::ClientState::kIdle && state != policy::ClientState::kWaiting; }
+
+const policy::ClientGlimpse* find(const std::vector<policy::ClientGlimpse>& clients, uint64_t id) {
+  const auto at = std::find_if(clients.begin(), clients.end(), [&](const policy::ClientGlimpse& one) { return one.client == id; });
+  return at == clients.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+void Checks::submits(const Process& process, const Client& client) {
+  if (client.turn().context && !turn::may_run(client.turn())) {
+    run_.world().fail(fmt::format("program {} submits to GPU {} without the lock", process.plan().number, client.gpu()));
+  }
+}
+
+void Checks::after_step() {
+  check_memory();
+  for (const auto& process : run_.processes()) {
+    if (!process->alive()) continue;
+    for (const auto& client : process->clients()) check_client(*process, *client);
+  }
+}
+
+void Checks::check_client(const Process& process, const Client& client) {
+  const turn::Turn& turn = client.turn();
+  const auto fail = [&](const std::string& what) {
+    run_.world().fail(fmt::format("program {} on GPU {}: {}", process.plan().number, client.gpu(), what));
+  };
+  if (turn::may_run(turn) == process.gate_closed(client.place()) && turn.context) fail("its gate and its turn do not agree");
+  if (turn::may_run(turn) && turn.connected && client.resident() != client.allocated()) fail("it runs without all of its memory");
+  if (!client.registered() || !run_.node().serves(client.connection())) return;
+  const policy::ClientGlimpse* known = find(run_.node().glimpse(), client.id());
+  if (known == nullptr) return fail("the scheduler does not know it");
+  // The lock goes by its own word only.
+  if (turn::holds_lock(turn) && !holds(known->state))
+    return fail(fmt::format("it has the lock, the scheduler says {}", name_of(known->state)));
+  if (!client.at_rest() || !run_.node().quiet(client.connection()) || process.stopped()) return;
+  if (holds(known->state) != turn::holds_lock(turn))
+    return fail(fmt::format("it has no lock, the scheduler says {}", name_of(known->state)));
+  if (known->memory.allocated != client.allocated() || known->memory.resident != client.resident()) {
+    fail(fmt::format("the scheduler counts {} MiB, {} of them on the GPU; it has {}, {}", known->memory.allocated / kMiB,
+                     known->memory.resident / kMiB, client.allocated() / kMiB, client.resident() / kMiB));
+  }
+}
+
+void Checks::check_memory() {
+  for (int gpu = 0; gpu < run_.plan().gpus; ++gpu) {
+    const Bytes resident = run_.resident_on(gpu);
+    const Bytes most = run_.plan().gpu_bytes - run_.plan().policy.reserve_fixed;
+    if (resident > most) run_.world().fail(fmt::format("GPU {}: {} MiB are resident, {} may be", gpu, resident / kMiB, most / kMiB));
+  }
+}
+
+void Checks::each_second() {
+  if (run_.plan().bounded) check_waits();
+  if (run_.plan().bounded) check_drops();
+  check_leases();
+}
+
+void Checks::check_drops() {
+  for (const auto& process : run_.processes()) {
+    for (const auto& client : process->clients()) {
+      if (!process->alive() || client->drop_since() == 0 || run_.world().now() - client->drop_since() < kDropAnswered) continue;
+      run_.world().fail(fmt::format("program {} has not answered a drop for {} s", process->plan().number, kDropAnswered / kSec));
+    }
+  }
+}
+
+// The tenants' memory limits: both sides count the same.
+void Checks::check_leases() {
+  if (!run_.node().is_up()) return;
+  const protocol::admin::StatusReport report = run_.node().status();
+  for (const auto& process : run_.processes()) {
+    for (const auto& client : process->clients()) {
+      if (!process->alive() || process->stopped() || !client->at_rest() || !run_.node().quiet(client->connection())) continue;
+      for (const protocol::admin::ClientReport& known : report.clients) {
+        if (known.id != client->id() || known.lease == static_cast<int64_t>(client->leased())) continue;
+        run_.world().fail(fmt::format("program {} on GPU {} has a lease of {} bytes, the scheduler says {}", process->plan().number,
+                                      client->gpu(), client->leased(), known.lease));
+      }
+    }
+  }
+}
+
+void Checks::check_waits() {
+  if (!run_.node().is_up()) return;
+  const Instant now = run_.world().now();
+  for (const policy::ClientGlimpse& client : run_.node().glimpse()) {
+    const std::optional<policy::Duration> bound =
+        client.state == policy::ClientState::kWaiting ? policy::waiting_bound(run_.node().policy_state(), client.client) : std::nullopt;
+    if (!bound) {
+      waits_.erase(client.client);
+      continue;
+    }
+    Wait& wait = waits_.try_emplace(client.client, Wait{now, 0}).first->second;
+    wait.bound = std::max(wait.bound, *bound);
+    if (now - wait.since > wait.bound) {
+      run_.world().fail(
+          fmt::format("client {} has waited for {} s, the bound was {} s", client.client, (now - wait.since) / kSec, wait.bound / kSec));
+    }
+  }
+}
+
+}  // namespace nvshare::simulation

@@ -1,0 +1,38 @@
+// What every run is held to, after each step (README.md). The first that does not hold ends the run.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "world.h"
+
+namespace nvshare::simulation {
+
+class Run;
+class Process;
+class Client;
+
+class Checks {
+ public:
+  explicit Checks(Run& run) : run_(run) {}
+
+  void submits(const Process& process, const Client& client);  // GPU work, now
+  void after_step();
+  void each_second();
+
+ private:
+  void check_client(const Process& process, const Client& client);
+  void check_memory();
+  void check_waits();
+  void check_drops();
+  void check_leases();
+
+  Run& run_;
+  struct Wait {
+    Instant since = 0;
+    Duration bound = 0;
+  };
+  std::map<uint64_t, Wait> waits_;  // by client
+};
+
+}  // namespace nvshare::simulation

@@ -1,0 +1,447 @@
+#include "client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "process.h"
+#include "run.h"
+
+namespace nvshare::simulation {
+
+using protocol::MessageType;
+
+namespace {
+constexpr Duration kReconnectFirst = 20 * kMs;
+constexpr Duration kReconnectMost = kSec;
+constexpr Duration kAlone = 2 * kSec;  // without a scheduler: as long as a restart takes
+}  // namespace
+
+Client::Client(Process& process, size_t place, int gpu)
+    : process_(process), place_(place), gpu_(gpu), evictions_to_fail_(process.plan().evictions_to_fail) {}
+
+Instant Client::now() const { return process_.run().world().now(); }
+Run& Client::run() { return process_.run(); }
+
+void Client::start() {
+  turn_.disconnected_at = now();
+  step(turn::ContextChanged{true});
+  link_in(0);
+}
+
+void Client::process_ended() {
+  if (connection_ != 0) run().node().hang_up(connection_);
+  connection_ = 0;
+  turn_.connected = false;
+}
+
+bool Client::at_rest() const {
+  return link_ == Link::kUp && turn_.connected && inbox_.empty() && !hung_up_ && !link_wakes_ && !memory_dirty_ && !mover_busy_ &&
+         !mover_wakes_ && jobs_.empty();
+}
+
+protocol::Memory Client::report() const {
+  const auto bytes = [](Bytes value) { return static_cast<uint64_t>(value); };
+  return {bytes(allocated_), bytes(resident_), 0, bytes(allocated_ - resident_), lease_.charged()};
+}
+
+// ---- the turn ----
+
+turn::Effects Client::step(const decltype(turn::Event::what)& event) {
+  decltype(turn::Event::what) what = event;
+  sabotage(what);
+  turn::Event whole{{}, what};
+  turn::Seen& seen = whole.seen;
+  seen.submissions = process_.submissions();
+  seen.waiting = process_.waiting() > 0;
+  seen.other_gpus = process_.holds_other_gpu(*this);
+  seen.first_use = first_use_;
+  seen.longest_work_ns = process_.longest_kernel();
+  const turn::Phase before = turn_.phase;
+  const turn::Effects effects = turn::step(turn_, whole, now());
+  if (effects.count() > turn::Effects::kMost) run().world().fail("more effects than there is room for");
+  if (before != turn_.phase) {
+    constexpr const char* kPhases[] = {"out", "loading", "running", "paused", "draining"};
+    run().world().tell("program {} GPU {}: {}", process_.plan().number, gpu_, kPhases[static_cast<int>(turn_.phase)]);
+  }
+  for (const turn::Effect& effect : effects) {
+    if (!swallowed(effect)) std::visit([this](const auto& one) { carry_out(one); }, effect);
+  }
+  if (on_change_)
+    process_.later(process_.wake_time(), [this] {
+      if (const auto look = std::exchange(on_change_, nullptr)) look();
+    });
+  process_.client_changed();
+  if (turn::next_deadline(turn_) < timer_) link_in(0);
+  return effects;
+}
+
+void Client::sabotage(decltype(turn::Event::what)& what) {
+  switch (run().canary()) {
+    case Canary::kLoadIgnoresDrop:
+      if (std::holds_alternative<turn::LoadEnded>(what)) turn_.cancel_load = false;
+      return;
+    case Canary::kStaleGrantTaken:
+      if (auto* ok = std::get_if<protocol::LockOk>(&what); ok != nullptr && turn_.phase == turn::Phase::kOut)
+        turn_.grant = {ok->grant.epoch, 0};
+      return;
+    case Canary::kDropInPauseIgnored:
+      if (std::holds_alternative<protocol::DropLock>(what) && turn_.phase == turn::Phase::kPaused) what = turn::MemoryLeft{};
+      return;
+    case Canary::kMovesUntold:
+      if (std::holds_alternative<protocol::SwapProgress>(what) && !turn_.connected) what = turn::MemoryLeft{};
+      return;
+    case Canary::kAloneWhileRegistering:
+      if (auto* registering = std::get_if<turn::Registering>(&what)) registering->begins = false;
+      return;
+    default:  // elsewhere
+      return;
+  }
+}
+
+bool Client::swallowed(const turn::Effect& effect) {
+  switch (run().canary()) {
+    case Canary::kWishLostAtRelease:
+      if (!std::holds_alternative<turn::LookForWaiters>(effect)) return false;
+      wish_known_ = false;
+      return true;
+    case Canary::kGrowthNotAskedAnew:
+      return std::holds_alternative<turn::NewsDue>(effect);
+    case Canary::kBudgetNotRaised:
+      return std::holds_alternative<turn::SetBudget>(effect) && turn_.phase == turn::Phase::kLoading && mover_busy_;
+    case Canary::kNotDrainedUnsaid: {
+      const auto* released = std::get_if<protocol::LockReleased>(&effect);
+      return released != nullptr && released->reason == static_cast<uint8_t>(protocol::ReleaseReason::kNotDrained);
+    }
+    case Canary::kHeadroomNotAskedAnew:
+      return std::holds_alternative<turn::TryLease>(effect);
+    default:  // elsewhere
+      return false;
+  }
+}
+
+void Client::carry_out(const turn::OpenGate&) { process_.open_gate(place_); }
+void Client::carry_out(const turn::CloseGate&) { process_.close_gate(place_); }
+void Client::carry_out(const turn::WakeGate&) { process_.wake_gate(); }
+void Client::carry_out(const turn::LookForWaiters&) {
+  wish_known_ = false;
+  step(turn::WaitersSeen{process_.waiting() > 0});
+}
+void Client::carry_out(const turn::WatchIdle&) {
+  ++watch_;
+  watching_ = true;
+  look_at_ = now();
+  mover_looks();
+}
+void Client::carry_out(const turn::SendMemory& effect) {
+  send(turn::memory_update(turn_, effect, report(), static_cast<uint64_t>(budget_), 0));
+}
+void Client::carry_out(const turn::AskHeadroom& effect) {
+  const uint64_t returned = lease_.give_back(protocol::kLeaseMax);
+  send(protocol::AskHeadroom{effect.request, effect.bytes, returned});
+}
+void Client::carry_out(const protocol::LockReleased& message) {
+  protocol::LockReleased full = message;
+  drop_since_ = 0;
+  if (!turn::holds_lock(turn_)) memory_dirty_ = false;
+  full.memory = report();
+  send(full);
+}
+
+void Client::send_packet(const char* name, const Packet& packet) {
+  run().world().tell("program {} GPU {} -> {}", process_.plan().number, gpu_, name);
+  run().node().send_packet(connection_, packet);
+}
+
+// ---- threads of the program ----
+
+void Client::want_lock() {
+  if (std::exchange(wish_known_, true)) return;
+  const Instant at = now();
+  // The thread is between its mark and the mutex.
+  process_.later(process_.random().chance(80) ? 0 : process_.wake_time(), [this, at] { step(turn::Wished{at, memory_dirty_}); });
+}
+
+Client::Room Client::allocate(Bytes bytes) {
+  if (process_.gate_closed(place_)) {
+    if (turn_.phase == turn::Phase::kDraining) return Room::kWait;
+    if (turn_.gang_runs) return Room::kJoin;
+  }
+  const bool room = running_ ? resident_ + bytes <= budget_ : allocated_ + bytes <= ceiling_;
+  if (!room) return running_ ? Room::kGrow : Room::kNever;
+  allocated_ += bytes;
+  if (running_) resident_ += bytes;
+  memory_changed();
+  return Room::kGot;
+}
+
+void Client::release(Bytes bytes) {
+  const Bytes freed = std::min(bytes, allocated_);
+  allocated_ -= freed;
+  resident_ = std::min(resident_, allocated_);
+  lease_.refund(static_cast<uint64_t>(freed));
+  memory_changed();
+}
+
+bool Client::grow_alone(Bytes bytes) {
+  if (!turn::alone(turn_) || now() - turn_.disconnected_at < kAlone) return false;
+  if (run().free_on(gpu_) < bytes) return false;
+  step(turn::GrowthAlone{static_cast<uint64_t>(std::max(budget_, resident_ + bytes))});
+  return true;
+}
+
+void Client::memory_changed() {
+  if (!std::exchange(memory_dirty_, true)) wake_link();
+}
+
+// ---- the socket's thread ----
+
+void Client::link_in(Duration least) {
+  if (link_wakes_ && least == 0) return;
+  if (least == 0) link_wakes_ = true;
+  process_.later(least + process_.wake_time(), [this, least] {
+    if (least == 0) link_wakes_ = false;
+    link_looks();
+  });
+}
+
+void Client::link_looks() {
+  receive();
+  if (link_ == Link::kRegisters) return;  // it waits for the answer, and for nothing else
+  if (link_ == Link::kNone && now() >= reconnect_at_) connect();
+  if (link_ == Link::kRegisters) return;
+  flush();
+  step(turn::Tick{});
+  schedule_timer();
+}
+
+void Client::on_drop(const protocol::DropLock& message) {
+  const bool asked = message.grant.epoch == turn_.grant.epoch && message.grant.grant == turn_.grant.grant && turn::holds_lock(turn_);
+  if (asked && drop_since_ == 0) drop_since_ = now();
+  step(message);
+}
+
+void Client::schedule_timer() {
+  Instant due = turn::next_deadline(turn_);
+  if (link_ == Link::kNone) due = std::min(due, reconnect_at_);
+  timer_ = due;
+  if (due == turn::kNever) return;
+  process_.later(due - now(), [this, due] {
+    if (timer_ != due) return;
+    timer_ = INT64_MAX;
+    link_in(0);
+  });
+}
+
+void Client::flush() {
+  if (memory_dirty_ && turn_.idle.terms().memory_waiters > 0) hold_to_resident();
+  if (!turn_.connected) return;
+  if (std::exchange(memory_dirty_, false)) step(turn::MemoryChanged{});
+  step(turn::NewsSent{});
+}
+
+void Client::hold_to_resident() {
+  if (turn::may_run(turn_)) budget_ = std::min(budget_, resident_);
+}
+
+void Client::connect() {
+  if (turn::in_between(turn_)) {  // then there is one truth to tell
+    reconnect_at_ = now() + kReconnectFirst;
+    return;
+  }
+  step(turn::Registering{true});
+  if (id_ != 0) hold_to_resident();
+  connection_ = run().node().connect(process_.pid(), *this);
+  if (connection_ == 0) {
+    step(turn::Registering{false});
+    backoff_ = std::min(std::max(backoff_ * 2, kReconnectFirst), kReconnectMost);
+    reconnect_at_ = now() + backoff_;
+    return;
+  }
+  hello_ = {};
+  hello_.version_min = protocol::kVersionMin;
+  hello_.version_max = protocol::version_spoken();
+  std::fill(std::begin(hello_.gpu_uuid), std::end(hello_.gpu_uuid), static_cast<uint8_t>(gpu_ + 1));
+  hello_.gpu_total_bytes = static_cast<uint64_t>(run().plan().gpu_bytes);
+  hello_.pid = process_.pid();
+  hello_.memory = report();
+  turn::introduce(turn_, hello_);
+  hello_.client_id = id_;
+  hello_.lease = std::min(lease_.leased(), protocol::kLeaseMax);
+  link_ = Link::kRegisters;
+  run().world().tell("program {} GPU {} -> Register{}{}", process_.plan().number, gpu_, hello_.has_lock != 0 ? ", with the lock" : "",
+                     hello_.wants_lock != 0 ? ", wants the lock" : "");
+  run().node().send_packet(connection_, protocol::encode(hello_, protocol::kVersionMin));
+}
+
+void Client::registered(const protocol::Registered& answer) {
+  const bool first = id_ == 0;
+  id_ = answer.client_id;
+  version_ = answer.version;
+  ceiling_ = static_cast<Bytes>(answer.memory_ceiling);
+  told_lease_ = std::max(answer.lease, hello_.lease);
+  lease_.grow(told_lease_ - hello_.lease);
+  link_ = Link::kUp;
+  backoff_ = 0;
+  if (first) budget_ = 0;
+  step(turn::Connected{answer.epoch, hello_.wants_lock != 0});
+  const uint64_t leased = std::min(lease_.leased(), protocol::kLeaseMax);
+  if (leased > told_lease_) send(protocol::HeadroomTaken{leased - told_lease_});
+  step(turn::Introduced{});
+}
+
+void Client::arrived(ConnectionId connection, const Packet& packet) {
+  if (connection != connection_) return;
+  inbox_.push_back(packet);
+  wake_link();
+}
+
+void Client::ended(ConnectionId connection) {
+  if (connection != connection_) return;
+  hung_up_ = true;
+  wake_link();
+}
+
+void Client::cut() {
+  if (connection_ != 0) run().node().cut(connection_);
+}
+
+void Client::receive() {
+  while (!inbox_.empty()) {
+    const Packet packet = inbox_.front();
+    inbox_.pop_front();
+    if (!handle(packet)) return;
+  }
+  if (std::exchange(hung_up_, false)) disconnected();
+}
+
+void Client::disconnected() {
+  run().world().tell("program {} GPU {}: the scheduler is gone", process_.plan().number, gpu_);
+  run().node().hang_up(connection_);
+  connection_ = 0;
+  drop_since_ = 0;
+  inbox_.clear();
+  if (std::exchange(link_, Link::kNone) == Link::kRegisters) {
+    step(turn::Registering{false});
+  } else {
+    step(turn::Disconnected{});
+    backoff_ = kReconnectFirst;
+  }
+  reconnect_at_ = now() + std::max(backoff_, kReconnectFirst);
+}
+
+bool Client::handle(const Packet& packet) {
+  const auto type = protocol::decode_type(packet.span());
+  if (!type) {
+    run().world().fail("a message of the scheduler is not understood");
+    return false;
+  }
+  run().world().tell("program {} GPU {} <- {}", process_.plan().number, gpu_, protocol::name_of(*type));
+  const auto with = [&]<typename Payload>(Payload*, auto act) {
+    const auto message = protocol::decode<Payload>(packet.span());
+    if (message) {
+      act(*message);
+    } else {
+      run().world().fail(std::string("a message of the scheduler is not understood: ") + message.error().text);
+    }
+    return static_cast<bool>(message);
+  };
+  const auto take = [this](const auto& message) { step(message); };
+  switch (*type) {
+    case MessageType::kRegistered:
+      return with(static_cast<protocol::Registered*>(nullptr), [this](const auto& message) { registered(message); });
+    case MessageType::kLockOk:
+      return with(static_cast<protocol::LockOk*>(nullptr), [this](const auto& message) { on_lock(message); });
+    case MessageType::kDropLock:
+      return with(static_cast<protocol::DropLock*>(nullptr), [this](const auto& message) { on_drop(message); });
+    case MessageType::kKeepLock:
+      if (run().canary() == Canary::kKeepNeverSent) return true;
+      drop_since_ = 0;
+      return with(static_cast<protocol::KeepLock*>(nullptr), take);
+    case MessageType::kMemAvailable:
+      return with(static_cast<protocol::MemAvailable*>(nullptr), take);
+    case MessageType::kHeadroom:
+      return with(static_cast<protocol::Headroom*>(nullptr), take);
+    case MessageType::kContention:
+      return with(static_cast<protocol::Contention*>(nullptr), [this](const auto& message) { on_contention(message); });
+    case MessageType::kEvict:
+      return with(static_cast<protocol::Evict*>(nullptr), [this](const auto& message) {
+        if (turn::holds_lock(turn_))
+          run().world().fail(fmt::format("program {} is to move memory out of its turn", process_.plan().number));
+        push({Job::Kind::kEvict, message.eviction, static_cast<Bytes>(message.bytes)});
+      });
+    case MessageType::kUpdateLimit:
+      return with(static_cast<protocol::UpdateLimit*>(nullptr),
+                  [this](const auto& message) { ceiling_ = static_cast<Bytes>(message.memory_ceiling); });
+    case MessageType::kRecallHeadroom:
+      return with(static_cast<protocol::RecallHeadroom*>(nullptr), [this](const auto& message) {
+        const uint64_t returned = lease_.give_back(message.bytes);
+        send(protocol::HeadroomReturned{message.recall, returned, lease_.charged()});
+      });
+    case MessageType::kPrepareSwap:
+    case MessageType::kWaitForMem:
+    case MessageType::kWhyWaiting:
+    case MessageType::kTenantUse:
+    case MessageType::kAbout:
+      return true;
+    case MessageType::kRefused:
+    case MessageType::kRegister:
+    case MessageType::kReqLock:
+    case MessageType::kLockReleased:
+    case MessageType::kDrained:
+    case MessageType::kLockPaused:
+    case MessageType::kLockResumed:
+    case MessageType::kKeepsMemory:
+    case MessageType::kMemUpdate:
+    case MessageType::kSwapProgress:
+    case MessageType::kIdle:
+    case MessageType::kAskWhyWaiting:
+    case MessageType::kImport:
+    case MessageType::kExported:
+    case MessageType::kExportWanted:
+    case MessageType::kImported:
+    case MessageType::kImportInherited:
+    case MessageType::kImportClosed:
+    case MessageType::kExportEnded:
+    case MessageType::kArenaSegment:
+    case MessageType::kArenaRefused:
+    case MessageType::kArenaShrink:
+    case MessageType::kArenaRequest:
+    case MessageType::kArenaReturned:
+    case MessageType::kArenaShrunk:
+    case MessageType::kArenaHeld:
+    case MessageType::kAskHeadroom:
+    case MessageType::kHeadroomReturned:
+    case MessageType::kHeadroomTaken:
+      run().world().fail(std::string("a client cannot take ") + protocol::name_of(*type));
+      return false;
+  }
+  return false;
+}
+
+void Client::on_lock(const protocol::LockOk& message) {
+  load_due_ = 0;
+  const bool asked = turn_.phase != turn::Phase::kOut || turn_.wish.requested;
+  step(message);
+  if (!asked && load_due_ != 0) run().world().fail(fmt::format("program {} gets a lock that it has not asked for", process_.plan().number));
+  const uint64_t load = std::exchange(load_due_, 0);
+  if (load != 0 && (!turn_.context || !load_at_once(load))) push({Job::Kind::kLoad, load, 0});
+}
+
+void Client::on_contention(const protocol::Contention& message) {
+  room_due_ = false;
+  step(message);
+  if (!std::exchange(room_due_, false)) return;
+  hold_to_resident();
+  step(turn::MemoryChanged{});
+}
+
+std::string Client::describe() const {
+  constexpr const char* kPhases[] = {"out", "loading", "running", "paused", "draining"};
+  return fmt::format("    GPU {}: client {} {}{}{}{}{}{} allocated {} resident {} budget {} MiB, {} jobs{}{}\n", gpu_, id_,
+                     kPhases[static_cast<int>(turn_.phase)], turn_.connected ? "" : ", no scheduler", turn_.wish.wanted ? ", wanted" : "",
+                     turn_.wish.requested ? ", requested" : "", wish_known_ ? ", known" : "", turn_.gang_runs ? ", gang runs" : "",
+                     allocated_ / kMiB, resident_ / kMiB, budget_ / kMiB, jobs_.size(), mover_busy_ ? ", mover at work" : "",
+                     running_ ? ", memory in" : "");
+}
+
+}  // namespace nvshare::simulation

@@ -1,0 +1,202 @@
+// The mover: drains, copies out, copies in, looks for idleness. One job at a time.
+#include <algorithm>
+#include <utility>
+
+#include "client.h"
+#include "process.h"
+#include "run.h"
+
+namespace nvshare::simulation {
+
+namespace {
+constexpr Bytes kPiece = 256 * kMiB;
+constexpr Bytes kReport = 512 * kMiB;
+constexpr Duration kPause = kMs;
+}  // namespace
+
+Duration Client::copy_time(Bytes bytes) const {
+  return static_cast<Duration>(static_cast<double>(bytes) * 1e9 / static_cast<double>(process_.run().plan().bandwidth));
+}
+
+void Client::push(Job job) {
+  jobs_.push_back(job);
+  mover_looks();
+}
+
+void Client::mover_looks() {
+  if (std::exchange(mover_wakes_, true)) return;
+  process_.later(process_.wake_time(), [this] {
+    mover_wakes_ = false;
+    if (!mover_busy_) next_job();
+  });
+}
+
+void Client::next_job() {
+  if (jobs_.empty()) {
+    if (!watching_) return;
+    if (now() >= look_at_) return look_for_idleness();
+    process_.later(look_at_ - now(), [this, at = look_at_] {
+      if (!mover_busy_ && watching_ && at == look_at_) next_job();
+    });
+    return;
+  }
+  const Job job = jobs_.front();
+  jobs_.pop_front();
+  mover_busy_ = true;
+  switch (job.kind) {
+    case Job::Kind::kDrain:
+      return drain(job.id);
+    case Job::Kind::kEvict: {
+      Progress begun;
+      begun.started = now();
+      begun.out = true;
+      begun.id = job.id;
+      if (turn::holds_lock(turn_)) {
+        progress(begun, true, true);
+        return job_done();
+      }
+      return evict(begun, std::min(job.bytes, resident_));
+    }
+    case Job::Kind::kLoad: {
+      Progress begun;
+      begun.started = now();
+      begun.id = job.id;
+      return load(begun);
+    }
+  }
+}
+
+void Client::job_done() {
+  mover_busy_ = false;
+  if (!jobs_.empty() || watching_) mover_looks();
+}
+
+// ---- drain ----
+
+void Client::drain(uint64_t id) {
+  if (!turn::drain_wanted(turn_, id)) return job_done();
+  const Instant ends = process_.work_ends(turn::drains_together(turn_, id) ? this : nullptr);
+  if (ends <= now()) return drained(id);
+  process_.later(ends == turn::kNever ? kPause : ends - now(), [this, id, stuck = ends == turn::kNever] {
+    // The wait for the GPU is not broken off, only looked at again.
+    if (stuck && process_.work_ends(nullptr) == turn::kNever && !turn::drain_wanted(turn_, id)) {
+      process_.later(kPause, [this, id] { drain(id); });
+      return;
+    }
+    drain(id);
+  });
+}
+
+void Client::drained(uint64_t id) {
+  if (!step(turn::WorkDrained{id}).agreed) return job_done();
+  process_.later(process_.wake_time(), [this] {
+    running_ = false;
+    step(turn::MemoryLeft{});
+    job_done();
+  });
+}
+
+// ---- copies ----
+
+void Client::progress(Progress& made, bool finished, bool failed) {
+  protocol::SwapProgress message{};
+  message.direction = static_cast<uint8_t>(made.out ? protocol::SwapDirection::kOut : protocol::SwapDirection::kIn);
+  message.finished = finished ? 1 : 0;
+  message.failed = failed ? 1 : 0;
+  message.id = made.id;
+  message.moved = made.moved;
+  message.copied = made.copied;
+  message.elapsed_ns = static_cast<uint64_t>(now() - made.started);
+  message.memory = report();
+  made.reported = made.moved;
+  step(message);
+}
+
+void Client::evict(Progress made, Bytes bytes) {
+  const Bytes left = std::min(bytes - static_cast<Bytes>(made.moved), resident_);
+  if (left <= 0) {
+    progress(made, true, false);
+    return job_done();
+  }
+  if (made.moved > 0 && evictions_to_fail_ > 0) {
+    --evictions_to_fail_;
+    progress(made, true, true);
+    return job_done();
+  }
+  const Bytes piece = std::min(left, kPiece);
+  process_.later(copy_time(piece), [this, made, bytes, piece]() mutable {
+    const Bytes moved = std::min(piece, resident_);
+    resident_ -= moved;
+    made.moved += static_cast<uint64_t>(moved);
+    made.copied += static_cast<uint64_t>(moved);
+    if (made.moved - made.reported >= static_cast<uint64_t>(kReport)) progress(made, false, false);
+    evict(made, bytes);
+  });
+}
+
+void Client::load(Progress made) {
+  if (turn_.cancel_load) return loaded(made, false);
+  const Bytes absent = allocated_ - resident_;
+  if (absent == 0) {
+    running_ = true;
+    return loaded(made, true);
+  }
+  const Bytes piece = std::min(absent, kPiece);
+  if (budget_ < resident_ + piece) {  // until it has grown, or the load is cancelled
+    on_change_ = [this, made] { load(made); };
+    return;
+  }
+  resident_ += piece;
+  made.moved += static_cast<uint64_t>(piece);
+  made.copied += static_cast<uint64_t>(piece);
+  process_.later(copy_time(piece), [this, made]() mutable {
+    if (made.moved - made.reported >= static_cast<uint64_t>(kReport)) progress(made, false, false);
+    load(made);
+  });
+}
+
+void Client::loaded(Progress made, bool complete) {
+  const bool open = complete && step(turn::LoadEnded{}).agreed;
+  if (!open) running_ = false;
+  progress(made, true, !open);
+  if (!open) step(turn::LoadStopped{});
+  job_done();
+}
+
+// Without the mover, if there is nothing to bring in.
+bool Client::load_at_once(uint64_t grant) {
+  if (mover_busy_ || !jobs_.empty() || resident_ != allocated_) return false;
+  running_ = true;
+  const bool open = step(turn::LoadEnded{}).agreed;
+  if (!open) running_ = false;
+  Progress made;
+  made.started = now();
+  made.id = grant;
+  progress(made, true, !open);
+  if (!open) step(turn::LoadStopped{});
+  return true;
+}
+
+// ---- idleness ----
+
+void Client::look_for_idleness() {
+  const uint64_t watch = watch_;
+  mover_busy_ = true;
+  const turn::Effects::Look next = step(turn::IdleLook{}).look;
+  if (next.wanted && next.wait_ns == 0) return synchronize_idle();
+  if (watch == watch_) {
+    watching_ = next.wanted;
+    look_at_ = now() + next.wait_ns;
+  }
+  job_done();
+}
+
+// The mover waits for the GPU's work, however long that takes.
+void Client::synchronize_idle() {
+  const Instant ends = process_.work_ends(this);
+  if (ends > now()) return process_.later(ends == turn::kNever ? kPause : ends - now(), [this] { synchronize_idle(); });
+  step(turn::WorkEnded{});
+  look_for_idleness();
+}
+
+}  // namespace nvshare::simulation

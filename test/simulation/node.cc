@@ -1,0 +1,255 @@
+#include "node.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "scheduler/identity.h"
+
+namespace nvshare::simulation {
+
+using protocol::MessageType;
+
+namespace {
+
+constexpr uint64_t kProcessStart = 77;  // of each: their numbers never come again
+constexpr Duration kRestartGrace = 2 * kSec;
+
+}  // namespace
+
+Node::Node(World& world, const Plan& plan, Canary canary, std::string folder)
+    : world_(world), plan_(plan), canary_(canary), folder_(std::move(folder)), random_(plan.seed * 31 + 5) {
+  for (const char* file : {"/clients", "/tenants"}) unlink((folder_ + file).c_str());
+  start_engine();
+}
+
+void Node::start_engine() {
+  scheduler::Engine::Options options;
+  options.settings.lock_dir = options.settings.runtime_dir = folder_;
+  options.settings.policy = plan_.policy;
+  options.settings.restart_grace = canary_ == Canary::kNoRestartGrace ? 0 : kRestartGrace;
+  options.settings.gpus_per_user = plan_.gpus;
+  if (canary_ == Canary::kDepartedIsFree) options.settings.policy.departed_grace = 0;
+  options.epoch = 1000 + ++lives_;
+  const bool restarts =
+      std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) { return fault.kind == Fault::Kind::kRestart; });
+  if (restarts) {
+    options.known_clients_file = folder_ + "/clients";
+    options.tenants_file = folder_ + "/tenants";
+  }
+  options.look_at_host = [this] { return scheduler::HostBudget::Machine{plan_.host_bytes, std::nullopt}; };
+  options.look_at_cgroups = [this](pid_t pid) {
+    const auto at = tenants_.find(pid);
+    return at == tenants_.end() ? std::string() : "0::/system.slice/" + tenant_name(at->second) + ".service\n";
+  };
+  options.start_time_of = [this](pid_t pid) { return tenants_.contains(pid) ? kProcessStart : 0; };
+  engine_.emplace(std::move(options), *this, world_.now());
+  world_.tell("scheduler: starts, epoch {}", 1000 + lives_);
+  world_.after(kSec, [this, life = lives_] { housekeep(life); });
+  engine_called();
+}
+
+void Node::housekeep(uint64_t life) {
+  if (!engine_ || life != lives_) return;
+  engine_->housekeep(world_.now());
+  engine_called();
+  world_.after(kSec, [this, life] { housekeep(life); });
+}
+
+std::string Node::tenant_name(int tenant) const { return "tenant" + std::to_string(tenant); }
+
+pid_t Node::start_process(int tenant) {
+  tenants_[++next_pid_] = tenant;
+  return next_pid_;
+}
+
+void Node::process_ended(pid_t pid) { tenants_.erase(pid); }
+
+// ---- connections ----
+
+ConnectionId Node::connect(pid_t pid, Endpoint& endpoint) {
+  if (!engine_) return 0;
+  const ConnectionId id = next_connection_++;
+  Link& link = links_[id];
+  link.client = &endpoint;
+  link.pid = pid;
+  scheduler::Peer peer;
+  peer.pid = pid;
+  peer.uid = 1000;
+  peer.start_time = kProcessStart;
+  peer.account = "user 1000";
+  engine_->connected(id, std::move(peer));
+  return id;
+}
+
+// Packets of one direction of a connection keep their order.
+Instant Node::arrival(Instant& last) {
+  last = std::max(last + 1, world_.now() + random_.between(5 * kUs, std::max(plan_.latency, 6 * kUs)));
+  return last - world_.now();
+}
+
+void Node::send_packet(ConnectionId connection, const Packet& packet) {
+  const auto at = links_.find(connection);
+  if (at == links_.end() || packet.length == 0 || !at->second.listened) return;
+  ++at->second.up;
+  world_.after(arrival(at->second.up_last), [this, connection, packet] { take(connection, packet); });
+}
+
+void Node::take(ConnectionId connection, const Packet& packet) {
+  Link& link = links_.at(connection);
+  --link.up;
+  if (!link.served || !engine_) return;
+  check_message(link, packet);
+  engine_->received(connection, packet.span(), world_.now());
+  engine_called();
+}
+
+policy::ClientState Node::state_of(uint64_t client) {
+  for (const policy::ClientGlimpse& known : glimpse()) {
+    if (known.client == client) return known.state;
+  }
+  return policy::ClientState::kIdle;
+}
+
+// What the scheduler can take in the client's state, as it knows that just before.
+void Node::check_message(const Link& link, const Packet& packet) {
+  const auto type = protocol::decode_type(packet.span());
+  if (!type || link.id == 0) return;
+  const policy::ClientState state = state_of(link.id);
+  const bool holds = state != policy::ClientState::kIdle && state != policy::ClientState::kWaiting;
+  const auto fail = [&] {
+    world_.fail(fmt::format("client {} sends {} while it is {}", link.id, protocol::name_of(*type), name_of(state)));
+  };
+  if (*type == MessageType::kReqLock && state != policy::ClientState::kIdle) return fail();
+  if (*type != MessageType::kLockReleased && *type != MessageType::kLockPaused && *type != MessageType::kLockResumed) return;
+  // Each begins with the grant: of a former scheduler it means nothing.
+  const auto released = protocol::decode<protocol::LockReleased>(packet.span());
+  const auto paused = protocol::decode<protocol::LockPaused>(packet.span());
+  const auto resumed = protocol::decode<protocol::LockResumed>(packet.span());
+  const uint64_t epoch = released ? released->grant.epoch : paused ? paused->grant.epoch : resumed ? resumed->grant.epoch : 0;
+  if (epoch == 1000 + lives_ && !holds) fail();
+}
+
+void Node::send(ConnectionId connection, const Packet& packet, Descriptors) {
+  const auto at = links_.find(connection);
+  if (at == links_.end()) return;
+  if (const auto answer = protocol::decode<protocol::Registered>(packet.span())) at->second.id = answer->client_id;
+  if (const auto type = protocol::decode_type(packet.span()); type && *type == MessageType::kRefused) {
+    world_.fail(
+        fmt::format("the scheduler refuses pid {}: {}", at->second.pid, protocol::decode<protocol::Refused>(packet.span())->reason));
+  }
+  ++at->second.down;
+  world_.after(arrival(at->second.down_last), [this, connection, packet] {
+    Link& link = links_.at(connection);
+    --link.down;
+    if (link.listened) link.client->arrived(connection, packet);
+  });
+}
+
+void Node::close(ConnectionId connection) {
+  const auto at = links_.find(connection);
+  if (at == links_.end() || !at->second.served) return;
+  at->second.served = false;
+  end_down(connection);
+}
+
+// What the scheduler sent before is read first.
+void Node::end_down(ConnectionId connection) {
+  world_.after(arrival(links_.at(connection).down_last), [this, connection] {
+    Link& link = links_.at(connection);
+    if (!link.listened) return;
+    link.listened = false;
+    link.client->ended(connection);
+  });
+}
+
+void Node::hang_up(ConnectionId connection) {
+  const auto at = links_.find(connection);
+  if (at == links_.end() || !at->second.listened) return;
+  at->second.listened = false;
+  if (canary_ == Canary::kDeathUnnoticed) return;
+  world_.after(arrival(at->second.up_last), [this, connection] { engine_lost(connection); });
+}
+
+void Node::engine_lost(ConnectionId connection) {
+  Link& link = links_.at(connection);
+  if (!link.served) return;
+  link.served = false;
+  if (!engine_) return;
+  engine_->disconnected(connection, "its connection ended", world_.now());
+  engine_called();
+}
+
+void Node::cut(ConnectionId connection) {
+  const auto at = links_.find(connection);
+  if (at == links_.end() || !at->second.served || !at->second.listened) return;
+  world_.after(arrival(at->second.up_last), [this, connection] { engine_lost(connection); });
+  end_down(connection);
+}
+
+bool Node::quiet(ConnectionId connection) const {
+  const auto at = links_.find(connection);
+  return at != links_.end() && at->second.served && at->second.listened && at->second.up == 0 && at->second.down == 0;
+}
+
+void Node::restart(Duration away) {
+  if (!engine_) return;
+  world_.tell("scheduler: killed");
+  engine_.reset();
+  due_ = INT64_MAX;
+  for (auto& [id, link] : links_) {
+    if (!link.served) continue;
+    link.served = false;
+    end_down(id);
+  }
+  world_.after(away, [this] { start_engine(); });
+}
+
+// ---- the engine ----
+
+void Node::engine_called() {
+  glimpse_stale_ = true;
+  if (!engine_) return;
+  if (auto broken = engine_->broken_promise()) return world_.fail("the policy broke a promise: " + *broken);
+  const std::optional<policy::Instant> deadline = engine_->next_deadline();
+  if (!deadline || *deadline >= due_) return;
+  due_ = *deadline;
+  world_.after(due_ - world_.now(), [this, life = lives_, due = due_] {
+    if (!engine_ || life != lives_ || due != due_) return;
+    due_ = INT64_MAX;
+    if (const auto then = engine_->next_deadline(); then && *then <= world_.now()) engine_->deadline_reached(world_.now());
+    engine_called();
+  });
+}
+
+const std::vector<policy::ClientGlimpse>& Node::glimpse() {
+  if (!engine_) {
+    glimpse_.clear();
+  } else if (glimpse_stale_) {
+    policy::glimpse(engine_->policy_state(), glimpse_);
+  }
+  glimpse_stale_ = false;
+  return glimpse_;
+}
+
+void Node::set(int tenant, const std::function<void(protocol::admin::SetRequest&)>& change) {
+  if (!engine_) return;
+  protocol::admin::SetRequest request;
+  request.tenant = tenant_name(tenant) + ".service";
+  change(request);
+  const Result<void> result = engine_->set(request, world_.now());  // an error: it has no clients yet
+  world_.tell("scheduler: a limit of tenant {} is set{}", tenant, result ? "" : fmt::format(" in vain: {}", result.error().text));
+  engine_called();
+}
+
+void Node::set_compute_limit(int tenant, int percent) {
+  set(tenant, [&](protocol::admin::SetRequest& request) { request.gpu_core_limit = percent; });
+}
+void Node::set_memory_limit(int tenant, Bytes bytes) {
+  set(tenant, [&](protocol::admin::SetRequest& request) { request.gpu_memory_limit = bytes; });
+}
+void Node::set_priority(int tenant, int priority) {
+  set(tenant, [&](protocol::admin::SetRequest& request) { request.priority = priority; });
+}
+
+}  // namespace nvshare::simulation

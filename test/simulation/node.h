@@ -1,0 +1,102 @@
+// The node: the real scheduler::Engine on virtual time, with connections that delay and break, and a scheduler that is killed and comes
+// back with what its files say. Not thread-safe.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "canaries.h"
+#include "plan.h"
+#include "scheduler/engine.h"
+
+namespace nvshare::simulation {
+
+using Packet = protocol::Packet;
+using ConnectionId = scheduler::ConnectionId;
+
+// The client's end of a connection.
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+  virtual void arrived(ConnectionId connection, const Packet& packet) = 0;
+  virtual void ended(ConnectionId connection) = 0;
+};
+
+class Node : public scheduler::Transport {
+ public:
+  // `folder`: for the files that a scheduler leaves its successor; emptied.
+  Node(World& world, const Plan& plan, Canary canary, std::string folder);
+
+  // ---- for processes ----
+  pid_t start_process(int tenant);
+  void process_ended(pid_t pid);
+  // 0: there is no scheduler.
+  ConnectionId connect(pid_t pid, Endpoint& endpoint);
+  void send_packet(ConnectionId connection, const Packet& packet);
+  // By the client's end, or its process's: what was sent arrives first.
+  void hang_up(ConnectionId connection);
+  // The network's fault: both ends see it.
+  void cut(ConnectionId connection);
+
+  // ---- faults, and people's requests ----
+  void restart(Duration away);
+  void set_compute_limit(int tenant, int percent);
+  void set_memory_limit(int tenant, Bytes bytes);
+  void set_priority(int tenant, int priority);
+
+  // ---- what it knows ----
+  bool is_up() const { return engine_.has_value(); }
+  bool serves(ConnectionId connection) const { return links_.contains(connection) && links_.at(connection).served; }
+  bool quiet(ConnectionId connection) const;  // nothing is under way either way
+  const std::vector<policy::ClientGlimpse>& glimpse();
+  const policy::State& policy_state() const { return engine_->policy_state(); }
+  size_t client_count() const { return engine_ ? engine_->client_count() : 0; }
+  policy::ClientState state_of(uint64_t client);
+  protocol::admin::StatusReport status() const { return engine_->status(world_.now()); }
+
+ private:
+  struct Link {
+    Endpoint* client = nullptr;
+    pid_t pid = 0;
+    uint64_t id = 0;       // of the client, once the scheduler has given one
+    bool served = true;    // the scheduler's end is open
+    bool listened = true;  // the client's end is
+    Instant up_last = 0, down_last = 0;
+    int up = 0, down = 0;  // packets under way
+  };
+
+  void send(ConnectionId connection, const Packet& packet, Descriptors descriptors) override;
+  void close(ConnectionId connection) override;
+  void start_engine();
+  void take(ConnectionId connection, const Packet& packet);
+  void check_message(const Link& link, const Packet& packet);
+  void engine_lost(ConnectionId connection);
+  void end_down(ConnectionId connection);
+  void engine_called();
+  void housekeep(uint64_t life);
+  Instant arrival(Instant& last);
+  std::string tenant_name(int tenant) const;
+  void set(int tenant, const std::function<void(protocol::admin::SetRequest&)>& change);
+
+  World& world_;
+  const Plan& plan_;
+  const Canary canary_;
+  const std::string folder_;
+  Random random_;
+  std::map<ConnectionId, Link> links_;
+  std::map<pid_t, int> tenants_;  // of the processes that live
+  ConnectionId next_connection_ = 1;
+  pid_t next_pid_ = 100'000'000;  // beyond what a kernel gives
+  uint64_t lives_ = 0;
+  Instant due_ = INT64_MAX;  // when the engine wants to be called
+  bool glimpse_stale_ = true;
+  std::vector<policy::ClientGlimpse> glimpse_;
+  std::optional<scheduler::Engine> engine_;
+};
+
+}  // namespace nvshare::simulation

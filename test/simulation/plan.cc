@@ -1,0 +1,207 @@
+#include "plan.h"
+
+#include <algorithm>
+
+namespace nvshare::simulation {
+namespace {
+
+// What a run may contain. Each run switches some of it off at random, so that the rest meets in other ways.
+struct Traits {
+  bool deaths, stops, cuts, restarts, limits, memory_limits, growth, failures, linked, gangs, threads, slow;
+};
+
+Traits draw_traits(Random& random) {
+  Traits traits{};
+  for (bool* trait : {&traits.deaths, &traits.stops, &traits.cuts, &traits.restarts, &traits.limits, &traits.memory_limits, &traits.growth,
+                      &traits.failures, &traits.linked, &traits.gangs, &traits.threads, &traits.slow})
+    *trait = random.chance(30);
+  return traits;
+}
+
+policy::Config draw_policy(Random& random, const Traits& traits) {
+  policy::Config config;
+  if (random.chance(50)) {
+    config.switch_time_mode = policy::SwitchTimeMode::kFixed;
+    config.switch_time_fixed = random.between(100, 3000) * kMs;
+  } else {
+    config.switch_time_min = random.between(100, 2000) * kMs;
+    config.switch_time_max = 10 * config.switch_time_min;
+    config.switch_time_multiplier = random.between(1, 10);
+  }
+  config.unanswered_grace = random.between(2, 10) * kSec;
+  if (!traits.limits) return config;
+  using Mode = policy::SchedulingMode;
+  constexpr Mode kModes[] = {Mode::kAuto, Mode::kWeighted, Mode::kSerial, Mode::kDynamic, Mode::kRoundRobin, Mode::kConcurrent};
+  config.scheduling_mode = kModes[random.between(0, 5)];
+  return config;
+}
+
+Bytes draw_size(Random& random) {
+  switch (random.between(0, 3)) {
+    case 0:
+      return random.between(1, 32) * 32 * kMiB;
+    case 1:
+      return random.between(1, 4) * kGiB;
+    default:
+      return random.between(4, 10) * kGiB;
+  }
+}
+
+std::vector<Step> draw_steps(Random& random, const ProgramPlan& program, const Traits& traits, bool gang, Bytes& left) {
+  std::vector<Step> steps;
+  const std::string kind = program.kind;
+  const int64_t rounds = kind == "train" ? random.between(1, 4) : random.between(3, 12);
+  for (int64_t i = 0; i < rounds; ++i) {
+    const int gpu = static_cast<int>(random.between(0, static_cast<int64_t>(program.gpus.size()) - 1));
+    if (gang && random.chance(60)) {
+      steps.push_back({Step::Kind::kMeet, random.between(50, 1000) * kMs, 0});
+    } else if (kind == "train") {
+      steps.push_back({Step::Kind::kRun, random.between(300, 5000) * kMs, gpu});
+    } else if (kind == "serve") {
+      steps.push_back({Step::Kind::kRun, random.between(2, 200) * kMs, gpu});
+    } else {
+      steps.push_back({Step::Kind::kRun, random.between(10, 1500) * kMs, gpu});
+    }
+    if (kind == "serve") steps.push_back({Step::Kind::kPause, random.between(1, 300) * kMs, 0});
+    if (kind == "notebook") steps.push_back({Step::Kind::kPause, random.between(100, 4000) * kMs, 0});
+    if (kind == "train" && random.chance(30)) steps.push_back({Step::Kind::kPause, random.between(1, 100) * kMs, 0});
+    if (!traits.growth || !random.chance(30)) continue;
+    if (random.chance(70)) {
+      const Bytes bytes = std::min(left, random.between(1, 64) * 64 * kMiB);
+      left -= bytes;
+      if (bytes > 0) steps.push_back({Step::Kind::kGrow, bytes, gpu});
+    } else {
+      steps.push_back({Step::Kind::kShrink, random.between(1, 16) * 64 * kMiB, gpu});
+    }
+  }
+  return steps;
+}
+
+ProgramPlan draw_program(Random& random, const Plan& plan, const Traits& traits, uint64_t number) {
+  ProgramPlan program;
+  constexpr const char* kKinds[] = {"train", "serve", "notebook"};
+  program.kind = kKinds[random.between(0, 2)];
+  program.number = number;
+  program.starts = random.between(0, 3000) * kMs;
+  program.tenant = static_cast<int>(traits.memory_limits || traits.gangs ? random.between(1, 4) : static_cast<int64_t>(number));
+  const bool gang = plan.gpus > 1 && traits.gangs && random.chance(50);
+  if (gang) {
+    for (int gpu = 0; gpu < plan.gpus; ++gpu) program.gpus.push_back(gpu);
+  } else {
+    program.gpus.push_back(static_cast<int>(random.between(0, plan.gpus - 1)));
+  }
+  program.allocated = draw_size(random);
+  program.kernel = random.chance(20) ? random.between(100, 500) * kMs : random.between(1, 50) * kMs;
+  program.ahead = random.between(0, 200) * kMs;
+  if (traits.linked && random.chance(50)) program.linked = static_cast<int>(random.between(1, 30));
+  if (traits.failures && random.chance(40)) program.evictions_to_fail = static_cast<int>(random.between(1, 3));
+  // In all it fits beside the others' contexts, so that it can be served in the end.
+  Bytes left = std::max<Bytes>(12 * kGiB - program.allocated, 0);
+  const int64_t threads = traits.threads ? random.between(1, 3) : 1;
+  for (int64_t i = 0; i < threads; ++i) program.threads.push_back(draw_steps(random, program, traits, gang, left));
+  return program;
+}
+
+void draw_faults(Random& random, const Traits& traits, Plan& plan) {
+  const auto add = [&](Fault::Kind kind, int64_t most, auto amount) {
+    for (int64_t i = random.between(1, most); i > 0; --i) {
+      const auto program = static_cast<size_t>(random.between(0, static_cast<int64_t>(plan.programs.size()) - 1));
+      plan.faults.push_back({kind, random.between(0, 15'000) * kMs, program, amount()});
+    }
+  };
+  if (traits.deaths) add(Fault::Kind::kKill, 3, [] { return 0; });
+  if (traits.stops) add(Fault::Kind::kStop, 3, [&] { return random.between(10, 8000) * kMs; });
+  if (traits.cuts) add(Fault::Kind::kCut, 4, [] { return 0; });
+  if (traits.restarts) add(Fault::Kind::kRestart, 3, [&] { return random.between(0, 4000) * kMs; });
+  if (traits.limits) add(Fault::Kind::kComputeLimit, 4, [&] { return random.between(1, 10) * 10; });
+  if (traits.memory_limits) {
+    // Room for each of its programs alone, not for all: what one has beyond a limit that is set later is not believed (docs/known-gaps.md).
+    add(Fault::Kind::kMemoryLimit, 3, [&] { return random.between(25, 28) * kGiB / 2; });
+  }
+  if (random.chance(20)) add(Fault::Kind::kPriority, 3, [&] { return random.between(-3, 3); });
+  std::stable_sort(plan.faults.begin(), plan.faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
+}
+
+}  // namespace
+
+Plan draw_plan(uint64_t seed) {
+  Random random(seed * 0x2545f4914f6cdd1d + 11);
+  const Traits traits = draw_traits(random);
+  Plan plan;
+  plan.seed = seed;
+  plan.policy = draw_policy(random, traits);
+  plan.gpus = traits.gangs ? 2 : 1;
+  plan.bandwidth = random.between(1, 40) * kGiB;
+  plan.latency = random.chance(30) ? 50 * kUs : random.between(1, 20) * kMs / 2;
+  plan.wake = traits.slow ? random.between(1, 20) * kMs : random.between(1, 200) * kUs;
+  plan.bounded = !traits.stops && !traits.failures && !traits.linked && !traits.restarts && !traits.cuts && !traits.gangs;
+  const int64_t programs = random.between(1, 6);
+  for (int64_t i = 1; i <= programs; ++i) plan.programs.push_back(draw_program(random, plan, traits, static_cast<uint64_t>(i)));
+  draw_faults(random, traits, plan);
+  return plan;
+}
+
+namespace {
+
+std::string describe(const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kRun:
+      return fmt::format("run {} ms", step.amount / kMs);
+    case Step::Kind::kPause:
+      return fmt::format("pause {} ms", step.amount / kMs);
+    case Step::Kind::kGrow:
+      return fmt::format("grow by {} MiB", step.amount / kMiB);
+    case Step::Kind::kShrink:
+      return fmt::format("free {} MiB", step.amount / kMiB);
+    case Step::Kind::kMeet:
+      return fmt::format("meet {} ms", step.amount / kMs);
+  }
+  return "";
+}
+
+std::string describe(const Fault& fault, const Plan& plan) {
+  const uint64_t program = fault.program < plan.programs.size() ? plan.programs[fault.program].number : 0;
+  switch (fault.kind) {
+    case Fault::Kind::kKill:
+      return fmt::format("program {} is killed", program);
+    case Fault::Kind::kStop:
+      return fmt::format("program {} is stopped for {} ms", program, fault.amount / kMs);
+    case Fault::Kind::kCut:
+      return fmt::format("the connections of program {} break", program);
+    case Fault::Kind::kRestart:
+      return fmt::format("the scheduler is killed, and back after {} ms", fault.amount / kMs);
+    case Fault::Kind::kComputeLimit:
+      return fmt::format("the tenant of program {} gets a compute limit of {} %", program, fault.amount);
+    case Fault::Kind::kMemoryLimit:
+      return fmt::format("the tenant of program {} gets a memory limit of {} MiB", program, fault.amount / kMiB);
+    case Fault::Kind::kPriority:
+      return fmt::format("the tenant of program {} gets priority {}", program, fault.amount);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string describe(const Plan& plan) {
+  std::string text = fmt::format(
+      "seed {}: {} GPUs of {} MiB, {} MiB/s, messages take up to {} us, threads up to {} us; mode {}, {} turns\n", plan.seed, plan.gpus,
+      plan.gpu_bytes / kMiB, plan.bandwidth / kMiB, plan.latency / kUs, plan.wake / kUs, name_of(plan.policy.scheduling_mode),
+      plan.policy.switch_time_mode == policy::SwitchTimeMode::kFixed ? fmt::format("{} ms", plan.policy.switch_time_fixed / kMs)
+                                                                     : std::string("adaptive"));
+  for (const ProgramPlan& program : plan.programs) {
+    text +=
+        fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}\n", program.number,
+                    program.kind, program.tenant, program.gpus.size(), program.gpus.front(), program.starts / kMs, program.allocated / kMiB,
+                    program.kernel / kMs, program.linked > 0 ? fmt::format(", {} % of them end with the next", program.linked) : "",
+                    program.evictions_to_fail > 0 ? fmt::format(", {} evictions fail", program.evictions_to_fail) : "");
+    for (const std::vector<Step>& steps : program.threads) {
+      text += "    thread:";
+      for (const Step& step : steps) text += " " + describe(step) + ",";
+      text.back() = '\n';
+    }
+  }
+  for (const Fault& fault : plan.faults) text += fmt::format("  at {} ms {}\n", fault.at / kMs, describe(fault, plan));
+  return text;
+}
+
+}  // namespace nvshare::simulation

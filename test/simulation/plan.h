@@ -1,0 +1,57 @@
+// What a run consists of: drawn from a seed, then taken as data, so that a failing run can be shrunk by leaving parts of it out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "policy/policy.h"
+#include "world.h"
+
+namespace nvshare::simulation {
+
+// What one thread of a program does next.
+struct Step {
+  enum class Kind : uint8_t { kRun, kPause, kGrow, kShrink, kMeet } kind;
+  int64_t amount;  // nanoseconds of GPU work, or of doing nothing; or bytes. kMeet: collectives over all GPUs of the program
+  int gpu = 0;     // which of the program's
+};
+
+struct ProgramPlan {
+  uint64_t number = 0;  // its random numbers come from it
+  const char* kind = "";
+  Duration starts = 0;
+  int tenant = 0;
+  std::vector<int> gpus;
+  Bytes allocated = 0;  // on each GPU, before anything else
+  Duration kernel = 0;  // length of the longest
+  Duration ahead = 0;   // of the GPU's work it submits so much before it waits, where nobody bounds it
+  int linked = 0;       // percent of its kernels that end only once the program has submitted the next
+  int evictions_to_fail = 0;
+  std::vector<std::vector<Step>> threads;
+};
+
+struct Fault {
+  enum class Kind : uint8_t { kKill, kStop, kCut, kRestart, kComputeLimit, kMemoryLimit, kPriority } kind;
+  Duration at = 0;
+  size_t program = 0;  // of which; as in Plan::programs. Not of kRestart
+  int64_t amount = 0;  // how long it is stopped, or the scheduler away; percent; bytes; priority
+};
+
+struct Plan {
+  uint64_t seed = 0;
+  policy::Config policy;
+  int gpus = 1;
+  Bytes gpu_bytes = 16 * kGiB;
+  Bytes host_bytes = 256 * kGiB;  // for swapped memory
+  int64_t bandwidth = 10 * kGiB;  // bytes per second, each way
+  Duration latency = kMs;         // the longest that a message takes
+  Duration wake = 0;              // the longest that a thread takes to wake
+  bool bounded = true;            // all answer and can move, so that each waiting client has a bound
+  std::vector<ProgramPlan> programs;
+  std::vector<Fault> faults;
+};
+
+Plan draw_plan(uint64_t seed);
+std::string describe(const Plan& plan);
+
+}  // namespace nvshare::simulation

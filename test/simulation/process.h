@@ -1,0 +1,104 @@
+// A program: its threads, which submit GPU work, pause, allocate and free as its plan says, and the gate that they share. Everything that
+// it does stands still while it is stopped, and ends when it dies. Not thread-safe.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "client.h"
+#include "node.h"
+
+namespace nvshare::simulation {
+
+class Run;
+
+class Process {
+ public:
+  Process(Run& run, const ProgramPlan& plan);
+  ~Process();
+
+  void start();
+  void kill();
+  void stop(Duration lasts);
+  void cut();
+
+  const ProgramPlan& plan() const { return plan_; }
+  bool alive() const { return alive_; }
+  bool ended() const { return ended_; }
+  bool has_context() const { return has_context_; }
+  bool stopped() const { return stopped_; }
+  pid_t pid() const { return pid_; }
+  std::vector<std::unique_ptr<Client>>& clients() { return clients_; }
+  std::string describe() const;
+
+  // ---- for its clients ----
+  Run& run() { return run_; }
+  Random& random() { return random_; }
+  void later(Duration delay, std::function<void()> what);
+  Duration wake_time();  // that a thread takes to wake
+  void close_gate(size_t gpu) { closed_ |= 1U << gpu; }
+  void open_gate(size_t gpu);  // threads that wait there look
+  void wake_gate();
+  bool gate_closed() const { return closed_ != 0; }
+  bool gate_closed(size_t gpu) const { return (closed_ & (1U << gpu)) != 0; }
+  uint32_t waiting() const { return waiting_; }
+  uint64_t submissions() const { return submissions_; }
+  Duration longest_kernel() const { return longest_; }
+  bool holds_other_gpu(const Client& client) const;
+  // When the GPU work that was submitted ends; kNever: something has to be submitted first.
+  Instant work_ends(const Client* only) const;
+  void client_changed();  // threads that wait for memory look
+
+ private:
+  struct Thread {
+    size_t number = 0;
+    std::deque<Step> steps;
+    enum class State : uint8_t { kFree, kAtGate, kGrowing, kCharging, kSettling, kMeeting, kDone } state = State::kFree;
+    Bytes allocates = 0;
+    bool charged = false;
+    bool asked = false;  // its growth or headroom is the client's one question
+    size_t met = 0;      // of a collective: GPUs that have their part
+    bool woken = false;  // a look is on its way
+    std::vector<size_t> waited_for;
+  };
+  struct Work {
+    Instant ends = 0;
+    bool linked = false;  // ends only once the next is submitted
+    Duration linked_for = 0;
+  };
+
+  void go_on(Thread& thread);
+  void look(Thread& thread);  // of one that waits
+  void wake(Thread& thread);
+  bool pass_gate(Thread& thread);
+  void leave_gate(Thread& thread);
+  void run_step(Thread& thread, Step& step);
+  void meet(Thread& thread, Step& step);
+  void submit(Client& client, Duration kernel, bool linked);
+  void allocate(Thread& thread, Step& step);
+  bool charge(Thread& thread, Client& client);
+  void grow(Thread& thread, Client& client);
+  void allocated(Thread& thread);
+  void refuse(Thread& thread, Client& client);
+  void step_done(Thread& thread, Duration then);
+  void exit_if_done();
+  void end(bool killed);
+
+  Run& run_;
+  const ProgramPlan& plan_;
+  Random random_;
+  pid_t pid_ = 0;
+  bool alive_ = false, ended_ = false, has_context_ = false, stopped_ = false;
+  std::deque<std::function<void()>> deferred_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<Work> work_;  // of each GPU
+  std::deque<Thread> threads_;
+  uint32_t closed_ = 0;
+  uint32_t waiting_ = 0;
+  uint64_t submissions_ = 0;
+  Duration longest_ = 0;
+};
+
+}  // namespace nvshare::simulation

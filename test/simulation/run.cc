@@ -1,0 +1,173 @@
+#include "run.h"
+
+#include <algorithm>
+
+namespace nvshare::simulation {
+
+namespace {
+constexpr Duration kLongest = 2'000 * kSec;  // everybody has ended long before
+constexpr uint64_t kMostSteps = 500'000;     // the same
+}  // namespace
+
+Run::Run(const Plan& plan, const Options& options)
+    : plan_(plan), canary_(options.canary), world_(options.tells), node_(world_, plan_, options.canary, options.folder), checks_(*this) {
+  for (const ProgramPlan& program : plan_.programs) processes_.push_back(std::make_unique<Process>(*this, program));
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    world_.after(plan_.programs[i].starts, [process = processes_[i].get()] { process->start(); });
+  }
+  for (const Fault& fault : plan_.faults) {
+    world_.after(fault.at, [this, &fault] { happen(fault); });
+  }
+}
+
+Run::~Run() = default;
+
+void Run::happen(const Fault& fault) {
+  if (fault.kind == Fault::Kind::kRestart) return node_.restart(fault.amount);
+  Process& process = *processes_[fault.program];
+  const int tenant = process.plan().tenant;
+  switch (fault.kind) {
+    case Fault::Kind::kKill:
+      return process.kill();
+    case Fault::Kind::kStop:
+      return process.stop(fault.amount);
+    case Fault::Kind::kCut:
+      return process.cut();
+    case Fault::Kind::kComputeLimit:
+      return node_.set_compute_limit(tenant, static_cast<int>(fault.amount));
+    case Fault::Kind::kMemoryLimit:
+      return node_.set_memory_limit(tenant, fault.amount);
+    case Fault::Kind::kPriority:
+      return node_.set_priority(tenant, static_cast<int>(fault.amount));
+    case Fault::Kind::kRestart:
+      return;
+  }
+}
+
+Bytes Run::resident_on(int gpu) const {
+  Bytes sum = 0;
+  for (const auto& process : processes_) {
+    for (const auto& client : process->clients()) sum += client->gpu() == gpu && process->has_context() ? client->resident() : 0;
+  }
+  return sum;
+}
+
+Bytes Run::free_on(int gpu) const { return plan_.gpu_bytes - plan_.policy.reserve_fixed - resident_on(gpu); }
+
+const std::string& Run::play() {
+  const auto over = [&] { return std::all_of(processes_.begin(), processes_.end(), [](const auto& process) { return process->ended(); }); };
+  Instant looked = world_.now();
+  while (!over()) {
+    if (!world_.step()) {
+      world_.fail("nothing will ever happen again, and not everybody has ended");
+      break;
+    }
+    checks_.after_step();
+    if (world_.now() - looked >= kSec) {
+      looked = world_.now();
+      checks_.each_second();
+    }
+    if (world_.elapsed() > kLongest || world_.steps() > kMostSteps) world_.fail("not everybody ends");
+  }
+  // The scheduler hears of it.
+  for (const Instant end = world_.now() + 10 * kSec; world_.now() < end && world_.step();) checks_.after_step();
+  if (!world_.broken() && node_.client_count() > 0) world_.fail(fmt::format("{} clients are left behind", node_.client_count()));
+  return world_.problem();
+}
+
+std::string Run::describe() {
+  std::string text;
+  for (const auto& process : processes_) text += process->describe();
+  if (!node_.is_up()) return text + "  no scheduler\n";
+  for (const policy::GpuView& gpu : policy::view(node_.policy_state(), world_.now())) {
+    text += fmt::format("  scheduler, GPU {}: safe limit {} MiB, departed {}, mode {}\n", gpu.gpu, gpu.safe_limit / kMiB,
+                        gpu.departed / kMiB, gpu.mode);
+    for (const policy::ClientView& client : gpu.clients) {
+      text += fmt::format("    client {} {} allocated {} resident {} budget {} MiB{}{}\n", client.client, name_of(client.state),
+                          client.memory.allocated / kMiB, client.memory.resident / kMiB, client.budget / kMiB,
+                          client.evicting ? ", moves out" : "", client.waiting_for.empty() ? "" : ", waits for " + client.waiting_for);
+    }
+  }
+  return text;
+}
+
+// ---- shrinking ----
+
+namespace {
+
+// The kind of failure, so that one is not taken for another: without the numbers in it.
+std::string kind_of(const std::string& problem) {
+  std::string kind;
+  for (const char letter : problem) {
+    if (letter < '0' || letter > '9') kind += letter;
+  }
+  return kind;
+}
+
+class Shrinker {
+ public:
+  Shrinker(const Plan& plan, const Run::Options& options) : best_(plan), options_(options) {
+    options_.tells = false;
+    kind_ = kind_of(Run(best_, options_).play());
+  }
+
+  Plan work() {
+    for (bool better = true; better && tries_ < kTries;) {
+      better = false;
+      for (size_t i = best_.faults.size(); i-- > 0;)
+        better |= leave_out([&](Plan& plan) { plan.faults.erase(plan.faults.begin() + static_cast<ptrdiff_t>(i)); });
+      for (size_t i = best_.programs.size(); i-- > 0;) better |= leave_out([&](Plan& plan) { drop_program(plan, i); });
+      for (size_t i = 0; i < best_.programs.size(); ++i) {
+        for (size_t t = best_.programs[i].threads.size(); t-- > 0;) {
+          if (best_.programs[i].threads.size() > 1) better |= leave_out([&](Plan& plan) { drop(plan.programs[i].threads, t); });
+        }
+        for (size_t t = 0; t < best_.programs[i].threads.size(); ++t) {
+          for (size_t s = best_.programs[i].threads[t].size(); s-- > 0;)
+            better |= leave_out([&](Plan& plan) { drop(plan.programs[i].threads[t], s); });
+        }
+      }
+    }
+    return best_;
+  }
+
+ private:
+  static constexpr int kTries = 600;
+
+  template <typename List>
+  static void drop(List& list, size_t at) {
+    list.erase(list.begin() + static_cast<ptrdiff_t>(at));
+  }
+  static void drop_program(Plan& plan, size_t at) {
+    drop(plan.programs, at);
+    std::erase_if(plan.faults, [&](const Fault& fault) { return fault.kind != Fault::Kind::kRestart && fault.program == at; });
+    for (Fault& fault : plan.faults) fault.program -= fault.program > at ? 1 : 0;
+  }
+  template <typename Change>
+  bool leave_out(Change change) {
+    Plan smaller = best_;
+    change(smaller);
+    if (smaller.programs.empty() || ++tries_ > kTries) return false;
+    if (kind_of(Run(smaller, options_).play()) != kind_) return false;
+    best_ = smaller;
+    return true;
+  }
+
+  Plan best_;
+  Run::Options options_;
+  std::string kind_;
+  int tries_ = 0;
+};
+
+}  // namespace
+
+Failure shrink(const Plan& plan, Run::Options options) {
+  Failure failure{Shrinker(plan, options).work(), "", "", ""};
+  options.tells = true;
+  Run run(failure.plan, options);
+  failure.problem = run.play();
+  failure.story = run.story();
+  failure.state = run.describe();
+  return failure;
+}
+
+}  // namespace nvshare::simulation

@@ -1,0 +1,64 @@
+// One run of a plan: everything that takes part in it, and what it is held to. A plan and a commit give the same run every time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "canaries.h"
+#include "checks.h"
+#include "node.h"
+#include "plan.h"
+#include "process.h"
+
+namespace nvshare::simulation {
+
+class Run {
+ public:
+  struct Options {
+    Canary canary = Canary::kNone;
+    std::string folder;
+    bool tells = false;
+  };
+  Run(const Plan& plan, const Options& options);
+  ~Run();
+
+  // Until everybody has ended, or something is wrong, which it returns.
+  const std::string& play();
+
+  const std::string& story() const { return world_.story(); }
+  uint64_t steps() const { return world_.steps(); }
+  Duration elapsed() const { return world_.elapsed(); }
+  std::string describe();
+
+  const Plan& plan() const { return plan_; }
+  Canary canary() const { return canary_; }
+  World& world() { return world_; }
+  Node& node() { return node_; }
+  Checks& checks() { return checks_; }
+  std::vector<std::unique_ptr<Process>>& processes() { return processes_; }
+  Bytes resident_on(int gpu) const;
+  Bytes free_on(int gpu) const;
+
+ private:
+  void happen(const Fault& fault);
+
+  const Plan plan_;
+  const Canary canary_;
+  World world_;
+  Node node_;
+  std::vector<std::unique_ptr<Process>> processes_;
+  Checks checks_;
+};
+
+struct Failure {
+  Plan plan;  // the smallest that still fails
+  std::string problem;
+  std::string story;
+  std::string state;
+};
+
+// The plan without all that the failure does not need.
+Failure shrink(const Plan& plan, Run::Options options);
+
+}  // namespace nvshare::simulation
