@@ -227,6 +227,34 @@ void check_gpus(const Facts& facts, Findings& out) {
   }
 }
 
+void check_bus(const Facts& facts, Findings& out) {
+  int64_t largest = 0;
+  for (const GpuFacts& gpu : facts.gpus) largest = std::max(largest, gpu.memory);
+  for (const PciGpu& gpu : facts.pci_gpus) {
+    const std::string which = "GPU at " + gpu.address;
+    if (!gpu.iommu.empty() && gpu.iommu != "identity") {
+      out.push_back({Level::kNote, "iommu", fmt::format("{}: an IOMMU translates its transfers ({})", which, gpu.iommu),
+                     "Swapping passes through that translation.",
+                     "Where no virtual machine needs it: iommu=pt on the kernel's command line."});
+    } else {
+      out.push_back({Level::kOk, "iommu", which + (gpu.iommu.empty() ? ": no IOMMU" : ": the IOMMU passes its transfers through"), "", ""});
+    }
+    if (gpu.numa_node < 0) continue;
+    const std::string where = fmt::format("{}: nearest memory is node {}, {} free", which, gpu.numa_node, bytes_of(gpu.near_free));
+    if (gpu.near_free < largest && gpu.far > gpu.near) {
+      out.push_back({Level::kNote, "numa", where,
+                     fmt::format("What is swapped out beyond that lies on other nodes (distance {} instead of {}), and moves over the link "
+                                 "between processors.",
+                                 gpu.far, gpu.near),
+                     fmt::format("Keep programs that need much memory on other nodes: numactl --membind. Start those of this GPU with "
+                                 "numactl --preferred={}.",
+                                 gpu.numa_node)});
+    } else {
+      out.push_back({Level::kOk, "numa", where, "", ""});
+    }
+  }
+}
+
 void check_mps(const Facts& facts, Findings& out) {
   if (facts.mps.empty()) return;
   out.push_back({Level::kWarning, "mps", facts.mps,
@@ -287,8 +315,8 @@ size_t number_of(const Findings& findings, Level level) {
 
 std::vector<Finding> examine(const Facts& facts) {
   Findings findings;
-  for (const auto& check :
-       {check_driver, check_devices, check_library, check_program, check_glibc, check_scheduler, check_gpus, check_mps, check_host})
+  for (const auto& check : {check_driver, check_devices, check_library, check_program, check_glibc, check_scheduler, check_gpus, check_bus,
+                            check_mps, check_host})
     check(facts, findings);
   return findings;
 }

@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -77,19 +78,31 @@ std::string kernel_module_version(const std::string& text) {
   return "";
 }
 
-bool nvidia_on_pci(const std::string& root) {
-  std::error_code ignored;
-  for (const auto& device : fs::directory_iterator(root + "/sys/bus/pci/devices", ignored)) {
-    if (trimmed(content_of(device.path().string() + "/vendor")) == "0x10de" &&
-        content_of(device.path().string() + "/class").rfind("0x03", 0) == 0)
-      return true;
+// Of "Node 1 MemFree:  131072 kB", in bytes.
+int64_t free_of_node(const std::string& meminfo) {
+  const size_t at = meminfo.find("MemFree:");
+  return at == std::string::npos ? 0 : number_of(meminfo.substr(at + 8)) << 10;
+}
+
+void look_at_node(const std::string& root, PciGpu& gpu) {
+  const std::string nodes = root + "/sys/devices/system/node/node";
+  if (gpu.numa_node < 0 || access((nodes + "1").c_str(), F_OK) != 0) {
+    gpu.numa_node = -1;
+    return;
   }
-  return false;
+  const std::string node = nodes + std::to_string(gpu.numa_node);
+  gpu.near_free = free_of_node(content_of(node + "/meminfo"));
+  std::istringstream distances(content_of(node + "/distance"));
+  for (int distance = 0; distances >> distance;) {
+    gpu.near = gpu.near == 0 ? distance : std::min(gpu.near, distance);
+    gpu.far = std::max(gpu.far, distance);
+  }
 }
 
 void look_at_driver(const std::string& root, Facts& facts) {
   facts.kernel_module = kernel_module_version(content_of(root + "/proc/driver/nvidia/version"));
-  facts.pci_gpu = nvidia_on_pci(root);
+  facts.pci_gpus = look_at_pci(root);
+  facts.pci_gpu = !facts.pci_gpus.empty();
   for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/lib/x86_64-linux-gnu", "/lib64",
                              "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu/nvidia/current"}) {
     facts.cuda_library |= access((root + folder + "/libcuda.so.1").c_str(), R_OK) == 0;
@@ -216,6 +229,24 @@ std::string loader_of(std::ifstream& file, const Elf64_Ehdr& header) {
 }
 
 }  // namespace
+
+std::vector<PciGpu> look_at_pci(const std::string& root) {
+  std::vector<PciGpu> gpus;
+  std::error_code ignored;
+  for (const auto& device : fs::directory_iterator(root + "/sys/bus/pci/devices", ignored)) {
+    const std::string path = device.path().string();
+    if (trimmed(content_of(path + "/vendor")) != "0x10de" || content_of(path + "/class").rfind("0x03", 0) != 0) continue;
+    PciGpu gpu;
+    gpu.address = device.path().filename();
+    gpu.iommu = trimmed(content_of(path + "/iommu_group/type"));
+    const std::string node = trimmed(content_of(path + "/numa_node"));
+    gpu.numa_node = node.empty() ? -1 : static_cast<int>(number_of(node));
+    look_at_node(root, gpu);
+    gpus.push_back(std::move(gpu));
+  }
+  std::sort(gpus.begin(), gpus.end(), [](const PciGpu& one, const PciGpu& other) { return one.address < other.address; });
+  return gpus;
+}
 
 ProgramFacts look_at_program(const std::string& path) {
   using Kind = ProgramFacts::Kind;

@@ -20,6 +20,9 @@ inline constexpr char kUserQuery[] = "--query-compute-apps=pid,process_name,used
 std::vector<GpuFacts> parse_gpus(const std::string& csv);
 std::vector<GpuUser> parse_users(const std::string& csv);
 
+// NVIDIA's GPUs below /sys, by address.
+std::vector<PciGpu> look_at_pci(const std::string& root);
+
 // What kind of program a file is, by its mode and ELF headers.
 ProgramFacts look_at_program(const std::string& path);
 

@@ -69,6 +69,26 @@ TEST(Doctor, EachTroubleIsNamed) {
          f.devices.push_back({"/dev/nvidia-uvm", false, false});
        },
        "devices", "problem: missing: /dev/nvidia-uvm\n", 1},
+      {"iommu",
+       [](Facts& f) {
+         f.pci_gpus = {{"0000:3b:00.0", "DMA-FQ", -1, 0, 0, 0}};
+       },
+       "iommu", "note: GPU at 0000:3b:00.0: an IOMMU translates its transfers (DMA-FQ)\n", 0},
+      {"iommu passes through",
+       [](Facts& f) {
+         f.pci_gpus = {{"0000:3b:00.0", "identity", -1, 0, 0, 0}};
+       },
+       "iommu", "", 0},
+      {"far memory",
+       [](Facts& f) {
+         f.pci_gpus = {{"0000:3b:00.0", "", 1, 20 * kGiB, 10, 21}};
+       },
+       "numa", "note: GPU at 0000:3b:00.0: nearest memory is node 1, 20 GiB free\n", 0},
+      {"near memory",
+       [](Facts& f) {
+         f.pci_gpus = {{"0000:3b:00.0", "", 1, 200 * kGiB, 10, 21}};
+       },
+       "numa", "", 0},
       {"no right", [](Facts& f) { f.devices[0].usable = false; }, "devices", "problem: not readable and writable for you: /dev/nvidia0\n",
        1},
       {"no library", [](Facts& f) { f.library.clear(), f.library_error = "cannot find it"; }, "library", "problem: cannot find it\n", 1},
@@ -175,6 +195,36 @@ TEST(Doctor, ReadsWhatNvidiaSmiPrints) {
   EXPECT_EQ(users[0].program, "python3");
   EXPECT_EQ(users[0].memory, 512ll << 20);
   EXPECT_EQ(users[1].program, "a,b");
+}
+
+TEST(Doctor, SeesTheIommuAndTheNearestMemory) {
+  namespace fs = std::filesystem;
+  char folder[] = "/tmp/nvshare-doctor-XXXXXX";
+  const std::string root = mkdtemp(folder);
+  const std::string device = root + "/sys/bus/pci/devices/0000:3b:00.0";
+  const std::string nodes = root + "/sys/devices/system/node";
+  for (const std::string& path : {device + "/iommu_group", root + "/sys/bus/pci/devices/0000:00:1f.3", nodes + "/node0", nodes + "/node1"})
+    fs::create_directories(path);
+  std::ofstream(device + "/vendor") << "0x10de\n";
+  std::ofstream(device + "/class") << "0x030200\n";
+  std::ofstream(device + "/iommu_group/type") << "DMA-FQ\n";
+  std::ofstream(device + "/numa_node") << "1\n";
+  std::ofstream(root + "/sys/bus/pci/devices/0000:00:1f.3/vendor") << "0x8086\n";
+  std::ofstream(nodes + "/node1/meminfo") << "Node 1 MemTotal:       4096 kB\nNode 1 MemFree:        1024 kB\n";
+  std::ofstream(nodes + "/node1/distance") << "21 10\n";
+  const auto gpus = look_at_pci(root);
+  fs::remove_all(nodes + "/node1");
+  const auto one_node = look_at_pci(root);
+  fs::remove_all(root);
+  ASSERT_EQ(gpus.size(), 1u);
+  EXPECT_EQ(gpus[0].address, "0000:3b:00.0");
+  EXPECT_EQ(gpus[0].iommu, "DMA-FQ");
+  EXPECT_EQ(gpus[0].numa_node, 1);
+  EXPECT_EQ(gpus[0].near_free, 1 << 20);
+  EXPECT_EQ(gpus[0].near, 10);
+  EXPECT_EQ(gpus[0].far, 21);
+  EXPECT_EQ(one_node.at(0).numa_node, -1) << "all memory is as near";
+  EXPECT_TRUE(look_at_pci("/nonexistent").empty());
 }
 
 TEST(Doctor, SeesTheDriverOfAMachine) {

@@ -28,6 +28,15 @@ struct GpuFacts {
   int64_t memory = 0;  // bytes
 };
 
+// A GPU as the kernel sees it on the PCI bus.
+struct PciGpu {
+  std::string address;    // "0000:3b:00.0"
+  std::string iommu;      // type of its IOMMU group: "identity", "DMA", "DMA-FQ"; empty: it is in none
+  int numa_node = -1;     // the nearest memory; -1: the machine has one node, or does not say
+  int64_t near_free = 0;  // bytes of that node that are free
+  int near = 0, far = 0;  // distances of the kernel's table: to that node's memory from itself, and from the farthest node
+};
+
 struct GpuUser {
   int32_t pid = 0;
   std::string program;
@@ -64,6 +73,7 @@ struct Facts {
   bool nvidia_smi = false;    // it is there, and answered
   std::vector<DeviceFile> devices;
   std::vector<GpuFacts> gpus;
+  std::vector<PciGpu> pci_gpus;
   std::vector<GpuUser> users;
   std::string library;  // libnvshare.so; empty: library_error
   std::string library_error;
