@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 constexpr int kFormat = 1;
 constexpr int64_t kLimitMax = int64_t{1} << 50;
 
-constexpr policy::TenantId kIdMax = policy::TenantId{1} << 53;  // 1, 2, 3, ...: no scheduler comes so far
+constexpr policy::TenantId kTenantIdMax = policy::TenantId{1} << 53;  // 1, 2, 3, ...: no scheduler comes so far
 
 constexpr policy::Duration kDebtMax = int64_t{7200} * 1'000'000'000;
 constexpr policy::Duration kTimeMax = int64_t{1} << 60;  // some 36 years
@@ -217,7 +217,7 @@ void Tenants::load() {
       std::string key;
       Result<void> read = read_tenant(entry, &key, &tenant, &left_out);
       const bool is_given = tenant.id < next_id_;
-      if (!is_given && tenant.id < kIdMax) next_id_ = tenant.id + 1;  // clients may know it: it is nobody else's
+      if (!is_given && tenant.id < kTenantIdMax) next_id_ = tenant.id + 1;  // clients may know it: it is nobody else's
       if (read && (!is_given || find(tenant.id) != nullptr || tenants_.contains(key)))
         read = error_format("it has an impossible id, or another's");
       if (!read) {
