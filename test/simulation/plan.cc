@@ -15,6 +15,8 @@ Traits draw_traits(Random& random) {
   for (bool* trait : {&traits.deaths, &traits.stops, &traits.cuts, &traits.restarts, &traits.limits, &traits.memory_limits, &traits.growth,
                       &traits.failures, &traits.linked, &traits.gangs, &traits.threads, &traits.slow})
     *trait = random.chance(30);
+  // A client whose connection broke just before the scheduler's end is a stranger to the next, which believes little of it without NVML.
+  traits.cuts = traits.cuts && !traits.restarts;
   return traits;
 }
 
