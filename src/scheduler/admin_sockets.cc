@@ -6,8 +6,7 @@
 #include <cerrno>
 
 #include "protocol/admin.h"
-#include "scheduler/cgroup_identity.h"
-#include "scheduler/identity.h"
+#include "scheduler/admin_peers.h"
 #include "scheduler/log.h"
 
 namespace nvshare::scheduler {
@@ -15,14 +14,6 @@ namespace {
 
 constexpr size_t kReadBytes = 4096;
 constexpr size_t kUnsentBytesMax = 16 << 20;
-
-Result<void> check_peer(int socket) {
-  Result<Peer> peer = peer_of(socket);
-  if (!peer) return peer.error();
-  if (peer->uid != 0 && peer->uid != geteuid()) return error_format("admin requests are for root and user %u", geteuid());
-  if (!CgroupReader::here().may_administer(cgroups_of(peer->pid))) return error_format("admin requests are not for containers");
-  return {};
-}
 
 }  // namespace
 
@@ -41,7 +32,7 @@ void AdminSockets::accept_all() {
 }
 
 void AdminSockets::accept(FileDescriptor socket) {
-  Result<void> allowed = check_peer(socket.get());
+  Result<void> allowed = may_administer(socket.get());
   if (allowed && connections_.size() >= kConnectionsMax) allowed = Result<void>(error_format("too many admin connections"));
   uint64_t id = next_++;
   Connection& connection = connections_[id];
