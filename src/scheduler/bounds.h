@@ -12,6 +12,8 @@ inline constexpr int64_t kConnectionsPerTenant = 4096;
 inline constexpr int64_t kConnectionsPerUser = 4096;
 inline constexpr int64_t kConnectionsPerProcess = 512;
 inline constexpr int64_t kConnectionsWhenCrowded = 64;
+inline constexpr int64_t kConnectsPerSecond = 1'000;
+inline constexpr int64_t kConnectBurst = 1'000;
 inline constexpr int64_t kDescriptorsKept = 192;
 inline constexpr int64_t kQueuedDescriptorsPerConnection = 512;
 inline constexpr int64_t kRegisterWithinMs = 5'000;
@@ -41,6 +43,9 @@ inline constexpr Bound kTable[] = {
     {"connections of a process", kConnectionsPerProcess, nullptr, "a process has one for each GPU, and one for each question to NVML"},
     {"connections of a tenant when three quarters of all are taken", kConnectionsWhenCrowded, nullptr,
      "so that many hostile tenants leave room for others"},
+    {"times that a process connects in a second", kConnectsPerSecond, nullptr,
+     "to find out who it is takes 60 us; beyond it a connection is closed at once"},
+    {"times that a process connects at once", kConnectBurst, nullptr, "all its threads may begin together"},
     {"descriptors that connections never take", kDescriptorsKept, nullptr, "for the administrator's socket, locks, files and messages"},
     {"descriptors queued for a connection", kQueuedDescriptorsPerConnection, nullptr, "a client that does not read holds them open"},
     {"ms from connecting to Register", kRegisterWithinMs, nullptr, "a silent connection takes two descriptors"},

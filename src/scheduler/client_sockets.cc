@@ -140,12 +140,17 @@ void ClientSockets::accept_all() {
 
 void ClientSockets::accept(FileDescriptor socket) {
   const policy::Instant now = monotonic_ns();
+  const Result<PeerNumber> number = number_of_peer(socket.get());
+  if (!number) return warnings_.warn("peer", now, "{}", number.error().text);
+  if (!bounds_.may_connect(number->pid, now)) {
+    return turn_away(std::move(socket), *number, error_format("process %d connects too often", number->pid));
+  }
   Result<Peer> peer = peer_of(socket.get());
   if (!peer) return warnings_.warn("peer", now, "{}", peer.error().text);
   const Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
   ConnectionId id = next_++;
   spdlog::debug("connection {} of pid {}", id, peer->pid);
-  if (auto ok = bounds_.admit(id, whose, now); !ok) return turn_away(std::move(socket), *peer, ok.error());
+  if (auto ok = bounds_.admit(id, whose, now); !ok) return turn_away(std::move(socket), *number, ok.error());
   Connection& connection = connections_[id];
   connection.socket = std::move(socket);
   connection.process = std::move(peer->pidfd);
@@ -158,6 +163,7 @@ void ClientSockets::accept(FileDescriptor socket) {
   }
   if (silent_.empty()) silence_timer_.arm(now + register_within_);
   silent_.emplace_back(now + register_within_, id);
+  bounds_.charge(id, cost_of(std::min(monotonic_ns() - now, kHandledMaxNs)));
 }
 
 // A watch may wake up for what its descriptor's number was before: of a connection that ended in the same round of the loop.
@@ -166,7 +172,7 @@ void ClientSockets::look_at_process(ConnectionId id) {
   if (at != connections_.end() && has_ended(at->second.process)) drop(id, "its process ended");
 }
 
-void ClientSockets::turn_away(FileDescriptor socket, const Peer& peer, const Error& why) {
+void ClientSockets::turn_away(FileDescriptor socket, const PeerNumber& peer, const Error& why) {
   warnings_.warn("turned away", monotonic_ns(), "refused pid {} (user {}): {}", peer.pid, peer.uid, why.text);
   drain(socket.get());
   static_cast<void>(try_send(socket.get(), {refusal(why.text), {}}));

@@ -56,7 +56,7 @@ class ClientSockets : public Transport {
   void accept_all();
   void accept(FileDescriptor socket);
   void look_at_process(ConnectionId id);
-  void turn_away(FileDescriptor socket, const Peer& peer, const Error& why);
+  void turn_away(FileDescriptor socket, const PeerNumber& peer, const Error& why);
   void drop_silent();
   void read(ConnectionId connection);
   void pause(ConnectionId connection, policy::Duration time);

@@ -107,6 +107,19 @@ void ConnectionBounds::forget_idle(policy::Instant now) {
   if (now - forgot_at_ < kSecond) return;
   forgot_at_ = now;
   std::erase_if(groups_, [now](auto& entry) { return entry.second.connections == 0 && entry.second.messages.is_full(now); });
+  std::erase_if(connects_, [now](auto& entry) { return entry.second.is_full(now); });
+}
+
+bool ConnectionBounds::may_connect(pid_t process, policy::Instant now) {
+  if (process <= 0) return true;  // processes of many tenants
+  forget_idle(now);
+  TokenBucket& bucket = connects_.try_emplace(process, TokenBucket(limits_.connects_per_second, limits_.connect_burst, now)).first->second;
+  if (bucket.wait(now) > 0) {
+    ++refused_;
+    return false;
+  }
+  bucket.take(1);
+  return true;
 }
 
 Result<void> ConnectionBounds::admit(uint64_t connection, const Accountable& whose, policy::Instant now) {

@@ -58,9 +58,13 @@ class ConnectionBounds {
     int64_t per_tenant = bounds::kConnectionsPerTenant;
     int64_t per_user = bounds::kConnectionsPerUser;
     int64_t all = 0;
+    int64_t connects_per_second = bounds::kConnectsPerSecond;
+    int64_t connect_burst = bounds::kConnectBurst;
   };
   explicit ConnectionBounds(const Limits& limits) : limits_(limits) {}
 
+  // Before anything is looked up about the process that connects (0: this PID namespace does not show it): whether it may now.
+  bool may_connect(pid_t process, policy::Instant now);
   // Counts one more connection, or says why not.
   Result<void> admit(uint64_t connection, const Accountable& whose, policy::Instant now);
   void left(uint64_t connection);
@@ -88,6 +92,7 @@ class ConnectionBounds {
 
   Limits limits_;
   std::map<std::string, Group> groups_;
+  std::map<pid_t, TokenBucket> connects_;  // of processes
   std::map<uint64_t, Connection> connections_;
   policy::Instant forgot_at_ = 0;
   uint64_t refused_ = 0;

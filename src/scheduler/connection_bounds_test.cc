@@ -117,6 +117,16 @@ TEST(ConnectionBounds, ATenantWithManyConnectionsHasNoMoreForEach) {
   EXPECT_EQ(bounds.wait(501, kSecond), 0) << "another tenant";
 }
 
+TEST(ConnectionBounds, AProcessThatConnectsAgainAndAgainIsTurnedAway) {
+  ConnectionBounds bounds({10, 10, 100});
+  int64_t let_in = 0;
+  for (policy::Instant now = 0; now < 10 * kSecond; now += 50'000) let_in += bounds.may_connect(7, now) ? 1 : 0;
+  EXPECT_NEAR(static_cast<double>(let_in), bounds::kConnectBurst + 10 * bounds::kConnectsPerSecond, 10);
+  EXPECT_GT(bounds.refused(), 0u);
+  EXPECT_TRUE(bounds.may_connect(8, 10 * kSecond)) << "another process";
+  for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(bounds.may_connect(0, 10 * kSecond)) << "it could be anybody's";
+}
+
 TEST(ConnectionBounds, ComingBackGainsNothing) {
   ConnectionBounds bounds({10, 10, 100});
   policy::Instant now = 0;

@@ -66,21 +66,27 @@ bool process_has_ended(pid_t pid, uint64_t start_time) {
   return start_time_of(pid) != start_time || has_ended(process);  // in this order: the number may be another's by now
 }
 
-Result<Peer> peer_of(int socket) {
+Result<PeerNumber> number_of_peer(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
     return error_format("the kernel does not say who connected (SO_PEERCRED): %s", std::strerror(errno));
   }
+  return PeerNumber{credentials.pid, credentials.uid};
+}
+
+Result<Peer> peer_of(int socket) {
+  const Result<PeerNumber> number = number_of_peer(socket);
+  if (!number) return number.error();
   Peer peer;
-  peer.pid = credentials.pid;
-  peer.uid = credentials.uid;
-  Result<FileDescriptor> pidfd = pidfd_of(socket, credentials.pid);
+  peer.pid = number->pid;
+  peer.uid = number->uid;
+  Result<FileDescriptor> pidfd = pidfd_of(socket, peer.pid);
   if (!pidfd) return pidfd.error();
   peer.pidfd = std::move(*pidfd);
-  peer.start_time = start_time_of(credentials.pid);
+  peer.start_time = start_time_of(peer.pid);
   // Looked at last: while it lives, its number is nobody else's.
-  if (has_ended(peer.pidfd)) return error_format("process %d has ended", credentials.pid);
+  if (has_ended(peer.pidfd)) return error_format("process %d has ended", peer.pid);
   return peer;
 }
 

@@ -25,6 +25,13 @@ struct Peer {
 // process has ended, so that its number may be another's.
 Result<Peer> peer_of(int socket);
 
+// Its number and user alone: one system call.
+struct PeerNumber {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+Result<PeerNumber> number_of_peer(int socket);
+
 // 0 if there is no such process.
 uint64_t start_time_of(pid_t pid);
 using StartTimeOf = std::function<uint64_t(pid_t)>;  // the same, of processes that a test makes up
