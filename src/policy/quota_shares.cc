@@ -58,9 +58,10 @@ void look_at_tenants(Context& context, Gpu& gpu) {
     account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
     account.gang = any_client(gpu, tenant, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
     quota.limited |= here && account.is_limited();
-    // A debt outlives the programs that made it.
-    const bool owes = account.has_ceiling() ? account.headroom < 0 || context.now - account.last_busy <= kDebtMax
-                                            : account.owed > 0 && context.now - account.last_busy <= kDebtMax;
+    // A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
+    // earned, so that what the account says is no measure.
+    const bool owes =
+        (account.has_ceiling() || account.owed > 0) && context.now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
     if (here || owes) {
       ++at;
     } else {
