@@ -52,6 +52,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader,
                options.start_time_of),
       host_budget_(options.new_segment_id ? std::move(options.new_segment_id) : random_segment_id),
+      gpus_most_(options.gpus_most),
       list_gpus_(std::move(options.list_gpus)) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);

@@ -69,8 +69,9 @@ class Engine {
     StartTimeOf start_time_of = scheduler::start_time_of;
     std::function<SegmentId()> new_segment_id;  // random ones when there is none
     SegmentMaker* segment_maker = nullptr;      // null: the scheduler lends no memory of its own
-    std::function<void()> list_gpus;            // asks NVML for gpus_listed(); may be none
-    std::unique_ptr<TraceWriter> trace;         // or null
+    int64_t gpus_most = bounds::kGpus;
+    std::function<void()> list_gpus;     // asks NVML for gpus_listed(); may be none
+    std::unique_ptr<TraceWriter> trace;  // or null
   };
 
   Engine(Options options, Transport& transport, policy::Instant now);
@@ -129,11 +130,14 @@ class Engine {
     int64_t real_total = 0;
     int64_t total = 0;  // as the policy knows it; 0 until the first client
     bool nvml = false;
+    std::string named_by;          // the account of the client that named it first
+    policy::Instant named_at = 0;  // when a client named it last
     std::optional<GpuLock> lock;
     ForeignMemoryWatch foreign;
     UseWatch use;
     std::optional<GpuSample> sample;  // the last
     bool told() const { return total < real_total; }
+    bool is_there() const { return !uuid_text.empty(); }  // else its place is free for another
   };
   struct Connection {
     Peer peer;
@@ -207,7 +211,12 @@ class Engine {
   Result<policy::GpuId> gpu_of(const protocol::Register& message, const Peer& peer, policy::Instant now);
   // engine_gpus.cc
   bool awaits_listing(ConnectionId connection, const protocol::Register& message);
-  Result<void> admit_gpu(const GpuUuid& uuid, const char* uuid_text, const Peer& peer);
+  std::vector<Gpu>::iterator find_gpu(const GpuUuid& uuid);
+  Result<void> admit_gpu(const GpuUuid& uuid, const char* uuid_text, const Peer& peer, policy::Instant now);
+  Result<void> admit_one_more(const char* uuid_text, policy::Instant now);
+  int64_t gpus_named_by(const std::string& account) const;
+  std::set<policy::GpuId> gpus_that_count(policy::Instant now) const;
+  bool make_room_for_gpu(const std::string* account, policy::Instant now);
   void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
                 Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
@@ -326,7 +335,7 @@ class Engine {
   std::optional<std::set<std::string>> listed_pods_;  // UIDs, while the agent names all pods in several requests
   UsageTotals usage_totals_;
   std::set<std::pair<policy::TenantId, policy::GpuId>> over_limit_;  // that were told in the log
-  std::vector<Gpu> gpus_;                                            // by GpuId
+  std::vector<Gpu> gpus_;                                            // by GpuId; places of those that were forgotten are used again
   std::map<ConnectionId, Connection> connections_;
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;
@@ -339,12 +348,12 @@ class Engine {
   int64_t host_used_then_ = 0;  // by swapped memory, when the host was last looked at
   bool moved_since_ = false;    // swap messages came since
   bool uses_nvml_ = false;
+  const int64_t gpus_most_;
   std::function<void()> list_gpus_;
   BypassWatch bypass_;
   PodNotices notices_;
   std::set<policy::ClientId> wait_for_bypass_;  // asked for the lock while their tenant gets no turns
   std::set<GpuUuid> mig_devices_;               // as NVML last listed them
-  std::map<std::string, int64_t> gpus_named_;   // by account: those that NVML does not know
   bool nvml_sees_pids_ = false;
   RepeatedWarnings warnings_;
   TenantLines lines_;  // of joins and leaves

@@ -226,6 +226,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
   std::vector<policy::GpuView> views = policy::view(*state_, now);
   for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
     const Gpu& gpu = gpus_[id];
+    if (!gpu.is_there()) continue;
     admin::GpuReport& out = report.gpus.emplace_back();
     out.uuid = gpu.uuid_text;
     out.name = gpu.name;

@@ -98,6 +98,11 @@ bool try_lock(int fd) {
   return false;
 }
 
+bool is_removed(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 && status.st_nlink == 0;
+}
+
 // ---- what schedulers of other users say ----
 // A lock file is its owner's alone, so beside it there is one that everybody can read, and that nothing is locked by.
 
@@ -161,9 +166,14 @@ Result<GpuLock> GpuLock::acquire(const std::string& directory, const std::string
   Result<std::string> folder = own_directory(directory);
   if (!folder) return error_format("cannot lock %s: %.400s", gpu_uuid.c_str(), folder.error().text);
   const std::string path = *folder + "/" + gpu_uuid + ".lock";
-  FileDescriptor file = open_lock_file(path);
-  if (!file) return error_format("cannot lock %s: %.150s: %s", gpu_uuid.c_str(), path.c_str(), std::strerror(errno));
-  if (!try_lock(file.get())) {
+  FileDescriptor file;
+  bool locked = false;
+  do {
+    file = open_lock_file(path);
+    if (!file) return error_format("cannot lock %s: %.150s: %s", gpu_uuid.c_str(), path.c_str(), std::strerror(errno));
+    locked = try_lock(file.get());
+  } while (locked && is_removed(file.get()));  // by whoever had it, after it was opened here
+  if (!locked) {
     if (errno != EWOULDBLOCK) return error_format("cannot lock %.150s: %s", path.c_str(), std::strerror(errno));
     std::string owner = content_of(file.get());
     return error_format("%s is managed by another scheduler (%.150s)", gpu_uuid.c_str(), owner.empty() ? "unknown" : owner.c_str());
@@ -178,8 +188,17 @@ Result<GpuLock> GpuLock::acquire(const std::string& directory, const std::string
   if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), content.data(), content.size(), 0) < 0) {
     return error_format("cannot write %.150s: %s", path.c_str(), std::strerror(errno));
   }
-  write_owner(*folder + "/" + gpu_uuid + ".owner", content);
-  return GpuLock(std::move(file));
+  const std::string owner_path = *folder + "/" + gpu_uuid + ".owner";
+  write_owner(owner_path, content);
+  return GpuLock(std::move(file), path, owner_path);
+}
+
+// In this order: whoever opens a file that was removed while it was locked sees that once it has the lock.
+void GpuLock::remove() {
+  if (!file_) return;
+  unlink(owner_path_.c_str());
+  unlink(path_.c_str());
+  file_.reset();
 }
 
 }  // namespace nvshare::scheduler

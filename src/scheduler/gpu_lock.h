@@ -21,9 +21,14 @@ class GpuLock {
   // but never by root. Empty: as above.
   static Result<GpuLock> acquire(const std::string& directory, const std::string& gpu_uuid, const std::string& runtime_dir);
 
+  // Gives the lock up and leaves no file of it.
+  void remove();
+
  private:
-  explicit GpuLock(FileDescriptor file) : file_(std::move(file)) {}
+  GpuLock(FileDescriptor file, std::string path, std::string owner_path)
+      : file_(std::move(file)), path_(std::move(path)), owner_path_(std::move(owner_path)) {}
   FileDescriptor file_;
+  std::string path_, owner_path_;
 };
 
 }  // namespace nvshare::scheduler

@@ -9,9 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "scheduler/identity.h"
 #include "scheduler/log.h"
@@ -79,6 +81,27 @@ TEST_F(LocksOfUsers, ASecondSchedulerOfTheSameUserNamesTheFirst) {
   waitpid(children_[0], nullptr, 0);
   children_.clear();
   EXPECT_EQ(as(geteuid(), [this] { return acquire(); }), "locked");
+}
+
+// Whoever opened a file before it was removed would have a lock that nobody else meets.
+TEST_F(LocksOfUsers, OneThatIsRemovedWhileOthersOpenItIsNeverHeldTwice) {
+  std::atomic<int> holders{0};
+  std::atomic<int> twice{0};
+  const auto work = [&] {
+    for (int i = 0; i < 300; ++i) {
+      Result<GpuLock> lock = GpuLock::acquire(locks(), kGpu, "/run/test");
+      if (!lock) continue;
+      if (++holders > 1) ++twice;
+      usleep(100);
+      --holders;
+      lock->remove();
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  EXPECT_EQ(twice, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(locks())) << "nor is a file left";
 }
 
 #define NEEDS_ROOT() \

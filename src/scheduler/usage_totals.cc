@@ -85,6 +85,11 @@ void UsageTotals::keep_only(const std::function<bool(policy::TenantId)>& known, 
   }
 }
 
+void UsageTotals::forget_gpu(policy::GpuId gpu) {
+  std::erase_if(shares_, [&](const auto& entry) { return entry.first.first == gpu; });
+  left_of_gpu_.erase(gpu);
+}
+
 std::optional<UsageReport> UsageTotals::of_tenant(policy::TenantId tenant, const policy::GpuView& gpu, const std::string& uuid) const {
   auto at = shares_.find({gpu.gpu, tenant});
   if (at == shares_.end()) return std::nullopt;

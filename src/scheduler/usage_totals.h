@@ -26,6 +26,8 @@ class UsageTotals {
   void leaves(policy::ClientId client, const std::vector<policy::GpuView>& views);
   // Forgets tenants that are not known any more; what they did stays counted for their GPUs.
   void keep_only(const std::function<bool(policy::TenantId)>& known, const std::vector<policy::GpuView>& views);
+  // Another GPU has its number from now on.
+  void forget_gpu(policy::GpuId gpu);
 
   // Those that are there, as the view shows them, included. Nothing for a tenant that never had a client there.
   std::optional<UsageReport> of_tenant(policy::TenantId tenant, const policy::GpuView& gpu, const std::string& uuid) const;
