@@ -84,7 +84,7 @@ void run_recapture(const Options& options) {
   Desk desk;
   CUstream stream = desk.place.stream;
   auto captured = filled(desk.place, options.number("hold", 64u << 20), 1);
-  std::atomic<bool> ended{false};
+  std::atomic<bool> begun{false}, ended{false};
   std::atomic<uint64_t> captures{0};
   Workplace other{};
   std::thread submitter([&] {
@@ -92,12 +92,14 @@ void run_recapture(const Options& options) {
     other.kernels = load_kernels();
     check(cuda().cuStreamCreate(&other.stream, kNonBlocking), "cuStreamCreate");
     auto block = filled(other, 65536, 2);
+    begun = true;
     for (uint64_t round = 0; !ended; ++round) {
       block->mix_slowly(round, 200'000);
       usleep(100);
     }
     block->verify_bytes();
   });
+  while (!begun) usleep(1000);  // in that mode no thread may allocate while another captures
   say("capturing");
   for (uint64_t round = 0; !options.told_to_stop(); ++round) {
     CUgraph graph = nullptr;
