@@ -410,7 +410,8 @@ SIM_API Result nvmlDeviceGetMemoryInfo_v2(Handle handle, MemoryV2* out) {
   if (out->version != (sizeof(MemoryV2) | 2u << 24)) return kVersionMismatch;
   if (mig_part(handle) >= 0) {
     if (Machine::get().faults().device_lost.load() != 0) return kGpuIsLost;
-    const uint64_t part = Machine::get().memory(mig_parent()).total / static_cast<uint64_t>(mig_devices());
+    const auto parts = static_cast<uint64_t>(std::max(mig_devices(), 1));
+    const uint64_t part = Machine::get().memory(mig_parent()).total / parts;
     *out = {out->version, part, 0, part, 0};
     return kSuccess;
   }

@@ -60,7 +60,7 @@ std::string to_text(const Uuid& uuid) {
 }
 
 std::vector<int> given_by_runtime(std::string_view list, const std::vector<Uuid>& uuids) {
-  const std::vector<int> all = all_of(uuids.size());
+  std::vector<int> all = all_of(uuids.size());
   if (list.empty() || list == "void" || list == "all") return all;
   if (list == "none") return {};
   std::vector<int> given;

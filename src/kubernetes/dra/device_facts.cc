@@ -30,7 +30,7 @@ std::string pcie_root_of(const std::string& sysfs, const std::string& pci_addres
   const auto path = std::filesystem::canonical(sysfs + "/bus/pci/devices/" + kernel_pci_address(pci_address), problem);
   if (problem) return {};
   for (const auto& part : path) {
-    const std::string name = part.string();
+    std::string name = part.string();
     if (name.starts_with("pci") && name.find(':') != std::string::npos) return name;
   }
   return {};
