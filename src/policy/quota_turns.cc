@@ -144,7 +144,9 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
   }
   if (tenants < 2 || *least <= quota.period) return;
   for (auto& [tenant, account] : quota.accounts) {
-    if (account.active) account.balance -= portion(*least - quota.period, account.quota);
+    if (!account.active) continue;
+    account.balance -= portion(*least - quota.period, account.quota);
+    account.yields = false;  // all are owed: nobody is above its share. Else two gangs that yield on a GPU each wait for each other
   }
 }
 

@@ -35,6 +35,44 @@ TEST(Simulation, NothingIsWrongInAnyRun) {
   }
 }
 
+// Two gangs, each of which had to make way on another GPU: neither ran, both were owed ever more, and what all are owed was forgotten before
+// it was enough to end that (seed 552 once).
+TEST(Simulation, GangsUnderComputeLimitsDoNotWaitForEachOther) {
+  using Kind = Step::Kind;
+  scheduler::set_log_level("off");
+  const Folder folder;
+  Plan plan;
+  plan.seed = 552;
+  plan.policy.scheduling_mode = policy::SchedulingMode::kDynamic;
+  plan.gpus = 2;
+  plan.bandwidth = 36 * kGiB;
+  plan.latency = 50 * kUs;
+  plan.wake = 170 * kUs;
+  plan.bounded = false;
+  const auto add = [&](const char* kind, int64_t starts, int tenant, std::vector<int> gpus, int64_t mib, int64_t kernel, int64_t ahead,
+                       std::vector<Step> steps) {
+    ProgramPlan program;
+    program.number = plan.programs.size() + 1;
+    program.kind = kind;
+    program.starts = starts * kMs;
+    program.tenant = tenant;
+    program.gpus = std::move(gpus);
+    program.allocated = mib * kMiB;
+    program.kernel = kernel * kMs;
+    program.ahead = ahead * kMs;
+    program.threads = {std::move(steps)};
+    plan.programs.push_back(std::move(program));
+  };
+  add("serve", 48, 3, {0, 1}, 1024, 40, 105, {{Kind::kRun, 91 * kMs}});
+  add("train", 905, 4, {1}, 288, 40, 128, {{Kind::kRun, 3261 * kMs}, {Kind::kPause, 18 * kMs}, {Kind::kRun, 4675 * kMs}});
+  add("serve", 2332, 1, {0, 1}, 4096, 5, 15, {{Kind::kMeet, 500 * kMs}});
+  add("train", 1879, 3, {0, 1}, 5120, 32, 173, {{Kind::kMeet, 556 * kMs}});
+  plan.faults = {{Fault::Kind::kComputeLimit, 2044 * kMs, 1, 80}, {Fault::Kind::kComputeLimit, 6334 * kMs, 0, 10}};
+  simulation::Run::Options options;
+  options.folder = folder.path();
+  EXPECT_EQ(simulation::Run(plan, options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   scheduler::set_log_level("off");
   const Folder folder;
