@@ -120,6 +120,7 @@ void set_ends(Context& context, const TenantEnds& event) {
 void join(Context& context, const ClientJoined& event) {
   State& state = context.state;
   if (state.gpu_of.contains(event.client)) return;
+  for (const ClientId former : event.replaces) departed_freed(state, former);
   Gpu& gpu = state.gpus[event.gpu];
   gpu.id = event.gpu;
   state.gpu_of[event.client] = event.gpu;

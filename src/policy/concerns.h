@@ -31,6 +31,7 @@ bool any_client(const Gpu& gpu, TenantId tenant, Test test) {
 
 // departures.cc
 void leave(Context& context, const ClientLeft& event);
+void departed_freed(State& state, ClientId client);
 void forget_departed(Context& context, Gpu& gpu);  // whose grace is over
 
 // gangs.cc: tenants on several GPUs, switched together

@@ -25,6 +25,12 @@ void leave(Context& context, const ClientLeft& event) {
   if (!gpu->of_tenant.contains(tenant)) gpu->speeds.erase(tenant);
 }
 
+void departed_freed(State& state, ClientId client) {
+  for (auto& [id, gpu] : state.gpus) {
+    if (const auto left = gpu.departed.extract(client)) gpu.departed_bytes -= left.mapped().bytes;
+  }
+}
+
 void forget_departed(Context& context, Gpu& gpu) {
   for (auto at = gpu.departed.begin(); at != gpu.departed.end();) {
     const Departed& departed = at->second;

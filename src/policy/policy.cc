@@ -56,9 +56,7 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             return only;
           },
           [&](const ClientMemoryFreed& e) -> std::optional<GpuId> {
-            for (auto& [id, gpu] : state.gpus) {
-              if (const auto left = gpu.departed.extract(e.client)) gpu.departed_bytes -= left.mapped().bytes;
-            }
+            departed_freed(state, e.client);
             return std::nullopt;
           },
           [&](const LockRequested& e) { return with(e.client, [&](Gpu& gpu, Client& client) { request_lock(context, gpu, client); }); },

@@ -90,7 +90,8 @@ struct ClientJoined {
   bool ends = false;  // as after TenantEnds
   // has_lock: known without its word. Else it may be running, so that it counts as a holder, and is the first to be dropped.
   bool proven = true;
-  std::optional<Bytes> overhead = {};  // as after ClientOverhead
+  std::optional<Bytes> overhead = {};   // as after ClientOverhead
+  std::vector<ClientId> replaces = {};  // clients of the same process that left: what still counts of their memory is this one's
 };
 // Its context and modules, from NVML.
 struct ClientOverhead {

@@ -89,6 +89,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  [&](const ForeignMemory& e) { gpus_[e.gpu].foreign = e.bytes; },
                  [&](const HostMemory&) {},
                  [&](const ClientJoined& e) {
+                   for (const ClientId former : e.replaces) departed_.erase(former);
                    Account& account = accounts_[e.client];
                    account.gpu = e.gpu;
                    account.tenant = e.tenant;

@@ -104,11 +104,12 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
     perform(ledger_.freeze(true, now), now);  // what it holds goes to nobody else meanwhile
     former_claims = other.claims;
     allocated_before = other.believed.allocated;
-    leave(id, true, "its process registered anew", now);
+    leave(id, false, "its process registered anew", now);
     break;
   }
 
-  if (auto left = take_left(peer, *gpu, now); left && !former_claims) {
+  std::vector<policy::ClientId> replaced;
+  if (auto left = take_left(peer, *gpu, &replaced); left && !former_claims) {
     former_claims = left->claims;
     allocated_before = left->allocated;
   }
@@ -127,6 +128,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const uint64_t part = tenants_.part_of(tenant, peer.pid);
   if (auto ok = admit_reservation(*gpu, tenant); !ok && !returns) {
     tenants_.leave(tenant.id);
+    for (const policy::ClientId left : replaced) apply(policy::ClientMemoryFreed{left}, now);
     if (!hold_) perform(ledger_.freeze(false, now), now);
     return refuse(connection, ok.error().text, now, true);
   }
@@ -196,7 +198,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                     tenant.gang_turns,
                                     returns && tenant.pod.ends,
                                     proven,
-                                    client.overhead_taken};
+                                    client.overhead_taken,
+                                    std::move(replaced)};
   policy::Actions actions = step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);

@@ -243,7 +243,7 @@ class Engine {
   Client* find(policy::ClientId client);
 
   // engine_claims.cc: how much of what clients say is believed
-  std::optional<LeftClient> take_left(const Peer& peer, policy::GpuId gpu, policy::Instant now);
+  std::optional<LeftClient> take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced);
   void forget_left(policy::Instant now);
   policy::Memory believe(Client& client, const protocol::Memory& memory);
   void size_gpu(policy::GpuId gpu, int64_t claimed, policy::Instant now);

@@ -22,8 +22,9 @@ policy::Memory Engine::believe(Client& client, const protocol::Memory& memory) {
   return client.believed;
 }
 
-// A process comes back whose connection ended: what it left behind is its own, and counts once.
-std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, policy::Instant now) {
+// A process comes back whose connection ended: what it left behind is its own, and counts once. That has to change in one step of the
+// policy, which would give it to others in between.
+std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced) {
   std::optional<LeftClient> last;
   for (auto at = left_.begin(); at != left_.end();) {
     const LeftClient& left = at->second;
@@ -34,7 +35,7 @@ std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::Gp
     }
     last = left;
     departed_.erase(at->first);
-    apply(policy::ClientMemoryFreed{at->first}, now);
+    replaced->push_back(at->first);
     at = left_.erase(at);
   }
   return last;

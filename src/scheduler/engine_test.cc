@@ -161,6 +161,31 @@ TEST_F(EngineTest, MemoryOfAClientWhoseContextIsGoneIsNotForeign) {
   EXPECT_EQ(gpu().foreign, 2 * kGiB) << "what others have is";
 }
 
+// Found by test/simulation (seed 240): for one step it was nobody's, and the policy gave it away.
+TEST_F(EngineTest, WhatAProcessHasIsNobodyElsesWhileItRegistersAnew) {
+  for (const bool noticed : {true, false}) {
+    const ConnectionId first = noticed ? 1 : 11, waits = noticed ? 2 : 12, again = noticed ? 3 : 13;
+    const pid_t pid = noticed ? 1001 : 1011, neighbour = noticed ? 1002 : 1012;
+    join(first, pid, 10 * kGiB, 10 * kGiB);
+    join(waits, neighbour, 9 * kGiB, 0);
+    for (int i = 0; i < 3; ++i) sample(10 * kGiB, {{pid, 10 * kGiB}, {neighbour, 0}});
+    send(waits, protocol::ReqLock{});
+    const auto granted = [&] {
+      const std::optional<protocol::LockOk> grant = packets_.last<protocol::LockOk>(waits);
+      return grant ? static_cast<int64_t>(grant->budget) : 0;
+    };
+    EXPECT_LE(granted() + 10 * kGiB, gpu().safe_limit);
+    if (noticed) engine().disconnected(first, "test", ++now_);
+    const int64_t before = granted();
+    EXPECT_LE(before + 10 * kGiB, gpu().safe_limit);
+    join(again, pid, 10 * kGiB, 10 * kGiB);
+    EXPECT_LE(granted(), before) << (noticed ? "after its end" : "before its end was noticed");
+    EXPECT_EQ(gpu().departed, 0);
+    for (const ConnectionId connection : {waits, again}) engine().disconnected(connection, "test", ++now_);
+    for (int i = 0; i < 3; ++i) sample(0, {});
+  }
+}
+
 TEST_F(EngineTest, ClientsThatAreNotBackYetAfterARestartAreNotForeign) {
   KnownClient missing{getpid(), start_time_of(getpid())};
   KnownClients(folder_.path() + "/clients").join(0, missing);

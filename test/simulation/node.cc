@@ -14,6 +14,13 @@ namespace {
 
 constexpr uint64_t kProcessStart = 77;  // of each: their numbers never come again
 constexpr Duration kRestartGrace = 2 * kSec;
+constexpr Duration kNvmlInterval = 250 * kMs;
+
+scheduler::GpuUuid uuid_of(int gpu) {
+  scheduler::GpuUuid uuid;
+  uuid.fill(static_cast<uint8_t>(gpu + 1));
+  return uuid;
+}
 
 }  // namespace
 
@@ -46,7 +53,30 @@ void Node::start_engine() {
   engine_.emplace(std::move(options), *this, world_.now());
   world_.tell("scheduler: starts, epoch {}", 1000 + lives_);
   world_.after(kSec, [this, life = lives_] { housekeep(life); });
+  for (int gpu = 0; plan_.nvml && gpu < plan_.gpus; ++gpu) engine_->gpu_found(uuid_of(gpu), "card", plan_.gpu_bytes);
+  if (plan_.nvml) world_.after(kNvmlInterval, [this, life = lives_] { look_with_nvml(life); });
   engine_called();
+}
+
+// What is seen arrives a little later, when it may be true no more.
+void Node::look_with_nvml(uint64_t life) {
+  if (!engine_ || life != lives_) return;
+  std::vector<scheduler::GpuSample> samples;
+  for (int gpu = 0; gpu < plan_.gpus; ++gpu) {
+    scheduler::GpuSample sample;
+    sample.uuid = uuid_of(gpu);
+    sample.taken_at = world_.now();
+    sample.processes = nvml_(gpu);
+    for (const scheduler::ProcessMemory& process : sample.processes) sample.used_after += process.used;
+    sample.used_before = sample.used_after;
+    samples.push_back(std::move(sample));
+  }
+  world_.after(random_.between(10 * kUs, 20 * kMs), [this, life, samples = std::move(samples)] {
+    if (!engine_ || life != lives_) return;
+    engine_->memory_sampled(samples, world_.now());
+    engine_called();
+    world_.after(kNvmlInterval, [this, life] { look_with_nvml(life); });
+  });
 }
 
 void Node::housekeep(uint64_t life) {

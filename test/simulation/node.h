@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,6 +36,8 @@ class Node : public scheduler::Transport {
   // ---- for processes ----
   pid_t start_process(int tenant);
   void process_ended(pid_t pid);
+  // What each process has on that GPU, as NVML tells; before the first process starts. Plans without NVML never ask.
+  void set_nvml(std::function<std::vector<scheduler::ProcessMemory>(int gpu)> nvml) { nvml_ = std::move(nvml); }
   // 0: there is no scheduler.
   ConnectionId connect(pid_t pid, Endpoint& endpoint);
   void send_packet(ConnectionId connection, const Packet& packet);
@@ -79,6 +82,7 @@ class Node : public scheduler::Transport {
   void end_down(ConnectionId connection);
   void engine_called();
   void housekeep(uint64_t life);
+  void look_with_nvml(uint64_t life);
   Instant arrival(Instant& last);
   std::string tenant_name(int tenant) const;
   void set(int tenant, const std::function<void(protocol::admin::SetRequest&)>& change);
@@ -88,6 +92,7 @@ class Node : public scheduler::Transport {
   const Canary canary_;
   const std::string folder_;
   Random random_;
+  std::function<std::vector<scheduler::ProcessMemory>(int)> nvml_;
   std::map<ConnectionId, Link> links_;
   std::map<pid_t, int> tenants_;  // of the processes that live
   ConnectionId next_connection_ = 1;

@@ -7,7 +7,7 @@ namespace {
 
 // What a run may contain. Each run switches some of it off at random, so that the rest meets in other ways.
 struct Traits {
-  bool deaths, stops, cuts, restarts, limits, memory_limits, growth, failures, linked, gangs, threads, slow;
+  bool deaths, stops, cuts, restarts, limits, memory_limits, growth, failures, linked, gangs, threads, slow, nvml;
 };
 
 Traits draw_traits(Random& random) {
@@ -15,8 +15,10 @@ Traits draw_traits(Random& random) {
   for (bool* trait : {&traits.deaths, &traits.stops, &traits.cuts, &traits.restarts, &traits.limits, &traits.memory_limits, &traits.growth,
                       &traits.failures, &traits.linked, &traits.gangs, &traits.threads, &traits.slow})
     *trait = random.chance(30);
-  // A client whose connection broke just before the scheduler's end is a stranger to the next, which believes little of it without NVML.
-  traits.cuts = traits.cuts && !traits.restarts;
+  traits.nvml = random.chance(50);
+  // Without NVML: a client whose connection broke just before the scheduler's end is a stranger to the next, which believes little of it;
+  // and what a stopped process has is forgotten with the grace of a restart.
+  if (!traits.nvml && traits.restarts) traits.cuts = traits.stops = false;
   return traits;
 }
 
@@ -133,6 +135,7 @@ Plan draw_plan(uint64_t seed) {
   plan.seed = seed;
   plan.policy = draw_policy(random, traits);
   plan.gpus = traits.gangs ? 2 : 1;
+  plan.nvml = traits.nvml;
   plan.bandwidth = random.between(1, 40) * kGiB;
   plan.latency = random.chance(30) ? 50 * kUs : random.between(1, 20) * kMs / 2;
   plan.wake = traits.slow ? random.between(1, 20) * kMs : random.between(1, 200) * kUs;
@@ -186,10 +189,11 @@ std::string describe(const Fault& fault, const Plan& plan) {
 
 std::string describe(const Plan& plan) {
   std::string text = fmt::format(
-      "seed {}: {} GPUs of {} MiB, {} MiB/s, messages take up to {} us, threads up to {} us; mode {}, {} turns\n", plan.seed, plan.gpus,
+      "seed {}: {} GPUs of {} MiB, {} MiB/s, messages take up to {} us, threads up to {} us; mode {}, {} turns{}\n", plan.seed, plan.gpus,
       plan.gpu_bytes / kMiB, plan.bandwidth / kMiB, plan.latency / kUs, plan.wake / kUs, name_of(plan.policy.scheduling_mode),
       plan.policy.switch_time_mode == policy::SwitchTimeMode::kFixed ? fmt::format("{} ms", plan.policy.switch_time_fixed / kMs)
-                                                                     : std::string("adaptive"));
+                                                                     : std::string("adaptive"),
+      plan.nvml ? "; NVML" : "");
   for (const ProgramPlan& program : plan.programs) {
     text +=
         fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}\n", program.number,

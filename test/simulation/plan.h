@@ -41,6 +41,7 @@ struct Plan {
   uint64_t seed = 0;
   policy::Config policy;
   int gpus = 1;
+  bool nvml = false;  // the scheduler sees what each process has on the GPUs
   Bytes gpu_bytes = 16 * kGiB;
   Bytes host_bytes = 256 * kGiB;  // for swapped memory
   int64_t bandwidth = 10 * kGiB;  // bytes per second, each way

@@ -11,6 +11,7 @@ constexpr uint64_t kMostSteps = 500'000;     // the same
 
 Run::Run(const Plan& plan, const Options& options)
     : plan_(plan), canary_(options.canary), world_(options.tells), node_(world_, plan_, options.canary, options.folder), checks_(*this) {
+  node_.set_nvml([this](int gpu) { return processes_on(gpu); });
   for (const ProgramPlan& program : plan_.programs) processes_.push_back(std::make_unique<Process>(*this, program));
   for (size_t i = 0; i < processes_.size(); ++i) {
     world_.after(plan_.programs[i].starts, [process = processes_[i].get()] { process->start(); });
@@ -50,6 +51,16 @@ Bytes Run::resident_on(int gpu) const {
     for (const auto& client : process->clients()) sum += client->gpu() == gpu && process->has_context() ? client->resident() : 0;
   }
   return sum;
+}
+
+std::vector<scheduler::ProcessMemory> Run::processes_on(int gpu) const {
+  std::vector<scheduler::ProcessMemory> listed;
+  for (const auto& process : processes_) {
+    for (const auto& client : process->clients()) {
+      if (client->gpu() == gpu && process->has_context()) listed.push_back({process->pid(), client->resident()});
+    }
+  }
+  return listed;
 }
 
 Bytes Run::free_on(int gpu) const { return plan_.gpu_bytes - plan_.policy.reserve_fixed - resident_on(gpu); }

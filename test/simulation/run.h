@@ -41,6 +41,7 @@ class Run {
   Bytes free_on(int gpu) const;
 
  private:
+  std::vector<scheduler::ProcessMemory> processes_on(int gpu) const;  // as NVML lists them, with contexts that take nothing
   void happen(const Fault& fault);
 
   const Plan plan_;
