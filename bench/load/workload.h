@@ -45,7 +45,7 @@ class Workload {
   // Answers what the scheduler sends, and says nothing else.
   void listen(int64_t until_ns);
 
-  // Who is to have another priority next; 0: nobody.
+  // The tenant that is to have another priority next; 0: none.
   uint64_t tenant_to_change();
   size_t registered() const { return registered_; }
   Figures& figures() { return figures_; }

@@ -25,7 +25,7 @@ Contenders all_contenders(const Gpu& gpu) {
   return all;
 }
 
-// Who waits for what this one holds: the others, and not those of its gang, which go on with it.
+// The clients that wait for what this one holds: the others, and not those of its gang, which go on with it.
 Contenders contenders(const Gpu& gpu, const Contenders& all, const Client& holder, const Gang* gang) {
   Contenders found = all;
   const auto leave_out = [&](const Client& client) {
