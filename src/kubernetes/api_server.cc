@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 
 #include "kubernetes/install.h"
@@ -57,6 +58,15 @@ CURLM* make_multi() {
 }
 
 }  // namespace
+
+std::string api_time_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
 
 std::string url_of_own_cluster() {
   const char* host = std::getenv("KUBERNETES_SERVICE_HOST");

@@ -21,6 +21,9 @@ struct ApiServerAddress {
 // The one of the cluster that this process runs in (KUBERNETES_SERVICE_HOST and _PORT); empty outside of one.
 std::string url_of_own_cluster();
 
+// Now, as the API server writes times: "2026-01-31T12:00:00Z".
+std::string api_time_now();
+
 class ApiServer {
  public:
   explicit ApiServer(ApiServerAddress address);

@@ -3,22 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
 namespace nvshare::kubernetes {
-namespace {
-
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
-}  // namespace
 
 EventTeller::EventTeller(ApiServerAddress address, std::string node, Pace pace)
     : server_(std::move(address)), node_(std::move(node)), pace_(pace), thread_([this] { run(); }) {}
@@ -39,7 +26,7 @@ void EventTeller::tell(PodLimits::Notice notice) {
   {
     std::lock_guard lock(mutex_);
     if (waiting_.size() >= kWaitingMax) waiting_.pop_front();
-    waiting_.push_back({std::move(notice), now_text(), now, now + pace_.patience, pace_.first_pause});
+    waiting_.push_back({std::move(notice), api_time_now(), now, now + pace_.patience, pace_.first_pause});
   }
   changed_.notify_one();
 }

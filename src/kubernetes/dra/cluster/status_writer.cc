@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <ctime>
 
 #include "kubernetes/dra/cluster/claim_reader.h"
 #include "kubernetes/dra/quantity.h"
@@ -12,15 +11,6 @@ namespace nvshare::kubernetes::dra {
 namespace {
 
 constexpr ApiServer::Patience kStatusPatience{10'000, 10'000};
-
-std::string now_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 // Rights may be given, a busy server calms down; another claim of this name, or one that is gone, stays so.
 bool may_pass(int status) { return status == 401 || status == 403 || status == 429 || status >= 500; }
@@ -71,7 +61,7 @@ void StatusWriter::prepared(const Claim& claim) {
 
 Result<void> StatusWriter::write(const Claim& claim) {
   const std::string path = claim_path({claim.name_space, claim.name, claim.uid}) + "/status?fieldManager=" + kDriverName + "&force=true";
-  Result<ApiServer::Reply> reply = server_.apply(path, status_of(claim, pool_, now_text()).dump(), kStatusPatience);
+  Result<ApiServer::Reply> reply = server_.apply(path, status_of(claim, pool_, api_time_now()).dump(), kStatusPatience);
   if (!reply) return reply.error();
   if (reply->status < 300) return {};
   Error error = error_format("the API server answers %d: %.150s", reply->status, reply->body.c_str());
