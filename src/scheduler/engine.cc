@@ -372,13 +372,11 @@ void Engine::request_lock(policy::ClientId client, policy::Instant now) {
   apply(policy::LockRequested{client}, now);
 }
 
-void Engine::change_memory(const policy::MemoryChanged& event, policy::Instant now) {
-  if (hold_) {
+void Engine::change_memory(policy::MemoryChanged event, policy::Instant now) {
+  if (hold_) {  // what it has counts at once, what it wants later
     hold_->growths.erase(event.client);
-    if (event.wanted > 0) {
-      hold_->growths.emplace(event.client, event);
-      return;
-    }
+    if (event.wanted > 0) hold_->growths.emplace(event.client, event);
+    event.wanted = 0;
   }
   apply(event, now);
   update_host_memory(now);
@@ -446,6 +444,7 @@ void Engine::deadline_reached(policy::Instant now) {
 void Engine::end_hold(policy::Instant now) {
   RestartHold ended = std::move(*hold_);
   hold_.reset();
+  see_foreign(now);
   count_absent(now);
   perform(ledger_.freeze(false, now), now);
   for (auto& [id, growth] : ended.growths) {

@@ -112,7 +112,7 @@ class Engine {
 
   size_t client_count() const { return clients_.size(); }
   bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
-  std::vector<GpuUuid> gpus_in_use() const;            // with clients, or memory of dead ones
+  std::vector<GpuUuid> gpus_in_use() const;            // with clients, or memory of dead ones; all, while a restart is waited out
   std::vector<GpuUuid> gpus_shared_by_limits() const;  // where a tenant has a compute limit
   bool awaits_departed() const { return !departed_.empty(); }
   const Settings& settings() const { return settings_; }
@@ -221,7 +221,7 @@ class Engine {
                 Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
-  void change_memory(const policy::MemoryChanged& event, policy::Instant now);
+  void change_memory(policy::MemoryChanged event, policy::Instant now);
   void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
   void end_hold(policy::Instant now);
   policy::Actions step(const policy::Event& event, policy::Instant now);
@@ -304,6 +304,9 @@ class Engine {
 
   // engine_memory.cc
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  void see_foreign(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  void see_foreign(policy::Instant now);
+  int64_t used_by(const Client& client, const GpuSample& sample) const;
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
   void take_over_account(policy::TenantId tenant, policy::GpuId gpu, policy::Instant now);

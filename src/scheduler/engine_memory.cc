@@ -29,11 +29,11 @@ constexpr policy::Duration kUnlistedGrace = 10'000'000'000;
 
 std::vector<GpuUuid> Engine::gpus_in_use() const {
   std::vector<GpuUuid> in_use;
-  const bool has_limited = tenants_.has_limited();
+  // Where limits hold for somebody, programs that are no clients are looked for everywhere; after a restart, clients that are not back.
+  const bool looks_everywhere = tenants_.has_limited() || hold_;
   for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
     auto is_here = [&](const auto& entry) { return entry.second.gpu == id; };
-    // Where limits hold for somebody, programs that are no clients are looked for everywhere.
-    const bool looks_for_others = has_limited && gpus_[id].nvml;
+    const bool looks_for_others = looks_everywhere && gpus_[id].nvml;
     if (looks_for_others || std::any_of(clients_.begin(), clients_.end(), is_here) ||
         std::any_of(departed_.begin(), departed_.end(), is_here)) {
       in_use.push_back(gpus_[id].uuid);
@@ -62,28 +62,50 @@ void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Insta
 
 void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
   gpus_[id].sample = sample;
-  int64_t ours = measure_clients(id, sample, now);
+  const int64_t ours = measure_clients(id, sample, now);
   free_departed(id, sample, ours, now);
-  for (const auto& [client, departed] : departed_) {
-    const ProcessMemory* process = departed.gpu == id ? find_process(sample, departed.pid) : nullptr;
-    if (process != nullptr) ours += process->used;
-  }
   if (!policy::shares_by_limits(*state_, id)) {
     gpus_[id].use.forget();
   } else if (sample.use) {
     compare_use(id, *sample.use, now);
   }
-  if (hold_) return;  // clients that are not back yet would count as foreign
+  if (!hold_) see_foreign(id, sample, now);  // clients that are not back yet would count as foreign
+}
+
+void Engine::see_foreign(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
   Gpu& gpu = gpus_[id];
+  int64_t ours = 0;
+  for (const auto& [client_id, client] : clients_) ours += client.gpu == id ? used_by(client, sample) : 0;
+  for (const auto& [client, departed] : departed_) {
+    const ProcessMemory* process = departed.gpu == id ? find_process(sample, departed.pid) : nullptr;
+    if (process != nullptr) ours += process->used;
+  }
   if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total)) {
     spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
     apply(policy::ForeignMemory{id, *foreign}, now);
   }
 }
 
-// Tells the policy what the clients' contexts use; returns what the clients use in all. A client that NVML does not list counts by its own
-// report: NVML may see other process numbers than we do; or its context is gone and its handles are not, or not yet. A liar gains nothing,
-// because the policy counts what it says against it.
+// By the last look: what clients that did not come back after a restart have counts before anybody is granted memory.
+void Engine::see_foreign(policy::Instant now) {
+  for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
+    if (!gpus_[id].sample || gpus_[id].total == 0) continue;
+    GpuSample last = *gpus_[id].sample;
+    last.used_before = last.used_after = std::min(last.used_before, last.used_after);
+    see_foreign(id, last, now);
+  }
+}
+
+// A client that NVML does not list counts by its own report: NVML may see other process numbers than we do; or its context is gone and its
+// handles are not, or not yet. A liar gains nothing, because the policy counts what it says against it.
+int64_t Engine::used_by(const Client& client, const GpuSample& sample) const {
+  if (const ProcessMemory* process = find_process(sample, client.pid)) return process->used;
+  const int64_t resident = client.believed.resident;
+  const bool has_context = !nvml_sees_pids_ && resident > 0;
+  return resident + (has_context ? settings_.policy.overhead_default : 0);
+}
+
+// Tells the policy what the clients' contexts use; returns what the clients use in all.
 int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
   int64_t ours = 0;
   int64_t unexplained = unexplained_memory(sample);
@@ -97,11 +119,9 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
     if (const policy::Memory before = client.believed, believed = believe(client, client.memory);
         believed.resident != before.resident || believed.unswappable != before.unswappable)
       events.emplace_back(policy::MemoryBelieved{id, believed});
+    ours += used_by(client, sample);
     const ProcessMemory* process = find_process(sample, client.pid);
     if (process == nullptr) {
-      const int64_t resident = client.believed.resident;
-      const bool has_context = !nvml_sees_pids_ && resident > 0;
-      ours += resident + (has_context ? settings_.policy.overhead_default : 0);
       if (client.unlisted_since == 0) client.unlisted_since = sample.taken_at;
       const bool has_none = (nvml_sees_pids_ || !lists_others(sample)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
       if (has_none && client.overhead_taken != 0) {
@@ -112,7 +132,6 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
       continue;
     }
     client.unlisted_since = 0;
-    ours += process->used;
     std::optional<int64_t> overhead = client.overhead.update(process->used, client.believed.resident, client.reports);
     if (client.overhead_taken && !overhead)
       overhead = std::clamp<int64_t>(process->used - client.believed.resident, 0, settings_.policy.overhead_default);

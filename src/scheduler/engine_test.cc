@@ -192,10 +192,33 @@ TEST_F(EngineTest, ClientsThatAreNotBackYetAfterARestartAreNotForeign) {
   join(1, 1001, 4 * kGiB, 4 * kGiB);
   for (int i = 0; i < 3; ++i) sample(12 * kGiB, {{1001, 4 * kGiB}, {getpid(), 8 * kGiB}});
   EXPECT_EQ(gpu().foreign, 0);
+  send(1, protocol::MemUpdate{{9 * kGiB, 4 * kGiB, 0, 5 * kGiB, 0}, 0, 0, 0, 0});
+  send(1, protocol::ReqLock{1});
   now_ += settings_.restart_grace;
   engine().deadline_reached(now_);  // it does not come back
+  EXPECT_EQ(gpu().foreign, 8 * kGiB) << "before anybody is granted memory";
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
   for (int i = 0; i < 3; ++i) sample(12 * kGiB, {{1001, 4 * kGiB}, {getpid(), 8 * kGiB}});
   EXPECT_EQ(gpu().foreign, 8 * kGiB);
+}
+
+TEST_F(EngineTest, WhatAClientFreesCountsWhileARestartIsWaitedOut) {
+  KnownClient missing{getpid(), start_time_of(getpid())};
+  KnownClients(folder_.path() + "/clients").join(0, missing);
+  join(1, 1001, 6 * kGiB, 6 * kGiB);
+  send(1, protocol::MemUpdate{{5 * kGiB, 5 * kGiB, 0, 0, 0}, 5 * kGiB, 0, 0, kGiB, 1});
+  EXPECT_EQ(client(0).allocated, 5 * kGiB);
+  EXPECT_FALSE(packets_.last<protocol::MemAvailable>(1)) << "what it wants is looked at later";
+}
+
+// A process that stands still may come back later than the grace lasts.
+TEST_F(EngineTest, AfterARestartEachGpuIsLookedAtUntilClientsAreBack) {
+  KnownClient missing{getpid(), start_time_of(getpid())};
+  KnownClients(folder_.path() + "/clients").join(0, missing);
+  EXPECT_EQ(engine().gpus_in_use().size(), 1u);
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);
+  EXPECT_TRUE(engine().gpus_in_use().empty());
 }
 
 TEST_F(EngineTest, TheDeadsMemoryCountsUntilNvmlShowsItFreeAndIsNotForeignMeanwhile) {

@@ -62,7 +62,9 @@ void Node::start_engine() {
 void Node::look_with_nvml(uint64_t life) {
   if (!engine_ || life != lives_) return;
   std::vector<scheduler::GpuSample> samples;
+  const std::vector<scheduler::GpuUuid> in_use = engine_->gpus_in_use();
   for (int gpu = 0; gpu < plan_.gpus; ++gpu) {
+    if (std::find(in_use.begin(), in_use.end(), uuid_of(gpu)) == in_use.end()) continue;
     scheduler::GpuSample sample;
     sample.uuid = uuid_of(gpu);
     sample.taken_at = world_.now();

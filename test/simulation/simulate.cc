@@ -17,6 +17,7 @@ struct Request {
   double minutes = 1;
   std::string canary;
   bool tells = false;
+  bool goes_on = false;
 };
 
 void print(const Failure& failure, uint64_t seed) {
@@ -42,7 +43,7 @@ int simulate(const Request& request) {
   }
   const auto began = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-  uint64_t runs = 0, steps = 0;
+  uint64_t runs = 0, steps = 0, failed = 0;
   std::printf("seeds from %llu\n", static_cast<unsigned long long>(request.seed));
   for (uint64_t seed = request.seed; request.runs > 0 ? runs < request.runs : seconds() < request.minutes * 60; ++seed) {
     const Plan plan = draw_plan(seed);
@@ -57,12 +58,15 @@ int simulate(const Request& request) {
     ++runs;
     if (problem.empty()) continue;
     std::printf("run %llu, seed %llu: %s\n", static_cast<unsigned long long>(runs), static_cast<unsigned long long>(seed), problem.c_str());
+    std::fflush(stdout);
+    ++failed;
+    if (request.goes_on) continue;
     if (!request.tells) print(shrink(plan, options), seed);
     return 1;
   }
-  std::printf("%llu runs, %llu steps in %.1f s: nothing wrong\n", static_cast<unsigned long long>(runs),
-              static_cast<unsigned long long>(steps), seconds());
-  return 0;
+  std::printf("%llu runs, %llu steps in %.1f s: %s\n", static_cast<unsigned long long>(runs), static_cast<unsigned long long>(steps),
+              seconds(), failed == 0 ? "nothing wrong" : fmt::format("{} failed", failed).c_str());
+  return failed == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -75,6 +79,7 @@ int main(int argc, char** argv) {
   app.add_option("--runs", request.runs, "so many, instead of minutes");
   app.add_option("--minutes", request.minutes, "how long");
   app.add_option("--canary", request.canary, "a bug to switch on, by name");
+  app.add_flag("--go-on", request.goes_on, "names each run that fails, and goes on with the next; nothing is shrunk");
   app.add_flag("--tell", request.tells, "prints each run's whole story");
   CLI11_PARSE(app, argc, argv);
   nvshare::scheduler::set_log_level("off");
