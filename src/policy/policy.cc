@@ -161,7 +161,8 @@ Actions step(State& state, const Event& event, Instant now) {
   bring_accounts_up_to(context);
   const std::optional<GpuId> only = apply(context, event);
   form_gangs(context);
-  settle(context, settled_with(state, only));
+  state.settled = settled_with(state, only);
+  settle(context, state.settled);
   return actions;
 }
 

@@ -1,4 +1,5 @@
 #include "policy/concerns.h"
+#include "policy/parts.h"
 
 namespace nvshare::policy {
 
@@ -96,17 +97,45 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   return view;
 }
 
-static void view_quota(const Gpu& gpu, Instant now, GpuView& view) {
+static TenantView view_of(const Account& account, Instant now) {
+  const Duration owed = account.has_ceiling() ? -account.headroom : -account.balance;
+  return {account.tenant,
+          account.ceiling,
+          account.reserved,
+          static_cast<double>(account.quota) * 100 / static_cast<double>(kWholeGpu),
+          account.last_window,
+          now - account.joined_at,
+          account.billed,
+          account.active,
+          account.throttled || account.yields,
+          account.throttled_waiting,
+          std::max({owed, account.owed, Duration{0}}),
+          account.gappy};
+}
+
+// Without clients and tenants.
+static GpuView view_of(const State& state, const Gpu& gpu) {
+  GpuView view{};
+  view.gpu = gpu.id;
+  view.total = gpu.total;
+  view.foreign = gpu.foreign;
+  view.safe_limit = safe_limit(state.config, gpu);
+  view.mode = name_of(gpu.quota.mode);
+  view.departed = departed_bytes(gpu);
+  view.bandwidth_out = static_cast<double>(gpu.bandwidth_out);
+  view.bandwidth_in = static_cast<double>(gpu.bandwidth_in);
+  view.switches = gpu.switches;
+  view.switch_time = switch_time(state.config, gpu.switch_cost);
   view.mode_changes = gpu.quota.mode_changes;
   view.window = gpu.quota.last_window_length;
   view.swap_time = gpu.quota.swap_time;
-  for (const auto& [tenant, account] : gpu.quota.accounts) {
-    const Duration owed = account.has_ceiling() ? -account.headroom : -account.balance;
-    view.tenants.push_back({tenant, account.ceiling, account.reserved,
-                            static_cast<double>(account.quota) * 100 / static_cast<double>(kWholeGpu), account.last_window,
-                            now - account.joined_at, account.billed, account.active, account.throttled || account.yields,
-                            account.throttled_waiting, std::max({owed, account.owed, Duration{0}}), account.gappy});
-  }
+  return view;
+}
+
+static GpuView with_tenants(const State& state, const Gpu& gpu, Instant now) {
+  GpuView view = view_of(state, gpu);
+  for (const auto& [tenant, account] : gpu.quota.accounts) view.tenants.push_back(view_of(account, now));
+  return view;
 }
 
 bool shares_by_limits(const State& state, GpuId gpu) {
@@ -115,38 +144,60 @@ bool shares_by_limits(const State& state, GpuId gpu) {
 }
 
 std::vector<GpuView> view(const State& state, Instant now) {
-  std::vector<GpuView> views;
-  for (const auto& [id, gpu] : state.gpus) {
-    GpuView view{};
-    view.gpu = id;
-    view.total = gpu.total;
-    view.foreign = gpu.foreign;
-    view.safe_limit = safe_limit(state.config, gpu);
-    view.mode = name_of(gpu.quota.mode);
-    view.departed = departed_bytes(gpu);
-    view.bandwidth_out = static_cast<double>(gpu.bandwidth_out);
-    view.bandwidth_in = static_cast<double>(gpu.bandwidth_in);
-    view.switches = gpu.switches;
-    view.switch_time = switch_time(state.config, gpu.switch_cost);
-    view_quota(gpu, now, view);
+  std::vector<GpuView> views = view_of_tenants(state, now);
+  for (GpuView& view : views) {
+    const Gpu& gpu = state.gpus.at(view.gpu);
     for (const auto& [client_id, client] : gpu.clients) {
       view.overhead += overhead_of(state.config, client);
       view.clients.push_back(view_of(state, gpu, client, now));
     }
-    views.push_back(std::move(view));
   }
   return views;
 }
 
-void glimpse(const State& state, std::vector<ClientGlimpse>& clients) {
-  clients.clear();
-  for (const auto& [gpu_id, gpu] : state.gpus) {
-    for (const auto& [id, client] : gpu.clients) {
-      clients.push_back({id, gpu_id, client.tenant, client.state, client.holds_lock() && !client.paused_since, client.turns, client.memory,
-                         client.swapped_out, client.swapped_in});
-    }
+std::optional<GpuView> view_of_client(const State& state, ClientId client, Instant now) {
+  const auto at = state.gpu_of.find(client);
+  if (at == state.gpu_of.end()) return std::nullopt;
+  const Gpu& gpu = state.gpus.at(at->second);
+  const Client& known = gpu.clients.at(client);
+  GpuView view = view_of_tenant(state, gpu.id, known.tenant, now);
+  view.clients.push_back(view_of(state, gpu, known, now));
+  return view;
+}
+
+GpuView view_of_tenant(const State& state, GpuId id, TenantId tenant, Instant now) {
+  const auto gpu = state.gpus.find(id);
+  if (gpu == state.gpus.end()) return {};
+  GpuView view = view_of(state, gpu->second);
+  const auto account = gpu->second.quota.accounts.find(tenant);
+  if (account != gpu->second.quota.accounts.end()) view.tenants.push_back(view_of(account->second, now));
+  return view;
+}
+
+std::vector<GpuView> view_of_tenants(const State& state, Instant now) {
+  std::vector<GpuView> views;
+  for (const auto& [id, gpu] : state.gpus) views.push_back(with_tenants(state, gpu, now));
+  return views;
+}
+
+static void add_glimpses(const Gpu& gpu, std::vector<ClientGlimpse>& clients) {
+  for (const auto& [id, client] : gpu.clients) {
+    clients.push_back({id, gpu.id, client.tenant, client.state, client.holds_lock() && !client.paused_since, client.turns, client.memory,
+                       client.swapped_out, client.swapped_in});
   }
 }
+
+void glimpse(const State& state, std::vector<ClientGlimpse>& clients) {
+  clients.clear();
+  for (const auto& [gpu_id, gpu] : state.gpus) add_glimpses(gpu, clients);
+}
+
+void glimpse(const State& state, GpuId gpu, std::vector<ClientGlimpse>& clients) {
+  clients.clear();
+  if (const auto at = state.gpus.find(gpu); at != state.gpus.end()) add_glimpses(at->second, clients);
+}
+
+const std::vector<GpuId>& settled_last(const State& state) { return state.settled; }
 
 std::string waiting_for(const State& state, ClientId client) {
   const auto gpu_id = state.gpu_of.find(client);
@@ -155,17 +206,25 @@ std::string waiting_for(const State& state, ClientId client) {
   return waiting_sentence(state, gpu, gpu.clients.at(client));
 }
 
+static void add_demands(const State& state, const Gpu& gpu, std::vector<SwapDemand>& demands) {
+  Bytes excess = -safe_limit(state.config, gpu);
+  for (const auto& [client_id, client] : gpu.clients) excess += need(client);
+  for (const auto& [client_id, client] : gpu.clients) {
+    const bool has_some = client.holds_lock() || client.memory.resident > 0;
+    const Bytes can_move = client.swappable ? client.memory.allocated - client.memory.unswappable : 0;
+    demands.push_back({client_id, has_some ? std::max<Bytes>(std::min(can_move, excess), 0) : 0});
+  }
+}
+
 std::vector<SwapDemand> swap_demands(const State& state) {
   std::vector<SwapDemand> demands;
-  for (const auto& [id, gpu] : state.gpus) {
-    Bytes excess = -safe_limit(state.config, gpu);
-    for (const auto& [client_id, client] : gpu.clients) excess += need(client);
-    for (const auto& [client_id, client] : gpu.clients) {
-      const bool has_some = client.holds_lock() || client.memory.resident > 0;
-      const Bytes can_move = client.swappable ? client.memory.allocated - client.memory.unswappable : 0;
-      demands.push_back({client_id, has_some ? std::max<Bytes>(std::min(can_move, excess), 0) : 0});
-    }
-  }
+  for (const auto& [id, gpu] : state.gpus) add_demands(state, gpu, demands);
+  return demands;
+}
+
+std::vector<SwapDemand> swap_demands(const State& state, GpuId gpu) {
+  std::vector<SwapDemand> demands;
+  if (const auto at = state.gpus.find(gpu); at != state.gpus.end()) add_demands(state, at->second, demands);
   return demands;
 }
 

@@ -8,11 +8,14 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "policy/parts.h"
+
 namespace nvshare::scheduler {
 namespace {
 
 using namespace protocol;
 
+constexpr policy::Duration kSaveInterval = 100'000'000;   // many that come or go within it are written together
 constexpr policy::Duration kSampleHolds = 5'000'000'000;  // so long a look at the GPU says something of a process that comes now
 
 int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, kMemoryBytesMax)); }
@@ -57,7 +60,11 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
-  for (const auto& [id, client] : known_.missing()) tenants_.await(client.tenant);
+  for (const auto& [id, client] : known_.missing()) {
+    tenants_.await(client.tenant);
+    tenants_.keep_id(client.tenant);
+  }
+  if (!options.tenants_file.empty()) tenants_.save_later();
   if (!known_.missing().empty() && settings_.restart_grace > 0) {
     spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
                  known_.missing().size(), static_cast<double>(settings_.restart_grace) / 1e9);
@@ -65,6 +72,15 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     ledger_.freeze(true, now);
   }
   update_host_memory(now, true);
+}
+
+Engine::~Engine() {
+  if (tenants_.is_unsaved()) tenants_.save();
+}
+
+// Nothing that a restart needs is lost by it: what people set is written at once, and which tenants' clients live is in known_.
+void Engine::save_tenants_soon(policy::Instant now) {
+  if (tenants_.is_unsaved() && !save_at_) save_at_ = now + kSaveInterval;
 }
 
 void Engine::register_client(ConnectionId connection, const Register& message, policy::Instant now) {
@@ -121,6 +137,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   std::string program = printable(message.program);
   const policy::TenantId former = returns ? before->second.tenant : 0;
   Tenant& tenant = tenants_.join(peer, program, former);
+  save_tenants_soon(now);
   // What an earlier scheduler was told of the tenant.
   if (returns) recall_limit(tenant, gpus_[*gpu].uuid_text, bounded(message.node_limit));
   Tenants::settle_memory(tenant, gpus_[*gpu].total);
@@ -150,6 +167,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.program = program;
   client.lines_of = tenant.kind == "process" ? fmt::format("user {}", peer.uid) : fmt::format("tenant {}", tenant.id);
   client.backend = static_cast<Backend>(message.backend);
+  managed_clients_ += client.backend == Backend::kManaged;
   client.version = version;
   client.ceiling = gpus_[*gpu].total;
   // A lock that only it speaks of it may have all the same, since before there was a scheduler, say.
@@ -169,7 +187,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.overhead_taken = overhead_of_newcomer(client);
   connections_.at(connection).client = id;
   join_host_budget(client, returns);
-  usage_totals_.joins(tenant.id, *gpu, policy::view(*state_, now));
+  usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(*state_, *gpu, tenant.id, now)});
   remember(client, message.memory, now);
   MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), node_limit,
                                                     bounded(message.memory.charged), static_cast<int64_t>(message.lease), false, part},
@@ -226,7 +244,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   take_over_account(tenant.id, *gpu, now);
   perform(decisions, now);
   if (!hold_) perform(ledger_.freeze(false, now), now);
-  prepare_swaps();
+  prepare_swaps(*gpu);
   if (wants_lock && asks_later) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
 }
@@ -356,7 +374,7 @@ void Engine::remember(Client& client, const Memory& memory, policy::Instant now)
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
   client.memory = memory;
   perform(ledger_.report(client.id, bounded(memory.charged), now), now);
-  note_over_limit();
+  note_over_limit(client.tenant, client.gpu);
   ++client.reports;
   auto swapped = static_cast<int64_t>(memory.allocated - memory.resident);
   // Swapped memory lies in the client's segments; what was never written lies nowhere.
@@ -380,7 +398,7 @@ void Engine::change_memory(policy::MemoryChanged event, policy::Instant now) {
   }
   apply(event, now);
   update_host_memory(now);
-  prepare_swaps();
+  if (const Client* client = find(event.client)) prepare_swaps(client->gpu);
 }
 
 void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, policy::Instant now) {
@@ -394,22 +412,32 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
   if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now};
   if (!memory_freed) left_[id] = {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated};
-  const std::vector<policy::GpuView> views = policy::view(*state_, now);
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
-  usage_totals_.leaves(id, views);
+  if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});
   tenants_.leave(client.tenant);
-  usage_totals_.keep_only([this](policy::TenantId tenant) { return tenants_.find(tenant) != nullptr; }, views);
+  save_tenants_soon(now);
   leave_host_budget(client);
+  managed_clients_ -= client.backend == Backend::kManaged;
+  const policy::GpuId gpu = client.gpu;
   clients_.erase(at);
+  if (clients_.empty()) forget_totals(now);  // while there are some, housekeeping does it
   known_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched}, now);
   client_left_exports(id);
   perform(ledger_.leave(id, now), now);
   update_host_memory(now, true);
-  prepare_swaps();
+  prepare_swaps(gpu);
+}
+
+void Engine::forget_totals(policy::Instant now) {
+  usage_totals_.keep_only([this](policy::TenantId tenant) { return tenants_.find(tenant) != nullptr; },
+                          policy::view_of_tenants(*state_, now));
 }
 
 void Engine::housekeep(policy::Instant now) {
+  tenants_.prune();
+  forget_totals(now);
+  for (policy::GpuId gpu = 0; gpu < gpus_.size(); ++gpu) prepare_swaps(gpu);
   update_host_memory(now, true);
   forget_absent(now);
   forget_left(now);
@@ -422,6 +450,7 @@ void Engine::housekeep(policy::Instant now) {
 std::optional<policy::Instant> Engine::next_deadline() const {
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
+  if (save_at_ && (!deadline || *save_at_ < *deadline)) deadline = save_at_;
   for (const std::optional<policy::Instant>& other : {host_budget_.next_deadline(), ledger_.next_deadline()}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
@@ -432,6 +461,10 @@ void Engine::deadline_reached(policy::Instant now) {
   if (hold_ && hold_->until <= now) {
     spdlog::warn("{} clients of the previous scheduler did not come back in time; going on without them", known_.missing().size());
     end_hold(now);
+  }
+  if (save_at_ && *save_at_ <= now) {
+    save_at_.reset();
+    if (tenants_.is_unsaved()) tenants_.save();
   }
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);

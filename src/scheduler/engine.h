@@ -75,6 +75,9 @@ class Engine {
   };
 
   Engine(Options options, Transport& transport, policy::Instant now);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   // Connections: connected once, received any number of times, disconnected at most once (never after Transport::close). received() and
   // disconnected() let no exception out.
@@ -223,6 +226,8 @@ class Engine {
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(policy::MemoryChanged event, policy::Instant now);
   void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
+  void save_tenants_soon(policy::Instant now);
+  void forget_totals(policy::Instant now);  // of tenants that are no more
   void end_hold(policy::Instant now);
   policy::Actions step(const policy::Event& event, policy::Instant now);
   void apply(const policy::Event& event, policy::Instant now);
@@ -268,7 +273,7 @@ class Engine {
   void note_discarded(SegmentId segment, bool still_held, policy::Instant now);
   void join_host_budget(const Client& client, bool returns);
   void leave_host_budget(const Client& client);
-  void prepare_swaps();
+  void prepare_swaps(policy::GpuId gpu);
   bool dispatch_arena(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
   HostBudget::Owner owner_wanted(protocol::ArenaOwner owner) const;
   void report_host(protocol::admin::StatusReport* report) const;
@@ -278,7 +283,7 @@ class Engine {
   void dispatch_headroom(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
   void perform(const MemoryLedger::Decisions& decisions, policy::Instant now);
   protocol::UpdateLimit limit_message(const Client& client) const;
-  void note_over_limit();
+  void note_over_limit(policy::TenantId tenant, policy::GpuId gpu);
   void count_absent(policy::Instant now);   // clients that were known before a restart and are not back
   void forget_absent(policy::Instant now);  // those that have ended
   void keep_lease(policy::ClientId client);
@@ -315,7 +320,7 @@ class Engine {
   void report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
   void log_note(const policy::Note& note) const;
   std::string name_of_client(const policy::ClientView& view) const;
-  std::string waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const;  // empty when it does not wait
+  std::string waiting_sentence(const policy::ClientView& view, policy::Instant now) const;  // empty when it does not wait
   std::string why_waiting(const Client& client, policy::Instant now) const;
   // Who asks is process `viewer`, for whom that limit holds.
   std::vector<protocol::TenantUse> use_of(policy::TenantId tenant, policy::GpuId gpu, uint64_t limit, pid_t viewer) const;
@@ -348,8 +353,10 @@ class Engine {
   HostRoomWatch host_room_;
   std::map<SegmentId, FileDescriptor> segments_;  // of the scheduler's own memory that were lent or are kept, or are not gone yet
   std::map<policy::ClientId, HostHolder> host_holders_;
-  int64_t host_used_then_ = 0;  // by swapped memory, when the host was last looked at
-  bool moved_since_ = false;    // swap messages came since
+  int64_t host_used_then_ = 0;              // by swapped memory, when the host was last looked at
+  bool moved_since_ = false;                // swap messages came since
+  std::optional<policy::Instant> save_at_;  // tenants that joined or left
+  int64_t managed_clients_ = 0;             // of backend kManaged
   bool uses_nvml_ = false;
   const int64_t gpus_most_;
   std::function<void()> list_gpus_;

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "policy/parts.h"
 #include "scheduler/engine.h"
 #include "scheduler/segment_maker.h"
 
@@ -100,6 +101,7 @@ void Engine::discard(const HostBudget::Discard& discard, policy::Instant now) {
 void Engine::update_host_memory(policy::Instant now, bool force) {
   int64_t elsewhere = 0;
   for (const auto& [id, client] : clients_) {
+    if (managed_clients_ == 0) break;
     // Managed memory lies where the driver likes, not in segments.
     if (client.backend != Backend::kManaged) continue;
     elsewhere += std::min(static_cast<int64_t>(client.memory.allocated - client.memory.resident), most_needed(gpus_[client.gpu].total));
@@ -208,8 +210,8 @@ void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy
   }
 }
 
-void Engine::prepare_swaps() {
-  for (const policy::SwapDemand& demand : policy::swap_demands(*state_)) {
+void Engine::prepare_swaps(policy::GpuId gpu) {
+  for (const policy::SwapDemand& demand : policy::swap_demands(*state_, gpu)) {
     Client* client = find(demand.client);
     if (client == nullptr || client->backend != Backend::kVmm) continue;
     const int64_t bytes = to_step(demand.bytes);

@@ -15,7 +15,7 @@ void Engine::dispatch_headroom(Client& client, MessageType type, std::span<const
     Result<Payload> message = decode<Payload>(packet);
     if (!message) return refuse(client.connection, std::string("bad message: ") + message.error().text, now);
     perform(handle(*message), now);
-    note_over_limit();
+    note_over_limit(client.tenant, client.gpu);
   };
   if (type == MessageType::kAskHeadroom) {
     return with(static_cast<AskHeadroom*>(nullptr), [&](const AskHeadroom& message) {
@@ -56,25 +56,21 @@ void Engine::perform(const MemoryLedger::Decisions& decisions, policy::Instant n
 }
 
 UpdateLimit Engine::limit_message(const Client& client) const {
-  uint64_t node_limit = 0;
-  for (const auto& [key, tenant] : tenants_.all()) {
-    if (tenant.id == client.tenant) node_limit = static_cast<uint64_t>(tenant.memory_limit_on(gpus_[client.gpu].uuid_text));
-  }
+  const Tenant* tenant = tenants_.find(client.tenant);
+  const auto node_limit = static_cast<uint64_t>(tenant != nullptr ? tenant->memory_limit_on(gpus_[client.gpu].uuid_text) : 0);
   return {static_cast<uint64_t>(ledger_.limit_of(client.id)), node_limit, static_cast<uint64_t>(client.ceiling),
           static_cast<uint64_t>(ledger_.charged_by_others(client.id))};
 }
 
 // Says once when a tenant has more than its limit, and once when it no longer has.
-void Engine::note_over_limit() {
-  for (const MemoryLedger::View& view : ledger_.view()) {
-    const std::pair<policy::TenantId, policy::GpuId> key{view.tenant, view.gpu};
-    if (!view.over()) {
-      over_limit_.erase(key);
-    } else if (over_limit_.insert(key).second) {
-      const Tenant* tenant = tenants_.find(view.tenant);
-      spdlog::warn("tenant {} '{}' has {} MiB of GPU memory on {}, over its limit of {} MiB: it keeps them, and gets no more", view.tenant,
-                   tenant != nullptr ? tenant->name : "", view.charged >> 20, gpus_[view.gpu].uuid_text, view.limit >> 20);
-    }
+void Engine::note_over_limit(policy::TenantId id, policy::GpuId gpu) {
+  const std::optional<MemoryLedger::View> view = ledger_.view_of(id, gpu);
+  if (!view || !view->over()) {
+    over_limit_.erase({id, gpu});
+  } else if (over_limit_.insert({id, gpu}).second) {
+    const Tenant* tenant = tenants_.find(id);
+    spdlog::warn("tenant {} '{}' has {} MiB of GPU memory on {}, over its limit of {} MiB: it keeps them, and gets no more", id,
+                 tenant != nullptr ? tenant->name : "", view->charged >> 20, gpus_[gpu].uuid_text, view->limit >> 20);
   }
 }
 
@@ -119,7 +115,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
       spdlog::info("tenant {} '{}': memory limit on {}: {} MiB", tenant.id, tenant.name, gpus_[gpu].uuid_text, there >> 20);
     perform(ledger_.set_limit(tenant.id, gpu, there, now), now);
   }
-  if (!gpus.empty()) note_over_limit();
+  for (policy::GpuId gpu : gpus) note_over_limit(tenant.id, gpu);
   if (core_changes) {
     spdlog::info("tenant {} '{}': compute limit {} %, of which {} % are reserved", tenant.id, tenant.name, tenant.core_limit_in_force(),
                  tenant.core_reserved_in_force());

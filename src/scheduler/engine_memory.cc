@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "policy/parts.h"
 #include "scheduler/engine.h"
 
 namespace nvshare::scheduler {
@@ -145,7 +146,7 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
 void Engine::keep_accounts(policy::Instant now) {
   const auto has_accounts = [](const auto& entry) { return !entry.second.accounts.empty(); };
   if (gpus_shared_by_limits().empty() && std::none_of(tenants_.all().begin(), tenants_.all().end(), has_accounts)) return;
-  for (const policy::GpuView& gpu : policy::view(*state_, now)) {
+  for (const policy::GpuView& gpu : policy::view_of_tenants(*state_, now)) {
     const std::string& uuid = gpus_[gpu.gpu].uuid_text;
     const bool is_shared = policy::shares_by_limits(*state_, gpu.gpu);
     for (const auto& [key, known] : tenants_.all()) {
@@ -181,7 +182,7 @@ void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Inst
     if (client.gpu == id) tenant_of[client.pid] = client.tenant;
   }
   std::map<policy::TenantId, int64_t> billed;
-  for (const policy::GpuView& gpu : policy::view(*state_, now)) {
+  for (const policy::GpuView& gpu : policy::view_of_tenants(*state_, now)) {
     if (gpu.gpu != id) continue;
     for (const policy::TenantView& tenant : gpu.tenants) billed[tenant.tenant] = tenant.used;
   }
@@ -273,7 +274,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.usage = usage_totals_.of_gpu(*view, gpu.uuid_text);
     for (const policy::ClientView& c : view->clients) {
       admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));
-      client.waiting_for = wait_for_bypass_.contains(c.client) ? kBypassed : waiting_sentence(c, *view);
+      client.waiting_for = wait_for_bypass_.contains(c.client) ? kBypassed : waiting_sentence(c, now);
     }
   }
   for (const auto& [key, tenant] : tenants_.all()) {
@@ -346,9 +347,7 @@ void Engine::log_note(const policy::Note& note) const {
   const auto client = clients_.find(note.client);
   const policy::TenantId tenant = client != clients_.end() ? client->second.tenant : note.tenant;
   std::string name;
-  for (const auto& [key, known] : tenants_.all()) {
-    if (known.id == tenant) name = fmt::format("tenant {} '{}'", tenant, known.name);
-  }
+  if (const Tenant* known = tenants_.find(tenant)) name = fmt::format("tenant {} '{}'", tenant, known->name);
   if (client != clients_.end()) {
     about += fmt::format("client {} ({}, {}): ", note.client, client->second.program, name);
   } else if (note.client != 0) {
@@ -361,36 +360,30 @@ void Engine::log_note(const policy::Note& note) const {
 
 std::string Engine::name_of_client(const policy::ClientView& view) const {
   const Client& client = clients_.at(view.client);
-  std::string tenant = std::to_string(client.tenant);
-  for (const auto& [key, known] : tenants_.all()) {
-    if (known.id == client.tenant) tenant = known.name;
-  }
+  const Tenant* known = tenants_.find(client.tenant);
+  const std::string tenant = known != nullptr ? known->name : std::to_string(client.tenant);
   const char* fault = !view.drainable                                    ? ", whose GPU work does not end"
                       : view.state == policy::ClientState::kUnresponsive ? ", which does not answer"
                                                                          : "";
   return fmt::format("{} (pid {}, tenant {}{})", client.program, client.pid, tenant, fault);
 }
 
-std::string Engine::waiting_sentence(const policy::ClientView& view, const policy::GpuView& gpu) const {
+std::string Engine::waiting_sentence(const policy::ClientView& view, policy::Instant now) const {
   constexpr size_t kNamesMax = 2;
   std::string sentence = view.waiting_for;
-  size_t named = 0;
-  for (const policy::ClientView& other : gpu.clients) {
-    if (std::find(view.held_up_by.begin(), view.held_up_by.end(), other.client) == view.held_up_by.end()) continue;
-    if (++named <= kNamesMax) sentence += (named == 1 ? "; on the GPU: " : ", ") + name_of_client(other);
+  const size_t others = view.held_up_by.size();
+  for (size_t i = 0; i < std::min(others, kNamesMax); ++i) {
+    const auto other = policy::view_of_client(*state_, view.held_up_by[i], now);
+    if (other) sentence += (i == 0 ? "; on the GPU: " : ", ") + name_of_client(other->clients.front());
   }
-  if (named > kNamesMax) sentence += fmt::format(" and {} more", named - kNamesMax);
+  if (others > kNamesMax) sentence += fmt::format(" and {} more", others - kNamesMax);
   return sentence;
 }
 
 std::string Engine::why_waiting(const Client& client, policy::Instant now) const {
   if (wait_for_bypass_.contains(client.id)) return kBypassed;
-  for (const policy::GpuView& gpu : policy::view(*state_, now)) {
-    for (const policy::ClientView& view : gpu.clients) {
-      if (view.client == client.id) return waiting_sentence(view, gpu);
-    }
-  }
-  return {};
+  const auto view = policy::view_of_client(*state_, client.id, now);
+  return view ? waiting_sentence(view->clients.front(), now) : std::string();
 }
 
 protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const {

@@ -588,36 +588,6 @@ TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLeas
   EXPECT_TRUE(ask(12, 7, kGiB)) << "it has ended";
 }
 
-TEST(KnownClientsTest, IdsOutliveTheSchedulerAndTheDeadAreNotWaitedFor) {
-  TestFolder folder;
-  std::string file = folder.path() + "/clients";
-  KnownClient self{getpid(), start_time_of(getpid())};
-  KnownClient dead{getpid(), self.start_time + 1};  // the number was used again
-  policy::ClientId mine = 0;
-  {
-    KnownClients known(file);
-    mine = known.join(0, self);
-    known.join(0, dead);
-    known.leave(known.join(0, self));
-    EXPECT_EQ(known.problem(), "");
-  }
-  KnownClients next(file);
-  EXPECT_EQ(next.missing().size(), 1u);
-  EXPECT_EQ(next.missing().count(mine), 1u);
-  EXPECT_GT(next.join(mine, dead), mine + 2) << "not its own, and never an id that was used";
-  EXPECT_EQ(next.join(mine, self), mine);
-  EXPECT_TRUE(next.missing().empty());
-  std::ofstream(file) << "next x\nclient\nclient 5 y\n\xff\xff\nclient 9999999999999999999999 1 1\n";
-  EXPECT_TRUE(KnownClients(file).missing().empty());
-  std::ofstream(file) << "next 18446744073709551615\nclient 18446744073709551615 1 1 2 GPU-1 0 0 0\n";
-  KnownClients damaged(file);
-  EXPECT_NE(damaged.problem(), "");
-  EXPECT_EQ(damaged.join(0, self), 1u) << "0 is nobody's id";
-  KnownClients unwritable("/nonexistent/clients");
-  unwritable.join(0, self);
-  EXPECT_NE(unwritable.problem(), "");
-}
-
 TEST(GpuLockTest, OneOwnerAtATimeAndItsNameIsTold) {
   TestFolder folder;
   std::string directory = folder.path() + "/lock";

@@ -195,6 +195,8 @@ void Tenants::load() {
   Result<std::optional<std::string>> content = read_kept_file(file_);
   const auto refuse = [&](const std::string& why) {
     tenants_.clear();
+    by_id_.clear();
+    trees_.clear();
     pods_.clear();
     gone_pods_.clear();
     next_id_ = 1;
@@ -226,7 +228,7 @@ void Tenants::load() {
       }
       // As it was told: whoever speaks for pods says it again, or that it holds no longer.
       if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods_[key.substr(4)] = tenant.pod;
-      if (!has_ended(key, tenant)) tenants_[key] = tenant;
+      if (!has_ended(key, tenant)) index(tenants_.insert_or_assign(key, tenant).first);
     }
     // Since a later release than the rest; of an earlier one only pods with clients are known.
     for (const Json& entry : json.value("pods", Json::array())) {
@@ -249,7 +251,12 @@ void Tenants::load() {
   }
 }
 
+void Tenants::keep_id(policy::TenantId id) {
+  if (id < kTenantIdMax) next_id_ = std::max(next_id_, id + 1);
+}
+
 void Tenants::save() {
+  is_unsaved_ = false;
   if (file_.empty()) return;
   Json tenants = Json::array();
   for (const auto& [key, tenant] : tenants_) tenants.push_back(to_json(key, tenant));

@@ -1,8 +1,14 @@
 #include "scheduler/known_clients.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "scheduler/kept_file.h"
 
@@ -31,16 +37,17 @@ policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient&
     id = next_++;
   }
   present_[id] = client;
-  write();
+  append(id, client);
   return id;
 }
 
 void KnownClients::leave(policy::ClientId id) {
-  if (present_.erase(id) > 0) write();
+  if (present_.erase(id) > 0) append("left " + std::to_string(id) + "\n");
+  dirty_.erase(id);
 }
 
 void KnownClients::forget(policy::ClientId id) {
-  if (missing_.erase(id) > 0) write();
+  if (missing_.erase(id) > 0) append("left " + std::to_string(id) + "\n");
 }
 
 void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charged) {
@@ -48,20 +55,52 @@ void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charge
   if (at == present_.end()) return;
   KnownClient& client = at->second;
   const int64_t bound = (lease + kLeaseStep - 1) / kLeaseStep * kLeaseStep;
-  dirty_ |= bound != client.lease || std::abs(charged - client.charged) >= kLeaseStep;
+  if (bound == client.lease && std::abs(charged - client.charged) < kLeaseStep) return;
   const bool now = bound > client.lease;
-  if (dirty_) {
-    client.lease = bound;
-    client.charged = charged;
-  }
-  if (now) write();
+  client.lease = bound;
+  client.charged = charged;
+  dirty_.insert(id);
+  if (!now) return;
+  append(id, client);
+  dirty_.erase(id);
 }
 
 void KnownClients::keep_up() {
-  if (dirty_) write();
+  // One of them may have all of the file written, which leaves nothing dirty.
+  for (const policy::ClientId id : std::exchange(dirty_, {})) append(id, present_.at(id));
 }
 
-// Lines "next ID" and "client ID PID START_TIME TENANT GPU LEASE OWN_LIMIT CHARGED".
+namespace {
+
+std::string line_of(policy::ClientId id, const KnownClient& client) {
+  std::ostringstream line;
+  line << "client " << id << " " << client.pid << " " << client.start_time << " " << client.tenant << " "
+       << (client.gpu.empty() ? "-" : client.gpu) << " " << client.lease << " " << client.own_limit << " " << client.charged << "\n";
+  return line.str();
+}
+
+// It can still be found by its name.
+bool is_there(const FileDescriptor& file) {
+  struct stat status {};
+  return file && fstat(file.get(), &status) == 0 && status.st_nlink > 0;
+}
+
+}  // namespace
+
+// A later line about a client stands for the earlier ones. The file is written anew once most of its lines say nothing any more.
+void KnownClients::append(policy::ClientId id, const KnownClient& client) { append(line_of(id, client)); }
+
+void KnownClients::append(const std::string& line) {
+  constexpr size_t kLinesAtLeast = 64;
+  if (++appended_ > present_.size() + missing_.size() + kLinesAtLeast || !is_there(end_)) return write();
+  ssize_t wrote = -1;
+  do {
+    wrote = ::write(end_.get(), line.data(), line.size());
+  } while (wrote < 0 && errno == EINTR);
+  if (wrote != static_cast<ssize_t>(line.size())) write();
+}
+
+// Lines "next ID", "left ID" and "client ID PID START_TIME TENANT GPU LEASE OWN_LIMIT CHARGED".
 void KnownClients::read() {
   Result<std::optional<std::string>> content = read_kept_file(file_);
   if (!content) {
@@ -76,9 +115,13 @@ void KnownClients::read() {
     policy::ClientId id = 0;
     KnownClient client;
     fields >> kind >> id;
-    bool good = fields && id != 0 && id < kIdMax;
+    // A write that was cut off ends in half a line, whose last figure would be another one.
+    bool good = fields && id != 0 && id < kIdMax && !stream.eof();
     if (good && kind == "next") {
       next_ = std::max(next_, id);
+    } else if (good && kind == "left") {
+      missing_.erase(id);
+      next_ = std::max(next_, id + 1);
     } else if (good && kind == "client") {
       fields >> client.pid >> client.start_time >> client.tenant >> client.gpu >> client.lease >> client.own_limit >> client.charged;
       if (client.gpu == "-") client.gpu.clear();
@@ -93,18 +136,16 @@ void KnownClients::read() {
 }
 
 void KnownClients::write() {
-  dirty_ = false;
+  dirty_.clear();
   if (file_.empty()) return;
-  std::ostringstream content;
-  content << "next " << next_ << "\n";
+  appended_ = 0;
+  std::string content = "next " + std::to_string(next_) + "\n";
   for (const auto* clients : {&present_, &missing_}) {
-    for (const auto& [id, client] : *clients) {
-      content << "client " << id << " " << client.pid << " " << client.start_time << " " << client.tenant << " "
-              << (client.gpu.empty() ? "-" : client.gpu) << " " << client.lease << " " << client.own_limit << " " << client.charged << "\n";
-    }
+    for (const auto& [id, client] : *clients) content += line_of(id, client);
   }
-  Result<void> written = write_kept_file(file_, content.str());
+  Result<void> written = write_kept_file(file_, content);
   problem_ = written ? "" : written.error().text;
+  end_.reset(written ? open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW) : -1);
 }
 
 }  // namespace nvshare::scheduler

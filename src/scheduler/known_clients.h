@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
+#include "base/fd.h"
 #include "policy/policy.h"
 #include "scheduler/identity.h"
 
@@ -34,7 +36,8 @@ class KnownClients {
   // Predecessor's clients whose processes live and that have not come back.
   const std::map<policy::ClientId, KnownClient>& missing() const { return missing_; }
 
-  // The id of a client that joins: the one that it had, if that was its own (process and GPU), else a new one. Writes the file.
+  // The id of a client that joins: the one that it had, if that was its own (process and GPU), else a new one. Appends to the file, as
+  // do leave(), forget(), keep_lease() and keep_up().
   policy::ClientId join(policy::ClientId claimed, const KnownClient& client);
   void leave(policy::ClientId id);
   // Before it is told of a larger lease: written at once. What became less is written by keep_up().
@@ -48,14 +51,18 @@ class KnownClients {
 
  private:
   void read();
-  void write();
+  void write();  // all of it
+  void append(const std::string& line);
+  void append(policy::ClientId id, const KnownClient& client);
 
   std::string file_;
   StartTimeOf start_time_;
   std::map<policy::ClientId, KnownClient> present_;
   std::map<policy::ClientId, KnownClient> missing_;
   policy::ClientId next_ = 1;
-  bool dirty_ = false;
+  std::set<policy::ClientId> dirty_;
+  FileDescriptor end_;   // of the file, to append to
+  size_t appended_ = 0;  // lines since all of it was written
   std::string problem_;
 };
 

@@ -341,14 +341,21 @@ MemoryLedger::Decisions MemoryLedger::tick(Instant now) {
 
 // ---- views ----
 
+MemoryLedger::View MemoryLedger::view_of(const Key& key, const Account& account) {
+  View view{key.first, key.second, limit_in(account), charged_in(account), leased_in(account), account.asks.size(), 0, account.asked};
+  for (const auto& [id, lessee] : account.lessees) view.silent += lessee.silent ? 1 : 0;
+  return view;
+}
+
 std::vector<MemoryLedger::View> MemoryLedger::view() const {
   std::vector<View> views;
-  for (const auto& [key, account] : accounts_) {
-    View view{key.first, key.second, limit_in(account), charged_in(account), leased_in(account), account.asks.size(), 0, account.asked};
-    for (const auto& [id, lessee] : account.lessees) view.silent += lessee.silent ? 1 : 0;
-    views.push_back(view);
-  }
+  for (const auto& [key, account] : accounts_) views.push_back(view_of(key, account));
   return views;
+}
+
+std::optional<MemoryLedger::View> MemoryLedger::view_of(TenantId tenant, GpuId gpu) const {
+  const auto at = accounts_.find({tenant, gpu});
+  return at == accounts_.end() ? std::nullopt : std::optional(view_of(at->first, at->second));
 }
 
 int64_t MemoryLedger::limit_of(ClientId client) const {

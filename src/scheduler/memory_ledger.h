@@ -97,6 +97,7 @@ class MemoryLedger {
     bool over() const { return limit > 0 && charged > limit; }
   };
   std::vector<View> view() const;
+  std::optional<View> view_of(TenantId tenant, GpuId gpu) const;  // nullopt: it has no client there
   bool knows(ClientId client) const { return keys_.count(client) > 0; }
   int64_t limit_of(ClientId client) const;
   int64_t lease_of(ClientId client) const;
@@ -109,6 +110,8 @@ class MemoryLedger {
   std::vector<GpuId> gpus_of(TenantId tenant) const;
 
  private:
+  struct Account;
+  static View view_of(const std::pair<TenantId, GpuId>& key, const Account& account);
   struct Ask {
     ClientId client = 0;
     uint64_t request = 0;

@@ -11,6 +11,8 @@ namespace {
 constexpr int kAncestorsMax = 256;
 constexpr char kPodKey[] = "pod:";
 constexpr char kJobKey[] = "job=";
+constexpr char kRunKind[] = "run";
+constexpr char kJobKind[] = "job";
 
 const char* name_of(CgroupIdentity::Kind kind) {
   switch (kind) {
@@ -76,8 +78,13 @@ Tenant& Tenants::join(const Peer& peer, const std::string& program, policy::Tena
   Tenant& tenant = of(peer, program, former);
   ++tenant.clients;
   ++tenant.clients_ever;
-  save();
+  save_change();
   return tenant;
+}
+
+void Tenants::save_change() {
+  is_unsaved_ = true;
+  if (!saves_later_) save();
 }
 
 Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu, int64_t gpu_total) {
@@ -145,9 +152,12 @@ uint64_t Tenants::part_of(const Tenant& tenant, pid_t pid) const {
 }
 
 void Tenants::leave(policy::TenantId id) {
-  if (Tenant* tenant = find(id); tenant != nullptr && tenant->clients > 0) --tenant->clients;
-  prune();
-  save();
+  const auto at = by_id_.find(id);
+  if (at == by_id_.end()) return;
+  Tenant& tenant = at->second->second;
+  if (tenant.clients > 0) --tenant.clients;
+  if (is_over(tenant)) forget(at->second);
+  save_change();
 }
 
 void Tenants::await(policy::TenantId id) {
@@ -159,10 +169,13 @@ void Tenants::awaited_no_more(policy::TenantId id) {
 }
 
 Tenant* Tenants::find(policy::TenantId id) {
-  for (auto& [key, tenant] : tenants_) {
-    if (tenant.id == id) return &tenant;
-  }
-  return nullptr;
+  const auto at = by_id_.find(id);
+  return at == by_id_.end() ? nullptr : &at->second->second;
+}
+
+const Tenant* Tenants::find(policy::TenantId id) const {
+  const auto at = by_id_.find(id);
+  return at == by_id_.end() ? nullptr : &at->second->second;
 }
 
 Tenant* Tenants::find(const std::string& name_or_id) {
@@ -186,10 +199,9 @@ Tenant* Tenants::find_pod(const std::string& uid) {
 }
 
 std::string Tenants::pod_of(policy::TenantId tenant) const {
-  for (const auto& [key, known] : tenants_) {
-    if (known.id == tenant) return key.starts_with(kPodKey) ? key.substr(std::string_view(kPodKey).size()) : std::string();
-  }
-  return {};
+  const auto at = by_id_.find(tenant);
+  if (at == by_id_.end() || !at->second->first.starts_with(kPodKey)) return {};
+  return at->second->first.substr(std::string_view(kPodKey).size());
 }
 
 PodLimits Tenants::pod_gone(const std::string& uid) {
@@ -240,18 +252,30 @@ bool Tenants::has_runs() {
   return std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return entry.second.root != 0; });
 }
 
+bool Tenants::is_over(const Tenant& tenant) {
+  if (tenant.clients > 0 || tenant.awaited > 0) return false;
+  if (tenant.job && tenant.job->told) return tenant.job->gone;
+  if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
+  // A limit or a priority that somebody set outlives the tenant's processes; what holds for a pod that is gone is in pods_.
+  if (tenant.pod.gone)
+    return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.core_ceiling == 100 && tenant.priority == 0;
+  return tenant.memory_limit_in_force() == 0 && tenant.pod.memory_on.empty() && tenant.core_limit_in_force() == 100 &&
+         tenant.core_reserved_in_force() == 0 && tenant.priority_in_force() == 0;
+}
+
+Tenants::Map::iterator Tenants::forget(Map::iterator at) {
+  by_id_.erase(at->second.id);
+  trees_.erase(at->second.id);
+  return tenants_.erase(at);
+}
+
+void Tenants::index(Map::iterator at) {
+  by_id_[at->second.id] = at;
+  if (at->second.root != 0 || at->second.kind == kRunKind || at->second.kind == kJobKind) trees_[at->second.id] = &at->second;
+}
+
 void Tenants::prune() {
-  std::erase_if(tenants_, [](const auto& entry) {
-    const Tenant& tenant = entry.second;
-    if (tenant.clients > 0 || tenant.awaited > 0) return false;
-    if (tenant.job && tenant.job->told) return tenant.job->gone;
-    if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
-    // A limit or a priority that somebody set outlives the tenant's processes; what holds for a pod that is gone is in pods_.
-    if (tenant.pod.gone)
-      return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.core_ceiling == 100 && tenant.priority == 0;
-    return tenant.memory_limit_in_force() == 0 && tenant.pod.memory_on.empty() && tenant.core_limit_in_force() == 100 &&
-           tenant.core_reserved_in_force() == 0 && tenant.priority_in_force() == 0;
-  });
+  for (auto at = tenants_.begin(); at != tenants_.end();) at = is_over(at->second) ? forget(at) : std::next(at);
 }
 
 Tenant& Tenants::get(const std::string& key, const char* kind, const std::string& name) {
@@ -260,6 +284,7 @@ Tenant& Tenants::get(const std::string& key, const char* kind, const std::string
     at->second.id = next_id_++;
     at->second.kind = kind;
     at->second.name = name;
+    index(at);
   }
   return at->second;
 }
@@ -274,7 +299,7 @@ Tenant& Tenants::get(const CgroupIdentity& cgroup) {
   if (!tenants_.contains(key)) {
     if (auto former = tenants_.extract(std::string(kind) + ":" + cgroup.name)) {
       former.key() = key;
-      tenants_.insert(std::move(former));
+      index(tenants_.insert(std::move(former)).position);
     }
   }
   return get(key, kind, cgroup.name);
@@ -282,9 +307,9 @@ Tenant& Tenants::get(const CgroupIdentity& cgroup) {
 
 Tenant* Tenants::run_of(pid_t pid) {
   for (int i = 0; i < kAncestorsMax && pid > 1; ++i, pid = parent_of(pid)) {
-    for (auto& [key, tenant] : tenants_) {
-      if (tenant.root == pid && tenant.root_start_time == start_time_of(pid)) return &tenant;
-      if (tenant.job && hangs_from(*tenant.job, pid)) return &tenant;
+    for (const auto& [id, tenant] : trees_) {
+      if (tenant->root == pid && tenant->root_start_time == start_time_of(pid)) return tenant;
+      if (tenant->job && hangs_from(*tenant->job, pid)) return tenant;
     }
   }
   return nullptr;

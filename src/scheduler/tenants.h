@@ -146,6 +146,7 @@ class Tenants {
   uint64_t part_of(const Tenant& tenant, pid_t pid) const;
 
   Tenant* find(policy::TenantId id);
+  const Tenant* find(policy::TenantId id) const;
   // By name, by the decimal id, or of a Slurm job "job=" and its number. Null when there is none or several of that name.
   Tenant* find(const std::string& name_or_id);
   const std::map<std::string, Tenant>& all() const { return tenants_; }
@@ -171,10 +172,20 @@ class Tenants {
 
   // Writes the file if what it is to say has changed.
   void save();
+  // From now on clients that join and leave do not write it: whoever calls this looks at is_unsaved(), and calls save() soon.
+  void save_later() { saves_later_ = true; }
+  bool is_unsaved() const { return is_unsaved_; }
+  // Of ids that are known from elsewhere: nobody else gets them.
+  void keep_id(policy::TenantId id);
   // The last problem with the file, empty if none.
   const std::string& problem() const { return problem_; }
 
  private:
+  using Map = std::map<std::string, Tenant>;
+  void save_change();
+  void index(Map::iterator at);
+  static bool is_over(const Tenant& tenant);  // and may be forgotten
+  Map::iterator forget(Map::iterator at);
   Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
   void load();
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
@@ -187,8 +198,12 @@ class Tenants {
   const CgroupReader reader_;
   const StartTimeOf start_time_ = start_time_of;
   std::map<std::string, PodLimits> pods_;
-  std::deque<std::string> gone_pods_;      // of pods_, and some that are back; the longest gone first
-  std::map<std::string, Tenant> tenants_;  // by what identifies it, such as "unit:/system.slice/train.service"
+  std::deque<std::string> gone_pods_;  // of pods_, and some that are back; the longest gone first
+  Map tenants_;                        // by what identifies it, such as "unit:/system.slice/train.service"
+  std::map<policy::TenantId, Map::iterator> by_id_;
+  std::map<policy::TenantId, Tenant*> trees_;  // runs and jobs: process trees
+  bool saves_later_ = false;
+  bool is_unsaved_ = false;
   policy::TenantId next_id_ = 1;
   std::string file_;
   std::string written_;  // what it says

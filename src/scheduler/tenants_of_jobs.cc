@@ -73,7 +73,7 @@ void Tenants::forget_idle_jobs() {
   }
   if (idle.size() <= kIdleJobsMax) return;
   std::sort(idle.begin(), idle.end());
-  for (size_t i = 0; i < idle.size() - kIdleJobsMax; ++i) tenants_.erase(idle[i].second);
+  for (size_t i = 0; i < idle.size() - kIdleJobsMax; ++i) forget(tenants_.find(idle[i].second));
 }
 
 }  // namespace nvshare::scheduler

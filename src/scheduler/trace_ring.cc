@@ -1,8 +1,9 @@
 #include "scheduler/trace_ring.h"
 
 #include <cstdlib>
-#include <tuple>
 #include <utility>
+
+#include "policy/parts.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -12,10 +13,6 @@ bool is_same(const policy::ClientGlimpse& a, const policy::ClientGlimpse& b) {
   return a.state == b.state && a.in_turn == b.in_turn && a.turns == b.turns && a.swapped_out_total == b.swapped_out_total &&
          a.swapped_in_total == b.swapped_in_total && near(a.memory.resident, b.memory.resident) &&
          near(a.memory.allocated, b.memory.allocated);
-}
-
-bool comes_before(const policy::ClientGlimpse& a, const policy::ClientGlimpse& b) {
-  return std::tuple(a.gpu, a.client) < std::tuple(b.gpu, b.client);
 }
 
 }  // namespace
@@ -52,18 +49,19 @@ void TraceRing::push(Entry entry) {
 void TraceRing::name(TraceNames names, policy::Instant now) { push({now, std::move(names)}); }
 
 void TraceRing::happened(const policy::State& state, const policy::Event& event, policy::Instant now) {
-  see(state, now);
+  for (const policy::GpuId gpu : policy::settled_last(state)) see(state, gpu, now);
   if (std::holds_alternative<policy::ClientLeft>(event) || std::holds_alternative<policy::SwapProgressed>(event))
     push({now, TraceEvent{now, event}});
 }
 
 // Both lists are in the same order.
-void TraceRing::see(const policy::State& state, policy::Instant now) {
-  policy::glimpse(state, now_);
-  auto before = known_.begin();
+void TraceRing::see(const policy::State& state, policy::GpuId gpu, policy::Instant now) {
+  std::vector<policy::ClientGlimpse>& known = known_[gpu];
+  policy::glimpse(state, gpu, now_);
+  auto before = known.begin();
   for (policy::ClientGlimpse& seen : now_) {
-    while (before != known_.end() && comes_before(*before, seen)) ++before;
-    const bool is_known = before != known_.end() && before->client == seen.client;
+    while (before != known.end() && before->client < seen.client) ++before;
+    const bool is_known = before != known.end() && before->client == seen.client;
     if (is_known && is_same(*before, seen)) {
       seen = *before;
       continue;
@@ -71,7 +69,7 @@ void TraceRing::see(const policy::State& state, policy::Instant now) {
     const bool waits = seen.state == policy::ClientState::kWaiting;
     push({now, TraceSighting{now, seen, waits ? policy::waiting_for(state, seen.client) : std::string()}});
   }
-  std::swap(known_, now_);
+  std::swap(known, now_);
 }
 
 TraceRing::Part TraceRing::read(uint64_t after, policy::Duration last, policy::Instant now) const {
