@@ -45,6 +45,8 @@ struct Program {
   TenantId tenant = 0;
   Memory memory;
   GrantId grant = 0;
+  Bytes budget = 0;
+  uint64_t budget_sequence = 0;
   bool waits = false;
 };
 
@@ -97,7 +99,7 @@ class World {
   void join(Program& program) {
     const size_t index = static_cast<size_t>(&program - programs_.data());
     if (program.id != 0) index_[program.id] = SIZE_MAX;
-    program = {next_id_, static_cast<GpuId>(index % gpus_), next_id_, {}, 0, false};
+    program = {next_id_, static_cast<GpuId>(index % gpus_), next_id_, {}, 0, 0, 0, false};
     ++next_id_;
     index_.resize(next_id_, SIZE_MAX);
     index_[program.id] = index;
@@ -139,6 +141,13 @@ class World {
     }
   }
 
+  // As the library does when others wait for memory: it holds itself to what is in use.
+  void make_room(Program& program) {
+    if (program.grant == 0 || program.memory.resident < program.memory.allocated || program.budget <= program.memory.resident) return;
+    program.budget = program.memory.resident;
+    step_in(MemoryChanged{program.id, program.memory, program.budget, program.budget_sequence, 0, 0});
+  }
+
   Program* find(ClientId id) { return index_[id] == SIZE_MAX ? nullptr : &programs_[index_[id]]; }
 
   void step_in(const Event& event) {
@@ -149,6 +158,8 @@ class World {
         if (Program* program = find(lock->client)) {
           const bool is_new = program->grant != lock->grant;
           program->grant = lock->grant;
+          program->budget = lock->budget;
+          program->budget_sequence = lock->budget_sequence;
           program->waits = false;
           if (is_new || lock->budget > program->memory.resident) loads_.push_back({lock->client, lock->budget});
         }
@@ -156,14 +167,20 @@ class World {
         drops_.push_back(drop->client);
       } else if (const auto* evict = std::get_if<SendEvict>(&action)) {
         evictions_.push_back(*evict);
+      } else if (const auto* contention = std::get_if<SendContention>(&action)) {
+        if (contention->memory_waiters > 0) rooms_.push_back(contention->client);
       }
     }
   }
 
   // What programs say to what they were told.
   void answer() {
-    while (!drops_.empty() || !evictions_.empty() || !loads_.empty()) {
-      if (!drops_.empty()) {
+    while (!drops_.empty() || !evictions_.empty() || !loads_.empty() || !rooms_.empty()) {
+      if (!rooms_.empty()) {
+        Program* program = find(rooms_.front());
+        rooms_.pop_front();
+        if (program != nullptr) make_room(*program);
+      } else if (!drops_.empty()) {
         Program* program = find(drops_.front());
         drops_.pop_front();
         if (program == nullptr || program->grant == 0) continue;
@@ -201,6 +218,7 @@ class World {
   std::deque<ClientId> drops_;
   std::deque<SendEvict> evictions_;
   std::deque<std::pair<ClientId, Bytes>> loads_;
+  std::deque<ClientId> rooms_;
 };
 
 struct Options {

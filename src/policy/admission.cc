@@ -25,8 +25,8 @@ bool wakes_up(const Gpu& gpu, const Client& client, Instant now) {
 // Waking clients, and those that end, go before those that wait, until that has cost one of these a whole turn.
 bool wakers_may_pass(const Context& context, const Gpu& gpu) {
   const Duration limit = turn_limit(context.config(), gpu);
-  return std::none_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    return entry.second.waits() && !entry.second.woke && !entry.second.ends && gpu.time_passing - entry.second.passed_at_start >= limit;
+  return std::none_of(gpu.waiting.begin(), gpu.waiting.end(), [&](const auto& entry) {
+    return !entry.second->woke && !entry.second->ends && gpu.time_passing - entry.second->passed_at_start >= limit;
   });
 }
 
@@ -34,8 +34,8 @@ bool wakers_may_pass(const Context& context, const Gpu& gpu) {
 
 std::vector<ClientId> hard_pressed(const Config& config, const Gpu& gpu) {
   std::vector<ClientId> pressed;
-  for (const auto& [id, client] : gpu.clients) {
-    if (client.holds_lock() && need(client) > ceiling(config, gpu, client)) pressed.push_back(id);
+  for (const auto& [grant, client] : gpu.holders) {
+    if (need(*client) > ceiling(config, gpu, *client)) pressed.push_back(client->id);
   }
   return pressed;
 }
@@ -103,11 +103,7 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
 // same GPUs are served one after the other.
 using Place = std::tuple<int, bool, int, bool, Instant, uint64_t, ClientId>;
 
-int highest_priority(const Gpu& gpu) {
-  int highest = 0;
-  for (const auto& [id, client] : gpu.clients) highest = std::max(highest, client.priority);
-  return highest;
-}
+int highest_priority(const Gpu& gpu) { return gpu.priorities.empty() ? 0 : std::max(gpu.priorities.rbegin()->first, 0); }
 
 Place place_of(const Context& context, const Gang& gang, bool joins) {
   int own = std::numeric_limits<int>::min();
@@ -184,9 +180,10 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
   std::map<Gang*, size_t> of_gangs;
   for (const GpuId gpu_id : gpus) {
     Gpu& gpu = context.state.gpus.at(gpu_id);
+    if (gpu.waiting.empty()) continue;
     const Terms terms = terms_on(context, gpu);
-    for (auto& [id, client] : gpu.clients) {
-      if (!client.waits()) continue;
+    for (const auto& [id, waiting] : gpu.waiting) {
+      Client& client = *waiting;
       Gang* gang = gang_of(context.state, client);
       if (gang == nullptr) {
         const bool ends = client.ends && terms.wakers_pass;
@@ -315,9 +312,7 @@ WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std:
 std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu) {
   const Terms terms = terms_on(context, gpu);
   std::vector<std::pair<Place, ClientId>> order;
-  for (const auto& [id, client] : gpu.clients) {
-    if (client.waits()) order.emplace_back(place_of(context, terms, client), id);
-  }
+  for (const auto& [id, client] : gpu.waiting) order.emplace_back(place_of(context, terms, *client), id);
   std::sort(order.begin(), order.end());
   std::vector<ClientId> ids;
   for (const auto& entry : order) ids.push_back(entry.second);

@@ -3,10 +3,11 @@
 namespace nvshare::policy {
 namespace {
 
-std::vector<Client*> holders_by_grant(Gpu& gpu) {
+// Those of the lock that were not asked to drop, and are not settled: nothing is to be said to the others. In the order of their grants.
+std::vector<Client*> unsettled_by_grant(const Gpu& gpu) {
   std::vector<Client*> holders;
-  for (auto& [id, client] : gpu.clients) {
-    if (client.stays()) holders.push_back(&client);
+  for (const auto& [id, client] : gpu.unsettled) {
+    if (client->stays()) holders.push_back(client);
   }
   std::sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return a->grant < b->grant; });
   return holders;
@@ -16,8 +17,8 @@ Bytes missing_to(const Client& client) { return need(client) - client.budget; }
 
 // First who lacks least: a small one need not wait for all that a large one still has to load, and delays that by little. All of them fit
 // together, so each comes to its turn.
-std::vector<Client*> holders_by_lack(Gpu& gpu) {
-  std::vector<Client*> holders = holders_by_grant(gpu);
+std::vector<Client*> holders_by_lack(const Gpu& gpu) {
+  std::vector<Client*> holders = unsettled_by_grant(gpu);
   std::stable_sort(holders.begin(), holders.end(), [](const Client* a, const Client* b) { return missing_to(*a) < missing_to(*b); });
   return holders;
 }
@@ -31,7 +32,7 @@ void raise(Gpu& gpu, Client& client, Bytes to) {
 }  // namespace
 
 void raise_budgets(Context& context, Gpu& gpu) {
-  const bool some_wait = std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.waits(); });
+  const bool some_wait = !gpu.waiting.empty();
   for (Client* client : holders_by_lack(gpu)) {
     if (client->unproven && some_wait) continue;  // is about to be dropped: what is free is for those who wait
     const Bytes missing = missing_to(*client);
@@ -46,6 +47,7 @@ void raise_budgets(Context& context, Gpu& gpu) {
     if (client->growth && client->budget >= need(*client) && !client->growth->satisfied) {
       client->growth->satisfied = true;
       client->budget_dirty = true;
+      recount(gpu, *client);
     }
     if (client->state == ClientState::kLoading && client->load.failures > 0 && client->load.retry_at != 0) {
       if (client->load.holds(context.now)) {
@@ -68,15 +70,17 @@ void lower_budget(Gpu& gpu, Client& client, const MemoryChanged& event) {
 }
 
 void give_slack(Context& context, Gpu& gpu) {
-  for (const auto& [id, client] : gpu.clients) {
-    const bool settled = !client.waits() && client.state != ClientState::kDropping && client.state != ClientState::kUnresponsive &&
-                         !client.eviction && (!client.stays() || client.budget >= need(client));
+  if (!gpu.waiting.empty()) return;
+  for (const auto& [id, client] : gpu.unsettled) {
+    const bool settled = client->state != ClientState::kDropping && client->state != ClientState::kUnresponsive && !client->eviction &&
+                         (!client->stays() || client->budget >= need(*client));
     if (!settled) return;
   }
-  for (Client* client : holders_by_grant(gpu)) {
+  for (const auto& [grant, client] : gpu.holders) {
     const Bytes slack = std::min(kSlackMax, free_bytes(context.config(), gpu) / 8);
+    if (slack < kSlackMin) return;  // what is free becomes less with each
     const Bytes has = client->budget - need(*client);
-    if (slack >= kSlackMin && has < slack / 2 && !client->slack_declined) raise(gpu, *client, need(*client) + slack);
+    if (client->stays() && has < slack / 2 && !client->slack_declined) raise(gpu, *client, need(*client) + slack);
   }
 }
 
@@ -92,6 +96,7 @@ void send_budget(Context& context, Gpu& gpu, Client& client) {
   } else {
     context.actions.push_back(SendLock{client.id, client.grant, client.budget, sequence});
   }
+  recount(gpu, client);
   if (raised && free_bytes(context.config(), gpu) < 0 && !context.state.broken) {
     context.state.broken = "GPU " + std::to_string(gpu.id) + ": budgets of " + mib(committed(gpu)) + " handed out past the safe limit of " +
                            mib(safe_limit(context.config(), gpu));
@@ -99,7 +104,7 @@ void send_budget(Context& context, Gpu& gpu, Client& client) {
 }
 
 void send_budgets(Context& context, Gpu& gpu) {
-  for (Client* client : holders_by_grant(gpu)) send_budget(context, gpu, *client);
+  for (Client* client : unsettled_by_grant(gpu)) send_budget(context, gpu, *client);
 }
 
 }  // namespace nvshare::policy

@@ -66,6 +66,7 @@ void set_state(Client& client, ClientState to, Instant now) {
   }
   client.state = to;
   client.since = now;
+  recount(client);
 }
 
 void take_memory(Gpu& gpu, Client& client, const Memory& memory) {
@@ -86,8 +87,16 @@ void each_client_of(State& state, TenantId tenant, Change change) {
 
 }  // namespace
 
+static void forget_priority(Gpu& gpu, const Client& client) {
+  const auto at = gpu.priorities.find(client.priority);
+  if (--at->second == 0) gpu.priorities.erase(at);
+}
+
 void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   gpu.of_tenant[client.tenant][client.id] = &client;
+  ++gpu.priorities[client.priority];
+  gpu.ceilings_due = true;
+  client.home = &gpu;
   if (!client.gang) return;
   auto& spread = state.spread[client.tenant];
   ++spread[gpu.id];
@@ -98,6 +107,7 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   const auto here = gpu.of_tenant.find(client.tenant);
   here->second.erase(client.id);
   if (here->second.empty()) gpu.of_tenant.erase(here);
+  forget_priority(gpu, client);
   if (!client.gang) return;
   const auto spread = state.spread.find(client.tenant);
   if (--spread->second[gpu.id] == 0) spread->second.erase(gpu.id);
@@ -106,7 +116,11 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
 }
 
 void set_priority(Context& context, const TenantPriority& event) {
-  each_client_of(context.state, event.tenant, [&](Client& client) { client.priority = event.priority; });
+  each_client_of(context.state, event.tenant, [&](Client& client) {
+    forget_priority(*client.home, client);
+    client.priority = event.priority;
+    ++client.home->priorities[client.priority];
+  });
 }
 
 void set_ends(Context& context, const TenantEnds& event) {

@@ -64,7 +64,7 @@ void measure(Gpu& gpu, const Client& client, const SwapProgressed& event, Instan
 // A program that grows asks again and again, a few MiB each time: more is moved at once, so that not every step waits for a movement.
 static Bytes growth_batch(const Context& context, const Gpu& gpu) {
   const bool growing =
-      std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.growth.has_value(); });
+      std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(), [](const auto& entry) { return entry.second->growth.has_value(); });
   return growing ? std::min(kGrowthBatchMax, safe_limit(context.config(), gpu) / 64) : 0;
 }
 
@@ -86,11 +86,12 @@ void evict_shortfall(Context& context, Gpu& gpu) {
 }
 
 void watch_evictions(Context& context, Gpu& gpu) {
-  for (auto& [id, client] : gpu.clients) {
+  for (const auto& [id, unsettled] : gpu.unsettled) {
+    Client& client = *unsettled;
     if (client.eviction && client.eviction->deadline <= context.now) {
       client.eviction.reset();
+      client.evict.failed(context.now);  // so that it stays unsettled
       recount(gpu, client);
-      client.evict.failed(context.now);
       context.note(Note::Level::kWarning, id, "does not move its memory out as asked; others have to");
     }
     if (client.eviction) context.wake(gpu, client.eviction->deadline);
@@ -126,11 +127,12 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
     }
     const bool done = !event.failed && client.memory.resident <= client.eviction->resident_target;
     client.eviction.reset();
-    recount(gpu, client);
     if (done) {
       client.evict.succeeded();
+      recount(gpu, client);
     } else {
       client.evict.failed(context.now);
+      recount(gpu, client);
       context.note(client.evict.failures == 1 ? Note::Level::kInfo : Note::Level::kDebug, client.id,
                    "could not move all of the memory out that was asked for; " + mib(client.memory.resident) + " stay on the GPU");
     }

@@ -232,6 +232,7 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
 
 std::vector<GpuId> settled_with(const State& state, std::optional<GpuId> only) {
   std::vector<GpuId> gpus;
+  if (only && state.gangs.empty() && state.gpus.contains(*only)) return {*only};
   for (const auto& [id, gpu] : state.gpus) {
     if (!only || *only == id || !state.gangs.empty()) gpus.push_back(id);
   }

@@ -94,6 +94,7 @@ void break_deadlock(Context& context, Gpu& gpu) {
 void growth_ends(Client& client, Instant now) {
   if (client.growth && client.turn_start) client.turn_without_room += now - std::max(client.growth->since, *client.turn_start);
   client.growth.reset();
+  recount(client);
 }
 
 void take_growth(Context& context, Client& client, const MemoryChanged& event) {
@@ -102,23 +103,26 @@ void take_growth(Context& context, Client& client, const MemoryChanged& event) {
     growth_ends(client, context.now);
   } else if (client.growth && client.growth->request == event.request) {
     client.growth->wanted = std::min(event.wanted, kBytesMost);
+    recount(client);
   } else {
     growth_ends(client, context.now);
     client.growth = Growth{std::min(event.wanted, kBytesMost), event.request, context.state.next_arrival++, context.now};
     client.slack_declined = false;
+    recount(client);
   }
 }
 
 void settle_growth(Context& context, Gpu& gpu) {
   bool growing = false;
-  for (auto& [id, client] : gpu.clients) {
+  for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
+    Client& client = *(at++)->second;  // it may be settled then
     if (!client.growth || !client.stays() || client.growth->satisfied) continue;
     const Bytes most = ceiling(context.config(), gpu, client);
     if (need(client) > most) {
       refuse(context, client, "even alone on this GPU it could have no more than " + mib(most));
       continue;
     }
-    if (!client.growth->wait_sent) context.actions.push_back(SendWait{id, client.growth->request});
+    if (!client.growth->wait_sent) context.actions.push_back(SendWait{client.id, client.growth->request});
     client.growth->wait_sent = true;
     growing = true;
   }

@@ -74,6 +74,32 @@ std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
   return std::nullopt;
 }
 
+std::optional<std::string> check_roles(const Gpu& gpu) {
+  size_t holders = 0, waiting = 0, unsettled = 0;
+  std::map<int, int64_t> priorities;
+  for (const auto& [id, client] : gpu.clients) {
+    const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " " + what; };
+    if (client.home != &gpu) return broken("is indexed elsewhere");
+    if (client.roles != roles_of(client)) return broken("is not indexed as what it is");
+    const auto has = [&, id = id](const std::map<ClientId, Client*>& index) {
+      const auto at = index.find(id);
+      return at != index.end() && at->second == &client;
+    };
+    const auto holder = gpu.holders.find(client.grant);
+    if (client.holds_lock() && (holder == gpu.holders.end() || holder->second != &client)) return broken("is missing among the holders");
+    if (client.waits() && !has(gpu.waiting)) return broken("is missing among the waiting");
+    if (client.roles.unsettled && !has(gpu.unsettled)) return broken("is missing among the unsettled");
+    holders += client.holds_lock();
+    waiting += client.waits();
+    unsettled += client.roles.unsettled;
+    ++priorities[client.priority];
+  }
+  if (holders != gpu.holders.size() || waiting != gpu.waiting.size() || unsettled != gpu.unsettled.size())
+    return "an index of GPU " + std::to_string(gpu.id) + " has clients that are no such";
+  if (priorities != gpu.priorities) return "the priorities of GPU " + std::to_string(gpu.id) + " are not those of its clients";
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> check_invariants(const State& state) {
@@ -83,6 +109,7 @@ std::optional<std::string> check_invariants(const State& state) {
     clients += gpu.clients.size();
     if (sums_of(gpu) != gpu.sums) return "the running sums of GPU " + std::to_string(id) + " are not those of its clients";
     if (auto broken = check_indexes(state, gpu)) return broken;
+    if (auto broken = check_roles(gpu)) return broken;
     for (const auto& [client_id, client] : gpu.clients) {
       if (auto broken = check(state, gpu, client)) return broken;
     }

@@ -11,12 +11,6 @@ bool is_eligible(const State& state, const Gpu& gpu, const Client& client) {
          !client.last_turn;
 }
 
-template <typename Test>
-bool any_other(const Gpu& gpu, const Client& client, Test test) {
-  return std::any_of(gpu.clients.begin(), gpu.clients.end(),
-                     [&](const auto& entry) { return entry.first != client.id && test(entry.second); });
-}
-
 }  // namespace
 
 // A neighbour that comes and goes would have it told each time: so it counts as there for a while.
@@ -63,10 +57,11 @@ void resume_turn(Context& context, Client& client) {
 }
 
 void end_pauses(Context& context, Gpu& gpu) {
-  for (auto& [id, client] : gpu.clients) {
+  for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
+    Client& client = *(at++)->second;
     if (client.state != ClientState::kPaused) continue;
     const Instant until = *client.paused_since + kPauseMost;
-    const bool alone = !any_other(gpu, client, [](const Client& other) { return other.holds_lock() || other.waits(); });
+    const bool alone = gpu.holders.size() + gpu.waiting.size() == 1;
     if (alone && is_eligible(context.state, gpu, client) && context.now < until) {
       context.wake(gpu, until);
     } else {

@@ -43,10 +43,10 @@ Use use_of(const Client& client) {
 
 std::map<TenantId, Use> users(const Gpu& gpu) {
   std::map<TenantId, Use> all;
-  for (const auto& [id, client] : gpu.clients) {
-    const Use use = use_of(client);
+  for (const auto& [grant, client] : gpu.holders) {
+    const Use use = use_of(*client);
     if (use == Use::kNone) continue;
-    Use& known = all[client.tenant];
+    Use& known = all[client->tenant];
     if (known != Use::kRuns) known = use;
   }
   return all;
@@ -179,8 +179,8 @@ void bring_up_to(Context& context, Gpu& gpu) {
     return;
   }
   const std::map<TenantId, Use> use = users(gpu);
-  const bool swaps =
-      std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.state == ClientState::kLoading; });
+  const bool swaps = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
+                                 [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
   const Duration window = window_of(config, gpu);
   constexpr int64_t kWindowsMost = 1000;  // after a long time without events only the latest are gone through
   if (now - quota.window_start > kWindowsMost * window) {
@@ -204,13 +204,14 @@ bool waits_here(const Gpu& gpu, TenantId tenant) {
 }
 
 bool is_pressed(const Gpu& gpu, const Account& account) {
-  return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    const Client& other = entry.second;
+  const auto presses = [&](const auto& entry) {
+    const Client& other = *entry.second;
     const bool wants = use_of(other) != Use::kNone || (other.waits() && !cannot_have_it_soon(other.reason));
     if (other.tenant == account.tenant || !wants) return false;
     const auto at = gpu.quota.accounts.find(other.tenant);
     return at != gpu.quota.accounts.end() && !at->second.throttled && at->second.balance >= 0;
-  });
+  };
+  return std::any_of(gpu.holders.begin(), gpu.holders.end(), presses) || std::any_of(gpu.waiting.begin(), gpu.waiting.end(), presses);
 }
 
 int64_t billing_rate(const Config& config, const Gpu& gpu) {

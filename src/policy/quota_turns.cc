@@ -366,8 +366,8 @@ void settle_quota(Context& context, Gpu& gpu) {
 void watch_quota(Context& context, Gpu& gpu) {
   if (!gpu.quota.limited) return;
   judge_use(context, gpu);
-  const bool stalled =
-      std::any_of(gpu.clients.begin(), gpu.clients.end(), [](const auto& entry) { return entry.second.state == ClientState::kLoading; });
+  const bool stalled = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
+                                   [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
   bool exclusive_waits = false;
   for (const auto& [tenant, account] : gpu.quota.accounts) {
     watch_ceiling(context, gpu, account, stalled);

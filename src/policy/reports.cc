@@ -17,10 +17,13 @@ Contenders counted(const Client& client) {
 
 Contenders all_contenders(const Gpu& gpu) {
   Contenders all;
-  for (const auto& [id, client] : gpu.clients) {
-    const Contenders one = counted(client);
-    all.waiters += one.waiters;
-    all.memory_waiters += one.memory_waiters;
+  for (const auto* clients : {&gpu.waiting, &gpu.unsettled}) {
+    for (const auto& [id, client] : *clients) {
+      if (clients == &gpu.unsettled && client->roles.waits) continue;  // it moves its memory out
+      const Contenders one = counted(*client);
+      all.waiters += one.waiters;
+      all.memory_waiters += one.memory_waiters;
+    }
   }
   return all;
 }
@@ -45,6 +48,9 @@ void report_contention(Context& context, Gpu& gpu) {
   const bool limited = gpu.quota.limited;
   const Duration idle = idle_release(gpu);
   const Contenders all = all_contenders(gpu);
+  const bool quiet = !limited && idle == 0 && context.state.gangs.empty() && all.waiters == 0 && all.memory_waiters == 0;
+  if (quiet && gpu.contention_quiet) return;
+  gpu.contention_quiet = quiet;
   const int64_t there = count_there(context, gpu);
   for (auto& [id, client] : gpu.clients) {
     const bool gang_runs = others_run(context.state, client);
@@ -83,6 +89,10 @@ void report_contention(Context& context, Gpu& gpu) {
 }
 
 void report_ceilings(Context& context, Gpu& gpu) {
+  const Bytes base = safe_limit(context.config(), gpu) - gpu.sums.immovable;
+  if (!gpu.ceilings_due && base == gpu.ceilings_base) return;
+  gpu.ceilings_due = false;
+  gpu.ceilings_base = base;
   for (auto& [id, client] : gpu.clients) {
     const Bytes most = ceiling(context.config(), gpu, client);
     if (client.ceiling_sent && std::abs(*client.ceiling_sent - most) < kCeilingStep) continue;
@@ -179,14 +189,14 @@ bool cannot_have_it_soon(WaitReason reason) {
 }
 
 void report_waits(Context& context, Gpu& gpu) {
-  for (auto& [id, client] : gpu.clients) {
-    if (!client.waits() || client.reason == client.reason_noted) continue;
-    if (!cannot_have_it_soon(client.reason)) {
-      note_wait(context, gpu, client);
+  for (const auto& [id, client] : gpu.waiting) {
+    if (client->reason == client->reason_noted) continue;
+    if (!cannot_have_it_soon(client->reason)) {
+      note_wait(context, gpu, *client);
       continue;
     }
-    client.reason_noted = client.reason;
-    context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, client));
+    client->reason_noted = client->reason;
+    context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, *client));
   }
 }
 

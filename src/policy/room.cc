@@ -42,9 +42,24 @@ static Bytes evicting_bytes(const Client& client) {
 
 Bytes evicting_bytes(const Gpu& gpu) { return gpu.sums.evicting; }
 
+// What RoomCount counts of a client that neither comes nor leaves, but for places that gangs keep and for evictions that failed lately.
 static Sums counted_of(const Client& client) {
-  return {client.overhead.value_or(0), !client.overhead, immovable(client), client.holds_lock() ? client.budget : client.memory.resident,
-          evicting_bytes(client)};
+  Sums sums{client.overhead.value_or(0), !client.overhead, immovable(client), client.holds_lock() ? client.budget : client.memory.resident,
+            evicting_bytes(client)};
+  const Bytes stays = immovable(client), moves = client.memory.resident - stays;
+  const Bytes held = std::max(client.budget, client.memory.resident);
+  const bool drops = client.state == ClientState::kDropping;
+  sums.fixed = client.stays() ? charge(client) : client.holds_lock() ? held : stays;
+  sums.moving = client.holds_lock() ? 0 : moves;
+  sums.fixed_released = drops ? stays : sums.fixed;
+  sums.moving_released = drops ? moves : sums.moving;
+  return sums;
+}
+
+Roles roles_of(const Client& client) {
+  const bool settled = !client.holds_lock() || (client.state == ClientState::kRunning && client.budget >= need(client) && !client.growth &&
+                                                !client.budget_dirty && client.drain.failures == 0);
+  return {client.grant, client.waits(), !settled || client.eviction || client.evict.failures > 0};
 }
 
 static void add(Sums& sums, const Sums& more, int64_t sign) {
@@ -53,17 +68,43 @@ static void add(Sums& sums, const Sums& more, int64_t sign) {
   sums.immovable += sign * more.immovable;
   sums.committed += sign * more.committed;
   sums.evicting += sign * more.evicting;
+  sums.fixed += sign * more.fixed;
+  sums.moving += sign * more.moving;
+  sums.fixed_released += sign * more.fixed_released;
+  sums.moving_released += sign * more.moving_released;
+}
+
+static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
+  const Roles former = std::exchange(client.roles, roles);
+  if (former.grant != roles.grant) {
+    if (former.grant != 0) gpu.holders.erase(former.grant);
+    if (roles.grant != 0) gpu.holders.emplace_hint(gpu.holders.end(), roles.grant, &client);
+  }
+  const auto move = [&](bool before, bool now, std::map<ClientId, Client*>& index) {
+    if (before && !now) index.erase(client.id);
+    if (!before && now) index.emplace(client.id, &client);
+  };
+  move(former.waits, roles.waits, gpu.waiting);
+  move(former.unsettled, roles.unsettled, gpu.unsettled);
 }
 
 void recount(Gpu& gpu, Client& client) {
+  const Bytes immovable_before = client.counted.immovable;
   add(gpu.sums, client.counted, -1);
   client.counted = counted_of(client);
+  gpu.ceilings_due |= client.counted.immovable != immovable_before;
   add(gpu.sums, client.counted, 1);
+  set_roles(gpu, client, roles_of(client));
+}
+
+void recount(Client& client) {
+  if (client.home != nullptr) recount(*client.home, client);
 }
 
 void uncount(Gpu& gpu, Client& client) {
   add(gpu.sums, client.counted, -1);
   client.counted = {};
+  set_roles(gpu, client, {});
 }
 
 Sums sums_of(const Gpu& gpu) {
@@ -81,12 +122,40 @@ Bytes host_room(const State& state) {
 
 RoomCount::RoomCount(const State& state, const Gpu& gpu, WhatIf what_if, Instant now)
     : state_(state), gpu_(gpu), what_if_(std::move(what_if)), now_(now) {
-  std::sort(what_if_.comers.begin(), what_if_.comers.end());
-  sum_.fixed = what_if_.departed_freed ? 0 : departed_bytes(gpu);
-  for (const auto& [id, client] : gpu.clients) {
-    const Part part = part_of(client, comes(client), what_if_.leavers && what_if_.leavers->contains(id));
-    sum_.fixed += part.fixed;
-    sum_.moving += part.moving;
+  std::vector<ClientId>& comers = what_if_.comers;
+  std::sort(comers.begin(), comers.end());
+  comers.erase(std::unique(comers.begin(), comers.end()), comers.end());
+  sum_up();
+}
+
+void RoomCount::sum_up() {
+  const Sums& sums = gpu_.sums;
+  sum_ = what_if_.dropping_released ? Part{sums.fixed_released, sums.moving_released} : Part{sums.fixed, sums.moving};
+  if (!what_if_.departed_freed) sum_.fixed += departed_bytes(gpu_);
+  // What the sums do not know, client by client.
+  const auto leaves = [&](ClientId id) { return what_if_.leavers && what_if_.leavers->contains(id); };
+  const auto correct = [&](const Client& client) {
+    const Bytes fixed = what_if_.dropping_released ? client.counted.fixed_released : client.counted.fixed;
+    const Bytes moving = what_if_.dropping_released ? client.counted.moving_released : client.counted.moving;
+    const Part part = part_of(client, comes(client), leaves(client.id));
+    sum_.fixed += part.fixed - fixed;
+    sum_.moving += part.moving - moving;
+  };
+  if (!state_.gangs.empty()) {  // some may keep places
+    for (const auto& [id, client] : gpu_.clients) correct(client);
+    return;
+  }
+  for (const auto& [id, client] : gpu_.unsettled) {
+    if (client->evict.failures > 0 || comes(*client) || leaves(id)) correct(*client);
+  }
+  const auto correct_settled = [&](ClientId id) {
+    const auto at = gpu_.clients.find(id);
+    if (at != gpu_.clients.end() && !at->second.roles.unsettled) correct(at->second);
+  };
+  for (const ClientId id : what_if_.comers) correct_settled(id);
+  if (what_if_.leavers == nullptr) return;
+  for (const ClientId id : *what_if_.leavers) {
+    if (!std::binary_search(what_if_.comers.begin(), what_if_.comers.end(), id)) correct_settled(id);
   }
 }
 

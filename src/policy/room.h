@@ -8,10 +8,13 @@
 
 namespace nvshare::policy {
 
-// After a change of what Sums are of: overhead, memory, budget, grant or eviction of a client; before it goes.
+// After a change of what Sums and Roles are of: overhead, memory, budget, grant, state, growth, backoffs or eviction of a client; before
+// it goes.
 void recount(Gpu& gpu, Client& client);
+void recount(Client& client);  // where it is indexed
 void uncount(Gpu& gpu, Client& client);
 Sums sums_of(const Gpu& gpu);  // worked out anew, to compare
+Roles roles_of(const Client& client);
 
 Bytes overhead_of(const Config& config, const Client& client);
 Bytes safe_limit(const Config& config, const Gpu& gpu);  // may be negative when foreign memory leaves nothing
@@ -49,7 +52,8 @@ struct Room {
 
 Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now);
 
-// The same for one that asks again and again with another leaver or comer: each costs what it changes. Right as long as no client changes.
+// The same for one that asks again and again with another leaver or comer: each costs what it changes, the first what the question names.
+// Right as long as no client changes.
 class RoomCount {
  public:
   RoomCount(const State& state, const Gpu& gpu, WhatIf what_if, Instant now);
@@ -64,6 +68,7 @@ class RoomCount {
     Bytes fixed = 0;   // stays on the GPU whatever we do
     Bytes moving = 0;  // could be moved out
   };
+  void sum_up();
   bool comes(const Client& client) const;
   Part part_of(const Client& client, bool comes, bool leaves) const;
   void change(const Client& client, bool leaves);

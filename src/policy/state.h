@@ -125,8 +125,23 @@ struct Sums {
   Bytes immovable = 0;          // resident bytes that can never be moved out
   Bytes committed = 0;          // budgets of lock holders, resident bytes of the others
   Bytes evicting = 0;           // still to come from evictions under way
+  // As RoomCount has it without a question, were nobody's last eviction to have failed: what stays on the GPU, and what can be moved out;
+  // with those that drop there, and with them gone.
+  Bytes fixed = 0, moving = 0;
+  Bytes fixed_released = 0, moving_released = 0;
 
   bool operator==(const Sums&) const = default;
+};
+
+struct Gpu;
+
+// Which of a GPU's indexes have a client.
+struct Roles {
+  GrantId grant = 0;       // Gpu::holders
+  bool waits = false;      // Gpu::waiting
+  bool unsettled = false;  // Gpu::unsettled
+
+  bool operator==(const Roles&) const = default;
 };
 
 struct Client {
@@ -215,7 +230,9 @@ struct Client {
   Bytes movement_copied = 0;
   std::optional<Bytes> ceiling_sent;
 
-  Sums counted;  // its part of Gpu::sums
+  Sums counted;         // its part of Gpu::sums
+  Gpu* home = nullptr;  // where it is indexed; null: a copy, to be looked at
+  Roles roles;          // as indexed there
 
   Usage usage;
   uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
@@ -259,6 +276,16 @@ struct Gpu {
   std::map<ClientId, Client> clients;
   std::map<TenantId, std::map<ClientId, Client*>> of_tenant;  // the same
   Sums sums;                                                  // over clients
+  std::map<GrantId, Client*> holders;                         // of the lock, in the order of their grants
+  std::map<ClientId, Client*> waiting;
+  // Holders of which more is to be said than that they run with all their memory, and clients that move out or failed to: the others need
+  // nothing in a step that is not about them.
+  std::map<ClientId, Client*> unsettled;
+  std::map<int, int64_t> priorities;  // how many clients have which
+  // What clients were told last, so that nothing is looked at again that is as it was.
+  bool ceilings_due = true;
+  Bytes ceilings_base = 0;        // safe limit - immovable bytes of all
+  bool contention_quiet = false;  // nobody has heard of waiters, limits or gangs that are there no more
   std::optional<Instant> wake_at;
   Quota quota;
 };

@@ -87,8 +87,9 @@ struct Party {
 std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers& comers, const TurnTerms& terms) {
   std::vector<Party> all;
   std::map<const Gang*, size_t> of_gangs;
-  for (const auto& [id, client] : gpu.clients) {
-    if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), id) != comers.clients.end()) continue;
+  const auto add = [&](const Client& client) {
+    const ClientId id = client.id;
+    if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), id) != comers.clients.end()) return;
     const Gang* gang = gang_of(context.state, client);
     const auto [at, first] = gang ? of_gangs.try_emplace(gang, all.size()) : std::pair(of_gangs.end(), true);
     if (first) all.push_back({drop_due(context, client, terms), client.priority, {}, gang && comers.rivals.contains(gang->tenant), false});
@@ -97,6 +98,11 @@ std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers&
     party.priority = std::max(party.priority, client.priority);
     party.clients.push_back(id);
     party.doubtful |= drain_is_doubtful(context.state, client, context.now);
+  };
+  if (context.state.gangs.empty()) {  // else some keep places without the lock
+    for (const auto& [grant, client] : gpu.holders) add(*client);
+  } else {
+    for (const auto& [id, client] : gpu.clients) add(client);
   }
   std::sort(all.begin(), all.end(), [](const Party& a, const Party& b) {
     return std::tuple(a.due, a.priority, a.clients.front()) < std::tuple(b.due, b.priority, b.clients.front());
@@ -157,8 +163,8 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
     if (plan.leavers.contains(party.clients.front()) && party.due > plan.at)
       plan.interrupted.insert(party.clients.begin(), party.clients.end());
   }
-  const bool counts_on_doubtful = std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    return entry.second.state == ClientState::kDropping && drain_is_doubtful(state, entry.second, context.now);
+  const bool counts_on_doubtful = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(), [&](const auto& entry) {
+    return entry.second->state == ClientState::kDropping && drain_is_doubtful(state, *entry.second, context.now);
   });
   if (counts_on_doubtful) {
     const WhatIf still_there{.comers = comers.clients, .leavers = &plan.leavers, .dropping_released = false};
@@ -308,7 +314,8 @@ void drain_failed(Context& context, Client& client) {
 }
 
 void start_running(Context& context, Gpu& gpu) {
-  for (auto& [id, client] : gpu.clients) {
+  for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
+    Client& client = *(at++)->second;  // it may be settled then
     if (client.state != ClientState::kLoading || client.loads || client.memory.resident < client.memory.allocated) continue;
     client.turn_start = context.now;
     set_state(client, ClientState::kRunning, context.now);
@@ -316,13 +323,16 @@ void start_running(Context& context, Gpu& gpu) {
 }
 
 void watch_answers(Context& context, Gpu& gpu) {
-  for (auto& [id, client] : gpu.clients) {
+  for (const auto& [id, client] : gpu.waiting) {
+    if (client->last_until > context.now) context.wake(gpu, client->last_until);
+  }
+  for (const auto& [id, unsettled] : gpu.unsettled) {
+    Client& client = *unsettled;
     if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);
     if (client.state == ClientState::kUnresponsive && !client.overstays) {
       note_overstay(context, client);
       if (!client.overstays) context.wake(gpu, client.overstays_since + kOverstayMost);
     }
-    if (client.waits() && client.last_until > context.now) context.wake(gpu, client.last_until);
     if (client.state != ClientState::kDropping) continue;
     if (client.is_held()) continue;  // it is ours to answer
     context.wake(gpu, client.drop_sent_at + kSlowDrain);

@@ -66,6 +66,7 @@ static std::vector<ClientId> held_up_by(const Gpu& gpu, const Client& client) {
 }
 
 static ClientView view_of(const State& state, const Gpu& gpu, Client client, Instant now) {
+  client.home = nullptr;
   const Instant since = client.since;
   set_state(client, client.state, now);  // in this copy, so that the times run up to now
   ClientView view{};
