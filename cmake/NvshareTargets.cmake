@@ -151,6 +151,8 @@ function(nvshare_test name)
     set(ARG_LABELS unit)
   endif()
   add_executable(${name} ${ARG_SOURCES})
+  # A test's own code runs once: optimizing it took half of its compile time.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-Og>)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/test)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main nvshare_sanitizer nvshare_warnings Threads::Threads)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
