@@ -143,6 +143,7 @@ void join(Context& context, const ClientJoined& event) {
   client.id = event.client;
   client.gpu = event.gpu;
   client.tenant = event.tenant;
+  client.process = event.process;
   client.priority = event.priority;
   client.swappable = event.swappable;
   client.gang = event.gang;

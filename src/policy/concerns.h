@@ -34,7 +34,7 @@ void leave(Context& context, const ClientLeft& event);
 void departed_freed(State& state, ClientId client);
 void forget_departed(Context& context, Gpu& gpu);  // whose grace is over
 
-// gangs.cc: tenants on several GPUs, switched together
+// gangs.cc: tenants, or processes, on several GPUs, switched together
 enum class GangPhase { kOut, kRunning, kLeaving };
 struct TurnTerms {
   Duration length = 0;         // how long a turn lasts
@@ -45,6 +45,8 @@ struct TurnTerms {
 void form_gangs(Context& context);                  // who is in a gang, and how its turn stands
 Gang* gang_of(State& state, const Client& client);  // null: its turns are its own
 const Gang* gang_of(const State& state, const Client& client);
+bool is_member(const Gang& gang, const Client& client);
+Instant gang_began(const Gang& gang);  // its turn: when all had loaded, or will have at the latest
 std::set<GpuId> gpus_of(const Gang& gang);
 GangPhase phase_of(const State& state, const Gang& gang);
 bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs
@@ -53,7 +55,7 @@ bool others_run(const State& state, const Client& client);                // of 
 void start_gangs(Context& context);                                       // turns whose members have loaded
 std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
 Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
-std::set<TenantId> rivals_of(const Context& context, const Gang& comes);         // gangs that must have left before it may come
+std::set<GangId> rivals_of(const Context& context, const Gang& comes);           // gangs that must have left before it may come
 std::vector<GpuId> settled_with(const State& state, std::optional<GpuId> only);  // GPUs to be settled after an event there
 std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
 
@@ -80,11 +82,11 @@ Instant turn_began(const Client& client);
 Instant turn_due(const Client& client, Duration length, Duration quantum);        // when its turn's time is over, were it in no gang
 Instant growth_due(const Context& context, const Client& client, Duration cost);  // the same, for a neighbour's growth
 struct Comers {
-  std::vector<ClientId> clients;   // that are to run on this GPU
-  bool wakes = false;              // may end turns before their time
-  bool at_once = false;            // and need not wait until those have worked for what the switch costs
-  std::set<TenantId> rivals = {};  // have to leave in any case
-  Duration least_cost = 0;         // of the same switch on other GPUs
+  std::vector<ClientId> clients;  // that are to run on this GPU
+  bool wakes = false;             // may end turns before their time
+  bool at_once = false;           // and need not wait until those have worked for what the switch costs
+  std::set<GangId> rivals = {};   // have to leave in any case
+  Duration least_cost = 0;        // of the same switch on other GPUs
 };
 // Prefers leavers whose drain is not in doubt.
 std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers);
@@ -164,6 +166,8 @@ void settle_quota(Context& context, Gpu& gpu);
 void watch_quota(Context& context, Gpu& gpu);               // when to look again
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
+// How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
+Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate);
 Duration idle_release(const Gpu& gpu);
 
 // budgets.cc

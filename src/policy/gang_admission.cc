@@ -64,7 +64,7 @@ struct GangPlan {
 };
 
 // Nullopt: on the GPU `blocking` no leaving would do.
-std::optional<GangPlan> plan_gang(const Context& context, const Waiting& waiting, const std::set<TenantId>& rivals, GpuId* blocking) {
+std::optional<GangPlan> plan_gang(const Context& context, const Waiting& waiting, const std::set<GangId>& rivals, GpuId* blocking) {
   GangPlan plan{{}, context.now, 0};
   // Twice: the first time to find out which GPU's switch costs most, because that decides how long the turns before it should have been.
   for (int pass = 0; pass < 2; ++pass) {
@@ -79,7 +79,7 @@ std::optional<GangPlan> plan_gang(const Context& context, const Waiting& waiting
       plan.at = std::max(plan.at, on_gpu->at);
       plan.switches[gpu_id] = *on_gpu;
     }
-    for (const TenantId rival : rivals) {
+    for (const GangId& rival : rivals) {
       plan.at = std::max(plan.at, gang_due(context, context.state.gangs.at(rival), terms_of(context.config(), plan.cost, false)));
     }
   }
@@ -95,9 +95,9 @@ void make_head(const Context& context, Heads& heads, const Waiting& waiting, con
   }
 }
 
-void ask_rivals_to_drop(Context& context, const std::set<TenantId>& rivals) {
-  for (const TenantId tenant : rivals) {
-    for (const Gang::Member& member : context.state.gangs.at(tenant).members) {
+void ask_rivals_to_drop(Context& context, const std::set<GangId>& rivals) {
+  for (const GangId& rival : rivals) {
+    for (const Gang::Member& member : context.state.gangs.at(rival).members) {
       Gpu& gpu = context.state.gpus.at(member.gpu);
       ask_to_drop(context, gpu, gpu.clients.at(member.client), "another gang comes");
     }
@@ -154,7 +154,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     }
   }
 
-  const std::set<TenantId> rivals = rivals_of(context, gang);
+  const std::set<GangId> rivals = rivals_of(context, gang);
   bool all_fit = rivals.empty();
   for (const auto& [gpu_id, clients] : waiting) {
     Gpu& gpu = state.gpus.at(gpu_id);

@@ -102,7 +102,7 @@ void settle_gang_drains(Context& context) {
     if (client == gpu.clients.end() || client->second.drain_step == DrainStep::kAlone)
       context.state.asked_together.erase({gpu_id, client_id});
   }
-  for (auto& [tenant, gang] : context.state.gangs) {
+  for (auto& [id, gang] : context.state.gangs) {
     if (gang.whole) settle_drain(context, gang);
   }
 }

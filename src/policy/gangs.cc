@@ -8,6 +8,8 @@
 //   looked at when the gang's turn began, so it can have that back; and more is asked for with the lock, where it can be refused.
 // - A drop goes to all members, and none leaves before all have drained (gang_drains.cc).
 // - Two gangs run at the same time only if no member of one could come to wait for the other and the other way round.
+// - Where a tenant's clients do not fit together, each of its processes that is on several GPUs is a gang by itself: two such processes
+//   would else trade GPUs in step for ever, each with one gate for all of its GPUs.
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
@@ -38,7 +40,7 @@ bool fits_together(const State& state, const Gang& gang) {
     const Gpu& gpu = state.gpus.at(id);
     Bytes most = safe_limit(state.config, gpu);
     for (const auto& [client_id, client] : gpu.clients) {
-      if (client.tenant != gang.tenant) most -= immovable(client);
+      if (!is_member(gang, client)) most -= immovable(client);
     }
     if (bytes > most) return false;
   }
@@ -75,14 +77,13 @@ void follow_turn(Context& context, Gang& gang) {
   }
   const bool leaves = !any_member(context.state, gang, [](const Client& client) { return client.stays(); });
   each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {
+    if (const Gang* own = gang_of(context.state, client); own != nullptr && own != &gang) return;  // its process's
     client.keeps_place = client.keeps_place && gang.in_turn && gang.whole;
     client.place_leaves = client.keeps_place && leaves;
     client.lost_place = client.keeps_place && client.waits() &&
                         !room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
   });
 }
-
-Instant gang_began(const Gang& gang) { return gang.turn_start.value_or(gang.granted_at + gang.load_allowance); }
 
 // X may come to wait for Y: X has a client without the lock where Y has the lock, and not all of both fit there. `comes` gets the lock on
 // all GPUs where it waits.
@@ -122,44 +123,79 @@ std::vector<Gang::Member> members_of(State& state, TenantId tenant) {
   return members;
 }
 
+Gang& form_gang(Context& context, GangId id, std::vector<Gang::Member> members) {
+  State& state = context.state;
+  const auto [at, is_new] = state.gangs.try_emplace(id);
+  Gang& gang = at->second;
+  gang.id = id;
+  gang.members = std::move(members);
+  if (is_new) {
+    gang.last_used = context.now;
+    each_member(state, gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.last_used); });
+  }
+  gang.whole = state.config.gang_turns && fits_together(state, gang);
+  return gang;
+}
+
+// Of a tenant whose clients do not fit together.
+void form_gangs_of_processes(Context& context, const Gang& all) {
+  State& state = context.state;
+  std::map<ProcessId, std::vector<Gang::Member>> of_processes;
+  if (state.config.gang_turns && !all.whole) {
+    for (const Gang::Member& member : all.members)
+      of_processes[state.gpus.at(member.gpu).clients.at(member.client).process].push_back(member);
+  }
+  // Members are in the order of their GPUs.
+  std::erase_if(of_processes, [](const auto& entry) { return entry.first == 0 || entry.second.front().gpu == entry.second.back().gpu; });
+  std::erase_if(state.gangs, [&](const auto& entry) {
+    const GangId& id = entry.first;
+    return id.tenant == all.id.tenant && id.process != 0 && !of_processes.contains(id.process);
+  });
+  for (auto& [process, members] : of_processes) {
+    follow_turn(context, form_gang(context, {all.id.tenant, process}, std::move(members)));
+  }
+}
+
 }  // namespace
 
 void form_gangs(Context& context) {
   State& state = context.state;
-  for (auto& [tenant, gang] : state.gangs) {
-    if (state.on_several.contains(tenant)) continue;
-    for (auto& [id, gpu] : state.gpus) {
-      each_client(gpu, tenant, [](Client& client) { client.keeps_place = client.place_leaves = client.lost_place = false; });
+  for (auto& [id, gang] : state.gangs) {
+    if (state.on_several.contains(id.tenant)) continue;
+    for (auto& [gpu_id, gpu] : state.gpus) {
+      each_client(gpu, id.tenant, [](Client& client) { client.keeps_place = client.place_leaves = client.lost_place = false; });
     }
   }
-  std::erase_if(state.gangs, [&](const auto& entry) { return !state.on_several.contains(entry.first); });
+  std::erase_if(state.gangs, [&](const auto& entry) { return !state.on_several.contains(entry.first.tenant); });
 
   for (const TenantId tenant : state.on_several) {
-    std::vector<Gang::Member> members = members_of(state, tenant);
-    const auto [at, is_new] = state.gangs.try_emplace(tenant);
-    Gang& gang = at->second;
-    gang.tenant = tenant;
-    gang.members = std::move(members);
-    if (is_new) {
-      gang.last_used = context.now;
-      each_member(state, gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.last_used); });
-    }
-    gang.whole = state.config.gang_turns && fits_together(state, gang);
+    Gang& gang = form_gang(context, {tenant, 0}, members_of(state, tenant));
     if (state.config.gang_turns && !gang.whole && !gang.split_noted) {
       gang.split_noted = true;
       context.note(Note::Level::kInfo, gang.members.front().client,
                    "the programs of its tenant do not fit together on one of its GPUs: each takes its turns by itself");
     }
+    form_gangs_of_processes(context, gang);
     follow_turn(context, gang);
   }
 }
 
 Gang* gang_of(State& state, const Client& client) {
-  const auto at = client.gang ? state.gangs.find(client.tenant) : state.gangs.end();
-  return at == state.gangs.end() || !at->second.whole ? nullptr : &at->second;
+  if (!client.gang) return nullptr;
+  for (const GangId id : {GangId{client.tenant, 0}, GangId{client.tenant, client.process}}) {
+    const auto at = state.gangs.find(id);
+    if (at != state.gangs.end() && at->second.whole) return &at->second;
+  }
+  return nullptr;
+}
+
+bool is_member(const Gang& gang, const Client& client) {
+  return client.gang && client.tenant == gang.id.tenant && (gang.id.process == 0 || client.process == gang.id.process);
 }
 
 const Gang* gang_of(const State& state, const Client& client) { return gang_of(const_cast<State&>(state), client); }
+
+Instant gang_began(const Gang& gang) { return gang.turn_start.value_or(gang.granted_at + gang.load_allowance); }
 
 std::set<GpuId> gpus_of(const Gang& gang) {
   std::set<GpuId> gpus;
@@ -190,7 +226,7 @@ bool others_run(const State& state, const Client& client) {
 }
 
 void start_gangs(Context& context) {
-  for (auto& [tenant, gang] : context.state.gangs) {
+  for (auto& [id, gang] : context.state.gangs) {
     if (!gang.in_turn || gang.turn_start) continue;
     const bool loading = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kLoading; });
     const bool running = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kRunning; });
@@ -243,19 +279,19 @@ std::set<GpuId> tied_to(const State& state, GpuId gpu) {
   std::set<GpuId> tied = {gpu};
   for (size_t before = 0; before != tied.size();) {
     before = tied.size();
-    for (const auto& [tenant, gang] : state.gangs) {
+    for (const auto& [id, gang] : state.gangs) {
       const std::set<GpuId> own = gpus_of(gang);
-      if (gang.whole && std::any_of(own.begin(), own.end(), [&](GpuId id) { return tied.contains(id); }))
+      if (gang.whole && std::any_of(own.begin(), own.end(), [&](GpuId other) { return tied.contains(other); }))
         tied.insert(own.begin(), own.end());
     }
   }
   return tied;
 }
 
-std::set<TenantId> rivals_of(const Context& context, const Gang& comes) {
+std::set<GangId> rivals_of(const Context& context, const Gang& comes) {
   std::vector<const Gang*> others;  // that run, or have not left yet
-  for (const auto& [tenant, gang] : context.state.gangs) {
-    if (gang.whole && tenant != comes.tenant && phase_of(context.state, gang) != GangPhase::kOut) others.push_back(&gang);
+  for (const auto& [id, gang] : context.state.gangs) {
+    if (gang.whole && id != comes.id && phase_of(context.state, gang) != GangPhase::kOut) others.push_back(&gang);
   }
   std::set<const Gang*> reached;  // may be waited for, directly or by way of others
   std::vector<const Gang*> look = {&comes};
@@ -269,9 +305,9 @@ std::set<TenantId> rivals_of(const Context& context, const Gang& comes) {
       }
     }
   }
-  std::set<TenantId> rivals;
+  std::set<GangId> rivals;
   for (const Gang* gang : reached) {
-    if (may_wait_for(context, *gang, comes, comes)) rivals.insert(gang->tenant);
+    if (may_wait_for(context, *gang, comes, comes)) rivals.insert(gang->id);
   }
   return rivals;
 }

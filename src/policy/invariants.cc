@@ -32,13 +32,14 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   const bool for_quota = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;
   const bool moves = std::any_of(gpu.clients.begin(), gpu.clients.end(),
                                  [](const auto& entry) { return entry.second.holds_lock() || entry.second.eviction.has_value(); });
-  // A gang that has left this GPU and not yet the others is decided about when it has.
-  const bool gang_leaves = std::any_of(state.gangs.begin(), state.gangs.end(), [&](const auto& entry) {
+  // A gang that has left this GPU and not yet the others, or waits here for what moves on another, is decided about when that is over.
+  const bool gang_decides = std::any_of(state.gangs.begin(), state.gangs.end(), [&](const auto& entry) {
     const Gang& gang = entry.second;
-    return gang.in_turn &&
-           std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) { return member.gpu == gpu.id; });
+    return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) {
+      return member.gpu == gpu.id && (gang.in_turn || gpu.clients.at(member.client).reason == WaitReason::kGang);
+    });
   });
-  if (client.waits() && for_quota && !gpu.wake_at && !moves && !gang_leaves && gang_of(state, client) == nullptr)
+  if (client.waits() && for_quota && !gpu.wake_at && !moves && !gang_decides && gang_of(state, client) == nullptr)
     return broken("waits for its share and nobody watches");
   const auto at = state.gpu_of.find(client.id);
   if (at == state.gpu_of.end() || at->second != gpu.id) return broken("is not where the index says");

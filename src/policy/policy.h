@@ -19,7 +19,8 @@ using Bytes = int64_t;      // >= 0
 using GpuId = uint32_t;     // chosen by the caller, stable
 using ClientId = uint64_t;  // chosen by the caller, never reused
 using TenantId = uint64_t;
-using GrantId = uint64_t;  // chosen by the policy, counts up from 1
+using ProcessId = uint64_t;  // chosen by the caller; 0: not known
+using GrantId = uint64_t;    // chosen by the policy, counts up from 1
 using EvictionId = uint64_t;
 
 enum class SwitchTimeMode { kAuto, kFixed };
@@ -92,6 +93,7 @@ struct ClientJoined {
   bool proven = true;
   std::optional<Bytes> overhead = {};   // as after ClientOverhead
   std::vector<ClientId> replaces = {};  // clients of the same process that left: what still counts of their memory is this one's
+  ProcessId process = 0;
 };
 // Its context and modules, from NVML.
 struct ClientOverhead {

@@ -95,8 +95,10 @@ void earn(const Config& config, const Gpu& gpu, Account& account, Duration time,
   const Duration most = balance_most(config, gpu, account, wants, now);
   account.balance = std::max(account.balance, std::min(account.balance + portion(time, account.quota), most));
   if (!account.has_ceiling()) return;
-  // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own.
-  const Duration headroom_most = std::max(account.balance, portion(gpu.quota.period, account.ceiling_rate()));
+  // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it runs
+  // again.
+  const int64_t rate = account.ceiling_rate();
+  const Duration headroom_most = std::max({account.balance, portion(gpu.quota.period, rate), half_band(config, gpu, account, rate)});
   account.headroom = std::max(account.headroom, std::min(account.headroom + portion(time, account.ceiling_rate()), headroom_most));
 }
 

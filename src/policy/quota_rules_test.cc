@@ -222,6 +222,27 @@ TEST(QuotaNotes, ChangesAndScalingAreTold) {
   EXPECT_NE(log.find("compute limit none now (was 80 %)"), nullptr);
 }
 
+// What both are owed is forgotten, and what that left was too little for either to run again: long slices swing further than a period.
+TEST(QuotaRules, TenantsThatAreThrottledTogetherRunAgain) {
+  Config config;
+  config.scheduling_mode = SchedulingMode::kDynamic;
+  for (Duration before = 0; before < 3 * kSeconds; before += 150 * kMsec) {
+    for (const bool reserves : {false, true}) {
+      QuotaWorld world(config, 1);
+      world.limit(1, 70);
+      world.add(1);
+      world.run_for(kSeconds);
+      world.add_bursty(2, 700 * kMsec, 300 * kMsec);
+      world.run_for(before);
+      reserves ? world.limit(2, 30) : world.ceiling(2, 30);
+      world.run_for(20 * kSeconds);
+      const double done = world.work(1) + world.work(2);
+      world.run_for(10 * kSeconds);
+      EXPECT_GT(world.work(1) + world.work(2) - done, 2.0 * kSeconds) << before / kMsec << (reserves ? " reserved" : "");
+    }
+  }
+}
+
 TEST(QuotaNotes, AWindowsResetIsToldOnceInTenSeconds) {
   Config config;
   config.compute_window = kSeconds;

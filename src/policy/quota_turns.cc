@@ -47,11 +47,6 @@ Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) 
   return std::max(slice, kSliceMin);
 }
 
-// How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
-Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
-  return portion(slice_of(config, gpu, account), kWholeGpu - rate) / 2;
-}
-
 // Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
 Duration owed(const Account& account) {
   const int64_t quota = std::max<int64_t>(account.quota, 1);
@@ -186,6 +181,17 @@ Instant slice_end(const Context& context, const Gpu& gpu, const Account& account
   return began + slice_of(context.config(), gpu, account);
 }
 
+// A gang is billed where it has loaded while it still loads elsewhere: it may use what it loaded. When all of it has, at the latest.
+Instant gang_has_loaded(const Context& context, const Gpu& gpu, const Account& account) {
+  Instant loaded = 0;
+  any_client(gpu, account.tenant, [&](const Client& client) {
+    const Gang* gang = client.stays() ? gang_of(context.state, client) : nullptr;
+    if (gang != nullptr) loaded = std::max(loaded, gang_began(*gang));
+    return false;
+  });
+  return loaded;
+}
+
 // `looks`: the time to look at limits has come.
 void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   const Config& config = context.config();
@@ -203,7 +209,8 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   if (!account.throttled && account.headroom <= -band && looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
     const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.borrows);
-    const Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
+    Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
+    if (holds && account.gang) end = std::max(end, gang_has_loaded(context, gpu, account) + slice_of(config, gpu, account));
     if (end <= context.now) {
       account.throttled = true;
       account.throttled_at = context.now;
@@ -225,7 +232,8 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, bool looks) {
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
   const bool yielded = std::exchange(account.yields, false);
   if (!applies || (yielded ? account.balance > band : account.balance > -band) || !is_pressed(gpu, account)) return;
-  const Instant long_enough = account.slice_began + kSliceMin;  // so that neighbours with short bursts do not drop it at each of them
+  // So that neighbours with short bursts do not drop it at each of them.
+  const Instant long_enough = std::max(account.slice_began, gang_has_loaded(context, gpu, account)) + kSliceMin;
   if (!yielded && account.runs && (context.now < long_enough || !looks))
     return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
   account.yields = true;
@@ -341,6 +349,10 @@ void hold_to_turns(Context& context, Gpu& gpu) {
 }
 
 }  // namespace
+
+Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
+  return portion(slice_of(config, gpu, account), kWholeGpu - rate) / 2;
+}
 
 void settle_quota(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;

@@ -38,7 +38,7 @@ Contenders contenders(const Gpu& gpu, const Contenders& all, const Client& holde
     return false;
   };
   if (holder.gpu == gpu.id && !(gang && holder.gang)) leave_out(holder);
-  if (gang) any_client(gpu, gang->tenant, [&](const Client& client) { return client.gang && leave_out(client); });
+  if (gang) any_client(gpu, gang->id.tenant, [&](const Client& client) { return is_member(*gang, client) && leave_out(client); });
   return found;
 }
 

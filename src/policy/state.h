@@ -148,6 +148,7 @@ struct Client {
   ClientId id = 0;
   GpuId gpu = 0;
   TenantId tenant = 0;
+  ProcessId process = 0;
   int priority = 0;
   bool swappable = true;
   bool gang = true;            // as its tenant wants it
@@ -290,13 +291,21 @@ struct Gpu {
   Quota quota;
 };
 
-// A tenant with clients on several GPUs (gangs.cc).
+// All of a tenant, or, where that does not fit together, one of its processes.
+struct GangId {
+  TenantId tenant = 0;
+  ProcessId process = 0;  // 0: all of the tenant
+
+  auto operator<=>(const GangId&) const = default;
+};
+
+// Clients of one tenant on several GPUs (gangs.cc).
 struct Gang {
   struct Member {
     GpuId gpu;
     ClientId client;
   };
-  TenantId tenant = 0;
+  GangId id;
   std::vector<Member> members;  // by GPU
   bool whole = false;           // its turns are on all GPUs together: gangs are wanted, and its clients fit together on each GPU
   bool split_noted = false;
@@ -321,7 +330,7 @@ class State {
   Config config;
   std::map<GpuId, Gpu> gpus;
   std::map<ClientId, GpuId> gpu_of;
-  std::map<TenantId, Gang> gangs;                       // kept up to date by form_gangs()
+  std::map<GangId, Gang> gangs;                         // kept up to date by form_gangs()
   std::map<TenantId, std::map<GpuId, int64_t>> spread;  // how many clients of tenants are where, of those that may be in gangs
   std::set<TenantId> on_several;                        // tenants of `spread` with several GPUs
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone

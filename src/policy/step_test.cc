@@ -364,6 +364,43 @@ TEST_F(Step, WhoGivesADrainUpIsToldToGoOn) {
   EXPECT_TRUE(find<SendKeep>(told, 2));
 }
 
+// Two processes of one tenant that do not fit together, each on both GPUs: each would else have one GPU, and wait for the other's.
+TEST_F(Step, ProcessesOfATenantThatDoesNotFitTogetherHaveTheirGpusTogether) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  const auto come = [&](ClientId client, GpuId gpu_id, ProcessId process) {
+    ClientJoined joined{client, gpu_id, 7, 0, {10 * kGiB, 0, 0}, true, false, false};
+    joined.process = process;
+    feed(joined);
+  };
+  for (const GpuId gpu_id : {0U, 1U}) {
+    come(10 + gpu_id, gpu_id, 1);
+    come(20 + gpu_id, gpu_id, 2);
+  }
+  ASSERT_TRUE(find<SendLock>(feed(LockRequested{10}), 10));
+  EXPECT_FALSE(find<SendLock>(feed(LockRequested{21}), 21)) << "on a GPU that the first process may need";
+  EXPECT_TRUE(find<SendLock>(feed(LockRequested{11}), 11));
+  EXPECT_EQ(view(*state, now)[1].clients.at(0).gang_gpus, 2U);
+}
+
+// What has loaded is billed while others of its gang load. Dropped in the middle of that for its limit, the gang would never run.
+TEST_F(Step, AGangMayUseWhatItLoadedBeforeItsLimitEndsItsTurn) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  feed(ComputeLimit{7, 20});
+  feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
+  feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
+  const auto drops_within = [&](Duration time) {
+    bool drops = false;
+    for (const Instant end = now + time; now < end && !drops; now += kSec / 100) {
+      const Actions actions = feed(Tick{});
+      drops = find<SendDrop>(actions, 1) || find<SendDrop>(actions, 2);
+    }
+    return drops;
+  };
+  EXPECT_FALSE(drops_within(5 * kSec)) << "on one GPU it loads";
+  load(1, 4 * kGiB);
+  EXPECT_TRUE(drops_within(kSec));
+}
+
 // Who is to get the lock before it allocates: members of a gang that runs, and nobody once it has left.
 TEST_F(Step, MembersHearWhetherTheirGangRuns) {
   feed(GpuAppeared{1, 16 * kGiB});

@@ -92,7 +92,7 @@ std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers&
     if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), id) != comers.clients.end()) return;
     const Gang* gang = gang_of(context.state, client);
     const auto [at, first] = gang ? of_gangs.try_emplace(gang, all.size()) : std::pair(of_gangs.end(), true);
-    if (first) all.push_back({drop_due(context, client, terms), client.priority, {}, gang && comers.rivals.contains(gang->tenant), false});
+    if (first) all.push_back({drop_due(context, client, terms), client.priority, {}, gang && comers.rivals.contains(gang->id), false});
     Party& party = first ? all.back() : all[at->second];
     party.due = std::min(party.due, drop_due(context, client, terms));  // stuck members pull the others along
     party.priority = std::max(party.priority, client.priority);

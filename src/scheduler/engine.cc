@@ -217,7 +217,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                     returns && tenant.pod.ends,
                                     proven,
                                     client.overhead_taken,
-                                    std::move(replaced)};
+                                    std::move(replaced),
+                                    static_cast<policy::ProcessId>(peer.pid)};
   policy::Actions actions = step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);

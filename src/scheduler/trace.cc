@@ -32,7 +32,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory, available)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang, ends, proven,
-                                   overhead, replaces)
+                                   overhead, replaces, process)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed, watched)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)

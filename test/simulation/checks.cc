@@ -40,6 +40,9 @@ void Checks::check_client(const Process& process, const Client& client) {
   };
   if (turn::may_run(turn) == process.gate_closed(client.place()) && turn.context) fail("its gate and its turn do not agree");
   if (turn::may_run(turn) && turn.connected && client.resident() != client.allocated()) fail("it runs without all of its memory");
+  // A drop ends in a drain, or is answered; the gate opens in the middle of one for moments only.
+  const bool goes_on = (turn.phase == turn::Phase::kRunning && turn.drain.reopened_until == 0) || turn.phase == turn::Phase::kPaused;
+  if (goes_on && client.drop_since() != 0) fail("it goes on, and has not answered a drop");
   if (!client.registered() || !run_.node().serves(client.connection())) return;
   const policy::ClientGlimpse* known = find(run_.node().glimpse(), client.id());
   if (known == nullptr) return fail("the scheduler does not know it");

@@ -78,7 +78,7 @@ turn::Effects Client::step(const decltype(turn::Event::what)& event) {
 void Client::sabotage(decltype(turn::Event::what)& what) {
   switch (run().canary()) {
     case Canary::kLoadIgnoresDrop:
-      if (std::holds_alternative<turn::LoadEnded>(what)) turn_.cancel_load = false;
+      if (std::holds_alternative<protocol::DropLock>(what) && turn_.phase == turn::Phase::kLoading) what = turn::MemoryLeft{};
       return;
     case Canary::kStaleGrantTaken:
       if (auto* ok = std::get_if<protocol::LockOk>(&what); ok != nullptr && turn_.phase == turn::Phase::kOut)
@@ -271,6 +271,7 @@ void Client::connect() {
   run().world().tell("program {} GPU {} -> Register{}{}", process_.plan().number, gpu_, hello_.has_lock != 0 ? ", with the lock" : "",
                      hello_.wants_lock != 0 ? ", wants the lock" : "");
   run().node().send_packet(connection_, protocol::encode(hello_, protocol::kVersionMin));
+  run().moment(process_, Moment::kRegisters);
 }
 
 void Client::registered(const protocol::Registered& answer) {

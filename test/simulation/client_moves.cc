@@ -45,6 +45,7 @@ void Client::next_job() {
   mover_busy_ = true;
   switch (job.kind) {
     case Job::Kind::kDrain:
+      run().moment(process_, Moment::kDrains);
       return drain(job.id);
     case Job::Kind::kEvict: {
       Progress begun;
@@ -55,12 +56,14 @@ void Client::next_job() {
         progress(begun, true, true);
         return job_done();
       }
+      run().moment(process_, Moment::kEvicts);
       return evict(begun, std::min(job.bytes, resident_));
     }
     case Job::Kind::kLoad: {
       Progress begun;
       begun.started = now();
       begun.id = job.id;
+      run().moment(process_, Moment::kLoads);
       return load(begun);
     }
   }

@@ -110,13 +110,32 @@ void draw_faults(Random& random, const Traits& traits, Plan& plan) {
   const auto add = [&](Fault::Kind kind, int64_t most, auto amount) {
     for (int64_t i = random.between(1, most); i > 0; --i) {
       const auto program = static_cast<size_t>(random.between(0, static_cast<int64_t>(plan.programs.size()) - 1));
-      plan.faults.push_back({kind, random.between(0, 15'000) * kMs, program, amount()});
+      Fault fault{kind, random.between(0, 15'000) * kMs, program, amount()};
+      if (random.chance(50)) {
+        constexpr Moment kMoments[] = {Moment::kRegisters, Moment::kLoads, Moment::kEvicts,
+                                       Moment::kDrains,    Moment::kGrows, Moment::kAsksHeadroom};
+        fault.at = random.chance(50) ? 0 : fault.at;
+        fault.moment = kMoments[random.between(0, 5)];
+        fault.after = random.chance(50) ? random.between(0, 20'000) * kUs : random.between(0, 1000) * kMs;
+      }
+      plan.faults.push_back(fault);
     }
   };
   if (traits.deaths) add(Fault::Kind::kKill, 3, [] { return 0; });
   if (traits.stops) add(Fault::Kind::kStop, 3, [&] { return random.between(10, 8000) * kMs; });
   if (traits.cuts) add(Fault::Kind::kCut, 4, [] { return 0; });
-  if (traits.restarts) add(Fault::Kind::kRestart, 3, [&] { return random.between(0, 4000) * kMs; });
+  // At once, at any time, or when programs begin to help themselves.
+  const auto away = [&] {
+    switch (random.between(0, 2)) {
+      case 0:
+        return random.between(0, 50) * kMs;
+      case 1:
+        return random.between(1500, 2500) * kMs;
+      default:
+        return random.between(0, 4000) * kMs;
+    }
+  };
+  if (traits.restarts) add(Fault::Kind::kRestart, 3, away);
   if (traits.limits) add(Fault::Kind::kComputeLimit, 4, [&] { return random.between(1, 10) * 10; });
   if (traits.memory_limits) {
     // Room for each of its programs alone, not for all: what one has beyond a limit that is set later is not believed (docs/known-gaps.md).
@@ -137,7 +156,7 @@ Plan draw_plan(uint64_t seed) {
   plan.gpus = traits.gangs ? 2 : 1;
   plan.nvml = traits.nvml;
   plan.bandwidth = random.between(1, 40) * kGiB;
-  plan.latency = random.chance(30) ? 50 * kUs : random.between(1, 20) * kMs / 2;
+  plan.latency = random.chance(30) ? 50 * kUs : random.chance(15) ? random.between(10, 100) * kMs : random.between(1, 20) * kMs / 2;
   plan.wake = traits.slow ? random.between(1, 20) * kMs : random.between(1, 200) * kUs;
   plan.bounded = !traits.stops && !traits.failures && !traits.linked && !traits.restarts && !traits.cuts && !traits.gangs;
   const int64_t programs = random.between(1, 6);
@@ -160,6 +179,26 @@ std::string describe(const Step& step) {
       return fmt::format("free {} MiB", step.amount / kMiB);
     case Step::Kind::kMeet:
       return fmt::format("meet {} ms", step.amount / kMs);
+  }
+  return "";
+}
+
+const char* name_of(Moment moment) {
+  switch (moment) {
+    case Moment::kAny:
+      return "anything";
+    case Moment::kRegisters:
+      return "it registers";
+    case Moment::kLoads:
+      return "it begins to load";
+    case Moment::kEvicts:
+      return "it begins to move memory out";
+    case Moment::kDrains:
+      return "it begins to drain";
+    case Moment::kGrows:
+      return "it asks for more memory on the GPU";
+    case Moment::kAsksHeadroom:
+      return "it asks for more of its tenant's limit";
   }
   return "";
 }
@@ -206,7 +245,12 @@ std::string describe(const Plan& plan) {
       text.back() = '\n';
     }
   }
-  for (const Fault& fault : plan.faults) text += fmt::format("  at {} ms {}\n", fault.at / kMs, describe(fault, plan));
+  for (const Fault& fault : plan.faults) {
+    const std::string when = fault.moment == Moment::kAny
+                                 ? fmt::format("at {} ms", fault.at / kMs)
+                                 : fmt::format("{} us after {} from {} ms on", fault.after / kUs, name_of(fault.moment), fault.at / kMs);
+    text += fmt::format("  {} {}\n", when, describe(fault, plan));
+  }
   return text;
 }
 

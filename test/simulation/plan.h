@@ -30,11 +30,17 @@ struct ProgramPlan {
   std::vector<std::vector<Step>> threads;
 };
 
+// When a program is in the middle of something, so that faults meet it there more often than by chance.
+enum class Moment : uint8_t { kAny, kRegisters, kLoads, kEvicts, kDrains, kGrows, kAsksHeadroom };
+
 struct Fault {
   enum class Kind : uint8_t { kKill, kStop, kCut, kRestart, kComputeLimit, kMemoryLimit, kPriority } kind;
   Duration at = 0;
   size_t program = 0;  // of which; as in Plan::programs. Not of kRestart
   int64_t amount = 0;  // how long it is stopped, or the scheduler away; percent; bytes; priority
+  // Not at `at`, but `after` the first such moment of the program's from then on; never, if it has none.
+  Moment moment = Moment::kAny;
+  Duration after = 0;
 };
 
 struct Plan {

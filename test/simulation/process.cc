@@ -259,6 +259,7 @@ bool Process::charge(Thread& thread, Client& client) {
     if (client.can_charge(thread.allocates)) return thread.charged = true;
     if (answer != Answer::kNone) return wait();  // of another thread
     thread.asked = true;
+    run_.moment(*this, Moment::kAsksHeadroom);
     client.take(turn::HeadroomWanted{static_cast<uint64_t>(thread.allocates)});
     return wait();
   }
@@ -315,6 +316,7 @@ void Process::grow(Thread& thread, Client& client) {
     if (answer != Answer::kNone) return;
     if (client.covers(thread.allocates)) return again();
     thread.asked = true;
+    run_.moment(*this, Moment::kGrows);
     client.take(turn::GrowthWanted{static_cast<uint64_t>(thread.allocates)});
     return;
   }

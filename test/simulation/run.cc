@@ -17,7 +17,7 @@ Run::Run(const Plan& plan, const Options& options)
     world_.after(plan_.programs[i].starts, [process = processes_[i].get()] { process->start(); });
   }
   for (const Fault& fault : plan_.faults) {
-    world_.after(fault.at, [this, &fault] { happen(fault); });
+    world_.after(fault.at, [this, &fault] { fault.moment == Moment::kAny ? happen(fault) : awaited_.push_back(&fault); });
   }
 }
 
@@ -43,6 +43,14 @@ void Run::happen(const Fault& fault) {
     case Fault::Kind::kRestart:
       return;
   }
+}
+
+void Run::moment(const Process& process, Moment moment) {
+  std::erase_if(awaited_, [&](const Fault* fault) {
+    if (fault->moment != moment || processes_[fault->program].get() != &process) return false;
+    world_.after(fault->after, [this, fault] { happen(*fault); });
+    return true;
+  });
 }
 
 Bytes Run::resident_on(int gpu) const {
@@ -150,8 +158,10 @@ class Shrinker {
   }
   static void drop_program(Plan& plan, size_t at) {
     drop(plan.programs, at);
-    std::erase_if(plan.faults, [&](const Fault& fault) { return fault.kind != Fault::Kind::kRestart && fault.program == at; });
-    for (Fault& fault : plan.faults) fault.program -= fault.program > at ? 1 : 0;
+    std::erase_if(plan.faults, [&](const Fault& fault) {
+      return fault.program == at && (fault.kind != Fault::Kind::kRestart || fault.moment != Moment::kAny);
+    });
+    for (Fault& fault : plan.faults) fault.program -= fault.program > at || fault.program >= plan.programs.size() ? 1 : 0;
   }
   template <typename Change>
   bool leave_out(Change change) {

@@ -37,6 +37,8 @@ class Run {
   Node& node() { return node_; }
   Checks& checks() { return checks_; }
   std::vector<std::unique_ptr<Process>>& processes() { return processes_; }
+  // A program comes to that moment.
+  void moment(const Process& process, Moment moment);
   Bytes resident_on(int gpu) const;
   Bytes free_on(int gpu) const;
 
@@ -49,6 +51,7 @@ class Run {
   World world_;
   Node node_;
   std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<const Fault*> awaited_;  // faults that wait for a moment
   Checks checks_;
 };
 
