@@ -255,11 +255,11 @@ int64_t HostBudget::share(int64_t total) const {
   return total / (count + 1);
 }
 
-int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total) const {
+int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const {
   const int64_t kept = kept_part_ > 0 ? total / kept_part_ : 0;
   if (kept < kPieceMax) return raw;
   // Of what is kept, a tenant within its share may have as much as it leaves the next.
-  const int64_t within = std::min(share(total) - held, raw - std::min(kept / 2, (raw + held) / 2));
+  const int64_t within = std::min(share - held, raw - std::min(kept / 2, (raw + held) / 2));
   return std::clamp<int64_t>(std::max(within, raw - kept), 0, std::max<int64_t>(raw, 0));
 }
 
@@ -291,14 +291,14 @@ int64_t HostBudget::free_for(Owner owner, std::optional<policy::TenantId> tenant
   }
   if (tenant && *bound != Bound::kNone) {
     const int64_t raw = std::max<int64_t>(free, 0);
-    bounded_by(left_for(held_by(*tenant, false), raw, raw + reserved()), Bound::kShare);
+    bounded_by(left_for(held_by(*tenant, false), raw, raw + reserved(), share(raw + reserved())), Bound::kShare);
     if (owner == Owner::kScheduler && machine_.own_room) {
       int64_t of_all = pooled();
       for (const auto& [id, account] : accounts_) {
         for (const auto& [segment_id, segment] : account.segments) of_all += segment.owner == Owner::kScheduler ? segment.bytes : 0;
       }
       const int64_t own = std::max<int64_t>(own_cgroup_free(), 0);
-      bounded_by(left_for(held_by(*tenant, true), own, own + of_all), Bound::kShare);
+      bounded_by(left_for(held_by(*tenant, true), own, own + of_all, share(own + of_all)), Bound::kShare);
     }
   }
   return std::max<int64_t>(free, 0);
@@ -498,11 +498,12 @@ int64_t HostBudget::room() const {
   // Tenants differ in what they may still have. What a tenant within its share could not move could not be moved for anybody; one beyond it
   // is only asked for what it has room for already.
   const int64_t total = room + used;
+  const int64_t share_of_each = share(total);
   std::optional<int64_t> within, any;
   for (const auto& [tenant, held] : used_by) {
-    const int64_t left = left_for(held, room, total);
+    const int64_t left = left_for(held, room, total, share_of_each);
     any = std::min(any.value_or(left), left);
-    if (held < share(total)) within = std::min(within.value_or(left), left);
+    if (held < share_of_each) within = std::min(within.value_or(left), left);
   }
   room = within ? *within : any.value_or(room);
   // Somebody can have no other memory than the scheduler's: better too little is moved than a movement begun that cannot end.

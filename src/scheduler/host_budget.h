@@ -195,8 +195,8 @@ class HostBudget {
   int64_t leaving() const;
   int64_t held_by(policy::TenantId tenant, bool of_scheduler_only) const;
   // Of `raw` free bytes of `total`, what a tenant that holds so much may have.
-  int64_t left_for(int64_t held, int64_t raw, int64_t total) const;
-  int64_t share(int64_t total) const;
+  int64_t left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const;
+  int64_t share(int64_t total) const;  // of each tenant
   int64_t segments_of(policy::TenantId tenant) const;
   int64_t unbuilt() const;  // lent and not ready yet: it will come out of MemAvailable
   int64_t pooled() const;
