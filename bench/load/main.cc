@@ -134,6 +134,7 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
   return {{"wall_s", wall},
           {"messages", figures.sent},
           {"messages_to_clients", figures.received},
+          {"messages_to_clients_by_type", figures.received_by_type},
           {"joins", figures.joined},
           {"priorities", figures.limits},
           {"connections_lost", figures.lost},

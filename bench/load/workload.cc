@@ -176,6 +176,13 @@ void Workload::load(Program& program) {
   send(program, message);
 }
 
+// As the library does when others wait for memory: what is not in use is not its own to take any more.
+void Workload::make_room(Program& program) {
+  if (program.grant == 0 || program.memory.resident < program.memory.allocated) return;
+  program.budget = std::min(program.budget, program.memory.resident);
+  send(program, protocol::MemUpdate{program.memory, program.budget, program.budget_sequence, 0, 0, 0});
+}
+
 void Workload::evict(Program& program, const protocol::Evict& order) {
   program.memory.resident -= std::min(order.bytes, program.memory.resident);
   protocol::SwapProgress message{};
@@ -194,6 +201,7 @@ void Workload::take(size_t index, const protocol::Packet& packet) {
   Program& program = programs_[index];
   const Result<MessageType> type = decode_type(packet.span());
   if (!type) return;
+  ++figures_.received_by_type[static_cast<uint16_t>(*type)];
   if (*type == MessageType::kRegistered) {
     const auto message = decode<Registered>(packet.span());
     if (!message) return;
@@ -217,6 +225,9 @@ void Workload::take(size_t index, const protocol::Packet& packet) {
     request(program);
   } else if (*type == MessageType::kEvict) {
     if (const auto message = decode<Evict>(packet.span())) evict(program, *message);
+  } else if (*type == MessageType::kContention) {
+    const auto message = decode<Contention>(packet.span());
+    if (message && message->memory_waiters > 0) make_room(program);
   } else if (*type == MessageType::kRecallHeadroom) {
     if (const auto message = decode<RecallHeadroom>(packet.span()))
       send(program, HeadroomReturned{message->recall, 0, program.memory.charged});

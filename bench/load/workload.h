@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Figures {
   std::vector<double> grants_ms;  // from the request to the grant, of requests that need not wait for a turn
   uint64_t sent = 0;
   uint64_t received = 0;
+  std::map<uint16_t, uint64_t> received_by_type;  // protocol::MessageType
   uint64_t joined = 0;
   uint64_t limits = 0;  // changed over the admin socket, by whoever drives the workload
   uint64_t lost = 0;    // connections that the scheduler closed
@@ -73,6 +75,7 @@ class Workload {
   void request(Program& program);
   void release(Program& program, protocol::ReleaseReason reason);
   void load(Program& program);
+  void make_room(Program& program);
   void evict(Program& program, const protocol::Evict& message);
   void take(size_t index, const protocol::Packet& packet);
   bool read(size_t index);

@@ -79,7 +79,9 @@ void report_contention(Context& context, Gpu& gpu) {
     // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.
     const bool other_cost =
         memory_others > 0 && (gpu.switch_cost > client.contention_cost / 2 * 3 || gpu.switch_cost < client.contention_cost / 2);
-    const bool same = (others > 0) == (client.contention_waiters > 0) && memory_others == client.contention_memory_waiters && !other_cost;
+    // How many they are changes nothing for the library, and with hundreds of holders each message to all of them is hundreds of answers.
+    const bool same =
+        (others > 0) == (client.contention_waiters > 0) && (memory_others > 0) == (client.contention_memory_waiters > 0) && !other_cost;
     if (same && !rules_change) continue;
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;

@@ -106,6 +106,24 @@ TEST_F(Step, AClientAloneIsGrantedAtOnceWithSlack) {
   EXPECT_FALSE(next_deadline(*state));
 }
 
+// How many they are changes nothing for it.
+TEST_F(Step, AHolderHearsOfTheFirstThatWaitsForMemoryAndOfTheLast) {
+  join(1, 12 * kGiB, true);
+  load(1, 12 * kGiB);
+  for (ClientId id = 2; id <= 5; ++id) {
+    join(id, 12 * kGiB);
+    const auto told = find<SendContention>(feed(LockRequested{id}), 1);
+    EXPECT_EQ(told.has_value(), id == 2) << id;
+  }
+  for (ClientId id = 5; id >= 2; --id) {
+    const auto told = find<SendContention>(feed(ClientLeft{id, true}), 1);
+    ASSERT_EQ(told.has_value(), id == 2) << id;
+    if (told) {
+      EXPECT_EQ(told->memory_waiters, 0U);
+    }
+  }
+}
+
 // Memory is resident once it is mapped; the copies may take longer than a short turn, and the turn must not be over before they are done.
 TEST_F(Step, ATurnBeginsWhenTheLoadIsFinishedNotWhenAllIsMapped) {
   const auto lock = find<SendLock>(join(1, 12 * kGiB, true), 1);
