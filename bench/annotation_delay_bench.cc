@@ -13,8 +13,8 @@
 #include "cli/admin_client.h"
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
-#include "kubernetes/annotations.h"
-#include "kubernetes/test_api_server.h"
+#include "kubernetes/pods/pod_limit_controller.h"
+#include "kubernetes/pods/test_api_server.h"
 
 using namespace nvshare;
 using namespace nvshare::e2e;
@@ -50,14 +50,14 @@ int main(int argc, char** argv) {
   stage.start_scheduler();
   kubernetes::TestApiServer server(stage.directory());
   server.add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 128}}, kUid);
-  kubernetes::Annotations::Options options;
+  kubernetes::PodLimitController::Options options;
   options.api_server = server.address();
   options.node = "node-1";
   options.runtime_dir = stage.runtime_directory();
   options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {.memory_unit = 1 << 20}};
   options.kubelet_dir = stage.directory();  // as the plugin runs: it watches a checkpoint, and writes down what is in force
   options.record_dir = stage.directory();
-  kubernetes::Annotations annotations(options);
+  kubernetes::PodLimitController annotations(options);
   Child& program = stage.start_command(
       "pod", cgroup->inside({kWorkerPath, "limit-follow", "--piece", "1M", "--most", "4", "--stop", stage.directory() + "/stop"}), true);
   auto admin = cli::AdminClient::open(stage.runtime_directory());

@@ -1,7 +1,7 @@
 // What the device plugin's advice costs: 8 GPUs with 10 virtual devices each, and 8 x 141 units of memory. Bound asked for: 5 ms.
 #include <benchmark/benchmark.h>
 
-#include "kubernetes/preference.h"
+#include "kubernetes/devices/preference.h"
 
 namespace {
 
@@ -20,9 +20,9 @@ std::vector<std::string> ids_of(const std::vector<Device>& devices) {
 }
 
 // A node whose GPUs are half full, 40 containers; the list is read, the loads are computed, the devices chosen.
-Books half_full() {
+DeviceAllocations half_full() {
   Division division;
-  Books books(division, eight_gpus());
+  DeviceAllocations allocations(division, eight_gpus());
   std::vector<HeldDevices> listed;
   for (int i = 0; i < 40; ++i) {
     HeldDevices held{
@@ -30,27 +30,27 @@ Books half_full() {
     for (int unit = 0; unit < 14; ++unit) held.memory.insert(unit_id(Resource::kMemory, i * 14 + unit));
     listed.push_back(held);
   }
-  books.update(listed);
-  return books;
+  allocations.update(listed);
+  return allocations;
 }
 
 void prefer_virtual_gpus(benchmark::State& state) {
-  Books books = half_full();
-  std::vector<std::string> available = ids_of(virtual_gpus(books.gpus(), books.division()));
-  for (auto _ : state) benchmark::DoNotOptimize(prefer_gpus(books.loads(), available, {}, static_cast<int>(state.range(0))));
+  DeviceAllocations allocations = half_full();
+  std::vector<std::string> available = ids_of(virtual_gpus(allocations.gpus(), allocations.division()));
+  for (auto _ : state) benchmark::DoNotOptimize(prefer_gpus(allocations.loads(), available, {}, static_cast<int>(state.range(0))));
 }
 BENCHMARK(prefer_virtual_gpus)->Arg(1)->Arg(8)->Unit(benchmark::kMicrosecond);
 
 void prefer_memory(benchmark::State& state) {
-  Books books = half_full();
-  std::vector<std::string> available = ids_of(units(Resource::kMemory, books.gpus(), books.division(), {}));
+  DeviceAllocations allocations = half_full();
+  std::vector<std::string> available = ids_of(units(Resource::kMemory, allocations.gpus(), allocations.division(), {}));
   for (auto _ : state) benchmark::DoNotOptimize(prefer_units(available, {}, static_cast<int>(state.range(0))));
 }
 BENCHMARK(prefer_memory)->Arg(4)->Arg(141)->Unit(benchmark::kMicrosecond);
 
 void take_over_a_list(benchmark::State& state) {
-  Books books = half_full();
-  for (auto _ : state) books.update(std::vector<HeldDevices>(books.listed()));
+  DeviceAllocations allocations = half_full();
+  for (auto _ : state) allocations.update(std::vector<HeldDevices>(allocations.listed()));
 }
 BENCHMARK(take_over_a_list)->Unit(benchmark::kMicrosecond);
 

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kubernetes/annotations.h"
-#include "kubernetes/cdi.h"
-#include "kubernetes/install.h"
-#include "kubernetes/plugin.h"
+#include "kubernetes/devices/cdi.h"
+#include "kubernetes/devices/install.h"
+#include "kubernetes/kubelet/plugin.h"
+#include "kubernetes/pods/pod_limit_controller.h"
 #include "kubernetes/program.h"
 #include "kubernetes/settings.h"
 
@@ -27,8 +27,8 @@ int refuse(const Error& error, int status) {
   return status;
 }
 
-Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
-  Annotations::Options options;
+Result<std::unique_ptr<PodLimitController>> watch_pods(const Settings& settings) {
+  PodLimitController::Options options;
   options.runtime_dir = settings.runtime_dir;
   options.priority_max = settings.pod_priority_max;
   options.annotations_reserve = settings.annotations_reserve;
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
   if (url.empty()) {
     spdlog::info("limits by annotation are off: {}; pods have what they were granted",
                  settings.api_server == "off" ? "NVSHARE_API_SERVER says so" : "this runs in no cluster");
-    return std::make_unique<Annotations>(options);
+    return std::make_unique<PodLimitController>(options);
   }
   if (settings.node_name.empty()) {
     return error_format(
@@ -54,7 +54,7 @@ Result<std::unique_ptr<Annotations>> watch_pods(const Settings& settings) {
   options.api_server = {url, settings.service_account};
   options.node = settings.node_name;
   spdlog::info("watches annotations of the pods of {} at {}", options.node, options.api_server.url);
-  return std::make_unique<Annotations>(options);
+  return std::make_unique<PodLimitController>(options);
 }
 
 int serve(Settings settings) {
@@ -70,11 +70,11 @@ int serve(Settings settings) {
   for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", gpu.uuid, gpu.physical >> 20);
 
   keep_end_signals(SIGUSR1);  // which comes from ourselves
-  Result<std::unique_ptr<Annotations>> annotations = watch_pods(settings);
-  if (!annotations) return refuse(annotations.error(), EXIT_FAILURE);
-  (*node)->listen({[&annotations](const std::vector<HeldDevices>& listed) { (*annotations)->held(listed); },
-                   [&annotations] { return !(*annotations)->all_named(); },
-                   [&annotations](const std::vector<protocol::admin::PodNotice>& notices) { (*annotations)->noticed(notices); }});
+  Result<std::unique_ptr<PodLimitController>> controller = watch_pods(settings);
+  if (!controller) return refuse(controller.error(), EXIT_FAILURE);
+  (*node)->listen({[&controller](const std::vector<HeldDevices>& listed) { (*controller)->held(listed); },
+                   [&controller] { return !(*controller)->all_named(); },
+                   [&controller](const std::vector<protocol::admin::PodNotice>& notices) { (*controller)->noticed(notices); }});
   std::string unwanted;
   Plugin plugin(settings, std::move(*node), [&unwanted](const std::string& why) {
     unwanted = why;

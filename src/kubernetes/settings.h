@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "base/settings_table.h"
-#include "kubernetes/devices.h"
+#include "kubernetes/division.h"
 #include "kubernetes/namespace_maxima.h"
 
 namespace nvshare::kubernetes {

@@ -1,7 +1,5 @@
 // Limits by annotation from end to end: an API server, what the device plugin makes of its pods, a scheduler, and programs of which the
 // kernel says that they are in a pod.
-#include "kubernetes/annotations.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
@@ -12,15 +10,16 @@
 
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
-#include "kubernetes/test_api_server.h"
+#include "kubernetes/pods/pod_limit_controller.h"
+#include "kubernetes/pods/test_api_server.h"
 #include "protocol/admin_client.h"
 
 namespace nvshare::e2e {
 namespace {
 
-using kubernetes::Annotations;
 using kubernetes::kCoreAnnotation;
 using kubernetes::kMemoryAnnotation;
+using kubernetes::PodLimitController;
 using kubernetes::TestApiServer;
 
 // Of this process's pod: tests of several processes run at the same time, and cgroups are the machine's.
@@ -46,12 +45,12 @@ TEST(AnnotationsEndToEnd, BiteTheProgramsOfTheirPodAndNoOthers) {
   TestApiServer server(stage.directory());
   server.add_pod("train", {{"nvshare.com/gpu", 1}, {"nvshare.com/gpu-memory", 48}}, pod_uid());
   server.annotate("train", kMemoryAnnotation, "16Mi");
-  Annotations::Options options;
+  PodLimitController::Options options;
   options.api_server = server.address();
   options.node = "node-1";
   options.runtime_dir = stage.runtime_directory();
   options.resources = {"nvshare.com/gpu", "nvshare.com/gpu-memory", "", {.memory_unit = 1 << 20}};
-  auto annotations = std::make_unique<Annotations>(options);
+  auto annotations = std::make_unique<PodLimitController>(options);
   ASSERT_TRUE(stage.wait_until([&] { return server.watches() > 0; }));
 
   // What the program's environment claims changes nothing: the kernel says which pod it is in, and its own limit only lowers.
@@ -110,7 +109,7 @@ TEST(AnnotationsEndToEnd, BiteTheProgramsOfTheirPodAndNoOthers) {
   EXPECT_EQ(tenant().gpu_core_limit, 20);
   server.annotate("train", kCoreAnnotation, "");
   server.annotate("train", kMemoryAnnotation, "");
-  annotations = std::make_unique<Annotations>(options);
+  annotations = std::make_unique<PodLimitController>(options);
   EXPECT_TRUE(stage.wait_until([&] { return tenant().gpu_core_limit == 100 && tenant().gpu_memory_limit == 48 << 20; }))
       << "removed while nobody watched: what the pod was granted";
 
@@ -131,12 +130,12 @@ TEST(AnnotationsEndToEnd, APodThatIsDeletedGetsTheNextTurn) {
   stage.start_scheduler();
   TestApiServer server(stage.directory());
   server.add_pod("train", {{"nvshare.com/gpu", 1}}, pod_uid());
-  Annotations::Options options;
+  PodLimitController::Options options;
   options.api_server = server.address();
   options.node = "node-1";
   options.runtime_dir = stage.runtime_directory();
   options.resources = {"nvshare.com/gpu", "", "", {}};
-  const Annotations annotations(options);
+  const PodLimitController annotations(options);
 
   const Arguments mix = {"mix", "--floor", "105M", "--hold", "118M", "--largest", "60M"};
   const auto client = [&](Child& child) { return stage.client_of(child.pid()).value_or(protocol::admin::ClientReport{}); };

@@ -15,9 +15,9 @@
 
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
-#include "kubernetes/pod_limits.h"
-#include "kubernetes/test_api_server.h"
-#include "kubernetes/test_kubelet.h"
+#include "kubernetes/kubelet/test_kubelet.h"
+#include "kubernetes/pods/pod_limits.h"
+#include "kubernetes/pods/test_api_server.h"
 
 namespace nvshare::e2e {
 namespace {

@@ -1,7 +1,7 @@
 // The API server's answers: a list of pods, then a watch that brings bytes in pieces. Whatever comes, the limits that follow are taken by
 // the scheduler. Input: a line with the list, then the watch; the list's first byte says how large the pieces are.
 #include "fuzz.h"
-#include "kubernetes/pod_answers.h"
+#include "kubernetes/pods/pod_answers.h"
 #include "pods.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "fuzz.h"
-#include "kubernetes/resource_server.h"
+#include "kubernetes/kubelet/device_plugin_server.h"
 #include "spdlog/spdlog.h"
 
 namespace {
@@ -33,11 +33,11 @@ class Plugin {
     require(static_cast<bool>(node), "there is a node");
     node_ = std::move(*node);
     const HeldDevices held{"team", "train", "main", {"GPU-a::0"}, {"memory-00000", "memory-00001"}, {"core-00000"}};
-    clerk_.emplace(
+    worker_.emplace(
         *node_, [held]() -> Result<std::vector<HeldDevices>> { return std::vector<HeldDevices>{held}; }, std::chrono::milliseconds(0));
     for (const Resource resource : kResources) {
       const std::string path = folder_ + "/" + std::to_string(servers_.size()) + ".sock";
-      auto server = ResourceServer::serve(path, resource, *node_, *clerk_);
+      auto server = DevicePluginServer::serve(path, resource, *node_, *worker_);
       require(static_cast<bool>(server), "there is a server");
       servers_.push_back(std::move(*server));
       stubs_.push_back(std::make_unique<grpc::GenericStub>(grpc::CreateChannel("unix:" + path, grpc::InsecureChannelCredentials())));
@@ -46,7 +46,7 @@ class Plugin {
   ~Plugin() {
     stubs_.clear();
     servers_.clear();
-    clerk_.reset();
+    worker_.reset();
     std::filesystem::remove_all(folder_);
   }
 
@@ -71,8 +71,8 @@ class Plugin {
   std::string folder_;
   Settings settings_;
   std::unique_ptr<Node> node_;
-  std::optional<Clerk> clerk_;
-  std::vector<std::unique_ptr<ResourceServer>> servers_;
+  std::optional<AllocationWorker> worker_;
+  std::vector<std::unique_ptr<DevicePluginServer>> servers_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
 };
 

@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "fuzz.h"
-#include "kubernetes/books.h"
-#include "kubernetes/pod_grants.h"
+#include "kubernetes/devices/device_allocations.h"
+#include "kubernetes/pods/pod_allocations.h"
 #include "pods.h"
 #include "scheduler/identity.h"
 #include "scheduler/known_clients.h"
@@ -100,28 +100,28 @@ void try_limits(std::string_view content) {
 }
 
 void try_pod_grants(std::string_view content) {
-  kubernetes::PodGrants grants{{}};
+  kubernetes::PodAllocations grants{{}};
   const auto left_out = grants.restore(std::string(content));
   if (!fuzz::good(left_out)) return;
   std::vector<protocol::admin::PodRequest> limits;
-  for (const auto& [uid, pod] : grants.pods()) limits.push_back(kubernetes::limits_with(nullptr, &pod.grant, uid, pod.name));
+  for (const auto& [uid, pod] : grants.pods()) limits.push_back(kubernetes::limits_with(nullptr, &pod.allocation, uid, pod.name));
   fuzz::require_sendable(limits);
-  kubernetes::PodGrants again{{}};
+  kubernetes::PodAllocations again{{}};
   const auto nothing = again.restore(grants.record());
   require(fuzz::good(nothing) && nothing->empty() && again.record() == grants.record(), "pod-grants.json is read again as it was");
 }
 
 void try_grants(std::string_view content) {
   const std::vector<kubernetes::Gpu> gpus = {{"GPU-a", int64_t{16} << 30, true}, {"GPU-b", int64_t{16} << 30, false}};
-  kubernetes::Books books({}, gpus);
-  if (!fuzz::good(books.restore(std::string(content)))) return;
+  kubernetes::DeviceAllocations allocations({}, gpus);
+  if (!fuzz::good(allocations.restore(std::string(content)))) return;
   const std::vector<std::string> ids = {"GPU-a::0"};
-  for (const kubernetes::GpuLoad& load : books.loads())
+  for (const kubernetes::GpuLoad& load : allocations.loads())
     require(load.bytes_granted >= 0 && load.core_granted >= 0, "a load is not negative");
-  kubernetes::Books again({}, gpus);
-  require(fuzz::good(again.restore(books.record())) && again.record() == books.record(), "grants.json is read again as it was");
-  books.update({{"team", "train", "main", {ids[0]}, {"memory-00000"}, {}}});
-  const auto admission = books.admit(kubernetes::Resource::kGpu, ids);
+  kubernetes::DeviceAllocations again({}, gpus);
+  require(fuzz::good(again.restore(allocations.record())) && again.record() == allocations.record(), "grants.json is read again as it was");
+  allocations.update({{"team", "train", "main", {ids[0]}, {"memory-00000"}, {}}});
+  const auto admission = allocations.admit(kubernetes::Resource::kGpu, ids);
   require(admission.kind != kubernetes::Admission::Kind::kNotListed, "a listed container is known");
 }
 

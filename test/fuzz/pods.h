@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "fuzz.h"
-#include "kubernetes/pod_limits.h"
+#include "kubernetes/pods/pod_limits.h"
 #include "protocol/admin.h"
 
 namespace nvshare::fuzz {

@@ -97,7 +97,7 @@ Result<Share> read_share(const Json& result, const Json& allocation, const NodeV
   return share;
 }
 
-// Its limits are told by pod, and a claim whose pods come later is not prepared again for them.
+// Its limits are published by pod, and a claim whose pods come later is not prepared again for them.
 Result<void> read_pod(const Json& claim, Claim* into) {
   const Json* status = field_of(claim, "status");
   const Json& reserved = list_of(*status, "reservedFor");

@@ -34,7 +34,7 @@ struct Share {
 
 struct Claim {
   std::string uid, name_space, name;
-  std::string pod_uid, pod;  // whom it is reserved for; its name without the namespace
+  std::string pod_uid, pod;  // that it is reserved for; the name without the namespace
   std::vector<Share> shares;
   bool operator==(const Claim&) const = default;
 };

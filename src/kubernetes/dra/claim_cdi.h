@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kubernetes/devices/container_edits.h"
 #include "kubernetes/dra/claim.h"
-#include "kubernetes/grants.h"
 
 namespace nvshare::kubernetes::dra {
 

@@ -11,7 +11,7 @@
 
 #include "kubernetes/dra/claim_cdi.h"
 #include "kubernetes/dra/claim_record.h"
-#include "kubernetes/install.h"
+#include "kubernetes/files.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
@@ -51,26 +51,33 @@ Result<void> ClaimDriver::take_over() {
       // For people; the record itself is written without it at the next change.
       if (auto ok = write_file_atomically(path + ".damaged", *text); !ok) spdlog::warn("{}", ok.error().text);
     }
-    for (const Claim& claim : record->claims) book_.restore(claim);
+    for (const Claim& claim : record->claims) allocations_.restore(claim);
   }
-  if (auto ok = remove_other_claims(options_.cdi_dir, book_.claims()); !ok) spdlog::warn("{}", ok.error().text);
-  limits_ = std::make_unique<ClaimLimits>(options_.runtime_dir, book_.all_limits());
+  if (auto ok = remove_other_claims(options_.cdi_dir, allocations_.claims()); !ok) spdlog::warn("{}", ok.error().text);
+  publisher_ = std::make_unique<LimitPublisher>(options_.runtime_dir);
+  publisher_->set_wanted(allocations_.all_limits(), false);
   return {};
 }
 
 Result<void> ClaimDriver::write_record() const {
-  return write_file_atomically(options_.state_dir + kRecordName, claim_record(book_.claims()));
+  return write_file_atomically(options_.state_dir + kRecordName, claim_record(allocations_.claims()));
 }
 
 Result<Claim> ClaimDriver::find_or_fetch(const ClaimName& name) {
   if (auto ok = check_name(name); !ok) return ok.error();
   {
     std::lock_guard lock(mutex_);
-    if (const Claim* known = book_.find(name.uid)) return *known;
+    if (const Claim* known = allocations_.find(name.uid)) return *known;
   }
   Result<std::string> object = fetch_(name);
   if (!object) return object.error();
   return read_claim(*object, name, {options_.pool, options_.devices, options_.priority_max});
+}
+
+// Other drivers and plugins may publish limits of pods of this node.
+Result<void> ClaimDriver::publish_limits() {
+  publisher_->set_wanted(allocations_.all_limits(), false);
+  return publisher_->publish();
 }
 
 // The specification stays as it is where it is there: containers that run were made with it.
@@ -79,17 +86,17 @@ Result<void> ClaimDriver::put_in_force(const Claim& claim) {
   if (access(spec.c_str(), F_OK) != 0) {
     if (auto ok = write_file_atomically(spec, cdi_spec_of(claim, options_.mounts)); !ok) return ok;
   }
-  if (auto ok = limits_->tell({book_.limits_of(claim.pod_uid)}); !ok) {
+  if (auto ok = publish_limits(); !ok) {
     return error_format("the scheduler did not take the limits: %.200s", ok.error().text);
   }
   return {};
 }
 
 void ClaimDriver::undo(const Claim& claim) {
-  book_.remove(claim.uid);
+  allocations_.remove(claim.uid);
   if (auto ok = write_record(); !ok) spdlog::error("{}", ok.error().text);
   unlink(cdi_file_of(options_.cdi_dir, claim.uid).c_str());
-  (void)limits_->tell({book_.limits_of(claim.pod_uid)});  // else it is told when a scheduler answers
+  (void)publish_limits();  // else it is published when a scheduler answers
 }
 
 std::vector<PreparedDevice> ClaimDriver::answer_of(const Claim& claim) const {
@@ -102,8 +109,8 @@ std::vector<PreparedDevice> ClaimDriver::answer_of(const Claim& claim) const {
 
 Result<void> ClaimDriver::prepare_claim(const Claim& claim) {
   std::lock_guard lock(mutex_);
-  const bool was_known = book_.find(claim.uid) != nullptr;
-  if (auto ok = book_.admit(claim, options_.devices); !ok) return ok;
+  const bool was_known = allocations_.find(claim.uid) != nullptr;
+  if (auto ok = allocations_.admit(claim, options_.devices); !ok) return ok;
   Result<void> done = was_known ? Result<void>() : write_record();
   if (done) done = put_in_force(claim);
   if (!done && !was_known) undo(claim);
@@ -125,19 +132,19 @@ Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name) 
 
 Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
   std::lock_guard lock(mutex_);
-  const Claim* known = book_.find(claim_uid);
+  const Claim* known = allocations_.find(claim_uid);
   if (known == nullptr) return {};
   const Claim claim = *known;
-  book_.remove(claim_uid);
+  allocations_.remove(claim_uid);
   if (auto ok = write_record(); !ok) {
-    book_.restore(claim);
+    allocations_.restore(claim);
     spdlog::error("claim {}/{} is not unprepared: {}", claim.name_space, claim.name, ok.error().text);
     return ok;
   }
   if (unlink(cdi_file_of(options_.cdi_dir, claim_uid).c_str()) != 0 && errno != ENOENT) {
     spdlog::warn("cannot remove the specification of claim {}/{}: {}", claim.name_space, claim.name, strerror(errno));
   }
-  if (auto ok = limits_->tell({book_.limits_of(claim.pod_uid)}); !ok) {
+  if (auto ok = publish_limits(); !ok) {
     spdlog::warn("the scheduler does not know yet that claim {}/{} is over: {}", claim.name_space, claim.name, ok.error().text);
   }
   spdlog::info("claim {}/{} is unprepared", claim.name_space, claim.name);
@@ -146,7 +153,7 @@ Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
 
 size_t ClaimDriver::prepared() const {
   std::lock_guard lock(mutex_);
-  return book_.claims().size();
+  return allocations_.claims().size();
 }
 
 }  // namespace nvshare::kubernetes::dra

@@ -10,9 +10,9 @@
 
 #include "base/fd.h"
 #include "base/result.h"
-#include "kubernetes/dra/claim_book.h"
-#include "kubernetes/dra/claim_limits.h"
-#include "kubernetes/grants.h"
+#include "kubernetes/devices/container_edits.h"
+#include "kubernetes/dra/claim_allocations.h"
+#include "kubernetes/pods/limit_publisher.h"
 
 namespace nvshare::kubernetes::dra {
 
@@ -24,7 +24,7 @@ struct DriverOptions {
   std::string cdi_dir;
   std::string runtime_dir;  // the scheduler's
   std::vector<Mount> mounts;
-  // Told of each claim that was prepared, again when it is prepared again; on the caller's thread, without a lock. Optional.
+  // Called for each claim that was prepared, again when it is prepared again; on the caller's thread, without a lock. Optional.
   std::function<void(const Claim&)> prepared;
 };
 
@@ -60,6 +60,7 @@ class ClaimDriver {
   // With the mutex held:
   Result<void> write_record() const;
   Result<void> put_in_force(const Claim& claim);
+  Result<void> publish_limits();
   void undo(const Claim& claim);
   std::vector<PreparedDevice> answer_of(const Claim& claim) const;
 
@@ -67,8 +68,8 @@ class ClaimDriver {
   const Fetch fetch_;
   const FileDescriptor lock_;  // on the folder, for as long as this lives
   mutable std::mutex mutex_;
-  ClaimBook book_;                       // guarded by mutex_
-  std::unique_ptr<ClaimLimits> limits_;  // set before others see this
+  ClaimAllocations allocations_;               // guarded by mutex_
+  std::unique_ptr<LimitPublisher> publisher_;  // set before others see this
 };
 
 }  // namespace nvshare::kubernetes::dra

@@ -12,8 +12,8 @@
 #include "kubernetes/dra/claim_cdi.h"
 #include "kubernetes/dra/claim_record.h"
 #include "kubernetes/dra/test_claims.h"
-#include "kubernetes/install.h"
-#include "kubernetes/test_listening_scheduler.h"
+#include "kubernetes/files.h"
+#include "kubernetes/pods/test_listening_scheduler.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
@@ -90,7 +90,7 @@ TEST_F(DraDriverTest, LimitsAndSpecificationAreThereWhenAClaimIsPrepared) {
   ASSERT_TRUE(prepared) << prepared.error().text;
   EXPECT_EQ(scheduler_->limits_of(pod_uid(1)), "4096/25" + kFourGib + " " + test_gpu(1) + " 2048");
   EXPECT_EQ(scheduler_->name_of(pod_uid(1)), "team/pod-1");
-  EXPECT_FALSE(scheduler_->was_told_all()) << "others may speak for pods of this node";
+  EXPECT_FALSE(scheduler_->has_complete_list()) << "others may speak for pods of this node";
   ASSERT_EQ(prepared->size(), 2U);
   EXPECT_EQ((*prepared)[1].request, "other");
   EXPECT_EQ((*prepared)[1].pool, kTestNode);

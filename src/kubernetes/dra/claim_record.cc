@@ -8,7 +8,7 @@ namespace {
 
 constexpr char kVersionField[] = "nvshare_dra_claims";
 
-// FNV-1a: finds damage; nobody but root writes the file.
+// FNV-1a: finds damage; only root writes the file.
 std::string checksum_of(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;

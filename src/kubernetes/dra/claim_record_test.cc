@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kubernetes/dra/claim_book.h"
+#include "kubernetes/dra/claim_allocations.h"
 #include "kubernetes/dra/test_claims.h"
 
 namespace nvshare::kubernetes::dra {

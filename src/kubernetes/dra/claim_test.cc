@@ -5,11 +5,11 @@
 
 #include <filesystem>
 
-#include "kubernetes/dra/claim_book.h"
+#include "kubernetes/dra/claim_allocations.h"
 #include "kubernetes/dra/claim_cdi.h"
 #include "kubernetes/dra/quantity.h"
 #include "kubernetes/dra/test_claims.h"
-#include "kubernetes/install.h"
+#include "kubernetes/files.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
@@ -164,52 +164,52 @@ TEST(DraClaim, TheClassComesBeforeTheClaimAndAClaimOnlyLowersItsPriority) {
   EXPECT_EQ(refusal(object, 1, 1), "");
 }
 
-TEST(DraClaimBook, NoSumPassesWhatAGpuHas) {
-  ClaimBook book;
+TEST(DraClaimAllocations, NoSumPassesWhatAGpuHas) {
+  ClaimAllocations allocations;
   const DeviceModels devices = test_devices(2);
-  ASSERT_TRUE(book.admit(prepared(1, {{0, "10Gi", "50"}}), devices));
-  const auto memory = book.admit(prepared(2, {{1, "1Gi", "1"}, {0, "6145Mi", "1"}}), devices);
+  ASSERT_TRUE(allocations.admit(prepared(1, {{0, "10Gi", "50"}}), devices));
+  const auto memory = allocations.admit(prepared(2, {{1, "1Gi", "1"}, {0, "6145Mi", "1"}}), devices);
   ASSERT_FALSE(memory);
   EXPECT_NE(std::string(memory.error().text).find("16Gi of memory on offer, of which other claims have 10Gi; 6145Mi do not fit"),
             std::string::npos);
-  EXPECT_EQ(book.find(test_uid(2)), nullptr);
-  const auto cores = book.admit(prepared(2, {{0, "1Gi", "26"}, {0, "1Gi", "25"}}), devices);
+  EXPECT_EQ(allocations.find(test_uid(2)), nullptr);
+  const auto cores = allocations.admit(prepared(2, {{0, "1Gi", "26"}, {0, "1Gi", "25"}}), devices);
   ASSERT_FALSE(cores);
   EXPECT_NE(std::string(cores.error().text).find("other claims have 50; 51 do not fit"), std::string::npos);
-  EXPECT_TRUE(book.admit(prepared(2, {{0, "6Gi", "50"}}), devices));
-  EXPECT_FALSE(book.admit(prepared(3, {{0, "1Mi", "1"}}), devices));
-  book.remove(test_uid(1));
-  EXPECT_TRUE(book.admit(prepared(3, {{0, "10Gi", "50"}}), devices));
+  EXPECT_TRUE(allocations.admit(prepared(2, {{0, "6Gi", "50"}}), devices));
+  EXPECT_FALSE(allocations.admit(prepared(3, {{0, "1Mi", "1"}}), devices));
+  allocations.remove(test_uid(1));
+  EXPECT_TRUE(allocations.admit(prepared(3, {{0, "10Gi", "50"}}), devices));
 }
 
-TEST(DraClaimBook, MoreThanAGpuHasIsGivenWhereTheNodeSaysSo) {
-  ClaimBook book;
+TEST(DraClaimAllocations, MoreThanAGpuHasIsGivenWhereTheNodeSaysSo) {
+  ClaimAllocations allocations;
   const DeviceModels devices = test_devices(1, 16 * kTestGib, 1.5);
   EXPECT_EQ(devices[0].memory, 24 * kTestGib);
-  EXPECT_TRUE(book.admit(prepared(1, {{0, "16Gi", "50"}}), devices));
-  EXPECT_TRUE(book.admit(prepared(2, {{0, "8Gi", "50"}}), devices));
-  EXPECT_FALSE(book.admit(prepared(3, {{0, "1Mi", "1"}}), devices));
+  EXPECT_TRUE(allocations.admit(prepared(1, {{0, "16Gi", "50"}}), devices));
+  EXPECT_TRUE(allocations.admit(prepared(2, {{0, "8Gi", "50"}}), devices));
+  EXPECT_FALSE(allocations.admit(prepared(3, {{0, "1Mi", "1"}}), devices));
 }
 
-TEST(DraClaimBook, APreparedClaimIsAdmittedAgainOnlyAsItWas) {
-  ClaimBook book;
+TEST(DraClaimAllocations, APreparedClaimIsAdmittedAgainOnlyAsItWas) {
+  ClaimAllocations allocations;
   const DeviceModels devices = test_devices(1);
-  ASSERT_TRUE(book.admit(prepared(1, {{0, "16Gi", "100"}}), devices));
-  EXPECT_TRUE(book.admit(prepared(1, {{0, "16Gi", "100"}}), devices));
-  EXPECT_FALSE(book.admit(prepared(1, {{0, "15Gi", "100"}}), devices));
+  ASSERT_TRUE(allocations.admit(prepared(1, {{0, "16Gi", "100"}}), devices));
+  EXPECT_TRUE(allocations.admit(prepared(1, {{0, "16Gi", "100"}}), devices));
+  EXPECT_FALSE(allocations.admit(prepared(1, {{0, "15Gi", "100"}}), devices));
 }
 
-TEST(DraClaimBook, APodHasTheSumOfItsClaimsOnEachGpu) {
-  ClaimBook book;
+TEST(DraClaimAllocations, APodHasTheSumOfItsClaimsOnEachGpu) {
+  ClaimAllocations allocations;
   const DeviceModels devices = test_devices(2);
   Claim first = prepared(1, {{0, "2Gi", "20"}, {0, "1Gi", "10"}});
   Claim second = prepared(2, {{1, "5Gi", "40"}});
   second.pod_uid = first.pod_uid;
   second.pod = first.pod;
   second.shares[0].config.priority = -7;
-  ASSERT_TRUE(book.admit(first, devices));
-  ASSERT_TRUE(book.admit(second, devices));
-  const auto limits = book.limits_of(first.pod_uid);
+  ASSERT_TRUE(allocations.admit(first, devices));
+  ASSERT_TRUE(allocations.admit(second, devices));
+  const auto limits = allocations.limits_of(first.pod_uid);
   EXPECT_EQ(limits.name, "team/pod-1");
   EXPECT_EQ(limits.gpu_memory_on, (std::map<std::string, int64_t>{{test_gpu(0), 3 * kTestGib}, {test_gpu(1), 5 * kTestGib}}));
   EXPECT_EQ(limits.gpu_memory_limit, 5 * kTestGib);
@@ -217,10 +217,10 @@ TEST(DraClaimBook, APodHasTheSumOfItsClaimsOnEachGpu) {
   EXPECT_EQ(limits.gpu_core_reserved, 30);
   EXPECT_EQ(limits.priority, -7);
   EXPECT_FALSE(limits.gone);
-  EXPECT_EQ(book.all_limits().size(), 1U);
-  book.remove(first.uid);
-  book.remove(second.uid);
-  EXPECT_TRUE(book.limits_of(first.pod_uid).gone);
+  EXPECT_EQ(allocations.all_limits().size(), 1U);
+  allocations.remove(first.uid);
+  allocations.remove(second.uid);
+  EXPECT_TRUE(allocations.limits_of(first.pod_uid).gone);
 }
 
 TEST(DraClaimCdi, EachShareIsADeviceOfItsOwnAndNoLimitIsAVariable) {

@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "cuda/nvml.h"
-#include "kubernetes/gpus.h"
+#include "kubernetes/devices/gpus.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {

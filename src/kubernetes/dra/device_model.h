@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "kubernetes/devices.h"
+#include "kubernetes/devices/device_ids.h"
 
 namespace nvshare::kubernetes::dra {
 

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kubernetes/devices/install.h"
 #include "kubernetes/dra/device_facts.h"
 #include "kubernetes/dra/driver_settings.h"
 #include "kubernetes/dra/kubelet/dra_node.h"
-#include "kubernetes/install.h"
 #include "kubernetes/program.h"
 
 namespace {

@@ -165,7 +165,7 @@ void order_by_parts(const std::vector<Json>& parts, std::vector<Json>* slices) {
   }
 }
 
-bool tells(const Json& slice, int64_t generation, size_t slices) {
+bool has_generation(const Json& slice, int64_t generation, size_t slices) {
   const Json* pool = path_of(slice, {"spec", "pool"});
   return pool != nullptr && integer_of(*pool, "generation", -1) == generation &&
          integer_of(*pool, "resourceSliceCount", -1) == static_cast<int64_t>(slices);
@@ -199,13 +199,13 @@ SlicePlan plan_slices(const NodeIdentity& node, const DeviceModels& devices, con
   pool.slices.resize(std::min(pool.slices.size(), parts.size()));
 
   size_t changed = 0;
-  bool all_tell = true;
+  bool all_agree = true;
   for (size_t i = 0; i < pool.slices.size(); ++i) {
     changed += same_devices(parts[i], pool.slices[i]) ? 0 : 1;
-    all_tell = all_tell && tells(pool.slices[i], pool.generation, parts.size());
+    all_agree = all_agree && has_generation(pool.slices[i], pool.generation, parts.size());
   }
   const bool creates = pool.slices.size() < parts.size();
-  const bool renews = creates || changed > 1 || !all_tell;
+  const bool renews = creates || changed > 1 || !all_agree;
   const int64_t generation = renews ? pool.generation + 1 : pool.generation;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (i >= pool.slices.size()) {
@@ -221,23 +221,23 @@ SlicePlan plan_slices(const NodeIdentity& node, const DeviceModels& devices, con
   return plan;
 }
 
-Result<void> check_kept(const Json& sent, const Json& returned) {
+Result<void> check_stored(const Json& sent, const Json& returned) {
   const Json none = Json::object();
   const Json* sent_spec = field_of(sent, "spec");
-  const Json* kept_spec = field_of(returned, "spec");
+  const Json* stored_spec = field_of(returned, "spec");
   const Json& wanted = list_of(sent_spec == nullptr ? none : *sent_spec, "devices");
-  const Json& kept = list_of(kept_spec == nullptr ? none : *kept_spec, "devices");
-  if (wanted.size() != kept.size())
-    return error_format("the API server keeps %zu of %zu devices of a ResourceSlice", kept.size(), wanted.size());
+  const Json& stored = list_of(stored_spec == nullptr ? none : *stored_spec, "devices");
+  if (wanted.size() != stored.size())
+    return error_format("the API server keeps %zu of %zu devices of a ResourceSlice", stored.size(), wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (!is_true(kept[i], "allowMultipleAllocations")) {
+    if (!is_true(stored[i], "allowMultipleAllocations")) {
       return error_format(
           "the API server drops allowMultipleAllocations: the feature gate DRAConsumableCapacity is off (on by default since "
           "Kubernetes 1.36)");
     }
-    const Json* capacity = path_of(kept[i], {"capacity", "memory", "requestPolicy"});
+    const Json* capacity = path_of(stored[i], {"capacity", "memory", "requestPolicy"});
     if (capacity == nullptr) return error_format("the API server drops requestPolicy: the feature gate DRAConsumableCapacity is off");
-    if (!same_taints(wanted[i], kept[i])) {
+    if (!same_taints(wanted[i], stored[i])) {
       return error_format(
           "the API server drops taints of devices: the feature gate DRADeviceTaints is off (on by default since Kubernetes 1.36)");
     }

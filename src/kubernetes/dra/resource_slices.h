@@ -1,7 +1,7 @@
 // The node's devices as ResourceSlices (resource.k8s.io/v1): one pool a node, as many slices as its devices need. Pure functions: what is
-// there and what should be there give the writes that lead from one to the other; who sends them looks again until there are none.
+// there and what should be there give the writes that lead from one to the other; the sender looks again until there are none.
 //
-// Rules of the API that this keeps: driver, pool and node of a slice never change; each slice of a pool tells the same generation and
+// Rules of the API that this keeps: driver, pool and node of a slice never change; each slice of a pool has the same generation and
 // number of slices; one slice that changes by itself keeps its generation, else all get a new one. timeAdded of a taint is the server's.
 #pragma once
 
@@ -38,6 +38,6 @@ struct SlicePlan {
 SlicePlan plan_slices(const NodeIdentity& node, const DeviceModels& devices, const std::vector<Json>& seen);
 
 // The API server drops fields whose feature gate is off, and says nothing. An error names the field and the gate.
-Result<void> check_kept(const Json& sent, const Json& returned);
+Result<void> check_stored(const Json& sent, const Json& returned);
 
 }  // namespace nvshare::kubernetes::dra

@@ -227,11 +227,11 @@ TEST(DraResourceSlices, WhatTheServerDropsIsSaidWithItsGate) {
   DeviceModels devices = test_devices(1);
   devices[0].ailment = "ill";
   const Json sent = plan_slices(kNode, devices, {}).creations[0];
-  EXPECT_TRUE(check_kept(sent, sent));
+  EXPECT_TRUE(check_stored(sent, sent));
   const auto without = [&](const std::function<void(Json&)>& drop) {
-    Json kept = sent;
-    drop(kept["spec"]["devices"][0]);
-    const auto ok = check_kept(sent, kept);
+    Json stored = sent;
+    drop(stored["spec"]["devices"][0]);
+    const auto ok = check_stored(sent, stored);
     return std::string(ok ? "" : ok.error().text);
   };
   EXPECT_NE(without([](Json& d) { d.erase("allowMultipleAllocations"); }).find("DRAConsumableCapacity"), std::string::npos);

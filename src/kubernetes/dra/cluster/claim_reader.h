@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kubernetes/api_server.h"
 #include "kubernetes/dra/claim.h"
+#include "kubernetes/pods/api_server.h"
 
 namespace nvshare::kubernetes::dra {
 

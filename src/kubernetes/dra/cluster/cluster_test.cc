@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "kubernetes/dra/cluster/claim_reader.h"
-#include "kubernetes/dra/cluster/slice_keeper.h"
+#include "kubernetes/dra/cluster/slice_controller.h"
 #include "kubernetes/dra/cluster/status_writer.h"
 #include "kubernetes/dra/cluster/test_cluster.h"
 #include "kubernetes/dra/test_claims.h"
@@ -31,7 +31,7 @@ class DraClusterTest : public testing::Test {
     cluster_ = std::make_unique<TestCluster>(folder_);
   }
   ~DraClusterTest() override {
-    keeper_.reset();
+    store_.reset();
     cluster_.reset();
     fs::remove_all(folder_);
   }
@@ -40,19 +40,19 @@ class DraClusterTest : public testing::Test {
     ObjectWatch::Pace pace;
     pace.first_pause = milliseconds(1);
     pace.longest_pause = milliseconds(20);
-    keeper_ = std::make_unique<SliceKeeper>(SliceKeeper::Options{cluster_->address(), kTestNode, pace}, devices);
+    store_ = std::make_unique<SliceController>(SliceController::Options{cluster_->address(), kTestNode, pace}, devices);
   }
   // Without a limit of its own: the test's timeout ends what never comes.
   static void wait_until(const std::function<bool()>& condition) {
     while (!condition()) std::this_thread::sleep_for(milliseconds(1));
   }
   bool holds(const DeviceModels& devices) {
-    return !keeper_->trouble() && plan_slices({kTestNode, ""}, devices, cluster_->slices()).empty();
+    return !store_->trouble() && plan_slices({kTestNode, ""}, devices, cluster_->slices()).empty();
   }
 
   std::string folder_;
   std::unique_ptr<TestCluster> cluster_;
-  std::unique_ptr<SliceKeeper> keeper_;
+  std::unique_ptr<SliceController> store_;
 };
 
 TEST_F(DraClusterTest, SlicesArePublishedAndRepaired) {
@@ -73,11 +73,11 @@ TEST_F(DraClusterTest, AGpuThatFallsIllIsPublishedSoAndWellAgain) {
   start_keeper(devices);
   wait_until([&] { return holds(devices); });
   devices[1].ailment = "XID 79";
-  keeper_->set_devices(devices);
+  store_->set_devices(devices);
   wait_until([&] { return holds(devices); });
   EXPECT_EQ(cluster_->slices()[0]["spec"]["devices"][1]["taints"].size(), 1U);
   devices[1].ailment.clear();
-  keeper_->set_devices(devices);
+  store_->set_devices(devices);
   wait_until([&] { return holds(devices); });
   EXPECT_FALSE(cluster_->slices()[0]["spec"]["devices"][1].contains("taints"));
 }
@@ -117,7 +117,7 @@ TEST_F(DraClusterTest, EachRefusalIsTriedAgainAndTold) {
   wait_until([&] { return cluster_->requests("PUT", kSlicePath) >= 4 && holds(devices); });
   cluster_->refuse("POST", kSlicePath, 403, 1000000);
   cluster_->delete_slices();
-  wait_until([&] { return keeper_->trouble() && keeper_->trouble()->find("creating: the API server answers 403") != std::string::npos; });
+  wait_until([&] { return store_->trouble() && store_->trouble()->find("creating: the API server answers 403") != std::string::npos; });
 }
 
 TEST_F(DraClusterTest, ANodeThatWasMadeAnewOwnsTheNextSlices) {
@@ -134,7 +134,7 @@ TEST_F(DraClusterTest, AFeatureGateThatIsOffIsNamedAndDoesNotFloodTheServer) {
   cluster_->drop_from_devices("allowMultipleAllocations");
   const DeviceModels devices = test_devices(1);
   start_keeper(devices);
-  wait_until([&] { return keeper_->trouble() && keeper_->trouble()->find("DRAConsumableCapacity") != std::string::npos; });
+  wait_until([&] { return store_->trouble() && store_->trouble()->find("DRAConsumableCapacity") != std::string::npos; });
   wait_until([&] { return cluster_->requests("PUT", kSlicePath) >= 2; });
   EXPECT_EQ(cluster_->slices().size(), 1U);
   cluster_->drop_from_devices("");

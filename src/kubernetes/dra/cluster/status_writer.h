@@ -9,8 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "kubernetes/api_server.h"
 #include "kubernetes/dra/claim.h"
+#include "kubernetes/pods/api_server.h"
 
 namespace nvshare::kubernetes::dra {
 

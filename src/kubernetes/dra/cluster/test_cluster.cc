@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "kubernetes/dra/test_claims.h"
-#include "kubernetes/test_https_server.h"
+#include "kubernetes/pods/test_https_server.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
@@ -61,7 +61,7 @@ struct TestCluster::Parts {
     seen.push_back(method + " " + target);
     if (const std::optional<int> refused = take_refusal(method, target)) {
       lock.unlock();
-      connection.reply(*refused, failure(*refused, "told to fail").body);
+      connection.reply(*refused, failure(*refused, "configured to fail").body);
       return;
     }
     if (TestHttpsServer::parameter_of(target, "watch") == "1") return serve_watch(connection, lock, target);

@@ -11,7 +11,7 @@
 #include "kubernetes/dra/kubelet/dra_server.h"
 #include "kubernetes/dra/kubelet/test_dra_kubelet.h"
 #include "kubernetes/dra/test_claims.h"
-#include "kubernetes/test_listening_scheduler.h"
+#include "kubernetes/pods/test_listening_scheduler.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {

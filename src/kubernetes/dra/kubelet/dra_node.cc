@@ -50,7 +50,7 @@ Result<void> DraNode::begin() {
   if (!opened) return opened.error();
   driver_ = std::move(*opened);
   if (auto ok = make_socket_folder(settings); !ok) return ok;
-  slices_ = std::make_unique<SliceKeeper>(SliceKeeper::Options{options_.api_server, settings.node_name, options_.pace}, models);
+  slices_ = std::make_unique<SliceController>(SliceController::Options{options_.api_server, settings.node_name, options_.pace}, models);
   auto server = DraServer::serve({registration_socket_of(settings), service_socket_of(settings)}, *driver_);
   if (!server) return server.error();
   server_ = std::move(*server);

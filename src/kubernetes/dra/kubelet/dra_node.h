@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "kubernetes/devices/gpus.h"
 #include "kubernetes/dra/claim_driver.h"
 #include "kubernetes/dra/cluster/claim_reader.h"
-#include "kubernetes/dra/cluster/slice_keeper.h"
+#include "kubernetes/dra/cluster/slice_controller.h"
 #include "kubernetes/dra/cluster/status_writer.h"
 #include "kubernetes/dra/device_model.h"
 #include "kubernetes/dra/kubelet/dra_server.h"
-#include "kubernetes/gpus.h"
 #include "kubernetes/settings.h"
 
 namespace nvshare::kubernetes::dra {
@@ -51,7 +51,7 @@ class DraNode {
   // In this order: a part that calls ends before the one that it calls.
   StatusWriter status_;
   std::unique_ptr<ClaimDriver> driver_;
-  std::unique_ptr<SliceKeeper> slices_;
+  std::unique_ptr<SliceController> slices_;
   std::unique_ptr<DraServer> server_;
   std::unique_ptr<HealthWatch> health_;
 };

@@ -16,7 +16,7 @@
 #include "kubernetes/dra/kubelet/test_dra_kubelet.h"
 #include "kubernetes/dra/quantity.h"
 #include "kubernetes/dra/test_claims.h"
-#include "kubernetes/test_listening_scheduler.h"
+#include "kubernetes/pods/test_listening_scheduler.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
@@ -132,7 +132,7 @@ class DraNodeTest : public testing::Test {
     const auto slices = cluster_->slices();
     return slices.size() == 1 && slices[0]["spec"]["devices"].size() == kGpus;
   }
-  // What the kubelet is told of it; empty: it is prepared.
+  // The error in the answer to the kubelet; empty: it is prepared.
   std::string prepare(int number) {
     const auto entries = kubelet_->prepare({test_claim_name(number)});
     if (!entries) return entries.error().text;
@@ -217,7 +217,7 @@ TEST_F(DraNodeTest, EachCallThatFailsOnceCostsOneTry) {
   cluster_->refuse("PATCH", "/status", 500);
   EXPECT_EQ(prepare(1), "");
   check_limits(allocator);
-  fs::rename(settings_.install_dir + "/dra-claims.jsonl", folder_ + "/kept");
+  fs::rename(settings_.install_dir + "/dra-claims.jsonl", folder_ + "/saved");
   fs::create_directories(settings_.install_dir + "/dra-claims.jsonl/in-the-way");
   EXPECT_NE(unprepare(1), "");
   check_limits(allocator);

@@ -13,8 +13,8 @@
 #include "kubernetes/dra/cluster/test_cluster.h"
 #include "kubernetes/dra/kubelet/test_dra_kubelet.h"
 #include "kubernetes/dra/test_claims.h"
-#include "kubernetes/install.h"
-#include "kubernetes/test_listening_scheduler.h"
+#include "kubernetes/files.h"
+#include "kubernetes/pods/test_listening_scheduler.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {

@@ -26,7 +26,7 @@ void fill_device(const PreparedDevice& prepared, Device* device) {
   if constexpr (requires { device->set_share_id(prepared.share_id); }) device->set_share_id(prepared.share_id);
 }
 
-// Each claim of a call has an entry in the answer; what fails is told in its entry, so that others of the pod are prepared.
+// Each claim of a call has an entry in the answer; an error is in its entry, so that others of the pod are prepared.
 template <typename Request, typename Response>
 void prepare_all(ClaimDriver& driver, const Request& request, Response* response) {
   for (const auto& claim : request.claims()) {

@@ -1,4 +1,4 @@
-// A kubelet for tests, as far as DRA drivers see one: finds their sockets, asks who they are, calls the version that it takes of theirs.
+// A kubelet for tests, as far as DRA drivers see one: finds their sockets, asks for their names, calls the version that it takes of theirs.
 // No gRPC in this header. Not thread-safe.
 #pragma once
 

@@ -1,0 +1,106 @@
+#include "kubernetes/dra/claim_allocations.h"
+
+#include <algorithm>
+#include <set>
+
+#include "kubernetes/dra/quantity.h"
+
+namespace nvshare::kubernetes::dra {
+namespace {
+
+struct Amounts {
+  int64_t memory = 0;
+  int cores = 0;
+};
+using ByGpu = std::map<std::string, Amounts>;  // UUID
+
+void add_shares(const Claim& claim, ByGpu* sums) {
+  for (const Share& share : claim.shares) {
+    Amounts& sum = (*sums)[share.gpu];
+    sum.memory += share.memory;
+    sum.cores += share.cores;
+  }
+}
+
+}  // namespace
+
+const Claim* ClaimAllocations::find(const std::string& claim_uid) const {
+  const auto found = claims_.find(claim_uid);
+  return found == claims_.end() ? nullptr : &found->second;
+}
+
+Result<void> ClaimAllocations::check_pod(const Claim& claim) const {
+  std::set<std::string> gpus;
+  for (const Share& share : claim.shares) gpus.insert(share.gpu);
+  for (const auto& [uid, other] : claims_) {
+    for (const Share& share : other.shares) {
+      if (other.pod_uid == claim.pod_uid) gpus.insert(share.gpu);
+    }
+  }
+  if (gpus.size() <= protocol::admin::kGpusOfPodMax) return {};
+  return error_format("its pod would have %zu GPUs; accepted: up to %zu", gpus.size(), protocol::admin::kGpusOfPodMax);
+}
+
+Result<void> ClaimAllocations::admit(const Claim& claim, const DeviceModels& devices) {
+  if (const Claim* known = find(claim.uid)) {
+    if (*known == claim) return {};
+    return error_format("it is prepared already, with other devices, amounts or for another pod");
+  }
+  if (auto ok = check_pod(claim); !ok) return ok;
+  ByGpu held;
+  ByGpu wanted;
+  for (const auto& [uid, other] : claims_) add_shares(other, &held);
+  add_shares(claim, &wanted);
+  for (const auto& [gpu, amounts] : wanted) {
+    const auto device = std::find_if(devices.begin(), devices.end(), [&, uuid = gpu](const DeviceModel& one) { return one.uuid == uuid; });
+    if (device == devices.end()) return error_format("this node has no GPU %.64s", gpu.c_str());
+    const Amounts& others = held[gpu];
+    if (others.memory + amounts.memory > device->memory) {
+      return error_format("GPU %.64s has %s of memory on offer, of which other claims have %s; %s do not fit", gpu.c_str(),
+                          bytes_quantity(device->memory).c_str(), bytes_quantity(others.memory).c_str(),
+                          bytes_quantity(amounts.memory).c_str());
+    }
+    if (others.cores + amounts.cores > kCoresOfDevice) {
+      return error_format("GPU %.64s has 100 cores (percent of its time), of which other claims have %d; %d do not fit", gpu.c_str(),
+                          others.cores, amounts.cores);
+    }
+  }
+  claims_.emplace(claim.uid, claim);
+  return {};
+}
+
+protocol::admin::PodRequest ClaimAllocations::limits_of(const std::string& pod_uid) const {
+  protocol::admin::PodRequest limits;
+  limits.uid = pod_uid;
+  ByGpu sums;
+  int priority = protocol::admin::kPriorityMax;
+  bool has_priority = false;
+  for (const auto& [uid, claim] : claims_) {
+    if (claim.pod_uid != pod_uid) continue;
+    limits.name = claim.name_space + "/" + claim.pod;
+    add_shares(claim, &sums);
+    for (const Share& share : claim.shares) {
+      has_priority = has_priority || share.config.priority;
+      priority = std::min(priority, share.config.priority.value_or(protocol::admin::kPriorityMax));
+    }
+  }
+  limits.gone = sums.empty();
+  for (const auto& [gpu, amounts] : sums) {
+    limits.gpu_memory_on[gpu] = amounts.memory;
+    limits.gpu_memory_limit = std::max(limits.gpu_memory_limit, amounts.memory);
+    limits.gpu_core_limit = std::min(limits.gpu_core_limit, amounts.cores);
+  }
+  limits.gpu_core_reserved = limits.gone ? 0 : limits.gpu_core_limit;
+  limits.priority = has_priority ? priority : 0;
+  return limits;
+}
+
+std::vector<protocol::admin::PodRequest> ClaimAllocations::all_limits() const {
+  std::set<std::string> pods;
+  for (const auto& [uid, claim] : claims_) pods.insert(claim.pod_uid);
+  std::vector<protocol::admin::PodRequest> all;
+  for (const std::string& pod : pods) all.push_back(limits_of(pod));
+  return all;
+}
+
+}  // namespace nvshare::kubernetes::dra
