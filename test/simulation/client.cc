@@ -166,6 +166,8 @@ Client::Room Client::allocate(Bytes bytes) {
     if (turn_.phase == turn::Phase::kDraining) return Room::kWait;
     if (turn_.gang_runs) return Room::kJoin;
   }
+  // Without a scheduler others help themselves, too: the driver says what is left.
+  if (running_ && turn::alone(turn_) && run().free_on(gpu_) < bytes) budget_ = resident_;
   const bool room = running_ ? resident_ + bytes <= budget_ : allocated_ + bytes <= ceiling_;
   if (!room) return running_ ? Room::kGrow : Room::kNever;
   allocated_ += bytes;

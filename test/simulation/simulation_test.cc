@@ -94,10 +94,9 @@ TEST(Simulation, TheSameSeedIsTheSameRun) {
 }
 
 #ifndef NVSHARE_SANITIZED
-// The runs that are drawn today do not meet these often enough, or no check sees them: README.md.
+// Found within 5,000 runs, which is too many for a test: README.md.
 bool is_missed(Canary canary) {
-  return canary == Canary::kLoadIgnoresDrop || canary == Canary::kHeadroomNotAskedAnew || canary == Canary::kMovesUntold ||
-         canary == Canary::kAloneWhileRegistering;
+  return canary == Canary::kHeadroomNotAskedAnew || canary == Canary::kMovesUntold || canary == Canary::kAloneWhileRegistering;
 }
 
 TEST(Simulation, EveryCanaryIsFound) {
