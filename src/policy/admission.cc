@@ -321,6 +321,10 @@ std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu) {
 
 void request_lock(Context& context, Gpu& gpu, Client& client) {
   if (client.holds_lock() || client.waits()) return;
+  if (context.state.paused.contains(client.tenant) && !others_run(context.state, client)) {
+    client.asked = client.asks_paused = true;
+    return;
+  }
   client.woke = gang_of(context.state, client) == nullptr && !client.comes_last(context.now) && wakes_up(gpu, client, context.now);
   client.asked = true;
   client.arrival = context.state.next_arrival++;

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
@@ -129,6 +131,59 @@ void set_ends(Context& context, const TenantEnds& event) {
     client.ends = event.ends;
     client.last_turn = client.last_turn && event.ends;
   });
+}
+
+void set_paused(Context& context, const TenantPaused& event) {
+  if (event.paused) {
+    context.state.paused.insert(event.tenant);
+    return;  // hold_paused does the rest
+  }
+  context.state.paused.erase(event.tenant);
+  each_client_of(context.state, event.tenant, [&](Client& client) {
+    if (std::exchange(client.asks_paused, false)) request_lock(context, context.state.gpus.at(client.gpu), client);
+  });
+}
+
+namespace {
+
+// Members of a gang end their work together: who asks to join it is let in first, though not for ever.
+bool gang_is_not_whole(Context& context, Gpu& gpu, const Client& client) {
+  const Gang* gang = gang_of(context.state, client);
+  if (gang == nullptr) return false;
+  bool missing = false;
+  for (const Gang::Member& member : gang->members) {
+    const Client& other = context.state.gpus.at(member.gpu).clients.at(member.client);
+    const Instant patience = std::max(other.drain.holds(context.now) ? other.drain.retry_at : 0,
+                                      joins_its_gang(context.state, other) ? other.waiting_since + kGangReturn : 0);
+    if (patience <= context.now) continue;
+    missing = true;
+    context.wake(gpu, patience);
+  }
+  return missing;
+}
+
+void hold(Context& context, Gpu& gpu, Client& client) {
+  const bool gang_needs_it = others_run(context.state, client);
+  if (client.asks_paused && gang_needs_it) {
+    client.asks_paused = false;
+    request_lock(context, gpu, client);
+  } else if (client.waits() && !gang_needs_it) {
+    client.asks_paused = true;
+    client.reason = client.reason_noted = WaitReason::kNone;
+    set_state(client, ClientState::kIdle, context.now);
+  }
+  if (!client.stays() || gang_is_not_whole(context, gpu, client)) return;
+  if (client.drain.holds(context.now)) return context.wake(gpu, client.drain.retry_at);
+  client.interrupted = false;
+  ask_to_drop(context, gpu, client, "its tenant was paused");
+}
+
+}  // namespace
+
+void hold_paused(Context& context, Gpu& gpu) {
+  for (const TenantId tenant : context.state.paused) {
+    each_client(gpu, tenant, [&](Client& client) { hold(context, gpu, client); });
+  }
 }
 
 void join(Context& context, const ClientJoined& event) {

@@ -12,6 +12,8 @@ void join(Context& context, const ClientJoined& event);
 void take_memory(Gpu& gpu, Client& client, const Memory& memory);  // what a client reports, made consistent
 void set_priority(Context& context, const TenantPriority& event);
 void set_ends(Context& context, const TenantEnds& event);
+void set_paused(Context& context, const TenantPaused& event);
+void hold_paused(Context& context, Gpu& gpu);  // clients of paused tenants: no turn goes on or is waited for
 // A client's place in the indexes by tenant; before it goes.
 void note_in_indexes(State& state, Gpu& gpu, Client& client);
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client);

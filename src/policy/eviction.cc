@@ -8,19 +8,20 @@
 namespace nvshare::policy {
 namespace {
 
-// First whose next turn is furthest away: those that a compute limit keeps waiting; the idle, the longest unused first; then the waiting,
-// the last in the queue first.
+// First whose next turn is furthest away: those that a compute limit keeps waiting; clients of paused tenants; the idle, the longest unused
+// first; then the waiting, the last in the queue first.
 std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
-  std::vector<std::tuple<Instant, ClientId>> idle;
+  std::vector<std::tuple<bool, Instant, ClientId>> idle;
   for (const auto& [id, client] : gpu.clients) {
-    if (!client.holds_lock() && !client.waits() && !client.keeps_place) idle.emplace_back(client.last_used, id);
+    if (!client.holds_lock() && !client.waits() && !client.keeps_place)
+      idle.emplace_back(!context.state.paused.contains(client.tenant), client.last_used, id);
   }
   std::sort(idle.begin(), idle.end());
   std::vector<Client*> order;
   for (auto& [id, client] : gpu.clients) {
     if (client.waits() && !client.keeps_place && may_run(context.state, client) == Verdict::kLimit) order.push_back(&client);
   }
-  for (const auto& entry : idle) order.push_back(&gpu.clients.at(std::get<1>(entry)));
+  for (const auto& entry : idle) order.push_back(&gpu.clients.at(std::get<2>(entry)));
   const std::vector<ClientId> waiting = waiting_order(context, gpu);
   for (auto id = waiting.rbegin(); id != waiting.rend(); ++id) {
     const Client& client = gpu.clients.at(*id);

@@ -304,6 +304,11 @@ class Workload {
     }
     const int64_t rounds = between(1, 60);
     if (chance(20)) world_.at(world_.now() + between(0, 200) * kSec, [this, tenant] { world_.announce_end(tenant); });
+    if (chance(10)) {
+      const Instant from = world_.now() + between(0, 200) * kSec;
+      world_.at(from, [this, tenant] { world_.pause_tenant(tenant, true); });
+      world_.at(from + between(0, 100'000) * kMs, [this, tenant] { world_.pause_tenant(tenant, false); });
+    }
     if (chance(20)) {
       world_.at(world_.now() + between(0, 200) * kSec,
                 [this, tenant, to = static_cast<int>(between(-2, 2))] { world_.set_priority(tenant, to); });

@@ -27,6 +27,19 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
     return broken("drains with others and is not among those");
   if (client.is_held() && client.state != ClientState::kDropping) return broken("was told to hold on and does not leave");
   if (client.state == ClientState::kDropping && !gpu.wake_at) return broken("is dropping and nobody watches");
+  if (client.waits() && state.paused.contains(client.tenant) && !others_run(state, client))
+    return broken("waits though its tenant is paused");
+  if (client.asks_paused && (client.holds_lock() || client.waits())) return broken("asks, and waits or runs besides");
+  if (client.stays() && state.paused.contains(client.tenant)) {
+    const Gang* gang = gang_of(state, client);
+    if (gang == nullptr && client.drain.failures == 0) return broken("runs on though its tenant is paused");
+    const bool watched = gang == nullptr ? gpu.wake_at.has_value()
+                                         : std::any_of(gang->members.begin(), gang->members.end(), [&](const Gang::Member& member) {
+                                             return state.gpus.at(member.gpu).wake_at.has_value();
+                                           });
+    if (!watched) return broken("runs on though its tenant is paused, and nobody watches");
+  }
+  if (client.asks_paused && !state.paused.contains(client.tenant)) return broken("asks, and nobody serves it");
   if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");
   if (client.reason == WaitReason::kTurn && client.waits() && !gpu.wake_at) return broken("waits for a turn that has no end");
   const bool for_quota = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;

@@ -112,6 +112,10 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             set_ends(context, e);
             return std::nullopt;
           },
+          [&](const TenantPaused& e) -> std::optional<GpuId> {
+            set_paused(context, e);
+            return std::nullopt;
+          },
           [&](const AccountKept& e) -> std::optional<GpuId> {
             take_kept_account(context, e);
             return std::nullopt;
@@ -130,7 +134,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context);
   start_gangs(context);
-  on_each(end_pauses);
+  on_each(end_pauses, hold_paused);
   settle_shares(context, gpus);
   on_each(settle_quota, settle_growth);
   admit(context, gpus);

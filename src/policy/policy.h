@@ -189,6 +189,12 @@ struct TenantEnds {
   TenantId tenant;
   bool ends;
 };
+// Of all the tenant's clients, those that come later included: their turns end, and none begins until `paused` is false. They keep what
+// they asked for, and their memory gives way as that of any client without the lock. Such a wait counts as none.
+struct TenantPaused {
+  TenantId tenant;
+  bool paused;
+};
 // What an earlier scheduler had on the tenant's account there. Once, after its first client there has joined. What it had saved up is lost.
 struct AccountKept {
   TenantId tenant;
@@ -198,9 +204,10 @@ struct AccountKept {
 };
 struct Tick {};  // the deadline of next_deadline has come
 
-using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed,
-                           LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
-                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, AccountKept, Tick>;
+using Event =
+    std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, LockRequested,
+                 LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed, MemoryBelieved, ClientIdle,
+                 ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -288,6 +295,7 @@ struct ClientView {
   Bytes swapped_out_total, swapped_in_total;  // over the link
   bool evicting;
   bool in_turn = false;  // holds the lock, and does not pause: the last of its turns is not over
+  bool held = false;     // idle, has asked for the lock, and its tenant is paused
   int failed_drains_in_row = 0;
   bool drainable = true;   // false after several drains in a row that did not end
   uint32_t gang_gpus = 0;  // its turns begin and end on so many GPUs together; 0: on this one alone
@@ -303,6 +311,7 @@ struct ClientGlimpse {
   uint64_t turns;
   Memory memory;
   Bytes swapped_out_total, swapped_in_total;
+  bool held = false;  // idle, has asked for the lock, and its tenant is paused
 };
 
 // A tenant's use of a GPU's time, in nanoseconds of GPU time as billed.

@@ -53,6 +53,13 @@ class Workload {
       world_.at(world_.now() + between(0, 600) * kSec,
                 [this, tenant = static_cast<TenantId>(between(1, 8)), ends = chance(80)] { world_.announce_end(tenant, ends); });
     }
+    // Each pause ends.
+    for (int64_t i = chance(30) ? between(1, 4) : 0; i > 0; --i) {
+      const auto tenant = static_cast<TenantId>(between(1, 8));
+      const Instant from = world_.now() + between(0, 600) * kSec;
+      world_.at(from, [this, tenant] { world_.pause_tenant(tenant, true); });
+      world_.at(from + between(0, 200'000) * kMs, [this, tenant] { world_.pause_tenant(tenant, false); });
+    }
     if (traits_.foreign) {
       for (int i = 0; i < 6; ++i) {
         world_.at(world_.now() + between(0, 1000) * kSec, [this] { world_.set_foreign(0, chance(40) ? 0 : between(0, 6) * kGiB); });

@@ -1,4 +1,4 @@
-// A tenant that is about to be ended from outside has its next turn beside compute limits, too.
+// A tenant that is about to be ended from outside has its next turn beside compute limits, too; one that is paused has none.
 #include <gtest/gtest.h>
 
 #include "policy/quota_world.h"
@@ -74,6 +74,31 @@ TEST(QuotaEnds, TwoThatEndHaveATurnEach) {
   EXPECT_GT(world.work(1) - before[0], 20e9) << world.describe();
   EXPECT_GT(world.work(2) - before[1], 20e9) << world.describe();
   EXPECT_FALSE(world.broken()) << world.describe();
+}
+
+// Its neighbour has the GPU up to its ceiling meanwhile, and afterwards each has its own again: a pause is neither saved up nor owed.
+TEST(QuotaPauses, APausedTenantsShareGoesToTheOthersAndComesBack) {
+  for (const Bytes memory : {Bytes{0}, kLarge}) {
+    QuotaWorld world = rotation(40, 60);
+    world.ceiling(2, 80);
+    world.limit(1, 40);
+    world.add(1, kMsec, memory);
+    world.add(2, kMsec, memory);
+    world.run_for(300 * kSeconds);
+    world.pause_tenant(1, true);
+    world.run_for(100 * kSeconds);
+    const double before[] = {world.work(1), world.work(2)};
+    world.run_for(300 * kSeconds);
+    EXPECT_EQ(world.work(1), before[0]) << world.describe();
+    EXPECT_NEAR((world.work(2) - before[1]) / 300e9, 0.8, 0.05) << world.describe();
+    world.pause_tenant(1, false);
+    world.run_for(200 * kSeconds);
+    const double then[] = {world.work(1), world.work(2)};
+    world.run_for(900 * kSeconds);
+    const double had = world.work(1) - then[0], other = world.work(2) - then[1];
+    EXPECT_NEAR(had / (had + other), 0.4, 0.04) << world.describe();
+    EXPECT_FALSE(world.broken()) << world.describe();
+  }
 }
 
 }  // namespace

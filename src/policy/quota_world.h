@@ -63,6 +63,7 @@ class QuotaWorld {
   void ceiling(TenantId tenant, int percent);  // as a tenant sets it for itself
   void set(const ComputeLimit& limit);
   void end(TenantId tenant) { feed(TenantEnds{tenant, true}); }
+  void pause_tenant(TenantId tenant, bool pauses) { feed(TenantPaused{tenant, pauses}); }
   void set_config(const Config& config);
   // A new scheduler, to which all register again. It knows what the former one had on the accounts, or (false) not.
   void restart(bool keeps_accounts = true);

@@ -135,6 +135,7 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
     if (client.state == ClientState::kLoading && client.budget < need(client)) return "neighbours to move out, of its " + wants;
     return {};
   }
+  if (client.asks_paused) return "its tenant to be resumed: it was paused";
   if (!client.waits()) return {};
   switch (client.reason) {
     case WaitReason::kNone:

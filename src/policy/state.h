@@ -208,7 +208,8 @@ struct Client {
   Instant wait_noted_at = 0;
 
   // Without it.
-  uint64_t arrival = 0;  // of its lock request
+  bool asks_paused = false;  // asked for it while its tenant is paused
+  uint64_t arrival = 0;      // of its lock request
   Instant waiting_since = 0;
   Instant last_used = 0;  // end of its last turn; when it joined, if it had none
   // It gave the lock up while others of its gang go on: its place is kept until the gang's turn ends. place_leaves: they were asked to
@@ -335,6 +336,7 @@ class State {
   std::set<TenantId> on_several;                        // tenants of `spread` with several GPUs
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
+  std::set<TenantId> paused;                            // that get no turns
   std::optional<Bytes> host_available;                  // nullopt: nobody said, so it is not a bound
   std::vector<GpuId> settled;                           // in the last step
   uint64_t next_arrival = 1;

@@ -59,8 +59,25 @@ bool Ledger::anybody_waits(ClientId dropped) const {
   return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
     const Account& account = entry.second;
     const bool lacks_budget = account.grant != 0 && account.memory.allocated > account.budget && entry.first != dropped;
-    return (any_gpu || gpus.contains(account.gpu)) && (account.waits || account.wanted > 0 || lacks_budget);
+    const bool waits = account.waits && !paused_.contains(account.tenant);
+    return (any_gpu || gpus.contains(account.gpu)) && (waits || account.wanted > 0 || lacks_budget);
   });
+}
+
+bool Ledger::loads_in_vain(ClientId dropped) const {
+  const Account& leaving = accounts_.at(dropped);
+  if (leaving.memory.allocated <= leaving.budget) return false;
+  return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
+    const Account& account = entry.second;
+    return account.gpu == leaving.gpu && account.grant == 0 && account.memory.resident > 0 && account.move_failed;
+  });
+}
+
+bool Ledger::its_gang_runs(ClientId client) const {
+  const Account& own = accounts_.at(client);
+  return config_.gang_turns && std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
+           return entry.second.tenant == own.tenant && entry.second.gpu != own.gpu && entry.second.grant != 0;
+         });
 }
 
 bool Ledger::over_limit(ClientId dropped) const {
@@ -96,6 +113,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                    account.memory = e.memory;
                    account.overhead = config_.overhead_default;
                    account.waits = e.wants_lock && !e.has_lock;
+                   account.came_with_lock = e.has_lock;
                  },
                  [&](const ClientOverhead& e) { with(e.client, [&](Account& account) { account.overhead = e.bytes; }); },
                  [&](const ClientLeft& e) {
@@ -139,7 +157,9 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  [&](const SwapProgressed& e) {
                    with(e.client, [&](Account& account) {
                      account.memory = e.memory;
-                     if (e.out && e.finished) account.evicting = false;
+                     if (!e.out || !e.finished || !account.evicting) return;
+                     account.evicting = false;
+                     account.move_failed = e.failed || e.memory.resident > account.resident_asked;
                    });
                  },
                  [&](const MemoryBelieved&) {},
@@ -154,6 +174,13 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  },
                  [&](const TenantPriority&) {},
                  [&](const TenantEnds&) {},
+                 [&](const TenantPaused& e) {
+                   if (e.paused) {
+                     paused_.insert(e.tenant);
+                   } else {
+                     paused_.erase(e.tenant);
+                   }
+                 },
                  [&](const AccountKept&) {},
                  [&](const Tick&) {},
              },
@@ -183,16 +210,20 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      claim(a.budget_sequence > account.sequence, client_name(a.client) + ": an old budget sequence");
                      claim(a.grant == account.grant || account.grant == 0, client_name(a.client) + ": a second grant");
                      claim(!account.evicting, client_name(a.client) + ": granted while it moves out");
+                     // But for a new budget, what it came with, and a gang that needs it to come to an end.
+                     claim(account.grant != 0 || account.came_with_lock || its_gang_runs(a.client) || !paused_.contains(account.tenant),
+                           client_name(a.client) + ": granted while paused");
                      hand_out(account, a.budget, a.budget_sequence);
                      account.grant = a.grant;
-                     account.waits = false;
+                     account.waits = account.came_with_lock = false;
                    },
                    [&](const SendDrop& a) {
                      Account& account = accounts_.at(a.client);
                      claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
                      claim(!account.dropping || (account.drained && !a.together), client_name(a.client) + ": asked to drop twice");
                      const bool again = account.drained || account.catches_up;
-                     claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client) || account.paused,
+                     claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client) || account.paused ||
+                               paused_.contains(account.tenant) || loads_in_vain(a.client),
                            client_name(a.client) + ": asked to drop and nobody waits");
                      claim(a.attempt > account.attempt, client_name(a.client) + ": an old attempt");
                      account.attempt = a.attempt;
@@ -214,6 +245,8 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      claim(a.bytes > 0 && a.bytes <= account.memory.resident - account.memory.unswappable,
                            client_name(a.client) + ": asked to move out more than it can");
                      account.evicting = true;
+                     account.move_failed = false;
+                     account.resident_asked = account.memory.resident - a.bytes;
                    },
                    [&](const SendWait& a) {
                      claim(accounts_.at(a.client).wanted > 0, client_name(a.client) + ": told to wait and wants nothing");

@@ -22,6 +22,8 @@ class Ledger {
   Bytes safe_limit(GpuId gpu) const;
   Bytes promised(GpuId gpu) const;             // budgets of holders + resident of the others + departed
   bool anybody_waits(ClientId dropped) const;  // so that there is a reason to drop that one
+  bool loads_in_vain(ClientId dropped) const;  // the same: it lacks memory that could not be moved out of a client without the lock
+  bool its_gang_runs(ClientId client) const;   // on another GPU
   bool beside_limit(ClientId dropped) const;   // a compute limit on its GPU may be the reason
   bool over_limit(ClientId dropped) const;     // the same: what runs on its GPUs does not fit together
 
@@ -35,6 +37,7 @@ class Ledger {
     Bytes budget = 0;
     uint64_t sequence = 0;
     bool waits = false;
+    bool came_with_lock = false;
     Bytes wanted = 0;
     bool dropping = false;
     uint64_t attempt = 0;     // of the last drop
@@ -43,11 +46,14 @@ class Ledger {
     bool gave_up = false;     // its drain, by itself
     bool paused = false;      // it said so
     bool evicting = false;
+    Bytes resident_asked = 0;  // what its last eviction was to leave on the GPU
+    bool move_failed = false;  // and more than that stayed
   };
   struct Device {
     Bytes total = 0, foreign = 0;
   };
   std::set<TenantId> limited_;  // with a compute limit
+  std::set<TenantId> paused_;   // by the administrator
   Bytes needed(GpuId gpu) const;
   Bytes places(GpuId gpu) const;  // that may be kept for members of gangs that run without them
 

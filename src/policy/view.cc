@@ -80,7 +80,8 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   view.overhead = overhead_of(state.config, client);
   view.since = since;
   view.waiting_for = waiting_sentence(state, gpu, client);
-  if (!view.waiting_for.empty()) view.held_up_by = held_up_by(gpu, client);
+  view.held = client.asks_paused;
+  if (!view.waiting_for.empty() && !client.asks_paused) view.held_up_by = held_up_by(gpu, client);
   view.turns = client.turns;
   view.drops = client.drops;
   view.unanswered_drops = client.unanswered_drops;
@@ -184,7 +185,7 @@ std::vector<GpuView> view_of_tenants(const State& state, Instant now) {
 static void add_glimpses(const Gpu& gpu, std::vector<ClientGlimpse>& clients) {
   for (const auto& [id, client] : gpu.clients) {
     clients.push_back({id, gpu.id, client.tenant, client.state, client.holds_lock() && !client.paused_since, client.turns, client.memory,
-                       client.swapped_out, client.swapped_in});
+                       client.swapped_out, client.swapped_in, client.asks_paused});
   }
 }
 

@@ -125,6 +125,7 @@ void ChromeTrace::add_sighting(const scheduler::TraceSighting& sighting) {
   client.in_turn = seen.in_turn;
   client.turns = seen.turns;
   client.memory = seen.memory;
+  client.held = seen.held;
   client.swapped_out_total = seen.swapped_out_total;
   client.swapped_in_total = seen.swapped_in_total;
   client.waiting_for = sighting.waiting_for;
@@ -229,6 +230,8 @@ void ChromeTrace::look_at(const GpuView& gpu, Instant now) {
       tenant = "runs";
     } else if (*tenant == 0 && (client.state == ClientState::kWaiting || client.state == ClientState::kLoading)) {
       tenant = "waits";
+    } else if (*tenant == 0 && client.held) {
+      tenant = "paused";
     }
   }
   set(gpu.gpu, track(gpu.gpu, Kind::kGpu, 0, "who has the GPU", 0), holders, "", now);
@@ -256,10 +259,10 @@ void ChromeTrace::look_at(const ClientView& client, Instant now) {
   }
   const uint64_t order = client.tenant * 100000 + client.client * 10;
   Track& state = track(client.gpu, Kind::kState, client.client, name_of(client.client), order + 1);
-  const std::string name = client.state == ClientState::kIdle ? "" : policy::name_of(client.state);
+  const std::string name = client.held ? "held" : client.state == ClientState::kIdle ? "" : policy::name_of(client.state);
   // A wait keeps the reason that it began with.
   std::string arguments = state.slice == name ? state.arguments : std::string();
-  if (client.state == ClientState::kWaiting && arguments.empty() && !client.waiting_for.empty())
+  if ((client.state == ClientState::kWaiting || client.held) && arguments.empty() && !client.waiting_for.empty())
     arguments = R"("for":)" + quoted(client.waiting_for);
   if (state.slice == name) {
     state.arguments = arguments;

@@ -226,6 +226,24 @@ TEST(ChromeTrace, NamesAndReasonsAreInIt) {
   EXPECT_NE(text.find("client 2: turns"), std::string::npos);
 }
 
+TEST(ChromeTrace, APausedTenantsClientIsHeldInIt) {
+  Recorder recorder;
+  recorder.play(1005 * kSecond);
+  recorder.event(policy::TenantPaused{2, true});
+  recorder.play(1030 * kSecond);
+  recorder.event(policy::TenantPaused{2, false});
+  recorder.play(1040 * kSecond);
+  for (const auto& lines : {recorder.lines(), recorder.remembered()}) {
+    const json picture = picture_of(lines);
+    const auto is_held = [](const json& event) { return event["ph"] == "X" && event["name"] == "held"; };
+    const auto held = std::find_if(picture["traceEvents"].begin(), picture["traceEvents"].end(), is_held);
+    ASSERT_NE(held, picture["traceEvents"].end());
+    EXPECT_EQ((*held)["args"]["for"], "its tenant to be resumed: it was paused");
+    const std::string text = picture.dump();
+    EXPECT_NE(text.find("\"name\":\"paused\""), std::string::npos) << "its tenant's track";
+  }
+}
+
 TEST(ChromeTrace, AClientThatLeftAndASchedulerThatBeganAnewEndTheirSlices) {
   Recorder recorder;
   recorder.play(1020 * kSecond);

@@ -50,6 +50,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, ceiling, reserved)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantEnds, tenant, ends)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPaused, tenant, paused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AccountKept, tenant, gpu, joined_at, debt, used, throttled_time)
 
 NLOHMANN_JSON_SERIALIZE_ENUM(ClientState, {{ClientState::kIdle, "idle"},
@@ -59,7 +60,8 @@ NLOHMANN_JSON_SERIALIZE_ENUM(ClientState, {{ClientState::kIdle, "idle"},
                                            {ClientState::kPaused, "paused"},
                                            {ClientState::kDropping, "dropping"},
                                            {ClientState::kUnresponsive, "unresponsive"}})
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientGlimpse, client, gpu, tenant, state, in_turn, turns, memory, swapped_out_total, swapped_in_total)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientGlimpse, client, gpu, tenant, state, in_turn, turns, memory, swapped_out_total, swapped_in_total,
+                                   held)
 
 static void to_json(nlohmann::json& json, const Tick&) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json&, Tick&) {}
@@ -79,7 +81,7 @@ constexpr const char* kEventNames[] = {"GpuAppeared",    "ForeignMemory",     "H
                                        "ClientLeft",     "ClientMemoryFreed", "LockRequested", "LockReleased",  "LockPaused",
                                        "LockResumed",    "Drained",           "DrainFailed",   "MemoryChanged", "SwapProgressed",
                                        "MemoryBelieved", "ClientIdle",        "ConfigChanged", "ComputeLimit",  "TenantPriority",
-                                       "TenantEnds",     "AccountKept",       "Tick"};
+                                       "TenantEnds",     "TenantPaused",      "AccountKept",   "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

@@ -11,7 +11,7 @@ namespace {
 bool is_same(const policy::ClientGlimpse& a, const policy::ClientGlimpse& b) {
   const auto near = [](policy::Bytes x, policy::Bytes y) { return std::abs(x - y) < TraceRing::kMemoryStep; };
   return a.state == b.state && a.in_turn == b.in_turn && a.turns == b.turns && a.swapped_out_total == b.swapped_out_total &&
-         a.swapped_in_total == b.swapped_in_total && near(a.memory.resident, b.memory.resident) &&
+         a.swapped_in_total == b.swapped_in_total && a.held == b.held && near(a.memory.resident, b.memory.resident) &&
          near(a.memory.allocated, b.memory.allocated);
 }
 
@@ -66,7 +66,7 @@ void TraceRing::see(const policy::State& state, policy::GpuId gpu, policy::Insta
       seen = *before;
       continue;
     }
-    const bool waits = seen.state == policy::ClientState::kWaiting;
+    const bool waits = seen.state == policy::ClientState::kWaiting || seen.held;
     push({now, TraceSighting{now, seen, waits ? policy::waiting_for(state, seen.client) : std::string()}});
   }
   std::swap(known, now_);
