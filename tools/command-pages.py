@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 # Commands whose first argument is a tenant's name, completed from what the scheduler knows.
-TENANT_COMMANDS = ["set"]
+TENANT_COMMANDS = ["set", "pause", "resume"]
+SET_WORDS = "core= ceiling= memory= priority= paused="
 TENANTS = "nvsharectl status --json 2>/dev/null | grep -o '\"tenants\":.*' | grep -oE '\"name\":\"[^\"]*\"' | cut -d'\"' -f4"
 
 
@@ -76,8 +77,10 @@ def bash(commands):
     for name, _, options, _ in commands:
         flags = " ".join(flag for flags, _, _ in options for flag in flags)
         if name in TENANT_COMMANDS:
-            flags += ' $([ "$COMP_CWORD" -eq 2 ] && ' + TENANTS + ") core= ceiling= memory= priority="
-        cases.append(f'    {name}) words="{flags}" ;;' if name not in TENANT_COMMANDS else f"    {name}) words=\"{flags.split(' $(')[0]} $({flags.split(' $(', 1)[1]}\" ;;")
+            flags += ' $([ "$COMP_CWORD" -eq 2 ] && ' + TENANTS + ")"
+        if name == "set":
+            flags += " " + SET_WORDS
+        cases.append(f'    {name}) words="{flags}" ;;')
     names = " ".join(name for name, *_ in commands)
     return f"""# bash completion of nvsharectl; made by tools/command-pages.py
 _nvsharectl() {{

@@ -176,6 +176,14 @@ int run(int argc, char** argv) {
           "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, and priority=-100..100; or SETTING=VALUE")
       ->required();
 
+  std::string paused;
+  CLI::App* pause_app =
+      app.add_subcommand("pause", "A tenant's turns end and none begins, until 'resume'; its memory gives way to others'");
+  pause_app->add_option("tenant", paused, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
+  std::string resumed;
+  CLI::App* resume_app = app.add_subcommand("resume", "A tenant that was paused goes on");
+  resume_app->add_option("tenant", resumed, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
+
   nvshare::cli::doctor::DoctorOptions doctor;
   CLI::App* doctor_app = app.add_subcommand("doctor", "What keeps programs from sharing GPUs here, what it means and what to do");
   doctor_app->add_option("program", doctor.program, "a program that is to be run: can the library be preloaded into it?");
@@ -217,6 +225,8 @@ int run(int argc, char** argv) {
   if (*trace_app) return nvshare::cli::trace_command(trace);
   if (*doctor_app) return nvshare::cli::doctor::doctor_command(doctor);
   if (*version_app) return nvshare::cli::version_command();
+  if (*pause_app) return nvshare::cli::pause_command(paused, true);
+  if (*resume_app) return nvshare::cli::pause_command(resumed, false);
   if (*set_app) return nvshare::cli::set_command(changes);
   return nvshare::cli::status_command(json);
 }

@@ -160,7 +160,8 @@ TEST_F(RunCommand, StatusShowsTheTenantWhileItRuns) {
 TEST_F(RunCommand, SetChangesBothLimitsOfATenantAtOnce) {
   const Ran ran = nvsharectl("run --name train --gpu-memory-limit 64Mi --priority 9 -- sh -c '" NVSHARECTL " status --json && " NVSHARECTL
                              " set train memory=48Mi core=40 priority=-7 && " NVSHARECTL " status --json && " NVSHARECTL
-                             " set train core=none memory=none && " NVSHARECTL " status --json'");
+                             " set train core=none memory=none && " NVSHARECTL " pause train && " NVSHARECTL " status --json && " NVSHARECTL
+                             " status && " NVSHARECTL " resume train && " NVSHARECTL " status --json'");
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
   const size_t first = ran.out.find('\n');
   const size_t then = first == std::string::npos ? first : ran.out.find('\n', first + 1);
@@ -173,8 +174,12 @@ TEST_F(RunCommand, SetChangesBothLimitsOfATenantAtOnce) {
   const std::string after = ran.out.substr(then);
   EXPECT_TRUE(has(after, "\"gpu_memory_limit\":0")) << after;
   EXPECT_TRUE(has(after, "\"gpu_core_limit\":100")) << after;
+  EXPECT_FALSE(has(before, "\"paused\":true")) << before;
+  EXPECT_TRUE(has(after, "\"paused\":true")) << after;
+  EXPECT_TRUE(has(after, "run, paused")) << after;
+  EXPECT_FALSE(has(after.substr(after.find("run, paused")), "\"paused\":true")) << after;
   for (const char* wrong : {"train", "train memory", "train memory=lots", "train memory=", "train core=0", "train cores=5", "memory=8Gi",
-                            "train priority=101", "priority=1"}) {
+                            "train priority=101", "priority=1", "train paused=maybe"}) {
     const Ran refused = nvsharectl(std::string("set ") + wrong);
     EXPECT_EQ(refused.exit_code, 125) << wrong;
     EXPECT_TRUE(has(refused.err, "nvsharectl set: ")) << wrong << ": " << refused.err;
@@ -270,6 +275,12 @@ TEST_F(RunCommand, TopShowsWhoRunsSetsAPriorityAndLeavesTheTerminalAsItWas) {
     EXPECT_TRUE(top.shows("running"));
     top.type("jp5\r");
     EXPECT_TRUE(top.shows("set priority=5"));
+    top.type("z");
+    EXPECT_TRUE(top.shows("set paused=yes"));
+    EXPECT_TRUE(top.shows("held"));
+    top.type("z");
+    EXPECT_TRUE(top.shows("set paused=no"));
+    EXPECT_TRUE(top.shows("running"));
     top.type("q");
     EXPECT_TRUE(top.shows("\033[?1049l"));
     EXPECT_EQ(top.exit_code(), 0);

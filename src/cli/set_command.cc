@@ -15,7 +15,7 @@ namespace admin = protocol::admin;
 constexpr char kAccepted[] =
     "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), ceiling=PERCENT, which raises nobody's share, memory=BYTES, such as "
     "memory=8Gi (or none), priority=-100..100 (0 by "
-    "default)";
+    "default), paused=yes or no";
 
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   admin::SetRequest request;
@@ -37,7 +37,7 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
     if (equals == std::string::npos || name.empty() || value.empty())
       return error_format("'%.40s' is not NAME=VALUE; %s", word.c_str(), kAccepted);
     if (request.tenant.empty()) {
-      if (name == "core" || name == "ceiling" || name == "memory" || name == "priority")
+      if (name == "core" || name == "ceiling" || name == "memory" || name == "priority" || name == "paused")
         return error_format("%s needs a tenant before it: nvsharectl set TENANT %s", name.c_str(), word.c_str());
       request.settings[name] = value;
     } else if (name == "core" || name == "ceiling") {
@@ -52,31 +52,51 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
       auto priority = parse_integer(value, admin::kPriorityMin, admin::kPriorityMax);
       if (!priority) return error_format("priority: %.100s; %s", priority.error().text, kAccepted);
       request.priority = static_cast<int32_t>(*priority);
+    } else if (name == "paused") {
+      if (value != "yes" && value != "no") return error_format("paused: '%.40s' is not yes or no; %s", value.c_str(), kAccepted);
+      request.paused = value == "yes";
     } else {
       return error_format("'%.80s' is no limit of a tenant; %s", name.c_str(), kAccepted);
     }
   }
-  const bool any_limit = request.gpu_core_limit || request.gpu_core_ceiling || request.gpu_memory_limit || request.priority;
+  const bool any_limit =
+      request.gpu_core_limit || request.gpu_core_ceiling || request.gpu_memory_limit || request.priority || request.paused;
   if (!request.tenant.empty() && !any_limit) {
     return error_format("nothing to set for tenant '%.80s'; %s", request.tenant.c_str(), kAccepted);
   }
   return request;
 }
 
-int set_command(const std::vector<std::string>& words) {
-  const auto fail = [](int code, const char* text) {
-    fmt::print(stderr, "nvsharectl set: {}\n", text);
-    return code;
-  };
-  const auto request = parse_changes(words);
-  if (!request) return fail(kExitUsage, request.error().text);
+namespace {
+
+int fail(const char* command, int code, const char* text) {
+  fmt::print(stderr, "nvsharectl {}: {}\n", command, text);
+  return code;
+}
+
+int ask(const char* command, const admin::SetRequest& request) {
   auto link = find_scheduler();
-  if (!link) return fail(1, link.error().text);
-  if (!link->admin) return fail(1, link->admin_error.c_str());
-  const auto line = link->admin->ask(*request);
-  if (!line) return fail(1, line.error().text);
-  if (const auto ok = admin::decode_ok(*line); !ok) return fail(1, ok.error().text);
+  if (!link) return fail(command, 1, link.error().text);
+  if (!link->admin) return fail(command, 1, link->admin_error.c_str());
+  const auto line = link->admin->ask(request);
+  if (!line) return fail(command, 1, line.error().text);
+  if (const auto ok = admin::decode_ok(*line); !ok) return fail(command, 1, ok.error().text);
   return 0;
+}
+
+}  // namespace
+
+int set_command(const std::vector<std::string>& words) {
+  const auto request = parse_changes(words);
+  if (!request) return fail("set", kExitUsage, request.error().text);
+  return ask("set", *request);
+}
+
+int pause_command(const std::string& tenant, bool pauses) {
+  admin::SetRequest request;
+  request.tenant = tenant;
+  request.paused = pauses;
+  return ask(pauses ? "pause" : "resume", request);
 }
 
 }  // namespace nvshare::cli

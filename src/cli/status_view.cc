@@ -94,8 +94,8 @@ std::string tenant_table(const StatusReport& status) {
   for (const TenantReport& tenant : status.tenants) {
     const auto now =
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
-    table.add({std::to_string(tenant.id), name_of(tenant), tenant.kind + (tenant.ends ? ", ends" : ""), limit_of(tenant),
-               std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
+    table.add({std::to_string(tenant.id), name_of(tenant), tenant.kind + (tenant.ends ? ", ends" : "") + (tenant.paused ? ", paused" : ""),
+               limit_of(tenant), std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
   }
   return table.draw();
 }
@@ -133,9 +133,10 @@ std::string client_table(const StatusReport& status) {
           std::find_if(status.tenants.begin(), status.tenants.end(), [&](const TenantReport& t) { return t.id == client.tenant; });
       table.add({std::to_string(i), std::to_string(client.pid), client.program,
                  tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant),
-                 client.drainable ? client.state : client.state + ", does not drain", format_duration(client.since_ns),
-                 bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated), host_of(client),
-                 bytes_or(client.unswappable, "-"), bytes_of(client.overhead), bytes_or(client.gpu_memory_limit, "none"),
+                 client.state + (client.drainable ? "" : ", does not drain") +
+                     (tenant != status.tenants.end() && tenant->paused ? ", tenant paused" : ""),
+                 format_duration(client.since_ns), bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated),
+                 host_of(client), bytes_or(client.unswappable, "-"), bytes_of(client.overhead), bytes_or(client.gpu_memory_limit, "none"),
                  std::to_string(client.turns), format_duration(client.time_running_ns), format_duration(client.time_waiting_ns),
                  client.waiting_for});
     }

@@ -19,7 +19,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share
                                                 throttled, nvml_share, nvml_billed, nvml_differs)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
-                                                gpu_core_limit, gpu_core_reserved, compute, usage, ends, job, user, partition)
+                                                gpu_core_limit, gpu_core_reserved, compute, usage, ends, job, user, partition, paused, root)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, keeps_memory, overhead, budget, gpu_memory_limit, charged, lease,
                                                 host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
@@ -137,15 +137,21 @@ Result<Request> decode_set_request(const Json& json) {
   auto priority = priority_field(json);
   if (!priority) return priority.error();
   request.priority = *priority;
-  const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit || request.gpu_core_ceiling || request.priority;
+  if (auto paused = json.find("paused"); paused != json.end()) {
+    if (!paused->is_boolean()) return error_format("paused must be true or false");
+    request.paused = paused->get<bool>();
+  }
+  const bool any_limit =
+      request.gpu_memory_limit || request.gpu_core_limit || request.gpu_core_ceiling || request.priority || request.paused;
   if (request.tenant.empty() && any_limit) {
     return error_format("%s needs a tenant", request.gpu_memory_limit   ? "gpu_memory_limit"
                                              : request.gpu_core_limit   ? "gpu_core_limit"
                                              : request.gpu_core_ceiling ? "gpu_core_ceiling"
-                                                                        : "priority");
+                                             : request.priority         ? "priority"
+                                                                        : "paused");
   }
   if (!request.tenant.empty() && !any_limit)
-    return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit, a gpu_core_ceiling or a priority");
+    return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit, a gpu_core_ceiling, a priority or paused");
   if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its limits");
   return Request(request);
 }
@@ -331,6 +337,7 @@ struct Encoder {
       if (r.gpu_core_limit) json["gpu_core_limit"] = *r.gpu_core_limit;
       if (r.gpu_core_ceiling) json["gpu_core_ceiling"] = *r.gpu_core_ceiling;
       if (r.priority) json["priority"] = *r.priority;
+      if (r.paused) json["paused"] = *r.paused;
     }
     return json;
   }

@@ -8,6 +8,7 @@
 //   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time, granted; 100 = none
 //   {"request":"set","tenant":"train","gpu_core_ceiling":40}          -> the same, but a ceiling alone, which raises nobody's share
 //   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
+//   {"request":"set","tenant":"train","paused":true}                  -> its turns end, and it gets none until paused is false
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
 //   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40,
 //                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"ends":false,"only_lowers":false},
@@ -147,6 +148,8 @@ struct TenantReport {
   int32_t gpu_core_reserved = 0;           // the same: what it was granted, at most its ceiling; 0 = none
   std::vector<ComputeReport> compute;
   std::vector<UsageReport> usage;  // on each GPU where it has, or had, clients
+  bool paused = false;             // by the administrator: its programs get no turns
+  int32_t root = 0;                // of a run: the process that its tree begins at; 0: none, or it has ended
 };
 
 struct ClientReport {
@@ -248,6 +251,7 @@ struct SetRequest {
   std::optional<int32_t> gpu_core_limit;        // of that tenant: its reservation, and a ceiling; 100 = none
   std::optional<int32_t> priority;              // of that tenant
   std::optional<int32_t> gpu_core_ceiling;      // of that tenant, besides; 100 = none
+  std::optional<bool> paused;                   // of that tenant: its programs get no turns
 };
 struct PodRequest {
   std::string uid;                               // as Kubernetes writes it

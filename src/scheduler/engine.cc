@@ -205,6 +205,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   const bool asks_later = hold_ || waits_for_bypass(tenant.id);
   apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
+  if (tenant.paused) apply(policy::TenantPaused{tenant.id, true}, now);
   const policy::ClientJoined joined{id,
                                     *gpu,
                                     tenant.id,
@@ -415,6 +416,9 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   if (!memory_freed) left_[id] = {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated};
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
   if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});
+  const policy::TenantPaused resumed{client.tenant, false};  // the policy knows pauses of tenants that have clients
+  const Tenant* tenant = tenants_.find(client.tenant);
+  const bool pause_goes = tenant != nullptr && tenant->paused && tenant->clients == 1;
   tenants_.leave(client.tenant);
   save_tenants_soon(now);
   leave_host_budget(client);
@@ -424,6 +428,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   if (clients_.empty()) forget_totals(now);  // while there are some, housekeeping does it
   known_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched}, now);
+  if (pause_goes) apply(resumed, now);
   client_left_exports(id);
   perform(ledger_.leave(id, now), now);
   update_host_memory(now, true);
@@ -577,6 +582,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
     wanted.core_ceiling = request.gpu_core_ceiling.value_or(tenant->core_ceiling);
     wanted.priority = request.priority.value_or(tenant->priority);
+    wanted.paused = request.paused.value_or(tenant->paused);
     change_limits(*tenant, wanted, now);
     tenants_.save();
   }

@@ -105,6 +105,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
       changed.core_limit_in_force() != tenant.core_limit_in_force() || changed.core_reserved_in_force() != tenant.core_reserved_in_force();
   const bool priority_changes = changed.priority_in_force() != tenant.priority_in_force();
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
+  const bool pause_changes = changed.paused != tenant.paused;
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   tenant = changed;
   if (memory_changes)
@@ -124,6 +125,10 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   if (priority_changes) {
     spdlog::info("tenant {} '{}': priority {}", tenant.id, tenant.name, tenant.priority_in_force());
     apply(policy::TenantPriority{tenant.id, tenant.priority_in_force()}, now);
+  }
+  if (pause_changes) {
+    spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, tenant.paused ? "paused: its programs get no turns" : "resumed");
+    if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, tenant.paused}, now);
   }
   if (ends_changes) {
     if (tenant.pod.ends)

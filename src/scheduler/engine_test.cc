@@ -131,6 +131,49 @@ class EngineTest : public testing::Test {
   std::optional<Engine> engine_;
 };
 
+TEST_F(EngineTest, APausedTenantGetsNoTurnsUntilItIsResumed) {
+  join(1, 1001, kGiB, 0);
+  join(2, 1002, kGiB, 0);
+  protocol::admin::SetRequest change;
+  change.tenant = std::to_string(client(0).tenant);
+  change.paused = true;
+  ASSERT_TRUE(engine().set(change, ++now_));
+  send(1, protocol::ReqLock{1});
+  send(2, protocol::ReqLock{1});
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(2));
+  EXPECT_EQ(client(0).waiting_for, "its tenant to be resumed: it was paused");
+  EXPECT_TRUE(engine().status(now_).tenants.at(0).paused);
+  EXPECT_FALSE(engine().status(now_).tenants.at(1).paused);
+  change.paused = false;
+  ASSERT_TRUE(engine().set(change, ++now_));
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(1));
+
+  change.paused = true;
+  ASSERT_TRUE(engine().set(change, ++now_));
+  EXPECT_TRUE(packets_.last<protocol::DropLock>(1));
+}
+
+TEST_F(EngineTest, APauseOutlivesTheScheduler) {
+  ASSERT_TRUE(engine().add_run({getpid(), "train", 0}));
+  const uint64_t self = come(1, getpid()).client_id;
+  protocol::admin::SetRequest change;
+  change.tenant = "train";
+  change.paused = true;
+  ASSERT_TRUE(engine().set(change, ++now_));
+
+  engine_.reset();
+  come(2, getpid(), self);
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);
+  ASSERT_TRUE(engine().status(now_).tenants.at(0).paused);
+  send(2, protocol::ReqLock{1});
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(2));
+  change.paused = false;
+  ASSERT_TRUE(engine().set(change, ++now_));
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(2));
+}
+
 TEST_F(EngineTest, ForeignMemoryAndOverheadComeFromNvml) {
   join(1, 1001, 4 * kGiB, 4 * kGiB);
   for (int i = 0; i < 3; ++i) sample(7 * kGiB, {{1001, 4 * kGiB + 500 * kMiB}, {5, kGiB}});

@@ -104,6 +104,7 @@ Json to_json(const std::string& key, const Tenant& tenant) {
                {"core_ceiling", tenant.core_ceiling},
                {"pod", to_json(tenant.pod)},
                {"priority", tenant.priority},
+               {"paused", tenant.paused},
                {"gang_turns", tenant.gang_turns},
                {"root", tenant.root},
                {"root_start_time", tenant.root_start_time}};
@@ -154,6 +155,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     tenant->core_ceiling = entry.value("core_ceiling", 100);
     read(entry.at("pod"), &tenant->pod);
     entry.at("priority").get_to(tenant->priority);
+    tenant->paused = entry.value("paused", false);
     entry.at("gang_turns").get_to(tenant->gang_turns);
     entry.at("root").get_to(tenant->root);
     entry.at("root_start_time").get_to(tenant->root_start_time);

@@ -75,6 +75,7 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
     changed = *tenants.add_run(root.pid(), "serve", 0);
     tenants.find(changed)->core_limit = 70;
     tenants.find(changed)->core_ceiling = 60;
+    tenants.find(changed)->paused = true;
     tenants.find(changed)->pod.core_limit = 50;
     tenants.find(changed)->pod.core_reserved = 45;
     tenants.find(changed)->priority = -7;
@@ -92,6 +93,8 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   EXPECT_EQ(next.find(run)->clients, 0u);
   EXPECT_EQ(next.find("serve")->core_limit, 70);
   EXPECT_EQ(next.find("serve")->core_ceiling, 60);
+  EXPECT_TRUE(next.find("serve")->paused);
+  EXPECT_FALSE(next.find(run)->paused);
   EXPECT_EQ(next.find("serve")->core_limit_in_force(), 50);
   EXPECT_EQ(next.find("serve")->pod.core_reserved, 45);
   EXPECT_EQ(next.find("serve")->priority_in_force(), -4);
@@ -174,6 +177,18 @@ TEST_F(KeptTenants, FilesOfOtherReleasesKeepTheirLimits) {
   kept["tenants"][0]["pod"].erase("priority");
   kept["tenants"][0]["pod"].erase("memory_on");
   reads(9, 5 * kGiB);
+}
+
+TEST_F(KeptTenants, APauseOutlivesTheTenantsPrograms) {
+  Sleeper program;
+  Tenants tenants(file_);
+  const policy::TenantId tenant = tenants.join(peer_with(program.pid()), "notebook").id;
+  tenants.find(tenant)->paused = true;
+  tenants.leave(tenant);
+  ASSERT_NE(tenants.find(tenant), nullptr);
+  tenants.find(tenant)->paused = false;
+  tenants.prune();
+  EXPECT_EQ(tenants.find(tenant), nullptr);
 }
 
 TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {

@@ -262,6 +262,8 @@ std::vector<MetricFamily> MetricsOfReport::families(const StatusReport& full_rep
                {"user", label_text(tenant.user)},
                {"partition", label_text(tenant.partition)}},
               1);
+    out.gauge("nvshare_tenant_paused", "1 while an administrator has paused it: its programs get no turns.",
+              {{"tenant", label_text(tenant.name)}, {"tenant_id", std::to_string(tenant.id)}}, tenant.paused ? 1 : 0);
     std::map<std::string, TenantMemory> memory;
     sum_memory(report, tenant.id, &memory);
     for (const UsageReport& usage : tenant.usage) {

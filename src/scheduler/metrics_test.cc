@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <optional>
+#include <regex>
+#include <set>
+#include <sstream>
 #include <tuple>
 
 namespace nvshare::scheduler {
@@ -101,6 +105,40 @@ TEST(Metrics, SeriesAreBoundedWhateverClientsClaim) {
   EXPECT_EQ(all.at({"nvshare_gpus", ""}), 1000);
   EXPECT_LT(all.size(), MetricsOfReport::kGpusMax * 100);
   for (const auto& [id, value] : all) EXPECT_LT(std::get<1>(id).size(), 200U);
+}
+
+TEST(Metrics, APausedTenantIsShown) {
+  StatusReport report = report_of({1, 2}, 0);
+  report.tenants[1].paused = true;
+  MetricsOfReport metrics(10);
+  const auto all = series_of(metrics.families(report, {}));
+  EXPECT_EQ(all.at({"nvshare_tenant_paused", "tenant=same;tenant_id=1;"}), 0);
+  EXPECT_EQ(all.at({"nvshare_tenant_paused", "tenant=same;tenant_id=2;"}), 1);
+}
+
+// The names of metrics of ours in a file.
+std::set<std::string> metrics_named_in(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  const std::string content = text.str();
+  static const std::regex kName("\\bnvshare_[a-z_]+");
+  return {std::sregex_token_iterator(content.begin(), content.end(), kName), std::sregex_token_iterator()};
+}
+
+TEST(Metrics, MetricsThatRulesAndTheDashboardNameExist) {
+  StatusReport report = report_of({1}, 0);
+  report.gpus[0].nvml = true;
+  report.tenants[0].memory.push_back({"GPU-1", 4096, 50, 0, false, 0, 0, 0});
+  report.tenants[0].compute.emplace_back().gpu = "GPU-1";
+  std::set<std::string> known;
+  MetricsOfReport metrics(10);
+  for (const MetricFamily& family : metrics.families(report, {})) known.insert(family.name);
+  for (const char* file : {"rules.yml", "grafana-dashboard.json"}) {
+    const auto named = metrics_named_in(std::string(MONITORING) + "/" + file);
+    EXPECT_GT(named.size(), 5U) << file;
+    for (const std::string& name : named)
+      EXPECT_TRUE(known.contains(name)) << file << " names " << name << ", which the scheduler does not have";
+  }
 }
 
 TEST(Metrics, WhatIsNotKnownHasNoSeries) {

@@ -86,6 +86,7 @@ struct Tenant {
   int priority_in_force() const {
     return std::clamp(priority + pod.priority, protocol::admin::kPriorityMin, protocol::admin::kPriorityMax);
   }
+  bool paused = false;        // by the administrator: its programs get no turns
   bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
   uint64_t clients_ever = 0;  // those now included

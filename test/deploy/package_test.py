@@ -2,6 +2,7 @@
 """Debian packages, and install.sh of the tarball, in a root folder of their own: what they put where, that the programs run from there, and
 that nothing is left when they are removed. Run by ctest."""
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -109,7 +110,7 @@ class Packages(unittest.TestCase):
         pages = {"man page": manual, "bash": (share / "share/bash-completion/completions/nvsharectl").read_text(),
                  "zsh": (share / "share/zsh/vendor-completions/_nvsharectl").read_text()}
         seen = 0
-        for command in ("run", "status", "top", "set", "trace", "doctor", "version", "demo"):
+        for command in ("run", "status", "top", "set", "pause", "resume", "trace", "doctor", "version", "demo"):
             for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(ARGUMENTS.build / "bin/nvsharectl", command, "--help"), re.MULTILINE):
                 seen += 1
                 for name, text in pages.items():
@@ -119,6 +120,20 @@ class Packages(unittest.TestCase):
         words = run("bash", "-c", f"source {share}/share/bash-completion/completions/nvsharectl; COMP_WORDS=(nvsharectl run --gpu-m); COMP_CWORD=2; "
                     "_nvsharectl nvsharectl --gpu-m run; echo ${COMPREPLY[@]}")
         self.assertEqual(words.split(), ["--gpu-memory-limit"])
+
+    def test_tenants_are_completed_by_the_names_that_the_scheduler_knows(self):
+        share, program = self.folder / "pages", self.folder / "bin/nvsharectl"
+        run(TREE / "tools/command-pages.py", ARGUMENTS.build / "bin/nvsharectl", share)
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\necho '" + json.dumps({"gpus": [{"name": "card"}], "ok": True, "tenants": [
+            {"id": 1, "name": "train", "paused": False}, {"id": 2, "name": "translate"}, {"id": 3, "name": "serve"}]}, separators=(",", ":")) + "'\n")
+        program.chmod(0o755)
+        for words, wanted in ((("pause", "tr"), "train translate"), (("resume", ""), "train translate serve --help -h"), (("set", "s"), "serve"),
+                              (("set", "train", "pau"), "paused="), (("pause", "train", "tr"), "")):
+            line = " ".join(["nvsharectl", *(word or "''" for word in words)])
+            found = run("bash", "-c", f"PATH={program.parent}:$PATH; source {share}/share/bash-completion/completions/nvsharectl; COMP_WORDS=({line}); "
+                        f"COMP_CWORD={len(words)}; _nvsharectl nvsharectl '{words[-1]}' {words[0]}; echo ${{COMPREPLY[@]}}")
+            self.assertEqual(sorted(found.split()), sorted(wanted.split()), line)
 
 
 class Tarball(unittest.TestCase):

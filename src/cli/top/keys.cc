@@ -104,6 +104,15 @@ Wish press_at_prompt(Ui& ui, Key key) {
   return {};
 }
 
+Wish pause_or_resume(Ui& ui, const Model& model) {
+  for (const Row& row : model.rows) {
+    if (row.client.id == ui.selected) return {false, {std::to_string(row.client.tenant), row.paused ? "paused=no" : "paused=yes"}};
+  }
+  ui.message = "choose a row first: up, down";
+  ui.bad_message = true;
+  return {};
+}
+
 Wish press_letter(Ui& ui, const Model& model, char letter) {
   switch (letter) {
     case 'q':
@@ -131,6 +140,8 @@ Wish press_letter(Ui& ui, const Model& model, char letter) {
     case 'p':
       ask(ui, model, Ui::Prompt::kPriority);
       break;
+    case 'z':
+      return pause_or_resume(ui, model);
     case '?':
     case 'h':
       ui.help = true;

@@ -53,6 +53,7 @@ Row row_of(const StatusReport& report, const ClientReport& client, size_t gpu, c
   if (tenant == nullptr) return row;
   row.core_limit = tenant->gpu_core_limit;
   row.priority = tenant->priority;
+  row.paused = tenant->paused;
   for (const auto& compute : tenant->compute) {
     if (compute.gpu != client.gpu || report.gpus[gpu].compute_mode == "unlimited") continue;
     row.share = compute.share_window;

@@ -152,7 +152,11 @@ constexpr Column kColumns[] = {
     {"PID", 7, true, false, [](const Row& row) { return std::to_string(row.client.pid); }},
     {"GPU", 3, true, false, [](const Row& row) { return std::to_string(row.gpu); }},
     {"STATE", 9, false, false,
-     [](const Row& row) { return row.throttled && row.client.state == "waiting" ? "throttled" : row.client.state; }},
+     [](const Row& row) {
+       return row.paused && row.client.state == "idle"         ? "held"
+              : row.throttled && row.client.state == "waiting" ? "throttled"
+                                                               : row.client.state;
+     }},
     {"SINCE", 8, true, false, [](const Row& row) { return format_duration(row.client.since_ns); }},
     {"ON GPU", 8, true, false, [](const Row& row) { return bytes_of(row.client.resident); }},
     {"SWAPPED", 8, true, false, [](const Row& row) { return bytes_of(row.client.swapped); }},
@@ -238,7 +242,8 @@ void draw_help(Screen& screen) {
   for (const char* text : {"", "Keys", "  up, down, j, k   choose a row: its limits, and what it waits for, are below",
                            "  s                sort by GPU, memory, swapped, time waiting, share, tenant",
                            "  /  (escape)      only rows that contain a text (all rows)",
-                           "  m, c, p          set the chosen tenant's memory limit, core limit, priority", "  ?, h             this page",
+                           "  m, c, p          set the chosen tenant's memory limit, core limit, priority",
+                           "  z                pause the chosen tenant, or let it go on", "  ?, h             this page",
                            "  q                leave", "", "Marks", "  a b c ...        a tenant's letter, as in the table's first column",
                            "  on GPU:  + contexts of programs   # programs that are no clients   . free",
                            "  turns:   abab: both ran at once   . nobody ran   ~ memory moved"}) {
@@ -259,7 +264,7 @@ Line head_line(const Model& model, size_t width) {
 Line foot_line(const Ui& ui, const Model& model) {
   if (ui.prompt != Ui::Prompt::kNone) return Line(prompt_text(ui, model) + ui.typed + "_", Style::kTitle);
   if (!ui.message.empty()) return Line(ui.message, ui.bad_message ? Style::kBad : Style::kGood);
-  return Line(fmt::format("q leave  ? keys  s sort: {}  / filter{}  m c p: limits, priority", name_of(ui.sort),
+  return Line(fmt::format("q leave  ? keys  s sort: {}  / filter{}  m c p: limits, priority  z pause", name_of(ui.sort),
                           ui.filter.empty() ? "" : ": " + ui.filter),
               Style::kDim);
 }
