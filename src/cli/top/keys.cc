@@ -71,7 +71,9 @@ Wish answered(Ui& ui) {
       return {};
     case Ui::Prompt::kMemory:
       return {false, {tenant, "memory=" + ui.typed}};
-    case Ui::Prompt::kCore:
+    case Ui::Prompt::kCeiling:
+      return {false, {tenant, "ceiling=" + ui.typed}};
+    case Ui::Prompt::kReservation:
       return {false, {tenant, "core=" + ui.typed}};
     case Ui::Prompt::kPriority:
       return {false, {tenant, "priority=" + ui.typed}};
@@ -135,7 +137,10 @@ Wish press_letter(Ui& ui, const Model& model, char letter) {
       ask(ui, model, Ui::Prompt::kMemory);
       break;
     case 'c':
-      ask(ui, model, Ui::Prompt::kCore);
+      ask(ui, model, Ui::Prompt::kCeiling);
+      break;
+    case 'r':
+      ask(ui, model, Ui::Prompt::kReservation);
       break;
     case 'p':
       ask(ui, model, Ui::Prompt::kPriority);

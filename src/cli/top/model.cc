@@ -52,6 +52,7 @@ Row row_of(const StatusReport& report, const ClientReport& client, size_t gpu, c
   const TenantReport* tenant = tenant_of(report, client.tenant);
   if (tenant == nullptr) return row;
   row.core_limit = tenant->gpu_core_limit;
+  row.core_reserved = tenant->gpu_core_reserved;
   row.priority = tenant->priority;
   row.paused = tenant->paused;
   for (const auto& compute : tenant->compute) {

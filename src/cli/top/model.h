@@ -44,7 +44,8 @@ struct Row {
   char letter = '?';
   std::string tenant;
   int64_t memory_limit = 0;     // in force on this GPU; 0 = none
-  int core_limit = 100;         // percent; 100 = none
+  int core_limit = 100;         // percent: its ceiling; 100 = none
+  int core_reserved = 0;        // percent of it that it was granted; 0 = none
   std::optional<double> share;  // percent of the GPU's time in the last window, where a compute limit applies
   int priority = 0;
   bool throttled = false;

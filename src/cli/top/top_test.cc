@@ -128,7 +128,7 @@ c sweep-of-.. python3       4703   0 waiting      8.2 s      0 B   72 GiB   80 G
 
 sweep-of-learning-rates: limits: memory 80 GiB, core none; priority 0; 0 turns, ran 0 s, waited 0 s
 waits for memory: python3 (4701, train) has the GPU
-q leave  ? keys  s sort: GPU  / filter  m c p: limits, priority  z pause
+q leave  ? keys  s sort: GPU  / filter  m c r p: limits, priority  z pause
 )");
 }
 
@@ -225,7 +225,8 @@ TEST(Top, KeysSetLimitsOfTheChosenTenant) {
                  "8Gi\r"),
             (std::vector<std::string>{"7", "memory=8Gi"}));
   EXPECT_EQ(type(ui, history.model(), "z"), (std::vector<std::string>{"7", "paused=yes"}));
-  EXPECT_EQ(type(ui, history.model(), "jjc40\r"), (std::vector<std::string>{"9", "core=40"}));
+  EXPECT_EQ(type(ui, history.model(), "jjc40\r"), (std::vector<std::string>{"9", "ceiling=40"}));
+  EXPECT_EQ(type(ui, history.model(), "r40\r"), (std::vector<std::string>{"9", "core=40"}));
   EXPECT_TRUE(type(ui, history.model(), "c\r").empty());
   EXPECT_TRUE(type(ui, history.model(), "c4\033").empty());
   EXPECT_EQ(ui.prompt, Ui::Prompt::kNone);

@@ -193,9 +193,10 @@ void draw_row(Screen& screen, const Row* row, bool selected, size_t width) {
 // What the row has no columns for.
 void draw_details(Screen& screen, const Row& row) {
   screen.push_back(
-      Line(fmt::format("{}: limits: memory {}, core {}; priority {}; {} turns, ran {}, waited {}", row.tenant,
-                       row.memory_limit > 0 ? bytes_of(row.memory_limit) : "none", share_of(row), row.priority, row.client.turns,
-                       format_duration(row.client.time_running_ns), format_duration(row.client.time_waiting_ns)),
+      Line(fmt::format("{}: limits: memory {}, core {}{}; priority {}; {} turns, ran {}, waited {}", row.tenant,
+                       row.memory_limit > 0 ? bytes_of(row.memory_limit) : "none", share_of(row),
+                       row.core_reserved > 0 ? fmt::format(", of which {} % are reserved", row.core_reserved) : "", row.priority,
+                       row.client.turns, format_duration(row.client.time_running_ns), format_duration(row.client.time_waiting_ns)),
            Style::kDim));
   if (!row.client.waiting_for.empty()) screen.push_back(Line("waits for " + row.client.waiting_for, Style::kWarning));
 }
@@ -230,8 +231,10 @@ std::string prompt_text(const Ui& ui, const Model& model) {
       return "show rows with: ";
     case Ui::Prompt::kMemory:
       return "memory limit of " + tenant + " (such as 8Gi, or none): ";
-    case Ui::Prompt::kCore:
-      return "core limit of " + tenant + " in percent (1 to 100, or none): ";
+    case Ui::Prompt::kCeiling:
+      return "ceiling of " + tenant + ", percent of the GPU's time at most (1 to 100, or none): ";
+    case Ui::Prompt::kReservation:
+      return "reservation of " + tenant + ", percent that it is granted, a ceiling too (1 to 100, or none): ";
     case Ui::Prompt::kPriority:
       return "priority of " + tenant + " (-100 to 100): ";
   }
@@ -242,7 +245,7 @@ void draw_help(Screen& screen) {
   for (const char* text : {"", "Keys", "  up, down, j, k   choose a row: its limits, and what it waits for, are below",
                            "  s                sort by GPU, memory, swapped, time waiting, share, tenant",
                            "  /  (escape)      only rows that contain a text (all rows)",
-                           "  m, c, p          set the chosen tenant's memory limit, core limit, priority",
+                           "  m, c, r, p       set the chosen tenant's memory limit, ceiling and reservation of time, priority",
                            "  z                pause the chosen tenant, or let it go on", "  ?, h             this page",
                            "  q                leave", "", "Marks", "  a b c ...        a tenant's letter, as in the table's first column",
                            "  on GPU:  + contexts of programs   # programs that are no clients   . free",
@@ -264,7 +267,7 @@ Line head_line(const Model& model, size_t width) {
 Line foot_line(const Ui& ui, const Model& model) {
   if (ui.prompt != Ui::Prompt::kNone) return Line(prompt_text(ui, model) + ui.typed + "_", Style::kTitle);
   if (!ui.message.empty()) return Line(ui.message, ui.bad_message ? Style::kBad : Style::kGood);
-  return Line(fmt::format("q leave  ? keys  s sort: {}  / filter{}  m c p: limits, priority  z pause", name_of(ui.sort),
+  return Line(fmt::format("q leave  ? keys  s sort: {}  / filter{}  m c r p: limits, priority  z pause", name_of(ui.sort),
                           ui.filter.empty() ? "" : ": " + ui.filter),
               Style::kDim);
 }

@@ -25,7 +25,7 @@ std::vector<Key> keys_of(std::string_view bytes, std::string& rest, bool all);
 
 // What the user has chosen so far.
 struct Ui {
-  enum class Prompt { kNone, kFilter, kMemory, kCore, kPriority };
+  enum class Prompt { kNone, kFilter, kMemory, kCeiling, kReservation, kPriority };
   Sort sort = Sort::kGpu;
   std::string filter;     // rows that contain it, in any column of words
   uint64_t selected = 0;  // ClientReport::id
