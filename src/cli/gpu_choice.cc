@@ -117,6 +117,23 @@ Result<GpuChoice> choose_named(const StatusReport& status, const std::string& wa
   return GpuChoice{visible, migs.empty() ? describe_all(status, chosen) : migs};
 }
 
+Result<std::vector<std::string>> gpus_listed(const StatusReport& status, const std::string& list) {
+  std::vector<std::string> uuids;
+  if (list == "all") {
+    for (const GpuReport& gpu : status.gpus) uuids.push_back(gpu.uuid);
+    return uuids;
+  }
+  if (status.gpus.empty()) return uuids;
+  for (const std::string& part : split(list)) {
+    if (is_mig(part)) return error_format("'%.80s' is a MIG device, which has no turns of its own; accepted: GPUs", part.c_str());
+    const auto index = find_gpu(status, part);
+    if (!index)
+      return error_format("there is no GPU '%.80s'; accepted: indices from 0 to %zu, or UUIDs", part.c_str(), status.gpus.size() - 1);
+    uuids.push_back(status.gpus[*index].uuid);
+  }
+  return uuids;
+}
+
 std::string describe_visible(const StatusReport& status, const std::string& value) {
   constexpr const char* kBy = "CUDA_VISIBLE_DEVICES";
   std::vector<size_t> seen;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "protocol/admin.h"
@@ -20,6 +21,10 @@ GpuChoice choose_emptiest(const protocol::admin::StatusReport& status);
 // `wanted` is "all", or a list, separated by commas, of indices in the order of `status` and UUIDs (or beginnings of them), or of UUIDs of
 // MIG devices. The error names what is wrong and lists what there is.
 Result<GpuChoice> choose_named(const protocol::admin::StatusReport& status, const std::string& wanted);
+
+// UUIDs of the GPUs of a list as choose_named takes it, of all for "all"; none where the list is empty or the scheduler knows no GPU yet.
+// MIG devices are refused: the scheduler does not tell them apart.
+Result<std::vector<std::string>> gpus_listed(const protocol::admin::StatusReport& status, const std::string& list);
 
 // What the program will see by a CUDA_VISIBLE_DEVICES of the user's own, for the start line; it is never changed. As CUDA reads it: a list
 // of indices, UUIDs or beginnings of them, or a MIG device; what it does not know (such as -1) ends the list, an empty value shows no GPU.

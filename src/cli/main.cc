@@ -10,6 +10,8 @@
 
 #include "cli/demo/demo_command.h"
 #include "cli/doctor/doctor_command.h"
+#include "cli/kill_command.h"
+#include "cli/logs_command.h"
 #include "cli/run_command.h"
 #include "cli/set_command.h"
 #include "cli/status_command.h"
@@ -110,12 +112,7 @@ std::string explained(const CLI::App& app, const std::vector<std::string>& words
   return fmt::format("{}: {}; see '{} --help'", name, text, name);
 }
 
-int run(int argc, char** argv) {
-  CLI::App app("Shares GPUs between unmodified CUDA programs.", "nvsharectl");
-  app.require_subcommand(1);
-  app.set_version_flag("--version", std::string("nvsharectl ") + NVSHARE_VERSION);
-
-  RunOptions options;
+CLI::App* add_run(CLI::App& app, RunOptions& options) {
   CLI::App* run_app = app.add_subcommand("run", "Run a program under nvshare: nvsharectl run [options] [--] PROGRAM [arguments]");
   run_app->add_option("--gpu-memory-limit", options.gpu_memory_limit,
                       "GPU memory the program and its children may have, such as 8Gi or 512MiB");
@@ -143,7 +140,23 @@ int run(int argc, char** argv) {
   run_app->add_flag("!--no-gang", options.gang_turns, "on several GPUs: take turns on each by itself, not on all of them together");
   run_app->add_option("--trace", options.trace,
                       "the file to write what the scheduler did meanwhile to, for ui.perfetto.dev; the programs of others are in it, too");
+  run_app->add_flag("--wait", options.wait, "begin when no program runs or waits on the GPU; of several GPUs, on one that is free");
+  run_app
+      ->add_option("--after", options.after,
+                   "begin when this tenant has ended: its name or id; of a Slurm job, job=NUMBER; may be repeated")
+      ->allow_extra_args(false);
+  run_app->add_option("--timeout", options.timeout, "wait so long at most, such as 90s or 10min; then the exit code is 124");
   run_app->add_flag("--quiet", options.quiet, "no start line");
+  return run_app;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Shares GPUs between unmodified CUDA programs.", "nvsharectl");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("nvsharectl ") + NVSHARE_VERSION);
+
+  RunOptions options;
+  const CLI::App* run_app = add_run(app, options);
 
   bool json = false;
   CLI::App* status_app = app.add_subcommand("status", "GPUs, tenants and clients as the scheduler sees them");
@@ -184,6 +197,17 @@ int run(int argc, char** argv) {
   CLI::App* resume_app = app.add_subcommand("resume", "A tenant that was paused goes on");
   resume_app->add_option("tenant", resumed, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
 
+  std::string killed;
+  std::string signal = "TERM";
+  CLI::App* kill_app = app.add_subcommand("kill", "A signal to all processes of a tenant");
+  kill_app->add_option("tenant", killed, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
+  kill_app->add_option("--signal,-s", signal, "TERM (by default), INT, HUP, QUIT, KILL, USR1, USR2, STOP or CONT");
+
+  nvshare::cli::LogsOptions logs;
+  CLI::App* logs_app = app.add_subcommand("logs", "What the scheduler has logged, wherever its log goes");
+  logs_app->add_option("--lines,-n", logs.lines, "the last so many lines (50)")->check(CLI::Range(0, 1'000'000));
+  logs_app->add_flag("--follow,-f", logs.follow, "and what comes, until Ctrl-C");
+
   nvshare::cli::doctor::DoctorOptions doctor;
   CLI::App* doctor_app = app.add_subcommand("doctor", "What keeps programs from sharing GPUs here, what it means and what to do");
   doctor_app->add_option("program", doctor.program, "a program that is to be run: can the library be preloaded into it?");
@@ -218,7 +242,11 @@ int run(int argc, char** argv) {
       fmt::print(stderr, "nvsharectl run: no program is named; for instance: nvsharectl run -- python3 train.py\n");
       return nvshare::cli::kExitUsage;
     }
-    return nvshare::cli::run_command(options);
+    const int code = nvshare::cli::run_command(options);
+    const std::vector<std::string> commands = commands_of(app);
+    if (code == nvshare::cli::kExitNotFound && std::find(commands.begin(), commands.end(), options.program[0]) != commands.end())
+      fmt::print(stderr, "nvshare: there is a command of that name: nvsharectl {}\n", fmt::join(options.program, " "));
+    return code;
   }
   if (*demo_app) return nvshare::cli::demo::demo_command(demo);
   if (*top_app) return nvshare::cli::top::top_command(top);
@@ -227,6 +255,8 @@ int run(int argc, char** argv) {
   if (*version_app) return nvshare::cli::version_command();
   if (*pause_app) return nvshare::cli::pause_command(paused, true);
   if (*resume_app) return nvshare::cli::pause_command(resumed, false);
+  if (*kill_app) return nvshare::cli::kill_command(killed, signal);
+  if (*logs_app) return nvshare::cli::logs_command(logs);
   if (*set_app) return nvshare::cli::set_command(changes);
   return nvshare::cli::status_command(json);
 }

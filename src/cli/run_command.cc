@@ -18,6 +18,7 @@
 #include "cli/scheduler_link.h"
 #include "cli/trace_command.h"
 #include "cli/units.h"
+#include "cli/wait_to_start.h"
 #include "protocol/admin.h"
 #include "protocol/paths.h"
 
@@ -175,12 +176,15 @@ int run_command(const RunOptions& options) {
   }
   auto limit = limit_of(options, environment);
   if (!limit) return fail(kExitUsage, limit.error());
+  if (auto patience = patience_of(options); !patience) return fail(kExitUsage, patience.error());
   auto installation = Installation::of_this_program();
   if (!installation) return fail(kExitCannotRun, installation.error());
   auto library = installation->library();
   if (!library) return fail(kExitCannotRun, library.error());
   auto link = find_or_start_scheduler(*installation);
   if (!link) return fail(kExitCannotRun, link.error());
+  const auto visible = environment.find(kVisibleDevices);
+  if (auto code = wait_to_start(options, visible == environment.end() ? "" : visible->second, *link)) return *code;
   auto gpu = gpu_of(options, environment, *link);
   if (!gpu) return fail(kExitUsage, gpu.error());
 

@@ -16,11 +16,15 @@ struct RunOptions {
   std::string name;                  // of the tenant; empty = the program's
   bool gang_turns = true;            // on several GPUs: turns on all of them together
   std::string trace;                 // file for a picture of what the scheduler did meanwhile; empty = none
+  bool wait = false;                 // begin when no program uses the GPU
+  std::vector<std::string> after;    // names or ids of tenants that have to have ended before
+  std::string timeout;               // of that wait; text as parse_duration_ns takes it; empty = none
   bool quiet = false;                // no start line
   std::vector<std::string> program;  // with its arguments, not empty
 };
 
 // Exit codes of our own, as env(1) and timeout(1) use them; everything else is the program's.
+inline constexpr int kExitTimedOut = 124;
 inline constexpr int kExitUsage = 125;
 inline constexpr int kExitCannotRun = 126;
 inline constexpr int kExitNotFound = 127;

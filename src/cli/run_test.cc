@@ -368,6 +368,64 @@ TEST_F(RunCommand, ATracesSumsAreTheSchedulersOwnFigures) {
   EXPECT_TRUE(has(wrong.err, "line 1")) << wrong.err;
 }
 
+TEST_F(RunCommand, ACommandThatIsTakenForAProgramIsNamed) {
+  const Ran ran = nvsharectl("run -- status --json", "PATH=/usr/bin:/bin");
+  EXPECT_EQ(ran.exit_code, 127);
+  EXPECT_TRUE(has(ran.err, "there is no program 'status'")) << ran.err;
+  EXPECT_TRUE(has(ran.err, "nvsharectl status --json")) << ran.err;
+}
+
+TEST_F(RunCommand, AfterWaitsForTheEndOfAnother) {
+  const std::string go = (directory_ / "go").string();
+  const std::string done = (directory_ / "done").string();
+  const std::string said = (directory_ / "said").string();
+  // The second begins once the first is known, the first ends once the second says what it waits for.
+  const Ran ran = shell("sh -c '" NVSHARECTL " run --quiet --name first -- sh -c \"touch " + go + "; until grep -q waits " + said +
+                        "; do sleep 0.02; done; echo first > " + done + "\" & until [ -e " + go +
+                        " ]; do sleep 0.02; done; " NVSHARECTL " run --quiet --after first -- cat " + done + " 2> " + said + "; wait'");
+  EXPECT_EQ(ran.out, "first\n") << ran.err;
+  EXPECT_TRUE(has(content_of(said), "waits for the end of 'first'")) << content_of(said);
+
+  const Ran none = nvsharectl("run --after train -- echo begun");
+  EXPECT_EQ(none.out, "begun\n");
+  EXPECT_TRUE(has(none.err, "--after train: there is no such tenant, or it has ended")) << none.err;
+  const Ran self = nvsharectl("run --name outer -- " NVSHARECTL " run --after outer --timeout 100ms -- echo begun");
+  EXPECT_EQ(self.exit_code, 124) << self.err;
+  EXPECT_EQ(self.out, "");
+  EXPECT_TRUE(has(self.err, "it still waits for the end of 'outer'")) << self.err;
+}
+
+TEST_F(RunCommand, WaitsForAFreeGpuWhichKillGives) {
+  std::thread job([&] {
+    const Ran ran = shell(NVSHARECTL " run --name busy -- sh -c '" DEMO_JOB
+                                     " --bytes 32M --block 4M --steps 100000 --compute-us 1000 --seed 5 > /dev/null; echo ended $?'",
+                          "SIMGPU_TIME_SCALE=1 timeout 60");
+    EXPECT_NE(ran.exit_code, 0);
+    EXPECT_FALSE(has(ran.out, "ended 0")) << ran.out;
+  });
+  const auto ask = [&](const std::string& arguments) {  // with files of its own
+    const std::string file = (directory_ / "asked").string();
+    const int status = std::system((variables_ + NVSHARECTL " " + arguments + " > " + file + " 2>&1 < /dev/null").c_str());
+    return Ran{exit_code_of(status), content_of(file), ""};
+  };
+  for (int tries = 0; tries < 1000 && !has(ask("status --json").out, "\"state\":\"running\""); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const Ran waits = ask("run --wait --timeout 100ms -- true");
+  EXPECT_EQ(waits.exit_code, 124) << waits.out;
+  EXPECT_TRUE(has(waits.out, "a free GPU (GPU 0: 'busy' has it, running")) << waits.out;
+  const Ran killed = ask("kill busy");
+  EXPECT_EQ(killed.exit_code, 0) << killed.out;
+  EXPECT_TRUE(has(killed.out, "2 processes of 'busy'")) << killed.out;
+  job.join();
+  EXPECT_EQ(ask("run --wait -- true").exit_code, 0);
+  const Ran again = ask("kill busy");
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_TRUE(has(again.out, "there is no tenant 'busy'") || has(again.out, "has no process that runs")) << again.out;
+  const Ran logs = ask("logs -n 1000");
+  EXPECT_EQ(logs.exit_code, 0);
+  EXPECT_TRUE(has(logs.out, "'busy'")) << logs.out;
+}
+
 TEST_F(RunCommand, StatusWithoutASchedulerSaysSo) {
   const Ran ran = nvsharectl("status");
   EXPECT_EQ(ran.exit_code, 1);

@@ -110,7 +110,7 @@ class Packages(unittest.TestCase):
         pages = {"man page": manual, "bash": (share / "share/bash-completion/completions/nvsharectl").read_text(),
                  "zsh": (share / "share/zsh/vendor-completions/_nvsharectl").read_text()}
         seen = 0
-        for command in ("run", "status", "top", "set", "pause", "resume", "trace", "doctor", "version", "demo"):
+        for command in ("run", "status", "top", "set", "pause", "resume", "kill", "logs", "trace", "doctor", "version", "demo"):
             for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(ARGUMENTS.build / "bin/nvsharectl", command, "--help"), re.MULTILINE):
                 seen += 1
                 for name, text in pages.items():
