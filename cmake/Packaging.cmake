@@ -6,6 +6,7 @@ endif()
 
 set(library_folder lib/nvshare)  # below the prefix; nvsharectl looks there
 install(TARGETS nvshare-scheduler nvsharectl nvshare-demo-job RUNTIME DESTINATION bin COMPONENT nvshare)
+install(PROGRAMS deploy/packaging/nvshare DESTINATION bin COMPONENT nvshare)
 install(TARGETS nvshare LIBRARY DESTINATION ${library_folder} COMPONENT nvshare)
 install(FILES ${CMAKE_BINARY_DIR}/simgpu/libcuda.so.1 ${CMAKE_BINARY_DIR}/simgpu/libnvidia-ml.so.1
   DESTINATION ${library_folder}/simgpu COMPONENT nvshare)

@@ -17,6 +17,7 @@ trap 'rm -rf "$tree"' EXIT
 root=$tree/$name
 mkdir -p "$root"/{bin,lib/nvshare/simgpu,share/doc/nvshare,share/nvshare,test}
 install -m 755 "$build"/bin/{nvshare-scheduler,nvsharectl,nvshare-demo-job} "$root/bin/"
+install -m 755 deploy/packaging/nvshare "$root/bin/"
 install -m 644 "$build/lib/libnvshare.so" "$root/lib/"
 install -m 644 "$build"/simgpu/{libcuda.so.1,libnvidia-ml.so.1} "$root/lib/nvshare/simgpu/"
 install -m 644 README.md CHANGELOG.md LICENSE docs/user-guide.md "$root/share/doc/nvshare/"
@@ -37,7 +38,7 @@ for program in "$build"/gpu/*; do
   if [ -f "$program" ] && [ -x "$program" ]; then install -m 755 "$program" "$root/test/"; fi
 done
 # The stand-in stays with its debug information: it is small. The rest does without.
-strip --strip-debug "$root"/bin/* "$root"/lib/libnvshare.so
+strip --strip-debug "$root"/bin/nvshare{ctl,-scheduler,-demo-job} "$root"/lib/libnvshare.so
 
 # Only libc's own libraries, and no newer symbols than promised.
 problems=0

@@ -66,7 +66,7 @@ class Packages(unittest.TestCase):
     def test_installed_run_and_removed(self):
         root = self.dpkg("--install", self.packages["nvshare"])
         there = files_below(root, "var/")
-        for file in ("usr/bin/nvsharectl", "usr/bin/nvshare-scheduler", "usr/lib/nvshare/libnvshare.so", "lib/systemd/system/nvshare-scheduler.service",
+        for file in ("usr/bin/nvshare", "usr/bin/nvsharectl", "usr/bin/nvshare-scheduler", "usr/lib/nvshare/libnvshare.so", "lib/systemd/system/nvshare-scheduler.service",
                      "etc/nvshare/scheduler.toml", "usr/share/man/man1/nvsharectl.1.gz", "usr/share/bash-completion/completions/nvsharectl",
                      "usr/share/zsh/vendor-completions/_nvsharectl", "usr/share/fish/vendor_completions.d/nvsharectl.fish",
                      "usr/share/doc/nvshare/copyright", "usr/lib/nvshare/simgpu/libcuda.so.1"):
@@ -75,6 +75,10 @@ class Packages(unittest.TestCase):
         self.assertTrue((root / re.search(r"ExecStart=/(\S+)", unit)[1]).is_file())
         # From where they are they find each other.
         self.assertIn(str(root / "usr/lib/nvshare/libnvshare.so"), run(root / "usr/bin/nvsharectl", "version", env={"NVSHARE_RUNTIME_DIR": "/nonexistent"}))
+        self.assertEqual(run(root / "usr/bin/nvshare", "--version"), run(root / "usr/bin/nvsharectl", "--version"))
+        (root / "short").symlink_to(root / "usr/bin/nvshare")
+        self.assertEqual(run(root / "short", "--help"), run(root / "usr/bin/nvsharectl", "run", "--help"))
+        (root / "short").unlink()
         self.assertRegex(run(root / "usr/bin/nvshare-scheduler", "--version"), r"^\d+\.\d+\.\d+")
         # What the scheduler writes when it runs.
         (root / "run/nvshare").mkdir(parents=True)
