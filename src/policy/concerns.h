@@ -186,6 +186,7 @@ void settle_growth(Context& context, Gpu& gpu);
 
 // eviction.cc
 void evict_shortfall(Context& context, Gpu& gpu);
+void evict_paused(Context& context, Gpu& gpu);  // what clients of paused tenants have
 void watch_evictions(Context& context, Gpu& gpu);
 void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& event);
 

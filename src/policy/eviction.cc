@@ -69,6 +69,23 @@ static Bytes growth_batch(const Context& context, const Gpu& gpu) {
   return growing ? std::min(kGrowthBatchMax, safe_limit(context.config(), gpu) / 64) : 0;
 }
 
+static void ask_to_move(Context& context, Gpu& gpu, Client& client, Bytes bytes) {
+  const Duration patience = context.config().unanswered_grace + 2 * swap_time(gpu, bytes, 0);
+  client.eviction = Eviction{context.state.next_eviction++, client.memory.resident - bytes, context.now + patience, context.now};
+  recount(gpu, client);
+  context.actions.push_back(SendEvict{client.id, client.eviction->id, bytes});
+}
+
+void evict_paused(Context& context, Gpu& gpu) {
+  for (const TenantId tenant : context.state.paused) {
+    each_client(gpu, tenant, [&](Client& client) {
+      if (client.holds_lock() || client.waits() || client.keeps_place || client.eviction) return;
+      const Bytes bytes = std::min(movable(client, context.now), host_room(context.state));
+      if (bytes > 0) ask_to_move(context, gpu, client, bytes);
+    });
+  }
+}
+
 void evict_shortfall(Context& context, Gpu& gpu) {
   Bytes missing = room_if(context.state, gpu, {.dropping_released = false}, context.now).shortfall - evicting_bytes(gpu);
   if (missing <= 0) return;
@@ -78,10 +95,7 @@ void evict_shortfall(Context& context, Gpu& gpu) {
     if (client->eviction) continue;
     const Bytes bytes = std::min({missing, movable(*client, context.now), host_room(context.state)});
     if (bytes <= 0) continue;
-    const Duration patience = context.config().unanswered_grace + 2 * swap_time(gpu, bytes, 0);
-    client->eviction = Eviction{context.state.next_eviction++, client->memory.resident - bytes, context.now + patience, context.now};
-    recount(gpu, *client);
-    context.actions.push_back(SendEvict{client->id, client->eviction->id, bytes});
+    ask_to_move(context, gpu, *client, bytes);
     missing -= bytes;
   }
 }

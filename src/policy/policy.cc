@@ -145,7 +145,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   }
   start_gangs(context);
   settle_gang_drains(context);
-  on_each(watch_quota, evict_shortfall, watch_evictions, raise_budgets, give_slack, send_budgets);
+  on_each(watch_quota, evict_shortfall, evict_paused, watch_evictions, raise_budgets, give_slack, send_budgets);
   on_each(report_contention, report_ceilings, report_waits);
 }
 

@@ -190,7 +190,8 @@ struct TenantEnds {
   bool ends;
 };
 // Of all the tenant's clients, those that come later included: their turns end, and none begins until `paused` is false. They keep what
-// they asked for, and their memory gives way as that of any client without the lock. Such a wait counts as none.
+// they asked for, and their memory moves out as far as host memory has room: their processes may be stopped next. Such a wait counts as
+// none.
 struct TenantPaused {
   TenantId tenant;
   bool paused;

@@ -93,17 +93,21 @@ TEST_F(TenantPauses, AClientThatWaitsOrComesLaterIsHeldToo) {
   EXPECT_EQ(view_of(2).state, ClientState::kWaiting);
 }
 
-TEST_F(TenantPauses, ItsMemoryMovesOutBeforeThatOfAnIdleNeighbour) {
+TEST_F(TenantPauses, ItsMemoryMovesOutAsFarAsHostMemoryHasRoom) {
   for (const ClientId client : {1, 2}) {
     join(client, 6 * kGiBs, true);
     load(client, 6 * kGiBs);
-    feed(LockReleased{client, grants[client], {6 * kGiBs, 6 * kGiBs, 0}, true});
+    feed(LockReleased{client, grants[client], {6 * kGiBs, 6 * kGiBs, kGiBs}, true});
     now += kSeconds;
   }
-  feed(TenantPaused{2, true});  // although the other has not run for longer
-  join(3, 6 * kGiBs, true);
+  feed(HostMemory{2 * kGiBs});
+  feed(TenantPaused{2, true});  // although nobody wants the room, and the other has not run for longer
   EXPECT_EQ(evictions.count(1), 0u);
-  EXPECT_GT(evictions[2], 0);
+  EXPECT_EQ(evictions[2], 2 * kGiBs);
+  feed(SwapProgressed{2, true, true, false, 1, 2 * kGiBs, kSeconds, {6 * kGiBs, 4 * kGiBs, kGiBs}});
+  EXPECT_TRUE(evictions.empty());
+  feed(HostMemory{100 * kGiBs});
+  EXPECT_EQ(evictions[2], 3 * kGiBs) << "but not what cannot be swapped";
 }
 
 TEST_F(TenantPauses, AClientThatDiesLeavesNothingThatHoldsOthersUp) {
