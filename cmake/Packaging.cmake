@@ -30,6 +30,7 @@ endif()
 
 if(TARGET nvshare_spank)
   install(TARGETS nvshare_spank LIBRARY DESTINATION ${library_folder} COMPONENT nvshare-slurm)
+  install(TARGETS nvshare-slurm-step RUNTIME DESTINATION ${library_folder} COMPONENT nvshare-slurm)
   install(FILES deploy/slurm/nvshare.conf deploy/slurm/plugstack.conf docs/slurm.md DESTINATION share/doc/nvshare-slurm COMPONENT nvshare-slurm)
   install(FILES LICENSE DESTINATION share/doc/nvshare-slurm RENAME copyright COMPONENT nvshare-slurm)
   list(APPEND CPACK_COMPONENTS_ALL nvshare-slurm)

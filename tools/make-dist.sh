@@ -28,7 +28,8 @@ cp -r deploy/slurm "$root/share/nvshare/"
 if [ -f "$build/slurm/nvshare_spank.so" ]; then
   mkdir -p "$root/lib/nvshare/slurm"
   install -m 644 "$build/slurm/nvshare_spank.so" "$root/lib/nvshare/slurm/"
-  strip --strip-debug "$root/lib/nvshare/slurm/nvshare_spank.so"
+  install -m 755 "$build/slurm/nvshare-slurm-step" "$root/lib/nvshare/slurm/"
+  strip --strip-debug "$root/lib/nvshare/slurm/nvshare_spank.so" "$root/lib/nvshare/slurm/nvshare-slurm-step"
 else
   echo "make-dist: no plugin for Slurm is in it: there was no slurm/spank.h (Debian: libslurm-dev)" >&2
 fi

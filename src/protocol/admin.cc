@@ -266,6 +266,11 @@ Result<Request> decode_job_request(const Json& json) {
   auto gone = flag_field(json, "gone");
   if (!gone) return gone.error();
   request.gone = *gone;
+  if (json.contains("suspended")) {
+    auto suspended = flag_field(json, "suspended");
+    if (!suspended) return suspended.error();
+    request.suspended = *suspended;
+  }
   return Request(request);
 }
 
@@ -345,6 +350,7 @@ struct Encoder {
     Json json = {{"request", "job"}, {"job", r.job}};
     if (r.ends) json["ends"] = true;
     if (r.gone) json["gone"] = true;
+    if (r.suspended) json["suspended"] = *r.suspended;
     if (r.pid == 0) return json;
     json["pid"] = r.pid;
     json["user"] = r.user;

@@ -25,6 +25,7 @@
 //                       -> {"ok":true,"tenant":7}: the process tree rooted at pid (a step's slurmstepd) belongs to that Slurm job. All
 //                       steps of a job are one tenant; the limits of its first step hold, and "set" with tenant "job=123" changes them
 //   {"request":"job","job":123,"ends":true}                            -> as a pod's
+//   {"request":"job","job":123,"suspended":true}                       -> its processes are about to be stopped: paused until it is false
 //   {"request":"job","job":123,"gone":true}                            -> it has ended: forgotten once its processes are gone
 //   {"request":"trace","after":0,"last_ns":0}
 //                       -> {"ok":true,"lines":["{...}",...],"next":1234,"more":false}: what the scheduler remembers of the last minute, in
@@ -291,8 +292,9 @@ struct JobRequest {
   int32_t gpu_core_limit = 100;    // its reservation, and a ceiling; 100 = none
   int32_t gpu_core_ceiling = 100;  // besides; 100 = none
   int32_t priority = 0;
-  bool ends = false;  // it is being ended
-  bool gone = false;  // it has ended
+  bool ends = false;              // it is being ended
+  bool gone = false;              // it has ended
+  std::optional<bool> suspended;  // its processes are being stopped, or go on
 };
 struct TraceRequest {
   uint64_t after = 0;

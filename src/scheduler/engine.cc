@@ -205,7 +205,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   const bool asks_later = hold_ || waits_for_bypass(tenant.id);
   apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
-  if (tenant.paused) apply(policy::TenantPaused{tenant.id, true}, now);
+  if (tenant.paused_in_force()) apply(policy::TenantPaused{tenant.id, true}, now);
   const policy::ClientJoined joined{id,
                                     *gpu,
                                     tenant.id,
@@ -418,7 +418,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});
   const policy::TenantPaused resumed{client.tenant, false};  // the policy knows pauses of tenants that have clients
   const Tenant* tenant = tenants_.find(client.tenant);
-  const bool pause_goes = tenant != nullptr && tenant->paused && tenant->clients == 1;
+  const bool pause_goes = tenant != nullptr && tenant->paused_in_force() && tenant->clients == 1;
   tenants_.leave(client.tenant);
   save_tenants_soon(now);
   leave_host_budget(client);

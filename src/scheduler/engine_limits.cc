@@ -105,7 +105,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
       changed.core_limit_in_force() != tenant.core_limit_in_force() || changed.core_reserved_in_force() != tenant.core_reserved_in_force();
   const bool priority_changes = changed.priority_in_force() != tenant.priority_in_force();
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
-  const bool pause_changes = changed.paused != tenant.paused;
+  const bool pause_changes = changed.paused_in_force() != tenant.paused_in_force();
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   tenant = changed;
   if (memory_changes)
@@ -127,12 +127,13 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
     apply(policy::TenantPriority{tenant.id, tenant.priority_in_force()}, now);
   }
   if (pause_changes) {
-    spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, tenant.paused ? "paused: its programs get no turns" : "resumed");
-    if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, tenant.paused}, now);
+    const bool paused = tenant.paused_in_force();
+    spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, paused ? "paused: its programs get no turns" : "resumed");
+    if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, paused}, now);
   }
   if (ends_changes) {
     if (tenant.pod.ends)
-      spdlog::info("tenant {} '{}' is being deleted: its programs get the next turn, to save what they have", tenant.id, tenant.name);
+      spdlog::info("tenant {} '{}' is being ended: its programs get the next turn, to save what they have", tenant.id, tenant.name);
     apply(policy::TenantEnds{tenant.id, tenant.pod.ends}, now);
   }
 }
@@ -205,6 +206,8 @@ Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, p
     tenant.core_limit = before->core_limit;
     tenant.priority = before->priority;
     tenant.pod = before->pod;
+    tenant.paused = before->paused;
+    if (before->job) tenant.job->suspended = before->job->suspended;
   }
   change_limits(tenant, wanted, now);
   tenants_.prune();

@@ -294,7 +294,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
                               tenant.core_limit_in_force(),
                               tenant.core_reserved_in_force(),
                               {}});
-    report.tenants.back().paused = tenant.paused;
+    report.tenants.back().paused = tenant.paused_in_force();
     report.tenants.back().root = tenant.root != 0 && start_time_of(tenant.root) == tenant.root_start_time ? tenant.root : 0;
     report_compute(views, &report.tenants.back());
     report_usage(views, &report.tenants.back());

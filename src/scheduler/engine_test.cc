@@ -154,6 +154,37 @@ TEST_F(EngineTest, APausedTenantGetsNoTurnsUntilItIsResumed) {
   EXPECT_TRUE(packets_.last<protocol::DropLock>(1));
 }
 
+TEST_F(EngineTest, ASuspendedJobIsPausedUntilItGoesOn) {
+  protocol::admin::JobRequest step;
+  step.job = 7;
+  step.pid = getpid();
+  ASSERT_TRUE(engine().tell_of_job(step, now_));
+  const uint64_t self = come(1, getpid()).client_id;
+  protocol::admin::JobRequest suspended;
+  suspended.job = 7;
+  suspended.suspended = true;
+  ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
+  EXPECT_TRUE(engine().status(now_).tenants.at(0).paused);
+
+  engine_.reset();  // its processes cannot tell the next scheduler
+  come(2, getpid(), self);
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);
+  send(2, protocol::ReqLock{1});
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(2));
+  suspended.suspended = false;
+  ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(2));
+
+  // An administrator's pause is another.
+  protocol::admin::SetRequest change;
+  change.tenant = "job=7";
+  change.paused = true;
+  ASSERT_TRUE(engine().set(change, ++now_));
+  ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
+  EXPECT_TRUE(engine().status(now_).tenants.at(0).paused);
+}
+
 TEST_F(EngineTest, APauseOutlivesTheScheduler) {
   ASSERT_TRUE(engine().add_run({getpid(), "train", 0}));
   const uint64_t self = come(1, getpid()).client_id;

@@ -78,8 +78,14 @@ void read(const Json& json, PodLimits* pod) {
 Json to_json(const Job& job) {
   Json steps = Json::array();
   for (const Job::Step& step : job.steps) steps.push_back({{"pid", step.pid}, {"start_time", step.start_time}});
-  return {{"id", job.id},   {"told", job.told}, {"user", job.user}, {"partition", job.partition}, {"memory_percent", job.memory_percent},
-          {"steps", steps}, {"gone", job.gone}};
+  return {{"id", job.id},
+          {"told", job.told},
+          {"user", job.user},
+          {"partition", job.partition},
+          {"memory_percent", job.memory_percent},
+          {"steps", steps},
+          {"suspended", job.suspended},
+          {"gone", job.gone}};
 }
 
 void read(const Json& json, Job* job) {
@@ -88,6 +94,7 @@ void read(const Json& json, Job* job) {
   json.at("user").get_to(job->user);
   json.at("partition").get_to(job->partition);
   json.at("memory_percent").get_to(job->memory_percent);
+  job->suspended = json.value("suspended", false);
   json.at("gone").get_to(job->gone);
   for (const Json& step : json.at("steps")) job->steps.push_back({step.at("pid").get<pid_t>(), step.at("start_time").get<uint64_t>()});
 }

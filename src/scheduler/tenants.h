@@ -60,7 +60,8 @@ struct Job {
   std::string user, partition;
   int memory_percent = 0;  // of the GPU that its first program uses; 0 = none, or in Tenant::gpu_memory_limit by now
   std::vector<Step> steps;
-  bool gone = false;  // it has ended; what it still has of processes keeps its limits
+  bool suspended = false;  // Slurm has stopped its processes, or is about to
+  bool gone = false;       // it has ended; what it still has of processes keeps its limits
 };
 
 struct Tenant {
@@ -86,7 +87,8 @@ struct Tenant {
   int priority_in_force() const {
     return std::clamp(priority + pod.priority, protocol::admin::kPriorityMin, protocol::admin::kPriorityMax);
   }
-  bool paused = false;        // by the administrator: its programs get no turns
+  bool paused = false;  // by the administrator: its programs get no turns
+  bool paused_in_force() const;
   bool gang_turns = true;     // on several GPUs: its turns are on all of them together
   uint64_t clients = 0;       // now
   uint64_t clients_ever = 0;  // those now included
@@ -97,6 +99,8 @@ struct Tenant {
   // By the GPU's UUID: as of the last Engine::housekeep; and of an earlier scheduler, until it is taken over by the first client there.
   std::map<std::string, KeptAccount> accounts, former_accounts;
 };
+
+inline bool Tenant::paused_in_force() const { return paused || (job && job->suspended); }
 
 class Tenants {
  public:

@@ -35,6 +35,7 @@ Result<Tenant*> Tenants::add_job(const protocol::admin::JobRequest& request) {
   if (request.pid == 0) {
     if (known == nullptr || !known->job->told) return static_cast<Tenant*>(nullptr);
     known->job->gone |= request.gone;
+    known->job->suspended = request.suspended.value_or(known->job->suspended);
     return known;
   }
   const Job::Step step{request.pid, start_time_of(request.pid)};
@@ -44,11 +45,13 @@ Result<Tenant*> Tenants::add_job(const protocol::admin::JobRequest& request) {
   Tenant& tenant = get_job(request.job);
   Job& job = *tenant.job;
   if (is_new) {
-    job = {request.job, true, printable(request.user.c_str()), printable(request.partition.c_str()), request.gpu_memory_percent, {}, false};
+    job = {request.job, true, printable(request.user.c_str()), printable(request.partition.c_str()), request.gpu_memory_percent, {},
+           false,       false};
     tenant.gpu_memory_limit = request.gpu_memory_limit;
     tenant.core_limit = request.gpu_core_limit;
     tenant.core_ceiling = request.gpu_core_ceiling;
     tenant.priority = request.priority;
+    tenant.paused = false;
     tenant.pod = {};
   }
   drop_ended_steps(job);

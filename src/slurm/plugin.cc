@@ -2,7 +2,9 @@
 // begin, and the tasks get the library; in the epilog, that the job is gone. One thread; slurmstepd forks between init_post_opt and
 // task_init, so that the tasks know what was decided. Nothing is thrown into Slurm.
 #include <pwd.h>
+#include <signal.h>
 #include <sys/types.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 extern "C" {
@@ -24,6 +27,7 @@ extern "C" {
 #include "slurm/job_comment.h"
 #include "slurm/job_link.h"
 #include "slurm/options.h"
+#include "slurm/watch_start.h"
 
 namespace nvshare::slurm {
 namespace {
@@ -39,6 +43,7 @@ struct State {
   Site site;
   bool shares = false;  // the step's tasks are nvshare's
   std::string failure;  // why the tasks must not run
+  pid_t watch = 0;      // tells the scheduler of the step's signals
 };
 
 State& state() {
@@ -223,6 +228,28 @@ int prepare_task(spank_t spank) {
   return result;
 }
 
+// In slurmstepd, as root, once the first task is forked and waits in the step's container.
+void watch_signals(spank_t spank) {
+  State& now = state();
+  if (!now.shares || !now.failure.empty() || now.watch != 0) return;
+  uint32_t job = 0;
+  pid_t task = 0;
+  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS || spank_get_item(spank, S_TASK_PID, &task) != ESPANK_SUCCESS) return;
+  Result<pid_t> watch = start_watch(job, now.site.runtime_dir, task);
+  if (watch) {
+    now.watch = *watch;
+  } else {  // the job runs without
+    slurm_info("nvshare: %s; this step gets no turn early when it is ended, and keeps its memory when it is suspended", watch.error().text);
+  }
+}
+
+void end_watch() {
+  const pid_t watch = std::exchange(state().watch, 0);
+  if (watch <= 0) return;
+  kill(watch, SIGKILL);
+  waitpid(watch, nullptr, 0);
+}
+
 // slurmstepd, as root, when the step's tasks have ended. Later, in the epilog, slurmctld takes no comment any more.
 int end_step(spank_t spank) {
   uint32_t job = 0;
@@ -294,7 +321,15 @@ NVSHARE_EXPORT int slurm_spank_task_init(spank_t spank, int, char**) {
   return guarded([&] { return prepare_task(spank); });
 }
 
+NVSHARE_EXPORT int slurm_spank_task_post_fork(spank_t spank, int, char**) {
+  return guarded([&] {
+    watch_signals(spank);
+    return static_cast<int>(ESPANK_SUCCESS);
+  });
+}
+
 NVSHARE_EXPORT int slurm_spank_exit(spank_t spank, int, char**) {
+  end_watch();
   return guarded([&] { return spank_context() == S_CTX_REMOTE ? end_step(spank) : static_cast<int>(ESPANK_SUCCESS); });
 }
 

@@ -103,7 +103,7 @@ class Packages(unittest.TestCase):
         if not ARGUMENTS.slurm:
             self.skipTest("the plugin for Slurm is not built here")
         there = run("dpkg-deb", "--contents", self.packages["nvshare-slurm"])
-        for file in ("./usr/lib/nvshare/nvshare_spank.so", "./usr/share/doc/nvshare-slurm/nvshare.conf", "./usr/share/doc/nvshare-slurm/slurm.md"):
+        for file in ("./usr/lib/nvshare/nvshare_spank.so", "./usr/lib/nvshare/nvshare-slurm-step", "./usr/share/doc/nvshare-slurm/nvshare.conf", "./usr/share/doc/nvshare-slurm/slurm.md"):
             self.assertIn(file, there)
         self.assertNotIn("libstdc++", self.fields("nvshare-slurm"))
 

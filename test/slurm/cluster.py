@@ -15,8 +15,10 @@ PATIENCE = 30.0
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel")
 SHARDS = 10
 CPUS = 16
-GPU_MEMORY_MB = 2000
-FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
+GPU_MEMORY_MB = 500
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+FREEZER = CGROUPS / "freezer"
+SLICE = CGROUPS / "system.slice"  # where slurmd puts its own with version 2
 
 
 class CannotStart(Exception):
@@ -47,17 +49,18 @@ def free_ports(count):
     return ports
 
 
-def has_freezer():
-    """Whether slurmd can make cgroups here (version 1). Version 2 wants systemd's help. NVSHARE_TEST_NO_CGROUPS: as if not."""
-    if os.environ.get("NVSHARE_TEST_NO_CGROUPS"):
-        return False
+def cgroup_version():
+    """1 where slurmd can make cgroups of version 1, else 0. NVSHARE_TEST_CGROUPS: 0, as if not; 2, version 2 (README.md)."""
+    wanted = os.environ.get("NVSHARE_TEST_CGROUPS")
+    if wanted is not None:
+        return int(wanted)
     try:
         probe = FREEZER / f"nvshare-test-{os.getpid()}"
         probe.mkdir()
         probe.rmdir()
-        return True
+        return 1
     except OSError:
-        return False
+        return 0
 
 
 def wait_until(condition, patience=PATIENCE, pause=0.05):
@@ -78,13 +81,12 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket
 SlurmctldPort={controller_port}
-SlurmdPort={daemon_port}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/{proctrack}
 PrologFlags={prolog_flags}
 TaskPlugin=task/none
@@ -102,15 +104,22 @@ KillWait=3
 MinJobAge=600
 SlurmdParameters=config_overrides
 MailProg=/bin/true
-PlugStackConfig={folder}/plugstack.conf
-NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory=1000 Gres=gpu:1,shard:{shards}
-PartitionName=main Nodes={node} Default=YES MaxTime=INFINITE PriorityTier=10
-PartitionName=low Nodes={node} MaxTime=INFINITE PriorityTier=1
+PlugStackConfig={own}/plugstack.conf
+DebugFlags=NO_CONF_HASH
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10
+PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1
 """
+
+NODE = ("NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} "
+        "ThreadsPerCore=1 RealMemory=1000 Gres=gpu:1,shard:{shards}")
+
+# Systemd is asked for nothing: it may not be there.
+CGROUP_CONF = {0: "CgroupPlugin=cgroup/v1\n", 1: "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", 2: "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n"}
 
 NVSHARE_CONF = """
 # of the tests
-runtime_dir = {folder}/run
+runtime_dir = {own}/run
 library = {library}
 shards_per_gpu = {shards}
 max_priority = 10
@@ -121,35 +130,42 @@ comment = yes
 
 
 class Cluster:
-    def __init__(self, programs):
+    """One node's files lie in the cluster's folder; of a second node, which has a scheduler and a GPU of its own, in `other` therein."""
+
+    def __init__(self, programs, nodes=1):
         self.programs = programs
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvs-slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
         self.node = f"nvs{os.getpid()}"
+        self.nodes = {self.node: self.folder, f"{self.node}b": self.folder / "other"} if nodes == 2 else {self.node: self.folder}
         self.daemons = {}
         self.logs = []
-        self.control_groups = has_freezer()
-        controller_port, daemon_port = free_ports(2)
-        values = {"folder": self.folder, "node": self.node, "controller_port": controller_port, "daemon_port": daemon_port, "cpus": CPUS,
+        self.control_groups = cgroup_version()
+        ports = free_ports(1 + nodes)
+        lines = [NODE.format(node=node, port=port, cpus=CPUS, shards=SHARDS) for node, port in zip(self.nodes, ports[1:])]
+        values = {"folder": self.folder, "nodes": "\n".join(lines), "controller_port": ports[0],
                   "proctrack": "cgroup" if self.control_groups else "linuxproc", "shards": SHARDS, "library": programs.library,
                   "prolog_flags": "Alloc,Contain" if self.control_groups else "Alloc"}
-        for name in ("munge", "state", "spool", "gpu", "out"):
+        for name in ("munge", "state", "gpu", "out"):
             (self.folder / name).mkdir()
         (self.folder / "munge").chmod(0o755)
         for name in ("gpu", "out"):
             (self.folder / name).chmod(0o1777)
-        self.write("slurm.conf", SLURM_CONF.format(**values))
-        self.write("gres.conf", f"Name=gpu File=/dev/null\nName=shard Count={SHARDS} File=/dev/null\n")
-        self.write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" if self.control_groups else "CgroupPlugin=cgroup/v1\n")
-        self.write("plugstack.conf", f"required {programs.plugin} config={self.folder}/nvshare.conf\n")
-        self.write("nvshare.conf", NVSHARE_CONF.format(**values))
+        for own in self.nodes.values():
+            own.mkdir(exist_ok=True)
+            own.chmod(0o755)
+            self.write(own / "slurm.conf", SLURM_CONF.format(own=own, **values))
+            self.write(own / "gres.conf", f"Name=gpu File=/dev/null\nName=shard Count={SHARDS} File=/dev/null\n")
+            self.write(own / "cgroup.conf", CGROUP_CONF[self.control_groups])
+            self.write(own / "plugstack.conf", f"required {programs.plugin} config={own}/nvshare.conf\n")
+            self.write(own / "nvshare.conf", NVSHARE_CONF.format(own=own, **values))
         self.environment = {
             "PATH": search_path(), "SLURM_CONF": str(self.folder / "slurm.conf"), "LD_LIBRARY_PATH": programs.stand_in, "HOME": "/",
             "SIMGPU_STATE": str(self.folder / "gpu/state"), "SIMGPU_MEMORY_MB": str(GPU_MEMORY_MB), "SIMGPU_CONTEXT_MB": "10",
         }
 
-    def write(self, name, text):
-        (self.folder / name).write_text(text, encoding="utf-8")
+    def write(self, path, text):
+        path.write_text(text, encoding="utf-8")
 
     # ---- daemons ----
 
@@ -165,25 +181,36 @@ class Cluster:
         self.start_scheduler()
         self.spawn("slurmctld", ["slurmctld", "-D", "-c", "-f", self.environment["SLURM_CONF"]])
         self.start_slurmd()
+        def idle():
+            return self.ask("sinfo", "-h", "-p", "main", "-N", "-o", "%T").stdout.split() == ["idle"] * len(self.nodes)
         def settled():
-            return "idle" in self.ask("sinfo", "-h", "-o", "%T").stdout or any(one.poll() is not None for one in self.daemons.values())
+            return idle() or any(one.poll() is not None for one in self.daemons.values())
         wait_until(settled)
-        if any(one.poll() is not None for one in self.daemons.values()) or "idle" not in self.ask("sinfo", "-h", "-o", "%T").stdout:
-            own = "nvshare_spank" in (self.folder / "slurmd.log").read_text(encoding="utf-8", errors="replace")
+        if any(one.poll() is not None for one in self.daemons.values()) or not idle():
+            own = "nvshare_spank" in (self.folder / f"slurmd-{self.node}.log").read_text(encoding="utf-8", errors="replace")
             raise (RuntimeError if own else CannotStart)("the node does not become idle:\n" + self.tails())
 
     def start_slurmd(self):
-        self.spawn("slurmd", ["slurmd", "-D", "-N", self.node, "-f", self.environment["SLURM_CONF"]])
+        if self.control_groups == 2:
+            SLICE.mkdir(exist_ok=True)
+        for node, own in self.nodes.items():
+            conf = str(own / "slurm.conf")
+            environment = dict(self.environment, SLURM_CONF=conf, LD_PRELOAD=os.environ.get("NVSHARE_TEST_SLURMD_PRELOAD", ""))
+            self.spawn(f"slurmd {node}", ["slurmd", "-D", "-N", node, "-f", conf], environment)
 
     def start_scheduler(self):
-        environment = dict(self.environment, NVSHARE_RUNTIME_DIR=str(self.folder / "run"), NVSHARE_LOCK_DIR=str(self.folder / "lock"),
-                           NVSHARE_NVML_INTERVAL="0.05", NVSHARE_LOG_LEVEL="info", NVSHARE_MEMORY_RESERVE_PERCENT="5",
-                           NVSHARE_SWITCH_TIME_MODE="fixed", NVSHARE_SWITCH_TIME_FIXED="200ms")
-        self.spawn("scheduler", [self.programs.scheduler], environment)
-        if not wait_until(self.status):
-            raise RuntimeError("the scheduler does not answer:\n" + self.tails())
+        for node, own in self.nodes.items():
+            environment = dict(self.environment, NVSHARE_RUNTIME_DIR=str(own / "run"), NVSHARE_LOCK_DIR=str(own / "lock"),
+                               NVSHARE_NVML_INTERVAL="0.05", NVSHARE_LOG_LEVEL="info", NVSHARE_MEMORY_RESERVE_PERCENT="5",
+                               NVSHARE_SWITCH_TIME_MODE="fixed", NVSHARE_SWITCH_TIME_FIXED="200ms", SIMGPU_STATE=self.gpu_state(node))
+            self.spawn("scheduler" if node == self.node else "scheduler of the other", [self.programs.scheduler], environment)
+            if not wait_until(lambda node=node: self.status(node)):
+                raise RuntimeError("the scheduler does not answer:\n" + self.tails())
         for file in (self.folder / "gpu").iterdir():  # as a GPU's device files are
             file.chmod(0o666)
+
+    def gpu_state(self, node):
+        return str(self.folder / "gpu/state") + node.removeprefix(self.node)
 
     def spawn(self, name, command, environment=None):
         log = self.folder / f"{name}-{len(self.logs)}.log"
@@ -201,10 +228,9 @@ class Cluster:
         self.ask("scancel", "--signal=KILL", "-u", "root")
         self.ask("scancel", "-u", "root")
         wait_until(lambda: not self.ask("squeue", "-h").stdout.strip(), 20)
-        for name in ("slurmd", "slurmctld", "scheduler", "munged"):
-            daemon = self.daemons.pop(name, None)
-            if daemon is None:
-                continue
+        first_to_end = ("slurmd", "slurmctld", "scheduler", "munged")
+        for name in sorted(self.daemons, key=lambda name: first_to_end.index(name.split()[0])):
+            daemon = self.daemons.pop(name)
             daemon.terminate()
             try:
                 daemon.wait(10)
@@ -215,20 +241,19 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def remove_control_groups(self):
-        own = FREEZER / f"slurm_{self.node}"
-        if not own.is_dir():
-            return
-        for folder, _, _ in os.walk(own, topdown=False):
-            try:
-                for pid in (pathlib.Path(folder) / "cgroup.procs").read_text(encoding="utf-8").split():
-                    os.kill(int(pid), signal.SIGKILL)
-                os.rmdir(folder)
-            except OSError:
-                pass
+        for node in self.nodes:
+            own = SLICE / f"{node}_slurmstepd.scope" if self.control_groups == 2 else FREEZER / f"slurm_{node}"
+            for folder, _, _ in os.walk(own, topdown=False):
+                try:
+                    for pid in (pathlib.Path(folder) / "cgroup.procs").read_text(encoding="utf-8").split():
+                        os.kill(int(pid), signal.SIGKILL)
+                    os.rmdir(folder)
+                except OSError:
+                    pass
 
     def tails(self):
         text = ""
-        for log in [*self.logs, self.folder / "slurmctld.log", self.folder / "slurmd.log"]:
+        for log in [*self.logs, self.folder / "slurmctld.log", *self.folder.glob("slurmd-*.log")]:
             if log.exists():
                 text += f"---- {log.name}\n" + log.read_text(encoding="utf-8", errors="replace")[-3000:]
         return text
@@ -242,12 +267,12 @@ class Cluster:
     def control(self, *words):
         return self.ask(self.programs.control, *words, environment=dict(self.environment, NVSHARE_RUNTIME_DIR=str(self.folder / "run")))
 
-    def status(self):
-        """The scheduler's report, or None."""
+    def status(self, node=None):
+        """The report of that node's scheduler (of the first one's), or None."""
         try:
             with socket.socket(socket.AF_UNIX) as admin:
                 admin.settimeout(5)
-                admin.connect(str(self.folder / "run/admin/admin.sock"))
+                admin.connect(str(self.nodes[node or self.node] / "run/admin/admin.sock"))
                 admin.sendall(b'{"request":"status"}\n')
                 line = b""
                 while not line.endswith(b"\n"):
@@ -259,8 +284,8 @@ class Cluster:
         except OSError:
             return None
 
-    def tenant(self, job):
-        report = self.status()
+    def tenant(self, job, node=None):
+        report = self.status(node)
         found = [one for one in report["tenants"] if one["job"] == job] if report else []
         return found[0] if found else None
 

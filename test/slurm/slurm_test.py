@@ -229,6 +229,78 @@ class Ends(Jobs):
         self.end(other_stop)
         self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
 
+    def holding(self, stop):
+        """A program that has more than half of the GPU's memory, and checks it now and then."""
+        return SLURM.worker("mix", "--floor", "270M", "--hold", "280M", "--largest", "4M", "--stop", stop)
+
+    def resident(self, job):
+        report, tenant = SLURM.status(), SLURM.tenant(job)
+        return sum(one["resident"] for one in report["clients"] if tenant and one["tenant"] == tenant["id"])
+
+    def expect_resident(self, job):
+        self.assertTrue(wait_until(lambda: self.resident(job) > 250 << 20), f"{SLURM.status()}\n{SLURM.output(job)}")
+
+    def test_suspended_a_job_moves_its_memory_out_for_one_that_needs_it(self):
+        # As bash's child the program runs on until Slurm freezes it; as the task itself SIGTSTP has stopped it before.
+        for start in ("", "exec "):
+            stop, other_stop = self.stop_file(), self.stop_file()
+            job = SLURM.submit(start + self.holding(stop), "--nvshare=cores=90")
+            self.expect_resident(job)
+            self.assertEqual(SLURM.ask("scontrol", "suspend", str(job)).returncode, 0)
+            self.assertTrue(wait_until(lambda job=job: SLURM.tenant(job)["paused"]))
+            other = SLURM.submit(self.holding(other_stop), "--nvshare=cores=90")
+            self.expect_resident(other)
+            self.assertEqual(SLURM.state(job), "SUSPENDED")
+            self.assertEqual(self.resident(job), 0)
+            self.end(other_stop)
+            self.assertTrue(SLURM.wait_for(other, "COMPLETED"), SLURM.output(other))
+            self.assertEqual(SLURM.ask("scontrol", "resume", str(job)).returncode, 0)
+            self.expect_resident(job)
+            self.end(stop)
+            self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+            self.assertIn("all right", SLURM.output(job))
+
+    def test_sigterm_brings_a_job_its_next_turn(self):
+        def sigterm(job):
+            self.assertEqual(SLURM.ask("scancel", "--full", "--signal=TERM", str(job)).returncode, 0)
+        self.next_turn_comes_after(sigterm, 30)
+
+    @unittest.skipUnless(os.environ.get("NVSHARE_TEST_LONG"), "Slurm's shortest time limit is a minute: NVSHARE_TEST_LONG=1")
+    def test_a_time_limit_brings_a_job_its_next_turn(self):
+        self.next_turn_comes_after(lambda job: None, 120, "--time=1")
+
+    def unlimited(self, job):
+        self.assertTrue(wait_until(lambda: SLURM.tenant(job)))
+        self.assertEqual(SLURM.control("set", f"job={job}", "ceiling=100").returncode, 0)
+
+    def next_turn_comes_after(self, event, patience, *options):
+        """Turns last an hour, and minutes at least where a newcomer waits: a job that waits for one has it once SIGTERM has come to it."""
+        self.assertEqual(SLURM.control("set", "switch_time_fixed=3600", "switch_time_multiplier=1000").returncode, 0)
+        try:
+            stop, other_stop, go = self.stop_file(), self.stop_file(), self.stop_file()
+            runs = SLURM.submit(self.holding(stop), "--nvshare=cores=90")
+            self.unlimited(runs)
+            self.expect_resident(runs)
+            script = f"trap '' TERM; until [ -e {go} ]; do sleep 0.1; done; {self.holding(other_stop)}"
+            ends = SLURM.submit(script, "--nvshare=cores=90", *options)
+            self.unlimited(ends)
+            pathlib.Path(go).touch()
+            self.expect_client(ends)
+            def waits():
+                report, tenant = SLURM.status(), SLURM.tenant(ends)
+                return [one["state"] for one in report["clients"] if one["tenant"] == tenant["id"]] == ["waiting"]
+            self.assertTrue(wait_until(waits), SLURM.status())
+            event(ends)
+            # The scheduler knows it; what follows from that is the policy's tests' business, as an idle program gives its turn up by itself.
+            self.assertTrue(wait_until(lambda: SLURM.tenant(ends)["ends"], patience), f"{SLURM.status()}\n{SLURM.output(ends)}")
+            self.assertFalse(SLURM.tenant(runs)["ends"])
+            self.expect_resident(ends)
+            self.end(other_stop)
+            self.end(stop)
+            self.assertTrue(SLURM.wait_for(runs, "COMPLETED"), SLURM.output(runs))
+        finally:
+            SLURM.control("set", "switch_time_fixed=200ms", "switch_time_multiplier=5")
+
     def test_an_array(self):
         job = SLURM.submit(SLURM.worker(*MIX), "--nvshare=cores=50", "--array=1-4")
         self.assertTrue(wait_until(lambda: not SLURM.ask("squeue", "-h", "-j", str(job)).stdout.strip()))
@@ -236,6 +308,47 @@ class Ends(Jobs):
         self.assertEqual(len(outputs), 4)
         for output in outputs:
             self.assertIn("all right", output)
+
+
+class TwoNodes(unittest.TestCase):
+    """A cluster of its own: each node has a scheduler and a stand-in GPU."""
+
+    def setUp(self):
+        self.slurm = cluster.Cluster(PROGRAMS, nodes=2)
+        self.addCleanup(self.slurm.stop)
+        self.slurm.start()
+
+    def tearDown(self):
+        for node in self.slurm.nodes:
+            self.assertTrue(wait_until(lambda node=node: not [one for one in self.slurm.status(node)["tenants"] if one["kind"] == "job"]), self.slurm.status(node))
+
+    def steady(self, stop):
+        return f"SIMGPU_STATE={self.slurm.gpu_state(self.slurm.node)}${{SLURMD_NODENAME#{self.slurm.node}}} " + self.slurm.worker("steady", "--stop", stop)
+
+    def expect_tenant(self, job, node):
+        self.assertTrue(wait_until(lambda: (self.slurm.tenant(job, node) or {"clients": 0})["clients"] > 0), self.slurm.output(job) + self.slurm.tails())
+        return self.slurm.tenant(job, node)
+
+    def test_a_job_on_two_nodes_and_a_heterogeneous_one(self):
+        first, second = self.slurm.nodes
+        stop = self.slurm.folder / "out/stop"
+        self.slurm.write(self.slurm.folder / "out/step.sh", f"{self.steady(str(stop))}\n")
+        step = f"bash {self.slurm.folder}/out/step.sh"
+        job = self.slurm.submit(f"srun {step}", "-N2", "-n2", "--nvshare=cores=40,memory=300M")
+        for node in (first, second):
+            tenant = self.expect_tenant(job, node)
+            self.assertEqual((tenant["clients"], tenant["gpu_core_limit"], tenant["gpu_memory_limit"]), (1, 40, 300_000_000))
+        stop.touch()
+        self.assertTrue(self.slurm.wait_for(job, "COMPLETED"), self.slurm.output(job))
+        stop.unlink()
+
+        # Slurm has one --nvshare for a submission, the last; shards are each part's own.
+        parts = ("-n1", f"-w{first}", "--gres=shard:3", ":", "-n1", f"-w{second}", "--gres=shard:6")
+        job = self.slurm.submit(f"srun --het-group=0,1 {step}", *parts)
+        self.assertEqual(self.expect_tenant(job, first)["gpu_core_limit"], 30)
+        self.assertEqual(self.expect_tenant(job + 1, second)["gpu_core_limit"], 60)
+        stop.touch()
+        self.assertTrue(self.slurm.wait_for(job, "COMPLETED"), self.slurm.output(job))
 
 
 class Deaths(Jobs):
