@@ -181,12 +181,14 @@ Instant slice_end(const Context& context, const Gpu& gpu, const Account& account
   return began + slice_of(context.config(), gpu, account);
 }
 
-// A gang is billed where it has loaded while it still loads elsewhere: it may use what it loaded. When all of it has, at the latest.
-Instant gang_has_loaded(const Context& context, const Gpu& gpu, const Account& account) {
-  Instant loaded = 0;
+// A gang is billed where it has loaded while it still loads elsewhere: it may use what it loaded, also where a member gave the GPU up
+// meanwhile, because it had nothing to do before the others. When all of it has loaded, at the latest; nullopt: no gang runs.
+std::optional<Instant> gang_has_loaded(const Context& context, const Gpu& gpu, const Account& account) {
+  std::optional<Instant> loaded;
+  if (!account.gang) return loaded;
   any_client(gpu, account.tenant, [&](const Client& client) {
-    const Gang* gang = client.stays() ? gang_of(context.state, client) : nullptr;
-    if (gang != nullptr) loaded = std::max(loaded, gang_began(*gang));
+    const Gang* gang = gang_of(context.state, client);
+    if (gang != nullptr && phase_of(context.state, *gang) == GangPhase::kRunning) loaded = std::max(loaded.value_or(0), gang_began(*gang));
     return false;
   });
   return loaded;
@@ -210,7 +212,7 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
     const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.borrows);
     Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
-    if (holds && account.gang) end = std::max(end, gang_has_loaded(context, gpu, account) + slice_of(config, gpu, account));
+    if (const auto loaded = gang_has_loaded(context, gpu, account)) end = std::max(end, *loaded + slice_of(config, gpu, account));
     if (end <= context.now) {
       account.throttled = true;
       account.throttled_at = context.now;
@@ -233,8 +235,9 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, bool looks) {
   const bool yielded = std::exchange(account.yields, false);
   if (!applies || (yielded ? account.balance > band : account.balance > -band) || !is_pressed(gpu, account)) return;
   // So that neighbours with short bursts do not drop it at each of them.
-  const Instant long_enough = std::max(account.slice_began, gang_has_loaded(context, gpu, account)) + kSliceMin;
-  if (!yielded && account.runs && (context.now < long_enough || !looks))
+  const std::optional<Instant> loaded = gang_has_loaded(context, gpu, account);
+  const Instant long_enough = std::max(account.slice_began, loaded.value_or(0)) + kSliceMin;
+  if (!yielded && (account.runs || loaded) && (context.now < long_enough || !looks))
     return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
   account.yields = true;
   if (stays(gpu, account) && !has_last_turn(context, gpu, account))

@@ -419,6 +419,21 @@ TEST_F(Step, AGangMayUseWhatItLoadedBeforeItsLimitEndsItsTurn) {
   EXPECT_TRUE(drops_within(kSec));
 }
 
+// One that had nothing to do before the others had loaded gives its GPU up. It gets it back when they run: its work needs all of them.
+TEST_F(Step, AMemberThatWasIdleWhileItsGangLoadedReturnsWhateverItsLimit) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  feed(ComputeLimit{7, 20});
+  feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
+  feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
+  const auto pass = [&](Duration time) {
+    for (const Instant end = now + time; now < end; now += kSec / 100) feed(Tick{});
+  };
+  pass(2 * kSec);
+  feed(LockReleased{2, grants[2], {0, 0, 0}, true});
+  pass(kSec / 2);
+  EXPECT_TRUE(find<SendLock>(feed(LockRequested{2}), 2));
+}
+
 // Who is to get the lock before it allocates: members of a gang that runs, and nobody once it has left.
 TEST_F(Step, MembersHearWhetherTheirGangRuns) {
   feed(GpuAppeared{1, 16 * kGiB});
