@@ -234,10 +234,17 @@ def grow(config, shape, result, table):
             took = parallel([lambda p=p: p.order(f"hold {shape.mib(gib) * MIB}", 120) for p in programs])
             before = scheduler.gpu().get("switches", 0)
             begin, end, marks = work_for(programs, shape.grow_s * (3 if gib == 6 else 1), rounds)
+            work = [m[-1][1] for m in marks]
+            # On a machine that is busy with other things turns may be longer than that.
+            for _ in range(4 if gib == 6 else 0):
+                if min(work) >= 1:
+                    break
+                begin, end, marks = work_for(programs, shape.grow_s * 3, rounds)
+                work = [sum(both) for both in zip(work, [m[-1][1] for m in marks])]
             time.sleep(0.2)
             running = max((sum(c["state"] == "running" for c in look["clients"]) for look in scheduler.history
                            if begin <= look["t"] <= end), default=0)
-            figures["steps"].append({"each_mib": shape.mib(gib), "held": took, "running_at_once": running, "work": [m[-1][1] for m in marks],
+            figures["steps"].append({"each_mib": shape.mib(gib), "held": took, "running_at_once": running, "work": work,
                                      "shares": steady_shares(marks, begin, end), "switches": scheduler.gpu().get("switches", 0) - before})
         figures["scheduler"] = scheduler.summary()
         for program in programs:
