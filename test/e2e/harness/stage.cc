@@ -88,6 +88,7 @@ void Stage::print_logs() {
     if (entry.path().extension() == ".log") logs.push_back(entry.path());
   }
   std::sort(logs.begin(), logs.end());
+  logs.emplace_back(trace_file());
   for (const auto& path : logs) {
     std::ifstream stream(path);
     std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
@@ -253,9 +254,17 @@ void Stage::forget(Child& child) {
 void Stage::tell_to_stop() { touch(directory_ + "/stop"); }
 void Stage::tell_to_go(const std::string& name) { touch(go_file(name)); }
 
+// What the scheduler believes, as it says it.
+std::string Stage::raw_status() {
+  auto admin = cli::AdminClient::open(runtime_directory());
+  if (!admin) return admin.error().text;
+  auto line = admin->ask(protocol::admin::StatusRequest{});
+  return line ? *line : line.error().text;
+}
+
 void Stage::expect_success(Child& child) {
   std::optional<int> status = child.wait(patience());
-  ASSERT_TRUE(status) << child.name() << " does not end; its log:\n" << child.log();
+  ASSERT_TRUE(status) << child.name() << " does not end; its log:\n" << child.log() << "\nstatus: " << raw_status();
   EXPECT_EQ(*status, 0) << child.name() << ":\n" << child.log();
   EXPECT_TRUE(child.logged("all right")) << child.name() << ":\n" << child.log();
 }

@@ -64,6 +64,7 @@ class Stage {
   Child& scheduler() { return *scheduler_; }
   bool has_scheduler() const { return scheduler_ != nullptr; }
   std::optional<protocol::admin::StatusReport> status();  // nullopt: it does not answer (now)
+  std::string raw_status();                               // as JSON, or why there is none
 
   // ---- programs ----
   // The test's own CUDA program under libnvshare.so, in one of its modes (worker/README.md).
