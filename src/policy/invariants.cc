@@ -95,9 +95,9 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " " + what; };
     if (client.home != &gpu) return broken("is indexed elsewhere");
     if (client.roles != roles_of(client)) return broken("is not indexed as what it is");
-    const auto has = [&, id = id](const std::map<ClientId, Client*>& index) {
+    const auto has = [id = id, own = &client](const std::map<ClientId, Client*>& index) {
       const auto at = index.find(id);
-      return at != index.end() && at->second == &client;
+      return at != index.end() && at->second == own;
     };
     const auto holder = gpu.holders.find(client.grant);
     if (client.holds_lock() && (holder == gpu.holders.end() || holder->second != &client)) return broken("is missing among the holders");

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "policy/policy.h"
@@ -297,7 +298,8 @@ struct GangId {
   TenantId tenant = 0;
   ProcessId process = 0;  // 0: all of the tenant
 
-  auto operator<=>(const GangId&) const = default;
+  bool operator==(const GangId&) const = default;
+  bool operator<(const GangId& other) const { return std::tie(tenant, process) < std::tie(other.tenant, other.process); }
 };
 
 // Clients of one tenant on several GPUs (gangs.cc).
