@@ -262,9 +262,21 @@ std::string Stage::raw_status() {
   return line ? *line : line.error().text;
 }
 
+// Where its threads are, from the debugger where there is one.
+std::string Stage::stacks_of(const Child& child) const {
+  const std::string file = directory_ + "/" + child.name() + ".stacks";
+  const std::string command =
+      "gdb -p " + std::to_string(child.pid()) + " -batch -ex 'thread apply all backtrace 20' > " + file + " 2>&1 < /dev/null";
+  if (std::system(command.c_str()) == -1) return "no shell";
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
 void Stage::expect_success(Child& child) {
   std::optional<int> status = child.wait(patience());
-  ASSERT_TRUE(status) << child.name() << " does not end; its log:\n" << child.log() << "\nstatus: " << raw_status();
+  ASSERT_TRUE(status) << child.name() << " does not end; its log:\n"
+                      << child.log() << "\nstatus: " << raw_status() << "\n"
+                      << stacks_of(child);
   EXPECT_EQ(*status, 0) << child.name() << ":\n" << child.log();
   EXPECT_TRUE(child.logged("all right")) << child.name() << ":\n" << child.log();
 }

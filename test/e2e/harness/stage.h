@@ -65,6 +65,7 @@ class Stage {
   bool has_scheduler() const { return scheduler_ != nullptr; }
   std::optional<protocol::admin::StatusReport> status();  // nullopt: it does not answer (now)
   std::string raw_status();                               // as JSON, or why there is none
+  std::string stacks_of(const Child& child) const;
 
   // ---- programs ----
   // The test's own CUDA program under libnvshare.so, in one of its modes (worker/README.md).
