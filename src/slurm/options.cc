@@ -82,6 +82,8 @@ const std::vector<SiteSpec>& site_table() {
        [](Site& site, std::string_view text) { return take_integer(text, 1, kShardsMax, &site.shards_per_gpu); }},
       {"memory_per_shard", "an amount of memory, such as 8G", "else a shard's part of the GPU's memory",
        [](Site& site, std::string_view text) { return take_memory(text, &site.memory_per_shard); }},
+      {"suspend_time", "0 to 600 seconds", "that a suspended step may run on until its memory is out",
+       [](Site& site, std::string_view text) { return take_integer(text, 0, kSuspendTimeMax, &site.suspend_time); }},
       {"comment", "no, yes", "whether a job's AdminComment gets its GPU time and memory at its end",
        [](Site& site, std::string_view text) { return take_word(text, "no", "yes", &site.comment); }},
   };

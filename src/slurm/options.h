@@ -21,6 +21,8 @@ struct Request {
   std::optional<int> priority;
 };
 
+inline constexpr int kSuspendTimeMax = 600;
+
 // nvshare.conf: NAME = VALUE, one a line; '#' begins a comment.
 struct Site {
   std::string runtime_dir = protocol::kRuntimeDirectoryDefault;
@@ -32,6 +34,7 @@ struct Site {
   int max_priority = 0;
   int shards_per_gpu = 0;        // 0: shards say nothing
   int64_t memory_per_shard = 0;  // 0: its part of the GPU's memory
+  int suspend_time = 30;         // seconds that a suspended step may run on until its memory is out
   bool comment = false;          // at a job's end its GPU time goes into its AdminComment
 };
 

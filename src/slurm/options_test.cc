@@ -63,7 +63,8 @@ TEST(SlurmOptions, VariablesSayWhatTheOptionLeavesOpen) {
 TEST(SlurmOptions, ASitesFileIsReadAndItsMistakesAreNamed) {
   const Site site = site_of(
       "# comment\n\n runtime_dir = /run/x # why\nlibrary=/opt/libnvshare.so\njobs = all\ndefault_memory = 4G\ndefault_cores = 40\n"
-      "default_priority = -1\nmax_memory = 8G\nmax_cores = 90\nmax_priority = 3\nshards_per_gpu = 20\nmemory_per_shard = 1G\ncomment = "
+      "default_priority = -1\nmax_memory = 8G\nmax_cores = 90\nmax_priority = 3\nshards_per_gpu = 20\nmemory_per_shard = 1G\nsuspend_time "
+      "= 5\ncomment = "
       "yes\r\n");
   EXPECT_EQ(site.runtime_dir, "/run/x");
   EXPECT_EQ(site.library, "/opt/libnvshare.so");
@@ -71,6 +72,7 @@ TEST(SlurmOptions, ASitesFileIsReadAndItsMistakesAreNamed) {
   EXPECT_EQ(site.defaults.cores, 40);
   EXPECT_EQ(site.max_memory, 8 * kG);
   EXPECT_EQ(site.shards_per_gpu, 20);
+  EXPECT_EQ(site.suspend_time, 5);
   EXPECT_TRUE(site.comment);
   for (const auto& [text, said] : std::map<std::string, std::string>{{"\nspeed = 3", "line 2: 'speed'"},
                                                                      {"max_cores", "line 1"},

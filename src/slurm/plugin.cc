@@ -235,7 +235,7 @@ void watch_signals(spank_t spank) {
   uint32_t job = 0;
   pid_t task = 0;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS || spank_get_item(spank, S_TASK_PID, &task) != ESPANK_SUCCESS) return;
-  Result<pid_t> watch = start_watch(job, now.site.runtime_dir, task);
+  Result<pid_t> watch = start_watch(job, now.site.runtime_dir, now.site.suspend_time, task);
   if (watch) {
     now.watch = *watch;
   } else {  // the job runs without

@@ -1,11 +1,18 @@
 #include "slurm/step_watch.h"
 
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <new>
 
 #include "protocol/admin_client.h"
 #include "slurm/job_link.h"
@@ -15,7 +22,8 @@ namespace {
 
 namespace admin = protocol::admin;
 
-// Of the two seconds between SIGTSTP and SIGSTOP. Nothing is continued later: it would run although Slurm has stopped it.
+// Of the two seconds between SIGTSTP and SIGSTOP, where Slurm freezes no cgroup. Nothing is continued later: it would run although Slurm
+// has stopped it.
 constexpr int64_t kWindowMs = 1500;
 constexpr int64_t kLookMs = 10;
 constexpr int kLookPatienceMs = 500;
@@ -25,6 +33,11 @@ int64_t now_ms() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+void sleep_ms(int64_t duration) {
+  const timespec pause = {static_cast<time_t>(duration / 1000), duration % 1000 * 1'000'000};
+  nanosleep(&pause, nullptr);
 }
 
 bool is_pending(int signal) {
@@ -60,10 +73,20 @@ bool descends_from(pid_t pid, pid_t ancestor) {
   return false;
 }
 
+bool has_pending(pid_t pid, int signal) {
+  std::ifstream lines("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("SigPnd:") && !line.starts_with("ShdPnd:")) continue;
+    if ((std::strtoull(line.c_str() + std::strlen("SigPnd:"), nullptr, 16) >> (signal - 1) & 1) != 0) return true;
+  }
+  return false;
+}
+
 void StepWatch::run() {
   sigset_t all;
   sigfillset(&all);
   for (;;) {
+    if (mover_ > 0) wait_with_mover();
     int signal = 0;
     if (sigwait(&all, &signal) == 0) take(signal);
   }
@@ -87,37 +110,102 @@ void StepWatch::tell_of(admin::JobRequest request) {
 }
 
 void StepWatch::job_stops() {
-  const int64_t until = now_ms() + kWindowMs;
+  const int64_t begin = now_ms();
+  if (move_seconds_ > 0) freezer_ = StepFreezer(membership_of(getpid()), job_);
   suspended_ = true;
   admin::JobRequest suspended;
   suspended.suspended = true;
   tell_of(suspended);
-  while (now_ms() < until && !is_pending(SIGCONT) && continue_stopped()) {
-    const timespec pause = {0, kLookMs * 1'000'000};
-    nanosleep(&pause, nullptr);
-  }
+  const bool moves_on = !freezer_.empty() && start_mover();
+  const int64_t until = begin + (moves_on ? move_seconds_ * int64_t{1000} : kWindowMs);
+  const auto has_news = [] { return is_pending(SIGCONT) || is_pending(SIGTERM) || is_pending(SIGTSTP); };
+  while (now_ms() < until && !has_news() && continue_stopped()) sleep_ms(kLookMs);
   for (const pid_t pid : continued_) kill(pid, SIGSTOP);
 }
 
-bool StepWatch::continue_stopped() {
+// Where they cannot be known there are none: nothing is done, then.
+std::vector<pid_t> StepWatch::with_memory() const {
   auto client = admin::Client::open(runtime_dir_);
-  if (!client) return false;
+  if (!client) return {};
   auto line = client->ask(admin::StatusRequest{}, kLookPatienceMs);
-  if (!line) return false;
+  if (!line) return {};
   auto status = admin::decode_status(*line);
-  if (!status) return false;
+  if (!status) return {};
   const auto tenant = std::find_if(status->tenants.begin(), status->tenants.end(), [&](const auto& one) { return one.job == job_; });
-  if (tenant == status->tenants.end()) return false;
-  bool any_left = false;
+  if (tenant == status->tenants.end()) return {};
+  std::vector<pid_t> pids;
   for (const admin::ClientReport& one : status->clients) {
-    if (one.tenant != tenant->id || one.resident <= one.unswappable) continue;
-    any_left = true;
-    const auto state = state_of_process(one.pid);
-    if (!state || !state->stopped || !descends_from(one.pid, stepd_)) continue;
-    if (std::find(continued_.begin(), continued_.end(), one.pid) != continued_.end()) continue;
-    if (kill(one.pid, SIGCONT) == 0) continued_.push_back(one.pid);
+    if (one.tenant == tenant->id && one.resident > one.unswappable && is_own(one.pid)) pids.push_back(one.pid);
   }
-  return any_left;
+  return pids;
+}
+
+bool StepWatch::continue_stopped() {
+  const std::vector<pid_t> pids = with_memory();
+  for (const pid_t pid : pids) {
+    const auto state = state_of_process(pid);
+    if (!state || !state->stopped || std::find(continued_.begin(), continued_.end(), pid) != continued_.end()) continue;
+    if (kill(pid, SIGCONT) == 0) continued_.push_back(pid);
+  }
+  return !pids.empty();
+}
+
+bool StepWatch::is_own(pid_t pid) const { return descends_from(pid, stepd_) || freezer_.contains(membership_of(pid)); }
+
+bool StepWatch::start_mover() {
+  if (shared_ == nullptr) {
+    void* page = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return false;
+    shared_ = new (page) Shared;
+  }
+  shared_->mover_ends = false;
+  const pid_t watch = getpid();
+  mover_ = fork();
+  if (mover_ != 0) return mover_ > 0;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setpgid(0, 0);
+  // slurmstepd is in no cgroup that is frozen; its children in that one are signalled by nobody.
+  if (getppid() == watch && freezer_.join(membership_of(stepd_))) move(watch);
+  _exit(0);
+}
+
+// Slurm's SIGCONT must be known to the mover before it is taken: this process may be frozen between any two instructions.
+void StepWatch::wait_with_mover() {
+  sigset_t pending;
+  while (sigpending(&pending) == 0 && sigisemptyset(&pending) == 1) {
+    if (waitpid(mover_, nullptr, WNOHANG) == mover_) {
+      mover_ = 0;
+      return;
+    }
+    sleep_ms(kLookMs);
+  }
+  if (is_pending(SIGCONT) || is_pending(SIGTSTP)) end_mover();
+}
+
+void StepWatch::end_mover() {
+  shared_->mover_ends = true;
+  waitpid(std::exchange(mover_, 0), nullptr, 0);
+}
+
+void StepWatch::move(pid_t watch) {
+  const auto must_end = [&] { return shared_->mover_ends || has_pending(watch, SIGCONT) || has_pending(watch, SIGKILL); };
+  // While it is not frozen, it moves out by itself.
+  for (const int64_t until = now_ms() + move_seconds_ * int64_t{1000}; !freezer_.is_freezing(); sleep_ms(kLookMs)) {
+    if (must_end() || now_ms() > until) return;
+  }
+  if (with_memory().empty()) return;
+  freezer_.thaw();
+  for (const int64_t until = now_ms() + move_seconds_ * int64_t{1000}; now_ms() < until && !with_memory().empty(); sleep_ms(kLookMs)) {
+    if (must_end()) return;
+  }
+  freezer_.freeze();
+  // Where Slurm let the step go on just before, it is frozen with the signal that said so. Once nothing in it runs, nothing more comes.
+  for (bool frozen = false; !frozen; sleep_ms(kLookMs)) {
+    frozen = freezer_.is_frozen();
+    if (!must_end()) continue;
+    freezer_.thaw();
+    return;
+  }
 }
 
 void StepWatch::job_goes_on() {

@@ -57,11 +57,11 @@ void join_cgroup_of(pid_t task, pid_t pid) {
 
 }  // namespace
 
-Result<pid_t> start_watch(uint32_t job, const std::string& runtime_dir, pid_t task) {
+Result<pid_t> start_watch(uint32_t job, const std::string& runtime_dir, int suspend_time, pid_t task) {
   const std::string program = own_folder() + kProgram;
   if (access(program.c_str(), X_OK) != 0) return error_format("%.150s cannot be started: %s", program.c_str(), std::strerror(errno));
-  std::string number = std::to_string(job), folder = runtime_dir, name = kProgram;
-  char* const arguments[] = {name.data(), number.data(), folder.data(), nullptr};
+  std::string number = std::to_string(job), folder = runtime_dir, seconds = std::to_string(suspend_time), name = kProgram;
+  char* const arguments[] = {name.data(), number.data(), folder.data(), seconds.data(), nullptr};
   const pid_t parent = getpid(), group = getpgid(task);
   sigset_t all, before;
   sigfillset(&all);

@@ -11,6 +11,6 @@
 namespace nvshare::slurm {
 
 // Its process, a child of the caller, in the cgroup of `task`; it ends with the caller. The program lies beside the plugin.
-Result<pid_t> start_watch(uint32_t job, const std::string& runtime_dir, pid_t task);
+Result<pid_t> start_watch(uint32_t job, const std::string& runtime_dir, int suspend_time, pid_t task);
 
 }  // namespace nvshare::slurm

@@ -1,5 +1,6 @@
 """A Slurm of the test's own on this machine: munged, slurmctld, slurmd and nvshare-scheduler, each with its files in one folder and on ports
 that were free. Needs root and Debian's packages (slurmctld, slurmd, slurm-client, munge)."""
+import argparse
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import subprocess
 import tempfile
 import time
 
+PROGRAMS = argparse.Namespace()  # of the tests' arguments
 PATIENCE = 30.0
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel")
 SHARDS = 10
@@ -89,8 +91,10 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/{proctrack}
 PrologFlags={prolog_flags}
+JobContainerType={job_container}
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/{accounting}
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -114,6 +118,22 @@ PartitionName=low Nodes=ALL MaxTime=INFINITE PriorityTier=1
 NODE = ("NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} "
         "ThreadsPerCore=1 RealMemory=1000 Gres=gpu:1,shard:{shards}")
 
+SLURMDBD_CONF = """
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=root
+StorageLoc=slurm
+"""
+
 # Systemd is asked for nothing: it may not be there.
 CGROUP_CONF = {0: "CgroupPlugin=cgroup/v1\n", 1: "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n", 2: "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n"}
 
@@ -132,19 +152,23 @@ comment = yes
 class Cluster:
     """One node's files lie in the cluster's folder; of a second node, which has a scheduler and a GPU of its own, in `other` therein."""
 
-    def __init__(self, programs, nodes=1):
+    def __init__(self, programs, nodes=1, private_tmp=False, accounting=False):
         self.programs = programs
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvs-slurm-", dir="/tmp"))
+        # Jobs with a /tmp of their own do not see the machine's.
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvs-slurm-", dir="/var/tmp" if private_tmp else "/tmp"))
         self.folder.chmod(0o755)
         self.node = f"nvs{os.getpid()}"
         self.nodes = {self.node: self.folder, f"{self.node}b": self.folder / "other"} if nodes == 2 else {self.node: self.folder}
         self.daemons = {}
         self.logs = []
         self.control_groups = cgroup_version()
-        ports = free_ports(1 + nodes)
+        ports = free_ports(3 + nodes)
+        self.database_port, self.dbd_port = (ports.pop(), ports.pop()) if accounting else (0, 0)
         lines = [NODE.format(node=node, port=port, cpus=CPUS, shards=SHARDS) for node, port in zip(self.nodes, ports[1:])]
         values = {"folder": self.folder, "nodes": "\n".join(lines), "controller_port": ports[0],
                   "proctrack": "cgroup" if self.control_groups else "linuxproc", "shards": SHARDS, "library": programs.library,
+                  "accounting": f"slurmdbd\nAccountingStorageHost=127.0.0.1\nAccountingStoragePort={self.dbd_port}\nAccountingStoragePass={self.folder}/munge/socket" if accounting else "none",
+                  "job_container": "job_container/tmpfs" if private_tmp else "job_container/none",
                   "prolog_flags": "Alloc,Contain" if self.control_groups else "Alloc"}
         for name in ("munge", "state", "gpu", "out"):
             (self.folder / name).mkdir()
@@ -156,6 +180,8 @@ class Cluster:
             own.chmod(0o755)
             self.write(own / "slurm.conf", SLURM_CONF.format(own=own, **values))
             self.write(own / "gres.conf", f"Name=gpu File=/dev/null\nName=shard Count={SHARDS} File=/dev/null\n")
+            if private_tmp:
+                self.write(own / "job_container.conf", f"AutoBasePath=true\nBasePath={self.folder}/private\n")
             self.write(own / "cgroup.conf", CGROUP_CONF[self.control_groups])
             self.write(own / "plugstack.conf", f"required {programs.plugin} config={own}/nvshare.conf\n")
             self.write(own / "nvshare.conf", NVSHARE_CONF.format(own=own, **values))
@@ -179,6 +205,8 @@ class Cluster:
         if not wait_until((self.folder / "munge/socket").exists, 10):
             raise CannotStart("munged: " + self.tails())
         self.start_scheduler()
+        if self.dbd_port:
+            self.start_database()
         self.spawn("slurmctld", ["slurmctld", "-D", "-c", "-f", self.environment["SLURM_CONF"]])
         self.start_slurmd()
         def idle():
@@ -189,6 +217,23 @@ class Cluster:
         if any(one.poll() is not None for one in self.daemons.values()) or not idle():
             own = "nvshare_spank" in (self.folder / f"slurmd-{self.node}.log").read_text(encoding="utf-8", errors="replace")
             raise (RuntimeError if own else CannotStart)("the node does not become idle:\n" + self.tails())
+
+    def start_database(self):
+        data = self.folder / "database"
+        installed = self.ask("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--auth-root-authentication-method=normal")
+        if installed.returncode != 0:
+            raise CannotStart("mariadb-install-db: " + installed.stdout + installed.stderr)
+        self.spawn("mariadbd", ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={self.folder}/database.sock", f"--port={self.database_port}",
+                                "--bind-address=127.0.0.1", "--user=root", "--innodb-buffer-pool-size=32M"])
+        if not wait_until(lambda: self.ask("mariadb-admin", "--no-defaults", f"--socket={self.folder}/database.sock", "ping").returncode == 0):
+            raise CannotStart("mariadbd: " + self.tails())
+        conf = self.folder / "slurmdbd.conf"
+        self.write(conf, SLURMDBD_CONF.format(folder=self.folder, port=self.dbd_port, database_port=self.database_port))
+        conf.chmod(0o600)
+        self.spawn("slurmdbd", ["slurmdbd", "-D"], dict(self.environment, SLURM_CONF=str(self.folder / "slurm.conf")))
+        if not wait_until(lambda: self.ask("sacctmgr", "-n", "show", "cluster").returncode == 0):
+            raise CannotStart("slurmdbd: " + self.tails())
+        self.ask("sacctmgr", "-i", "add", "cluster", "nvsharetest")
 
     def start_slurmd(self):
         if self.control_groups == 2:
@@ -228,7 +273,7 @@ class Cluster:
         self.ask("scancel", "--signal=KILL", "-u", "root")
         self.ask("scancel", "-u", "root")
         wait_until(lambda: not self.ask("squeue", "-h").stdout.strip(), 20)
-        first_to_end = ("slurmd", "slurmctld", "scheduler", "munged")
+        first_to_end = ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "scheduler", "munged")
         for name in sorted(self.daemons, key=lambda name: first_to_end.index(name.split()[0])):
             daemon = self.daemons.pop(name)
             daemon.terminate()

@@ -9,6 +9,9 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import random
+import re
+import shutil
 import signal
 import sys
 import time
@@ -16,8 +19,9 @@ import unittest
 
 import cluster
 from cluster import wait_until
+from other_clusters import Accounting, PrivateTmp, TwoNodes  # noqa: F401, pylint: disable=unused-import
 
-PROGRAMS = argparse.Namespace()
+PROGRAMS = cluster.PROGRAMS
 SLURM = None
 SKIPPED = 77  # for ctest
 MIX = ("mix", "--steps", "60", "--hold", "60M", "--largest", "40M", "--threads", "2")
@@ -150,6 +154,44 @@ class Limits(Jobs):
             self.end(stop)
             self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
 
+    def test_a_script_of_an_array_that_exports_nothing(self):
+        stop = self.stop_file()
+        script = SLURM.folder / "out/array.sh"
+        variables = "".join(f"export {name}={value}\n" for name, value in SLURM.environment.items())
+        script.write_text("#!/bin/bash\n#SBATCH --nvshare=cores=20,memory=100M\n#SBATCH --export=NONE\n#SBATCH --array=1-3\n"
+                          f"#SBATCH -o {SLURM.folder}/out/%A_%a_%j.out\n{variables}{self.steady(stop)}\n", encoding="utf-8")
+        ran = SLURM.ask("sbatch", "--parsable", str(script))
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        def tenants():
+            return [one for one in SLURM.status()["tenants"] if one["kind"] == "job" and one["clients"] == 1]
+        self.assertTrue(wait_until(lambda: len(tenants()) == 3), SLURM.status())
+        self.assertEqual(len({one["job"] for one in tenants()}), 3)
+        self.assertEqual({(one["gpu_core_limit"], one["gpu_memory_limit"]) for one in tenants()}, {(20, 100_000_000)})
+        self.end(stop)
+        self.assertTrue(wait_until(lambda: not SLURM.ask("squeue", "-h").stdout.strip()))
+        outputs = [path.read_text() for path in (SLURM.folder / "out").glob(f"{ran.stdout.strip()}_*.out")]
+        self.assertEqual([output.count("all right") for output in outputs], [1, 1, 1])
+
+    @unittest.skipUnless(shutil.which("bwrap"), "bwrap is missing (Debian: bubblewrap)")
+    def test_in_a_container_with_the_two_mounts_that_the_manual_names(self):
+        stop, job_folder = self.stop_file(), SLURM.folder / "run"
+        gpu = [PROGRAMS.stand_in, str(pathlib.Path(PROGRAMS.worker).parent), str(SLURM.folder / "gpu"), str(SLURM.folder / "out")]  # as --nv and data
+        mounts = [str(pathlib.Path(PROGRAMS.library).parent), str(job_folder / "client")]
+        container = "bwrap --unshare-all --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp "
+        container += " ".join(f"--bind {folder} {folder}" for folder in gpu + mounts)
+        for cores in (20, 40):
+            look = f"ls {job_folder}; ls /tmp /work 2>/dev/null | wc -l; hostname > /dev/null; readlink /proc/self/ns/pid"
+            job = SLURM.submit(f"readlink /proc/self/ns/pid; srun {container} bash -c '{look}; {self.steady(stop)}'", f"--nvshare=cores={cores}")
+            tenant = self.expect_client(job)
+            self.assertEqual((tenant["job"], tenant["gpu_core_limit"]), (job, cores))
+            self.end(stop)
+            self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+            output = SLURM.output(job)
+            self.assertIn("all right", output)
+            self.assertNotIn("admin", output)
+            self.assertEqual(len(set(re.findall(r"pid:\[\d+\]", output))), 2, "it is a container")
+            pathlib.Path(stop).unlink()
+
     def test_an_ordinary_user(self):
         stop = self.stop_file()
         script = f"id -un; grep Uid /proc/self/status; {self.steady(stop)}"
@@ -270,46 +312,158 @@ class Ends(Jobs):
             self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
             self.assertIn("all right", SLURM.output(job))
 
-    def test_sigterm_brings_a_job_its_next_turn(self):
-        def sigterm(job):
-            self.assertEqual(SLURM.ask("scancel", "--full", "--signal=TERM", str(job)).returncode, 0)
-        self.next_turn_comes_after(sigterm, 30)
+    def slow(self):
+        """The environment of a job whose memory takes about five seconds to move out: longer than Slurm waits before it stops it."""
+        return dict(SLURM.environment, SIMGPU_LINK_MBPS="60")
 
-    @unittest.skipUnless(os.environ.get("NVSHARE_TEST_LONG"), "Slurm's shortest time limit is a minute: NVSHARE_TEST_LONG=1")
-    def test_a_time_limit_brings_a_job_its_next_turn(self):
-        self.next_turn_comes_after(lambda job: None, 120, "--time=1")
+    def has_moved(self, pids):
+        """Whether a thread of these processes has run within 0.3 s."""
+        def times():
+            return {str(file): file.read_text().split()[0] for pid in pids for file in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")}
+        before = times()
+        time.sleep(0.3)
+        return times() != before
 
-    def unlimited(self, job):
+    @unittest.skipUnless(cluster.cgroup_version(), "Slurm stops processes one by one where it has no cgroups")
+    def test_suspended_a_job_runs_on_until_its_memory_is_out_and_no_longer(self):
+        for start in ("", "exec "):
+            stop, other_stop = self.stop_file(), self.stop_file()
+            job = SLURM.submit(start + self.holding(stop), "--nvshare=cores=90", environment=self.slow())
+            self.expect_resident(job)
+            begin = time.monotonic()
+            self.assertEqual(SLURM.ask("scontrol", "suspend", str(job)).returncode, 0)
+            self.assertTrue(wait_until(lambda: SLURM.state(job) == "SUSPENDED"))
+            pids = SLURM.processes(job)
+            self.assertTrue(wait_until(lambda job=job: self.resident(job) == 0), SLURM.status())
+            seconds = time.monotonic() - begin
+            self.assertTrue(wait_until(lambda pids=pids: not self.has_moved(pids), 5), "it is stopped again")
+            print(f"moved out {seconds:.1f} s after scontrol suspend")
+            self.assertGreater(seconds, 2.2, "Slurm's own time would have been enough: nothing is shown")
+            other = SLURM.submit(self.holding(other_stop), "--nvshare=cores=90")
+            self.expect_resident(other)
+            self.assertFalse(self.has_moved(pids))
+            self.end(other_stop)
+            self.assertTrue(SLURM.wait_for(other, "COMPLETED"), SLURM.output(other))
+            self.assertEqual(SLURM.ask("scontrol", "resume", str(job)).returncode, 0)
+            self.expect_resident(job)
+            self.end(stop)
+            self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+            self.assertIn("all right", SLURM.output(job))
+
+    @unittest.skipUnless(cluster.cgroup_version(), "Slurm stops processes one by one where it has no cgroups")
+    def test_suspended_and_resumed_at_any_time_a_job_goes_on(self):
+        stop = self.stop_file()
+        job = SLURM.submit(self.holding(stop), "--nvshare=cores=90", environment=self.slow())
+        self.expect_resident(job)
+        seed = int(os.environ.get("NVSHARE_TEST_SEED", time.time_ns() % 1000000))
+        print("NVSHARE_TEST_SEED:", seed)
+        chance = random.Random(seed)
+        for _ in range(int(os.environ.get("NVSHARE_TEST_ROUNDS", 4))):
+            pids = SLURM.processes(job)
+            self.assertEqual(SLURM.ask("scontrol", "suspend", str(job)).returncode, 0)
+            pause = chance.uniform(0, 9)
+            time.sleep(pause)
+            self.assertEqual(SLURM.ask("scontrol", "resume", str(job)).returncode, 0)
+            self.assertTrue(wait_until(lambda pids=pids: self.has_moved(pids)), f"resumed {pause:.1f} s after: {SLURM.status()}")
+            self.assertTrue(wait_until(lambda: not SLURM.tenant(job)["paused"]), SLURM.status())
+        self.assertEqual(SLURM.ask("scontrol", "suspend", str(job)).returncode, 0)
+        other = SLURM.submit(self.holding(self.stop_file()), "--nvshare=cores=90", environment=self.slow())
+        self.expect_client(other)
+        self.assertEqual(SLURM.ask("scontrol", "resume", str(job)).returncode, 0)
+        self.end(stop)
+        self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+        self.assertIn("all right", SLURM.output(job))
+        time.sleep(chance.uniform(0, 3))
+        self.assertEqual(SLURM.ask("scontrol", "suspend", str(other)).returncode, 0)
+        time.sleep(chance.uniform(0, 4))
+        SLURM.ask("scancel", str(other))
+        self.assertTrue(SLURM.wait_for(other, "CANCELLED"), SLURM.state(other))
+
+    def busy(self, stop):
+        """A program with more than half of the GPU's memory that is never idle: it gives up no turn by itself."""
+        return SLURM.worker("steady", "--work", "1000", "--hold", "280M", "--stop", stop)
+
+    def client(self, job):
+        """Of a job with one program; None before it is there."""
+        report, tenant = SLURM.status(), SLURM.tenant(job)
+        found = [one for one in report["clients"] if tenant and one["tenant"] == tenant["id"]]
+        return found[0] if found else None
+
+    def states(self, jobs):
+        return [(self.client(job) or {"state": ""})["state"] for job in jobs]
+
+    def turns_last(self, period, multiplier):
+        self.assertEqual(SLURM.control("set", f"switch_time_fixed={period}", f"switch_time_multiplier={multiplier}").returncode, 0)
+
+    def sigterm(self, job):
+        self.assertEqual(SLURM.ask("scancel", "--full", "--signal=TERM", str(job)).returncode, 0)
+
+    def submit_busy(self, stop, *options):
+        job = SLURM.submit(f"trap '' TERM; {self.busy(stop)}", "--nvshare=cores=90", *options)
         self.assertTrue(wait_until(lambda: SLURM.tenant(job)))
+        # No limit of time: it has rules of its own about turns.
         self.assertEqual(SLURM.control("set", f"job={job}", "ceiling=100").returncode, 0)
+        self.assertTrue(wait_until(lambda: "units" in SLURM.output(job)), SLURM.output(job))
+        return job
+
+    def stop_the_turns_while_last_in_line(self, last):
+        """From now on turns last an hour: `last` has just had one, and waits behind everybody else."""
+        def stopped():
+            self.turns_last("200ms", 5)
+            if not wait_until(lambda: self.states([last]) == ["running"]) or not wait_until(lambda: self.states([last]) == ["waiting"], pause=0.01):
+                return False
+            self.turns_last("3600", 1000)
+            time.sleep(0.5)  # for a drain under way
+            return self.states([last]) == ["waiting"]
+        self.assertTrue(wait_until(stopped, 60), SLURM.status())
+
+    def expect_to_wait_on(self, job, seconds):
+        turns, end = self.client(job)["turns"], time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.assertEqual((self.states([job]), self.client(job)["turns"]), (["waiting"], turns))
+            time.sleep(0.1)
 
     def next_turn_comes_after(self, event, patience, *options):
-        """Turns last an hour, and minutes at least where a newcomer waits: a job that waits for one has it once SIGTERM has come to it."""
-        self.assertEqual(SLURM.control("set", "switch_time_fixed=3600", "switch_time_multiplier=1000").returncode, 0)
-        try:
-            stop, other_stop, go = self.stop_file(), self.stop_file(), self.stop_file()
-            runs = SLURM.submit(self.holding(stop), "--nvshare=cores=90")
-            self.unlimited(runs)
-            self.expect_resident(runs)
-            script = f"trap '' TERM; until [ -e {go} ]; do sleep 0.1; done; {self.holding(other_stop)}"
-            ends = SLURM.submit(script, "--nvshare=cores=90", *options)
-            self.unlimited(ends)
-            pathlib.Path(go).touch()
-            self.expect_client(ends)
-            def waits():
-                report, tenant = SLURM.status(), SLURM.tenant(ends)
-                return [one["state"] for one in report["clients"] if one["tenant"] == tenant["id"]] == ["waiting"]
-            self.assertTrue(wait_until(waits), SLURM.status())
-            event(ends)
-            # The scheduler knows it; what follows from that is the policy's tests' business, as an idle program gives its turn up by itself.
-            self.assertTrue(wait_until(lambda: SLURM.tenant(ends)["ends"], patience), f"{SLURM.status()}\n{SLURM.output(ends)}")
-            self.assertFalse(SLURM.tenant(runs)["ends"])
-            self.expect_resident(ends)
-            self.end(other_stop)
+        """Nobody's turn ends, and of two that wait the one behind has the next turn once SIGTERM has come to it."""
+        self.addCleanup(self.turns_last, "200ms", 5)
+        stops = [self.stop_file() for _ in range(3)]
+        jobs = [self.submit_busy(stops[0]), self.submit_busy(stops[1]), self.submit_busy(stops[2], *options)]
+        *others, ends = jobs
+        self.stop_the_turns_while_last_in_line(ends)
+        self.assertTrue(wait_until(lambda: sorted(self.states(others)) == ["running", "waiting"]), SLURM.status())
+        (runs,) = [job for job in others if self.states([job]) == ["running"]]
+        (waits,) = set(others) - {runs}
+        self.assertGreater(self.client(waits)["since_ns"], self.client(ends)["since_ns"], "it waits for longer")
+        self.expect_to_wait_on(ends, 2)
+        turns = self.client(waits)["turns"]
+        event(ends)
+        begin = time.monotonic()
+        self.assertTrue(wait_until(lambda: self.states([ends]) == ["running"], patience, pause=0.01), f"{SLURM.status()}\n{SLURM.output(ends)}")
+        print(f"job {ends} runs {time.monotonic() - begin:.2f} s after it; job {waits} had waited for longer, and does")
+        self.assertEqual((self.states([runs, waits]), self.client(waits)["turns"]), (["waiting", "waiting"], turns))
+        self.assertEqual([SLURM.tenant(job)["ends"] for job in (runs, waits, ends)], [False, False, True])
+        return jobs, stops
+
+    def test_sigterm_brings_a_job_its_next_turn_before_one_that_waits_longer_and_once(self):
+        jobs, stops = self.next_turn_comes_after(self.sigterm, 30)
+        self.stop_the_turns_while_last_in_line(jobs[2])
+        for _ in range(5):
+            self.sigterm(jobs[2])
+            self.expect_to_wait_on(jobs[2], 0.5)
+        self.turns_last("200ms", 5)
+        for stop in stops:
             self.end(stop)
-            self.assertTrue(SLURM.wait_for(runs, "COMPLETED"), SLURM.output(runs))
-        finally:
-            SLURM.control("set", "switch_time_fixed=200ms", "switch_time_multiplier=5")
+        for job in jobs:
+            self.assertTrue(SLURM.wait_for(job, "COMPLETED"), SLURM.output(job))
+            self.assertIn("all right", SLURM.output(job))
+
+    @unittest.skipUnless(os.environ.get("NVSHARE_TEST_LONG"), "Slurm's shortest time limit is a minute: NVSHARE_TEST_LONG=1")
+    def test_a_job_at_its_time_limit_has_the_next_turn(self):
+        jobs, stops = self.next_turn_comes_after(lambda job: None, 120, "--time=1")
+        self.turns_last("200ms", 5)
+        self.assertTrue(SLURM.wait_for(jobs[2], "TIMEOUT"), SLURM.state(jobs[2]))
+        for stop in stops:
+            self.end(stop)
 
     def test_an_array(self):
         job = SLURM.submit(SLURM.worker(*MIX), "--nvshare=cores=50", "--array=1-4")
@@ -318,47 +472,6 @@ class Ends(Jobs):
         self.assertEqual(len(outputs), 4)
         for output in outputs:
             self.assertIn("all right", output)
-
-
-class TwoNodes(unittest.TestCase):
-    """A cluster of its own: each node has a scheduler and a stand-in GPU."""
-
-    def setUp(self):
-        self.slurm = cluster.Cluster(PROGRAMS, nodes=2)
-        self.addCleanup(self.slurm.stop)
-        self.slurm.start()
-
-    def tearDown(self):
-        for node in self.slurm.nodes:
-            self.assertTrue(wait_until(lambda node=node: not [one for one in self.slurm.status(node)["tenants"] if one["kind"] == "job"]), self.slurm.status(node))
-
-    def steady(self, stop):
-        return f"SIMGPU_STATE={self.slurm.gpu_state(self.slurm.node)}${{SLURMD_NODENAME#{self.slurm.node}}} " + self.slurm.worker("steady", "--stop", stop)
-
-    def expect_tenant(self, job, node):
-        self.assertTrue(wait_until(lambda: (self.slurm.tenant(job, node) or {"clients": 0})["clients"] > 0), self.slurm.output(job) + self.slurm.tails())
-        return self.slurm.tenant(job, node)
-
-    def test_a_job_on_two_nodes_and_a_heterogeneous_one(self):
-        first, second = self.slurm.nodes
-        stop = self.slurm.folder / "out/stop"
-        self.slurm.write(self.slurm.folder / "out/step.sh", f"{self.steady(str(stop))}\n")
-        step = f"bash {self.slurm.folder}/out/step.sh"
-        job = self.slurm.submit(f"srun {step}", "-N2", "-n2", "--nvshare=cores=40,memory=300M")
-        for node in (first, second):
-            tenant = self.expect_tenant(job, node)
-            self.assertEqual((tenant["clients"], tenant["gpu_core_limit"], tenant["gpu_memory_limit"]), (1, 40, 300_000_000))
-        stop.touch()
-        self.assertTrue(self.slurm.wait_for(job, "COMPLETED"), self.slurm.output(job))
-        stop.unlink()
-
-        # Slurm has one --nvshare for a submission, the last; shards are each part's own.
-        parts = ("-n1", f"-w{first}", "--gres=shard:3", ":", "-n1", f"-w{second}", "--gres=shard:6")
-        job = self.slurm.submit(f"srun --het-group=0,1 {step}", *parts)
-        self.assertEqual(self.expect_tenant(job, first)["gpu_core_limit"], 30)
-        self.assertEqual(self.expect_tenant(job + 1, second)["gpu_core_limit"], 60)
-        stop.touch()
-        self.assertTrue(self.slurm.wait_for(job, "COMPLETED"), self.slurm.output(job))
 
 
 class Deaths(Jobs):
