@@ -212,6 +212,7 @@ int run(int argc, char** argv) {
   CLI::App* doctor_app = app.add_subcommand("doctor", "What keeps programs from sharing GPUs here, what it means and what to do");
   doctor_app->add_option("program", doctor.program, "a program that is to be run: can the library be preloaded into it?");
   doctor_app->add_flag("--json", doctor.json, "the findings as one line of JSON");
+  doctor_app->add_option("--bundle", doctor.bundle, "a new file for a bug report: findings, status, trace and log, without names and keys");
 
   CLI::App* version_app = app.add_subcommand("version", "Releases of nvsharectl, the scheduler and the libraries that programs have");
 

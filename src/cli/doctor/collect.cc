@@ -58,7 +58,8 @@ std::optional<bool> enabled(const std::string& text) {
   return std::nullopt;
 }
 
-// What a command prints; nothing when it fails. It is not shared, whatever our own environment says.
+}  // namespace
+
 std::optional<std::string> output_of(const std::string& command) {
   FILE* pipe = popen(("env -u LD_PRELOAD timeout 5 " + command + " 2> /dev/null < /dev/null").c_str(), "r");
   if (pipe == nullptr) return std::nullopt;
@@ -67,6 +68,8 @@ std::optional<std::string> output_of(const std::string& command) {
   for (size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) text.append(buffer.data(), n);
   return pclose(pipe) == 0 ? std::optional(text) : std::nullopt;
 }
+
+namespace {
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  ..." or "... Open Kernel Module for x86_64  580.65.06  ..."
 std::string kernel_module_version(const std::string& text) {

@@ -2,6 +2,7 @@
 // nothing. `root` is before every path of /proc, /sys, /dev and /etc, for tests.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ inline constexpr char kGpuQuery[] =
 inline constexpr char kUserQuery[] = "--query-compute-apps=pid,process_name,used_memory";
 std::vector<GpuFacts> parse_gpus(const std::string& csv);
 std::vector<GpuUser> parse_users(const std::string& csv);
+
+// What a command of the shell prints within five seconds; nothing when it fails. It is not shared, whatever our own environment says.
+std::optional<std::string> output_of(const std::string& command);
 
 // NVIDIA's GPUs below /sys, by address.
 std::vector<PciGpu> look_at_pci(const std::string& root);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/doctor/bundle.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/collect.h"
 
@@ -9,6 +10,17 @@ namespace nvshare::cli::doctor {
 
 int doctor_command(const DoctorOptions& options) {
   const auto findings = examine(collect("", options.program));
+  if (!options.bundle.empty()) {
+    if (auto written = write_bundle(options.bundle, bundle_of(collect_bundle(findings))); !written) {
+      fmt::print(stderr, "nvsharectl doctor: {}; accepted: the name of a new file\n", written.error().text);
+      return 1;
+    }
+    fmt::print(
+        "wrote {}: findings, status, the last minute's trace and the scheduler's log.\n"
+        "Names are numbers in it, keys and addresses are taken out; please read it before you send it.\n",
+        options.bundle);
+    return 0;
+  }
   fmt::print("{}", options.json ? json_of(findings) + "\n" : draw(findings));
   return exit_code(findings);
 }
