@@ -13,9 +13,10 @@ build_packages=(
   libcurl4-openssl-dev libssl-dev                                         # the same
   libslurm-dev  # only the plugin for Slurm; all else builds without
 )
-# The tests' own: a real Prometheus takes in the scheduler's metrics; Kubernetes manifests are checked; a real Slurm runs jobs.
+# The tests' own: a real Prometheus takes in the scheduler's metrics; Kubernetes manifests are checked; a real Slurm runs jobs, one
+# of them in a container of bubblewrap.
 services=(prometheus munge slurmctld slurmd)
-test_packages=("${services[@]}" python3-jsonschema python3-yaml slurm-client)
+test_packages=("${services[@]}" bubblewrap python3-jsonschema python3-yaml slurm-client)
 lint_packages=(clang clang-format clang-tidy git)
 
 # clang's runtime (libFuzzer, sanitizers) carries clang's version in its name.

@@ -36,6 +36,19 @@ CLOCK = re.compile(
 # Folders of pure functions, and what their sources may include of ours.
 PURE = {"src/policy/": ("policy/", "base/"), "src/interposer/turn/": ("interposer/turn/", "protocol/messages.h")}
 
+# What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md.
+INTERPOSER = "src/interposer/"
+INTERPOSER_MAY = {
+    "gate": {"process", "symbols"},
+    "generated": {"hooks", "symbols"},
+    "hooks": {"gate", "generated", "link", "memory", "process", "symbols"},
+    "link": {"gate", "memory", "process", "symbols", "turn"},
+    "memory": {"gate", "hooks", "link", "process", "symbols"},
+    "process": {"gate", "hooks", "link", "memory", "symbols"},
+    "symbols": {"generated"},
+    "turn": set(),
+}
+
 
 def tracked_files():
     """Files of the repository, those that are not committed yet included."""
@@ -103,6 +116,26 @@ def check_clock(arguments):
             included = re.match(r'\s*#\s*include\s*"([^"]+)"', code)
             if CLOCK.search(code) or (included and not included[1].startswith(PURE[pure])):
                 problems.append(f"{path}:{number}: {pure} may not use this: {line.strip()}")
+    return problems
+
+
+def check_includes(arguments):
+    """The library's folders include of each other what src/interposer/README.md says, and no folder is left out of that."""
+    problems = []
+    for path in tracked_files():
+        if not path.startswith(INTERPOSER) or not is_cpp(path) or is_test(path):
+            continue
+        folder, slash, _ = path[len(INTERPOSER) :].partition("/")
+        if not slash:
+            folder = ""
+        elif folder not in INTERPOSER_MAY:
+            problems.append(f"{path}: what {INTERPOSER}{folder}/ may include is not in tools/lint.py")
+            continue
+        may = INTERPOSER_MAY.get(folder, set()) | {folder}
+        for number, line in enumerate((text_of(path) or "").splitlines(), 1):
+            included = re.match(r'\s*#\s*include\s*"interposer/(?:(\w+)/)?', line)
+            if included and included[1] and included[1] not in may:
+                problems.append(f"{path}:{number}: {INTERPOSER}{folder} may not use {included[1]}/ (README.md there): {line.strip()}")
     return problems
 
 
@@ -259,6 +292,7 @@ CHECKS = {
     "format": check_format,
     "length": check_length,
     "clock": check_clock,
+    "includes": check_includes,
     "words": check_words,
     "headers": check_headers,
     "generated": check_generated,

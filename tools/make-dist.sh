@@ -25,13 +25,24 @@ cp -r deploy/systemd "$root/share/nvshare/"
 # The plugin for the Slurm whose headers were there; for another it is built from these sources (docs/slurm.md).
 install -m 644 docs/slurm.md "$root/share/doc/nvshare/"
 cp -r deploy/slurm "$root/share/nvshare/"
-if [ -f "$build/slurm/nvshare_spank.so" ]; then
+headers=$(sed -n 's/^NVSHARE_SLURM_INCLUDE:PATH=//p' "$build/CMakeCache.txt")
+wanted=$(sed -n 's/^NVSHARE_SLURM_PLUGIN:STRING=//p' "$build/CMakeCache.txt")
+if [ "$wanted" = OFF ]; then
+  echo "make-dist: no plugin for Slurm is in it: NVSHARE_SLURM_PLUGIN is OFF in $build" >&2
+elif [ ! -f "$headers/slurm/spank.h" ]; then
+  echo "make-dist: no plugin for Slurm is in it: there was no slurm/spank.h (Debian: libslurm-dev)" >&2
+else
+  for file in nvshare_spank.so nvshare-slurm-step; do
+    [ -f "$build/slurm/$file" ] || { echo "make-dist: $build/slurm/$file is not built: cmake --build $build --target slurm_plugin" >&2; exit 1; }
+  done
   mkdir -p "$root/lib/nvshare/slurm"
   install -m 644 "$build/slurm/nvshare_spank.so" "$root/lib/nvshare/slurm/"
   install -m 755 "$build/slurm/nvshare-slurm-step" "$root/lib/nvshare/slurm/"
   strip --strip-debug "$root/lib/nvshare/slurm/nvshare_spank.so" "$root/lib/nvshare/slurm/nvshare-slurm-step"
-else
-  echo "make-dist: no plugin for Slurm is in it: there was no slurm/spank.h (Debian: libslurm-dev)" >&2
+  number=$(sed -n 's/^#define SLURM_VERSION_NUMBER 0x\([0-9a-f]\{6\}\)$/\1/p' "$headers/slurm/slurm_version.h")
+  [ -n "$number" ] || { echo "make-dist: $headers/slurm/slurm_version.h has no SLURM_VERSION_NUMBER" >&2; exit 1; }
+  printf 'nvshare_spank.so here is for Slurm %d.%02d.%d. For another release of Slurm it is built from the source tree of nvshare %s:\nshare/doc/nvshare/slurm.md, "Another Slurm".\n' \
+    "0x${number:0:2}" "0x${number:2:2}" "0x${number:4:2}" "$version" > "$root/lib/nvshare/slurm/README"
 fi
 tools/command-pages.py "$build/bin/nvsharectl" "$root"
 install -m 755 deploy/packaging/install.sh "$root/"
@@ -44,6 +55,7 @@ strip --strip-debug "$root"/bin/nvshare{ctl,-scheduler,-demo-job} "$root"/lib/li
 # Only libc's own libraries, and no newer symbols than promised.
 problems=0
 while IFS= read -r file; do
+  [ "$(head -c 4 "$file" | tail -c 3)" = ELF ] || continue  # a script
   needed=$(objdump -p "$file" 2> /dev/null | awk '$1 == "NEEDED" {print $2}' | grep -vE '^(libc|libm|libdl|libpthread|librt)\.so\.[0-9]+$|^ld-linux-x86-64\.so\.2$' || true)
   case "$file" in
     */simgpu/*) ;;  # for the demo on the machine's own libraries

@@ -34,6 +34,7 @@ bool any_client(const Gpu& gpu, TenantId tenant, Test test) {
 // departures.cc
 void leave(Context& context, const ClientLeft& event);
 void departed_freed(State& state, ClientId client);
+void hold_memory(Context& context, const MemoryHeld& event);
 void forget_departed(Context& context, Gpu& gpu);  // whose grace is over
 
 // gangs.cc: tenants, or processes, on several GPUs, switched together

@@ -31,6 +31,16 @@ void departed_freed(State& state, ClientId client) {
   }
 }
 
+void hold_memory(Context& context, const MemoryHeld& event) {
+  const auto gpu = context.state.gpus.find(event.gpu);
+  if (gpu == context.state.gpus.end() || context.state.gpu_of.contains(event.client)) return;
+  departed_freed(context.state, event.client);
+  Bytes bytes = std::max<Bytes>(event.bytes, 0);
+  if (!context.config().memory_reserve_percent) bytes += context.config().overhead_default;
+  gpu->second.departed[event.client] = Departed{bytes, context.now + context.config().watched_grace};
+  gpu->second.departed_bytes += bytes;
+}
+
 void forget_departed(Context& context, Gpu& gpu) {
   for (auto at = gpu.departed.begin(); at != gpu.departed.end();) {
     const Departed& departed = at->second;

@@ -117,13 +117,17 @@ void watch_evictions(Context& context, Gpu& gpu) {
 void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& said) {
   SwapProgressed event = said;
   event.copied = std::clamp<Bytes>(event.copied, 0, std::max<Bytes>(gpu.total, 0));  // no movement is larger
-  if (client.movement != event.id || client.movement_out != event.out) client.movement_copied = 0;
+  event.unmoved = std::clamp<Bytes>(event.out ? event.unmoved : 0, 0, std::max<Bytes>(gpu.total, 0));
+  if (client.movement != event.id || client.movement_out != event.out) client.movement_copied = client.movement_unmoved = 0;
   client.movement = event.id;
   client.movement_out = event.out;
   const Bytes copied = std::max<Bytes>(event.copied - client.movement_copied, 0);
   client.movement_copied = std::max(client.movement_copied, event.copied);
   Bytes& total = event.out ? client.swapped_out : client.swapped_in;
   total += std::min(copied, std::numeric_limits<Bytes>::max() - total);
+  const Bytes unmoved = std::max<Bytes>(event.unmoved - client.movement_unmoved, 0);
+  client.movement_unmoved = std::max(client.movement_unmoved, event.unmoved);
+  client.unmoved += std::min(unmoved, std::numeric_limits<Bytes>::max() - client.unmoved);
   if (event.finished) measure(gpu, client, event, context.now);
 
   const Bytes resident_before = client.memory.resident;

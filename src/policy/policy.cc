@@ -59,6 +59,10 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
             departed_freed(state, e.client);
             return std::nullopt;
           },
+          [&](const MemoryHeld& e) -> std::optional<GpuId> {
+            hold_memory(context, e);
+            return e.gpu;
+          },
           [&](const LockRequested& e) { return with(e.client, [&](Gpu& gpu, Client& client) { request_lock(context, gpu, client); }); },
           [&](const LockReleased& e) {
             return with(e.client, [&](Gpu& gpu, Client& client) {

@@ -109,6 +109,13 @@ struct ClientLeft {
 struct ClientMemoryFreed {
   ClientId client;
 };
+// A client of an earlier scheduler, whose process may still have so much on the GPU: counts until ClientMemoryFreed,
+// ClientJoined::replaces or watched_grace.
+struct MemoryHeld {
+  ClientId client;
+  GpuId gpu;
+  Bytes bytes;  // without its context
+};
 struct LockRequested {
   ClientId client;
 };
@@ -159,6 +166,7 @@ struct SwapProgressed {
   Bytes copied;
   Duration elapsed;
   Memory memory;
+  Bytes unmoved = 0;  // that left without a copy, as they were unchanged
 };
 // What it said of its memory, as far as that is believed by now.
 struct MemoryBelieved {
@@ -206,9 +214,9 @@ struct AccountKept {
 struct Tick {};  // the deadline of next_deadline has come
 
 using Event =
-    std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, LockRequested,
-                 LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed, MemoryBelieved, ClientIdle,
-                 ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, AccountKept, Tick>;
+    std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
+                 LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed, MemoryBelieved,
+                 ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -294,6 +302,7 @@ struct ClientView {
   uint64_t turns, drops, unanswered_drops, failed_drains;
   Duration time_running, time_waiting, time_swapping;
   Bytes swapped_out_total, swapped_in_total;  // over the link
+  Bytes unmoved_total;                        // that left without a copy, as they were unchanged
   bool evicting;
   bool in_turn = false;  // holds the lock, and does not pause: the last of its turns is not over
   bool held = false;     // idle, has asked for the lock, and its tenant is paused

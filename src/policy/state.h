@@ -230,7 +230,7 @@ struct Client {
 
   uint64_t movement = 0;  // of its last swap message: id and direction, to turn running totals into differences
   bool movement_out = false;
-  Bytes movement_copied = 0;
+  Bytes movement_copied = 0, movement_unmoved = 0;
   std::optional<Bytes> ceiling_sent;
 
   Sums counted;         // its part of Gpu::sums
@@ -240,7 +240,7 @@ struct Client {
   Usage usage;
   uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
   Duration time_running = 0, time_waiting = 0, time_swapping = 0;
-  Bytes swapped_out = 0, swapped_in = 0;
+  Bytes swapped_out = 0, swapped_in = 0, unmoved = 0;
 
   bool holds_lock() const { return grant != 0; }
   bool stays() const {

@@ -225,6 +225,24 @@ TEST_F(Step, DeadMemoryCountsUntilItIsReportedFreeOrItsGraceIsOver) {
   }
 }
 
+TEST_F(Step, MemoryHeldByAnEarlierSchedulersClientCountsUntilItIsFreeOrBack) {
+  join(1, 12 * kGiB, false);
+  feed(MemoryHeld{7, 0, 10 * kGiB});
+  feed(MemoryHeld{7, 0, 8 * kGiB});
+  feed(MemoryHeld{8, 55, 8 * kGiB});  // a GPU that nobody knows
+  feed(MemoryHeld{1, 0, 8 * kGiB});   // it is there
+  EXPECT_EQ(gpu().departed, 8 * kGiB + Config().overhead_default) << "the last figure, and its context";
+  EXPECT_FALSE(find<SendLock>(feed(LockRequested{1}), 1));
+  EXPECT_TRUE(find<SendLock>(feed(ClientMemoryFreed{7}), 1));
+  EXPECT_EQ(gpu().departed, 0);
+
+  feed(MemoryHeld{7, 0, kGiB});
+  ClientJoined back{7, 0, 7, 0, {kGiB, kGiB, 0}, true, false, false};
+  back.replaces = {7};
+  feed(back);
+  EXPECT_EQ(gpu().departed, 0);
+}
+
 TEST_F(Step, StaleGrantsAreIgnored) {
   const auto lock = find<SendLock>(join(1, kGiB, true), 1);
   load(1, kGiB);

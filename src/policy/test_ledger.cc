@@ -123,6 +123,9 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                    accounts_.erase(e.client);
                  },
                  [&](const ClientMemoryFreed& e) { departed_.erase(e.client); },
+                 [&](const MemoryHeld& e) {
+                   departed_[e.client] = {e.gpu, e.bytes};
+                 },
                  [&](const LockRequested& e) { with(e.client, [&](Account& account) { account.waits = account.grant == 0; }); },
                  [&](const LockReleased& e) {
                    with(e.client, [&](Account& account) {

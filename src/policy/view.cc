@@ -91,6 +91,7 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   view.time_swapping = client.time_swapping;
   view.swapped_out_total = client.swapped_out;
   view.swapped_in_total = client.swapped_in;
+  view.unmoved_total = client.unmoved;
   view.evicting = client.eviction.has_value();
   view.in_turn = client.holds_lock() && !client.paused_since;
   view.failed_drains_in_row = client.drain.failures;

@@ -74,6 +74,7 @@ struct UsageReport {
   int64_t billed_ns = 0;     // of the GPU's time, where a tenant has a compute limit
   int64_t swapped_out = 0;   // bytes over the link
   int64_t swapped_in = 0;
+  int64_t unmoved = 0;      // bytes that left without a copy, as they had not changed
   int64_t memory_peak = 0;  // bytes that its clients had allocated together, as they said; of a tenant, not of a GPU
 };
 
@@ -126,7 +127,7 @@ struct ComputeReport {
   bool active = false;            // counts in the shares
   bool throttled = false;
   // By NVML's samples of its processes, percent of the last GpuReport::nvml_span_ns; -1: not known. An approximation that nothing is billed
-  // by: scheduler/use_watch.h says how far the two may lie apart.
+  // by: scheduler/utilization_monitor.h says how far the two may lie apart.
   double nvml_share = -1;
   double nvml_billed = -1;    // what was billed of the same time
   bool nvml_differs = false;  // they have lain far apart for long
@@ -192,6 +193,7 @@ struct ClientReport {
   int64_t time_swapping_ns = 0;
   int64_t swapped_out_total = 0;  // over the link
   int64_t swapped_in_total = 0;
+  int64_t unmoved_total = 0;  // that left without a copy, as they had not changed
 };
 
 // A process that uses a GPU, by NVML, without being a client, though limits hold for its tenant.

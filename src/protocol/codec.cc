@@ -77,7 +77,8 @@ Result<void> check(const Registered& message) {
     return error_format("version is %u; accepted: %u to %u", message.version, kVersionMin, version_spoken());
   return all_of([&] { return check_at_most("lease", message.lease, kLeaseMax); },
                 [&] { return check_terminated("release", message.release); },
-                [&] { return check_terminated("tenant_name", message.tenant_name); });
+                [&] { return check_terminated("tenant_name", message.tenant_name); },
+                [&] { return check_flag("skip_unchanged", message.skip_unchanged); });
 }
 
 template <>
@@ -128,6 +129,8 @@ Result<void> check(const SwapProgress& message) {
                 [&] { return check_flag("finished", message.finished); }, [&] { return check_flag("failed", message.failed); },
                 [&] { return check_at_most("moved", message.moved, kMemoryBytesMax); },
                 [&] { return check_at_most("copied", message.copied, message.moved); },
+                [&] { return check_at_most("unchanged", message.unchanged, kMemoryBytesMax); },
+                [&] { return check_flag("mistaken", message.mistaken); },
                 [&] { return check_at_most("elapsed_ns", message.elapsed_ns, kDurationNsMax); },
                 [&] { return check_memory(message.memory); });
 }
@@ -293,6 +296,7 @@ struct FormerSize {
 constexpr FormerSize kFormerSizes[] = {
     {MessageType::kRegistered, 1, offsetof(Registered, release)},
     {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
+    {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},
 };
 
 size_t payload_bytes_in(const Format& format, uint16_t version) {

@@ -28,7 +28,7 @@ Register good_register() {
 
 LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 20000, 1000, 900, {10, 5, 5, 0, 10}}; }
 
-SwapProgress good_progress() { return {static_cast<uint8_t>(SwapDirection::kIn), 1, 0, {}, 4, 64, 32, 99, {100, 64, 0, 0, 90}}; }
+SwapProgress good_progress() { return {static_cast<uint8_t>(SwapDirection::kIn), 1, 0, 0, {}, 4, 64, 32, 99, {100, 64, 0, 0, 90}}; }
 
 // One valid packet of every message type.
 std::vector<Bytes> valid_packets() {

@@ -51,12 +51,14 @@ void each_message(Visit visit) {
   visit(SwapProgress{.direction = 1,
                      .finished = 0,
                      .failed = 1,
+                     .mistaken = 0,
                      .reserved = {},
                      .id = k(1),
                      .moved = 0x8877665544,
                      .copied = 0x1122334455,
                      .elapsed_ns = 0x66778899aa,
-                     .memory = memory()});
+                     .memory = memory(),
+                     .unchanged = 0x7766554433});
   visit(Idle{.idle_ns = 0x1122334455});
   visit(AskWhyWaiting{.question = k(1)});
   visit(AskHeadroom{.request = k(1), .bytes = 0x1122334455, .returned = 0x66778899aa});
@@ -92,7 +94,8 @@ void each_message(Visit visit) {
                    .gpu_total_bytes = k(7),
                    .release = "1.2.3",
                    .tenant = k(8),
-                   .tenant_name = "team/train"});
+                   .tenant_name = "team/train",
+                   .skip_unchanged = 1});
   visit(About{.release = "4.5.6"});
   visit(Refused{.reason = "a reason", .barred = 1, .reserved = {}});
   visit(LockOk{.grant = grant, .budget = k(3), .budget_sequence = k(4)});

@@ -167,6 +167,8 @@ struct Registered {
   char release[kReleaseBytes];  // the scheduler's, NUL-terminated, for people
   uint64_t tenant;              // whose client it is, as `nvsharectl status` numbers it
   char tenant_name[64];         // NUL-terminated, for people
+  uint8_t skip_unchanged;       // 1: what did not change since it came in is to leave without a copy
+  uint8_t reserved_too[7];
 };
 
 // After Registered, once. Since version 2.
@@ -277,12 +279,16 @@ struct SwapProgress {
   uint8_t direction;  // SwapDirection
   uint8_t finished;   // 1: last message of this movement
   uint8_t failed;     // 1: it stopped early (host memory short, or a copy failed); the rest stays where it was
-  uint8_t reserved[5];
+  uint8_t mistaken;   // 1: memory that was taken to be unchanged was not; from now on all of it is copied. Since version 2
+  uint8_t reserved[4];
   uint64_t id;          // the eviction, or the grant
   uint64_t moved;       // bytes of this movement so far (released, or mapped)
   uint64_t copied;      // of them over the link (unchanged or never written memory needs no copy)
-  uint64_t elapsed_ns;  // since the movement began, without waits for host memory to be made and for room on the GPU
+  uint64_t elapsed_ns;  // since the movement began, without waits for host memory to be made and for room on the GPU, and without the
+                        // time for what was not copied because it was unchanged
   Memory memory;
+  // since version 2
+  uint64_t unchanged;  // bytes that left without a copy, because the host had one that was still true
 };
 
 struct Idle {
@@ -507,7 +513,7 @@ struct PrepareSwap {
 NVSHARE_WIRE_SIZE(Header, 8);
 NVSHARE_WIRE_SIZE(Memory, 40);
 NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
-NVSHARE_WIRE_SIZE(Registered, 72 + 32 + 72);
+NVSHARE_WIRE_SIZE(Registered, 72 + 32 + 72 + 8);
 NVSHARE_WIRE_SIZE(About, 32);
 NVSHARE_WIRE_SIZE(KeepsMemory, 128);
 NVSHARE_WIRE_SIZE(Refused, 264);
@@ -524,7 +530,7 @@ NVSHARE_WIRE_SIZE(MemUpdate, 80);
 NVSHARE_WIRE_SIZE(WaitForMem, 8);
 NVSHARE_WIRE_SIZE(MemAvailable, 32);
 NVSHARE_WIRE_SIZE(Evict, 16);
-NVSHARE_WIRE_SIZE(SwapProgress, 80);
+NVSHARE_WIRE_SIZE(SwapProgress, 80 + 8);
 NVSHARE_WIRE_SIZE(Idle, 8);
 NVSHARE_WIRE_SIZE(AskWhyWaiting, 8);
 NVSHARE_WIRE_SIZE(WhyWaiting, 264);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,13 +68,15 @@ class BypassWatch {
     return changes;
   }
 
-  bool is_bypassed_by(policy::TenantId tenant) const {
+  // That have clients, and such a process for long enough.
+  std::set<policy::TenantId> tenants() const {
+    std::set<policy::TenantId> found;
     for (const auto& [gpu, processes] : seen_) {
       for (const auto& [key, seen] : processes) {
-        if (seen.told && seen.process.id == tenant) return true;
+        if (seen.told && seen.process.id != 0) found.insert(seen.process.id);
       }
     }
-    return false;
+    return found;
   }
   const std::map<policy::GpuId, std::map<std::pair<pid_t, uint64_t>, Seen>>& seen() const { return seen_; }
 

@@ -23,6 +23,7 @@ class ClaimBound {
     most_ = std::max(most_, budget);
   }
   void released() { budget_ = 0; }
+  int64_t budget() const { return budget_; }
   // NVML shows that its process uses so much at most. What was granted before the last look but one is over by now.
   void seen(int64_t used) {
     used_ = used;

@@ -92,7 +92,7 @@ protocol::Memory memory(uint64_t allocated, uint64_t resident) { return {allocat
 
 // What a client does when its memory is in and when it gives the lock back with everything moved out.
 void report_loaded(TestClient& client, const LockOk& lock, uint64_t bytes) {
-  client.send(protocol::SwapProgress{1, 1, 0, {}, lock.grant.grant, bytes, 0, 1000, memory(bytes, bytes)});
+  client.send(protocol::SwapProgress{1, 1, 0, 0, {}, lock.grant.grant, bytes, 0, 1000, memory(bytes, bytes)});
 }
 void release(TestClient& client, const protocol::Grant& grant, uint64_t allocated, uint64_t resident, ReleaseReason reason) {
   client.send(LockReleased{grant, static_cast<uint8_t>(reason), {}, 0, 1000, 0, memory(allocated, resident)});
@@ -100,7 +100,7 @@ void release(TestClient& client, const protocol::Grant& grant, uint64_t allocate
 void obey_eviction(TestClient& client, uint64_t allocated) {
   auto evict = client.expect<protocol::Evict>();
   ASSERT_TRUE(evict);
-  client.send(protocol::SwapProgress{0, 1, 0, {}, evict->eviction, allocated, allocated, 1000, memory(allocated, 0)});
+  client.send(protocol::SwapProgress{0, 1, 0, 0, {}, evict->eviction, allocated, allocated, 1000, memory(allocated, 0)});
 }
 
 TEST_F(DaemonTest, TwoThatDoNotFitTakeTurns) {

@@ -50,8 +50,8 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       trace_(std::move(options.trace)),
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
-      start_time_(options.start_time_of),
-      known_(options.known_clients_file, options.start_time_of),
+      start_time_if_alive_(options.start_time_if_alive),
+      known_(options.known_clients_file, options.start_time_if_alive),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader,
                options.start_time_of),
       host_budget_(options.new_segment_id ? std::move(options.new_segment_id) : random_segment_id),
@@ -96,6 +96,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   Result<policy::GpuId> gpu = gpu_of(message, connections_.at(connection).peer, now);
   if (!gpu) return refuse(connection, gpu.error().text, now);
   if (!hold_) count_absent(now);
+  if (!hold_) hold_absent(now);
 
   const Peer& peer = connections_.at(connection).peer;
   if (message.asks_only != 0) {
@@ -203,9 +204,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   }
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
-  const bool asks_later = hold_ || waits_for_bypass(tenant.id);
   apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
-  if (tenant.paused_in_force()) apply(policy::TenantPaused{tenant.id, true}, now);
+  if (gets_no_turns(tenant)) apply(policy::TenantPaused{tenant.id, true}, now);
   const policy::ClientJoined joined{id,
                                     *gpu,
                                     tenant.id,
@@ -213,7 +213,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                     believe(client, message.memory),
                                     client.backend != Backend::kNone,
                                     message.has_lock != 0,
-                                    wants_lock && !asks_later,
+                                    wants_lock && !hold_,
                                     tenant.gang_turns,
                                     returns && tenant.pod.ends,
                                     proven,
@@ -237,6 +237,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                     static_cast<uint64_t>(gpus_[*gpu].total),
                     NVSHARE_VERSION,
                     tenant.id,
+                    {},
+                    static_cast<uint8_t>(settings_.skip_unchanged ? 1 : 0),
                     {}};
   std::strncpy(answer.tenant_name, tenant.name.c_str(), sizeof answer.tenant_name - 1);
   send(client, answer);
@@ -247,7 +249,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   perform(decisions, now);
   if (!hold_) perform(ledger_.freeze(false, now), now);
   prepare_swaps(*gpu);
-  if (wants_lock && asks_later) request_lock(id, now);
+  if (wants_lock && hold_) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
 }
 
@@ -300,13 +302,10 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kSwapProgress:
       return with(static_cast<SwapProgress*>(nullptr), [&](const SwapProgress& message) {
         remember(client, message.memory, now);
-        if (message.failed != 0) {
-          warnings_.warn("failed swap " + std::to_string(id), now, "client {} ({}): moving memory {} failed after {} MiB; the rest stays",
-                         id, client.program, message.direction == 0 ? "out" : "in", message.moved >> 20);
-        }
+        warn_of_swap(client, message, now);
         apply(policy::SwapProgressed{id, message.direction == static_cast<uint8_t>(SwapDirection::kOut), message.finished != 0,
                                      message.failed != 0, message.id, bounded(message.copied), static_cast<int64_t>(message.elapsed_ns),
-                                     believe(client, message.memory)},
+                                     believe(client, message.memory), bounded(message.unchanged)},
               now);
         moved_since_ = true;
         update_host_memory(now);
@@ -385,10 +384,6 @@ void Engine::remember(Client& client, const Memory& memory, policy::Instant now)
 
 void Engine::request_lock(policy::ClientId client, policy::Instant now) {
   if (hold_) return hold_->lock_requests.push_back(client);
-  if (waits_for_bypass(clients_.at(client).tenant)) {
-    wait_for_bypass_.insert(client);
-    return;
-  }
   apply(policy::LockRequested{client}, now);
 }
 
@@ -412,13 +407,16 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   }
   if (hold_) hold_->growths.erase(id);
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
-  if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now};
-  if (!memory_freed) left_[id] = {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated};
+  // Its socket closes before its GPU memory is free; or its connection broke, and it goes on with what it has.
+  const bool waits_for_end = !memory_freed && !watched && is_alive(client.pid, client.start_time);
+  if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now, now};
+  if (!memory_freed) left_[id] = {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end};
+  keep_on_gpu(client, true);
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
   if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});
   const policy::TenantPaused resumed{client.tenant, false};  // the policy knows pauses of tenants that have clients
   const Tenant* tenant = tenants_.find(client.tenant);
-  const bool pause_goes = tenant != nullptr && tenant->paused_in_force() && tenant->clients == 1;
+  const bool pause_goes = tenant != nullptr && gets_no_turns(*tenant) && tenant->clients == 1;
   tenants_.leave(client.tenant);
   save_tenants_soon(now);
   leave_host_budget(client);
@@ -426,8 +424,8 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const policy::GpuId gpu = client.gpu;
   clients_.erase(at);
   if (clients_.empty()) forget_totals(now);  // while there are some, housekeeping does it
-  known_.leave(id);
-  apply(policy::ClientLeft{id, memory_freed, watched}, now);
+  watched || waits_for_end ? known_.depart(id) : known_.leave(id);
+  apply(policy::ClientLeft{id, memory_freed, watched || waits_for_end}, now);
   if (pause_goes) apply(resumed, now);
   client_left_exports(id);
   perform(ledger_.leave(id, now), now);
@@ -446,8 +444,12 @@ void Engine::housekeep(policy::Instant now) {
   for (policy::GpuId gpu = 0; gpu < gpus_.size(); ++gpu) prepare_swaps(gpu);
   update_host_memory(now, true);
   forget_absent(now);
+  free_left(now);
   forget_left(now);
-  for (const auto& [id, client] : clients_) keep_lease(id);
+  for (const auto& [id, client] : clients_) {
+    keep_lease(id);
+    keep_on_gpu(client, true);
+  }
   known_.keep_up();
   keep_accounts(now);
   if (trace_) trace_->flush();
@@ -457,7 +459,7 @@ std::optional<policy::Instant> Engine::next_deadline() const {
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
   if (save_at_ && (!deadline || *save_at_ < *deadline)) deadline = save_at_;
-  for (const std::optional<policy::Instant>& other : {host_budget_.next_deadline(), ledger_.next_deadline()}) {
+  for (const std::optional<policy::Instant>& other : {host_budget_.next_deadline(), ledger_.next_deadline(), looks_at_left_at()}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
   return deadline;
@@ -472,6 +474,10 @@ void Engine::deadline_reached(policy::Instant now) {
     save_at_.reset();
     if (tenants_.is_unsaved()) tenants_.save();
   }
+  if (const auto at = looks_at_left_at(); at && *at <= now) {
+    looked_at_left_ = now;
+    free_left(now);
+  }
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
   std::optional<policy::Instant> of_host = host_budget_.next_deadline();
@@ -483,6 +489,7 @@ void Engine::deadline_reached(policy::Instant now) {
 void Engine::end_hold(policy::Instant now) {
   RestartHold ended = std::move(*hold_);
   hold_.reset();
+  hold_absent(now);
   see_foreign(now);
   count_absent(now);
   perform(ledger_.freeze(false, now), now);
@@ -556,44 +563,6 @@ void Engine::perform(const policy::Actions& actions) {
 Engine::Client* Engine::find(policy::ClientId client) {
   auto at = clients_.find(client);
   return at == clients_.end() ? nullptr : &at->second;
-}
-
-Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
-  Result<policy::TenantId> id =
-      tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns, request.gpu_core_limit,
-                       request.priority, request.gpu_memory_reserved, request.gpu_core_ceiling);
-  if (!tenants_.problem().empty()) spdlog::warn("{}", tenants_.problem());
-  if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
-  return id;
-}
-
-Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) {
-  Tenant* tenant = nullptr;
-  if (!request.tenant.empty()) {
-    tenant = tenants_.find(request.tenant);
-    if (tenant == nullptr) return error_format("there is no tenant '%.80s', or several of that name; use its id", request.tenant.c_str());
-  }
-  Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
-  if (!changed) return changed.error();
-  if (tenant != nullptr) {
-    Tenant wanted = *tenant;
-    wanted.gpu_memory_limit = request.gpu_memory_limit.value_or(tenant->gpu_memory_limit);
-    if (wanted.job && request.gpu_memory_limit) wanted.job->memory_percent = 0;
-    wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
-    wanted.core_ceiling = request.gpu_core_ceiling.value_or(tenant->core_ceiling);
-    wanted.priority = request.priority.value_or(tenant->priority);
-    wanted.paused = request.paused.value_or(tenant->paused);
-    change_limits(*tenant, wanted, now);
-    tenants_.save();
-  }
-  if (!request.settings.empty()) {
-    settings_ = *changed;
-    set_log_level(settings_.log_level);
-    apply(policy::ConfigChanged{settings_.policy}, now);
-    update_host_memory(now, true);
-    let_go_on(now);
-  }
-  return {};
 }
 
 }  // namespace nvshare::scheduler

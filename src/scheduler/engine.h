@@ -2,6 +2,7 @@
 // its clients (processes, tenants, GPUs by UUID) is kept here. One thread; every call names the time (CLOCK_MONOTONIC ns).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -67,6 +68,7 @@ class Engine {
     Tenants::LookAtCgroups look_at_cgroups;             // of a process; cgroups_of when there is none
     CgroupReader cgroup_reader;
     StartTimeOf start_time_of = scheduler::start_time_of;
+    StartTimeOf start_time_if_alive = scheduler::start_time_if_alive;
     std::function<SegmentId()> new_segment_id;  // random ones when there is none
     SegmentMaker* segment_maker = nullptr;      // null: the scheduler lends no memory of its own
     int64_t gpus_most = bounds::kGpus;
@@ -117,7 +119,9 @@ class Engine {
   bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
   std::vector<GpuUuid> gpus_in_use() const;            // with clients, or memory of dead ones; all, while a restart is waited out
   std::vector<GpuUuid> gpus_shared_by_limits() const;  // where a tenant has a compute limit
-  bool awaits_departed() const { return !departed_.empty(); }
+  bool awaits_departed() const {
+    return !departed_.empty() || std::any_of(left_.begin(), left_.end(), [](const auto& left) { return left.second.waits_for_end; });
+  }
   const Settings& settings() const { return settings_; }
   bool uses_nvml() const { return uses_nvml_; }
   // For tests: what is wrong in the policy's state; nothing: nothing.
@@ -137,7 +141,7 @@ class Engine {
     policy::Instant named_at = 0;  // when a client named it last
     std::optional<GpuLock> lock;
     ForeignMemoryWatch foreign;
-    UseWatch use;
+    UtilizationMonitor use;
     std::optional<GpuSample> sample;  // the last
     bool told() const { return total < real_total; }
     bool is_there() const { return !uuid_text.empty(); }  // else its place is free for another
@@ -179,6 +183,7 @@ class Engine {
     policy::Instant since = 0;
     int64_t resident = 0;
     policy::Instant listed_at = 0;  // by NVML, last
+    policy::Instant held_at = 0;    // the policy was told last
   };
   // Of a process that may live: it may come back, and then has what it had.
   struct LeftClient {
@@ -188,6 +193,7 @@ class Engine {
     policy::Instant since = 0;
     ClaimBound claims;
     int64_t allocated = 0;
+    bool waits_for_end = false;  // of its process, which NVML does not watch
   };
   // Who may still have host memory of a client that has left.
   struct HostHolder {
@@ -223,6 +229,7 @@ class Engine {
   void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
                 Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
+  void warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(policy::MemoryChanged event, policy::Instant now);
   void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
@@ -248,8 +255,6 @@ class Engine {
   Client* find(policy::ClientId client);
 
   // engine_claims.cc: how much of what clients say is believed
-  std::optional<LeftClient> take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced);
-  void forget_left(policy::Instant now);
   policy::Memory believe(Client& client, const protocol::Memory& memory);
   void size_gpu(policy::GpuId gpu, int64_t claimed, policy::Instant now);
   std::optional<int64_t> overhead_of_newcomer(const Client& client) const;
@@ -257,6 +262,17 @@ class Engine {
   void see_claims(Client& client, const GpuSample& sample, int64_t* unexplained);
   bool lists_others(const GpuSample& sample) const;
   void note_grant(policy::ClientId client, int64_t budget);
+
+  // engine_departures.cc: memory that clients left behind, or may have that are not back after a restart
+  std::optional<LeftClient> take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced);
+  bool is_alive(pid_t pid, uint64_t start_time) const;
+  void free_left(policy::Instant now);
+  std::optional<policy::Instant> looks_at_left_at() const;
+  void forget_left(policy::Instant now);
+  void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
+  void count_absent(policy::Instant now);   // under their tenants' limits: clients that were known before a restart and are not back
+  void hold_absent(policy::Instant now);    // the same on their GPUs
+  void forget_absent(policy::Instant now);  // those that have ended
 
   // engine_exports.cc: memory handed from process to process
   void import(const Client& importer, const protocol::Import& message, policy::Instant now);
@@ -284,9 +300,8 @@ class Engine {
   void perform(const MemoryLedger::Decisions& decisions, policy::Instant now);
   protocol::UpdateLimit limit_message(const Client& client) const;
   void note_over_limit(policy::TenantId tenant, policy::GpuId gpu);
-  void count_absent(policy::Instant now);   // clients that were known before a restart and are not back
-  void forget_absent(policy::Instant now);  // those that have ended
   void keep_lease(policy::ClientId client);
+  void keep_on_gpu(const Client& client, bool may_lower = false);
   // Whether what the node reserved for the tenant fits beside what it reserved for the others that are on that GPU.
   Result<void> admit_reservation(policy::GpuId gpu, const Tenant& tenant) const;
   // What a tenant's limits and priority come from, as it is to be.
@@ -301,10 +316,8 @@ class Engine {
 
   // engine_bypass.cc
   void look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
-  bool waits_for_bypass(policy::TenantId tenant) const {
-    return settings_.bypass == Bypass::kRefuseTurns && bypass_.is_bypassed_by(tenant);
-  }
-  void let_go_on(policy::Instant now);
+  void refuse_turns(policy::Instant now);
+  bool gets_no_turns(const Tenant& tenant) const { return tenant.paused_in_force() || bypassed_.contains(tenant.id); }
   void report_bypasses(protocol::admin::StatusReport* report, policy::Instant now) const;
 
   // engine_memory.cc
@@ -313,7 +326,6 @@ class Engine {
   void see_foreign(policy::Instant now);
   int64_t used_by(const Client& client, const GpuSample& sample) const;
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
-  void free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now);
   void take_over_account(policy::TenantId tenant, policy::GpuId gpu, policy::Instant now);
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
   void report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
@@ -335,7 +347,7 @@ class Engine {
   TraceRing trace_ring_;
   Transport& transport_;
   policy::StatePointer state_;
-  const StartTimeOf start_time_;
+  const StartTimeOf start_time_if_alive_;
   KnownClients known_;
   Tenants tenants_;
   Exports exports_;
@@ -348,6 +360,8 @@ class Engine {
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;
   std::map<policy::ClientId, LeftClient> left_;
+  policy::Instant looked_at_left_ = 0;
+  std::set<policy::ClientId> held_absent_;  // whose memory the policy was told of by hold_absent
   std::optional<RestartHold> hold_;
   HostBudget host_budget_;
   HostRoomWatch host_room_;
@@ -362,8 +376,8 @@ class Engine {
   std::function<void()> list_gpus_;
   BypassWatch bypass_;
   PodNotices notices_;
-  std::set<policy::ClientId> wait_for_bypass_;  // asked for the lock while their tenant gets no turns
-  std::set<GpuUuid> mig_devices_;               // as NVML last listed them
+  std::set<policy::TenantId> bypassed_;  // by a process of theirs, so they get no turns
+  std::set<GpuUuid> mig_devices_;        // as NVML last listed them
   bool nvml_sees_pids_ = false;
   RepeatedWarnings warnings_;
   TenantLines lines_;  // of joins and leaves

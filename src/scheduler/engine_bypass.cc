@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <string_view>
 
 #include "scheduler/engine.h"
@@ -47,20 +49,20 @@ void Engine::look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, polic
                    gpus_[gpu].uuid_text);
     }
   }
-  let_go_on(now);
+  refuse_turns(now);
 }
 
-// Clients that wait for the end of such a process, once it has ended or the setting says that they need not.
-void Engine::let_go_on(policy::Instant now) {
-  for (auto at = wait_for_bypass_.begin(); at != wait_for_bypass_.end();) {
-    const policy::ClientId id = *at;
-    const Client* client = find(id);
-    if (client != nullptr && waits_for_bypass(client->tenant)) {
-      ++at;
-      continue;
-    }
-    at = wait_for_bypass_.erase(at);
-    if (client != nullptr) apply(policy::LockRequested{id}, now);
+// Turns of tenants with such a process end, and none begins until it has ended or the setting says that they may go on.
+void Engine::refuse_turns(policy::Instant now) {
+  std::set<policy::TenantId> refused;
+  if (settings_.bypass == Bypass::kRefuseTurns) refused = bypass_.tenants();
+  refused.swap(bypassed_);
+  std::set<policy::TenantId> changed;
+  std::set_symmetric_difference(refused.begin(), refused.end(), bypassed_.begin(), bypassed_.end(), std::inserter(changed, changed.end()));
+  for (const policy::TenantId id : changed) {
+    const Tenant* tenant = tenants_.find(id);
+    if (tenant == nullptr || tenant->clients == 0 || tenant->paused_in_force()) continue;  // no change for the policy
+    apply(policy::TenantPaused{id, bypassed_.contains(id)}, now);
   }
 }
 
@@ -70,7 +72,7 @@ void Engine::report_bypasses(protocol::admin::StatusReport* report, policy::Inst
       if (!seen.told) continue;
       const BypassWatch::Process& process = seen.process;
       report->bypasses.push_back({process.pid, process.program, process.tenant, gpus_[gpu].uuid_text, process.used, now - seen.since,
-                                  process.id != 0 && waits_for_bypass(process.id)});
+                                  bypassed_.contains(process.id)});
     }
   }
 }

@@ -19,35 +19,20 @@ policy::Memory Engine::believe(Client& client, const protocol::Memory& memory) {
     allocated_most = std::max(limit + ClaimBound::kSlack, client.believed.allocated);
   }
   client.believed = client.claims.believe(memory, gpus_[client.gpu].total, allocated_most);
+  keep_on_gpu(client);
   return client.believed;
 }
 
-// A process comes back whose connection ended: what it left behind is its own, and counts once. That has to change in one step of the
-// policy, which would give it to others in between.
-std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced) {
-  std::optional<LeftClient> last;
-  for (auto at = left_.begin(); at != left_.end();) {
-    const LeftClient& left = at->second;
-    const bool is_it = peer.pid != 0 && left.pid == peer.pid && left.start_time == peer.start_time && left.gpu == gpu;
-    if (!is_it) {
-      ++at;
-      continue;
-    }
-    last = left;
-    departed_.erase(at->first);
-    replaced->push_back(at->first);
-    at = left_.erase(at);
-  }
-  return last;
-}
-
-void Engine::forget_left(policy::Instant now) {
-  const policy::Duration grace = std::max(settings_.policy.departed_grace, settings_.policy.watched_grace);
-  std::erase_if(left_, [&](const auto& entry) { return now - entry.second.since > grace; });
-}
-
+// Before it hears of it.
 void Engine::note_grant(policy::ClientId client, int64_t budget) {
-  if (Client* granted = find(client)) granted->claims.granted(budget);
+  Client* granted = find(client);
+  if (granted == nullptr) return;
+  granted->claims.granted(budget);
+  keep_on_gpu(*granted);
+}
+
+void Engine::keep_on_gpu(const Client& client, bool may_lower) {
+  known_.keep_on_gpu(client.id, std::max(client.believed.resident, client.claims.budget()), may_lower);
 }
 
 // CUDA's figure is what programs can have, and NVML's a little more: where there is one, only figures close to it are believed. Clients

@@ -1,4 +1,5 @@
-// The engine's part of the tenants' memory limits: messages to the ledger and back, admission of reservations, and the report.
+// The engine's part of the tenants' limits: messages to the ledger and back, admission of reservations, what people and the node set, and
+// the report.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -129,7 +130,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   if (pause_changes) {
     const bool paused = tenant.paused_in_force();
     spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, paused ? "paused: its programs get no turns" : "resumed");
-    if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, paused}, now);
+    if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, gets_no_turns(tenant)}, now);
   }
   if (ends_changes) {
     if (tenant.pod.ends)
@@ -152,6 +153,44 @@ void Engine::recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory
   there->second = std::min(there->second, memory);
   tenant.pod.gpu_memory_limit = 0;
   for (const auto& [uuid, limit] : tenant.pod.memory_on) tenant.pod.gpu_memory_limit = std::max(tenant.pod.gpu_memory_limit, limit);
+}
+
+Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
+  Result<policy::TenantId> id =
+      tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns, request.gpu_core_limit,
+                       request.priority, request.gpu_memory_reserved, request.gpu_core_ceiling);
+  if (!tenants_.problem().empty()) spdlog::warn("{}", tenants_.problem());
+  if (id) spdlog::debug("tenant {}: process tree of pid {}, '{}'", *id, request.pid, request.name);
+  return id;
+}
+
+Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) {
+  Tenant* tenant = nullptr;
+  if (!request.tenant.empty()) {
+    tenant = tenants_.find(request.tenant);
+    if (tenant == nullptr) return error_format("there is no tenant '%.80s', or several of that name; use its id", request.tenant.c_str());
+  }
+  Result<Settings> changed = change_settings(settings_, {request.settings.begin(), request.settings.end()});
+  if (!changed) return changed.error();
+  if (tenant != nullptr) {
+    Tenant wanted = *tenant;
+    wanted.gpu_memory_limit = request.gpu_memory_limit.value_or(tenant->gpu_memory_limit);
+    if (wanted.job && request.gpu_memory_limit) wanted.job->memory_percent = 0;
+    wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
+    wanted.core_ceiling = request.gpu_core_ceiling.value_or(tenant->core_ceiling);
+    wanted.priority = request.priority.value_or(tenant->priority);
+    wanted.paused = request.paused.value_or(tenant->paused);
+    change_limits(*tenant, wanted, now);
+    tenants_.save();
+  }
+  if (!request.settings.empty()) {
+    settings_ = *changed;
+    set_log_level(settings_.log_level);
+    apply(policy::ConfigChanged{settings_.policy}, now);
+    update_host_memory(now, true);
+    refuse_turns(now);
+  }
+  return {};
 }
 
 Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant now) {
@@ -217,42 +256,6 @@ Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, p
 }
 
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
-
-// It may be stopped, and goes on with what it holds: that is nobody else's of its tenant meanwhile.
-void Engine::count_absent(policy::Instant now) {
-  for (const auto& [id, known] : known_.missing()) {
-    const Tenant* tenant = tenants_.find(known.tenant);
-    const auto gpu =
-        std::find_if(gpus_.begin(), gpus_.end(), [&uuid = known.gpu](const Gpu& of) { return of.uuid_text == uuid && of.total > 0; });
-    if (tenant == nullptr || gpu == gpus_.end() || ledger_.knows(id)) continue;
-    spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
-                 known.pid, tenant->id);
-    perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit,
-                          tenant->memory_limit_on(known.gpu), known.charged, known.lease, true, tenants_.part_of(*tenant, known.pid)},
-                         now),
-            now);
-  }
-}
-
-void Engine::forget_absent(policy::Instant now) {
-  std::vector<std::pair<policy::ClientId, policy::TenantId>> ended;
-  for (const auto& [id, known] : known_.missing()) {
-    // Or it runs another program now, which is a client of its own.
-    const bool is_another = std::any_of(clients_.begin(), clients_.end(), [&, &missing = known](const auto& entry) {
-      return entry.second.pid == missing.pid && gpus_[entry.second.gpu].uuid_text == missing.gpu;
-    });
-    if (is_another || start_time_(known.pid) != known.start_time) ended.emplace_back(id, known.tenant);
-  }
-  for (const auto& [id, tenant] : ended) {
-    known_.forget(id);
-    tenants_.awaited_no_more(tenant);
-    perform(ledger_.leave(id, now), now);
-  }
-  if (ended.empty()) return;
-  tenants_.prune();
-  tenants_.save();
-  if (hold_ && known_.missing().empty()) end_hold(now);
-}
 
 void Engine::report_limits(admin::StatusReport* report) const {
   for (const MemoryLedger::View& view : ledger_.view()) {

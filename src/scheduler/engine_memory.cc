@@ -175,7 +175,7 @@ void Engine::take_over_account(policy::TenantId id, policy::GpuId gpu, policy::I
   apply(policy::AccountKept{id, gpu, account.joined_at, account.debt, account.used, account.throttled_time}, now);
 }
 
-// Only shown, never billed by: use_watch.h.
+// Only shown, never billed by: utilization_monitor.h.
 void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Instant now) {
   std::map<int32_t, policy::TenantId> tenant_of;
   for (const auto& [client_id, client] : clients_) {
@@ -188,9 +188,9 @@ void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Inst
   }
   Gpu& gpu = gpus_[id];
   if (!sample.unknown.empty() && gpu.use.unknown().empty()) spdlog::info("{}: {}", gpu.uuid_text, sample.unknown);
-  const std::vector<UseWatch::Change> changes = gpu.use.update(sample, tenant_of, billed, now);
+  const std::vector<UtilizationMonitor::Change> changes = gpu.use.update(sample, tenant_of, billed, now);
   if (!nvml_sees_pids_) return;  // it has other numbers for processes than we do
-  for (const UseWatch::Change& change : changes) {
+  for (const UtilizationMonitor::Change& change : changes) {
     const Tenant* tenant = change.tenant ? tenants_.find(*change.tenant) : nullptr;
     const std::string who = tenant != nullptr ? fmt::format("tenant {} '{}'", tenant->id, tenant->name) : "programs that are no clients";
     const auto& [nvml, share_billed, differ] = change.shares;
@@ -199,38 +199,12 @@ void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Inst
                    share_billed);
     } else if (tenant == nullptr) {
       spdlog::warn("{}: programs that are no clients have had {:.0f} % of the GPU's time by NVML, for {:.0f} s: clients lack it",
-                   gpu.uuid_text, nvml, static_cast<double>(UseWatch::kPatience) / 1e9);
+                   gpu.uuid_text, nvml, static_cast<double>(UtilizationMonitor::kPatience) / 1e9);
     } else {
       spdlog::warn("{}: {}: {:.0f} % of the GPU's time by NVML, {:.0f} % billed, for {:.0f} s: {}", gpu.uuid_text, who, nvml, share_billed,
-                   static_cast<double>(UseWatch::kPatience) / 1e9,
+                   static_cast<double>(UtilizationMonitor::kPatience) / 1e9,
                    nvml > share_billed ? "work of its ran outside its turns" : "its turns went unused, or others ran in them");
     }
-  }
-}
-
-// The driver takes a dead process off its list before all of its memory is free again, so both are looked at. `ours`: what the living
-// clients use.
-void Engine::free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now) {
-  auto is_client = [&](int32_t pid) {
-    return std::any_of(clients_.begin(), clients_.end(), [&](const auto& entry) { return entry.second.pid == pid; });
-  };
-  int64_t explained = ours;
-  for (const ProcessMemory& process : sample.processes) {
-    if (!is_client(process.pid)) explained += process.used;
-  }
-  const int64_t unexplained = std::min(sample.used_before, sample.used_after) - explained;
-  std::vector<policy::ClientId> freed;
-  for (auto& [id, departed] : departed_) {
-    // What was looked at before the death says nothing about it.
-    if (departed.gpu != gpu || sample.taken_at <= departed.since) continue;
-    const bool listed = find_process(sample, departed.pid) != nullptr;
-    if (listed) departed.listed_at = now;
-    const bool is_gone = !listed && unexplained <= departed.resident / 2;
-    if (is_gone || now - departed.listed_at > settings_.policy.departed_grace) freed.push_back(id);
-  }
-  for (policy::ClientId client : freed) {
-    departed_.erase(client);
-    apply(policy::ClientMemoryFreed{client}, now);
   }
 }
 
@@ -274,7 +248,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.usage = usage_totals_.of_gpu(*view, gpu.uuid_text);
     for (const policy::ClientView& c : view->clients) {
       admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));
-      client.waiting_for = wait_for_bypass_.contains(c.client) ? kBypassed : waiting_sentence(c, now);
+      client.waiting_for = waiting_sentence(c, now);
     }
   }
   for (const auto& [key, tenant] : tenants_.all()) {
@@ -311,7 +285,7 @@ void Engine::report_compute(const std::vector<policy::GpuView>& views, protocol:
   for (const policy::GpuView& gpu : views) {
     for (const policy::TenantView& tenant : gpu.tenants) {
       if (tenant.tenant != report->id) continue;
-      const std::optional<UseWatch::Shares> use = gpus_[gpu.gpu].use.of_tenant(tenant.tenant);
+      const std::optional<UtilizationMonitor::Shares> use = gpus_[gpu.gpu].use.of_tenant(tenant.tenant);
       protocol::admin::ComputeReport& out = report->compute.emplace_back();
       out.gpu = gpus_[gpu.gpu].uuid_text;
       out.quota = tenant.quota;
@@ -372,6 +346,7 @@ std::string Engine::name_of_client(const policy::ClientView& view) const {
 
 std::string Engine::waiting_sentence(const policy::ClientView& view, policy::Instant now) const {
   constexpr size_t kNamesMax = 2;
+  if (!view.waiting_for.empty() && bypassed_.contains(clients_.at(view.client).tenant)) return kBypassed;
   std::string sentence = view.waiting_for;
   const size_t others = view.held_up_by.size();
   for (size_t i = 0; i < std::min(others, kNamesMax); ++i) {
@@ -383,7 +358,6 @@ std::string Engine::waiting_sentence(const policy::ClientView& view, policy::Ins
 }
 
 std::string Engine::why_waiting(const Client& client, policy::Instant now) const {
-  if (wait_for_bypass_.contains(client.id)) return kBypassed;
   const auto view = policy::view_of_client(*state_, client.id, now);
   return view ? waiting_sentence(view->clients.front(), now) : std::string();
 }
@@ -424,7 +398,20 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.time_swapping_ns = view.time_swapping;
   out.swapped_out_total = view.swapped_out_total;
   out.swapped_in_total = view.swapped_in_total;
+  out.unmoved_total = view.unmoved_total;
   return out;
+}
+
+void Engine::warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now) {
+  if (message.failed != 0) {
+    warnings_.warn("failed swap " + std::to_string(client.id), now, "client {} ({}): moving memory {} failed after {} MiB; the rest stays",
+                   client.id, client.program, message.direction == 0 ? "out" : "in", message.moved >> 20);
+  }
+  if (message.mistaken != 0) {
+    warnings_.warn("mistaken " + std::to_string(client.id), now,
+                   "client {} ({}): memory that it took to be unchanged was not; nothing was lost, and from now on it copies all",
+                   client.id, client.program);
+  }
 }
 
 }  // namespace nvshare::scheduler

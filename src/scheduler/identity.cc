@@ -90,6 +90,11 @@ Result<Peer> peer_of(int socket) {
   return peer;
 }
 
+uint64_t start_time_if_alive(pid_t pid) {
+  const uint64_t start_time = start_time_of(pid);
+  return start_time != 0 && !process_has_ended(pid, start_time) ? start_time : 0;
+}
+
 uint64_t start_time_of(pid_t pid) { return pid > 0 ? stat_field(pid, 22) : 0; }
 
 pid_t parent_of(pid_t pid) { return pid > 0 ? static_cast<pid_t>(stat_field(pid, 4)) : 0; }

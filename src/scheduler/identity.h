@@ -34,6 +34,8 @@ Result<PeerNumber> number_of_peer(int socket);
 
 // 0 if there is no such process.
 uint64_t start_time_of(pid_t pid);
+// 0, too, if it has ended and was not waited for yet.
+uint64_t start_time_if_alive(pid_t pid);
 using StartTimeOf = std::function<uint64_t(pid_t)>;  // the same, of processes that a test makes up
 pid_t parent_of(pid_t pid);
 // Whether that process has ended; false where there is no pidfd.

@@ -46,8 +46,15 @@ void KnownClients::leave(policy::ClientId id) {
   dirty_.erase(id);
 }
 
+void KnownClients::depart(policy::ClientId id) {
+  const auto client = present_.extract(id);
+  if (client.empty()) return;
+  if (dirty_.erase(id) > 0) append(id, client.mapped());
+  departed_[id] = client.mapped();
+}
+
 void KnownClients::forget(policy::ClientId id) {
-  if (missing_.erase(id) > 0) append("left " + std::to_string(id) + "\n");
+  if (missing_.erase(id) + departed_.erase(id) > 0) append("left " + std::to_string(id) + "\n");
 }
 
 void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charged) {
@@ -65,6 +72,22 @@ void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charge
   dirty_.erase(id);
 }
 
+void KnownClients::keep_on_gpu(policy::ClientId id, int64_t on_gpu, bool may_lower) {
+  const auto at = present_.find(id);
+  if (at == present_.end()) return;
+  KnownClient& client = at->second;
+  const int64_t bound = std::min((on_gpu + kLeaseStep - 1) / kLeaseStep * kLeaseStep, kAmountMax);
+  if (bound == client.on_gpu || (bound < client.on_gpu && !may_lower)) return;
+  const bool now = bound > client.on_gpu;
+  client.on_gpu = bound;
+  if (!now) {
+    dirty_.insert(id);
+    return;
+  }
+  append(id, client);
+  dirty_.erase(id);
+}
+
 void KnownClients::keep_up() {
   // One of them may have all of the file written, which leaves nothing dirty.
   for (const policy::ClientId id : std::exchange(dirty_, {})) append(id, present_.at(id));
@@ -75,7 +98,8 @@ namespace {
 std::string line_of(policy::ClientId id, const KnownClient& client) {
   std::ostringstream line;
   line << "client " << id << " " << client.pid << " " << client.start_time << " " << client.tenant << " "
-       << (client.gpu.empty() ? "-" : client.gpu) << " " << client.lease << " " << client.own_limit << " " << client.charged << "\n";
+       << (client.gpu.empty() ? "-" : client.gpu) << " " << client.lease << " " << client.own_limit << " " << client.charged << " "
+       << client.on_gpu << "\n";
   return line.str();
 }
 
@@ -92,7 +116,7 @@ void KnownClients::append(policy::ClientId id, const KnownClient& client) { appe
 
 void KnownClients::append(const std::string& line) {
   constexpr size_t kLinesAtLeast = 64;
-  if (++appended_ > present_.size() + missing_.size() + kLinesAtLeast || !is_there(end_)) return write();
+  if (++appended_ > present_.size() + missing_.size() + departed_.size() + kLinesAtLeast || !is_there(end_)) return write();
   ssize_t wrote = -1;
   do {
     wrote = ::write(end_.get(), line.data(), line.size());
@@ -100,7 +124,8 @@ void KnownClients::append(const std::string& line) {
   if (wrote != static_cast<ssize_t>(line.size())) write();
 }
 
-// Lines "next ID", "left ID" and "client ID PID START_TIME TENANT GPU LEASE OWN_LIMIT CHARGED".
+// Lines "next ID", "left ID" and "client ID PID START_TIME TENANT GPU LEASE OWN_LIMIT CHARGED ON_GPU"; releases before this one wrote no
+// ON_GPU.
 void KnownClients::read() {
   Result<std::optional<std::string>> content = read_kept_file(file_);
   if (!content) {
@@ -126,6 +151,8 @@ void KnownClients::read() {
       fields >> client.pid >> client.start_time >> client.tenant >> client.gpu >> client.lease >> client.own_limit >> client.charged;
       if (client.gpu == "-") client.gpu.clear();
       good = fields && client.start_time != 0 && is_amount(client.lease) && is_amount(client.own_limit) && is_amount(client.charged);
+      if (good && !(fields >> client.on_gpu)) client.on_gpu = 0;
+      good = good && is_amount(client.on_gpu);
       if (good && start_time_(client.pid) == client.start_time) missing_[id] = client;
       next_ = std::max(next_, id + 1);
     } else {
@@ -140,7 +167,7 @@ void KnownClients::write() {
   if (file_.empty()) return;
   appended_ = 0;
   std::string content = "next " + std::to_string(next_) + "\n";
-  for (const auto* clients : {&present_, &missing_}) {
+  for (const auto* clients : {&present_, &missing_, &departed_}) {
     for (const auto& [id, client] : *clients) content += line_of(id, client);
   }
   Result<void> written = write_kept_file(file_, content);

@@ -23,6 +23,7 @@ struct KnownClient {
   int64_t lease = 0;      // bytes that it may charge against its tenant's memory limit, at most
   int64_t own_limit = 0;  // bytes, from its environment; 0 = none
   int64_t charged = 0;    // bytes, lately
+  int64_t on_gpu = 0;     // bytes that it may have there, at most
 };
 
 class KnownClients {
@@ -40,10 +41,14 @@ class KnownClients {
   // do leave(), forget(), keep_lease() and keep_up().
   policy::ClientId join(policy::ClientId claimed, const KnownClient& client);
   void leave(policy::ClientId id);
+  // It has left, and its memory on the GPU may not be free yet: forget() follows once it is. A successor misses it like any other.
+  void depart(policy::ClientId id);
   // Before it is told of a larger lease: written at once. What became less is written by keep_up().
   void keep_lease(policy::ClientId id, int64_t lease, int64_t charged);
   void keep_up();
-  // Of missing(): its process has ended.
+  // The same of what it may have on its GPU; less is written by keep_up() only, and where it may be lowered.
+  void keep_on_gpu(policy::ClientId id, int64_t on_gpu, bool may_lower);
+  // Of missing(), or departed: its process has ended, or its memory is free.
   void forget(policy::ClientId id);
 
   // The last problem with the file, empty if none.
@@ -59,6 +64,7 @@ class KnownClients {
   StartTimeOf start_time_;
   std::map<policy::ClientId, KnownClient> present_;
   std::map<policy::ClientId, KnownClient> missing_;
+  std::map<policy::ClientId, KnownClient> departed_;
   policy::ClientId next_ = 1;
   std::set<policy::ClientId> dirty_;
   FileDescriptor end_;   // of the file, to append to

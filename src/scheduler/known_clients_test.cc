@@ -170,6 +170,48 @@ TEST_F(KnownClientsTest, WhatBecameLessIsAppendedByKeepUp) {
   EXPECT_TRUE(open().missing().empty());
 }
 
+TEST_F(KnownClientsTest, WhoHasLeftIsMissedUntilItsMemoryIsFree) {
+  policy::ClientId id = 0, other = 0;
+  {
+    KnownClients known = open();
+    id = known.join(0, client_with(1001));
+    other = known.join(0, client_with(1002));
+    known.keep_on_gpu(id, 12 * kStep - 5, false);
+    known.keep_on_gpu(id, 2 * kStep, false);
+    known.depart(id);
+    known.depart(other);
+    known.depart(other + 5);
+    EXPECT_EQ(open().missing().at(id).on_gpu, 12 * kStep) << "rounded up, and never less without leave";
+    for (pid_t pid = 2000; pid < 2200; ++pid) known.leave(known.join(0, client_with(pid)));  // the file is written anew
+    EXPECT_EQ(open().missing().size(), 2u);
+    known.forget(other);
+    EXPECT_EQ(open().missing().size(), 1u);
+  }
+  KnownClients next = open();
+  EXPECT_EQ(next.problem(), "");
+  EXPECT_EQ(next.missing().at(id).on_gpu, 12 * kStep);
+  next.forget(id);
+  EXPECT_TRUE(open().missing().empty());
+}
+
+TEST_F(KnownClientsTest, LessOnTheGpuIsAppendedByKeepUp) {
+  KnownClients known = open();
+  const policy::ClientId id = known.join(0, client_with(1001));
+  known.keep_on_gpu(id, 9 * kStep, false);
+  known.keep_on_gpu(id, kStep, true);
+  EXPECT_EQ(open().missing().at(id).on_gpu, 9 * kStep);
+  known.keep_up();
+  EXPECT_EQ(open().missing().at(id).on_gpu, kStep);
+}
+
+TEST_F(KnownClientsTest, AFileOfTheReleaseBeforeIsUnderstood) {
+  std::ofstream(file_) << "next 9\nclient 4 1001 1008 6 GPU-1 32 3 4\nclient 5 1002 1009 6 GPU-1 32 3 4 -7\n";
+  const KnownClients next = open();
+  ASSERT_EQ(next.missing().size(), 1u) << "a negative amount is damage";
+  EXPECT_EQ(next.missing().at(4).on_gpu, 0);
+  EXPECT_EQ(next.missing().at(4).charged, 4);
+}
+
 // Found by session_fuzz_test: the file was written anew in the midst of it.
 TEST_F(KnownClientsTest, KeepUpOfManyOutlivesARewrite) {
   constexpr pid_t kClients = 200;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "policy/policy.h"
-#include "scheduler/use_watch.h"
+#include "scheduler/utilization_monitor.h"
 
 namespace nvshare::scheduler {
 

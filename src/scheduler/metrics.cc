@@ -65,6 +65,7 @@ void add_to(UsageReport& sum, const UsageReport& usage) {
   sum.billed_ns += usage.billed_ns;
   sum.swapped_out += usage.swapped_out;
   sum.swapped_in += usage.swapped_in;
+  sum.unmoved += usage.unmoved;
 }
 
 void tell_usage(Families& out, const std::string& who, const Labels& labels, const UsageReport& usage) {
@@ -84,6 +85,7 @@ void tell_usage(Families& out, const std::string& who, const Labels& labels, con
   const char* help = "Bytes moved over the link for swapping.";
   out.counter(swapped, help, with(labels, "direction", "out"), number(usage.swapped_out));
   out.counter(swapped, help, with(labels, "direction", "in"), number(usage.swapped_in));
+  count("_unmoved_bytes_total", "Bytes that left the GPU without a copy, as they had not changed.", number(usage.unmoved));
 }
 
 struct TenantMemory {

@@ -146,7 +146,7 @@ void NvmlMonitor::list() const {
 
 std::optional<UseSample> NvmlMonitor::look_at_use(Device& device) const {
   const int64_t asked_at = monotonic_ns();
-  if (asked_at - device.use_asked_at < UseWatch::kInterval) return std::nullopt;
+  if (asked_at - device.use_asked_at < UtilizationMonitor::kInterval) return std::nullopt;
   device.use_asked_at = asked_at;
   const uint64_t now_us = wall_clock_us();
   // Also after somebody has set the clock.

@@ -40,7 +40,7 @@ class NvmlMonitor {
   void list_mig_devices();
 
   // Looks at these GPUs every so often, from now on; never when there are none. At who uses the time of those of them that are also in
-  // `shared`, every UseWatch::kInterval at most.
+  // `shared`, every UtilizationMonitor::kInterval at most.
   void watch(std::vector<GpuUuid> gpus, std::vector<GpuUuid> shared, int64_t interval_ns);
 
  private:

@@ -140,6 +140,12 @@ Result<void> set_host_arena(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_skip_unchanged(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
+  settings.skip_unchanged = text == "on" || text == "true";
+  return {};
+}
+
 Result<void> set_take_over_patience(Settings& settings, std::string_view text) {
   return take_duration(text, 0, kDay, &settings.take_over_patience);
 }
@@ -304,6 +310,9 @@ const std::vector<SettingSpec>& setting_specs() {
        set_host_memory_budget},
       {"host_arena", "auto, process or scheduler",
        "whose memory swapped memory lies in: the program's where its cgroup has room, else the scheduler's (auto)", true, set_host_arena},
+      {"skip_unchanged", "on or off",
+       "memory of programs that start from now on leaves the GPU without a copy if it has not changed since it came in (off)", true,
+       set_skip_unchanged},
       {"take_over_patience", "a duration from 0 to 24h, plain numbers are seconds",
        "wait so long for another scheduler that serves the same folder to end, instead of ending with an error (0)", false,
        set_take_over_patience},
@@ -319,7 +328,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"metrics_tenants", "an integer from 0 to 10000", "so many tenants have metrics of their own, the others are summed up (200)", false,
        set_metrics_tenants},
       {"bypass", "report or refuse-turns",
-       "a tenant with limits of which a process uses a GPU past the library is shown, or its programs get no turns meanwhile (report)",
+       "a tenant with limits of which a process uses a GPU past the library is shown, or its programs' turns end and none begins meanwhile "
+       "(report)",
        true, set_bypass},
       {"connections_per_tenant", "an integer from 1 to 1000000",
        "a container, pod or unit has at most so many connections: one for each process and GPU (4096)", false, set_connections_per_tenant},

@@ -36,6 +36,7 @@ struct Settings {
   std::optional<int64_t> host_memory_budget;   // bytes lent for swapping, node-wide; unset: 80 % of what was available at start
   double gpu_memory_oversub_ratio = 1.0;       // what runs reserved on a GPU, in sum, over its memory
   HostArena host_arena = HostArena::kAuto;
+  bool skip_unchanged = false;                     // what did not change since it came in leaves without a copy
   policy::Duration take_over_patience = 0;         // so long another scheduler that serves the same folder may take to end
   std::optional<policy::Duration> exit_when_idle;  // ends when no client was there for so long
   policy::Duration restart_grace = 2'000'000'000;  // how long known clients are waited for after a restart

@@ -69,6 +69,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"gpu_memory_oversub_ratio", {"0.05", "101", "twice"}},
       {"host_memory_budget", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
+      {"skip_unchanged", {"yes", "auto", "On"}},
       {"take_over_patience", {"-1", "25h"}},
       {"exit_when_idle", {"-1", "x"}},
       {"restart_grace", {"61", "x"}},

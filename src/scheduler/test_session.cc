@@ -328,7 +328,7 @@ void TestSession::take_lock(Client& client, const protocol::LockOk& lock) {
   client.resident = client.bytes;
   client.runs = true;
   ++client.turns;
-  say(client, protocol::SwapProgress{1, 1, 0, {}, lock.grant.grant, static_cast<uint64_t>(client.bytes), 0, 1000, memory_of(client)});
+  say(client, protocol::SwapProgress{1, 1, 0, 0, {}, lock.grant.grant, static_cast<uint64_t>(client.bytes), 0, 1000, memory_of(client)});
   if (client.turns % 8 == 0) give_back_segment(client);
   if (client.turns % 4 == 0) {
     const int64_t total = static_cast<int64_t>(client.segments.size() + 1) * kSegmentBytes;
@@ -348,7 +348,7 @@ void TestSession::leave_turn(Client& client) {
 void TestSession::evict(Client& client, const protocol::Evict& evict) {
   client.resident = 0;
   const auto moved = static_cast<uint64_t>(client.bytes);
-  say(client, protocol::SwapProgress{0, 1, 0, {}, evict.eviction, moved, moved, 1000, memory_of(client)});
+  say(client, protocol::SwapProgress{0, 1, 0, 0, {}, evict.eviction, moved, moved, 1000, memory_of(client)});
 }
 
 void TestSession::take_segment(Client& client, Received& received) {

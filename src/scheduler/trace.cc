@@ -36,6 +36,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed, watched)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryHeld, client, gpu, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockRequested, client)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockReleased, client, grant, memory, early, idle, used)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockPaused, client, grant, used)
@@ -43,7 +44,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockResumed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Drained, client, grant, attempt)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DrainFailed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget_sequence, wanted, request)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory, unmoved)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryBelieved, client, memory)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
@@ -77,11 +78,11 @@ namespace {
 using Json = nlohmann::json;
 
 // In the order of policy::Event.
-constexpr const char* kEventNames[] = {"GpuAppeared",    "ForeignMemory",     "HostMemory",    "ClientJoined",  "ClientOverhead",
-                                       "ClientLeft",     "ClientMemoryFreed", "LockRequested", "LockReleased",  "LockPaused",
-                                       "LockResumed",    "Drained",           "DrainFailed",   "MemoryChanged", "SwapProgressed",
-                                       "MemoryBelieved", "ClientIdle",        "ConfigChanged", "ComputeLimit",  "TenantPriority",
-                                       "TenantEnds",     "TenantPaused",      "AccountKept",   "Tick"};
+constexpr const char* kEventNames[] = {"GpuAppeared",    "ForeignMemory",     "HostMemory",   "ClientJoined",  "ClientOverhead",
+                                       "ClientLeft",     "ClientMemoryFreed", "MemoryHeld",   "LockRequested", "LockReleased",
+                                       "LockPaused",     "LockResumed",       "Drained",      "DrainFailed",   "MemoryChanged",
+                                       "SwapProgressed", "MemoryBelieved",    "ClientIdle",   "ConfigChanged", "ComputeLimit",
+                                       "TenantPriority", "TenantEnds",        "TenantPaused", "AccountKept",   "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

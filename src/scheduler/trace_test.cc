@@ -49,6 +49,7 @@ std::vector<TraceEvent> day() {
       {8, policy::MemoryChanged{2, all, 13 * kGiB, 1, 0, 0}},
       {9, policy::MemoryBelieved{2, all}},
       {9, policy::ClientIdle{2, 5}},
+      {9, policy::MemoryHeld{7, 0, kGiB}},
       {10, policy::ComputeLimit{2, 40, 30}},
       {10, policy::TenantPriority{2, -3}},
       {10, policy::TenantEnds{2, true}},

@@ -21,6 +21,7 @@ void add(UsageReport& sum, const policy::ClientView& client, bool leaves) {
   sum.swapping_ns += client.time_swapping;
   sum.swapped_out += client.swapped_out_total;
   sum.swapped_in += client.swapped_in_total;
+  sum.unmoved += client.unmoved_total;
 }
 
 const policy::TenantView* account_of(policy::TenantId tenant, const policy::GpuView& gpu) {

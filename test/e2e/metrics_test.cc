@@ -122,6 +122,7 @@ void expect_usage(Samples& out, const std::string& who, const Labels& labels, co
   tell_time("_swapping", usage.swapping_ns);
   tell_time("_throttled", usage.throttled_ns);
   tell_time("_billed", usage.billed_ns);
+  tell("_unmoved_bytes", usage.unmoved);
   for (const bool out_of : {true, false}) {
     Labels directed = labels;
     directed["direction"] = out_of ? "out" : "in";

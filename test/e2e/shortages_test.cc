@@ -137,6 +137,21 @@ TEST(Shortages, TheDriverFailsNowAndThen) {
   stage.expect_gpu_unharmed();
 }
 
+// A driver that refuses a context though the GPU has room has its reasons (seen on an H200, driver 580): the program hears of it at once.
+TEST(Shortages, AContextRefusedThoughThereIsRoomIsNotWaitedFor) {
+  Stage stage;
+  stage.start_scheduler();
+  Child& child = stage.start("refused", {"another-context", "--go", stage.go_file("refused")});
+  ASSERT_TRUE(stage.wait_until([&] { return child.logged("standing still"); })) << child.log();
+  stage.order_gpu("set_faults context_oom:1");
+  stage.tell_to_go("refused");
+  ASSERT_TRUE(stage.wait_until([&] { return child.logged("another context: 2"); })) << child.log();
+  stage.order_gpu("set_faults ");
+  stage.expect_success(child);
+  EXPECT_TRUE(child.logged("attempts lasted a moment")) << child.log();
+  EXPECT_TRUE(child.logged("the driver has another reason")) << child.log();
+}
+
 // What cannot be copied out stays where it is; the one that needs the room waits, and runs once copies work again.
 TEST(Shortages, CopyingOutFailsForAWhile) {
   Stage stage;

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training
+from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training, unchanged
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -32,6 +32,7 @@ CHECKS = {
     "launch_cost": (calls.launch_cost, 80),
     "alloc_cost": (calls.alloc_cost, 40),
     "swap_speed": (swap.swap_speed, 120),
+    "unchanged": (unchanged.unchanged, 100),
     "swap_baselines": (swap.swap_baselines, 80),
     "programs": (programs.programs, 150),  # leaves stages out by itself
     "host_limits": (host.host_limits, 40),

@@ -4,6 +4,7 @@
 //   batch S        works for S seconds without a pause: {"rounds": N, "seconds": T}. A round mixes one block
 //   serve N MS P   N times: a pause of P seconds, then a request, which mixes all blocks and keeps the GPU busy for MS milliseconds more:
 //                  {"took_ms": [...]}, from the wish to its end
+//   read N MS P    the same, but a request only reads the blocks, as a server reads its weights
 //   sum            {"checksum": "..."} over all memory
 // Ends with its input.
 #include <unistd.h>
@@ -48,12 +49,18 @@ class Server {
     std::printf("{\"rounds\": %" PRIu64 ", \"seconds\": %.6f}\n", rounds, seconds_since(begin));
   }
 
-  void serve(uint64_t requests, uint64_t busy_ms, double pause_s) {
+  void serve(uint64_t requests, uint64_t busy_ms, double pause_s, bool only_reads) {
     std::string took;
     for (uint64_t request = 0; request < requests; ++request) {
       usleep(static_cast<useconds_t>(pause_s * 1e6));
       const uint64_t wanted = now_ns();
-      for (size_t i = 0; i < blocks_.size(); ++i) mix(i);
+      for (size_t i = 0; i < blocks_.size(); ++i) {
+        if (only_reads) {
+          launch(checksum_, words_, stream_, blocks_[i], words_, sum_);
+        } else {
+          mix(i);
+        }
+      }
       launch_spin(spin_, busy_ms * 1'000'000, stream_);
       settle();
       char text[32];
@@ -108,7 +115,9 @@ int main(int argc, char** argv) {
     if (std::sscanf(line, "batch %lf", &seconds) == 1) {
       server.batch(seconds);
     } else if (std::sscanf(line, "serve %" SCNu64 " %" SCNu64 " %lf", &requests, &busy_ms, &seconds) == 3) {
-      server.serve(requests, busy_ms, seconds);
+      server.serve(requests, busy_ms, seconds, false);
+    } else if (std::sscanf(line, "read %" SCNu64 " %" SCNu64 " %lf", &requests, &busy_ms, &seconds) == 3) {
+      server.serve(requests, busy_ms, seconds, true);
     } else if (std::strcmp(line, "sum\n") == 0) {
       server.sum();
     } else {

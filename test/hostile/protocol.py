@@ -14,7 +14,7 @@ LAYOUTS = {
     "ReqLock": "request:Q",
     "LockReleased": "epoch:Q grant:Q reason:B reserved:3s idle_us:I drain_ns:Q used_ns:Q memory:*",
     "MemUpdate": "memory:* budget:Q budget_sequence:Q limit:Q wanted:Q request:Q",
-    "SwapProgress": "direction:B finished:B failed:B reserved:5s id:Q moved:Q copied:Q elapsed_ns:Q memory:*",
+    "SwapProgress": "direction:B finished:B failed:B reserved:5s id:Q moved:Q copied:Q elapsed_ns:Q memory:* unchanged:Q",
     "AskHeadroom": "request:Q bytes:Q returned:Q",
     "Registered": "spoken:H reserved:6s client_id:Q epoch:Q memory_limit:Q node_limit:Q lease:Q others_charged:Q memory_ceiling:Q"
     " gpu_total_bytes:Q",

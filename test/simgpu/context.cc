@@ -74,6 +74,7 @@ CUresult create(CUcontext* out, unsigned flags, CUdevice device) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!valid_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   if (t_thread.depth == static_cast<int>(t_thread.stack.size())) return CUDA_ERROR_INVALID_VALUE;
+  if (fault_strikes(Machine::get().faults().context_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
   Context* context = open_context(device, flags, nullptr);
   if (context == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   t_thread.stack[static_cast<size_t>(t_thread.depth++)] = context;

@@ -13,6 +13,9 @@
 //   reached
 //                                          the target, then mixes each word with it as round. Other programs' work goes on meanwhile
 //   sim_touch(ptr, bytes, ns)              needs the memory (managed pages come to the device), takes that long
+//   nvshare_chunk_hash(units, hashes, n)   hashes[i] = 128 bits over the 512 KiB at units[i], as the library's own kernel of that name
+//   makes
+//                                          them; under the fault `blind_hash` the same for all
 //
 // A kernel takes the time given, or what its memory traffic takes; never less than the CPU needs for it.
 #pragma once
@@ -20,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace simgpu {
 
@@ -40,6 +44,8 @@ struct Piece {
   uint64_t count;
 };
 
+struct Span;  // core.h
+
 struct KernelSpan {
   size_t pointer;  // the parameter that points to it
   size_t words;    // the parameter that tells its length; kOneWord: a single one
@@ -57,6 +63,7 @@ struct KernelDefinition {
   size_t words;                                                    // the parameter that tells how much to compute, or kNoParameter
   void (*compute)(const uint64_t* arguments, Piece piece);         // null: nothing to compute
   bool (*waits)(const uint64_t* arguments, bool first) = nullptr;  // asked again and again: not yet
+  void (*more_spans)(const uint64_t* arguments, std::vector<Span>& out) = nullptr;
 };
 
 std::span<const KernelDefinition> kernels();

@@ -164,6 +164,7 @@ void KernelWork::spans(std::vector<Span>& out) const {
     const uint64_t bytes = span.words == kOneWord ? sizeof(uint64_t) : arguments_[span.words] * (span.bytes ? 1 : sizeof(uint64_t));
     out.push_back({arguments_[span.pointer], bytes, span.write});
   }
+  if (kernel_.more_spans != nullptr) kernel_.more_spans(arguments_.data(), out);
 }
 
 void KernelWork::run(Execution& execution) const {

@@ -17,14 +17,15 @@ enum class Canary : uint8_t {
   kGrowthNotAskedAnew,     // the next scheduler does not hear of an allocation that waits
   kHeadroomNotAskedAnew,   // the same, of the tenant's memory limit
   kBudgetNotRaised,        // a larger budget for a load under way is not taken
+  kFreedStaysInLoad,       // what is freed of a load under way is no room for the rest of it
   kNotDrainedUnsaid,       // a drain is given up, and the scheduler not told
   kMovesUntold,            // what moves while a scheduler comes is not told to it
   kAloneWhileRegistering,  // an allocation helps itself while the next scheduler is being told what there is
   // In the node.
-  kDeathUnnoticed,  // a connection that ends goes unnoticed
-  kDepartedIsFree,  // what a dead client held counts as free at once
-  kNoRestartGrace,  // a scheduler that comes back grants before the clients of the former one are back
-  kKeepNeverSent,   // a gang whose drain fails is not told to go on
+  kDeathUnnoticed,    // a connection that ends goes unnoticed
+  kDepartedIsFree,    // what a dead client held counts as free at once
+  kClientsForgotten,  // a scheduler that comes back knows nothing of the former one's clients
+  kKeepNeverSent,     // a gang whose drain fails is not told to go on
 };
 
 struct CanaryName {
@@ -39,12 +40,13 @@ inline constexpr CanaryName kCanaries[] = {
     {Canary::kGrowthNotAskedAnew, "growth-not-asked-anew"},
     {Canary::kHeadroomNotAskedAnew, "headroom-not-asked-anew"},
     {Canary::kBudgetNotRaised, "budget-not-raised"},
+    {Canary::kFreedStaysInLoad, "freed-stays-in-load"},
     {Canary::kNotDrainedUnsaid, "not-drained-unsaid"},
     {Canary::kMovesUntold, "moves-untold"},
     {Canary::kAloneWhileRegistering, "alone-while-registering"},
     {Canary::kDeathUnnoticed, "death-unnoticed"},
     {Canary::kDepartedIsFree, "departed-is-free"},
-    {Canary::kNoRestartGrace, "no-restart-grace"},
+    {Canary::kClientsForgotten, "clients-forgotten"},
     {Canary::kKeepNeverSent, "keep-never-sent"},
 };
 

@@ -41,7 +41,8 @@ bool Client::at_rest() const {
 
 protocol::Memory Client::report() const {
   const auto bytes = [](Bytes value) { return static_cast<uint64_t>(value); };
-  return {bytes(allocated_), bytes(resident_), 0, bytes(allocated_ - resident_), lease_.charged()};
+  const Bytes all = std::max(allocated_, resident_);
+  return {bytes(all), bytes(resident_), 0, bytes(all - resident_), lease_.charged()};
 }
 
 // ---- the turn ----
@@ -179,7 +180,10 @@ Client::Room Client::allocate(Bytes bytes) {
 void Client::release(Bytes bytes) {
   const Bytes freed = std::min(bytes, allocated_);
   allocated_ -= freed;
-  resident_ = std::min(resident_, allocated_);
+  const Bytes held = std::min(freed, came_in_);
+  came_in_ -= held;
+  freed_ += held;
+  resident_ = freed_ + std::min(resident_ - freed_, allocated_);
   lease_.refund(static_cast<uint64_t>(freed));
   memory_changed();
 }

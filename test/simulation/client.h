@@ -1,5 +1,5 @@
-// A process's client on one GPU: the real turn::step, with what interposer/client.cc, client_turns.cc and memory/swap.cc do around it: the
-// socket's thread, the mover, the memory. Messages are the real ones, encoded and decoded. Not thread-safe.
+// A process's client on one GPU: the real turn::step, with what interposer/link/client.cc, client_turns.cc and memory/swap.cc do around it:
+// the socket's thread, the mover, the memory. Messages are the real ones, encoded and decoded. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -31,7 +31,7 @@ class Client : public Endpoint {
   size_t place() const { return place_; }
   Bytes allocated() const { return allocated_; }
   Bytes resident() const { return resident_; }
-  void free_all() { resident_ = allocated_ = 0; }
+  void free_all() { resident_ = allocated_ = came_in_ = freed_ = 0; }
   uint64_t id() const { return id_; }
   ConnectionId connection() const { return connection_; }
   bool registered() const { return turn_.connected && link_ == Link::kUp; }
@@ -147,6 +147,7 @@ class Client : public Endpoint {
   void loaded(Progress progress, bool complete);
   void progress(Progress& progress, bool finished, bool failed);
   bool load_at_once(uint64_t grant);
+  void unpin();
   void look_for_idleness();
   void synchronize_idle();
   Duration copy_time(Bytes bytes) const;
@@ -155,6 +156,8 @@ class Client : public Endpoint {
   const size_t place_;
   const int gpu_;
   Bytes allocated_ = 0, resident_ = 0;
+  Bytes came_in_ = 0;     // in the load under way, and is held by it
+  Bytes freed_ = 0;       // of what is held: still resident
   bool running_ = false;  // what is allocated gets memory at once
 
   turn::Turn turn_;

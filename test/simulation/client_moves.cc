@@ -139,17 +139,20 @@ void Client::evict(Progress made, Bytes bytes) {
 
 void Client::load(Progress made) {
   if (turn_.cancel_load) return loaded(made, false);
-  const Bytes absent = allocated_ - resident_;
+  const Bytes absent = allocated_ - (resident_ - freed_);
   if (absent == 0) {
+    unpin();
     running_ = true;
     return loaded(made, true);
   }
   const Bytes piece = std::min(absent, kPiece);
-  if (budget_ < resident_ + piece) {  // until it has grown, or the load is cancelled
+  if (budget_ < resident_ + piece && run().canary() != Canary::kFreedStaysInLoad) unpin();
+  if (budget_ < resident_ + piece) {  // until it has grown, something was freed, or the load is cancelled
     on_change_ = [this, made] { load(made); };
     return;
   }
   resident_ += piece;
+  came_in_ += piece;
   made.moved += static_cast<uint64_t>(piece);
   made.copied += static_cast<uint64_t>(piece);
   process_.later(copy_time(piece), [this, made]() mutable {
@@ -158,7 +161,15 @@ void Client::load(Progress made) {
   });
 }
 
+// What has come in so far is the program's to free.
+void Client::unpin() {
+  if (freed_ > 0) memory_changed();
+  resident_ -= std::exchange(freed_, 0);
+  came_in_ = 0;
+}
+
 void Client::loaded(Progress made, bool complete) {
+  unpin();
   const bool open = complete && step(turn::LoadEnded{}).agreed;
   if (!open) running_ = false;
   progress(made, true, !open);

@@ -34,14 +34,15 @@ void Node::start_engine() {
   scheduler::Engine::Options options;
   options.settings.lock_dir = options.settings.runtime_dir = folder_;
   options.settings.policy = plan_.policy;
-  options.settings.restart_grace = canary_ == Canary::kNoRestartGrace ? 0 : kRestartGrace;
+  options.settings.restart_grace = kRestartGrace;
   options.settings.gpus_per_user = plan_.gpus;
-  if (canary_ == Canary::kDepartedIsFree) options.settings.policy.departed_grace = 0;
+  if (canary_ == Canary::kDepartedIsFree) options.settings.policy.departed_grace = options.settings.policy.watched_grace = 0;
   options.epoch = 1000 + ++lives_;
   const bool restarts =
       std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) { return fault.kind == Fault::Kind::kRestart; });
   if (restarts) {
     options.known_clients_file = folder_ + "/clients";
+    if (canary_ == Canary::kClientsForgotten) unlink(options.known_clients_file.c_str());
     options.tenants_file = folder_ + "/tenants";
   }
   options.look_at_host = [this] { return scheduler::HostBudget::Machine{plan_.host_bytes, std::nullopt}; };
@@ -49,7 +50,7 @@ void Node::start_engine() {
     const auto at = tenants_.find(pid);
     return at == tenants_.end() ? std::string() : "0::/system.slice/" + tenant_name(at->second) + ".service\n";
   };
-  options.start_time_of = [this](pid_t pid) { return tenants_.contains(pid) ? kProcessStart : 0; };
+  options.start_time_of = options.start_time_if_alive = [this](pid_t pid) { return tenants_.contains(pid) ? kProcessStart : 0; };
   engine_.emplace(std::move(options), *this, world_.now());
   world_.tell("scheduler: starts, epoch {}", 1000 + lives_);
   world_.after(kSec, [this, life = lives_] { housekeep(life); });

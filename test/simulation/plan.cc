@@ -16,11 +16,6 @@ Traits draw_traits(Random& random) {
                       &traits.failures, &traits.linked, &traits.gangs, &traits.threads, &traits.slow})
     *trait = random.chance(30);
   traits.nvml = random.chance(50);
-  // Without NVML: a client whose connection broke just before the scheduler's end is a stranger to the next, which believes little of it;
-  // and what a stopped process has is forgotten with the grace of a restart.
-  if (!traits.nvml && traits.restarts) traits.cuts = traits.stops = false;
-  // Nor is more known of a process that is stopped and whose connection broke than that it has left.
-  if (!traits.nvml && traits.cuts) traits.stops = false;
   return traits;
 }
 

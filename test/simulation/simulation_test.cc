@@ -107,7 +107,7 @@ TEST(Simulation, EveryCanaryIsFound) {
     simulation::Run::Options options;
     options.folder = folder.path();
     options.canary = canary.canary;
-    constexpr uint64_t kMost = 500;
+    constexpr uint64_t kMost = 1000;
     uint64_t seed = 1;
     std::string problem;
     for (; seed <= kMost && problem.empty(); ++seed) problem = simulation::Run(draw_plan(seed), options).play();

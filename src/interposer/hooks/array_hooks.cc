@@ -5,7 +5,7 @@
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/arrays.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

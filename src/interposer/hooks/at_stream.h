@@ -2,8 +2,8 @@
 // while this lives.
 #pragma once
 
-#include "interposer/green_contexts.h"
-#include "interposer/process.h"
+#include "interposer/process/green_contexts.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

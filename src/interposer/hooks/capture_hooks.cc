@@ -2,7 +2,7 @@
 // Process::wait_no_capture).
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/submit.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 
 namespace nvshare::interposer {
 

@@ -1,7 +1,7 @@
 // What a capture forbids in the threads whose mode it is not relaxed for, and ours would do unnoticed.
 #pragma once
 
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -1,8 +1,8 @@
 // Start and end of what we are a guest of: cuInit, contexts.
 #include "interposer/generated/hooks.h"
-#include "interposer/green_contexts.h"
 #include "interposer/hooks/shortage.h"
-#include "interposer/process.h"
+#include "interposer/process/green_contexts.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/references.h"
 

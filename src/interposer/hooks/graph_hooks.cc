@@ -3,7 +3,7 @@
 #include "interposer/hooks/looks.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/graph_memory.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 
 namespace nvshare::interposer {
 

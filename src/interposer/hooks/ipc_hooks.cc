@@ -1,9 +1,9 @@
 // Legacy IPC and peer access. IPC events are the driver's own: work that was submitted is done before memory leaves the GPU, so an event
 // that was recorded comes to pass; and a wait for one that a neighbour records later waits for nothing, by the driver's rules.
 #include "interposer/generated/hooks.h"
-#include "interposer/ipc.h"
 #include "interposer/memory/pools.h"
-#include "interposer/process.h"
+#include "interposer/process/ipc.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

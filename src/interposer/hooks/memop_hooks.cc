@@ -5,7 +5,7 @@
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/memory/pools.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 
 namespace nvshare::interposer {
 

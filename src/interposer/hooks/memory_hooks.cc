@@ -9,7 +9,7 @@
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/graph_memory.h"
 #include "interposer/memory/pools.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 
 namespace nvshare::interposer {
 

@@ -4,8 +4,8 @@
 
 #include "cuda/nvml.h"
 #include "interposer/generated/nvml_table.h"
+#include "interposer/link/tenant_use.h"
 #include "interposer/symbols/real_nvml.h"
-#include "interposer/tenant_use.h"
 
 namespace nvshare::interposer {
 

@@ -3,7 +3,7 @@
 #include "interposer/hooks/capture_rules.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/memory/pools.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -1,7 +1,7 @@
 // Memory pools: the driver keeps the pool and its settings, the counts are ours (memory/pools.h).
 #include "interposer/generated/hooks.h"
 #include "interposer/memory/pools.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -4,7 +4,7 @@
 
 #include "interposer/hooks/at_stream.h"
 #include "interposer/memory/pools.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

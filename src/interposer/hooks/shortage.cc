@@ -2,9 +2,10 @@
 
 #include <algorithm>
 
-#include "interposer/gate.h"
+#include "interposer/gate/gate.h"
 #include "interposer/log.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
+#include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
@@ -19,6 +20,26 @@ constexpr uint64_t kFirstStepMax = uint64_t{64} << 20;
 constexpr int64_t kPauseFirst_ns = 2'000'000;  // what neighbours gave back may take a moment to come free
 constexpr uint32_t kContextAttemptsMax = 100;  // of 50 ms: neighbours finish their turns and move out meanwhile
 constexpr int64_t kContextPause_ns = 50'000'000;
+constexpr size_t kContextRoom = size_t{1} << 30;  // on an H200 one takes 0.5 to 0.7 GiB, on smaller GPUs less
+constexpr size_t kContextRoomShare = 16;          // of a small GPU
+
+// Whether so much is free on that GPU that a context would fit. Where the program has no other context there the driver cannot be asked:
+// no.
+bool has_room_for_context(const Device& device) {
+  const RealDriver& driver = real_driver();
+  const cuda::CUcontext context = process().pin_context(device.ordinal());
+  if (context == nullptr) return false;
+  size_t free_bytes = 0;
+  size_t total = 0;
+  bool known = false;
+  if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
+    known = driver.cuMemGetInfo_v2(&free_bytes, &total) == cuda::CUDA_SUCCESS;
+    cuda::CUcontext popped = nullptr;
+    driver.cuCtxPopCurrent_v2(&popped);
+  }
+  process().unpin_context(context);
+  return known && free_bytes >= std::min(kContextRoom, total / kContextRoomShare);
+}
 
 }  // namespace
 
@@ -69,6 +90,9 @@ bool Shortage::make_room(Device& device) {
 bool Shortage::make_room_for_context(Device& device) {
   if (Process::ending() || device.refused()) return false;
   if (attempts_++ >= kContextAttemptsMax) return give_up(device, "no room could be made for a context");
+  // Once after a moment: a neighbour may just have given something back.
+  if (attempts_ > 1 && has_room_for_context(device))
+    return give_up(device, "there is room; the driver has another reason to refuse a context");
   if (attempts_ == 1) log(LogLevel::kInfo, "GPU %d has no room for a context; waiting for neighbours to make some", device.ordinal());
   device.memory().give_back_caches();
   sleep_ns(kContextPause_ns);

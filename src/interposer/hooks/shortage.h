@@ -23,6 +23,7 @@ class Shortage {
   // The same on the GPU of the current context; false without one.
   bool make_room();
   // For the creation of a context on that GPU, before it has one: the scheduler knows of the newcomer, and its neighbours make room for it.
+  // False soon where there is room: driver 580 refuses contexts with that error for other reasons as well.
   bool make_room_for_context(Device& device);
 
  private:

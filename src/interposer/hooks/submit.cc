@@ -1,8 +1,8 @@
 #include "interposer/hooks/submit.h"
 
+#include "interposer/gate/pacer.h"
 #include "interposer/hooks/shortage.h"
-#include "interposer/pacer.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 
 namespace nvshare::interposer {
 

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "interposer/gate.h"
+#include "interposer/gate/gate.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/symbols/real_driver.h"
 

@@ -2,8 +2,8 @@
 // driver is out of memory all the same.
 #pragma once
 
-#include "interposer/device.h"
 #include "interposer/hooks/shortage.h"
+#include "interposer/process/device.h"
 
 namespace nvshare::interposer {
 

@@ -1,9 +1,9 @@
 // Access of other GPUs to this one's memory: what the program asked for with cuCtxEnablePeerAccess, repeated for every mapping of ours.
 #include "interposer/memory/access.h"
 
-#include "interposer/device.h"
 #include "interposer/log.h"
 #include "interposer/memory/memory.h"
+#include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -1,10 +1,10 @@
 // Stream-ordered allocation (cuMemAllocAsync, pools): served from the same blocks and slabs as cuMemAlloc, so that it swaps like them.
 #include <algorithm>
 
-#include "interposer/gate.h"
+#include "interposer/gate/gate.h"
 #include "interposer/log.h"
 #include "interposer/memory/memory.h"
-#include "interposer/process.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -8,15 +8,11 @@
 #include <cstdint>
 
 #include "cuda/driver_api.h"
+#include "interposer/memory/host_slot.h"
+#include "interposer/memory/kept_copy.h"
 #include "interposer/memory/slab.h"
 
 namespace nvshare::interposer {
-
-struct HostSlot {
-  char* data = nullptr;  // null: none
-  uint32_t segment = 0;
-  uint32_t bytes = 0;
-};
 
 enum class ChunkState : uint8_t {
   kFresh,     // no GPU memory, never written: nothing to copy in
@@ -27,7 +23,8 @@ enum class ChunkState : uint8_t {
 
 struct Chunk {
   cuda::CUmemGenericAllocationHandle handle = 0;
-  HostSlot host;  // kSwapped: the bytes. kResident: a copy that is still true while the program has not run since (else none)
+  HostSlot host;  // kSwapped: the bytes. kResident: a copy that is known to be true, as the program has not run since (else none)
+  KeptCopy kept;  // kResident, while there is no `host`: a copy that was true when the program began to run. Guarded by the mutex always
   uint32_t bytes = 0;
   uint32_t accessors = 0;  // GPUs (bits) that may use the mapping
   ChunkState state = ChunkState::kFresh;

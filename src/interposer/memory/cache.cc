@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "interposer/client.h"
-#include "interposer/device.h"
+#include "interposer/link/client.h"
 #include "interposer/memory/memory.h"
 #include "interposer/memory/swap.h"
+#include "interposer/process/device.h"
 
 namespace nvshare::interposer {
 
@@ -58,6 +58,7 @@ void Memory::retire(Block* block, bool keep) {
         dispose(oldest);
       }
       block->cached = true;
+      drop_kept(*block);  // of what is no more
       cache_.push_back(block);
       cached_bytes_ += block->bytes;
       const bool briefly = cached_bytes_ > lasting_cache_max();

@@ -1,13 +1,14 @@
-// Memory handed to other processes of the tenant (interposer/ipc.h): from then on it stays on the GPU, and is told to be unswappable.
+// Memory handed to other processes of the tenant (interposer/process/ipc.h): from then on it stays on the GPU, and is told to be
+// unswappable.
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interposer/device.h"
 #include "interposer/hooks/submit.h"
-#include "interposer/ipc.h"
 #include "interposer/log.h"
 #include "interposer/memory/memory.h"
+#include "interposer/process/device.h"
+#include "interposer/process/ipc.h"
 
 namespace nvshare::interposer {
 
@@ -35,6 +36,7 @@ bool Memory::begin_export(CUdeviceptr address, IpcToken* token, CUresult* result
       }
       block->export_id = ++last_export_;
       block->unswappable = true;
+      drop_kept(*block);
       unswappable_.fetch_add(block->bytes, std::memory_order_relaxed);
     }
     token->export_id = block->export_id;

@@ -1,9 +1,9 @@
 // Blocks behind the handles that the program makes by cuMemCreate: one driver handle each, moved as a whole though copied in parts. Where
 // the program has it mapped is program_vmm's concern.
-#include "interposer/device.h"
 #include "interposer/memory/address_book.h"
 #include "interposer/memory/memory.h"
-#include "interposer/process.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
 
 namespace nvshare::interposer {
 
@@ -43,6 +43,7 @@ void Memory::make_unswappable(Block& block) {
     Lock lock(mutex_);
     if (block.unswappable) return;
     block.unswappable = true;
+    drop_kept(block);
     unswappable_.fetch_add(block.bytes, std::memory_order_relaxed);
   }
   changed();

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "interposer/device.h"
 #include "interposer/log.h"
+#include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -105,6 +105,7 @@ HostSlot HostArena::allocate(size_t bytes) {
 void HostArena::give_back(const HostSlot& slot) {
   if (slot.data == nullptr) return;
   Lock lock(mutex_);
+  if (slot.segment >= segments_.size()) return;  // its parent's, to a forked child
   Segment& segment = segments_[slot.segment];
   size_t first = static_cast<size_t>(slot.data - segment.data) / kUnitBytes;
   size_t units = slot.bytes / kUnitBytes;
@@ -123,6 +124,17 @@ size_t HostArena::used_bytes() {
   size_t units = 0;
   for (const Segment& segment : segments_) units += segment.used_units;
   return units * kUnitBytes;
+}
+
+std::vector<HostArena::SegmentUse> HostArena::segment_uses() {
+  std::vector<SegmentUse> uses;
+  Lock lock(mutex_);
+  uses.reserve(segments_.size());
+  for (const Segment& segment : segments_) {
+    const bool may_go = segment.data != nullptr && !segment.leaving && !segment.busy;
+    uses.push_back({may_go ? segment.bytes : 0, size_t{segment.used_units} * kUnitBytes});
+  }
+  return uses;
 }
 
 // ---- growing ----

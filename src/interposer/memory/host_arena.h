@@ -46,6 +46,12 @@ class HostArena {
   // Bytes made (and pinned, where the driver would), and of them in use.
   size_t ready_bytes();
   size_t used_bytes();
+  // Of each segment, as HostSlot::segment numbers them; bytes 0: it is not there, or not to be given back now.
+  struct SegmentUse {
+    size_t bytes;
+    size_t used;
+  };
+  std::vector<SegmentUse> segment_uses();
 
   // The context dies and takes its registrations with it. Slots keep their data; copies are slower until the next grow_to.
   void context_gone(cuda::CUcontext context);
@@ -70,6 +76,7 @@ class HostArena {
   std::vector<protocol::ArenaHeld> held();
   // Memory of this process's own in a cgroup with a limit: to be looked at now and then, because the program may come to need the room.
   bool wants_cgroup_watched() const { return watch_cgroup_.load(std::memory_order_relaxed); }
+  bool cgroup_is_full();
   void look_at_cgroup();
 
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread

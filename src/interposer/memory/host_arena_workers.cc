@@ -10,9 +10,9 @@
 #include <algorithm>
 
 #include "base/cgroup_memory.h"
-#include "interposer/device.h"
 #include "interposer/log.h"
 #include "interposer/memory/host_arena.h"
+#include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
 
 #ifndef PR_SET_VMA  // Linux 5.17
@@ -137,6 +137,11 @@ ArenaOwner HostArena::owner_for(size_t more) {
   if (more > room.available / 2) return ArenaOwner::kScheduler;
   watch_cgroup_.store(true, std::memory_order_relaxed);
   return ArenaOwner::kProcess;
+}
+
+bool HostArena::cgroup_is_full() {
+  const CgroupRoom room = own_cgroup_memory_room();
+  return room.limited() && room.available < cgroup_margin(room);
 }
 
 void HostArena::look_at_cgroup() {

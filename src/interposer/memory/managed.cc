@@ -7,10 +7,10 @@
 // against the tenant's limit.
 #include <algorithm>
 
-#include "interposer/device.h"
 #include "interposer/log.h"
 #include "interposer/memory/memory.h"
 #include "interposer/memory/pools.h"
+#include "interposer/process/device.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <new>
 
-#include "interposer/client.h"
-#include "interposer/device.h"
-#include "interposer/gate.h"
+#include "interposer/gate/gate.h"
+#include "interposer/link/client.h"
 #include "interposer/log.h"
-#include "interposer/process.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -242,7 +242,10 @@ CUresult Memory::map_block(Block& block) {
 
 void Memory::dispose(Block* block) {
   for (uint32_t i = 0; i < block->chunk_count; ++i) unmap_chunk(*block, i);
-  for (uint32_t i = 0; i < block->chunk_count; ++i) arena_.give_back(block->chunks[i].host);
+  for (uint32_t i = 0; i < block->chunk_count; ++i) {
+    arena_.give_back(block->chunks[i].host);
+    arena_.give_back(block->chunks[i].kept.slot);
+  }
   CUresult result = cuda::CUDA_SUCCESS;
   switch (block->kind) {
     case BlockKind::kVmm:
@@ -571,6 +574,8 @@ bool Memory::keep_resident() {
       return false;
     }
     keeps_.store(true, std::memory_order_release);
+    for (Block* block : blocks_) drop_kept(*block);
+    for (Block* block : handle_blocks_) drop_kept(*block);
   }
   changed();
   return true;

@@ -175,6 +175,7 @@ class Memory {
   // One chunk's way. Each returns the driver's result. See swap.cc for the sequence.
   bool begin_move(const Piece& piece, ChunkState expected);  // false: freed meanwhile, or no longer in that state
   ChunkState state_of(const Piece& piece);
+  bool freed(const Piece& piece);             // by the program, while pinned
   size_t arriving_bytes(const Piece& piece);  // what bringing it in adds to `resident`
   void arrived(const Piece& piece);           // adds it
   // A chunk that was copied out gives its GPU memory back, at once or with the last part of its block. Returns how much that was.
@@ -182,8 +183,21 @@ class Memory {
   void end_move(const Piece& piece, ChunkState now, size_t resident_less, size_t resident_more);
   cuda::CUresult map_chunk(Block& block, uint32_t index);
   void unmap_chunk(Block& block, uint32_t index);
-  // The program runs again: the host copies of resident chunks are no longer true.
+  // The program runs again: the host copies of resident chunks are no longer known to be true. They are kept where that may be found out
+  // when they leave (unchanged.h), else given back.
   void forget_host_copies();
+
+  // Kept copies (kept.cc). They are a cache: given back before anybody waits for host memory.
+  bool hash_wanted(const Piece& piece);  // it has no true copy, and it is worth finding out whether the kept one is
+  // Its bytes have this hash. True: the kept copy has the same, and is the chunk's host copy from now on.
+  bool adopt_kept(const Piece& piece, const ChunkHash& now);
+  void disown_host_copy(const Piece& piece);  // it was not the same after all
+  HostSlot take_kept(const Piece& piece);     // the place of a copy that is no longer true, for the copy that is to be made; or none
+  bool has_kept(const Piece& piece);
+  void left(const Piece& piece, bool copied, const ChunkHash* hash);  // hash may be null
+  size_t kept_bytes();
+  bool drop_one_kept();               // false: there is none
+  void give_back_kept(size_t bytes);  // so that segments of so many bytes in sum hold nothing, as far as that is possible
   // Starts a managed chunk's way in, unless it is better left to the program's own accesses.
   cuda::CUresult prefetch_in(const Piece& piece, cuda::CUstream stream, bool* copying);
   // Managed memory beyond what the books count: the driver is to take it off the GPU, in stream order.
@@ -219,6 +233,9 @@ class Memory {
   bool needs_lock() const;
   cuda::CUresult set_chunk_access(Block& block, uint32_t index);
   void follow_accessors(Block& block) REQUIRES(mutex_);
+  void drop_kept(Block& block) REQUIRES(mutex_);
+  template <typename Visit>
+  void each_kept(Visit visit) REQUIRES(mutex_);
   uint32_t accessors_of(const Block& block) const;
   void change_unswappable(size_t from, size_t to) REQUIRES(mutex_);  // all figures of a holding that changes its size
   void forget_holdings(cuda::CUcontext context) REQUIRES(mutex_);

@@ -1,8 +1,9 @@
 // Memory's side of moving: which chunks, and how their state changes. The copies themselves are the mover's (swap.cc).
 #include <algorithm>
+#include <utility>
 
-#include "interposer/device.h"
 #include "interposer/memory/memory.h"
+#include "interposer/process/device.h"
 
 namespace nvshare::interposer {
 
@@ -119,6 +120,11 @@ ChunkState Memory::state_of(const Piece& piece) {
   return chunk(piece).state;
 }
 
+bool Memory::freed(const Piece& piece) {
+  Lock lock(mutex_);
+  return piece.block->doomed;
+}
+
 void Memory::end_move(const Piece& piece, ChunkState now, size_t resident_less, size_t resident_more) {
   Lock lock(mutex_);
   chunk(piece).state = now;
@@ -128,6 +134,7 @@ void Memory::end_move(const Piece& piece, ChunkState now, size_t resident_less, 
 }
 
 void Memory::forget_host_copies() {
+  const bool keeps = device_.mover().unchanged().on() && !keeps_.load(std::memory_order_relaxed);
   std::vector<HostSlot> slots;
   {
     Lock lock(mutex_);
@@ -135,8 +142,10 @@ void Memory::forget_host_copies() {
       for (uint32_t i = 0; i < block->chunk_count; ++i) {
         Chunk& chunk = block->chunks[i];
         if (chunk.state != ChunkState::kResident || chunk.host.data == nullptr) continue;
-        slots.push_back(chunk.host);
+        HostSlot slot = chunk.host;
         chunk.host = HostSlot{};
+        if (keeps && chunk.kept.known && !block->unswappable) std::swap(slot, chunk.kept.slot);
+        slots.push_back(slot);
       }
     };
     for (Block* block : blocks_) forget(block);

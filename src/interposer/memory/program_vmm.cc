@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "interposer/device.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/log.h"
-#include "interposer/process.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

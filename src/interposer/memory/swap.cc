@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "interposer/device.h"
-#include "interposer/gate.h"
+#include "interposer/gate/gate.h"
 #include "interposer/log.h"
-#include "interposer/process.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -17,8 +17,8 @@ using protocol::SwapProgress;
 
 namespace {
 
-constexpr int64_t kSlice_ns = 50'000'000;              // between looks whether a drain is still wanted
-constexpr uint64_t kReportBytes = uint64_t{32} << 20;  // between two reports of one movement
+constexpr int64_t kSlice_ns = 50'000'000;               // between looks whether a drain is still wanted
+constexpr uint64_t kReportBytes = uint64_t{128} << 20;  // between two reports of one movement
 constexpr int64_t kPause_ns = 1'000'000;
 // Room on the GPU that does not come within this time is waited for without copies under way, so that the wait is not taken for copying.
 constexpr int64_t kStall_ns = 2'000'000;
@@ -216,7 +216,12 @@ void Mover::drop_streams() {
 
 void Mover::context_gone(CUcontext context) {
   Lock lock(mutex_);
-  if (context_ == context) drop_streams();
+  if (context_ != context) return;
+  const bool entered = real_driver().cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS;
+  unchanged_.drop();
+  drop_streams();
+  CUcontext popped = nullptr;
+  if (entered) real_driver().cuCtxPopCurrent_v2(&popped);
 }
 
 // ---- drain and idleness ----
@@ -254,7 +259,7 @@ int64_t Mover::look_for_idleness() {
   }
 }
 
-// ---- out ----
+// ---- host memory ----
 
 void Mover::prepare_arena(uint64_t bytes) {
   if (device_.backend() != protocol::Backend::kVmm) return;
@@ -262,146 +267,6 @@ void Mover::prepare_arena(uint64_t bytes) {
   if (context == nullptr) return;
   device_.memory().arena().grow_to(bytes, context, false);
   process().unpin_context(context);
-}
-
-// Whether it has to be copied to host memory that it does not have yet.
-bool Mover::needs_slot(const Memory::Piece& piece) {
-  return piece.block->kind != BlockKind::kManaged && Memory::chunk(piece).host.data == nullptr;
-}
-
-// Starts one chunk on its way out, to `slot` if it needs one. *copying: an event tells when the copy is done; otherwise its host copy is
-// still true.
-bool Mover::copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
-  const RealDriver& driver = real_driver();
-  Memory& memory = device_.memory();
-  Chunk& chunk = Memory::chunk(piece);
-  CUresult result = cuda::CUDA_SUCCESS;
-  *copying = true;
-  if (piece.block->kind == BlockKind::kManaged) {
-    result = driver.cuMemPrefetchAsync(memory.address_of(piece), piece.bytes, cuda::CU_DEVICE_CPU, out_stream_);
-  } else if (chunk.host.data != nullptr) {
-    *copying = false;
-    return true;
-  } else {
-    if (slot.data == nullptr) return false;
-    chunk.host = slot;
-    result = process().vmm().open_window(memory, *piece.block);
-    if (result == cuda::CUDA_SUCCESS) {
-      result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory.address_of(piece), piece.bytes, out_stream_);
-    }
-  }
-  if (result == cuda::CUDA_SUCCESS) result = driver.cuEventRecord(event, out_stream_);
-  if (result == cuda::CUDA_SUCCESS) return true;
-  log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
-  // What was submitted may still write to the slot.
-  driver.cuStreamSynchronize(out_stream_);
-  memory.arena().give_back(chunk.host);
-  chunk.host = HostSlot{};
-  return false;
-}
-
-bool Mover::finish_out(const InFlight& moved, bool copying, size_t* freed) {
-  const RealDriver& driver = real_driver();
-  Memory& memory = device_.memory();
-  Chunk& chunk = Memory::chunk(moved.piece);
-  CUresult result = copying ? driver.cuEventSynchronize(moved.event) : cuda::CUDA_SUCCESS;
-  if (result != cuda::CUDA_SUCCESS) {
-    log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
-    memory.arena().give_back(chunk.host);
-    chunk.host = HostSlot{};
-    memory.end_move(moved.piece, ChunkState::kResident, 0, 0);
-    return false;
-  }
-  *freed = memory.leave(moved.piece);
-  return true;
-}
-
-void Mover::run_evict(const Job& job) {
-  Memory& memory = device_.memory();
-  Client& client = device_.client();
-  SwapProgress progress = new_progress(SwapDirection::kOut, job.id);
-  int64_t started = now_ns();
-  int64_t stalled_ns = 0;  // waited for host memory to be made
-  uint64_t reported = 0;
-  auto report = [&](bool finished) {
-    progress.finished = finished ? 1 : 0;
-    progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started - stalled_ns);
-    progress.memory = memory.report();
-    reported = progress.moved;
-    client.progress(progress);
-  };
-  if (client.holds_lock() || stopping() || !enter_context()) {
-    progress.failed = 1;
-    report(true);
-    return;
-  }
-  memory.push_demand_out(out_stream_);
-  const size_t before = memory.resident();
-  memory.trim_cache();  // what the last turn left for the next one
-  const size_t trimmed = before - std::min(before, memory.resident());
-  progress.moved = trimmed;
-  std::vector<Memory::Piece> pieces = memory.pin_resident(job.bytes - std::min<uint64_t>(job.bytes, trimmed));
-  if (device_.backend() == protocol::Backend::kVmm) {
-    uint64_t bytes = 0;  // a chunk, or a program's handle, leaves as a whole: often more than was asked for
-    for (const Memory::Piece& piece : pieces) bytes += piece.bytes;
-    memory.arena().grow_to(memory.arena().used_bytes() + bytes, context_, true);
-  }
-  uint64_t copied = 0;
-  InFlight flight[kDepth];
-  bool copying[kDepth] = {};
-  uint32_t first = 0;
-  uint32_t count = 0;
-  auto finish_oldest = [&] {
-    const InFlight& oldest = flight[first];
-    size_t freed = 0;
-    if (finish_out(oldest, copying[first], &freed)) {
-      progress.moved += freed;
-      if (copying[first]) copied += oldest.piece.bytes;
-      progress.copied = std::min(copied, progress.moved);  // parts of what has not left as a whole do not count yet
-    } else {
-      progress.failed = 1;
-    }
-    memory.unpin(oldest.piece);
-    first = (first + 1) % kDepth;
-    --count;
-    if (progress.moved - reported >= kReportBytes) report(false);
-  };
-  size_t next = 0;
-  for (; next < pieces.size() && progress.failed == 0 && !stopping(); ++next) {
-    const Memory::Piece& piece = pieces[next];
-    if (!memory.begin_move(piece, ChunkState::kResident)) {
-      memory.unpin(piece);
-      continue;
-    }
-    if (count == kDepth) finish_oldest();
-    HostSlot host;
-    if (needs_slot(piece)) {
-      host = memory.arena().allocate_ready(piece.bytes);
-      if (host.data == nullptr) {
-        // Making host memory takes ten times as long as copying. What has been copied is somebody's room meanwhile.
-        while (count > 0) finish_oldest();
-        report(false);
-        const int64_t stalls = now_ns();
-        host = memory.arena().allocate(piece.bytes);
-        stalled_ns += now_ns() - stalls;
-      }
-    }
-    uint32_t slot = (first + count) % kDepth;
-    if (!copy_out(piece, host, events_[slot], &copying[slot])) {
-      progress.failed = 1;
-      memory.end_move(piece, ChunkState::kResident, 0, 0);
-      memory.unpin(piece);
-      continue;
-    }
-    flight[slot] = {piece, events_[slot]};
-    ++count;
-  }
-  while (count > 0) finish_oldest();
-  for (; next < pieces.size(); ++next) memory.unpin(pieces[next]);
-  leave_context();
-  report(true);
-  log(LogLevel::kDebug, "moved out %llu MiB in %lld ms%s", static_cast<unsigned long long>(progress.moved >> 20),
-      static_cast<long long>((now_ns() - started) / 1'000'000), progress.failed != 0 ? " (stopped early)" : "");
 }
 
 // ---- in ----
@@ -447,16 +312,39 @@ Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
   }
 }
 
-// False: the load is cancelled.
-bool Mover::wait_for_room(size_t resident, int64_t* stalled_ns) {
+// False: the load is cancelled, or the program has freed the piece.
+bool Mover::wait_for_room(const Memory::Piece& piece, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns) {
+  Memory& memory = device_.memory();
   Client& client = device_.client();
-  if (client.wait_for_budget(resident, now_ns() + kStall_ns)) return true;
+  auto needed = [&] { return memory.resident() + memory.arriving_bytes(piece); };
+  if (client.wait_for_budget(needed(), now_ns() + kStall_ns)) return true;
   if (client.load_cancelled()) return false;
-  real_driver().cuStreamSynchronize(in_stream_);  // an error is the next call's to find
   const int64_t stalls = now_ns();
-  const bool room = client.wait_for_budget(resident);
+  // What the program frees keeps its room as long as it is pinned, and the scheduler, which hears of the free, makes no room for that.
+  finish_in(under_way);  // an error is the next call's to find
+  bool room = false;
+  int64_t complained = stalls;
+  while (!room && !client.load_cancelled() && !memory.freed(piece)) {
+    room = client.wait_for_budget(needed(), now_ns() + kSlice_ns);
+    if (room || now_ns() - complained < kComplaint_ns) continue;
+    complained = now_ns();
+    log(LogLevel::kInfo,
+        "for %lld s this program's memory has waited for room on GPU %d: %zu bytes are there, %zu may be, the next piece needs %zu",
+        static_cast<long long>((complained - stalls) / 1'000'000'000), device_.ordinal(), memory.resident(), client.budget(), needed());
+  }
   *stalled_ns += now_ns() - stalls;
   return room;
+}
+
+CUresult Mover::finish_in(std::vector<Memory::Piece>* under_way) {
+  Memory& memory = device_.memory();
+  const CUresult result = real_driver().cuStreamSynchronize(in_stream_);
+  for (const Memory::Piece& piece : *under_way) {
+    memory.end_move(piece, ChunkState::kResident, 0, 0);
+    memory.unpin(piece);
+  }
+  under_way->clear();
+  return result;
 }
 
 Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
@@ -474,9 +362,10 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
       continue;
     }
     bool copied = false;
-    bool room = wait_for_room(memory.resident() + memory.arriving_bytes(piece), stalled_ns) && !stopping();
-    arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
-    if (arrival != Arrival::kIn) {
+    const bool room = wait_for_room(piece, &under_way, stalled_ns) && !stopping();
+    const bool freed = memory.freed(piece);
+    if (!freed) arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
+    if (freed || arrival != Arrival::kIn) {
       memory.end_move(piece, before, 0, 0);
       memory.unpin(piece);
       continue;
@@ -485,7 +374,7 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
     under_way.push_back(piece);
     progress->moved += piece.bytes;
     if (copied) progress->copied += piece.bytes;
-    if (progress->moved - reported >= kReportBytes * 4) {
+    if (progress->moved - reported >= kReportBytes) {
       progress->elapsed_ns = static_cast<uint64_t>(now_ns() - started - *stalled_ns);
       progress->memory = memory.report();
       client.progress(*progress);
@@ -493,14 +382,10 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
     }
   }
   for (; next < pieces.size(); ++next) memory.unpin(pieces[next]);
-  CUresult result = real_driver().cuStreamSynchronize(in_stream_);
+  const CUresult result = finish_in(&under_way);
   if (result != cuda::CUDA_SUCCESS && !stopping()) {
     log(LogLevel::kError, "copying in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
     arrival = Arrival::kLost;
-  }
-  for (const Memory::Piece& piece : under_way) {
-    memory.end_move(piece, ChunkState::kResident, 0, 0);
-    memory.unpin(piece);
   }
   return arrival;
 }

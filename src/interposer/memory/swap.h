@@ -11,6 +11,7 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/memory/memory.h"
+#include "interposer/memory/unchanged.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {
@@ -19,7 +20,7 @@ class Device;
 
 class Mover {
  public:
-  explicit Mover(Device& device) : device_(device) {}
+  explicit Mover(Device& device) : device_(device), unchanged_(device) {}
   bool start();
 
   void drain(uint64_t drain);               // ends with Client::drained
@@ -29,6 +30,7 @@ class Mover {
   void trim_cache_in(int64_t delay_ns);     // of freed memory: what is kept for a moment only
   void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
   bool at_rest();                           // no job is under way or waits
+  Unchanged& unchanged() { return unchanged_; }
 
   // The context is about to be destroyed and nobody has it pinned any more: gives up streams and events in it.
   void context_gone(cuda::CUcontext context);
@@ -44,11 +46,7 @@ class Mover {
     uint64_t id;
     uint64_t bytes;
   };
-  // A copy whose end is not known yet.
-  struct InFlight {
-    Memory::Piece piece;
-    cuda::CUevent event;
-  };
+  class Eviction;  // swap_out.cc
 
   bool stopping();
   static void* thread_body(void* self);
@@ -63,18 +61,17 @@ class Mover {
   void run_load(const Job& job);
   int64_t look_for_idleness();  // when to look again; negative: never
 
-  static bool needs_slot(const Memory::Piece& piece);
-  bool copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying);
-  bool finish_out(const InFlight& moved, bool copied, size_t* freed);
   enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
   Arrival bring_in(const Memory::Piece& piece, bool* copied);
-  bool wait_for_room(size_t resident, int64_t* stalled_ns);
+  bool wait_for_room(const Memory::Piece& piece, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns);
+  cuda::CUresult finish_in(std::vector<Memory::Piece>* under_way);  // waits for their copies; they are in, and unpinned
   // *stalled_ns: of the time since `started`, what was spent waiting for others to make room.
   Arrival load_pieces(const std::vector<Memory::Piece>& pieces, protocol::SwapProgress* progress, int64_t started, int64_t* stalled_ns);
 
   static constexpr uint32_t kDepth = 4;  // copies under way at once
 
   Device& device_;
+  Unchanged unchanged_;  // used by the mover thread as the streams are
   Mutex mutex_;
   Condition changed_;
   std::vector<Job> jobs_ GUARDED_BY(mutex_);

@@ -3,11 +3,11 @@
 // off to.
 #include <algorithm>
 
-#include "interposer/device.h"
-#include "interposer/gate.h"
+#include "interposer/gate/gate.h"
 #include "interposer/log.h"
 #include "interposer/memory/memory.h"
-#include "interposer/process.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {

@@ -16,7 +16,7 @@ class DrainPatience {
 
   int64_t value_ns() const { return value_ns_; }
   void drained(int64_t took_ns);
-  // longest_seen_ns: WorkSeen::longest_ns() (work_seen.h).
+  // longest_seen_ns: WorkSeen::longest_ns() (gate/work_seen.h).
   void gave_up(int64_t longest_seen_ns);
 
  private:

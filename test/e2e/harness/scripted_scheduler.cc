@@ -87,7 +87,7 @@ void ScriptedScheduler::serve(int fd) {
   while (!stop_) {
     const bool drops = script_.drop_every.count() > 0 && !(script_.waiters && grants_ > 1) && granted_ && !dropping_;
     const int64_t due_ns = granted_at_ns_ + script_.drop_every.count() + script_.drop_spread.count() * (grants_ * 619 % 1000) / 1000;
-    if (drops && now_ns() >= due_ns) {
+    if ((drops && now_ns() >= due_ns) || (granted_ && !dropping_ && drop_asked_.exchange(false))) {
       dropping_ = true;
       send(fd, DropLock{{kEpoch, static_cast<uint64_t>(grants_)}, static_cast<uint64_t>(grants_), 0, {}});
     }
@@ -149,7 +149,14 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
       send(fd, Contention{1, script_.waiters ? 1u : 0u, kSwapCost_ns, 0, 0});
       std::this_thread::sleep_for(kOthersMoveOut);
     }
-    send(fd, LockOk{{kEpoch, grant}, kMemoryBytesMax, ++budget_sequence_});
+    const bool piecemeal = script_.piecemeal_bytes > 0 && grants_ > 1;
+    send(fd, LockOk{{kEpoch, grant}, piecemeal ? script_.piecemeal_bytes : kMemoryBytesMax, ++budget_sequence_});
+  } else if (*type == MessageType::kMemUpdate) {
+    const auto update = decode<MemUpdate>(packet);
+    if (!update) return complain(update.error().text);
+    if (!granted_ || grants_ < 2 || update->memory.allocated >= allocated_ || script_.piecemeal_bytes == 0) return;
+    allocated_ = update->memory.allocated;
+    send(fd, LockOk{{kEpoch, static_cast<uint64_t>(grants_)}, allocated_, ++budget_sequence_});
   } else if (*type == MessageType::kArenaRequest) {
     const auto request = decode<ArenaRequest>(packet);
     if (!request) return complain(request.error().text);
@@ -170,7 +177,9 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     dropping_ = false;
     granted_ = reason == ReleaseReason::kNotDrained;
     granted_at_ns_ = now_ns();
-    if ((script_.waiters || script_.contended) && !granted_) send(fd, Evict{static_cast<uint64_t>(grants_), released->memory.resident});
+    allocated_ = released->memory.allocated;
+    const bool others_come = script_.waiters || script_.contended || script_.piecemeal_bytes > 0;
+    if (others_come && !granted_) send(fd, Evict{static_cast<uint64_t>(grants_), released->memory.resident});
   }
 }
 

@@ -26,6 +26,9 @@ class ScriptedScheduler {
     // After the first turn, which `drop_every` ends and no other: others take its memory each time, and wait for it again as soon as it is
     // back; it hears so while its memory still comes in.
     bool waiters = false;
+    // After a turn that drop() ended, others take its memory and give back this much; the rest of what it then says that it has allocated,
+    // once that is less than it was.
+    uint64_t piecemeal_bytes = 0;
   };
   struct Pause {
     int64_t used_ns;     // as the program says
@@ -43,6 +46,8 @@ class ScriptedScheduler {
   ~ScriptedScheduler();
   ScriptedScheduler(const ScriptedScheduler&) = delete;
   ScriptedScheduler& operator=(const ScriptedScheduler&) = delete;
+
+  void drop() { drop_asked_ = true; }  // the lock, now
 
   std::vector<Release> releases();
   std::vector<Release> releases(protocol::ReleaseReason reason);
@@ -65,9 +70,11 @@ class ScriptedScheduler {
   FileDescriptor listener_;
   std::thread thread_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> drop_asked_{false};
   std::atomic<int> grants_{0};
   std::atomic<bool> came_with_lock_{false};
   uint64_t budget_sequence_ = 0;
+  uint64_t allocated_ = 0;            // when it gave the lock up, or as last answered with a budget
   uint64_t segments_ = 0, lent_ = 0;  // of host memory
   bool granted_ = false;
   bool dropping_ = false;

@@ -126,6 +126,7 @@ void Stage::start_scheduler(const std::string& program) {
   environment["NVSHARE_NVML_INTERVAL"] = "0.05";
   environment["NVSHARE_LOG_LEVEL"] = std::getenv("NVSHARE_TEST_DEBUG") != nullptr ? "debug" : "info";
   environment["NVSHARE_TRACE"] = trace_file();
+  if (const char* skip = std::getenv("NVSHARE_TEST_SKIP_UNCHANGED")) environment["NVSHARE_SKIP_UNCHANGED"] = skip;
   for (const auto& [name, value] : options_.scheduler) environment[name] = value;
   scheduler_.reset();
   scheduler_ = std::make_unique<Child>(

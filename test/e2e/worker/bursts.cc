@@ -77,15 +77,19 @@ void run_bursts(const Options& options) {
   }
 }
 
-// Never idle until told to stop: units of --work microseconds, in each way in turn. Every ten of them, how many it were.
+// Never idle until told to stop: units of --work microseconds, in each way in turn. Every ten of them, how many it were. --hold: so much
+// memory besides, which is right at the end.
 void run_steady(const Options& options) {
   retain_primary();
   Submitter submitter(options.number("work", 1000) * 1000);
+  const uint64_t held = options.number("hold", 0);
+  auto ballast = held > 0 ? filled(submitter.desk.place, held, 1) : nullptr;
   for (uint64_t units = 0; !options.told_to_stop();) {
     for (int unit = 0; unit < 10; ++unit) submitter.submit(kWays[units++ % std::size(kWays)]);
     check(cuda().cuStreamSynchronize(submitter.desk.place.stream), "cuStreamSynchronize");
     say(("units " + std::to_string(units)).c_str());
   }
+  if (ballast) ballast->verify_bytes();
 }
 
 // One thread that submits pieces of --work microseconds to two contexts in turn, and waits for none of them.

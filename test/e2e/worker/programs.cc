@@ -1,6 +1,7 @@
 // The modes that do one particular thing. Each checks itself.
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cinttypes>
 #include <cstdlib>
@@ -290,6 +291,26 @@ void run_replace(const Options& options) {
   release_primary();
 }
 
+// Three blocks. Told to go on, a thread uses the others, while this one, once --free is there, frees the first.
+void run_free_while_loading(const Options& options) {
+  CUcontext context = retain_primary();
+  Desk desk;
+  std::vector<std::unique_ptr<Block>> blocks;
+  for (uint64_t i = 0; i < 3; ++i) blocks.push_back(filled(desk.place, options.number("hold", 144u << 20) / 3, i));
+  std::sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a->address() < b->address(); });
+  for (const auto& block : blocks) block->verify_checksum(desk.scratch);
+  stand_still(options);
+  std::thread uses([&] {
+    check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    for (size_t i = 1; i < blocks.size(); ++i) blocks[i]->verify_checksum(desk.scratch);
+  });
+  while (access(options.text("free", "").c_str(), F_OK) != 0) usleep(1000);
+  blocks[0]->free();
+  say("freed");
+  uses.join();
+  release_primary();
+}
+
 // Frees --hold bytes and goes on living, without another CUDA call.
 // What --ordered says is allocated and freed in stream order, and what --keep says stays.
 void run_free_and_stay(const Options& options) {
@@ -361,6 +382,28 @@ void run_hold(const Options& options) {
   release_primary();
 }
 
+// Reads its weights and never changes them, beside memory that it changes all the time, until it is told to stop.
+void run_serve(const Options& options) {
+  retain_primary();
+  Desk desk;
+  std::vector<std::unique_ptr<Block>> weights;
+  for (uint64_t left = options.number("weights", 0), number = 1; left > 0; ++number) {
+    const uint64_t bytes = std::min<uint64_t>(left, 26u << 20);
+    weights.push_back(filled(desk.place, bytes, number));
+    left -= bytes;
+  }
+  auto changing = filled(desk.place, options.number("changes", 2u << 20), 1000);
+  say("serving");
+  for (uint64_t round = 0; !options.told_to_stop(); ++round) {
+    for (const auto& block : weights) block->verify_checksum(desk.scratch);
+    changing->mix(round);
+    changing->verify_checksum(desk.scratch);
+  }
+  for (const auto& block : weights) block->verify_bytes();
+  changing->verify_bytes();
+  release_primary();
+}
+
 // ---- Processes ----
 
 namespace {
@@ -399,6 +442,23 @@ void run_fork(const Options& options) {
     run_and_wait(other, "a child that became a CUDA program");
   }
   block->verify_bytes();
+  release_primary();
+}
+
+// Makes another context while the driver refuses it, and says how long that took.
+void run_another_context(const Options& options) {
+  retain_primary();
+  Desk desk;
+  auto block = filled(desk.place, options.number("hold", 16u << 20), 1);
+  stand_still(options);
+  const auto began = std::chrono::steady_clock::now();
+  CUcontext other = nullptr;
+  const CUresult result = cuda().cuCtxCreate_v2(&other, 0, 0);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began).count();
+  say(("another context: " + std::to_string(static_cast<int>(result)) + ", attempts lasted " + (ms < 3000 ? "a moment" : "long")).c_str());
+  if (result == CUDA_SUCCESS) fail(kExitUnexpected, "the driver was to refuse it");
+  block->verify_checksum(desk.scratch);
+  block->free();
   release_primary();
 }
 

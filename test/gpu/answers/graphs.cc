@@ -31,10 +31,9 @@ struct Added {
   Node node;
 };
 
-Added add_copy(Graph graph, const Copy3D& copy, Context context, Node after = nullptr) {
+Added add_copy(Graph graph, const Copy3D& copy, Context context, const std::vector<Node>& after = {}) {
   Added added{0, nullptr};
-  const Node* dependencies = after != nullptr ? &after : nullptr;
-  added.result = call("cuGraphAddMemcpyNode", &added.node, graph, dependencies, size_t{after != nullptr}, &copy, context);
+  added.result = call("cuGraphAddMemcpyNode", &added.node, graph, after.data(), after.size(), &copy, context);
   return added;
 }
 
@@ -66,13 +65,15 @@ void hand_graphs() {
   const Graph graph = make_graph();
   const Added fill = add_fill(graph, {memory.a, 0, 5, 1, kBytes, 1}, context);
   say_result("add a fill", fill.result);
-  say_result("add a fill of words", add_fill(graph, {memory.small, 512, 6, 4, 16, 8}, context).result);
-  const Added copy = add_copy(graph, line(memory.b, memory.a, kBytes), context, fill.node);
+  const Added words = add_fill(graph, {memory.small, 512, 6, 4, 16, 8}, context);
+  say_result("add a fill of words", words.result);
+  const Added copy = add_copy(graph, line(memory.b, memory.a, kBytes), context, {fill.node});
   say_result("add a copy on the device", copy.result);
-  say_result("add a copy by unified addresses", add_copy(graph, unified_line(memory.b + 8, memory.a, 64), context, copy.node).result);
+  say_result("add a copy by unified addresses", add_copy(graph, unified_line(memory.b + 8, memory.a, 64), context, {copy.node}).result);
   say_result("add a copy from the host", add_copy(graph, line_from_host(memory.small + 64, memory.host.data(), 32), context).result);
   say_result("add a copy to the host", add_copy(graph, line_to_host(memory.host.data(), memory.small + 128, 32), context).result);
-  say_result("add a copy of rows", add_copy(graph, rows(memory.small, 512, memory.a, 1024, 256, 8), context).result);
+  const Added copied_rows = add_copy(graph, rows(memory.small, 512, memory.a, 1024, 256, 8), context, {fill.node, words.node});
+  say_result("add a copy of rows", copied_rows.result);
   say_result("add a copy of no memory", add_copy(graph, line(memory.b, 0x1000, 64), context).result);
   BatchMemOpNode batch{};
   MemOp operation{};
@@ -88,8 +89,8 @@ void hand_graphs() {
   NodeParameters parameters{};
   parameters.type = kMemsetNode;
   parameters.of.fill = {memory.small + 1024, 0, 7, 1, 64, 1, context};
-  say_result("add a node of any kind: fill", call("cuGraphAddNode_v2", &node, graph, static_cast<const Node*>(nullptr),
-                                                  static_cast<const void*>(nullptr), size_t{0}, &parameters));
+  say_result("add a node of any kind: fill", call("cuGraphAddNode_v2", &node, graph, static_cast<const Node*>(&copied_rows.node),
+                                                  static_cast<const void*>(nullptr), size_t{1}, &parameters));
   parameters = {};
   parameters.type = kMemcpyNode;
   parameters.of.copy.context = context;
@@ -111,7 +112,7 @@ void hand_graphs_updated() {
   Memory memory = make_memory();
   const Graph graph = make_graph();
   const Added fill = add_fill(graph, {memory.a, 0, 5, 1, kBytes, 1}, context);
-  const Added copy = add_copy(graph, line(memory.b, memory.a, kBytes), context, fill.node);
+  const Added copy = add_copy(graph, line(memory.b, memory.a, kBytes), context, {fill.node});
   say("added: %d %d", fill.result, copy.result);
   settle();
   const MemsetNode other_fill{memory.a, 0, 8, 1, kBytes, 1};
@@ -131,7 +132,7 @@ void hand_graphs_updated() {
   say("filled and copied: %d", first_byte(memory.b + kMiB));
   const Graph twin = make_graph();
   const Added twin_fill = add_fill(twin, {memory.a, 0, 21, 1, kBytes, 1}, context);
-  const Added twin_copy = add_copy(twin, line(memory.b, memory.a, kMiB), context, twin_fill.node);
+  const Added twin_copy = add_copy(twin, line(memory.b, memory.a, kMiB), context, {twin_fill.node});
   say("added again: %d %d", twin_fill.result, twin_copy.result);
   UpdateResult outcome{};
   say_result("update", call("cuGraphExecUpdate_v2", executable, twin, &outcome));

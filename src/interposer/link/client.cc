@@ -1,0 +1,497 @@
+#include "interposer/link/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "interposer/gate/gate.h"
+#include "interposer/link/scheduler_need.h"
+#include "interposer/log.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
+#include "interposer/turn/reports.h"
+#include "protocol/paths.h"
+
+namespace nvshare::interposer {
+
+using protocol::MessageType;
+
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kHandshakePatience_ns = 5'000 * kMillisecond;
+constexpr int64_t kStartPatience_ns = 2'000 * kMillisecond;  // a scheduler that is being restarted
+constexpr int64_t kWaitStep_ns = 200 * kMillisecond;         // between looks for a scheduler that there has to be
+constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
+constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
+constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
+
+bool socket_address(sockaddr_un* address) {
+  const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
+  if (directory != nullptr && *directory != '\0' && strcmp(directory, protocol::kRuntimeDirectoryDefault) != 0 && preloaded_by_system()) {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true)) {
+      log(LogLevel::kWarning, "%s is ignored: /etc/ld.so.preload has this library, so the scheduler is the one in %s",
+          protocol::kRuntimeDirectoryVariable, protocol::kRuntimeDirectoryDefault);
+    }
+    directory = nullptr;
+  }
+  if (directory == nullptr || *directory == '\0') directory = protocol::kRuntimeDirectoryDefault;
+  *address = {};
+  address->sun_family = AF_UNIX;
+  int length = snprintf(address->sun_path, sizeof address->sun_path, "%s%s", directory, protocol::kClientSocket);
+  if (length > 0 && length < static_cast<int>(sizeof address->sun_path)) return true;
+  log(LogLevel::kWarning, "%s is '%.60s...': too long, at most %zu characters fit", protocol::kRuntimeDirectoryVariable, directory,
+      sizeof address->sun_path - sizeof protocol::kClientSocket);
+  return false;
+}
+
+}  // namespace
+
+// ---- connecting ----
+
+void Client::ask_only() {
+  device_.limit().read_own();
+  asks_only_ = true;
+  connect_once();
+}
+
+bool Client::start(const char* waits_because) {
+  if (!device_.limit().read_own()) {
+    barred_by_ = "a limit of its environment cannot be read";
+    barred_.store(true, std::memory_order_release);
+    return false;
+  }
+  device_.memory().arena().configure();
+  device_.mover().unchanged().configure();
+  int64_t deadline = now_ns() + kStartPatience_ns;
+  bool waits_told = false;
+  while (!connect_once()) {
+    if (errno != ENOENT && errno != EACCES && errno != EPROTO && now_ns() <= deadline) {
+      sleep_ns(kReconnectFirst_ns);
+      continue;
+    }
+    if (waits_because == nullptr || barred()) {
+      device_.limit().alone();
+      if (!barred()) device_.limit().log_limit();
+      return false;
+    }
+    if (!waits_told) {
+      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program waits for one before it uses the GPU, because %s", waits_because);
+    }
+    waits_told = true;
+    sleep_ns(kWaitStep_ns);
+  }
+  wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  shared_.store(true, std::memory_order_release);
+  budget_.store(0, std::memory_order_release);
+  if (!start_thread(&thread_, thread_body, this, "nvshare-link") || !device_.mover().start()) {
+    log(LogLevel::kError, "no thread could be started for the link to the scheduler");
+    shared_.store(false, std::memory_order_release);
+    budget_.store(SIZE_MAX, std::memory_order_release);
+    socket_.reset();
+    device_.limit().alone();
+    return false;
+  }
+  return true;
+}
+
+FileDescriptor Client::open_socket() {
+  sockaddr_un address;
+  if (!socket_address(&address)) {
+    errno = ENOENT;
+    return FileDescriptor();
+  }
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) return fd;
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    int error = errno;
+    log(LogLevel::kDebug, "no scheduler at %s: %s", address.sun_path, strerror(error));
+    fd.reset();
+    errno = error;
+    return fd;
+  }
+  timeval patience{5, 0};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  return fd;
+}
+
+bool Client::connect_once() {
+  FileDescriptor fd = open_socket();
+  if (!fd) return false;
+  const protocol::Register hello = registration();
+  protocol::Registered answer;
+  if (!handshake(fd.get(), hello, &answer)) return false;
+  Lock lock(mutex_);
+  MemoryLimit& limit = device_.limit();
+  limit.set(answer);
+  if (asks_only_) return true;
+  limit.log_limit();
+  device_.mover().unchanged().node_says(answer.skip_unchanged != 0);
+  told_lease_ = std::max(answer.lease, hello.lease);
+  limit.lease().grow(told_lease_ - hello.lease);
+  version_ = answer.version;
+  client_id_ = answer.client_id;
+  socket_ = std::move(fd);
+  step(turn::Connected{answer.epoch, hello.wants_lock != 0});
+  after_registration();
+  return true;
+}
+
+protocol::Register Client::registration() {
+  protocol::Register message{};
+  message.version_min = protocol::kVersionMin;
+  message.version_max = protocol::version_spoken();
+  message.backend = static_cast<uint8_t>(device_.backend());
+  memcpy(message.gpu_uuid, device_.uuid().bytes, sizeof message.gpu_uuid);
+  message.gpu_total_bytes = device_.total();
+  message.memory_limit = device_.limit().own();
+  message.asks_only = asks_only_ ? 1 : 0;
+  message.pid = getpid();
+  message.gpu_ordinal = static_cast<uint32_t>(device_.ordinal());
+  message.memory = device_.memory().report();
+  snprintf(message.gpu_name, sizeof message.gpu_name, "%s", device_.name());
+  snprintf(message.program, sizeof message.program, "%s", program_invocation_short_name);
+  Lock lock(mutex_);
+  turn::introduce(turn_, message);
+  message.client_id = client_id_;
+  message.lease = device_.limit().leased();
+  message.node_limit = device_.limit().by_node();
+  return message;
+}
+
+bool Client::handshake(int fd, const protocol::Register& hello, protocol::Registered* terms) {
+  protocol::Packet packet = protocol::encode(hello, protocol::kVersionMin);
+  if (::send(fd, packet.bytes, packet.length, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) return false;
+  pollfd readable{fd, POLLIN, 0};
+  if (poll(&readable, 1, static_cast<int>(kHandshakePatience_ns / kMillisecond)) != 1) {
+    log(LogLevel::kWarning, "the scheduler does not answer");
+    errno = EPROTO;
+    return false;
+  }
+  ssize_t got = recv(fd, packet.bytes, sizeof packet.bytes, 0);
+  if (got <= 0) {
+    errno = ECONNREFUSED;
+    return false;
+  }
+  std::span<const std::byte> bytes{packet.bytes, static_cast<size_t>(got)};
+  auto type = protocol::decode_type(bytes);
+  if (type && *type == MessageType::kRegistered) {
+    if (auto answer = protocol::decode<protocol::Registered>(bytes)) {
+      log(LogLevel::kDebug, "nvshare-scheduler %s, protocol version %u", answer->version > 1 ? answer->release : "of an earlier release",
+          answer->version);
+      *terms = *answer;
+      return true;
+    }
+  } else if (type && *type == MessageType::kRefused) {
+    auto refused = protocol::decode<protocol::Refused>(bytes);
+    const char* reason = refused ? refused->reason : "(no reason given)";
+    // It is asked again as long as the program runs: an upgrade under way may end in a scheduler that takes it.
+    if (strcmp(reason, refusal_told_) != 0)
+      log(LogLevel::kWarning, "the scheduler refuses GPU %d to this program: %s", device_.ordinal(), reason);
+    snprintf(refusal_told_, sizeof refusal_told_, "%s", reason);
+    if (refused && refused->barred != 0) barred_.store(true, std::memory_order_release);
+  } else {
+    log(LogLevel::kWarning, "the scheduler's answer is not understood: %s", type ? protocol::name_of(*type) : type.error().text);
+  }
+  errno = EPROTO;
+  return false;
+}
+
+void Client::disconnected() {
+  process().ipc().on_disconnected(device_);
+  Lock lock(mutex_);
+  if (turn_.connected) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
+  socket_.reset();
+  step(turn::Disconnected{});
+  reconnect_backoff_ns_ = kReconnectFirst_ns;
+  reconnect_at_ns_ = turn_.disconnected_at + kReconnectFirst_ns;
+  device_.memory().arena().lender_gone();
+}
+
+void Client::reconnect() {
+  if (now_ns() < reconnect_at_ns_) return;
+  {
+    Lock lock(mutex_);
+    if (turn::in_between(turn_)) {  // then there is one truth to tell
+      reconnect_at_ns_ = now_ns() + kReconnectFirst_ns;
+      return;
+    }
+  }
+  // From here on nothing is taken that the next scheduler is not told of.
+  take(turn::Registering{true});
+  hold_to_resident();
+  const bool connected = connect_once();
+  if (!connected) take(turn::Registering{false});
+  if (connected) {
+    log(LogLevel::kInfo, "the scheduler is back");
+    send_arena_held();
+    flush();
+    return;
+  }
+  reconnect_backoff_ns_ = std::min(reconnect_backoff_ns_ * 2, kReconnectMax_ns);
+  reconnect_at_ns_ = now_ns() + reconnect_backoff_ns_;
+}
+
+// ---- the socket's thread ----
+
+void* Client::thread_body(void* self) {
+  static_cast<Client*>(self)->run();
+  return nullptr;
+}
+
+void Client::run() {
+  for (;;) {
+    bool connected;
+    int fd;
+    {
+      Lock lock(mutex_);
+      connected = turn_.connected;
+      fd = socket_.get();
+    }
+    pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {connected ? fd : -1, POLLIN, 0}};
+    const int64_t timeout = next_timeout_ns();
+    timespec limit{timeout / 1'000'000'000, timeout % 1'000'000'000};
+    const int ready = ppoll(fds, 2, timeout < 0 ? nullptr : &limit, nullptr);
+    if (ready > 0 && fds[0].revents != 0) {
+      uint64_t count;
+      if (read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN && errno != EINTR) return;
+    }
+    if (connected && ready > 0 && fds[1].revents != 0 && !receive()) disconnected();
+    if (!connected) reconnect();
+    flush();
+    take(turn::Tick{});
+    check_cgroup();
+  }
+}
+
+int64_t Client::next_timeout_ns() {
+  Lock lock(mutex_);
+  int64_t now = now_ns();
+  int64_t timeout = -1;
+  auto at = [&](int64_t deadline) {
+    int64_t remaining = std::max<int64_t>(deadline - now, 0);
+    if (timeout < 0 || remaining < timeout) timeout = remaining;
+  };
+  if (!turn_.connected) at(reconnect_at_ns_);
+  if (device_.memory().arena().wants_cgroup_watched()) at(cgroup_look_ns_);
+  if (const turn::Instant due = turn::next_deadline(turn_); due != turn::kNever) at(due);
+  return timeout;
+}
+
+bool Client::receive() {
+  uint16_t version = 0;
+  {
+    Lock lock(mutex_);
+    version = version_;  // this thread alone changes it
+  }
+  for (;;) {
+    alignas(8) std::byte bytes[protocol::kMessageBytesMax];
+    Descriptors descriptors;
+    ssize_t got = receive_packet(socket_.get(), bytes, &descriptors, MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    if (got == 0) return false;
+    std::span<const std::byte> packet{bytes, static_cast<size_t>(got)};
+    auto type = protocol::decode_type(packet);
+    if (!type) {
+      log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", type.error().text);
+      return false;
+    }
+    auto ok = protocol::check_version(packet, version);
+    if (ok) ok = protocol::check_descriptors(*type, descriptors.count());
+    if (!ok) {
+      log(LogLevel::kWarning, "a message of the scheduler is not understood: %s", ok.error().text);
+      return false;
+    }
+    handle(*type, packet, std::move(descriptors));
+  }
+}
+
+void Client::handle(MessageType type, std::span<const std::byte> packet, Descriptors descriptors) {
+  switch (type) {
+    case MessageType::kLockOk:
+      if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
+      return;
+    case MessageType::kDropLock:
+      if (auto message = protocol::decode<protocol::DropLock>(packet)) take(*message);
+      return;
+    case MessageType::kKeepLock:
+      if (auto message = protocol::decode<protocol::KeepLock>(packet)) take(*message);
+      return;
+    case MessageType::kEvict:
+      if (auto message = protocol::decode<protocol::Evict>(packet)) device_.mover().evict(message->eviction, message->bytes);
+      return;
+    case MessageType::kMemAvailable:
+      if (auto message = protocol::decode<protocol::MemAvailable>(packet)) take(*message);
+      return;
+    case MessageType::kUpdateLimit:
+      if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) device_.limit().update(*message);
+      return;
+    case MessageType::kHeadroom:
+      if (auto message = protocol::decode<protocol::Headroom>(packet)) on_headroom(*message);
+      return;
+    case MessageType::kRecallHeadroom:
+      if (auto message = protocol::decode<protocol::RecallHeadroom>(packet)) on_recall(*message);
+      return;
+    case MessageType::kContention:
+      if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
+      return;
+    case MessageType::kWhyWaiting:
+      if (auto message = protocol::decode<protocol::WhyWaiting>(packet)) on_why_waiting(*message);
+      return;
+    case MessageType::kPrepareSwap:
+      if (auto message = protocol::decode<protocol::PrepareSwap>(packet)) device_.mover().prepare_arena(message->bytes);
+      return;
+    case MessageType::kArenaSegment:
+      if (auto message = protocol::decode<protocol::ArenaSegment>(packet)) {
+        device_.memory().arena().lent(*message, descriptors.count() > 0 ? descriptors.take(0) : FileDescriptor());
+      }
+      return;
+    case MessageType::kArenaRefused:
+      if (auto message = protocol::decode<protocol::ArenaRefused>(packet)) device_.memory().arena().refused(*message);
+      return;
+    case MessageType::kArenaShrink:
+      if (auto message = protocol::decode<protocol::ArenaShrink>(packet)) {
+        device_.memory().give_back_kept(message->bytes);
+        device_.memory().arena().shrink(*message);
+      }
+      return;
+    case MessageType::kRefused:
+      if (auto message = protocol::decode<protocol::Refused>(packet)) {
+        log(LogLevel::kWarning, "the scheduler ends the connection: %s", message->reason);
+      }
+      return;
+    case MessageType::kExportWanted:
+      if (auto message = protocol::decode<protocol::ExportWanted>(packet)) process().ipc().on_export_wanted(device_, *message);
+      return;
+    case MessageType::kImported:
+      if (auto message = protocol::decode<protocol::Imported>(packet)) process().ipc().on_imported(device_, *message, descriptors);
+      return;
+    case MessageType::kImportInherited:
+      if (auto message = protocol::decode<protocol::ImportInherited>(packet)) process().ipc().on_inherited(device_, *message);
+      return;
+    case MessageType::kTenantUse:
+    case MessageType::kWaitForMem:  // the wait in grow() has begun already
+    case MessageType::kAbout:
+    case MessageType::kRegistered:
+    case MessageType::kRegister:
+    case MessageType::kReqLock:
+    case MessageType::kLockReleased:
+    case MessageType::kDrained:
+    case MessageType::kLockPaused:
+    case MessageType::kLockResumed:
+    case MessageType::kKeepsMemory:
+    case MessageType::kMemUpdate:
+    case MessageType::kSwapProgress:
+    case MessageType::kIdle:
+    case MessageType::kAskWhyWaiting:
+    case MessageType::kImport:
+    case MessageType::kExported:
+    case MessageType::kImportClosed:
+    case MessageType::kExportEnded:
+    case MessageType::kArenaRequest:
+    case MessageType::kArenaReturned:
+    case MessageType::kArenaShrunk:
+    case MessageType::kArenaHeld:
+    case MessageType::kAskHeadroom:
+    case MessageType::kHeadroomReturned:
+    case MessageType::kHeadroomTaken:
+      return;
+  }
+}
+
+void Client::wake() {
+  uint64_t one = 1;
+  // A full counter means that the thread will wake anyway.
+  [[maybe_unused]] ssize_t written = write(wake_.get(), &one, sizeof one);
+}
+
+void Client::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
+  if (!turn_.connected || packet.length == 0) return;  // length 0: the version agreed on has no such message
+  if (nvshare::send_packet(socket_.get(), packet.span(), descriptors, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
+    shutdown(socket_.get(), SHUT_RDWR);
+  }
+}
+
+void Client::take(const decltype(turn::Event::what)& event) {
+  Lock lock(mutex_);
+  step(event);
+}
+
+// With others waiting for memory, or nobody to say who does, what is not in use is not ours to take without asking.
+void Client::hold_to_resident() {
+  {
+    Lock lock(mutex_);
+    if (!turn::may_run(turn_)) return;
+  }
+  device_.memory().lower_budget(budget_);
+}
+
+void Client::arena_changed() {
+  if (!arena_dirty_.exchange(true, std::memory_order_acq_rel)) wake();
+}
+
+void Client::send_arena() {
+  if (!arena_dirty_.exchange(false, std::memory_order_acq_rel)) return;
+  HostArena& arena = device_.memory().arena();
+  HostArena::Outbox outbox;
+  if (!arena.take_outbox(&outbox)) return;
+  Lock lock(mutex_);
+  if (!turn_.connected) {
+    arena.lender_gone();
+    return;
+  }
+  for (uint64_t segment : outbox.returned) send(protocol::ArenaReturned{segment});
+  for (const protocol::ArenaShrunk& answer : outbox.shrunk) send(answer);
+  if (outbox.asks) send(outbox.request);
+}
+
+void Client::send_arena_held() {
+  std::vector<protocol::ArenaHeld> held = device_.memory().arena().held();
+  Lock lock(mutex_);
+  for (const protocol::ArenaHeld& segment : held) send(segment);
+}
+
+// The program may come to need what a swap arena of its own takes from its cgroup.
+void Client::check_cgroup() {
+  HostArena& arena = device_.memory().arena();
+  if (!arena.wants_cgroup_watched() || now_ns() < cgroup_look_ns_) return;
+  cgroup_look_ns_ = now_ns() + kCgroupLook_ns;
+  if (arena.cgroup_is_full()) device_.memory().give_back_kept(SIZE_MAX);
+  arena.look_at_cgroup();
+}
+
+void Client::flush() {
+  send_arena();
+  if (memory_dirty_.load(std::memory_order_acquire) && memory_waiters_.load(std::memory_order_relaxed) > 0) hold_to_resident();
+  Lock lock(mutex_);
+  if (!turn_.connected) return;
+  // What exit handlers free after the driver has gone is on the GPU until the process is: it is not to be given to others before.
+  if (!Process::ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) step(turn::MemoryChanged{});
+  step(turn::NewsSent{});
+  if (why_wanted_.exchange(false, std::memory_order_acq_rel)) send(protocol::AskWhyWaiting{++question_});
+}
+
+void Client::reset_after_fork() {
+  mutex_.reset_after_fork();
+  socket_.reset();
+  wake_.reset();
+  bell_.reset();
+  hurried_news_.store(-1, std::memory_order_relaxed);
+  shared_.store(false, std::memory_order_release);
+  turn_ = turn::Turn{};
+  locks_.store(0, std::memory_order_relaxed);
+  gang_runs_.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace nvshare::interposer

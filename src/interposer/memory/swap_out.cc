@@ -1,0 +1,249 @@
+// The mover's way out: what the scheduler asked for leaves the GPU. What did not change since it came in leaves first, without a copy.
+#include <algorithm>
+
+#include "interposer/log.h"
+#include "interposer/memory/swap.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+using cuda::CUresult;
+using protocol::SwapProgress;
+
+namespace {
+
+constexpr uint64_t kReportBytes = uint64_t{32} << 20;  // between two reports
+constexpr int64_t kReportEvery_ns = 500'000;
+
+}  // namespace
+
+class Mover::Eviction {
+ public:
+  Eviction(Mover& mover, const Job& job) : mover_(mover), memory_(mover.device_.memory()), bytes_(job.bytes) {
+    progress_.direction = static_cast<uint8_t>(protocol::SwapDirection::kOut);
+    progress_.id = job.id;
+  }
+  void run();
+
+ private:
+  struct Leaving {
+    Memory::Piece piece;
+    Unchanged::Finding finding;
+  };
+  // One whose way out has begun, and whose end may not be known yet.
+  struct InFlight {
+    Leaving leaving;
+    cuda::CUevent event;
+    bool copying;  // an event tells when its copy is done; otherwise its host copy is true
+  };
+
+  void report(bool finished);
+  void choose();
+  void prepare_arena(const std::vector<Memory::Piece>& pieces);
+  bool needs_slot(const Memory::Piece& piece);
+  HostSlot find_slot(const Memory::Piece& piece);
+  void send(const Leaving& leaving);
+  bool copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying);
+  void drop_host_copy(const Memory::Piece& piece);
+  bool finish_out(const InFlight& moved, size_t* freed);
+  void finish_oldest();
+  void finish_all() {
+    while (count_ > 0) finish_oldest();
+  }
+
+  Mover& mover_;
+  Memory& memory_;
+  const uint64_t bytes_;
+  const int64_t started_ = now_ns();
+  int64_t stalled_ns_ = 0;  // of that, what no copy took: waits for host memory to be made, and what leaves without one
+  SwapProgress progress_{};
+  uint64_t reported_ = 0;
+  int64_t reported_at_ = 0;
+  uint64_t copied_ = 0;
+  std::vector<Leaving> leaving_;
+  InFlight flight_[kDepth] = {};
+  uint32_t first_ = 0;
+  uint32_t count_ = 0;
+};
+
+void Mover::run_evict(const Job& job) { Eviction(*this, job).run(); }
+
+void Mover::Eviction::report(bool finished) {
+  progress_.finished = finished ? 1 : 0;
+  progress_.elapsed_ns = static_cast<uint64_t>(now_ns() - started_ - stalled_ns_);
+  progress_.memory = memory_.report();
+  progress_.mistaken = mover_.unchanged_.take_mistake() ? 1 : 0;
+  reported_ = progress_.moved;
+  reported_at_ = now_ns();
+  mover_.device_.client().progress(progress_);
+}
+
+// Pins what is to leave, and finds out what of it did not change; that comes first.
+void Mover::Eviction::choose() {
+  const std::vector<Memory::Piece> pieces = memory_.pin_resident(bytes_ - std::min<uint64_t>(bytes_, progress_.moved));
+  prepare_arena(pieces);
+  const int64_t looks = now_ns();
+  const std::vector<Unchanged::Finding> findings = mover_.unchanged_.look(pieces, mover_.out_stream_);
+  stalled_ns_ += now_ns() - looks;
+  for (size_t i = 0; i < pieces.size(); ++i) leaving_.push_back({pieces[i], findings.empty() ? Unchanged::Finding{} : findings[i]});
+  std::stable_partition(leaving_.begin(), leaving_.end(), [](const Leaving& one) { return one.finding.same; });
+}
+
+// A chunk, or a program's handle, leaves as a whole: often more than was asked for. What is kept of others is nobody's need.
+void Mover::Eviction::prepare_arena(const std::vector<Memory::Piece>& pieces) {
+  if (mover_.device_.backend() != protocol::Backend::kVmm) return;
+  uint64_t wanted = 0;
+  uint64_t kept = memory_.kept_bytes();
+  for (const Memory::Piece& piece : pieces) {
+    if (memory_.has_kept(piece)) {
+      kept -= std::min<uint64_t>(kept, piece.bytes);
+    } else if (needs_slot(piece)) {
+      wanted += piece.bytes;
+    }
+  }
+  const uint64_t used = memory_.arena().used_bytes();
+  memory_.arena().grow_to(used - std::min(used, kept) + wanted, mover_.context_, true);
+}
+
+// Whether it has to be copied to host memory that it does not have yet.
+bool Mover::Eviction::needs_slot(const Memory::Piece& piece) {
+  return piece.block->kind != BlockKind::kManaged && Memory::chunk(piece).host.data == nullptr;
+}
+
+HostSlot Mover::Eviction::find_slot(const Memory::Piece& piece) {
+  HostSlot slot = memory_.take_kept(piece);
+  HostArena& arena = memory_.arena();
+  if (slot.data == nullptr) slot = arena.allocate_ready(piece.bytes);
+  while (slot.data == nullptr && memory_.drop_one_kept()) slot = arena.allocate_ready(piece.bytes);
+  if (slot.data != nullptr) return slot;
+  // Making host memory takes ten times as long as copying. What has been copied is somebody's room meanwhile.
+  finish_all();
+  report(false);
+  const int64_t stalls = now_ns();
+  slot = arena.allocate(piece.bytes);
+  stalled_ns_ += now_ns() - stalls;
+  return slot;
+}
+
+void Mover::Eviction::drop_host_copy(const Memory::Piece& piece) {
+  Chunk& chunk = Memory::chunk(piece);
+  memory_.arena().give_back(chunk.host);
+  chunk.host = HostSlot{};
+  memory_.left(piece, true, nullptr);
+}
+
+// Starts one chunk on its way out, to `slot` if it needs one.
+bool Mover::Eviction::copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
+  const RealDriver& driver = real_driver();
+  cuda::CUstream stream = mover_.out_stream_;
+  Chunk& chunk = Memory::chunk(piece);
+  CUresult result = cuda::CUDA_SUCCESS;
+  *copying = true;
+  if (piece.block->kind == BlockKind::kManaged) {
+    result = driver.cuMemPrefetchAsync(memory_.address_of(piece), piece.bytes, cuda::CU_DEVICE_CPU, stream);
+  } else if (chunk.host.data != nullptr) {
+    *copying = false;
+    return true;
+  } else {
+    if (slot.data == nullptr) return false;
+    chunk.host = slot;
+    result = process().vmm().open_window(memory_, *piece.block);
+    if (result == cuda::CUDA_SUCCESS) {
+      result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory_.address_of(piece), piece.bytes, stream);
+    }
+  }
+  if (result == cuda::CUDA_SUCCESS) result = driver.cuEventRecord(event, stream);
+  if (result == cuda::CUDA_SUCCESS) return true;
+  log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
+  driver.cuStreamSynchronize(stream);  // what was submitted may still write to the slot
+  drop_host_copy(piece);
+  return false;
+}
+
+bool Mover::Eviction::finish_out(const InFlight& moved, size_t* freed) {
+  const Memory::Piece& piece = moved.leaving.piece;
+  const Unchanged::Finding& finding = moved.leaving.finding;
+  CUresult result = moved.copying ? real_driver().cuEventSynchronize(moved.event) : cuda::CUDA_SUCCESS;
+  if (result != cuda::CUDA_SUCCESS) {
+    log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
+    drop_host_copy(piece);
+    memory_.end_move(piece, ChunkState::kResident, 0, 0);
+    return false;
+  }
+  memory_.left(piece, moved.copying, finding.hashed ? &finding.hash : nullptr);
+  *freed = memory_.leave(piece);
+  return true;
+}
+
+void Mover::Eviction::finish_oldest() {
+  const InFlight& oldest = flight_[first_];
+  const Memory::Piece& piece = oldest.leaving.piece;
+  const bool same = oldest.leaving.finding.same;
+  const int64_t begins = now_ns();
+  size_t freed = 0;
+  if (finish_out(oldest, &freed)) {
+    progress_.moved += freed;
+    if (oldest.copying) copied_ += piece.bytes;
+    if (same) progress_.unchanged += piece.bytes;
+    // Parts of what has not left as a whole do not count yet.
+    progress_.copied = std::min(copied_, progress_.moved);
+  } else {
+    progress_.failed = 1;
+  }
+  if (same) stalled_ns_ += now_ns() - begins;
+  memory_.unpin(piece);
+  first_ = (first_ + 1) % kDepth;
+  --count_;
+  if (progress_.moved - reported_ >= kReportBytes && now_ns() - reported_at_ >= kReportEvery_ns) report(false);
+}
+
+void Mover::Eviction::send(const Leaving& leaving) {
+  const Memory::Piece& piece = leaving.piece;
+  if (!memory_.begin_move(piece, ChunkState::kResident)) {
+    // Freed; or gone with another part of its block.
+    if (leaving.finding.same && memory_.state_of(piece) == ChunkState::kSwapped) {
+      memory_.left(piece, false, &leaving.finding.hash);
+      progress_.unchanged += piece.bytes;
+    }
+    memory_.unpin(piece);
+    return;
+  }
+  if (count_ == kDepth) finish_oldest();
+  const HostSlot host = needs_slot(piece) ? find_slot(piece) : HostSlot{};
+  InFlight& next = flight_[(first_ + count_) % kDepth];
+  next = {leaving, mover_.events_[(first_ + count_) % kDepth], false};
+  if (!copy_out(piece, host, next.event, &next.copying)) {
+    progress_.failed = 1;
+    memory_.end_move(piece, ChunkState::kResident, 0, 0);
+    memory_.unpin(piece);
+    return;
+  }
+  ++count_;
+}
+
+void Mover::Eviction::run() {
+  Client& client = mover_.device_.client();
+  if (client.holds_lock() || mover_.stopping() || !mover_.enter_context()) {
+    progress_.failed = 1;
+    report(true);
+    return;
+  }
+  memory_.push_demand_out(mover_.out_stream_);
+  const size_t before = memory_.resident();
+  memory_.trim_cache();  // what the last turn left for the next one
+  progress_.moved = before - std::min(before, memory_.resident());
+  choose();
+  size_t next = 0;
+  for (; next < leaving_.size() && progress_.failed == 0 && !mover_.stopping(); ++next) send(leaving_[next]);
+  finish_all();
+  for (; next < leaving_.size(); ++next) memory_.unpin(leaving_[next].piece);
+  mover_.leave_context();
+  report(true);
+  log(LogLevel::kDebug, "moved out %llu MiB (%llu unchanged) in %lld ms%s", static_cast<unsigned long long>(progress_.moved >> 20),
+      static_cast<unsigned long long>(progress_.unchanged >> 20), static_cast<long long>((now_ns() - started_) / 1'000'000),
+      progress_.failed != 0 ? " (stopped early)" : "");
+}
+
+}  // namespace nvshare::interposer

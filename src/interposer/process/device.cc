@@ -1,0 +1,22 @@
+#include "interposer/process/device.h"
+
+#include "interposer/symbols/real_driver.h"
+
+namespace nvshare::interposer {
+
+bool Device::identify() {
+  const RealDriver& driver = real_driver();
+  auto uuid = driver.cuDeviceGetUuid_v2 != nullptr ? driver.cuDeviceGetUuid_v2 : driver.cuDeviceGetUuid;
+  if (uuid == nullptr || uuid(&uuid_, ordinal_) != cuda::CUDA_SUCCESS) return false;
+  if (driver.cuDeviceTotalMem_v2(&total_, ordinal_) != cuda::CUDA_SUCCESS) return false;
+  int exportable = 0;
+  if (driver.cuDeviceGetAttribute(&exportable, cuda::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, ordinal_) ==
+      cuda::CUDA_SUCCESS) {
+    exportable_ = exportable != 0;
+  }
+  if (driver.cuDeviceGetName(name_, sizeof name_, ordinal_) != cuda::CUDA_SUCCESS) name_[0] = '\0';
+  name_[sizeof name_ - 1] = '\0';
+  return true;
+}
+
+}  // namespace nvshare::interposer

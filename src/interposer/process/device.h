@@ -1,0 +1,58 @@
+// One GPU as this process uses it: its memory and memory limit, its client, its mover. Made when the process first has a context there;
+// never destroyed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/driver_api.h"
+#include "interposer/link/client.h"
+#include "interposer/memory/memory.h"
+#include "interposer/memory/memory_limit.h"
+#include "interposer/memory/swap.h"
+#include "protocol/messages.h"
+
+namespace nvshare::interposer {
+
+class Device {
+ public:
+  Device(int ordinal, uint32_t gate_bit, protocol::Backend backend) : ordinal_(ordinal), gate_bit_(gate_bit), backend_(backend) {}
+
+  // Asks the driver who this GPU is. False when it does not answer.
+  bool identify();
+
+  int ordinal() const { return ordinal_; }
+  uint32_t gate_bit() const { return gate_bit_; }
+  protocol::Backend backend() const { return backend_; }
+  void use_backend(protocol::Backend backend) { backend_ = backend; }  // before anything is allocated
+  // Whether its memory can be handed to other processes as descriptors.
+  bool exportable() const { return exportable_; }
+  const cuda::CUuuid& uuid() const { return uuid_; }
+  size_t total() const { return total_; }
+  const char* name() const { return name_; }
+
+  // The program may not use this GPU: no scheduler, and one is required.
+  void refuse() { refused_ = true; }
+  bool refused() const { return refused_; }
+
+  Memory& memory() { return memory_; }
+  MemoryLimit& limit() { return limit_; }
+  Client& client() { return client_; }
+  Mover& mover() { return mover_; }
+
+ private:
+  const int ordinal_;
+  const uint32_t gate_bit_;
+  protocol::Backend backend_;
+  bool exportable_ = false;
+  cuda::CUuuid uuid_{};
+  size_t total_ = 0;
+  char name_[64] = {};
+  bool refused_ = false;
+  MemoryLimit limit_{ordinal_};
+  Memory memory_{*this};
+  Client client_{*this};
+  Mover mover_{*this};
+};
+
+}  // namespace nvshare::interposer

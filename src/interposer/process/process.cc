@@ -1,0 +1,461 @@
+#include "interposer/process/process.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <new>
+
+#include "interposer/gate/pacer.h"
+#include "interposer/hooks/submit.h"
+#include "interposer/log.h"
+#include "interposer/process/green_contexts.h"
+#include "interposer/symbols/real_driver.h"
+#include "interposer/symbols/unknown_calls.h"
+
+namespace nvshare::interposer {
+
+using cuda::CUcontext;
+using cuda::CUresult;
+
+namespace {
+
+constexpr int64_t kLongWait_ns = 2'000'000'000;
+constexpr int64_t kJoinLook_ns = 50'000'000;
+constexpr int64_t kExitPatience_ns = 200'000'000;
+
+constinit Mutex start_mutex;
+
+void in_forked_child() { process().reset_after_fork(); }
+
+// Runs before the driver's own exit handler, because it was registered later.
+void at_program_exit() { process().program_ends(); }
+
+void say_why(char (&why)[protocol::kKeepsWhyBytes], const char* name, const char* session) {
+  if (session != nullptr) {
+    snprintf(why, sizeof why, "it opened a session of %s (%s)", session, name);
+  } else {
+    snprintf(why, sizeof why, "it called %s of the driver, which this release of nvshare does not know", name);
+  }
+}
+
+bool hold_for_unknown_call(const char* name, const char* session) {
+  char why[protocol::kKeepsWhyBytes];
+  say_why(why, name, session);
+  return process().hold_resident(why);
+}
+
+protocol::Backend backend_from_environment() {
+  const char* text = getenv("NVSHARE_MEMORY_BACKEND");
+  if (text == nullptr || *text == '\0' || strcmp(text, "vmm") == 0) return protocol::Backend::kVmm;
+  if (strcmp(text, "managed") == 0) return protocol::Backend::kManaged;
+  if (strcmp(text, "none") == 0) return protocol::Backend::kNone;
+  log(LogLevel::kError, "NVSHARE_MEMORY_BACKEND is '%.40s'; accepted: vmm, managed, none. Going on with vmm", text);
+  return protocol::Backend::kVmm;
+}
+
+}  // namespace
+
+void Process::program_ends() {
+  gate.set(Gate::kEnding);
+  for_each_device([](Device& device) {
+    device.client().program_ends();
+    device.memory().arena().give_up(0);  // so that the mover does not wait for host memory
+    device.mover().stop(kExitPatience_ns);
+    device.memory().arena().give_up(kExitPatience_ns);
+  });
+  gate.clear(0);  // wakes who waits
+}
+
+Process& process() {
+  // Never destroyed: threads of ours may run until the process is gone.
+  alignas(Process) static constinit unsigned char storage[sizeof(Process)] = {};
+  static constinit std::atomic<Process*> instance{nullptr};
+  Process* found = instance.load(std::memory_order_acquire);
+  if (found != nullptr) [[likely]]
+    return *found;
+  Lock lock(start_mutex);
+  found = instance.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    found = new (storage) Process;
+    instance.store(found, std::memory_order_release);
+  }
+  return *found;
+}
+
+CUresult Process::start() {
+  Lock lock(attach_mutex_);
+  if (active()) return cuda::CUDA_SUCCESS;
+  gate.on_thread_end([](uint64_t thread) { process().captures_left_with_thread(thread); });
+  gate.initialise();
+  backend_ = backend_from_environment();
+  needed_ = scheduler_needed();
+  on_unknown_call(hold_for_unknown_call);
+  const char* session = nullptr;
+  if (const char* name = session_opened_early(&session)) {
+    say_why(held_why_, name, session);
+    held_.store(true, std::memory_order_release);
+    log(LogLevel::kWarning, "this program keeps all of its memory on the GPU, because %s", held_why_);
+  }
+  pthread_atfork(nullptr, nullptr, in_forked_child);
+  atexit(at_program_exit);
+  active_.store(true, std::memory_order_release);
+  return cuda::CUDA_SUCCESS;
+}
+
+// ---- devices ----
+
+Device* Process::attach(int ordinal) {
+  if (!active() || ordinal < 0 || ordinal >= kDevicesMax) return nullptr;
+  if (Device* known = device(ordinal)) return known;
+  Lock lock(attach_mutex_);
+  if (Device* known = device(ordinal)) return known;
+  protocol::Backend backend = backend_;
+  int supported = 0;
+  if (backend == protocol::Backend::kVmm &&
+      (real_driver().cuDeviceGetAttribute(&supported, cuda::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) !=
+           cuda::CUDA_SUCCESS ||
+       supported == 0)) {
+    log(LogLevel::kWarning, "GPU %d has no virtual memory management: its memory is managed memory instead", ordinal);
+    backend = protocol::Backend::kManaged;
+  }
+  auto* made = new Device(ordinal, 1u << ordinal, backend);
+  if (!made->identify()) {
+    log(LogLevel::kError, "GPU %d does not say who it is: it is not shared", ordinal);
+    delete made;
+    return nullptr;
+  }
+  made->memory().set_accessors(accessors(ordinal));
+  if (!made->client().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
+    // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
+    made->use_backend(protocol::Backend::kNone);
+    made->memory().set_running(true);
+    if (made->client().barred()) {
+      log(LogLevel::kError, "GPU %d is refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: %s", ordinal,
+          made->client().why_barred());
+      made->refuse();
+    } else if (needed_.need != SchedulerNeed::kNone) {
+      log(LogLevel::kError, "no nvshare-scheduler answers, and %s: the GPU is refused to this program", needed_.because);
+      made->refuse();
+    } else {
+      log(LogLevel::kWarning, "no nvshare-scheduler answers: this program uses GPU %d unshared", ordinal);
+    }
+  }
+  if (held_.load(std::memory_order_relaxed)) {
+    made->memory().keep_resident();
+    made->client().keeps_memory(held_why_);
+  }
+  devices_[ordinal].store(made, std::memory_order_release);
+  return made;
+}
+
+size_t Process::visible_total(int ordinal, size_t real_total) {
+  if (!active() || ordinal < 0 || ordinal >= kDevicesMax) return real_total;
+  auto shown = [real_total](const MemoryLimit& limit) {
+    size_t total = real_total;
+    if (uint64_t told = limit.gpu_total(); told != 0) total = std::min<size_t>(total, told);
+    if (uint64_t most = limit.bytes(); most != 0) total = std::min<size_t>(total, most);
+    return total;
+  };
+  if (Device* known = device(ordinal)) return shown(known->limit());
+  Device unknown(ordinal, 0, backend_);
+  if (unknown.identify()) unknown.client().ask_only();
+  return shown(unknown.limit());
+}
+
+Device* Process::current_device(CUcontext* context) {
+  if (!active()) return nullptr;
+  int ordinal = -1;
+  if (real_driver().cuCtxGetCurrent(context) != cuda::CUDA_SUCCESS || *context == nullptr) return nullptr;
+  if (real_driver().cuCtxGetDevice(&ordinal) != cuda::CUDA_SUCCESS) return nullptr;
+  *context = green_contexts().primary_of(*context);
+  if (Device* known = device(ordinal)) return known;
+  // A context that was made in a way that no hook saw.
+  context_made(*context, ordinal);
+  return device(ordinal);
+}
+
+Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range, bool* within) {
+  for (auto& slot : devices_) {
+    Device* candidate = slot.load(std::memory_order_acquire);
+    if (candidate == nullptr) continue;
+    bool inside = false;
+    if (candidate->memory().find(address, range, &inside)) return candidate;
+    if (inside && within != nullptr) *within = true;
+  }
+  return nullptr;
+}
+
+void Process::set_sync_memops(cuda::CUdeviceptr address, bool wanted) {
+  if (wanted) sync_memops_wanted.store(true, std::memory_order_relaxed);
+  for_each_device([&](Device& device) { device.memory().set_sync_memops(address, wanted); });
+}
+
+bool Process::holds(cuda::CUdeviceptr address, size_t bytes) {
+  bool found = ipc_.overlaps(address, bytes);
+  for_each_device([&](Device& device) { found = found || device.memory().overlaps(address, bytes); });
+  return found;
+}
+
+Device* Process::managed_owner(cuda::CUdeviceptr address) {
+  for (auto& slot : devices_) {
+    Device* candidate = slot.load(std::memory_order_acquire);
+    if (candidate != nullptr && candidate->memory().owns_managed(address)) return candidate;
+  }
+  return nullptr;
+}
+
+// ---- contexts ----
+
+Process::Context* Process::find_context(CUcontext context) {
+  for (Context& known : contexts_) {
+    if (known.handle == context) return &known;
+  }
+  return nullptr;
+}
+
+bool Process::context_made(CUcontext context, int ordinal) {
+  {
+    Lock lock(mutex_);
+    if (find_context(context) == nullptr) contexts_.push_back({context, ordinal, 0, 0, 0});
+  }
+  Device* attached = attach(ordinal);
+  if (attached == nullptr) return true;
+  {
+    Lock lock(mutex_);
+    if (find_context(context) != nullptr) attached->client().context_there(true);
+  }
+  return !attached->refused();
+}
+
+void Process::primary_made(CUcontext context, int ordinal) {
+  Lock lock(mutex_);
+  Context* known = find_context(context);
+  if (known == nullptr) {
+    contexts_.push_back({context, ordinal, 1, 0, 0});
+  } else {
+    ++known->primary_references;
+  }
+}
+
+bool Process::release_keeps_primary(int ordinal) {
+  Lock lock(mutex_);
+  for (Context& known : contexts_) {
+    if (known.ordinal != ordinal || known.primary_references < 2) continue;
+    --known.primary_references;
+    return true;
+  }
+  return false;
+}
+
+void Process::context_attached(CUcontext context) {
+  Lock lock(mutex_);
+  if (Context* known = find_context(context)) ++(known->primary_references > 0 ? known->primary_references : known->attachments);
+}
+
+bool Process::detach_keeps(CUcontext context) {
+  Lock lock(mutex_);
+  Context* known = find_context(context);
+  if (known == nullptr) return false;
+  if (known->primary_references > 1) {
+    --known->primary_references;
+    return true;
+  }
+  if (known->attachments == 0) return false;
+  --known->attachments;
+  return true;
+}
+
+int Process::primary_of(CUcontext context) {
+  Lock lock(mutex_);
+  const Context* known = find_context(context);
+  return known != nullptr && known->primary_references > 0 ? known->ordinal : -1;
+}
+
+CUcontext Process::primary(int ordinal) {
+  Lock lock(mutex_);
+  for (const Context& known : contexts_) {
+    if (known.ordinal == ordinal && known.primary_references > 0) return known.handle;
+  }
+  return nullptr;
+}
+
+void Process::context_leaves(CUcontext context) {
+  Device* owner = nullptr;
+  {
+    Lock lock(mutex_);
+    Context* known = find_context(context);
+    if (known == nullptr) return;
+    ++known->going;  // nobody pins it from now on
+    owner = device(known->ordinal);
+    for (; known != nullptr && known->pins > 0; known = find_context(context)) contexts_changed_.wait(mutex_);
+  }
+  if (owner == nullptr) return;
+  owner->mover().context_gone(context);
+  owner->memory().arena().context_gone(context);
+}
+
+void Process::context_stays(CUcontext context) {
+  Lock lock(mutex_);
+  if (Context* known = find_context(context)) --known->going;
+}
+
+void Process::context_left(CUcontext context) {
+  int ordinal = -1;
+  contexts_destroyed_.fetch_add(1, std::memory_order_relaxed);
+  {
+    Lock lock(mutex_);
+    for (size_t i = 0; i < contexts_.size(); ++i) {
+      if (contexts_[i].handle != context) continue;
+      ordinal = contexts_[i].ordinal;
+      contexts_.erase(contexts_.begin() + static_cast<ptrdiff_t>(i));
+      break;
+    }
+    Device* owner = device(ordinal);
+    auto here = [ordinal](const Context& known) { return known.ordinal == ordinal; };
+    if (owner != nullptr && std::none_of(contexts_.begin(), contexts_.end(), here)) owner->client().context_there(false);
+  }
+  captures_left_with(context);
+  forget_peers(context);
+  ipc_.context_gone(context);
+  // Any GPU's memory may have been freed in the order of one of its streams.
+  for_each_device([&](Device& each) { each.memory().context_gone(context); });
+}
+
+CUcontext Process::pin_context(int ordinal) {
+  Lock lock(mutex_);
+  for (Context& known : contexts_) {
+    if (known.ordinal != ordinal || known.going > 0) continue;
+    ++known.pins;
+    return known.handle;
+  }
+  return nullptr;
+}
+
+void Process::unpin_context(CUcontext context) {
+  Lock lock(mutex_);
+  if (Context* known = find_context(context)) --known->pins;
+  contexts_changed_.notify_all();
+}
+
+bool Process::synchronize(int ordinal) {
+  if (!begin_synchronize()) return false;
+  std::vector<CUcontext> pinned;
+  bool whole = true;
+  {
+    Lock lock(mutex_);
+    for (Context& known : contexts_) {
+      if (ordinal != kAllGpus && known.ordinal != ordinal) continue;
+      whole = whole && known.going == 0;  // may stay after all, with work in it
+      if (known.going > 0) continue;
+      ++known.pins;
+      pinned.push_back(known.handle);
+    }
+  }
+  const RealDriver& driver = real_driver();
+  for (CUcontext context : pinned) {
+    // A context that has faulted runs nothing any more: its work has ended, if badly.
+    if (whole && driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
+      const CUresult result = driver.cuCtxSynchronize();
+      whole = result < cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > cuda::CUDA_ERROR_CAPTURED_EVENT;  // one that no hook saw
+      CUcontext popped = nullptr;
+      driver.cuCtxPopCurrent_v2(&popped);
+    }
+    unpin_context(context);
+  }
+  end_synchronize();
+  return whole;
+}
+
+// ---- before memory is freed ----
+
+bool Process::synchronize_before_free(CUcontext context, CUresult* result) {
+  if (!begin_synchronize()) return false;
+  const RealDriver& driver = real_driver();
+  CUcontext current = nullptr;
+  driver.cuCtxGetCurrent(&current);
+  const bool elsewhere = context != nullptr && current != context;
+  *result = elsewhere ? driver.cuCtxPushCurrent_v2(context) : cuda::CUDA_SUCCESS;
+  if (*result == cuda::CUDA_SUCCESS) {
+    *result = driver.cuCtxSynchronize();
+    CUcontext popped = nullptr;
+    if (elsewhere) driver.cuCtxPopCurrent_v2(&popped);
+  }
+  end_synchronize();
+  return true;
+}
+
+// ---- gate ----
+
+void Process::wait_gate_change(uint32_t flags) {
+  Client* opens = nullptr;
+  for_each_device([&](Device& device) {
+    if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device.client();
+  });
+  if (opens == nullptr) return gate.wait_change(flags, kLongWait_ns);  // more than one message opens it
+  gate.wait_change_or_news(flags, opens->hurried_news(), opens->bell(), kLongWait_ns);
+}
+
+void Process::wait_for_gate(const Client* joins) {
+  int64_t started = now_ns();
+  bool told = false;
+  uint32_t waited_for = 0;
+  gate.begin_waiting();
+  for (;;) {
+    uint32_t flags = gate.flags();
+    if ((flags & Gate::kClosedMask) == 0 || (flags & Gate::kEnding) != 0) break;
+    if (joins != nullptr && !joins->gang_runs()) break;
+    waited_for |= flags & Gate::kClosedMask;
+    for_each_device([&](Device& device) {
+      if ((flags & device.gate_bit()) != 0) device.client().want_lock();
+    });
+    if (joins == nullptr) {
+      wait_gate_change(flags);
+    } else {
+      gate.wait_change(flags, kJoinLook_ns);
+    }
+    if (!told && now_ns() - started >= kLongWait_ns) {
+      told = true;
+      for_each_device([&](Device& device) {
+        if ((flags & device.gate_bit()) != 0) device.client().ask_why_waiting();
+      });
+    }
+  }
+  gate.end_waiting();
+  if (waited_for == 0) return;
+  const int64_t now = now_ns();
+  for_each_device([&](Device& device) {
+    if ((waited_for & device.gate_bit()) != 0) device.client().used_from(now);
+  });
+}
+
+// ---- fork ----
+
+void Process::reset_after_fork() {
+  active_.store(false, std::memory_order_release);
+  held_.store(false, std::memory_order_relaxed);
+  mutex_.reset_after_fork();
+  attach_mutex_.reset_after_fork();
+  capture_mutex_.reset_after_fork();
+  captures_.store(0, std::memory_order_relaxed);
+  captures_known_.clear();
+  synchronizing_ = 0;
+  gate.reset_after_fork();
+  Pacer::reset_after_fork();
+  for_each_device([](Device& device) {
+    device.client().reset_after_fork();
+    device.limit().reset_after_fork();
+    device.mover().reset_after_fork();
+    device.memory().reset_after_fork();
+  });
+  for (auto& slot : devices_) slot.store(nullptr, std::memory_order_relaxed);
+  contexts_.clear();
+  vmm_.reset_after_fork();
+  peers_.clear();
+  peers_mutex_.reset_after_fork();
+  ipc_.reset_after_fork();
+}
+
+}  // namespace nvshare::interposer

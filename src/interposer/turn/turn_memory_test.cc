@@ -1,0 +1,295 @@
+// The client's turn core, event by event: pauses, idleness, memory, growth and headroom. turn_test.cc has turns and drains.
+#include <gtest/gtest.h>
+
+#include "interposer/turn/test_turn.h"
+#include "interposer/turn/turn.h"
+
+namespace nvshare::interposer::turn {
+namespace {
+
+using protocol::ReleaseReason;
+using testing::kMs;
+using testing::TestTurn;
+
+constexpr Phase O = Phase::kOut, L = Phase::kLoading, R = Phase::kRunning, D = Phase::kDraining, P = Phase::kPaused;
+
+// ---- pauses ----
+
+TEST(TurnPauses, AnIdleClientPausesAndGoesOnWithoutAsking) {
+  TestTurn turn;
+  turn.bring_to(P);
+  ASSERT_EQ(turn.sent<protocol::LockPaused>().size(), 1U);
+  EXPECT_FALSE(turn.gate_open);
+  turn.take(Wished{turn.now, true});
+  EXPECT_TRUE(turn.gate_open);
+  EXPECT_EQ(turn.sent<protocol::LockResumed>().size(), 1U);
+  EXPECT_TRUE(turn.sent<protocol::LockReleased>().empty());
+}
+
+TEST(TurnPauses, NotWithAThreadThatCameMeanwhile) {
+  TestTurn turn;
+  turn.limited(200);
+  turn.bring_to(R);
+  turn.go_idle();
+  ASSERT_EQ(turn->phase, D);
+  turn.seen.waiting = true;
+  EXPECT_FALSE(turn.take(WorkDrained{turn.drains.back()}).agreed);
+  EXPECT_EQ(turn->phase, R);
+  EXPECT_TRUE(turn.messages.empty()) << "it has not paused, so it says nothing";
+}
+
+TEST(TurnPauses, ADropEndsOneAndAThreadThatComesThenDoesNot) {
+  TestTurn turn;
+  turn.bring_to(P);
+  turn.messages.clear();
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+  turn.take(Wished{turn.now, false});
+  EXPECT_FALSE(turn.gate_open);
+  turn.take(WorkDrained{turn.drains.back()});
+  turn.seen.waiting = true;
+  turn.take(MemoryLeft{});
+  EXPECT_EQ(turn.sent<protocol::LockReleased>().size(), 1U);
+  EXPECT_TRUE(turn.sent<protocol::LockResumed>().empty());
+  turn.take(NewsSent{});
+  EXPECT_EQ(turn.sent<protocol::ReqLock>().size(), 1U);
+}
+
+TEST(TurnPauses, ADropThatCrossesTheResumeIsAnsweredByADrain) {
+  TestTurn turn;
+  turn.bring_to(P);
+  turn.take(Wished{turn.now, false});
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+  EXPECT_EQ(turn->phase, D);
+  EXPECT_FALSE(turn->drain.of_pause);
+}
+
+TEST(TurnPauses, ADropTogetherOfAPauseThatIsKeptSaysThatItGoesOn) {
+  TestTurn turn;
+  turn.bring_to(P);
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 1, {}});
+  turn.take(WorkDrained{turn.drains.back()});
+  turn.take(protocol::KeepLock{TestTurn::grant(2)});
+  EXPECT_EQ(turn->phase, R);
+  EXPECT_EQ(turn.sent<protocol::LockResumed>().size(), 1U) << "so that it is billed";
+}
+
+TEST(TurnPauses, ADropBeforeThePauseBeginsTakesTheLock) {
+  TestTurn turn;
+  turn.limited(200);
+  turn.bring_to(R);
+  turn.go_idle();
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+  EXPECT_TRUE(turn.take(WorkDrained{turn.drains.back()}).agreed);
+  turn.take(MemoryLeft{});
+  EXPECT_EQ(turn.sent<protocol::LockReleased>().size(), 1U);
+  EXPECT_TRUE(turn.sent<protocol::LockPaused>().empty());
+}
+
+TEST(TurnPauses, WithoutASchedulerThereAreNone) {
+  TestTurn turn;
+  turn.bring_to(P);
+  turn.take(Disconnected{});
+  EXPECT_TRUE(turn.gate_open);
+  EXPECT_TRUE(had_lock(turn.state()));
+  turn.go_idle();
+  EXPECT_EQ(turn->phase, R) << "nobody would give the lock back";
+}
+
+// ---- idleness ----
+
+TEST(TurnIdleness, WithMemoryToMoveTheGpuIsGivenUpAndThePauseIsReported) {
+  TestTurn turn;
+  turn.contend(1, 1, 30 * kMs);
+  turn.bring_to(R);
+  turn.seen.submissions = 5;
+  turn.take(IdleLook{});
+  turn.now += 10 * kMs;
+  turn.go_idle();
+  ASSERT_EQ(turn->phase, D);
+  turn.take(WorkDrained{turn.drains.back()});
+  turn.take(MemoryLeft{});
+  const auto released = turn.sent<protocol::LockReleased>();
+  ASSERT_EQ(released.size(), 1U);
+  EXPECT_EQ(released[0].reason, static_cast<uint8_t>(ReleaseReason::kEarly));
+  EXPECT_EQ(released[0].idle_us, 30'000U);
+  EXPECT_TRUE(turn.sent<protocol::LockPaused>().empty());
+}
+
+TEST(TurnIdleness, IsLookedForFromTheMomentThatThereIsAReason) {
+  TestTurn turn;
+  turn.bring_to(R);
+  EXPECT_EQ(turn.idle_watches, 0);
+  EXPECT_FALSE(turn.take(IdleLook{}).look.wanted);
+  turn.contend(1, 0, 0);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 0) << "a waiter that needs none of its memory";
+  EXPECT_TRUE(turn.watched);
+  EXPECT_EQ(turn.rooms, 0);
+  turn.contend(1, 1, 0);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 1);
+  EXPECT_EQ(turn.rooms, 1);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 1) << "nothing has changed";
+  turn.contend(0, 0, 0);
+  turn.take(turn.contention());
+  EXPECT_FALSE(turn.watched);
+  EXPECT_FALSE(turn.take(IdleLook{}).look.wanted);
+}
+
+// Others were heard of while memory came in: looks begin with the turn.
+TEST(TurnIdleness, IsLookedForAfterALoadToo) {
+  TestTurn turn;
+  turn.bring_to(L);
+  turn.contend(1, 1, 0);
+  turn.take(turn.contention());
+  EXPECT_EQ(turn.idle_watches, 0);
+  turn.take(LoadEnded{});
+  EXPECT_EQ(turn.idle_watches, 1);
+}
+
+// ---- memory that moves ----
+
+TEST(TurnMemory, WhatMovesWhileTheSchedulerIsAwayIsToldToTheNext) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(protocol::SwapProgress{});
+  EXPECT_EQ(turn.sent<protocol::SwapProgress>().size(), 1U);
+  turn.take(Disconnected{});
+  turn.take(Registering{true});
+  const int news = turn.news;
+  turn.take(protocol::SwapProgress{});
+  EXPECT_EQ(turn.sent<protocol::SwapProgress>().size(), 1U);
+  EXPECT_EQ(turn.news, news + 1) << "the registration under way may say less";
+}
+
+// ---- growth ----
+
+TEST(TurnGrowth, NothingIsTakenAloneThatTheNextSchedulerIsNotToldOf) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(Disconnected{});
+  turn.take(GrowthWanted{100});
+  turn.take(Registering{true});
+  const uint64_t budget = turn.budget;
+  turn.take(GrowthAlone{budget + 100});
+  EXPECT_EQ(turn.budget, budget) << "the registration under way says less";
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kAsked);
+  turn.take(Registering{false});
+  turn.take(GrowthAlone{budget + 100});
+  EXPECT_EQ(turn.budget, budget + 100) << "there was no scheduler after all";
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kGranted);
+}
+
+TEST(TurnGrowth, IsAnsweredOnceAndOnlyToItsRequest) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(GrowthWanted{100});
+  EXPECT_EQ(turn.sent<SendMemory>().back().wanted, 100U);
+  turn.take(protocol::MemAvailable{0, 1, {}, 500, 2});
+  EXPECT_EQ(turn.budget, 500U);
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kAsked) << "that was an earlier request's";
+  turn.take(protocol::MemAvailable{1, 1, {}, 600, 3});
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kGranted);
+  turn.take(GrowthEnded{});
+  turn.take(GrowthWanted{100});
+  turn.take(protocol::MemAvailable{2, 0, {}, 600, 4});
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kRefused);
+}
+
+TEST(TurnGrowth, EndsWithTheTurn) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(GrowthWanted{100});
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+  turn.take(WorkDrained{turn.drains.back()});
+  EXPECT_FALSE(lost_turn(turn.state()));
+  turn.take(MemoryLeft{});
+  EXPECT_TRUE(lost_turn(turn.state()));
+  turn.take(protocol::MemAvailable{1, 1, {}, 600, 3});
+  EXPECT_EQ(turn.budget, 0U) << "the lock is lost, and with it the request";
+}
+
+TEST(TurnGrowth, IsAskedForAnewOfTheNextScheduler) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(GrowthWanted{100});
+  turn.take(Disconnected{});
+  turn.take(Connected{9, false});
+  EXPECT_EQ(turn.news, 1);
+  turn.take(MemoryChanged{});
+  EXPECT_EQ(turn.sent<SendMemory>().back().wanted, 100U);
+}
+
+TEST(TurnGrowth, WithoutASchedulerForLongTakesWhatIsFree) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.take(GrowthWanted{100});
+  turn.take(GrowthAlone{900});
+  EXPECT_NE(turn.budget, 900U) << "there is one";
+  turn.take(Disconnected{});
+  turn.take(GrowthAlone{900});
+  EXPECT_EQ(turn.budget, 900U);
+  EXPECT_EQ(turn->growth.answer, Growth::Answer::kGranted);
+}
+
+// ---- headroom ----
+
+TEST(TurnHeadroom, AGrantThatCoversTheAllocationIsChargedAtOnce) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(HeadroomWanted{100});
+  ASSERT_EQ(turn.sent<AskHeadroom>().size(), 1U);
+  EXPECT_EQ(turn.sent<AskHeadroom>()[0].bytes, 100U);
+  turn.take(protocol::Headroom{1, 150, 0, 0, 1, {}});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kCharged);
+  EXPECT_EQ(turn.charged, 100U);
+  EXPECT_EQ(turn.lease, 50U);
+  turn.take(HeadroomEnded{});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kNone);
+}
+
+TEST(TurnHeadroom, ARefusalsRestStaysInTheLease) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(HeadroomWanted{100});
+  turn.take(protocol::Headroom{1, 30, 0, 0, 0, {}});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kRefused);
+  EXPECT_EQ(turn.lease, 30U);
+  EXPECT_EQ(turn.charged, 0U);
+}
+
+TEST(TurnHeadroom, WhatAnswersNobodyGrowsTheLease) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(protocol::Headroom{0, 30, 0, 0, 1, {}});
+  turn.take(HeadroomWanted{100});
+  turn.take(protocol::Headroom{0, 200, 0, 0, 1, {}});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kAsked) << "the limit was raised; the answer is still to come";
+  EXPECT_EQ(turn.lease, 230U);
+}
+
+TEST(TurnHeadroom, TheNextSchedulerIsAskedAfterItHasHeardWhatThereIs) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(Disconnected{});
+  turn.take(HeadroomWanted{100});
+  turn.take(Connected{9, false});
+  EXPECT_TRUE(turn.sent<AskHeadroom>().empty());
+  turn.take(Introduced{});
+  EXPECT_EQ(turn.sent<AskHeadroom>().size(), 1U);
+  turn.take(Disconnected{});
+  turn.lease = 100;  // another allocation's memory was freed
+  turn.take(Connected{10, false});
+  turn.take(Introduced{});
+  EXPECT_EQ(turn->headroom.answer, Headroom::Answer::kCharged);
+  EXPECT_EQ(turn.charged, 100U);
+  EXPECT_EQ(turn.sent<AskHeadroom>().size(), 1U);
+  turn.take(LeaseTried{true});
+  turn.take(HeadroomEnded{});
+  turn.take(LeaseTried{false});
+  EXPECT_EQ(turn.sent<AskHeadroom>().size(), 1U) << "nobody waits any more";
+}
+
+}  // namespace
+}  // namespace nvshare::interposer::turn

@@ -1,0 +1,156 @@
+// Memory of clients that have left, or that a restarted scheduler misses: whose process may still have it on the GPU. It counts until NVML
+// shows it free, or, where NVML does not see the process, until the process has ended and the driver has had a moment.
+#include <algorithm>
+
+#include "scheduler/engine.h"
+
+namespace nvshare::scheduler {
+
+// A process comes back whose connection ended: what it left behind is its own, and counts once. That has to change in one step of the
+// policy, which would give it to others in between.
+std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced) {
+  std::optional<LeftClient> last;
+  for (auto at = left_.begin(); at != left_.end();) {
+    const LeftClient& left = at->second;
+    const bool is_it = peer.pid != 0 && left.pid == peer.pid && left.start_time == peer.start_time && left.gpu == gpu;
+    if (!is_it) {
+      ++at;
+      continue;
+    }
+    last = left;
+    departed_.erase(at->first);
+    known_.forget(at->first);
+    replaced->push_back(at->first);
+    at = left_.erase(at);
+  }
+  for (const auto& [id, missing] : known_.missing()) {  // of an earlier scheduler
+    if (peer.pid == 0 || missing.pid != peer.pid || missing.start_time != peer.start_time || missing.gpu != gpus_[gpu].uuid_text) continue;
+    departed_.erase(id);
+    held_absent_.erase(id);
+    replaced->push_back(id);
+  }
+  return last;
+}
+
+bool Engine::is_alive(pid_t pid, uint64_t start_time) const {
+  return pid > 0 && start_time != 0 && start_time_if_alive_(pid) == start_time;
+}
+
+// What NVML does not watch: of processes that have ended.
+void Engine::free_left(policy::Instant now) {
+  std::vector<policy::ClientId> freed;
+  for (const auto& [id, left] : left_) {
+    const bool may_be_free = left.waits_for_end && now - left.since >= settings_.policy.departed_grace;
+    if (may_be_free && !is_alive(left.pid, left.start_time)) freed.push_back(id);
+  }
+  for (const policy::ClientId id : freed) {
+    left_.erase(id);
+    known_.forget(id);
+    apply(policy::ClientMemoryFreed{id}, now);
+  }
+}
+
+// When free_left looks first; then housekeeping does it.
+std::optional<policy::Instant> Engine::looks_at_left_at() const {
+  std::optional<policy::Instant> first;
+  for (const auto& [id, left] : left_) {
+    const policy::Instant at = left.since + settings_.policy.departed_grace;
+    if (left.waits_for_end && at > looked_at_left_ && (!first || at < *first)) first = at;
+  }
+  return first;
+}
+
+void Engine::forget_left(policy::Instant now) {
+  const policy::Duration grace = std::max(settings_.policy.departed_grace, settings_.policy.watched_grace);
+  std::erase_if(left_, [&](const auto& entry) {
+    const bool over = now - entry.second.since > grace;
+    if (over && !departed_.contains(entry.first)) known_.forget(entry.first);
+    return over;
+  });
+}
+
+// The driver takes a dead process off its list before all of its memory is free again, so both are looked at. `ours`: what the living
+// clients use.
+void Engine::free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t ours, policy::Instant now) {
+  auto is_client = [&](int32_t pid) {
+    return std::any_of(clients_.begin(), clients_.end(), [&](const auto& entry) { return entry.second.pid == pid; });
+  };
+  int64_t explained = ours;
+  for (const ProcessMemory& process : sample.processes) {
+    if (!is_client(process.pid)) explained += process.used;
+  }
+  const int64_t unexplained = std::min(sample.used_before, sample.used_after) - explained;
+  std::vector<policy::ClientId> freed;
+  std::vector<policy::MemoryHeld> stays;  // of a process that lives on: the policy would forget it
+  for (auto& [id, departed] : departed_) {
+    // What was looked at before the death says nothing about it.
+    if (departed.gpu != gpu || sample.taken_at <= departed.since) continue;
+    const ProcessMemory* process = find_process(sample, departed.pid);
+    const bool listed = process != nullptr;
+    if (listed) departed.listed_at = now;
+    if (listed && now - departed.held_at > settings_.policy.watched_grace / 2) {
+      departed.held_at = now;
+      stays.push_back({id, gpu, std::max<int64_t>(process->used - settings_.policy.overhead_default, 0)});
+    }
+    const bool is_gone = !listed && unexplained <= departed.resident / 2;
+    if (is_gone || now - departed.listed_at > settings_.policy.departed_grace) freed.push_back(id);
+  }
+  for (const policy::MemoryHeld& held : stays) apply(held, now);
+  for (policy::ClientId client : freed) {
+    departed_.erase(client);
+    if (!held_absent_.contains(client)) known_.forget(client);
+    apply(policy::ClientMemoryFreed{client}, now);
+  }
+}
+
+// It may be stopped, and goes on with what it holds: that is nobody else's of its tenant meanwhile.
+void Engine::count_absent(policy::Instant now) {
+  for (const auto& [id, known] : known_.missing()) {
+    const Tenant* tenant = tenants_.find(known.tenant);
+    const auto gpu =
+        std::find_if(gpus_.begin(), gpus_.end(), [&uuid = known.gpu](const Gpu& of) { return of.uuid_text == uuid && of.total > 0; });
+    if (tenant == nullptr || gpu == gpus_.end() || ledger_.knows(id)) continue;
+    spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
+                 known.pid, tenant->id);
+    perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit,
+                          tenant->memory_limit_on(known.gpu), known.charged, known.lease, true, tenants_.part_of(*tenant, known.pid)},
+                         now),
+            now);
+  }
+}
+
+void Engine::forget_absent(policy::Instant now) {
+  std::vector<std::pair<policy::ClientId, policy::TenantId>> ended;
+  for (const auto& [id, known] : known_.missing()) {
+    // Or it runs another program now, which is a client of its own.
+    const bool is_another = std::any_of(clients_.begin(), clients_.end(), [&, &missing = known](const auto& entry) {
+      return entry.second.pid == missing.pid && gpus_[entry.second.gpu].uuid_text == missing.gpu;
+    });
+    if (is_another || !is_alive(known.pid, known.start_time)) ended.emplace_back(id, known.tenant);
+  }
+  for (const auto& [id, tenant] : ended) {
+    known_.forget(id);
+    tenants_.awaited_no_more(tenant);
+    perform(ledger_.leave(id, now), now);
+    if (held_absent_.erase(id) > 0 && !departed_.contains(id)) apply(policy::ClientMemoryFreed{id}, now);
+  }
+  if (ended.empty()) return;
+  tenants_.prune();
+  tenants_.save();
+  if (hold_ && known_.missing().empty()) end_hold(now);
+}
+
+// After a restart nobody has been granted anything yet that a missing client may have: it may be stopped, in the middle of its load.
+void Engine::hold_absent(policy::Instant now) {
+  for (const auto& [id, known] : known_.missing()) {
+    const auto gpu =
+        std::find_if(gpus_.begin(), gpus_.end(), [&uuid = known.gpu](const Gpu& of) { return of.uuid_text == uuid && of.total > 0; });
+    if (gpu == gpus_.end() || held_absent_.contains(id) || !is_alive(known.pid, known.start_time)) continue;
+    held_absent_.insert(id);
+    const auto place = static_cast<policy::GpuId>(gpu - gpus_.begin());
+    if (gpu->nvml) departed_[id] = {known.pid, place, now, known.on_gpu, now, now};
+    apply(policy::MemoryHeld{id, place, known.on_gpu}, now);
+  }
+}
+
+}  // namespace nvshare::scheduler

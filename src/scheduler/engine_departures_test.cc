@@ -1,0 +1,296 @@
+// The engine and memory of clients that have left, or are not back after a restart.
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "scheduler/test_engine.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+// Found by test/simulation (seed 240): for one step it was nobody's, and the policy gave it away.
+TEST_F(EngineTest, WhatAProcessHasIsNobodyElsesWhileItRegistersAnew) {
+  for (const bool noticed : {true, false}) {
+    const ConnectionId first = noticed ? 1 : 11, waits = noticed ? 2 : 12, again = noticed ? 3 : 13;
+    const pid_t pid = noticed ? 1001 : 1011, neighbour = noticed ? 1002 : 1012;
+    join(first, pid, 10 * kGiB, 10 * kGiB);
+    join(waits, neighbour, 9 * kGiB, 0);
+    for (int i = 0; i < 3; ++i) sample(10 * kGiB, {{pid, 10 * kGiB}, {neighbour, 0}});
+    send(waits, protocol::ReqLock{});
+    const auto granted = [&] {
+      const std::optional<protocol::LockOk> grant = packets_.last<protocol::LockOk>(waits);
+      return grant ? static_cast<int64_t>(grant->budget) : 0;
+    };
+    EXPECT_LE(granted() + 10 * kGiB, gpu().safe_limit);
+    if (noticed) engine().disconnected(first, "test", ++now_);
+    const int64_t before = granted();
+    EXPECT_LE(before + 10 * kGiB, gpu().safe_limit);
+    join(again, pid, 10 * kGiB, 10 * kGiB);
+    EXPECT_LE(granted(), before) << (noticed ? "after its end" : "before its end was noticed");
+    EXPECT_EQ(gpu().departed, 0);
+    for (const ConnectionId connection : {waits, again}) engine().disconnected(connection, "test", ++now_);
+    for (int i = 0; i < 3; ++i) sample(0, {});
+  }
+}
+
+TEST_F(EngineTest, ClientsThatAreNotBackYetAfterARestartAreNotForeign) {
+  KnownClient missing{getpid(), start_time_of(getpid())};
+  KnownClients(folder_.path() + "/clients").join(0, missing);
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(12 * kGiB, {{1001, 4 * kGiB}, {getpid(), 8 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 0);
+  send(1, protocol::MemUpdate{{9 * kGiB, 4 * kGiB, 0, 5 * kGiB, 0}, 0, 0, 0, 0});
+  send(1, protocol::ReqLock{1});
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);  // it does not come back
+  EXPECT_EQ(gpu().foreign, 8 * kGiB) << "before anybody is granted memory";
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
+  for (int i = 0; i < 3; ++i) sample(12 * kGiB, {{1001, 4 * kGiB}, {getpid(), 8 * kGiB}});
+  EXPECT_EQ(gpu().foreign, 8 * kGiB);
+}
+
+TEST_F(EngineTest, WhatAClientFreesCountsWhileARestartIsWaitedOut) {
+  KnownClient missing{getpid(), start_time_of(getpid())};
+  KnownClients(folder_.path() + "/clients").join(0, missing);
+  join(1, 1001, 6 * kGiB, 6 * kGiB);
+  send(1, protocol::MemUpdate{{5 * kGiB, 5 * kGiB, 0, 0, 0}, 5 * kGiB, 0, 0, kGiB, 1});
+  EXPECT_EQ(client(0).allocated, 5 * kGiB);
+  EXPECT_FALSE(packets_.last<protocol::MemAvailable>(1)) << "what it wants is looked at later";
+}
+
+// A process that stands still may come back later than the grace lasts.
+TEST_F(EngineTest, AfterARestartEachGpuIsLookedAtUntilClientsAreBack) {
+  KnownClient missing{getpid(), start_time_of(getpid())};
+  KnownClients(folder_.path() + "/clients").join(0, missing);
+  EXPECT_EQ(engine().gpus_in_use().size(), 1u);
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);
+  EXPECT_TRUE(engine().gpus_in_use().empty());
+}
+
+TEST_F(EngineTest, TheDeadsMemoryCountsUntilNvmlShowsItFreeAndIsNotForeignMeanwhile) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});
+  engine().disconnected(1, "test", ++now_);
+  EXPECT_TRUE(engine().awaits_departed());
+  EXPECT_EQ(engine().gpus_in_use().size(), 1u);
+  sample(4 * kGiB, {{1001, 4 * kGiB}});
+  EXPECT_GE(gpu().departed, 4 * kGiB);
+  EXPECT_EQ(gpu().foreign, 0);
+  sample(0, {});
+  EXPECT_EQ(gpu().departed, 0);
+  EXPECT_FALSE(engine().awaits_departed());
+}
+
+// Told to use less than the GPU has, nothing else would count such memory.
+TEST_F(EngineTest, TheDeadsMemoryCountsAfterNvmlHasForgottenTheProcess) {
+  settings_.gpu_physical_memory = 8 * kGiB;
+  join(1, 1001, 6 * kGiB, 6 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(8 * kGiB, {{1001, 6 * kGiB}, {5, 2 * kGiB}});
+  engine().disconnected(1, "test", ++now_);
+  // The driver still tears it down, for longer than the grace of those whom nobody watches.
+  for (int i = 0; i < 20; ++i) sample(8 * kGiB, {{1001, 6 * kGiB}, {5, 2 * kGiB}});
+  EXPECT_GE(gpu().departed, 6 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(7 * kGiB, {{5, 2 * kGiB}});
+  EXPECT_GE(gpu().departed, 6 * kGiB) << "5 GiB are in use that no process has";
+  sample(2 * kGiB, {{5, 2 * kGiB}});
+  EXPECT_EQ(gpu().departed, 0);
+}
+
+TEST_F(EngineTest, MemoryThatNobodyExplainsCountsAsTheDeadsForALittleWhileOnly) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});
+  engine().disconnected(1, "test", ++now_);
+  sample(10 * kGiB, {});  // a program that NVML does not list has come
+  EXPECT_GE(gpu().departed, 4 * kGiB);
+  now_ += settings_.policy.departed_grace;
+  sample(10 * kGiB, {});
+  EXPECT_EQ(gpu().departed, 0);
+}
+
+TEST_F(EngineTest, ASampleFromBeforeTheDeathSaysNothingAboutIt) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});
+  GpuSample old;
+  old.uuid.fill(1);
+  old.taken_at = now_;
+  now_ += kMillisecond;
+  engine().disconnected(1, "test", now_);
+  engine().memory_sampled({old}, ++now_);
+  EXPECT_GE(gpu().departed, 4 * kGiB);
+}
+
+TEST_F(EngineTest, AProcessThatComesAgainAndAgainCountsOnce) {
+  for (const bool nvml : {false, true}) {
+    has_nvml_ = nvml;
+    engine_.reset();
+    const auto first = static_cast<ConnectionId>(nvml ? 100 : 1);
+    for (ConnectionId i = 0; i < 40; ++i) {
+      join(first + i, 1001, kGiB, kGiB);
+      engine().disconnected(first + i, "test", ++now_);
+    }
+    join(first + 50, 1002, 12 * kGiB, 0);
+    send(first + 50, protocol::ReqLock{1});
+    EXPECT_TRUE(packets_.last<protocol::LockOk>(first + 50)) << "a dead client's memory counts once";
+  }
+}
+
+// ---- processes that outlive their connection, or their scheduler ----
+
+class OutlivesTest : public EngineTest {
+ protected:
+  static constexpr pid_t kFirst = 1001, kNeighbour = 1002;
+
+  OutlivesTest() { alive_ = {kFirst, kNeighbour}; }
+
+  // The first program has loaded 10 GiB; what it was given last is its own.
+  void load_first() {
+    join(1, kFirst, 10 * kGiB, 0);
+    send(1, protocol::ReqLock{1});
+    const auto lock = packets_.last<protocol::LockOk>(1);
+    ASSERT_TRUE(lock);
+    const protocol::Memory memory{10 * kGiB, 10 * kGiB, 0, 0, 0};
+    send(1, protocol::MemUpdate{memory, lock->budget, lock->budget_sequence, 0, 0, 0});
+    send(1, protocol::LockReleased{lock->grant, 1, {}, 0, 0, 0, memory});
+  }
+  // Another wants 9 GiB, which is more than is left. False: they are not granted.
+  bool neighbour_is_granted() {
+    if (!packets_.last<protocol::Registered>(kWaits)) {
+      join(kWaits, kNeighbour, 9 * kGiB, 0);
+      send(kWaits, protocol::ReqLock{1});
+    }
+    const auto grant = packets_.last<protocol::LockOk>(kWaits);
+    return grant && grant->budget >= 9 * static_cast<uint64_t>(kGiB);
+  }
+  void pass(policy::Duration time) {
+    for (const policy::Instant end = now_ + time; now_ < end;) {
+      now_ = std::min(end, now_ + kSecond);
+      engine().deadline_reached(now_);
+      engine().housekeep(now_);
+    }
+  }
+  void restart() {
+    engine_.reset();
+    packets_ = {};
+  }
+
+  static constexpr ConnectionId kWaits = 9;
+};
+
+TEST_F(OutlivesTest, WithoutNvmlALostConnectionFreesNothingWhileItsProcessLives) {
+  has_nvml_ = false;
+  load_first();
+  engine().disconnected(1, "test", ++now_);
+  EXPECT_TRUE(engine().awaits_departed());
+  pass(10 * kSecond);
+  EXPECT_FALSE(neighbour_is_granted());
+  alive_->erase(kFirst);
+  pass(kSecond);
+  EXPECT_TRUE(neighbour_is_granted());
+  EXPECT_FALSE(engine().awaits_departed());
+}
+
+// The driver takes a moment after the end of the process.
+TEST_F(OutlivesTest, WithoutNvmlTheDeadsMemoryCountsForTheGraceAndNotLonger) {
+  has_nvml_ = false;
+  load_first();
+  engine().disconnected(1, "test", ++now_);
+  alive_->erase(kFirst);
+  EXPECT_FALSE(neighbour_is_granted());
+  const policy::Instant end = now_ + settings_.policy.departed_grace;
+  for (auto due = engine().next_deadline(); due && *due <= end; due = engine().next_deadline()) {
+    ASSERT_FALSE(neighbour_is_granted()) << (end - now_) / kMillisecond << " ms before";
+    engine().deadline_reached(now_ = *due);
+  }
+  EXPECT_TRUE(neighbour_is_granted()) << "at its very end";
+}
+
+// It may run another program by now, without a GPU.
+TEST_F(OutlivesTest, WithoutNvmlAProcessThatLivesOnHasItForAMinuteAtMost) {
+  has_nvml_ = false;
+  load_first();
+  engine().disconnected(1, "test", ++now_);
+  pass(settings_.policy.watched_grace + 2 * kSecond);
+  EXPECT_TRUE(neighbour_is_granted());
+}
+
+// Found by test/simulation (seeds 18003, 322785): killed just before the scheduler was.
+TEST_F(OutlivesTest, WhatAKilledProgramHasCountsForTheNextSchedulerToo) {
+  for (const bool nvml : {false, true}) {
+    SCOPED_TRACE(nvml ? "NVML" : "no NVML");
+    has_nvml_ = nvml;
+    alive_ = {kFirst, kNeighbour};
+    restart();
+    load_first();
+    if (nvml) sample(10 * kGiB, {{kFirst, 10 * kGiB}});
+    engine().disconnected(1, "test", ++now_);
+    restart();
+    EXPECT_FALSE(neighbour_is_granted());
+    now_ += settings_.restart_grace;
+    engine().deadline_reached(now_);
+    EXPECT_FALSE(neighbour_is_granted()) << "it does not come back, and is not gone";
+    alive_->erase(kFirst);
+    nvml ? sample(0, {}) : pass(kSecond);
+    pass(kSecond);
+    EXPECT_TRUE(neighbour_is_granted());
+    restart();
+    std::filesystem::remove(folder_.path() + "/clients");
+  }
+}
+
+// Found by test/simulation (seed 80836): it goes on with a load for which it has leave.
+TEST_F(OutlivesTest, AStoppedProgramKeepsWhatItWasGrantedOverARestart) {
+  for (const bool nvml : {false, true}) {
+    SCOPED_TRACE(nvml ? "NVML" : "no NVML");
+    has_nvml_ = nvml;
+    restart();
+    join(1, kFirst, 10 * kGiB, 0);
+    send(1, protocol::ReqLock{1});
+    ASSERT_GE(packets_.last<protocol::LockOk>(1)->budget, 10 * static_cast<uint64_t>(kGiB));
+    restart();
+    EXPECT_FALSE(neighbour_is_granted());
+    if (nvml) sample(kGiB, {{kFirst, kGiB}});
+    now_ += settings_.restart_grace;
+    engine().deadline_reached(now_);
+    EXPECT_FALSE(neighbour_is_granted());
+    EXPECT_GE(gpu().departed, 10 * kGiB);
+
+    join(2, kFirst, 10 * kGiB, 10 * kGiB);
+    EXPECT_EQ(gpu().departed, 0) << "it is back, and counts once";
+    restart();
+    std::filesystem::remove(folder_.path() + "/clients");
+  }
+}
+
+// Found by test/simulation (seed 200019): its connection broke just before the scheduler ended.
+TEST_F(OutlivesTest, AProcessWhoseConnectionBrokeIsKnownToTheNextScheduler) {
+  has_nvml_ = false;
+  load_first();
+  const uint64_t id = packets_.last<protocol::Registered>(1)->client_id;
+  engine().disconnected(1, "test", ++now_);
+  restart();
+  join(2, kFirst, 10 * kGiB, 10 * kGiB, id);
+  EXPECT_EQ(packets_.last<protocol::Registered>(2)->client_id, id);
+  EXPECT_EQ(client(0).resident, 10 * kGiB);
+  EXPECT_EQ(gpu().departed, 0);
+}
+
+TEST_F(OutlivesTest, WhatNvmlListsCountsForAsLongAsItDoes) {
+  load_first();
+  for (int i = 0; i < 3; ++i) sample(10 * kGiB, {{kFirst, 10 * kGiB}});
+  engine().disconnected(1, "test", ++now_);
+  const policy::Instant left = now_;
+  while (now_ < left + 2 * settings_.policy.watched_grace) {
+    sample(10 * kGiB, {{kFirst, 10 * kGiB}});
+    engine().deadline_reached(now_);
+    ASSERT_FALSE(neighbour_is_granted()) << (now_ - left) / kSecond << " s later";
+  }
+  EXPECT_EQ(gpu().foreign, 0);
+  sample(0, {});
+  EXPECT_TRUE(neighbour_is_granted());
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler
