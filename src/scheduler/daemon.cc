@@ -14,6 +14,7 @@
 #include "cuda/nvml.h"
 #include "protocol/admin.h"
 #include "scheduler/log.h"
+#include "scheduler/page_site.h"
 #include "scheduler/service_manager.h"
 #include "scheduler/waiting_requests.h"
 
@@ -95,7 +96,7 @@ Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
       }) {}
 
 Daemon::~Daemon() {
-  if (metrics_) metrics_->stop_asking();
+  for (const auto& endpoint : endpoints_) endpoint->stop_asking();
 }
 
 Result<void> Daemon::open(const char* nvml_library) {
@@ -143,7 +144,7 @@ Result<void> Daemon::open(const char* nvml_library) {
   }
   admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line) { return answer(line); });
   take_waiting_requests_about_jobs();
-  if (auto ok = serve_metrics(); !ok) return ok;
+  if (auto ok = serve_http(); !ok) return ok;
   after_engine();
   return {};
 }
@@ -157,13 +158,35 @@ void Daemon::take_waiting_requests_about_jobs() {
   }
 }
 
-Result<void> Daemon::serve_metrics() {
-  if (settings_.metrics_address.empty()) return {};
-  auto endpoint = MetricsEndpoint::serve({settings_.metrics_address, static_cast<size_t>(settings_.metrics_tenants)}, loop_,
-                                         [this] { return report(); });
+// One endpoint for both where they have the same address.
+Result<void> Daemon::serve_http() {
+  HttpEndpoint::Options metrics, page;
+  metrics.address = settings_.metrics_address;
+  metrics.tenants_max = static_cast<size_t>(settings_.metrics_tenants);
+  metrics.metrics = !settings_.metrics_address.empty();
+  page.address = settings_.page_address;
+  page.page = !settings_.page_address.empty();
+  if (page.page && !settings_.page_token_file.empty()) {
+    Result<std::string> token = read_page_token(settings_.page_token_file);
+    if (!token) return token.error();
+    page.page_token = *token;
+  }
+  if (page.page && page.address == metrics.address) {
+    page.metrics = std::exchange(metrics.metrics, false);
+    page.tenants_max = metrics.tenants_max;
+  }
+  if (metrics.metrics) {
+    if (auto ok = serve_http(metrics); !ok) return ok;
+  }
+  return page.page ? serve_http(page) : Result<void>();
+}
+
+Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
+  auto endpoint = HttpEndpoint::serve(options, loop_, [this] { return report(); });
   if (!endpoint) return endpoint.error();
-  metrics_ = std::move(*endpoint);
-  spdlog::info("metrics at {}", metrics_->url());
+  if (options.metrics) spdlog::info("metrics at {}/metrics", (*endpoint)->url());
+  if (options.page) spdlog::info("page at {}/", (*endpoint)->url());
+  endpoints_.push_back(std::move(*endpoint));
   return {};
 }
 

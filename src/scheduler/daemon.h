@@ -4,13 +4,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "scheduler/admin_sockets.h"
 #include "scheduler/client_sockets.h"
 #include "scheduler/engine.h"
 #include "scheduler/event_loop.h"
-#include "scheduler/metrics_endpoint.h"
+#include "scheduler/http_endpoint.h"
 #include "scheduler/nvml_monitor.h"
 #include "scheduler/runtime_dir.h"
 #include "scheduler/segment_maker.h"
@@ -37,7 +38,8 @@ class Daemon {
   Result<void> open(const char* nvml_library);
   void start_nvml(const char* library);
   void take_waiting_requests_about_jobs();
-  Result<void> serve_metrics();
+  Result<void> serve_http();
+  Result<void> serve_http(const HttpEndpoint::Options& options);
   protocol::admin::StatusReport report() const;
   Result<void> check_that_a_gpu_is_free() const;
   void call_engine(const Callback& call);  // and what follows from it; no exception comes out
@@ -50,7 +52,7 @@ class Daemon {
   std::string answer(std::string_view line);  // no exception comes out
   std::string answer_request(std::string_view line);
 
-  std::unique_ptr<MetricsEndpoint> metrics_;  // ends last: nobody who comes back waits for it
+  std::vector<std::unique_ptr<HttpEndpoint>> endpoints_;  // end last: nobody who comes back waits for them
   Settings settings_;
   RuntimeDir runtime_dir_;
   EventLoop loop_;  // outlives what watches descriptors

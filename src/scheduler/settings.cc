@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/parse.h"
+#include "scheduler/http_server.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -171,12 +172,10 @@ Result<void> set_nvml(Settings& settings, std::string_view text) {
   return {};
 }
 
-// An IP address and a port. Names are not taken: what they stand for may change, and looking them up may take long.
-Result<void> set_metrics_address(Settings& settings, std::string_view text) {
-  if (text == "off") {
-    settings.metrics_address.clear();
-    return {};
-  }
+// An IP address and a port; "off": empty. Names are not taken: what they stand for may change, and looking them up may take long.
+Result<void> take_address(std::string_view text, std::string* out) {
+  out->clear();
+  if (text == "off") return {};
   const size_t colon = text.rfind(':');
   const std::string_view host = text.substr(0, colon == std::string_view::npos ? 0 : colon);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
@@ -187,9 +186,13 @@ Result<void> set_metrics_address(Settings& settings, std::string_view text) {
   }
   Result<int64_t> port = parse_integer(text.substr(colon + 1), 0, 65535);
   if (!port) return port.error();
-  settings.metrics_address = text;
+  *out = text;
   return {};
 }
+
+Result<void> set_metrics_address(Settings& settings, std::string_view text) { return take_address(text, &settings.metrics_address); }
+Result<void> set_page_address(Settings& settings, std::string_view text) { return take_address(text, &settings.page_address); }
+Result<void> set_page_token_file(Settings& settings, std::string_view text) { return take_path(text, &settings.page_token_file); }
 
 Result<void> set_metrics_tenants(Settings& settings, std::string_view text) {
   Result<int64_t> value = parse_integer(text, 0, 10'000);
@@ -236,8 +239,14 @@ Result<void> set_trace(Settings& settings, std::string_view text) {
 
 // What the settings must satisfy together.
 Result<void> check_together(const Settings& settings) {
-  if (settings.policy.switch_time_min <= settings.policy.switch_time_max) return {};
-  return error_format("%s is larger than %s", variable_of("switch_time_min").c_str(), variable_of("switch_time_max").c_str());
+  if (settings.policy.switch_time_min > settings.policy.switch_time_max) {
+    return error_format("%s is larger than %s", variable_of("switch_time_min").c_str(), variable_of("switch_time_max").c_str());
+  }
+  if (!settings.page_address.empty() && settings.page_token_file.empty() && !is_loopback(settings.page_address)) {
+    return error_format("%s: %.80s can be reached from other machines, so the page needs a token there: set %s, or take 127.0.0.1",
+                        variable_of("page_address").c_str(), settings.page_address.c_str(), variable_of("page_token_file").c_str());
+  }
+  return {};
 }
 
 std::string text_of(const toml::node& node) {
@@ -327,6 +336,12 @@ const std::vector<SettingSpec>& setting_specs() {
        "serve metrics for Prometheus there, to anybody who can reach it (off)", false, set_metrics_address},
       {"metrics_tenants", "an integer from 0 to 10000", "so many tenants have metrics of their own, the others are summed up (200)", false,
        set_metrics_tenants},
+      {"page_address", "off, or an IP address and a port such as 127.0.0.1:9402 (port 0: any free one)",
+       "serve a page for browsers there that shows what `nvsharectl status` says; other addresses than the loopback's need page_token_file "
+       "(off)",
+       false, set_page_address},
+      {"page_token_file", "an absolute path", "a file with the token that the page asks for, readable by its owner alone (none)", false,
+       set_page_token_file},
       {"bypass", "report or refuse-turns",
        "a tenant with limits of which a process uses a GPU past the library is shown, or its programs' turns end and none begins meanwhile "
        "(report)",

@@ -44,6 +44,8 @@ struct Settings {
   bool nvml = true;
   std::string metrics_address;  // "127.0.0.1:9402"; empty: none are served
   int metrics_tenants = 200;    // that have series of their own
+  std::string page_address;     // "127.0.0.1:9402"; empty: there is no page. Beyond the loopback only with a token
+  std::string page_token_file;  // empty: the page asks for no token
   Bypass bypass = Bypass::kReport;
   int64_t connections_per_tenant = bounds::kConnectionsPerTenant;
   int64_t connections_per_user = bounds::kConnectionsPerUser;

@@ -59,6 +59,8 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"gang_turns", {"maybe", "ON"}},
       {"metrics_address", {"on", "9402", ":9402", "localhost:9402", "127.0.0.1", "127.0.0.1:65536", "::1:9402", "[::1]", "127.0.0.1:80s"}},
       {"metrics_tenants", {"-1", "10001", "many"}},
+      {"page_address", {"on", "9402", "localhost:9402", "127.0.0.1", "127.0.0.1:65536", "::1:9402"}},
+      {"page_token_file", {"token"}},
       {"scheduling_mode", {"fair", "Auto", "round_robin"}},
       {"compute_window_ms", {"9", "600001", "2s", "AUTO"}},
       {"quota_sample_interval_ms", {"0", "10001", "x"}},
@@ -107,6 +109,17 @@ TEST(Settings, TheFileIsRefusedByLineAndKey) {
 TEST(Settings, MinimumAboveMaximumIsRefused) {
   EXPECT_NE(refusal("", {{"NVSHARE_SWITCH_TIME_MIN", "20"}, {"NVSHARE_SWITCH_TIME_MAX", "10"}}, {}).find("NVSHARE_SWITCH_TIME_MIN"),
             std::string::npos);
+}
+
+TEST(Settings, ThePageNeedsATokenWhereOtherMachinesReachIt) {
+  for (const char* address : {"0.0.0.0:9402", "10.1.2.3:9402", "[::]:9402", "[::ffff:127.0.0.1]:9402"}) {
+    const std::string text = refusal("", {}, {{"page_address", address}});
+    EXPECT_NE(text.find(address), std::string::npos) << text;
+    EXPECT_NE(text.find("NVSHARE_PAGE_TOKEN_FILE"), std::string::npos) << text;
+    EXPECT_EQ(refusal("", {}, {{"page_address", address}, {"page_token_file", "/etc/nvshare/token"}}), "accepted");
+  }
+  for (const char* address : {"off", "127.0.0.1:9402", "127.1.2.3:0", "[::1]:9402"})
+    EXPECT_EQ(refusal("", {}, {{"page_address", address}}), "accepted");
 }
 
 TEST(Settings, AChangeIsAllOrNothing) {

@@ -1,5 +1,5 @@
 // The endpoint against a loop that is quick, slow or gone, over real HTTP.
-#include "scheduler/metrics_endpoint.h"
+#include "scheduler/http_endpoint.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -39,10 +39,10 @@ std::string get(const std::string& url) {
   return answer;
 }
 
-class MetricsEndpointTest : public ::testing::Test {
+class HttpEndpointTest : public ::testing::Test {
  protected:
   void start() {
-    auto endpoint = MetricsEndpoint::serve({"127.0.0.1:0", 10}, loop_, [this] {
+    auto endpoint = HttpEndpoint::serve({.address = "127.0.0.1:0", .metrics = true, .tenants_max = 10}, loop_, [this] {
       ++looks_;
       protocol::admin::StatusReport report;
       report.version = "1.2.3";
@@ -62,11 +62,11 @@ class MetricsEndpointTest : public ::testing::Test {
 
   EventLoop loop_;
   std::atomic<int> looks_ = 0;
-  std::unique_ptr<MetricsEndpoint> endpoint_;
+  std::unique_ptr<HttpEndpoint> endpoint_;
   std::thread thread_;
 };
 
-TEST_F(MetricsEndpointTest, ScrapesShareReportsSoThatTheLoopMakesFew) {
+TEST_F(HttpEndpointTest, ScrapesShareReportsSoThatTheLoopMakesFew) {
   start();
   run_loop();
   const auto begin = std::chrono::steady_clock::now();
@@ -84,7 +84,7 @@ TEST_F(MetricsEndpointTest, ScrapesShareReportsSoThatTheLoopMakesFew) {
   EXPECT_LE(looks_, seconds * 10 + 1);
 }
 
-TEST_F(MetricsEndpointTest, ALoopThatIsBusyCostsTheScrapeASecondAndEndsItCleanly) {
+TEST_F(HttpEndpointTest, ALoopThatIsBusyCostsTheScrapeASecondAndEndsItCleanly) {
   start();
   const std::string answer = get(endpoint_->url());  // nobody runs the loop
   EXPECT_NE(answer.find("nvshare_scheduler_answered 0\n"), std::string::npos) << answer;
@@ -99,7 +99,7 @@ TEST_F(MetricsEndpointTest, ALoopThatIsBusyCostsTheScrapeASecondAndEndsItCleanly
   EXPECT_EQ(looks_, 0);
 }
 
-TEST_F(MetricsEndpointTest, AClientThatSaysNothingDoesNotHoldUpTheLoopOrOthers) {
+TEST_F(HttpEndpointTest, AClientThatSaysNothingDoesNotHoldUpTheLoopOrOthers) {
   start();
   run_loop();
   const FileDescriptor silent = connect_to(endpoint_->url());
@@ -108,7 +108,7 @@ TEST_F(MetricsEndpointTest, AClientThatSaysNothingDoesNotHoldUpTheLoopOrOthers) 
 }
 
 // They silenced it for a minute: two threads waited five seconds for each.
-TEST_F(MetricsEndpointTest, HalfSentRequestsKeepNobodyOut) {
+TEST_F(HttpEndpointTest, HalfSentRequestsKeepNobodyOut) {
   start();
   run_loop();
   std::vector<FileDescriptor> half;
@@ -124,7 +124,7 @@ TEST_F(MetricsEndpointTest, HalfSentRequestsKeepNobodyOut) {
   EXPECT_EQ(recv(half.back().get(), &byte, 1, 0), 0) << "and it ends, when its request does not come";
 }
 
-TEST_F(MetricsEndpointTest, WhatIsNoScrapeIsAnsweredAsHttpSays) {
+TEST_F(HttpEndpointTest, WhatIsNoScrapeIsAnsweredAsHttpSays) {
   start();
   run_loop();
   const auto answer = [&](const std::string& request) {
@@ -143,11 +143,12 @@ TEST_F(MetricsEndpointTest, WhatIsNoScrapeIsAnsweredAsHttpSays) {
   EXPECT_EQ(answer(std::string(9000, 'x')).substr(0, 12), "HTTP/1.1 431");
 }
 
-TEST_F(MetricsEndpointTest, APortInUseIsRefusedByName) {
+TEST_F(HttpEndpointTest, APortInUseIsRefusedByName) {
   start();
   const std::string url = endpoint_->url();
-  const std::string address = url.substr(7, url.find("/metrics") - 7);
-  auto second = MetricsEndpoint::serve({address, 10}, loop_, [] { return protocol::admin::StatusReport{}; });
+  const std::string address = url.substr(7);
+  auto second =
+      HttpEndpoint::serve({.address = address, .metrics = true, .tenants_max = 10}, loop_, [] { return protocol::admin::StatusReport{}; });
   ASSERT_FALSE(second);
   EXPECT_NE(std::string(second.error().text).find(address), std::string::npos) << second.error().text;
 }

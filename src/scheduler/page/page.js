@@ -1,0 +1,376 @@
+// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints), keeps five minutes of it, and draws. Names come
+// from programs that nobody trusts: they become text of the document, never markup.
+'use strict';
+(() => {
+  const kPollMs = 500, kPollHiddenMs = 5000, kPatienceMs = 4000;
+  const kCellMs = 1000, kCells = 300, kCellsShown = 60;  // what is kept: a cell a second; and the least of it that is drawn
+  const kColours = 8;
+  const kSvg = 'http://www.w3.org/2000/svg';
+  const byId = (id) => document.getElementById(id);
+
+  // ---- how figures are written, as nvsharectl does ----
+  const threeDigits = (n) => String(Number(n.toFixed(n < 9.995 ? 2 : n < 99.95 ? 1 : 0)));
+  const bytes = (n) => {
+    const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+    let at = 0;
+    while (n >= 1023.5 && at < units.length - 1) { n /= 1024; ++at; }
+    return at === 0 ? `${Math.round(n)} B` : `${threeDigits(n)} ${units[at]}`;
+  };
+  const two = (n) => String(n).padStart(2, '0');
+  const seconds = (ns) => {
+    if (ns <= 0) return '0 s';
+    if (ns < 1e6) return '<1 ms';
+    const s = ns / 1e9, whole = Math.round(s);
+    if (s < 0.9995) return `${Math.round(s * 1e3)} ms`;
+    if (s < 59.95) return `${threeDigits(s)} s`;
+    if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
+    if (whole < 86400) return `${Math.floor(whole / 3600)} h ${two(Math.floor(whole % 3600 / 60))} min`;
+    return `${Math.floor(whole / 86400)} d ${two(Math.floor(whole % 86400 / 3600))} h`;
+  };
+  const percent = (n) => `${n.toFixed(n < 10 ? 1 : 0)} %`;
+
+  // ---- the past ----
+  const letters = new Map();  // tenant -> {letter, colour}
+  const markOf = (tenant) => {
+    if (!letters.has(tenant)) {
+      const taken = new Set([...letters.values()].map((mark) => mark.number));
+      let number = 0;
+      while (taken.has(number)) ++number;
+      const letter = number < 26 ? String.fromCharCode(65 + number) : String(number + 1);
+      letters.set(tenant, {number, letter, colour: `t${number % kColours}`});
+    }
+    return letters.get(tenant);
+  };
+  const past = new Map();  // GPU -> {cells: [{at, foreign, tenants: Map(tenant -> {resident, ran, moved, waited, time})}], rates}
+  let before = null;       // the report before, and when it came
+  let epoch = null;
+
+  const sumsOf = (report, gpu) => {  // tenant -> its clients on that GPU, summed up
+    const sums = new Map();
+    for (const client of report.clients) {
+      if (client.gpu !== gpu.uuid) continue;
+      if (!sums.has(client.tenant)) sums.set(client.tenant, {resident: 0, swapped: 0, ran: 0, moved: 0, waited: 0, clients: []});
+      const sum = sums.get(client.tenant);
+      sum.resident += client.resident;
+      sum.swapped += client.swapped;
+      sum.clients.push(client);
+      const was = before && before.clients.get(client.id);
+      if (!was) continue;
+      sum.ran += Math.max(client.time_running_ns - was.time_running_ns, 0) / 1e6;
+      sum.moved += Math.max(client.time_swapping_ns - was.time_swapping_ns, 0) / 1e6;
+      sum.waited += Math.max(client.time_waiting_ns - was.time_waiting_ns, 0) / 1e6;
+    }
+    return sums;
+  };
+
+  const remember = (report, now) => {
+    if (epoch !== report.epoch) { past.clear(); letters.clear(); before = null; epoch = report.epoch; }
+    const known = new Set(report.tenants.map((tenant) => tenant.id));
+    for (const id of letters.keys()) if (!known.has(id)) letters.delete(id);
+    const view = report.gpus.map((gpu) => {
+      if (!past.has(gpu.uuid)) past.set(gpu.uuid, {cells: [], rates: null});
+      const history = past.get(gpu.uuid), sums = sumsOf(report, gpu), at = Math.floor(now / kCellMs);
+      let cell = history.cells.at(-1);
+      if (!cell || cell.at !== at) {
+        cell = {at, tenants: new Map()};
+        history.cells.push(cell);
+      }
+      while (history.cells.length && history.cells[0].at <= at - kCells) history.cells.shift();
+      cell.foreign = gpu.foreign + gpu.overhead + gpu.departed;
+      const took = before ? now - before.now : 0;
+      for (const [tenant, sum] of sums) {
+        const entry = cell.tenants.get(tenant) || {resident: 0, ran: 0, moved: 0, waited: 0, took: 0};
+        entry.resident = sum.resident;
+        entry.ran += sum.ran; entry.moved += sum.moved; entry.waited += sum.waited; entry.took += took;
+        cell.tenants.set(tenant, entry);
+        markOf(tenant);
+      }
+      for (const [tenant, entry] of cell.tenants) if (!sums.has(tenant)) entry.resident = 0;
+      const was = before && before.usage.get(gpu.uuid);
+      history.rates = was && took > 0
+        ? {out: (gpu.usage.swapped_out - was.swapped_out) / took * 1e3, in: (gpu.usage.swapped_in - was.swapped_in) / took * 1e3} : null;
+      return {gpu, sums, history};
+    });
+    before = {now, clients: new Map(report.clients.map((c) => [c.id, c])), usage: new Map(report.gpus.map((g) => [g.uuid, g.usage]))};
+    return view;
+  };
+
+  // ---- drawing ----
+  const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+  const svgNode = (name, attributes, text) => {
+    const node = document.createElementNS(kSvg, name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text !== undefined) node.textContent = text;
+    return node;
+  };
+  const frame = (svg, height) => {
+    const width = Math.max(svg.clientWidth, 200);
+    svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
+    svg.setAttribute('height', height);
+    return width;
+  };
+  const kLetterRoom = 26;
+  // So many cells are drawn: all that there are, in whole minutes.
+  const spanOf = (view, last) => {
+    const age = view.history.cells.length ? last - view.history.cells[0].at + 1 : 1;
+    return Math.min(Math.ceil(age / kCellsShown) * kCellsShown, kCells);
+  };
+  const timeAxis = (right, y, span) => [
+    svgNode('text', {x: 4, y}, `${span * kCellMs / 60000} min ago`), svgNode('text', {x: right, y, 'text-anchor': 'end'}, 'now')];
+
+  const drawMemory = (svg, view, order, now) => {
+    const height = 180, top = 6, bottom = height - 18, width = frame(svg, height), right = width - kLetterRoom;
+    const last = Math.floor(now / kCellMs), {gpu, history} = view, span = spanOf(view, last);
+    const x = (at) => Math.max(right * (at - last - 1 + span) / span, 0).toFixed(1);
+    const y = (value) => (bottom - (bottom - top) * Math.min(value / Math.max(gpu.total, 1), 1)).toFixed(1);
+    const nodes = [];
+    const base = history.cells.map(() => 0);
+    const area = (valueOf, classes, letter) => {
+      const points = [], back = [];
+      let latest = 0;
+      history.cells.forEach((cell, i) => {
+        const value = valueOf(cell);
+        back.push(`${x(cell.at)},${y(base[i])}`, `${x(cell.at + 1)},${y(base[i])}`);
+        base[i] += value;
+        points.push(`${x(cell.at)},${y(base[i])}`, `${x(cell.at + 1)},${y(base[i])}`);
+        latest = value;
+      });
+      if (!points.length) return;
+      nodes.push(svgNode('polygon', {class: classes, points: [...points, ...back.reverse()].join(' ')}));
+      const tall = (bottom - top) * latest / Math.max(gpu.total, 1);
+      if (letter && tall > 11) {
+        const middle = Number(y(base.at(-1))) + tall / 2 + 4;
+        nodes.push(svgNode('text', {class: 'letter', x: right + 6, y: middle}, letter));
+      }
+    };
+    area((cell) => cell.foreign, 'others');
+    for (const tenant of order) {
+      const mark = markOf(tenant);
+      area((cell) => (cell.tenants.get(tenant) || {resident: 0}).resident, `${mark.colour} edge`, mark.letter);
+    }
+    const safe = y(gpu.safe_limit);
+    nodes.push(svgNode('path', {class: 'safe', d: `M0 ${safe}H${right}`}));
+    nodes.push(svgNode('path', {class: 'grid', d: `M0 ${bottom}H${right}V${top}`}));
+    nodes.push(svgNode('text', {x: 4, y: top + 10}, bytes(gpu.total)));
+    nodes.push(...timeAxis(right, height - 5, span));
+    svg.replaceChildren(...nodes);
+  };
+
+  const drawTurns = (svg, view, order, now) => {
+    const lane = 20, height = Math.max(order.length, 1) * lane + 24, width = frame(svg, height), right = width - kLetterRoom;
+    const last = Math.floor(now / kCellMs), span = spanOf(view, last), step = right / span;
+    const nodes = [];
+    order.forEach((tenant, row) => {
+      const mark = markOf(tenant), bottom = row * lane + lane - 2, tall = lane - 5;
+      let runs = '', moves = '', waits = '';
+      for (const cell of view.history.cells) {
+        const entry = cell.tenants.get(tenant);
+        if (!entry || !(entry.took > 0)) continue;
+        const x = (right + (cell.at - last - 1) * step).toFixed(1), w = step.toFixed(2);
+        const ran = Math.min(entry.ran / entry.took, 1), moved = Math.min(entry.moved / entry.took, 1 - ran);
+        const box = (from, part) => `M${x} ${(bottom - from * tall).toFixed(1)}h${w}v${(-part * tall).toFixed(1)}h-${w}z`;
+        if (entry.waited / entry.took > 0.05) waits += `M${x} ${bottom}h${w}v2h-${w}z`;
+        if (ran > 0.01) runs += box(0, ran);
+        if (moved > 0.01) moves += box(ran, moved * 0.5);
+      }
+      nodes.push(svgNode('path', {class: 'grid', d: `M0 ${row * lane + lane}.5H${right}`}));
+      if (waits) nodes.push(svgNode('path', {class: 'wait', d: waits}));
+      if (moves) nodes.push(svgNode('path', {class: `${mark.colour} moving`, d: moves}));
+      if (runs) nodes.push(svgNode('path', {class: mark.colour, d: runs}));
+      nodes.push(svgNode('text', {class: 'letter', x: right + 6, y: bottom - 2}, mark.letter));
+    });
+    nodes.push(...timeAxis(right, height - 6, span));
+    svg.replaceChildren(...nodes);
+  };
+
+  // rows: [{key, mark?, cells: [text]}]; the first cell is the row's header. Rows that stay keep their elements, and so the reader's place.
+  const fillTable = (table, rows) => {
+    const body = table.tBodies[0], columns = [...table.tHead.rows[0].cells];
+    const old = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+    rows.forEach((wanted, index) => {
+      const key = String(wanted.key);
+      let row = old.get(key);
+      old.delete(key);
+      if (!row) {
+        row = document.createElement('tr');
+        row.dataset.key = key;
+        columns.forEach((column, i) => {
+          const cell = document.createElement(i === 0 ? 'th' : 'td');
+          if (i === 0) cell.scope = 'row';
+          if (column.classList.contains('number')) cell.className = 'number';
+          if (i === 0 && wanted.mark) {
+            const swatch = document.createElement('span');
+            swatch.className = `swatch ${wanted.mark.colour}`;
+            swatch.textContent = wanted.mark.letter;
+            cell.append(swatch, document.createElement('span'));
+          }
+          row.append(cell);
+        });
+      }
+      if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] || null);
+      wanted.cells.forEach((text, i) => setText(i === 0 && wanted.mark ? row.cells[0].lastChild : row.cells[i], text));
+    });
+    for (const row of old.values()) row.remove();
+  };
+
+  const showFacts = (list, facts) => {
+    while (list.children.length < facts.length) {
+      const pair = document.createElement('div');
+      pair.append(document.createElement('dt'), document.createElement('dd'));
+      list.append(pair);
+    }
+    while (list.children.length > facts.length) list.lastChild.remove();
+    facts.forEach(([name, value], i) => {
+      setText(list.children[i].firstChild, name);
+      setText(list.children[i].lastChild, value);
+    });
+  };
+
+  const doings = (clients, paused) => {
+    const counts = new Map();
+    for (const client of clients) counts.set(client.state, (counts.get(client.state) || 0) + 1);
+    const text = [...counts].map(([state, count]) => `${count} ${state}`).join(', ');
+    return paused ? `${text}; paused by the administrator` : text;
+  };
+
+  const panels = new Map();  // GPU -> its section
+  const kProgramsOpen = 24;  // so many are listed at once; more when somebody opens the list
+  const panelOf = (gpu, clients) => {
+    if (!panels.has(gpu.uuid)) {
+      const panel = byId('gpu').content.firstElementChild.cloneNode(true);
+      panel.dataset.gpu = gpu.uuid;
+      panel.querySelector('details').open = clients <= kProgramsOpen;
+      byId('gpus').append(panel);
+      panels.set(gpu.uuid, panel);
+    }
+    return panels.get(gpu.uuid);
+  };
+
+  const showGpu = (report, view, index, now) => {
+    const {gpu, sums, history} = view, clients = report.clients.filter((client) => client.gpu === gpu.uuid);
+    const panel = panelOf(gpu, clients.length), find = (selector) => panel.querySelector(selector);
+    const tenants = new Map(report.tenants.map((tenant) => [tenant.id, tenant]));
+    const nameOf = (id) => (tenants.has(id) ? tenants.get(id).name : '?');
+    const title = `GPU ${index}: ${gpu.name}`;
+    setText(find('h2'), title);
+    setText(find('.uuid'), gpu.uuid);
+    panel.setAttribute('aria-label', title);
+    const order = [...sums.keys()].sort((a, b) => markOf(a).number - markOf(b).number);
+    let resident = 0, swapped = 0;
+    for (const sum of sums.values()) { resident += sum.resident; swapped += sum.swapped; }
+    const running = order.filter((id) => sums.get(id).clients.some((client) => client.state === 'running'));
+    const waiting = clients.filter((client) => client.state === 'waiting').length;
+    const facts = [
+      ['Resident', `${bytes(resident)} of ${bytes(gpu.safe_limit)}`], ['Swapped', bytes(swapped)],
+      ['Other programs', gpu.nvml ? bytes(gpu.foreign) : 'not known'], ['Memory', bytes(gpu.total)],
+      ['Runs', running.map(nameOf).join(', ') || 'nobody'], ['Waiting', String(waiting)], ['Sharing', gpu.compute_mode],
+    ];
+    if (history.rates) facts.push(['Moving out', `${bytes(history.rates.out)}/s`], ['in', `${bytes(history.rates.in)}/s`]);
+    showFacts(find('.facts'), facts);
+    fillTable(find('.tenants'), order.map((id) => {
+      const tenant = tenants.get(id) || {name: '?', memory: [], compute: [], gpu_core_limit: 100, gpu_core_reserved: 0, priority: 0};
+      const sum = sums.get(id), memory = tenant.memory.find((each) => each.gpu === gpu.uuid);
+      const compute = tenant.compute.find((each) => each.gpu === gpu.uuid);
+      const limited = tenant.gpu_core_limit < 100;
+      return {key: id, mark: markOf(id), cells: [
+        tenant.name, doings(sum.clients, tenant.paused) + (compute && compute.throttled ? '; held back by its limit' : ''),
+        bytes(sum.resident), bytes(sum.swapped), memory && memory.limit > 0 ? `${bytes(memory.charged)} of ${bytes(memory.limit)}` : 'none',
+        compute ? percent(compute.share_window) : '–', compute ? percent(compute.quota) : '–',
+        limited ? `${tenant.gpu_core_limit} %` : 'none', tenant.gpu_core_reserved > 0 ? `${tenant.gpu_core_reserved} %` : 'none',
+        String(tenant.priority)]};
+    }));
+    fillTable(find('.programs'), clients.map((client) => ({key: client.id, cells: [
+      client.program, String(client.pid), nameOf(client.tenant), client.state, seconds(client.since_ns), bytes(client.allocated),
+      bytes(client.resident), bytes(client.swapped), String(client.turns), client.waiting_for || '–']})));
+    const regions = panel.querySelectorAll('.scroll');
+    regions[0].setAttribute('aria-label', `Tenants of ${title}`);
+    regions[1].setAttribute('aria-label', `Programs of ${title}`);
+    setText(find('summary'), `Programs (${clients.length})`);
+    const memory = find('.memory svg'), turns = find('.turns svg');
+    drawMemory(memory, view, order, now);
+    drawTurns(turns, view, order, now);
+    const told = order.map((id) => `${markOf(id).letter} ${nameOf(id)} ${bytes(sums.get(id).resident)}`).join(', ') || 'none';
+    memory.setAttribute('aria-label', `Memory by tenant over time. Now resident: ${told}. The table has the figures.`);
+    turns.setAttribute('aria-label', `Turns over time. Now runs: ${running.map(nameOf).join(', ') || 'nobody'}.`);
+  };
+
+  const show = (report, now) => {
+    const views = remember(report, now);
+    views.forEach((view, index) => showGpu(report, view, index, now));
+    for (const [uuid, panel] of panels) {
+      if (report.gpus.some((gpu) => gpu.uuid === uuid)) continue;
+      panel.remove();
+      panels.delete(uuid);
+      past.delete(uuid);
+    }
+    setText(byId('about'), `scheduler ${report.version}, process ${report.pid}, up ${seconds(report.uptime_ns)}`);
+    setText(byId('host'), `Host memory for swapping: ${bytes(report.host_memory_used)} used of ${bytes(report.host_memory_budget)}` +
+      (report.host_memory_bound ? ` (${report.host_memory_bound})` : ''));
+    const absent = report.tenants.filter((tenant) => tenant.clients === 0).map((tenant) => tenant.name);
+    byId('absent').hidden = absent.length === 0;
+    setText(byId('absent'), `Tenants without a program on a GPU: ${absent.join(', ')}`);
+    const bypasses = report.bypasses || [];
+    byId('bypasses').hidden = bypasses.length === 0;
+    const list = byId('bypasses').querySelector('ul');
+    const texts = bypasses.map((each) => `${each.program} (process ${each.pid}) of ${each.tenant}: ${bytes(each.used)} on ${each.gpu}`);
+    if ([...list.children].map((item) => item.textContent).join('\n') !== texts.join('\n')) {
+      list.replaceChildren(...texts.map((text) => Object.assign(document.createElement('li'), {textContent: text})));
+    }
+    document.body.dataset.reports = String(Number(document.body.dataset.reports || 0) + 1);
+  };
+
+  // ---- asking ----
+  const kTokenKey = 'nvshare-page-token';
+  if (location.hash.startsWith('#token=')) {  // never sent to anybody; not kept in the address
+    sessionStorage.setItem(kTokenKey, decodeURIComponent(location.hash.slice(7)));
+    history.replaceState(null, '', location.pathname);
+  }
+  let held = false, timer = 0, answeredAt = 0;
+  const say = (text, lost) => {
+    setText(byId('connection'), text);
+    byId('connection').classList.toggle('lost', lost);
+  };
+  const askForToken = (text) => {
+    say(text, true);
+    byId('ask').hidden = false;
+    byId('token').focus();
+  };
+  const next = () => {
+    clearTimeout(timer);
+    if (!held) timer = setTimeout(poll, document.hidden ? kPollHiddenMs : kPollMs);
+  };
+  async function poll() {
+    const token = sessionStorage.getItem(kTokenKey);
+    try {
+      const answer = await fetch('status.json', {
+        cache: 'no-store', credentials: 'omit', signal: AbortSignal.timeout(kPatienceMs),
+        headers: token ? {Authorization: `Bearer ${token}`} : {},
+      });
+      if (answer.status === 401) return askForToken(token ? 'The token is wrong' : 'The scheduler asks for a token');
+      const report = await answer.json();
+      if (!answer.ok) throw new Error(report.error);
+      answeredAt = performance.now();
+      show(report, answeredAt);
+      if (!held) say('Live', false);
+    } catch (problem) {
+      const age = answeredAt ? `, figures are ${seconds((performance.now() - answeredAt) * 1e6)} old` : '';
+      say(`No answer from the scheduler${age}`, true);
+      console.warn(problem);
+    }
+    next();
+  }
+  byId('hold').addEventListener('click', () => {
+    held = !held;
+    byId('hold').setAttribute('aria-pressed', String(held));
+    if (held) { clearTimeout(timer); say('Held still', false); } else poll();
+  });
+  byId('ask').addEventListener('submit', (event) => {
+    event.preventDefault();
+    sessionStorage.setItem(kTokenKey, byId('token').value.trim());
+    byId('token').value = '';
+    byId('ask').hidden = true;
+    poll();
+  });
+  document.addEventListener('visibilitychange', () => { if (!document.hidden && !held) { clearTimeout(timer); poll(); } });
+  poll();
+})();

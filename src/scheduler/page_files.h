@@ -1,0 +1,10 @@
+// The files of the page (page/), embedded when CMake configures.
+#pragma once
+
+namespace nvshare::scheduler {
+
+extern const char kPageHtml[];
+extern const char kPageCss[];
+extern const char kPageScript[];
+
+}  // namespace nvshare::scheduler

@@ -1,0 +1,146 @@
+#include "scheduler/page_site.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/fd.h"
+#include "protocol/admin.h"
+#include "scheduler/page_files.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kReportLivesNs = 250'000'000;
+constexpr size_t kTokenMin = 16, kTokenMax = 256;
+
+constexpr char kHeaders[] =
+    "Cache-Control: no-store\r\n"
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'\r\n"
+    "Cross-Origin-Opener-Policy: same-origin\r\n"
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+    "X-Frame-Options: DENY\r\n";
+
+// Takes as long for a wrong token as for another one of that length.
+bool are_equal(const std::string& a, const std::string& b) {
+  if (a.size() != b.size()) return false;
+  unsigned char differ = 0;
+  for (size_t i = 0; i < a.size(); ++i) differ = static_cast<unsigned char>(differ | (a[i] ^ b[i]));
+  return differ == 0;
+}
+
+// "127.0.0.1:9402", "[::1]", "localhost:80": what no name server has a say in.
+bool is_named_by_nobody(const std::string& host) {
+  in6_addr ignored{};
+  if (!host.empty() && host.front() == '[') {
+    const size_t end = host.find(']');
+    return end != std::string::npos && inet_pton(AF_INET6, host.substr(1, end - 1).c_str(), &ignored) == 1;
+  }
+  const std::string name = host.substr(0, host.find(':'));
+  return inet_pton(AF_INET, name.c_str(), &ignored) == 1 || strcasecmp(name.c_str(), "localhost") == 0;
+}
+
+class PageSite final : public HttpSite {
+ public:
+  PageSite(std::shared_ptr<ReportDesk> desk, std::string token) : desk_(std::move(desk)), token_(std::move(token)) {
+    const auto add = [&](const char* path, const char* type, const char* text) {
+      files_.push_back({path, type, std::make_shared<const std::string>(text)});
+    };
+    add("/", "text/html; charset=utf-8", kPageHtml);
+    add("/page.css", "text/css; charset=utf-8", kPageCss);
+    add("/page.js", "text/javascript; charset=utf-8", kPageScript);
+  }
+
+  std::optional<HttpResponse> answer(const HttpRequest& request) override {
+    const auto file = std::find_if(files_.begin(), files_.end(), [&](const File& each) { return each.path == request.path; });
+    if (file == files_.end() && request.path != "/status.json") return std::nullopt;
+    HttpResponse response = token_.empty() && !is_named_by_nobody(request.host)
+                                ? plain_response("403 Forbidden", "ask by IP address, or as localhost\n")
+                            : file != files_.end() ? HttpResponse{"200 OK", file->type, "", file->text}
+                                                   : report(request);
+    response.headers += kHeaders;
+    return response;
+  }
+  void round_is_over() override { is_too_busy_ = false; }
+  std::string where() const override { return "the page is at /"; }
+
+ private:
+  struct File {
+    std::string path;
+    const char* type;
+    std::shared_ptr<const std::string> text;
+  };
+
+  static HttpResponse json(const char* status, std::string text) {
+    HttpResponse response = plain_response(status, std::move(text));
+    response.type = "application/json";
+    return response;
+  }
+
+  HttpResponse report(const HttpRequest& request) {
+    if (!token_.empty() && !are_equal(request.authorization, "Bearer " + token_)) {
+      HttpResponse refusal = json("401 Unauthorized", protocol::admin::encode_error("the page's token is missing or wrong"));
+      refusal.headers = "WWW-Authenticate: Bearer\r\n";
+      return refusal;
+    }
+    const ReportDesk::Report now = is_too_busy_ ? nullptr : desk_->fresh(kReportLivesNs);
+    is_too_busy_ = !now;
+    if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
+    if (now != encoded_of_) {
+      encoded_ = std::make_shared<const std::string>(protocol::admin::encode(*now));
+      encoded_of_ = now;
+    }
+    HttpResponse response;
+    response.type = "application/json";
+    response.body = encoded_;
+    return response;
+  }
+
+  const std::shared_ptr<ReportDesk> desk_;
+  const std::string token_;
+  std::vector<File> files_;
+  ReportDesk::Report encoded_of_;
+  std::shared_ptr<const std::string> encoded_;
+  bool is_too_busy_ = false;  // in this round: nobody else waits for it another second
+};
+
+}  // namespace
+
+std::unique_ptr<HttpSite> make_page_site(std::shared_ptr<ReportDesk> desk, std::string token) {
+  return std::make_unique<PageSite>(std::move(desk), std::move(token));
+}
+
+Result<std::string> read_page_token(const std::string& path) {
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat about {};
+  if (!file || fstat(file.get(), &about) != 0) return error_format("page_token_file %.200s: %s", path.c_str(), std::strerror(errno));
+  if (!S_ISREG(about.st_mode)) return error_format("page_token_file %.200s is no file", path.c_str());
+  if ((about.st_uid != 0 && about.st_uid != geteuid()) || (about.st_mode & 077) != 0) {
+    return error_format("page_token_file %.200s: others can read or change it; it must be root's or the scheduler's user's, mode 0600",
+                        path.c_str());
+  }
+  char text[kTokenMax + 2];  // one more than may be there, and the newline
+  const ssize_t got = read(file.get(), text, sizeof text);
+  if (got < 0) return error_format("page_token_file %.200s: %s", path.c_str(), std::strerror(errno));
+  std::string token(text, static_cast<size_t>(got));
+  if (!token.empty() && token.back() == '\n') token.pop_back();
+  const bool is_printable = std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 127; });
+  if (token.size() < kTokenMin || token.size() > kTokenMax || !is_printable) {
+    return error_format("page_token_file %.200s: no token; accepted: one line of %zu to %zu printable characters without blanks",
+                        path.c_str(), kTokenMin, kTokenMax);
+  }
+  return token;
+}
+
+}  // namespace nvshare::scheduler
