@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""The scheduler's page in a headless Chromium, on the stand-in GPU: what it shows is what `nvsharectl status --json` says, it can be read
+with a keyboard and a screen reader, light and dark, from 360 to 2560 pixels.
+
+  page_test.py --build BUILD [--axe AXE.MIN.JS] [unittest arguments]
+
+Without a Chromium (tools/install-dependencies.sh test) it is skipped: exit status 77. --axe: besides, the accessibility check of axe-core
+(`npm pack axe-core`, the file axe.min.js), which may find nothing serious.
+"""
+import argparse
+import json
+import pathlib
+import sys
+import time
+import unittest
+
+import chromium
+from stage import Stage
+
+SKIPPED = 77
+PATIENCE = 120
+PROGRAM = argparse.Namespace(build=None, axe=None, browser=None)
+MARKUP = "<img src=x onerror=document.title='taken'>"
+TOKEN = "a-token-of-the-tests+/="
+
+
+def amount(n):
+    """As nvsharectl and the page write bytes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1023.5:
+            break
+        n /= 1024
+    return f"{float(f'{n:.{2 if n < 9.995 else 1 if n < 99.95 else 0}f}'):g} {unit}"
+
+
+def said(status):
+    """What the page's tables must hold, of such a report; without what changes by itself."""
+    gpu = status["gpus"][0]
+    names = {tenant["id"]: tenant["name"] for tenant in status["tenants"]}
+    tenants = {}
+    for tenant in status["tenants"]:
+        clients = [client for client in status["clients"] if client["tenant"] == tenant["id"]]
+        if not clients:
+            continue
+        states = [client["state"] for client in clients]
+        memory = next((each for each in tenant["memory"] if each["gpu"] == gpu["uuid"]), None)
+        core, reserved = tenant["gpu_core_limit"], tenant["gpu_core_reserved"]
+        tenants[tenant["name"]] = [
+            ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+            amount(sum(client["resident"] for client in clients)), amount(sum(client["swapped"] for client in clients)),
+            f"{amount(memory['charged'])} of {amount(memory['limit'])}" if memory and memory["limit"] else "none",
+            f"{core} %" if core < 100 else "none", f"{reserved} %" if reserved else "none", str(tenant["priority"])]
+    programs = {
+        str(client["pid"]): [client["program"], names[client["tenant"]], client["state"], amount(client["allocated"]), amount(client["resident"]),
+                             amount(client["swapped"]), str(client["turns"]), client["waiting_for"] or "–"]
+        for client in status["clients"]}
+    return {"gpu": f"GPU 0: {gpu['name']}", "uuid": gpu["uuid"], "tenants": tenants, "programs": programs}
+
+
+# The same, as a reader sees it.
+SEEN = """(() => {
+  const rows = (table) => [...document.querySelectorAll(`.gpu ${table} tbody tr`)].map((row) =>
+    [...row.cells].map((cell) => (cell.querySelector('.swatch') ? cell.lastChild : cell).textContent));
+  const tenants = {}, programs = {};
+  for (const c of rows('.tenants')) tenants[c[0]] = [c[1].split(';')[0], c[2], c[3], c[4], c[7], c[8], c[9]];
+  for (const c of rows('.programs')) programs[c[1]] = [c[0], c[2], c[3], c[5], c[6], c[7], c[8], c[9]];
+  const text = (selector) => document.querySelector(selector).textContent;
+  return {gpu: text('.gpu h2'), uuid: text('.gpu .uuid'), tenants, programs};
+})()"""
+
+
+class Page(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        # Two that fit together, and one that does not, whose turn does not come.
+        cls.stage = Stage(PROGRAM.build, NVSHARE_SWITCH_TIME_MODE="fixed", NVSHARE_SWITCH_TIME_FIXED="24h")
+        cls.addClassCleanup(cls.stage.close)
+        stage = cls.stage
+        resident = lambda: [client["resident"] for client in stage.status()["clients"]]
+        stage.run("train", "160M", "--gpu-memory-limit", "200Mi", "--priority", "3")
+        stage.wait_for(lambda: sum(resident()) >= 160 << 20, "the first program's memory")
+        stage.run(MARKUP, "64M")
+        stage.wait_for(lambda: sum(resident()) >= 224 << 20, "the second program's memory")
+        stage.run("late", "300M")
+        stage.wait_for(lambda: any(client["state"] == "waiting" for client in stage.status()["clients"]), "a program that waits")
+        stage.remember_programs()
+        cls.browser = chromium.Chromium(PROGRAM.browser)
+        cls.addClassCleanup(cls.browser.close)
+
+    def open(self, url=None, **more):
+        tab = self.browser.open(url or self.stage.url, **more)
+        self.addCleanup(tab.close)
+        return tab
+
+    def open_live(self, **more):
+        tab = self.open(**more)
+        self.assertTrue(tab.wait_for("document.getElementById('connection')?.textContent === 'Live'"), tab.evaluate("document.body.innerText"))
+        return tab
+
+    def test_it_shows_what_status_says(self):
+        tab = self.open_live()
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            # A look lies between two reports, which may differ.
+            before = said(self.stage.status())
+            reports = int(tab.evaluate("document.body.dataset.reports"))
+            tab.wait_for(f"Number(document.body.dataset.reports) > {reports + 1}")
+            seen, after = tab.evaluate(SEEN), said(self.stage.status())
+            if seen == before == after or time.monotonic() > deadline:
+                break
+        self.maxDiff = None
+        self.assertEqual(seen, after)
+        self.assertEqual(len(seen["programs"]), 3)
+        self.assertIn("waiting", [program[2] for program in seen["programs"].values()])
+        # And the page goes on: what changes in the scheduler changes there.
+        self.stage.control("set", "train", "priority=7")
+        try:
+            self.assertTrue(tab.wait_for(f"({SEEN}).tenants.train[6] === '7'"))
+        finally:
+            self.stage.control("set", "train", "priority=3")
+
+    def test_its_drawings_hold_what_the_table_says(self):
+        tab = self.open_live()
+        self.assertTrue(tab.wait_for("document.querySelectorAll('.memory polygon').length >= 3"), "others, and the two that are resident")
+        label = tab.evaluate("document.querySelector('.memory svg').getAttribute('aria-label')")
+        for name, row in tab.evaluate(SEEN)["tenants"].items():
+            self.assertIn(f"{name} {row[1]}", label)
+        self.assertTrue(tab.wait_for("[...document.querySelectorAll('.turns path')].some((path) => /^t\\d$/.test(path.getAttribute('class')))"),
+                        "a turn is drawn")
+
+    def test_names_stay_text(self):
+        tab = self.open_live()
+        self.assertTrue(tab.wait_for(f"({SEEN}).tenants[{json.dumps(MARKUP)}] !== undefined"), "its name is there as it is")
+        self.assertEqual(tab.evaluate("document.querySelectorAll('img').length"), 0)
+        self.assertEqual(tab.evaluate("document.title"), "nvshare")
+
+    def test_nothing_comes_from_outside(self):
+        tab = self.open_live()
+        asked = tab.evaluate("performance.getEntriesByType('resource').map((entry) => entry.name)")
+        self.assertIn(self.stage.url + "status.json", asked)
+        self.assertEqual([url for url in asked if not url.startswith(self.stage.url)], [])
+        refusal = tab.evaluate("fetch('http://127.0.0.1:1/').then(() => 'fetched', (problem) => String(problem))")
+        self.assertIn("Failed to fetch", refusal)
+        blocked = [event for event in self.browser.events if "Content Security Policy" in str(event)]
+        self.assertTrue(blocked, "its policy forbids it to look elsewhere")
+        self.assertTrue(all("127.0.0.1:1/" in str(event) for event in blocked), blocked)
+
+    def test_every_width_from_360_to_2560_fits(self):
+        tab = self.open_live()
+        for width in (360, 640, 900, 1280, 1920, 2560):
+            tab.resize(width, 900)
+            reports = int(tab.evaluate("document.body.dataset.reports"))
+            tab.wait_for(f"Number(document.body.dataset.reports) > {reports + 1}")  # drawings are made anew
+            self.assertLessEqual(tab.evaluate("document.scrollingElement.scrollWidth"), width)
+            wide = tab.evaluate("[...document.querySelectorAll('main *')].filter((e) => !e.closest('.scroll') && !e.closest('svg') &&"
+                                " e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80))")
+            self.assertEqual(wide, [], f"at {width} pixels")
+
+    def test_it_can_be_used_with_a_keyboard(self):
+        tab = self.open_live()
+        focused = []
+        for _ in range(6):
+            tab.press("Tab")
+            focused.append(tab.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim()"))
+        title = tab.evaluate("document.querySelector('.gpu h2').textContent")
+        for wanted in ("To the GPUs", "Hold still", f"Tenants of {title}"):
+            self.assertIn(wanted, focused)
+        self.assertTrue(any(text.startswith("Programs (") for text in focused), focused)
+        tab.evaluate("document.getElementById('hold').focus()")
+        tab.press("Enter", text="\r")
+        self.assertEqual(tab.evaluate("document.getElementById('hold').getAttribute('aria-pressed')"), "true")
+        self.assertEqual(tab.evaluate("document.getElementById('connection').textContent"), "Held still")
+        tab.press("Enter", text="\r")
+        self.assertTrue(tab.wait_for("document.getElementById('connection').textContent === 'Live'"))
+
+    def test_a_screen_reader_finds_names_for_everything(self):
+        tab = self.open_live()
+        tab.evaluate("document.querySelector('details').open = true")
+        found = {}
+        for node in tab.call("Accessibility.getFullAXTree")["nodes"]:
+            if not node.get("ignored"):
+                found.setdefault(node.get("role", {}).get("value"), []).append(node.get("name", {}).get("value", ""))
+        for role, least in (("image", 2), ("table", 2), ("button", 1), ("heading", 2), ("region", 3), ("columnheader", 20), ("rowheader", 6)):
+            self.assertGreaterEqual(len(found.get(role, [])), least, f"{role}: {found.get(role)}")
+            self.assertNotIn("", found[role], role)
+        self.assertEqual(len(found.get("status", [])), 1)
+
+    def test_colours_can_be_told_apart_in_light_and_dark(self):
+        grounds = []
+        for dark in (False, True):
+            tab = self.open_live(dark=dark)
+            colours = tab.evaluate("(() => { const style = getComputedStyle(document.documentElement);"
+                                   " return Object.fromEntries(['ground', 'panel', 'text', 'quiet', 'bad', ...[0,1,2,3,4,5,6,7].map((i) => `t${i}`)]"
+                                   ".map((name) => [name, style.getPropertyValue('--' + name).trim()])); })()")
+            grounds.append(colours["ground"])
+            for ground in ("ground", "panel"):
+                for name in ("text", "quiet", "bad"):
+                    self.assertGreaterEqual(contrast(colours[name], colours[ground]), 4.5, f"{name} on {ground}, dark: {dark}")
+            for i in range(8):
+                self.assertGreaterEqual(contrast(colours[f"t{i}"], colours["ground"]), 4.5, f"t{i}, dark: {dark}: its letter is written on it")
+        self.assertNotEqual(*grounds)
+
+    def test_a_token_is_asked_for_and_taken(self):
+        stage = Stage(PROGRAM.build, token=TOKEN)
+        self.addCleanup(stage.close)
+        tab = self.open(stage.url)
+        self.assertTrue(tab.wait_for("document.getElementById('ask')?.hidden === false"))
+        self.assertEqual(tab.evaluate("document.getElementById('about').textContent"), "")
+        for text, then in (("x" * 20, "The token is wrong"), (TOKEN, "Live")):
+            tab.evaluate("document.getElementById('token').focus()")
+            tab.call("Input.insertText", text=text)
+            tab.press("Enter", text="\r")
+            self.assertTrue(tab.wait_for(f"document.getElementById('connection').textContent === '{then}'"), then)
+        # Also from a link, which keeps it out of the address.
+        other = self.open(stage.url + "#token=" + TOKEN)
+        self.assertTrue(other.wait_for("document.getElementById('connection')?.textContent === 'Live'"))
+        self.assertEqual(other.evaluate("location.href"), stage.url)
+
+    def test_it_says_when_the_scheduler_is_gone(self):
+        stage = Stage(PROGRAM.build)
+        self.addCleanup(stage.close)
+        tab = self.open(stage.url)
+        self.assertTrue(tab.wait_for("document.getElementById('connection')?.textContent === 'Live'"))
+        stage.scheduler.kill()
+        self.assertTrue(tab.wait_for("document.getElementById('connection').textContent.startsWith('No answer from the scheduler')"))
+
+    def test_axe_finds_nothing_serious(self):
+        if not PROGRAM.axe:
+            self.skipTest("no --axe")
+        for dark in (False, True):
+            tab = self.open_live(dark=dark)
+            tab.evaluate("document.querySelector('details').open = true")
+            tab.evaluate(pathlib.Path(PROGRAM.axe).read_text() + "; true")
+            found = tab.evaluate("axe.run().then((result) => ({passes: result.passes.length, violations: result.violations.map((each) =>"
+                                 " ({id: each.id, impact: each.impact, nodes: each.nodes.map((node) => node.html.slice(0, 120))}))}))")
+            print(f"axe, {'dark' if dark else 'light'}: {found['passes']} rules passed, violated: {found['violations']}", file=sys.stderr)
+            self.assertGreater(found["passes"], 10)
+            self.assertEqual([each for each in found["violations"] if each["impact"] in ("serious", "critical")], [])
+
+
+def contrast(one, other):
+    """By WCAG 2: from 1 to 21, of two colours as #rrggbb."""
+    def luminance(colour):
+        parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--axe", type=pathlib.Path)
+    arguments, rest = parser.parse_known_args()
+    PROGRAM.build, PROGRAM.axe, PROGRAM.browser = arguments.build, arguments.axe, chromium.find()
+    if not PROGRAM.browser:
+        print("skipped: there is no Chromium; tools/install-dependencies.sh test installs one", file=sys.stderr)
+        sys.exit(SKIPPED)
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
