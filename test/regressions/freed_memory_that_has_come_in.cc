@@ -10,14 +10,20 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 
-// Three blocks of block_mib each; a scheduler that has room for first_mib of them until it hears that there are only two.
-void expect_to_load_without_what_is_freed(uint64_t block_mib, uint64_t first_mib) {
+struct Case {
+  uint64_t block_mib;     // of three blocks
+  uint64_t first_mib;     // a scheduler has room for so much until it hears that there are only two
+  uint64_t left_mib = 0;  // on the GPU, of the last one
+  int freed = 0;          // which block
+};
+
+void expect_to_load_without_what_is_freed(const Case& it) {
   StageOptions options;
   options.gpu_memory_mb = 512;
   Stage stage(options);
-  ScriptedScheduler scheduler(stage.runtime_directory(), {.piecemeal_bytes = first_mib * kMiB});
-  Child& child = stage.start("frees", {"free-while-loading", "--hold", std::to_string(3 * block_mib) + "M", "--go", stage.go_file("load"),
-                                       "--free", stage.go_file("free")});
+  ScriptedScheduler scheduler(stage.runtime_directory(), {.piecemeal_bytes = it.first_mib * kMiB, .left_bytes = it.left_mib * kMiB});
+  Child& child = stage.start("frees", {"free-while-loading", "--hold", std::to_string(3 * it.block_mib) + "M", "--which",
+                                       std::to_string(it.freed), "--go", stage.go_file("load"), "--free", stage.go_file("free")});
   const auto on_gpu = [&] { return stage.gpu_counters().used_bytes; };
   ASSERT_TRUE(stage.wait_until([&] { return child.logged("standing still") || !child.running(); }));
   scheduler.drop();
@@ -32,10 +38,15 @@ void expect_to_load_without_what_is_freed(uint64_t block_mib, uint64_t first_mib
   stage.expect_gpu_unharmed();
 }
 
-TEST(Regressions, FreedMemoryThatHasComeInMakesRoomForTheRest) { expect_to_load_without_what_is_freed(48, 60); }
+TEST(Regressions, FreedMemoryThatHasComeInMakesRoomForTheRest) { expect_to_load_without_what_is_freed({48, 60}); }
 
 // It is copied in pieces of 64 MiB.
-TEST(Regressions, FreedMemoryOfWhichAPartHasComeInMakesRoomForTheRest) { expect_to_load_without_what_is_freed(72, 70); }
+TEST(Regressions, FreedMemoryOfWhichAPartHasComeInMakesRoomForTheRest) { expect_to_load_without_what_is_freed({72, 70}); }
+
+// The second piece of the last block stays on the GPU, and the first is to come in after all others.
+TEST(Regressions, FreedMemoryOfWhichAPartNeverLeftMakesRoomForTheRest) {
+  expect_to_load_without_what_is_freed({.block_mib = 80, .first_mib = 90, .left_mib = 20, .freed = 2});
+}
 
 }  // namespace
 }  // namespace nvshare::e2e

@@ -1,6 +1,7 @@
 #include "interposer/memory/swap.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
@@ -312,8 +313,9 @@ Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
   }
 }
 
-// False: the load is cancelled, or the program has freed the piece.
-bool Mover::wait_for_room(const Memory::Piece& piece, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns) {
+// False: the load is cancelled, or the program has freed the piece, the first of `rest`.
+bool Mover::wait_for_room(std::span<Memory::Piece> rest, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns) {
+  const Memory::Piece& piece = rest.front();
   Memory& memory = device_.memory();
   Client& client = device_.client();
   auto needed = [&] { return memory.resident() + memory.arriving_bytes(piece); };
@@ -321,10 +323,16 @@ bool Mover::wait_for_room(const Memory::Piece& piece, std::vector<Memory::Piece>
   if (client.load_cancelled()) return false;
   const int64_t stalls = now_ns();
   // What the program frees keeps its room as long as it is pinned, and the scheduler, which hears of the free, makes no room for that.
+  // Parts of what is still to come in may never have left.
   finish_in(under_way);  // an error is the next call's to find
   bool room = false;
   int64_t complained = stalls;
   while (!room && !client.load_cancelled() && !memory.freed(piece)) {
+    for (Memory::Piece& later : rest.subspan(1)) {
+      if (later.block == nullptr || !memory.freed(later)) continue;
+      memory.unpin(later);
+      later.block = nullptr;
+    }
     room = client.wait_for_budget(needed(), now_ns() + kSlice_ns);
     if (room || now_ns() - complained < kComplaint_ns) continue;
     complained = now_ns();
@@ -347,7 +355,7 @@ CUresult Mover::finish_in(std::vector<Memory::Piece>* under_way) {
   return result;
 }
 
-Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
+Mover::Arrival Mover::load_pieces(std::vector<Memory::Piece> pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
   Memory& memory = device_.memory();
   Client& client = device_.client();
   uint64_t reported = progress->moved;
@@ -356,13 +364,14 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
   Arrival arrival = Arrival::kIn;
   for (; next < pieces.size() && arrival == Arrival::kIn; ++next) {
     const Memory::Piece& piece = pieces[next];
+    if (piece.block == nullptr) continue;  // freed while an earlier one waited
     ChunkState before = memory.state_of(piece);
     if ((before != ChunkState::kFresh && before != ChunkState::kSwapped) || !memory.begin_move(piece, before)) {
       memory.unpin(piece);
       continue;
     }
     bool copied = false;
-    const bool room = wait_for_room(piece, &under_way, stalled_ns) && !stopping();
+    const bool room = wait_for_room(std::span(pieces).subspan(next), &under_way, stalled_ns) && !stopping();
     const bool freed = memory.freed(piece);
     if (!freed) arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
     if (freed || arrival != Arrival::kIn) {
@@ -381,7 +390,9 @@ Mover::Arrival Mover::load_pieces(const std::vector<Memory::Piece>& pieces, Swap
       reported = progress->moved;
     }
   }
-  for (; next < pieces.size(); ++next) memory.unpin(pieces[next]);
+  for (; next < pieces.size(); ++next) {
+    if (pieces[next].block != nullptr) memory.unpin(pieces[next]);
+  }
   const CUresult result = finish_in(&under_way);
   if (result != cuda::CUDA_SUCCESS && !stopping()) {
     log(LogLevel::kError, "copying in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
@@ -412,7 +423,7 @@ void Mover::run_load(const Job& job) {
       sleep_ns(kSlice_ns);
       break;
     }
-    arrival = load_pieces(pieces, &progress, started, &stalled_ns);
+    arrival = load_pieces(std::move(pieces), &progress, started, &stalled_ns);
     if (arrival != Arrival::kIn) break;
     arrival = Arrival::kCancelled;
   }

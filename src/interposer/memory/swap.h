@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cuda/driver_api.h"
@@ -63,10 +64,10 @@ class Mover {
 
   enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
   Arrival bring_in(const Memory::Piece& piece, bool* copied);
-  bool wait_for_room(const Memory::Piece& piece, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns);
+  bool wait_for_room(std::span<Memory::Piece> rest, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns);
   cuda::CUresult finish_in(std::vector<Memory::Piece>* under_way);  // waits for their copies; they are in, and unpinned
   // *stalled_ns: of the time since `started`, what was spent waiting for others to make room.
-  Arrival load_pieces(const std::vector<Memory::Piece>& pieces, protocol::SwapProgress* progress, int64_t started, int64_t* stalled_ns);
+  Arrival load_pieces(std::vector<Memory::Piece> pieces, protocol::SwapProgress* progress, int64_t started, int64_t* stalled_ns);
 
   static constexpr uint32_t kDepth = 4;  // copies under way at once
 

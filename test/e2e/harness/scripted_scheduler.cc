@@ -179,7 +179,8 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     granted_at_ns_ = now_ns();
     allocated_ = released->memory.allocated;
     const bool others_come = script_.waiters || script_.contended || script_.piecemeal_bytes > 0;
-    if (others_come && !granted_) send(fd, Evict{static_cast<uint64_t>(grants_), released->memory.resident});
+    const uint64_t leaves = released->memory.resident - std::min(released->memory.resident, script_.left_bytes);
+    if (others_come && !granted_) send(fd, Evict{static_cast<uint64_t>(grants_), leaves});
   }
 }
 

@@ -29,6 +29,7 @@ class ScriptedScheduler {
     // After a turn that drop() ended, others take its memory and give back this much; the rest of what it then says that it has allocated,
     // once that is less than it was.
     uint64_t piecemeal_bytes = 0;
+    uint64_t left_bytes = 0;  // of its memory that others do not take
   };
   struct Pause {
     int64_t used_ns;     // as the program says

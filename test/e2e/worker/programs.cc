@@ -291,7 +291,8 @@ void run_replace(const Options& options) {
   release_primary();
 }
 
-// Three blocks. Told to go on, a thread uses the others, while this one, once --free is there, frees the first.
+// Three blocks. Told to go on, a thread uses two of them, while this one, once --free is there, frees the other: the first, or the one of
+// that number (--which).
 void run_free_while_loading(const Options& options) {
   CUcontext context = retain_primary();
   Desk desk;
@@ -299,13 +300,16 @@ void run_free_while_loading(const Options& options) {
   for (uint64_t i = 0; i < 3; ++i) blocks.push_back(filled(desk.place, options.number("hold", 144u << 20) / 3, i));
   std::sort(blocks.begin(), blocks.end(), [](const auto& a, const auto& b) { return a->address() < b->address(); });
   for (const auto& block : blocks) block->verify_checksum(desk.scratch);
+  const size_t which = options.number("which", 0);
   stand_still(options);
   std::thread uses([&] {
     check(cuda().cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    for (size_t i = 1; i < blocks.size(); ++i) blocks[i]->verify_checksum(desk.scratch);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (i != which) blocks[i]->verify_checksum(desk.scratch);
+    }
   });
   while (access(options.text("free", "").c_str(), F_OK) != 0) usleep(1000);
-  blocks[0]->free();
+  blocks[which]->free();
   say("freed");
   uses.join();
   release_primary();
