@@ -19,7 +19,7 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr int64_t kReportLivesNs = 250'000'000;
+constexpr int64_t kReportLivesNs = 333'000'000;
 constexpr size_t kTokenMin = 16, kTokenMax = 256;
 
 constexpr char kHeaders[] =

@@ -1,7 +1,7 @@
 // The page that shows in a browser what `nvsharectl status` says: static files (page/), and the report as JSON at /status.json, the
 // same line as `nvsharectl status --json`. Read-only: nothing that is asked of it changes anything.
 //
-// - The JSON is made at most four times a second, whatever number of browsers ask, and shared by them.
+// - The JSON is made at most about three times a second, whatever number of browsers ask, and shared by them.
 // - Without a token the page is for a browser on this machine: the Host header must be an IP address or "localhost", so that a web site
 //   whose name was made to stand for 127.0.0.1 (DNS rebinding) reads nothing.
 // - With a token the JSON is answered only to who has it (Authorization: Bearer TOKEN). The static files hold no secret.

@@ -193,6 +193,7 @@ class Metrics : public ::testing::Test {
   static StageOptions options() {
     StageOptions options;
     options.scheduler["NVSHARE_METRICS_ADDRESS"] = "127.0.0.1:0";
+    options.scheduler["NVSHARE_PAGE_ADDRESS"] = "127.0.0.1:0";  // the same address: one server for both
     return options;
   }
   int port() {
@@ -309,6 +310,7 @@ TEST_F(Metrics, SayWhatTheReportSaysAndNeverGoBack) {
   };
   ASSERT_TRUE(stage_.wait_until(stand_still));
   expect_agreement();
+  EXPECT_TRUE(protocol::admin::decode_status(http_get(port(), "/status.json")));
   const Scrape first(scrape());
   const std::string uuid = stage_.status()->gpus.at(0).uuid;
   EXPECT_GT(first.value("nvshare_gpu_swapped_bytes_total", {{"gpu", uuid}, {"direction", "out"}}).value_or(0), 0) << "nothing had to move";

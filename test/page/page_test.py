@@ -86,14 +86,18 @@ class Page(unittest.TestCase):
         stage.remember_programs()
         cls.browser = chromium.Chromium(PROGRAM.browser)
         cls.addClassCleanup(cls.browser.close)
+        cls.light = None
 
     def open(self, url=None, **more):
         tab = self.browser.open(url or self.stage.url, **more)
         self.addCleanup(tab.close)
         return tab
 
-    def open_live(self, **more):
-        tab = self.open(**more)
+    def open_live(self, dark=False):
+        """One tab for all tests that look at it in light: what they change there they change back."""
+        tab = self.open(dark=True) if dark else self.light or self.browser.open(self.stage.url)
+        if not dark:
+            Page.light = tab
         self.assertTrue(tab.wait_for("document.getElementById('connection')?.textContent === 'Live'"), tab.evaluate("document.body.innerText"))
         return tab
 
@@ -155,10 +159,12 @@ class Page(unittest.TestCase):
             wide = tab.evaluate("[...document.querySelectorAll('main *')].filter((e) => !e.closest('.scroll') && !e.closest('svg') &&"
                                 " e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80))")
             self.assertEqual(wide, [], f"at {width} pixels")
+        tab.resize(1280, 900)
 
     def test_it_can_be_used_with_a_keyboard(self):
         tab = self.open_live()
         focused = []
+        tab.evaluate("document.activeElement.blur()")
         for _ in range(6):
             tab.press("Tab")
             focused.append(tab.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent.trim()"))
