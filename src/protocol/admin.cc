@@ -202,6 +202,12 @@ Result<PodRequest> decode_pod(const Json& json) {
     if (!only_lowers->is_boolean()) return error_format("a pod's only_lowers must be true or false");
     pod.only_lowers = only_lowers->get<bool>();
   }
+  if (auto member_of = json.find("member_of"); member_of != json.end()) {
+    if (!member_of->is_string() || !is_pod_uid(member_of->get_ref<const std::string&>()) || *member_of == pod.uid) {
+      return error_format("a pod's member_of must be another pod's uid, in hexadecimal digits and '-'");
+    }
+    pod.member_of = member_of->get<std::string>();
+  }
   return pod;
 }
 
@@ -378,6 +384,7 @@ struct Encoder {
                                          {"ends", pod.ends}});
       if (!pod.gpu_memory_on.empty()) one["gpu_memory_on"] = pod.gpu_memory_on;
       if (pod.only_lowers) one["only_lowers"] = true;
+      if (!pod.member_of.empty()) one["member_of"] = pod.member_of;
     }
     Json json = {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};
     if (r.list != PodsRequest::List::kNone) json["list"] = r.list == PodsRequest::List::kFirst ? "first" : "last";

@@ -18,8 +18,10 @@
 //                       A pod that is gone is held to what it had last, for as long as it has processes; gone or not, its UID is its own
 //                       "list":"first" and "list":"last" instead of complete: the first and the last of several requests that name all pods
 //                       together, where one does not take them
-//                       only_lowers: not all that holds for the pod is known; each of its limits is the lower of this and the one before
-//                       "notices_after":0: the answer also has "notices", what pods' owners should be told, with numbers above that one
+//                       "member_of":"0b4e...": its processes belong to that pod's tenant, because both share a claim; what else is said of
+//                       it holds for processes that it had before only_lowers: not all that holds for the pod is known; each of its limits
+//                       is the lower of this and the one before "notices_after":0: the answer also has "notices", what pods' owners should
+//                       be told, with numbers above that one
 //   {"request":"job","job":123,"pid":4567,"user":"ann","partition":"gpu","gpu_memory_limit":0,"gpu_memory_percent":0,
 //                    "gpu_core_limit":40,"gpu_core_ceiling":100,"priority":0}
 //                       -> {"ok":true,"tenant":7}: the process tree rooted at pid (a step's slurmstepd) belongs to that Slurm job. All
@@ -267,6 +269,7 @@ struct PodRequest {
   std::map<std::string, int64_t> gpu_memory_on;  // what it was granted on these GPUs, by UUID: lowers the limit there
   bool only_lowers = false;                      // not all is known of it: what it has already stays where that is less
   int32_t gpu_core_reserved = 0;                 // of its ceiling what it was granted; 0 = none
+  std::string member_of;                         // another pod's UID, whose tenant its processes belong to; empty: its own
   bool operator==(const PodRequest&) const = default;
 };
 struct PodsRequest {

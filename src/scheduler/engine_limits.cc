@@ -205,6 +205,7 @@ Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant
   for (const admin::PodRequest& pod : request.pods) {
     PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends, pod.gpu_memory_on};
     limits.core_reserved = pod.gpu_core_reserved;
+    limits.member_of = pod.member_of;
     named.insert(pod.uid);
     if (const PodLimits* held = tenants_.limits_of_pod(pod.uid); pod.only_lowers && held != nullptr) limits = lowest_of(*held, limits);
     if (pod.gone) {

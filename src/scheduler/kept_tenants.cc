@@ -63,6 +63,7 @@ Json to_json(const PodLimits& pod) {
           {"core_limit", pod.core_limit},
           {"core_reserved", pod.core_reserved},
           {"memory_on", pod.memory_on},
+          {"member_of", pod.member_of},
           {"priority", pod.priority}};
 }
 
@@ -72,6 +73,7 @@ void read(const Json& json, PodLimits* pod) {
   json.at("core_limit").get_to(pod->core_limit);
   pod->core_reserved = json.value("core_reserved", 0);
   pod->priority = json.value("priority", 0);
+  pod->member_of = json.value("member_of", std::string());
   pod->memory_on = json.value("memory_on", std::map<std::string, int64_t>());
 }
 
@@ -130,6 +132,7 @@ const char* fault_of(const PodLimits& pod) {
   for (const auto& [gpu, memory_limit] : pod.memory_on) {
     if (memory_limit < 0 || memory_limit > kLimitMax) return "an impossible memory limit on a GPU";
   }
+  if (!pod.member_of.empty() && !protocol::admin::is_pod_uid(pod.member_of)) return "an impossible tenant of another pod";
   if (pod.core_reserved < 0 || pod.core_reserved > pod.core_limit) return "an impossible compute reservation";
   return fault_of(pod.gpu_memory_limit, pod.core_limit, pod.priority);
 }

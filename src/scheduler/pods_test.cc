@@ -401,6 +401,49 @@ TEST_F(PodsTest, WhatWasGrantedOnAGpuHoldsThere) {
   EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(2 * kGiB)) << "also when it is gone";
 }
 
+// Two pods share a claim. The first one ends before the other, and schedulers and agents start anew meanwhile.
+TEST_F(PodsTest, PodsOfOneClaimAreOneTenant) {
+  keeps_tenants_ = true;
+  start();
+  admin::PodRequest leader{kTrain, "team/train", 4 * kGiB, 30, false};
+  admin::PodRequest member{kServe, "team/serve", 4 * kGiB, 30, false};
+  member.member_of = kTrain;
+  set({member});
+  join(1, kServe);
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB) << "also where only the member was told of yet";
+  set({leader, member});
+  join(2, kTrain);
+  join(3, kServe, test_registration(kGiB), 0, 'b');
+  EXPECT_EQ(tenants(), "pod team/train 4 30; ");
+  ASSERT_EQ(engine_->status(now_).tenants.size(), 1u);
+  EXPECT_EQ(engine_->status(now_).tenants.at(0).clients, 3u);
+  leader.gpu_memory_limit = 2 * kGiB;
+  set({leader});
+  for (ConnectionId connection : {1, 2, 3}) EXPECT_EQ(sink_.limits[connection], 2u * kGiB) << connection;
+  engine_->disconnected(2, "its connection ended", ++now_);
+  start();
+  join(4, kServe);
+  EXPECT_EQ(sink_.limits[4], 2u * kGiB) << "a scheduler that starts anew";
+  set({{kServe, "", 0, 100, true}});
+  join(5, kServe);
+  EXPECT_EQ(tenants(), "pod team/train 2 30; ") << "a member that is gone, and goes on";
+  set({{kTrain, "", 0, 100, true}});
+  join(6, kServe);
+  EXPECT_EQ(sink_.limits[6], 2u * kGiB) << "both are gone";
+  EXPECT_EQ(tenants(), "pod team/train 2 30; ");
+}
+
+// It is told late that the pod shares a claim: what runs is held to the claim's limits by itself, what comes later with the others.
+TEST_F(PodsTest, AMemberThatIsToldOfLateKeepsItsLimits) {
+  join(1, kServe);
+  admin::PodRequest member{kServe, "team/serve", 4 * kGiB, 30, false};
+  member.member_of = kTrain;
+  set({{kTrain, "team/train", 4 * kGiB, 30, false}, member});
+  EXPECT_EQ(sink_.limits[1], 4u * kGiB);
+  join(2, kServe);
+  EXPECT_EQ(tenants(), "pod team/train 4 30; pod team/serve 4 30; ");
+}
+
 TEST_F(PodsTest, OutsideThePodNothingChanges) {
   set({{kTrain, "team/train", 4 * kGiB, 30, false}});
   Peer outside;

@@ -47,6 +47,7 @@ PodLimits lowest_of(const PodLimits& held, PodLimits told) {
   told.priority = held.priority;
   told.ends = held.ends || told.ends;
   if (!held.name.empty()) told.name = held.name;
+  if (told.member_of.empty()) told.member_of = held.member_of;
   return told;
 }
 
@@ -110,7 +111,7 @@ std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
     const auto cgroup = reader_.identify(look_at_cgroups_(pid));
     if (!cgroup) return std::nullopt;
     if (cgroup->kind == CgroupIdentity::Kind::kPod) {
-      tenant = find_pod(cgroup->name);
+      tenant = find_pod(pod_of_tenant(cgroup->name));
       const auto told = pods_.find(cgroup->name);
       const bool is_named = told != pods_.end() && (told->second.told() || !told->second.limits_nothing());
       if (is_named)
@@ -135,14 +136,28 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::Tenant
   const auto cgroup = reader_.identify(look_at_cgroups_(peer.pid));
   // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
   if (cgroup && start_time_(peer.pid) == peer.start_time) {
-    Tenant& tenant = get(*cgroup);
-    if (auto told = pods_.find(cgroup->name); cgroup->kind == CgroupIdentity::Kind::kPod && told != pods_.end()) {
-      if (told->second.told()) tenant.name = told->second.name;
-      tenant.pod = told->second;
-    }
-    return tenant;
+    if (cgroup->kind == CgroupIdentity::Kind::kPod) return of_pod(cgroup->name);
+    return get(*cgroup);
   }
   return get(key_of_process("process", peer.pid, peer.start_time), "process", program);
+}
+
+const std::string& Tenants::pod_of_tenant(const std::string& uid) const {
+  const auto told = pods_.find(uid);
+  return told == pods_.end() || told->second.member_of.empty() ? uid : told->second.member_of;
+}
+
+// Its UID is its own, and what its limits are told by; it was found below the kubelet's root only.
+Tenant& Tenants::of_pod(const std::string& uid) {
+  const std::string leader = pod_of_tenant(uid);
+  Tenant& tenant = get(kPodKey + leader, name_of(CgroupIdentity::Kind::kPod), leader);
+  auto told = pods_.find(leader);
+  if (told == pods_.end()) told = pods_.find(uid);  // of the tenant's other pod only the members are known
+  if (told == pods_.end()) return tenant;
+  if (told->second.told()) tenant.name = told->second.name;
+  tenant.pod = told->second;
+  tenant.pod.member_of.clear();
+  return tenant;
 }
 
 uint64_t Tenants::part_of(const Tenant& tenant, pid_t pid) const {
@@ -291,8 +306,6 @@ Tenant& Tenants::get(const std::string& key, const char* kind, const std::string
 
 Tenant& Tenants::get(const CgroupIdentity& cgroup) {
   const char* kind = name_of(cgroup.kind);
-  // A pod's UID is its own, and what its limits are told by; it was found below the kubelet's root only.
-  if (cgroup.kind == CgroupIdentity::Kind::kPod) return get(kPodKey + cgroup.name, kind, cgroup.name);
   if (cgroup.kind == CgroupIdentity::Kind::kJob) return get_job(cgroup.job);
   const std::string key = std::string(kind) + ":" + cgroup.path;
   // An earlier release knew it by its name alone. Those of users, whose names say so, it did not tell apart: theirs are not taken over.

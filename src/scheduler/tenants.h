@@ -35,6 +35,7 @@ struct PodLimits {
   std::map<std::string, int64_t> memory_on;    // by the GPU's UUID: what it has there at most
   bool gone = false;                           // nobody speaks for it any more: it is held to what it had
   int core_reserved = 0;                       // of core_limit what it was granted; 0 = none
+  std::string member_of;                       // the UID of the pod whose tenant it belongs to; empty: its own
   bool told() const { return !name.empty(); }  // else it is from clients that came back, if any
   bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
 };
@@ -163,7 +164,7 @@ class Tenants {
   PodLimits pod_gone(const std::string& uid);
   // All pods that were told of, or have clients, and are not gone; but for these.
   std::set<std::string> pods_but(const std::set<std::string>& named) const;
-  Tenant* find_pod(const std::string& uid);                // null: it has no clients
+  Tenant* find_pod(const std::string& uid);                // null: it has no clients in a tenant of its own
   std::string pod_of(policy::TenantId tenant) const;       // its UID; empty: the tenant is no pod
   const PodLimits* limits_of_pod(const std::string& uid);  // that hold for it, or will for its first client; null: nobody told of it
 
@@ -190,11 +191,14 @@ class Tenants {
   void save_change();
   void index(Map::iterator at);
   static bool is_over(const Tenant& tenant);  // and may be forgotten
+  // The UID of the pod whose tenant new processes of this one belong to.
+  const std::string& pod_of_tenant(const std::string& uid) const;
   Map::iterator forget(Map::iterator at);
   Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
   void load();
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
-  Tenant& get(const CgroupIdentity& cgroup);
+  Tenant& get(const CgroupIdentity& cgroup);  // of all kinds but pods
+  Tenant& of_pod(const std::string& uid);
   Tenant& get_job(uint32_t job);
   void forget_idle_jobs();
   Tenant* run_of(pid_t pid);

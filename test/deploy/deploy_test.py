@@ -378,7 +378,7 @@ class Deploy(unittest.TestCase):
                 for group in rule["apiGroups"] for resource in rule["resources"] for verb in rule["verbs"]
             }
             allowed = {("", "pods", verb) for verb in ("get", "list", "watch")} | {("", "events", "create")}
-            of_claims = {("resource.k8s.io", "resourceslices", verb) for verb in ("get", "list", "watch", "create", "update", "delete")} | {
+            of_claims = allowed | {("resource.k8s.io", "resourceslices", verb) for verb in ("get", "list", "watch", "create", "update", "delete")} | {
                 ("", "nodes", "get"), ("resource.k8s.io", "resourceclaims", "get"), ("resource.k8s.io", "resourceclaims/status", "patch"),
                 ("resource.k8s.io", "resourceclaims/driver", "associated-node:patch"),
             }

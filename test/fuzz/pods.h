@@ -28,7 +28,7 @@ inline void require_sendable(const std::vector<protocol::admin::PodRequest>& pod
     if (said.gone) continue;
     require(said.gpu_memory_limit == heard.gpu_memory_limit && said.gpu_core_limit == heard.gpu_core_limit &&
                 said.gpu_core_reserved == heard.gpu_core_reserved && said.priority == heard.priority &&
-                said.gpu_memory_on == heard.gpu_memory_on && said.only_lowers == heard.only_lowers,
+                said.gpu_memory_on == heard.gpu_memory_on && said.only_lowers == heard.only_lowers && said.member_of == heard.member_of,
             "the scheduler takes the same limits");
   }
 }

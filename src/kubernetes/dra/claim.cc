@@ -1,6 +1,8 @@
 #include "kubernetes/dra/claim.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 
 #include "kubernetes/dra/quantity.h"
 #include "protocol/admin.h"
@@ -97,17 +99,23 @@ Result<Share> read_share(const Json& result, const Json& allocation, const NodeV
   return share;
 }
 
-// Its limits are published by pod, and a claim whose pods come later is not prepared again for them.
-Result<void> read_pod(const Json& claim, Claim* into) {
-  const Json* status = field_of(claim, "status");
-  const Json& reserved = list_of(*status, "reservedFor");
-  if (reserved.size() != 1 || text_of(reserved[0], "resource") != "pods") {
-    return error_format("it is reserved for %zu consumers; this driver prepares claims of exactly one pod: use a ResourceClaimTemplate",
-                        reserved.size());
+bool is_pod(const ClaimPod& pod) { return protocol::admin::is_pod_uid(pod.uid) && is_object_name(pod.name); }
+
+// Those that it is reserved for now. The one with the least UID is the first, so that two claims of the same pods have the same first one.
+Result<void> read_pods(const Json& claim, Claim* into) {
+  const Json& reserved = list_of(*field_of(claim, "status"), "reservedFor");
+  if (reserved.empty() || reserved.size() > kPodsOfClaimMax) {
+    return error_format("it is reserved for %zu pods; accepted: 1 to %zu", reserved.size(), kPodsOfClaimMax);
   }
-  into->pod_uid = text_of(reserved[0], "uid");
-  into->pod = text_of(reserved[0], "name");
-  if (!protocol::admin::is_pod_uid(into->pod_uid) || !is_object_name(into->pod)) return error_format("status.reservedFor names no pod");
+  std::map<std::string, std::string> pods;
+  for (const Json& one : reserved) {
+    const ClaimPod pod{text_of(one, "uid"), text_of(one, "name")};
+    if (text_of(one, "resource") != "pods" || !is_pod(pod)) return error_format("status.reservedFor names something that is no pod");
+    pods.emplace(pod.uid, pod.name);
+  }
+  into->pod_uid = pods.begin()->first;
+  into->pod = pods.begin()->second;
+  for (auto pod = std::next(pods.begin()); pod != pods.end(); ++pod) into->members.push_back({pod->first, pod->second});
   return {};
 }
 
@@ -145,7 +153,7 @@ Result<Claim> read_claim(std::string_view object, const ClaimName& wanted, const
   claim.uid = wanted.uid;
   claim.name_space = wanted.name_space;
   claim.name = wanted.name;
-  if (auto ok = read_pod(json, &claim); !ok) return ok.error();
+  if (auto ok = read_pods(json, &claim); !ok) return ok.error();
   for (const Json& result : list_of(*field_of(*allocation, "devices"), "results")) {
     if (text_of(result, "driver") != kDriverName) continue;
     Result<Share> share = read_share(result, *allocation, node);
@@ -165,14 +173,23 @@ Json claim_json(const Claim& claim) {
     if (!share.config.memory_backend.empty()) one["memory_backend"] = share.config.memory_backend;
     shares.push_back(std::move(one));
   }
-  return {{"uid", claim.uid}, {"namespace", claim.name_space}, {"name", claim.name}, {"pod_uid", claim.pod_uid},
-          {"pod", claim.pod}, {"shares", std::move(shares)}};
+  Json json = {{"uid", claim.uid}, {"namespace", claim.name_space}, {"name", claim.name}, {"pod_uid", claim.pod_uid},
+               {"pod", claim.pod}, {"shares", std::move(shares)}};
+  for (const ClaimPod& member : claim.members) json["members"].push_back({{"uid", member.uid}, {"name", member.name}});
+  return json;
 }
 
 Result<Claim> claim_from_json(const Json& json) {
-  Claim claim{text_of(json, "uid"), text_of(json, "namespace"), text_of(json, "name"), text_of(json, "pod_uid"), text_of(json, "pod"), {}};
+  Claim claim{
+      text_of(json, "uid"), text_of(json, "namespace"), text_of(json, "name"), text_of(json, "pod_uid"), text_of(json, "pod"), {}, {}};
   if (auto ok = check_name({claim.name_space, claim.name, claim.uid}); !ok) return ok.error();
-  if (!protocol::admin::is_pod_uid(claim.pod_uid) || !is_object_name(claim.pod)) return error_format("it names no pod");
+  if (!is_pod({claim.pod_uid, claim.pod})) return error_format("it names no pod");
+  for (const Json& one : list_of(json, "members")) {
+    claim.members.push_back({text_of(one, "uid"), text_of(one, "name")});
+    if (!is_pod(claim.members.back()) || claim.members.back().uid == claim.pod_uid || claim.members.size() >= kPodsOfClaimMax) {
+      return error_format("it names a member that is no other pod");
+    }
+  }
   for (const Json& one : list_of(json, "shares")) {
     Share share{
         text_of(one, "request"), text_of(one, "id"), text_of(one, "device"), text_of(one, "gpu"), integer_of(one, "memory", 0), 0, {}};

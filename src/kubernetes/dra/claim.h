@@ -32,9 +32,17 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
+inline constexpr size_t kPodsOfClaimMax = 256;  // Kubernetes reserves it for no more
+
+struct ClaimPod {
+  std::string uid, name;  // without the namespace
+  bool operator==(const ClaimPod&) const = default;
+};
+
 struct Claim {
   std::string uid, name_space, name;
-  std::string pod_uid, pod;  // that it is reserved for; the name without the namespace
+  std::string pod_uid, pod;       // of the pods that it is reserved for the one whose tenant has its shares; the name without the namespace
+  std::vector<ClaimPod> members;  // the others
   std::vector<Share> shares;
   bool operator==(const Claim&) const = default;
 };

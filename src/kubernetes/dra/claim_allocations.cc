@@ -43,10 +43,11 @@ Result<void> ClaimAllocations::check_pod(const Claim& claim) const {
 
 Result<void> ClaimAllocations::admit(const Claim& claim, const DeviceModels& devices) {
   if (const Claim* known = find(claim.uid)) {
-    if (*known == claim) return {};
-    return error_format("it is prepared already, with other devices, amounts or for another pod");
+    if (known->shares == claim.shares) return {};
+    return error_format("it is prepared already, with other devices or amounts");
   }
-  if (auto ok = check_pod(claim); !ok) return ok;
+  const Claim led = with_first_pod(claim);
+  if (auto ok = check_pod(led); !ok) return ok;
   ByGpu held;
   ByGpu wanted;
   for (const auto& [uid, other] : claims_) add_shares(other, &held);
@@ -65,8 +66,21 @@ Result<void> ClaimAllocations::admit(const Claim& claim, const DeviceModels& dev
                           others.cores, amounts.cores);
     }
   }
-  claims_.emplace(claim.uid, claim);
+  claims_.emplace(led.uid, led);
   return {};
+}
+
+Claim ClaimAllocations::with_first_pod(const Claim& claim) const {
+  Claim led = claim;
+  const std::set<std::string> first = first_pods();
+  if (first.contains(led.pod_uid)) return led;
+  for (ClaimPod& member : led.members) {
+    if (!first.contains(member.uid)) continue;
+    std::swap(member.uid, led.pod_uid);
+    std::swap(member.name, led.pod);
+    break;
+  }
+  return led;
 }
 
 protocol::admin::PodRequest ClaimAllocations::limits_of(const std::string& pod_uid) const {
@@ -95,12 +109,10 @@ protocol::admin::PodRequest ClaimAllocations::limits_of(const std::string& pod_u
   return limits;
 }
 
-std::vector<protocol::admin::PodRequest> ClaimAllocations::all_limits() const {
+std::set<std::string> ClaimAllocations::first_pods() const {
   std::set<std::string> pods;
   for (const auto& [uid, claim] : claims_) pods.insert(claim.pod_uid);
-  std::vector<protocol::admin::PodRequest> all;
-  for (const std::string& pod : pods) all.push_back(limits_of(pod));
-  return all;
+  return pods;
 }
 
 }  // namespace nvshare::kubernetes::dra

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@ namespace nvshare::kubernetes::dra {
 
 class ClaimAllocations {
  public:
-  // A claim that is there already is left as it is, and must be the same one: what containers were given cannot change. Errors say what a
-  // GPU has, and which claims have it.
+  // A claim that is there already is left as it is, and must be the same one: what containers were given cannot change. Of several pods
+  // the first is one that is the first of another claim already. Errors say what a GPU has, and which claims have it.
   Result<void> admit(const Claim& claim, const DeviceModels& devices);
   // What was prepared before a restart: it is in use, whatever the node offers today.
   void restore(const Claim& claim) { claims_[claim.uid] = claim; }
@@ -27,10 +28,12 @@ class ClaimAllocations {
   // A pod's limits, all its claims together: on each GPU the sum of its shares there. Nothing left of it: `gone`. The scheduler knows one
   // figure for compute on all GPUs of a pod; it is the least that the pod has on one of them, so that it takes from no other pod.
   protocol::admin::PodRequest limits_of(const std::string& pod_uid) const;
-  std::vector<protocol::admin::PodRequest> all_limits() const;
+  // The first pods of all claims.
+  std::set<std::string> first_pods() const;
 
  private:
   Result<void> check_pod(const Claim& claim) const;
+  Claim with_first_pod(const Claim& claim) const;
   std::map<std::string, Claim> claims_;  // by UID
 };
 

@@ -17,6 +17,7 @@ namespace nvshare::kubernetes::dra {
 namespace {
 
 constexpr char kRecordName[] = "/dra-claims.jsonl";
+constexpr char kPodsRecordName[] = "/dra-pods.json";
 constexpr char kLockName[] = "/dra-claims.lock";
 
 Result<FileDescriptor> lock_folder(const std::string& folder) {
@@ -54,9 +55,22 @@ Result<void> ClaimDriver::take_over() {
     for (const Claim& claim : record->claims) allocations_.restore(claim);
   }
   if (auto ok = remove_other_claims(options_.cdi_dir, allocations_.claims()); !ok) spdlog::warn("{}", ok.error().text);
+  if (options_.watches_pods) take_over_pods();
   publisher_ = std::make_unique<LimitPublisher>(options_.runtime_dir);
-  publisher_->set_wanted(allocations_.all_limits(), false);
+  want_limits();
   return {};
+}
+
+void ClaimDriver::take_over_pods() {
+  const std::string path = pods_record_path();
+  if (access(path.c_str(), F_OK) != 0) return;
+  Result<std::string> text = read_file(path);
+  Result<std::vector<std::string>> left_out = text ? pods_.restore(*text) : Result<std::vector<std::string>>(text.error());
+  if (!left_out) {
+    spdlog::warn("{}: {}; bad annotations have no last good value", path, left_out.error().text);
+    return;
+  }
+  for (const std::string& why : *left_out) spdlog::warn("{}: {}", path, why);
 }
 
 Result<void> ClaimDriver::write_record() const {
@@ -76,7 +90,7 @@ Result<Claim> ClaimDriver::find_or_fetch(const ClaimName& name) {
 
 // Other drivers and plugins may publish limits of pods of this node.
 Result<void> ClaimDriver::publish_limits() {
-  publisher_->set_wanted(allocations_.all_limits(), false);
+  want_limits();
   return publisher_->publish();
 }
 
@@ -94,6 +108,7 @@ Result<void> ClaimDriver::put_in_force(const Claim& claim) {
 
 void ClaimDriver::undo(const Claim& claim) {
   allocations_.remove(claim.uid);
+  compare_pods();
   if (auto ok = write_record(); !ok) spdlog::error("{}", ok.error().text);
   unlink(cdi_file_of(options_.cdi_dir, claim.uid).c_str());
   (void)publish_limits();  // else it is published when a scheduler answers
@@ -111,6 +126,7 @@ Result<void> ClaimDriver::prepare_claim(const Claim& claim) {
   std::lock_guard lock(mutex_);
   const bool was_known = allocations_.find(claim.uid) != nullptr;
   if (auto ok = allocations_.admit(claim, options_.devices); !ok) return ok;
+  if (!was_known) compare_pods();
   Result<void> done = was_known ? Result<void>() : write_record();
   if (done) done = put_in_force(claim);
   if (!done && !was_known) undo(claim);
@@ -122,6 +138,7 @@ Result<void> ClaimDriver::prepare_claim(const Claim& claim) {
 Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name) {
   Result<Claim> claim = find_or_fetch(name);
   const Result<void> done = claim ? prepare_claim(*claim) : Result<void>(claim.error());
+  report_compared();
   if (!done) {
     spdlog::error("claim {}/{} is not prepared: {}", name.name_space, name.name, done.error().text);
     return error_format("claim %.60s/%.60s: %.125s", name.name_space.c_str(), name.name.c_str(), done.error().text);
@@ -131,6 +148,12 @@ Result<std::vector<PreparedDevice>> ClaimDriver::prepare(const ClaimName& name) 
 }
 
 Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
+  const Result<void> done = unprepare_claim(claim_uid);
+  report_compared();
+  return done;
+}
+
+Result<void> ClaimDriver::unprepare_claim(const std::string& claim_uid) {
   std::lock_guard lock(mutex_);
   const Claim* known = allocations_.find(claim_uid);
   if (known == nullptr) return {};
@@ -141,6 +164,7 @@ Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
     spdlog::error("claim {}/{} is not unprepared: {}", claim.name_space, claim.name, ok.error().text);
     return ok;
   }
+  compare_pods();
   if (unlink(cdi_file_of(options_.cdi_dir, claim_uid).c_str()) != 0 && errno != ENOENT) {
     spdlog::warn("cannot remove the specification of claim {}/{}: {}", claim.name_space, claim.name, strerror(errno));
   }
@@ -148,6 +172,66 @@ Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
     spdlog::warn("the scheduler does not know yet that claim {}/{} is over: {}", claim.name_space, claim.name, ok.error().text);
   }
   spdlog::info("claim {}/{} is unprepared", claim.name_space, claim.name);
+  return {};
+}
+
+// ---- pods ----
+
+// With the mutex held.
+void ClaimDriver::compare_pods() {
+  if (options_.watches_pods) unreported_.add(pods_.compare(allocations_));
+}
+
+void ClaimDriver::report_compared() {
+  PodLimits::Changes changes;
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(changes, unreported_);
+  }
+  report(std::move(changes));
+}
+
+void ClaimDriver::report(PodLimits::Changes changes) const {
+  for (const std::string& line : changes.audit) spdlog::info("{}", line);
+  if (options_.changed) options_.changed(std::move(changes));
+}
+
+void ClaimDriver::pods_listed(const std::vector<WatchedPod>& pods) {
+  std::unique_lock lock(mutex_);
+  PodLimits::Changes changes = pods_.replace(pods, allocations_);
+  want_limits();
+  lock.unlock();
+  report(std::move(changes));
+}
+
+void ClaimDriver::pod_changed(const WatchedPod& pod) {
+  std::unique_lock lock(mutex_);
+  PodLimits::Changes changes = pods_.update(pod, allocations_);
+  want_limits();
+  lock.unlock();
+  report(std::move(changes));
+}
+
+void ClaimDriver::pod_deleted(const std::string& uid) {
+  std::unique_lock lock(mutex_);
+  PodLimits::Changes changes = pods_.remove(uid);
+  want_limits();
+  lock.unlock();
+  report(std::move(changes));
+}
+
+std::string ClaimDriver::pods_record() const {
+  std::lock_guard lock(mutex_);
+  return pods_.record();
+}
+
+std::string ClaimDriver::pods_record_path() const { return options_.state_dir + kPodsRecordName; }
+
+std::string ClaimDriver::name_of_pod(const std::string& uid) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& pod : pods_.limits(allocations_)) {
+    if (pod.uid == uid) return pod.name;
+  }
   return {};
 }
 

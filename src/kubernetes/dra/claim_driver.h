@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "kubernetes/devices/container_edits.h"
 #include "kubernetes/dra/claim_allocations.h"
+#include "kubernetes/dra/claim_pods.h"
 #include "kubernetes/pods/limit_publisher.h"
 
 namespace nvshare::kubernetes::dra {
@@ -26,6 +27,9 @@ struct DriverOptions {
   std::vector<Mount> mounts;
   // Called for each claim that was prepared, again when it is prepared again; on the caller's thread, without a lock. Optional.
   std::function<void(const Claim&)> prepared;
+  bool watches_pods = false;  // pods_listed() and the next two are going to be called
+  // What changed by pods' annotations: for events and the log. As `prepared`.
+  std::function<void(PodLimits::Changes)> changed;
 };
 
 struct PreparedDevice {
@@ -49,18 +53,39 @@ class ClaimDriver {
   // A claim that is not known is unprepared. Needs neither the API server nor the scheduler.
   Result<void> unprepare(const std::string& claim_uid);
 
+  // What the API server has of this node's pods. Pods that share a claim become one tenant, annotations lower what claims give. Any thread;
+  // none waits for the scheduler.
+  void pods_listed(const std::vector<WatchedPod>& pods);
+  void pod_changed(const WatchedPod& pod);
+  void pod_deleted(const std::string& uid);
+  // Of annotations, for the next driver: what the file pods_record_path() is to say. What it says now is read when this opens.
+  std::string pods_record() const;
+  std::string pods_record_path() const;
+  // The pod of that UID, "namespace/name"; empty: it has no claim here.
+  std::string name_of_pod(const std::string& uid) const;
+
   size_t prepared() const;
 
  private:
   ClaimDriver(DriverOptions options, Fetch fetch, FileDescriptor lock)
-      : options_(std::move(options)), fetch_(std::move(fetch)), lock_(std::move(lock)) {}
+      : options_(std::move(options)),
+        fetch_(std::move(fetch)),
+        lock_(std::move(lock)),
+        pods_(options_.priority_max, options_.watches_pods) {}
   Result<void> take_over();
+  void take_over_pods();
   Result<Claim> find_or_fetch(const ClaimName& name);
   Result<void> prepare_claim(const Claim& claim);
+  Result<void> unprepare_claim(const std::string& claim_uid);
   // With the mutex held:
   Result<void> write_record() const;
   Result<void> put_in_force(const Claim& claim);
   Result<void> publish_limits();
+  void want_limits() { publisher_->set_wanted(pods_.limits(allocations_), false); }
+  void compare_pods();
+  // Without it:
+  void report_compared();
+  void report(PodLimits::Changes changes) const;
   void undo(const Claim& claim);
   std::vector<PreparedDevice> answer_of(const Claim& claim) const;
 
@@ -68,7 +93,9 @@ class ClaimDriver {
   const Fetch fetch_;
   const FileDescriptor lock_;  // on the folder, for as long as this lives
   mutable std::mutex mutex_;
-  ClaimAllocations allocations_;               // guarded by mutex_
+  ClaimAllocations allocations_;               // guarded by mutex_, as the next two
+  ClaimPods pods_;
+  PodLimits::Changes unreported_;
   std::unique_ptr<LimitPublisher> publisher_;  // set before others see this
 };
 

@@ -17,6 +17,7 @@ std::map<std::string, Claim> three_claims() {
     object["status"]["allocation"]["devices"]["config"] = {test_config("FromClass", {{"priority", 7}, {"memoryBackend", "none"}}, {"a"})};
     auto claim = read_claim(object.dump(), test_claim_name(number), {kTestNode, devices, 0});
     EXPECT_TRUE(claim) << (claim ? "" : claim.error().text);
+    if (claim && number == 2) claim->members = {{test_uid(900012), "pod-12"}, {test_uid(900022), "pod-22"}};
     if (claim) claims.emplace(claim->uid, std::move(*claim));
   }
   return claims;

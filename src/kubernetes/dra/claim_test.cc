@@ -124,9 +124,10 @@ TEST(DraClaim, WhatCannotBePreparedIsRefusedWithItsReason) {
   EXPECT_EQ(has(with([&](Json& o) { result(o)["pool"] = "node-2"; }), "another node's pool"), "");
   EXPECT_EQ(has(with([&](Json& o) { result(o)["request"] = "a/../b"; }), "no name of a request"), "");
   EXPECT_EQ(has(with([&](Json& o) { result(o)["driver"] = "other"; }), "it has 0 devices"), "");
-  EXPECT_EQ(has(with([](Json& o) { o["status"]["reservedFor"] = Json::array(); }), "exactly one pod"), "");
-  EXPECT_EQ(has(with([](Json& o) { o["status"]["reservedFor"].push_back(o["status"]["reservedFor"][0]); }), "exactly one pod"), "");
-  EXPECT_EQ(has(with([](Json& o) { o["status"]["reservedFor"][0]["uid"] = "../x"; }), "names no pod"), "");
+  EXPECT_EQ(has(with([](Json& o) { o["status"]["reservedFor"] = Json::array(); }), "reserved for 0 pods"), "");
+  EXPECT_EQ(has(with([](Json& o) { o["status"]["reservedFor"] = Json(257, o["status"]["reservedFor"][0]); }), "reserved for 257 pods"), "");
+  EXPECT_EQ(has(with([](Json& o) { o["status"]["reservedFor"][0]["uid"] = "../x"; }), "is no pod"), "");
+  EXPECT_EQ(has(with([](Json& o) { o["status"]["reservedFor"][0]["resource"] = "podgroups"; }), "is no pod"), "");
   EXPECT_NE(refusal(Json::array()), "");
   Json twice = test_claim(1, {{}, {}});
   twice["status"]["allocation"]["devices"]["results"][1]["shareID"] = twice["status"]["allocation"]["devices"]["results"][0]["shareID"];
@@ -217,7 +218,7 @@ TEST(DraClaimAllocations, APodHasTheSumOfItsClaimsOnEachGpu) {
   EXPECT_EQ(limits.gpu_core_reserved, 30);
   EXPECT_EQ(limits.priority, -7);
   EXPECT_FALSE(limits.gone);
-  EXPECT_EQ(allocations.all_limits().size(), 1U);
+  EXPECT_EQ(allocations.first_pods().size(), 1U);
   allocations.remove(first.uid);
   allocations.remove(second.uid);
   EXPECT_TRUE(allocations.limits_of(first.pod_uid).gone);

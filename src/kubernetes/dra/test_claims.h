@@ -55,6 +55,19 @@ inline Json test_claim(int number, const std::vector<TestPart>& parts) {
             {"reservedFor", {{{"resource", "pods"}, {"name", "pod-" + std::to_string(number)}, {"uid", test_uid(900000 + number)}}}}}}};
 }
 
+// A pod of the node that uses these claims by name. UID as that of the claim of its number.
+inline Json test_pod(int number, const std::vector<std::string>& claims, const std::string& phase = "Running") {
+  Json uses = Json::array();
+  for (const std::string& claim : claims) uses.push_back({{"name", claim}, {"resourceClaimName", claim}});
+  return {{"metadata",
+           {{"namespace", "team"},
+            {"name", "pod-" + std::to_string(number)},
+            {"uid", test_uid(900000 + number)},
+            {"annotations", Json::object()}}},
+          {"spec", {{"nodeName", kTestNode}, {"resourceClaims", std::move(uses)}, {"containers", Json::array()}}},
+          {"status", {{"phase", phase}}}};
+}
+
 inline Json test_config(const char* source, const Json& fields, const Json& requests = Json::array()) {
   Json parameters = {{"apiVersion", kConfigVersion}, {"kind", kConfigKind}};
   parameters.update(fields);

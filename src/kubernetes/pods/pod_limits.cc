@@ -128,6 +128,17 @@ void read_managers(const Json& metadata, WatchedPod* pod) {
   }
 }
 
+// The claims themselves, those made from templates, and the one that stands for an extended resource.
+void read_claims(const Json& pod, WatchedPod* into) {
+  const auto add = [&](const Json& from) {
+    if (std::string name = text_at(from, "resourceClaimName"); !name.empty()) into->claims.insert(std::move(name));
+  };
+  const Json& status = at(pod, "status");
+  for (const Json& claim : at(at(pod, "spec"), "resourceClaims")) add(claim);
+  for (const Json& claim : at(status, "resourceClaimStatuses")) add(claim);
+  add(at(status, "extendedResourceClaimStatus"));
+}
+
 std::string shown(const std::string& text) {
   const std::string line = printable(text);
   return line.size() <= kShownMax ? "'" + line + "'" : "'" + line.substr(0, kShownMax) + "...'";
@@ -164,6 +175,7 @@ Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resource
   }
   const std::string phase = text_at(at(json, "status"), "phase");
   pod.ended = phase == "Succeeded" || phase == "Failed";
+  pod.runs = phase == "Running";
   pod.ends = !text_at(metadata, "deletionTimestamp").empty();
   pod.mirror_of = text_at(at(metadata, "annotations"), kMirrorAnnotation);
   if (!protocol::admin::is_pod_uid(pod.mirror_of)) pod.mirror_of.clear();
@@ -176,6 +188,7 @@ Result<WatchedPod> read_pod(std::string_view text, const ResourceNames& resource
   read_grants(at(json, "spec"), resources, &pod, &problem);
   if (!problem.empty()) return error_format("pod %.60s/%.60s: %.100s", pod.name_space.c_str(), pod.name.c_str(), problem.c_str());
   read_managers(metadata, &pod);
+  read_claims(json, &pod);
   return pod;
 }
 
@@ -353,6 +366,16 @@ std::vector<PodRequest> PodLimits::all() const {
   std::vector<PodRequest> limits;
   for (const auto& [uid, pod] : pods_) limits.push_back(pod.limits);
   return limits;
+}
+
+const PodRequest* PodLimits::find(const std::string& uid) const {
+  const auto found = pods_.find(uid);
+  return found == pods_.end() ? nullptr : &found->second.limits;
+}
+
+std::optional<int> PodLimits::annotated_priority(const std::string& uid) const {
+  const auto found = pods_.find(uid);
+  return found == pods_.end() ? std::nullopt : found->second.priority;
 }
 
 const std::string& PodLimits::mirror_of(const std::string& uid) const {

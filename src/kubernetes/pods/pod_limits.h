@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,6 +45,8 @@ struct WatchedPod {
   bool ours = false;                                // it asks for a resource of ours, or has an annotation
   bool ended = false;                               // none of its containers runs again
   bool ends = false;                                // it is being deleted, and runs on for its grace period
+  bool runs = false;                                // the kubelet has started it
+  std::set<std::string> claims;                     // names of the ResourceClaims that it uses, in its namespace
   int64_t memory_granted = 0;                       // bytes; 0 = no limit
   int core_granted = 100;                           // percent
   int core_reserved = 0;                            // percent: what it asked of that resource; 0 = nothing
@@ -83,6 +86,10 @@ class PodLimits {
 
   // Of all pods.
   std::vector<protocol::admin::PodRequest> all() const;
+
+  // In force for that pod, or null; and the priority that its annotation gives it, where it has one.
+  const protocol::admin::PodRequest* find(const std::string& uid) const;
+  std::optional<int> annotated_priority(const std::string& uid) const;
 
   // The static pod that this one says it speaks for; empty: none. Anybody may have written that: believe it of a pod of the same name only.
   const std::string& mirror_of(const std::string& uid) const;

@@ -53,6 +53,13 @@ class ListeningScheduler {
     return std::to_string(pod.gpu_memory_limit >> 20) + "/" + std::to_string(pod.gpu_core_limit) +
            (pod.priority != 0 ? " priority " + std::to_string(pod.priority) : "") + (pod.ends ? " ends" : "") + on_gpus(pod);
   }
+  // The UID of the pod whose tenant its processes belong to; empty when nothing holds for it.
+  std::string tenant_of(const std::string& uid) {
+    std::lock_guard lock(mutex_);
+    const auto found = pods_.find(uid);
+    if (found == pods_.end()) return "";
+    return found->second.member_of.empty() ? uid : found->second.member_of;
+  }
   std::string name_of(const std::string& uid) {
     std::lock_guard lock(mutex_);
     return pods_.contains(uid) ? pods_[uid].name : "";

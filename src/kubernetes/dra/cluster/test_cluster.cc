@@ -15,6 +15,8 @@ namespace nvshare::kubernetes::dra {
 namespace {
 
 constexpr char kSlicesPath[] = "/apis/resource.k8s.io/v1/resourceslices";
+constexpr char kPodsPath[] = "/api/v1/pods";
+constexpr char kNamespacesPath[] = "/api/v1/namespaces/";
 constexpr char kClaimsPath[] = "/apis/resource.k8s.io/v1/namespaces/";
 
 struct Answer {
@@ -33,6 +35,7 @@ std::string last_part(const std::string& path) { return path.substr(path.rfind('
 struct TestCluster::Parts {
   using Connection = TestHttpsServer::Connection;
   struct Event {
+    const char* path;  // of its list
     long version;
     std::string line;
   };
@@ -91,6 +94,11 @@ struct TestCluster::Parts {
     if (path == kSlicesPath && method == "POST") return create_slice(Json::parse(body));
     if (path.starts_with(kSlicesPath) && method == "PUT") return update_slice(last_part(path), Json::parse(body));
     if (path.starts_with(kSlicesPath) && method == "DELETE") return remove_slice(last_part(path), Json::parse(body));
+    if (path == kPodsPath && method == "GET") return list_pods(target);
+    if (path.starts_with(kNamespacesPath) && path.ends_with("/events") && method == "POST") {
+      events.push_back(Json::parse(body));
+      return {201, "{}"};
+    }
     if (path.starts_with(kClaimsPath)) return answer_of_claims(method, target, body);
     return failure(404, "no such path");
   }
@@ -111,6 +119,27 @@ struct TestCluster::Parts {
     return {200, list.dump()};
   }
 
+  Answer list_pods(const std::string& target) const {
+    if (TestHttpsServer::parameter_of(target, "fieldSelector") != std::string("spec.nodeName%3D") + kTestNode) {
+      return failure(400, "that selector is not for this test");
+    }
+    Json list = {{"kind", "PodList"}, {"metadata", {{"resourceVersion", std::to_string(version)}}}, {"items", Json::array()}};
+    for (const auto& [name, pod] : pods) list["items"].push_back(pod);
+    return {200, list.dump()};
+  }
+
+  void keep_pod(const char* type, Json pod) {
+    pod["metadata"]["resourceVersion"] = std::to_string(++version);
+    const std::string name = text_of(pod["metadata"], "namespace") + "/" + text_of(pod["metadata"], "name");
+    history.push_back({kPodsPath, version, Json{{"type", type}, {"object", pod}}.dump() + "\n"});
+    if (std::string_view(type) == "DELETED") {
+      pods.erase(name);
+    } else {
+      pods[name] = std::move(pod);
+    }
+    changed.notify_all();
+  }
+
   static bool is_selected(const Json& slice) {
     return text_of(slice["spec"], "driver") == kDriverName && text_of(slice["spec"], "nodeName") == kTestNode;
   }
@@ -118,7 +147,7 @@ struct TestCluster::Parts {
   void keep(const char* type, Json slice) {
     slice["metadata"]["resourceVersion"] = std::to_string(++version);
     const std::string name = text_of(slice["metadata"], "name");
-    if (is_selected(slice)) history.push_back({version, Json{{"type", type}, {"object", slice}}.dump() + "\n"});
+    if (is_selected(slice)) history.push_back({kSlicesPath, version, Json{{"type", type}, {"object", slice}}.dump() + "\n"});
     if (std::string_view(type) == "DELETED") {
       slices.erase(name);
     } else {
@@ -187,6 +216,7 @@ struct TestCluster::Parts {
 
   void serve_watch(Connection& connection, std::unique_lock<std::mutex>& lock, const std::string& target) {
     long from = std::stol("0" + TestHttpsServer::parameter_of(target, "resourceVersion"));
+    const std::string path = path_of_target(target);
     const int mine = cuts;
     lock.unlock();
     if (!connection.begin_chunks()) return;
@@ -199,7 +229,7 @@ struct TestCluster::Parts {
     }
     while (true) {
       const auto next = [&] {
-        return std::find_if(history.begin(), history.end(), [&](const Event& event) { return event.version > from; });
+        return std::find_if(history.begin(), history.end(), [&](const Event& event) { return event.version > from && event.path == path; });
       };
       changed.wait(lock, [&] { return stop || cuts > mine || next() != history.end(); });
       if (stop || cuts > mine) return;
@@ -215,6 +245,8 @@ struct TestCluster::Parts {
   std::condition_variable changed;
   std::map<std::string, Json> slices;  // by name
   std::map<std::string, Json> claims;  // by path
+  std::map<std::string, Json> pods;    // by "namespace/name"
+  std::vector<Json> events;            // posted
   std::deque<Event> history;
   std::vector<Refusal> refusals;
   std::vector<std::string> seen;  // "GET /path?query"
@@ -277,6 +309,36 @@ Json TestCluster::claim(const std::string& name_space, const std::string& name) 
   std::lock_guard lock(parts_->mutex);
   const auto found = parts_->claims.find(kClaimsPath + name_space + "/resourceclaims/" + name);
   return found == parts_->claims.end() ? Json() : found->second;
+}
+
+void TestCluster::put_pod(const Json& pod) {
+  std::lock_guard lock(parts_->mutex);
+  const bool is_new = !parts_->pods.contains(text_of(pod.at("metadata"), "namespace") + "/" + text_of(pod.at("metadata"), "name"));
+  parts_->keep_pod(is_new ? "ADDED" : "MODIFIED", pod);
+}
+
+void TestCluster::change_pod(const std::string& name, const std::function<void(Json*)>& how) {
+  std::lock_guard lock(parts_->mutex);
+  Json pod = parts_->pods.at(name);
+  how(&pod);
+  parts_->keep_pod("MODIFIED", std::move(pod));
+}
+
+void TestCluster::annotate(const std::string& name, const std::string& annotation, const std::string& value) {
+  change_pod(name, [&](Json* pod) {
+    (*pod)["metadata"]["annotations"][annotation] = value;
+    if (value.empty()) (*pod)["metadata"]["annotations"].erase(annotation);
+  });
+}
+
+void TestCluster::delete_pod(const std::string& name) {
+  std::lock_guard lock(parts_->mutex);
+  parts_->keep_pod("DELETED", parts_->pods.at(name));
+}
+
+std::vector<Json> TestCluster::events() const {
+  std::lock_guard lock(parts_->mutex);
+  return parts_->events;
 }
 
 void TestCluster::refuse(const std::string& method, const std::string& part, int status, int count) {

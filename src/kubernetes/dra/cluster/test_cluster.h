@@ -30,6 +30,13 @@ class TestCluster {
   void delete_claim(const std::string& name_space, const std::string& name);
   Json claim(const std::string& name_space, const std::string& name) const;  // null: there is none
 
+  // Of this node; `name` is "namespace/name".
+  void put_pod(const Json& pod);
+  void change_pod(const std::string& name, const std::function<void(Json*)>& how);
+  void annotate(const std::string& name, const std::string& annotation, const std::string& value);  // empty: removes it
+  void delete_pod(const std::string& name);
+  std::vector<Json> events() const;  // that were posted
+
   // ---- faults ----
   // The next requests with this method and a path that has this part are answered with this status.
   void refuse(const std::string& method, const std::string& part, int status, int count = 1);

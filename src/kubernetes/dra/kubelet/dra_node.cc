@@ -8,6 +8,7 @@
 
 #include "kubernetes/dra/device_facts.h"
 #include "kubernetes/dra/driver_settings.h"
+#include "kubernetes/files.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
@@ -25,7 +26,8 @@ DraNode::DraNode(Options options)
     : options_(std::move(options)),
       gpus_(options_.gpus),
       reader_(options_.api_server),
-      status_(options_.api_server, options_.settings.node_name, StatusWriter::Pace{}) {}
+      status_(options_.api_server, options_.settings.node_name, StatusWriter::Pace{}),
+      recorder_(options_.api_server, options_.settings.node_name, options_.event_pace) {}
 
 Result<std::unique_ptr<DraNode>> DraNode::open(Options options) {
   std::unique_ptr<DraNode> node(new DraNode(std::move(options)));
@@ -46,9 +48,12 @@ Result<void> DraNode::begin() {
   driver.runtime_dir = settings.runtime_dir;
   driver.mounts = mounts_of(settings, options_.files);
   driver.prepared = [this](const Claim& claim) { status_.prepared(claim); };
+  driver.watches_pods = true;
+  driver.changed = [this](PodLimits::Changes changes) { changed(std::move(changes)); };
   auto opened = ClaimDriver::open(std::move(driver), [this](const ClaimName& name) { return reader_.read(name); });
   if (!opened) return opened.error();
   driver_ = std::move(*opened);
+  watch_pods();
   if (auto ok = make_socket_folder(settings); !ok) return ok;
   slices_ = std::make_unique<SliceController>(SliceController::Options{options_.api_server, settings.node_name, options_.pace}, models);
   auto server = DraServer::serve({registration_socket_of(settings), service_socket_of(settings)}, *driver_);
@@ -61,9 +66,55 @@ Result<void> DraNode::begin() {
                            std::chrono::nanoseconds(settings.health_interval),
                            settings.runtime_dir,
                            std::chrono::nanoseconds(settings.scheduler_patience),
-                           {}},
+                           [this](const std::vector<protocol::admin::PodNotice>& notices) { noticed(notices); }},
       [this](const std::string& uuid, bool healthy, const std::string& why) { set_health(uuid, healthy, why); });
   return {};
+}
+
+// ---- pods ----
+
+void DraNode::watch_pods() {
+  const Result<std::string> there = read_file(driver_->pods_record_path());
+  store_.add(driver_->pods_record_path(), there ? *there : "", [this] { return driver_->pods_record(); });
+  const auto listed = [this](const std::vector<std::string>& texts) {
+    std::vector<WatchedPod> pods;
+    for (const std::string& text : texts) {
+      if (auto pod = read(text)) pods.push_back(std::move(*pod));
+    }
+    driver_->pods_listed(pods);
+  };
+  const auto changed = [this](const std::string& text) {
+    if (const auto pod = read(text)) driver_->pod_changed(*pod);
+  };
+  const auto deleted = [this](const std::string& text) {
+    if (const auto pod = read(text)) driver_->pod_deleted(pod->uid);
+  };
+  pods_ = std::make_unique<ObjectWatch>(options_.api_server, ObjectWatch::pods_of(options_.settings.node_name),
+                                        ObjectWatch::Listener{listed, {changed, deleted}}, options_.pace);
+}
+
+std::optional<WatchedPod> DraNode::read(const std::string& pod) const {
+  Result<WatchedPod> read = read_pod(pod, {});  // it asks for claims, not for the device plugin's resources
+  if (read) return *read;
+  spdlog::warn("{}", read.error().text);
+  return std::nullopt;
+}
+
+void DraNode::changed(PodLimits::Changes changes) {
+  for (PodLimits::Notice& notice : changes.notices) recorder_.record(std::move(notice));
+  store_.changed();
+}
+
+void DraNode::noticed(const std::vector<protocol::admin::PodNotice>& notices) {
+  for (const protocol::admin::PodNotice& notice : notices) {
+    const std::string name = driver_->name_of_pod(notice.uid);
+    const size_t slash = name.find('/');
+    if (slash == std::string::npos) {
+      spdlog::warn("pod {}: {}: {}", notice.uid, notice.reason, notice.text);
+    } else {
+      recorder_.record({notice.uid, name.substr(0, slash), name.substr(slash + 1), true, notice.reason, notice.text});
+    }
+  }
 }
 
 DraNode::~DraNode() {

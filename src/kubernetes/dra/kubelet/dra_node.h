@@ -14,6 +14,8 @@
 #include "kubernetes/dra/cluster/status_writer.h"
 #include "kubernetes/dra/device_model.h"
 #include "kubernetes/dra/kubelet/dra_server.h"
+#include "kubernetes/pods/event_recorder.h"
+#include "kubernetes/pods/state_store.h"
 #include "kubernetes/settings.h"
 
 namespace nvshare::kubernetes::dra {
@@ -26,6 +28,7 @@ class DraNode {
     InstalledFiles files;
     std::vector<DeviceFacts> gpus;
     ObjectWatch::Pace pace;
+    EventRecorder::Pace event_pace;
   };
   // Starts threads. An error: there is nothing to offer, another driver runs with the same folder, the record is a later version's, the
   // kubelet's folders cannot be written.
@@ -43,6 +46,10 @@ class DraNode {
  private:
   explicit DraNode(Options options);
   Result<void> begin();
+  void watch_pods();
+  std::optional<WatchedPod> read(const std::string& pod) const;
+  void changed(PodLimits::Changes changes);
+  void noticed(const std::vector<protocol::admin::PodNotice>& notices);
 
   const Options options_;
   std::mutex mutex_;
@@ -50,7 +57,10 @@ class DraNode {
   ClaimReader reader_;
   // In this order: a part that calls ends before the one that it calls.
   StatusWriter status_;
+  EventRecorder recorder_;
   std::unique_ptr<ClaimDriver> driver_;
+  StateStore store_;
+  std::unique_ptr<ObjectWatch> pods_;
   std::unique_ptr<SliceController> slices_;
   std::unique_ptr<DraServer> server_;
   std::unique_ptr<HealthWatch> health_;

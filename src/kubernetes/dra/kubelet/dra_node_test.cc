@@ -198,6 +198,48 @@ TEST_F(DraNodeTest, AGpuThatFallsIllGetsNoMoreClaims) {
   while (is_tainted()) std::this_thread::sleep_for(milliseconds(1));
 }
 
+// Over a restart of the driver, and of its watch.
+TEST_F(DraNodeTest, AnnotationsLowerAClaimsLimitsWhileItsPodRuns) {
+  start();
+  SliceAllocator allocator;
+  cluster_->put_claim(allocator.allocate(1, {{4096 * kMib, 25}}, cluster_->slices()));
+  cluster_->put_pod(test_pod(1, {"claim-1"}));
+  ASSERT_EQ(prepare(1), "");
+  const std::string granted = scheduler_->limits_of(test_uid(900001));
+  const auto wait_for = [&](const std::string& limits) {
+    while (scheduler_->limits_of(test_uid(900001)) != limits) std::this_thread::sleep_for(milliseconds(1));
+  };
+  cluster_->annotate("team/pod-1", kMemoryAnnotation, "1Gi");
+  wait_for("1024/25");
+  cluster_->annotate("team/pod-1", kCoreAnnotation, "10");
+  wait_for("1024/10");
+  start();
+  EXPECT_TRUE(scheduler_->limits_of(test_uid(900001)).starts_with("1024/10")) << "no restart raises a limit";
+  cluster_->cut_watches();
+  cluster_->annotate("team/pod-1", kMemoryAnnotation, "");
+  cluster_->annotate("team/pod-1", kCoreAnnotation, "");
+  wait_for(granted);
+  cluster_->annotate("team/pod-1", kMemoryAnnotation, "much");
+  while (cluster_->events().empty()) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(cluster_->events()[0]["reason"], "BadLimit");
+}
+
+// The kubelet prepares a claim once, whoever comes to it later.
+TEST_F(DraNodeTest, PodsThatShareAClaimAreOneTenant) {
+  start();
+  SliceAllocator allocator;
+  cluster_->put_claim(allocator.allocate(1, {{4096 * kMib, 25}}, cluster_->slices()));
+  ASSERT_EQ(prepare(1), "");
+  EXPECT_EQ(scheduler_->tenant_of(test_uid(900001)), test_uid(900001));
+  cluster_->put_pod(test_pod(2, {"claim-1"}, "Pending"));
+  while (scheduler_->tenant_of(test_uid(900002)) != test_uid(900001)) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(scheduler_->limits_of(test_uid(900002)), scheduler_->limits_of(test_uid(900001)));
+  cluster_->delete_pod("team/pod-2");
+  while (!scheduler_->tenant_of(test_uid(900002)).empty()) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(unprepare(1), "");
+  EXPECT_EQ(scheduler_->tenant_of(test_uid(900001)), "");
+}
+
 TEST_F(DraNodeTest, EachCallThatFailsOnceCostsOneTry) {
   cluster_->refuse("GET", "/resourceslices", 500);
   cluster_->refuse("GET", "/nodes/", 500);
