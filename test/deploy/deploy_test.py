@@ -402,15 +402,17 @@ class Deploy(unittest.TestCase):
             self.assertEqual(variables["NVSHARE_API_SERVER"], "off" if name == "little" else "auto", name)
 
     def test_a_new_plugin_is_there_before_the_old_one_goes(self):
-        daemon_set = next(document for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")
-        self.assertEqual(daemon_set["spec"]["updateStrategy"]["rollingUpdate"], {"maxSurge": 1, "maxUnavailable": 0})
-        scheduler, plugin = pod_of(daemon_set)["containers"]
-        # Two at a time: each has sockets of its own at the kubelet, and the second scheduler waits.
-        names = {entry["name"]: entry for entry in plugin["env"]}
-        self.assertEqual(names["NVSHARE_INSTANCE"]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.name")
-        patience = {entry["name"]: entry for entry in scheduler["env"]}["NVSHARE_TAKE_OVER_PATIENCE"]
-        self.assertGreater(int(patience["value"]), pod_of(daemon_set)["terminationGracePeriodSeconds"])
-        self.assertEqual(plugin["startupProbe"]["exec"]["command"][:2], ["/usr/bin/nvshare-device-plugin", "--probe"])
+        for mode, program in (("devicePlugin", "/usr/bin/nvshare-device-plugin"), ("dra", "/usr/bin/nvshare-dra-driver")):
+            with self.subTest(mode=mode):
+                daemon_set = next(document for document in documents(render_chart.render({"mode": mode})) if document["kind"] == "DaemonSet")
+                self.assertEqual(daemon_set["spec"]["updateStrategy"]["rollingUpdate"], {"maxSurge": 1, "maxUnavailable": 0})
+                scheduler, plugin = pod_of(daemon_set)["containers"]
+                # Two at a time: each has sockets of its own at the kubelet, and the second scheduler waits.
+                names = {entry["name"]: entry for entry in plugin["env"]}
+                self.assertEqual(names["NVSHARE_INSTANCE"]["valueFrom"]["fieldRef"]["fieldPath"], "metadata.name")
+                patience = {entry["name"]: entry for entry in scheduler["env"]}["NVSHARE_TAKE_OVER_PATIENCE"]
+                self.assertGreater(int(patience["value"]), pod_of(daemon_set)["terminationGracePeriodSeconds"])
+                self.assertEqual(plugin["startupProbe"]["exec"]["command"][:2], [program, "--probe"])
 
     def test_set_takes_what_helm_takes(self):
         for text, value in (
@@ -476,7 +478,6 @@ class Deploy(unittest.TestCase):
         account = f'system:serviceaccount:{rendered["ServiceAccount"]["metadata"]["namespace"]}:{pod_of(rendered["DaemonSet"])["serviceAccountName"]}'
         self.assertEqual(policy["matchConditions"][0]["expression"], f'request.userInfo.username == "{account}"')
         self.assertEqual(policy["matchConstraints"]["resourceRules"][0]["resources"], ["resourceslices"])
-        self.assertEqual(rendered["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"], {"maxSurge": 0, "maxUnavailable": 1})
 
     def test_the_driver_offers_what_the_class_selects(self):
         rendered = {document["kind"]: document for document in dict(self.renderings())["dra"]}

@@ -1,60 +1,35 @@
 #include "kubernetes/dra/claim_driver.h"
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "kubernetes/dra/claim_cdi.h"
-#include "kubernetes/dra/claim_record.h"
 #include "kubernetes/files.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
 
-constexpr char kRecordName[] = "/dra-claims.jsonl";
 constexpr char kPodsRecordName[] = "/dra-pods.json";
-constexpr char kLockName[] = "/dra-claims.lock";
-
-Result<FileDescriptor> lock_folder(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST)
-    return error_format("cannot make the folder %.160s: %s", folder.c_str(), strerror(errno));
-  const std::string path = folder + kLockName;
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file) return error_format("cannot open %.160s: %s", path.c_str(), strerror(errno));
-  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) return error_format("another driver prepares claims with %.160s", folder.c_str());
-  return file;
-}
+// The other driver holds the record while the scheduler answers it; a call of the kubelet has 45 s.
+constexpr std::chrono::milliseconds kRecordPatience{20'000};
 
 }  // namespace
 
 Result<std::unique_ptr<ClaimDriver>> ClaimDriver::open(DriverOptions options, Fetch fetch) {
-  Result<FileDescriptor> lock = lock_folder(options.state_dir);
-  if (!lock) return lock.error();
-  std::unique_ptr<ClaimDriver> driver(new ClaimDriver(std::move(options), std::move(fetch), std::move(*lock)));
+  Result<ClaimRecordFile> record = ClaimRecordFile::open(options.state_dir);
+  if (!record) return record.error();
+  std::unique_ptr<ClaimDriver> driver(new ClaimDriver(std::move(options), std::move(fetch), std::move(*record)));
   if (auto ok = driver->take_over(); !ok) return ok.error();
   return driver;
 }
 
 Result<void> ClaimDriver::take_over() {
-  const std::string path = options_.state_dir + kRecordName;
-  if (access(path.c_str(), F_OK) == 0) {
-    Result<std::string> text = read_file(path);
-    if (!text) return text.error();
-    Result<ClaimRecord> record = read_claim_record(*text);
-    if (!record) return error_format("%.120s: %.120s", path.c_str(), record.error().text);
-    for (const std::string& why : record->left_out) spdlog::error("{}: {}; that claim is prepared anew when the kubelet asks", path, why);
-    if (!record->left_out.empty()) {
-      // For people; the record itself is written without it at the next change.
-      if (auto ok = write_file_atomically(path + ".damaged", *text); !ok) spdlog::warn("{}", ok.error().text);
-    }
-    for (const Claim& claim : record->claims) allocations_.restore(claim);
-  }
-  if (auto ok = remove_other_claims(options_.cdi_dir, allocations_.claims()); !ok) spdlog::warn("{}", ok.error().text);
+  std::lock_guard lock(mutex_);
+  if (auto ok = look_at_record(); !ok) return ok;
+  remove_leftovers();
   if (options_.watches_pods) take_over_pods();
   publisher_ = std::make_unique<LimitPublisher>(options_.runtime_dir);
   want_limits();
@@ -73,14 +48,38 @@ void ClaimDriver::take_over_pods() {
   for (const std::string& why : *left_out) spdlog::warn("{}: {}", path, why);
 }
 
-Result<void> ClaimDriver::write_record() const {
-  return write_file_atomically(options_.state_dir + kRecordName, claim_record(allocations_.claims()));
+// What the other driver of this node did meanwhile.
+Result<void> ClaimDriver::look_at_record() {
+  Result<std::optional<ClaimRecord>> record = record_.read_if_changed();
+  if (!record) return record.error();
+  if (!*record) return {};
+  ClaimAllocations now;
+  for (const Claim& claim : (*record)->claims) now.restore(claim);
+  allocations_ = std::move(now);
+  compare_pods();
+  return {};
+}
+
+Result<ClaimRecordFile::Held> ClaimDriver::hold_record() {
+  Result<ClaimRecordFile::Held> held = record_.hold(kRecordPatience);
+  if (!held) return held;
+  if (auto ok = look_at_record(); !ok) return ok.error();
+  return held;
+}
+
+// Specifications of claims that are not prepared. The other driver's claims are in the record before their specifications are made.
+void ClaimDriver::remove_leftovers() {
+  Result<ClaimRecordFile::Held> held = record_.hold(std::chrono::milliseconds(0));
+  if (!held) return;  // the other one is at work: the next start removes them
+  if (auto ok = look_at_record(); !ok) return;
+  if (auto ok = remove_other_claims(options_.cdi_dir, allocations_.claims()); !ok) spdlog::warn("{}", ok.error().text);
 }
 
 Result<Claim> ClaimDriver::find_or_fetch(const ClaimName& name) {
   if (auto ok = check_name(name); !ok) return ok.error();
   {
     std::lock_guard lock(mutex_);
+    if (auto ok = look_at_record(); !ok) return ok.error();
     if (const Claim* known = allocations_.find(name.uid)) return *known;
   }
   Result<std::string> object = fetch_(name);
@@ -124,6 +123,8 @@ std::vector<PreparedDevice> ClaimDriver::answer_of(const Claim& claim) const {
 
 Result<void> ClaimDriver::prepare_claim(const Claim& claim) {
   std::lock_guard lock(mutex_);
+  const auto held = hold_record();
+  if (!held) return held.error();
   const bool was_known = allocations_.find(claim.uid) != nullptr;
   if (auto ok = allocations_.admit(claim, options_.devices); !ok) return ok;
   if (!was_known) compare_pods();
@@ -155,6 +156,8 @@ Result<void> ClaimDriver::unprepare(const std::string& claim_uid) {
 
 Result<void> ClaimDriver::unprepare_claim(const std::string& claim_uid) {
   std::lock_guard lock(mutex_);
+  const auto held = hold_record();
+  if (!held) return held.error();
   const Claim* known = allocations_.find(claim_uid);
   if (known == nullptr) return {};
   const Claim claim = *known;
@@ -196,8 +199,14 @@ void ClaimDriver::report(PodLimits::Changes changes) const {
   if (options_.changed) options_.changed(std::move(changes));
 }
 
+// With the mutex held. A record that cannot be read is the next call's to refuse.
+void ClaimDriver::note_other_driver() {
+  if (auto ok = look_at_record(); !ok) spdlog::warn("{}", ok.error().text);
+}
+
 void ClaimDriver::pods_listed(const std::vector<WatchedPod>& pods) {
   std::unique_lock lock(mutex_);
+  note_other_driver();
   PodLimits::Changes changes = pods_.replace(pods, allocations_);
   want_limits();
   lock.unlock();
@@ -206,6 +215,7 @@ void ClaimDriver::pods_listed(const std::vector<WatchedPod>& pods) {
 
 void ClaimDriver::pod_changed(const WatchedPod& pod) {
   std::unique_lock lock(mutex_);
+  note_other_driver();
   PodLimits::Changes changes = pods_.update(pod, allocations_);
   want_limits();
   lock.unlock();
@@ -214,6 +224,7 @@ void ClaimDriver::pod_changed(const WatchedPod& pod) {
 
 void ClaimDriver::pod_deleted(const std::string& uid) {
   std::unique_lock lock(mutex_);
+  note_other_driver();
   PodLimits::Changes changes = pods_.remove(uid);
   want_limits();
   lock.unlock();

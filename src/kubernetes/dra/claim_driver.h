@@ -1,5 +1,6 @@
 // Prepares and unprepares claims: the record, the specification and the scheduler's limits, each step such that a driver that ends in
-// between is put right by the next call or the next start. Thread-safe; knows no gRPC.
+// between is put right by the next call or the next start. During an update there are two, which the kubelet may call in turn: they share
+// the record. Thread-safe; knows no gRPC.
 #pragma once
 
 #include <functional>
@@ -8,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "base/fd.h"
 #include "base/result.h"
 #include "kubernetes/devices/container_edits.h"
 #include "kubernetes/dra/claim_allocations.h"
 #include "kubernetes/dra/claim_pods.h"
+#include "kubernetes/dra/claim_record_file.h"
 #include "kubernetes/pods/limit_publisher.h"
 
 namespace nvshare::kubernetes::dra {
@@ -44,7 +45,7 @@ class ClaimDriver {
   // The ResourceClaim as the API server has it. Called without a lock, from several threads at a time.
   using Fetch = std::function<Result<std::string>(const ClaimName&)>;
 
-  // Takes over what an earlier driver prepared. An error: another one runs with this folder, or the record is a later version's.
+  // Takes over what an earlier driver prepared. An error: the record cannot be read, or is a later version's.
   static Result<std::unique_ptr<ClaimDriver>> open(DriverOptions options, Fetch fetch);
 
   // The same answer as often as it is asked; of a claim that is prepared already without the API server. An error leaves nothing behind
@@ -67,10 +68,10 @@ class ClaimDriver {
   size_t prepared() const;
 
  private:
-  ClaimDriver(DriverOptions options, Fetch fetch, FileDescriptor lock)
+  ClaimDriver(DriverOptions options, Fetch fetch, ClaimRecordFile record)
       : options_(std::move(options)),
         fetch_(std::move(fetch)),
-        lock_(std::move(lock)),
+        record_(std::move(record)),
         pods_(options_.priority_max, options_.watches_pods) {}
   Result<void> take_over();
   void take_over_pods();
@@ -78,11 +79,15 @@ class ClaimDriver {
   Result<void> prepare_claim(const Claim& claim);
   Result<void> unprepare_claim(const std::string& claim_uid);
   // With the mutex held:
-  Result<void> write_record() const;
+  Result<void> look_at_record();
+  Result<ClaimRecordFile::Held> hold_record();
+  Result<void> write_record() { return record_.write(allocations_.claims()); }
   Result<void> put_in_force(const Claim& claim);
   Result<void> publish_limits();
   void want_limits() { publisher_->set_wanted(pods_.limits(allocations_), false); }
   void compare_pods();
+  void note_other_driver();
+  void remove_leftovers();
   // Without it:
   void report_compared();
   void report(PodLimits::Changes changes) const;
@@ -91,9 +96,9 @@ class ClaimDriver {
 
   const DriverOptions options_;
   const Fetch fetch_;
-  const FileDescriptor lock_;  // on the folder, for as long as this lives
   mutable std::mutex mutex_;
-  ClaimAllocations allocations_;               // guarded by mutex_, as the next two
+  ClaimRecordFile record_;        // guarded by mutex_, as the next three
+  ClaimAllocations allocations_;  // as the record had it when it was last looked at
   ClaimPods pods_;
   PodLimits::Changes unreported_;
   std::unique_ptr<LimitPublisher> publisher_;  // set before others see this

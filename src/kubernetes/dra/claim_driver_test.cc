@@ -191,16 +191,60 @@ TEST_F(DraDriverTest, APodHasWhatIsLeftWhenOneOfItsClaimsEnds) {
   EXPECT_EQ(scheduler_->limits_of(pod_uid(1)), "4096/25" + kFourGib);
 }
 
-TEST_F(DraDriverTest, OneDriverAtATimeAndNoneOverALaterRecord) {
+TEST_F(DraDriverTest, NoDriverStartsOverALaterRecord) {
   ASSERT_TRUE(start_driver());
-  const auto second = ClaimDriver::open(options_, {});
-  ASSERT_FALSE(second);
-  EXPECT_NE(std::string(second.error().text).find("another driver prepares claims"), std::string::npos);
   driver_.reset();
   ASSERT_TRUE(write_file_atomically(options_.state_dir + "/dra-claims.jsonl", "{\"nvshare_dra_claims\":2}\n"));
   const auto later = start_driver();
   ASSERT_FALSE(later);
   EXPECT_NE(std::string(later.error().text).find("version 2"), std::string::npos);
+}
+
+// The kubelet calls the one that registered last; when that ends, the other one again.
+TEST_F(DraDriverTest, TwoDriversOfAnUpdateShareTheRecord) {
+  ASSERT_TRUE(start_driver());
+  const auto old_driver = std::move(driver_);
+  ASSERT_TRUE(start_driver());
+  const auto prepare_with = [&](ClaimDriver& driver, int number) {
+    const auto prepared = driver.prepare(test_claim_name(number));
+    return prepared ? std::string() : std::string(prepared.error().text);
+  };
+  for (int number = 1; number <= 3; ++number) add(number, {{0, "8Gi", "25"}});
+  EXPECT_EQ(prepare_with(*old_driver, 1), "");
+  EXPECT_EQ(prepare_with(*driver_, 2), "");
+  EXPECT_NE(prepare_with(*old_driver, 3).find("16Gi"), std::string::npos) << "it counts what the other one gave";
+  EXPECT_NE(prepare_with(*driver_, 3), "");
+  EXPECT_EQ(old_driver->prepared(), 2U);
+  // One that was prepared by the other one, whose claim has another allocation by now.
+  ASSERT_TRUE(driver_->unprepare(test_uid(1)));
+  EXPECT_FALSE(has_spec(1));
+  add(1, {{1, "2Gi", "10"}});
+  const auto anew = old_driver->prepare(test_claim_name(1));
+  ASSERT_TRUE(anew) << anew.error().text;
+  EXPECT_EQ(anew->at(0).device, device_name(test_gpu(1)));
+  EXPECT_TRUE(has_spec(1));
+  ASSERT_TRUE(old_driver->unprepare(test_uid(2)));
+  EXPECT_EQ(prepare_with(*driver_, 3), "");
+  EXPECT_EQ(driver_->prepared(), 2U);
+  EXPECT_TRUE(has_spec(1) && has_spec(3) && !has_spec(2));
+}
+
+TEST_F(DraDriverTest, TwoDriversAtOnceNeverGiveMoreThanAGpuHas) {
+  ASSERT_TRUE(start_driver());
+  const auto other = std::move(driver_);
+  ASSERT_TRUE(start_driver());
+  for (int number = 1; number <= 16; ++number) add(number, {{0, "2Gi", "1"}});
+  std::vector<std::thread> threads;
+  std::atomic<int> given{0};
+  for (int number = 1; number <= 16; ++number) {
+    ClaimDriver& driver = number % 2 == 0 ? *other : *driver_;
+    threads.emplace_back([&, number] { given += driver.prepare(test_claim_name(number)) ? 1 : 0; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(given, 8);
+  driver_.reset();
+  ASSERT_TRUE(start_driver());
+  EXPECT_EQ(driver_->prepared(), 8U);
 }
 
 TEST_F(DraDriverTest, ADamagedEntryCostsOneClaimAndItsSpecification) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "kubernetes/dra/device_facts.h"
 
@@ -36,14 +37,37 @@ TEST(DraSettings, DefaultsAndWhatTheDriverNeeds) {
   EXPECT_NE(refused_driver({{"NVSHARE_NODE_NAME", "n"}, {"NVSHARE_API_SERVER", "off"}}).find("accepted: auto"), std::string::npos);
 }
 
+TEST(DraSettings, EachInstanceHasItsOwnSockets) {
+  const std::string long_name(63, 'x');
+  const std::string folder = "/" + std::string(71, 'a');
+  std::set<std::string> sockets;
+  for (const std::string& instance : {std::string("nvshare-0"), std::string("nvshare-1"), long_name, "y" + long_name.substr(1)}) {
+    for (const std::string& where : {std::string("/var/lib/kubelet/x"), folder}) {
+      const auto loaded = load_for_driver({{"NVSHARE_NODE_NAME", "node-1"},
+                                           {"NVSHARE_INSTANCE", instance},
+                                           {"NVSHARE_PLUGINS_DIR", where},
+                                           {"NVSHARE_REGISTRY_DIR", where}});
+      ASSERT_TRUE(loaded) << loaded.error().text;
+      for (const std::string& socket : {registration_socket_of(*loaded), service_socket_of(*loaded)}) {
+        EXPECT_LE(socket.size(), 107U) << socket;
+        sockets.insert(socket);
+      }
+    }
+  }
+  EXPECT_EQ(sockets.size(), 16U);
+  const auto loaded = load_for_driver({{"NVSHARE_NODE_NAME", "node-1"}, {"NVSHARE_INSTANCE", "nvshare-0"}});
+  EXPECT_EQ(registration_socket_of(*loaded), "/var/lib/kubelet/plugins_registry/gpu.nvshare.com-nvshare-0-reg.sock");
+  EXPECT_EQ(service_socket_of(*loaded), "/var/lib/kubelet/plugins/gpu.nvshare.com/dra-nvshare-0.sock");
+}
+
 TEST(DraSettings, WrongFoldersAreRefusedByName) {
   for (const char* name : {"NVSHARE_PLUGINS_DIR", "NVSHARE_REGISTRY_DIR"}) {
-    for (const std::string& value : {std::string("plugins"), "/" + std::string(80, 'a')}) {
+    for (const std::string& value : {std::string("plugins"), "/" + std::string(72, 'a')}) {
       const std::string why = refused_driver({{"NVSHARE_NODE_NAME", "n"}, {name, value}});
       EXPECT_NE(why.find(name), std::string::npos) << why;
-      EXPECT_NE(why.find("accepted: an absolute path of up to 80 bytes"), std::string::npos) << why;
+      EXPECT_NE(why.find("accepted: an absolute path of up to 72 bytes"), std::string::npos) << why;
     }
-    EXPECT_EQ(refused_driver({{"NVSHARE_NODE_NAME", "n"}, {name, "/" + std::string(79, 'a')}}), "accepted");
+    EXPECT_EQ(refused_driver({{"NVSHARE_NODE_NAME", "n"}, {name, "/" + std::string(71, 'a')}}), "accepted");
   }
 }
 

@@ -12,8 +12,10 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/fd.h"
 #include "protocol/admin.h"
@@ -40,7 +42,7 @@ class ListeningScheduler {
     shutdown(listener_.get(), SHUT_RDWR);
     {
       std::lock_guard lock(mutex_);
-      shutdown(client_, SHUT_RDWR);
+      for (const int client : clients_) shutdown(client, SHUT_RDWR);
     }
     thread_.join();
   }
@@ -85,7 +87,7 @@ class ListeningScheduler {
   void refuse_connections() {
     std::lock_guard lock(mutex_);
     refuses_ = true;
-    if (client_ >= 0) shutdown(client_, SHUT_RDWR);
+    for (const int client : clients_) shutdown(client, SHUT_RDWR);
   }
   void accept_connections() {
     std::lock_guard lock(mutex_);
@@ -100,30 +102,33 @@ class ListeningScheduler {
 
  private:
   void serve() {
+    std::vector<std::jthread> threads;  // one a client
     while (!stop_) {
       FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!client) return;
-      {
-        std::lock_guard lock(mutex_);
-        if (stop_) return;  // the destructor has looked for a client already
-        if (refuses_) continue;
-        client_ = client.get();
-        ++connections_;
-      }
-      std::string text;
-      char bytes[65536];
-      for (ssize_t length = 0; (length = read(client.get(), bytes, sizeof bytes)) > 0;) {
-        text.append(bytes, static_cast<size_t>(length));
-        for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
-          const std::string answer = take(text.substr(0, end));
-          text.erase(0, end + 1);
-          const ssize_t sent = ::send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
-          EXPECT_TRUE(stop_ || sent == static_cast<ssize_t>(answer.size()));
-        }
-      }
       std::lock_guard lock(mutex_);
-      client_ = -1;
+      if (stop_) return;  // the destructor has looked for clients already
+      if (refuses_) continue;
+      clients_.insert(client.get());
+      ++connections_;
+      threads.emplace_back([this, served = std::move(client)] { serve(served.get()); });
     }
+  }
+  void serve(int client) {
+    std::string text;
+    char bytes[65536];
+    for (ssize_t length = 0; (length = read(client, bytes, sizeof bytes)) > 0;) {
+      text.append(bytes, static_cast<size_t>(length));
+      for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
+        const std::string answer = take(text.substr(0, end));
+        text.erase(0, end + 1);
+        const ssize_t sent = ::send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
+        EXPECT_TRUE(stop_ || sent == static_cast<ssize_t>(answer.size()));
+      }
+    }
+    std::lock_guard lock(mutex_);
+    clients_.erase(client);
+    shutdown(client, SHUT_RDWR);  // it is closed with its thread, at the end
   }
   // As the scheduler has it (WhoDoesNotKnowAllOfAPodOnlyLowers).
   static protocol::admin::PodRequest lowest_of(protocol::admin::PodRequest held, const protocol::admin::PodRequest& sent) {
@@ -165,7 +170,7 @@ class ListeningScheduler {
   FileDescriptor listener_;
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
-  int client_ = -1;
+  std::set<int> clients_;
   int connections_ = 0;
   int requests_ = 0;
   int pods_received_ = 0;

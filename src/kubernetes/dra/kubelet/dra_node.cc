@@ -8,16 +8,24 @@
 
 #include "kubernetes/dra/device_facts.h"
 #include "kubernetes/dra/driver_settings.h"
+#include "kubernetes/dra/driver_sockets.h"
 #include "kubernetes/files.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
 
-Result<void> make_socket_folder(const Settings& settings) {
-  const std::string socket = service_socket_of(settings);
-  const std::string folder = socket.substr(0, socket.rfind('/'));
-  if (mkdir(folder.c_str(), 0750) == 0 || errno == EEXIST) return {};
-  return error_format("cannot make the folder %.150s: %s", folder.c_str(), strerror(errno));
+Result<void> make_way_for_sockets(const Settings& settings) {
+  const std::string registration = registration_socket_of(settings);
+  const std::string service = service_socket_of(settings);
+  const std::string folder = service.substr(0, service.rfind('/'));
+  if (mkdir(folder.c_str(), 0750) != 0 && errno != EEXIST)
+    return error_format("cannot make the folder %.150s: %s", folder.c_str(), strerror(errno));
+  for (const std::string& socket : {registration, service}) {
+    if (auto ok = check_is_free(socket); !ok) return ok;
+  }
+  remove_dead_sockets(settings.registry_dir, kDriverName, "-reg.sock");
+  remove_dead_sockets(folder, "dra", ".sock");
+  return {};
 }
 
 }  // namespace
@@ -39,6 +47,7 @@ Result<void> DraNode::begin() {
   const Settings& settings = options_.settings;
   const DeviceModels models = models_of(options_.gpus, settings.division);
   if (models.empty()) return error_format("this node has no GPU that can be offered");
+  if (auto ok = make_way_for_sockets(settings); !ok) return ok;
   DriverOptions driver;
   driver.pool = settings.node_name;
   driver.devices = models;
@@ -54,7 +63,6 @@ Result<void> DraNode::begin() {
   if (!opened) return opened.error();
   driver_ = std::move(*opened);
   watch_pods();
-  if (auto ok = make_socket_folder(settings); !ok) return ok;
   slices_ = std::make_unique<SliceController>(SliceController::Options{options_.api_server, settings.node_name, options_.pace}, models);
   auto server = DraServer::serve({registration_socket_of(settings), service_socket_of(settings)}, *driver_);
   if (!server) return server.error();

@@ -136,6 +136,53 @@ TEST_F(DraProgramTest, ItServesUntilItIsToldToEndAndGoesOnAfterAKill) {
   EXPECT_FALSE(fs::exists(TestDraKubelet::service_socket(folder_)));
 }
 
+// As the chart updates it: the new one serves before the old one is told to end.
+TEST_F(DraProgramTest, ANewInstanceServesBeforeTheOldOneEnds) {
+  const auto socket_of = [&](const std::string& instance) {
+    return folder_ + "/plugins_registry/gpu.nvshare.com-" + instance + "-reg.sock";
+  };
+  const auto start_instance = [&](const std::string& instance) {
+    start({"--instance", instance});
+    while (runs() && !fs::exists(socket_of(instance))) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    wait_until_it_serves();
+  };
+  const auto put_claim = [&](int number) {
+    Json claim = test_claim(number, {{0, "512Mi", "25"}});
+    claim["status"]["allocation"]["devices"]["results"][0]["device"] = cluster_->slices()[0]["spec"]["devices"][0]["name"];
+    cluster_->put_claim(claim);
+  };
+  const auto prepare = [&](int number) {
+    const auto entries = kubelet_->prepare({test_claim_name(number)});
+    return entries ? entries->at(test_uid(number)).error : std::string(entries.error().text);
+  };
+  start_instance("old");
+  put_claim(1);
+  put_claim(2);
+  put_claim(3);
+  EXPECT_EQ(prepare(1), "");
+  const pid_t old_driver = std::exchange(pid_, 0);
+  start_instance("new");
+  ASSERT_FALSE(HasFailure());
+  EXPECT_EQ(prepare(2), "");
+  EXPECT_NE(prepare(3).find("do not fit"), std::string::npos) << "what the old one gave counts";
+  const pid_t new_driver = std::exchange(pid_, old_driver);
+  kill(old_driver, SIGTERM);
+  EXPECT_EQ(wait_for_end(), 0);
+  pid_ = new_driver;
+  EXPECT_FALSE(fs::exists(socket_of("old")));
+  ASSERT_TRUE(kubelet_->find_driver());
+  const auto unprepared = kubelet_->unprepare({test_claim_name(1)});
+  ASSERT_TRUE(unprepared) << unprepared.error().text;
+  EXPECT_EQ(unprepared->at(test_uid(1)).error, "");
+  EXPECT_EQ(prepare(3), "");
+  EXPECT_EQ(cluster_->slices().size(), 1U);
+  kill(pid_, SIGKILL);
+  wait_for_end();
+  start_instance("newer");
+  EXPECT_FALSE(fs::exists(socket_of("new"))) << "the kubelet would go on calling it";
+  EXPECT_EQ(prepare(2), "");
+}
+
 TEST_F(DraProgramTest, WhatKeepsItFromServingIsSaid) {
   start({"--gpus", "7"});
   EXPECT_EQ(wait_for_end(), 1);
@@ -148,9 +195,9 @@ TEST_F(DraProgramTest, WhatKeepsItFromServingIsSaid) {
   start();
   wait_until_it_serves();
   const pid_t first = std::exchange(pid_, 0);
-  start();  // another with the same record
+  start();  // another with the same sockets
   EXPECT_EQ(wait_for_end(), 1);
-  EXPECT_NE(read_file(folder_ + "/log")->find("another driver prepares claims"), std::string::npos);
+  EXPECT_NE(read_file(folder_ + "/log")->find("another driver serves on"), std::string::npos);
   start({"--probe", "20"});
   EXPECT_EQ(wait_for_end(), 0);
   pid_ = first;

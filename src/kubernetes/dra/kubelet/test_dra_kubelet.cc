@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
+#include <map>
 
 #include "nvshare_dra_v1.grpc.pb.h"
 #include "nvshare_dra_v1beta1.grpc.pb.h"
@@ -103,32 +105,45 @@ std::string TestDraKubelet::registration_socket(const std::string& folder) { ret
 
 std::string TestDraKubelet::service_socket(const std::string& folder) { return folder + "/plugins/gpu.nvshare.com/dra.sock"; }
 
+// The newest that answers; a kubelet, too, calls the one that registered last, and others when it is gone.
 Result<std::string> TestDraKubelet::find_driver() {
-  for (const auto& file : std::filesystem::directory_iterator(parts_->folder + "/plugins_registry")) {
-    auto stub = pluginregistration::Registration::NewStub(dial(file.path().string()));
-    pluginregistration::PluginInfo info;
-    grpc::ClientContext context;
-    set_deadline(&context);
-    if (const grpc::Status status = stub->GetInfo(&context, {}, &info); !status.ok()) return failed_call(status);
-    if (info.type() != "DRAPlugin" || info.name() != kDriverName)
-      return error_format("'%.60s' of type '%.60s'", info.name().c_str(), info.type().c_str());
-    const auto& offered = info.supported_versions();
-    const auto taken = std::find_if(offered.begin(), offered.end(), [&](const std::string& version) {
-      return std::find(parts_->versions.begin(), parts_->versions.end(), version) != parts_->versions.end();
-    });
-    pluginregistration::RegistrationStatus said;
-    said.set_plugin_registered(taken != offered.end());
-    if (taken == offered.end()) said.set_error("no version that this kubelet knows");
-    grpc::ClientContext notifying;
-    set_deadline(&notifying);
-    pluginregistration::RegistrationStatusResponse response;
-    if (const grpc::Status status = stub->NotifyRegistrationStatus(&notifying, said, &response); !status.ok()) return failed_call(status);
-    if (taken == offered.end()) return error_format("no version that this kubelet knows");
-    parts_->endpoint = info.endpoint();
-    parts_->version = *taken;
-    return parts_->version;
+  namespace fs = std::filesystem;
+  std::multimap<fs::file_time_type, std::string, std::greater<>> sockets;
+  std::error_code gone;
+  for (const auto& file : fs::directory_iterator(parts_->folder + "/plugins_registry"))
+    sockets.emplace(fs::last_write_time(file.path(), gone), file.path().string());
+  Error why = error_format("no driver has a socket here");
+  for (const auto& [made, socket] : sockets) {
+    Result<std::string> version = register_driver(socket);
+    if (version) return version;
+    why = version.error();
   }
-  return error_format("no driver has a socket here");
+  return why;
+}
+
+Result<std::string> TestDraKubelet::register_driver(const std::string& socket) {
+  auto stub = pluginregistration::Registration::NewStub(dial(socket));
+  pluginregistration::PluginInfo info;
+  grpc::ClientContext context;
+  set_deadline(&context);
+  if (const grpc::Status status = stub->GetInfo(&context, {}, &info); !status.ok()) return failed_call(status);
+  if (info.type() != "DRAPlugin" || info.name() != kDriverName)
+    return error_format("'%.60s' of type '%.60s'", info.name().c_str(), info.type().c_str());
+  const auto& offered = info.supported_versions();
+  const auto taken = std::find_if(offered.begin(), offered.end(), [&](const std::string& version) {
+    return std::find(parts_->versions.begin(), parts_->versions.end(), version) != parts_->versions.end();
+  });
+  pluginregistration::RegistrationStatus said;
+  said.set_plugin_registered(taken != offered.end());
+  if (taken == offered.end()) said.set_error("no version that this kubelet knows");
+  grpc::ClientContext notifying;
+  set_deadline(&notifying);
+  pluginregistration::RegistrationStatusResponse response;
+  if (const grpc::Status status = stub->NotifyRegistrationStatus(&notifying, said, &response); !status.ok()) return failed_call(status);
+  if (taken == offered.end()) return error_format("no version that this kubelet knows");
+  parts_->endpoint = info.endpoint();
+  parts_->version = *taken;
+  return parts_->version;
 }
 
 Result<TestDraKubelet::Entries> TestDraKubelet::prepare(const std::vector<ClaimName>& claims) {

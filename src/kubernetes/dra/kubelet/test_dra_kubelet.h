@@ -22,7 +22,7 @@ class TestDraKubelet {
   static std::string registration_socket(const std::string& folder);
   static std::string service_socket(const std::string& folder);
 
-  // Looks for the driver's socket as a kubelet does that starts, and registers it. Returns the version that it calls from now on.
+  // Looks for the driver's socket as a kubelet does that starts, of several for the newest, and registers it. Returns the version that it calls from now on.
   Result<std::string> find_driver();
 
   struct Entry {
@@ -35,6 +35,7 @@ class TestDraKubelet {
   Result<Entries> unprepare(const std::vector<ClaimName>& claims);
 
  private:
+  Result<std::string> register_driver(const std::string& socket);
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
