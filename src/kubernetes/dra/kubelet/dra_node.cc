@@ -67,12 +67,11 @@ Result<void> DraNode::begin() {
   auto server = DraServer::serve({registration_socket_of(settings), service_socket_of(settings)}, *driver_);
   if (!server) return server.error();
   server_ = std::move(*server);
+  server_->set_health(settings.node_name, models);
   std::vector<std::string> uuids;
   for (const DeviceModel& model : models) uuids.push_back(model.uuid);
   health_ = std::make_unique<HealthWatch>(
-      HealthWatch::Options{std::move(uuids),
-                           std::chrono::nanoseconds(settings.health_interval),
-                           settings.runtime_dir,
+      HealthWatch::Options{std::move(uuids), std::chrono::nanoseconds(settings.health_interval), settings.runtime_dir,
                            std::chrono::nanoseconds(settings.scheduler_patience),
                            [this](const std::vector<protocol::admin::PodNotice>& notices) { noticed(notices); }},
       [this](const std::string& uuid, bool healthy, const std::string& why) { set_health(uuid, healthy, why); });
@@ -145,7 +144,9 @@ void DraNode::set_health(const std::string& uuid, bool healthy, const std::strin
   } else {
     spdlog::error("{} is unhealthy: {}; it gets no more claims", uuid, why);
   }
-  slices_->set_devices(models_of(gpus_, options_.settings.division));
+  const DeviceModels models = models_of(gpus_, options_.settings.division);
+  slices_->set_devices(models);
+  server_->set_health(options_.settings.node_name, models);
 }
 
 }  // namespace nvshare::kubernetes::dra

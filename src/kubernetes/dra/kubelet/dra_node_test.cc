@@ -240,6 +240,31 @@ TEST_F(DraNodeTest, PodsThatShareAClaimAreOneTenant) {
   EXPECT_EQ(scheduler_->tenant_of(test_uid(900001)), "");
 }
 
+TEST_F(DraNodeTest, TheKubeletWatchesTheHealthOfEachGpu) {
+  start();
+  const std::string first = std::string(kTestNode) + "/" + device_name(test_gpu(0));
+  for (const char* version : {"v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"}) {
+    TestDraKubelet::Health all;
+    const auto well = kubelet_->watch(version, [&](const TestDraKubelet::Health& health) {
+      all = health;
+      return true;
+    });
+    ASSERT_TRUE(well) << well.error().text;
+    EXPECT_EQ(all.size(), static_cast<size_t>(kGpus));
+    EXPECT_EQ(all[first], "healthy");
+    std::thread falls_ill([&] { node_->set_health(test_gpu(0), false, "XID 79"); });
+    EXPECT_TRUE(kubelet_->watch(version, [&](const TestDraKubelet::Health& health) { return health.at(first) == "unhealthy: XID 79"; }));
+    falls_ill.join();
+    std::thread ends([&] {
+      node_->set_health(test_gpu(0), true, "");
+      node_.reset();
+    });
+    EXPECT_FALSE(kubelet_->watch(version, [&](const TestDraKubelet::Health&) { return false; })) << "the driver's end ends it";
+    ends.join();
+    start();
+  }
+}
+
 TEST_F(DraNodeTest, EachCallThatFailsOnceCostsOneTry) {
   cluster_->refuse("GET", "/resourceslices", 500);
   cluster_->refuse("GET", "/nodes/", 500);

@@ -5,7 +5,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <mutex>
+#include <optional>
 
+#include "nvshare_dra_health_v1.grpc.pb.h"
+#include "nvshare_dra_health_v1alpha1.grpc.pb.h"
 #include "nvshare_dra_v1.grpc.pb.h"
 #include "nvshare_dra_v1beta1.grpc.pb.h"
 #include "nvshare_pluginregistration_v1.grpc.pb.h"
@@ -15,7 +21,9 @@ namespace {
 
 namespace api = ::k8s::io::kubelet::pkg::apis::dra;
 
-constexpr std::chrono::seconds kEndPatience{2};  // for calls that wait for the API server
+constexpr std::chrono::seconds kEndPatience{2};      // for calls that wait for the API server
+constexpr std::chrono::seconds kHealthInterval{10};  // the kubelet forgets after 30 s what it was not told again
+constexpr int kHealthWatchersMax = 16;               // each has a thread; one kubelet has one, and some that it dropped
 
 template <typename Device>
 void fill_device(const PreparedDevice& prepared, Device* device) {
@@ -84,6 +92,89 @@ class ServiceV1Beta1 : public api::v1beta1::DRAPlugin::Service {
   ClaimDriver& driver_;
 };
 
+// What is known of the devices' health, for those who watch it.
+class HealthBoard {
+ public:
+  struct News {
+    uint64_t number = 0;  // of the last change
+    std::string pool;
+    DeviceModels devices;
+  };
+
+  void set(const std::string& pool, const DeviceModels& devices) {
+    {
+      std::lock_guard lock(mutex_);
+      news_ = {news_.number + 1, pool, devices};
+    }
+    changed_.notify_all();
+  }
+  void stop() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+  }
+  bool enter() {
+    std::lock_guard lock(mutex_);
+    return !stop_ && watchers_ < kHealthWatchersMax && ++watchers_ > 0;
+  }
+  void leave() {
+    std::lock_guard lock(mutex_);
+    --watchers_;
+  }
+  // What is new since `seen`, or the same again after the interval. Nothing: the server ends.
+  std::optional<News> wait(uint64_t seen) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stop_ || news_.number > 0; });
+    changed_.wait_for(lock, kHealthInterval, [&] { return stop_ || news_.number > seen; });
+    if (stop_) return std::nullopt;
+    return news_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  News news_;
+  int watchers_ = 0;
+  bool stop_ = false;
+};
+
+template <typename Base, typename Request, typename Response>
+class HealthService : public Base {
+ public:
+  explicit HealthService(HealthBoard& board) : board_(board) {}
+  grpc::Status NodeWatchResources(grpc::ServerContext*, const Request*, grpc::ServerWriter<Response>* writer) override {
+    if (!board_.enter()) return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watch the devices' health");
+    uint64_t seen = 0;
+    for (auto news = board_.wait(seen); news; news = board_.wait(seen)) {
+      seen = news->number;
+      if (!writer->Write(message_of(*news))) break;  // nobody reads it any more
+    }
+    board_.leave();
+    return grpc::Status::OK;
+  }
+
+ private:
+  static Response message_of(const HealthBoard::News& news) {
+    Response response;
+    for (const DeviceModel& device : news.devices) {
+      auto* one = response.add_devices();
+      one->mutable_device()->set_pool_name(news.pool);
+      one->mutable_device()->set_device_name(device.name);
+      using Status = decltype(one->health());
+      one->set_health(static_cast<Status>(device.ailment.empty() ? ::v1::HEALTHY : ::v1::UNHEALTHY));
+      one->set_last_updated_time(std::time(nullptr));
+      one->set_message(device.ailment);
+    }
+    return response;
+  }
+  HealthBoard& board_;
+};
+using HealthV1 = HealthService<::v1::DRAResourceHealth::Service, ::v1::NodeWatchResourcesRequest, ::v1::NodeWatchResourcesResponse>;
+using HealthV1Alpha1 =
+    HealthService<::v1alpha1::DRAResourceHealth::Service, ::v1alpha1::NodeWatchResourcesRequest, ::v1alpha1::NodeWatchResourcesResponse>;
+
 class Registration : public pluginregistration::Registration::Service {
  public:
   explicit Registration(std::string endpoint) : endpoint_(std::move(endpoint)) {}
@@ -93,6 +184,8 @@ class Registration : public pluginregistration::Registration::Service {
     info->set_endpoint(endpoint_);
     info->add_supported_versions("v1.DRAPlugin");  // a kubelet takes the first one that it knows
     info->add_supported_versions("v1beta1.DRAPlugin");
+    info->add_supported_versions("v1.DRAResourceHealth");
+    info->add_supported_versions("v1alpha1.DRAResourceHealth");
     return grpc::Status::OK;
   }
   grpc::Status NotifyRegistrationStatus(grpc::ServerContext*, const pluginregistration::RegistrationStatus* status,
@@ -134,6 +227,9 @@ struct DraServer::Parts {
   Parts(const std::string& endpoint, ClaimDriver& driver) : v1(driver), v1beta1(driver), registration(endpoint) {}
   ServiceV1 v1;
   ServiceV1Beta1 v1beta1;
+  HealthBoard health;
+  HealthV1 health_v1{health};
+  HealthV1Alpha1 health_v1alpha1{health};
   Registration registration;
   std::unique_ptr<grpc::Server> service_server, registration_server;
 };
@@ -145,7 +241,7 @@ Result<std::unique_ptr<DraServer>> DraServer::serve(const Sockets& sockets, Clai
   made->parts_ = std::make_unique<Parts>(sockets.service, driver);
   Parts& parts = *made->parts_;
   // The kubelet dials the service as soon as it sees the socket of the registration.
-  auto service = listen(sockets.service, {&parts.v1, &parts.v1beta1});
+  auto service = listen(sockets.service, {&parts.v1, &parts.v1beta1, &parts.health_v1, &parts.health_v1alpha1});
   if (!service) return service.error();
   parts.service_server = std::move(*service);
   auto registration = listen(sockets.registration, {&parts.registration});
@@ -156,6 +252,7 @@ Result<std::unique_ptr<DraServer>> DraServer::serve(const Sockets& sockets, Clai
 
 DraServer::~DraServer() {
   if (parts_ == nullptr) return;
+  parts_->health.stop();
   end(&parts_->registration_server);
   end(&parts_->service_server);
 }
@@ -170,6 +267,8 @@ Result<void> DraServer::probe(const std::string& registration, std::chrono::mill
   if (info.name() != kDriverName) return error_format("%.150s is of '%.60s'", registration.c_str(), info.name().c_str());
   return {};
 }
+
+void DraServer::set_health(const std::string& pool, const DeviceModels& devices) { parts_->health.set(pool, devices); }
 
 bool DraServer::registered() const { return parts_->registration.registered(); }
 

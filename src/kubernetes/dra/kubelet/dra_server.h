@@ -1,4 +1,5 @@
-// The services that the kubelet calls: registration on a socket in its folder of plugins, v1 and v1beta1 of the DRA API on another.
+// The services that the kubelet calls: registration on a socket in its folder of plugins, v1 and v1beta1 of the DRA API and v1 and v1alpha1
+// of the devices' health on another.
 // No gRPC in this header.
 #pragma once
 
@@ -25,6 +26,9 @@ class DraServer {
 
   // Whether a driver answers on this socket for registration.
   static Result<void> probe(const std::string& registration, std::chrono::milliseconds patience);
+
+  // What whoever watches the devices' health is told; nothing before the first call. Any thread.
+  void set_health(const std::string& pool, const DeviceModels& devices);
 
   // Whether the kubelet has said so, and of which of our instances it did last is its own affair.
   bool registered() const;

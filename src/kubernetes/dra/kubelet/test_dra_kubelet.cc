@@ -8,6 +8,8 @@
 #include <functional>
 #include <map>
 
+#include "nvshare_dra_health_v1.grpc.pb.h"
+#include "nvshare_dra_health_v1alpha1.grpc.pb.h"
 #include "nvshare_dra_v1.grpc.pb.h"
 #include "nvshare_dra_v1beta1.grpc.pb.h"
 #include "nvshare_pluginregistration_v1.grpc.pb.h"
@@ -82,6 +84,27 @@ Result<TestDraKubelet::Entries> call_unprepare(const std::string& socket, const 
   TestDraKubelet::Entries entries;
   for (const auto& [uid, answer] : response.claims()) entries[uid].error = answer.error();
   return entries;
+}
+
+template <typename Service, typename Request, typename Response>
+Result<void> watch_health(const std::string& socket, const std::function<bool(const TestDraKubelet::Health&)>& until) {
+  auto stub = Service::NewStub(dial(socket));
+  grpc::ClientContext context;
+  auto reader = stub->NodeWatchResources(&context, Request());
+  Response response;
+  bool found = false;
+  while (!found && reader->Read(&response)) {
+    TestDraKubelet::Health health;
+    for (const auto& one : response.devices()) {
+      health[one.device().pool_name() + "/" + one.device().device_name()] =
+          std::string(one.health() == 1 ? "healthy" : "unhealthy: ") + one.message();
+    }
+    found = until(health);
+  }
+  context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  if (found) return {};
+  return failed_call(status);
 }
 
 }  // namespace
@@ -162,6 +185,15 @@ Result<TestDraKubelet::Entries> TestDraKubelet::unprepare(const std::vector<Clai
   }
   return call_unprepare<dra_api::v1beta1::DRAPlugin, dra_api::v1beta1::NodeUnprepareResourcesRequest,
                         dra_api::v1beta1::NodeUnprepareResourcesResponse>(parts_->endpoint, claims);
+}
+
+Result<void> TestDraKubelet::watch(const std::string& version, const std::function<bool(const Health&)>& until) {
+  if (version == "v1.DRAResourceHealth") {
+    return watch_health<::v1::DRAResourceHealth, ::v1::NodeWatchResourcesRequest, ::v1::NodeWatchResourcesResponse>(parts_->endpoint,
+                                                                                                                    until);
+  }
+  return watch_health<::v1alpha1::DRAResourceHealth, ::v1alpha1::NodeWatchResourcesRequest, ::v1alpha1::NodeWatchResourcesResponse>(
+      parts_->endpoint, until);
 }
 
 }  // namespace nvshare::kubernetes::dra

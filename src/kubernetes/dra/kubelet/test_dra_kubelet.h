@@ -2,6 +2,7 @@
 // No gRPC in this header. Not thread-safe.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,7 +23,8 @@ class TestDraKubelet {
   static std::string registration_socket(const std::string& folder);
   static std::string service_socket(const std::string& folder);
 
-  // Looks for the driver's socket as a kubelet does that starts, of several for the newest, and registers it. Returns the version that it calls from now on.
+  // Looks for the driver's socket as a kubelet does that starts, of several for the newest, and registers it. Returns the version that it
+  // calls from now on.
   Result<std::string> find_driver();
 
   struct Entry {
@@ -33,6 +35,10 @@ class TestDraKubelet {
   using Entries = std::map<std::string, Entry>;  // by the claim's UID
   Result<Entries> prepare(const std::vector<ClaimName>& claims);
   Result<Entries> unprepare(const std::vector<ClaimName>& claims);
+
+  // Reads the devices' health until it is as wanted: "pool/device" to "healthy" or "unhealthy: why". An error: the driver has ended it.
+  using Health = std::map<std::string, std::string>;
+  Result<void> watch(const std::string& version, const std::function<bool(const Health&)>& until);
 
  private:
   Result<std::string> register_driver(const std::string& socket);
