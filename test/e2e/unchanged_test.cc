@@ -77,7 +77,8 @@ void finish(Stage& stage) {
   stage.expect_gpu_unharmed();
 }
 
-const auto kSwitches = static_cast<uint64_t>(scaled(25, 5));
+const auto kSwitches = static_cast<uint64_t>(scaled(25, 4));
+const auto kFewSwitches = static_cast<uint64_t>(scaled(5, 2));
 
 TEST(Unchanged, WeightsLeaveWithoutACopy) {
   Stage stage(with_skipping());
@@ -93,7 +94,7 @@ TEST(Unchanged, WithoutTheSettingAllIsCopied) {
   Stage stage(small_gpu());
   stage.start_scheduler();
   serve(stage, "108M", "2M", {{"NVSHARE_SKIP_UNCHANGED", ""}});
-  const Moved moved = moved_while_serving(stage, 5);
+  const Moved moved = moved_while_serving(stage, kFewSwitches);
   EXPECT_EQ(moved.unmoved, 0);
   EXPECT_GT(moved.out, 0);
   finish(stage);
@@ -104,7 +105,7 @@ TEST(Unchanged, AProgramMayDoWithout) {
   Stage stage(with_skipping());
   stage.start_scheduler();
   serve(stage, "108M", "2M", {{"NVSHARE_SKIP_UNCHANGED", "off"}});
-  const Moved moved = moved_while_serving(stage, 5);
+  const Moved moved = moved_while_serving(stage, kFewSwitches);
   EXPECT_EQ(moved.unmoved, 0);
   finish(stage);
 }
@@ -115,7 +116,7 @@ TEST(Unchanged, WhatChangesIsCopiedAndRight) {
   Stage stage(options);
   stage.start_scheduler();
   serve(stage, "0", "110M");
-  const Moved moved = moved_while_serving(stage, 5);
+  const Moved moved = moved_while_serving(stage, kFewSwitches);
   EXPECT_GT(moved.out, 9 * moved.unmoved);
   finish(stage);
 }
@@ -128,7 +129,7 @@ TEST(Unchanged, AHashThatIsWrongIsFoundOut) {
   Stage stage(options);
   stage.start_scheduler();
   serve(stage, "0", "110M");
-  const Moved moved = moved_while_serving(stage, 5);
+  const Moved moved = moved_while_serving(stage, kFewSwitches);
   EXPECT_EQ(moved.unmoved, 0);
   stage.tell_to_stop();
   stage.expect_success_of_all();
