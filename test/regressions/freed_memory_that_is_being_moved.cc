@@ -16,7 +16,7 @@ TEST(Regressions, FreedMemoryThatIsBeingMoved) {
   for (int i = 0; i < 4; ++i) stage.start("replace-" + std::to_string(i), {"replace", "--seed", std::to_string(i), "--hold", "110M"});
   EXPECT_TRUE(stage.wait_until([&] {
     auto report = stage.status();
-    return (report && !report->gpus.empty() && report->gpus[0].switches >= static_cast<uint64_t>(scaled(60, 8))) || stage.anybody_ended();
+    return (report && !report->gpus.empty() && report->gpus[0].switches >= static_cast<uint64_t>(scaled(40, 8))) || stage.anybody_ended();
   }));
   stage.tell_to_stop();
   stage.expect_success_of_all();
