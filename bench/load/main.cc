@@ -99,6 +99,15 @@ class StatusAsker {
   std::thread thread_;
 };
 
+// How often the scheduler did not read a connection for a while, because it said too much.
+uint64_t reads_paused(Admin& admin) {
+  const auto answer = admin.ask(R"({"request":"status"})");
+  const Json status = answer ? Json::parse(*answer, nullptr, false) : Json();
+  if (!status.is_object()) return 0;
+  const Json& report = status.contains("status") ? status["status"] : status;
+  return report.value("bounds", Json::object()).value("reads_paused", uint64_t{0});
+}
+
 double wall_since(int64_t begin) { return static_cast<double>(now_ns() - begin) / 1e9; }
 
 Json measure_registrations(const Options& options, const Scheduler& scheduler, Workload& workload) {
@@ -113,10 +122,12 @@ Json measure_registrations(const Options& options, const Scheduler& scheduler, W
 Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& workload) {
   workload.listen(now_ns() + kSecondNs);
   workload.figures() = Figures();
-  const double cpu = scheduler.cpu_seconds();
+  workload.figures().since_ns = now_ns();
+  Admin admin(scheduler.admin_socket());
+  const uint64_t paused = reads_paused(admin);
+  const ProcessorTime before = scheduler.processor_time(), own_before = processor_time(getpid());
   const int64_t begin = now_ns();
   StatusAsker status(scheduler);
-  Admin admin(scheduler.admin_socket());
   const auto end = begin + static_cast<int64_t>(options.seconds * 1e9);
   // A priority changes once for a hundred messages.
   const auto step = std::max<int64_t>(static_cast<int64_t>(1e11 / options.plan.messages_per_second), 1'000'000);
@@ -128,7 +139,8 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
     if (!admin.ask(Json{{"request", "set"}, {"tenant", std::to_string(tenant)}, {"priority", priority}}.dump())) break;
   }
   const double wall = wall_since(begin);
-  const double used = scheduler.cpu_seconds() - cpu;
+  const ProcessorTime after = scheduler.processor_time(), own_after = processor_time(getpid());
+  const double used = after.used_s - before.used_s;
   const std::vector<double> status_ms = status.finish();
   Figures& figures = workload.figures();
   return {{"wall_s", wall},
@@ -140,7 +152,12 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
           {"connections_lost", figures.lost},
           {"cpu_us_per_message", used * 1e6 / static_cast<double>(std::max<uint64_t>(figures.sent, 1))},
           {"cpu_percent", used * 100 / wall},
+          {"scheduler_held_up_percent", (after.held_up_s - before.held_up_s) * 100 / wall},
+          {"load_cpu_percent", (own_after.used_s - own_before.used_s) * 100 / wall},
+          {"load_held_up_percent", (own_after.held_up_s - own_before.held_up_s) * 100 / wall},
+          {"reads_paused", reads_paused(admin) - paused},
           {"grants", figures.grants_ms.size()},
+          {"grants_of_requests_before", figures.grants_of_before},
           {"grant_p50_ms", percentile(figures.grants_ms, 0.5)},
           {"grant_p99_ms", percentile(figures.grants_ms, 0.99)},
           {"statuses", status_ms.size()},

@@ -86,16 +86,20 @@ Scheduler::~Scheduler() {
 std::string Scheduler::client_socket() const { return folder_ + "/run" + protocol::kClientSocket; }
 std::string Scheduler::admin_socket() const { return folder_ + "/run" + protocol::kAdminSocket; }
 
-double Scheduler::cpu_seconds() const {
-  double used = 0;
+ProcessorTime processor_time(pid_t pid) {
+  ProcessorTime time;
   std::error_code problem;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/task", problem)) {
-    double ns = 0;
-    std::ifstream(task.path() / "schedstat") >> ns;
-    used += ns / 1e9;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", problem)) {
+    double used_ns = 0, held_up_ns = 0;
+    std::ifstream(task.path() / "schedstat") >> used_ns >> held_up_ns;
+    time.used_s += used_ns / 1e9;
+    time.held_up_s += held_up_ns / 1e9;
   }
-  return used;
+  return time;
 }
+
+ProcessorTime Scheduler::processor_time() const { return bench::processor_time(pid_); }
+double Scheduler::cpu_seconds() const { return processor_time().used_s; }
 
 double Scheduler::resident_mib() const {
   double size = 0, pages = 0;

@@ -13,6 +13,13 @@
 
 namespace nvshare::bench {
 
+// Of all threads of a process, since it began.
+struct ProcessorTime {
+  double used_s = 0;
+  double held_up_s = 0;  // ready to run, while others had the processors
+};
+ProcessorTime processor_time(pid_t pid);
+
 class Scheduler {
  public:
   // Ends the bench when it cannot be started.
@@ -23,7 +30,8 @@ class Scheduler {
 
   std::string client_socket() const;
   std::string admin_socket() const;
-  double cpu_seconds() const;   // so far, all threads
+  ProcessorTime processor_time() const;
+  double cpu_seconds() const;
   double resident_mib() const;  // now
   bool lives() const;
 

@@ -217,7 +217,11 @@ void Workload::take(size_t index, const protocol::Packet& packet) {
     program.grant = message->grant.grant;
     program.budget = message->budget;
     program.budget_sequence = message->budget_sequence;
-    if (is_new && program.waits) figures_.grants_ms.push_back(static_cast<double>(now_ns() - program.asked_at) / 1e6);
+    if (is_new && program.waits && program.asked_at < figures_.since_ns) {
+      ++figures_.grants_of_before;
+    } else if (is_new && program.waits) {
+      figures_.grants_ms.push_back(static_cast<double>(now_ns() - program.asked_at) / 1e6);
+    }
     program.waits = false;
     if (program.memory.resident < std::min(program.budget, program.memory.allocated)) load(program);
   } else if (*type == MessageType::kDropLock) {

@@ -23,7 +23,9 @@ struct Plan {
 };
 
 struct Figures {
-  std::vector<double> grants_ms;  // from the request to the grant, of requests that need not wait for a turn
+  int64_t since_ns = 0;           // of requests since then:
+  std::vector<double> grants_ms;  // from the request to the grant
+  uint64_t grants_of_before = 0;  // of earlier requests
   uint64_t sent = 0;
   uint64_t received = 0;
   std::map<uint16_t, uint64_t> received_by_type;  // protocol::MessageType
