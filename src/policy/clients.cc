@@ -48,24 +48,33 @@ Duration Usage::recent(Instant now) const {
   return newer + older / 1000 * ((kShareWindow - into) / 1000) / (kShareWindow / 1'000'000);
 }
 
-void set_state(Client& client, ClientState to, Instant now) {
+StateTimes times_until(const Client& client, Instant now) {
+  StateTimes times{client.time_running, client.time_waiting, client.time_swapping};
   const Duration lasted = now - client.since;
   switch (client.state) {
     case ClientState::kIdle:
     case ClientState::kPaused:
       break;
     case ClientState::kWaiting:
-      client.time_waiting += lasted;
+      times.waiting += lasted;
       break;
     case ClientState::kLoading:
-      client.time_swapping += lasted;
+      times.swapping += lasted;
       break;
     case ClientState::kRunning:
     case ClientState::kDropping:
     case ClientState::kUnresponsive:
-      client.time_running += lasted;
+      times.running += lasted;
       break;
   }
+  return times;
+}
+
+void set_state(Client& client, ClientState to, Instant now) {
+  const StateTimes times = times_until(client, now);
+  client.time_running = times.running;
+  client.time_waiting = times.waiting;
+  client.time_swapping = times.swapping;
   client.state = to;
   client.since = now;
   recount(client);
@@ -206,6 +215,7 @@ void join(Context& context, const ClientJoined& event) {
   if (event.overhead) client.overhead = std::max<Bytes>(*event.overhead, 0);
   client.joined = state.next_arrival++;
   client.joined_at = client.since = client.last_used = context.now;
+  gpu.speaks = client.id;
   note_in_indexes(state, gpu, client);
   take_memory(gpu, client, event.memory);
 

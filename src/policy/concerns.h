@@ -7,6 +7,10 @@
 namespace nvshare::policy {
 
 // clients.cc: a client's life and its state
+struct StateTimes {
+  Duration running, waiting, swapping;
+};
+StateTimes times_until(const Client& client, Instant now);  // in all, with the state that it has
 void set_state(Client& client, ClientState to, Instant now);
 void join(Context& context, const ClientJoined& event);
 void take_memory(Gpu& gpu, Client& client, const Memory& memory);  // what a client reports, made consistent
@@ -146,8 +150,13 @@ void end_pauses(Context& context, Gpu& gpu);  // those that may not last
 void bring_accounts_up_to(Context& context);  // bills the time since the last step to those that ran in it
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
 bool waits_here(const Gpu& gpu, TenantId tenant);
-// Another tenant, below its share, wants the GPU: what this one uses beyond its own is taken from that one.
-bool is_pressed(const Gpu& gpu, const Account& account);
+// Tenants below their shares that want the GPU: what another uses beyond its own is taken from them.
+struct Pressers {
+  bool any = false, several = false;
+  TenantId tenant = 0;  // one of them
+  bool press(const Account& account) const { return several || (any && tenant != account.tenant); }
+};
+Pressers pressers(const Gpu& gpu);
 void set_core_limit(Context& context, const ComputeLimit& event);
 void take_kept_account(Context& context, const AccountKept& event);
 void quota_config_changed(Context& context, const Config& former);  // after it did

@@ -33,9 +33,23 @@ std::string text_of(const CoreLimit& limit) {
 bool is_due(Instant noted_at, Instant now) { return noted_at == 0 || now - noted_at >= kNotePause; }
 
 std::string list_of(const std::set<ClientId>& clients) {
+  constexpr size_t kNamedMost = 16;
   std::string text;
-  for (const ClientId id : clients) text += (text.empty() ? "" : ", ") + std::to_string(id);
+  size_t named = 0;
+  for (const ClientId id : clients) {
+    if (named++ == kNamedMost) break;
+    text += (text.empty() ? "" : ", ") + std::to_string(id);
+  }
+  if (clients.size() > kNamedMost) text += " and " + std::to_string(clients.size() - kNamedMost) + " more";
   return (clients.size() == 1 ? "client " : "clients ") + text;
+}
+
+std::set<ClientId> holders_beside(const Gpu& gpu, const Client& client) {
+  std::set<ClientId> others;
+  for (const auto& [grant, other] : gpu.holders) {
+    if (other->id != client.id) others.insert(other->id);
+  }
+  return others;
 }
 
 }  // namespace
@@ -157,20 +171,22 @@ void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {
 }
 
 void note_grant(Context& context, const Gpu& gpu, Client& client) {
-  std::set<ClientId> beside;
+  const bool due = is_due(client.beside_noted_at, context.now);
+  if (!due && !context.config().explains) return;
+  const std::set<ClientId> beside = holders_beside(gpu, client);
   Bytes together = need(client);
-  for (const auto& [id, other] : gpu.clients) {
-    if (id == client.id || !other.holds_lock()) continue;
-    beside.insert(id);
-    together += need(other);
+  uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const ClientId id : beside) {
+    together += need(gpu.clients.at(id));
+    hash = (hash ^ id) * 1099511628211U;
   }
-  const bool told = beside != client.beside_noted && is_due(client.beside_noted_at, context.now) && !beside.empty();
+  const bool told = due && !beside.empty() && hash != client.beside_noted;
   if (!told && !context.config().explains) return;
   std::string text = "gets the lock, ";
   text += beside.empty() ? "alone: it needs " + mib(together) : "beside " + list_of(beside) + ": they need " + mib(together) + " together";
   context.note(told ? Level::kInfo : Level::kDebug, client.id, text + ", " + mib(safe_limit(context.config(), gpu)) + " may be used");
   if (!told) return;
-  client.beside_noted = std::move(beside);
+  client.beside_noted = hash;
   client.beside_noted_at = context.now;
 }
 
@@ -179,10 +195,7 @@ void note_wait(Context& context, const Gpu& gpu, Client& client) {
   const bool told = !for_limit && client.reason != WaitReason::kNone && is_due(client.wait_noted_at, context.now);
   if (!told && !context.config().explains) return;
   client.reason_noted = client.reason;
-  std::set<ClientId> holders;
-  for (const auto& [id, other] : gpu.clients) {
-    if (id != client.id && other.holds_lock()) holders.insert(id);
-  }
+  const std::set<ClientId> holders = holders_beside(gpu, client);
   std::string text = "waits for " + waiting_sentence(context.state, gpu, client);
   if (!holders.empty()) text += "; " + list_of(holders) + (holders.size() == 1 ? " has" : " have") + " the lock";
   context.note(told ? Level::kInfo : Level::kDebug, client.id, std::move(text));

@@ -14,11 +14,11 @@ std::optional<GpuView> view_of_client(const State& state, ClientId client, Insta
 GpuView view_of_tenant(const State& state, GpuId gpu, TenantId tenant, Instant now);
 std::vector<GpuView> view_of_tenants(const State& state, Instant now);
 
-// As swap_demands() and glimpse(), of one GPU.
+// As swap_demands(), of one GPU; false: all of them are 0.
 std::vector<SwapDemand> swap_demands(const State& state, GpuId gpu);
-void glimpse(const State& state, GpuId gpu, std::vector<ClientGlimpse>& clients);
+bool may_swap(const State& state, GpuId gpu);
 
-// The GPUs whose clients the last step() may have changed.
-const std::vector<GpuId>& settled_last(const State& state);
+// As glimpse(), of the clients that the last step() may have changed.
+void glimpse_touched(const State& state, std::vector<ClientGlimpse>& clients);
 
 }  // namespace nvshare::policy

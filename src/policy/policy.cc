@@ -13,6 +13,8 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
   // Calls the handler if the client is known (an event may cross its departure).
   const auto with = [&](ClientId id, auto handler) -> std::optional<GpuId> {
     Gpu* gpu = state.gpu_with(id);
+    if (gpu) gpu->speaks = id;
+    if (gpu) gpu->touched.push_back(id);
     if (gpu) handler(*gpu, gpu->clients.at(id));
     return gpu ? std::optional(gpu->id) : std::nullopt;
   };
@@ -166,6 +168,7 @@ StatePointer make_state(const Config& config) {
 Actions step(State& state, const Event& event, Instant now) {
   Actions actions;
   Context context{state, now, actions};
+  for (const GpuId id : state.settled) state.gpus.at(id).touched.clear();
   bring_accounts_up_to(context);
   const std::optional<GpuId> only = apply(context, event);
   form_gangs(context);

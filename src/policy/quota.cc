@@ -137,10 +137,7 @@ void bill(Context& context, Gpu& gpu, const std::map<TenantId, Use>& use, bool s
   const bool nobodys = use.empty() && swaps && quota.limited;
   if (nobodys) quota.swap_time += time;
   const int64_t rate = billing_rate(config, gpu);
-  std::set<TenantId> pressed;  // as of the beginning of the time
-  for (const auto& [tenant, used] : use) {
-    if (const auto at = quota.accounts.find(tenant); at != quota.accounts.end() && is_pressed(gpu, at->second)) pressed.insert(tenant);
-  }
+  const Pressers others = pressers(gpu);  // as of the beginning of the time
   for (auto& [tenant, account] : quota.accounts) {
     const auto used = use.find(tenant);
     const bool waits = waits_here(gpu, tenant);
@@ -151,7 +148,7 @@ void bill(Context& context, Gpu& gpu, const std::map<TenantId, Use>& use, bool s
     if (used == use.end()) continue;
     Duration billed = portion(time, rate);
     if (used->second == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
-    spend(gpu, account, billed, pressed.contains(tenant));
+    spend(gpu, account, billed, others.press(account));
     const Duration taken_back = std::min(account.taken_back, billed);  // so that what people see never goes down
     account.taken_back -= taken_back;
     account.billed += billed - taken_back;
@@ -205,15 +202,24 @@ bool waits_here(const Gpu& gpu, TenantId tenant) {
   return any_client(gpu, tenant, [](const Client& client) { return client.waits(); });
 }
 
-bool is_pressed(const Gpu& gpu, const Account& account) {
-  const auto presses = [&](const auto& entry) {
-    const Client& other = *entry.second;
-    const bool wants = use_of(other) != Use::kNone || (other.waits() && !cannot_have_it_soon(other.reason));
-    if (other.tenant == account.tenant || !wants) return false;
-    const auto at = gpu.quota.accounts.find(other.tenant);
-    return at != gpu.quota.accounts.end() && !at->second.throttled && at->second.balance >= 0;
+Pressers pressers(const Gpu& gpu) {
+  Pressers found;
+  const auto look = [&](const auto& clients) {
+    for (const auto& [key, client] : clients) {
+      if (found.several) return;
+      if ((found.any && client->tenant == found.tenant) ||
+          (use_of(*client) == Use::kNone && (!client->waits() || cannot_have_it_soon(client->reason))))
+        continue;
+      const auto at = gpu.quota.accounts.find(client->tenant);
+      if (at == gpu.quota.accounts.end() || at->second.throttled || at->second.balance < 0) continue;
+      found.several = found.any;
+      found.any = true;
+      found.tenant = client->tenant;
+    }
   };
-  return std::any_of(gpu.holders.begin(), gpu.holders.end(), presses) || std::any_of(gpu.waiting.begin(), gpu.waiting.end(), presses);
+  look(gpu.holders);
+  look(gpu.waiting);
+  return found;
 }
 
 int64_t billing_rate(const Config& config, const Gpu& gpu) {

@@ -228,12 +228,12 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
 
 // Among tenants that run together: who is above its quota makes way while another is below its own. Those that run one after the other
 // need no such word, because next is always who is owed most.
-void hold_to_quota(Context& context, Gpu& gpu, Account& account, bool looks) {
+void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers& others, bool looks) {
   const Config& config = context.config();
   const bool applies = config.scheduling_mode != SchedulingMode::kConcurrent && !is_exclusive(config, gpu, account);
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
   const bool yielded = std::exchange(account.yields, false);
-  if (!applies || (yielded ? account.balance > band : account.balance > -band) || !is_pressed(gpu, account)) return;
+  if (!applies || (yielded ? account.balance > band : account.balance > -band) || !others.press(account)) return;
   // So that neighbours with short bursts do not drop it at each of them.
   const std::optional<Instant> loaded = gang_has_loaded(context, gpu, account);
   const Instant long_enough = std::max(account.slice_began, loaded.value_or(0)) + kSliceMin;
@@ -245,7 +245,7 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, bool looks) {
 }
 
 // When that will have to be looked at again.
-void watch_quota_of(Context& context, Gpu& gpu, const Account& account) {
+void watch_quota_of(Context& context, Gpu& gpu, const Account& account, int64_t billed) {
   const Config& config = context.config();
   if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
   const bool windowed = is_windowed(config, gpu);
@@ -253,7 +253,7 @@ void watch_quota_of(Context& context, Gpu& gpu, const Account& account) {
   if (account.yields) {
     if (waits(gpu, account)) context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
   } else if (account.runs && stays(gpu, account) && gpu.quota.accounts.size() > 1) {
-    const int64_t rate = billing_rate(config, gpu) - (windowed ? 0 : account.quota);
+    const int64_t rate = billed - (windowed ? 0 : account.quota);
     const bool above = account.balance <= -band;
     if (above || rate > 0)
       context.wake(gpu, context.now + (above ? kSliceMin : std::max(time_for(account.balance + band, rate), kStepMin)));
@@ -261,7 +261,7 @@ void watch_quota_of(Context& context, Gpu& gpu, const Account& account) {
 }
 
 // When its ceiling will have to be looked at again.
-void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stalled) {
+void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stalled, int64_t billed) {
   if (!account.has_ceiling()) return;
   const Config& config = context.config();
   const bool windowed = is_windowed(config, gpu);
@@ -273,7 +273,7 @@ void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stal
     if (windowed || stalled || !waits(gpu, account)) return;
     context.wake(gpu, context.now + std::max(time_for(band - account.headroom, account.ceiling_rate()), kStepMin));
   } else if (account.runs && stays(gpu, account)) {
-    const int64_t rate = billing_rate(config, gpu) - (windowed ? 0 : account.ceiling_rate());
+    const int64_t rate = billed - (windowed ? 0 : account.ceiling_rate());
     if (account.headroom <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
     if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.headroom + band, rate), kStepMin));
   }
@@ -374,7 +374,8 @@ void settle_quota(Context& context, Gpu& gpu) {
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
   for (auto& [tenant, account] : quota.accounts) hold_to_ceiling(context, gpu, account, looks);
-  for (auto& [tenant, account] : quota.accounts) hold_to_quota(context, gpu, account, looks);
+  const Pressers others = pressers(gpu);
+  for (auto& [tenant, account] : quota.accounts) hold_to_quota(context, gpu, account, others, looks);
   hold_to_turns(context, gpu);
 }
 
@@ -383,10 +384,11 @@ void watch_quota(Context& context, Gpu& gpu) {
   judge_use(context, gpu);
   const bool stalled = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
                                    [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
+  const int64_t billed = billing_rate(context.config(), gpu);  // of each tenant that runs
   bool exclusive_waits = false;
   for (const auto& [tenant, account] : gpu.quota.accounts) {
-    watch_ceiling(context, gpu, account, stalled);
-    watch_quota_of(context, gpu, account);
+    watch_ceiling(context, gpu, account, stalled, billed);
+    watch_quota_of(context, gpu, account, billed);
     exclusive_waits |= waits(gpu, account) && !account.throttled && is_exclusive(context.config(), gpu, account);
     // Neighbours' quotas grow when it has been idle for long enough.
     if (account.active && !account.runs && !waits(gpu, account)) context.wake(gpu, account.last_busy + kActiveGrace);

@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <utility>
 
 #include "policy/concerns.h"
 
@@ -90,17 +91,46 @@ void report_contention(Context& context, Gpu& gpu) {
   }
 }
 
+namespace {
+
+void tell_ceiling(Context& context, Gpu& gpu, Client& client) {
+  const Bytes most = ceiling(context.config(), gpu, client);
+  if (client.ceiling_sent && std::abs(*client.ceiling_sent - most) < kCeilingStep) return;
+  client.ceiling_sent = most;
+  context.actions.push_back(SendCeiling{client.id, most});
+}
+
+// One client that comes or goes changes the ceilings of all: with many of them each is told once in kCeilingsWithin, and when it says
+// something itself, not for each that comes or goes.
+void tell_some_ceilings(Context& context, Gpu& gpu) {
+  if (gpu.ceilings_left == 0) return;
+  if (context.now < gpu.ceilings_at) return context.wake(gpu, gpu.ceilings_at);
+  auto at = gpu.clients.lower_bound(gpu.ceilings_next);
+  for (size_t i = 0; i < kCeilingsAtOnce && gpu.ceilings_left > 0; ++i, --gpu.ceilings_left) {
+    if (at == gpu.clients.end()) at = gpu.clients.begin();
+    tell_ceiling(context, gpu, (at++)->second);
+  }
+  gpu.ceilings_next = at == gpu.clients.end() ? 0 : at->first;
+  gpu.ceilings_at = context.now + kCeilingsWithin / static_cast<Duration>(gpu.clients.size() / kCeilingsAtOnce + 1);
+  if (gpu.ceilings_left > 0) context.wake(gpu, gpu.ceilings_at);
+}
+
+}  // namespace
+
 void report_ceilings(Context& context, Gpu& gpu) {
+  const std::optional<ClientId> speaks = std::exchange(gpu.speaks, std::nullopt);
   const Bytes base = safe_limit(context.config(), gpu) - gpu.sums.immovable;
-  if (!gpu.ceilings_due && base == gpu.ceilings_base) return;
+  if (gpu.ceilings_due || base != gpu.ceilings_base) gpu.ceilings_left = gpu.clients.size();
   gpu.ceilings_due = false;
   gpu.ceilings_base = base;
-  for (auto& [id, client] : gpu.clients) {
-    const Bytes most = ceiling(context.config(), gpu, client);
-    if (client.ceiling_sent && std::abs(*client.ceiling_sent - most) < kCeilingStep) continue;
-    client.ceiling_sent = most;
-    context.actions.push_back(SendCeiling{id, most});
+  if (gpu.clients.size() <= kCeilingsAtOnce) {
+    if (std::exchange(gpu.ceilings_left, 0) == 0) return;
+    for (auto& [id, client] : gpu.clients) tell_ceiling(context, gpu, client);
+    return;
   }
+  if (const auto at = speaks ? gpu.clients.find(*speaks) : gpu.clients.end(); at != gpu.clients.end())
+    tell_ceiling(context, gpu, at->second);
+  tell_some_ceilings(context, gpu);
 }
 
 // For a client whose own GPU would do.

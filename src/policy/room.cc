@@ -44,7 +44,11 @@ Bytes evicting_bytes(const Gpu& gpu) { return gpu.sums.evicting; }
 
 // What RoomCount counts of a client that neither comes nor leaves, but for places that gangs keep and for evictions that failed lately.
 static Sums counted_of(const Client& client) {
-  Sums sums{client.overhead.value_or(0), !client.overhead, immovable(client), client.holds_lock() ? client.budget : client.memory.resident,
+  Sums sums{client.overhead.value_or(0),
+            !client.overhead,
+            immovable(client),
+            need(client),
+            client.holds_lock() ? client.budget : client.memory.resident,
             evicting_bytes(client)};
   const Bytes stays = immovable(client), moves = client.memory.resident - stays;
   const Bytes held = std::max(client.budget, client.memory.resident);
@@ -66,6 +70,7 @@ static void add(Sums& sums, const Sums& more, int64_t sign) {
   sums.overhead_told += sign * more.overhead_told;
   sums.overhead_untold += sign * more.overhead_untold;
   sums.immovable += sign * more.immovable;
+  sums.needed += sign * more.needed;
   sums.committed += sign * more.committed;
   sums.evicting += sign * more.evicting;
   sums.fixed += sign * more.fixed;
@@ -92,6 +97,7 @@ void recount(Gpu& gpu, Client& client) {
   const Bytes immovable_before = client.counted.immovable;
   add(gpu.sums, client.counted, -1);
   client.counted = counted_of(client);
+  if (gpu.touched.empty() || gpu.touched.back() != client.id) gpu.touched.push_back(client.id);
   gpu.ceilings_due |= client.counted.immovable != immovable_before;
   add(gpu.sums, client.counted, 1);
   set_roles(gpu, client, roles_of(client));

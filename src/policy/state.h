@@ -26,6 +26,9 @@ inline constexpr Bytes kSlackMax = 256 * kMiB;        // budget beyond the need 
 inline constexpr Bytes kSlackMin = 8 * kMiB;
 inline constexpr Bytes kBudgetStep = 32 * kMiB;   // smallest raise on the way to a full budget: one message per chunk, not per page
 inline constexpr Bytes kCeilingStep = 64 * kMiB;  // smallest change of a ceiling worth a message
+// Where a GPU has more clients than that, so many are told of a new ceiling in one step, and all within a second.
+inline constexpr size_t kCeilingsAtOnce = 64;
+inline constexpr Duration kCeilingsWithin = kSecond;
 inline constexpr Bytes kBandwidthAssumed = 1'000'000'000;  // bytes/s until a swap was measured
 inline constexpr Bytes kBandwidthLeast = kMiB;             // bytes/s, and
 inline constexpr Bytes kBandwidthMost = 1LL << 42;         // beyond these it is no measurement
@@ -124,6 +127,7 @@ struct Sums {
   Bytes overhead_told = 0;      // of those whose overhead is known
   int64_t overhead_untold = 0;  // how many others there are
   Bytes immovable = 0;          // resident bytes that can never be moved out
+  Bytes needed = 0;             // what each needs (need())
   Bytes committed = 0;          // budgets of lock holders, resident bytes of the others
   Bytes evicting = 0;           // still to come from evictions under way
   // As RoomCount has it without a question, were nobody's last eviction to have failed: what stays on the GPU, and what can be moved out;
@@ -204,7 +208,7 @@ struct Client {
   bool gang_runs_sent = false;
   Duration pause_sent = 0;
 
-  std::set<ClientId> beside_noted;  // neighbours at its grant, and what it waited for, as the log has them last
+  uint64_t beside_noted = 0;  // a hash of its neighbours at its grant, and what it waited for, as the log has them last
   Instant beside_noted_at = 0;
   Instant wait_noted_at = 0;
 
@@ -285,10 +289,15 @@ struct Gpu {
   // nothing in a step that is not about them.
   std::map<ClientId, Client*> unsettled;
   std::map<int, int64_t> priorities;  // how many clients have which
+  std::vector<ClientId> touched;      // in the last step: those that it may have changed; some twice, some that are gone
   // What clients were told last, so that nothing is looked at again that is as it was.
   bool ceilings_due = true;
-  Bytes ceilings_base = 0;        // safe limit - immovable bytes of all
-  bool contention_quiet = false;  // nobody has heard of waiters, limits or gangs that are there no more
+  Bytes ceilings_base = 0;         // safe limit - immovable bytes of all
+  ClientId ceilings_next = 0;      // the first to be looked at, of
+  size_t ceilings_left = 0;        // so many, with many clients
+  Instant ceilings_at = 0;         // and not before then
+  std::optional<ClientId> speaks;  // whom the step is about: it is told at once
+  bool contention_quiet = false;   // nobody has heard of waiters, limits or gangs that are there no more
   std::optional<Instant> wake_at;
   Quota quota;
 };

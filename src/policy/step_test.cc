@@ -106,6 +106,37 @@ TEST_F(Step, AClientAloneIsGrantedAtOnceWithSlack) {
   EXPECT_FALSE(next_deadline(*state));
 }
 
+// One that comes or goes changes what all others may have. They hear of it a few at a time, but whoever says something at once.
+TEST_F(Step, ManyClientsHearOfANewCeilingOneAfterTheOther) {
+  constexpr ClientId kMany = 300;
+  feed(GpuAppeared{0, 1024 * kGiB});
+  std::map<ClientId, Bytes> told;
+  size_t most = 0;
+  const auto count = [&](const Actions& actions) {
+    size_t here = 0;
+    for (const Action& action : actions) {
+      const auto* ceiling = std::get_if<SendCeiling>(&action);
+      if (ceiling == nullptr) continue;
+      told[ceiling->client] = ceiling->ceiling;
+      ++here;
+    }
+    most = std::max(most, here);
+  };
+  for (ClientId id = 1; id <= kMany; ++id) count(join(id, kMiB));
+  EXPECT_EQ(told.size(), kMany) << "a newcomer hears of its own at once";
+  for (ClientId id = 1; id < 20; ++id) count(feed(ClientLeft{id, true}));
+  count(feed(MemoryChanged{200, {2 * kMiB, 0, 0}, 0, 0, 0, 0}));
+  EXPECT_EQ(told[200], gpu().safe_limit);
+  const Instant since = now;
+  for (auto next = next_deadline(*state); next; next = next_deadline(*state)) {
+    ASSERT_LE(*next, since + 2 * kSec);
+    now = *next;
+    count(feed(Tick{}));
+  }
+  for (ClientId id = 20; id <= kMany; ++id) EXPECT_EQ(told[id], gpu().safe_limit) << id;
+  EXPECT_LE(most, 65u);
+}
+
 // How many they are changes nothing for it.
 TEST_F(Step, AHolderHearsOfTheFirstThatWaitsForMemoryAndOfTheLast) {
   join(1, 12 * kGiB, true);

@@ -203,6 +203,7 @@ void World::feed(const Event& event) {
   }
   if (const auto wrong = ledger_.returned(actions)) fail(*wrong);
   if (const auto wrong = check_invariants(*state_)) fail(*wrong);
+  check_glimpses();
   bool raised = false;
   for (const Action& action : actions) {
     raised |= std::holds_alternative<SendLock>(action) || std::holds_alternative<SendMemory>(action);

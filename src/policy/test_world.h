@@ -139,6 +139,7 @@ class World {
   void gather(TenantId tenant);  // ends the collectives for which everybody is there
   void end_meeting(Player& player);
   void check_promises();
+  void check_glimpses();
   void check_gangs(const std::map<ClientId, ClientState>& before);
   std::map<ClientId, ClientState> states() const;
   void check_waits();
@@ -172,6 +173,7 @@ class World {
   };
   std::map<ClientId, Wait> waits_;
   std::map<GpuId, std::pair<bool, Instant>> stands_still_;
+  std::map<ClientId, ClientGlimpse> glimpsed_;  // as the touched of each step had it
   ClientId next_client_ = 1;
   std::function<void(Actions&)> tamper_;
   std::optional<std::string> broken_;

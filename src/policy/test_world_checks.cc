@@ -1,7 +1,9 @@
 // What the world holds the policy to, at every step.
 #include <algorithm>
 #include <sstream>
+#include <tuple>
 
+#include "policy/parts.h"
 #include "policy/test_world.h"
 
 namespace nvshare::policy::testing {
@@ -22,6 +24,25 @@ void World::check_promises() {
     if (sum > std::max(ledger_.safe_limit(gpu), ledger_.promised(gpu))) {
       fail("GPU " + std::to_string(gpu) + ": " + std::to_string(sum >> 20) + " MiB could become resident");
     }
+  }
+}
+
+static auto fields_of(const ClientGlimpse& client) {
+  const Memory& memory = client.memory;
+  return std::tuple(client.gpu, client.tenant, client.state, client.in_turn, client.turns, memory.allocated, memory.resident,
+                    memory.unswappable, client.swapped_out_total, client.swapped_in_total, client.held);
+}
+
+// What a step changes of a client it shows among those that it touched.
+void World::check_glimpses() {
+  std::vector<ClientGlimpse> clients;
+  glimpse_touched(*state_, clients);
+  for (const ClientGlimpse& client : clients) glimpsed_[client.client] = client;
+  glimpse(*state_, clients);
+  for (const ClientGlimpse& client : clients) {
+    const auto at = glimpsed_.find(client.client);
+    const bool same = at != glimpsed_.end() && fields_of(at->second) == fields_of(client);
+    if (!same) fail("client " + std::to_string(client.client) + " changed, and was not touched");
   }
 }
 

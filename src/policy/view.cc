@@ -57,18 +57,18 @@ const char* name_of(GpuMode mode) {
 
 static std::vector<ClientId> held_up_by(const Gpu& gpu, const Client& client) {
   std::vector<ClientId> holders, movers;
-  for (const auto& [id, other] : gpu.clients) {
-    if (id == client.id) continue;
-    if (other.holds_lock()) holders.push_back(id);
-    if (other.eviction) movers.push_back(id);
+  for (const auto& [grant, other] : gpu.holders) {
+    if (other->id != client.id) holders.push_back(other->id);
+  }
+  std::sort(holders.begin(), holders.end());
+  for (const auto& [id, other] : gpu.unsettled) {
+    if (id != client.id && other->eviction) movers.push_back(id);
   }
   return holders.empty() || client.state == ClientState::kLoading ? movers : holders;
 }
 
-static ClientView view_of(const State& state, const Gpu& gpu, Client client, Instant now) {
-  client.home = nullptr;
-  const Instant since = client.since;
-  set_state(client, client.state, now);  // in this copy, so that the times run up to now
+static ClientView view_of(const State& state, const Gpu& gpu, const Client& client, Instant now) {
+  const StateTimes times = times_until(client, now);
   ClientView view{};
   view.client = client.id;
   view.gpu = client.gpu;
@@ -78,7 +78,7 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   view.memory = client.memory;
   view.budget = client.holds_lock() ? client.budget : client.memory.resident;
   view.overhead = overhead_of(state.config, client);
-  view.since = since;
+  view.since = client.since;
   view.waiting_for = waiting_sentence(state, gpu, client);
   view.held = client.asks_paused;
   if (!view.waiting_for.empty() && !client.asks_paused) view.held_up_by = held_up_by(gpu, client);
@@ -86,9 +86,9 @@ static ClientView view_of(const State& state, const Gpu& gpu, Client client, Ins
   view.drops = client.drops;
   view.unanswered_drops = client.unanswered_drops;
   view.failed_drains = client.failed_drains;
-  view.time_running = client.time_running;
-  view.time_waiting = client.time_waiting;
-  view.time_swapping = client.time_swapping;
+  view.time_running = times.running;
+  view.time_waiting = times.waiting;
+  view.time_swapping = times.swapping;
   view.swapped_out_total = client.swapped_out;
   view.swapped_in_total = client.swapped_in;
   view.unmoved_total = client.unmoved;
@@ -183,24 +183,30 @@ std::vector<GpuView> view_of_tenants(const State& state, Instant now) {
   return views;
 }
 
-static void add_glimpses(const Gpu& gpu, std::vector<ClientGlimpse>& clients) {
-  for (const auto& [id, client] : gpu.clients) {
-    clients.push_back({id, gpu.id, client.tenant, client.state, client.holds_lock() && !client.paused_since, client.turns, client.memory,
-                       client.swapped_out, client.swapped_in, client.asks_paused});
-  }
+static ClientGlimpse glimpse_of(const Client& client) {
+  return {client.id,    client.gpu,    client.tenant,      client.state,      client.holds_lock() && !client.paused_since,
+          client.turns, client.memory, client.swapped_out, client.swapped_in, client.asks_paused};
 }
 
 void glimpse(const State& state, std::vector<ClientGlimpse>& clients) {
   clients.clear();
-  for (const auto& [gpu_id, gpu] : state.gpus) add_glimpses(gpu, clients);
+  for (const auto& [gpu_id, gpu] : state.gpus) {
+    for (const auto& [id, client] : gpu.clients) clients.push_back(glimpse_of(client));
+  }
 }
 
-void glimpse(const State& state, GpuId gpu, std::vector<ClientGlimpse>& clients) {
+void glimpse_touched(const State& state, std::vector<ClientGlimpse>& clients) {
   clients.clear();
-  if (const auto at = state.gpus.find(gpu); at != state.gpus.end()) add_glimpses(at->second, clients);
+  for (const GpuId id : state.settled) {
+    const Gpu& gpu = state.gpus.at(id);
+    std::vector<ClientId> touched = gpu.touched;
+    std::sort(touched.begin(), touched.end());
+    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+    for (const ClientId client : touched) {
+      if (const auto at = gpu.clients.find(client); at != gpu.clients.end()) clients.push_back(glimpse_of(at->second));
+    }
+  }
 }
-
-const std::vector<GpuId>& settled_last(const State& state) { return state.settled; }
 
 std::string waiting_for(const State& state, ClientId client) {
   const auto gpu_id = state.gpu_of.find(client);
@@ -209,9 +215,15 @@ std::string waiting_for(const State& state, ClientId client) {
   return waiting_sentence(state, gpu, gpu.clients.at(client));
 }
 
+static Bytes excess_of(const State& state, const Gpu& gpu) { return gpu.sums.needed - safe_limit(state.config, gpu); }
+
+bool may_swap(const State& state, GpuId gpu) {
+  const auto at = state.gpus.find(gpu);
+  return at != state.gpus.end() && excess_of(state, at->second) > 0;
+}
+
 static void add_demands(const State& state, const Gpu& gpu, std::vector<SwapDemand>& demands) {
-  Bytes excess = -safe_limit(state.config, gpu);
-  for (const auto& [client_id, client] : gpu.clients) excess += need(client);
+  const Bytes excess = excess_of(state, gpu);
   for (const auto& [client_id, client] : gpu.clients) {
     const bool has_some = client.holds_lock() || client.memory.resident > 0;
     const Bytes can_move = client.swappable ? client.memory.allocated - client.memory.unswappable : 0;

@@ -15,8 +15,9 @@ namespace {
 
 using namespace protocol;
 
-constexpr policy::Duration kSaveInterval = 100'000'000;   // many that come or go within it are written together
-constexpr policy::Duration kSampleHolds = 5'000'000'000;  // so long a look at the GPU says something of a process that comes now
+constexpr policy::Duration kSaveInterval = 100'000'000;      // many that come or go within it are written together
+constexpr policy::Duration kSaveIntervalPerTenant = 50'000;  // and more, as the file is written as a whole
+constexpr policy::Duration kSampleHolds = 5'000'000'000;     // so long a look at the GPU says something of a process that comes now
 
 int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, kMemoryBytesMax)); }
 
@@ -80,7 +81,8 @@ Engine::~Engine() {
 
 // Nothing that a restart needs is lost by it: what people set is written at once, and which tenants' clients live is in known_.
 void Engine::save_tenants_soon(policy::Instant now) {
-  if (tenants_.is_unsaved() && !save_at_) save_at_ = now + kSaveInterval;
+  if (tenants_.is_unsaved() && !save_at_)
+    save_at_ = now + kSaveInterval + kSaveIntervalPerTenant * static_cast<int64_t>(tenants_.all().size());
 }
 
 void Engine::register_client(ConnectionId connection, const Register& message, policy::Instant now) {
@@ -411,6 +413,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const bool waits_for_end = !memory_freed && !watched && is_alive(client.pid, client.start_time);
   if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now, now};
   if (!memory_freed) left_[id] = {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end};
+  if (waits_for_end) left_alive_.insert(id);
   keep_on_gpu(client, true);
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
   if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});

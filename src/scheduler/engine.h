@@ -119,9 +119,7 @@ class Engine {
   bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
   std::vector<GpuUuid> gpus_in_use() const;            // with clients, or memory of dead ones; all, while a restart is waited out
   std::vector<GpuUuid> gpus_shared_by_limits() const;  // where a tenant has a compute limit
-  bool awaits_departed() const {
-    return !departed_.empty() || std::any_of(left_.begin(), left_.end(), [](const auto& left) { return left.second.waits_for_end; });
-  }
+  bool awaits_departed() const { return !departed_.empty() || !left_alive_.empty(); }
   const Settings& settings() const { return settings_; }
   bool uses_nvml() const { return uses_nvml_; }
   // For tests: what is wrong in the policy's state; nothing: nothing.
@@ -143,6 +141,7 @@ class Engine {
     ForeignMemoryWatch foreign;
     UtilizationMonitor use;
     std::optional<GpuSample> sample;  // the last
+    bool prepares = false;            // some client was told to have host memory ready
     bool told() const { return total < real_total; }
     bool is_there() const { return !uuid_text.empty(); }  // else its place is free for another
   };
@@ -328,8 +327,10 @@ class Engine {
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void take_over_account(policy::TenantId tenant, policy::GpuId gpu, policy::Instant now);
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
-  void report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
-  void report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const;
+  using ReportsOfTenants = std::map<policy::TenantId, protocol::admin::TenantReport*>;
+  static ReportsOfTenants by_tenant(protocol::admin::StatusReport* report);
+  void report_compute(const policy::GpuView& gpu, const ReportsOfTenants& reports) const;
+  void report_usage(const policy::GpuView& gpu, const ReportsOfTenants& reports) const;
   void log_note(const policy::Note& note) const;
   std::string name_of_client(const policy::ClientView& view) const;
   std::string waiting_sentence(const policy::ClientView& view, policy::Instant now) const;  // empty when it does not wait
@@ -360,6 +361,7 @@ class Engine {
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;
   std::map<policy::ClientId, LeftClient> left_;
+  std::set<policy::ClientId> left_alive_;  // of left_: with waits_for_end
   policy::Instant looked_at_left_ = 0;
   std::set<policy::ClientId> held_absent_;  // whose memory the policy was told of by hold_absent
   std::optional<RestartHold> hold_;

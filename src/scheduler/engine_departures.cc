@@ -21,6 +21,7 @@ std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::Gp
     departed_.erase(at->first);
     known_.forget(at->first);
     replaced->push_back(at->first);
+    left_alive_.erase(at->first);
     at = left_.erase(at);
   }
   for (const auto& [id, missing] : known_.missing()) {  // of an earlier scheduler
@@ -39,12 +40,14 @@ bool Engine::is_alive(pid_t pid, uint64_t start_time) const {
 // What NVML does not watch: of processes that have ended.
 void Engine::free_left(policy::Instant now) {
   std::vector<policy::ClientId> freed;
-  for (const auto& [id, left] : left_) {
-    const bool may_be_free = left.waits_for_end && now - left.since >= settings_.policy.departed_grace;
+  for (const policy::ClientId id : left_alive_) {
+    const LeftClient& left = left_.at(id);
+    const bool may_be_free = now - left.since >= settings_.policy.departed_grace;
     if (may_be_free && !is_alive(left.pid, left.start_time)) freed.push_back(id);
   }
   for (const policy::ClientId id : freed) {
     left_.erase(id);
+    left_alive_.erase(id);
     known_.forget(id);
     apply(policy::ClientMemoryFreed{id}, now);
   }
@@ -53,9 +56,9 @@ void Engine::free_left(policy::Instant now) {
 // When free_left looks first; then housekeeping does it.
 std::optional<policy::Instant> Engine::looks_at_left_at() const {
   std::optional<policy::Instant> first;
-  for (const auto& [id, left] : left_) {
-    const policy::Instant at = left.since + settings_.policy.departed_grace;
-    if (left.waits_for_end && at > looked_at_left_ && (!first || at < *first)) first = at;
+  for (const policy::ClientId id : left_alive_) {
+    const policy::Instant at = left_.at(id).since + settings_.policy.departed_grace;
+    if (at > looked_at_left_ && (!first || at < *first)) first = at;
   }
   return first;
 }
@@ -65,6 +68,7 @@ void Engine::forget_left(policy::Instant now) {
   std::erase_if(left_, [&](const auto& entry) {
     const bool over = now - entry.second.since > grace;
     if (over && !departed_.contains(entry.first)) known_.forget(entry.first);
+    if (over) left_alive_.erase(entry.first);
     return over;
   });
 }

@@ -107,7 +107,7 @@ void Engine::update_host_memory(policy::Instant now, bool force) {
     elsewhere += std::min(static_cast<int64_t>(client.memory.allocated - client.memory.resident), most_needed(gpus_[client.gpu].total));
   }
   host_budget_.set_elsewhere(elsewhere);
-  const int64_t used = host_budget_.view().used;
+  const int64_t used = host_budget_.used();
   if (!force && std::abs(used - host_used_then_) < kMovedStep) return;
   host_used_then_ = used;
   host_budget_.set_budget(settings_.host_memory_budget);
@@ -211,12 +211,15 @@ void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy
 }
 
 void Engine::prepare_swaps(policy::GpuId gpu) {
+  if (!gpus_[gpu].prepares && !policy::may_swap(*state_, gpu)) return;
+  gpus_[gpu].prepares = false;
   for (const policy::SwapDemand& demand : policy::swap_demands(*state_, gpu)) {
     Client* client = find(demand.client);
     if (client == nullptr || client->backend != Backend::kVmm) continue;
     const int64_t bytes = to_step(demand.bytes);
     if (bytes > client->prepares) send(*client, PrepareSwap{static_cast<uint64_t>(bytes)});
     client->prepares = std::max(bytes, bytes == 0 ? 0 : client->prepares);
+    gpus_[gpu].prepares |= client->prepares > 0;
   }
 }
 

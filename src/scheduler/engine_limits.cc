@@ -259,12 +259,12 @@ Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, p
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
 
 void Engine::report_limits(admin::StatusReport* report) const {
+  const ReportsOfTenants reports = by_tenant(report);
   for (const MemoryLedger::View& view : ledger_.view()) {
-    for (admin::TenantReport& tenant : report->tenants) {
-      if (tenant.id != view.tenant) continue;
-      tenant.memory.push_back({gpus_[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(),
-                               view.asking, view.silent, view.asks});
-    }
+    const auto at = reports.find(view.tenant);
+    if (at == reports.end()) continue;
+    at->second->memory.push_back({gpus_[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(),
+                                  view.asking, view.silent, view.asks});
   }
 }
 

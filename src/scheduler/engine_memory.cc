@@ -270,37 +270,45 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
                               {}});
     report.tenants.back().paused = tenant.paused_in_force();
     report.tenants.back().root = tenant.root != 0 && start_time_of(tenant.root) == tenant.root_start_time ? tenant.root : 0;
-    report_compute(views, &report.tenants.back());
-    report_usage(views, &report.tenants.back());
+  }
+  const ReportsOfTenants reports = by_tenant(&report);
+  for (const policy::GpuView& view : views) {
+    report_compute(view, reports);
+    report_usage(view, reports);
   }
   report_limits(&report);
   report_bypasses(&report, now);
   return report;
 }
 
-void Engine::report_compute(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const {
+Engine::ReportsOfTenants Engine::by_tenant(protocol::admin::StatusReport* report) {
+  ReportsOfTenants reports;
+  for (protocol::admin::TenantReport& tenant : report->tenants) reports[tenant.id] = &tenant;
+  return reports;
+}
+
+void Engine::report_compute(const policy::GpuView& gpu, const ReportsOfTenants& reports) const {
   const auto percent = [](policy::Duration part, policy::Duration whole) {
     return whole > 0 ? static_cast<double>(part) * 100 / static_cast<double>(whole) : 0;
   };
-  for (const policy::GpuView& gpu : views) {
-    for (const policy::TenantView& tenant : gpu.tenants) {
-      if (tenant.tenant != report->id) continue;
-      const std::optional<UtilizationMonitor::Shares> use = gpus_[gpu.gpu].use.of_tenant(tenant.tenant);
-      protocol::admin::ComputeReport& out = report->compute.emplace_back();
-      out.gpu = gpus_[gpu.gpu].uuid_text;
-      out.quota = tenant.quota;
-      out.share_window = percent(tenant.last_window, gpu.window);
-      out.share = percent(tenant.used, tenant.since_joined);
-      out.used_ns = tenant.used;
-      out.throttled_time_ns = tenant.throttled_time;
-      out.debt_ns = tenant.debt;
-      out.active = tenant.active;
-      out.throttled = tenant.throttled;
-      if (!use || !nvml_sees_pids_) continue;
-      out.nvml_share = use->nvml;
-      out.nvml_billed = use->billed;
-      out.nvml_differs = use->differ;
-    }
+  for (const policy::TenantView& tenant : gpu.tenants) {
+    const auto report = reports.find(tenant.tenant);
+    if (report == reports.end()) continue;
+    const std::optional<UtilizationMonitor::Shares> use = gpus_[gpu.gpu].use.of_tenant(tenant.tenant);
+    protocol::admin::ComputeReport& out = report->second->compute.emplace_back();
+    out.gpu = gpus_[gpu.gpu].uuid_text;
+    out.quota = tenant.quota;
+    out.share_window = percent(tenant.last_window, gpu.window);
+    out.share = percent(tenant.used, tenant.since_joined);
+    out.used_ns = tenant.used;
+    out.throttled_time_ns = tenant.throttled_time;
+    out.debt_ns = tenant.debt;
+    out.active = tenant.active;
+    out.throttled = tenant.throttled;
+    if (!use || !nvml_sees_pids_) continue;
+    out.nvml_share = use->nvml;
+    out.nvml_billed = use->billed;
+    out.nvml_differs = use->differ;
   }
 }
 

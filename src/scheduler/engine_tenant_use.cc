@@ -32,9 +32,9 @@ std::vector<protocol::TenantUse> Engine::use_of(policy::TenantId tenant, policy:
   return messages;
 }
 
-void Engine::report_usage(const std::vector<policy::GpuView>& views, protocol::admin::TenantReport* report) const {
-  for (const policy::GpuView& gpu : views) {
-    if (auto usage = usage_totals_.of_tenant(report->id, gpu, gpus_[gpu.gpu].uuid_text)) report->usage.push_back(std::move(*usage));
+void Engine::report_usage(const policy::GpuView& gpu, const ReportsOfTenants& reports) const {
+  for (auto& [tenant, usage] : usage_totals_.of_tenants(gpu, gpus_[gpu.gpu].uuid_text)) {
+    if (const auto report = reports.find(tenant); report != reports.end()) report->second->usage.push_back(std::move(usage));
   }
 }
 

@@ -71,6 +71,8 @@ void HostBudget::leave(policy::ClientId client) {
     leaving_[id] = {at->second.tenant, client, segment.bytes, segment.owner, segment.adopted};
     decisions_.push_back(Discard{id, client});
   }
+  used_ -= at->second.used;
+  shrinking_ -= at->second.shrinking.has_value();
   accounts_.erase(at);
 }
 
@@ -110,6 +112,7 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
   auto at = accounts_.find(client);
   if (at == accounts_.end() || !at->second.shrinking || at->second.shrinking->id != shrink) return;
   at->second.shrinking.reset();
+  --shrinking_;
   if (bytes == 0) at->second.shrink_not_before = now + kShrinkAgain;
 }
 
@@ -172,7 +175,8 @@ void HostBudget::report(policy::ClientId client, int64_t ready, int64_t used) {
   if (at == accounts_.end()) return;
   // A claim: more than was lent to it there cannot be.
   at->second.ready = std::min(ready, at->second.lent());
-  at->second.used = std::min(used, at->second.ready);
+  const int64_t used_before = std::exchange(at->second.used, std::min(used, at->second.ready));
+  used_ += at->second.used - used_before;
 }
 
 void HostBudget::made(SegmentId id, bool there) {
@@ -363,6 +367,7 @@ void HostBudget::reclaim(int64_t bytes, const Account* beneficiary, policy::Inst
     Account& account = accounts_.at(id);
     const int64_t share = std::min(bytes, -minus_empty);
     account.shrinking = Shrinking{next_shrink_++, share, now + kShrinkPatience};
+    ++shrinking_;
     account.wanted = std::min(account.wanted, account.lent());
     decisions_.push_back(Shrink{id, account.shrinking->id, share});
     bytes -= share;
@@ -423,8 +428,10 @@ void HostBudget::serve(policy::ClientId client, Account& account, policy::Instan
 
 std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
   for (auto& [id, account] : accounts_) {
+    if (shrinking_ == 0) break;
     if (!account.shrinking || account.shrinking->until > now) continue;
     account.shrinking.reset();  // it does not answer; stopped, perhaps
+    --shrinking_;
     account.shrink_not_before = now + kShrinkAgain;
   }
   for (auto at = pool_.begin(); at != pool_.end();) {
@@ -463,6 +470,7 @@ std::optional<policy::Instant> HostBudget::next_deadline() const {
     if (!next || deadline < *next) next = deadline;
   };
   for (const auto& [id, account] : accounts_) {
+    if (shrinking_ == 0) break;
     if (account.shrinking) at(account.shrinking->until);
   }
   for (const auto& [id, segment] : pool_) at(segment.until);
@@ -515,10 +523,9 @@ HostBudget::View HostBudget::view() const {
   View view;
   view.reserved = reserved();
   view.pooled = pooled();
-  view.used = elsewhere_;
+  view.used = used();
   bool needs_scheduler = false;
   for (const auto& [id, account] : accounts_) {
-    view.used += account.used;
     needs_scheduler = needs_scheduler || account.owner == Owner::kScheduler;
   }
   const int64_t free = free_for(needs_scheduler ? Owner::kScheduler : Owner::kProcess, std::nullopt, &view.bound);

@@ -127,6 +127,7 @@ class HostBudget {
     Bound bound = Bound::kNone;
   };
   View view() const;
+  int64_t used() const { return elsewhere_ + used_; }  // View::used
   struct ClientView {
     int64_t lent_process = 0;
     int64_t lent_scheduler = 0;
@@ -221,6 +222,8 @@ class HostBudget {
   Machine machine_;
   int64_t elsewhere_ = 0;
   std::map<policy::ClientId, Account> accounts_;
+  int64_t used_ = 0;      // by all accounts
+  size_t shrinking_ = 0;  // of the accounts: how many have been asked to give something back
   struct Making {
     policy::ClientId client = 0;  // 0: it has left
     policy::TenantId tenant = 0;

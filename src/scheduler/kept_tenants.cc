@@ -101,6 +101,8 @@ void read(const Json& json, Job* job) {
   for (const Json& step : json.at("steps")) job->steps.push_back({step.at("pid").get<pid_t>(), step.at("start_time").get<uint64_t>()});
 }
 
+std::string dumped(const Json& json) { return json.dump(1, ' ', false, Json::error_handler_t::replace); }
+
 Json to_json(const std::string& key, const Tenant& tenant) {
   Json json = {{"key", key},
                {"accounts", accounts_to_json(tenant)},
@@ -267,20 +269,29 @@ void Tenants::keep_id(policy::TenantId id) {
   if (id < kTenantIdMax) next_id_ = std::max(next_id_, id + 1);
 }
 
+const std::string& Tenants::text_of(const std::string& key, const Tenant& tenant) {
+  const auto [at, is_new] = lines_.try_emplace(key);
+  if (is_new || at->second.tenant != tenant) at->second = {tenant, dumped(to_json(key, tenant))};
+  return at->second.text;
+}
+
 void Tenants::save() {
   is_unsaved_ = false;
   if (file_.empty()) return;
-  Json tenants = Json::array();
-  for (const auto& [key, tenant] : tenants_) tenants.push_back(to_json(key, tenant));
   Json pods = Json::array();
   for (const auto& [uid, limits] : pods_) {
     Json& one = pods.emplace_back(to_json(limits));
     one["uid"] = uid;
     if (limits.gone) one["gone"] = true;
   }
-  const std::string content = Json{{"format", kFormat}, {"next_id", next_id_}, {"tenants", tenants}, {"pods", pods}}.dump(
-                                  1, ' ', false, Json::error_handler_t::replace) +
-                              "\n";
+  std::string content = "{\"format\": " + Json(kFormat).dump() + ",\n\"next_id\": " + std::to_string(next_id_) +
+                        ",\n\"pods\": " + dumped(pods) + ",\n\"tenants\": [";
+  const char* before = "\n";
+  for (const auto& [key, tenant] : tenants_) {
+    content.append(before).append(text_of(key, tenant));
+    before = ",\n";
+  }
+  content += "\n]}\n";
   if (content == written_) return problem_.clear();
   Result<void> written = write_kept_file(file_, content);
   problem_ = written ? "" : written.error().text;

@@ -1,6 +1,7 @@
 #include "scheduler/memory_ledger.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace nvshare::scheduler {
 namespace {
@@ -119,6 +120,7 @@ MemoryLedger::Decisions MemoryLedger::join(const Member& member, Instant now) {
   account.news = true;
   ++account.round;  // its own limit may be lower than what was leased
   settle(account, now, decisions);
+  note_due(key);
   return decisions;
 }
 
@@ -137,6 +139,7 @@ MemoryLedger::Decisions MemoryLedger::leave(ClientId client, Instant now) {
   } else {
     settle(account, now, decisions);
   }
+  note_due(key);
   return decisions;
 }
 
@@ -147,6 +150,7 @@ MemoryLedger::Decisions MemoryLedger::set_limit(TenantId tenant, GpuId gpu, int6
   at->second.node_limit = limit;
   ++at->second.round;
   settle(at->second, now, decisions);
+  note_due(at->first);
   return decisions;
 }
 
@@ -160,6 +164,7 @@ MemoryLedger::Decisions MemoryLedger::ask(ClientId client, uint64_t request, int
   ++account->asked;
   account->asks.push_back({client, request, std::clamp(bytes, int64_t{0}, kUnlimited), 0});
   settle(*account, now, decisions);
+  note_due(keys_.at(client));
   return decisions;
 }
 
@@ -177,6 +182,7 @@ MemoryLedger::Decisions MemoryLedger::returned(ClientId client, uint64_t recall,
     lessee.answered_round = lessee.recall_round;
   }
   settle(*account, now, decisions);
+  note_due(keys_.at(client));
   return decisions;
 }
 
@@ -188,6 +194,7 @@ MemoryLedger::Decisions MemoryLedger::taken(ClientId client, int64_t bytes, Inst
   lessee.lease = std::min(lessee.lease + bytes, kUnlimited);
   ++account->round;
   settle(*account, now, decisions);
+  note_due(keys_.at(client));
   return decisions;
 }
 
@@ -200,13 +207,17 @@ MemoryLedger::Decisions MemoryLedger::report(ClientId client, int64_t charged, I
   lessee.charged = charged;
   account->news = true;
   tell(*account, now, decisions);
+  note_due(keys_.at(client));
   return decisions;
 }
 
 MemoryLedger::Decisions MemoryLedger::freeze(bool frozen, Instant now) {
   Decisions decisions;
-  frozen_ = frozen;
-  for (auto& [key, account] : accounts_) settle(account, now, decisions);
+  if (std::exchange(frozen_, frozen) == frozen) return decisions;
+  for (auto& [key, account] : accounts_) {
+    settle(account, now, decisions);
+    note_due(key);
+  }
   return decisions;
 }
 
@@ -319,7 +330,8 @@ std::optional<MemoryLedger::Instant> MemoryLedger::next_deadline() const {
   auto at = [&](Instant deadline) {
     if (!earliest || deadline < *earliest) earliest = deadline;
   };
-  for (const auto& [key, account] : accounts_) {
+  for (const Key& key : due_) {
+    const Account& account = accounts_.at(key);
     if (account.news) at(account.told_at + kTellInterval);
     for (const auto& [id, lessee] : account.lessees) {
       if (lessee.recall != 0 && !lessee.silent) at(lessee.recalled_at + kAnswerPatience);
@@ -330,13 +342,29 @@ std::optional<MemoryLedger::Instant> MemoryLedger::next_deadline() const {
 
 MemoryLedger::Decisions MemoryLedger::tick(Instant now) {
   Decisions decisions;
-  for (auto& [key, account] : accounts_) {
+  const std::set<Key> due = due_;
+  for (const Key& key : due) {
+    Account& account = accounts_.at(key);
     for (auto& [id, lessee] : account.lessees) {
       if (lessee.recall != 0 && now - lessee.recalled_at >= kAnswerPatience) lessee.silent = true;
     }
     settle(account, now, decisions);
+    note_due(key);
   }
   return decisions;
+}
+
+void MemoryLedger::note_due(const Key& key) {
+  const auto account = accounts_.find(key);
+  const bool due =
+      account != accounts_.end() &&
+      (account->second.news || std::any_of(account->second.lessees.begin(), account->second.lessees.end(),
+                                           [](const auto& entry) { return entry.second.recall != 0 && !entry.second.silent; }));
+  if (due) {
+    due_.insert(key);
+  } else {
+    due_.erase(key);
+  }
 }
 
 // ---- views ----

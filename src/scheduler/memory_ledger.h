@@ -15,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -167,8 +168,12 @@ class MemoryLedger {
   bool recall(Account& account, Part part, ClientId but, uint64_t round, int64_t bytes, Instant now, Decisions& decisions);
   static void tell(Account& account, Instant now, Decisions& decisions);
 
+  // Whether time alone will change something about it. After each change of an account.
+  void note_due(const Key& key);
+
   std::map<Key, Account> accounts_;
   std::map<ClientId, Key> keys_;
+  std::set<Key> due_;  // accounts with something that next_deadline() has to look at
   uint64_t last_recall_ = 0;
   bool frozen_ = false;
 };

@@ -198,9 +198,11 @@ Tenant* Tenants::find(const std::string& name_or_id) {
     const auto job = parse_integer(std::string_view(name_or_id).substr(sizeof kJobKey - 1), 1, UINT32_MAX);
     return job ? find_job(static_cast<uint32_t>(*job)) : nullptr;
   }
+  if (const auto id = parse_integer(name_or_id, 1, INT64_MAX); id && std::to_string(*id) == name_or_id) {
+    if (Tenant* tenant = find(static_cast<policy::TenantId>(*id))) return tenant;
+  }
   Tenant* found = nullptr;
   for (auto& [key, tenant] : tenants_) {
-    if (std::to_string(tenant.id) == name_or_id) return &tenant;
     if (tenant.name != name_or_id) continue;
     if (found != nullptr) return nullptr;
     found = &tenant;
@@ -280,6 +282,7 @@ bool Tenants::is_over(const Tenant& tenant) {
 
 Tenants::Map::iterator Tenants::forget(Map::iterator at) {
   by_id_.erase(at->second.id);
+  lines_.erase(at->first);
   trees_.erase(at->second.id);
   return tenants_.erase(at);
 }

@@ -38,6 +38,7 @@ struct PodLimits {
   std::string member_of;                       // the UID of the pod whose tenant it belongs to; empty: its own
   bool told() const { return !name.empty(); }  // else it is from clients that came back, if any
   bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
+  bool operator==(const PodLimits&) const = default;
 };
 
 // Of each limit the lower one; all else as `held` has it. For what is told by somebody who does not know all that holds for the pod.
@@ -47,6 +48,7 @@ PodLimits lowest_of(const PodLimits& held, PodLimits told);
 struct KeptAccount {
   policy::Instant joined_at = 0;  // CLOCK_MONOTONIC, which goes on over a restart of the scheduler
   policy::Duration debt = 0, used = 0, throttled_time = 0;
+  bool operator==(const KeptAccount&) const = default;
 };
 
 // What the plugin in Slurm's daemons says of a job (src/slurm), by an admin request. A job that nobody told of is one by its cgroup alone.
@@ -63,6 +65,7 @@ struct Job {
   std::vector<Step> steps;
   bool suspended = false;  // Slurm has stopped its processes, or is about to
   bool gone = false;       // it has ended; what it still has of processes keeps its limits
+  bool operator==(const Job&) const = default;
 };
 
 struct Tenant {
@@ -99,6 +102,7 @@ struct Tenant {
   std::optional<Job> job;  // of a job
   // By the GPU's UUID: as of the last Engine::housekeep; and of an earlier scheduler, until it is taken over by the first client there.
   std::map<std::string, KeptAccount> accounts, former_accounts;
+  bool operator==(const Tenant&) const = default;
 };
 
 inline bool Tenant::paused_in_force() const { return paused || (job && job->suspended); }
@@ -194,6 +198,7 @@ class Tenants {
   // The UID of the pod whose tenant new processes of this one belong to.
   const std::string& pod_of_tenant(const std::string& uid) const;
   Map::iterator forget(Map::iterator at);
+  const std::string& text_of(const std::string& key, const Tenant& tenant);
   Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
   void load();
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
@@ -216,6 +221,11 @@ class Tenants {
   policy::TenantId next_id_ = 1;
   std::string file_;
   std::string written_;  // what it says
+  struct Line {
+    Tenant tenant;
+    std::string text;
+  };
+  std::map<std::string, Line> lines_;  // of the file, by tenants_'s keys: made anew for a tenant that has changed
   std::string problem_;
 };
 

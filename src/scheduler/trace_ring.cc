@@ -49,27 +49,21 @@ void TraceRing::push(Entry entry) {
 void TraceRing::name(TraceNames names, policy::Instant now) { push({now, std::move(names)}); }
 
 void TraceRing::happened(const policy::State& state, const policy::Event& event, policy::Instant now) {
-  for (const policy::GpuId gpu : policy::settled_last(state)) see(state, gpu, now);
+  see(state, now);
+  if (const auto* left = std::get_if<policy::ClientLeft>(&event)) known_.erase(left->client);
   if (std::holds_alternative<policy::ClientLeft>(event) || std::holds_alternative<policy::SwapProgressed>(event))
     push({now, TraceEvent{now, event}});
 }
 
-// Both lists are in the same order.
-void TraceRing::see(const policy::State& state, policy::GpuId gpu, policy::Instant now) {
-  std::vector<policy::ClientGlimpse>& known = known_[gpu];
-  policy::glimpse(state, gpu, now_);
-  auto before = known.begin();
-  for (policy::ClientGlimpse& seen : now_) {
-    while (before != known.end() && before->client < seen.client) ++before;
-    const bool is_known = before != known.end() && before->client == seen.client;
-    if (is_known && is_same(*before, seen)) {
-      seen = *before;
-      continue;
-    }
+void TraceRing::see(const policy::State& state, policy::Instant now) {
+  policy::glimpse_touched(state, now_);
+  for (const policy::ClientGlimpse& seen : now_) {
+    const auto [before, is_new] = known_.try_emplace(seen.client, seen);
+    if (!is_new && is_same(before->second, seen)) continue;
+    before->second = seen;
     const bool waits = seen.state == policy::ClientState::kWaiting || seen.held;
     push({now, TraceSighting{now, seen, waits ? policy::waiting_for(state, seen.client) : std::string()}});
   }
-  std::swap(known, now_);
 }
 
 TraceRing::Part TraceRing::read(uint64_t after, policy::Duration last, policy::Instant now) const {

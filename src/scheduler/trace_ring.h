@@ -51,15 +51,15 @@ class TraceRing {
   static size_t bytes_of(const Entry& entry);
   static void fold(const Entry& entry, Clients& clients);
   void push(Entry entry);
-  void see(const policy::State& state, policy::GpuId gpu, policy::Instant now);
+  void see(const policy::State& state, policy::Instant now);
 
   std::deque<Entry> entries_;
   uint64_t first_ = 1;  // number of the oldest entry
   size_t bytes_ = 0;
-  Clients before_;                                                     // what was known when the oldest entry was made
-  policy::Instant begin_ = 0;                                          // when that was; 0: nothing was ever forgotten
-  std::map<policy::GpuId, std::vector<policy::ClientGlimpse>> known_;  // as last entered
-  std::vector<policy::ClientGlimpse> now_;                             // kept for its memory
+  Clients before_;                                           // what was known when the oldest entry was made
+  policy::Instant begin_ = 0;                                // when that was; 0: nothing was ever forgotten
+  std::map<policy::ClientId, policy::ClientGlimpse> known_;  // as last entered
+  std::vector<policy::ClientGlimpse> now_;                   // kept for its memory
 };
 
 }  // namespace nvshare::scheduler

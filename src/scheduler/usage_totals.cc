@@ -25,8 +25,9 @@ void add(UsageReport& sum, const policy::ClientView& client, bool leaves) {
 }
 
 const policy::TenantView* account_of(policy::TenantId tenant, const policy::GpuView& gpu) {
-  auto at = std::find_if(gpu.tenants.begin(), gpu.tenants.end(), [&](const policy::TenantView& view) { return view.tenant == tenant; });
-  return at == gpu.tenants.end() ? nullptr : &*at;
+  const auto at = std::lower_bound(gpu.tenants.begin(), gpu.tenants.end(), tenant,
+                                   [](const policy::TenantView& view, policy::TenantId id) { return view.tenant < id; });
+  return at == gpu.tenants.end() || at->tenant != tenant ? nullptr : &*at;
 }
 
 const policy::GpuView* gpu_of(policy::GpuId id, const std::vector<policy::GpuView>& views) {
@@ -91,19 +92,27 @@ void UsageTotals::forget_gpu(policy::GpuId gpu) {
   left_of_gpu_.erase(gpu);
 }
 
-std::optional<UsageReport> UsageTotals::of_tenant(policy::TenantId tenant, const policy::GpuView& gpu, const std::string& uuid) const {
-  auto at = shares_.find({gpu.gpu, tenant});
-  if (at == shares_.end()) return std::nullopt;
-  UsageReport usage = at->second.left;
-  usage.gpu = uuid;
-  usage.memory_peak = at->second.peak;
-  for (const policy::ClientView& client : gpu.clients) {
-    if (client.tenant == tenant) add(usage, client, false);
+std::map<policy::TenantId, UsageReport> UsageTotals::of_tenants(const policy::GpuView& gpu, const std::string& uuid) const {
+  std::map<policy::TenantId, UsageReport> all;
+  for (auto at = shares_.lower_bound({gpu.gpu, 0}); at != shares_.end() && at->first.first == gpu.gpu; ++at) {
+    const Share& share = at->second;
+    const policy::TenantView* account = account_of(at->first.second, gpu);
+    UsageReport& usage = all.emplace_hint(all.end(), at->first.second, share.left)->second;
+    usage.gpu = uuid;
+    usage.memory_peak = share.peak;
+    usage.billed_ns += account != nullptr ? account->used : share.billed_then;
+    usage.throttled_ns += account != nullptr ? account->throttled_time : share.throttled_then;
   }
-  const policy::TenantView* account = account_of(tenant, gpu);
-  usage.billed_ns += account != nullptr ? account->used : at->second.billed_then;
-  usage.throttled_ns += account != nullptr ? account->throttled_time : at->second.throttled_then;
-  return usage;
+  for (const policy::ClientView& client : gpu.clients) {
+    if (const auto at = all.find(client.tenant); at != all.end()) add(at->second, client, false);
+  }
+  return all;
+}
+
+std::optional<UsageReport> UsageTotals::of_tenant(policy::TenantId tenant, const policy::GpuView& gpu, const std::string& uuid) const {
+  auto all = of_tenants(gpu, uuid);
+  const auto at = all.find(tenant);
+  return at == all.end() ? std::nullopt : std::optional(std::move(at->second));
 }
 
 UsageReport UsageTotals::of_gpu(const policy::GpuView& gpu, const std::string& uuid) const {
