@@ -98,9 +98,9 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   return true;
 }
 
-// Whoever waits, in order: those that join their running gang, all but those that kept the GPU against requests, those that end, priority,
-// waking clients, least recent use, arrival. The members of a gang have one place, the same on all their GPUs: so gangs that wait for the
-// same GPUs are served one after the other.
+// Whoever waits, in order: those that join their running gang, then all others but those that kept the GPU against requests, who come last;
+// among them those that end, priority, waking clients, least recent use, arrival. The members of a gang have one place, the same on all
+// their GPUs: so gangs that wait for the same GPUs are served one after the other.
 using Place = std::tuple<int, bool, int, bool, Instant, uint64_t, ClientId>;
 
 int highest_priority(const Gpu& gpu) { return gpu.priorities.empty() ? 0 : std::max(gpu.priorities.rbegin()->first, 0); }

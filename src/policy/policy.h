@@ -29,7 +29,7 @@ enum class SwitchTimeMode { kAuto, kFixed };
 enum class SchedulingMode {
   kAuto,        // in turns those that saturate the GPU, together those that leave gaps
   kWeighted,    // together, each billed the time divided by the number of tenants that run
-  kSerial,      // one after the other, each for its whole share of a window
+  kSerial,      // together while the ceilings add up to 100 or less; else one after the other, each for its whole share of a window
   kDynamic,     // together, billed in full, while the limits add up to 100 or less; else one after the other
   kRoundRobin,  // one after the other, in short slices
   kConcurrent,  // together, each billed in full
