@@ -7,10 +7,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
+#include "scheduler/http_server.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -151,6 +156,37 @@ TEST_F(HttpEndpointTest, APortInUseIsRefusedByName) {
       HttpEndpoint::serve({.address = address, .metrics = true, .tenants_max = 10}, loop_, [] { return protocol::admin::StatusReport{}; });
   ASSERT_FALSE(second);
   EXPECT_NE(std::string(second.error().text).find(address), std::string::npos) << second.error().text;
+}
+
+// A connection that says what it wants while others' answers take longer than its patience.
+TEST(HttpServerTest, WhoAskedWhileOthersWereAnsweredHasAnAnswer) {
+  class SlowSite final : public HttpSite {
+   public:
+    std::optional<HttpResponse> answer(const HttpRequest& request) override {
+      if (request.path == "/slow") std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      return plain_response("200 OK", "there you are\n");
+    }
+    std::string where() const override { return ""; }
+  };
+  Result<HttpListener> listener = listen_http("cannot serve a test", "127.0.0.1:0");
+  ASSERT_TRUE(listener) << listener.error().text;
+  std::vector<std::unique_ptr<HttpSite>> sites;
+  sites.push_back(std::make_unique<SlowSite>());
+  HttpServer server(std::move(listener->socket), std::move(sites));
+  std::thread serves([&] { server.run(); });
+  const FileDescriptor early = connect_to(listener->url), slow = connect_to(listener->url);
+  const auto ask = [](const FileDescriptor& socket, const std::string& path) {
+    const std::string request = "GET " + path + " HTTP/1.1\r\nHost: here\r\n\r\n";
+    return send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) > 0;
+  };
+  EXPECT_TRUE(ask(slow, "/slow"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_TRUE(ask(early, "/quick"));
+  char first[16] = {};
+  EXPECT_EQ(recv(early.get(), first, 15, 0), 15);
+  EXPECT_STREQ(first, "HTTP/1.1 200 OK");
+  server.end();
+  serves.join();
 }
 
 }  // namespace

@@ -192,6 +192,7 @@ bool HttpServer::take_request(Connection& connection) {
   request.host = header_of(head, "host");
   request.authorization = header_of(head, "authorization");
   connection.request = std::move(request);
+  connection.until = monotonic_ns() + kAnswerPatienceNs;  // however long the round before took
   return true;
 }
 

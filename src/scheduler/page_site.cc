@@ -131,7 +131,7 @@ Result<std::string> read_page_token(const std::string& path) {
                         path.c_str());
   }
   char text[kTokenMax + 2];  // one more than may be there, and the newline
-  const ssize_t got = read(file.get(), text, sizeof text);
+  const ssize_t got = ::read(file.get(), text, sizeof text);
   if (got < 0) return error_format("page_token_file %.200s: %s", path.c_str(), std::strerror(errno));
   std::string token(text, static_cast<size_t>(got));
   if (!token.empty() && token.back() == '\n') token.pop_back();

@@ -255,6 +255,22 @@ TEST_F(PodsTest, OfPodsThatAreGoneTheLatestAreKnown) {
   EXPECT_NE(tenants().find("pod team/1 3 50"), std::string::npos) << tenants();
 }
 
+TEST_F(PodsTest, AGoneMemberWhoseProgramsRunIsKnown) {
+  const auto uid = [](size_t i) { return fmt::format("{:08x}-31d7-4f6e-9c05-7a1b2c3d4e5f", i); };
+  admin::PodRequest member{kServe, "team/serve", 4 * kGiB, 100, false};
+  member.member_of = kTrain;
+  set({{kTrain, "team/train", 4 * kGiB, 100, false}, member});
+  join(1, kServe);
+  set({{kServe, "", 0, 100, true}});
+  for (size_t i = 0; i <= Tenants::kGonePodsMax; ++i) {
+    set({{uid(i), "team/" + std::to_string(i), 3 * kGiB, 50, false}});
+    set({{uid(i), "", 0, 100, true}});
+  }
+  join(2, kServe);
+  EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(4 * kGiB));
+  EXPECT_EQ(tenants(), "pod team/train 4 100; ");
+}
+
 // The device plugin has just started and has not heard the API server: it knows what was granted, not what annotations said.
 TEST_F(PodsTest, WhoDoesNotKnowAllOfAPodOnlyLowers) {
   tenants_file_ = folder_.path() + "/tenants";

@@ -236,7 +236,7 @@ PodLimits Tenants::pod_gone(const std::string& uid) {
   if (gone_pods_.size() > kGonePodsMax) {
     // The oldest, but none that has clients: they may leave and come back.
     auto least = std::find_if(gone_pods_.begin(), gone_pods_.end(), [&](const std::string& each) {
-      const Tenant* its = find_pod(each);
+      const Tenant* its = find_pod(pod_of_tenant(each));
       return its == nullptr || its->clients == 0;
     });
     if (least == gone_pods_.end()) least = gone_pods_.begin();
@@ -314,6 +314,7 @@ Tenant& Tenants::get(const CgroupIdentity& cgroup) {
   // An earlier release knew it by its name alone. Those of users, whose names say so, it did not tell apart: theirs are not taken over.
   if (!tenants_.contains(key)) {
     if (auto former = tenants_.extract(std::string(kind) + ":" + cgroup.name)) {
+      lines_.erase(former.key());
       former.key() = key;
       index(tenants_.insert(std::move(former)).position);
     }

@@ -500,7 +500,7 @@ class Deploy(unittest.TestCase):
             environment["NVSHARE_REGISTRY_DIR"] = folder
             result = subprocess.run([PROGRAMS.dra_driver, *command[1:]], env=environment, capture_output=True, text=True, check=False)
         self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertIn("gpu.nvshare.com-reg.sock does not answer", result.stderr, "nobody serves there")
+        self.assertIn("gpu.nvshare.com-node-1-reg.sock does not answer", result.stderr, "nobody serves there")
 
     def test_both_programs_have_a_probe_that_they_accept(self):
         pod = next(pod_of(document) for document in documents(render_chart.render()) if document["kind"] == "DaemonSet")

@@ -44,9 +44,9 @@ void ClaimPods::lower(const Group& group, PodRequest* limits) const {
   for (const auto& [uid, name] : group.pods) {
     const PodRequest* annotated = annotated_.find(uid);
     if (annotated == nullptr || !seen_.contains(uid)) continue;
+    if (!group.heeded.contains(uid)) continue;
     any_ends = any_ends || annotated->ends;
     any_runs_on = any_runs_on || !annotated->ends;
-    if (!group.heeded.contains(uid)) continue;
     lower_to({annotated->gpu_memory_limit, annotated->gpu_core_limit}, limits);
     if (const auto said = annotated_.annotated_priority(uid)) priority = std::min(priority.value_or(*said), *said);
   }
@@ -65,6 +65,7 @@ std::vector<PodRequest> ClaimPods::limits(const ClaimAllocations& claims) const 
     lower(group, &limits);
     limits.only_lowers = !heard_;
     all.push_back(limits);
+    limits.gpu_core_reserved = 0;  // the claim's, once: a member whose programs began before it was known is a tenant of its own
     for (const auto& [uid, name] : group.pods) {
       if (uid == first) continue;
       limits.uid = uid;

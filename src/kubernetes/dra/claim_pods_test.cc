@@ -71,6 +71,8 @@ TEST_F(DraClaimPods, APodThatComesToAClaimLaterIsAMember) {
   prepare(1, {2});
   see(test_pod(1, {"claim-1"}, "Pending"));
   EXPECT_EQ(tenant_of(1), pod_uid(2)) << "whoever was first stays the first";
+  EXPECT_GT(of(2).gpu_core_reserved, 0);
+  EXPECT_EQ(of(1).gpu_core_reserved, 0) << "what the claim reserves is reserved once, also where the member runs already, by itself";
   see(test_pod(7, {"claim-7"}));
   EXPECT_TRUE(of(7).gone) << "a claim of another driver, or one that is not prepared";
   Json stranger = test_pod(8, {"claim-1"});
@@ -167,6 +169,15 @@ TEST_F(DraClaimPods, AnAnnotationOfOnePodLowersTheTenantOnceThePodRuns) {
   ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z";
   see(ends);
   EXPECT_FALSE(of(1).ends) << "the other one goes on";
+}
+
+TEST_F(DraClaimPods, APodThatWasNeverStartedKeepsNobodyFromItsLastTurn) {
+  prepare(1, {1});
+  see(test_pod(2, {"claim-1"}, "Pending"));
+  Json ends = test_pod(1, {"claim-1"});
+  ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z";
+  see(ends);
+  EXPECT_TRUE(of(1).ends);
 }
 
 TEST_F(DraClaimPods, TheLowerPriorityHolds) {

@@ -322,7 +322,9 @@
   // ---- asking ----
   const kTokenKey = 'nvshare-page-token';
   if (location.hash.startsWith('#token=')) {  // never sent to anybody; not kept in the address
-    sessionStorage.setItem(kTokenKey, decodeURIComponent(location.hash.slice(7)));
+    let token = location.hash.slice(7);
+    try { token = decodeURIComponent(token); } catch (problem) { console.warn(problem); }  // as it stands there
+    sessionStorage.setItem(kTokenKey, token);
     history.replaceState(null, '', location.pathname);
   }
   let held = false, timer = 0, answeredAt = 0;
