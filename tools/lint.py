@@ -174,6 +174,14 @@ def check_generated(arguments):
     return [] if result.returncode == 0 else [(result.stdout + result.stderr).strip() or "tools/generate_entry_points.py --check failed"]
 
 
+def check_links(arguments):
+    """Links of Markdown files lead to files of the repository and to headings that are there."""
+    sys.path.insert(0, str(ROOT / "tools/site"))
+    import markdown_links
+
+    return markdown_links.problems(ROOT, tracked_files())
+
+
 def check_shell(arguments):
     """Shell scripts parse (and pass shellcheck where it is installed)."""
     problems = []
@@ -296,6 +304,7 @@ CHECKS = {
     "words": check_words,
     "headers": check_headers,
     "generated": check_generated,
+    "links": check_links,
     "shell": check_shell,
     "tidy": check_tidy,
 }

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""The documents as a site: every link leads somewhere, nothing comes from outside; and the checks notice where that is not so."""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/site"))
+import check  # noqa: E402
+import markdown_links  # noqa: E402
+
+
+class Links(unittest.TestCase):
+    def found(self, **texts):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in texts.items():
+                pathlib.Path(folder, name + ".md").write_text(text)
+            pathlib.Path(folder, "data").mkdir()
+            pathlib.Path(folder, "data/one.json").write_text("{}")
+            return markdown_links.problems(folder, [name + ".md" for name in texts] + ["data/one.json"])
+
+    def test_links_that_lead_somewhere(self):
+        self.assertEqual(self.found(a="# A `b`, c\n[x](b.md#two-words-1) [y](#a-b-c) [z](data) [w](data/one.json) [v](https://example.org/none)\n",
+                                    b="## Two words\n## Two words\n"), [])
+
+    def test_a_file_that_is_not_there(self):
+        self.assertIn("a.md:2: the link none.md leads to none.md", self.found(a="x\n[x](none.md)\n")[0])
+
+    def test_a_heading_that_is_not_there(self):
+        self.assertIn("b.md has no heading #three", self.found(a="[x](b.md#three)\n", b="# Two\n")[0])
+
+    def test_a_picture_that_is_not_there(self):
+        self.assertEqual(len(self.found(a="![x](none.svg)\n<img src=\"none.png\">\n")), 2)
+
+    def test_code_has_no_links(self):
+        self.assertEqual(self.found(a="`[x](none.md)`\n\n    [x](none.md)\n\n```sh\n[x](none.md)\n# not a heading\n```\n"), [])
+
+
+class Checks(unittest.TestCase):
+    HEAD = f'<head><meta http-equiv="Content-Security-Policy" content="{check.POLICY}"></head>'
+
+    def found(self, body, head=HEAD, **others):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "index.html").write_text(head + body)
+            for name, text in others.items():
+                pathlib.Path(folder, name.replace("_", ".")).write_text(text)
+            return check.problems(folder)
+
+    def test_a_good_page(self):
+        self.assertEqual(self.found('<p id="x"><a href="#x">x</a><a href="https://example.org/">outside</a>'), [])
+
+    def test_bad_pages(self):
+        for body in ('<a href="none.html">x</a>', '<a href="#none">x</a>', '<script src="https://example.org/x.js"></script>', '<img src="//example.org/x">',
+                     '<p style="background: url(https://example.org/x)">', '<link rel="stylesheet" href="https://example.org/x.css">'):
+            self.assertNotEqual(self.found(body), [], body)
+
+    def test_a_page_that_allows_the_outside(self):
+        self.assertNotEqual(self.found("", head=""), [])
+
+    def test_styles_and_scripts(self):
+        self.assertNotEqual(self.found("", x_css="@import 'https://example.org/x.css';"), [])
+        self.assertNotEqual(self.found("", x_js="load('https://unpkg.com/x')"), [])
+
+
+@unittest.skipUnless(shutil.which("mkdocs"), "no mkdocs here; tools/install-dependencies.sh docs installs it")
+class Site(unittest.TestCase):
+    def test_it_is_built_and_every_link_leads_somewhere(self):
+        with tempfile.TemporaryDirectory() as folder:
+            built = subprocess.run(["mkdocs", "build", "--quiet", "--strict", "-f", ROOT / "tools/site/mkdocs.yml", "-d", folder], capture_output=True, text=True)
+            self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
+            self.assertEqual(check.problems(folder), [])
+            first = pathlib.Path(folder, "index.html").read_text()
+            self.assertIn('href="user-guide.html#the-page"', first)  # README's, which names docs/user-guide.md
+            self.assertIn('href="source/bench/results/index.html"', first)
+
+
+if __name__ == "__main__":
+    unittest.main()
