@@ -11,6 +11,7 @@ import sys
 
 # Commands whose first argument is a tenant's name, completed from what the scheduler knows.
 TENANT_COMMANDS = ["set", "pause", "resume", "kill"]
+DESCRIPTIONS_AT = 30
 SET_WORDS = "core= ceiling= memory= priority= paused="
 TENANTS = "nvsharectl status --json 2>/dev/null | grep -o '\"tenants\":.*' | grep -oE '\"name\":\"[^\"]*\"' | cut -d'\"' -f4"
 
@@ -28,12 +29,12 @@ def sections(text):
             found[name] = []
         elif name == "":
             found[""].append(line)
-        elif entry := re.match(r"  (\S.*?)(?:\s{2,}(\S.*))?$", line):
-            if line.startswith("   ") and found[name]:
-                names, description = found[name][-1]
-                found[name][-1] = (names, (description + " " + line.strip()).strip())
-            else:
-                found[name].append((entry[1], entry[2] or ""))
+        elif line.startswith("   ") and found[name]:  # what did not fit beside the name
+            names, description = found[name][-1]
+            found[name][-1] = (names, (description + " " + line.strip()).strip())
+        elif line.startswith("  "):  # CLI11 begins descriptions in this column, in a line of their own where the name is longer
+            beside = len(line) > DESCRIPTIONS_AT and line[DESCRIPTIONS_AT - 1] == " "
+            found[name].append((line[:DESCRIPTIONS_AT].strip(), line[DESCRIPTIONS_AT:]) if beside else (line.strip(), ""))
     return found
 
 

@@ -36,6 +36,9 @@ CLOCK = re.compile(
 # Folders of pure functions, and what their sources may include of ours.
 PURE = {"src/policy/": ("policy/", "base/"), "src/interposer/turn/": ("interposer/turn/", "protocol/messages.h")}
 
+# What makes files that are checked in; each has --check.
+GENERATORS = ("tools/generate_entry_points.py",)
+
 # What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md.
 INTERPOSER = "src/interposer/"
 INTERPOSER_MAY = {
@@ -167,11 +170,12 @@ def check_headers(arguments):
 
 def check_generated(arguments):
     """Checked-in generated files are what their generator makes now."""
-    generator = ROOT / "tools" / "generate_entry_points.py"
-    if not generator.exists():
-        return []
-    result = subprocess.run([sys.executable, str(generator), "--check"], cwd=ROOT, capture_output=True, text=True)
-    return [] if result.returncode == 0 else [(result.stdout + result.stderr).strip() or "tools/generate_entry_points.py --check failed"]
+    problems = []
+    for generator in GENERATORS:
+        result = subprocess.run([sys.executable, str(ROOT / generator), "--check"], cwd=ROOT, capture_output=True, text=True)
+        if result.returncode != 0:
+            problems.append((result.stdout + result.stderr).strip() or f"{generator} --check failed")
+    return problems
 
 
 def check_links(arguments):

@@ -113,6 +113,7 @@ class Packages(unittest.TestCase):
         manual = run("gzip", "-dc", share / "share/man/man1/nvsharectl.1.gz").replace("\\-", "-")
         pages = {"man page": manual, "bash": (share / "share/bash-completion/completions/nvsharectl").read_text(),
                  "zsh": (share / "share/zsh/vendor-completions/_nvsharectl").read_text()}
+        self.assertIn("percent of each GPU's time that the program and its children may use", manual)  # --help has it below its option
         seen = 0
         for command in ("run", "status", "top", "set", "pause", "resume", "kill", "logs", "trace", "doctor", "version", "demo"):
             for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(ARGUMENTS.build / "bin/nvsharectl", command, "--help"), re.MULTILINE):
