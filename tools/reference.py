@@ -277,7 +277,7 @@ def messages():
 def messages_page():
     rows = sorted({(text, level, path) for level, text, path in messages()})
     return ("# Messages of the library\n\nWhat `libnvshare.so` says on a program's standard error, as `nvshare: LEVEL: MESSAGE`, at `warning` (the default of "
-            "`NVSHARE_LOG_LEVEL`) and `error`. Where a message has `...` the program puts in what it is about.\n\n" +
+            "`NVSHARE_LOG_LEVEL`) and `error`. Where a message has `...` the program puts in what it is about. [Troubleshooting](../troubleshooting.md) says what to do.\n\n" +
             table(["Message", "Level", "Said in"], [(cell(text), level, f"`{path.removeprefix('src/interposer/')}`") for text, level, path in rows]))
 
 

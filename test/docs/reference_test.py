@@ -31,6 +31,18 @@ class Reference(unittest.TestCase):
             self.assertTrue(page.exists(), f"{page} is missing: run tools/reference.py")
             self.assertEqual(page.read_text(), text, f"{page} is stale: run tools/reference.py")
 
+    def test_symptoms_are_what_the_code_says(self):
+        """Headings of troubleshooting.md that quote: each part between dots is in some literal of the sources."""
+        literals = []
+        for path in reference.sources("src"):
+            literals += [reference.joined(each[0]) for each in reference.LITERALS.finditer(reference.without_comments((ROOT / path).read_text()))]
+        said = "\n".join(re.sub(r"%[-+0 #]*[\d.*]*(?:hh|h|ll|l|z|j)?[a-zA-Z]|\{[^}]*\}", "\u2026", text) for text in literals)
+        quoted = re.findall(r"^### .*?`(.+)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+        self.assertGreater(len(quoted), 10)
+        for symptom in quoted:
+            for part in symptom.split("\u2026"):
+                self.assertIn(part.strip(), said, symptom)
+
     def test_an_option_without_a_word_about_it(self):
         with self.assertRaisesRegex(reference.Missing, "--new"):
             reference.option_rows({"Options": [("--new TEXT", "")]})
