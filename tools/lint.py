@@ -37,7 +37,7 @@ CLOCK = re.compile(
 PURE = {"src/policy/": ("policy/", "base/"), "src/interposer/turn/": ("interposer/turn/", "protocol/messages.h")}
 
 # What makes files that are checked in; each has --check.
-GENERATORS = ("tools/generate_entry_points.py",)
+GENERATORS = ("tools/generate_entry_points.py", "bench/plots.py")
 
 # What the library's folders may include of the library, besides themselves, log.h and sync.h: src/interposer/README.md.
 INTERPOSER = "src/interposer/"
