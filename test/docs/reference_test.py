@@ -43,6 +43,14 @@ class Reference(unittest.TestCase):
             for part in symptom.split("\u2026"):
                 self.assertIn(part.strip(), said, symptom)
 
+    def test_each_column_of_status_is_explained(self):
+        columns = set(re.findall(r'\{"([A-Z][A-Z ]+)"', (ROOT / "src/cli/status_view.cc").read_text()))
+        self.assertGreater(len(columns), 25)
+        guide = (ROOT / "docs/user-guide.md").read_text()
+        explained = {name.strip() for row in re.findall(r"^\| ([A-Z][A-Z, ]+) \|", guide, re.MULTILINE) for name in row.split(",")}
+        # GPU, NAME, PID and PROGRAM say themselves what they are.
+        self.assertEqual(columns - explained - {"GPU", "NAME", "PID", "PROGRAM", "TENANT"}, set())
+
     def test_an_option_without_a_word_about_it(self):
         with self.assertRaisesRegex(reference.Missing, "--new"):
             reference.option_rows({"Options": [("--new TEXT", "")]})
