@@ -22,7 +22,7 @@ PLACES = (
     ("deploy/nvshare.yaml", rf'image: "nvshare:{NUMBER}"', 1),
     ("deploy/docker/Dockerfile", rf"/nvshare:{NUMBER} ", 1),
     ("docs/kubernetes.md", rf"/nvshare:{NUMBER} ", 1),
-    ("README.md", rf"^nvshare {NUMBER}  up ", 1),
+    ("docs/pictures/top.svg", rf">nvshare {NUMBER}</text>", 1),
 )
 
 

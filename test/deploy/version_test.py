@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 TREE = pathlib.Path(__file__).resolve().parent.parent.parent
-FILES = ("CMakeLists.txt", "CHANGELOG.md", "README.md", "deploy/helm/nvshare/Chart.yaml", "deploy/nvshare.yaml", "deploy/docker/Dockerfile", "docs/kubernetes.md")
+FILES = ("CMakeLists.txt", "CHANGELOG.md", "deploy/helm/nvshare/Chart.yaml", "deploy/nvshare.yaml", "deploy/docker/Dockerfile", "docs/kubernetes.md", "docs/pictures/top.svg")
 
 
 def set_version(*words, tree=TREE):
