@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The documents as a site: every link leads somewhere, nothing comes from outside; and the checks notice where that is not so."""
+import importlib.util
 import pathlib
 import shutil
 import subprocess
@@ -65,7 +66,7 @@ class Checks(unittest.TestCase):
         self.assertNotEqual(self.found("", x_js="load('https://unpkg.com/x')"), [])
 
 
-@unittest.skipUnless(shutil.which("mkdocs"), "no mkdocs here; tools/install-dependencies.sh docs installs it")
+@unittest.skipUnless(shutil.which("mkdocs") and importlib.util.find_spec("markdown_it"), "no mkdocs or markdown-it here; tools/install-dependencies.sh docs installs it")
 class Site(unittest.TestCase):
     def test_it_is_built_and_every_link_leads_somewhere(self):
         with tempfile.TemporaryDirectory() as folder:
