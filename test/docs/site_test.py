@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """The documents as a site: every link leads somewhere, nothing comes from outside; and the checks notice where that is not so."""
+import functools
+import http.server
 import importlib.util
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/site"))
+sys.path.insert(0, str(ROOT / "test/page"))
 import check  # noqa: E402
+import chromium  # noqa: E402
 import markdown_links  # noqa: E402
 
 
@@ -66,6 +71,11 @@ class Checks(unittest.TestCase):
         self.assertNotEqual(self.found("", x_js="load('https://unpkg.com/x')"), [])
 
 
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
+
+
 @unittest.skipUnless(shutil.which("mkdocs") and importlib.util.find_spec("markdown_it"), "no mkdocs or markdown-it here; tools/install-dependencies.sh docs installs it")
 class Site(unittest.TestCase):
     def test_it_is_built_and_every_link_leads_somewhere(self):
@@ -76,6 +86,27 @@ class Site(unittest.TestCase):
             first = pathlib.Path(folder, "index.html").read_text()
             self.assertIn('href="user-guide.html#the-page"', first)  # README's, which names docs/user-guide.md
             self.assertIn('href="source/bench/results/index.html"', first)
+            if chromium.find():
+                self.look_at(folder)
+
+    def look_at(self, folder):
+        """In a browser: a page fetches nothing from outside, scripts included; what is searched for is found; a phone is wide enough."""
+        handler = functools.partial(QuietHandler, directory=folder)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            here = f"http://127.0.0.1:{server.server_port}/"
+            browser = chromium.Chromium(chromium.find())
+            try:
+                tab = browser.open(here + "index.html?q=page_address", width=390)
+                found = "document.querySelector('.md-search-result__meta')?.innerText"
+                self.assertTrue(tab.wait_for(f"/^[1-9]\\d* matching/.test({found})"), tab.evaluate(found))
+                fetched = tab.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
+                self.assertGreater(len(fetched), 3)
+                self.assertEqual([address for address in fetched if not address.startswith((here, "data:", "blob:"))], [])
+                self.assertLessEqual(tab.evaluate("document.documentElement.scrollWidth"), 390)
+            finally:
+                browser.close()
+                server.shutdown()
 
 
 if __name__ == "__main__":
