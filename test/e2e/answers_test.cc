@@ -134,6 +134,12 @@ TEST_F(Answers, ContextsThatAreAttachedTo) {
   expect_same_unshared({"attached_contexts"});
 }
 
+// Without a context there was no turn to wait for: arrays hung, and memory was made that natively is refused.
+TEST_F(Answers, ContextsThatAreGone) {
+  expect_same_alone({"gone_contexts"});
+  expect_same_unshared({"gone_contexts"});
+}
+
 TEST_F(Answers, GreenContexts) {
   expect_same_alone({"green_contexts", "green_contexts_gone"});
   expect_same_unshared({"green_contexts"});

@@ -165,12 +165,22 @@ size_t Process::visible_total(int ordinal, size_t real_total) {
   return shown(unknown.limit());
 }
 
+bool Process::current_is_gone(CUcontext current) {
+  {
+    Lock lock(mutex_);
+    if (find_context(current) != nullptr) return false;
+  }
+  size_t free_bytes = 0, total_bytes = 0;
+  return real_driver().cuMemGetInfo_v2(&free_bytes, &total_bytes) == cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 Device* Process::current_device(CUcontext* context) {
   if (!active()) return nullptr;
   int ordinal = -1;
   if (real_driver().cuCtxGetCurrent(context) != cuda::CUDA_SUCCESS || *context == nullptr) return nullptr;
   if (real_driver().cuCtxGetDevice(&ordinal) != cuda::CUDA_SUCCESS) return nullptr;
   *context = green_contexts().primary_of(*context);
+  if (current_is_gone(*context)) return nullptr;
   if (Device* known = device(ordinal)) return known;
   // A context that was made in a way that no hook saw.
   context_made(*context, ordinal);

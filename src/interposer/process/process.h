@@ -27,7 +27,8 @@ class Process {
   cuda::CUresult start();
   bool active() const { return active_.load(std::memory_order_acquire); }
 
-  // The GPU of the calling thread's current context, made known if it was not; null without a current context, or when we are inactive.
+  // The GPU of the calling thread's current context, made known if it was not. Null when the driver is to answer: without a current
+  // context, with one that was destroyed, reset or released while it was current, or when we are inactive.
   Device* current_device(cuda::CUcontext* context);
   Device* device(int ordinal) {
     return ordinal >= 0 && ordinal < kDevicesMax ? devices_[ordinal].load(std::memory_order_acquire) : nullptr;
@@ -138,6 +139,9 @@ class Process {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
+  // The calling thread's current context was destroyed, reset or released. Driver 580 then answers most calls with
+  // CUDA_ERROR_CONTEXT_IS_DESTROYED, but cuCtxGetDevice with success (measured).
+  bool current_is_gone(cuda::CUcontext current);
   struct Context {
     cuda::CUcontext handle;
     int ordinal;

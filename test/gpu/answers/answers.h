@@ -100,6 +100,7 @@ void two_gpus();
 void two_gpus_graphs();
 void handles_without_context();
 void attached_contexts();
+void gone_contexts();
 void green_contexts();
 void green_contexts_gone();
 void pointers();

@@ -28,6 +28,7 @@ constexpr Sequence kSequences[] = {
     {"hand_graphs_updated", 1, hand_graphs_updated},
     {"handles_without_context", 1, handles_without_context},
     {"attached_contexts", 1, attached_contexts},
+    {"gone_contexts", 1, gone_contexts},
     {"green_contexts", 1, green_contexts},
     {"green_contexts_gone", 1, green_contexts_gone},
     {"two_gpus", 2, two_gpus},

@@ -3,6 +3,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "answers/answers.h"
 #include "answers/structs.h"
 
@@ -258,6 +260,52 @@ void attached_contexts() {
   say_result("attach with flags", call("cuCtxAttach", &again, 5u));
   say_result("attach the primary", call("cuCtxAttach", &again, 0u));
   say_result("detach the primary", call("cuCtxDetach", use(0)));
+}
+
+namespace {
+
+// What makes memory, in a thread whose current context is gone.
+void allocate_without_context(const char* when) {
+  say("%s", when);
+  Address address = 0;
+  size_t pitch = 0, free_bytes = 0, total_bytes = 0;
+  void* array = nullptr;
+  struct {
+    size_t width, height;
+    int format;
+    unsigned channels;
+  } flat{64, 4, 1, 1};
+  struct {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+  } solid{64, 4, 2, 1, 1, 0};
+  say_result("allocate", call("cuMemAlloc_v2", &address, kBytes));
+  say_result("allocate a row", call("cuMemAllocPitch_v2", &address, &pitch, size_t{100}, size_t{3}, 4u));
+  say_result("allocate in order", call("cuMemAllocAsync", &address, kBytes, static_cast<void*>(nullptr)));
+  say_result("allocate managed", call("cuMemAllocManaged", &address, kBytes, 1u));
+  say_result("make an array", call("cuArrayCreate_v2", &array, static_cast<const void*>(&flat)));
+  say_result("make one of three dimensions", call("cuArray3DCreate_v2", &array, static_cast<const void*>(&solid)));
+  say_result("how much is free", call("cuMemGetInfo_v2", &free_bytes, &total_bytes));
+}
+
+}  // namespace
+
+// A context stays on a thread's stack when it is destroyed by another thread, and a primary one when it is reset or released.
+void gone_contexts() {
+  Context made = nullptr;
+  must("cuCtxCreate_v2", &made, 0u, 0);
+  Address address = 0;
+  must("cuMemAlloc_v2", &address, kBytes);
+  std::thread([&] { must("cuCtxDestroy_v2", made); }).join();
+  allocate_without_context("destroyed by another thread");
+  use(0);
+  must("cuMemAlloc_v2", &address, kBytes);
+  must("cuDevicePrimaryCtxReset_v2", 0);
+  allocate_without_context("reset");
+  use(0);
+  say_result("there again", call("cuMemAlloc_v2", &address, kBytes));
+  say_result("written", call("cuMemsetD8_v2", address, static_cast<unsigned char>(1), kBytes));
 }
 
 }  // namespace answers
