@@ -3,8 +3,9 @@
 
   tools/lint.py [--only NAME[,NAME]] [--jobs N] [--build-dir DIR]
 
-clang-tidy remembers in BUILD/lint-cache which files were clean (a hash over the file, the headers of ours that it includes, its
-compile command and .clang-tidy), so that a second run looks only at what changed.
+clang-tidy remembers which files were clean (a hash over the file, the headers of ours that it includes, its compile command and
+.clang-tidy), so that a second run looks only at what changed. All clones of a user share that memory, as they share ccache's:
+$NVSHARE_LINT_CACHE, by default ~/.cache/nvshare-lint. Entries that were not used for 30 days go.
 """
 import argparse
 import concurrent.futures
@@ -207,14 +208,33 @@ def check_shell(arguments):
 GCC_ONLY = re.compile(r"\s-fno-tree-loop-distribute-patterns\b")
 
 
+CLEAN_FILES_DAYS = 30
+
+
+def clean_files_dir():
+    """The folder with an empty file for each source that was clean, named by its key; without those that nobody used lately."""
+    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "nvshare-lint"
+    folder = pathlib.Path(os.environ.get("NVSHARE_LINT_CACHE") or default)
+    folder.mkdir(parents=True, exist_ok=True)
+    oldest = time.time() - CLEAN_FILES_DAYS * 86400
+    for entry in folder.iterdir():
+        try:
+            if re.fullmatch(r"[0-9a-f]{64}", entry.name) and entry.stat().st_mtime < oldest:
+                entry.unlink()
+        except FileNotFoundError:
+            pass  # another run was faster
+    return folder
+
+
 class Tidy:
     """clang-tidy over the compile commands of one build directory."""
 
     def __init__(self, build_dir, analyzer_nodes):
         analyzer = ["-Xclang", "-analyzer-config", "-Xclang", f"max-nodes={analyzer_nodes}"]
         self.extra = [f"--extra-arg={option}" for option in ["-Wno-unknown-warning-option", "-Wthread-safety", *analyzer]]
-        self.cache_dir = build_dir / "lint-cache"
-        self.cache_dir.mkdir(parents=True, exist_ok=True)
+        self.database = build_dir / "lint-cache"
+        self.database.mkdir(parents=True, exist_ok=True)
+        self.clean_dir = clean_files_dir()
         self.ground = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
         self.ground.update(subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout)
         self.ground.update(" ".join(self.extra).encode())
@@ -225,7 +245,7 @@ class Tidy:
             # A source that is built twice (for libnvshare.so and for the daemons) is looked at once.
             entry["command"] = GCC_ONLY.sub("", entry["command"])
             self.commands.setdefault(path, entry)
-        (self.cache_dir / "compile_commands.json").write_text(json.dumps(list(self.commands.values())))
+        (self.database / "compile_commands.json").write_text(json.dumps(list(self.commands.values())))
 
     def sources(self):
         """Everything that ships, and the stand-in GPU. Tests are left out: their framework's macros cost most of the time and the
@@ -256,19 +276,21 @@ class Tidy:
 
     def key(self, path):
         digest = self.ground.copy()
-        digest.update(self.commands[path]["command"].encode())
+        # Each clone stands in a folder of its own.
+        digest.update(self.commands[path]["command"].replace(str(ROOT), "ROOT").encode())
         for name in [path, *sorted(self.own_headers(path))]:
             digest.update(name.encode() + b"\0" + (ROOT / name).read_bytes())
         return digest.hexdigest()
 
     def run(self, path, key):
         """Returns (problems, seconds); seconds is None when the cache knew the file as clean."""
-        stamp = self.cache_dir / key
+        stamp = self.clean_dir / key
         if stamp.exists():
+            stamp.touch()
             return [], None
         start = time.monotonic()
         result = subprocess.run(
-            ["clang-tidy", "--quiet", "-p", str(self.cache_dir), *self.extra, str(ROOT / path)],
+            ["clang-tidy", "--quiet", "-p", str(self.database), *self.extra, str(ROOT / path)],
             cwd=ROOT, capture_output=True, text=True,
         )
         if result.returncode == 0:
