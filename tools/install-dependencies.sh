@@ -5,7 +5,7 @@
 set -euo pipefail
 
 # What ./dev demo compiles: library, scheduler, nvsharectl, the stand-in GPU.
-demo_packages=(cmake g++ libasio-dev libcli11-dev libfmt-dev libspdlog-dev libtomlplusplus-dev ninja-build nlohmann-json3-dev)
+demo_packages=(cmake g++ libasio-dev libcli11-dev libfmt-dev libspdlog-dev libtomlplusplus-dev libyaml-dev ninja-build nlohmann-json3-dev)
 build_packages=(
   "${demo_packages[@]}" binutils ccache dpkg-dev file python3 libbenchmark-dev libgtest-dev librapidcheck-dev
   prometheus-cpp-dev  # only the scheduler's metrics

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/convert/convert_command.h"
 #include "cli/demo/demo_command.h"
 #include "cli/doctor/doctor_command.h"
 #include "cli/kill_command.h"
@@ -150,6 +151,22 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   return run_app;
 }
 
+CLI::App* add_convert(CLI::App& app, nvshare::cli::convert::ConvertOptions& options) {
+  CLI::App* convert_app = app.add_subcommand(
+      "convert",
+      "Kubernetes manifests that ask for GPUs by resources of nvshare's device plugin, of NVIDIA's or of HAMi, rewritten to "
+      "claims (mode: dra); what is not as it was goes to standard error");
+  convert_app->add_option("files", options.files, "manifests in YAML or JSON; '-': standard input")->required();
+  convert_app->add_option("--memory", options.memory, "for each GPU that no memory is asked of, such as 4Gi; without it, the whole GPU's");
+  convert_app->add_option("--cores", options.cores, "percent of each GPU that no compute is asked of; without it, 100")
+      ->check(CLI::Range(1, 100));
+  convert_app->add_option("--memory-unit", options.memory_unit,
+                          "what one nvshare.com/gpu-memory is: the nodes' NVSHARE_GPU_MEMORY_UNIT (1Gi)");
+  convert_app->add_option("--device-class", options.device_class, "the DeviceClass of the claims (gpu.nvshare.com)");
+  convert_app->add_option("--output,-o", options.output, "the file to write; '-': standard output (-)");
+  return convert_app;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Shares GPUs between unmodified CUDA programs.", "nvsharectl");
   app.require_subcommand(1);
@@ -214,6 +231,9 @@ int run(int argc, char** argv) {
   doctor_app->add_flag("--json", doctor.json, "the findings as one line of JSON");
   doctor_app->add_option("--bundle", doctor.bundle, "a new file for a bug report: findings, status, trace and log, without names and keys");
 
+  nvshare::cli::convert::ConvertOptions convert;
+  const CLI::App* convert_app = add_convert(app, convert);
+
   CLI::App* version_app = app.add_subcommand("version", "Releases of nvsharectl, the scheduler and the libraries that programs have");
 
   nvshare::cli::demo::DemoOptions demo;
@@ -253,6 +273,7 @@ int run(int argc, char** argv) {
   if (*top_app) return nvshare::cli::top::top_command(top);
   if (*trace_app) return nvshare::cli::trace_command(trace);
   if (*doctor_app) return nvshare::cli::doctor::doctor_command(doctor);
+  if (*convert_app) return nvshare::cli::convert::convert_command(convert);
   if (*version_app) return nvshare::cli::version_command();
   if (*pause_app) return nvshare::cli::pause_command(paused, true);
   if (*resume_app) return nvshare::cli::pause_command(resumed, false);

@@ -86,6 +86,14 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
       {"demo --jobs few", "--jobs", "how many"},
       {"doctor nvshare-no-such-program", "'nvshare-no-such-program'", "Check its name", 1},
       {"doctor --jso", "'--jso'", "did you mean '--json'?"},
+      {"convert", "files", "manifests in YAML or JSON"},
+      {"convert --cores 0 -", "--cores", "1 to 100"},
+      {"convert --memory lots -", "--memory: 'lots'", "accepted: 1Mi to 1024Ti"},
+      {"convert --memory-unit 0 -", "--memory-unit: '0'", "accepted: 1Mi to 1024Ti"},
+      {"convert --device-class 'a b' -", "--device-class: 'a b'", "accepted: a name of a-z"},
+      {"convert /nonexistent/manifest.yaml", "/nonexistent/manifest.yaml", "No such file", 1},
+      {"convert /bin/true", "/bin/true line ", "manifests in YAML or JSON", 1},
+      {"convert /", "cannot read /", "Is a directory", 1},
       {"version --all", "'--all'", "accepted: --help"},
   };
   for (const WrongUse& use : uses) {

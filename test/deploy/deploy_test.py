@@ -188,6 +188,7 @@ SCHEMAS = {
             requests=listed(strict(["name", "exactly"], name=NAME, exactly=strict(
                 ["deviceClassName"],
                 deviceClassName=NAME,
+                count={"type": "integer", "minimum": 1, "maximum": 32},
                 capacity=strict(["requests"], requests={"type": "object", "additionalProperties": QUANTITY}),
             ))),
             config=listed(strict(["opaque"], requests=listed(NAME), opaque=strict(
@@ -318,6 +319,34 @@ class Deploy(unittest.TestCase):
         yield "dra", documents(
             render_chart.render({"mode": "dra", "dra": {"env": {"NVSHARE_POD_PRIORITY_MAX": "10"}, "extendedResourceName": "nvshare.com/gpu"}})
         )
+
+    def test_converted_manifests(self):
+        """What `nvsharectl convert` wrote (its unit tests keep it): templates that Kubernetes takes, and pods that name them."""
+        files = sorted((ROOT / "src/cli/convert/manifests").glob("*.converted.yaml"))
+        self.assertGreater(len(files), 3)
+        for file in files:
+            found = []
+            for document in documents(file.read_text(encoding="utf-8")):
+                found += document["items"] if document["kind"] == "List" else [document]
+            templates = {d["metadata"]["name"]: d for d in found if d["kind"] == "ResourceClaimTemplate"}
+            for template in templates.values():
+                jsonschema.validate(template, SCHEMAS["ResourceClaimTemplate"])
+            used = set()
+            for document in found:
+                template = document.get("spec", {}).get("jobTemplate", document)
+                pod = pod_of(template) or {} if "kind" in template else template["spec"]["template"]["spec"]
+                offered = {}
+                for claim in pod.get("resourceClaims", []):
+                    name = claim["resourceClaimTemplateName"]
+                    requests = templates[name]["spec"]["spec"]["devices"]["requests"] if name in templates else []
+                    offered[claim["name"]] = {request["name"] for request in requests}
+                    used.add(name)
+                for container in pod.get("containers", []) + pod.get("initContainers", []):
+                    for claim in container.get("resources", {}).get("claims", []):
+                        self.assertIn(claim["name"], offered, file)
+                        if "request" in claim:
+                            self.assertIn(claim["request"], offered[claim["name"]], file)
+            self.assertLessEqual(set(templates), used, file)
 
     def everything(self):
         for name, rendered in self.renderings():
