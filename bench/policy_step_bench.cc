@@ -1,7 +1,9 @@
 // What one event costs the policy, by the number of clients: events per second of processor time, with everything fitting ("running"), with
 // one client running at a time and all others waiting ("waiting"), and beside compute limits ("limited"). Virtual time, a fixed seed.
 //
-//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited] [--json FILE]
+//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited] [--json FILE] [--turns 0]
+//
+// --turns N: so many events of the mix instead of a time, and a hash of all that the policy answered, to compare two builds by.
 //
 // Of 100 events 70 are changes of memory, 10 requests for the lock, 10 releases, 5 joins or leaves, 5 priorities, limits or swaps; what the
 // policy asks for (drops, movements) is answered at once, and counts as an event.
@@ -15,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "action_hash.h"
 #include "policy/policy.h"
 
 namespace {
@@ -53,7 +56,8 @@ struct Program {
 // Programs on virtual time; the only caller of the policy.
 class World {
  public:
-  World(Shape shape, size_t clients) : shape_(shape), gpus_(clients > kClientsPerGpu ? kGpus : 1), state_(make_state(Config())) {
+  World(Shape shape, size_t clients, bool hashes)
+      : shape_(shape), hashes_(hashes), gpus_(clients > kClientsPerGpu ? kGpus : 1), state_(make_state(Config())) {
     const auto per_gpu = static_cast<Bytes>(clients / gpus_ + 1);
     const Bytes room = shape == Shape::kWaiting ? kLarge + kLarge / 2 : 2 * per_gpu * kSmall;
     for (GpuId gpu = 0; gpu < gpus_; ++gpu) step_in(GpuAppeared{gpu, per_gpu * kOverhead * 5 / 4 + room});
@@ -87,6 +91,7 @@ class World {
   }
 
   uint64_t events() const { return events_; }
+  uint64_t hash() const { return hash_.value(); }
 
  private:
   uint64_t random() {
@@ -153,6 +158,7 @@ class World {
   void step_in(const Event& event) {
     const Actions actions = step(*state_, event, now_);
     ++events_;
+    if (hashes_) hash_.add(now_, actions);
     for (const Action& action : actions) {
       if (const auto* lock = std::get_if<SendLock>(&action)) {
         if (Program* program = find(lock->client)) {
@@ -207,6 +213,8 @@ class World {
   }
 
   const Shape shape_;
+  const bool hashes_;
+  ActionHash hash_;
   const size_t gpus_;
   StatePointer state_;
   Instant now_ = 1'000'000'000;
@@ -223,6 +231,7 @@ class World {
 
 struct Options {
   double seconds = 1;
+  int64_t turns = 0;  // 0: `seconds`
   std::string clients = "10,100,1000,10000";
   std::string shapes = "running,waiting,limited";
   std::string json;
@@ -233,6 +242,8 @@ bool parse(int argc, char** argv, Options& options) {
     const std::string flag = argv[i];
     if (flag == "--seconds") {
       options.seconds = std::atof(argv[i + 1]);
+    } else if (flag == "--turns") {
+      options.turns = std::atoll(argv[i + 1]);
     } else if (flag == "--clients") {
       options.clients = argv[i + 1];
     } else if (flag == "--shapes") {
@@ -247,20 +258,21 @@ bool parse(int argc, char** argv, Options& options) {
 }
 
 // What the programs of this file cost is in the figures.
-std::string measure(Shape shape, size_t clients, double seconds) {
+std::string measure(Shape shape, size_t clients, const Options& options) {
   constexpr int kBatch = 16;
   double begin = cpu_seconds();
-  World world(shape, clients);
+  World world(shape, clients, options.turns > 0);
   const uint64_t before = world.events();
   const double joined_us = (cpu_seconds() - begin) * 1e6 / static_cast<double>(before);
   begin = cpu_seconds();
   double took = 0;
-  for (; took < seconds; took = cpu_seconds() - begin) {
-    for (int i = 0; i < kBatch; ++i) world.next();
+  for (int64_t turn = 0; options.turns > 0 ? turn < options.turns : took < options.seconds; took = cpu_seconds() - begin) {
+    for (int i = 0; i < kBatch; ++i, ++turn) world.next();
   }
   const auto events = static_cast<double>(world.events() - before);
   std::printf("%-8s %6zu clients: %10.0f events/s, %9.2f us each; while they joined %9.2f us each\n", name_of(shape), clients,
               events / took, took * 1e6 / events, joined_us);
+  if (options.turns > 0) std::printf("  answers %016lx\n", world.hash());
   std::fflush(stdout);
   return "{\"shape\": \"" + std::string(name_of(shape)) + "\", \"clients\": " + std::to_string(clients) +
          ", \"events\": " + std::to_string(static_cast<int64_t>(events)) +
@@ -273,7 +285,8 @@ std::string measure(Shape shape, size_t clients, double seconds) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fprintf(stderr, "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited] [--json FILE]\n");
+    std::fprintf(
+        stderr, "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited] [--json FILE] [--turns 0]\n");
     return 2;
   }
   std::string rows;
@@ -283,7 +296,7 @@ int main(int argc, char** argv) {
       char* end = nullptr;
       const size_t clients = std::strtoull(at, &end, 10);
       if (end == at || clients == 0) return 2;
-      rows += (rows.empty() ? "  " : ",\n  ") + measure(shape, clients, options.seconds);
+      rows += (rows.empty() ? "  " : ",\n  ") + measure(shape, clients, options);
       at = *end == ',' ? end + 1 : end;
     }
   }

@@ -7,15 +7,13 @@ namespace nvshare::policy {
 namespace {
 
 // How many clients share the GPU these days.
-int64_t sharers(const Gpu& gpu, Instant now) {
-  return std::count_if(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
-    const Client& client = entry.second;
-    return client.holds_lock() || client.waits() || (client.turns > 0 && now - client.last_used < kShareWindow);
-  });
+int64_t sharers(Gpu& gpu, Instant now) {
+  while (!gpu.lately.empty() && now - gpu.lately.begin()->first >= kShareWindow) gpu.lately.erase(gpu.lately.begin());
+  return std::ssize(gpu.holders) + std::ssize(gpu.waiting) + std::ssize(gpu.lately);
 }
 
 // It comes back after a pause of its own, or begins after one, and had less than half of its fair share of the time that it was here.
-bool wakes_up(const Gpu& gpu, const Client& client, Instant now) {
+bool wakes_up(Gpu& gpu, const Client& client, Instant now) {
   const Instant without_since = client.turns > 0 ? client.released_at : client.joined_at;
   if (!client.left_early && now - without_since < kOwnPause) return false;
   const Duration entitled = std::min(kShareWindow, now - client.joined_at) / std::max<int64_t>(sharers(gpu, now), 1);
@@ -32,8 +30,9 @@ bool wakers_may_pass(const Context& context, const Gpu& gpu) {
 
 }  // namespace
 
-std::vector<ClientId> hard_pressed(const Config& config, const Gpu& gpu) {
+std::vector<ClientId> hard_pressed(const Config& config, Gpu& gpu) {
   std::vector<ClientId> pressed;
+  if (all_may_fit(config, gpu)) return pressed;
   for (const auto& [grant, client] : gpu.holders) {
     if (need(*client) > ceiling(config, gpu, *client)) pressed.push_back(client->id);
   }
@@ -227,7 +226,7 @@ struct Look {
 };
 using Looks = std::map<GpuId, Look>;
 
-const Look& look_at(Looks& looks, const Context& context, const Gpu& gpu) {
+const Look& look_at(Looks& looks, const Context& context, Gpu& gpu) {
   const auto at = looks.find(gpu.id);
   if (at != looks.end()) return at->second;
   Look look{RoomCount(context.state, gpu, {.dropping_released = false}, context.now), hard_pressed(context.config(), gpu)};

@@ -20,9 +20,9 @@ bool unbounded(WaitReason reason) { return cannot_have_it_soon(reason) || reason
 //   bound = slots x (turn limit + load allowance + grace) + kPromoteTurns x turn limit, if somebody has a higher priority
 //   slots = n + (n > 1 ? 4 : 0), of all GPUs that gangs tie to this one
 std::optional<Duration> waiting_bound(const State& state, ClientId id) {
-  const auto at = state.gpu_of.find(id);
-  if (at == state.gpu_of.end()) return std::nullopt;
-  const Client& client = state.gpus.at(at->second).clients.at(id);
+  const Client* const known = state.find(id);
+  if (known == nullptr) return std::nullopt;
+  const Client& client = *known;
   if (!client.waits() || unbounded(client.reason) || client.last_until > client.waiting_since) return std::nullopt;
   if (const Gang* gang = gang_of(state, client)) {
     for (const Gang::Member& member : gang->members) {
@@ -33,7 +33,7 @@ std::optional<Duration> waiting_bound(const State& state, ClientId id) {
   int64_t slots = 0;
   Duration slot = 0;
   Duration promotion = 0;
-  for (const GpuId gpu_id : tied_to(state, at->second)) {
+  for (const GpuId gpu_id : tied_to(state, client.gpu)) {
     const Gpu& gpu = state.gpus.at(gpu_id);
     const auto n = static_cast<int64_t>(gpu.clients.size());
     const Bytes most = std::max<Bytes>(safe_limit(state.config, gpu), 0);

@@ -65,8 +65,8 @@ void lower_budget(Gpu& gpu, Client& client, const MemoryChanged& event) {
   // What it needs stays reserved for it: it would only be given again.
   client.budget = std::max({event.budget, client.memory.resident, std::min(client.budget, need(client))});
   client.budget_told = std::min(client.budget_told, client.budget);
-  recount(gpu, client);
   client.slack_declined = true;
+  recount(gpu, client);
 }
 
 void give_slack(Context& context, Gpu& gpu) {
@@ -76,11 +76,14 @@ void give_slack(Context& context, Gpu& gpu) {
                          (!client->stays() || client->budget >= need(*client));
     if (!settled) return;
   }
-  for (const auto& [grant, client] : gpu.holders) {
-    const Bytes slack = std::min(kSlackMax, free_bytes(context.config(), gpu) / 8);
+  const auto slack_now = [&] { return std::min(kSlackMax, free_bytes(context.config(), gpu) / 8); };
+  if (slack_now() < kSlackMin) return;
+  std::vector<Client*> takers;
+  find_slack_takers(gpu, slack_now() / 2, takers);
+  for (Client* client : takers) {
+    const Bytes slack = slack_now();
     if (slack < kSlackMin) return;  // what is free becomes less with each
-    const Bytes has = client->budget - need(*client);
-    if (client->stays() && has < slack / 2 && !client->slack_declined) raise(gpu, *client, need(*client) + slack);
+    if (slack_of(*client) < slack / 2) raise(gpu, *client, need(*client) + slack);
   }
 }
 

@@ -5,14 +5,11 @@
 namespace nvshare::policy {
 
 Client* State::find(ClientId id) {
-  Gpu* gpu = gpu_with(id);
-  return gpu ? &gpu->clients.at(id) : nullptr;
+  const auto at = clients.find(id);
+  return at == clients.end() ? nullptr : at->second;
 }
 
-Gpu* State::gpu_with(ClientId id) {
-  const auto at = gpu_of.find(id);
-  return at == gpu_of.end() ? nullptr : &gpus.at(at->second);
-}
+const Client* State::find(ClientId id) const { return const_cast<State*>(this)->find(id); }
 
 std::string mib(Bytes bytes) { return std::to_string(bytes / kMiB) + " MiB"; }
 
@@ -93,7 +90,9 @@ namespace {
 
 template <typename Change>
 void each_client_of(State& state, TenantId tenant, Change change) {
-  for (auto& [gpu_id, gpu] : state.gpus) each_client(gpu, tenant, change);
+  const auto home = state.homes.find(tenant);
+  if (home == state.homes.end()) return;
+  for (const auto& [gpu_id, count] : home->second) each_client(state.gpus.at(gpu_id), tenant, change);
 }
 
 }  // namespace
@@ -108,6 +107,8 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   ++gpu.priorities[client.priority];
   gpu.ceilings_due = true;
   client.home = &gpu;
+  state.clients[client.id] = &client;
+  ++state.homes[client.tenant][gpu.id];
   if (!client.gang) return;
   auto& spread = state.spread[client.tenant];
   ++spread[gpu.id];
@@ -119,6 +120,10 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   here->second.erase(client.id);
   if (here->second.empty()) gpu.of_tenant.erase(here);
   forget_priority(gpu, client);
+  state.clients.erase(client.id);
+  const auto home = state.homes.find(client.tenant);
+  if (--home->second[gpu.id] == 0) home->second.erase(gpu.id);
+  if (home->second.empty()) state.homes.erase(home);
   if (!client.gang) return;
   const auto spread = state.spread.find(client.tenant);
   if (--spread->second[gpu.id] == 0) spread->second.erase(gpu.id);
@@ -195,13 +200,24 @@ void hold_paused(Context& context, Gpu& gpu) {
   }
 }
 
+// The clients that can never fit any more for a comer's context.
+static void note_crowded(Context& context, Gpu& gpu, const Client& comer) {
+  if (all_may_fit(context.config(), gpu)) return;
+  for (const auto& [id, other] : gpu.clients) {
+    const Bytes most = ceiling(context.config(), gpu, other);
+    if (id == comer.id || other.memory.allocated <= most) continue;
+    if (other.memory.allocated > most + overhead_of(context.config(), comer) + immovable(comer)) continue;  // not this one's doing
+    context.note(Note::Level::kWarning, comer.id,
+                 "its context leaves client " + std::to_string(id) + ", which has " + mib(other.memory.allocated) + ", only " + mib(most));
+  }
+}
+
 void join(Context& context, const ClientJoined& event) {
   State& state = context.state;
-  if (state.gpu_of.contains(event.client)) return;
+  if (state.clients.contains(event.client)) return;
   for (const ClientId former : event.replaces) departed_freed(state, former);
   Gpu& gpu = state.gpus[event.gpu];
   gpu.id = event.gpu;
-  state.gpu_of[event.client] = event.gpu;
 
   Client& client = gpu.clients[event.client];
   client.id = event.client;
@@ -219,19 +235,14 @@ void join(Context& context, const ClientJoined& event) {
   note_in_indexes(state, gpu, client);
   take_memory(gpu, client, event.memory);
 
-  for (const auto& [id, other] : gpu.clients) {
-    const Bytes most = ceiling(context.config(), gpu, other);
-    if (id == client.id || other.memory.allocated <= most) continue;
-    if (other.memory.allocated > most + overhead_of(context.config(), client) + immovable(client)) continue;  // not this one's doing
-    context.note(Note::Level::kWarning, client.id,
-                 "its context leaves client " + std::to_string(id) + ", which has " + mib(other.memory.allocated) + ", only " + mib(most));
-  }
+  note_crowded(context, gpu, client);
   if (event.has_lock) {
     // It ran when the previous scheduler ended, and goes on: the new grant only gives its later release a name.
     // No slack for it: others who ran beside it may not be back yet.
     client.asked = true;
     grant(context, gpu, client);
     client.slack_declined = true;
+    recount(gpu, client);
     client.unproven = !event.proven;
   } else if (event.wants_lock) {
     request_lock(context, gpu, client);

@@ -42,6 +42,8 @@ void hold_memory(Context& context, const MemoryHeld& event);
 void forget_departed(Context& context, Gpu& gpu);  // whose grace is over
 
 // gangs.cc: tenants, or processes, on several GPUs, switched together
+// The GPUs that an event is about; nullopt: all.
+using Concerned = std::optional<std::vector<GpuId>>;
 enum class GangPhase { kOut, kRunning, kLeaving };
 struct TurnTerms {
   Duration length = 0;         // how long a turn lasts
@@ -62,8 +64,8 @@ bool others_run(const State& state, const Client& client);                // of 
 void start_gangs(Context& context);                                       // turns whose members have loaded
 std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
 Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
-std::set<GangId> rivals_of(const Context& context, const Gang& comes);           // gangs that must have left before it may come
-std::vector<GpuId> settled_with(const State& state, std::optional<GpuId> only);  // GPUs to be settled after an event there
+std::set<GangId> rivals_of(const Context& context, const Gang& comes);            // gangs that must have left before it may come
+std::vector<GpuId> settled_with(const State& state, const Concerned& concerned);  // GPUs to be settled after an event there
 std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
 
 // gang_drains.cc: how the members of a gang come to an end together
@@ -126,7 +128,7 @@ bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::
 bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
 // Its context, and others that came after an older lock holder, take what that one needs: the older one ends first.
 bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer, const std::vector<ClientId>& pressed);
-std::vector<ClientId> hard_pressed(const Config& config, const Gpu& gpu);  // lock holders that may be so: their needs pass their ceilings
+std::vector<ClientId> hard_pressed(const Config& config, Gpu& gpu);  // lock holders that may be so: their needs pass their ceilings
 void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
 // They would not fit if all lock holders who answer left.
 bool cannot_have_it_soon(WaitReason reason);  // not by waiting alone
@@ -148,6 +150,7 @@ void end_pauses(Context& context, Gpu& gpu);  // those that may not last
 
 // quota.cc: accounts of GPU time
 void bring_accounts_up_to(Context& context);  // bills the time since the last step to those that ran in it
+void begin_accounts(Gpu& gpu, Instant now);   // nobody is billed there up to now, if no tenant has a limit there
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
 bool waits_here(const Gpu& gpu, TenantId tenant);
 // Tenants below their shares that want the GPU: what another uses beyond its own is taken from them.

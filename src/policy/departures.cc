@@ -5,9 +5,10 @@
 namespace nvshare::policy {
 
 void leave(Context& context, const ClientLeft& event) {
-  Gpu* gpu = context.state.gpu_with(event.client);
-  if (!gpu) return;
-  Client& client = gpu->clients.at(event.client);
+  Client* const known = context.state.find(event.client);
+  if (known == nullptr) return;
+  Client& client = *known;
+  Gpu* const gpu = client.home;
   if (!event.memory_freed) {
     // The driver takes a while to tear a dead process down. All that it may have mapped counts until then, its context included.
     Bytes bytes = client.holds_lock() ? std::max(client.budget, client.memory.resident) : client.memory.resident;
@@ -21,7 +22,6 @@ void leave(Context& context, const ClientLeft& event) {
   uncount(*gpu, client);
   forget_in_indexes(context.state, *gpu, client);
   gpu->clients.erase(event.client);
-  context.state.gpu_of.erase(event.client);
   if (!gpu->of_tenant.contains(tenant)) gpu->speeds.erase(tenant);
 }
 
@@ -33,7 +33,7 @@ void departed_freed(State& state, ClientId client) {
 
 void hold_memory(Context& context, const MemoryHeld& event) {
   const auto gpu = context.state.gpus.find(event.gpu);
-  if (gpu == context.state.gpus.end() || context.state.gpu_of.contains(event.client)) return;
+  if (gpu == context.state.gpus.end() || context.state.clients.contains(event.client)) return;
   departed_freed(context.state, event.client);
   Bytes bytes = std::max<Bytes>(event.bytes, 0);
   if (!context.config().memory_reserve_percent) bytes += context.config().overhead_default;

@@ -144,7 +144,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
   }
   for (const auto& [gpu_id, clients] : waiting) {
     for (const ClientId id : clients) {
-      const Gpu& gpu = state.gpus.at(gpu_id);
+      Gpu& gpu = state.gpus.at(gpu_id);
       if (gpu.clients.at(id).eviction) {
         set_reason_of(context, waiting, gpu_id, WaitReason::kEviction);
         return make_head(context, heads, waiting, {});

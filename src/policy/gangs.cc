@@ -266,12 +266,13 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
   return std::max(due, retry_at);
 }
 
-std::vector<GpuId> settled_with(const State& state, std::optional<GpuId> only) {
+std::vector<GpuId> settled_with(const State& state, const Concerned& concerned) {
   std::vector<GpuId> gpus;
-  if (only && state.gangs.empty() && state.gpus.contains(*only)) return {*only};
-  for (const auto& [id, gpu] : state.gpus) {
-    if (!only || *only == id || !state.gangs.empty()) gpus.push_back(id);
+  if (concerned && state.gangs.empty()) {
+    std::copy_if(concerned->begin(), concerned->end(), std::back_inserter(gpus), [&](GpuId id) { return state.gpus.contains(id); });
+    return gpus;
   }
+  for (const auto& [id, gpu] : state.gpus) gpus.push_back(id);
   return gpus;
 }
 

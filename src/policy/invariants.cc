@@ -54,8 +54,7 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   });
   if (client.waits() && for_quota && !gpu.wake_at && !moves && !gang_decides && gang_of(state, client) == nullptr)
     return broken("waits for its share and nobody watches");
-  const auto at = state.gpu_of.find(client.id);
-  if (at == state.gpu_of.end() || at->second != gpu.id) return broken("is not where the index says");
+  if (state.find(client.id) != &client) return broken("is not where the index says");
   return std::nullopt;
 }
 
@@ -67,6 +66,8 @@ std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
   std::map<TenantId, std::map<ClientId, const Client*>> of_tenant;
   for (const auto& [id, client] : gpu.clients) {
     of_tenant[client.tenant][id] = &client;
+    const auto home = state.homes.find(client.tenant);
+    if (home == state.homes.end() || !home->second.contains(gpu.id)) return "where a tenant has clients is not known";
     const auto spread = state.spread.find(client.tenant);
     if (client.gang && (spread == state.spread.end() || !spread->second.contains(gpu.id))) return "a tenant's GPUs are not all known";
   }
@@ -89,7 +90,8 @@ std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
 }
 
 std::optional<std::string> check_roles(const Gpu& gpu) {
-  size_t holders = 0, waiting = 0, unsettled = 0;
+  size_t holders = 0, waiting = 0, unsettled = 0, takers = 0;
+  uint64_t holders_hash = 0;
   std::map<int, int64_t> priorities;
   for (const auto& [id, client] : gpu.clients) {
     const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " " + what; };
@@ -103,12 +105,25 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     if (client.holds_lock() && (holder == gpu.holders.end() || holder->second != &client)) return broken("is missing among the holders");
     if (client.waits() && !has(gpu.waiting)) return broken("is missing among the waiting");
     if (client.roles.unsettled && !has(gpu.unsettled)) return broken("is missing among the unsettled");
+    if (takes_slack(client) != client.slack_key.has_value()) return broken("is to be given slack, or is not?");
+    if (client.slack_key && (*client.slack_key > slack_of(client) || !gpu.slack_takers.contains({*client.slack_key, id})))
+      return broken("has less slack than the index says");
+    if (need(client) - immovable(client) > gpu.needs_most) return broken("needs more than the most that is known");
+    takers += client.slack_key.has_value();
+    if (client.holds_lock()) holders_hash += hash_of(id);
     holders += client.holds_lock();
     waiting += client.waits();
     unsettled += client.roles.unsettled;
     ++priorities[client.priority];
   }
-  if (holders != gpu.holders.size() || waiting != gpu.waiting.size() || unsettled != gpu.unsettled.size())
+  if (holders_hash != gpu.holders_hash) return "the hash of the holders of GPU " + std::to_string(gpu.id) + " is not that of its holders";
+  for (const auto& [last_used, id] : gpu.lately) {
+    const auto at = gpu.clients.find(id);
+    if (at == gpu.clients.end() || at->second.roles.lately != last_used)
+      return "client " + std::to_string(id) + " had the lock at another time";
+  }
+  if (holders != gpu.holders.size() || waiting != gpu.waiting.size() || unsettled != gpu.unsettled.size() ||
+      takers != gpu.slack_takers.size())
     return "an index of GPU " + std::to_string(gpu.id) + " has clients that are no such";
   if (priorities != gpu.priorities) return "the priorities of GPU " + std::to_string(gpu.id) + " are not those of its clients";
   return std::nullopt;
@@ -119,7 +134,12 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
 std::optional<std::string> check_invariants(const State& state) {
   if (state.broken) return state.broken;
   size_t clients = 0;
+  if (state.limited.size() != static_cast<size_t>(std::count_if(state.gpus.begin(), state.gpus.end(),
+                                                                [](const auto& entry) { return entry.second.quota.limited; })))
+    return "the GPUs with limits are not all known";
   for (const auto& [id, gpu] : state.gpus) {
+    if (gpu.quota.limited && !state.limited.contains(id)) return "the limits of GPU " + std::to_string(id) + " are not known";
+    if (gpu.wake_at && !state.wakes.contains({*gpu.wake_at, id})) return "nobody wakes for GPU " + std::to_string(id);
     clients += gpu.clients.size();
     if (sums_of(gpu) != gpu.sums) return "the running sums of GPU " + std::to_string(id) + " are not those of its clients";
     if (auto broken = check_indexes(state, gpu)) return broken;
@@ -128,7 +148,7 @@ std::optional<std::string> check_invariants(const State& state) {
       if (auto broken = check(state, gpu, client)) return broken;
     }
   }
-  if (clients != state.gpu_of.size()) return "the index holds clients that left";
+  if (clients != state.clients.size()) return "the index holds clients that left";
   return std::nullopt;
 }
 

@@ -6,6 +6,8 @@ namespace {
 
 using Level = Note::Level;
 
+constexpr size_t kNamedMost = 16;
+
 std::string ms(Duration time) {
   const Duration tenths = time / (kMillisecond / 10);
   return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(std::abs(tenths % 10)) : "") + " ms";
@@ -32,24 +34,33 @@ std::string text_of(const CoreLimit& limit) {
 
 bool is_due(Instant noted_at, Instant now) { return noted_at == 0 || now - noted_at >= kNotePause; }
 
-std::string list_of(const std::set<ClientId>& clients) {
-  constexpr size_t kNamedMost = 16;
-  std::string text;
-  size_t named = 0;
-  for (const ClientId id : clients) {
-    if (named++ == kNamedMost) break;
-    text += (text.empty() ? "" : ", ") + std::to_string(id);
+// The first of them are enough to be named.
+struct Neighbours {
+  std::vector<ClientId> first;
+  size_t all = 0;
+};
+
+Neighbours holders_beside(const Gpu& gpu, const Client& client) {
+  Neighbours beside{{}, gpu.holders.size() - (client.holds_lock() ? 1 : 0)};
+  if (beside.all > 4 * kNamedMost) {  // then some of them come soon
+    for (auto at = gpu.clients.begin(); at != gpu.clients.end() && beside.first.size() < kNamedMost; ++at) {
+      if (at->second.holds_lock() && at->first != client.id) beside.first.push_back(at->first);
+    }
+    return beside;
   }
-  if (clients.size() > kNamedMost) text += " and " + std::to_string(clients.size() - kNamedMost) + " more";
-  return (clients.size() == 1 ? "client " : "clients ") + text;
+  for (const auto& [grant, other] : gpu.holders) {
+    if (other->id != client.id) beside.first.push_back(other->id);
+  }
+  std::sort(beside.first.begin(), beside.first.end());
+  beside.first.resize(std::min(beside.first.size(), kNamedMost));
+  return beside;
 }
 
-std::set<ClientId> holders_beside(const Gpu& gpu, const Client& client) {
-  std::set<ClientId> others;
-  for (const auto& [grant, other] : gpu.holders) {
-    if (other->id != client.id) others.insert(other->id);
-  }
-  return others;
+std::string list_of(const Neighbours& clients) {
+  std::string text;
+  for (const ClientId id : clients.first) text += (text.empty() ? "" : ", ") + std::to_string(id);
+  if (clients.all > clients.first.size()) text += " and " + std::to_string(clients.all - clients.first.size()) + " more";
+  return (clients.all == 1 ? "client " : "clients ") + text;
 }
 
 }  // namespace
@@ -173,17 +184,14 @@ void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {
 void note_grant(Context& context, const Gpu& gpu, Client& client) {
   const bool due = is_due(client.beside_noted_at, context.now);
   if (!due && !context.config().explains) return;
-  const std::set<ClientId> beside = holders_beside(gpu, client);
-  Bytes together = need(client);
-  uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const ClientId id : beside) {
-    together += need(gpu.clients.at(id));
-    hash = (hash ^ id) * 1099511628211U;
-  }
-  const bool told = due && !beside.empty() && hash != client.beside_noted;
+  const bool alone = gpu.holders.size() == 1;
+  const uint64_t hash = gpu.holders_hash - hash_of(client.id);
+  const bool told = due && !alone && hash != client.beside_noted;
   if (!told && !context.config().explains) return;
+  const Neighbours beside = holders_beside(gpu, client);
+  const Bytes together = gpu.sums.held_needed;
   std::string text = "gets the lock, ";
-  text += beside.empty() ? "alone: it needs " + mib(together) : "beside " + list_of(beside) + ": they need " + mib(together) + " together";
+  text += alone ? "alone: it needs " + mib(together) : "beside " + list_of(beside) + ": they need " + mib(together) + " together";
   context.note(told ? Level::kInfo : Level::kDebug, client.id, text + ", " + mib(safe_limit(context.config(), gpu)) + " may be used");
   if (!told) return;
   client.beside_noted = hash;
@@ -195,9 +203,9 @@ void note_wait(Context& context, const Gpu& gpu, Client& client) {
   const bool told = !for_limit && client.reason != WaitReason::kNone && is_due(client.wait_noted_at, context.now);
   if (!told && !context.config().explains) return;
   client.reason_noted = client.reason;
-  const std::set<ClientId> holders = holders_beside(gpu, client);
+  const Neighbours holders = holders_beside(gpu, client);
   std::string text = "waits for " + waiting_sentence(context.state, gpu, client);
-  if (!holders.empty()) text += "; " + list_of(holders) + (holders.size() == 1 ? " has" : " have") + " the lock";
+  if (holders.all > 0) text += "; " + list_of(holders) + (holders.all == 1 ? " has" : " have") + " the lock";
   context.note(told ? Level::kInfo : Level::kDebug, client.id, std::move(text));
   if (told) client.wait_noted_at = context.now;
 }

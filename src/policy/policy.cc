@@ -7,41 +7,62 @@
 namespace nvshare::policy {
 namespace {
 
-// Takes an event into the state. Returns the GPU that it concerns; nullopt: all.
-std::optional<GpuId> apply(Context& context, const Event& event) {
+const Concerned kAll;
+
+Concerned only(GpuId gpu) { return std::vector<GpuId>{gpu}; }
+
+// The GPUs where the tenant has clients, or an account.
+Concerned where(const State& state, TenantId tenant) {
+  std::vector<GpuId> gpus;
+  const auto home = state.homes.find(tenant);
+  if (home != state.homes.end()) {
+    for (const auto& [gpu, count] : home->second) gpus.push_back(gpu);
+  }
+  for (const auto& [id, gpu] : state.gpus) {
+    if (gpu.quota.accounts.contains(tenant)) gpus.push_back(id);
+  }
+  std::sort(gpus.begin(), gpus.end());
+  gpus.erase(std::unique(gpus.begin(), gpus.end()), gpus.end());
+  return gpus;
+}
+
+// Takes an event into the state.
+Concerned apply(Context& context, const Event& event) {
   State& state = context.state;
   // Calls the handler if the client is known (an event may cross its departure).
-  const auto with = [&](ClientId id, auto handler) -> std::optional<GpuId> {
-    Gpu* gpu = state.gpu_with(id);
-    if (gpu) gpu->speaks = id;
-    if (gpu) gpu->touched.push_back(id);
-    if (gpu) handler(*gpu, gpu->clients.at(id));
-    return gpu ? std::optional(gpu->id) : std::nullopt;
+  const auto with = [&](ClientId id, auto handler) -> Concerned {
+    Client* const client = state.find(id);
+    if (client == nullptr) return kAll;
+    Gpu& gpu = *client->home;
+    gpu.speaks = id;
+    gpu.touched.push_back(id);
+    handler(gpu, *client);
+    return only(gpu.id);
   };
   return std::visit(
       Overloaded{
-          [&](const GpuAppeared& e) -> std::optional<GpuId> {
+          [&](const GpuAppeared& e) -> Concerned {
             state.gpus[e.gpu].id = e.gpu;
             state.gpus[e.gpu].total = e.total;
-            return e.gpu;
+            return only(e.gpu);
           },
-          [&](const ForeignMemory& e) -> std::optional<GpuId> {
+          [&](const ForeignMemory& e) -> Concerned {
             state.gpus[e.gpu].id = e.gpu;
             state.gpus[e.gpu].foreign = std::max<Bytes>(e.bytes, 0);
-            return e.gpu;
+            return only(e.gpu);
           },
-          [&](const HostMemory& e) -> std::optional<GpuId> {
+          [&](const HostMemory& e) -> Concerned {
             if (state.host_available && e.available > *state.host_available) {
               for (auto& [id, gpu] : state.gpus) {
                 for (auto& [client_id, client] : gpu.clients) client.evict.retry_at = context.now;  // what failed may work now
               }
             }
             state.host_available = std::min(e.available, kHostMost);
-            return std::nullopt;
+            return kAll;
           },
-          [&](const ClientJoined& e) -> std::optional<GpuId> {
+          [&](const ClientJoined& e) -> Concerned {
             join(context, e);
-            return e.gpu;
+            return only(e.gpu);
           },
           [&](const ClientOverhead& e) {
             return with(e.client, [&](Gpu& gpu, Client& client) {
@@ -49,21 +70,21 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
               recount(gpu, client);
             });
           },
-          [&](const ClientLeft& e) -> std::optional<GpuId> {
-            const Gpu* gpu = state.gpu_with(e.client);
+          [&](const ClientLeft& e) -> Concerned {
+            const Client* const client = state.find(e.client);
             // What it was moving out no longer takes host memory from the movements on other GPUs.
-            const bool elsewhere = gpu == nullptr || !state.gangs.empty() || gpu->clients.at(e.client).eviction;
-            const std::optional<GpuId> only = elsewhere ? std::nullopt : std::optional(gpu->id);
+            const bool elsewhere = client == nullptr || !state.gangs.empty() || client->eviction;
+            const Concerned concerned = elsewhere ? kAll : only(client->gpu);
             leave(context, e);
-            return only;
+            return concerned;
           },
-          [&](const ClientMemoryFreed& e) -> std::optional<GpuId> {
+          [&](const ClientMemoryFreed& e) -> Concerned {
             departed_freed(state, e.client);
-            return std::nullopt;
+            return kAll;
           },
-          [&](const MemoryHeld& e) -> std::optional<GpuId> {
+          [&](const MemoryHeld& e) -> Concerned {
             hold_memory(context, e);
-            return e.gpu;
+            return only(e.gpu);
           },
           [&](const LockRequested& e) { return with(e.client, [&](Gpu& gpu, Client& client) { request_lock(context, gpu, client); }); },
           [&](const LockReleased& e) {
@@ -101,32 +122,32 @@ std::optional<GpuId> apply(Context& context, const Event& event) {
               if (client.holds_lock()) client.idle_since = std::max(context.now - e.idle, client.granted_at);
             });
           },
-          [&](const ConfigChanged& e) -> std::optional<GpuId> {
+          [&](const ConfigChanged& e) -> Concerned {
             const Config former = std::exchange(state.config, e.config);
             quota_config_changed(context, former);
-            return std::nullopt;
+            return kAll;
           },
-          [&](const ComputeLimit& e) -> std::optional<GpuId> {
+          [&](const ComputeLimit& e) -> Concerned {
             set_core_limit(context, e);
-            return std::nullopt;
+            return where(state, e.tenant);
           },
-          [&](const TenantPriority& e) -> std::optional<GpuId> {
+          [&](const TenantPriority& e) -> Concerned {
             set_priority(context, e);
-            return std::nullopt;
+            return where(state, e.tenant);
           },
-          [&](const TenantEnds& e) -> std::optional<GpuId> {
+          [&](const TenantEnds& e) -> Concerned {
             set_ends(context, e);
-            return std::nullopt;
+            return where(state, e.tenant);
           },
-          [&](const TenantPaused& e) -> std::optional<GpuId> {
+          [&](const TenantPaused& e) -> Concerned {
             set_paused(context, e);
-            return std::nullopt;
+            return where(state, e.tenant);
           },
-          [&](const AccountKept& e) -> std::optional<GpuId> {
+          [&](const AccountKept& e) -> Concerned {
             take_kept_account(context, e);
-            return std::nullopt;
+            return kAll;
           },
-          [&](const Tick&) -> std::optional<GpuId> { return std::nullopt; },
+          [&](const Tick&) -> Concerned { return kAll; },
       },
       event);
 }
@@ -155,6 +176,13 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   on_each(report_contention, report_ceilings, report_waits);
 }
 
+void note_wake(State& state, Gpu& gpu) {
+  if (gpu.wake_at == gpu.wake_known) return;
+  if (gpu.wake_known) state.wakes.erase({*gpu.wake_known, gpu.id});
+  if (gpu.wake_at) state.wakes.emplace(*gpu.wake_at, gpu.id);
+  gpu.wake_known = gpu.wake_at;
+}
+
 }  // namespace
 
 void StateDeleter::operator()(State* state) const { delete state; }
@@ -170,19 +198,16 @@ Actions step(State& state, const Event& event, Instant now) {
   Context context{state, now, actions};
   for (const GpuId id : state.settled) state.gpus.at(id).touched.clear();
   bring_accounts_up_to(context);
-  const std::optional<GpuId> only = apply(context, event);
+  const Concerned concerned = apply(context, event);
   form_gangs(context);
-  state.settled = settled_with(state, only);
+  state.settled = settled_with(state, concerned);
   settle(context, state.settled);
+  for (const GpuId id : state.settled) note_wake(state, state.gpus.at(id));
   return actions;
 }
 
 std::optional<Instant> next_deadline(const State& state) {
-  std::optional<Instant> next;
-  for (const auto& [id, gpu] : state.gpus) {
-    if (gpu.wake_at && (!next || *gpu.wake_at < *next)) next = gpu.wake_at;
-  }
-  return next;
+  return state.wakes.empty() ? std::nullopt : std::optional(state.wakes.begin()->first);
 }
 
 }  // namespace nvshare::policy

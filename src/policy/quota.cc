@@ -168,15 +168,7 @@ void bring_up_to(Context& context, Gpu& gpu) {
   const Config& config = context.config();
   const Instant now = context.now;
   Quota& quota = gpu.quota;
-  if (quota.until == 0) {
-    quota.until = quota.window_start = now;
-    return;
-  }
   if (quota.until >= now) return;
-  if (!quota.limited) {  // nobody is billed beside nobody with a limit
-    quota.until = quota.window_start = now;
-    return;
-  }
   const std::map<TenantId, Use> use = users(gpu);
   const bool swaps = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
                                  [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
@@ -238,7 +230,11 @@ int64_t billing_rate(const Config& config, const Gpu& gpu) {
 }
 
 void bring_accounts_up_to(Context& context) {
-  for (auto& [id, gpu] : context.state.gpus) bring_up_to(context, gpu);
+  for (auto& [id, gpu] : context.state.limited) bring_up_to(context, *gpu);
+}
+
+void begin_accounts(Gpu& gpu, Instant now) {
+  if (!gpu.quota.limited && gpu.quota.until < now) gpu.quota.until = gpu.quota.window_start = now;
 }
 
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
@@ -291,6 +287,7 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
   for (auto& [id, gpu] : context.state.gpus) {
     const auto at = gpu.quota.accounts.find(event.tenant);
     if (at == gpu.quota.accounts.end()) continue;
+    begin_accounts(gpu, context.now);
     Account& account = at->second;
     const CoreLimit former = {account.ceiling, account.reserved};
     if (former.ceiling == limit && former.reserved == reserved) continue;

@@ -45,6 +45,7 @@ namespace {
 
 void look_at_tenants(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
+  begin_accounts(gpu, context.now);
   for (const auto& [tenant, clients] : gpu.of_tenant) account_of(context.state, gpu, tenant, context.now);
   quota.limited = false;
   for (auto at = quota.accounts.begin(); at != quota.accounts.end();) {
@@ -67,6 +68,11 @@ void look_at_tenants(Context& context, Gpu& gpu) {
     } else {
       at = quota.accounts.erase(at);
     }
+  }
+  if (quota.limited) {
+    context.state.limited.emplace(gpu.id, &gpu);
+  } else {
+    context.state.limited.erase(gpu.id);
   }
 }
 

@@ -36,6 +36,15 @@ Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client) {
   return std::max<Bytes>(safe_limit(config, gpu) - (gpu.sums.immovable - client.counted.immovable), 0);
 }
 
+bool all_may_fit(const Config& config, Gpu& gpu) {
+  const Bytes base = safe_limit(config, gpu) - gpu.sums.immovable;
+  if (base >= 0 && gpu.needs_most <= base) return true;
+  Bytes most = 0;
+  for (const auto& [id, client] : gpu.clients) most = std::max(most, client.counted.needed - client.counted.immovable);
+  gpu.needs_most = most;
+  return base >= 0 && most <= base;
+}
+
 static Bytes evicting_bytes(const Client& client) {
   return client.eviction ? std::max<Bytes>(client.memory.resident - client.eviction->resident_target, 0) : 0;
 }
@@ -48,6 +57,7 @@ static Sums counted_of(const Client& client) {
             !client.overhead,
             immovable(client),
             need(client),
+            client.holds_lock() ? need(client) : 0,
             client.holds_lock() ? client.budget : client.memory.resident,
             evicting_bytes(client)};
   const Bytes stays = immovable(client), moves = client.memory.resident - stays;
@@ -63,7 +73,20 @@ static Sums counted_of(const Client& client) {
 Roles roles_of(const Client& client) {
   const bool settled = !client.holds_lock() || (client.state == ClientState::kRunning && client.budget >= need(client) && !client.growth &&
                                                 !client.budget_dirty && client.drain.failures == 0);
-  return {client.grant, client.waits(), !settled || client.eviction || client.evict.failures > 0};
+  const bool idle = !client.holds_lock() && !client.waits() && client.turns > 0;
+  return {client.grant, client.waits(), !settled || client.eviction || client.evict.failures > 0,
+          idle ? std::optional(client.last_used) : std::nullopt};
+}
+
+bool takes_slack(const Client& client) { return client.stays() && !client.slack_declined; }
+
+Bytes slack_of(const Client& client) { return client.budget - need(client); }
+
+uint64_t hash_of(ClientId client) {  // splitmix64
+  uint64_t hash = client + 0x9e3779b97f4a7c15U;
+  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9U;
+  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebU;
+  return hash ^ (hash >> 31);
 }
 
 static void add(Sums& sums, const Sums& more, int64_t sign) {
@@ -71,6 +94,7 @@ static void add(Sums& sums, const Sums& more, int64_t sign) {
   sums.overhead_untold += sign * more.overhead_untold;
   sums.immovable += sign * more.immovable;
   sums.needed += sign * more.needed;
+  sums.held_needed += sign * more.held_needed;
   sums.committed += sign * more.committed;
   sums.evicting += sign * more.evicting;
   sums.fixed += sign * more.fixed;
@@ -84,6 +108,12 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   if (former.grant != roles.grant) {
     if (former.grant != 0) gpu.holders.erase(former.grant);
     if (roles.grant != 0) gpu.holders.emplace_hint(gpu.holders.end(), roles.grant, &client);
+    if (former.grant == 0) gpu.holders_hash += hash_of(client.id);
+    if (roles.grant == 0) gpu.holders_hash -= hash_of(client.id);
+  }
+  if (former.lately != roles.lately) {
+    if (former.lately) gpu.lately.erase({*former.lately, client.id});
+    if (roles.lately) gpu.lately.emplace_hint(gpu.lately.end(), *roles.lately, client.id);
   }
   const auto move = [&](bool before, bool now, std::map<ClientId, Client*>& index) {
     if (before && !now) index.erase(client.id);
@@ -93,6 +123,27 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   move(former.unsettled, roles.unsettled, gpu.unsettled);
 }
 
+// A key that is too low costs a look when slack is given; so only one that is too high is put right here.
+static void note_slack(Gpu& gpu, Client& client, bool takes, Bytes slack) {
+  if (takes ? client.slack_key && *client.slack_key <= slack : !client.slack_key) return;
+  if (client.slack_key) gpu.slack_takers.erase({*client.slack_key, client.id});
+  client.slack_key = takes ? std::optional(slack) : std::nullopt;
+  if (takes) gpu.slack_takers.emplace(std::pair(slack, client.id), &client);
+}
+
+void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers) {
+  std::vector<Client*> grown;
+  for (const auto& [key, client] : gpu.slack_takers) {
+    if (key.first >= below) break;
+    (slack_of(*client) < below ? takers : grown).push_back(client);
+  }
+  for (Client* client : grown) {
+    note_slack(gpu, *client, false, 0);
+    note_slack(gpu, *client, true, slack_of(*client));
+  }
+  std::sort(takers.begin(), takers.end(), [](const Client* a, const Client* b) { return a->grant < b->grant; });
+}
+
 void recount(Gpu& gpu, Client& client) {
   const Bytes immovable_before = client.counted.immovable;
   add(gpu.sums, client.counted, -1);
@@ -100,7 +151,9 @@ void recount(Gpu& gpu, Client& client) {
   if (gpu.touched.empty() || gpu.touched.back() != client.id) gpu.touched.push_back(client.id);
   gpu.ceilings_due |= client.counted.immovable != immovable_before;
   add(gpu.sums, client.counted, 1);
+  gpu.needs_most = std::max(gpu.needs_most, client.counted.needed - client.counted.immovable);
   set_roles(gpu, client, roles_of(client));
+  note_slack(gpu, client, takes_slack(client), slack_of(client));
 }
 
 void recount(Client& client) {
@@ -111,6 +164,7 @@ void uncount(Gpu& gpu, Client& client) {
   add(gpu.sums, client.counted, -1);
   client.counted = {};
   set_roles(gpu, client, {});
+  note_slack(gpu, client, false, 0);
 }
 
 Sums sums_of(const Gpu& gpu) {

@@ -8,13 +8,17 @@
 
 namespace nvshare::policy {
 
-// After a change of what Sums and Roles are of: overhead, memory, budget, grant, state, growth, backoffs or eviction of a client; before
-// it goes.
+// After a change of what Sums, Roles and Client::slack_key are of: overhead, memory, budget, declined slack, grant, state, growth,
+// backoffs or eviction of a client; before it goes.
 void recount(Gpu& gpu, Client& client);
 void recount(Client& client);  // where it is indexed
 void uncount(Gpu& gpu, Client& client);
 Sums sums_of(const Gpu& gpu);  // worked out anew, to compare
 Roles roles_of(const Client& client);
+bool takes_slack(const Client& client);                                       // as far as it is up to the client
+Bytes slack_of(const Client& client);                                         // of its budget: what it does not need
+void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers);  // whose slack is less; in the order of their grants
+uint64_t hash_of(ClientId client);                                            // its part of Gpu::holders_hash
 
 Bytes overhead_of(const Config& config, const Client& client);
 Bytes safe_limit(const Config& config, const Gpu& gpu);  // may be negative when foreign memory leaves nothing
@@ -27,6 +31,7 @@ Bytes charge(const Client& client);  // what it takes from the GPU as a lock hol
 Bytes movable(const Client& client, Instant now);                           // resident bytes that can be moved out at present
 Bytes immovable(const Client& client);                                      // resident bytes that can never be moved out
 Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client);  // the most that it could ever have resident
+bool all_may_fit(const Config& config, Gpu& gpu);                           // each of its clients, alone, within its ceiling
 
 Bytes evicting_bytes(const Gpu& gpu);  // still to come from evictions under way
 Bytes host_room(const State& state);   // for further evictions

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "policy/policy.h"
@@ -128,6 +129,7 @@ struct Sums {
   int64_t overhead_untold = 0;  // how many others there are
   Bytes immovable = 0;          // resident bytes that can never be moved out
   Bytes needed = 0;             // what each needs (need())
+  Bytes held_needed = 0;        // the same of lock holders
   Bytes committed = 0;          // budgets of lock holders, resident bytes of the others
   Bytes evicting = 0;           // still to come from evictions under way
   // As RoomCount has it without a question, were nobody's last eviction to have failed: what stays on the GPU, and what can be moved out;
@@ -142,9 +144,10 @@ struct Gpu;
 
 // Which of a GPU's indexes have a client.
 struct Roles {
-  GrantId grant = 0;       // Gpu::holders
-  bool waits = false;      // Gpu::waiting
-  bool unsettled = false;  // Gpu::unsettled
+  GrantId grant = 0;              // Gpu::holders
+  bool waits = false;             // Gpu::waiting
+  bool unsettled = false;         // Gpu::unsettled
+  std::optional<Instant> lately;  // Gpu::lately: when it had the lock last
 
   bool operator==(const Roles&) const = default;
 };
@@ -240,6 +243,8 @@ struct Client {
   Sums counted;         // its part of Gpu::sums
   Gpu* home = nullptr;  // where it is indexed; null: a copy, to be looked at
   Roles roles;          // as indexed there
+  // Its key in Gpu::slack_takers: no more than its slack, which may have grown since.
+  std::optional<Bytes> slack_key;
 
   Usage usage;
   uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
@@ -289,7 +294,12 @@ struct Gpu {
   // nothing in a step that is not about them.
   std::map<ClientId, Client*> unsettled;
   std::map<int, int64_t> priorities;  // how many clients have which
-  std::vector<ClientId> touched;      // in the last step: those that it may have changed; some twice, some that are gone
+  // Without the lock, and not waiting for it: when they had it last. Those of more than kShareWindow ago may be missing.
+  std::set<std::pair<Instant, ClientId>> lately;
+  std::map<std::pair<Bytes, ClientId>, Client*> slack_takers;  // holders that may be given more than they need, by Client::slack_key
+  Bytes needs_most = 0;           // no client's need() beyond its immovable() bytes is more; all may be less by now
+  uint64_t holders_hash = 0;      // of who has the lock: a sum, so that one can be taken out
+  std::vector<ClientId> touched;  // in the last step: those that it may have changed; some twice, some that are gone
   // What clients were told last, so that nothing is looked at again that is as it was.
   bool ceilings_due = true;
   Bytes ceilings_base = 0;         // safe limit - immovable bytes of all
@@ -299,6 +309,7 @@ struct Gpu {
   std::optional<ClientId> speaks;  // whom the step is about: it is told at once
   bool contention_quiet = false;   // nobody has heard of waiters, limits or gangs that are there no more
   std::optional<Instant> wake_at;
+  std::optional<Instant> wake_known;  // as State::wakes has it
   Quota quota;
 };
 
@@ -341,7 +352,10 @@ class State {
  public:
   Config config;
   std::map<GpuId, Gpu> gpus;
-  std::map<ClientId, GpuId> gpu_of;
+  std::unordered_map<ClientId, Client*> clients;        // of all GPUs. To be looked up: its order is none
+  std::set<std::pair<Instant, GpuId>> wakes;            // when GPUs are to be looked at again (Gpu::wake_at)
+  std::map<TenantId, std::map<GpuId, int64_t>> homes;   // how many clients of tenants are where
+  std::map<GpuId, Gpu*> limited;                        // GPUs on which time is billed (Quota::limited)
   std::map<GangId, Gang> gangs;                         // kept up to date by form_gangs()
   std::map<TenantId, std::map<GpuId, int64_t>> spread;  // how many clients of tenants are where, of those that may be in gangs
   std::set<TenantId> on_several;                        // tenants of `spread` with several GPUs
@@ -356,7 +370,7 @@ class State {
   std::optional<std::string> broken;  // the first invariant that a step violated
 
   Client* find(ClientId id);
-  Gpu* gpu_with(ClientId id);
+  const Client* find(ClientId id) const;
 };
 
 // One call of step().

@@ -159,12 +159,10 @@ std::vector<GpuView> view(const State& state, Instant now) {
 }
 
 std::optional<GpuView> view_of_client(const State& state, ClientId client, Instant now) {
-  const auto at = state.gpu_of.find(client);
-  if (at == state.gpu_of.end()) return std::nullopt;
-  const Gpu& gpu = state.gpus.at(at->second);
-  const Client& known = gpu.clients.at(client);
-  GpuView view = view_of_tenant(state, gpu.id, known.tenant, now);
-  view.clients.push_back(view_of(state, gpu, known, now));
+  const Client* const known = state.find(client);
+  if (known == nullptr) return std::nullopt;
+  GpuView view = view_of_tenant(state, known->gpu, known->tenant, now);
+  view.clients.push_back(view_of(state, *known->home, *known, now));
   return view;
 }
 
@@ -209,10 +207,8 @@ void glimpse_touched(const State& state, std::vector<ClientGlimpse>& clients) {
 }
 
 std::string waiting_for(const State& state, ClientId client) {
-  const auto gpu_id = state.gpu_of.find(client);
-  if (gpu_id == state.gpu_of.end()) return {};
-  const Gpu& gpu = state.gpus.at(gpu_id->second);
-  return waiting_sentence(state, gpu, gpu.clients.at(client));
+  const Client* const known = state.find(client);
+  return known == nullptr ? std::string() : waiting_sentence(state, *known->home, *known);
 }
 
 static Bytes excess_of(const State& state, const Gpu& gpu) { return gpu.sums.needed - safe_limit(state.config, gpu); }
