@@ -102,6 +102,14 @@ static void forget_priority(Gpu& gpu, const Client& client) {
   if (--at->second == 0) gpu.priorities.erase(at);
 }
 
+static void note_on_several(State& state, TenantId tenant, const Spread& spread) {
+  if (spread.on.size() > 1 && spread.clients <= kGangMost) {
+    state.on_several.insert(tenant);
+  } else {
+    state.on_several.erase(tenant);
+  }
+}
+
 void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   gpu.of_tenant[client.tenant][client.id] = &client;
   ++gpu.priorities[client.priority];
@@ -110,9 +118,10 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   state.clients[client.id] = &client;
   ++state.homes[client.tenant][gpu.id];
   if (!client.gang) return;
-  auto& spread = state.spread[client.tenant];
-  ++spread[gpu.id];
-  if (spread.size() > 1) state.on_several.insert(client.tenant);
+  Spread& spread = state.spread[client.tenant];
+  ++spread.on[gpu.id];
+  ++spread.clients;
+  note_on_several(state, client.tenant, spread);
 }
 
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
@@ -126,9 +135,10 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   if (home->second.empty()) state.homes.erase(home);
   if (!client.gang) return;
   const auto spread = state.spread.find(client.tenant);
-  if (--spread->second[gpu.id] == 0) spread->second.erase(gpu.id);
-  if (spread->second.size() < 2) state.on_several.erase(client.tenant);
-  if (spread->second.empty()) state.spread.erase(spread);
+  if (--spread->second.on[gpu.id] == 0) spread->second.on.erase(gpu.id);
+  --spread->second.clients;
+  note_on_several(state, client.tenant, spread->second);
+  if (spread->second.on.empty()) state.spread.erase(spread);
 }
 
 void set_priority(Context& context, const TenantPriority& event) {
@@ -234,6 +244,10 @@ void join(Context& context, const ClientJoined& event) {
   gpu.speaks = client.id;
   note_in_indexes(state, gpu, client);
   take_memory(gpu, client, event.memory);
+  if (client.gang && state.spread.at(client.tenant).clients == kGangMost + 1) {
+    context.note(Note::Level::kInfo, client.id,
+                 "its tenant has more than " + std::to_string(kGangMost) + " clients: on several GPUs each takes its turns by itself");
+  }
 
   note_crowded(context, gpu, client);
   if (event.has_lock) {

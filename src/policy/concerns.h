@@ -51,7 +51,8 @@ struct TurnTerms {
   bool wakes = false;          // such a client comes
   bool load_is_stuck = false;  // what holds the lock on this GPU does not fit together
 };
-void form_gangs(Context& context);                  // who is in a gang, and how its turn stands
+// Who is in a gang, and how its turn stands: of tenants with clients on these GPUs, which settled_with() gave.
+void form_gangs(Context& context, const std::vector<GpuId>& gpus);
 Gang* gang_of(State& state, const Client& client);  // null: its turns are its own
 const Gang* gang_of(const State& state, const Client& client);
 bool is_member(const Gang& gang, const Client& client);
@@ -61,16 +62,21 @@ GangPhase phase_of(const State& state, const Gang& gang);
 bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs
 void keep_place(Context& context, Client& client);                        // it gave the lock up; do others of its gang go on?
 bool others_run(const State& state, const Client& client);                // of its gang: they hold the lock
-void start_gangs(Context& context);                                       // turns whose members have loaded
+void start_gangs(Context& context, const std::vector<GpuId>& gpus);       // turns whose members have loaded
 std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
 Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
-std::set<GangId> rivals_of(const Context& context, const Gang& comes);            // gangs that must have left before it may come
-std::vector<GpuId> settled_with(const State& state, const Concerned& concerned);  // GPUs to be settled after an event there
-std::set<GpuId> tied_to(const State& state, GpuId gpu);  // the GPUs whose turns may depend on that one's, by way of gangs
+std::set<GangId> rivals_of(const Context& context, const Gang& comes);  // gangs that must have left before it may come
+std::set<GpuId> tied_to(const State& state, GpuId gpu);                 // the GPUs whose turns may depend on that one's, by way of gangs
+// The same of several, by way of tenants that are, or could become, gangs.
+std::set<GpuId> gpus_around(const State& state, std::set<GpuId> around);
+// GPUs to be settled after an event that concerns some, in order: those around them now, and around those of `besides`.
+// Either all of a gang's GPUs are among them or none.
+std::vector<GpuId> settled_with(const State& state, const Concerned& concerned, std::set<GpuId> besides);
+bool is_settled_with(const Gang& gang, const std::vector<GpuId>& gpus);
 
 // gang_drains.cc: how the members of a gang come to an end together
 void take_drained(Context& context, Client& client, const Drained& event);
-void settle_gang_drains(Context& context);
+void settle_gang_drains(Context& context, const std::vector<GpuId>& gpus);
 void gang_goes_on(Context& context, const Client& client);  // with its drain given up for all: one of them cannot end
 
 // turns.cc: how long a turn lasts, and how it ends
@@ -215,7 +221,26 @@ void note_grant(Context& context, const Gpu& gpu, Client& client);
 void note_wait(Context& context, const Gpu& gpu, Client& client);
 
 // reports.cc: what clients and people are told
-void report_contention(Context& context, Gpu& gpu);
+// Clients that wait for what others hold, counted once a step for each GPU and gang. Right as long as no client changes.
+struct Contenders {
+  uint32_t waiters = 0, memory_waiters = 0;
+};
+class ContentionCounts {
+ public:
+  struct OfGang {
+    size_t holders = 0;     // of its members
+    Contenders contenders;  // that are none, on the GPU of its where most are
+  };
+  explicit ContentionCounts(const State& state) : state_(state) {}
+  const Contenders& on(const Gpu& gpu);
+  const OfGang& of(const Gang& gang);
+
+ private:
+  const State& state_;
+  std::map<GpuId, Contenders> on_gpus_;
+  std::map<GangId, OfGang> of_gangs_;
+};
+void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts);
 void report_ceilings(Context& context, Gpu& gpu);
 void report_waits(Context& context, Gpu& gpu);
 std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client);

@@ -68,6 +68,7 @@ void settle_drain(Context& context, Gang& gang) {
     for (Client* client : drain.asked) {
       client->drain.failed(context.now, kDrainBackoffMax);
       ++client->failed_drains;
+      note_overstay(context, *client);
     }
     return gang_goes_on(context, *drain.asked.front());
   }
@@ -91,7 +92,7 @@ void take_drained(Context& context, Client& client, const Drained& event) {
   if (gang != nullptr && drain_of(context.state, *gang).catching_up.empty()) client.drain_took = context.now - client.drop_sent_at;
 }
 
-void settle_gang_drains(Context& context) {
+void settle_gang_drains(Context& context, const std::vector<GpuId>& gpus) {
   const std::set<std::pair<GpuId, ClientId>> asked = context.state.asked_together;
   for (const auto& [gpu_id, client_id] : asked) {
     Gpu& gpu = context.state.gpus.at(gpu_id);
@@ -103,7 +104,7 @@ void settle_gang_drains(Context& context) {
       context.state.asked_together.erase({gpu_id, client_id});
   }
   for (auto& [id, gang] : context.state.gangs) {
-    if (gang.whole) settle_drain(context, gang);
+    if (gang.whole && is_settled_with(gang, gpus)) settle_drain(context, gang);
   }
 }
 

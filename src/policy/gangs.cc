@@ -34,17 +34,20 @@ bool in_use(const Client& client) { return client.stays() || client.state == Cli
 
 // Could all members on each GPU run together, with nobody beside them? Else they have to take turns among themselves.
 bool fits_together(const State& state, const Gang& gang) {
-  std::map<GpuId, Bytes> needed;
-  each_member(state, gang, [&](const Gpu& gpu, const Client& client) { needed[gpu.id] += std::max(need(client), client.memory.resident); });
-  for (const auto& [id, bytes] : needed) {
-    const Gpu& gpu = state.gpus.at(id);
-    Bytes most = safe_limit(state.config, gpu);
-    for (const auto& [client_id, client] : gpu.clients) {
-      if (!is_member(gang, client)) most -= immovable(client);
-    }
-    if (bytes > most) return false;
-  }
-  return true;
+  struct Members {
+    Bytes needed = 0, immovable = 0;
+  };
+  std::map<GpuId, Members> on_gpus;
+  each_member(state, gang, [&](const Gpu& gpu, const Client& client) {
+    Members& here = on_gpus[gpu.id];
+    here.needed += std::max(need(client), client.memory.resident);
+    here.immovable += immovable(client);
+  });
+  return std::all_of(on_gpus.begin(), on_gpus.end(), [&](const auto& entry) {
+    const Gpu& gpu = state.gpus.at(entry.first);
+    const Bytes of_others = gpu.sums.immovable - entry.second.immovable;
+    return entry.second.needed <= safe_limit(state.config, gpu) - of_others;
+  });
 }
 
 void end_gang_turn(Context& context, Gang& gang) {
@@ -112,10 +115,22 @@ bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Ga
   return false;
 }
 
+// Of those with clients on these GPUs.
+std::set<TenantId> tenants_on_several(const State& state, const std::vector<GpuId>& gpus) {
+  std::set<TenantId> tenants;
+  if (state.on_several.empty()) return tenants;
+  for (const GpuId id : gpus) {
+    for (const auto& [tenant, clients] : state.gpus.at(id).of_tenant) {
+      if (state.on_several.contains(tenant)) tenants.insert(tenant);
+    }
+  }
+  return tenants;
+}
+
 // By GPU, then by client.
 std::vector<Gang::Member> members_of(State& state, TenantId tenant) {
   std::vector<Gang::Member> members;
-  for (const auto& [gpu_id, count] : state.spread.at(tenant)) {
+  for (const auto& [gpu_id, count] : state.spread.at(tenant).on) {
     each_client(state.gpus.at(gpu_id), tenant, [&](const Client& client) {
       if (client.gang) members.push_back({client.gpu, client.id});
     });
@@ -147,28 +162,31 @@ void form_gangs_of_processes(Context& context, const Gang& all) {
   }
   // Members are in the order of their GPUs.
   std::erase_if(of_processes, [](const auto& entry) { return entry.first == 0 || entry.second.front().gpu == entry.second.back().gpu; });
-  std::erase_if(state.gangs, [&](const auto& entry) {
-    const GangId& id = entry.first;
-    return id.tenant == all.id.tenant && id.process != 0 && !of_processes.contains(id.process);
-  });
+  const TenantId tenant = all.id.tenant;
+  for (auto at = state.gangs.upper_bound({tenant, 0}); at != state.gangs.end() && at->first.tenant == tenant;)
+    at = of_processes.contains(at->first.process) ? std::next(at) : state.gangs.erase(at);
   for (auto& [process, members] : of_processes) {
-    follow_turn(context, form_gang(context, {all.id.tenant, process}, std::move(members)));
+    follow_turn(context, form_gang(context, {tenant, process}, std::move(members)));
   }
 }
 
 }  // namespace
 
-void form_gangs(Context& context) {
+void form_gangs(Context& context, const std::vector<GpuId>& gpus) {
   State& state = context.state;
-  for (auto& [id, gang] : state.gangs) {
-    if (state.on_several.contains(id.tenant)) continue;
-    for (auto& [gpu_id, gpu] : state.gpus) {
-      each_client(gpu, id.tenant, [](Client& client) { client.keeps_place = client.place_leaves = client.lost_place = false; });
+  for (auto at = state.gangs.begin(); at != state.gangs.end();) {
+    const TenantId tenant = at->first.tenant;
+    if (state.on_several.contains(tenant)) {
+      ++at;
+      continue;
     }
+    for (auto& [gpu_id, gpu] : state.gpus) {
+      each_client(gpu, tenant, [](Client& client) { client.keeps_place = client.place_leaves = client.lost_place = false; });
+    }
+    at = state.gangs.erase(at);
   }
-  std::erase_if(state.gangs, [&](const auto& entry) { return !state.on_several.contains(entry.first.tenant); });
 
-  for (const TenantId tenant : state.on_several) {
+  for (const TenantId tenant : tenants_on_several(state, gpus)) {
     Gang& gang = form_gang(context, {tenant, 0}, members_of(state, tenant));
     if (state.config.gang_turns && !gang.whole && !gang.split_noted) {
       gang.split_noted = true;
@@ -225,9 +243,9 @@ bool others_run(const State& state, const Client& client) {
   return gang != nullptr && any_member(state, *gang, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
 }
 
-void start_gangs(Context& context) {
+void start_gangs(Context& context, const std::vector<GpuId>& gpus) {
   for (auto& [id, gang] : context.state.gangs) {
-    if (!gang.in_turn || gang.turn_start) continue;
+    if (!gang.in_turn || gang.turn_start || !is_settled_with(gang, gpus)) continue;
     const bool loading = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kLoading; });
     const bool running = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kRunning; });
     if (running && !loading) gang.turn_start = context.now;
@@ -266,14 +284,39 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
   return std::max(due, retry_at);
 }
 
-std::vector<GpuId> settled_with(const State& state, const Concerned& concerned) {
+std::set<GpuId> gpus_around(const State& state, std::set<GpuId> around) {
+  if (state.on_several.empty()) return around;
+  std::set<TenantId> seen;
+  std::vector<GpuId> look = {around.begin(), around.end()};
+  while (!look.empty()) {
+    const Gpu& at = state.gpus.at(look.back());
+    look.pop_back();
+    for (const auto& [tenant, clients] : at.of_tenant) {
+      if (!state.on_several.contains(tenant) || !seen.insert(tenant).second) continue;
+      for (const auto& [other, count] : state.spread.at(tenant).on) {
+        if (around.insert(other).second) look.push_back(other);
+      }
+    }
+  }
+  return around;
+}
+
+std::vector<GpuId> settled_with(const State& state, const Concerned& concerned, std::set<GpuId> besides) {
   std::vector<GpuId> gpus;
-  if (concerned && state.gangs.empty()) {
-    std::copy_if(concerned->begin(), concerned->end(), std::back_inserter(gpus), [&](GpuId id) { return state.gpus.contains(id); });
+  if (!concerned) {
+    for (const auto& [id, gpu] : state.gpus) gpus.push_back(id);
     return gpus;
   }
-  for (const auto& [id, gpu] : state.gpus) gpus.push_back(id);
+  for (const GpuId id : *concerned) {
+    if (state.gpus.contains(id)) besides.insert(id);
+  }
+  const std::set<GpuId> around = gpus_around(state, std::move(besides));
+  gpus.assign(around.begin(), around.end());
   return gpus;
+}
+
+bool is_settled_with(const Gang& gang, const std::vector<GpuId>& gpus) {
+  return std::binary_search(gpus.begin(), gpus.end(), gang.members.front().gpu);
 }
 
 std::set<GpuId> tied_to(const State& state, GpuId gpu) {

@@ -69,7 +69,7 @@ std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
     const auto home = state.homes.find(client.tenant);
     if (home == state.homes.end() || !home->second.contains(gpu.id)) return "where a tenant has clients is not known";
     const auto spread = state.spread.find(client.tenant);
-    if (client.gang && (spread == state.spread.end() || !spread->second.contains(gpu.id))) return "a tenant's GPUs are not all known";
+    if (client.gang && (spread == state.spread.end() || !spread->second.on.contains(gpu.id))) return "a tenant's GPUs are not all known";
   }
   const auto same_entry = [](const auto& a, const auto& b) { return a.first == b.first && a.second == b.second; };
   const auto same = [&](const auto& a, const auto& b) {
@@ -78,13 +78,13 @@ std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
   if (!std::equal(of_tenant.begin(), of_tenant.end(), gpu.of_tenant.begin(), gpu.of_tenant.end(), same))
     return "the index of tenants is not that of the clients";
   for (const auto& [tenant, counts] : state.spread) {
-    const auto here = counts.find(gpu.id);
+    const auto here = counts.on.find(gpu.id);
     const auto at = gpu.of_tenant.find(tenant);
     int64_t count = 0;
     if (at != gpu.of_tenant.end()) {
       count = std::count_if(at->second.begin(), at->second.end(), [](const auto& entry) { return entry.second->gang; });
     }
-    if (count != (here == counts.end() ? 0 : here->second)) return "the count of a tenant's clients on a GPU is wrong";
+    if (count != (here == counts.on.end() ? 0 : here->second)) return "the count of a tenant's clients on a GPU is wrong";
   }
   return std::nullopt;
 }
@@ -149,6 +149,13 @@ std::optional<std::string> check_invariants(const State& state) {
     }
   }
   if (clients != state.clients.size()) return "the index holds clients that left";
+  for (const auto& [tenant, spread] : state.spread) {
+    size_t sum = 0;
+    for (const auto& [gpu, count] : spread.on) sum += static_cast<size_t>(count);
+    if (sum != spread.clients) return "the count of a tenant's clients is not that of its clients on each GPU";
+    const bool may_be_gang = spread.on.size() > 1 && spread.clients <= kGangMost;
+    if (may_be_gang != state.on_several.contains(tenant)) return "the tenants on several GPUs are not all known";
+  }
   return std::nullopt;
 }
 

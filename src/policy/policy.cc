@@ -73,7 +73,7 @@ Concerned apply(Context& context, const Event& event) {
           [&](const ClientLeft& e) -> Concerned {
             const Client* const client = state.find(e.client);
             // What it was moving out no longer takes host memory from the movements on other GPUs.
-            const bool elsewhere = client == nullptr || !state.gangs.empty() || client->eviction;
+            const bool elsewhere = client == nullptr || client->eviction;
             const Concerned concerned = elsewhere ? kAll : only(client->gpu);
             leave(context, e);
             return concerned;
@@ -159,8 +159,8 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   };
   for (const GpuId id : gpus) context.state.gpus.at(id).wake_at.reset();
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
-  settle_gang_drains(context);
-  start_gangs(context);
+  settle_gang_drains(context, gpus);
+  start_gangs(context, gpus);
   on_each(end_pauses, hold_paused);
   settle_shares(context, gpus);
   on_each(settle_quota, settle_growth);
@@ -170,10 +170,27 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
     for (const GpuId id : gpus) again |= pass_over_blocked(context, context.state.gpus.at(id));
     if (again) admit(context, gpus);
   }
-  start_gangs(context);
-  settle_gang_drains(context);
+  start_gangs(context, gpus);
+  settle_gang_drains(context, gpus);
   on_each(watch_quota, evict_shortfall, evict_paused, watch_evictions, raise_budgets, give_slack, send_budgets);
-  on_each(report_contention, report_ceilings, report_waits);
+  ContentionCounts counts(context.state);
+  const auto report_counted = [&](Context& of, Gpu& gpu) { report_contention(of, gpu, counts); };
+  on_each(report_counted, report_ceilings, report_waits);
+}
+
+// The GPUs of a tenant of which a client comes or goes, and those around them: that client may be all that ties them together, or one too
+// many for a gang.
+std::set<GpuId> around_before(State& state, const Event& event) {
+  std::optional<TenantId> tenant;
+  if (const auto* joined = std::get_if<ClientJoined>(&event)) tenant = joined->tenant;
+  if (const auto* left = std::get_if<ClientLeft>(&event)) {
+    if (const Client* client = state.find(left->client)) tenant = client->tenant;
+  }
+  const auto spread = tenant ? state.spread.find(*tenant) : state.spread.end();
+  if (spread == state.spread.end() || spread->second.on.size() == 1 || spread->second.clients > kGangMost + 1) return {};
+  std::set<GpuId> gpus;
+  for (const auto& [gpu, count] : spread->second.on) gpus.insert(gpu);
+  return gpus_around(state, std::move(gpus));
 }
 
 void note_wake(State& state, Gpu& gpu) {
@@ -198,9 +215,10 @@ Actions step(State& state, const Event& event, Instant now) {
   Context context{state, now, actions};
   for (const GpuId id : state.settled) state.gpus.at(id).touched.clear();
   bring_accounts_up_to(context);
+  std::set<GpuId> before = around_before(state, event);
   const Concerned concerned = apply(context, event);
-  form_gangs(context);
-  state.settled = settled_with(state, concerned);
+  state.settled = settled_with(state, concerned, std::move(before));
+  form_gangs(context, state.settled);
   settle(context, state.settled);
   for (const GpuId id : state.settled) note_wake(state, state.gpus.at(id));
   return actions;

@@ -7,10 +7,6 @@ namespace nvshare::policy {
 
 namespace {
 
-struct Contenders {
-  uint32_t waiters = 0, memory_waiters = 0;
-};
-
 Contenders counted(const Client& client) {
   const bool grows = client.stays() && client.growth;
   return {(client.waits() && client.reason != WaitReason::kLimit) || grows, (client.waits() && client.waited_for_memory) || grows};
@@ -29,32 +25,55 @@ Contenders all_contenders(const Gpu& gpu) {
   return all;
 }
 
-// The clients that wait for what this one holds: the others, and not those of its gang, which go on with it.
-Contenders contenders(const Gpu& gpu, const Contenders& all, const Client& holder, const Gang* gang) {
-  Contenders found = all;
-  const auto leave_out = [&](const Client& client) {
-    const Contenders one = counted(client);
-    found.waiters -= one.waiters;
-    found.memory_waiters -= one.memory_waiters;
-    return false;
-  };
-  if (holder.gpu == gpu.id && !(gang && holder.gang)) leave_out(holder);
-  if (gang) any_client(gpu, gang->id.tenant, [&](const Client& client) { return is_member(*gang, client) && leave_out(client); });
-  return found;
+Contenders without(const Contenders& all, const Contenders& some) {
+  return {all.waiters - some.waiters, all.memory_waiters - some.memory_waiters};
+}
+
+bool has_gangs(const State& state, const Gpu& gpu) {
+  return !state.on_several.empty() &&
+         std::any_of(gpu.of_tenant.begin(), gpu.of_tenant.end(), [&](const auto& entry) { return state.on_several.contains(entry.first); });
 }
 
 }  // namespace
 
-void report_contention(Context& context, Gpu& gpu) {
+const Contenders& ContentionCounts::on(const Gpu& gpu) {
+  const auto at = on_gpus_.find(gpu.id);
+  return at != on_gpus_.end() ? at->second : on_gpus_.emplace(gpu.id, all_contenders(gpu)).first->second;
+}
+
+// The members of a gang go on together: it is dropped when any of its GPUs is wanted, and gives them up early only when all members do.
+const ContentionCounts::OfGang& ContentionCounts::of(const Gang& gang) {
+  const auto [at, is_new] = of_gangs_.try_emplace(gang.id);
+  OfGang& found = at->second;
+  if (!is_new) return found;
+  for (size_t i = 0; i < gang.members.size();) {
+    const Gpu& gpu = state_.gpus.at(gang.members[i].gpu);
+    Contenders own;
+    for (; i < gang.members.size() && gang.members[i].gpu == gpu.id; ++i) {
+      const Client& member = gpu.clients.at(gang.members[i].client);
+      const Contenders one = counted(member);
+      own.waiters += one.waiters;
+      own.memory_waiters += one.memory_waiters;
+      found.holders += member.holds_lock();
+    }
+    const Contenders others = without(on(gpu), own);
+    found.contenders.waiters = std::max(found.contenders.waiters, others.waiters);
+    found.contenders.memory_waiters = std::max(found.contenders.memory_waiters, others.memory_waiters);
+  }
+  return found;
+}
+
+void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
   const bool limited = gpu.quota.limited;
   const Duration idle = idle_release(gpu);
-  const Contenders all = all_contenders(gpu);
-  const bool quiet = !limited && idle == 0 && context.state.gangs.empty() && all.waiters == 0 && all.memory_waiters == 0;
+  const Contenders& all = counts.on(gpu);
+  const bool quiet = !limited && idle == 0 && !has_gangs(context.state, gpu) && all.waiters == 0 && all.memory_waiters == 0;
   if (quiet && gpu.contention_quiet) return;
   gpu.contention_quiet = quiet;
   const int64_t there = count_there(context, gpu);
   for (auto& [id, client] : gpu.clients) {
-    const bool gang_runs = others_run(context.state, client);
+    const Gang* gang = gang_of(context.state, client);
+    const bool gang_runs = gang != nullptr && counts.of(*gang).holders > (client.holds_lock() ? 1 : 0);
     const Duration pause = may_pause(context, gpu, client, there);
     const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent || gang_runs != client.gang_runs_sent ||
                               pause != client.pause_sent;
@@ -67,16 +86,7 @@ void report_contention(Context& context, Gpu& gpu) {
       context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle, gang_runs, pause});
       continue;
     }
-    const Gang* gang = gang_of(context.state, client);
-    auto [others, memory_others] = contenders(gpu, all, client, gang);
-    if (gang) {  // is dropped when any of its GPUs is wanted, and gives them up early only when all members do
-      for (const GpuId other : gpus_of(*gang)) {
-        const Gpu& other_gpu = context.state.gpus.at(other);
-        const Contenders on_other = contenders(other_gpu, all_contenders(other_gpu), client, gang);
-        others = std::max(others, on_other.waiters);
-        memory_others = std::max(memory_others, on_other.memory_waiters);
-      }
-    }
+    const auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
     // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.
     const bool other_cost =
         memory_others > 0 && (gpu.switch_cost > client.contention_cost / 2 * 3 || gpu.switch_cost < client.contention_cost / 2);

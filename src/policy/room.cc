@@ -259,7 +259,7 @@ Room RoomCount::room_of(const Part& sum, bool any_comers) const {
   if (room.shortfall > under_way) room.host_needed = std::min(whole, std::max(room.shortfall, sum.moving)) - under_way;
   if (sum.fixed > limit) {
     room.obstacle = Obstacle::kGpuMemory;
-  } else if (room.host_needed > host_room(state_)) {
+  } else if (room.host_needed > 0 && room.host_needed > host_room(state_)) {  // which looks at all GPUs
     room.obstacle = Obstacle::kHostMemory;
   }
   return room;

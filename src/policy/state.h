@@ -43,14 +43,17 @@ inline constexpr int kPromoteTurns = 4;                    // a waiter passed ov
 inline constexpr int kUndrainable = 5;                     // drains that failed in a row before a client is shown as not drainable
 inline constexpr int kDoubtful = 2;                        // drains that failed in a row before nobody is held back for the next attempt
 inline constexpr Duration kOverstayMost = 60 * kSecond;    // so long a client may keep the GPU against requests; then it comes last
-inline constexpr Duration kLastFor = 600 * kSecond;        // and so long at most after it gave the GPU up
-inline constexpr Duration kSlowDrain = kSecond;            // a drain that takes longer holds nobody back either
+// The same of a member of a gang, whose drain fails whenever it meets the members at different places.
+inline constexpr Duration kGangOverstayMost = 180 * kSecond;
+inline constexpr Duration kLastFor = 600 * kSecond;  // and so long at most after it gave the GPU up
+inline constexpr Duration kSlowDrain = kSecond;      // a drain that takes longer holds nobody back either
 // Members of a gang drain together within this time, or within twice what the last drain of who has not drained took; else one waits for
 // another.
 inline constexpr Duration kCatchUpAfter = 30 * kMillisecond;
 inline constexpr Duration kCatchUpAfterMost = 2 * kSecond;
-inline constexpr int kCatchUps = 20;                    // so often members catch up before the gang goes on, to be asked again later
-inline constexpr Duration kOwnPause = kSecond;          // who was dropped in mid-work asks again sooner
+inline constexpr size_t kGangMost = 512;        // a tenant with more clients is in no gang: a step looks at all of a gang, on all its GPUs
+inline constexpr int kCatchUps = 20;            // so often members catch up before the gang goes on, to be asked again later
+inline constexpr Duration kOwnPause = kSecond;  // who was dropped in mid-work asks again sooner
 inline constexpr Duration kGangForming = 10 * kSecond;  // a new member of a gang that has not asked yet may soon need any amount
 inline constexpr Duration kGangReturn = kSecond;        // who was dropped in mid-work is taken to ask again within this time
 inline constexpr int kEvictionHopeless = 3;             // evictions that failed in a row before nobody waits for the next attempt
@@ -344,6 +347,12 @@ struct Gang {
   int catch_ups = 0;  // in the drain under way
 };
 
+// How many clients of a tenant are where, and in all.
+struct Spread {
+  std::map<GpuId, int64_t> on;
+  size_t clients = 0;
+};
+
 struct CoreLimit {
   int ceiling = 100, reserved = 0;
 };
@@ -357,8 +366,8 @@ class State {
   std::map<TenantId, std::map<GpuId, int64_t>> homes;   // how many clients of tenants are where
   std::map<GpuId, Gpu*> limited;                        // GPUs on which time is billed (Quota::limited)
   std::map<GangId, Gang> gangs;                         // kept up to date by form_gangs()
-  std::map<TenantId, std::map<GpuId, int64_t>> spread;  // how many clients of tenants are where, of those that may be in gangs
-  std::set<TenantId> on_several;                        // tenants of `spread` with several GPUs
+  std::map<TenantId, Spread> spread;                    // of tenants' clients that may be in gangs
+  std::set<TenantId> on_several;                        // tenants of `spread` with several GPUs, and no more than kGangMost clients
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
   std::set<TenantId> paused;                            // that get no turns

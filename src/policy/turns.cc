@@ -225,12 +225,15 @@ static Duration earned_most(const Config& config, const Gpu& gpu) {
   return quantum_of(config, swap_time(gpu, most, most));
 }
 
+static Duration overstay_most(const State& state, const Client& client) {
+  return gang_of(state, client) != nullptr ? kGangOverstayMost : kOverstayMost;
+}
+
 void note_overstay(Context& context, Client& client) {
-  if (gang_of(context.state, client)) return;  // its drain fails whenever it meets the members at different places
   const bool in_row = client.overstays_since != 0 && client.drop_sent_at - client.overstays_until <= 2 * kBackoffMax;
   if (!in_row) client.overstays_since = client.drop_sent_at;
   client.overstays_until = context.now;
-  if (client.overstays || context.now - client.overstays_since < kOverstayMost) return;
+  if (client.overstays || context.now - client.overstays_since < overstay_most(context.state, client)) return;
   client.overstays = true;
   context.note(Note::Level::kWarning, client.id,
                "has kept the GPU for " + std::to_string((context.now - client.overstays_since) / kSecond) +
@@ -331,7 +334,7 @@ void watch_answers(Context& context, Gpu& gpu) {
     if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);
     if (client.state == ClientState::kUnresponsive && !client.overstays) {
       note_overstay(context, client);
-      if (!client.overstays) context.wake(gpu, client.overstays_since + kOverstayMost);
+      if (!client.overstays) context.wake(gpu, client.overstays_since + overstay_most(context.state, client));
     }
     if (client.state != ClientState::kDropping) continue;
     if (client.is_held()) continue;  // it is ours to answer

@@ -1,0 +1,106 @@
+// How much of the node a step looks at: a tenant on many GPUs, or with many clients, must not make everybody's events cost more.
+#include <gtest/gtest.h>
+
+#include "policy/parts.h"
+#include "policy/policy.h"
+#include "policy/state.h"
+
+namespace nvshare::policy {
+namespace {
+
+constexpr Bytes kGiB = 1LL << 30;
+constexpr Duration kSec = 1'000'000'000;
+
+class GangWork : public ::testing::Test {
+ protected:
+  GangWork() {
+    Config config;
+    config.switch_time_mode = SwitchTimeMode::kFixed;
+    config.switch_time_fixed = 2 * kSec;
+    state_ = make_state(config);
+    for (GpuId gpu = 0; gpu < 10; ++gpu) feed(GpuAppeared{gpu, 1024 * kGiB});
+  }
+
+  // The GPUs that were looked at.
+  std::vector<GpuId> feed(const Event& event) {
+    step(*state_, event, ++now_);
+    EXPECT_EQ(check_invariants(*state_), std::nullopt);
+    return state_->settled;
+  }
+  std::vector<GpuId> join(ClientId client, GpuId gpu, TenantId tenant) {
+    return feed(ClientJoined{client, gpu, tenant, 0, {kGiB, 0, 0}, true, false, true});
+  }
+  std::vector<GpuId> update(ClientId client) { return feed(MemoryChanged{client, {kGiB, 0, 0}, 0, 0, 0, 0}); }
+  uint32_t gang_gpus(ClientId client) {
+    const std::optional<GpuView> on = view_of_client(*state_, client, now_);
+    return on ? on->clients.front().gang_gpus : 0;
+  }
+
+  StatePointer state_;
+  Instant now_ = 100 * kSec;
+};
+
+using Gpus = std::vector<GpuId>;
+
+TEST_F(GangWork, AnEventConcernsTheGpusThatGangsTieToItsOwn) {
+  join(1, 0, 100);
+  EXPECT_EQ(join(2, 1, 100), (Gpus{0, 1}));
+  EXPECT_EQ(join(3, 2, 200), Gpus{2});
+  EXPECT_EQ(update(3), Gpus{2}) << "no gang is there";
+  EXPECT_EQ(update(1), (Gpus{0, 1}));
+  join(4, 1, 300);
+  EXPECT_EQ(join(5, 3, 300), (Gpus{0, 1, 3}));
+  EXPECT_EQ(update(2), (Gpus{0, 1, 3})) << "by way of both";
+  EXPECT_EQ(update(3), Gpus{2});
+  EXPECT_EQ(feed(ClientLeft{5, true}), (Gpus{0, 1, 3})) << "those that it tied together are looked at once more";
+  EXPECT_EQ(update(2), (Gpus{0, 1}));
+  EXPECT_EQ(gang_gpus(2), 2U);
+  EXPECT_EQ(feed(Tick{}).size(), 10U);
+}
+
+TEST_F(GangWork, ATenantWithManyClientsIsInNoGang) {
+  for (ClientId client = 1; client <= kGangMost; ++client) join(client, client % 2, 100);
+  EXPECT_EQ(gang_gpus(1), 2U);
+  EXPECT_EQ(update(1), (Gpus{0, 1}));
+  EXPECT_EQ(join(kGangMost + 1, 2, 100), (Gpus{0, 1, 2})) << "those of the gang that ends with it";
+  EXPECT_EQ(gang_gpus(1), 0U);
+  EXPECT_EQ(update(1), Gpus{1});
+  EXPECT_EQ(feed(ClientLeft{kGangMost + 1, true}), (Gpus{0, 1, 2}));
+  EXPECT_EQ(gang_gpus(1), 2U);
+}
+
+// One member that never drains, or never answers, keeps two GPUs: its gang comes last once that has gone on for long.
+class GangOverstays : public GangWork, public ::testing::WithParamInterface<bool> {
+ protected:
+  // Until then the gang answers every request, or none.
+  void go_on_for(Duration time, bool answers) {
+    for (const Instant until = now_ + time; now_ < until;) {
+      const std::optional<Instant> deadline = next_deadline(*state_);
+      now_ = std::max(now_ + 1, std::min(deadline.value_or(until), until));
+      for (const Action& action : step(*state_, Tick{}, now_)) {
+        const auto* drop = std::get_if<SendDrop>(&action);
+        if (drop == nullptr || drop->client > 2 || !answers) continue;
+        if (drop->client == 1) feed(DrainFailed{1, drop->grant});
+        if (drop->client == 2) feed(Drained{2, drop->grant, drop->attempt});
+      }
+      ASSERT_EQ(check_invariants(*state_), std::nullopt);
+    }
+  }
+};
+
+TEST_P(GangOverstays, ForLongAndComesLast) {
+  for (const ClientId client : {1, 2})
+    feed(ClientJoined{client, static_cast<GpuId>(client), 100, 0, {900 * kGiB, 900 * kGiB, 0}, true, true, false});
+  feed(ClientJoined{3, 1, 200, 0, {900 * kGiB, 0, 0}, true, false, true});
+  ASSERT_EQ(gang_gpus(1), 2U);
+  go_on_for(kGangOverstayMost / 2, GetParam());
+  EXPECT_GT(state_->find(1)->drops, 0U);
+  EXPECT_FALSE(state_->find(1)->overstays) << "drains of gangs may fail for a while";
+  go_on_for(kGangOverstayMost, GetParam());
+  EXPECT_TRUE(state_->find(1)->overstays);
+}
+
+INSTANTIATE_TEST_SUITE_P(AnswersOrNot, GangOverstays, ::testing::Bool());
+
+}  // namespace
+}  // namespace nvshare::policy
