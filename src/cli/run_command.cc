@@ -14,6 +14,7 @@
 #include "base/parse.h"
 #include "cli/environment.h"
 #include "cli/gpu_choice.h"
+#include "cli/mps_directory.h"
 #include "cli/process.h"
 #include "cli/scheduler_link.h"
 #include "cli/trace_command.h"
@@ -28,6 +29,7 @@ namespace {
 namespace admin = protocol::admin;
 
 constexpr char kVisibleDevices[] = "CUDA_VISIBLE_DEVICES";
+constexpr char kMpsDirectory[] = "CUDA_MPS_PIPE_DIRECTORY";
 constexpr char kMemoryLimit[] = "NVSHARE_GPU_MEMORY_LIMIT";
 
 template <typename... Arguments>
@@ -129,12 +131,23 @@ void explain_no_client(const std::string& path) {
       "call");
 }
 
-void say_start_line(const GpuChoice& gpu, const Limit& limit, const SchedulerLink& link) {
-  say("{}, memory limit {}, scheduler {} ({})", gpu.description,
+void say_start_line(const GpuChoice& gpu, const Limit& limit, const SchedulerLink& link, bool mps) {
+  say("{}, memory limit {}, scheduler {} ({}){}", gpu.description,
       limit.bytes == 0 ? std::string("none") : fmt::format("{} (by {})", format_bytes(limit.bytes), limit.set_by), link.runtime_directory,
       link.started ? "started for you"
       : link.own   ? "yours"
-                   : "the machine's");
+                   : "the machine's",
+      mps ? ", under MPS" : "");
+}
+
+// Whether the program is to be attached to an MPS daemon of the scheduler's. A directory that the user set is the user's business.
+bool share_by_mps(const SchedulerLink& link, Environment& environment) {
+  if (environment.contains(kMpsDirectory)) return false;
+  const MpsDirectory mps = ask_for_mps(link.runtime_directory);
+  if (!mps.refusal.empty()) say("without MPS: {}", mps.refusal);
+  if (mps.directory.empty()) return false;
+  environment[kMpsDirectory] = mps.directory;
+  return true;
 }
 
 constexpr int64_t kFetchTraceMs = 15'000;  // the scheduler remembers a minute
@@ -210,7 +223,8 @@ int run_command(const RunOptions& options) {
   auto trace = begin_trace(options.trace, *link);
   if (!trace) return fail(kExitCannotRun, trace.error());
   const auto tenant = register_tenant(*link, options.name.empty() ? short_name(program) : options.name, *limit, options);
-  if (!options.quiet) say_start_line(*gpu, *limit, *link);
+  const bool mps = share_by_mps(*link, environment);
+  if (!options.quiet) say_start_line(*gpu, *limit, *link, mps);
 
   Meanwhile fetching;
   if (*trace) fetching = {[&trace] { (void)(*trace)->fetch(); }, kFetchTraceMs};  // what failed is tried again

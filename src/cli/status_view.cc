@@ -133,7 +133,7 @@ std::string client_table(const StatusReport& status) {
           std::find_if(status.tenants.begin(), status.tenants.end(), [&](const TenantReport& t) { return t.id == client.tenant; });
       table.add({std::to_string(i), std::to_string(client.pid), client.program,
                  tenant != status.tenants.end() ? tenant->name : std::to_string(client.tenant),
-                 client.state + (client.drainable ? "" : ", does not drain") +
+                 client.state + (client.mps ? ", under MPS" : "") + (client.drainable ? "" : ", does not drain") +
                      (tenant != status.tenants.end() && tenant->paused ? ", tenant paused" : ""),
                  format_duration(client.since_ns), bytes_of(client.resident), bytes_of(client.swapped), bytes_of(client.allocated),
                  host_of(client), bytes_or(client.unswappable, "-"), bytes_of(client.overhead), bytes_or(client.gpu_memory_limit, "none"),
@@ -149,6 +149,17 @@ std::string keeps_lines(const StatusReport& status) {
   for (const ClientReport& client : status.clients) {
     if (client.keeps_memory.empty()) continue;
     out += fmt::format("{} ({}) keeps all of its memory on the GPU, because {}\n", client.program, client.pid, client.keeps_memory);
+  }
+  return out;
+}
+
+std::string mps_lines(const StatusReport& status) {
+  std::string out;
+  for (const protocol::admin::MpsReport& mps : status.mps) {
+    out += fmt::format("MPS of user {}: {}", mps.user, mps.state);
+    if (mps.pid > 0) out += fmt::format(" (pid {}), {} {} attached", mps.pid, mps.programs, mps.programs == 1 ? "process" : "processes");
+    if (mps.restarts > 0) out += fmt::format(", has ended {} {} while it served", mps.restarts, mps.restarts == 1 ? "time" : "times");
+    out += mps.trouble.empty() ? "\n" : "; " + mps.trouble + "\n";
   }
   return out;
 }
@@ -251,6 +262,7 @@ std::string draw_status(const StatusReport& status) {
   if (const std::string compute = compute_table(status); !compute.empty()) out += "\n" + compute;
   out += status.clients.empty() ? "\nNo clients.\n" : "\n" + client_table(status);
   out += keeps_lines(status);
+  out += mps_lines(status);
   out += library_lines(status);
   return out;
 }

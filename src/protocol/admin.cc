@@ -25,13 +25,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, 
                                                 host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
                                                 host_memory_bound, waiting_for, gang_gpus, turns, drops, unanswered, failed_drains,
                                                 drainable, time_running_ns, time_waiting_ns, time_swapping_ns, swapped_out_total,
-                                                swapped_in_total, unmoved_total, protocol, library)
+                                                swapped_in_total, unmoved_total, protocol, library, mps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BypassReport, pid, program, tenant, gpu, used, since_ns, turns_refused)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MpsReport, user, state, pid, programs, restarts, trouble)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BoundsReport, values, connections, connections_refused, reads_paused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
                                                 host_memory_budget, host_memory_reserved, host_memory_used, host_memory_bound,
-                                                switch_time_mode, gpus, tenants, clients, bounds, bypasses)
+                                                switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps)
 
 namespace {
 

@@ -171,6 +171,7 @@ struct ClientReport {
   int64_t resident = 0;
   int64_t swapped = 0;
   int64_t unswappable = 0;
+  bool mps = false;          // its process is attached to an MPS daemon of the scheduler's
   std::string keeps_memory;  // empty, or why all of its memory stays on the GPU: a sentence's end
   int64_t overhead = 0;
   int64_t budget = 0;
@@ -209,6 +210,16 @@ struct BypassReport {
   bool turns_refused = false;  // the tenant's programs get no turns meanwhile
 };
 
+// An MPS daemon that the scheduler looks after: one for each user whose programs asked for it.
+struct MpsReport {
+  uint32_t user = 0;
+  std::string state;      // "down", "starting", "serving" or "ending"
+  int32_t pid = 0;        // of the daemon; 0: none
+  uint64_t programs = 0;  // processes that are attached to it
+  uint64_t restarts = 0;  // times that it ended while it served
+  std::string trouble;    // empty, or what went wrong last: a sentence
+};
+
 // What bounds programs that say too much, and how often it did. scheduler/bounds.h says why each is there.
 struct BoundsReport {
   std::map<std::string, int64_t> values;  // in force, by their names
@@ -235,6 +246,7 @@ struct StatusReport {
   std::vector<ClientReport> clients;
   BoundsReport bounds;
   std::vector<BypassReport> bypasses;
+  std::vector<MpsReport> mps;
 };
 
 struct StatusRequest {};

@@ -92,6 +92,13 @@ Result<void> check(const KeepsMemory& message) {
 }
 
 template <>
+Result<void> check(const MpsGroup& message) {
+  return all_of([&] { return check_enumeration("state", message.state, MpsState::kCannot); },
+                [&] { return check_terminated("directory", message.directory); },
+                [&] { return check_terminated("reason", message.reason); });
+}
+
+template <>
 Result<void> check(const Refused& message) {
   return all_of([&] { return check_terminated("reason", message.reason); }, [&] { return check_flag("barred", message.barred); });
 }
@@ -284,6 +291,7 @@ constexpr Format kFormats[] = {
     format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
     format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
     format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),    format_of<KeepsMemory>(),
+    format_of<AskMps>(),        format_of<MpsGroup>(),
 };
 
 // Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.

@@ -72,6 +72,8 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(ArenaSegment{7, kArenaSegmentBytesMax, 0, {}})),
       bytes_of(encode(ArenaRefused{1, 2})),
       bytes_of(encode(ArenaShrink{1, 2})),
+      bytes_of(encode(AskMps{})),
+      bytes_of(encode(MpsGroup{1, {}, "/run/nvshare/mps/1000/pipe", ""})),
       bytes_of(encode(AskHeadroom{1, 4096, 2048})),
       bytes_of(encode(Headroom{1, 4096, 8192, 0, 1, {}})),
       bytes_of(encode(RecallHeadroom{1, 4096})),
@@ -207,6 +209,12 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
     case MessageType::kArenaShrink:
       outcome = check(decode<ArenaShrink>(packet));
       break;
+    case MessageType::kAskMps:
+      outcome = check(decode<AskMps>(packet));
+      break;
+    case MessageType::kMpsGroup:
+      outcome = check(decode<MpsGroup>(packet));
+      break;
     case MessageType::kAskHeadroom:
       outcome = check(decode<AskHeadroom>(packet));
       break;
@@ -298,7 +306,7 @@ TEST(Codec, RefusesUnknownTypesAndVersions) {
     Idle idle{1};
     Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
     bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 ||
-                              type == 34 || type == 80;
+                              type == 34 || type == 80 || type == 20;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
   EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));
@@ -334,6 +342,10 @@ TEST(Codec, NamesTheWrongField) {
             std::string::npos);
   EXPECT_NE(refusal(good_register(), [](Register& m) { m.lease = kLeaseMax + 1; }).find("lease"), std::string::npos);
   EXPECT_NE(refusal(good_register(), [](Register& m) { m.memory.charged = kMemoryBytesMax + 1; }).find("charged"), std::string::npos);
+  EXPECT_NE(refusal(MpsGroup{}, [](MpsGroup& m) { m.state = 3; }).find("state"), std::string::npos);
+  EXPECT_NE(refusal(MpsGroup{}, [](MpsGroup& m) { std::memset(m.directory, 'x', sizeof m.directory); }).find("directory"),
+            std::string::npos);
+  EXPECT_NE(refusal(MpsGroup{}, [](MpsGroup& m) { std::memset(m.reason, 'x', sizeof m.reason); }).find("reason"), std::string::npos);
   EXPECT_NE(refusal(AskHeadroom{1, 1, 0}, [](AskHeadroom& m) { m.bytes = 0; }).find("bytes"), std::string::npos);
   EXPECT_NE(refusal(AskHeadroom{1, 1, 0}, [](AskHeadroom& m) { m.bytes = kLeaseMax + 1; }).find("bytes"), std::string::npos);
   EXPECT_NE(refusal(AskHeadroom{1, 1, 0}, [](AskHeadroom& m) { m.returned = kLeaseMax + 1; }).find("returned"), std::string::npos);

@@ -78,6 +78,8 @@ void each_message(Visit visit) {
   visit(LockPaused{.grant = grant, .used_ns = 0x1122334455});
   visit(LockResumed{.grant = grant});
   visit(KeepsMemory{.why = "it called a new function"});
+  visit(AskMps{.reserved = k(1)});
+  visit(MpsGroup{.state = 2, .reserved = {}, .directory = "a directory", .reason = "a reason"});
   visit(ArenaRequest{.request = k(1), .total = 0x22 * kArenaUnitBytes, .owner = 1, .urgent = 0, .reserved = {}});
   visit(ArenaReturned{.segment = k(1)});
   visit(ArenaShrunk{.shrink = k(1), .bytes = 0x1122334455});

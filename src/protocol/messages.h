@@ -24,6 +24,8 @@
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
 //   client: ArenaRequest(total)            scheduler: ArenaSegment per segment as it is there, ArenaRefused for what it cannot have
 //   scheduler: ArenaShrink(bytes)          client: ArenaReturned per segment, then ArenaShrunk
+// Instead of Register a program that is about to start another one may send AskMps, and has MpsGroup as the answer; the scheduler then
+// closes the connection.
 // Every grant carries the scheduler's epoch (a new one at each start) and a grant id; what carries a stale pair is ignored.
 //
 // Memory that one process of a tenant hands to another (legacy IPC; the program's handle names exporter, export and nonce):
@@ -84,6 +86,7 @@ enum class MessageType : uint16_t {
   kArenaReturned = 17,
   kArenaShrunk = 18,
   kArenaHeld = 19,
+  kAskMps = 20,
   // scheduler to client
   kRegistered = 64,
   kRefused = 65,
@@ -100,6 +103,7 @@ enum class MessageType : uint16_t {
   kImported = 74,
   kImportInherited = 75,
   kKeepLock = 76,
+  kMpsGroup = 77,
   kPrepareSwap = 80,
   kArenaSegment = 81,
   kArenaRefused = 82,
@@ -509,6 +513,25 @@ struct PrepareSwap {
   uint64_t bytes;
 };
 
+// Since version 2. Where programs of its user find their MPS daemon; before, or instead of, Register.
+struct AskMps {
+  uint64_t reserved;
+};
+
+enum class MpsState : uint8_t {
+  kOff = 0,     // the setting mps is off
+  kServes = 1,  // programs that start with CUDA_MPS_PIPE_DIRECTORY=directory share the GPU under it
+  kCannot = 2,  // `reason` says why not
+};
+
+// Since version 2. The answer, once the daemon serves or it is known that it does not.
+struct MpsGroup {
+  uint8_t state;  // MpsState
+  uint8_t reserved[7];
+  char directory[128];  // NUL-terminated; a path, empty unless it serves
+  char reason[256];     // NUL-terminated
+};
+
 #define NVSHARE_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size) && sizeof(type) + sizeof(Header) <= kMessageBytesMax)
 NVSHARE_WIRE_SIZE(Header, 8);
 NVSHARE_WIRE_SIZE(Memory, 40);
@@ -558,6 +581,8 @@ NVSHARE_WIRE_SIZE(ArenaReturned, 8);
 NVSHARE_WIRE_SIZE(ArenaShrunk, 16);
 NVSHARE_WIRE_SIZE(ArenaHeld, 24);
 NVSHARE_WIRE_SIZE(PrepareSwap, 8);
+NVSHARE_WIRE_SIZE(AskMps, 8);
+NVSHARE_WIRE_SIZE(MpsGroup, 8 + 128 + 256);
 #undef NVSHARE_WIRE_SIZE
 
 }  // namespace nvshare::protocol

@@ -13,13 +13,6 @@ namespace {
 
 constexpr std::string_view kNumbers = "\nNSpid:";
 
-std::string status_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // NSpid lists a process's numbers from the namespace of whoever reads it down to its own.
 bool is_in_namespace_below(std::string_view status) {
   const size_t at = status.find(kNumbers);
@@ -45,10 +38,22 @@ Result<void> may_administer(int socket) {
   if (!peer) return peer.error();
   if (peer->uid != 0 && peer->uid != geteuid()) return error_format("admin requests are for root and user %u", geteuid());
   const std::string cgroups = cgroups_of(peer->pid);
-  const std::string status = status_of(peer->pid);
+  const std::string status = status_text_of(peer->pid);
   if (has_ended(peer->pidfd)) return error_format("process %d has ended", peer->pid);  // what was read may be another's
   if (!may_administer(CgroupReader::here(), cgroups, status)) return error_format("admin requests are not for containers");
   return {};
+}
+
+Result<void> is_outside_containers(pid_t pid, std::string_view status) {
+  if (may_administer(CgroupReader::here(), cgroups_of(pid), status)) return {};
+  return error_format("process %d is in a container", pid);
+}
+
+std::string status_text_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/status");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 }  // namespace nvshare::scheduler

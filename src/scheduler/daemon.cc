@@ -123,6 +123,8 @@ Result<void> Daemon::open(const char* nvml_library) {
   if (settings_.nvml) start_nvml(nvml_library);
   if (monitor_) options.list_gpus = [this] { monitor_->list_mig_devices(); };
   if (auto ok = check_that_a_gpu_is_free(); !ok) return ok;
+  options.ask_mps = [this](ConnectionId connection, const Peer& peer) { mps_->ask(connection, peer.pid, peer.uid); };
+  options.client_joined = [this](uid_t user) { mps_->joined(user); };
 
   Result<FileDescriptor> client_listener = runtime_dir_.listen_clients();
   if (!client_listener) return client_listener.error();
@@ -143,6 +145,7 @@ Result<void> Daemon::open(const char* nvml_library) {
     for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
   }
   admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line) { return answer(line); });
+  start_mps();
   take_waiting_requests_about_jobs();
   if (auto ok = serve_http(); !ok) return ok;
   after_engine();
@@ -194,6 +197,7 @@ protocol::admin::StatusReport Daemon::report() const {
   protocol::admin::StatusReport report = engine_->status(monotonic_ns());
   report.version = NVSHARE_VERSION;
   report.pid = getpid();
+  report.mps = mps_->report();
   report.bounds.connections = clients_->bounds().count();
   report.bounds.connections_refused = clients_->bounds().refused();
   report.bounds.reads_paused = clients_->bounds().paused();
@@ -210,6 +214,17 @@ void Daemon::start_nvml(const char* library) {
   monitor_ = std::make_unique<NvmlMonitor>(
       std::move(*nvml), loop_, [this](const std::vector<GpuSample>& samples) { sampled(samples); },
       [this](const std::vector<GpuUuid>& mig_devices) { call_engine([&] { engine_->gpus_listed(mig_devices, monotonic_ns()); }); });
+}
+
+void Daemon::start_mps() {
+  MpsService::Options options{settings_.runtime_dir, settings_.mps, [this] {
+                                return engine_->has_mig_devices() ? std::string("a GPU here is divided into MIG devices") : std::string();
+                              }};
+  MpsService::Callbacks callbacks{
+      [this](MpsGroups::Asker asker, const protocol::MpsGroup& answer) { call_engine([&] { engine_->answer_mps(asker, answer); }); },
+      [this](uid_t user, const std::set<pid_t>& programs) { call_engine([&] { engine_->mps_seen(user, programs, monotonic_ns()); }); }};
+  mps_ = std::make_unique<MpsService>(loop_, std::move(options), std::move(callbacks));
+  if (settings_.mps && monitor_) monitor_->list_mig_devices();
 }
 
 void Daemon::sampled(const std::vector<GpuSample>& samples) {

@@ -12,6 +12,7 @@
 #include "scheduler/engine.h"
 #include "scheduler/event_loop.h"
 #include "scheduler/http_endpoint.h"
+#include "scheduler/mps_service.h"
 #include "scheduler/nvml_monitor.h"
 #include "scheduler/runtime_dir.h"
 #include "scheduler/segment_maker.h"
@@ -37,6 +38,7 @@ class Daemon {
   Daemon(const Settings& settings, RuntimeDir runtime_dir);
   Result<void> open(const char* nvml_library);
   void start_nvml(const char* library);
+  void start_mps();
   void take_waiting_requests_about_jobs();
   Result<void> serve_http();
   Result<void> serve_http(const HttpEndpoint::Options& options);
@@ -70,6 +72,7 @@ class Daemon {
   bool idle_ = false;
   int64_t deadline_not_before_ = 0;  // after a failure: what cannot be served must not spin the daemon
   RepeatedWarnings warnings_;
+  std::unique_ptr<MpsService> mps_;  // ends first: what it started is ended while the folder is still ours
 };
 
 }  // namespace nvshare::scheduler

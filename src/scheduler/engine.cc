@@ -57,7 +57,9 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
                options.start_time_of),
       host_budget_(options.new_segment_id ? std::move(options.new_segment_id) : random_segment_id),
       gpus_most_(options.gpus_most),
-      list_gpus_(std::move(options.list_gpus)) {
+      list_gpus_(std::move(options.list_gpus)),
+      ask_mps_(std::move(options.ask_mps)),
+      client_joined_(std::move(options.client_joined)) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
@@ -253,6 +255,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   prepare_swaps(*gpu);
   if (wants_lock && hold_) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
+  if (client_joined_) client_joined_(client.uid);
 }
 
 void Engine::dispatch(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors) {
@@ -348,6 +351,8 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kHeadroomTaken:
       return dispatch_headroom(client, type, packet, now);
     case MessageType::kRegister:
+    case MessageType::kAskMps:
+    case MessageType::kMpsGroup:
     case MessageType::kRegistered:
     case MessageType::kRefused:
     case MessageType::kLockOk:

@@ -74,6 +74,9 @@ class Engine {
     int64_t gpus_most = bounds::kGpus;
     std::function<void()> list_gpus;     // asks NVML for gpus_listed(); may be none
     std::unique_ptr<TraceWriter> trace;  // or null
+    // Where programs find their MPS daemon: leads to answer_mps(), at once or later. None: it is off.
+    std::function<void(ConnectionId connection, const Peer& peer)> ask_mps;
+    std::function<void(uid_t user)> client_joined;  // may be none
   };
 
   Engine(Options options, Transport& transport, policy::Instant now);
@@ -94,6 +97,10 @@ class Engine {
   void memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now);
   void segment_made(SegmentId segment, FileDescriptor memory, policy::Instant now);  // none: it could not be
   void segment_discarded(SegmentId segment, bool still_held, policy::Instant now);
+  void answer_mps(ConnectionId connection, const protocol::MpsGroup& answer);
+  // Which processes of that user are attached to its MPS daemon, all of them.
+  void mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant now);
+  bool has_mig_devices() const { return !mig_devices_.empty(); }  // as NVML last listed them
   // A message that could not be passed on with its descriptors, which were none of the client's fault.
   void not_delivered(ConnectionId connection, const protocol::Packet& packet, policy::Instant now);
   void housekeep(policy::Instant now);      // about once a second while there are clients
@@ -149,7 +156,8 @@ class Engine {
     Peer peer;
     std::optional<policy::ClientId> client;
     std::optional<protocol::Register> awaits_listing;  // of the GPU that it named
-    bool listed = false;                               // NVML was asked since
+    bool asked_mps = false;
+    bool listed = false;  // NVML was asked since
   };
   struct Client {
     ConnectionId connection = 0;
@@ -174,6 +182,7 @@ class Engine {
     uint64_t reports = 0;                   // of its memory, so far
     int64_t prepares = 0;                   // host memory that it was told to have ready
     bool seen_by_nvml = false;
+    bool mps = false;  // its process is attached to its user's MPS daemon
     OverheadWatch overhead;
   };
   struct DepartedClient {
@@ -211,6 +220,7 @@ class Engine {
   void receive(ConnectionId connection, std::span<const std::byte> packet, policy::Instant now, Descriptors descriptors);
   // After an error of our own that was thrown while it was served: the connection goes, the daemon stays.
   void give_up(ConnectionId connection, const char* problem, policy::Instant now);
+  void ask_mps(ConnectionId connection);
   // barred: the program may not use the GPU without a scheduler instead.
   void refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred = false);
 
@@ -376,6 +386,8 @@ class Engine {
   bool uses_nvml_ = false;
   const int64_t gpus_most_;
   std::function<void()> list_gpus_;
+  std::function<void(ConnectionId, const Peer&)> ask_mps_;
+  std::function<void(uid_t)> client_joined_;
   BypassWatch bypass_;
   PodNotices notices_;
   std::set<policy::TenantId> bypassed_;  // by a process of theirs, so they get no turns

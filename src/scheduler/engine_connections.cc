@@ -51,10 +51,12 @@ void Engine::receive(ConnectionId connection, std::span<const std::byte> packet,
       return refuse(connection, std::string("bad message: ") + ok.error().text, now);
   }
   if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now, std::move(descriptors));
+  if (*type == MessageType::kAskMps) return ask_mps(connection);
   if (*type != MessageType::kRegister)
     return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
   Result<Register> message = decode<Register>(packet);
   if (!message) return refuse(connection, std::string("bad message: ") + message.error().text, now);
+  if (at->second.asked_mps) return refuse(connection, "a connection that asked for MPS is for that alone", now);
   register_client(connection, *message, now);
 }
 

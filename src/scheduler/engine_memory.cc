@@ -387,6 +387,7 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.resident = view.memory.resident;
   out.swapped = view.memory.allocated - view.memory.resident;
   out.unswappable = view.memory.unswappable;
+  out.mps = client.mps;
   out.keeps_memory = client.keeps_memory;
   out.overhead = view.overhead;
   out.budget = view.budget;

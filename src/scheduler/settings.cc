@@ -147,6 +147,12 @@ Result<void> set_skip_unchanged(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_mps(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
+  settings.mps = text == "on" || text == "true";
+  return {};
+}
+
 Result<void> set_take_over_patience(Settings& settings, std::string_view text) {
   return take_duration(text, 0, kDay, &settings.take_over_patience);
 }
@@ -322,6 +328,11 @@ const std::vector<SettingSpec>& setting_specs() {
       {"skip_unchanged", "on or off",
        "memory of programs that start from now on leaves the GPU without a copy if it has not changed since it came in (off)", true,
        set_skip_unchanged},
+      {"mps", "on or off",
+       "programs of `nvsharectl run` share the GPU under an MPS daemon of their user's, which the scheduler starts and looks after; a "
+       "program "
+       "that faults takes its user's others down (off)",
+       false, set_mps},
       {"take_over_patience", "a duration from 0 to 24h, plain numbers are seconds",
        "wait so long for another scheduler that serves the same folder to end, instead of ending with an error (0)", false,
        set_take_over_patience},

@@ -37,6 +37,7 @@ struct Settings {
   double gpu_memory_oversub_ratio = 1.0;       // what runs reserved on a GPU, in sum, over its memory
   HostArena host_arena = HostArena::kAuto;
   bool skip_unchanged = false;                     // what did not change since it came in leaves without a copy
+  bool mps = false;                                // one MPS daemon for each user whose programs ask for it
   policy::Duration take_over_patience = 0;         // so long another scheduler that serves the same folder may take to end
   std::optional<policy::Duration> exit_when_idle;  // ends when no client was there for so long
   policy::Duration restart_grace = 2'000'000'000;  // how long known clients are waited for after a restart

@@ -60,6 +60,7 @@ class EngineTest : public testing::Test {
         return HostBudget::Machine{1000 * kGiB, std::nullopt};
       };
       options.list_gpus = list_gpus_;
+      options.ask_mps = ask_mps_;
       if (alive_) options.start_time_if_alive = [this](pid_t pid) -> uint64_t { return alive_->contains(pid) ? 1 : 0; };
       engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
@@ -136,6 +137,7 @@ class EngineTest : public testing::Test {
   bool has_nvml_ = true;
   std::optional<std::set<pid_t>> alive_;  // of the numbers that tests make up; none: as the kernel says
   std::function<void()> list_gpus_;
+  std::function<void(ConnectionId, const Peer&)> ask_mps_;
   std::optional<Engine> engine_;
 };
 

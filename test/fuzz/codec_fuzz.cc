@@ -89,6 +89,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kLockResumed:
       try_decode<LockResumed>(packet);
       break;
+    case MessageType::kAskMps:
+      try_decode<AskMps>(packet);
+      break;
+    case MessageType::kMpsGroup:
+      try_decode<MpsGroup>(packet);
+      break;
     case MessageType::kKeepsMemory:
       try_decode<KeepsMemory>(packet);
       break;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "simgpu/config.h"
+#include "simgpu/mps.h"
 
 namespace simgpu {
 namespace {
@@ -42,6 +43,7 @@ CUresult initialise_process() {
     std::fprintf(stderr, "simgpu: SIMGPU_FAULTS is '%s'; test/simgpu/README.md has the list of faults\n", config().faults.c_str());
     std::abort();
   }
+  if (const CUresult result = attach_to_mps()) return result;
   auto* created = new Process;
   created->slot = machine.register_process();
   if (created->slot < 0) {
@@ -56,6 +58,7 @@ CUresult initialise_process() {
 
 CUresult enter_process() {
   if (process() == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  if (mps_is_lost()) return CUDA_ERROR_UNKNOWN;
   if (Machine::get().faults().device_lost.load(std::memory_order_relaxed) != 0) return CUDA_ERROR_UNKNOWN;
   return CUDA_SUCCESS;
 }

@@ -398,6 +398,8 @@ bool Client::handle(const Packet& packet) {
     case MessageType::kLockPaused:
     case MessageType::kLockResumed:
     case MessageType::kKeepsMemory:
+    case MessageType::kAskMps:
+    case MessageType::kMpsGroup:
     case MessageType::kMemUpdate:
     case MessageType::kSwapProgress:
     case MessageType::kIdle:

@@ -391,6 +391,8 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kLockPaused:
     case MessageType::kLockResumed:
     case MessageType::kKeepsMemory:
+    case MessageType::kAskMps:
+    case MessageType::kMpsGroup:
     case MessageType::kMemUpdate:
     case MessageType::kSwapProgress:
     case MessageType::kIdle:

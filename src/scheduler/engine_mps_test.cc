@@ -1,0 +1,73 @@
+#include <algorithm>
+
+#include "scheduler/test_engine.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+using protocol::MpsGroup;
+using protocol::MpsState;
+
+class EngineMpsTest : public EngineTest {
+ protected:
+  void connect(ConnectionId connection, uid_t uid) {
+    Peer peer;
+    peer.pid = 500;
+    peer.uid = uid;
+    peer.start_time = 1;
+    engine().connected(connection, std::move(peer));
+  }
+  bool is_closed(ConnectionId connection) {
+    return std::find(packets_.closed.begin(), packets_.closed.end(), connection) != packets_.closed.end();
+  }
+};
+
+TEST_F(EngineMpsTest, ItIsOffUnlessSomebodyLooksAfterIt) {
+  connect(1, 1000);
+  send(1, protocol::AskMps{});
+  ASSERT_TRUE(packets_.last<MpsGroup>(1));
+  EXPECT_EQ(packets_.last<MpsGroup>(1)->state, static_cast<uint8_t>(MpsState::kOff));
+  EXPECT_TRUE(is_closed(1));
+}
+
+TEST_F(EngineMpsTest, WhoAsksWaitsForTheAnswerAndMayDoNothingElse) {
+  int asked = 0;
+  ask_mps_ = [&](ConnectionId, const Peer& peer) {
+    ++asked;
+    EXPECT_EQ(peer.uid, 1000u);
+  };
+  connect(1, 1000);
+  send(1, protocol::AskMps{});
+  send(1, protocol::AskMps{});
+  EXPECT_EQ(asked, 1) << "once";
+  EXPECT_FALSE(is_closed(1));
+  engine().answer_mps(1, MpsGroup{static_cast<uint8_t>(MpsState::kServes), {}, "/run/pipe", ""});
+  EXPECT_STREQ(packets_.last<MpsGroup>(1)->directory, "/run/pipe");
+  EXPECT_TRUE(is_closed(1));
+  engine().answer_mps(1, MpsGroup{});  // it is gone: nothing happens
+  connect(2, 1000);
+  send(2, protocol::AskMps{});
+  send(2, test_registration(0));
+  EXPECT_TRUE(packets_.last<protocol::Refused>(2)) << "its connection is for that alone";
+}
+
+TEST_F(EngineMpsTest, ARegisteredClientMayNotAsk) {
+  join(1, 501, 0, 0);
+  send(1, protocol::AskMps{});
+  EXPECT_TRUE(packets_.last<protocol::Refused>(1));
+}
+
+TEST_F(EngineMpsTest, OnlyProcessesOfThatUserThatAreListedAreAttached) {
+  join_as(1, 501, 1000, test_registration(0));
+  join_as(2, 502, 1000, test_registration(0));
+  join_as(3, 503, 1001, test_registration(0));
+  engine().mps_seen(1000, {501, 503}, now_);
+  EXPECT_TRUE(client(0).mps);
+  EXPECT_FALSE(client(1).mps);
+  EXPECT_FALSE(client(2).mps) << "of another user";
+  engine().mps_seen(1000, {}, now_);
+  EXPECT_FALSE(client(0).mps);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler

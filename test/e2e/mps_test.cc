@@ -1,0 +1,211 @@
+// mps = on: the scheduler starts, watches, restarts and ends an MPS daemon (a stand-in, test/simgpu/mps_control.cc) for each user whose
+// programs ask for it.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "e2e/harness/stage.h"
+
+namespace nvshare::e2e {
+namespace {
+
+using protocol::admin::MpsReport;
+
+StageOptions with_mps(const char* mps = "on") {
+  StageOptions options;
+  options.scheduler["NVSHARE_MPS"] = mps;
+  options.scheduler["PATH"] = std::string(kStandInFolder) + ":/usr/bin:/bin";
+  return options;
+}
+
+bool lives(pid_t pid) { return pid > 0 && kill(pid, 0) == 0; }
+
+class Mps : public testing::Test {
+ protected:
+  explicit Mps(const StageOptions& options = with_mps()) : stage_(options) {}
+
+  std::optional<MpsReport> mps() {
+    const auto report = stage_.status();
+    if (!report || report->mps.empty()) return std::nullopt;
+    return report->mps.front();
+  }
+  bool serves(uint64_t programs) {
+    return stage_.wait_until([&] {
+      const auto seen = mps();
+      return seen && seen->state == "serving" && seen->programs == programs;
+    });
+  }
+  // Clients that are attached, and all of them.
+  std::pair<int, int> clients() {
+    std::pair<int, int> counts{0, 0};
+    if (const auto report = stage_.status()) {
+      for (const auto& client : report->clients) {
+        counts.first += client.mps;
+        ++counts.second;
+      }
+    }
+    return counts;
+  }
+  bool has_clients(int attached, int all) {
+    return stage_.wait_until([&] { return clients() == std::pair(attached, all); });
+  }
+  Child& run(const std::string& name, const Environment& more = {}) {
+    return stage_.start_command(
+        name, {kControlPath, "run", "--name", name, kWorkerPath, "steady", "--work", "1000", "--stop", stage_.directory() + "/stop"}, false,
+        more);
+  }
+
+  Stage stage_;
+};
+
+TEST_F(Mps, ProgramsOfNvsharectlAreAttachedAndOthersAreNot) {
+  stage_.start_scheduler();
+  Child& first = run("first");
+  Child& second = run("second");
+  ASSERT_TRUE(has_clients(2, 2)) << stage_.raw_status();
+  ASSERT_TRUE(serves(2));
+  EXPECT_TRUE(first.logged("under MPS")) << first.log();
+  Child& other = stage_.start("other", {"steady", "--work", "1000"});
+  EXPECT_TRUE(has_clients(2, 3)) << stage_.raw_status();
+  const MpsReport report = *mps();
+  EXPECT_EQ(report.user, geteuid());
+  struct stat folder {};
+  ASSERT_EQ(stat((stage_.runtime_directory() + "/mps/" + std::to_string(geteuid()) + "/pipe").c_str(), &folder), 0);
+  EXPECT_EQ(folder.st_mode & 07777, 0700u);
+  EXPECT_EQ(folder.st_uid, geteuid());
+  stage_.tell_to_stop();
+  stage_.expect_success(first);
+  stage_.expect_success(second);
+  stage_.expect_success(other);
+  stage_.stop_scheduler();
+  EXPECT_FALSE(lives(report.pid)) << "nobody uses it";
+}
+
+TEST_F(Mps, ADaemonThatIsKilledIsStartedAgain) {
+  stage_.start_scheduler();
+  Child& victim = run("victim");
+  Child& other = stage_.start("other", {"steady", "--work", "1000"});
+  ASSERT_TRUE(has_clients(1, 2)) << stage_.raw_status();
+  ASSERT_TRUE(serves(1));
+  const pid_t former = mps()->pid;
+  ASSERT_EQ(kill(former, SIGKILL), 0);
+  ASSERT_TRUE(stage_.wait_until([&] {
+    const auto seen = mps();
+    return seen && seen->state == "serving" && seen->pid != former;
+  })) << stage_.raw_status();
+  EXPECT_EQ(mps()->restarts, 1u);
+  EXPECT_TRUE(victim.wait(patience())) << "its CUDA calls fail";
+  EXPECT_TRUE(stage_.scheduler().logged("have to be started again")) << stage_.scheduler().log();
+  EXPECT_TRUE(other.running());
+  Child& again = run("again");
+  EXPECT_TRUE(has_clients(1, 2)) << stage_.raw_status();
+  stage_.tell_to_stop();
+  stage_.expect_success(again);
+  stage_.expect_success(other);
+  stage_.forget(victim);
+}
+
+TEST_F(Mps, ASchedulerThatIsKilledLeavesItsDaemonToTheNext) {
+  stage_.start_scheduler();
+  Child& program = run("program");
+  ASSERT_TRUE(has_clients(1, 1)) << stage_.raw_status();
+  const pid_t daemon = mps()->pid;
+  stage_.kill_scheduler();
+  EXPECT_TRUE(lives(daemon));
+  stage_.start_scheduler();
+  EXPECT_TRUE(has_clients(1, 1)) << stage_.raw_status();
+  EXPECT_TRUE(serves(1));
+  EXPECT_EQ(mps()->pid, daemon);
+  stage_.stop_scheduler();
+  EXPECT_TRUE(lives(daemon)) << "a program uses it";
+  stage_.start_scheduler();
+  EXPECT_TRUE(has_clients(1, 1)) << stage_.raw_status();
+  stage_.tell_to_stop();
+  stage_.expect_success(program);
+  ASSERT_TRUE(stage_.wait_until([&] { return clients().second == 0; }));
+  stage_.stop_scheduler();
+  EXPECT_TRUE(stage_.wait_until([&] { return !lives(daemon); }, moments())) << "no orphan";
+}
+
+TEST_F(Mps, ADaemonThatDoesNotStartIsSaidAndTheProgramRunsAllTheSame) {
+  stage_.start_scheduler();
+  const std::string pipes = stage_.runtime_directory() + "/mps/" + std::to_string(geteuid()) + "/pipe";
+  ASSERT_EQ(mkdir((stage_.runtime_directory() + "/mps").c_str(), 0755), 0);
+  ASSERT_EQ(mkdir((stage_.runtime_directory() + "/mps/" + std::to_string(geteuid())).c_str(), 0700), 0);
+  ASSERT_EQ(mkdir(pipes.c_str(), 0700), 0);
+  std::ofstream(pipes + "/fails") << "\n";  // read by the stand-in
+  Child& program = run("program");
+  EXPECT_TRUE(has_clients(0, 1)) << stage_.raw_status();
+  EXPECT_TRUE(program.logged("without MPS: ")) << program.log();
+  EXPECT_TRUE(program.logged("MPS is not supported here")) << program.log();
+  EXPECT_NE(mps()->trouble.find("MPS is not supported here"), std::string::npos) << mps()->trouble;
+  stage_.tell_to_stop();
+  stage_.expect_success(program);
+}
+
+TEST_F(Mps, ADirectoryOfTheUsersOwnIsLeftAlone) {
+  stage_.start_scheduler();
+  Child& program = run("program", {{"CUDA_MPS_PIPE_DIRECTORY", "/nowhere"}});
+  EXPECT_TRUE(has_clients(0, 1)) << stage_.raw_status();
+  EXPECT_FALSE(mps()) << "nobody has asked";
+  EXPECT_FALSE(program.logged("MPS")) << program.log();
+  stage_.tell_to_stop();
+  stage_.expect_success(program);
+}
+
+// Another user's programs have a daemon of that user's, whose folder nobody else may enter.
+TEST_F(Mps, EachUserHasADaemonOfItsOwn) {
+  constexpr uid_t kNobody = 65534;
+  if (geteuid() != 0) GTEST_SKIP() << "takes root";
+  // Programs and folders that user may not reach are not what is tested.
+  for (const std::string& path : {stage_.directory()}) ASSERT_EQ(chmod(path.c_str(), 0711), 0);
+  stage_.start_scheduler();
+  const std::vector<std::string> as_nobody = {"/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
+  std::vector<std::string> reach = as_nobody;
+  reach.insert(reach.end(), {"/usr/bin/test", "-x", kControlPath, "-a", "-r", kLibraryPath});
+  if (stage_.start_command("reach", reach, false).wait(patience()) != 0) GTEST_SKIP() << "user 65534 cannot run what was built";
+  std::vector<std::string> command = as_nobody;
+  command.insert(command.end(), {kControlPath, "run", "/usr/bin/env"});
+  Child& theirs = stage_.start_command("theirs", command, false);
+  EXPECT_EQ(theirs.wait(patience()), 0) << theirs.log();
+  EXPECT_TRUE(theirs.logged("CUDA_MPS_PIPE_DIRECTORY=" + stage_.runtime_directory() + "/mps/65534/pipe")) << theirs.log();
+  Child& ours = run("ours");
+  ASSERT_TRUE(has_clients(1, 1)) << stage_.raw_status();
+  const auto report = stage_.status();
+  ASSERT_EQ(report->mps.size(), 2u);
+  for (const MpsReport& mps : report->mps) {
+    struct stat process {
+    }, folder{};
+    ASSERT_EQ(stat(("/proc/" + std::to_string(mps.pid)).c_str(), &process), 0);
+    EXPECT_EQ(process.st_uid, mps.user);
+    ASSERT_EQ(stat((stage_.runtime_directory() + "/mps/" + std::to_string(mps.user)).c_str(), &folder), 0);
+    EXPECT_EQ(folder.st_uid, mps.user);
+    EXPECT_EQ(folder.st_mode & 07777, 0700u);
+  }
+  EXPECT_EQ(report->mps[1].user, kNobody);
+  stage_.tell_to_stop();
+  stage_.expect_success(ours);
+  stage_.stop_scheduler();
+  for (const MpsReport& mps : report->mps) EXPECT_FALSE(lives(mps.pid));
+}
+
+class MpsOff : public Mps {
+ protected:
+  MpsOff() : Mps(with_mps("off")) {}
+};
+
+TEST_F(MpsOff, NobodyHearsOfIt) {
+  stage_.start_scheduler();
+  Child& program = run("program");
+  EXPECT_TRUE(has_clients(0, 1)) << stage_.raw_status();
+  EXPECT_FALSE(program.logged("MPS")) << program.log();
+  EXPECT_FALSE(mps());
+  stage_.tell_to_stop();
+  stage_.expect_success(program);
+}
+
+}  // namespace
+}  // namespace nvshare::e2e
