@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, swap, training, unchanged
+from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, sharing, swap, training, unchanged
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -44,6 +44,7 @@ CHECKS = {
     "deaths": (deaths.deaths, 120),
     "quota": (quota.quota, 360),  # --plan full: 900, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
+    "sharing": (sharing.sharing, 170),
     "co_run": (training.co_run, 190),
     "torch_train": (training.torch_train, 480),
 }

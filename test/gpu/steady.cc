@@ -7,6 +7,8 @@
 //   graph BEGIN END R        the same as a CUDA graph of 20 kernels, launched again and again
 //   burst BEGIN END R W P    W microseconds of kernels of R rounds, a wait for them, then P microseconds of nothing, and so on;
 //                            also "cycles": how many, and how long each's parts took on average
+//   blocks N                 kernels have so many thread blocks from now on (1024): {"blocks": N}
+//   fault                    a kernel that writes where there is no memory: {"fault": what the driver says of it}
 //   hold BYTES               as --bytes, from now on; never less than before: {"held": .., "ms": .., "refused": 0 or 1}
 // --bytes N (256M) in blocks of --block: memory that it holds and, every --touch-ms milliseconds, uses; 0: none. --used N: of it only the
 // first so many bytes are ever used. --spin: whoever waits for the GPU spins (CU_CTX_SCHED_SPIN).
@@ -15,6 +17,7 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <cstring>
 #include <sstream>
 
 #include "program.h"
@@ -40,6 +43,16 @@ class Worker {
     mix_ = kernel("sim_mix");
     used_ = options.number("used", UINT64_MAX);
     if (!take(bytes)) require(2, "cuMemAlloc");
+  }
+
+  void set_blocks(uint64_t blocks) {
+    blocks_of_kernel_ = static_cast<unsigned>(blocks);
+    std::printf("{\"blocks\": %u}\n", blocks_of_kernel_);
+  }
+
+  void fault() {
+    launch(mix_, 1024, stream_, CUdeviceptr{0x1000}, uint64_t{1024}, uint64_t{1});
+    std::printf("{\"fault\": %d}\n", static_cast<int>(driver().stream_synchronize(stream_)));
   }
 
   void hold(uint64_t bytes) {
@@ -161,7 +174,7 @@ class Worker {
 
   void submit(uint64_t rounds) {
     void* parameters[] = {&rounds, &out_};
-    require(driver().launch_kernel(work_, 1024, 1, 1, 256, 1, 1, 0, stream_, parameters, nullptr), "cuLaunchKernel");
+    require(driver().launch_kernel(work_, blocks_of_kernel_, 1, 1, 256, 1, 1, 0, stream_, parameters, nullptr), "cuLaunchKernel");
   }
 
   // Nanoseconds that one such kernel takes, back to back.
@@ -223,6 +236,7 @@ class Worker {
   CUevent events_[2] = {};
   CUdeviceptr out_ = 0;
   std::vector<CUdeviceptr> blocks_;
+  unsigned blocks_of_kernel_ = 1024;
   uint64_t words_ = 0;
   uint64_t held_ = 0;
   uint64_t used_ = UINT64_MAX;
@@ -264,6 +278,10 @@ int main(int argc, char** argv) {
     char list[256] = {};
     if (std::sscanf(line, "hold %" SCNu64, &rounds) == 1) {
       worker.hold(rounds);
+    } else if (std::sscanf(line, "blocks %" SCNu64, &rounds) == 1 && rounds > 0 && rounds <= 1u << 20) {
+      worker.set_blocks(rounds);
+    } else if (std::strcmp(line, "fault\n") == 0) {
+      worker.fault();
     } else if (std::sscanf(line, "calibrate %255s", list) == 1) {
       worker.calibrate(list_of<double>(list));
     } else if (std::sscanf(line, "run %" SCNu64 " %" SCNu64 " %255s", &begin, &end, list) == 3 && !list_of<uint64_t>(list).empty()) {

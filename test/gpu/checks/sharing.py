@@ -1,0 +1,281 @@
+"""Check sharing: how much work programs that fit together get done, natively, under nvshare, and under nvshare with `mps = on`, in one run.
+
+A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. Then, under MPS: a
+program that is killed, one that faults, the daemon killed; and what the control daemon answers, word for word.
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from checks.quota import SECOND, done_at
+from harness import Process, Scheduler, Skip, median, parallel
+
+# Name, programs, thread blocks of a kernel, kind of work, and what the sum is due to be with mps = on.
+ROWS = (
+    ("two that saturate, 1 ms kernels", 2, 1024, "1ms", 1.04),
+    ("two that saturate, 20 us kernels", 2, 1024, "20us", 1.04),
+    ("four of 16 thread blocks", 4, 16, "1ms", 3.6),
+    ("three that work 3 ms of every 10", 3, 1024, "burst", 2.9),
+)
+LENGTHS_US = {"20us": 20, "1ms": 1000}
+BURST = "3000 7000"
+PROGRAMS = 4
+CONTROL = "nvidia-cuda-mps-control"
+
+
+def settings(config, mps):
+    return {"NVSHARE_MPS": mps, **({"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else {})}
+
+
+class Way:
+    """Four `steady` programs: natively (no scheduler), or under `nvsharectl run`."""
+
+    def __init__(self, config, name, scheduler=None):
+        self.config, self.name, self.scheduler = config, name, scheduler
+        self.rounds, self.round_ps = {}, 0
+        self.processes = []
+
+    def begin(self, rounds=None, round_ps=0, programs=PROGRAMS):
+        self.rounds, self.round_ps = rounds or {}, round_ps
+        for index in range(programs):
+            self.start(f"{self.name}-{index}")
+        for process in self.processes:
+            process.wait_event("ready", 60)
+        return self
+
+    def start(self, name):
+        argv = [self.config.program("steady"), "--round-ps", str(self.round_ps)]
+        environment = None
+        if self.scheduler:
+            environment = self.scheduler.program_environment()
+            environment.pop("LD_PRELOAD", None)
+            argv = [self.config.nvsharectl, "run", "--name", name, "--", *argv]
+        process = Process(self.config, name, argv, environment)
+        self.processes.append(process)
+        return process
+
+    def calibrate(self):
+        answer = self.processes[0].order("calibrate " + ",".join(str(us) for us in LENGTHS_US.values()), 60)
+        self.rounds = dict(zip(LENGTHS_US, answer["rounds"]))
+        self.round_ps = max(1, round(1e6 * answer["us"][1] / answer["rounds"][1]))
+        return answer
+
+    def order(self, kind, begin, end):
+        if kind == "burst":
+            return f"burst {begin} {end} {self.rounds['20us']} {BURST}"
+        return f"run {begin} {end} {self.rounds[kind]}"
+
+    def work(self, count, blocks, kind, seconds, limits=None):
+        """Each program's work per ns."""
+        chosen = self.processes[:count]
+        parallel([lambda process=process: process.order(f"blocks {blocks}", 30) for process in chosen])
+        for process, limit in zip(chosen, limits or []):
+            self.limit(process.name, limit)
+        begin = time.monotonic_ns() + SECOND // 5
+        end = begin + int(seconds * SECOND)
+        answers = parallel([lambda process=process: process.order(self.order(kind, begin, end), seconds + 60) for process in chosen])
+        settled = begin + (end - begin) // 10
+        marks = [answer["marks"] for answer in answers]
+        return [(done_at(each, end) - done_at(each, settled)) / (end - settled) for each in marks]
+
+    def limit(self, name, percent):
+        environment = self.scheduler.program_environment()
+        environment.pop("LD_PRELOAD", None)
+        subprocess.run([str(self.config.nvsharectl), "set", name, f"core={percent}"], env=environment, check=True, capture_output=True, timeout=20)
+
+    def end(self):
+        for process in self.processes:
+            process.close_input()
+        for process in self.processes:
+            process.expect_success(30)
+
+
+def table(config, result):
+    seconds, repetitions = (1, 1) if config.small else (2, 3)
+    native = Way(config, "native").begin()
+    result.figure("kernels", native.calibrate())
+    solo = {name: native.work(1, blocks, kind, seconds)[0] for name, _, blocks, kind, _ in ROWS}
+    sums = {name: {} for name, *_ in ROWS}
+    shares = {}
+
+    def measure(way):
+        for name, count, blocks, kind, _ in ROWS:
+            found = [sum(way.work(count, blocks, kind, seconds)) / solo[name] for _ in range(repetitions)]
+            sums[name][way.name] = {"median": round(median(found), 3), "all": [round(one, 3) for one in found]}
+
+    measure(native)
+    native.end()
+    for mps in ("off", "on"):
+        with Scheduler(config, None, None, settings(config, mps)) as scheduler:
+            way = Way(config, f"mps-{mps}", scheduler).begin(native.rounds, native.round_ps)
+            time.sleep(0.5)
+            report = scheduler.ask({"request": "status"})
+            result.figure(f"attached with mps {mps}", sum(client["mps"] for client in report["clients"]))
+            result.figure(f"status with mps {mps}", report.get("mps"))
+            measure(way)
+            found = way.work(2, 1024, "1ms", 3 if config.small else 10, (30, 60))
+            shares[way.name] = [round(100 * one / solo[ROWS[0][0]], 2) for one in found]
+            way.end()
+    result.figure("sum over one alone natively", sums)
+    result.figure("percent of alone under limits 30 + 60", shares)
+    result.require("attached with mps off", result.figures["attached with mps off"], "==", 0)
+    result.require("attached with mps on", result.figures["attached with mps on"], "==", PROGRAMS)
+    for name, _, _, _, due in ROWS:
+        result.require_time(f"{name}, mps on", sums[name]["mps-on"]["median"], ">=", due)
+    for got, due in zip(shares["mps-on"], (30, 60)):
+        result.require_time(f"mps on, limit {due}: off by", abs(got - due), "<=", 0.5, "points")
+    return native.rounds, native.round_ps
+
+
+# ---- deaths ----
+
+def keep_busy(way, processes, seconds):
+    """All begin to work; returns a function that waits, and says of each how long it worked and how it ended."""
+    begin = time.monotonic_ns() + SECOND // 5
+    end = begin + int(seconds * SECOND)
+    for process in processes:
+        process.popen.stdin.write(way.order("1ms", begin, end) + "\n")
+        process.popen.stdin.flush()
+
+    def outcome(process):
+        try:
+            marks = process.wait_record(lambda record: "marks" in record, seconds + 15)["marks"]
+            return {"worked_s": round((marks[-1][0] - begin) / SECOND, 2), "fails": False}
+        except RuntimeError:
+            return {"fails": True, "status": process.wait(5), "after_s": round(process.end - begin / SECOND, 2), "says": process.tail(2)[-300:]}
+        except TimeoutError:
+            process.kill()
+            return {"fails": True, "status": "did not end", "says": process.tail(2)[-300:]}
+
+    return lambda: {process.name: outcome(process) for process in processes}
+
+
+def pid_of(scheduler, tenant):
+    report = scheduler.ask({"request": "status"})
+    ids = [each["id"] for each in report["tenants"] if each["name"] == tenant]
+    return next(client["pid"] for client in report["clients"] if client["tenant"] in ids)
+
+
+def strike(config, rounds, round_ps, kind):
+    """What the others see of one program's, or the daemon's, end."""
+    with Scheduler(config, None, None, settings(config, "on")) as scheduler:
+        way = Way(config, kind, scheduler).begin(rounds, round_ps, 3)
+        time.sleep(0.5)
+        victim, others = way.processes[0], way.processes[1:]
+        before = scheduler.ask({"request": "status"})["mps"]
+        busy = keep_busy(way, others if kind == "fault" else way.processes, 4)
+        time.sleep(1.5)
+        said = None
+        if kind == "killed":
+            os.kill(pid_of(scheduler, victim.name), signal.SIGKILL)
+        elif kind == "fault":
+            try:
+                said = victim.order("fault", 15)
+            except (RuntimeError, TimeoutError) as error:
+                said = str(error)[-300:]
+        else:
+            os.kill(before[0]["pid"], signal.SIGKILL)
+        outcome = busy()
+        if kind != "fault":
+            outcome.pop(victim.name, None)
+        for process in way.processes:
+            process.kill()
+        # Does a new one work, and how soon?
+        begin = time.monotonic()
+        works = None
+        while works is None and time.monotonic() - begin < 25:
+            again = way.start(f"{kind}-again")
+            try:
+                again.wait_event("ready", 15)
+                works = again.order(way.order("1ms", time.monotonic_ns(), time.monotonic_ns() + SECOND // 2), 20)
+            except (RuntimeError, TimeoutError):
+                again.kill()
+                time.sleep(0.5)
+        report = scheduler.ask({"request": "status"})
+        log = [line for line in scheduler.process.log_path.read_text(errors="replace").splitlines() if "MPS" in line]
+        return {"others": outcome, "said": said, "a new one works after_s": round(time.monotonic() - begin, 2) if works else None,
+                "before": before, "after": report["mps"], "attached": [client["mps"] for client in report["clients"]], "log": log[-12:]}
+
+
+# ---- what the control daemon answers ----
+
+def record_control(config, result):
+    """Started by hand, as the scheduler does it."""
+    folder = pathlib.Path(config.work) / "mps"
+    for name in ("pipe", "log"):
+        (folder / name).mkdir(parents=True)
+    environment = dict(config.environment, CUDA_MPS_PIPE_DIRECTORY=str(folder / "pipe"), CUDA_MPS_LOG_DIRECTORY=str(folder / "log"))
+
+    def ask(commands, patience=10):
+        try:
+            done = subprocess.run([CONTROL], input=commands, env=environment, capture_output=True, text=True, timeout=patience, check=False)
+            return {"asked": commands, "status": done.returncode, "out": done.stdout[-600:], "err": done.stderr[-300:]}
+        except subprocess.TimeoutExpired:
+            return {"asked": commands, "status": f"nothing in {patience} s"}
+
+    answers = {"no daemon": ask("get_server_list\n")}
+    daemon = Process(config, "control", [CONTROL, "-f"], environment)
+    begin = time.monotonic()
+    while ask("get_server_list\n")["status"] != 0 and time.monotonic() - begin < 10:
+        time.sleep(0.02)
+    answers["serves after_s"] = round(time.monotonic() - begin, 3)
+    answers["no server"] = [ask("get_server_list\n"), ask("get_client_list 1\n"), ask("nonsense\n"), ask("")]
+    second = Process(config, "control-second", [CONTROL, "-f"], environment)
+    try:
+        answers["a second daemon"] = {"status": second.wait(5), "says": second.tail(4)}
+    except TimeoutError:
+        answers["a second daemon"] = "did not end"
+    program = Process(config, "attached", [config.program("steady")], environment)
+    program.wait_event("ready", 60)
+    servers = ask("get_server_list\n")
+    pids = [line.strip() for line in servers.get("out", "").splitlines() if line.strip().isdigit()]
+    answers["one program"] = {"its pid": program.pid, "servers": servers, "clients": [ask(f"get_client_list {pid}\n") for pid in pids],
+                              "ps": ask("ps\n"), "lists at once": ask("get_server_list\nget_server_list\n")}
+    answers["pipe folder"] = sorted(f"{path.name} {path.lstat().st_mode:o}" for path in (folder / "pipe").iterdir())
+    answers["log folder"] = sorted(path.name for path in (folder / "log").iterdir())
+    if pids:
+        answers["the server's process"] = subprocess.run(["ps", "-o", "pid,ppid,pgid,sid,user,comm", "-p", f"{pids[0]},{daemon.pid}"],
+                                                         capture_output=True, text=True, check=False).stdout
+    answers["quit with a program"] = {"said": ask("quit\n", 3), "daemon ended": daemon.end is not None}
+    program.close_input()
+    try:
+        answers["the program"] = program.wait(20)
+    except TimeoutError:
+        answers["the program"] = "did not end"
+    begin = time.monotonic()
+    try:
+        answers["the daemon after it"] = {"status": daemon.wait(10), "after_s": round(time.monotonic() - begin, 3), "says": daemon.tail(6)}
+    except TimeoutError:
+        answers["the daemon after it"] = "did not end"
+    daemon = Process(config, "control-terminated", [CONTROL, "-f"], environment)
+    time.sleep(1)
+    daemon.kill(signal.SIGTERM)
+    try:
+        answers["SIGTERM"] = daemon.wait(5)
+    except TimeoutError:
+        answers["SIGTERM"] = "did not end"
+    answers["log"] = {path.name: path.read_text(errors="replace").splitlines()[-25:] for path in (folder / "log").iterdir() if path.is_file()}
+    result.figure("control daemon", answers)
+
+
+def sharing(config, result):
+    if config.nvsharectl is None:
+        raise Skip("nvsharectl is not built")
+    found = subprocess.run(["sh", "-c", f"command -v {CONTROL}"], env=config.environment, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise Skip(f"there is no {CONTROL} in PATH")
+    try:
+        record_control(config, result)
+    except (RuntimeError, TimeoutError, OSError) as error:
+        result.figure("control daemon: not recorded", str(error)[-300:])
+    rounds, round_ps = table(config, result)
+    for kind in ("killed", "fault", "daemon"):
+        if config.left() < 30:
+            result.figure(f"under MPS, {kind}", "left out: no time")
+            continue
+        try:
+            result.figure(f"under MPS, {kind}", strike(config, rounds, round_ps, kind))
+        except (RuntimeError, TimeoutError, OSError, StopIteration) as error:
+            result.figure(f"under MPS, {kind}", f"not seen: {error}"[-400:])
