@@ -206,7 +206,10 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
 bool not_now(Context& context, const Gpu& gpu, Client& client) {
   switch (may_run(context.state, client)) {
     case Verdict::kRun:
-      return false;
+      if (has_share_turn(context, gpu, client)) return false;
+      client.reason = WaitReason::kShare;
+      client.waited_for_memory = false;
+      return true;
     case Verdict::kLimit:
       client.reason = WaitReason::kLimit;
       client.waited_for_memory = false;

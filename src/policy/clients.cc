@@ -125,6 +125,7 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
 }
 
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
+  forget_shares(gpu, client);
   const auto here = gpu.of_tenant.find(client.tenant);
   here->second.erase(client.id);
   if (here->second.empty()) gpu.of_tenant.erase(here);

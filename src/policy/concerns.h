@@ -154,6 +154,13 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
 void resume_turn(Context& context, Client& client);
 void end_pauses(Context& context, Gpu& gpu);  // those that may not last
 
+// share_turns.cc: groups of clients that share the GPU in different ways take turns where all fit
+void take_shares(Gpu& gpu, Client& client, const ClientShares& event);
+void forget_shares(Gpu& gpu, const Client& client);  // which leaves
+void settle_share_turns(Context& context, Gpu& gpu);
+bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client);             // or needs none
+void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice);  // its turn ends
+
 // quota.cc: accounts of GPU time
 void bring_accounts_up_to(Context& context);  // bills the time since the last step to those that ran in it
 void begin_accounts(Gpu& gpu, Instant now);   // nobody is billed there up to now, if no tenant has a limit there

@@ -143,6 +143,7 @@ Concerned apply(Context& context, const Event& event) {
             set_paused(context, e);
             return where(state, e.tenant);
           },
+          [&](const ClientShares& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_shares(gpu, client, e); }); },
           [&](const AccountKept& e) -> Concerned {
             take_kept_account(context, e);
             return kAll;
@@ -163,7 +164,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   start_gangs(context, gpus);
   on_each(end_pauses, hold_paused);
   settle_shares(context, gpus);
-  on_each(settle_quota, settle_growth);
+  on_each(settle_quota, settle_growth, settle_share_turns);
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;

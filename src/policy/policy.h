@@ -204,6 +204,12 @@ struct TenantPaused {
   TenantId tenant;
   bool paused;
 };
+// Clients of one group run at the same time on the GPU, such as those attached to one MPS server; between groups the driver switches.
+// 0, as a client begins: as the driver has it.
+struct ClientShares {
+  ClientId client;
+  uint64_t group;
+};
 // What an earlier scheduler had on the tenant's account there. Once, after its first client there has joined. What it had saved up is lost.
 struct AccountKept {
   TenantId tenant;
@@ -216,7 +222,7 @@ struct Tick {};  // the deadline of next_deadline has come
 using Event =
     std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
                  LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed, MemoryBelieved,
-                 ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, AccountKept, Tick>;
+                 ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, ClientShares, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.

@@ -64,7 +64,7 @@ const ContentionCounts::OfGang& ContentionCounts::of(const Gang& gang) {
 }
 
 void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
-  const bool limited = gpu.quota.limited;
+  const bool limited = gpu.quota.limited || gpu.share_turn.group;  // in slices a client gives the GPU up as soon as it is idle
   const Duration idle = idle_release(gpu);
   const Contenders& all = counts.on(gpu);
   const bool quiet = !limited && idle == 0 && !has_gangs(context.state, gpu) && all.waiters == 0 && all.memory_waiters == 0;

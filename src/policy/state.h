@@ -249,6 +249,10 @@ struct Client {
   // Its key in Gpu::slack_takers: no more than its slack, which may have grown since.
   std::optional<Bytes> slack_key;
 
+  uint64_t share_group = 0;       // as ClientShares has it
+  int gaps_in_row = 0;            // turns that its own choice ended while groups took turns
+  Instant runs_beside_until = 0;  // it leaves gaps, so it takes no turns with other groups
+
   Usage usage;
   uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
   Duration time_running = 0, time_waiting = 0, time_swapping = 0;
@@ -273,6 +277,13 @@ struct Departed {
 // As one tenant's movements measured the link, bytes/s; 0 = not yet.
 struct LinkSpeed {
   Bytes out = 0, in = 0;
+};
+
+// Whose turn it is among groups of clients that share the GPU in different ways (share_turns.cc).
+struct ShareTurn {
+  int64_t members = 0;            // clients that are in a group
+  std::optional<uint64_t> group;  // none: they run as memory allows
+  Instant began = 0;
 };
 
 struct Gpu {
@@ -314,6 +325,7 @@ struct Gpu {
   std::optional<Instant> wake_at;
   std::optional<Instant> wake_known;  // as State::wakes has it
   Quota quota;
+  ShareTurn share_turn;
 };
 
 // All of a tenant, or, where that does not fit together, one of its processes.

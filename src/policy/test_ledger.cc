@@ -184,6 +184,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      paused_.erase(e.tenant);
                    }
                  },
+                 [&](const ClientShares&) {},
                  [&](const AccountKept&) {},
                  [&](const Tick&) {},
              },

@@ -255,6 +255,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   client.usage.add(worked_from, worked_until);
   by_choice |= client.idle_since.has_value();
   quota_turn_ended(context, gpu, client, by_choice, event.used);
+  note_share_turn(context, gpu, client, by_choice);
   const Duration earned = std::min(client.earned + ran, earned_most(context.config(), gpu)) - client.interruption;
   client.earned = by_choice ? 0 : std::max<Duration>(earned, 0);
   if (client.interrupted && !by_choice) {

@@ -22,12 +22,16 @@ void Engine::answer_mps(ConnectionId connection, const MpsGroup& answer) {
   connections_.erase(connection);
 }
 
-void Engine::mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant) {
+void Engine::mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant now) {
+  std::vector<policy::ClientShares> changed;
   for (auto& [id, client] : clients_) {
     if (client.uid != user) continue;
     const bool is = attached.contains(client.pid);
-    if (std::exchange(client.mps, is) != is) spdlog::debug("client {} (pid {}): {} MPS", id, client.pid, is ? "under" : "no longer under");
+    if (std::exchange(client.mps, is) == is) continue;
+    spdlog::debug("client {} (pid {}): {} MPS", id, client.pid, is ? "under" : "no longer under");
+    changed.push_back({id, is ? uint64_t{user} + 1 : 0});
   }
+  for (const policy::ClientShares& event : changed) apply(event, now);
 }
 
 }  // namespace nvshare::scheduler

@@ -54,6 +54,7 @@ std::vector<TraceEvent> day() {
       {10, policy::TenantPriority{2, -3}},
       {10, policy::TenantEnds{2, true}},
       {10, policy::TenantPaused{3, true}},
+      {10, policy::ClientShares{2, 7}},
       {10, policy::AccountKept{2, 0, -5, 100'000'000, 3 * kSecond, 1}},
       {11, policy::LockPaused{2, 1, 3}},
       {12, policy::LockResumed{2, 1}},

@@ -1,0 +1,122 @@
+// Programs that share the GPU in different ways (ClientShares): those attached to one MPS server run at the same time, and the driver
+// switches between them and all others, which costs a tenth of the work where both saturate the GPU. So they take turns, a slice each, and
+// no memory moves for it: only where all of them fit together, and no compute limit applies. Whoever leaves gaps runs beside the others.
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+constexpr Duration kSlice = 100 * kMillisecond;
+constexpr int kGapsToRunBeside = 2;               // turns in a row that its own choice ended
+constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again
+
+// In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
+bool takes_turns(const Context& context, const Client& client) {
+  return client.runs_beside_until <= context.now && gang_of(context.state, client) == nullptr;
+}
+
+bool holds_up(const Context& context, const Client& client) {
+  return client.holds_lock() && takes_turns(context, client) && !drain_is_doubtful(context.state, client, context.now);
+}
+
+bool comes(const Context& context, const Client& client) {
+  return client.waits() && takes_turns(context, client) && !cannot_have_it_soon(client.reason) && !client.comes_last(context.now);
+}
+
+struct Sharers {
+  std::vector<Client*> holders;
+  std::optional<Instant> waits_since;  // the longest of them
+};
+using Groups = std::map<uint64_t, Sharers>;
+
+Groups groups_on(Context& context, Gpu& gpu, std::vector<ClientId>* comers) {
+  Groups groups;
+  for (const auto& [grant, client] : gpu.holders) {
+    if (client->runs_beside_until > context.now) context.wake(gpu, client->runs_beside_until);
+    if (holds_up(context, *client)) groups[client->share_group].holders.push_back(client);
+  }
+  for (const auto& [id, client] : gpu.waiting) {
+    if (!comes(context, *client)) continue;
+    std::optional<Instant>& since = groups[client->share_group].waits_since;
+    since = std::min(since.value_or(client->waiting_since), client->waiting_since);
+    comers->push_back(id);
+  }
+  return groups;
+}
+
+// Whose programs have waited longest, of all but one group; nullopt: of no other does any wait.
+std::optional<uint64_t> next_of(const Groups& groups, std::optional<uint64_t> but) {
+  std::optional<uint64_t> next;
+  Instant since = 0;
+  for (const auto& [group, sharers] : groups) {
+    if (group == but || !sharers.waits_since || (next && *sharers.waits_since >= since)) continue;
+    next = group;
+    since = *sharers.waits_since;
+  }
+  return next;
+}
+
+void choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
+  const auto runs = [&](uint64_t group) { return groups.contains(group) && !groups.at(group).holders.empty(); };
+  const auto give_to = [&](uint64_t group) { turn.group = group, turn.began = context.now; };
+  if (!turn.group || !groups.contains(*turn.group)) {
+    // Who has the GPU already keeps it for a slice.
+    const auto holder = std::find_if(groups.begin(), groups.end(), [](const auto& entry) { return !entry.second.holders.empty(); });
+    return give_to(holder != groups.end() ? holder->first : next_of(groups, std::nullopt).value_or(groups.begin()->first));
+  }
+  const bool others_run = std::any_of(groups.begin(), groups.end(),
+                                      [&](const auto& entry) { return entry.first != *turn.group && !entry.second.holders.empty(); });
+  if (!runs(*turn.group) && others_run) turn.began = context.now;  // until they have left
+  if (context.now < turn.began + kSlice) return;
+  if (const auto next = next_of(groups, turn.group)) give_to(*next);
+}
+
+}  // namespace
+
+void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
+  gpu.share_turn.members += (event.group != 0) - (client.share_group != 0);
+  client.share_group = event.group;
+}
+
+void forget_shares(Gpu& gpu, const Client& client) { gpu.share_turn.members -= client.share_group != 0; }
+
+void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
+  if (!gpu.share_turn.group) return;
+  client.gaps_in_row = by_choice ? client.gaps_in_row + 1 : 0;
+  if (client.gaps_in_row < kGapsToRunBeside) return;
+  client.gaps_in_row = 0;
+  client.runs_beside_until = context.now + kRunsBesideFor;
+}
+
+void settle_share_turns(Context& context, Gpu& gpu) {
+  ShareTurn& turn = gpu.share_turn;
+  if (turn.members == 0 || gpu.quota.mode != GpuMode::kUnlimited) return turn.group.reset();
+  std::vector<ClientId> comers;
+  Groups groups = groups_on(context, gpu, &comers);
+  if (groups.size() < 2 || !room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits())
+    return turn.group.reset();
+  choose_turn(context, turn, groups);
+  for (const auto& [group, sharers] : groups) {
+    if (group == *turn.group) continue;
+    for (Client* client : sharers.holders) {
+      if (!client->stays()) continue;
+      if (client->drain.holds(context.now)) {
+        context.wake(gpu, client->drain.retry_at);
+        continue;
+      }
+      client->interrupted = false;
+      ask_to_drop(context, gpu, *client, "programs that share the GPU in another way have their turn");
+    }
+  }
+  context.wake(gpu, std::max(turn.began + kSlice, context.now + kMillisecond));
+}
+
+bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client) {
+  if (!gpu.share_turn.group || !takes_turns(context, client)) return true;
+  if (client.share_group != *gpu.share_turn.group) return false;
+  return std::none_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
+    return entry.second->share_group != client.share_group && holds_up(context, *entry.second);
+  });
+}
+
+}  // namespace nvshare::policy
