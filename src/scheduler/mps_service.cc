@@ -216,7 +216,9 @@ void MpsService::daemon_ended(uid_t user) {
   // Servers that it left behind: no program reaches them any more. Before its number can be another's.
   if (daemon.is_child) kill(-daemon.pid, SIGKILL);
   if (daemon.is_child && waitpid(daemon.pid, &status, WNOHANG) == daemon.pid) how = how_it_ended(status);
-  if (const std::string said = last_line_of_file(daemon.folders.output); !said.empty()) how += " (" + printable(said.c_str()) + ")";
+  // What it said last tells why, unless something ended it.
+  if (const std::string said = last_line_of_file(daemon.folders.output); !said.empty() && !WIFSIGNALED(status))
+    how += " (" + printable(said.c_str()) + ")";
   unlink(daemon.folders.note.c_str());
   daemon.watch = {};
   daemon.pidfd.reset();

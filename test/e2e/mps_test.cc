@@ -27,6 +27,13 @@ class Mps : public testing::Test {
  protected:
   explicit Mps(const StageOptions& options = with_mps()) : stage_(options) {}
 
+  // A daemon is no child of the stage's: the scheduler ends it, once no program uses it.
+  void TearDown() override {
+    stage_.tell_to_stop();
+    stage_.wait_until([&] { return clients().second == 0; }, moments());
+    if (stage_.has_scheduler() && stage_.scheduler().running()) stage_.stop_scheduler();
+  }
+
   std::optional<MpsReport> mps() {
     const auto report = stage_.status();
     if (!report || report->mps.empty()) return std::nullopt;
@@ -70,6 +77,11 @@ TEST_F(Mps, ProgramsOfNvsharectlAreAttachedAndOthersAreNot) {
   EXPECT_TRUE(first.logged("under MPS")) << first.log();
   Child& other = stage_.start("other", {"steady", "--work", "1000"});
   EXPECT_TRUE(has_clients(2, 3)) << stage_.raw_status();
+  // It takes turns with the two that are, which have theirs together.
+  EXPECT_TRUE(stage_.wait_until([&] {
+    const auto seen = stage_.client_of(other.pid());
+    return seen && seen->turns >= 5;
+  })) << stage_.raw_status();
   const MpsReport report = *mps();
   EXPECT_EQ(report.user, geteuid());
   struct stat folder {};

@@ -102,6 +102,11 @@ class Daemon {
     if (got <= 0) return;
     const std::string command(text, static_cast<size_t>(got));
     if (command == "attach") return attach(std::move(socket), peer.pid);
+    if (command == "quit") {
+      quits_ = true;
+      asked_to_quit_.push_back(std::move(socket));  // they are answered by our end
+      return;
+    }
     const std::string answer = answer_to(command) + "\n";
     static_cast<void>(!send(socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL));
   }
@@ -123,24 +128,22 @@ class Daemon {
 
   std::string answer_to(const std::string& command) {
     if (command == "get_server_list") return server_ > 0 ? std::to_string(server_) : "";
-    if (command == "quit") {
-      quits_ = true;
-      return "";
-    }
     constexpr std::string_view kClients = "get_client_list ";
     if (command.starts_with(kClients)) {
-      if (server_ == 0 || std::atoi(command.c_str() + kClients.size()) != server_) return "Server not found";
+      if (server_ == 0 || std::atoi(command.c_str() + kClients.size()) != server_)
+        return "Server " + command.substr(kClients.size()) + " not found";
       std::string list;
       for (const auto& [pid, socket] : programs_) list += (list.empty() ? "" : "\n") + std::to_string(pid);
       return list;
     }
-    return "Unknown command: " + command;
+    return "Unknown command \"" + command + "\"";
   }
 
   FileDescriptor lock_;
   FileDescriptor listener_;
   pid_t server_ = 0;
   std::map<pid_t, FileDescriptor> programs_;
+  std::vector<FileDescriptor> asked_to_quit_;
   bool quits_ = false;
 };
 
@@ -155,7 +158,7 @@ int front_end() {
       length = recv(daemon.get(), answer.data(), answer.size(), 0);
     }
     if (length < 0) {
-      std::printf("Cannot find MPS control daemon process\n");
+      std::fprintf(stderr, "Cannot find MPS control daemon process\n");
       return 1;
     }
     if (length > 1) std::fwrite(answer.data(), 1, static_cast<size_t>(length), stdout);

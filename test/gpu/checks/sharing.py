@@ -1,7 +1,8 @@
 """Check sharing: how much work programs that fit together get done, natively, under nvshare, and under nvshare with `mps = on`, in one run.
 
-A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. Then, under MPS: a
-program that is killed, one that faults, the daemon killed; and what the control daemon answers, word for word.
+A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. `mixed`: one program
+that is attached to the MPS server beside one that is not, both saturating. Then, under MPS: a program that is killed, one that faults, the
+daemon killed; and what the control daemon answers, word for word. --rows picks of: control, 1ms, 20us, small, bursty, limits, mixed, deaths.
 """
 import os
 import pathlib
@@ -12,15 +13,17 @@ import time
 from checks.quota import SECOND, done_at
 from harness import Process, Scheduler, Skip, median, parallel
 
-# Name, programs, thread blocks of a kernel, kind of work, and what the sum is due to be with mps = on.
+# For --rows, name, programs, thread blocks of a kernel, kind of work, and what the sum is due to be with mps = on.
 ROWS = (
-    ("two that saturate, 1 ms kernels", 2, 1024, "1ms", 1.04),
-    ("two that saturate, 20 us kernels", 2, 1024, "20us", 1.04),
-    ("four of 16 thread blocks", 4, 16, "1ms", 3.6),
-    ("three that work 3 ms of every 10", 3, 1024, "burst", 2.9),
+    ("1ms", "two that saturate, 1 ms kernels", 2, 1024, "1ms", 1.04),
+    ("20us", "two that saturate, 20 us kernels", 2, 1024, "20us", 1.04),
+    ("small", "four of 16 thread blocks", 4, 16, "1ms", 3.6),
+    ("bursty", "three that work 3 ms of every 10", 3, 1024, "burst", 2.9),
 )
+PARTS = ("control", *(row[0] for row in ROWS), "limits", "mixed", "deaths")
 LENGTHS_US = {"20us": 20, "1ms": 1000}
 BURST = "3000 7000"
+CYCLE = SECOND // 100
 PROGRAMS = 4
 CONTROL = "nvidia-cuda-mps-control"
 
@@ -45,12 +48,14 @@ class Way:
             process.wait_event("ready", 60)
         return self
 
-    def start(self, name):
+    def start(self, name, attached=True):
         argv = [self.config.program("steady"), "--round-ps", str(self.round_ps)]
         environment = None
         if self.scheduler:
             environment = self.scheduler.program_environment()
             environment.pop("LD_PRELOAD", None)
+            if not attached:
+                environment["CUDA_MPS_PIPE_DIRECTORY"] = str(self.config.work / "no-mps")
             argv = [self.config.nvsharectl, "run", "--name", name, "--", *argv]
         process = Process(self.config, name, argv, environment)
         self.processes.append(process)
@@ -75,7 +80,10 @@ class Way:
             self.limit(process.name, limit)
         begin = time.monotonic_ns() + SECOND // 5
         end = begin + int(seconds * SECOND)
-        answers = parallel([lambda process=process: process.order(self.order(kind, begin, end), seconds + 60) for process in chosen])
+        # Bursts that begin together would wait for each other natively, and so get out of step, but not where they run at the same time.
+        step = CYCLE // count if kind == "burst" else 0
+        answers = parallel([lambda process=process, at=begin + index * step: process.order(self.order(kind, at, end), seconds + 60)
+                            for index, process in enumerate(chosen)])
         settled = begin + (end - begin) // 10
         marks = [answer["marks"] for answer in answers]
         return [(done_at(each, end) - done_at(each, settled)) / (end - settled) for each in marks]
@@ -92,16 +100,18 @@ class Way:
             process.expect_success(30)
 
 
-def table(config, result):
+def table(config, result, parts):
     seconds, repetitions = (1, 1) if config.small else (2, 3)
+    rows = [row[1:] for row in ROWS if row[0] in parts]
     native = Way(config, "native").begin()
     result.figure("kernels", native.calibrate())
-    solo = {name: native.work(1, blocks, kind, seconds)[0] for name, _, blocks, kind, _ in ROWS}
-    sums = {name: {} for name, *_ in ROWS}
+    saturating = native.work(1, 1024, "1ms", seconds)[0]
+    solo = {name: native.work(1, blocks, kind, seconds)[0] for name, _, blocks, kind, _ in rows}
+    sums = {name: {} for name, *_ in rows}
     shares = {}
 
     def measure(way):
-        for name, count, blocks, kind, _ in ROWS:
+        for name, count, blocks, kind, _ in rows:
             found = [sum(way.work(count, blocks, kind, seconds)) / solo[name] for _ in range(repetitions)]
             sums[name][way.name] = {"median": round(median(found), 3), "all": [round(one, 3) for one in found]}
 
@@ -115,18 +125,39 @@ def table(config, result):
             result.figure(f"attached with mps {mps}", sum(client["mps"] for client in report["clients"]))
             result.figure(f"status with mps {mps}", report.get("mps"))
             measure(way)
-            found = way.work(2, 1024, "1ms", 3 if config.small else 10, (30, 60))
-            shares[way.name] = [round(100 * one / solo[ROWS[0][0]], 2) for one in found]
+            if "limits" in parts:
+                found = way.work(2, 1024, "1ms", 3 if config.small else 10, (30, 60))
+                shares[way.name] = [round(100 * one / saturating, 2) for one in found]
             way.end()
+        if "mixed" in parts and mps == "on":
+            result.figure("mixed", mixed(config, native, seconds, repetitions, saturating))
     result.figure("sum over one alone natively", sums)
     result.figure("percent of alone under limits 30 + 60", shares)
     result.require("attached with mps off", result.figures["attached with mps off"], "==", 0)
     result.require("attached with mps on", result.figures["attached with mps on"], "==", PROGRAMS)
-    for name, _, _, _, due in ROWS:
+    for name, _, _, _, due in rows:
         result.require_time(f"{name}, mps on", sums[name]["mps-on"]["median"], ">=", due)
-    for got, due in zip(shares["mps-on"], (30, 60)):
+    for got, due in zip(shares.get("mps-on", ()), (30, 60)):
         result.require_time(f"mps on, limit {due}: off by", abs(got - due), "<=", 0.5, "points")
     return native.rounds, native.round_ps
+
+
+def mixed(config, native, seconds, repetitions, saturating):
+    """One that is attached beside one that is not: each one's work over one's alone, and their turns."""
+    with Scheduler(config, None, None, settings(config, "on")) as scheduler:
+        way = Way(config, "mixed", scheduler)
+        way.rounds, way.round_ps = native.rounds, native.round_ps
+        for name, attached in (("attached", True), ("not-attached", False)):
+            way.start(name, attached).wait_event("ready", 60)
+        time.sleep(0.5)
+        found = {}
+        for kind in ("1ms", "burst"):
+            way.work(2, 1024, kind, seconds)  # the scheduler has seen what they do
+            found[kind] = [[round(one / saturating, 3) for one in way.work(2, 1024, kind, seconds)] for _ in range(repetitions)]
+        clients = scheduler.ask({"request": "status"})["clients"]
+        found["turns"] = {client["program"] + (" attached" if client["mps"] else ""): client["turns"] for client in clients}
+        way.end()
+        return found
 
 
 # ---- deaths ----
@@ -194,6 +225,11 @@ def strike(config, rounds, round_ps, kind):
                 again.kill()
                 time.sleep(0.5)
         report = scheduler.ask({"request": "status"})
+        for process in way.processes:  # so that the scheduler ends the daemon
+            process.kill()
+        until = time.monotonic() + 5
+        while scheduler.ask({"request": "status"})["clients"] and time.monotonic() < until:
+            time.sleep(0.1)
         log = [line for line in scheduler.process.log_path.read_text(errors="replace").splitlines() if "MPS" in line]
         return {"others": outcome, "said": said, "a new one works after_s": round(time.monotonic() - begin, 2) if works else None,
                 "before": before, "after": report["mps"], "attached": [client["mps"] for client in report["clients"]], "log": log[-12:]}
@@ -266,12 +302,16 @@ def sharing(config, result):
     found = subprocess.run(["sh", "-c", f"command -v {CONTROL}"], env=config.environment, capture_output=True, text=True, check=False)
     if found.returncode != 0:
         raise Skip(f"there is no {CONTROL} in PATH")
+    parts = [part for part in config.rows.split(",") if part] or list(PARTS)
+    if wrong := [part for part in parts if part not in PARTS]:
+        raise Skip(f"no row {', '.join(wrong)}; there are: {', '.join(PARTS)}")
     try:
-        record_control(config, result)
+        if "control" in parts:
+            record_control(config, result)
     except (RuntimeError, TimeoutError, OSError) as error:
         result.figure("control daemon: not recorded", str(error)[-300:])
-    rounds, round_ps = table(config, result)
-    for kind in ("killed", "fault", "daemon"):
+    rounds, round_ps = table(config, result, parts)
+    for kind in ("killed", "fault", "daemon") if "deaths" in parts else ():
         if config.left() < 30:
             result.figure(f"under MPS, {kind}", "left out: no time")
             continue
