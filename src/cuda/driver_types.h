@@ -149,6 +149,7 @@ enum CUgraphNodeType : unsigned {
   CU_GRAPH_NODE_TYPE_EMPTY = 5,
   CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
   CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+  CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
 };
 enum CUjit_option : unsigned {};
 enum CUlibraryOption : unsigned {};
@@ -508,8 +509,15 @@ union CUstreamBatchMemOpParams {
   unsigned long long pad[6];
 };
 
+// A node of memory operations; in CUgraphNodeParams at `rest`.
+struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
+  CUcontext ctx;
+  unsigned count;
+  CUstreamBatchMemOpParams* paramArray;
+  unsigned flags;
+};
+
 // ---- passed through, never looked into ----
-struct CUDA_BATCH_MEM_OP_NODE_PARAMS;
 struct CUDA_KERNEL_NODE_PARAMS;
 struct CUDA_KERNEL_NODE_PARAMS_v1;
 struct CUgraphExecUpdateResultInfo;

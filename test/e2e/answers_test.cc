@@ -63,6 +63,16 @@ class Answers : public testing::Test {
     stage.expect_gpu_unharmed();
   }
 
+  // By another backend (NVSHARE_MEMORY_BACKEND).
+  void expect_same_by(const std::string& backend, const std::vector<std::string>& sequences) {
+    StageOptions options = options_for(1);
+    options.gpu["NVSHARE_MEMORY_BACKEND"] = backend;
+    Stage stage(options);
+    stage.start_scheduler();
+    for (const std::string& sequence : sequences) expect_same(stage, backend, sequence, {});
+    stage.expect_gpu_unharmed();
+  }
+
   void expect_same_unshared(const std::vector<std::string>& sequences, int gpus = 1) {
     Stage stage(options_for(gpus));
     for (const std::string& sequence : sequences) expect_same(stage, "unshared", sequence, {});
@@ -112,6 +122,12 @@ TEST_F(Answers, WhatADriverRefuses) {
   expect_same_alone({"refusals", "array_copies", "pools", "captured_calls"});
   expect_same_unshared({"refusals", "array_copies", "pools", "captured_calls"});
 }
+
+// Plain memory is managed memory with that backend, and was taken for it.
+TEST_F(Answers, WhatIsForManagedMemoryOnly) {
+  expect_same_alone({"for_managed_memory"});
+  expect_same_by("managed", {"for_managed_memory"});
+}
 TEST_F(Answers, WhatADriverRefusesWhileSwappedOut) { expect_same_swapped_out("refusals"); }
 
 // The driver itself crashes here.
@@ -139,6 +155,21 @@ TEST_F(Answers, ContextsThatAreGone) {
   expect_same_alone({"gone_contexts"});
   expect_same_unshared({"gone_contexts"});
 }
+
+// The legacy stream waits for what captures: memory in its order was made all the same.
+TEST_F(Answers, MemoryInOrderBesideCaptures) {
+  expect_same_alone({"beside_captures"});
+  expect_same_unshared({"beside_captures"});
+  expect_same_by("none", {"beside_captures"});
+  expect_same_by("managed", {"beside_captures"});
+}
+
+// A graph with a memory operation on a pool's memory was launched, where a driver refuses.
+TEST_F(Answers, MemoryOperationsOfGraphs) {
+  expect_same_alone({"memop_graphs"});
+  expect_same_unshared({"memop_graphs"});
+}
+TEST_F(Answers, MemoryOperationsOfGraphsWhileSwappedOut) { expect_same_swapped_out("memop_graphs"); }
 
 TEST_F(Answers, GreenContexts) {
   expect_same_alone({"green_contexts", "green_contexts_gone"});

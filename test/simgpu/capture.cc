@@ -191,22 +191,33 @@ CUresult check_unsafe_call() {
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
+// The legacy stream waits for those that capture.
+static CUresult check_implicit(Stream& stream) {
+  if (!stream.legacy) return CUDA_SUCCESS;
+  std::lock_guard lock(stream.context->mutex);
+  for (Stream* other : stream.context->streams) {
+    Capture* capture = other->blocking() ? other->capture.load() : nullptr;
+    if (capture == nullptr) continue;
+    capture->invalid.store(true);
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult check_synchronisation(Stream& stream) {
   if (Registry::get().count.load(std::memory_order_acquire) == 0) return CUDA_SUCCESS;
   if (Capture* capture = stream.capture.load(std::memory_order_acquire)) {
     capture->invalid.store(true);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  if (stream.legacy) {
-    std::lock_guard lock(stream.context->mutex);
-    for (Stream* other : stream.context->streams) {
-      Capture* capture = other->blocking() ? other->capture.load() : nullptr;
-      if (capture == nullptr) continue;
-      capture->invalid.store(true);
-      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
-  }
+  if (const CUresult result = check_implicit(stream)) return result;
   return check_unsafe_call();
+}
+
+CUresult check_memory_in_order(Stream& stream) {
+  if (Registry::get().count.load(std::memory_order_acquire) == 0) return CUDA_SUCCESS;
+  const CUresult result = check_implicit(stream);
+  return result != CUDA_SUCCESS ? result : check_unsafe_call();
 }
 
 CUresult check_synchronisation(Context& context) {

@@ -39,5 +39,8 @@ CUresult check_unsafe_call();
 CUresult check_synchronisation(Stream& stream);
 // The same for a whole context.
 CUresult check_synchronisation(Context& context);
+// For memory in the order of a stream that does not capture: 906 and ruin on the legacy stream while one captures that waits for it, else
+// as check_unsafe_call (bench/results/h200-answers.json).
+CUresult check_memory_in_order(Stream& stream);
 
 }  // namespace simgpu

@@ -51,6 +51,7 @@ CUresult fill(const Fill& request, CUstream stream, Default null_means, Timing t
 // CUDA_ERROR_INVALID_VALUE for a device address without memory: the driver looks when a node is made. `device`: of the node's context.
 CUresult make_copy(const Transfer& transfer, Expect source_is, Expect target_is, int device, WorkPtr* work);
 WorkPtr make_fill(const Fill& fill);
+CUresult make_memops(unsigned count, const CUstreamBatchMemOpParams* list, unsigned flags, WorkPtr* work);
 // cuMemcpy2D and 3D: the transfer that a descriptor means.
 CUresult to_transfer(const CUDA_MEMCPY3D& description, Transfer* transfer);
 

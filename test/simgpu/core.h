@@ -68,6 +68,8 @@ class Work {
   virtual bool always() const { return false; }
   // It names memory that is not there: no graph with such a node is instantiated.
   virtual bool lacks_memory() const { return false; }
+  // No stream takes it although a graph does: memory operations on memory of pools (recorded).
+  virtual bool refused_by_streams() const { return false; }
   // What it is as a node of a graph.
   virtual CUgraphNodeType node_type() const { return CU_GRAPH_NODE_TYPE_EMPTY; }
   virtual const char* name() const = 0;

@@ -132,6 +132,9 @@ class ChildWork : public Work {
   bool lacks_memory() const override {
     return std::any_of(work_.begin(), work_.end(), [](const WorkPtr& each) { return each->lacks_memory(); });
   }
+  bool refused_by_streams() const override {
+    return std::any_of(work_.begin(), work_.end(), [](const WorkPtr& each) { return each->refused_by_streams(); });
+  }
   CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_GRAPH; }
   const char* name() const override { return "a graph in a graph"; }
 
@@ -153,8 +156,19 @@ CUresult copy_node(const CUDA_MEMCPY3D* description, CUcontext handle, WorkPtr* 
 CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS* params, WorkPtr* work) {
   if (const CUresult result = enter_process()) return result;
   if (params == nullptr || params->height == 0 || params->width == 0) return CUDA_ERROR_INVALID_VALUE;
+  // A thread without a context sees no virtual memory (seen on an H100).
+  if (t_thread.current() == nullptr) {
+    AddressSpace::Reading reading(here().memory);
+    const Range* range = reading.find(params->dst);
+    if (range != nullptr && range->kind == RangeKind::kMapping) return CUDA_ERROR_INVALID_VALUE;
+  }
   *work = make_fill({params->dst, params->pitch, params->value, params->elementSize, params->width, params->height});
   return (*work)->lacks_memory() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult memop_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, WorkPtr* work) {
+  if (const CUresult result = enter_process()) return result;
+  return params == nullptr ? CUDA_ERROR_INVALID_VALUE : make_memops(params->count, params->paramArray, params->flags, work);
 }
 
 CUresult set_work(CUgraphNode node, CUgraphNodeType type, WorkPtr work) {
@@ -202,6 +216,8 @@ CUresult launch(CUgraphExec handle, CUstream stream_handle, Default null_means) 
     work = executable->work;
   }
   if (stream->capture.load() == nullptr) {
+    if (std::any_of(work->begin(), work->end(), [](const WorkPtr& each) { return each->refused_by_streams(); }))
+      return CUDA_ERROR_INVALID_VALUE;
     if (!charge_context(*stream->context, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (const CUresult result = begin_graph_launch(*work)) return result;
   }
@@ -325,6 +341,22 @@ SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUg
   if (const CUresult result = fill_node(params, &work)) return result;
   return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMSET);
 }
+SIM_API CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
+                                          const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  WorkPtr work;
+  if (const CUresult result = memop_node(params, &work)) return result;
+  return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+}
+SIM_API CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  WorkPtr work;
+  if (const CUresult result = memop_node(params, &work)) return result;
+  return set_work(node, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, std::move(work));
+}
+SIM_API CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  WorkPtr work;
+  if (const CUresult result = memop_node(params, &work)) return result;
+  return replace(executable, node, std::move(work));
+}
 SIM_API CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* description) {
   WorkPtr work;
   if (const CUresult result = copy_node(description, nullptr, &work)) return result;
@@ -353,7 +385,7 @@ SIM_API CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const
   if (child == nullptr || !prepare(*to_graph(child), &inner)) return CUDA_ERROR_INVALID_VALUE;
   return add_node(out, graph, after, count, std::make_shared<ChildWork>(*inner.work), CU_GRAPH_NODE_TYPE_GRAPH);
 }
-// Of the kinds that have a call of their own, copies and fills.
+// Of the kinds that have a call of their own, copies, fills and memory operations.
 SIM_API CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, const CUgraphEdgeData*, size_t count,
                                    CUgraphNodeParams* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -363,6 +395,9 @@ SIM_API CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgrap
   }
   if (params->type == CU_GRAPH_NODE_TYPE_MEMSET) {
     return cuGraphAddMemsetNode(out, graph, after, count, reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS*>(params->rest), nullptr);
+  }
+  if (params->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
+    return cuGraphAddBatchMemOpNode(out, graph, after, count, reinterpret_cast<const CUDA_BATCH_MEM_OP_NODE_PARAMS*>(params->rest));
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -189,7 +189,8 @@ CUresult free_imported(CUdeviceptr address) {
 }
 
 SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
-  if (const CUresult result = enter_process()) return result;
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context); result != CUDA_SUCCESS) return result;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Token token;
   if (const CUresult result = make_token(address, RangeKind::kPlain, 0, &token)) return result;

@@ -1,5 +1,7 @@
 // Memory operations of streams, as a driver 580 takes them (test/simgpu/recorded/h200-580.txt.gz): it refuses memory of pools. Those that
 // wait are missing.
+#include <algorithm>
+
 #include "simgpu/context.h"
 #include "simgpu/copy.h"
 
@@ -40,7 +42,49 @@ CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams* 
   return CUDA_SUCCESS;
 }
 
+// A graph takes memory of pools; what launches it does not (recorded).
+class MemOpsWork : public Work {
+ public:
+  MemOpsWork(std::vector<WorkPtr> fills, bool of_pool) : fills_(std::move(fills)), of_pool_(of_pool) {}
+  void run(Execution& execution) const override {
+    for (const WorkPtr& each : fills_) each->run(execution);
+  }
+  void spans(std::vector<Span>& out) const override {
+    for (const WorkPtr& each : fills_) each->spans(out);
+  }
+  bool lacks_memory() const override {
+    return std::any_of(fills_.begin(), fills_.end(), [](const WorkPtr& each) { return each->lacks_memory(); });
+  }
+  bool refused_by_streams() const override { return of_pool_; }
+  CUgraphNodeType node_type() const override { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
+  const char* name() const override { return "memory operations of a graph"; }
+
+ private:
+  const std::vector<WorkPtr> fills_;
+  const bool of_pool_;
+};
+
 }  // namespace
+
+CUresult make_memops(unsigned count, const CUstreamBatchMemOpParams* list, unsigned flags, WorkPtr* work) {
+  if ((list == nullptr && count > 0) || count > kMostOfBatch || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<WorkPtr> fills;
+  bool of_pool = false;
+  for (unsigned i = 0; i < count; ++i) {
+    const auto& each = list[i].writeValue;
+    const bool wide = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    if (!wide && each.operation != CU_STREAM_MEM_OP_WRITE_VALUE_32) return CUDA_ERROR_NOT_SUPPORTED;
+    const uint32_t bytes = wide ? 8 : 4;
+    if ((each.flags & ~kFlags) != 0 || each.address % bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+    of_pool = of_pool || is_of_pool(each.address);
+    for (uint32_t at = 0; at < bytes; at += 4) {
+      fills.push_back(make_fill({each.address + at, 4, static_cast<uint32_t>(each.value64 >> (8 * at)), 4, 1, 1}));
+      if (fills.back()->lacks_memory()) return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  *work = std::make_shared<MemOpsWork>(std::move(fills), of_pool);
+  return CUDA_SUCCESS;
+}
 
 SIM_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   return write_value(stream, address, value, 4, flags, kLegacy);

@@ -61,4 +61,7 @@ class Blocks {
 inline constexpr uint64_t kSmallMax = 1u << 20;
 inline constexpr uint64_t kSmallUnit = 512;
 
+// As which it may be exported (CUmemAllocationHandleType); `pool`: of a Range.
+int handle_types_of_pool(const void* pool);
+
 }  // namespace simgpu

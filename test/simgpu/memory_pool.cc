@@ -99,6 +99,7 @@ CUresult allocate_async(CUdeviceptr* out, size_t bytes, Pool* pool, CUstream han
     *out = allocation->base;
     return submit(*stream, Submission::kOther, make_graph_allocation(std::move(allocation)));
   }
+  if (const CUresult result = check_memory_in_order(*stream)) return result;
   if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool == nullptr) pool = pool_of(stream->context->device, true);
   if (pool->exporter != 0) return CUDA_ERROR_INVALID_VALUE;  // only its own process allocates from it
@@ -118,10 +119,12 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Default null_means) {
   Stream* stream = nullptr;
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   if (address == 0) return CUDA_SUCCESS;  // what an allocation of nothing gave
-  if (stream->capture.load() != nullptr) {
+  if (const Capture* capture = stream->capture.load()) {
+    if (capture->invalid.load()) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;  // whatever is freed (measured)
     if (!is_graph_allocation(address)) return CUDA_ERROR_INVALID_VALUE;
     return submit(*stream, Submission::kOther, make_graph_free(address));
   }
+  if (const CUresult result = check_memory_in_order(*stream)) return result;
   {
     AddressSpace::Reading reading(here().memory);
     const Range* range = reading.find(address);
@@ -157,6 +160,8 @@ CUresult set_pool(CUdevice device, CUmemoryPool handle, bool managed) {
 }
 
 }  // namespace
+
+int handle_types_of_pool(const void* pool) { return pool != nullptr ? static_cast<const Pool*>(pool)->handle_types : 0; }
 
 SIM_API CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
   return allocate_async(out, bytes, nullptr, stream, Default::kLegacy);

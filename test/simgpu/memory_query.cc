@@ -51,6 +51,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(data, range.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      if (t_thread.current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;  // of all attributes this one alone (measured)
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return range.on_device() ? CUDA_ERROR_INVALID_VALUE : put(data, address);
@@ -77,7 +78,8 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return put(data, 1u);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return put(data, mapping ? static_cast<unsigned long long>(range.physical->handle_types) : 0ull);
+      if (mapping) return put(data, static_cast<unsigned long long>(range.physical->handle_types));
+      return put(data, range.kind == RangeKind::kPool ? static_cast<unsigned long long>(handle_types_of_pool(range.pool)) : 0ull);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(data, range.kind == RangeKind::kPlain ? 1u : 0u);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
@@ -128,9 +130,12 @@ SIM_API CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute at
   if (const CUresult result = enter_process()) return result;
   Answer answer;
   if (const CUresult result = find(address, &answer)) return result;
+  const bool mapping = answer.range.kind == RangeKind::kMapping;
+  if (!mapping) {
+    if (const CUresult result = check_unsafe_call()) return result;
+  }
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-  if (answer.range.kind == RangeKind::kMapping) return CUDA_ERROR_NOT_SUPPORTED;
-  if (const CUresult result = check_unsafe_call()) return result;
+  if (mapping) return CUDA_ERROR_NOT_SUPPORTED;
   set_sync_memops(address, *static_cast<const bool*>(value));
   return CUDA_SUCCESS;
 }

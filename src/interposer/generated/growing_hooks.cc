@@ -22,10 +22,6 @@ NVSHARE_EXPORT CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribut
   return with_room<&RealDriver::cuFuncSetAttribute>(hfunc, attrib, value);
 }
 
-NVSHARE_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
-  return look<&RealDriver::cuGraphAddBatchMemOpNode>(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
-}
-
 NVSHARE_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph, const CUgraphNode* dependencies, size_t numDependencies, CUgraph childGraph) {
   return look<&RealDriver::cuGraphAddChildGraphNode>(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
 }
@@ -46,14 +42,6 @@ NVSHARE_EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode* phGraphNode, CUgraph h
   return look<&RealDriver::cuGraphAddMemsetNode>(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
 }
 
-NVSHARE_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
-  return look<&RealDriver::cuGraphBatchMemOpNodeSetParams>(hNode, nodeParams);
-}
-
-NVSHARE_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
-  return look<&RealDriver::cuGraphExecBatchMemOpNodeSetParams>(hGraphExec, hNode, nodeParams);
-}
-
 NVSHARE_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph) {
   return look<&RealDriver::cuGraphExecChildGraphNodeSetParams>(hGraphExec, hNode, childGraph);
 }
@@ -72,10 +60,6 @@ NVSHARE_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, C
 
 NVSHARE_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
   return look<&RealDriver::cuGraphExecMemsetNodeSetParams>(hGraphExec, hNode, memsetParams, ctx);
-}
-
-NVSHARE_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
-  return look<&RealDriver::cuGraphExecNodeSetParams>(hGraphExec, hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode* hErrorNode_out, CUgraphExecUpdateResult* updateResult_out) {
@@ -100,14 +84,6 @@ NVSHARE_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA
 
 NVSHARE_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* nodeParams) {
   return look<&RealDriver::cuGraphMemsetNodeSetParams>(hNode, nodeParams);
-}
-
-NVSHARE_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
-  return look<&RealDriver::cuGraphNodeSetParams>(hNode, nodeParams);
-}
-
-NVSHARE_EXPORT CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
-  return look<&RealDriver::cuGraphNodeSetParams_v2>(hNode, nodeParams);
 }
 
 NVSHARE_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {

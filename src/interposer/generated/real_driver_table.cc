@@ -562,7 +562,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuMemHostGetDevicePointer_v2
     2030,  // cuMemHostGetFlags
     0,  // cuMemHostRegister_v2
-    0,  // cuMemHostUnregister
+    4000,  // cuMemHostUnregister
     10020,  // cuMemImportFromShareableHandle
     10020,  // cuMemMap
     11010,  // cuMemMapArrayAsync
@@ -583,7 +583,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     12020,  // cuMemPrefetchAsync_v2_ptsz
     13000,  // cuMemPrefetchBatchAsync
     13000,  // cuMemPrefetchBatchAsync_ptsz
-    0,  // cuMemRangeGetAttribute
+    8000,  // cuMemRangeGetAttribute
     10020,  // cuMemRelease
     11000,  // cuMemRetainAllocationHandle
     10020,  // cuMemSetAccess
@@ -896,6 +896,7 @@ constinit const RealDriver kHooks = {
     .cuMemGetInfo_v2 = &cuMemGetInfo_v2,
     .cuMemGetMemPool = &cuMemGetMemPool,
     .cuMemHostGetFlags = &cuMemHostGetFlags,
+    .cuMemHostUnregister = &cuMemHostUnregister,
     .cuMemImportFromShareableHandle = &cuMemImportFromShareableHandle,
     .cuMemMap = &cuMemMap,
     .cuMemMapArrayAsync = &cuMemMapArrayAsync,
@@ -913,6 +914,7 @@ constinit const RealDriver kHooks = {
     .cuMemPrefetchAsync_v2_ptsz = &cuMemPrefetchAsync_v2_ptsz,
     .cuMemPrefetchBatchAsync = &cuMemPrefetchBatchAsync,
     .cuMemPrefetchBatchAsync_ptsz = &cuMemPrefetchBatchAsync_ptsz,
+    .cuMemRangeGetAttribute = &cuMemRangeGetAttribute,
     .cuMemRelease = &cuMemRelease,
     .cuMemRetainAllocationHandle = &cuMemRetainAllocationHandle,
     .cuMemSetAccess = &cuMemSetAccess,

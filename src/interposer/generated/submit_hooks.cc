@@ -78,22 +78,6 @@ NVSHARE_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* dptrs, size_t* 
   return submit<&RealDriver::cuMemDiscardBatchAsync_ptsz, 4, true>(dptrs, sizes, count, flags, hStream);
 }
 
-NVSHARE_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream) {
-  return submit<&RealDriver::cuMemPrefetchAsync, 3, false>(devPtr, count, dstDevice, hStream);
-}
-
-NVSHARE_EXPORT CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream) {
-  return submit<&RealDriver::cuMemPrefetchAsync_ptsz, 3, true>(devPtr, count, dstDevice, hStream);
-}
-
-NVSHARE_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemPrefetchAsync_v2, 4, false>(devPtr, count, location, flags, hStream);
-}
-
-NVSHARE_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned flags, CUstream hStream) {
-  return submit<&RealDriver::cuMemPrefetchAsync_v2_ptsz, 4, true>(devPtr, count, location, flags, hStream);
-}
-
 NVSHARE_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* dptrs, size_t* sizes, size_t count, CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) {
   return submit<&RealDriver::cuMemPrefetchBatchAsync, 7, false>(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }

@@ -1,6 +1,7 @@
 // Graphs with memory nodes: the driver takes GPU memory when one is launched, so that launch waits for room as an allocation does.
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/looks.h"
+#include "interposer/hooks/memop_nodes.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/memory/graph_memory.h"
 #include "interposer/process/process.h"
@@ -97,18 +98,18 @@ NVSHARE_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph,
 NVSHARE_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                        CUgraphNodeParams* parameters) {
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return look<&RealDriver::cuGraphAddNode>(node, graph, dependencies, count, parameters);
+  return look<&RealDriver::cuGraphAddNode>(node, graph, dependencies, count, NodeSeen(parameters).get());
 }
 NVSHARE_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return look<&RealDriver::cuGraphAddNode_v2>(node, graph, dependencies, edges, count, parameters);
+  return look<&RealDriver::cuGraphAddNode_v2>(node, graph, dependencies, edges, count, NodeSeen(parameters).get());
 }
 
 NVSHARE_EXPORT CUresult cuGraphAddNode_v3(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                           size_t count, CUgraphNodeParams* parameters) {
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) graph_memory().node_made();
-  return look<&RealDriver::cuGraphAddNode_v3>(node, graph, dependencies, edges, count, parameters);
+  return look<&RealDriver::cuGraphAddNode_v3>(node, graph, dependencies, edges, count, NodeSeen(parameters).get());
 }
 
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {

@@ -13,6 +13,7 @@ namespace {
 template <auto Function>
 CUresult open_memory(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   CUresult result = CUDA_SUCCESS;
+  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (process().active() && process().ipc().open(address, handle, flags, &result)) return result;
   return call_real<Function>(address, handle, flags);
 }
@@ -26,6 +27,10 @@ NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ad
   // As natively: memory of a pool is not handed over in this way.
   Memory::Range range;
   bool within = false;
+  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  CUcontext current = nullptr;
+  if (process().active() && real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr)
+    return CUDA_ERROR_INVALID_CONTEXT;
   if (process().active() && process().owner(address, &range, &within) != nullptr && pools().pool_of(range.base) != nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -42,6 +47,7 @@ NVSHARE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHand
 
 NVSHARE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   CUresult result = CUDA_SUCCESS;
+  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (process().active() && process().ipc().close(address, &result)) return result;
   return call_real<&RealDriver::cuIpcCloseMemHandle>(address);
 }

@@ -28,13 +28,27 @@ inline bool may_want_memory(CUresult result) {
   return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
+// Virtual memory, which ours is to the driver, is there for a thread with a context only; plain memory for each (seen of
+// cuGraphMemsetNodeSetParams). So a thread without one borrows that of a GPU in use.
+template <typename Call>
+CUresult again_in_a_context(Call& call, CUresult result) {
+  const uint32_t gpus = gpus_in_use();
+  for (int ordinal = 0; ordinal < 32 && may_want_memory(result); ++ordinal) {
+    if ((gpus >> ordinal & 1) == 0) continue;
+    const BorrowedContext borrowed(ordinal);
+    if (!borrowed) return result;
+    result = again_with_memory(call);
+  }
+  return result;
+}
+
 template <auto Function, typename... Arguments>
 CUresult look(Arguments... arguments) {
   CUresult result = with_room<Function>(arguments...);
   if (!may_want_memory(result) || !governs()) [[likely]]
     return result;
   auto call = [&] { return call_real<Function>(arguments...); };
-  result = again_with_memory(call);
+  result = again_in_a_context(call, again_with_memory(call));
   // A copy between GPUs: both are to reach the other's memory.
   if (result == CUDA_ERROR_INVALID_VALUE && reach_each_other(named_by(arguments...))) result = again_with_memory(call);
   return result;

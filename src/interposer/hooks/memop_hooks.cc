@@ -1,7 +1,11 @@
-// Memory operations of streams. A driver refuses them on memory of pools (measured: cuStreamWriteValue32, cuStreamWriteValue64 and
-// cuStreamBatchMemOp on memory of cuMemAllocAsync and cuMemAllocFromPoolAsync return "invalid value", each time). Such memory is virtual
-// memory to the driver where we serve the pool, and it would take that.
+// Memory operations of streams and graphs (memop_nodes.h). A driver refuses them on memory of pools (measured: cuStreamWriteValue32,
+// cuStreamWriteValue64 and cuStreamBatchMemOp on memory of cuMemAllocAsync and cuMemAllocFromPoolAsync return "invalid value", each time).
+// Such memory is virtual memory to the driver where we serve the pool, and it would take that.
+#include <string.h>
+
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/looks.h"
+#include "interposer/hooks/memop_nodes.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/memory/pools.h"
@@ -30,9 +34,10 @@ bool has_address(const CUstreamBatchMemOpParams& each) {
   return each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
 }
 
+constexpr unsigned kMost = 256;  // as the driver takes of a batch; it refuses more
+
 template <auto Function, bool PerThread>
 CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {
-  constexpr unsigned kMost = 256;  // as the driver takes; it refuses more
   bool of_pool = false;
   for (unsigned i = 0; list != nullptr && count <= kMost && i < count; ++i) {
     of_pool = of_pool || (has_address(list[i]) && is_of_pool(list[i].writeValue.address));
@@ -45,9 +50,115 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, 
   return submit<Function, 0, PerThread>(stream, count, seen.data(), flags);
 }
 
+// A page of the driver's own default pool on each GPU, made when it is first needed and kept.
+class DriverPoolPages {
+ public:
+  // 0: the driver gives none.
+  CUdeviceptr on(int ordinal) {
+    Lock lock(mutex_);
+    CUdeviceptr& page = pages_[ordinal];
+    if (page == 0 || !is_there(page)) page = make(ordinal);
+    return page;
+  }
+
+ private:
+  // It goes with the GPU's last context.
+  static bool is_there(CUdeviceptr page) {
+    CUmemoryPool pool = nullptr;
+    return real_driver().cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, page) == CUDA_SUCCESS && pool != nullptr;
+  }
+
+  static CUdeviceptr make(int ordinal) {
+    const RealDriver& driver = real_driver();
+    const CUcontext context = process().pin_context(ordinal);
+    if (context == nullptr) return 0;
+    CUdeviceptr page = 0;
+    CUcontext popped = nullptr;
+    const RelaxedCaptureMode relaxed;
+    if (driver.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
+      CUmemoryPool pool = nullptr;
+      CUstream stream = nullptr;
+      if (driver.cuDeviceGetDefaultMemPool(&pool, ordinal) == CUDA_SUCCESS &&
+          driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+        if (driver.cuMemAllocFromPoolAsync(&page, kBytes, pool, stream) != CUDA_SUCCESS) page = 0;
+        driver.cuStreamSynchronize(stream);
+        driver.cuStreamDestroy_v2(stream);
+      }
+      driver.cuCtxPopCurrent_v2(&popped);
+    }
+    process().unpin_context(context);
+    return page;
+  }
+
+  static constexpr size_t kBytes = 4096;
+  Mutex mutex_;
+  CUdeviceptr pages_[Process::kDevicesMax] GUARDED_BY(mutex_) = {};
+};
+constinit DriverPoolPages driver_pool_pages;
+
+// As far aligned as the address.
+CUdeviceptr in_driver_pool(CUdeviceptr address) {
+  if (!is_of_pool(address)) return address;
+  Memory::Range range;
+  const Device* owner = process().owner(address, &range);
+  const CUdeviceptr page = owner != nullptr ? driver_pool_pages.on(owner->ordinal()) : 0;
+  return page != 0 ? page + address % 256 : address;
+}
+
 }  // namespace
 
+MemopsSeen::MemopsSeen(const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) : changed_{}, seen_(parameters) {
+  if (parameters == nullptr || parameters->paramArray == nullptr || parameters->count > kMost || !pools().placed_any()) return;
+  for (unsigned i = 0; i < parameters->count; ++i) {
+    const CUstreamBatchMemOpParams& each = parameters->paramArray[i];
+    if (!has_address(each) || !is_of_pool(each.writeValue.address)) continue;
+    if (operations_.empty()) operations_.assign(parameters->paramArray, parameters->paramArray + parameters->count);
+    operations_[i].writeValue.address = in_driver_pool(each.writeValue.address);
+  }
+  if (operations_.empty()) return;
+  changed_ = *parameters;
+  changed_.paramArray = operations_.data();
+  seen_ = &changed_;
+}
+
+namespace {
+
+const CUDA_BATCH_MEM_OP_NODE_PARAMS* memops_of(const CUgraphNodeParams* parameters) {
+  const bool has_memops = parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  return has_memops ? reinterpret_cast<const CUDA_BATCH_MEM_OP_NODE_PARAMS*>(parameters->rest) : nullptr;
+}
+
+}  // namespace
+
+NodeSeen::NodeSeen(CUgraphNodeParams* parameters) : memops_(memops_of(parameters)), changed_{}, seen_(parameters) {
+  if (memops_.get() == memops_of(parameters)) return;
+  changed_ = *parameters;
+  memcpy(changed_.rest, memops_.get(), sizeof(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+  seen_ = &changed_;
+}
+
 extern "C" {
+
+NVSHARE_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                                 const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+  return look<&RealDriver::cuGraphAddBatchMemOpNode>(node, graph, dependencies, count, MemopsSeen(parameters).get());
+}
+NVSHARE_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+  return look<&RealDriver::cuGraphBatchMemOpNodeSetParams>(node, MemopsSeen(parameters).get());
+}
+NVSHARE_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec graph, CUgraphNode node,
+                                                           const CUDA_BATCH_MEM_OP_NODE_PARAMS* parameters) {
+  return look<&RealDriver::cuGraphExecBatchMemOpNodeSetParams>(graph, node, MemopsSeen(parameters).get());
+}
+NVSHARE_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
+  return look<&RealDriver::cuGraphNodeSetParams>(node, NodeSeen(parameters).get());
+}
+NVSHARE_EXPORT CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams* parameters) {
+  return look<&RealDriver::cuGraphNodeSetParams_v2>(node, NodeSeen(parameters).get());
+}
+NVSHARE_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec graph, CUgraphNode node, CUgraphNodeParams* parameters) {
+  return look<&RealDriver::cuGraphExecNodeSetParams>(graph, node, NodeSeen(parameters).get());
+}
 
 NVSHARE_EXPORT CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
   return write_value<&RealDriver::cuStreamWriteValue32_v2, false>(stream, address, value, flags);

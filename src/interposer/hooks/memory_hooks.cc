@@ -27,11 +27,12 @@ void refund_managed(const Pools::Placed& placed) {
   if (Device* device = process().device(placed.charged_to)) device->memory().refund(Memory::charged_bytes(placed.bytes));
 }
 
-bool stream_captures(CUstream stream) {
-  if (!process().capturing() || stream == nullptr || stream == CU_STREAM_LEGACY) return false;
+CUstreamCaptureStatus capture_status(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  if (!process().capturing() || stream == nullptr || stream == CU_STREAM_LEGACY) return status;
+  return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_NONE;
 }
+bool stream_captures(CUstream stream) { return capture_status(stream) != CU_STREAM_CAPTURE_STATUS_NONE; }
 
 // It counts against the limit on the GPU of its stream; where it lies is the driver's affair.
 template <typename Real>
@@ -107,6 +108,7 @@ CUresult allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
   CUcontext context = nullptr;
   Device* device = process().current_device(&context);
   if (device == nullptr || device->refused()) return real();
+  if (const CUresult result = forbidden_in_order(default_stream(stream, PerThread)); result != CUDA_SUCCESS) return result;
   return allocate_in_order(address, bytes, stream, PerThread, pools().current(device->ordinal()), context, real);
 }
 
@@ -133,6 +135,7 @@ CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool poo
     });
   }
   if (known.handle == nullptr) return real();
+  if (const CUresult result = forbidden_in_order(default_stream(stream, PerThread)); result != CUDA_SUCCESS) return result;
   // Another GPU's memory for this context's stream: the driver's, because ours is not mapped there.
   if (known.ordinal != device->ordinal()) known.foreign = true;
   return allocate_in_order(address, bytes, stream, PerThread, known, context, real);
@@ -143,18 +146,29 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   Memory::Range range;
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
   CUresult result = CUDA_SUCCESS;
-  const bool captured = stream_captures(default_stream(stream, PerThread));
+  const CUstreamCaptureStatus status = capture_status(default_stream(stream, PerThread));
+  const bool captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
   if (owner == nullptr) {
     auto real = [&] { return call_real<Function>(address, stream); };
     return captured ? real() : free_of_driver(address, real);
   }
+  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;  // whatever is freed (measured)
   if (captured) return CUDA_ERROR_INVALID_VALUE;  // only a graph's own allocations are freed in it
   AtStream at(default_stream(stream, PerThread));
   if (at.context() == nullptr) return call_real<Function>(address, stream);  // which says so
+  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if ((result = forbidden_in_order(default_stream(stream, PerThread))) != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);
   if (!owner->memory().free_async(address, stream, PerThread, at.context(), &result)) result = call_real<Function>(address, stream);
   if (result != CUDA_SUCCESS) pools().put_back(placed);
   return result;
+}
+
+// What is for managed memory only is refused of plain memory, which the backend `managed` makes of managed memory: the driver is asked
+// about an address without memory then.
+CUdeviceptr unless_plain(CUdeviceptr address) {
+  Memory::Range range;
+  return process().active() && process().owner(address, &range) != nullptr ? kNowhere : address;
 }
 
 // The driver keeps advice; we only have to leave on the host what is to stay there.
@@ -197,6 +211,7 @@ NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
   if (owner == nullptr && address != 0 && process().active()) owner = process().managed_owner(address);
   if (owner == nullptr) return free_of_driver(address, [&] { return call_real<&RealDriver::cuMemFree_v2>(address); });
+  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   CUresult result = forbidden_by_a_capture();
   if (result != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);
@@ -214,15 +229,32 @@ NVSHARE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, un
 }
 
 NVSHARE_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice device) {
-  CUresult result = call_real<&RealDriver::cuMemAdvise>(address, bytes, advice, device);
+  CUresult result = call_real<&RealDriver::cuMemAdvise>(unless_plain(address), bytes, advice, device);
   if (result == CUDA_SUCCESS) advised(address, bytes, advice, device == CU_DEVICE_CPU);
   return result;
 }
 
 NVSHARE_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location) {
-  CUresult result = call_real<&RealDriver::cuMemAdvise_v2>(address, bytes, advice, location);
+  CUresult result = call_real<&RealDriver::cuMemAdvise_v2>(unless_plain(address), bytes, advice, location);
   if (result == CUDA_SUCCESS) advised(address, bytes, advice, location.type != CU_MEM_LOCATION_TYPE_DEVICE);
   return result;
+}
+
+NVSHARE_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute, CUdeviceptr address,
+                                               size_t bytes) {
+  return call_real<&RealDriver::cuMemRangeGetAttribute>(data, data_bytes, attribute, unless_plain(address), bytes);
+}
+NVSHARE_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice to, CUstream stream) {
+  return submit<&RealDriver::cuMemPrefetchAsync, 3, false>(unless_plain(address), bytes, to, stream);
+}
+NVSHARE_EXPORT CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr address, size_t bytes, CUdevice to, CUstream stream) {
+  return submit<&RealDriver::cuMemPrefetchAsync_ptsz, 3, true>(unless_plain(address), bytes, to, stream);
+}
+NVSHARE_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) {
+  return submit<&RealDriver::cuMemPrefetchAsync_v2, 4, false>(unless_plain(address), bytes, to, flags, stream);
+}
+NVSHARE_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned flags, CUstream stream) {
+  return submit<&RealDriver::cuMemPrefetchAsync_v2_ptsz, 4, true>(unless_plain(address), bytes, to, flags, stream);
 }
 
 NVSHARE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
@@ -281,6 +313,15 @@ NVSHARE_EXPORT CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   return call_real<&RealDriver::cuMemHostGetFlags>(flags, reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
 }
 
+// The same of memory that the program has not registered, live or freed (measured: 713).
+NVSHARE_EXPORT CUresult cuMemHostUnregister(void* pointer) {
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(pointer));
+  Memory::Range range;
+  bool within = false;
+  const bool ours = process().active() && (process().owner(address, &range, &within) != nullptr || within);
+  return call_real<&RealDriver::cuMemHostUnregister>(ours ? reinterpret_cast<void*>(static_cast<uintptr_t>(kNowhere)) : pointer);
+}
+
 NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
   Memory::Range range;
   int ordinal = -1;
@@ -296,6 +337,7 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   }
   CUcontext context = nullptr;
   if (real_driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;
   return CUDA_SUCCESS;

@@ -83,8 +83,11 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return answer<CUcontext>(data, owner.of_pool ? nullptr : range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {  // the only one that is asked of a context (measured)
+      CUcontext current = nullptr;
+      if (real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
       return answer<CUdeviceptr>(data, address);
+    }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       answer<void*>(data, nullptr);
       return CUDA_ERROR_INVALID_VALUE;
@@ -245,8 +248,8 @@ NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attri
   Memory::Range range;
   Owner owner{};
   if (value != nullptr && find_owner(&address, &range, &owner)) {
+    if (const CUresult refused = forbidden_by_a_capture(); refused != CUDA_SUCCESS) return refused;  // whatever is set (measured)
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-    if (const CUresult refused = forbidden_by_a_capture(); refused != CUDA_SUCCESS) return refused;
     process().set_sync_memops(address, *static_cast<const bool*>(value));
     return CUDA_SUCCESS;
   }

@@ -50,6 +50,24 @@ bool peer_copy(CUDA_MEMCPY3D_PEER copy, const CUstream* stream, bool per_thread,
 
 bool governs() { return process().active(); }
 
+uint32_t gpus_in_use() { return process().active() ? process().gpus_with_contexts() : 0; }
+
+BorrowedContext::BorrowedContext(int ordinal) {
+  CUcontext current = nullptr;
+  const RealDriver& driver = real_driver();
+  if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != nullptr) return;
+  context_ = process().pin_context(ordinal);
+  if (context_ == nullptr || driver.cuCtxPushCurrent_v2(context_) == CUDA_SUCCESS) return;
+  process().unpin_context(context_);
+  context_ = nullptr;
+}
+BorrowedContext::~BorrowedContext() {
+  if (context_ == nullptr) return;
+  CUcontext popped = nullptr;
+  real_driver().cuCtxPopCurrent_v2(&popped);
+  process().unpin_context(context_);
+}
+
 bool names_several_gpus(const Addresses& named) {
   const uint32_t gpus = process().active() ? process().gpus_with_contexts() : 0;
   if ((gpus & (gpus - 1)) == 0) return false;

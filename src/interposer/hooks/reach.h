@@ -78,6 +78,21 @@ inline constinit std::atomic<bool> opened_to_others{false};
 // not enabled).
 bool fill_lacks_access(CUdeviceptr address, CUstream stream);
 
+// A context of that GPU is current to the calling thread while this lives; false: the thread has one already, or there is none.
+class BorrowedContext {
+ public:
+  explicit BorrowedContext(int ordinal);
+  ~BorrowedContext();
+  BorrowedContext(const BorrowedContext&) = delete;
+  BorrowedContext& operator=(const BorrowedContext&) = delete;
+  explicit operator bool() const { return context_ != nullptr; }
+
+ private:
+  CUcontext context_ = nullptr;
+};
+// GPUs (bits) on which the program has a context.
+uint32_t gpus_in_use();
+
 // The copy through the peer variant, where that may help; false: it does not. The caller is inside the gate. `stream` is null for a
 // synchronous copy.
 bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result);

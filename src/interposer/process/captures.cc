@@ -104,4 +104,12 @@ bool Process::wait_no_capture(int64_t deadline_ns) {
   return true;
 }
 
+RelaxedCaptureMode::RelaxedCaptureMode() {
+  const auto exchange = real_driver().cuThreadExchangeStreamCaptureMode;
+  changed_ = process().capturing() && exchange != nullptr && exchange(&mode_) == cuda::CUDA_SUCCESS;
+}
+RelaxedCaptureMode::~RelaxedCaptureMode() {
+  if (changed_) real_driver().cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
 }  // namespace nvshare::interposer

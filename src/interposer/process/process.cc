@@ -165,7 +165,14 @@ size_t Process::visible_total(int ordinal, size_t real_total) {
   return shown(unknown.limit());
 }
 
-bool Process::current_is_gone(CUcontext current) {
+bool Process::current_is_gone() {
+  CUcontext current = nullptr;
+  if (!active() || contexts_destroyed() == 0) return false;
+  if (real_driver().cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current == nullptr) return false;
+  return is_gone(green_contexts().primary_of(current));
+}
+
+bool Process::is_gone(CUcontext current) {
   {
     Lock lock(mutex_);
     if (find_context(current) != nullptr) return false;
@@ -180,7 +187,7 @@ Device* Process::current_device(CUcontext* context) {
   if (real_driver().cuCtxGetCurrent(context) != cuda::CUDA_SUCCESS || *context == nullptr) return nullptr;
   if (real_driver().cuCtxGetDevice(&ordinal) != cuda::CUDA_SUCCESS) return nullptr;
   *context = green_contexts().primary_of(*context);
-  if (current_is_gone(*context)) return nullptr;
+  if (is_gone(*context)) return nullptr;
   if (Device* known = device(ordinal)) return known;
   // A context that was made in a way that no hook saw.
   context_made(*context, ordinal);

@@ -76,6 +76,9 @@ class Process {
   void context_attached(cuda::CUcontext context);
   // Takes one use back; true when it cannot be the last.
   bool detach_keeps(cuda::CUcontext context);
+  // The calling thread's current context was destroyed, reset or released. Driver 580 then answers most calls with
+  // CUDA_ERROR_CONTEXT_IS_DESTROYED whatever they name, but cuCtxGetDevice with success (measured).
+  bool current_is_gone();
   // The GPU whose primary context it is, or -1.
   int primary_of(cuda::CUcontext context);
 
@@ -139,9 +142,7 @@ class Process {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
-  // The calling thread's current context was destroyed, reset or released. Driver 580 then answers most calls with
-  // CUDA_ERROR_CONTEXT_IS_DESTROYED, but cuCtxGetDevice with success (measured).
-  bool current_is_gone(cuda::CUcontext current);
+  bool is_gone(cuda::CUcontext current);
   struct Context {
     cuda::CUcontext handle;
     int ordinal;
@@ -197,6 +198,19 @@ class Process {
 };
 
 Process& process();
+
+// While it lives, what the calling thread asks the driver for disturbs no capture.
+class RelaxedCaptureMode {
+ public:
+  RelaxedCaptureMode();
+  ~RelaxedCaptureMode();
+  RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+  RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
+
+ private:
+  bool changed_ = false;
+  cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
+};
 
 // While it lives no capture begins; false: something captures, so that no event may be recorded, queried or waited for.
 class CapturesHeldOff {

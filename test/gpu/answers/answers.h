@@ -108,7 +108,10 @@ void stream_ordered();
 void freed_twice();
 void refusals();
 void array_copies();
+void for_managed_memory();
 void pools();
 void captured_calls();
+void beside_captures();
+void memop_graphs();
 
 }  // namespace answers

@@ -1,4 +1,6 @@
 // Graphs built by hand: nodes whose making looks at addresses.
+#include <thread>
+
 #include "answers/answers.h"
 #include "answers/structs.h"
 
@@ -117,6 +119,9 @@ void hand_graphs_updated() {
   settle();
   const MemsetNode other_fill{memory.a, 0, 8, 1, kBytes, 1};
   say_result("change the fill", call("cuGraphMemsetNodeSetParams", fill.node, &other_fill));
+  Result elsewhere = 0;
+  std::thread([&] { elsewhere = call("cuGraphMemsetNodeSetParams", fill.node, &other_fill); }).join();
+  say_result("change the fill in a thread without a context", elsewhere);
   const Copy3D other_copy = line(memory.b, memory.a + kMiB, kMiB);
   say_result("change the copy", call("cuGraphMemcpyNodeSetParams", copy.node, &other_copy));
   const Executable executable = instantiate(graph, "instantiate");

@@ -77,6 +77,14 @@ void refusals() {
     int descriptor = -1;
     tell("descriptor of less than a page",
          call("cuMemGetHandleForAddressRange", static_cast<void*>(&descriptor), each.address, size_t{40}, 1, 0ull));
+    Address named = 0;
+    unsigned char ipc_handle[64] = {};
+    must("cuCtxPopCurrent_v2", &context);
+    tell("address without a context", call("cuPointerGetAttribute", static_cast<void*>(&named), 3, each.address));
+    tell("type without a context", call("cuPointerGetAttribute", static_cast<void*>(&flags), 2, each.address));
+    tell("handed over without a context", call("cuIpcGetMemHandle", static_cast<void*>(ipc_handle), each.address));
+    must("cuCtxPushCurrent_v2", context);
+    tell("unregistered", call("cuMemHostUnregister", reinterpret_cast<void*>(each.address)));
     int attribute = kSyncMemops;
     void* place = &flags;
     tell("no attributes", call("cuPointerGetAttributes", 0u, &attribute, &place, each.address));
@@ -86,7 +94,26 @@ void refusals() {
     unsigned long long access = 77;
     const Location here{1, 0};
     must("cuMemFree_v2", each.address);
+    say_result(std::string(each.kind) + " unregistered when freed", call("cuMemHostUnregister", reinterpret_cast<void*>(each.address)));
     say_result(std::string(each.kind) + " access when freed", call("cuMemGetAccess", &access, &here, each.address));
+  }
+}
+
+// What is for managed memory only: a driver refuses it of other memory.
+void for_managed_memory() {
+  use(0);
+  const std::vector<Piece> all = pieces();
+  settle();
+  for (const Piece& each : all) {
+    const auto tell = [&](const char* what, Result result) { say_result(std::string(each.kind) + " " + what, result); };
+    const Location gpu{1, 0};
+    int attribute = 0;
+    tell("advice", call("cuMemAdvise", each.address, size_t{300}, 1, 0));
+    tell("advice, by location", call("cuMemAdvise_v2", each.address, size_t{300}, 3, gpu));
+    tell("prefetch", call("cuMemPrefetchAsync", each.address, size_t{300}, 0, Stream{nullptr}));
+    tell("prefetch, by location", call("cuMemPrefetchAsync_v2", each.address, size_t{300}, gpu, 0u, Stream{nullptr}));
+    tell("range's attribute", call("cuMemRangeGetAttribute", static_cast<void*>(&attribute), sizeof(int), 1, each.address, size_t{300}));
+    tell("and done", call("cuCtxSynchronize"));
   }
 }
 
@@ -170,10 +197,148 @@ void captured_calls() {
       };
       bool value = true;
       within("sync-memops", [&] { return call("cuPointerSetAttribute", static_cast<const void*>(&value), kSyncMemops, each.address); });
+      within("no attribute", [&] { return call("cuPointerSetAttribute", static_cast<const void*>(&value), 0, each.address); });
       within("free", [&] { return call("cuMemFree_v2", each.address); });
+      within("free in order", [&] { return call("cuMemFreeAsync", each.address, stream); });
+      within("free in order when the capture is ruined", [&] {
+        say_result("query", call("cuStreamQuery", stream));
+        return call("cuMemFreeAsync", each.address, stream);
+      });
       say_result("free", mode == kRelaxed ? 0 : call("cuMemFree_v2", each.address));
     }
   }
+}
+
+// Memory in a stream's order while another stream captures.
+void beside_captures() {
+  use(0);
+  void* pool = nullptr;
+  must("cuDeviceGetDefaultMemPool", &pool, 0);
+  Stream other = nullptr, waiting = nullptr;
+  must("cuStreamCreate", &other, kNonBlocking);
+  must("cuStreamCreate", &waiting, 0u);
+  const struct {
+    const char* name;
+    Stream stream;
+  } streams[] = {{"null", Stream{nullptr}},
+                 {"legacy", reinterpret_cast<Stream>(1)},
+                 {"the thread's", reinterpret_cast<Stream>(2)},
+                 {"one that waits for the null stream", waiting},
+                 {"one that does not", other}};
+  for (const unsigned flags : {0u, kNonBlocking}) {
+    Stream capturing = nullptr;
+    must("cuStreamCreate", &capturing, flags);
+    for (const unsigned mode : {kGlobal, kThreadLocal, kRelaxed}) {
+      for (const auto& [name, stream] : streams) {
+        const std::string where =
+            std::string(name) + ", beside mode " + std::to_string(mode) + (flags == 0 ? " of a stream that waits, " : ", ");
+        Address kept = 0, made = 0;
+        must("cuMemAllocAsync", &kept, size_t{1000}, other);
+        must("cuStreamSynchronize", other);
+        settle();
+        const auto beside = [&](const char* what, auto make) {
+          must("cuStreamBeginCapture_v2", capturing, mode);
+          say_result(where + what, make());
+          Graph graph = nullptr;
+          say_result("the capture", call("cuStreamEndCapture", capturing, &graph));
+          if (graph != nullptr) must("cuGraphDestroy", graph);
+          must("cuCtxSynchronize");
+          if (made != 0) must("cuMemFree_v2", made);
+          made = 0;
+        };
+        beside("allocate", [&] { return call("cuMemAllocAsync", &made, size_t{1000}, stream); });
+        beside("allocate of a pool", [&] { return call("cuMemAllocFromPoolAsync", &made, size_t{5000}, pool, stream); });
+        Result freed = 0;
+        beside("free", [&] { return freed = call("cuMemFreeAsync", kept, stream); });
+        if (freed != 0) must("cuMemFree_v2", kept);
+      }
+    }
+    must("cuStreamDestroy_v2", capturing);
+  }
+}
+
+namespace {
+
+// Nodes of one write.
+struct MemOpNodes {
+  Context context;
+  MemOp operation{};
+  BatchMemOpNode node{};
+  NodeParameters parameters{};
+
+  MemOpNodes(Context of, Address address) : context(of) { name(address, 5); }
+  void name(Address address, unsigned value) {
+    operation = writing(address, value);
+    node = {context, 1, &operation, 0};
+    parameters = {};
+    parameters.type = kMemOpsNode;
+    parameters.of.memops = node;
+  }
+  Result add(Graph graph, Node* made) {
+    return call("cuGraphAddBatchMemOpNode", made, graph, static_cast<const Node*>(nullptr), size_t{0}, &node);
+  }
+};
+
+void launch(const char* what, Graph graph, Address looked_at) {
+  Executable executable = nullptr;
+  say_result(std::string(what) + ", instantiate", call("cuGraphInstantiateWithFlags", &executable, graph, 0ull));
+  if (executable == nullptr) return;
+  must("cuMemsetD8_v2", looked_at, static_cast<unsigned char>(0), size_t{64});
+  must("cuCtxSynchronize");
+  say_result(std::string(what) + ", launch", call("cuGraphLaunch", executable, Stream{nullptr}));
+  say_result(std::string(what) + ", done", call("cuCtxSynchronize"));
+  unsigned words[2] = {};
+  must("cuMemcpyDtoH_v2", static_cast<void*>(words), looked_at, sizeof(words));
+  say("%s: %u %u", what, words[0], words[1]);
+  must("cuGraphExecDestroy", executable);
+}
+
+}  // namespace
+
+// Memory operations in graphs: a driver takes pools' memory, and does not launch it.
+void memop_graphs() {
+  const Context context = use(0);
+  Address plain = 0, pooled = 0;
+  must("cuMemAlloc_v2", &plain, size_t{64 << 10});
+  must("cuMemAllocAsync", &pooled, size_t{64 << 10}, Stream{nullptr});
+  must("cuCtxSynchronize");
+  settle();
+  Graph graph = nullptr;
+  must("cuGraphCreate", &graph, 0u);
+  Node node = nullptr;
+  MemOpNodes nodes(context, pooled + 4);
+  say_result("of a pool", nodes.add(graph, &node));
+  launch("of a pool", graph, pooled);
+  launch("of a pool, again", graph, plain);
+  // A graph around it.
+  Graph outer = nullptr;
+  must("cuGraphCreate", &outer, 0u);
+  Node child = nullptr;
+  say_result("as a child", call("cuGraphAddChildGraphNode", &child, outer, static_cast<const Node*>(nullptr), size_t{0}, graph));
+  launch("as a child", outer, plain);
+  // Another address, and back.
+  Executable executable = nullptr;
+  say_result("instantiate", call("cuGraphInstantiateWithFlags", &executable, graph, 0ull));
+  nodes.name(plain, 6);
+  say_result("plain memory instead", call("cuGraphBatchMemOpNodeSetParams", node, &nodes.node));
+  launch("plain memory instead", graph, plain);
+  say_result("in what was made of it", call("cuGraphExecBatchMemOpNodeSetParams", executable, node, &nodes.node));
+  say_result("launch", call("cuGraphLaunch", executable, Stream{nullptr}));
+  nodes.name(pooled + 8, 7);
+  say_result("back, in what was made of it", call("cuGraphExecBatchMemOpNodeSetParams", executable, node, &nodes.node));
+  say_result("launch", call("cuGraphLaunch", executable, Stream{nullptr}));
+  say_result("done", call("cuCtxSynchronize"));
+  nodes.name(pooled + 2, 7);
+  say_result("of an odd address", call("cuGraphBatchMemOpNodeSetParams", node, &nodes.node));
+  // By the call for nodes of every kind.
+  Graph other = nullptr;
+  must("cuGraphCreate", &other, 0u);
+  nodes.name(pooled, 8);
+  Node second = nullptr;
+  say_result("of any kind", call("cuGraphAddNode", &second, other, static_cast<const Node*>(nullptr), size_t{0}, &nodes.parameters));
+  say("the address is the caller's: %d",
+      nodes.parameters.of.memops.operations == &nodes.operation && nodes.operation.write.address == pooled);
+  launch("of any kind", other, plain);
 }
 
 }  // namespace answers

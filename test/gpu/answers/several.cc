@@ -264,8 +264,8 @@ void attached_contexts() {
 
 namespace {
 
-// What makes memory, in a thread whose current context is gone.
-void allocate_without_context(const char* when) {
+// What makes memory, or names some of a context that is there, in a thread whose current context is gone.
+void allocate_without_context(const char* when, Address kept, Address pooled) {
   say("%s", when);
   Address address = 0;
   size_t pitch = 0, free_bytes = 0, total_bytes = 0;
@@ -287,22 +287,36 @@ void allocate_without_context(const char* when) {
   say_result("make an array", call("cuArrayCreate_v2", &array, static_cast<const void*>(&flat)));
   say_result("make one of three dimensions", call("cuArray3DCreate_v2", &array, static_cast<const void*>(&solid)));
   say_result("how much is free", call("cuMemGetInfo_v2", &free_bytes, &total_bytes));
+  unsigned char handle[64] = {};
+  unsigned type = 0;
+  say_result("the range of other memory", call("cuMemGetAddressRange_v2", &address, &free_bytes, kept));
+  say_result("the range of a pool's", call("cuMemGetAddressRange_v2", &address, &free_bytes, pooled));
+  say_result("its type", call("cuPointerGetAttribute", static_cast<void*>(&type), 2, kept));
+  say_result("hand it over", call("cuIpcGetMemHandle", static_cast<void*>(handle), kept));
+  say_result("free it in order", call("cuMemFreeAsync", pooled, static_cast<void*>(nullptr)));
+  say_result("free it", call("cuMemFree_v2", kept));
+  say_result("free nothing", call("cuMemFree_v2", Address{0}));
 }
 
 }  // namespace
 
 // A context stays on a thread's stack when it is destroyed by another thread, and a primary one when it is reset or released.
 void gone_contexts() {
-  Context made = nullptr;
+  Context made = nullptr, stays = nullptr;
+  Address address = 0, kept = 0, pooled = 0;
+  must("cuCtxCreate_v2", &stays, 0u, 0);
+  must("cuMemAlloc_v2", &kept, kBytes);
+  must("cuMemAllocAsync", &pooled, kBytes, static_cast<void*>(nullptr));
   must("cuCtxCreate_v2", &made, 0u, 0);
-  Address address = 0;
   must("cuMemAlloc_v2", &address, kBytes);
   std::thread([&] { must("cuCtxDestroy_v2", made); }).join();
-  allocate_without_context("destroyed by another thread");
+  allocate_without_context("destroyed by another thread", kept, pooled);
   use(0);
   must("cuMemAlloc_v2", &address, kBytes);
   must("cuDevicePrimaryCtxReset_v2", 0);
-  allocate_without_context("reset");
+  allocate_without_context("reset", kept, pooled);
+  must("cuCtxSetCurrent", stays);
+  say_result("freed where it is", call("cuMemFree_v2", kept));
   use(0);
   say_result("there again", call("cuMemAlloc_v2", &address, kBytes));
   say_result("written", call("cuMemsetD8_v2", address, static_cast<unsigned char>(1), kBytes));

@@ -80,7 +80,7 @@ struct BatchMemOpNode {
   unsigned flags;
 };
 
-enum NodeType : int { kMemcpyNode = 1, kMemsetNode = 2 };
+enum NodeType : int { kMemcpyNode = 1, kMemsetNode = 2, kMemOpsNode = 12 };
 struct NodeParameters {
   NodeType type;
   int reserved0[3];
@@ -88,6 +88,7 @@ struct NodeParameters {
     long long rest[29];
     MemsetNodeWithContext fill;
     CopyNode copy;
+    BatchMemOpNode memops;
   } of;
   long long reserved;
 };
