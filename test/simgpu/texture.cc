@@ -1,5 +1,7 @@
 // Texture objects as far as the driver checks them when they are made: the address is aligned; whether memory is there is not looked at.
+// Texture references as far as they are given linear memory (recorded).
 #include "simgpu/core.h"
+#include "simgpu/keep.h"
 
 namespace simgpu {
 namespace {
@@ -13,7 +15,38 @@ struct ResourceDescription {
   CUdeviceptr address;
 };
 
+struct TextureReference {
+  CUdeviceptr address = 0;
+};
+
 }  // namespace
+
+SIM_API CUresult cuTexRefCreate(TextureReference** out) {
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = Kept<TextureReference>::make();
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuTexRefDestroy(TextureReference* texture) {
+  if (texture == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  Kept<TextureReference>::drop(texture);
+  return CUDA_SUCCESS;
+}
+// What lies before the next lower aligned address is left to the program's offset.
+SIM_API CUresult cuTexRefSetAddress_v2(size_t* offset, TextureReference* texture, CUdeviceptr address, size_t) {
+  if (texture == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
+  texture->address = address / kTextureAlignment * kTextureAlignment;
+  if (offset != nullptr) *offset = address % kTextureAlignment;
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuTexRefGetAddress_v2(CUdeviceptr* out, const TextureReference* texture) {
+  if (texture == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (out == nullptr || texture->address == 0) return CUDA_ERROR_INVALID_VALUE;
+  *out = texture->address;
+  return CUDA_SUCCESS;
+}
 
 SIM_API CUresult cuTexObjectCreate(unsigned long long* out, const ResourceDescription* resource, const void* texture, const void*) {
   Context* context = nullptr;

@@ -4,278 +4,17 @@ A difference is a failure unless ../conformance/differences.toml names it. One e
 """
 import collections
 import concurrent.futures
+import ctypes
 import fnmatch
-import itertools
 import json
+import math
 import pathlib
 import re
 import time
 
-try:
-    import tomllib
-except ImportError:  # before Python 3.11: nothing is explained then
-    tomllib = None
-
-from harness import MIB, Process, Scheduler, Skip
-
-HERE = pathlib.Path(__file__).resolve().parent.parent / "conformance"
-CRASHING = HERE / "crashing.txt"
-ENTRY_POINTS = HERE.parent.parent.parent / "src" / "interposer" / "entry_points.txt"
-# Display and video interop, other vendors' interfaces, and the debugger's: no program of this kind has what they need.
-OUT_OF_SCOPE = re.compile(r"cu(GL|EGL|VDPAU|Graphics|dbg)|cuDeviceGetNvSciSync|cuStreamConsumer")
-COLD_FIRST = 20_000_000  # sequences about what comes before the first turn (conformance/generate.h)
-STATES = ("unscheduled", "first_turn", "alone", "switching", "full", "limits", "managed", "none")
-
-
-class State:
-    """How the program is started. `together`: so many processes share a scheduler."""
-
-    def __init__(self, name, library=True, scheduled=True, together=1, told=None, ballast=0, turn_s=None, fresh=False, environment=None,
-                 limits=False):
-        self.name = name
-        self.library = library
-        self.scheduled = scheduled
-        self.together = together
-        self.told = told
-        self.ballast = ballast
-        self.turn_s = turn_s
-        self.fresh = fresh
-        self.environment = environment or {}
-        self.limits = limits
-
-
-def states_of(config):
-    """The stand-in's contexts take 8 MiB; a real GPU's are taken for 300 where NVML is off, and 500 are kept free."""
-    ballast = (48 if config.small else 256) * MIB
-    one, two = (112, 150) if config.small else (500 + 300 + 256 + 192, 500 + 600 + 256 + 192)
-    return {state.name: state for state in (
-        State("native", library=False, scheduled=False),
-        State("native_fresh", library=False, scheduled=False, fresh=True),
-        State("unscheduled", scheduled=False),
-        State("first_turn", fresh=True),
-        State("alone"),
-        State("switching", together=2, told=two, ballast=ballast, turn_s=0.05),
-        State("full", told=one, ballast=ballast),
-        State("limits", limits=True),
-        State("managed", environment={"NVSHARE_MEMORY_BACKEND": "managed"}),
-        State("none", environment={"NVSHARE_MEMORY_BACKEND": "none"}),
-    )}
-
-
-class Outcome:
-    """What a run of the program said."""
-
-    def __init__(self):
-        self.hashes = {}   # sequence -> (hash, calls made)
-        self.lines = {}    # sequence -> outcomes, where they were asked for
-        self.events = []   # crashes, hangs, broken contexts
-        self.counts = collections.Counter()
-        self.failures = collections.Counter()
-        self.swaps = 0
-
-    def take(self, text):
-        pending = []
-        for line in text:
-            kind, _, rest = line.partition(" ")
-            if kind == "L":
-                pending.append(rest)
-            elif kind == "S":
-                number, value, _, made = rest.split()
-                self.hashes[int(number)] = (value, int(made))
-                if pending:
-                    self.lines[int(number)] = pending
-                    pending = []
-            elif kind in ("P", "X", "H"):
-                self.events.append((kind, rest))
-                if kind != "P" and pending:
-                    self.lines[int(rest.split()[0])] = pending
-                pending = []
-            elif kind == "C":
-                symbol, success, failure = rest.split()
-                self.counts[symbol] += int(success)
-                self.failures[symbol] += int(failure)
-            elif kind == "!":
-                raise RuntimeError(f"conformance: {rest}")
-
-    def merge(self, other):
-        self.hashes.update(other.hashes)
-        self.lines.update(other.lines)
-        self.events += other.events
-        self.counts += other.counts
-        self.failures += other.failures
-        self.swaps += other.swaps
-
-    def calls(self):
-        return sum(made for _, made in self.hashes.values())
-
-    def crashed(self):
-        return {int(rest.split()[0]): rest for kind, rest in self.events if kind in ("X", "H")}
-
-
-class Instrument:
-    def __init__(self, config, options):
-        self.config = config
-        self.options = options
-        self.program = config.program("conformance")
-        self.states = states_of(config)
-        self.without = list(options.without)
-        self.tame = list(options.tame)
-        self.journal = None
-        self.deadline = time.monotonic() + config.left()
-        self.groups = itertools.count()
-        self.unshown = sorted({number for row in read_differences() for number in row.get("attributes", [])})
-
-    def left(self):
-        """Seconds; nothing runs longer."""
-        return self.deadline - time.monotonic()
-
-    def take_known(self, path):
-        """Entry points with which the driver is known to crash (crashing.txt)."""
-        for line in path.read_text().splitlines():
-            words = line.partition("#")[0].split()
-            if len(words) >= 2 and words[1] in ("tame", "without"):
-                self.blame(words[0], words[1])
-
-    def blame(self, symbol, how="tame"):
-        marks = self.without if how == "without" else self.tame
-        if symbol not in marks:
-            marks.append(symbol)
-
-    def twin(self, name):
-        """The native state to compare with: what earlier sequences of a process left behind must be the same."""
-        return "native_fresh" if self.states[name].fresh else "native"
-
-    # ---- starting the program ----
-    def arguments(self, state, extra):
-        argv = [self.program, "--seed", self.options.seed, "--calls", self.options.calls, "--devices", self.options.devices,
-                "--patience", self.options.patience, *extra]
-        if state.ballast:
-            argv += ["--ballast", state.ballast]
-        if state.fresh and "--fresh" not in argv:
-            argv += ["--fresh"]
-        if self.unshown:
-            argv += ["--unshown", ",".join(str(number) for number in self.unshown)]
-        if self.tame:
-            argv += ["--tame", ",".join(self.tame)]
-        if self.without:
-            argv += ["--without", ",".join(self.without)]
-        return argv
-
-    def group(self, state, jobs, seconds, first_decides=False, watch=None):
-        """Runs the jobs (lists of arguments) at once, under one scheduler where the state has one; their outcomes. They are killed a while after
-        `seconds`, and at the deadline. `first_decides`: the others are killed when the first has ended. `watch`: what to do meanwhile."""
-        if self.left() < 0.5:
-            return [Outcome() for _ in jobs]
-        more = {"first_decides": first_decides, "watch": watch}
-        environment = dict(self.config.environment)
-        if self.config.simgpu:  # a GPU of its own, so that groups do not disturb each other
-            environment["SIMGPU_STATE"] = str(self.config.work / f"conformance-{next(self.groups)}.state")
-            environment["SIMGPU_TIME_SCALE"] = "0"
-            environment["SIMGPU_COUNT"] = str(self.options.devices)
-        if not state.library:
-            return self.run_jobs(state, jobs, environment, seconds, None, **more)
-        environment["LD_PRELOAD"] = str(self.config.library)
-        environment["NVSHARE_LOG_LEVEL"] = self.config.library_log
-        environment.update(state.environment)
-        if not state.scheduled:
-            environment["NVSHARE_RUNTIME_DIR"] = str(self.config.work / "nobody")
-            return self.run_jobs(state, jobs, environment, seconds, None, **more)
-        extra = {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if self.config.small else {"NVSHARE_NVML": "off"} if state.told else {}
-        extra["NVSHARE_LOG_LEVEL"] = "info"
-        extra.update({name: environment[name] for name in ("SIMGPU_STATE", "SIMGPU_COUNT") if name in environment})
-        with Scheduler(self.config, state.turn_s, state.told, extra) as scheduler:
-            environment["NVSHARE_RUNTIME_DIR"] = str(scheduler.runtime)
-            return self.run_jobs(state, jobs, environment, seconds, scheduler, **more)
-
-    def run_jobs(self, state, jobs, environment, seconds, scheduler, first_decides, watch):
-        if state.limits:
-            if self.config.nvsharectl is None:
-                raise Skip("nvsharectl is not built")
-            environment.pop("LD_PRELOAD", None)
-            limits = ["--gpu-memory-limit", "800Mi" if self.config.small else "64Gi", "--gpu-core-limit", "95"]
-            jobs = [[self.config.nvsharectl, "run", "--quiet", "--name", f"job{i}", *limits, "--", *job] for i, job in enumerate(jobs)]
-        processes = [self.start(f"conformance-{state.name}", job, environment) for job in jobs]
-        limit = min(self.deadline, time.monotonic() + seconds + 5)
-        if watch is not None:
-            watch(processes[0])
-        outcomes = []
-        for process in processes:
-            try:
-                process.wait(max(0, limit - time.monotonic()))
-            except TimeoutError:
-                process.popen.poll()  # what it said counts
-            self.ended(process)
-            if first_decides:
-                limit = 0
-            outcome = Outcome()
-            outcome.take(process.lines[:])
-            outcomes.append(outcome)
-            if process.popen.returncode not in (None, 0, -9) and not outcome.hashes and not outcome.events:
-                raise RuntimeError(f"{state.name}: {process.tail()}")
-        if scheduler is not None and outcomes:
-            outcomes[0].swaps += scheduler.drops()
-        return outcomes
-
-    def start(self, name, argv, environment=None):
-        process = Process(self.config, name, argv, environment)
-        if self.journal is not None:
-            self.journal.watch(process)
-        return process
-
-    def ended(self, process):
-        if self.journal is not None:
-            self.journal.forget(process)
-
-    def sweep(self, name, first, count, seconds):
-        """As many of the sequences as the time allows, in several processes."""
-        state = self.states[name]
-        seconds = max(1.0, min(seconds, self.left() - 1))
-        workers = max(1, self.options.processes // state.together) * state.together
-        each = -(-count // workers)
-        jobs = []
-        for start in range(first, first + count, each):
-            extra = ["--first", start, "--count", min(each, first + count - start), "--seconds", max(1, int(seconds))]
-            jobs.append(self.arguments(state, extra))
-        # A scheduler for each pair, or process: alone means alone.
-        size = state.together if state.library and state.scheduled else len(jobs)
-        whole = Outcome()
-        with concurrent.futures.ThreadPoolExecutor(max(1, len(jobs))) as pool:
-            futures = [pool.submit(self.group, state, jobs[i:i + size], seconds) for i in range(0, len(jobs), size)]
-            for future in futures:
-                for outcome in future.result():
-                    whole.merge(outcome)
-        return whole
-
-    def run_plans(self, name, plans, seconds=120, watch=None):
-        """Runs plans (lists of lines); the outcomes' lines of each: none where the time was over before."""
-        state = self.states[name]
-        path = self.config.work / f"plans-{next(self.groups)}.txt"
-        path.write_text("".join("= \n" + "".join(line + "\n" for line in plan) for plan in plans))
-        jobs = [self.arguments(state, ["--plan", path, "--verbose"])]
-        if state.together > 1:  # a neighbour that wants the GPU as well
-            jobs.append(self.arguments(state, ["--first", 0, "--count", 50, "--repeat", 5]))
-        outcome = self.group(state, jobs, seconds, first_decides=True, watch=watch)[0]
-        path.unlink(missing_ok=True)
-        crashed = outcome.crashed()
-        return [outcome.lines.get(i, []) + ([f"crashed: {crashed[i]}"] if i in crashed else []) for i in range(len(plans))]
-
-    def plans(self, sequences):
-        process = Process(self.config, "conformance-list", self.list_arguments(sequences))
-        try:
-            process.wait(max(1, min(60, self.left())))
-        except TimeoutError:
-            return []
-        found = []
-        for line in process.lines:
-            if line.startswith("="):
-                found.append([])
-            elif found:
-                found[-1].append(line)
-        return found
-
-    def list_arguments(self, sequences):
-        return self.arguments(self.states["native"], ["--list", "--only", ",".join(str(s) for s in sequences)])
-
+from checks.conformance_instrument import STATES, tomllib  # noqa: F401: for those who use this module
+from checks.conformance_instrument import (COLD_FIRST, CRASHING, ENTRY_POINTS, OUT_OF_SCOPE, Instrument, Options, Outcome,
+                                           read_differences)
 
 # What these answer changes nothing: sequences stay comparable behind a difference.
 HARMLESS = re.compile(r"cu\w*(Get|Query|IsLoaded|IsCapturing)")
@@ -310,13 +49,6 @@ def kind_of(difference):
         selector = next((word for word in call.split() if word.startswith("i:")), "")
         symbol += f"({selector})"
     return (symbol, code_of(native), code_of(other) if other.split()[0] == native.split()[0] else other)
-
-
-def read_differences():
-    if tomllib is None:
-        return []
-    with open(HERE / "differences.toml", "rb") as file:
-        return tomllib.load(file).get("difference", [])
 
 
 def explanation_of(difference, state, rows):
@@ -382,6 +114,7 @@ class Comparison:
         self.explained = collections.Counter()
         self.changed = lambda: None
         self.unreached = collections.Counter()
+        self.crashed_natively = collections.Counter()
         self.unseen = collections.Counter()  # differences that a second run of the same sequence did not show
 
     def examine(self, state, sequences):
@@ -395,6 +128,9 @@ class Comparison:
                 for sequence, plan, a, b in zip(part, *found):
                     if not a or not b:
                         self.unreached[state] += 1  # the time was over
+                        continue
+                    if a[-1].startswith("crashed"):
+                        self.crashed_natively[state] += 1  # there is nothing to compare with
                         continue
                     seen = differences(plan, a, b)
                     self.unseen[state] += not seen
@@ -467,13 +203,23 @@ def write_crashing(instrument):
     (instrument.config.out / "crashing.txt").write_text("".join(line + "\n" for line in lines))
 
 
-def coverage(outcome):
+def exported(config):
+    """Whether the driver has that function: a driver older than the list lacks some."""
+    try:
+        driver = ctypes.CDLL(str(pathlib.Path(config.simgpu) / "libcuda.so.1") if config.simgpu else "libcuda.so.1")
+    except OSError:
+        return lambda name: True
+    return lambda name: hasattr(driver, name)
+
+
+def coverage(outcome, is_there):
     names = [line.split()[0] for line in ENTRY_POINTS.read_text().splitlines() if line and not line.startswith("#")] if ENTRY_POINTS.exists() else []
-    wanted = [name for name in names if not OUT_OF_SCOPE.match(name)]
+    wanted = [name for name in names if not OUT_OF_SCOPE.match(name) and is_there(name)]
     called = [name for name in wanted if outcome.counts[name] or outcome.failures[name]]
     return {"entry_points": len(wanted), "called": len(called), "with_success": sum(1 for n in wanted if outcome.counts[n]),
             "with_failure": sum(1 for n in wanted if outcome.failures[n]), "never_called": sorted(set(wanted) - set(called)),
-            "never_succeeded": sorted(n for n in called if not outcome.counts[n]), "never_failed": sorted(n for n in called if not outcome.failures[n])}
+            "never_succeeded": sorted(n for n in called if not outcome.counts[n]), "never_failed": sorted(n for n in called if not outcome.failures[n]),
+            "not_in_this_driver": len([name for name in names if not OUT_OF_SCOPE.match(name)]) - len(wanted)}
 
 
 class Comparing:
@@ -491,6 +237,7 @@ class Comparing:
         self.comparison = Comparison(self.instrument, self.begin + self.budget * 0.8)
         self.native, self.unstable, self.figures, self.errors = Outcome(), set(), {}, {}
         self.comparison.changed = self.fill
+        self.is_there = exported(config)
         if not config.small:
             self.instrument.take_known(pathlib.Path(options.known or CRASHING))
 
@@ -507,10 +254,16 @@ class Comparing:
             self.enter("finding entry points with which the driver crashes")
             self.result.figure("left_out", find_crashing(self.instrument, self.budget * 0.06))
         share = self.budget * 0.5 / (len(self.names) + 2.0)
-        self.natively(share)
+        if self.options.volume:
+            self.natively_in_volume()
+        else:
+            self.natively(share)
         for name in self.names:
             try:
-                self.state(name, share)
+                if self.options.volume:
+                    self.state_in_volume(name)
+                else:
+                    self.state(name, share)
             except (RuntimeError, TimeoutError, OSError) as error:  # the other states count all the same
                 self.errors[name] = f"{type(error).__name__}: {error}"
                 if self.journal is not None:
@@ -535,15 +288,63 @@ class Comparing:
             self.enter(f"native: line by line, {min(40, len(self.unstable))} of {len(self.unstable)} that differ")
             self.comparison.examine("native_again", sorted(self.unstable)[:40])
 
+    # ---- by numbers of calls (--volume) ----
+    def some_of(self, name):
+        """How many sequences a state makes of each process' range."""
+        # Half of those of first_turn are of another range (COLD_FIRST); some of a plan's calls cannot be made.
+        wanted = self.options.volume[2] / 2 if name == "first_turn" else self.options.volume[1] / (self.options.calls * 0.93)
+        return math.ceil(wanted / self.options.processes)
+
+    def part_of(self, name):
+        """Each state makes others, one after the other, so that all are made natively and in one state at most."""
+        return (sum(self.some_of(before) for before in self.names[:self.names.index(name)]), self.some_of(name))
+
+    def volume_count(self):
+        """Sequences natively: as many as are asked for, and all that states make."""
+        states = sum(self.some_of(name) for name in self.names) * self.options.processes
+        return max(states, math.ceil(self.options.volume[0] / (self.options.calls * 0.93)))
+
+    def cold_count(self):
+        return self.some_of("first_turn") * self.options.processes
+
+    def natively_in_volume(self):
+        options, instrument = self.options, self.instrument
+        self.comparison.deadline = self.begin + self.budget * 0.97
+        self.enter("native")
+        self.native = instrument.sweep("native", options.first, self.volume_count(), self.budget * 0.53)
+        if "first_turn" in self.names:
+            self.enter("native, what comes before the first turn")
+            self.native.merge(instrument.sweep("native", COLD_FIRST + options.first, self.cold_count(), self.budget * 0.1))
+        self.enter("native, again")
+        again = instrument.sweep("native", options.first, self.volume_count(), self.budget * 0.04, (0, 40))
+        self.unstable = {s for s, value in again.hashes.items() if s in self.native.hashes and self.native.hashes[s] != value}
+
+    def state_in_volume(self, name):
+        self.enter(name)
+        options = self.options
+        left = self.budget - (time.monotonic() - self.begin)
+        seconds = 0.7 * left / (len(self.names) - self.names.index(name))  # the rest is for what differs
+        if name == "first_turn":
+            seconds /= 2
+        outcome = self.instrument.sweep(name, options.first, self.volume_count(), seconds, self.part_of(name))
+        if name == "first_turn":
+            outcome.merge(self.instrument.sweep(name, COLD_FIRST + options.first, self.cold_count(), seconds))
+        self.compare(name, outcome)
+
     def state(self, name, share):
         self.enter(name)
-        native, options = self.native, self.options
+        options = self.options
         outcome = self.instrument.sweep(name, options.first, options.count, share * (0.5 if name == "first_turn" else 1))
         if name == "first_turn":
             outcome.merge(self.instrument.sweep(name, COLD_FIRST + options.first, options.count, share * 0.5))
+        self.compare(name, outcome)
+
+    def compare(self, name, outcome):
+        native, options = self.native, self.options
         crashed = outcome.crashed()
         common = [s for s in outcome.hashes if s in native.hashes and s not in self.unstable]
-        differing = sorted(s for s in common if outcome.hashes[s] != native.hashes[s])
+        apart = any("apart" in row and name in row.get("states", [name]) for row in self.comparison.rows)
+        differing = sorted(s for s in common if (outcome.others[s] != native.others[s] if apart else outcome.hashes[s] != native.hashes[s]))
         differing += [s for s in crashed if s in native.hashes]
         self.figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
                               "events": outcome.events[:20], "not_looked_at": max(0, len(differing) - options.examined),
@@ -564,9 +365,10 @@ class Comparing:
                 self.figures[name]["out_of_time"] = count
         first = {"native": {"calls": native.calls(), "sequences": len(native.hashes), "events": native.events[:50]}}
         result.figure("states", {**first, "not_the_same_natively": len(self.unstable), **self.figures})
-        result.figure("coverage", coverage(native))
+        result.figure("coverage", coverage(native, self.is_there))
         result.figure("explained", dict(comparison.explained))
         result.figure("not_seen_again", dict(comparison.unseen))
+        result.figure("crashed_natively", dict(comparison.crashed_natively))
         result.figure("racy_natively", native_found)
         result.figure("differences", found)
         result.figure("errors", dict(self.errors))
@@ -581,14 +383,6 @@ class Comparing:
 def compare_all(config, result, options, journal=None):
     """The check. `options`: see ../conformance/run.py."""
     return Comparing(config, result, options, journal).run()
-
-
-class Options:
-    def __init__(self, **values):
-        self.seed, self.calls, self.devices, self.first, self.count = 1, 100, 1, 0, 40000
-        self.known, self.crash_search = "", True
-        self.processes, self.patience, self.states, self.without, self.tame, self.examined, self.budget = 8, 30, list(STATES), [], [], 160, 560
-        self.__dict__.update(values)
 
 
 def conformance(config, result):

@@ -25,6 +25,11 @@ bool Runner::is_capturing(uint64_t stream) {
   return call("cuStreamIsCapturing", {stream, word_of(&status)}) == 0 && status != 0;
 }
 
+bool Runner::has_context() {
+  uint64_t context = 0;
+  return call("cuCtxGetCurrent", {word_of(&context)}) == 0 && context != 0;
+}
+
 // The slot of the current context; -1: none, or one that is not known.
 int Runner::current_context() {
   uint64_t context = 0;
@@ -173,10 +178,27 @@ void Runner::take_effect(const Call& call, Made& made, bool captured) {
       memory.serial = world_.next_serial();
       memory.context = current_context();
       ++allocations_;
+      for (const Arg& other : call.args) {
+        if (other.kind == Kind::kHandle && other.letter == 'h') {
+          note_alias(arg.v[0], world_.object('h', other.v[0]).value);
+        }
+      }
     }
   }
   special_effect(call, made);
   data_effect(call, made, captured);
+}
+
+void Runner::note_alias(int64_t slot, uint64_t handle) {
+  MemoryState& memory = world_.memory(slot);
+  memory.handle = handle;
+  for (int64_t other = 0; other < kMemorySlots; ++other) {
+    MemoryState& same = world_.memory(other);
+    if (other != slot && same.live && same.kind == kMemVmm && same.handle == handle) {
+      same.aliased = memory.aliased = true;
+      same.written = false;
+    }
+  }
 }
 
 void Runner::make_objects(const Arg& arg, const Call& call, Made& made) {
@@ -299,7 +321,7 @@ void Runner::data_effect(const Call& call, Made& made, bool captured) {
     if (made.refs.array_count != 0) {
       known = false;
     }
-    dst.written = known && (whole || dst.written);
+    dst.written = known && (whole || dst.written) && !dst.aliased;
     dst.waited_offset = -1;
     if (special == Special::kWrites) {
       for (const Arg& arg : call.args) {
@@ -384,7 +406,7 @@ void Runner::special_effect(const Call& call, Made& made) {
         }
         for (const Use& use : exec->uses) {
           if (use.letter == 'm' && use.write) {
-            world_.memory(use.slot).written = known;
+            world_.memory(use.slot).written = known && !world_.memory(use.slot).aliased;
             world_.memory(use.slot).waited_offset = -1;
           }
         }
@@ -454,6 +476,18 @@ void Runner::special_effect(const Call& call, Made& made) {
         if (arg.kind == Kind::kHandle && arg.letter == 'a') {
           world_.object('a', arg.v[0]).written = false;
           break;
+        }
+      }
+      break;
+    case Special::kTexture:
+      for (const Arg& arg : call.args) {
+        if (arg.kind == Kind::kHandle && arg.letter == 'q') {
+          ObjectState& texture = world_.object('q', arg.v[0]);
+          texture.uses.clear();
+          texture.loose = made.wrong_pointer;
+          if (made.named >= 0) {
+            texture.uses.push_back({'m', made.named, world_.memory(made.named).serial, false});
+          }
         }
       }
       break;

@@ -40,8 +40,9 @@ uint64_t word_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointe
 
 Special special_of(std::string_view symbol) {
   const auto has = [symbol](std::string_view part) { return symbol.find(part) != std::string_view::npos; };
-  // Primary contexts, and settings of contexts and kernels. They are rare: a process for each such sequence costs less than undoing them.
-  if ((has("PrimaryCtx") && !has("GetState")) || has("cuFuncSet") || has("cuCtxSetFlags") || has("cuCtxSetLimit") ||
+  // Primary contexts, settings of contexts, and the end of pools (cleanup.cc). They are rare: a process for each such sequence costs less
+  // than undoing them. (Functions go with their modules.)
+  if ((has("PrimaryCtx") && !has("GetState")) || has("cuCtxSetFlags") || has("cuCtxSetLimit") || has("cuMemPoolDestroy") ||
       has("cuCtxSetCacheConfig") || has("cuCtxSetSharedMemConfig")) {
     return Special::kLasting;
   }
@@ -60,9 +61,19 @@ Special special_of(std::string_view symbol) {
   if (has("cuStreamWriteValue")) return Special::kWrites;
   if (has("cuStreamWaitValue")) return Special::kWaits;
   if (has("SetMemPool")) return Special::kSetPool;
+  if (has("cuTexRefSetAddress_v2") || has("cuTexRefSetAddress2D_v")) return Special::kTexture;
   if (has("cuMemcpyHtoA")) return Special::kArrayWrite;
   if (has("cuMemcpyDtoA") || has("cuMemcpyAtoA")) return Special::kArrayMixes;
   return Special::kNone;
+}
+
+// A driver of 580 touches the current context without looking whether there is one.
+bool wants_context(std::string_view symbol) {
+  for (const char* each : {"cuCtxSetFlags", "cuStreamAttachMemAsync", "cuTexRef", "cuParam", "cuGraphAddKernelNode", "cuGraphKernelNode",
+                           "cuGraphExecKernelNode", "cuGraphExecDestroy", "cuGraphClone", "cuArrayDestroy", "cuStreamWaitEvent"}) {
+    if (symbol.find(each) != std::string_view::npos) return true;
+  }
+  return false;
 }
 
 bool means_broken(int code) { return code == 700 || (code >= 714 && code <= 720 && code != 719 + 1) || code == 702 || code == 719; }
@@ -78,6 +89,7 @@ Runner::Runner(int devices, uint64_t ballast, Progress* progress, Counts* counts
   for (const Op& op : ops()) {
     functions_.push_back(reinterpret_cast<Generic>(dlsym(library_, op.symbol)));
     specials_.push_back(special_of(op.symbol));
+    wants_context_.push_back(wants_context(op.symbol));
   }
   const auto must = [this](const char* symbol, std::initializer_list<uint64_t> x) {
     if (const int code = call(symbol, x); code != 0) {
@@ -196,7 +208,8 @@ std::string Runner::make_here(const Call& call) {
   const Op& op = ops()[static_cast<size_t>(call.op)];
   const Generic function = functions_[static_cast<size_t>(call.op)];
   Made made;
-  if (function == nullptr || !resolve(call, made) || !allowed(call, made) || !wait_for_owners(call, made)) {
+  if (function == nullptr || (wants_context_[static_cast<size_t>(call.op)] && !has_context()) || !resolve(call, made) ||
+      !allowed(call, made) || !wait_for_owners(call, made)) {
     return std::string(op.symbol) + " -";
   }
   const uint64_t* x = made.x;

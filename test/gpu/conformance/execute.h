@@ -57,6 +57,7 @@ enum class Special : uint8_t {
   kPitch,
   kArrayWrite,
   kArrayMixes,
+  kTexture,  // a texture reference is given an address
   kLasting,  // it changes what the process's later sequences would find
 };
 
@@ -113,11 +114,13 @@ class Runner {
   std::string attribute_name(int which, uint64_t value, const Call& call);
   static void close_descriptors(const Call& call, const Made& made);
   void take_effect(const Call& call, Made& made, bool captured);
+  void note_alias(int64_t slot, uint64_t handle);
   void make_objects(const Arg& arg, const Call& call, Made& made);
   void end_objects(const Arg& arg);
   void data_effect(const Call& call, Made& made, bool captured);
   void special_effect(const Call& call, Made& made);
   bool is_capturing(uint64_t stream);
+  bool has_context();
   int current_context();
   bool uses_alive(const std::vector<Use>& uses);
   void note(std::vector<Use>& uses, const Made& made);
@@ -133,6 +136,7 @@ class Runner {
   int devices_ = 0;
   std::vector<Generic> functions_;
   std::vector<Special> specials_;
+  std::vector<bool> wants_context_;
   uint64_t kernels_[2][4] = {};
   uint64_t allocations_ = 0;
   bool cautious_ = false;

@@ -7,7 +7,8 @@ namespace plans {
 
 class Maker : public Arguments {
  public:
-  Maker(const Settings& settings, uint64_t sequence) : Arguments(settings, sequence), cold_(sequence >= kColdFirst) {
+  Maker(const Settings& settings, uint64_t sequence)
+      : Arguments(settings, sequence), cold_(sequence >= kColdFirst), busy_(!cold_ && sequence % 4 != 0) {
     for (int i = 0; i < settings.devices && i < 2; ++i) {
       object('c', i).live = true;
     }
@@ -16,7 +17,7 @@ class Maker : public Arguments {
   }
 
   Plan make() {
-    const int calls = cold_ ? settings_.calls / 3 : settings_.calls;
+    const int calls = !cold_ ? settings_.calls : settings_.cold_calls > 0 ? settings_.cold_calls : settings_.calls / 3;
     const int length = calls / 2 + static_cast<int>(random_.below(calls));
     while (static_cast<int>(plan_.size()) < length) {
       step();
@@ -27,6 +28,7 @@ class Maker : public Arguments {
 
  private:
   const bool cold_;
+  const bool busy_;
 
   static bool is_in(const std::vector<bool>& set, int index) {
     return static_cast<size_t>(index) < set.size() && set[static_cast<size_t>(index)];
@@ -52,13 +54,15 @@ class Maker : public Arguments {
                                             kAsync | kGraph,
                                             kVmm | kGraph,
                                             kRare,
-                                            kRare | kArray | kTexture};
+                                            kRare | kArray | kTexture,
+                                            kOld | kModule | kLaunch};
     groups_ = kPlain | kCopy | kQuery;
     const int64_t count = 2 + random_.below(4);
     for (int64_t i = 0; i < count; ++i) {
       groups_ |= kChoices[random_.below(static_cast<int64_t>(std::size(kChoices)))];
     }
-    if (random_.chance(2)) {
+    // To make and to destroy one takes a driver half a second, and no other process gets anything done meanwhile.
+    if (random_.below(1000) < 6) {
       groups_ |= kContext;
     }
     if (settings_.devices > 1 && random_.chance(50)) {
@@ -79,7 +83,9 @@ class Maker : public Arguments {
       // Entering another GPU's context needs no new context.
       const bool moves = (groups_ & kPeer) != 0 && std::string_view(op.symbol) == "cuCtxSetCurrent";
       if ((wanted || moves) && !is_in(settings_.without, static_cast<int>(i))) {
-        total_ += op.weight;
+        // Most sequences use what they allocate more often than others: an allocation takes a driver a hundred times as long as most calls.
+        const bool cheap = op.group == kCopy || op.group == kQuery || op.group == kLaunch;
+        total_ += op.weight * (cheap && busy_ ? 3 : 1);
         weights_.push_back({static_cast<int>(i), total_});
       }
     }

@@ -12,8 +12,9 @@ namespace conformance {
 
 struct Settings {
   uint64_t seed = 1;
-  int calls = 100;  // of a sequence, about
-  int devices = 1;  // that may be used
+  int calls = 100;     // of a sequence, about
+  int cold_calls = 0;  // of sequences from kColdFirst on; 0: a third of that
+  int devices = 1;     // that may be used
   uint32_t groups = ~0u;
   std::vector<bool> without;  // by operation: true where it is not to be used
   std::vector<bool> tame;     // by operation: true where it gets right arguments only

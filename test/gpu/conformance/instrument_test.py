@@ -16,6 +16,9 @@ except ImportError:  # Python 3.10
     tomllib = None
 
 PROGRAM, SIMGPU = sys.argv[1:3]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from checks import conformance  # noqa: E402
 
 
 def said_of(*plans):
@@ -49,6 +52,16 @@ class WhatIsCompared(unittest.TestCase):
         self.assertEqual(checked(lines), [])
 
 
+    def test_a_texture_reference_names_memory_only_as_long_as_that_is_there(self):
+        """What lies at the address afterwards depends on where a driver puts the next allocation."""
+        bound = ("cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuTexRefCreate +q:0", "cuTexRefSetAddress_v2 oq q:0 ptr:6:512 i:1024",
+                 "cuTexRefGetAddress_v2 op q:0")
+        again = ("cuMemFree_v2 -m:6", "cuMemAlloc_v2 +m:7:0:4096 i:4096", "cuTexRefGetAddress_v2 op q:0")
+        lines = lines_of(*bound, *again)
+        self.assertEqual([line for line in lines if line.startswith("cuTexRefGetAddress")],
+                         ["cuTexRefGetAddress_v2 0 m6+512", "cuTexRefGetAddress_v2 0 ?"])
+
+
 class WhatSequencesLeave(unittest.TestCase):
     def test_a_sequence_finds_its_process_as_it_began(self):
         """Else two runs differ in which a driver crashed at different sequences."""
@@ -67,6 +80,18 @@ class Canaries(unittest.TestCase):
         repo = here.parent.parent.parent
         rows = tomllib.loads((here / "canaries.toml").read_text())["canary"]
         self.assertEqual([row["name"] for row in rows if (repo / row["file"]).read_text().count(row["text"]) != 1], [])
+
+
+class Volumes(unittest.TestCase):
+    def test_each_state_makes_other_sequences_and_all_are_made_natively(self):
+        options = conformance.Options(volume=(1000, 7000, 9), calls=100, processes=4)
+        run = conformance.Comparing.__new__(conformance.Comparing)
+        run.options, run.names = options, ["alone", "first_turn", "none"]
+        parts = [run.part_of(name) for name in run.names]
+        self.assertEqual([begin for begin, _ in parts], [0, parts[0][1], parts[0][1] + parts[1][1]])
+        self.assertGreaterEqual(parts[0][1] * 4 * 93, 7000)
+        self.assertGreaterEqual(run.volume_count(), 4 * sum(count for _, count in parts))
+        self.assertGreaterEqual(2 * run.cold_count(), 9)
 
 
 class Plans(unittest.TestCase):

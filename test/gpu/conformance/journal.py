@@ -83,7 +83,7 @@ class Journal:
         self._seen[process] = at + len(lines)
         for line in lines:
             words = line.split()
-            if line.startswith("S ") and len(words) == 5:
+            if line.startswith("S ") and len(words) == 6:
                 self.sequences += 1
                 self.calls += int(words[4])
             elif line[:2] in ("X ", "H ") and len(words) >= 4:

@@ -4,16 +4,18 @@
 //   conformance --plan FILE [--verbose]      runs the sequences of a file: lines of calls, each sequence after a line `=`
 //   conformance --list [--seed S] ...        prints the plans and runs nothing
 //   conformance --symbols                    the entry points that the table has
+//   --cold-calls N of sequences about what comes before the first turn (a third of --calls)
 //   --fresh        each sequence in a process of its own
 //   --ballast B    that much memory is held on each GPU meanwhile
 //   --without A,B  entry points that are not to be called
 //   --tame A,B     entry points that get right arguments only
+//   --apart A,B:N  the second hash leaves these out: entry points, or those with N among their arguments
 //   --unshown 15   pointer attributes of which only the code is compared
 //   --patience S   a call that takes longer is a hang (120)
 //   --seconds S    ends after so long
 //   --only A,B     --list: these sequences
 //   --repeat S     begins anew until S seconds are over (a neighbour)
-// Prints, one line each:  S SEQUENCE HASH CALLS MADE   with --verbose before it `L TEXT` for each outcome
+// Prints, one line each:  S SEQUENCE HASH CALLS MADE HASH2   with --verbose before it `L TEXT` for each outcome
 //   P SEQUENCE: its context is broken, or not as it was: what follows runs in a new process;  X SEQUENCE CALL SYMBOL SIGNAL: it crashed;  H
 //   SEQUENCE CALL SYMBOL: it hung;  C SYMBOL SUCCESSES FAILURES: at the end;  M SYMBOL: the driver has no such entry point;  ! TEXT:
 //   nothing can run
@@ -47,7 +49,8 @@ struct Job {
   double seconds = 0;  // 0: all of them
   uint64_t begin_ns = 0;
   std::vector<uint64_t> only;  // sequences to list
-  std::vector<Plan> plans;     // instead of a seed's
+  std::vector<std::string> apart;
+  std::vector<Plan> plans;  // instead of a seed's
   Progress* progress = nullptr;
   Counts* counts = nullptr;
 
@@ -55,10 +58,31 @@ struct Job {
   Plan plan(uint64_t sequence) const { return plans.empty() ? generate(settings, sequence) : plans[sequence]; }
 };
 
-uint64_t hash_of(const std::vector<std::string>& lines) {
+bool is_apart(const Job& job, const Call& call) {
+  for (const std::string& each : job.apart) {
+    const size_t colon = each.find(':');
+    if (each.compare(0, colon, ops()[static_cast<size_t>(call.op)].symbol) != 0) {
+      continue;
+    }
+    const int64_t number = colon == std::string::npos ? 0 : std::atoll(each.c_str() + colon + 1);
+    bool named = colon == std::string::npos;
+    for (const Arg& arg : call.args) {
+      named = named || (arg.kind == Kind::kInt && arg.v[0] == number);
+    }
+    if (named) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// `whole`: of all lines, otherwise without those of calls that are compared apart.
+uint64_t hash_of(const Job& job, const Plan& plan, const std::vector<std::string>& lines, bool whole) {
   uint64_t hash = 0;
-  for (const std::string& line : lines) {
-    hash = (hash ^ checksum(line.data(), line.size())) * 0x9e3779b97f4a7c15ull;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (whole || i >= plan.size() || !is_apart(job, plan[i])) {
+      hash = (hash ^ checksum(lines[i].data(), lines[i].size())) * 0x9e3779b97f4a7c15ull;
+    }
   }
   return hash;
 }
@@ -83,7 +107,8 @@ uint64_t hash_of(const std::vector<std::string>& lines) {
         std::printf("L %s\n", line.c_str());
       }
     }
-    std::printf("S %" PRIu64 " %016" PRIx64 " %zu %zu\n", sequence, hash_of(lines), plan.size(), made);
+    std::printf("S %" PRIu64 " %016" PRIx64 " %zu %zu %016" PRIx64 "\n", sequence, hash_of(job, plan, lines, true), plan.size(), made,
+                hash_of(job, plan, lines, false));
     if (!whole) {
       std::printf("P %" PRIu64 "\n", sequence);
       job.progress->poisoned = true;
@@ -219,6 +244,7 @@ Job job_of(const gputest::Options& options) {
   Job job;
   job.settings.seed = options.number("seed", 1);
   job.settings.calls = static_cast<int>(options.number("calls", 100));
+  job.settings.cold_calls = static_cast<int>(options.number("cold-calls", 0));
   job.devices = job.settings.devices = static_cast<int>(std::min<uint64_t>(2, options.number("devices", 1)));
   job.first = options.number("first", 0);
   job.count = options.number("count", 100);
@@ -229,6 +255,10 @@ Job job_of(const gputest::Options& options) {
   const std::string only = options.text("only", "");
   for (size_t at = 0; at < only.size(); at = std::min(only.find(',', at), only.size() - 1) + 1) {
     job.only.push_back(std::strtoull(only.c_str() + at, nullptr, 10));
+  }
+  const std::string apart = options.text("apart", "");
+  for (size_t at = 0; at < apart.size(); at = std::min(apart.find(',', at), apart.size() - 1) + 1) {
+    job.apart.push_back(apart.substr(at, apart.find(',', at) - at));
   }
   job.verbose = options.has("verbose");
   job.fresh = options.has("fresh");

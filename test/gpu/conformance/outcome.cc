@@ -92,15 +92,27 @@ std::string Runner::outcome(const Call& call, const Made& made, int code, bool c
         }
         ++out;
         break;
-      case Kind::kOutInt:
-        line += " " + std::to_string(static_cast<int>(made.outs[out++]));
+      case Kind::kOutInt: {
+        // CU_CTX_LMEM_RESIZE_TO_MAX is set by the driver itself, once something of the process needed it.
+        constexpr uint64_t kLmemResize = 0x10;
+        const uint64_t value = made.outs[out++];
+        line += " " + std::to_string(static_cast<int>(line.compare(0, 13, "cuCtxGetFlags") == 0 ? value & ~kLmemResize : value));
         break;
+      }
       case Kind::kOutWord:
         line += " " + std::to_string(made.outs[out++]);
         break;
-      case Kind::kOutPointer:
-        line += " " + world_.pointer_name(made.outs[out++]);
+      case Kind::kOutPointer: {
+        // Of a texture reference to memory that is gone: natively something else may lie there by now.
+        bool gone = false;
+        for (const Arg& other : call.args) {
+          const bool texture = other.kind == Kind::kHandle && other.letter == 'q';
+          gone = gone || (texture && (world_.object('q', other.v[0]).loose || !uses_alive(world_.object('q', other.v[0]).uses)));
+        }
+        line += " " + (gone ? std::string("?") : world_.pointer_name(made.outs[out]));
+        ++out;
         break;
+      }
       case Kind::kOutHandle:
         line += " " + world_.handle_name(made.outs[out++]);
         break;

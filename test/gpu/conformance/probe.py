@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import struct
+import threading
 import time
 
 PROGRESS = struct.Struct("<QQii?")  # beat, sequence, call, op, poisoned
@@ -85,8 +86,8 @@ class Sampler:
         self.samples += 1
 
 
-def probe(instrument, journal, name, sequences):
-    """Figures, and lines to print."""
+def probe(instrument, journal, name, sequences, beside=0):
+    """Figures, and lines to print. `beside`: so many other processes make sequences of their own meanwhile, natively."""
     state = instrument.states[name]
     journal.enter(f"probe {name}")
     symbols = subprocess.run([instrument.program, "--symbols"], capture_output=True, text=True, timeout=10, check=False).stdout.split()
@@ -96,6 +97,10 @@ def probe(instrument, journal, name, sequences):
     def watch(process):
         sampler.follow(process, instrument.deadline)
 
+    others = [instrument.arguments(instrument.states["native"], ["--first", 1_000_000 * number, "--count", 100_000, "--seconds", int(instrument.left())])
+              for number in range(1, beside + 1)]
+    if others:
+        threading.Thread(target=instrument.group, args=(instrument.states["native"], others, instrument.left()), daemon=True).start()
     outcome = instrument.group(state, [instrument.arguments(state, ["--count", sequences, "--verbose"])], max(1, instrument.left()),
                                watch=watch)[0]
     wall = time.monotonic() - begin

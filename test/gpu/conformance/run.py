@@ -9,10 +9,12 @@
 Ends --budget seconds after its start, and soon after SIGTERM or SIGINT, with what there is until then; results are written as they come.
 """
 import argparse
+import io
 import pathlib
 import resource
 import shutil
 import sys
+import tarfile
 import time
 import traceback
 
@@ -35,14 +37,18 @@ def parse_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--states", default=",".join(checks.STATES), help=f"of {', '.join(checks.STATES)}")
     parser.add_argument("--calls", type=int, default=100, help="calls of a sequence, about")
+    parser.add_argument("--cold-calls", type=int, default=0, help="of a sequence about what comes before the first turn; 0: a third of --calls")
     parser.add_argument("--first", type=int, default=0, help="number of the first sequence")
     parser.add_argument("--count", type=int, default=40000, help="at most so many sequences")
+    parser.add_argument("--volume", default="", metavar="NATIVE,EACH,FRESH",
+                        help="so many calls natively and in each other state, and so many fresh processes in first_turn, as far as the budget goes")
     parser.add_argument("--devices", type=int, default=1, help="GPUs that the calls use, 1 or 2")
     parser.add_argument("--processes", type=int, default=8, help="at once")
     parser.add_argument("--examined", type=int, default=160, help="differing sequences of each state that are looked at line by line")
     parser.add_argument("--patience", type=int, default=0, help="a call that takes longer hangs, seconds; default: 10, with --small 30")
     parser.add_argument("--probe", nargs="?", const="native", default="", metavar="STATE",
                         help="one process, few sequences (--sequences, 20), 30 s at most: seconds per sequence and the slowest entry points")
+    parser.add_argument("--beside", type=int, default=0, help="--probe: so many other processes run meanwhile")
     parser.add_argument("--no-crash-search", action="store_true", help="trust --known")
     parser.add_argument("--known", default="", help="entry points with which the driver crashes; default: crashing.txt beside this file")
     parser.add_argument("--without", default="", help="entry points that are not called, separated by commas")
@@ -59,16 +65,23 @@ def parse_arguments():
     args.patience = args.patience or (30 if args.small else 10)
     args.sequences = args.sequences or (20 if args.probe else 2000)
     args.budget = min(args.budget, 30) if args.probe else args.budget
+    try:
+        args.volume = tuple(int(number) for number in args.volume.split(",")) if args.volume else ()
+    except ValueError:
+        args.volume = (0,)
+    if args.volume and (len(args.volume) != 3 or min(args.volume) < 1):
+        parser.error("--volume: three numbers of 1 and more, such as 2000000,200000,500")
     return args
 
 
 def print_result(result, out):
-    figures = result.figures
+    """C programs of what differs go into one archive."""
+    figures, programs = result.figures, {}
     for name, row in figures.get("states", {}).items():
         print(f"{name}: {row}"[:600])
     covered = figures.get("coverage", {})
     print("coverage: " + ", ".join(f"{key} {value}" for key, value in covered.items() if isinstance(value, int)))
-    for key in ("left_out", "explained", "not_seen_again"):
+    for key in ("left_out", "explained", "not_seen_again", "crashed_natively"):
         print(f"{key}: {figures.get(key)}")
     for title, rows in (("DIFFERENCE", figures.get("differences", [])), ("not the same natively", figures.get("racy_natively", []))):
         for row in rows:
@@ -77,9 +90,15 @@ def print_result(result, out):
             for line in row.get("shrunk", []):
                 print(f"    {line}")
             if row.get("shrunk"):
-                name = f"{row['kind'][0].partition('(')[0].lstrip('~')}-{sum(1 for _ in out.glob('*.c'))}.c"
-                (out / name).write_text(c_program(row["shrunk"]))
+                name = f"{row['kind'][0].partition('(')[0].lstrip('~')}-{len(programs)}.c"
+                programs[name] = c_program(row["shrunk"]).encode()
                 print(f"    as a C program: {name}")
+    if programs:
+        with tarfile.open(out / "programs.tar.gz", "w:gz") as archive:
+            for name, text in programs.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text))
 
 
 class Run:
@@ -94,7 +113,7 @@ class Run:
             seed=args.seed, calls=args.calls, devices=args.devices, first=args.first, count=args.count, processes=args.processes,
             patience=args.patience, states=[s for s in args.states.split(",") if s], tame=[s for s in args.tame.split(",") if s],
             without=[s for s in args.without.split(",") if s], examined=args.examined, budget=args.budget, known=args.known,
-            crash_search=not args.no_crash_search)
+            crash_search=not args.no_crash_search, volume=args.volume, cold_calls=args.cold_calls)
 
     def save(self, reason):
         """What there is, into conformance.json; `reason`: why the run ends early. Called from the journal's thread as well."""
@@ -131,7 +150,7 @@ class Run:
     def work(self):
         """Whether there is nothing to complain of."""
         if self.args.probe:
-            figures = self.result.figure("probe", probes.probe(self.instrument(), self.journal, self.args.probe, self.args.sequences))
+            figures = self.result.figure("probe", probes.probe(self.instrument(), self.journal, self.args.probe, self.args.sequences, self.args.beside))
             print("\n".join(probes.lines_of(figures)), flush=True)
             return figures["sequences"] > 0
         if self.args.record:

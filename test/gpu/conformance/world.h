@@ -22,6 +22,8 @@ struct MemoryState {
   bool live = false;
   bool access = true;
   bool written = false;  // every byte of it, with bytes that are the same everywhere
+  uint64_t handle = 0;   // of mapped memory
+  bool aliased = false;  // mapped twice: two streams may use it at once, and copies overlap unseen
   int kind = 0;
   int context = 0;  // slot
   uint64_t address = 0;
