@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 # Commands whose first argument is a tenant's name, completed from what the scheduler knows.
-TENANT_COMMANDS = ["set", "pause", "resume", "kill"]
+TENANT_COMMANDS = ["set", "pause", "resume", "release", "kill"]
 DESCRIPTIONS_AT = 30
 SET_WORDS = "core= ceiling= memory= priority= paused="
 TENANTS = "nvsharectl status --json 2>/dev/null | grep -o '\"tenants\":.*' | grep -oE '\"name\":\"[^\"]*\"' | cut -d'\"' -f4"
@@ -69,7 +69,7 @@ def man_page(version, commands):
         lines += [".RE"] if options or positionals else []
     lines += [".SH FILES", ".TP", ".I /run/nvshare", "the machine's scheduler", ".TP", ".I /etc/nvshare/scheduler.toml", "its settings", ".SH EXIT STATUS",
               roff("0, or 1 when it could not be done; 125 wrong use. Of run: the program's; 124 --timeout was over, 126 could not be run, 127 there is no such program."),
-              ".SH SEE ALSO", "/usr/share/doc/nvshare/user\\-guide.md, nvshare\\-scheduler \\-\\-help"]
+              ".SH SEE ALSO", "/usr/share/doc/nvshare/docs/user\\-guide.md, nvshare\\-scheduler \\-\\-help"]
     return "\n".join(lines) + "\n"
 
 

@@ -118,7 +118,7 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   run_app->add_option("--gpu-memory-limit", options.gpu_memory_limit,
                       "GPU memory the program and its children may have, such as 8Gi or 512MiB");
   run_app->add_option(
-      "--reserve-memory", options.reserve_memory,
+      "--reserve-memory,--reserve", options.reserve_memory,
       "GPU memory that the scheduler is to reserve for it on its GPU, such as 8Gi: refused where others have reserved too much; "
       "its limit as well");
   run_app
@@ -214,6 +214,11 @@ int run(int argc, char** argv) {
   CLI::App* resume_app = app.add_subcommand("resume", "A tenant that was paused goes on");
   resume_app->add_option("tenant", resumed, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
 
+  std::string released;
+  CLI::App* release_app =
+      app.add_subcommand("release", "A tenant's turns end now; it gets new ones when it asks for them, and others go before");
+  release_app->add_option("tenant", released, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
+
   std::string killed;
   std::string signal = "TERM";
   CLI::App* kill_app = app.add_subcommand("kill", "A signal to all processes of a tenant");
@@ -277,6 +282,7 @@ int run(int argc, char** argv) {
   if (*version_app) return nvshare::cli::version_command();
   if (*pause_app) return nvshare::cli::pause_command(paused, true);
   if (*resume_app) return nvshare::cli::pause_command(resumed, false);
+  if (*release_app) return nvshare::cli::release_command(released);
   if (*kill_app) return nvshare::cli::kill_command(killed, signal);
   if (*logs_app) return nvshare::cli::logs_command(logs);
   if (*set_app) return nvshare::cli::set_command(changes);

@@ -186,6 +186,24 @@ TEST_F(RunCommand, SetChangesBothLimitsOfATenantAtOnce) {
   }
 }
 
+// A container has the folder of the clients' socket alone: the same here.
+TEST_F(RunCommand, WhereOnlyTheClientsSocketIsOneSeesOnesOwn) {
+  const fs::path view = directory_ / "view";
+  fs::create_directory(view);
+  fs::create_directory_symlink(runtime() + "/client", view / "client");
+  const std::string own = "NVSHARE_RUNTIME_DIR=" + view.string() + " " NVSHARECTL " ";
+  const Ran ran = nvsharectl("run --name train -- sh -c '" DEMO_JOB
+                             " --bytes 32M --block 4M --steps 1000000 --compute-us 100 > /dev/null & "
+                             "for i in $(seq 400); do " NVSHARECTL " status | grep -q nvshare-demo-job && break; sleep 0.05; done; " +
+                             own + "status; " + own + "status --json; " + own + "top --once --columns 100; " + own +
+                             "release train && echo gave up; " + own + "release other; " + own + "set train core=5; kill $!'");
+  for (const char* part : {"what is yours", "YOURS RESIDENT", "\"own\":true", "yours alone", "nvshare-demo-job", "gave up"})
+    EXPECT_TRUE(has(ran.out, part)) << part << ": " << ran.out << ran.err;
+  EXPECT_FALSE(has(ran.out, "SAFE LIMIT")) << ran.out;
+  EXPECT_TRUE(has(ran.err, "nvsharectl release: 'other' is no tenant of yours")) << ran.err;
+  EXPECT_TRUE(has(ran.err, "nvsharectl set: ")) << ran.err;
+}
+
 TEST_F(RunCommand, WhatCannotWorkIsRefusedWithAHint) {
   const Ran docker = nvsharectl("run -- docker run --gpus all image");
   EXPECT_EQ(docker.exit_code, 125);

@@ -5,8 +5,10 @@
 #include <cstdio>
 
 #include "base/parse.h"
+#include "cli/own_client.h"
 #include "cli/run_command.h"
 #include "cli/scheduler_link.h"
+#include "cli/start_condition.h"
 
 namespace nvshare::cli {
 
@@ -97,6 +99,26 @@ int pause_command(const std::string& tenant, bool pauses) {
   request.tenant = tenant;
   request.paused = pauses;
   return ask(pauses ? "pause" : "resume", request);
+}
+
+// Whoever may not administer the scheduler may still end turns of its own tenants.
+int release_command(const std::string& tenant) {
+  auto link = find_scheduler();
+  if (!link) return fail("release", 1, link.error().text);
+  if (link->admin) {
+    admin::SetRequest request;
+    request.tenant = tenant;
+    request.release = true;
+    return ask("release", request);
+  }
+  const auto status = ask_own(link->runtime_directory);
+  if (!status) return fail("release", 1, status.error().text);
+  const std::vector<uint64_t> ids = tenants_named(*status, tenant);
+  if (ids.empty()) return fail("release", 1, fmt::format("'{}' is no tenant of yours; 'nvsharectl status' shows them", tenant).c_str());
+  for (const uint64_t id : ids) {
+    if (const auto ok = release_own(link->runtime_directory, id); !ok) return fail("release", 1, ok.error().text);
+  }
+  return 0;
 }
 
 }  // namespace nvshare::cli

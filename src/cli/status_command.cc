@@ -4,11 +4,23 @@
 
 #include <cstdio>
 
+#include "cli/own_client.h"
 #include "cli/scheduler_link.h"
 #include "cli/status_view.h"
 #include "protocol/admin.h"
 
 namespace nvshare::cli {
+namespace {
+
+// Whom it takes no admin requests from it tells of their own.
+Result<std::string> status_line(SchedulerLink& link) {
+  if (link.admin) return link.admin->ask(protocol::admin::StatusRequest{});
+  auto own = ask_own_line(link.runtime_directory);
+  if (own) return own;
+  return error_format("%.200s; of your own programs: %.200s", link.admin_error.c_str(), own.error().text);
+}
+
+}  // namespace
 
 int status_command(bool json) {
   auto fail = [](const char* why) {
@@ -17,8 +29,7 @@ int status_command(bool json) {
   };
   auto link = find_scheduler();
   if (!link) return fail(link.error().text);
-  if (!link->admin) return fail(link->admin_error.c_str());
-  auto line = link->admin->ask(protocol::admin::StatusRequest{});
+  auto line = status_line(*link);
   if (!line) return fail(line.error().text);
   // Decoded for --json as well: a scheduler's refusal is no status.
   auto status = protocol::admin::decode_status(*line);

@@ -252,7 +252,32 @@ static std::string compute_table(const StatusReport& status) {
   return out;
 }
 
+// What the scheduler tells those that are neither root nor its user.
+static std::string draw_own(const StatusReport& status) {
+  std::string out = fmt::format("nvshare-scheduler {} in {}, up {}: what is yours; all of it is for root and the scheduler's user\n",
+                                status.version, status.runtime_dir, format_duration(status.uptime_ns));
+  if (status.clients.empty()) out += "\nNone of your programs uses a GPU.\n";
+  if (!status.gpus.empty()) {
+    Table table({{"GPU"}, {"NAME"}, {"MEMORY", Align::kRight}, {"YOURS RESIDENT", Align::kRight}, {"YOURS SWAPPED", Align::kRight}});
+    for (size_t i = 0; i < status.gpus.size(); ++i) {
+      int64_t resident = 0;
+      int64_t swapped = 0;
+      for (const ClientReport& client : status.clients) {
+        if (client.gpu != status.gpus[i].uuid) continue;
+        resident += client.resident;
+        swapped += client.swapped;
+      }
+      table.add({std::to_string(i), status.gpus[i].name, bytes_of(status.gpus[i].total), bytes_of(resident), bytes_of(swapped)});
+    }
+    out += "\n" + table.draw();
+  }
+  if (!status.tenants.empty()) out += "\n" + tenant_table(status);
+  if (!status.clients.empty()) out += "\n" + client_table(status);
+  return out + keeps_lines(status) + library_lines(status);
+}
+
 std::string draw_status(const StatusReport& status) {
+  if (status.own) return draw_own(status);
   std::string out =
       fmt::format("nvshare-scheduler {} in {}, pid {}, up {}, switch time {}{}\n", status.version, status.runtime_dir, status.pid,
                   format_duration(status.uptime_ns), status.switch_time_mode, status.nvml ? "" : ", without NVML");

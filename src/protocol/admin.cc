@@ -32,7 +32,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BoundsReport, values, connection
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
                                                 host_memory_budget, host_memory_reserved, host_memory_used, host_memory_bound,
-                                                switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps)
+                                                switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps, own)
 
 namespace {
 
@@ -119,6 +119,13 @@ Result<Request> decode_tenant_request(const Json& json) {
   return Request(request);
 }
 
+Result<bool> flag_field(const Json& json, const char* field) {
+  auto found = json.find(field);
+  if (found == json.end()) return false;
+  if (!found->is_boolean()) return error_format("%s must be true or false", field);
+  return found->get<bool>();
+}
+
 Result<Request> decode_set_request(const Json& json) {
   SetRequest request;
   if (auto settings = json.find("settings"); settings != json.end()) {
@@ -142,17 +149,21 @@ Result<Request> decode_set_request(const Json& json) {
     if (!paused->is_boolean()) return error_format("paused must be true or false");
     request.paused = paused->get<bool>();
   }
-  const bool any_limit =
-      request.gpu_memory_limit || request.gpu_core_limit || request.gpu_core_ceiling || request.priority || request.paused;
+  auto release = flag_field(json, "release");
+  if (!release) return release.error();
+  request.release = *release;
+  const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit || request.gpu_core_ceiling || request.priority ||
+                         request.paused || request.release;
   if (request.tenant.empty() && any_limit) {
     return error_format("%s needs a tenant", request.gpu_memory_limit   ? "gpu_memory_limit"
                                              : request.gpu_core_limit   ? "gpu_core_limit"
                                              : request.gpu_core_ceiling ? "gpu_core_ceiling"
                                              : request.priority         ? "priority"
-                                                                        : "paused");
+                                             : request.paused           ? "paused"
+                                                                        : "release");
   }
   if (!request.tenant.empty() && !any_limit)
-    return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit, a gpu_core_ceiling, a priority or paused");
+    return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit, a gpu_core_ceiling, a priority, paused or release");
   if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its limits");
   return Request(request);
 }
@@ -218,13 +229,6 @@ Result<std::string> short_text_field(const Json& json, const char* field) {
   if (found == json.end()) return std::string();
   if (!found->is_string()) return error_format("%s must be text", field);
   return found->get<std::string>().substr(0, kJobTextBytesMax);
-}
-
-Result<bool> flag_field(const Json& json, const char* field) {
-  auto found = json.find(field);
-  if (found == json.end()) return false;
-  if (!found->is_boolean()) return error_format("%s must be true or false", field);
-  return found->get<bool>();
 }
 
 // An integer that is given as a number; 0 when it is not there.
@@ -350,6 +354,7 @@ struct Encoder {
       if (r.gpu_core_ceiling) json["gpu_core_ceiling"] = *r.gpu_core_ceiling;
       if (r.priority) json["priority"] = *r.priority;
       if (r.paused) json["paused"] = *r.paused;
+      if (r.release) json["release"] = true;
     }
     return json;
   }

@@ -9,6 +9,7 @@
 //   {"request":"set","tenant":"train","gpu_core_ceiling":40}          -> the same, but a ceiling alone, which raises nobody's share
 //   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
 //   {"request":"set","tenant":"train","paused":true}                  -> its turns end, and it gets none until paused is false
+//   {"request":"set","tenant":"train","release":true}                -> its turns end now; what it needs it asks for anew
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
 //   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40,
 //                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"ends":false,"only_lowers":false},
@@ -247,6 +248,7 @@ struct StatusReport {
   BoundsReport bounds;
   std::vector<BypassReport> bypasses;
   std::vector<MpsReport> mps;
+  bool own = false;  // of the asker's own tenants alone (messages.h, OwnReport): what is not theirs is left out
 };
 
 struct StatusRequest {};
@@ -269,6 +271,7 @@ struct SetRequest {
   std::optional<int32_t> priority;              // of that tenant
   std::optional<int32_t> gpu_core_ceiling;      // of that tenant, besides; 100 = none
   std::optional<bool> paused;                   // of that tenant: its programs get no turns
+  bool release = false;                         // that tenant's turns end now
 };
 struct PodRequest {
   std::string uid;                               // as Kubernetes writes it

@@ -87,6 +87,16 @@ Result<void> check(const About& message) {
 }
 
 template <>
+Result<void> check(const AskOwn& message) {
+  return check_enumeration("wish", message.wish, OwnWish::kRelease);
+}
+
+template <>
+Result<void> check(const OwnReport& message) {
+  return check_at_most("bytes", message.bytes, kMemoryBytesMax);
+}
+
+template <>
 Result<void> check(const KeepsMemory& message) {
   return check_terminated("why", message.why);
 }
@@ -291,7 +301,7 @@ constexpr Format kFormats[] = {
     format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
     format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
     format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),    format_of<KeepsMemory>(),
-    format_of<AskMps>(),        format_of<MpsGroup>(),
+    format_of<AskMps>(),        format_of<MpsGroup>(),      format_of<AskOwn>(),         format_of<OwnReport>(),
 };
 
 // Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.

@@ -49,6 +49,8 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(LockPaused{{1, 2}, 3})),
       bytes_of(encode(LockResumed{{1, 2}})),
       bytes_of(encode(KeepsMemory{"it called a new function"})),
+      bytes_of(encode(AskOwn{1, {}, 7})),
+      bytes_of(encode(OwnReport{4096})),
       bytes_of(encode(WaitForMem{1})),
       bytes_of(encode(MemAvailable{1, 1, {}, 2, 3})),
       bytes_of(encode(Evict{1, 2})),
@@ -157,6 +159,12 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kTenantUse:
       outcome = check(decode<TenantUse>(packet));
+      break;
+    case MessageType::kAskOwn:
+      outcome = check(decode<AskOwn>(packet));
+      break;
+    case MessageType::kOwnReport:
+      outcome = check(decode<OwnReport>(packet));
       break;
     case MessageType::kAskWhyWaiting:
       outcome = check(decode<AskWhyWaiting>(packet));
@@ -306,7 +314,7 @@ TEST(Codec, RefusesUnknownTypesAndVersions) {
     Idle idle{1};
     Packet packet = encode(static_cast<MessageType>(type), kVersionMax, &idle, sizeof idle);
     bool eight_byte_payload = type == 2 || type == 6 || type == 9 || type == 10 || type == 24 || type == 68 || type == 75 || type == 17 ||
-                              type == 34 || type == 80 || type == 20;
+                              type == 34 || type == 80 || type == 20 || type == 84;
     EXPECT_EQ(static_cast<bool>(decode_any(packet.span())), eight_byte_payload) << type;
   }
   EXPECT_FALSE(decode_any(encode(Idle{1}, 0).span()));

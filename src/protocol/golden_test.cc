@@ -80,6 +80,7 @@ void each_message(Visit visit) {
   visit(KeepsMemory{.why = "it called a new function"});
   visit(AskMps{.reserved = k(1)});
   visit(MpsGroup{.state = 2, .reserved = {}, .directory = "a directory", .reason = "a reason"});
+  visit(AskOwn{.wish = 1, .reserved = {}, .tenant = k(1)});
   visit(ArenaRequest{.request = k(1), .total = 0x22 * kArenaUnitBytes, .owner = 1, .urgent = 0, .reserved = {}});
   visit(ArenaReturned{.segment = k(1)});
   visit(ArenaShrunk{.shrink = k(1), .bytes = 0x1122334455});
@@ -132,6 +133,7 @@ void each_message(Visit visit) {
                  .reserved = {}});
   visit(ImportInherited{.request = k(1)});
   visit(KeepLock{.grant = grant});
+  visit(OwnReport{.bytes = 0x1122334455});
   visit(PrepareSwap{.bytes = k(1)});
   visit(ArenaSegment{.segment = k(1), .bytes = 0x12 * kArenaUnitBytes, .owner = 1, .reserved = {}});
   visit(ArenaRefused{.request = k(1), .missing = k(2)});

@@ -16,16 +16,15 @@
 //   client: ReqLock                        scheduler: LockOk(grant, budget) now or later; LockOk again, same grant, when the budget changes
 //   client: runs; MemUpdate when its memory changes; SwapProgress while it moves memory
 //   scheduler: DropLock(grant)             client: LockReleased(grant, dropped) once its GPU work is done, or (not_drained): lock kept
-//   scheduler: DropLock(grant, together)   client: Drained once its GPU work is done, or LockReleased(not_drained); it keeps the lock and
-//   its
-//                                          gate closed until the scheduler says KeepLock (go on), or DropLock without `together`
+//   scheduler: DropLock(grant, together)   client: Drained once its GPU work is done, or LockReleased(not_drained); it keeps the
+//                                          lock and its gate closed until the scheduler says KeepLock (go on), or DropLock without
+//                                          `together`
 //   client: LockReleased(grant, early) whenever it notices that it has nothing to do; where Contention.pause_us allows it,
 //           LockPaused(grant) instead, and LockResumed(grant) when it goes on: it keeps the lock, and is billed for no time in between
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
 //   client: ArenaRequest(total)            scheduler: ArenaSegment per segment as it is there, ArenaRefused for what it cannot have
 //   scheduler: ArenaShrink(bytes)          client: ArenaReturned per segment, then ArenaShrunk
-// Instead of Register a program that is about to start another one may send AskMps, and has MpsGroup as the answer; the scheduler then
-// closes the connection.
+// Instead of Register: AskMps, which MpsGroup answers, or AskOwn, which OwnReport answers; the scheduler then closes the connection.
 // Every grant carries the scheduler's epoch (a new one at each start) and a grant id; what carries a stale pair is ignored.
 //
 // Memory that one process of a tenant hands to another (legacy IPC; the program's handle names exporter, export and nonce):
@@ -87,6 +86,7 @@ enum class MessageType : uint16_t {
   kArenaShrunk = 18,
   kArenaHeld = 19,
   kAskMps = 20,
+  kAskOwn = 21,
   // scheduler to client
   kRegistered = 64,
   kRefused = 65,
@@ -108,6 +108,7 @@ enum class MessageType : uint16_t {
   kArenaSegment = 81,
   kArenaRefused = 82,
   kArenaShrink = 83,
+  kOwnReport = 84,
   kHeadroom = 104,
   kRecallHeadroom = 105,
 };
@@ -138,11 +139,10 @@ inline constexpr uint32_t kReleaseBytes = 32;
 struct Register {
   uint16_t version_min;  // the client speaks version_min .. version_max; the header's version is version_min
   uint16_t version_max;
-  uint8_t backend;     // Backend
-  uint8_t has_lock;    // 1 when it re-registers holding a lock that the previous scheduler granted
-  uint8_t wants_lock;  // 1 when it re-registers while waiting for the lock
-  uint8_t
-      asks_only;  // 1: it wants to know what the scheduler would answer: Registered, TenantUse. It becomes no client; the connection ends
+  uint8_t backend;       // Backend
+  uint8_t has_lock;      // 1 when it re-registers holding a lock that the previous scheduler granted
+  uint8_t wants_lock;    // 1 when it re-registers while waiting for the lock
+  uint8_t asks_only;     // 1: it only wants the answer, Registered and TenantUse, and becomes no client; the connection ends
   uint8_t gpu_uuid[16];  // as cuDeviceGetUuid gives it
   uint64_t gpu_total_bytes;
   uint64_t memory_limit;  // from the program's own environment; 0 = none. Can only lower what the node allows
@@ -185,6 +185,19 @@ inline constexpr uint32_t kKeepsWhyBytes = 128;
 // Since version 2. All memory that the client has, or gets from now on, stays on the GPU. Told once to each scheduler.
 struct KeepsMemory {
   char why[kKeepsWhyBytes];  // a sentence's end for people, NUL-terminated: "it called cuNewFunction, which this release does not know"
+};
+
+enum class OwnWish : uint8_t { kReport = 0, kRelease = 1 };
+// Since version 2. Instead of Register: about the asker's own tenant, and from outside containers about all of its user's.
+struct AskOwn {
+  uint8_t wish;  // OwnWish; kRelease: turns of `tenant` end now, too, as if it had nothing to do
+  uint8_t reserved[7];
+  uint64_t tenant;  // one that OwnReport lists; else 0
+};
+// Since version 2. The answer; with it a sealed memfd of so many bytes: a line as admin.h's status. Pids are the asker's, 0: not seen by
+// it.
+struct OwnReport {
+  uint64_t bytes;
 };
 
 // The same in all versions.
@@ -263,7 +276,6 @@ struct MemUpdate {
 struct WaitForMem {
   uint64_t request;
 };
-
 struct MemAvailable {
   uint64_t request;  // the MemUpdate it answers
   uint8_t granted;   // 1: the budget below covers the request; 0: out of memory, nothing can be moved
@@ -440,11 +452,9 @@ struct Imported {
 struct ImportClosed {
   uint64_t request;
 };
-
 struct ExportEnded {
   uint64_t export_id;
 };
-
 struct ImportInherited {
   uint64_t request;
 };
@@ -538,6 +548,8 @@ NVSHARE_WIRE_SIZE(Memory, 40);
 NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
 NVSHARE_WIRE_SIZE(Registered, 72 + 32 + 72 + 8);
 NVSHARE_WIRE_SIZE(About, 32);
+NVSHARE_WIRE_SIZE(AskOwn, 16);
+NVSHARE_WIRE_SIZE(OwnReport, 8);
 NVSHARE_WIRE_SIZE(KeepsMemory, 128);
 NVSHARE_WIRE_SIZE(Refused, 264);
 NVSHARE_WIRE_SIZE(ReqLock, 8);

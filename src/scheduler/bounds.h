@@ -22,6 +22,7 @@ inline constexpr int64_t kMessageBurst = 20'000;
 inline constexpr int64_t kTenantMessagesPerSecond = 40'000;
 inline constexpr int64_t kTenantMessageBurst = 40'000;
 inline constexpr int64_t kMessageTimeNs = 10'000;
+inline constexpr int64_t kOwnQuestionsPerSecond = 20;
 inline constexpr int64_t kGpusPerUser = 64;
 inline constexpr int64_t kGpus = 1024;
 inline constexpr int64_t kUnansweredImports = 256;
@@ -56,6 +57,8 @@ inline constexpr Bound kTable[] = {
     {"messages of a tenant at once", kTenantMessageBurst, nullptr, "its programs may all begin together"},
     {"ns of the scheduler's time that count as one message more", kMessageTimeNs, nullptr,
      "some messages read /proc, or look at all clients"},
+    {"questions of a tenant or user about its own in a second", kOwnQuestionsPerSecond, nullptr,
+     "each makes a report; beyond it they are refused"},
     {"GPUs named by a user where NVML does not run", kGpusPerUser, "gpus_per_user",
      "each is a lock file, a descriptor and an entry; one that nobody uses makes room"},
     {"GPUs in all", kGpus, nullptr, "one that nobody uses makes room, of whoever named most"},

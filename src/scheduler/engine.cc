@@ -365,6 +365,8 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kContention:
     case MessageType::kWhyWaiting:
     case MessageType::kTenantUse:
+    case MessageType::kAskOwn:
+    case MessageType::kOwnReport:
     case MessageType::kExportWanted:
     case MessageType::kImported:
     case MessageType::kImportInherited:

@@ -347,6 +347,11 @@ class Engine {
   std::string why_waiting(const Client& client, policy::Instant now) const;
   // Who asks is process `viewer`, for whom that limit holds.
   std::vector<protocol::TenantUse> use_of(policy::TenantId tenant, policy::GpuId gpu, uint64_t limit, pid_t viewer) const;
+  // engine_own.cc
+  void answer_own(ConnectionId connection, const protocol::AskOwn& question, policy::Instant now);
+  std::set<policy::TenantId> own_tenants(const Peer& peer);
+  protocol::admin::StatusReport own_report(const Peer& peer, const std::set<policy::TenantId>& own, policy::Instant now) const;
+  void release(const Tenant& tenant, policy::Instant now);
   protocol::admin::ClientReport report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const;
 
   Settings settings_;
@@ -394,6 +399,11 @@ class Engine {
   std::set<GpuUuid> mig_devices_;        // as NVML last listed them
   bool nvml_sees_pids_ = false;
   RepeatedWarnings warnings_;
+  struct OwnQuestions {  // in the second that began then, by account
+    policy::Instant since = 0;
+    std::map<std::string, int64_t> asked;
+  };
+  OwnQuestions own_questions_;
   TenantLines lines_;  // of joins and leaves
 };
 

@@ -52,6 +52,11 @@ void Engine::receive(ConnectionId connection, std::span<const std::byte> packet,
   }
   if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now, std::move(descriptors));
   if (*type == MessageType::kAskMps) return ask_mps(connection);
+  if (*type == MessageType::kAskOwn) {
+    Result<AskOwn> question = decode<AskOwn>(packet);
+    return question ? answer_own(connection, *question, now)
+                    : refuse(connection, std::string("bad message: ") + question.error().text, now);
+  }
   if (*type != MessageType::kRegister)
     return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
   Result<Register> message = decode<Register>(packet);

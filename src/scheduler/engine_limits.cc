@@ -182,6 +182,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.paused = request.paused.value_or(tenant->paused);
     change_limits(*tenant, wanted, now);
     tenants_.save();
+    if (request.release) release(*tenant, now);
   }
   if (!request.settings.empty()) {
     settings_ = *changed;

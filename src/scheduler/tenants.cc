@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/parse.h"
+#include "scheduler/admin_peers.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -94,6 +95,10 @@ Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu, int64_t gp
   const Asked asked{tenant.id, tenant.memory_limit_on(gpu)};
   prune();
   return asked;
+}
+
+bool Tenants::is_outside_containers(const Peer& peer) const {
+  return may_administer(reader_, look_at_cgroups_(peer.pid), status_text_of(peer.pid));
 }
 
 namespace {

@@ -141,6 +141,7 @@ class Tenants {
     int64_t gpu_memory_limit;  // on that GPU; 0 = none
   };
   Asked ask(const Peer& peer, const std::string& gpu, int64_t gpu_total = 0);
+  bool is_outside_containers(const Peer& peer) const;
 
   // The tenant of a process that must not use a GPU past the library: limits hold for it, or it is a pod that the node's agent named,
   // which shares its GPU by what it was granted. Nothing: another one's, or nobody's.

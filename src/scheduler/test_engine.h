@@ -23,7 +23,10 @@ constexpr policy::Duration kMillisecond = 1'000'000;
 
 class SentPackets : public Transport {
  public:
-  void send(ConnectionId connection, const protocol::Packet& packet, Descriptors) override { sent[connection].push_back(packet); }
+  void send(ConnectionId connection, const protocol::Packet& packet, Descriptors with) override {
+    sent[connection].push_back(packet);
+    if (with.count() > 0) descriptors[connection] = std::move(with);
+  }
   void close(ConnectionId connection) override { closed.push_back(connection); }
 
   // The last message of this type to that connection.
@@ -37,6 +40,7 @@ class SentPackets : public Transport {
   }
 
   std::map<ConnectionId, std::vector<protocol::Packet>> sent;
+  std::map<ConnectionId, Descriptors> descriptors;  // that came last
   std::vector<ConnectionId> closed;
 };
 
@@ -61,6 +65,7 @@ class EngineTest : public testing::Test {
       };
       options.list_gpus = list_gpus_;
       options.ask_mps = ask_mps_;
+      if (look_at_cgroups_) options.look_at_cgroups = look_at_cgroups_;
       if (alive_) options.start_time_if_alive = [this](pid_t pid) -> uint64_t { return alive_->contains(pid) ? 1 : 0; };
       engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
@@ -138,6 +143,7 @@ class EngineTest : public testing::Test {
   std::optional<std::set<pid_t>> alive_;  // of the numbers that tests make up; none: as the kernel says
   std::function<void()> list_gpus_;
   std::function<void(ConnectionId, const Peer&)> ask_mps_;
+  Tenants::LookAtCgroups look_at_cgroups_;
   std::optional<Engine> engine_;
 };
 

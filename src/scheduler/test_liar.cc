@@ -62,6 +62,7 @@ uint64_t TestLiar::word() {
 }
 
 Packet TestLiar::registration(uint8_t gpu, uint64_t former_id) {
+  if (one_in(12)) return protocol::encode(protocol::AskOwn{static_cast<uint8_t>(below(3)), {}, below(20)});
   auto message = test_registration(one_in(2) ? below(20) << 30 : word(), gpu);
   if (one_in(2)) {
     message.has_lock = static_cast<uint8_t>(below(2));

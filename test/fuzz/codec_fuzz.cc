@@ -119,6 +119,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kTenantUse:
       try_decode<TenantUse>(packet);
       break;
+    case MessageType::kAskOwn:
+      try_decode<AskOwn>(packet);
+      break;
+    case MessageType::kOwnReport:
+      try_decode<OwnReport>(packet);
+      break;
     case MessageType::kAskWhyWaiting:
       try_decode<AskWhyWaiting>(packet);
       break;

@@ -25,6 +25,8 @@ LAYOUTS = {
     "ArenaRequest": "request:Q total:Q owner:B urgent:B reserved:6s",
     "ArenaReturned": "segment:Q",
     "ArenaHeld": "segment:Q bytes:Q owner:B reserved:7s",
+    "AskOwn": "wish:B reserved:7s tenant:Q",
+    "OwnReport": "bytes:Q",
     "LockOk": "epoch:Q grant:Q budget:Q budget_sequence:Q",
     "DropLock": "epoch:Q grant:Q attempt:Q together:B reserved:7s",
     "Evict": "eviction:Q bytes:Q",

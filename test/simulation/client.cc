@@ -404,6 +404,8 @@ bool Client::handle(const Packet& packet) {
     case MessageType::kSwapProgress:
     case MessageType::kIdle:
     case MessageType::kAskWhyWaiting:
+    case MessageType::kAskOwn:
+    case MessageType::kOwnReport:
     case MessageType::kImport:
     case MessageType::kExported:
     case MessageType::kExportWanted:

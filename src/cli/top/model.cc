@@ -173,6 +173,7 @@ void History::add(const StatusReport& report, double now_s) {
   model.known = true;
   model.version = report.version;
   model.runtime_dir = report.runtime_dir;
+  model.own = report.own;
   model.uptime_ns = report.uptime_ns;
   model.host_used = report.host_memory_used;
   model.host_budget = report.host_memory_budget;

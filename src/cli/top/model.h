@@ -57,6 +57,7 @@ struct Model {
   std::string problem;  // why the latest look had no report; empty: it had
   std::string version;
   std::string runtime_dir;
+  bool own = false;  // of one's own tenants alone
   int64_t uptime_ns = 0;
   int64_t host_used = 0;
   int64_t host_budget = 0;

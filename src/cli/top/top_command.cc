@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "cli/own_client.h"
 #include "cli/scheduler_link.h"
 #include "cli/set_command.h"
 #include "cli/top/model.h"
@@ -33,7 +34,11 @@ class Source {
     if (!admin_) {
       auto link = find_scheduler();
       if (!link) return link.error();
-      if (!link->admin) return error_format("%s", link->admin_error.c_str());
+      // Whom it takes no admin requests from it tells of their own.
+      if (!link->admin) {
+        reason_ = link->admin_error;
+        return ask_own(link->runtime_directory);
+      }
       admin_ = std::move(*link->admin);
     }
     auto report = admin_->status();
@@ -44,7 +49,7 @@ class Source {
   Result<void> change(const std::vector<std::string>& words) {
     const auto request = parse_changes(words);
     if (!request) return request.error();
-    if (!admin_) return error_format("no scheduler answers");
+    if (!admin_) return error_format("%s", reason_.c_str());
     const auto line = admin_->ask(*request);
     if (!line) return line.error();
     return protocol::admin::decode_ok(*line);
@@ -52,6 +57,7 @@ class Source {
 
  private:
   std::optional<AdminClient> admin_;
+  std::string reason_ = "no scheduler answers";  // while there is none
 };
 
 size_t columns_of_stdout() {

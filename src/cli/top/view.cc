@@ -258,8 +258,9 @@ Line head_line(const Model& model, size_t width) {
   size_t waiting = 0;
   for (const GpuPanel& gpu : model.gpus) waiting += gpu.waiting;
   Line line(fmt::format("nvshare {}", model.version), Style::kTitle);
-  line.add(fmt::format("  up {}  {} client{}, {} waiting  host {} of {}", format_duration(model.uptime_ns), model.rows.size(),
-                       model.rows.size() == 1 ? "" : "s", waiting, bytes_of(model.host_used), bytes_of(model.host_budget)));
+  line.add(fmt::format("  up {}  {} client{}, {} waiting  ", format_duration(model.uptime_ns), model.rows.size(),
+                       model.rows.size() == 1 ? "" : "s", waiting));
+  line.add(model.own ? std::string("yours alone") : fmt::format("host {} of {}", bytes_of(model.host_used), bytes_of(model.host_budget)));
   line.cut(width);
   return line;
 }

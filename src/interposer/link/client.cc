@@ -397,6 +397,8 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kSwapProgress:
     case MessageType::kIdle:
     case MessageType::kAskWhyWaiting:
+    case MessageType::kAskOwn:
+    case MessageType::kOwnReport:
     case MessageType::kImport:
     case MessageType::kExported:
     case MessageType::kImportClosed:
