@@ -1,6 +1,7 @@
-# What packages hold: `cmake --install` and CPack, for the distribution's own packages (tools/make-packages.sh). The relocatable tarball is
+# What packages hold: `cmake --install` and CPack (tools/make-packages.sh). One list of files for both kinds: .deb of this distribution's own
+# libraries from the preset `release`, .rpm for others from the preset `dist`, whose programs need libc alone. The relocatable tarball is
 # tools/make-dist.sh's. Nothing here is for sanitizer builds.
-if(NVSHARE_SANITIZER OR NVSHARE_PORTABLE OR NOT NVSHARE_BUILD_DEMO)
+if(NVSHARE_SANITIZER OR NOT NVSHARE_BUILD_DEMO)
   return()
 endif()
 
@@ -10,10 +11,18 @@ install(PROGRAMS deploy/packaging/nvshare DESTINATION bin COMPONENT nvshare)
 install(TARGETS nvshare LIBRARY DESTINATION ${library_folder} COMPONENT nvshare)
 install(FILES ${CMAKE_BINARY_DIR}/simgpu/libcuda.so.1 ${CMAKE_BINARY_DIR}/simgpu/libnvidia-ml.so.1
   DESTINATION ${library_folder}/simgpu COMPONENT nvshare)
-install(FILES deploy/systemd/nvshare-scheduler.service DESTINATION /lib/systemd/system COMPONENT nvshare)
+install(FILES deploy/systemd/nvshare-scheduler.service DESTINATION lib/systemd/system COMPONENT nvshare)
 install(FILES deploy/systemd/scheduler.toml DESTINATION /etc/nvshare COMPONENT nvshare)
-install(FILES README.md CHANGELOG.md docs/user-guide.md DESTINATION share/doc/nvshare COMPONENT nvshare)
-install(DIRECTORY deploy/monitoring DESTINATION share/doc/nvshare COMPONENT nvshare)
+file(STRINGS deploy/packaging/documents documents REGEX "^[^#]")  # tools/make-dist.sh reads the same list
+foreach(document ${documents})
+  get_filename_component(folder ${document} DIRECTORY)
+  if(IS_DIRECTORY ${CMAKE_SOURCE_DIR}/${document})
+    install(DIRECTORY ${document} DESTINATION share/doc/nvshare/${folder} COMPONENT nvshare)
+  else()
+    install(FILES ${document} DESTINATION share/doc/nvshare/${folder} COMPONENT nvshare)
+  endif()
+endforeach()
+install(FILES deploy/jupyter/nvshare.py DESTINATION share/nvshare/jupyter COMPONENT nvshare)
 install(FILES LICENSE DESTINATION share/doc/nvshare RENAME copyright COMPONENT nvshare)
 # Man page and completions say what the program says.
 install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/command-pages.py ${CMAKE_BINARY_DIR}/bin/nvsharectl
@@ -28,7 +37,7 @@ if(TARGET nvshare-device-plugin)
   list(APPEND CPACK_COMPONENTS_ALL nvshare-kubernetes)
 endif()
 
-if(TARGET nvshare_spank)
+if(TARGET nvshare_spank AND NOT NVSHARE_PORTABLE)  # for this distribution's Slurm
   install(TARGETS nvshare_spank LIBRARY DESTINATION ${library_folder} COMPONENT nvshare-slurm)
   install(TARGETS nvshare-slurm-step RUNTIME DESTINATION ${library_folder} COMPONENT nvshare-slurm)
   install(FILES deploy/slurm/nvshare.conf deploy/slurm/plugstack.conf docs/slurm.md DESTINATION share/doc/nvshare-slurm COMPONENT nvshare-slurm)
@@ -63,4 +72,29 @@ set(CPACK_COMPONENT_NVSHARE-SLURM_DESCRIPTION "Shares NVIDIA GPUs between jobs o
  The SPANK plugin of nvshare: the option --nvshare of srun, sbatch and salloc,
  and limits of jobs. For the Slurm of this distribution.")
 set(CPACK_DEBIAN_NVSHARE-SLURM_PACKAGE_RECOMMENDS "nvshare (= ${PROJECT_VERSION}), slurmd | slurm-client")
+
+set(CPACK_RPM_COMPONENT_INSTALL ON)
+set(CPACK_RPM_FILE_NAME RPM-DEFAULT)
+set(CPACK_RPM_COMPRESSION_TYPE gzip)
+set(CPACK_RPM_PACKAGE_LICENSE Apache-2.0)
+set(CPACK_RPM_PACKAGE_GROUP System)
+set(CPACK_RPM_NVSHARE_PACKAGE_NAME nvshare)
+set(CPACK_RPM_NVSHARE_PACKAGE_SUMMARY "Shares NVIDIA GPUs between unmodified CUDA programs")
+set(CPACK_RPM_NVSHARE-KUBERNETES_PACKAGE_NAME nvshare-kubernetes)
+set(CPACK_RPM_NVSHARE-KUBERNETES_PACKAGE_SUMMARY "Shares NVIDIA GPUs between Kubernetes pods")
+set(CPACK_RPM_NVSHARE-KUBERNETES_PACKAGE_REQUIRES "nvshare = ${PROJECT_VERSION}")
+set(CPACK_RPM_NVSHARE-SLURM_PACKAGE_NAME nvshare-slurm)
+set(CPACK_RPM_NVSHARE-SLURM_PACKAGE_SUMMARY "Shares NVIDIA GPUs between jobs of Slurm")
+set(CPACK_RPM_NVSHARE_USER_FILELIST "%config(noreplace) /etc/nvshare/scheduler.toml")
+set(CPACK_RPM_EXCLUDE_FROM_AUTO_FILELIST_ADDITION /etc /usr/lib/systemd /usr/lib/systemd/system /usr/share/bash-completion
+  /usr/share/bash-completion/completions /usr/share/fish /usr/share/fish/vendor_completions.d /usr/share/man /usr/share/man/man1 /usr/share/zsh
+  /usr/share/zsh/vendor-completions)
+set(CPACK_RPM_NVSHARE_POST_INSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/packaging/rpm/post)
+set(CPACK_RPM_NVSHARE_PRE_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/packaging/rpm/preun)
+set(CPACK_RPM_NVSHARE_POST_UNINSTALL_SCRIPT_FILE ${CMAKE_SOURCE_DIR}/deploy/packaging/rpm/postun)
+# The stand-in GPU's libraries are the demo's alone: nobody is to be told that they are here, nor to need a driver for them.
+set(CPACK_RPM_SPEC_MORE_DEFINE "%global __provides_exclude_from ^/usr/lib/nvshare/.*$
+%global __requires_exclude ^lib(cuda|nvidia-ml)[.]so[.]1.*$
+%global _build_id_links none
+%global __brp_mangle_shebangs %{nil}")
 include(CPack)

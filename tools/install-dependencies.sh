@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and testing nvshare needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 and their kin).
-#   tools/install-dependencies.sh [demo] [docs] [build] [test] [lint]      the last three when none is named
+#   tools/install-dependencies.sh [demo] [docs] [build] [test] [lint] [package]      build, test and lint when none is named
 # Says what is missing before it installs it; takes a few hundredths of a second when nothing is. Uses sudo unless run as root.
 set -euo pipefail
 
@@ -16,13 +16,16 @@ build_packages=(
 # The site of the documents (tools/site).
 docs_packages=(git mkdocs mkdocs-material python3 python3-markdown-it)
 # The tests' own: a real Prometheus takes in the scheduler's metrics; Kubernetes manifests are checked; a real Slurm runs jobs, one
-# of them in a container of bubblewrap; a Jupyter kernel loads the extension; a headless Chromium opens the scheduler's page (100 MB, seconds; the test is skipped without).
+# of them in a container of bubblewrap; a Jupyter kernel loads the extension; packages are made; a headless Chromium opens the
+# scheduler's page (100 MB, seconds; the test is skipped without).
 services=(prometheus munge slurmctld slurmd)
-test_packages=("${services[@]}" bubblewrap python3-ipykernel python3-jsonschema python3-jupyter-client python3-yaml slurm-client)
+test_packages=("${services[@]}" bubblewrap python3-ipykernel python3-jsonschema python3-jupyter-client python3-yaml rpm slurm-client)
 if grep -qs '^ID=debian$' /etc/os-release; then
   test_packages+=(chromium-headless-shell)  # Ubuntu has it as a snap alone
   test_packages+=("${docs_packages[@]}")    # the site of the documents is tested with the mkdocs of Debian 12
 fi
+# .rpm packages.
+package_packages=(rpm)
 lint_packages=(clang clang-format clang-tidy git)
 
 # clang's runtime (libFuzzer, sanitizers) carries clang's version in its name.
@@ -45,8 +48,9 @@ for group in "$@"; do
     docs) wanted+=("${docs_packages[@]}") ;;
     build) wanted+=("${build_packages[@]}") ;;
     test) wanted+=("${test_packages[@]}") ;;
+    package) wanted+=("${package_packages[@]}") ;;
     lint) wanted+=("${lint_packages[@]}" "$(clang_runtime_package)") ;;
-    *) echo "install-dependencies: unknown group '$group'; there are 'demo', 'docs', 'build', 'test' and 'lint'" >&2; exit 2 ;;
+    *) echo "install-dependencies: unknown group '$group'; there are 'demo', 'docs', 'build', 'test', 'lint' and 'package'" >&2; exit 2 ;;
   esac
 done
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Debian packages, and install.sh of the tarball, in a root folder of their own: what they put where, that the programs run from there, and
+"""Debian packages, the same as .rpm, and install.sh of the tarball, in a root folder of their own: what they put where, that the programs run from there, and
 that nothing is left when they are removed. Run by ctest."""
 import argparse
 import json
@@ -30,12 +30,27 @@ def files_below(folder, *left_out):
     )
 
 
+MADE = {}  # folders of packages, by their kind
+
+
+def packages_of(kind):
+    """{name: file}; made once."""
+    if kind not in MADE:
+        MADE[kind] = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-packages-"))
+        run(TREE / "tools/make-packages.sh", f"--{kind}", ARGUMENTS.build, MADE[kind])
+    return {re.match(r"(.*?)[-_]\d", path.name)[1]: path for path in MADE[kind].glob(f"*.{kind}")}
+
+
+def tearDownModule():
+    for folder in MADE.values():
+        shutil.rmtree(folder)
+
+
 class Packages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-packages-"))
-        run(TREE / "tools/make-packages.sh", ARGUMENTS.build, cls.folder / "packages")
-        cls.packages = {path.name.split("_")[0]: path for path in (cls.folder / "packages").glob("*.deb")}
+        cls.packages = packages_of("deb")
 
     @classmethod
     def tearDownClass(cls):
@@ -66,12 +81,20 @@ class Packages(unittest.TestCase):
     def test_installed_run_and_removed(self):
         root = self.dpkg("--install", self.packages["nvshare"])
         there = files_below(root, "var/")
-        for file in ("usr/bin/nvshare", "usr/bin/nvsharectl", "usr/bin/nvshare-scheduler", "usr/lib/nvshare/libnvshare.so", "lib/systemd/system/nvshare-scheduler.service",
+        for file in ("usr/bin/nvshare", "usr/bin/nvsharectl", "usr/bin/nvshare-scheduler", "usr/lib/nvshare/libnvshare.so", "usr/lib/systemd/system/nvshare-scheduler.service",
                      "etc/nvshare/scheduler.toml", "usr/share/man/man1/nvsharectl.1.gz", "usr/share/bash-completion/completions/nvsharectl",
                      "usr/share/zsh/vendor-completions/_nvsharectl", "usr/share/fish/vendor_completions.d/nvsharectl.fish",
-                     "usr/share/doc/nvshare/copyright", "usr/lib/nvshare/simgpu/libcuda.so.1"):
+                     "usr/share/doc/nvshare/copyright", "usr/share/nvshare/jupyter/nvshare.py", "usr/lib/nvshare/simgpu/libcuda.so.1"):
             self.assertIn(file, there)
-        unit = (root / "lib/systemd/system/nvshare-scheduler.service").read_text()
+        documents = root / "usr/share/doc/nvshare/docs"
+        missing = []
+        for page in documents.glob("**/*.md"):
+            for link in re.findall(r"\]\(([^)\s#]+)", page.read_text()):
+                if "://" not in link and not (page.parent / link).resolve().exists():
+                    missing.append(os.path.relpath(os.path.normpath(page.parent / link), documents.parent))
+        # Of documents, all; source files, raw results and what the Kubernetes package has are elsewhere.
+        self.assertEqual([link for link in missing if not link.startswith(("bench/results", "deploy/", "src/", "test/"))], [])
+        unit = (root / "usr/lib/systemd/system/nvshare-scheduler.service").read_text()
         self.assertTrue((root / re.search(r"ExecStart=/(\S+)", unit)[1]).is_file())
         # From where they are they find each other.
         self.assertIn(str(root / "usr/lib/nvshare/libnvshare.so"), run(root / "usr/bin/nvsharectl", "version", env={"NVSHARE_RUNTIME_DIR": "/nonexistent"}))
@@ -115,7 +138,7 @@ class Packages(unittest.TestCase):
                  "zsh": (share / "share/zsh/vendor-completions/_nvsharectl").read_text()}
         self.assertIn("percent of each GPU's time that the program and its children may use", manual)  # --help has it below its option
         seen = 0
-        for command in ("run", "status", "top", "set", "pause", "resume", "kill", "logs", "trace", "doctor", "version", "demo", "convert"):
+        for command in ("run", "status", "top", "set", "pause", "resume", "release", "kill", "logs", "trace", "doctor", "version", "demo", "convert"):
             for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", run(ARGUMENTS.build / "bin/nvsharectl", command, "--help"), re.MULTILINE):
                 seen += 1
                 for name, text in pages.items():
@@ -139,6 +162,70 @@ class Packages(unittest.TestCase):
             found = run("bash", "-c", f"PATH={program.parent}:$PATH; source {share}/share/bash-completion/completions/nvsharectl; COMP_WORDS=({line}); "
                         f"COMP_CWORD={len(words)}; _nvsharectl nvsharectl '{words[-1]}' {words[0]}; echo ${{COMPREPLY[@]}}")
             self.assertEqual(sorted(found.split()), sorted(wanted.split()), line)
+
+
+# From the same build: those that are given away come from the preset dist, whose programs need nothing of this distribution's.
+@unittest.skipUnless(shutil.which("rpmbuild"), "there is no rpmbuild (Debian: rpm)")
+class RpmPackages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="nvshare-rpms-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.rpms, cls.debs = packages_of("rpm"), packages_of("deb")
+
+    def ask(self, package, *words):
+        return run("rpm", "--query", "--package", *words, self.rpms[package])
+
+    def files_of(self, package):
+        lines = self.ask(package, "--queryformat", "[%{FILEMODES:perms} %{FILENAMES}\\n]").splitlines()
+        return sorted(line.split(" ", 1)[1] for line in lines if line[0] != "d")
+
+    def test_they_hold_what_the_debian_packages_hold(self):
+        self.assertEqual(set(self.rpms), set(self.debs))
+        for package, deb in self.debs.items():
+            listed = [line.split(maxsplit=5) for line in run("dpkg-deb", "--contents", deb).splitlines()]
+            self.assertEqual(self.files_of(package), sorted(line[5].removeprefix(".") for line in listed if line[0][0] != "d"), package)
+        version = re.search(r"project\(nvshare VERSION (\S+)", (TREE / "CMakeLists.txt").read_text())[1]
+        for package in self.rpms:
+            self.assertEqual(self.ask(package, "--queryformat", "%{VERSION} %{LICENSE}"), f"{version} Apache-2.0")
+            if package == "nvshare-kubernetes":
+                self.assertIn(f"nvshare = {version}", self.ask(package, "--requires"))
+        self.assertNotIn("libcuda", self.ask("nvshare", "--requires") + self.ask("nvshare", "--provides"))
+        self.assertEqual(self.ask("nvshare", "--configfiles"), "/etc/nvshare/scheduler.toml\n")
+
+    def test_installed_run_upgraded_and_removed(self):
+        root = self.folder / "root"
+        rpm = ["rpm", "--root", root, "--dbpath", "/var/lib/rpm"]
+        root.mkdir()
+        run(*rpm, "--initdb")
+        run(*rpm, "--install", "--nodeps", "--noscripts", self.rpms["nvshare"])
+        self.assertEqual(run(root / "usr/bin/nvsharectl", "--version"), run(ARGUMENTS.build / "bin/nvsharectl", "--version"))
+        self.assertIn(str(root / "usr/lib/nvshare/libnvshare.so"), run(root / "usr/bin/nvsharectl", "version", env={"NVSHARE_RUNTIME_DIR": "/nonexistent"}))
+        before = (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino
+        run(*rpm, "--upgrade", "--force", "--nodeps", "--noscripts", self.rpms["nvshare"])
+        self.assertNotEqual(before, (root / "usr/lib/nvshare/libnvshare.so").stat().st_ino)
+        (root / "etc/nvshare/scheduler.toml").write_text("# changed\n")
+        run(*rpm, "--erase", "--nodeps", "--noscripts", "nvshare")
+        self.assertEqual(files_below(root, "var/"), ["etc/nvshare/scheduler.toml.rpmsave"])
+
+    def test_its_scripts_start_and_stop_the_scheduler(self):
+        text = self.ask("nvshare", "--scripts")
+        for script, number, asked in (("post", 1, "enable"), ("preun", 0, "disable"), ("preun", 1, None)):
+            content = (TREE / "deploy/packaging/rpm" / script).read_text()
+            self.assertIn(content.strip().splitlines()[-2].strip(), text, script)
+            folder = self.folder / f"{script}-{number}"
+            folder.mkdir()
+            (folder / "systemctl").write_text(f"#!/bin/sh\necho \"$@\" >> {folder}/calls\n")
+            (folder / "systemctl").chmod(0o755)
+            run("sh", "-c", content, script, number, env={"PATH": f"{folder}:{os.environ['PATH']}"})
+            calls = (folder / "calls").read_text() if (folder / "calls").exists() else ""
+            self.assertEqual(bool(re.search(rf"^{asked} .*nvshare-scheduler.service", calls, re.MULTILINE)) if asked else calls == "", True, (script, number, calls))
+        # What it removes on the machine is not for a test: that it can be read, and what it names.
+        postun = TREE / "deploy/packaging/rpm/postun"
+        run("sh", "-n", postun)
+        for place in ("/run/nvshare", "/run/lock/nvshare", "/etc/default/nvshare-scheduler"):
+            self.assertIn(place, postun.read_text())
+            self.assertIn(place.removeprefix("/"), (TREE / "deploy/packaging/postrm").read_text())
 
 
 class Tarball(unittest.TestCase):

@@ -49,7 +49,7 @@ class Tarball(unittest.TestCase):
     def test_what_is_in_it(self):
         for file in ("bin/nvshare", "bin/nvsharectl", "bin/nvshare-scheduler", "bin/nvshare-demo-job", "install.sh", "lib/libnvshare.so",
                      "lib/nvshare/simgpu/libcuda.so.1", "lib/nvshare/simgpu/libnvidia-ml.so.1", "lib/nvshare/slurm/nvshare_spank.so",
-                     "lib/nvshare/slurm/nvshare-slurm-step", "share/doc/nvshare/slurm.md", "share/doc/nvshare/CHANGELOG.md",
+                     "lib/nvshare/slurm/nvshare-slurm-step", "share/doc/nvshare/docs/slurm.md", "share/doc/nvshare/CHANGELOG.md",
                      "share/nvshare/systemd/nvshare-scheduler.service", "share/nvshare/slurm/nvshare.conf"):
             self.assertTrue((self.root / file).is_file(), file)
 
@@ -88,7 +88,7 @@ class Tarball(unittest.TestCase):
     def test_the_plugin_says_for_which_slurm_it_is_and_how_another_is_built(self):
         says = (self.root / "lib/nvshare/slurm/README").read_text()
         self.assertRegex(says, r"is for Slurm \d\d\.\d\d\.\d+\.")
-        manual = (self.root / "share/doc/nvshare/slurm.md").read_text()
+        manual = (self.root / "share/doc/nvshare/docs/slurm.md").read_text()
         self.assertIn("-DNVSHARE_SLURM_PLUGIN=ON -DNVSHARE_SLURM_INCLUDE=", manual)
         exported = re.findall(r" [DRBT] (\w+)$", run("nm", "-D", "--defined-only", self.root / "lib/nvshare/slurm/nvshare_spank.so"), re.MULTILINE)
         self.assertIn("plugin_version", exported)
