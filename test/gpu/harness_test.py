@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, swap
+from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, swap, trace
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -41,6 +41,25 @@ class HandOffs(unittest.TestCase):
         moves = [{"client": 1, "n": 0}, {"client": 2, "n": 1}, {"client": 1, "n": 2}, {"client": 2, "n": 3}]
         first, rest = swap.split_first(moves)
         self.assertEqual(([m["n"] for m in first], [m["n"] for m in rest]), ([0, 1], [2, 3]))
+
+
+class Trace(unittest.TestCase):
+    NAMES = [{"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "GPU 0"}}, {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "train"}}]
+
+    def slice(self, ts, dur, name="running", **more):
+        return {"ph": "X", "name": name, "pid": 1, "tid": 2, "ts": ts, "dur": dur, **more}
+
+    def test_what_is_wrong_is_found(self):
+        good = [*self.NAMES, self.slice(0, 5), self.slice(5, 1, "swap out", args={"bytes": 7}), {"ph": "C", "name": "memory", "pid": 1, "ts": 3, "args": {"a": 1}}]
+        self.assertEqual(trace.problems_of({"traceEvents": good}), [])
+        for wrong in ([self.slice(4.5, 0.2)], [self.slice(-1, 5)], [self.slice(9, "5")], [{**self.slice(9, 1), "tid": 3}], [{**self.slice(9, 1), "ph": "Q"}],
+                      [{"ph": "C", "name": "memory", "pid": 1, "ts": 3, "args": {"a": "1"}}], [{"ph": "M", "name": "colour", "pid": 1, "args": {}}]):
+            self.assertEqual(len(trace.problems_of({"traceEvents": good + wrong})), 1, wrong)
+        self.assertEqual(trace.problems_of([]), ["no list traceEvents"])
+
+    def test_sums(self):
+        found = trace.sums_of({"traceEvents": [self.slice(0, 5), self.slice(6, 1), self.slice(0, 5, "turn 3"), self.slice(5, 1, "swap out", args={"bytes": 7})]})
+        self.assertEqual(found, {"turns": 1, "running": 6000, "swap out": 7})
 
 
 class Mission(unittest.TestCase):

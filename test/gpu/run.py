@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, sharing, swap, training, unchanged
+from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, sharing, swap, trace, training, unchanged
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -42,6 +42,7 @@ CHECKS = {
     "nvml_gap": (training.nvml_gap, 45),
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
+    "trace": (trace.trace, 110),
     "quota": (quota.quota, 360),  # --plan full: 900, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
     "sharing": (sharing.sharing, 170),
