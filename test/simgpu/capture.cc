@@ -243,11 +243,12 @@ SIM_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
+// Without a mode, it forbids nothing (recorded).
 SIM_API CUresult cuStreamBeginCapture(CUstream stream) {
-  return begin(stream, Default::kLegacy, CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, nullptr, 0);
+  return begin(stream, Default::kLegacy, CU_STREAM_CAPTURE_MODE_RELAXED, nullptr, nullptr, 0);
 }
 SIM_API CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return begin(stream, Default::kPerThread, CU_STREAM_CAPTURE_MODE_GLOBAL, nullptr, nullptr, 0);
+  return begin(stream, Default::kPerThread, CU_STREAM_CAPTURE_MODE_RELAXED, nullptr, nullptr, 0);
 }
 SIM_API CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   return begin(stream, Default::kLegacy, mode, nullptr, nullptr, 0);

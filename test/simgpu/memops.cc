@@ -79,7 +79,7 @@ CUresult make_memops(unsigned count, const CUstreamBatchMemOpParams* list, unsig
     of_pool = of_pool || is_of_pool(each.address);
     for (uint32_t at = 0; at < bytes; at += 4) {
       fills.push_back(make_fill({each.address + at, 4, static_cast<uint32_t>(each.value64 >> (8 * at)), 4, 1, 1}));
-      if (fills.back()->lacks_memory()) return CUDA_ERROR_INVALID_VALUE;
+      if (each.address != 0 && fills.back()->lacks_memory()) return CUDA_ERROR_INVALID_VALUE;  // null is taken (recorded)
     }
   }
   *work = std::make_shared<MemOpsWork>(std::move(fills), of_pool);
