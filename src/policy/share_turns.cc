@@ -61,7 +61,9 @@ void choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
   const auto give_to = [&](uint64_t group) { turn.group = group, turn.began = context.now; };
   if (!turn.group || !groups.contains(*turn.group)) {
     // Who has the GPU already keeps it for a slice.
-    const auto holder = std::find_if(groups.begin(), groups.end(), [](const auto& entry) { return !entry.second.holders.empty(); });
+    const auto holder = std::find_if(groups.begin(), groups.end(), [](const auto& entry) {
+      return std::any_of(entry.second.holders.begin(), entry.second.holders.end(), [](const Client* client) { return client->stays(); });
+    });
     return give_to(holder != groups.end() ? holder->first : next_of(groups, std::nullopt).value_or(groups.begin()->first));
   }
   const bool others_run = std::any_of(groups.begin(), groups.end(),

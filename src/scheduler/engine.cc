@@ -255,6 +255,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   prepare_swaps(*gpu);
   if (wants_lock && hold_) request_lock(id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
+  tell_share(client, now);
   if (client_joined_) client_joined_(client.uid);
 }
 

@@ -182,7 +182,8 @@ class Engine {
     uint64_t reports = 0;                   // of its memory, so far
     int64_t prepares = 0;                   // host memory that it was told to have ready
     bool seen_by_nvml = false;
-    bool mps = false;  // its process is attached to its user's MPS daemon
+    bool mps = false;          // its process is attached to its user's MPS daemon
+    uint64_t share_group = 0;  // as the policy was told last (policy::ClientShares)
     OverheadWatch overhead;
   };
   struct DepartedClient {
@@ -221,6 +222,8 @@ class Engine {
   // After an error of our own that was thrown while it was served: the connection goes, the daemon stays.
   void give_up(ConnectionId connection, const char* problem, policy::Instant now);
   void ask_mps(ConnectionId connection);
+  void tell_shares(policy::Instant now);                 // to the policy, of all clients
+  void tell_share(Client& client, policy::Instant now);  // if it has changed
   // barred: the program may not use the GPU without a scheduler instead.
   void refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred = false);
 

@@ -190,6 +190,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     apply(policy::ConfigChanged{settings_.policy}, now);
     update_host_memory(now, true);
     refuse_turns(now);
+    tell_shares(now);
   }
   return {};
 }

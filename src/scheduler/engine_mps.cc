@@ -23,15 +23,24 @@ void Engine::answer_mps(ConnectionId connection, const MpsGroup& answer) {
 }
 
 void Engine::mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant now) {
-  std::vector<policy::ClientShares> changed;
   for (auto& [id, client] : clients_) {
     if (client.uid != user) continue;
     const bool is = attached.contains(client.pid);
     if (std::exchange(client.mps, is) == is) continue;
     spdlog::debug("client {} (pid {}): {} MPS", id, client.pid, is ? "under" : "no longer under");
-    changed.push_back({id, is ? uint64_t{user} + 1 : 0});
   }
-  for (const policy::ClientShares& event : changed) apply(event, now);
+  tell_shares(now);
+}
+
+void Engine::tell_shares(policy::Instant now) {
+  for (auto& [id, client] : clients_) tell_share(client, now);
+}
+
+// Programs on one MPS server run at the same time whatever `sharing` says.
+void Engine::tell_share(Client& client, policy::Instant now) {
+  constexpr uint64_t kOfTenant = uint64_t{1} << 63;
+  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : settings_.sharing == Sharing::kTurns ? kOfTenant | client.tenant : 0;
+  if (std::exchange(client.share_group, group) != group) apply(policy::ClientShares{client.id, group}, now);
 }
 
 }  // namespace nvshare::scheduler

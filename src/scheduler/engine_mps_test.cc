@@ -69,5 +69,30 @@ TEST_F(EngineMpsTest, OnlyProcessesOfThatUserThatAreListedAreAttached) {
   EXPECT_FALSE(client(0).mps);
 }
 
+// Two that fit together, of two tenants: only one has the lock at a time, and the setting takes effect at once.
+TEST_F(EngineMpsTest, WithSharingInTurnsTenantsHaveASliceEach) {
+  for (const pid_t pid : {501, 502}) {
+    join(static_cast<ConnectionId>(pid), pid, 0, 0);
+    send(static_cast<ConnectionId>(pid), protocol::ReqLock{1});
+  }
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(501));
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(502));
+  protocol::admin::SetRequest change;
+  change.settings["sharing"] = "turns";
+  ASSERT_TRUE(engine().set(change, ++now_));
+  EXPECT_TRUE(packets_.last<protocol::DropLock>(501).has_value() != packets_.last<protocol::DropLock>(502).has_value()) << "one of them";
+  const ConnectionId dropped = packets_.last<protocol::DropLock>(501) ? 501 : 502;
+  const ConnectionId other = dropped == 501 ? 502 : 501;
+  const auto drop = *packets_.last<protocol::DropLock>(dropped);
+  protocol::LockReleased released{};
+  released.grant = drop.grant;
+  send(dropped, released);
+  send(dropped, protocol::ReqLock{2});
+  EXPECT_FALSE(packets_.last<protocol::DropLock>(other)) << "its slice is not over";
+  now_ += 110 * kMillisecond;
+  engine().deadline_reached(now_);
+  EXPECT_TRUE(packets_.last<protocol::DropLock>(other));
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

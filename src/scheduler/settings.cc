@@ -147,6 +147,12 @@ Result<void> set_skip_unchanged(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_sharing(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"together", "turns"}); !ok) return ok;
+  settings.sharing = text == "turns" ? Sharing::kTurns : Sharing::kTogether;
+  return {};
+}
+
 Result<void> set_mps(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
   settings.mps = text == "on" || text == "true";
@@ -328,6 +334,10 @@ const std::vector<SettingSpec>& setting_specs() {
       {"skip_unchanged", "on or off",
        "memory of programs that start from now on leaves the GPU without a copy if it has not changed since it came in (off)", true,
        set_skip_unchanged},
+      {"sharing", "together or turns",
+       "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, or in turns of 100 ms, "
+       "which saturating programs get more done in (together)",
+       true, set_sharing},
       {"mps", "on or off",
        "programs of `nvsharectl run` share the GPU under an MPS daemon of their user's, which the scheduler starts and looks after; a "
        "program "

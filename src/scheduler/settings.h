@@ -26,6 +26,9 @@ enum class HostArena { kAuto, kProcess, kScheduler };
 // What happens to a tenant with limits of which a process uses a GPU past the library: it is shown, or its programs get no turns either.
 enum class Bypass { kReport, kRefuseTurns };
 
+// How programs share a GPU where memory fits and no compute limit applies: as the driver runs them, or a slice each.
+enum class Sharing { kTogether, kTurns };
+
 struct Settings {
   policy::Config policy;
   std::string runtime_dir = "/run/nvshare";
@@ -36,7 +39,8 @@ struct Settings {
   std::optional<int64_t> host_memory_budget;   // bytes lent for swapping, node-wide; unset: 80 % of what was available at start
   double gpu_memory_oversub_ratio = 1.0;       // what runs reserved on a GPU, in sum, over its memory
   HostArena host_arena = HostArena::kAuto;
-  bool skip_unchanged = false;                     // what did not change since it came in leaves without a copy
+  bool skip_unchanged = false;  // what did not change since it came in leaves without a copy
+  Sharing sharing = Sharing::kTogether;
   bool mps = false;                                // one MPS daemon for each user whose programs ask for it
   policy::Duration take_over_patience = 0;         // so long another scheduler that serves the same folder may take to end
   std::optional<policy::Duration> exit_when_idle;  // ends when no client was there for so long

@@ -72,6 +72,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"host_memory_budget", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
       {"skip_unchanged", {"yes", "auto", "On"}},
+      {"sharing", {"auto", "mps", "Turns"}},
       {"mps", {"yes", "auto", "On"}},
       {"take_over_patience", {"-1", "25h"}},
       {"exit_when_idle", {"-1", "x"}},

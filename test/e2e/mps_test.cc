@@ -219,5 +219,23 @@ TEST_F(MpsOff, NobodyHearsOfIt) {
   stage_.expect_success(program);
 }
 
+// Without MPS: programs that fit together have the GPU in turns, and nothing moves.
+TEST(Sharing, InTurnsProgramsThatFitHaveASliceEach) {
+  StageOptions options;
+  options.scheduler["NVSHARE_SHARING"] = "turns";
+  Stage stage(options);
+  stage.start_scheduler();
+  std::vector<Child*> both = {&stage.start("first", {"steady", "--work", "1000"}), &stage.start("second", {"steady", "--work", "1000"})};
+  EXPECT_TRUE(stage.wait_until([&] {
+    const auto report = stage.status();
+    return report && report->clients.size() == 2 && report->clients[0].turns >= 5 && report->clients[1].turns >= 5;
+  })) << stage.raw_status();
+  if (const auto report = stage.status()) {
+    for (const auto& client : report->clients) EXPECT_EQ(client.swapped_out_total, 0) << client.program;
+  }
+  stage.tell_to_stop();
+  for (Child* child : both) stage.expect_success(*child);
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

@@ -1,4 +1,4 @@
-"""Check sharing: how much work programs that fit together get done, natively, under nvshare, and under nvshare with `mps = on`, in one run.
+"""Check sharing: how much work programs that fit together get done, natively, under nvshare, with `sharing = turns` and with `mps = on`, in one run.
 
 A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. `mixed`: one program
 that is attached to the MPS server beside one that is not, both saturating. Then, under MPS: a program that is killed, one that faults, the
@@ -28,8 +28,8 @@ PROGRAMS = 4
 CONTROL = "nvidia-cuda-mps-control"
 
 
-def settings(config, mps):
-    return {"NVSHARE_MPS": mps, **({"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else {})}
+def settings(config, mps, sharing_way="together"):
+    return {"NVSHARE_MPS": mps, "NVSHARE_SHARING": sharing_way, **({"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else {})}
 
 
 class Way:
@@ -117,15 +117,15 @@ def table(config, result, parts):
 
     measure(native)
     native.end()
-    for mps in ("off", "on"):
-        with Scheduler(config, None, None, settings(config, mps)) as scheduler:
-            way = Way(config, f"mps-{mps}", scheduler).begin(native.rounds, native.round_ps)
+    for name, mps, sharing_way in (("mps-off", "off", "together"), ("turns", "off", "turns"), ("mps-on", "on", "together")):
+        with Scheduler(config, None, None, settings(config, mps, sharing_way)) as scheduler:
+            way = Way(config, name, scheduler).begin(native.rounds, native.round_ps)
             time.sleep(0.5)
             report = scheduler.ask({"request": "status"})
-            result.figure(f"attached with mps {mps}", sum(client["mps"] for client in report["clients"]))
-            result.figure(f"status with mps {mps}", report.get("mps"))
+            result.figure(f"attached: {name}", sum(client["mps"] for client in report["clients"]))
+            result.figure(f"status: {name}", report.get("mps"))
             measure(way)
-            if "limits" in parts:
+            if "limits" in parts and name != "turns":
                 found = way.work(2, 1024, "1ms", 3 if config.small else 10, (30, 60))
                 shares[way.name] = [round(100 * one / saturating, 2) for one in found]
             way.end()
@@ -133,8 +133,8 @@ def table(config, result, parts):
             result.figure("mixed", mixed(config, native, seconds, repetitions, saturating))
     result.figure("sum over one alone natively", sums)
     result.figure("percent of alone under limits 30 + 60", shares)
-    result.require("attached with mps off", result.figures["attached with mps off"], "==", 0)
-    result.require("attached with mps on", result.figures["attached with mps on"], "==", PROGRAMS)
+    result.require("attached with mps off", result.figures["attached: mps-off"], "==", 0)
+    result.require("attached with mps on", result.figures["attached: mps-on"], "==", PROGRAMS)
     for name, _, _, _, due in rows:
         result.require_time(f"{name}, mps on", sums[name]["mps-on"]["median"], ">=", due)
     for got, due in zip(shares.get("mps-on", ()), (30, 60)):
