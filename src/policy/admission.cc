@@ -23,9 +23,8 @@ bool wakes_up(Gpu& gpu, const Client& client, Instant now) {
 // Waking clients, and those that end, go before those that wait, until that has cost one of these a whole turn.
 bool wakers_may_pass(const Context& context, const Gpu& gpu) {
   const Duration limit = turn_limit(context.config(), gpu);
-  return std::none_of(gpu.waiting.begin(), gpu.waiting.end(), [&](const auto& entry) {
-    return !entry.second->woke && !entry.second->ends && gpu.time_passing - entry.second->passed_at_start >= limit;
-  });
+  const auto& ordinary = gpu.queue.ordinary;
+  return ordinary.empty() || gpu.time_passing - ordinary.begin()->first < limit;
 }
 
 }  // namespace
@@ -86,9 +85,9 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   // Not beside the head, so only until then, and only if that is worth the loading and takes nothing from the head.
   const Room room = room_if(context.state, gpu, {.comers = {comer.id}, .dropping_released = false}, context.now);
   Bytes elsewhere = 0;
-  for (const auto& [id, client] : gpu.clients) {
+  for (const auto& [id, client] : gpu.evictable) {
     const bool in_head = std::find(head.clients.begin(), head.clients.end(), id) != head.clients.end();
-    if (!client.holds_lock() && !in_head && id != comer.id) elsewhere += movable(client, context.now);
+    if (!in_head && id != comer.id) elsewhere += movable(*client, context.now);
   }
   if (room.shortfall > elsewhere) return false;
   const Duration load = swap_time(gpu, room.shortfall, need(comer) - comer.memory.resident);
@@ -97,11 +96,9 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   return true;
 }
 
-// Whoever waits, in order: those that join their running gang, then all others but those that kept the GPU against requests, who come last;
-// among them those that end, priority, waking clients, least recent use, arrival. The members of a gang have one place, the same on all
-// their GPUs: so gangs that wait for the same GPUs are served one after the other.
-using Place = std::tuple<int, bool, int, bool, Instant, uint64_t, ClientId>;
-
+// Place: whoever waits, in order: those that join their running gang, then all others but those that kept the GPU against requests, who
+// come last; among them those that end, priority, waking clients, least recent use, arrival. The members of a gang have one place, the same
+// on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
 int highest_priority(const Gpu& gpu) { return gpu.priorities.empty() ? 0 : std::max(gpu.priorities.rbegin()->first, 0); }
 
 Place place_of(const Context& context, const Gang& gang, bool joins) {
@@ -139,18 +136,13 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
           first};
 }
 
-// What the places of all that wait on a GPU have in common.
-struct Terms {
-  bool wakers_pass = false;
-  Duration promote_after = 0;
-  int highest = 0;
-};
+}  // namespace
 
-Terms terms_on(const Context& context, const Gpu& gpu) {
+PlaceTerms place_terms_on(const Context& context, const Gpu& gpu) {
   return {wakers_may_pass(context, gpu), kPromoteTurns * turn_limit(context.config(), gpu), highest_priority(gpu)};
 }
 
-Place place_of(const Context& context, const Terms& terms, const Client& client) {
+Place place_of(const Context& context, const PlaceTerms& terms, const Client& client) {
   if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
   const int priority = context.now - client.waiting_since >= terms.promote_after ? terms.highest : client.priority;
   return {client.comes_last(context.now) ? 2 : 1,
@@ -161,6 +153,8 @@ Place place_of(const Context& context, const Terms& terms, const Client& client)
           client.arrival,
           client.id};
 }
+
+namespace {
 
 // One client, or a gang's on all GPUs: who gets the lock together.
 struct Waiters {
@@ -180,7 +174,7 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
   for (const GpuId gpu_id : gpus) {
     Gpu& gpu = context.state.gpus.at(gpu_id);
     if (gpu.waiting.empty()) continue;
-    const Terms terms = terms_on(context, gpu);
+    const PlaceTerms terms = place_terms_on(context, gpu);
     for (const auto& [id, waiting] : gpu.waiting) {
       Client& client = *waiting;
       Gang* gang = gang_of(context.state, client);
@@ -207,16 +201,13 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
   switch (may_run(context.state, client)) {
     case Verdict::kRun:
       if (has_share_turn(context, gpu, client)) return false;
-      client.reason = WaitReason::kShare;
-      client.waited_for_memory = false;
+      set_reason(client, WaitReason::kShare, false);
       return true;
     case Verdict::kLimit:
-      client.reason = WaitReason::kLimit;
-      client.waited_for_memory = false;
+      set_reason(client, WaitReason::kLimit, false);
       return true;
     case Verdict::kShare:
-      client.reason = WaitReason::kShare;
-      client.waited_for_memory = gpu.quota.mode == GpuMode::kRotation;
+      set_reason(client, WaitReason::kShare, gpu.quota.mode == GpuMode::kRotation);
       return true;
   }
   return false;
@@ -242,11 +233,11 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
   Head* head = heads.contains(gpu.id) ? &heads.at(gpu.id) : nullptr;
   const auto becomes_head = [&](const Switch& plan) { heads.try_emplace(gpu.id, Head{{id}, plan}); };
   if (client.eviction) {
-    client.reason = WaitReason::kEviction;
+    set_reason(client, WaitReason::kEviction, client.waited_for_memory);
     return becomes_head({.at = context.now});
   }
   if (crowds_out(context, gpu, client, look_at(looks, context, gpu).pressed)) {
-    client.reason = WaitReason::kCrowding;
+    set_reason(client, WaitReason::kCrowding, client.waited_for_memory);
     return;
   }
   if (look_at(looks, context, gpu).now.room_with(client).fits()) {
@@ -254,27 +245,23 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
       grant(context, gpu, client);
       looks.erase(gpu.id);
     } else {
-      client.reason = WaitReason::kQueue;
+      set_reason(client, WaitReason::kQueue, client.waited_for_memory);
     }
     return;
   }
-  client.waited_for_memory = true;
-  if (head) {
-    client.reason = WaitReason::kQueue;
-    return;
-  }
+  const auto waits_for = [&](WaitReason reason) { set_reason(client, reason, true); };
+  if (head) return waits_for(WaitReason::kQueue);
   if (fits_when_departed_freed(context, gpu, {id})) {
-    client.reason = WaitReason::kDeparted;
+    waits_for(WaitReason::kDeparted);
     return becomes_head({.at = context.now});
   }
   const std::optional<Switch> plan = plan_switch(context, gpu, {.clients = {id}, .wakes = wakes, .at_once = at_once});
   if (!plan) {
-    client.reason = why_not_even_alone(context, gpu, {id});
+    waits_for(why_not_even_alone(context, gpu, {id}));
     return;
   }
   if (!plan->doubtful) becomes_head(*plan);
-  client.reason = plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn;
-  if (plan->doubtful) client.reason = WaitReason::kStuck;
+  waits_for(plan->doubtful ? WaitReason::kStuck : plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn);
   gpu.switch_cost = plan->cost;
   note_switch_time(context, gpu, *plan);
   if (plan->at > context.now) {
@@ -283,7 +270,7 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
   }
   ask_leavers_to_drop(context, gpu, *plan);
   looks.clear();  // gangs leave on several GPUs
-  if (!plan->leavers.empty() && !plan->doubtful) client.reason = WaitReason::kDrain;
+  if (!plan->leavers.empty() && !plan->doubtful) waits_for(WaitReason::kDrain);
 }
 
 bool gang_must_wait(Context& context, const Waiting& waiting) {
@@ -302,23 +289,19 @@ WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std:
     if (need(gpu.clients.at(id)) > ceiling(context.config(), gpu, gpu.clients.at(id))) return WaitReason::kNeverFits;
   }
   std::set<ClientId> leavers;
-  for (const auto& [id, other] : gpu.clients) {
-    if (other.takes_place()) leavers.insert(id);
+  if (context.state.gangs.empty()) {  // else some keep places without the lock
+    for (const auto& [grant, other] : gpu.holders) {
+      if (other->stays()) leavers.insert(other->id);
+    }
+  } else {
+    for (const auto& [id, other] : gpu.clients) {
+      if (other.takes_place()) leavers.insert(id);
+    }
   }
   if (room_if(context.state, gpu, {.comers = clients, .leavers = &leavers, .departed_freed = true}, context.now).fits())
     return WaitReason::kDeparted;
   const Obstacle obstacle = room_if(context.state, gpu, {clients, &leavers}, context.now).obstacle;
   return obstacle == Obstacle::kHostMemory ? WaitReason::kHostMemory : WaitReason::kStuck;
-}
-
-std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu) {
-  const Terms terms = terms_on(context, gpu);
-  std::vector<std::pair<Place, ClientId>> order;
-  for (const auto& [id, client] : gpu.waiting) order.emplace_back(place_of(context, terms, *client), id);
-  std::sort(order.begin(), order.end());
-  std::vector<ClientId> ids;
-  for (const auto& entry : order) ids.push_back(entry.second);
-  return ids;
 }
 
 void request_lock(Context& context, Gpu& gpu, Client& client) {
@@ -361,7 +344,32 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   start_running(context, gpu);
 }
 
+// Where there are neither gangs, limits nor turns of groups. Behind the head stands who waits for memory, and waits on: of them only those
+// are looked at that may fit by now.
+static void admit_single(Context& context, Gpu& gpu) {
+  Heads heads;
+  Looks looks;
+  if (gpu.waiting.empty()) return;
+  const PlaceTerms terms = refresh_queue(context, gpu);
+  const auto look = [&](Client& client) {
+    const bool ends = client.ends && terms.wakers_pass;
+    admit_client(context, gpu, heads, looks, client, ends || (client.woke && terms.wakers_pass), ends && client.last_turn_ran == 0);
+  };
+  Place last{};
+  for (auto at = gpu.queue.order.begin(); at != gpu.queue.order.end() && heads.empty(); at = gpu.queue.order.upper_bound(last)) {
+    last = at->first;
+    look(*at->second);
+  }
+  if (heads.empty()) return;
+  const Look& now = look_at(looks, context, gpu);
+  const Bytes room = now.pressed.empty() ? now.now.room_left() : std::numeric_limits<Bytes>::max();  // else any may crowd them out
+  for (Client* client : that_may_fit(gpu, last, room)) look(*client);
+}
+
 void admit(Context& context, const std::vector<GpuId>& gpus) {
+  if (gpus.size() == 1 && context.state.gangs.empty()) {
+    if (Gpu& gpu = context.state.gpus.at(gpus.front()); !gpu.quota.limited && !gpu.share_turn.group) return admit_single(context, gpu);
+  }
   Heads heads;
   Looks looks;
   for (Waiters& waiters : queue_of(context, gpus)) {

@@ -147,6 +147,7 @@ void set_priority(Context& context, const TenantPriority& event) {
     forget_priority(*client.home, client);
     client.priority = event.priority;
     ++client.home->priorities[client.priority];
+    recount(client);
   });
 }
 
@@ -155,6 +156,7 @@ void set_ends(Context& context, const TenantEnds& event) {
     if (event.ends && !client.ends) client.last_turn_ran = 0;
     client.ends = event.ends;
     client.last_turn = client.last_turn && event.ends;
+    recount(client);
   });
 }
 

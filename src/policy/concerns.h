@@ -119,8 +119,17 @@ void note_overstay(Context& context, Client& client);  // it did not follow a re
 void start_running(Context& context, Gpu& gpu);        // whoever has loaded
 void watch_answers(Context& context, Gpu& gpu);
 
+// queue.cc: those that wait
+Bytes room_asked(const Client& client);
+bool is_put_off(const Client& client);                                              // behind others, and for memory
+std::optional<Instant> wait_note_due(const Client& client);                         // nullopt: the log has its reason
+void set_reason(Client& client, WaitReason reason, bool waited_for_memory);         // why it waits
+const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu);                  // the order, where there are no gangs
+std::vector<Client*> that_may_fit(const Gpu& gpu, const Place& after, Bytes room);  // or of which more is to be said than that they wait
+
 // admission.cc: who gets the lock
-std::vector<ClientId> waiting_order(const Context& context, const Gpu& gpu);
+PlaceTerms place_terms_on(const Context& context, const Gpu& gpu);
+Place place_of(const Context& context, const PlaceTerms& terms, const Client& client);
 void request_lock(Context& context, Gpu& gpu, Client& client);
 void grant(Context& context, Gpu& gpu, Client& client);
 void admit(Context& context, const std::vector<GpuId>& gpus);
@@ -228,10 +237,7 @@ void note_grant(Context& context, const Gpu& gpu, Client& client);
 void note_wait(Context& context, const Gpu& gpu, Client& client);
 
 // reports.cc: what clients and people are told
-// Clients that wait for what others hold, counted once a step for each GPU and gang. Right as long as no client changes.
-struct Contenders {
-  uint32_t waiters = 0, memory_waiters = 0;
-};
+// Contenders, counted once a step for each GPU and gang. Right as long as no client changes.
 class ContentionCounts {
  public:
   struct OfGang {

@@ -11,22 +11,26 @@ namespace {
 // First whose next turn is furthest away: those that a compute limit keeps waiting; clients of paused tenants; the idle, the longest unused
 // first; then the waiting, the last in the queue first.
 std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
-  std::vector<std::tuple<bool, Instant, ClientId>> idle;
-  for (const auto& [id, client] : gpu.clients) {
-    if (!client.holds_lock() && !client.waits() && !client.keeps_place)
-      idle.emplace_back(!context.state.paused.contains(client.tenant), client.last_used, id);
+  std::vector<std::tuple<bool, Instant, ClientId, Client*>> idle;
+  std::vector<std::pair<Place, Client*>> waiting;
+  std::vector<Client*> order;
+  const PlaceTerms terms = place_terms_on(context, gpu);
+  for (const auto& [id, client] : gpu.evictable) {
+    if (client->keeps_place) continue;
+    if (!client->waits()) {
+      idle.emplace_back(!context.state.paused.contains(client->tenant), client->last_used, id, client);
+    } else if (may_run(context.state, *client) == Verdict::kLimit) {
+      order.push_back(client);
+    } else {
+      waiting.emplace_back(place_of(context, terms, *client), client);
+    }
   }
   std::sort(idle.begin(), idle.end());
-  std::vector<Client*> order;
-  for (auto& [id, client] : gpu.clients) {
-    if (client.waits() && !client.keeps_place && may_run(context.state, client) == Verdict::kLimit) order.push_back(&client);
-  }
-  for (const auto& entry : idle) order.push_back(&gpu.clients.at(std::get<2>(entry)));
-  const std::vector<ClientId> waiting = waiting_order(context, gpu);
-  for (auto id = waiting.rbegin(); id != waiting.rend(); ++id) {
-    const Client& client = gpu.clients.at(*id);
-    if (!client.keeps_place && may_run(context.state, client) != Verdict::kLimit) order.push_back(&gpu.clients.at(*id));
-  }
+  for (const auto& entry : idle) order.push_back(std::get<Client*>(entry));
+  std::sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) {  // those of a gang have one place
+    return std::tuple(a.first, a.second->id) > std::tuple(b.first, b.second->id);
+  });
+  for (const auto& [place, client] : waiting) order.push_back(client);
   return order;
 }
 

@@ -6,7 +6,10 @@ namespace {
 
 void set_reasons(Context& context, const Waiting& waiting, WaitReason reason) {
   for (const auto& [gpu_id, clients] : waiting) {
-    for (const ClientId id : clients) context.state.gpus.at(gpu_id).clients.at(id).reason = reason;
+    for (const ClientId id : clients) {
+      Client& client = context.state.gpus.at(gpu_id).clients.at(id);
+      set_reason(client, reason, client.waited_for_memory);
+    }
   }
 }
 
@@ -160,7 +163,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     Gpu& gpu = state.gpus.at(gpu_id);
     if (fits_now(context, gpu, clients)) continue;
     all_fit = false;
-    for (const ClientId id : clients) gpu.clients.at(id).waited_for_memory = true;
+    for (const ClientId id : clients) set_reason(gpu.clients.at(id), gpu.clients.at(id).reason, true);
   }
   if (all_fit && !host_has_room(context, waiting)) return set_reasons(context, waiting, WaitReason::kHostMemory);
   for (const auto& [gpu_id, clients] : waiting) {

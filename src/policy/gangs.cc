@@ -199,7 +199,7 @@ void form_gangs(Context& context, const std::vector<GpuId>& gpus) {
 }
 
 Gang* gang_of(State& state, const Client& client) {
-  if (!client.gang) return nullptr;
+  if (!client.gang || state.gangs.empty()) return nullptr;
   for (const GangId id : {GangId{client.tenant, 0}, GangId{client.tenant, client.process}}) {
     const auto at = state.gangs.find(id);
     if (at != state.gangs.end() && at->second.whole) return &at->second;

@@ -129,6 +129,40 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
   return std::nullopt;
 }
 
+// What the queue has of those that wait, against what they say; the order itself is as of the last time that it was asked for.
+std::optional<std::string> check_queue(const Gpu& gpu) {
+  const Queue& queue = gpu.queue;
+  size_t placed = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0;
+  uint32_t waiters = 0, memory_waiters = 0;
+  for (const auto& [id, client] : gpu.waiting) {
+    const QueueEntry& entry = client->queued;
+    const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " in the queue: " + what; };
+    if (!entry.waits) return broken("is missing");
+    const QueueKeys& keys = entry.keys;
+    if (keys.ends != client->ends || keys.woke != client->woke || keys.priority != client->priority ||
+        keys.last_used != client->last_used || keys.arrival != client->arrival || keys.last_until != client->last_until)
+      return broken("stands where another would");
+    if (entry.place.has_value() == queue.fresh.contains(id)) return broken("has a place, or none, or both");
+    if (entry.place && queue.order.at(*entry.place) != client) return broken("another has its place");
+    if (entry.room != room_asked(*client) || !queue.by_room.contains({entry.room, id})) return broken("asks for other room");
+    if (is_put_off(*client) == queue.unplaced.contains(id)) return broken("is looked at, or should be");
+    if (entry.unnoted != wait_note_due(*client)) return broken("why it waits is noted, or should be");
+    placed += entry.place.has_value();
+    unplaced += !is_put_off(*client);
+    unnoted += entry.unnoted.has_value();
+    below += entry.low || entry.promoted;
+    late += queue.late.contains({client->last_until, id});
+    ordinary += queue.ordinary.contains({client->passed_at_start, id});
+    waiters += client->reason != WaitReason::kLimit;
+    memory_waiters += client->waited_for_memory;
+  }
+  const bool same = placed == queue.order.size() && placed + queue.fresh.size() == gpu.waiting.size() && late == queue.late.size() &&
+                    unplaced == queue.unplaced.size() && unnoted == queue.unnoted.size() && ordinary == queue.ordinary.size() &&
+                    below == queue.low.size() + queue.promoted.size() && queue.by_room.size() == gpu.waiting.size() &&
+                    waiters == queue.waiters && memory_waiters == queue.memory_waiters;
+  return same ? std::nullopt : std::optional("the queue of GPU " + std::to_string(gpu.id) + " has clients that do not wait");
+}
+
 }  // namespace
 
 std::optional<std::string> check_invariants(const State& state) {
@@ -144,6 +178,7 @@ std::optional<std::string> check_invariants(const State& state) {
     if (sums_of(gpu) != gpu.sums) return "the running sums of GPU " + std::to_string(id) + " are not those of its clients";
     if (auto broken = check_indexes(state, gpu)) return broken;
     if (auto broken = check_roles(gpu)) return broken;
+    if (auto broken = check_queue(gpu)) return broken;
     for (const auto& [client_id, client] : gpu.clients) {
       if (auto broken = check(state, gpu, client)) return broken;
     }

@@ -203,11 +203,12 @@ void note_wait(Context& context, const Gpu& gpu, Client& client) {
   const bool told = !for_limit && client.reason != WaitReason::kNone && is_due(client.wait_noted_at, context.now);
   if (!told && !context.config().explains) return;
   client.reason_noted = client.reason;
+  if (told) client.wait_noted_at = context.now;
+  recount(client);
   const Neighbours holders = holders_beside(gpu, client);
   std::string text = "waits for " + waiting_sentence(context.state, gpu, client);
   if (holders.all > 0) text += "; " + list_of(holders) + (holders.all == 1 ? " has" : " have") + " the lock";
   context.note(told ? Level::kInfo : Level::kDebug, client.id, std::move(text));
-  if (told) client.wait_noted_at = context.now;
 }
 
 }  // namespace nvshare::policy

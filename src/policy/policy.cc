@@ -148,7 +148,15 @@ Concerned apply(Context& context, const Event& event) {
             take_kept_account(context, e);
             return kAll;
           },
-          [&](const Tick&) -> Concerned { return kAll; },
+          [&](const Tick&) -> Concerned {
+            std::vector<GpuId> due;
+            for (const auto& [at, gpu] : state.wakes) {
+              if (at > context.now) break;
+              due.push_back(gpu);
+            }
+            std::sort(due.begin(), due.end());
+            return due.empty() ? kAll : due;
+          },
       },
       event);
 }

@@ -13,14 +13,12 @@ Contenders counted(const Client& client) {
 }
 
 Contenders all_contenders(const Gpu& gpu) {
-  Contenders all;
-  for (const auto* clients : {&gpu.waiting, &gpu.unsettled}) {
-    for (const auto& [id, client] : *clients) {
-      if (clients == &gpu.unsettled && client->roles.waits) continue;  // it moves its memory out
-      const Contenders one = counted(*client);
-      all.waiters += one.waiters;
-      all.memory_waiters += one.memory_waiters;
-    }
+  Contenders all{gpu.queue.waiters, gpu.queue.memory_waiters};
+  for (const auto& [id, client] : gpu.unsettled) {
+    if (client->roles.waits) continue;  // it moves its memory out
+    const Contenders one = counted(*client);
+    all.waiters += one.waiters;
+    all.memory_waiters += one.memory_waiters;
   }
   return all;
 }
@@ -32,6 +30,31 @@ Contenders without(const Contenders& all, const Contenders& some) {
 bool has_gangs(const State& state, const Gpu& gpu) {
   return !state.on_several.empty() &&
          std::any_of(gpu.of_tenant.begin(), gpu.of_tenant.end(), [&](const auto& entry) { return state.on_several.contains(entry.first); });
+}
+
+// Those that may have to hear of it: where nothing has changed for all, those that have, or that wait for memory themselves.
+std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contenders& all, bool limited) {
+  std::vector<Client*> clients;
+  const bool plain = !limited && !has_gangs(context.state, gpu);
+  const bool was_plain = std::exchange(gpu.contention_plain, plain);
+  const Contenders told = std::exchange(gpu.contention_told, {all.waiters > 0, all.memory_waiters > 0});
+  const Duration cost = std::exchange(gpu.contention_cost, gpu.switch_cost);
+  if (!plain || !was_plain) {
+    for (auto& [id, client] : gpu.clients) clients.push_back(&client);
+    return clients;
+  }
+  if (told == gpu.contention_told && (cost == gpu.switch_cost || all.memory_waiters == 0)) {
+    for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
+    for (const ClientId id : gpu.touched) {
+      if (Client* const client = context.state.find(id); client != nullptr && client->home == &gpu) clients.push_back(client);
+    }
+  } else {
+    for (const auto& [grant, client] : gpu.holders) clients.push_back(client);
+    for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
+  }
+  std::sort(clients.begin(), clients.end(), [](const Client* a, const Client* b) { return a->id < b->id; });
+  clients.erase(std::unique(clients.begin(), clients.end()), clients.end());
+  return clients;
 }
 
 }  // namespace
@@ -67,11 +90,10 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
   const bool limited = gpu.quota.limited || gpu.share_turn.group;  // in slices a client gives the GPU up as soon as it is idle
   const Duration idle = idle_release(gpu);
   const Contenders& all = counts.on(gpu);
-  const bool quiet = !limited && idle == 0 && !has_gangs(context.state, gpu) && all.waiters == 0 && all.memory_waiters == 0;
-  if (quiet && gpu.contention_quiet) return;
-  gpu.contention_quiet = quiet;
   const int64_t there = count_there(context, gpu);
-  for (auto& [id, client] : gpu.clients) {
+  for (Client* const told : to_be_told(context, gpu, all, limited)) {
+    Client& client = *told;
+    const ClientId id = client.id;
     const Gang* gang = gang_of(context.state, client);
     const bool gang_runs = gang != nullptr && counts.of(*gang).holders > (client.holds_lock() ? 1 : 0);
     const Duration pause = may_pause(context, gpu, client, there);
@@ -232,14 +254,21 @@ bool cannot_have_it_soon(WaitReason reason) {
 }
 
 void report_waits(Context& context, Gpu& gpu) {
-  for (const auto& [id, client] : gpu.waiting) {
-    if (client->reason == client->reason_noted) continue;
-    if (!cannot_have_it_soon(client->reason)) {
-      note_wait(context, gpu, *client);
+  std::vector<ClientId> due;
+  for (const auto& [at, id] : gpu.queue.unnoted) {
+    if (at > context.now && !context.config().explains) break;
+    due.push_back(id);
+  }
+  std::sort(due.begin(), due.end());
+  for (const ClientId id : due) {
+    Client& client = *gpu.waiting.at(id);
+    if (!cannot_have_it_soon(client.reason)) {
+      note_wait(context, gpu, client);
       continue;
     }
-    client->reason_noted = client->reason;
-    context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, *client));
+    client.reason_noted = client.reason;
+    recount(gpu, client);
+    context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, client));
   }
 }
 

@@ -74,7 +74,8 @@ Roles roles_of(const Client& client) {
   const bool settled = !client.holds_lock() || (client.state == ClientState::kRunning && client.budget >= need(client) && !client.growth &&
                                                 !client.budget_dirty && client.drain.failures == 0);
   const bool idle = !client.holds_lock() && !client.waits() && client.turns > 0;
-  return {client.grant, client.waits(), !settled || client.eviction || client.evict.failures > 0,
+  const bool evictable = !client.holds_lock() && client.memory.resident > immovable(client);
+  return {client.grant, client.waits(), !settled || client.eviction || client.evict.failures > 0, evictable,
           idle ? std::optional(client.last_used) : std::nullopt};
 }
 
@@ -121,6 +122,7 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   };
   move(former.waits, roles.waits, gpu.waiting);
   move(former.unsettled, roles.unsettled, gpu.unsettled);
+  move(former.evictable, roles.evictable, gpu.evictable);
 }
 
 // A key that is too low costs a look when slack is given; so only one that is too high is put right here.
@@ -154,6 +156,7 @@ void recount(Gpu& gpu, Client& client) {
   gpu.needs_most = std::max(gpu.needs_most, client.counted.needed - client.counted.immovable);
   set_roles(gpu, client, roles_of(client));
   note_slack(gpu, client, takes_slack(client), slack_of(client));
+  note_waiting(gpu, client);
 }
 
 void recount(Client& client) {
@@ -163,6 +166,7 @@ void recount(Client& client) {
 void uncount(Gpu& gpu, Client& client) {
   add(gpu.sums, client.counted, -1);
   client.counted = {};
+  forget_waiting(gpu, client);
   set_roles(gpu, client, {});
   note_slack(gpu, client, false, 0);
 }
@@ -240,6 +244,8 @@ void RoomCount::change(const Client& client, bool leaves) {
 
 void RoomCount::leaves(const Client& client) { change(client, true); }
 void RoomCount::stays(const Client& client) { change(client, false); }
+
+Bytes RoomCount::room_left() const { return safe_limit(state_.config, gpu_) - sum_.fixed; }
 
 Room RoomCount::room() const { return room_of(sum_, !what_if_.comers.empty()); }
 

@@ -13,7 +13,9 @@ namespace nvshare::policy {
 void recount(Gpu& gpu, Client& client);
 void recount(Client& client);  // where it is indexed
 void uncount(Gpu& gpu, Client& client);
-Sums sums_of(const Gpu& gpu);  // worked out anew, to compare
+void note_waiting(Gpu& gpu, Client& client);    // queue.cc: recount() does that
+void forget_waiting(Gpu& gpu, Client& client);  // uncount() does that
+Sums sums_of(const Gpu& gpu);                   // worked out anew, to compare
 Roles roles_of(const Client& client);
 bool takes_slack(const Client& client);                                       // as far as it is up to the client
 Bytes slack_of(const Client& client);                                         // of its budget: what it does not need
@@ -66,6 +68,7 @@ class RoomCount {
   void leaves(const Client& client);  // gives the lock up as well
   void stays(const Client& client);   // does not, after all
   Room room() const;
+  Bytes room_left() const;                    // nobody fits that asks for more (room_asked())
   Room room_with(const Client& comer) const;  // if it came besides
 
  private:

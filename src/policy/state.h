@@ -150,9 +150,44 @@ struct Roles {
   GrantId grant = 0;              // Gpu::holders
   bool waits = false;             // Gpu::waiting
   bool unsettled = false;         // Gpu::unsettled
+  bool evictable = false;         // Gpu::evictable
   std::optional<Instant> lately;  // Gpu::lately: when it had the lock last
 
   bool operator==(const Roles&) const = default;
+};
+
+// A client's or a gang's place among those that wait (place_of() in admission.cc).
+using Place = std::tuple<int, bool, int, bool, Instant, uint64_t, ClientId>;
+
+// What the places of all that wait on a GPU have in common.
+struct PlaceTerms {
+  bool wakers_pass = false;
+  Duration promote_after = 0;
+  int highest = 0;
+};
+
+// Of a client that waits: all that its place is worked out from, but for PlaceTerms and the time.
+struct QueueKeys {
+  bool ends = false, woke = false;
+  int priority = 0;
+  Instant last_used = 0;
+  uint64_t arrival = 0;
+  Instant waiting_since = 0;
+  Duration passed_at_start = 0;
+  Instant last_until = 0;
+
+  bool operator==(const QueueKeys&) const = default;
+};
+
+// As what Queue has it.
+struct QueueEntry {
+  bool waits = false;  // it is there
+  QueueKeys keys;
+  std::optional<Place> place;
+  bool low = false, promoted = false;
+  Bytes room = 0;
+  std::optional<Instant> unnoted;
+  bool counts = false, counts_for_memory = false;
 };
 
 struct Client {
@@ -246,6 +281,7 @@ struct Client {
   Sums counted;         // its part of Gpu::sums
   Gpu* home = nullptr;  // where it is indexed; null: a copy, to be looked at
   Roles roles;          // as indexed there
+  QueueEntry queued;    // the same
   // Its key in Gpu::slack_takers: no more than its slack, which may have grown since.
   std::optional<Bytes> slack_key;
 
@@ -274,6 +310,13 @@ struct Departed {
   Instant until = 0;
 };
 
+// Clients that wait for what others hold.
+struct Contenders {
+  uint32_t waiters = 0, memory_waiters = 0;
+
+  bool operator==(const Contenders&) const = default;
+};
+
 // As one tenant's movements measured the link, bytes/s; 0 = not yet.
 struct LinkSpeed {
   Bytes out = 0, in = 0;
@@ -284,6 +327,20 @@ struct ShareTurn {
   int64_t members = 0;            // clients that are in a group
   std::optional<uint64_t> group;  // none: they run as memory allows
   Instant began = 0;
+};
+
+// The clients that wait on a GPU (queue.cc).
+struct Queue {
+  PlaceTerms terms;  // as of the last refresh_queue(), as what stands in `order` and in the two below it
+  std::map<Place, Client*> order;
+  std::set<std::pair<Instant, ClientId>> low, promoted;  // of lower priority than others: by when they began to wait
+  std::map<ClientId, Client*> fresh;                     // that are not in `order` yet
+  std::set<std::pair<Instant, ClientId>> late;           // that come last until then
+  std::set<std::pair<Duration, ClientId>> ordinary;      // that others may go before: by Client::passed_at_start
+  std::set<std::pair<Bytes, ClientId>> by_room;          // all, by room_asked()
+  std::map<ClientId, Client*> unplaced;                  // that are not is_put_off()
+  std::set<std::pair<Instant, ClientId>> unnoted;        // whose reason the log does not have: by when it may
+  uint32_t waiters = 0, memory_waiters = 0;              // that wait for neighbours; for memory
 };
 
 struct Gpu {
@@ -304,6 +361,8 @@ struct Gpu {
   Sums sums;                                                  // over clients
   std::map<GrantId, Client*> holders;                         // of the lock, in the order of their grants
   std::map<ClientId, Client*> waiting;
+  Queue queue;                            // the same
+  std::map<ClientId, Client*> evictable;  // without the lock, and with memory that could move out
   // Holders of which more is to be said than that they run with all their memory, and clients that move out or failed to: the others need
   // nothing in a step that is not about them.
   std::map<ClientId, Client*> unsettled;
@@ -321,7 +380,9 @@ struct Gpu {
   size_t ceilings_left = 0;        // so many, with many clients
   Instant ceilings_at = 0;         // and not before then
   std::optional<ClientId> speaks;  // whom the step is about: it is told at once
-  bool contention_quiet = false;   // nobody has heard of waiters, limits or gangs that are there no more
+  bool contention_plain = false;   // nobody has heard of limits or gangs, and all have heard of these:
+  Contenders contention_told;
+  Duration contention_cost = 0;
   std::optional<Instant> wake_at;
   std::optional<Instant> wake_known;  // as State::wakes has it
   Quota quota;

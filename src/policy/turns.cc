@@ -327,9 +327,8 @@ void start_running(Context& context, Gpu& gpu) {
 }
 
 void watch_answers(Context& context, Gpu& gpu) {
-  for (const auto& [id, client] : gpu.waiting) {
-    if (client->last_until > context.now) context.wake(gpu, client->last_until);
-  }
+  const auto late = gpu.queue.late.lower_bound({context.now + 1, 0});
+  if (late != gpu.queue.late.end()) context.wake(gpu, late->first);
   for (const auto& [id, unsettled] : gpu.unsettled) {
     Client& client = *unsettled;
     if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);

@@ -1,0 +1,160 @@
+// The clients that wait on a GPU, in the order in which they are served, and beside it what a step asks of them: who may fit, whose reason
+// the log does not have yet, how many there are. note_waiting() follows what is known of a client; what depends on the time, or on all
+// clients, is brought up to date by refresh_queue(), before somebody reads the order.
+//
+// The order is that of clients by themselves: with gangs, whose places depend on several GPUs, admission works it out in each step.
+#include <limits>
+
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+QueueKeys keys_of(const Client& client) {
+  return {client.ends,    client.woke,          client.priority,        client.last_used,
+          client.arrival, client.waiting_since, client.passed_at_start, client.last_until};
+}
+
+void take_out_of_order(Queue& queue, Client& client) {
+  QueueEntry& entry = client.queued;
+  if (entry.place) queue.order.erase(*entry.place);
+  entry.place.reset();
+  if (entry.low) queue.low.erase({entry.keys.waiting_since, client.id});
+  if (entry.promoted) queue.promoted.erase({entry.keys.waiting_since, client.id});
+  entry.low = entry.promoted = false;
+}
+
+void place_anew(Queue& queue, Client& client) {
+  take_out_of_order(queue, client);
+  queue.fresh.emplace(client.id, &client);
+}
+
+bool is_ordinary(const QueueKeys& keys) { return !keys.woke && !keys.ends; }
+
+void leave(Queue& queue, Client& client) {
+  QueueEntry& entry = client.queued;
+  take_out_of_order(queue, client);
+  queue.fresh.erase(client.id);
+  if (entry.keys.last_until > 0) queue.late.erase({entry.keys.last_until, client.id});
+  if (is_ordinary(entry.keys)) queue.ordinary.erase({entry.keys.passed_at_start, client.id});
+  queue.by_room.erase({entry.room, client.id});
+  queue.unplaced.erase(client.id);
+  if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
+  queue.waiters -= entry.counts;
+  queue.memory_waiters -= entry.counts_for_memory;
+  entry = {};
+}
+
+void enter(Queue& queue, Client& client, const QueueKeys& keys) {
+  QueueEntry& entry = client.queued;
+  entry.waits = true;
+  entry.keys = keys;
+  entry.room = room_asked(client);
+  queue.fresh.emplace(client.id, &client);
+  if (keys.last_until > 0) queue.late.emplace(keys.last_until, client.id);
+  if (is_ordinary(keys)) queue.ordinary.emplace(keys.passed_at_start, client.id);
+  queue.by_room.emplace(entry.room, client.id);
+}
+
+}  // namespace
+
+// The least that has to be free for it, whether or not what of it is on the GPU can move.
+Bytes room_asked(const Client& client) { return charge(client) - (client.evict.failures > 0 ? client.memory.resident : immovable(client)); }
+
+bool is_put_off(const Client& client) { return client.reason == WaitReason::kQueue && client.waited_for_memory && !client.eviction; }
+
+std::optional<Instant> wait_note_due(const Client& client) {
+  if (client.reason == client.reason_noted) return std::nullopt;
+  if (cannot_have_it_soon(client.reason)) return 0;
+  if (client.reason == WaitReason::kNone || client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare)
+    return std::numeric_limits<Instant>::max();
+  return client.wait_noted_at == 0 ? 0 : client.wait_noted_at + kNotePause;
+}
+
+void note_waiting(Gpu& gpu, Client& client) {
+  Queue& queue = gpu.queue;
+  QueueEntry& entry = client.queued;
+  if (!client.waits() || client.home != &gpu) {
+    if (entry.waits) leave(queue, client);
+    return;
+  }
+  const QueueKeys keys = keys_of(client);
+  if (entry.waits && entry.keys != keys) leave(queue, client);
+  if (!entry.waits) enter(queue, client, keys);
+  if (const Bytes room = room_asked(client); room != entry.room) {
+    queue.by_room.erase({entry.room, client.id});
+    queue.by_room.emplace(room, client.id);
+    entry.room = room;
+  }
+  if (is_put_off(client)) {
+    queue.unplaced.erase(client.id);
+  } else {
+    queue.unplaced.emplace(client.id, &client);
+  }
+  if (const std::optional<Instant> due = wait_note_due(client); due != entry.unnoted) {
+    if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
+    if (due) queue.unnoted.emplace(*due, client.id);
+    entry.unnoted = due;
+  }
+  const bool counts = client.reason != WaitReason::kLimit;
+  queue.waiters += counts - entry.counts;
+  queue.memory_waiters += client.waited_for_memory - entry.counts_for_memory;
+  entry.counts = counts;
+  entry.counts_for_memory = client.waited_for_memory;
+}
+
+void forget_waiting(Gpu& gpu, Client& client) {
+  if (client.queued.waits) leave(gpu.queue, client);
+}
+
+void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
+  if (client.reason == reason && client.waited_for_memory == waited_for_memory) return;
+  client.reason = reason;
+  client.waited_for_memory = waited_for_memory;
+  if (client.home != nullptr) note_waiting(*client.home, client);
+}
+
+const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {
+  Queue& queue = gpu.queue;
+  const PlaceTerms terms = place_terms_on(context, gpu);
+  if (terms.wakers_pass != queue.terms.wakers_pass || terms.highest != queue.terms.highest) {
+    while (!queue.order.empty()) place_anew(queue, *queue.order.begin()->second);
+  }
+  queue.terms = terms;
+  while (!queue.late.empty() && queue.late.begin()->first <= context.now) {
+    place_anew(queue, gpu.clients.at(queue.late.begin()->second));
+    queue.late.erase(queue.late.begin());
+  }
+  while (!queue.low.empty() && context.now - queue.low.begin()->first >= terms.promote_after)
+    place_anew(queue, gpu.clients.at(queue.low.begin()->second));
+  while (!queue.promoted.empty() && context.now - queue.promoted.rbegin()->first < terms.promote_after)
+    place_anew(queue, gpu.clients.at(queue.promoted.rbegin()->second));
+  for (const auto& [id, client] : queue.fresh) {
+    QueueEntry& entry = client->queued;
+    entry.place = place_of(context, terms, *client);
+    queue.order.emplace(*entry.place, client);
+    const bool below = client->priority < terms.highest;
+    entry.promoted = below && context.now - client->waiting_since >= terms.promote_after;
+    entry.low = below && !entry.promoted;
+    if (below) (entry.promoted ? queue.promoted : queue.low).emplace(client->waiting_since, id);
+  }
+  queue.fresh.clear();
+  return queue.terms;
+}
+
+std::vector<Client*> that_may_fit(const Gpu& gpu, const Place& after, Bytes room) {
+  std::vector<Client*> clients;
+  const auto look = [&](Client& client) {
+    if (client.queued.place && *client.queued.place > after) clients.push_back(&client);
+  };
+  for (const auto& [id, client] : gpu.queue.unplaced) look(*client);
+  for (const auto& [asked, id] : gpu.queue.by_room) {
+    if (asked > room) break;
+    Client& client = *gpu.waiting.at(id);
+    if (is_put_off(client)) look(client);
+  }
+  std::sort(clients.begin(), clients.end(), [](const Client* a, const Client* b) { return *a->queued.place < *b->queued.place; });
+  return clients;
+}
+
+}  // namespace nvshare::policy
