@@ -111,7 +111,13 @@ static void note_on_several(State& state, TenantId tenant, const Spread& spread)
 }
 
 void note_in_indexes(State& state, Gpu& gpu, Client& client) {
-  gpu.of_tenant[client.tenant][client.id] = &client;
+  Tenancy& tenancy = gpu.of_tenant[client.tenant];
+  tenancy.clients[client.id] = &client;
+  client.tenancy = &tenancy;
+  if (const auto account = gpu.quota.accounts.find(client.tenant); account != gpu.quota.accounts.end() && account->second.here == nullptr) {
+    account->second.here = &tenancy;
+    ++gpu.quota.accounts_here;
+  }
   ++gpu.priorities[client.priority];
   gpu.ceilings_due = true;
   client.home = &gpu;
@@ -127,8 +133,14 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   forget_shares(gpu, client);
   const auto here = gpu.of_tenant.find(client.tenant);
-  here->second.erase(client.id);
-  if (here->second.empty()) gpu.of_tenant.erase(here);
+  here->second.clients.erase(client.id);
+  if (here->second.clients.empty()) {
+    if (const auto account = gpu.quota.accounts.find(client.tenant); account != gpu.quota.accounts.end()) {
+      account->second.here = nullptr;
+      --gpu.quota.accounts_here;
+    }
+    gpu.of_tenant.erase(here);
+  }
   forget_priority(gpu, client);
   state.clients.erase(client.id);
   const auto home = state.homes.find(client.tenant);

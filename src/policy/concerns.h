@@ -25,14 +25,18 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client);
 template <typename Change>
 void each_client(Gpu& gpu, TenantId tenant, Change change) {
   if (const auto at = gpu.of_tenant.find(tenant); at != gpu.of_tenant.end()) {
-    for (const auto& [id, client] : at->second) change(*client);
+    for (const auto& [id, client] : at->second.clients) change(*client);
   }
+}
+template <typename Test>
+bool any_client(const Tenancy& tenancy, Test test) {
+  return std::any_of(tenancy.clients.begin(), tenancy.clients.end(),
+                     [&](const auto& entry) { return test(static_cast<const Client&>(*entry.second)); });
 }
 template <typename Test>
 bool any_client(const Gpu& gpu, TenantId tenant, Test test) {
   const auto at = gpu.of_tenant.find(tenant);
-  return at != gpu.of_tenant.end() && std::any_of(at->second.begin(), at->second.end(),
-                                                  [&](const auto& entry) { return test(static_cast<const Client&>(*entry.second)); });
+  return at != gpu.of_tenant.end() && any_client(at->second, test);
 }
 
 // departures.cc
@@ -157,7 +161,7 @@ bool complete_gang(Context& context, const Waiting& waiting);
 void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
 
 // pauses.cc: who has a limit and the GPU to itself keeps the lock in its pauses
-int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately
+int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately; of several not all
 Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there);  // once idle for so long; 0: it may not
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event);
 void resume_turn(Context& context, Client& client);
@@ -174,7 +178,6 @@ void note_share_turn(const Context& context, const Gpu& gpu, Client& client, boo
 void bring_accounts_up_to(Context& context);  // bills the time since the last step to those that ran in it
 void begin_accounts(Gpu& gpu, Instant now);   // nobody is billed there up to now, if no tenant has a limit there
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
-bool waits_here(const Gpu& gpu, TenantId tenant);
 // Tenants below their shares that want the GPU: what another uses beyond its own is taken from them.
 struct Pressers {
   bool any = false, several = false;

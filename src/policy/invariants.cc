@@ -73,7 +73,8 @@ std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
   }
   const auto same_entry = [](const auto& a, const auto& b) { return a.first == b.first && a.second == b.second; };
   const auto same = [&](const auto& a, const auto& b) {
-    return a.first == b.first && std::equal(a.second.begin(), a.second.end(), b.second.begin(), b.second.end(), same_entry);
+    const auto& known = b.second.clients;
+    return a.first == b.first && std::equal(a.second.begin(), a.second.end(), known.begin(), known.end(), same_entry);
   };
   if (!std::equal(of_tenant.begin(), of_tenant.end(), gpu.of_tenant.begin(), gpu.of_tenant.end(), same))
     return "the index of tenants is not that of the clients";
@@ -82,7 +83,7 @@ std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
     const auto at = gpu.of_tenant.find(tenant);
     int64_t count = 0;
     if (at != gpu.of_tenant.end()) {
-      count = std::count_if(at->second.begin(), at->second.end(), [](const auto& entry) { return entry.second->gang; });
+      count = std::count_if(at->second.clients.begin(), at->second.clients.end(), [](const auto& entry) { return entry.second->gang; });
     }
     if (count != (here == counts.on.end() ? 0 : here->second)) return "the count of a tenant's clients on a GPU is wrong";
   }
@@ -127,6 +128,36 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     return "an index of GPU " + std::to_string(gpu.id) + " has clients that are no such";
   if (priorities != gpu.priorities) return "the priorities of GPU " + std::to_string(gpu.id) + " are not those of its clients";
   return std::nullopt;
+}
+
+// The counts of each tenant's clients, and the accounts' ways to them.
+std::optional<std::string> check_tenancies(const Gpu& gpu) {
+  int64_t working = 0;
+  size_t accounts_here = 0;
+  for (const auto& [tenant, tenancy] : gpu.of_tenant) {
+    Tenancy counted;
+    for (const auto& [id, client] : tenancy.clients) {
+      if (client->tenancy != &tenancy) return "client " + std::to_string(id) + " counts for another tenant";
+      const bool works = client->holds_lock() && client->turn_start;
+      counted.waits += client->waits();
+      counted.holds += client->holds_lock();
+      counted.stays += client->stays();
+      counted.works += works;
+      counted.works_on += works && client->stays();
+      counted.busy += client->waits() || (client->holds_lock() && !client->paused_since);
+    }
+    if (counted.waits != tenancy.waits || counted.holds != tenancy.holds || counted.stays != tenancy.stays ||
+        counted.works != tenancy.works || counted.works_on != tenancy.works_on || counted.busy != tenancy.busy)
+      return "the counts of tenant " + std::to_string(tenant) + " are not those of its clients";
+    working += tenancy.works > 0;
+  }
+  if (working != gpu.tenants_working) return "the number of tenants that work is wrong";
+  for (const auto& [tenant, account] : gpu.quota.accounts) {
+    const auto at = gpu.of_tenant.find(tenant);
+    if (account.here != (at == gpu.of_tenant.end() ? nullptr : &at->second)) return "an account has lost its clients";
+    accounts_here += account.here != nullptr;
+  }
+  return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
 
 // What the queue has of those that wait, against what they say; the order itself is as of the last time that it was asked for.
@@ -179,6 +210,7 @@ std::optional<std::string> check_invariants(const State& state) {
     if (auto broken = check_indexes(state, gpu)) return broken;
     if (auto broken = check_roles(gpu)) return broken;
     if (auto broken = check_queue(gpu)) return broken;
+    if (auto broken = check_tenancies(gpu)) return broken;
     for (const auto& [client_id, client] : gpu.clients) {
       if (auto broken = check(state, gpu, client)) return broken;
     }

@@ -20,7 +20,9 @@ static bool counts_as_there(const Context& context, const Client& client) {
 
 int64_t count_there(const Context& context, const Gpu& gpu) {
   if (!gpu.quota.limited) return 0;
-  return std::count_if(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) { return counts_as_there(context, entry.second); });
+  int64_t there = std::ssize(gpu.holders) + std::ssize(gpu.waiting);
+  for (auto at = gpu.lately.rbegin(); at != gpu.lately.rend() && there < 2 && context.now - at->first < kAloneFor; ++at) ++there;
+  return there;
 }
 
 Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there) {
@@ -44,6 +46,7 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
   if (client.passing_since) gpu.time_passing += context.now - *client.passing_since;
   client.passing_since.reset();
   client.paused_since = client.idle_since = client.last_used = context.now;
+  recount(gpu, client);
   if (client.stays()) set_state(client, ClientState::kPaused, context.now);
 }
 
@@ -53,6 +56,7 @@ void resume_turn(Context& context, Client& client) {
   client.idle_since.reset();
   client.turn_start = client.granted_at = context.now;
   ++client.turns;
+  recount(client);
   if (client.state == ClientState::kPaused) set_state(client, ClientState::kRunning, context.now);
 }
 

@@ -41,15 +41,9 @@ Use use_of(const Client& client) {
   return client.stays() ? Use::kRuns : Use::kDrains;
 }
 
-std::map<TenantId, Use> users(const Gpu& gpu) {
-  std::map<TenantId, Use> all;
-  for (const auto& [grant, client] : gpu.holders) {
-    const Use use = use_of(*client);
-    if (use == Use::kNone) continue;
-    Use& known = all[client->tenant];
-    if (known != Use::kRuns) known = use;
-  }
-  return all;
+Use use_of(const Tenancy* tenancy) {
+  if (tenancy == nullptr || tenancy->works == 0) return Use::kNone;
+  return tenancy->works_on > 0 ? Use::kRuns : Use::kDrains;
 }
 
 void use_recently(Account& account, Instant now, Duration used) {
@@ -128,26 +122,26 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
 }
 
 // Bills a time in which nothing changed and no window ended.
-void bill(Context& context, Gpu& gpu, const std::map<TenantId, Use>& use, bool swaps, Instant to) {
+void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   const Config& config = context.config();
   Quota& quota = gpu.quota;
   const Duration time = to - quota.until;
   if (time <= 0) return;
   quota.until = to;
-  const bool nobodys = use.empty() && swaps && quota.limited;
+  const bool nobodys = gpu.tenants_working == 0 && swaps && quota.limited;
   if (nobodys) quota.swap_time += time;
   const int64_t rate = billing_rate(config, gpu);
   const Pressers others = pressers(gpu);  // as of the beginning of the time
   for (auto& [tenant, account] : quota.accounts) {
-    const auto used = use.find(tenant);
-    const bool waits = waits_here(gpu, tenant);
-    if (used != use.end()) account.used = true;
+    const Use use = use_of(account.here);
+    const bool waits = account.here != nullptr && account.here->waits > 0;
+    if (use != Use::kNone) account.used = true;
     if ((account.throttled || account.yields) && waits) account.throttled_waiting += time;
     if (nobodys) continue;
-    if (!is_windowed(config, gpu) && (account.used || waits)) earn(config, gpu, account, time, waits || used != use.end(), to);
-    if (used == use.end()) continue;
+    if (!is_windowed(config, gpu) && (account.used || waits)) earn(config, gpu, account, time, waits || use != Use::kNone, to);
+    if (use == Use::kNone) continue;
     Duration billed = portion(time, rate);
-    if (used->second == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
+    if (use == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
     spend(gpu, account, billed, others.press(account));
     const Duration taken_back = std::min(account.taken_back, billed);  // so that what people see never goes down
     account.taken_back -= taken_back;
@@ -157,7 +151,7 @@ void bill(Context& context, Gpu& gpu, const std::map<TenantId, Use>& use, bool s
     if (config.explains) {
       context.note(Note::Level::kDebug, gpu, tenant,
                    "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
-                       std::to_string(use.size()) + (used->second == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
+                       std::to_string(gpu.tenants_working) + (use == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
                        std::to_string(account.balance / 1000) + " us, headroom " +
                        (account.has_ceiling() ? std::to_string(account.headroom / 1000) + " us" : std::string("unbounded")));
     }
@@ -169,30 +163,25 @@ void bring_up_to(Context& context, Gpu& gpu) {
   const Instant now = context.now;
   Quota& quota = gpu.quota;
   if (quota.until >= now) return;
-  const std::map<TenantId, Use> use = users(gpu);
   const bool swaps = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
                                  [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
   const Duration window = window_of(config, gpu);
   constexpr int64_t kWindowsMost = 1000;  // after a long time without events only the latest are gone through
   if (now - quota.window_start > kWindowsMost * window) {
     const Instant jump = std::max(now - (now - quota.window_start) % window - kWindowsMost / 2 * window, quota.until);
-    bill(context, gpu, use, swaps, jump);
+    bill(context, gpu, swaps, jump);
     quota.window_start = jump - window;
   }
   while (quota.window_start + window <= now) {
     // Windows may have become shorter, so that this one should have ended before: it ends where the accounts are.
     const Instant end = std::max(quota.window_start + window, quota.until);
-    bill(context, gpu, use, swaps, end);
+    bill(context, gpu, swaps, end);
     end_window(context, gpu, end - quota.window_start, window);
   }
-  bill(context, gpu, use, swaps, now);
+  bill(context, gpu, swaps, now);
 }
 
 }  // namespace
-
-bool waits_here(const Gpu& gpu, TenantId tenant) {
-  return any_client(gpu, tenant, [](const Client& client) { return client.waits(); });
-}
 
 Pressers pressers(const Gpu& gpu) {
   Pressers found;
@@ -215,7 +204,7 @@ Pressers pressers(const Gpu& gpu) {
 }
 
 int64_t billing_rate(const Config& config, const Gpu& gpu) {
-  const auto running = static_cast<int64_t>(users(gpu).size());
+  const int64_t running = gpu.tenants_working;
   switch (config.scheduling_mode) {
     case SchedulingMode::kAuto:
     case SchedulingMode::kWeighted:
@@ -242,6 +231,10 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
   if (is_new) {
     const auto limit = state.core_limits.find(tenant);
     at->second.tenant = tenant;
+    if (const auto here = gpu.of_tenant.find(tenant); here != gpu.of_tenant.end()) {
+      at->second.here = &here->second;
+      ++gpu.quota.accounts_here;
+    }
     if (limit != state.core_limits.end()) {
       at->second.ceiling = limit->second.ceiling;
       at->second.reserved = limit->second.reserved;

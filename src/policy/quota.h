@@ -46,12 +46,15 @@ inline constexpr int kGapsToLeave = 30;                    // and below which it
 inline constexpr size_t kTailsKept = 16;
 inline constexpr Duration kNotePause = 10'000'000'000;  // between two lines of the log on what happens many times a second
 
+struct Tenancy;
+
 struct Account {
   TenantId tenant = 0;
-  int ceiling = 100;       // percent; 100 = none
-  int reserved = 0;        // percent
-  int64_t quota = 0;       // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
-  Duration balance = 0;    // of its quota: what it may use before others come first; below 0: it is above its quota
+  const Tenancy* here = nullptr;  // its clients there; null: none
+  int ceiling = 100;              // percent; 100 = none
+  int reserved = 0;               // percent
+  int64_t quota = 0;              // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
+  Duration balance = 0;           // of its quota: what it may use before others come first; below 0: it is above its quota
   Duration headroom = 0;   // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
   bool used = false;       // it has run once: from then on it saves up
   bool throttled = false;  // above its ceiling
@@ -102,6 +105,7 @@ enum class GpuMode {
 
 struct Quota {
   std::map<TenantId, Account> accounts;  // of tenants with clients here, and of those that left a debt
+  size_t accounts_here = 0;              // of those with clients
   Instant until = 0;                     // the accounts are right as of this time
   bool limited = false;
   bool over_asked = false;   // their ceilings add up to more than there is; none counts as all
@@ -133,6 +137,8 @@ void scale_reservations(std::vector<Claim>& claims);
 // Max-min fairness: max(reserved, min(ceiling, level)), with one level for all so that the shares add up to the whole GPU, or to all
 // ceilings where these are less.
 void share_out(std::vector<Claim>& claims);
+// What one more would get, with reservations scaled for it.
+int64_t share_beside(const std::vector<Claim>& claims, const Claim& more);
 
 // Part of a duration; no overflow below a month.
 Duration portion(Duration time, int64_t millionths);

@@ -1,5 +1,7 @@
 // What each active tenant is entitled to on each GPU (docs/adr/0017): its reservation, and of the rest as much as everybody else up to its
 // ceiling. A ceiling only ever takes: no figure here grows for anybody because a ceiling of its own was set.
+#include <array>
+#include <tuple>
 #include <utility>
 
 #include "policy/concerns.h"
@@ -16,25 +18,118 @@ void scale_reservations(std::vector<Claim>& claims) {
   for (Claim& claim : claims) claim.reserved = claim.reserved * most / sum;
 }
 
+namespace {
+
+constexpr int64_t kPercent = kWholeGpu / 100;
+
+// Where `rising` of the shares, more or less than below it, rise with the level.
+struct Border {
+  int64_t at = 0, rising = 0;
+};
+
+// In their order. Most tenants ask for whole per cents, so that few are different.
+std::vector<Border> borders_of(const std::vector<Claim>& claims) {
+  std::array<int64_t, 101> percents{};
+  std::vector<Border> borders;
+  const auto add = [&](int64_t at, int64_t rising) {
+    if (at % kPercent == 0 && at >= 0 && at <= kWholeGpu) {
+      percents[static_cast<size_t>(at / kPercent)] += rising;
+    } else {
+      borders.push_back({at, rising});
+    }
+  };
+  for (const Claim& claim : claims) {
+    add(claim.reserved, 1);
+    add(claim.ceiling, -1);
+  }
+  for (int64_t percent = 0; percent <= 100; ++percent) {
+    if (const int64_t rising = percents[static_cast<size_t>(percent)]; rising != 0) borders.push_back({percent * kPercent, rising});
+  }
+  std::sort(borders.begin(), borders.end(),
+            [](const Border& a, const Border& b) { return std::tie(a.at, a.rising) < std::tie(b.at, b.rising); });
+  return borders;
+}
+
+// What one more claim would get beside those of a GPU, for many of them: each costs a search among the borders.
+class OneMore {
+ public:
+  explicit OneMore(const std::vector<Claim>& claims) : claims_(claims) {
+    for (const Claim& claim : claims) {
+      reserved_ += claim.reserved;
+      ceilings_ += claim.ceiling;
+      most_ = claim.reserved == 0 ? kWholeGpu - kRestLeast : most_;
+    }
+    int64_t level = 0, filled = 0, rising = 0;
+    for (const Border& border : borders_of(claims)) {
+      filled += rising * (border.at - level);
+      level = border.at;
+      rising += border.rising;
+      steps_.push_back({level, filled, rising});
+    }
+  }
+
+  int64_t share(const Claim& more) const {
+    const int64_t most = more.reserved == 0 ? kWholeGpu - kRestLeast : most_;
+    if (reserved_ + more.reserved > most) return share_of_scaled(more);
+    const int64_t level = ceilings_ + more.ceiling > kWholeGpu ? level_with(more) : kWholeGpu;
+    return std::max(more.reserved, std::min(more.ceiling, level));
+  }
+
+ private:
+  // Up to the level the shares take `filled` beyond what is reserved; above it `rising` of them go on.
+  struct Step {
+    int64_t level, filled, rising;
+  };
+
+  int64_t share_of_scaled(const Claim& more) const {
+    std::vector<Claim> claims = claims_;
+    claims.push_back(more);
+    scale_reservations(claims);
+    share_out(claims);
+    return claims.back().share;
+  }
+
+  int64_t level_with(const Claim& more) const {
+    const int64_t left = kWholeGpu - reserved_ - more.reserved;
+    if (left <= 0) return 0;
+    const auto own = [&](int64_t level) { return std::clamp(level, more.reserved, more.ceiling) - more.reserved; };
+    const auto own_rises = [&](int64_t level) { return static_cast<int64_t>(more.reserved <= level && level < more.ceiling); };
+    const auto next =
+        std::partition_point(steps_.begin(), steps_.end(), [&](const Step& step) { return step.filled + own(step.level) < left; });
+    Step last = next == steps_.begin() ? Step{0, 0, 0} : *(next - 1);
+    for (const int64_t border : {more.reserved, more.ceiling}) {  // its own may come before the next one
+      const int64_t filled = last.filled + last.rising * (border - last.level);
+      if (border > last.level && (next == steps_.end() || border < next->level) && filled + own(border) < left)
+        last = {border, filled, last.rising};
+    }
+    const int64_t rising = last.rising + own_rises(last.level);
+    return rising > 0 ? last.level + (left - last.filled - own(last.level)) / rising : last.level;
+  }
+
+  const std::vector<Claim>& claims_;
+  int64_t reserved_ = 0, ceilings_ = 0, most_ = kWholeGpu;
+  std::vector<Step> steps_;
+};
+
+}  // namespace
+
+int64_t share_beside(const std::vector<Claim>& claims, const Claim& more) { return OneMore(claims).share(more); }
+
 void share_out(std::vector<Claim>& claims) {
   int64_t ceilings = 0, left = kWholeGpu;
-  std::vector<std::pair<int64_t, int>> borders;  // where a share begins to rise with the level, and where it no longer does
   for (const Claim& claim : claims) {
     ceilings += claim.ceiling;
     left -= claim.reserved;
-    borders.emplace_back(claim.reserved, 1);
-    borders.emplace_back(claim.ceiling, -1);
   }
   int64_t level = kWholeGpu;
   if (ceilings > kWholeGpu) {
-    std::sort(borders.begin(), borders.end());
     int64_t rising = 0;
     level = 0;
-    for (const auto& [border, change] : borders) {
-      if (rising * (border - level) >= left) break;
-      left -= rising * (border - level);
-      level = border;
-      rising += change;
+    for (const Border& border : borders_of(claims)) {
+      if (rising * (border.at - level) >= left) break;
+      left -= rising * (border.at - level);
+      level = border.at;
+      rising += border.rising;
     }
     if (rising > 0) level += std::max<int64_t>(left, 0) / rising;
   }
@@ -46,18 +141,19 @@ namespace {
 void look_at_tenants(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   begin_accounts(gpu, context.now);
-  for (const auto& [tenant, clients] : gpu.of_tenant) account_of(context.state, gpu, tenant, context.now);
+  if (quota.accounts_here < gpu.of_tenant.size()) {
+    for (const auto& [tenant, clients] : gpu.of_tenant) account_of(context.state, gpu, tenant, context.now);
+  }
   quota.limited = false;
   for (auto at = quota.accounts.begin(); at != quota.accounts.end();) {
     Account& account = at->second;
-    const TenantId tenant = account.tenant;
-    const bool here = gpu.of_tenant.contains(tenant);
-    const bool busy =
-        any_client(gpu, tenant, [](const Client& client) { return (client.holds_lock() && !client.paused_since) || client.waits(); });
+    const bool here = account.here != nullptr;
+    const bool busy = here && account.here->busy > 0;
     if (busy) account.last_busy = context.now;
     account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
     account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
-    account.gang = any_client(gpu, tenant, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
+    account.gang = here && !context.state.gangs.empty() &&
+                   any_client(*account.here, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
     quota.limited |= here && account.is_limited();
     // A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
     // earned, so that what the account says is no measure.
@@ -80,7 +176,7 @@ Claim claim_of(const Account& account) { return {account.reserved * (kWholeGpu /
 
 // The claims of the tenants that are active on a GPU.
 struct Sharing {
-  std::vector<TenantId> tenants;
+  std::vector<Account*> accounts;
   std::vector<Claim> claims;
 };
 using Claims = std::vector<Claim*>;  // of a gang, one for each of its GPUs
@@ -115,15 +211,6 @@ void set_share(const Config& config, const Gpu& gpu, Account& account, int64_t s
   account.balance += former > 0 ? portion(window_of(config, gpu), share - former) : portion(rest_of_window(config, gpu, now), share);
 }
 
-// What a tenant that is not active would have if it were.
-int64_t share_if_active(const Sharing& sharing, const Account& account) {
-  std::vector<Claim> claims = sharing.claims;
-  claims.push_back(claim_of(account));
-  scale_reservations(claims);
-  share_out(claims);
-  return claims.back().share;
-}
-
 void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   const Config& config = context.config();
   // Each is billed in full there, so that shares say nothing about who works how much: limits are held to one by one.
@@ -132,18 +219,26 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     return one_by_one && account.has_ceiling() ? account.ceiling_rate() : share;
   };
   int64_t demand = 0, ceilings = 0;
-  for (size_t i = 0; i < sharing.tenants.size(); ++i) {
-    Account& account = gpu.quota.accounts.at(sharing.tenants[i]);
+  for (size_t i = 0; i < sharing.accounts.size(); ++i) {
+    Account& account = *sharing.accounts[i];
     set_share(config, gpu, account, in_force(account, sharing.claims[i].share), context.now);
     demand += account.quota;
     ceilings += account.ceiling_rate();
   }
-  std::map<std::pair<int, int>, int64_t> known;
+  // What those that are not active would have if they were.
+  const OneMore one_more(sharing.claims);
+  std::array<std::optional<int64_t>, 101> of_ceilings;  // without a reservation
   for (auto& [tenant, account] : gpu.quota.accounts) {
     if (account.active) continue;
-    const auto [at, is_new] = known.try_emplace({account.ceiling, account.reserved});
-    if (is_new) at->second = share_if_active(sharing, account);
-    set_share(config, gpu, account, in_force(account, at->second), context.now);
+    int64_t share = 0;
+    if (account.reserved > 0) {
+      share = one_more.share(claim_of(account));
+    } else {
+      std::optional<int64_t>& known = of_ceilings[static_cast<size_t>(account.ceiling)];
+      if (!known) known = one_more.share(claim_of(account));
+      share = *known;
+    }
+    set_share(config, gpu, account, in_force(account, share), context.now);
   }
   if (!one_by_one) note_scale(context, gpu);
   gpu.quota.over_asked = ceilings > kWholeGpu;
@@ -160,14 +255,14 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus) {
     if (!gpu.quota.limited && context.state.core_limits.empty()) continue;
     look_at_tenants(context, gpu);
     Sharing& sharing = sharings[id];
-    for (const auto& [tenant, account] : gpu.quota.accounts) {
+    for (auto& [tenant, account] : gpu.quota.accounts) {
       if (!account.active) continue;
-      sharing.tenants.push_back(tenant);
+      sharing.accounts.push_back(&account);
       sharing.claims.push_back(claim_of(account));
     }
     scale_reservations(sharing.claims);
-    for (size_t i = 0; gpu.quota.limited && i < sharing.tenants.size(); ++i) {
-      if (gpu.quota.accounts.at(sharing.tenants[i]).gang) gangs[sharing.tenants[i]].push_back(&sharing.claims[i]);
+    for (size_t i = 0; gpu.quota.limited && i < sharing.accounts.size(); ++i) {
+      if (sharing.accounts[i]->gang) gangs[sharing.accounts[i]->tenant].push_back(&sharing.claims[i]);
     }
   }
   std::erase_if(gangs, [](const auto& gang) { return gang.second.size() < 2; });

@@ -127,6 +127,26 @@ TEST(QuotaShares, AreThoseOfTheRuleForAnyMix) {
   });
 }
 
+// A tenant that is not active is told what it would have, by a search and not by sharing anew.
+TEST(QuotaShares, OneMoreHasWhatItWouldHaveIfAllWereSharedOut) {
+  for_seeds(2000, [](uint64_t seed) {
+    Dice dice(seed);
+    std::vector<Claim> claims;
+    for (const auto& [tenant, ask] : dice.asks(30))
+      claims.push_back({static_cast<int64_t>(ask.reserved) * 10'000, static_cast<int64_t>(ask.ceiling) * 10'000});
+    scale_reservations(claims);
+    for (int i = 0; i < 20; ++i) {
+      const Ask ask = dice.ask();
+      const Claim more{static_cast<int64_t>(ask.reserved) * 10'000, static_cast<int64_t>(ask.ceiling) * 10'000};
+      std::vector<Claim> all = claims;
+      all.push_back(more);
+      scale_reservations(all);
+      share_out(all);
+      EXPECT_EQ(share_beside(claims, more), all.back().share) << ask.reserved << " of " << ask.ceiling;
+    }
+  });
+}
+
 // Whoever lowers its own ceiling has no more than before, and nobody else has less.
 TEST(QuotaShares, ACeilingTakesAndNeverGives) {
   for_seeds(2000, [](uint64_t seed) {

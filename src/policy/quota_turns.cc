@@ -9,24 +9,22 @@
 namespace nvshare::policy {
 namespace {
 
-bool waits(const Gpu& gpu, const Account& account) {
-  return any_client(gpu, account.tenant, [](const Client& client) { return client.waits(); });
-}
+bool waits(const Account& account) { return account.here != nullptr && account.here->waits > 0; }
 
-bool stays(const Gpu& gpu, const Account& account) {
-  return any_client(gpu, account.tenant, [](const Client& client) { return client.stays(); });
-}
+bool stays(const Account& account) { return account.here != nullptr && account.here->stays > 0; }
 
 // It has the lock and nobody knows that it cannot give it up.
-bool blocks(const Context& context, const Gpu& gpu, const Account& account) {
-  return any_client(gpu, account.tenant,
-                    [&](const Client& client) { return client.holds_lock() && !drain_is_doubtful(context.state, client, context.now); });
+bool blocks(const Context& context, const Account& account) {
+  return account.here != nullptr && account.here->holds > 0 && any_client(*account.here, [&](const Client& client) {
+           return client.holds_lock() && !drain_is_doubtful(context.state, client, context.now);
+         });
 }
 
 // It is about to be ended from outside and has its last turn (README.md, "A tenant that ends"), for one turn limit, loading included.
 bool has_last_turn(Context& context, Gpu& gpu, const Account& account) {
+  if (!stays(account)) return false;
   const Duration limit = turn_limit(context.config(), gpu);
-  return any_client(gpu, account.tenant, [&](const Client& client) {
+  return any_client(*account.here, [&](const Client& client) {
     const Instant until = client.granted_at + limit - client.last_turn_ran;
     if (!client.last_turn || !client.stays() || context.now >= until) return false;
     context.wake(gpu, until);
@@ -76,6 +74,7 @@ bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) 
 
 // Whether those that have been here lately fit together; else what the swaps between them cost.
 std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
+  if (gpu.sums.charged <= safe_limit(context.config(), gpu)) return std::nullopt;  // all that there are
   std::vector<ClientId> all;
   Bytes sum = 0;
   for (const auto& [id, client] : gpu.clients) {
@@ -147,7 +146,7 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
 
 void judge_use(Context& context, Gpu& gpu) {
   for (auto& [tenant, account] : gpu.quota.accounts) {
-    const bool runs = any_client(gpu, tenant, [](const Client& client) { return client.holds_lock() && client.turn_start; });
+    const bool runs = account.here != nullptr && account.here->works > 0;
     if (runs && !account.runs) account.slice_began = context.now;
     account.runs = runs;
     // A tenant that nobody interrupts shows by holding on that it leaves no gaps.
@@ -174,8 +173,8 @@ Instant slice_end(const Context& context, const Gpu& gpu, const Account& account
   Instant began = account.slice_began;
   if (!account.runs) {
     began = 0;
-    if (const auto at = gpu.of_tenant.find(account.tenant); at != gpu.of_tenant.end()) {
-      for (const auto& [id, client] : at->second) began = client->stays() ? std::max(began, turn_began(*client)) : began;
+    if (account.here != nullptr) {
+      for (const auto& [id, client] : account.here->clients) began = client->stays() ? std::max(began, turn_began(*client)) : began;
     }
   }
   return began + slice_of(context.config(), gpu, account);
@@ -207,7 +206,7 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     account.throttled = false;
     note_released(context, gpu, account);
   }
-  const bool holds = stays(gpu, account);
+  const bool holds = stays(account);
   if (!account.throttled && account.headroom <= -band && looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
     const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.borrows);
@@ -231,16 +230,17 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
 void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers& others, bool looks) {
   const Config& config = context.config();
   const bool applies = config.scheduling_mode != SchedulingMode::kConcurrent && !is_exclusive(config, gpu, account);
-  const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
   const bool yielded = std::exchange(account.yields, false);
-  if (!applies || (yielded ? account.balance > band : account.balance > -band) || !others.press(account)) return;
+  if (!applies) return;
+  const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
+  if ((yielded ? account.balance > band : account.balance > -band) || !others.press(account)) return;
   // So that neighbours with short bursts do not drop it at each of them.
   const std::optional<Instant> loaded = gang_has_loaded(context, gpu, account);
   const Instant long_enough = std::max(account.slice_began, loaded.value_or(0)) + kSliceMin;
   if (!yielded && (account.runs || loaded) && (context.now < long_enough || !looks))
     return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
   account.yields = true;
-  if (stays(gpu, account) && !has_last_turn(context, gpu, account))
+  if (stays(account) && !has_last_turn(context, gpu, account))
     drop_tenant(context, gpu, account.tenant, "it is above its share, and another tenant is below its own");
 }
 
@@ -251,8 +251,8 @@ void watch_quota_of(Context& context, Gpu& gpu, const Account& account, int64_t 
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
   if (account.yields) {
-    if (waits(gpu, account)) context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
-  } else if (account.runs && stays(gpu, account) && gpu.quota.accounts.size() > 1) {
+    if (waits(account)) context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
+  } else if (account.runs && stays(account) && gpu.quota.accounts.size() > 1) {
     const int64_t rate = billed - (windowed ? 0 : account.quota);
     const bool above = account.balance <= -band;
     if (above || rate > 0)
@@ -270,9 +270,9 @@ void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stal
     context.wake(gpu, std::max(gpu.quota.window_start + window_of(config, gpu), context.now + kStepMin));
   }
   if (account.throttled) {
-    if (windowed || stalled || !waits(gpu, account)) return;
+    if (windowed || stalled || !waits(account)) return;
     context.wake(gpu, context.now + std::max(time_for(band - account.headroom, account.ceiling_rate()), kStepMin));
-  } else if (account.runs && stays(gpu, account)) {
+  } else if (account.runs && stays(account)) {
     const int64_t rate = billed - (windowed ? 0 : account.ceiling_rate());
     if (account.headroom <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
     if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.headroom + band, rate), kStepMin));
@@ -293,7 +293,7 @@ Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
   int64_t demand = 0;
   for (auto& [tenant, account] : quota.accounts) {
     if (!is_exclusive(context.config(), gpu, account) || tenant == but_not) continue;
-    const bool wants = waits(gpu, account);
+    const bool wants = waits(account);
     if (wants || (account.active && account.interrupted)) demand += account.quota;
     if (!wants || quota.skipped.contains(tenant)) continue;
     // Above a ceiling that is more than its quota, it waits, whoever stands still.
@@ -317,8 +317,8 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   for (auto& [tenant, account] : quota.accounts) {
     if (!is_exclusive(context.config(), gpu, account)) continue;
     // Nobody's turn waits for a tenant that does not give the lock up when asked: it runs beside the others, and is asked again.
-    const bool holds = stays(gpu, account) && blocks(context, gpu, account);
-    leaving |= !stays(gpu, account) && blocks(context, gpu, account);
+    const bool holds = stays(account) && blocks(context, account);
+    leaving |= !stays(account) && blocks(context, account);
     if (!holds) continue;
     const bool lasts = has_last_turn(context, gpu, account);
     if (!holder.account || (lasts && !last_turn) || (lasts == last_turn && owed(account) > holder.owed)) holder = {&account, owed(account)};
@@ -328,7 +328,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
     const Turn next = leaving ? Turn{} : next_of(context, gpu, 0);
     quota.owner = next.account ? next.account->tenant : 0;
     for (auto& [tenant, account] : quota.accounts) {
-      if (next.account && tenant != quota.owner && is_exclusive(context.config(), gpu, account) && stays(gpu, account))
+      if (next.account && tenant != quota.owner && is_exclusive(context.config(), gpu, account) && stays(account))
         drop_tenant(context, gpu, tenant, "it keeps the GPU against requests, and it is another tenant's turn");
     }
     return;
@@ -336,8 +336,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   Account& owner = *holder.account;
   quota.owner = owner.tenant;
   for (auto& [tenant, account] : quota.accounts) {  // from a time when they ran together
-    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(gpu, account) &&
-        !has_last_turn(context, gpu, account))
+    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(account) && !has_last_turn(context, gpu, account))
       drop_tenant(context, gpu, tenant, "tenants take turns now, and it is another's");
   }
   if (last_turn) return;
@@ -389,12 +388,12 @@ void watch_quota(Context& context, Gpu& gpu) {
   for (const auto& [tenant, account] : gpu.quota.accounts) {
     watch_ceiling(context, gpu, account, stalled, billed);
     watch_quota_of(context, gpu, account, billed);
-    exclusive_waits |= waits(gpu, account) && !account.throttled && is_exclusive(context.config(), gpu, account);
+    exclusive_waits |= waits(account) && !account.throttled && is_exclusive(context.config(), gpu, account);
     // Neighbours' quotas grow when it has been idle for long enough.
-    if (account.active && !account.runs && !waits(gpu, account)) context.wake(gpu, account.last_busy + kActiveGrace);
+    if (account.active && !account.runs && !waits(account)) context.wake(gpu, account.last_busy + kActiveGrace);
   }
   const auto owner = gpu.quota.accounts.find(gpu.quota.owner);
-  if (exclusive_waits && owner != gpu.quota.accounts.end() && stays(gpu, owner->second)) {
+  if (exclusive_waits && owner != gpu.quota.accounts.end() && stays(owner->second)) {
     context.wake(gpu, slice_end(context, gpu, owner->second));
   }
 }
@@ -403,7 +402,7 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (!quota.limited || quota.owner == 0) return false;
   const Account& owner = quota.accounts.at(quota.owner);
-  const bool blocked = !blocks(context, gpu, owner) && waits(gpu, owner) && !any_client(gpu, owner.tenant, [](const Client& client) {
+  const bool blocked = !blocks(context, owner) && waits(owner) && !any_client(gpu, owner.tenant, [](const Client& client) {
     return client.waits() && !cannot_have_it_soon(client.reason);
   });
   if (!blocked) return false;

@@ -62,6 +62,7 @@ static Sums counted_of(const Client& client) {
             evicting_bytes(client)};
   const Bytes stays = immovable(client), moves = client.memory.resident - stays;
   const Bytes held = std::max(client.budget, client.memory.resident);
+  sums.charged = charge(client);
   const bool drops = client.state == ClientState::kDropping;
   sums.fixed = client.stays() ? charge(client) : client.holds_lock() ? held : stays;
   sums.moving = client.holds_lock() ? 0 : moves;
@@ -75,7 +76,13 @@ Roles roles_of(const Client& client) {
                                                 !client.budget_dirty && client.drain.failures == 0);
   const bool idle = !client.holds_lock() && !client.waits() && client.turns > 0;
   const bool evictable = !client.holds_lock() && client.memory.resident > immovable(client);
-  return {client.grant, client.waits(), !settled || client.eviction || client.evict.failures > 0, evictable,
+  return {client.grant,
+          client.waits(),
+          !settled || client.eviction || client.evict.failures > 0,
+          evictable,
+          client.stays(),
+          client.holds_lock() && client.turn_start.has_value(),
+          client.waits() || (client.holds_lock() && !client.paused_since),
           idle ? std::optional(client.last_used) : std::nullopt};
 }
 
@@ -96,12 +103,24 @@ static void add(Sums& sums, const Sums& more, int64_t sign) {
   sums.immovable += sign * more.immovable;
   sums.needed += sign * more.needed;
   sums.held_needed += sign * more.held_needed;
+  sums.charged += sign * more.charged;
   sums.committed += sign * more.committed;
   sums.evicting += sign * more.evicting;
   sums.fixed += sign * more.fixed;
   sums.moving += sign * more.moving;
   sums.fixed_released += sign * more.fixed_released;
   sums.moving_released += sign * more.moving_released;
+}
+
+static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int64_t sign) {
+  gpu.tenants_working -= tenancy.works > 0;
+  tenancy.waits += sign * roles.waits;
+  tenancy.holds += sign * (roles.grant != 0);
+  tenancy.stays += sign * roles.stays;
+  tenancy.works += sign * roles.works;
+  tenancy.works_on += sign * (roles.works && roles.stays);
+  tenancy.busy += sign * roles.busy;
+  gpu.tenants_working += tenancy.works > 0;
 }
 
 static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
@@ -123,6 +142,8 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   move(former.waits, roles.waits, gpu.waiting);
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.evictable);
+  count_in_tenancy(gpu, *client.tenancy, former, -1);
+  count_in_tenancy(gpu, *client.tenancy, roles, 1);
 }
 
 // A key that is too low costs a look when slack is given; so only one that is too high is put right here.

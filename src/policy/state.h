@@ -139,19 +139,22 @@ struct Sums {
   // with those that drop there, and with them gone.
   Bytes fixed = 0, moving = 0;
   Bytes fixed_released = 0, moving_released = 0;
+  Bytes charged = 0;  // what each takes as a lock holder (charge())
 
   bool operator==(const Sums&) const = default;
 };
 
 struct Gpu;
+struct Tenancy;
 
 // Which of a GPU's indexes have a client.
 struct Roles {
-  GrantId grant = 0;              // Gpu::holders
-  bool waits = false;             // Gpu::waiting
-  bool unsettled = false;         // Gpu::unsettled
-  bool evictable = false;         // Gpu::evictable
-  std::optional<Instant> lately;  // Gpu::lately: when it had the lock last
+  GrantId grant = 0;                                // Gpu::holders
+  bool waits = false;                               // Gpu::waiting
+  bool unsettled = false;                           // Gpu::unsettled
+  bool evictable = false;                           // Gpu::evictable
+  bool stays = false, works = false, busy = false;  // Tenancy
+  std::optional<Instant> lately;                    // Gpu::lately: when it had the lock last
 
   bool operator==(const Roles&) const = default;
 };
@@ -282,6 +285,7 @@ struct Client {
   Gpu* home = nullptr;  // where it is indexed; null: a copy, to be looked at
   Roles roles;          // as indexed there
   QueueEntry queued;    // the same
+  Tenancy* tenancy = nullptr;
   // Its key in Gpu::slack_takers: no more than its slack, which may have grown since.
   std::optional<Bytes> slack_key;
 
@@ -308,6 +312,15 @@ struct Client {
 struct Departed {
   Bytes bytes = 0;
   Instant until = 0;
+};
+
+// A tenant's clients on a GPU, and how many of them do what.
+struct Tenancy {
+  std::map<ClientId, Client*> clients;
+  int64_t waits = 0, stays = 0, holds = 0;
+  int64_t works = 0;     // hold the lock, have loaded, and do not pause: they are billed
+  int64_t works_on = 0;  // the same that were not asked to drop
+  int64_t busy = 0;      // wait, or hold the lock and do not pause
 };
 
 // Clients that wait for what others hold.
@@ -357,9 +370,10 @@ struct Gpu {
   std::map<ClientId, Departed> departed;
   Bytes departed_bytes = 0;  // of all of them
   std::map<ClientId, Client> clients;
-  std::map<TenantId, std::map<ClientId, Client*>> of_tenant;  // the same
-  Sums sums;                                                  // over clients
-  std::map<GrantId, Client*> holders;                         // of the lock, in the order of their grants
+  std::map<TenantId, Tenancy> of_tenant;  // the same
+  int64_t tenants_working = 0;            // with Tenancy::works
+  Sums sums;                              // over clients
+  std::map<GrantId, Client*> holders;     // of the lock, in the order of their grants
   std::map<ClientId, Client*> waiting;
   Queue queue;                            // the same
   std::map<ClientId, Client*> evictable;  // without the lock, and with memory that could move out
