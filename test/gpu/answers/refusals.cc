@@ -229,7 +229,9 @@ void beside_captures() {
     Stream capturing = nullptr;
     must("cuStreamCreate", &capturing, flags);
     for (const unsigned mode : {kGlobal, kThreadLocal, kRelaxed}) {
-      for (const auto& [name, stream] : streams) {
+      for (const auto& each : streams) {
+        const char* const name = each.name;
+        const Stream stream = each.stream;
         const std::string where =
             std::string(name) + ", beside mode " + std::to_string(mode) + (flags == 0 ? " of a stream that waits, " : ", ");
         Address kept = 0, made = 0;

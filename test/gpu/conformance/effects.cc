@@ -392,6 +392,9 @@ void Runner::special_effect(const Call& call, Made& made) {
       capturing_ = -1;
       break;
     case Special::kGraphLaunch:
+      if (exec == nullptr) {
+        break;
+      }
       if (capturing_ >= 0 && is_capturing(made.stream)) {
         captured_.insert(captured_.end(), exec->uses.begin(), exec->uses.end());
         capture_poisoned_ = capture_poisoned_ || exec->poisoned;
