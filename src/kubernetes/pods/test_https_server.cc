@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <stdexcept>
 
 namespace nvshare::kubernetes {
@@ -44,6 +46,17 @@ struct Certificate {
     std::fclose(file);
   }
 };
+
+// With NVSHARE_TEST_SENT=FILE: what was sent with a body, a line each, for test/deploy/sent_objects_test.py.
+void note_sent(const std::string& request) {
+  const char* file = std::getenv("NVSHARE_TEST_SENT");
+  const std::string body = TestHttpsServer::body_of(request);
+  if (file == nullptr || body.empty()) return;
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  std::ofstream(file, std::ios::app) << TestHttpsServer::method_of(request) << " " << TestHttpsServer::target_of(request) << " " << body
+                                     << "\n";
+}
 
 }  // namespace
 
@@ -147,7 +160,10 @@ void TestHttpsServer::serve(Connection& connection) {
     ERR_clear_error();
     return;
   }
-  if (const std::string request = connection.read_request(); !request.empty()) handler_(connection, request);
+  const std::string request = connection.read_request();
+  if (request.empty()) return;
+  note_sent(request);
+  handler_(connection, request);
 }
 
 bool TestHttpsServer::Connection::send(const std::string& bytes) {
