@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures of docs/benchmarks.md from bench/results.
+"""Draws the pictures of docs/benchmarks.md and docs/fleet.md from bench/results.
 
     bench/plots.py              writes docs/pictures/bench-*.svg, and docs/policy-cost.svg (cost_plot.py)
     bench/plots.py --check      says which are no longer what would be drawn
@@ -149,7 +149,37 @@ def waits():
     return picture("A notebook and a server beside a training job on one H200", 240, parts, ["h200-interactive"])
 
 
-PICTURES = {"swap-speed": swap_speed, "makespan": makespan, "allocations": allocations, "unchanged": unchanged, "quota": quota, "waits": waits}
+WAYS = (("nvshare", OURS, "nvshare, memory twice"), ("fractions", THIRD, "fractions, no swapping"), ("exclusive", OTHERS, "exclusive GPUs"))
+
+
+def fleet(title, name_y, ticks_y, figure):
+    """A line for each way over the load, of what `figure` takes of a row."""
+    rows = [row for file in FLEET for row in figures(file)["rows"]]
+    loads = sorted({row["load"] for row in rows})
+    at, parts = axes((loads[0], loads[-1]), (ticks_y[0], ticks_y[-1]), loads, ticks_y, "GPU-hours asked for / GPU-hours that there are", name_y)
+    for way, colour, _ in WAYS:
+        points = [at(row["load"], figure(row)) for load in loads for row in rows if row["way"] == way and row["load"] == load]
+        parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in points]
+    parts += legend([(name, colour) for _, colour, name in WAYS], x=570)
+    return picture(title, 400, parts, FLEET)
+
+
+def fleet_waits():
+    return fleet("Time from a job's arrival to its start, 95 % of jobs below", "hours", [0, 2, 4, 6, 8, 10, 12], lambda row: row["wait_p95_s"] / 3600)
+
+
+def fleet_idle():
+    return fleet("GPU time in which nothing runs", "percent", [0, 20, 40, 60, 80, 100], lambda row: row["idle_percent"])
+
+
+def fleet_ended():
+    return fleet("Jobs that ended, of those that arrived", "percent", [0, 20, 40, 60, 80, 100], lambda row: 100 * row["ended"] / row["arrived"])
+
+
+FLEET = ["fleet-100-nodes"]
+PICTURES = {"fleet-waits": fleet_waits, "fleet-idle": fleet_idle, "fleet-ended": fleet_ended,
+            "swap-speed": swap_speed, "makespan": makespan, "allocations": allocations, "unchanged": unchanged, "quota": quota, "waits": waits}
 
 
 def main():

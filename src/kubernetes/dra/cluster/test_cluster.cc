@@ -62,6 +62,8 @@ struct TestCluster::Parts {
     const std::string target = TestHttpsServer::target_of(request);
     std::unique_lock lock(mutex);
     seen.push_back(method + " " + target);
+    ++traffic.requests;
+    traffic.received += static_cast<int64_t>(request.size());
     if (const std::optional<int> refused = take_refusal(method, target)) {
       lock.unlock();
       connection.reply(*refused, failure(*refused, "configured to fail").body);
@@ -71,6 +73,7 @@ struct TestCluster::Parts {
     const Answer answer = request.find("Authorization: Bearer token-of-the-test\r\n") == std::string::npos
                               ? failure(401, "unauthorized")
                               : answer_to(method, target, TestHttpsServer::body_of(request));
+    traffic.sent += static_cast<int64_t>(answer.body.size());
     lock.unlock();
     connection.reply(answer.status, answer.body);
   }
@@ -235,6 +238,8 @@ struct TestCluster::Parts {
       if (stop || cuts > mine) return;
       const Event event = *next();
       from = event.version;
+      ++traffic.watch_events;
+      traffic.sent += static_cast<int64_t>(event.line.size());
       lock.unlock();
       if (!connection.send_chunk(event.line)) return;
       lock.lock();
@@ -247,6 +252,7 @@ struct TestCluster::Parts {
   std::map<std::string, Json> claims;  // by path
   std::map<std::string, Json> pods;    // by "namespace/name"
   std::vector<Json> events;            // posted
+  Traffic traffic;
   std::deque<Event> history;
   std::vector<Refusal> refusals;
   std::vector<std::string> seen;  // "GET /path?query"
@@ -357,6 +363,11 @@ void TestCluster::cut_watches() {
   parts_->forgotten = ++parts_->version;
   parts_->history.clear();
   parts_->changed.notify_all();
+}
+
+TestCluster::Traffic TestCluster::traffic() const {
+  std::lock_guard lock(parts_->mutex);
+  return parts_->traffic;
 }
 
 int TestCluster::requests(const std::string& method, const std::string& part) const {

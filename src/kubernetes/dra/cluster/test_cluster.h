@@ -46,6 +46,13 @@ class TestCluster {
 
   int requests(const std::string& method, const std::string& part) const;  // so far
 
+  // What it had to do so far. Bytes: of requests with their heads, and of the bodies of answers and watches' events.
+  struct Traffic {
+    int requests = 0, watch_events = 0;
+    int64_t received = 0, sent = 0;
+  };
+  Traffic traffic() const;
+
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;

@@ -100,6 +100,7 @@ class DraProgramTest : public testing::Test {
   std::unique_ptr<TestCluster> cluster_;
   std::unique_ptr<TestDraKubelet> kubelet_;
   pid_t pid_ = 0;
+  TestCluster::Traffic traffic_;
 };
 
 TEST_F(DraProgramTest, ItServesUntilItIsToldToEndAndGoesOnAfterAKill) {
@@ -181,6 +182,77 @@ TEST_F(DraProgramTest, ANewInstanceServesBeforeTheOldOneEnds) {
   start_instance("newer");
   EXPECT_FALSE(fs::exists(socket_of("new"))) << "the kubelet would go on calling it";
   EXPECT_EQ(prepare(2), "");
+}
+
+// docs/fleet.md has what follows from it for a cluster.
+TEST_F(DraProgramTest, TheApiServersLoadGrowsWithClaimsAndPodsOfTheNodeAlone) {
+  using Traffic = TestCluster::Traffic;
+  start();
+  wait_until_it_serves();
+  ASSERT_FALSE(HasFailure());
+  const auto quiet = [&] {  // nothing comes for a while
+    Traffic last = cluster_->traffic();
+    for (int same = 0; same < 50; ++same) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(4));
+      if (cluster_->traffic().requests != last.requests || cluster_->traffic().watch_events != last.watch_events) same = 0;
+      last = cluster_->traffic();
+    }
+    return last;
+  };
+  const std::string device = text_of(cluster_->slices()[0]["spec"]["devices"][0], "name");
+  int number = 0;
+  // A claim and its pod come and go, one after the other; of each what that took.
+  const auto use = [&](int claims) {
+    const Traffic before = quiet();
+    for (const int last = number + claims; number < last;) {
+      ++number;
+      const std::string claim_name = "claim-" + std::to_string(number);
+      Json claim = test_claim(number, {{0, "512Mi", "25"}});
+      claim["status"]["allocation"]["devices"]["results"][0]["device"] = device;
+      cluster_->put_claim(claim);
+      cluster_->put_pod(test_pod(number, {claim_name}));
+      const auto prepared = kubelet_->prepare({test_claim_name(number)});
+      ASSERT_TRUE(prepared && prepared->at(test_uid(number)).error.empty());
+      while (cluster_->claim("team", claim_name)["status"]["devices"].is_null()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ASSERT_TRUE(kubelet_->unprepare({test_claim_name(number)}));
+      cluster_->delete_pod("team/pod-" + std::to_string(number));
+      cluster_->delete_claim("team", claim_name);
+    }
+    // The least that has to come; what comes besides is seen in the quiet afterwards.
+    const auto came = [&](const Traffic& now) {
+      return now.requests - before.requests >= 2 * claims && now.watch_events - before.watch_events >= 2 * claims;
+    };
+    while (!came(cluster_->traffic())) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const Traffic after = quiet();
+    traffic_ = {after.requests - before.requests, after.watch_events - before.watch_events, after.received - before.received,
+                after.sent - before.sent};
+  };
+  use(1);  // connections and caches are there
+  use(3);
+  ASSERT_FALSE(HasFatalFailure());
+  const Traffic few = traffic_;
+  EXPECT_EQ(few.requests, 3 * 2) << "its GET and the PATCH of its status";
+  EXPECT_EQ(few.watch_events, 3 * 2) << "its pod comes and goes";
+  use(30);
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_EQ(traffic_.requests, 10 * few.requests);
+  EXPECT_EQ(traffic_.watch_events, 10 * few.watch_events);
+  EXPECT_NEAR(static_cast<double>(traffic_.received), 10.0 * static_cast<double>(few.received),
+              0.05 * static_cast<double>(traffic_.received));
+  EXPECT_NEAR(static_cast<double>(traffic_.sent), 10.0 * static_cast<double>(few.sent), 0.05 * static_cast<double>(traffic_.sent));
+  RecordProperty("requests_of_a_claim", few.requests / 3);
+  RecordProperty("bytes_to_the_server_of_a_claim", static_cast<int>(traffic_.received / 30));
+  RecordProperty("bytes_from_the_server_of_a_claim", static_cast<int>(traffic_.sent / 30));
+
+  // Slices of other nodes are none of its business, however many there are.
+  const Traffic before = quiet();
+  for (int other = 2; other < 102; ++other) {
+    const std::string node = "node-" + std::to_string(other);
+    cluster_->add_slice({{"metadata", {{"name", node}}},
+                         {"spec", {{"driver", kDriverName}, {"nodeName", node}, {"pool", {{"name", node}}}, {"devices", Json::array()}}}});
+  }
+  EXPECT_EQ(quiet().requests, before.requests);
+  EXPECT_EQ(quiet().sent, before.sent);
 }
 
 TEST_F(DraProgramTest, WhatKeepsItFromServingIsSaid) {
