@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/json_nesting.h"
+#include "protocol/json_record.h"
 #include "scheduler/kept_file.h"
 #include "scheduler/log.h"
 #include "scheduler/tenants.h"
@@ -220,7 +221,7 @@ void Tenants::load() {
   if (!content->has_value()) return;
   if (nests_too_deep(**content)) return refuse(file_ + " is damaged: it nests too deep");
   try {
-    const Json json = Json::parse(**content);
+    const Json json = protocol::parse_record(**content);
     if (const int format = json.at("format").get<int>(); format != kFormat) {
       return refuse(file_ + " has format " + std::to_string(format) + ", known is " + std::to_string(kFormat));
     }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_nesting.h"
+#include "protocol/json_record.h"
 
 namespace nvshare::kubernetes {
 namespace {
@@ -79,7 +80,7 @@ Result<void> DeviceAllocations::restore(const std::string& record) {
   std::map<Key, Entry> granted;
   if (nests_too_deep(record)) return error_format("the record of granted containers nests deeper than %d", kJsonNestingMax);
   try {
-    const json parsed = json::parse(record);
+    const json parsed = protocol::parse_record(record);
     const int format =
         parsed.is_array() ? kAllocationsFormat : parsed.at("format").get<int>();  // before it said its format it was the list alone
     if (format > kAllocationsFormat) {

@@ -5,6 +5,7 @@
 
 #include "base/json_nesting.h"
 #include "base/printable.h"
+#include "protocol/json_record.h"
 
 namespace nvshare::kubernetes {
 namespace {
@@ -116,7 +117,7 @@ Result<std::vector<std::string>> PodAllocations::restore(const std::string& reco
   std::vector<std::string> left_out;
   if (nests_too_deep(record)) return error_format("it nests deeper than %d", kJsonNestingMax);
   try {
-    const Json json = Json::parse(record);
+    const Json json = protocol::parse_record(record);
     if (const int format = json.at("format").get<int>(); format > kGrantsFormat) {
       return error_format("it has format %d, of a later release; known is %d", format, kGrantsFormat);
     }

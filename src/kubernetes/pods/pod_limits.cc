@@ -8,6 +8,7 @@
 #include "base/parse.h"
 #include "base/printable.h"
 #include "kubernetes/devices/container_edits.h"
+#include "protocol/json_record.h"
 
 namespace nvshare::kubernetes {
 namespace {
@@ -412,7 +413,7 @@ Result<std::vector<std::string>> PodLimits::restore(const std::string& record) {
   std::vector<std::string> left_out;
   if (nests_too_deep(record)) return error_format("it nests deeper than %d", kJsonNestingMax);
   try {
-    const Json json = Json::parse(record);
+    const Json json = protocol::parse_record(record);
     if (const int format = json.at("format").get<int>(); format > kFormat) {
       return error_format("it has format %d, of a later release; known is %d", format, kFormat);
     }

@@ -285,6 +285,12 @@ TEST(PodLimits, APodThatCannotBeIsLeftOutOfARecordAndTheOthersAreRead) {
   EXPECT_EQ(left_out->at(2), "pod '0b4e?' has no UID of hexadecimal digits and '-'; it is left out");
   EXPECT_EQ(left_out->at(6), "pod '77aa' has an impossible limit; it is left out");
   EXPECT_EQ(left_out->at(7), "pod '88aa' has an impossible limit; it is left out");
+  for (const char* number :
+       {"1.5", "1e116", "99999999999999999999"}) {  // persisted_fuzz: what such a one is as a whole number is undefined
+    Json other = record;
+    other["pods"][0]["gpu_memory_limit"] = Json::parse(number);
+    EXPECT_FALSE(PodLimits().restore(other.dump())) << number;
+  }
   record["other"] = Json::parse(std::string(100, '[') + std::string(100, ']'));
   EXPECT_FALSE(limits.restore(record.dump())) << "it nests deeper than what this program writes";
 }
