@@ -379,7 +379,8 @@ class Engine {
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;
   std::map<policy::ClientId, LeftClient> left_;
-  std::set<policy::ClientId> left_alive_;  // of left_: with waits_for_end
+  std::set<std::pair<policy::Instant, policy::ClientId>> left_alive_;   // of left_: with waits_for_end, by since
+  std::pair<policy::Instant, policy::ClientId> looked_up_to_ = {0, 0};  // of left_alive_, by free_left
   policy::Instant looked_at_left_ = 0;
   std::set<policy::ClientId> held_absent_;  // whose memory the policy was told of by hold_absent
   std::optional<RestartHold> hold_;

@@ -80,8 +80,9 @@ void Engine::disconnected(ConnectionId connection, const char* why, policy::Inst
 
 void Engine::refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred) {
   Connection& refused = connections_.at(connection);
-  warnings_.warn("refused " + std::to_string(refused.peer.pid), now, "refused pid {} (user {}, {}): {}", refused.peer.pid, refused.peer.uid,
-                 short_name_of(refused.peer.pid), reason);
+  const std::string& whose = refused.peer.account;
+  warnings_.warn_of(whose.empty() ? "root" : whose, "refused " + std::to_string(refused.peer.pid), now, "refused pid {} (user {}, {}): {}",
+                    refused.peer.pid, refused.peer.uid, short_name_of(refused.peer.pid), reason);
   transport_.send(connection, encode(refused_because(reason, barred), kVersionMin), {});
   transport_.close(connection);
   std::optional<policy::ClientId> client = refused.client;

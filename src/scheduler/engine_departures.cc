@@ -6,6 +6,14 @@
 
 namespace nvshare::scheduler {
 
+namespace {
+
+// So many processes, and what they left, are looked up at once: /proc is read for each, and nobody is served meanwhile.
+constexpr size_t kProcessesLookedUp = 128;
+constexpr size_t kLeftLookedUp = 2048;
+
+}  // namespace
+
 // A process comes back whose connection ended: what it left behind is its own, and counts once. That has to change in one step of the
 // policy, which would give it to others in between.
 std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced) {
@@ -21,7 +29,7 @@ std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::Gp
     departed_.erase(at->first);
     known_.forget(at->first);
     replaced->push_back(at->first);
-    left_alive_.erase(at->first);
+    left_alive_.erase({left.since, at->first});
     at = left_.erase(at);
   }
   for (const auto& [id, missing] : known_.missing()) {  // of an earlier scheduler
@@ -37,17 +45,25 @@ bool Engine::is_alive(pid_t pid, uint64_t start_time) const {
   return pid > 0 && start_time != 0 && start_time_if_alive_(pid) == start_time;
 }
 
-// What NVML does not watch: of processes that have ended.
+// What NVML does not watch: of processes that have ended. Of many, some each time.
 void Engine::free_left(policy::Instant now) {
-  std::vector<policy::ClientId> freed;
-  for (const policy::ClientId id : left_alive_) {
-    const LeftClient& left = left_.at(id);
-    const bool may_be_free = now - left.since >= settings_.policy.departed_grace;
-    if (may_be_free && !is_alive(left.pid, left.start_time)) freed.push_back(id);
+  std::vector<std::pair<policy::Instant, policy::ClientId>> freed;
+  std::map<std::pair<pid_t, uint64_t>, bool> alive;
+  const policy::Instant until = now - settings_.policy.departed_grace;  // later ones may not be free yet
+  auto at = left_alive_.upper_bound(looked_up_to_);
+  for (size_t looked = 0; looked < std::min(left_alive_.size(), kLeftLookedUp) && alive.size() < kProcessesLookedUp; ++looked) {
+    if (at == left_alive_.end() || at->first > until) at = left_alive_.begin();
+    if (at->first > until) break;
+    const LeftClient& left = left_.at(at->second);
+    const auto [process, is_new] = alive.try_emplace({left.pid, left.start_time}, true);
+    if (is_new) process->second = is_alive(left.pid, left.start_time);
+    if (!process->second) freed.push_back(*at);
+    looked_up_to_ = *at++;
   }
-  for (const policy::ClientId id : freed) {
+  for (const auto& left : freed) {
+    const policy::ClientId id = left.second;
     left_.erase(id);
-    left_alive_.erase(id);
+    left_alive_.erase(left);
     known_.forget(id);
     apply(policy::ClientMemoryFreed{id}, now);
   }
@@ -55,12 +71,9 @@ void Engine::free_left(policy::Instant now) {
 
 // When free_left looks first; then housekeeping does it.
 std::optional<policy::Instant> Engine::looks_at_left_at() const {
-  std::optional<policy::Instant> first;
-  for (const policy::ClientId id : left_alive_) {
-    const policy::Instant at = left_.at(id).since + settings_.policy.departed_grace;
-    if (at > looked_at_left_ && (!first || at < *first)) first = at;
-  }
-  return first;
+  const policy::Duration grace = settings_.policy.departed_grace;
+  const auto first = left_alive_.lower_bound({looked_at_left_ - grace + 1, 0});
+  return first != left_alive_.end() ? std::optional(first->first + grace) : std::nullopt;
 }
 
 void Engine::forget_left(policy::Instant now) {
@@ -68,7 +81,7 @@ void Engine::forget_left(policy::Instant now) {
   std::erase_if(left_, [&](const auto& entry) {
     const bool over = now - entry.second.since > grace;
     if (over && !departed_.contains(entry.first)) known_.forget(entry.first);
-    if (over) left_alive_.erase(entry.first);
+    if (over) left_alive_.erase({entry.second.since, entry.first});
     return over;
   });
 }

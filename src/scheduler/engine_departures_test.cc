@@ -35,6 +35,40 @@ TEST_F(EngineTest, WhatAProcessHasIsNobodyElsesWhileItRegistersAnew) {
   }
 }
 
+// Each look reads /proc, and nobody is served meanwhile; processes that live on without their connections may be as many as a user may
+// start.
+TEST_F(EngineTest, ThousandsThatLiveOnWithoutTheirConnectionsAreLookedAtByAndBy) {
+  has_nvml_ = false;
+  alive_.emplace();
+  constexpr pid_t kProcesses = 1000;
+  for (pid_t pid = 1; pid <= kProcesses; ++pid) {
+    alive_->insert(pid);
+    join(static_cast<ConnectionId>(pid), pid, kMiB, kMiB);
+    send(static_cast<ConnectionId>(pid), protocol::ReqLock{1});
+    engine().disconnected(static_cast<ConnectionId>(pid), "test", ++now_);
+  }
+  const auto second = [&] {
+    now_ += 1000 * kMillisecond;
+    for (int i = 0; i < 3; ++i) {
+      if (const auto due = engine().next_deadline(); due && *due <= now_) engine().deadline_reached(now_);
+    }
+    engine().housekeep(now_);
+  };
+  second();
+  for (int i = 0; i < 3; ++i) {
+    looks_at_processes_ = 0;
+    second();
+    EXPECT_GT(looks_at_processes_, 0);
+    EXPECT_LE(looks_at_processes_, 600);
+  }
+  alive_->clear();
+  for (int i = 0; i < 12; ++i) second();
+  looks_at_processes_ = 0;
+  second();
+  EXPECT_EQ(looks_at_processes_, 0) << "all are known to have ended";
+  EXPECT_EQ(gpu().departed, 0);
+}
+
 TEST_F(EngineTest, ClientsThatAreNotBackYetAfterARestartAreNotForeign) {
   KnownClient missing{getpid(), start_time_of(getpid())};
   KnownClients(folder_.path() + "/clients").join(0, missing);

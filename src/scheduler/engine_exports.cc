@@ -20,18 +20,18 @@ void Engine::import(const Client& importer, const Import& message, policy::Insta
   const Client* exporter = find(message.exporter);
   if (exporter == nullptr) return send(importer, refusal(message.request, ExportStatus::kUnknown));
   if (exporter->tenant != importer.tenant) {
-    warnings_.warn("refused import " + std::to_string(importer.id), now,
-                   "client {} ({}, pid {}) asked for memory of client {} ({}, pid {}), which is of another tenant: refused", importer.id,
-                   importer.program, importer.pid, exporter->id, exporter->program, exporter->pid);
+    warnings_.warn_of(importer.lines_of, "refused import " + std::to_string(importer.id), now,
+                      "client {} ({}, pid {}) asked for memory of client {} ({}, pid {}), which is of another tenant: refused", importer.id,
+                      importer.program, importer.pid, exporter->id, exporter->program, exporter->pid);
     return send(importer, refusal(message.request, ExportStatus::kRefused));
   }
   ExportWanted wanted{};
   const std::string& account = connections_.at(importer.connection).peer.account;
   wanted.ticket = exports_.ask({{importer.id, message.request}, exporter->id, message.export_id, account});
   if (wanted.ticket == 0) {
-    warnings_.warn("too many imports " + std::to_string(importer.id), now,
-                   "client {} ({}, pid {}) has as many imports as it may, or named one twice: refused", importer.id, importer.program,
-                   importer.pid);
+    warnings_.warn_of(importer.lines_of, "too many imports " + std::to_string(importer.id), now,
+                      "client {} ({}, pid {}) has as many imports as it may, or named one twice: refused", importer.id, importer.program,
+                      importer.pid);
     return send(importer, refusal(message.request, ExportStatus::kFailed));
   }
   wanted.export_id = message.export_id;

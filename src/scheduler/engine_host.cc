@@ -137,8 +137,8 @@ void Engine::perform_host(const HostBudget::Decision& decision, policy::Instant 
     void operator()(const HostBudget::Refuse& refuse) const {
       const HostBudget::ClientView view = engine.host_budget_.view(refuse.client);
       if (const Client* client = engine.find(refuse.client); client != nullptr && view.urgent) {
-        engine.warnings_.warn(
-            "host memory " + std::to_string(refuse.client), now,
+        engine.warnings_.warn_of(
+            client->lines_of, "host memory " + std::to_string(refuse.client), now,
             "client {} ({}): {} MiB more host memory to swap out to are not to be had, because of {}; what cannot move stays", client->id,
             client->program, refuse.missing >> 20, describe(view.bound));
       }

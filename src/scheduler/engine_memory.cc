@@ -413,13 +413,14 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
 
 void Engine::warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now) {
   if (message.failed != 0) {
-    warnings_.warn("failed swap " + std::to_string(client.id), now, "client {} ({}): moving memory {} failed after {} MiB; the rest stays",
-                   client.id, client.program, message.direction == 0 ? "out" : "in", message.moved >> 20);
+    warnings_.warn_of(client.lines_of, "failed swap " + std::to_string(client.id), now,
+                      "client {} ({}): moving memory {} failed after {} MiB; the rest stays", client.id, client.program,
+                      message.direction == 0 ? "out" : "in", message.moved >> 20);
   }
   if (message.mistaken != 0) {
-    warnings_.warn("mistaken " + std::to_string(client.id), now,
-                   "client {} ({}): memory that it took to be unchanged was not; nothing was lost, and from now on it copies all",
-                   client.id, client.program);
+    warnings_.warn_of(client.lines_of, "mistaken " + std::to_string(client.id), now,
+                      "client {} ({}): memory that it took to be unchanged was not; nothing was lost, and from now on it copies all",
+                      client.id, client.program);
   }
 }
 

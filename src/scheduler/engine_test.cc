@@ -1,9 +1,13 @@
 // The engine without sockets: pauses, limits, registrations and restarts, and what it sends.
 #include <signal.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
+#include <sstream>
 
 #include "scheduler/test_engine.h"
 
@@ -410,6 +414,28 @@ TEST_F(EngineTest, ATurnOfATenantThatGoesPastTheLibraryMayEnd) {
   waitpid(bypassing, nullptr, 0);
   look(false);
   EXPECT_GT(packets_.last<protocol::LockOk>(1)->grant.grant, granted->grant.grant) << "it goes on by itself";
+}
+
+// Its lines used up what all warnings together may have, so that nothing was said of others, nor of the scheduler itself.
+TEST_F(EngineTest, ATenantThatIsRefusedAgainAndAgainKeepsNobodyElsesRefusalOutOfTheLog) {
+  std::ostringstream log;
+  const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_st>(log)));
+  ConnectionId connection = 0;
+  const auto is_refused = [&](const std::string& account, pid_t pid) {
+    Peer peer;
+    peer.pid = pid;
+    peer.account = account;
+    engine().connected(++connection, std::move(peer));
+    send(connection, protocol::ReqLock{1});  // before it has registered
+  };
+  for (pid_t pid = 100'001; pid <= 100'300; ++pid) is_refused("user 1000", pid);
+  is_refused("user 1001", 200'001);
+  spdlog::set_default_logger(before);
+  const std::string said = log.str();
+  EXPECT_NE(said.find("refused pid 100001"), std::string::npos) << said;
+  EXPECT_LE(std::count(said.begin(), said.end(), '\n'), 40) << said;
+  EXPECT_NE(said.find("refused pid 200001"), std::string::npos) << said;
 }
 
 }  // namespace

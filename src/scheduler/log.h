@@ -62,42 +62,6 @@ void log_to_standard_error();
 
 inline void set_log_level(const std::string& level) { spdlog::set_level(spdlog::level::from_str(level)); }
 
-// Lets the first message of a kind through, then one per ten seconds, and counts what it held back; of all kinds together no more than
-// LineRate says, because kinds may have names that programs bring about. Not thread-safe.
-class RepeatedWarnings {
- public:
-  static constexpr double kWarningsAtOnce = 100;
-  static constexpr double kWarningsEachSecond = 2;
-
-  template <typename... Arguments>
-  void warn(const std::string& kind, int64_t now_ns, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-    auto [at, is_new] = last_.try_emplace(kind);
-    Last& last = at->second;
-    if (!is_new && now_ns - last.at_ns < kPauseNs) {
-      ++last.held_back;
-      return;
-    }
-    if (rate_.allows(now_ns)) {
-      std::string text = fmt::format(format, std::forward<Arguments>(arguments)...);
-      if (last.held_back > 0) text += fmt::format(" ({} more since the last such line)", last.held_back);
-      if (const uint64_t others = rate_.take_held_back(); others > 0) text += fmt::format(" ({} warnings were left out before it)", others);
-      spdlog::warn("{}", text);
-    }
-    last = {now_ns, 0};
-    if (last_.size() > kKindsMax) last_.clear();
-  }
-
- private:
-  static constexpr int64_t kPauseNs = 10'000'000'000;
-  static constexpr size_t kKindsMax = 1000;
-  struct Last {
-    int64_t at_ns = 0;
-    uint64_t held_back = 0;
-  };
-  std::map<std::string, Last> last_;
-  LineRate rate_{kWarningsAtOnce, kWarningsEachSecond};
-};
-
 // Routine lines that a tenant's programs bring about, such as joins: a tenant that starts many has a few of them, and one that says how
 // many there were. Programs that are tenants of their own count together, by user. Not thread-safe.
 class TenantLines {
@@ -114,6 +78,63 @@ class TenantLines {
   static constexpr size_t kTenantsMax = 1000;
   std::map<std::string, LineRate> tenants_;
   LineRate all_{kAllAtOnce, kAllEachSecond};
+};
+
+// Lets the first message of a kind through, then one per ten seconds, and counts what it held back; of all kinds together no more than
+// LineRate says. What a tenant's programs bring about, with names of kinds that they may make up, is bounded for each tenant, so that none
+// keeps the warnings about others, or about the scheduler, out of the log. Not thread-safe.
+class RepeatedWarnings {
+ public:
+  static constexpr double kWarningsAtOnce = 100;
+  static constexpr double kWarningsEachSecond = 2;
+
+  template <typename... Arguments>
+  void warn(const std::string& kind, int64_t now_ns, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    const auto allows = [&](std::string* more) {
+      if (!rate_.allows(now_ns)) return false;
+      if (const uint64_t others = rate_.take_held_back(); others > 0) *more = fmt::format(" ({} warnings were left out before it)", others);
+      return true;
+    };
+    say(kind, now_ns, allows, format, std::forward<Arguments>(arguments)...);
+  }
+
+  // About a program of that tenant or user.
+  template <typename... Arguments>
+  void warn_of(const std::string& whose, const std::string& kind, int64_t now_ns, fmt::format_string<Arguments...> format,
+               Arguments&&... arguments) {
+    const auto allows = [&](std::string* more) { return tenants_.allows(whose, now_ns, more); };
+    say(kind, now_ns, allows, format, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  static constexpr int64_t kPauseNs = 10'000'000'000;
+  static constexpr size_t kKindsMax = 1000;
+  struct Last {
+    int64_t at_ns = 0;
+    uint64_t held_back = 0;
+  };
+
+  template <typename Allows, typename... Arguments>
+  void say(const std::string& kind, int64_t now_ns, const Allows& allows, fmt::format_string<Arguments...> format,
+           Arguments&&... arguments) {
+    auto [at, is_new] = last_.try_emplace(kind);
+    Last& last = at->second;
+    if (!is_new && now_ns - last.at_ns < kPauseNs) {
+      ++last.held_back;
+      return;
+    }
+    if (std::string more; allows(&more)) {
+      std::string text = fmt::format(format, std::forward<Arguments>(arguments)...);
+      if (last.held_back > 0) text += fmt::format(" ({} more since the last such line)", last.held_back);
+      spdlog::warn("{}{}", text, more);
+    }
+    last = {now_ns, 0};
+    if (last_.size() > kKindsMax) last_.clear();
+  }
+
+  std::map<std::string, Last> last_;
+  LineRate rate_{kWarningsAtOnce, kWarningsEachSecond};
+  TenantLines tenants_;
 };
 
 }  // namespace nvshare::scheduler

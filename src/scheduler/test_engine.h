@@ -66,7 +66,12 @@ class EngineTest : public testing::Test {
       options.list_gpus = list_gpus_;
       options.ask_mps = ask_mps_;
       if (look_at_cgroups_) options.look_at_cgroups = look_at_cgroups_;
-      if (alive_) options.start_time_if_alive = [this](pid_t pid) -> uint64_t { return alive_->contains(pid) ? 1 : 0; };
+      if (alive_) {
+        options.start_time_if_alive = [this](pid_t pid) -> uint64_t {
+          ++looks_at_processes_;
+          return alive_->contains(pid) ? 1 : 0;
+        };
+      }
       engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
       uuid.fill(1);
@@ -141,6 +146,7 @@ class EngineTest : public testing::Test {
   policy::Instant now_ = 1'000'000'000;
   bool has_nvml_ = true;
   std::optional<std::set<pid_t>> alive_;  // of the numbers that tests make up; none: as the kernel says
+  int looks_at_processes_ = 0;
   std::function<void()> list_gpus_;
   std::function<void(ConnectionId, const Peer&)> ask_mps_;
   Tenants::LookAtCgroups look_at_cgroups_;
