@@ -11,7 +11,7 @@
 namespace nvshare::cli::convert {
 namespace {
 
-constexpr uint64_t kMiB = 1ULL << 20;
+constexpr uint64_t kMebibyte = 1ULL << 20;
 constexpr uint64_t kMemoryMost = 1ULL << 50;  // bytes of one GPU: more is a mistake
 constexpr int64_t kCountMost = 32;            // devices of one claim
 
@@ -51,7 +51,7 @@ class Numbers {
   std::optional<Error> problem_;
 };
 
-uint64_t whole_mebibytes(uint64_t bytes) { return (bytes + kMiB - 1) / kMiB * kMiB; }
+uint64_t whole_mebibytes(uint64_t bytes) { return (bytes + kMebibyte - 1) / kMebibyte * kMebibyte; }
 
 // The plugin gives a container with several GPUs an even part on each.
 void ask_of_plugin(Numbers& numbers, const Options& options, GpuAsk& ask) {
@@ -75,11 +75,11 @@ void ask_of_plugin(Numbers& numbers, const Options& options, GpuAsk& ask) {
 
 // HAMi's amounts are for each GPU; without a number of GPUs it gives one.
 void ask_of_hami(Numbers& numbers, GpuAsk& ask) {
-  const int64_t memory = numbers.of(kHamiMemory, static_cast<int64_t>(kMemoryMost / kMiB));
+  const int64_t memory = numbers.of(kHamiMemory, static_cast<int64_t>(kMemoryMost / kMebibyte));
   const int64_t cores = numbers.of(kHamiCores, 100);
   const int64_t percent = numbers.of(kHamiPercent, 100);
   ask.count = numbers.has(kNvidia) ? numbers.of(kNvidia, kCountMost) : 1;
-  if (memory > 0) ask.memory = static_cast<uint64_t>(memory) * kMiB;
+  if (memory > 0) ask.memory = static_cast<uint64_t>(memory) * kMebibyte;
   if (cores > 0) ask.cores = cores;
   if (percent > 0 && memory == 0)
     ask.notes.push_back(fmt::format("{}: {} is left out: a claim says bytes, not percent of a GPU's memory", kHamiPercent, percent));
