@@ -141,7 +141,7 @@ endfunction()
 # A GoogleTest program; unit tests stand beside the code as NAME_test.cc. SINGLE_THREADED: there is nothing in it for ThreadSanitizer to
 # find, so it is left out of that build.
 function(nvshare_test name)
-  if(NOT NVSHARE_BUILD_TESTS)
+  if(NOT NVSHARE_BUILD_TESTS AND NOT name IN_LIST NVSHARE_ONLY_TESTS)
     return()
   endif()
   cmake_parse_arguments(ARG "SINGLE_THREADED" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
