@@ -265,7 +265,7 @@ void Client::connect() {
   }
   hello_ = {};
   hello_.version_min = protocol::kVersionMin;
-  hello_.version_max = protocol::version_spoken();
+  hello_.version_max = process_.plan().former ? kFormerVersion : protocol::kVersionMax;
   std::fill(std::begin(hello_.gpu_uuid), std::end(hello_.gpu_uuid), static_cast<uint8_t>(gpu_ + 1));
   hello_.gpu_total_bytes = static_cast<uint64_t>(run().plan().gpu_bytes);
   hello_.pid = process_.pid();
@@ -343,6 +343,12 @@ bool Client::handle(const Packet& packet) {
     return false;
   }
   run().world().tell("program {} GPU {} <- {}", process_.plan().number, gpu_, protocol::name_of(*type));
+  if (link_ == Link::kUp && *type != MessageType::kRefused) {
+    if (auto agreed = protocol::check_version(packet.span(), version_); !agreed) {
+      run().world().fail(std::string("a message of another version than was agreed on: ") + agreed.error().text);
+      return false;
+    }
+  }
   const auto with = [&]<typename Payload>(Payload*, auto act) {
     const auto message = protocol::decode<Payload>(packet.span());
     if (message) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "scheduler/identity.h"
+#include "spoken_version.h"
 
 namespace nvshare::simulation {
 
@@ -24,8 +25,19 @@ scheduler::GpuUuid uuid_of(int gpu) {
 
 }  // namespace
 
+template <typename Act>
+auto Node::call(Act act) {
+  const SpokenVersion speaks(version_);
+  return act(*engine_);
+}
+
 Node::Node(World& world, const Plan& plan, Canary canary, std::string folder)
-    : world_(world), plan_(plan), canary_(canary), folder_(std::move(folder)), random_(plan.seed * 31 + 5) {
+    : world_(world),
+      plan_(plan),
+      canary_(canary),
+      folder_(std::move(folder)),
+      random_(plan.seed * 31 + 5),
+      version_(plan.former_scheduler ? kFormerVersion : protocol::kVersionMax) {
   for (const char* file : {"/clients", "/tenants"}) unlink((folder_ + file).c_str());
   start_engine();
 }
@@ -52,9 +64,9 @@ void Node::start_engine() {
   };
   options.start_time_of = options.start_time_if_alive = [this](pid_t pid) { return tenants_.contains(pid) ? kProcessStart : 0; };
   engine_.emplace(std::move(options), *this, world_.now());
-  world_.tell("scheduler: starts, epoch {}", 1000 + lives_);
+  world_.tell("scheduler: starts, epoch {}, protocol version {}", 1000 + lives_, version_);
   world_.after(kSec, [this, life = lives_] { housekeep(life); });
-  for (int gpu = 0; plan_.nvml && gpu < plan_.gpus; ++gpu) engine_->gpu_found(uuid_of(gpu), "card", plan_.gpu_bytes);
+  for (int gpu = 0; plan_.nvml && gpu < plan_.gpus; ++gpu) call([&](auto& engine) { engine.gpu_found(uuid_of(gpu), "card", plan_.gpu_bytes); });
   if (plan_.nvml) world_.after(kNvmlInterval, [this, life = lives_] { look_with_nvml(life); });
   engine_called();
 }
@@ -76,7 +88,7 @@ void Node::look_with_nvml(uint64_t life) {
   }
   world_.after(random_.between(10 * kUs, 20 * kMs), [this, life, samples = std::move(samples)] {
     if (!engine_ || life != lives_) return;
-    engine_->memory_sampled(samples, world_.now());
+    call([&](auto& engine) { engine.memory_sampled(samples, world_.now()); });
     engine_called();
     world_.after(kNvmlInterval, [this, life] { look_with_nvml(life); });
   });
@@ -84,7 +96,7 @@ void Node::look_with_nvml(uint64_t life) {
 
 void Node::housekeep(uint64_t life) {
   if (!engine_ || life != lives_) return;
-  engine_->housekeep(world_.now());
+  call([&](auto& engine) { engine.housekeep(world_.now()); });
   engine_called();
   world_.after(kSec, [this, life] { housekeep(life); });
 }
@@ -111,7 +123,7 @@ ConnectionId Node::connect(pid_t pid, Endpoint& endpoint) {
   peer.uid = 1000;
   peer.start_time = kProcessStart;
   peer.account = "user 1000";
-  engine_->connected(id, std::move(peer));
+  call([&](auto& engine) { engine.connected(id, std::move(peer)); });
   return id;
 }
 
@@ -133,7 +145,7 @@ void Node::take(ConnectionId connection, const Packet& packet) {
   --link.up;
   if (!link.served || !engine_) return;
   check_message(link, packet);
-  engine_->received(connection, packet.span(), world_.now());
+  call([&](auto& engine) { engine.received(connection, packet.span(), world_.now()); });
   engine_called();
 }
 
@@ -209,7 +221,7 @@ void Node::engine_lost(ConnectionId connection) {
   if (!link.served) return;
   link.served = false;
   if (!engine_) return;
-  engine_->disconnected(connection, "its connection ended", world_.now());
+  call([&](auto& engine) { engine.disconnected(connection, "its connection ended", world_.now()); });
   engine_called();
 }
 
@@ -225,7 +237,7 @@ bool Node::quiet(ConnectionId connection) const {
   return at != links_.end() && at->second.served && at->second.listened && at->second.up == 0 && at->second.down == 0;
 }
 
-void Node::restart(Duration away) {
+void Node::restart(Duration away, bool former) {
   if (!engine_) return;
   world_.tell("scheduler: killed");
   engine_.reset();
@@ -235,7 +247,10 @@ void Node::restart(Duration away) {
     link.served = false;
     end_down(id);
   }
-  world_.after(away, [this] { start_engine(); });
+  world_.after(away, [this, former] {
+    version_ = former ? kFormerVersion : protocol::kVersionMax;
+    start_engine();
+  });
 }
 
 // ---- the engine ----
@@ -250,7 +265,8 @@ void Node::engine_called() {
   world_.after(due_ - world_.now(), [this, life = lives_, due = due_] {
     if (!engine_ || life != lives_ || due != due_) return;
     due_ = INT64_MAX;
-    if (const auto then = engine_->next_deadline(); then && *then <= world_.now()) engine_->deadline_reached(world_.now());
+    if (const auto then = engine_->next_deadline(); then && *then <= world_.now())
+      call([&](auto& engine) { engine.deadline_reached(world_.now()); });
     engine_called();
   });
 }
@@ -270,7 +286,7 @@ void Node::set(int tenant, const std::function<void(protocol::admin::SetRequest&
   protocol::admin::SetRequest request;
   request.tenant = tenant_name(tenant) + ".service";
   change(request);
-  const Result<void> result = engine_->set(request, world_.now());  // an error: it has no clients yet
+  const Result<void> result = call([&](auto& engine) { return engine.set(request, world_.now()); });  // an error: it has no clients yet
   world_.tell("scheduler: a limit of tenant {} is set{}", tenant, result ? "" : fmt::format(" in vain: {}", result.error().text));
   engine_called();
 }

@@ -17,6 +17,9 @@
 
 namespace nvshare::simulation {
 
+// What the release before speaks.
+inline constexpr uint16_t kFormerVersion = protocol::kVersionMax - 1;
+
 using Packet = protocol::Packet;
 using ConnectionId = scheduler::ConnectionId;
 
@@ -47,7 +50,7 @@ class Node : public scheduler::Transport {
   void cut(ConnectionId connection);
 
   // ---- faults, and people's requests ----
-  void restart(Duration away);
+  void restart(Duration away, bool former);
   void set_compute_limit(int tenant, int percent);
   void set_memory_limit(int tenant, Bytes bytes);
   void set_priority(int tenant, int priority);
@@ -72,6 +75,10 @@ class Node : public scheduler::Transport {
     Instant up_last = 0, down_last = 0;
     int up = 0, down = 0;  // packets under way
   };
+
+  // Whatever is asked of the scheduler: it speaks its own protocol version meanwhile.
+  template <typename Act>
+  auto call(Act act);
 
   void send(ConnectionId connection, const Packet& packet, Descriptors descriptors) override;
   void close(ConnectionId connection) override;
@@ -98,6 +105,7 @@ class Node : public scheduler::Transport {
   ConnectionId next_connection_ = 1;
   pid_t next_pid_ = 100'000'000;  // beyond what a kernel gives
   uint64_t lives_ = 0;
+  uint16_t version_;  // that the scheduler speaks
   Instant due_ = INT64_MAX;  // when the engine wants to be called
   bool glimpse_stale_ = true;
   std::vector<policy::ClientGlimpse> glimpse_;

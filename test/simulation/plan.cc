@@ -142,6 +142,16 @@ void draw_faults(Random& random, const Traits& traits, Plan& plan) {
   std::stable_sort(plan.faults.begin(), plan.faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
 }
 
+// Releases of both sides meet: programs that were started before an update run on, and a scheduler may be replaced by an older one. Drawn apart,
+// so that what else a seed gives stays as it was.
+void draw_versions(uint64_t seed, Plan& plan) {
+  Random random(seed * 0x9e3779b97f4a7c15 + 3);
+  if (!random.chance(30)) return;
+  plan.former_scheduler = random.chance(30);
+  for (ProgramPlan& program : plan.programs) program.former = random.chance(40);
+  for (Fault& fault : plan.faults) fault.former = fault.kind == Fault::Kind::kRestart && random.chance(50);
+}
+
 }  // namespace
 
 Plan draw_plan(uint64_t seed) {
@@ -159,6 +169,7 @@ Plan draw_plan(uint64_t seed) {
   const int64_t programs = random.between(1, 6);
   for (int64_t i = 1; i <= programs; ++i) plan.programs.push_back(draw_program(random, plan, traits, static_cast<uint64_t>(i)));
   draw_faults(random, traits, plan);
+  draw_versions(seed, plan);
   return plan;
 }
 
@@ -210,7 +221,8 @@ std::string describe(const Fault& fault, const Plan& plan) {
     case Fault::Kind::kCut:
       return fmt::format("the connections of program {} break", program);
     case Fault::Kind::kRestart:
-      return fmt::format("the scheduler is killed, and back after {} ms", fault.amount / kMs);
+      return fmt::format("the scheduler is killed, and back after {} ms{}", fault.amount / kMs,
+                         fault.former ? ", of the previous version" : "");
     case Fault::Kind::kComputeLimit:
       return fmt::format("the tenant of program {} gets a compute limit of {} %", program, fault.amount);
     case Fault::Kind::kMemoryLimit:
@@ -230,12 +242,14 @@ std::string describe(const Plan& plan) {
       plan.policy.switch_time_mode == policy::SwitchTimeMode::kFixed ? fmt::format("{} ms", plan.policy.switch_time_fixed / kMs)
                                                                      : std::string("adaptive"),
       plan.nvml ? "; NVML" : "");
+  if (plan.former_scheduler) text += "  the scheduler is of the previous version\n";
   for (const ProgramPlan& program : plan.programs) {
     text +=
-        fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}\n", program.number,
+        fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}\n", program.number,
                     program.kind, program.tenant, program.gpus.size(), program.gpus.front(), program.starts / kMs, program.allocated / kMiB,
                     program.kernel / kMs, program.linked > 0 ? fmt::format(", {} % of them end with the next", program.linked) : "",
-                    program.evictions_to_fail > 0 ? fmt::format(", {} evictions fail", program.evictions_to_fail) : "");
+                    program.evictions_to_fail > 0 ? fmt::format(", {} evictions fail", program.evictions_to_fail) : "",
+                    program.former ? ", its library is of the previous version" : "");
     for (const std::vector<Step>& steps : program.threads) {
       text += "    thread:";
       for (const Step& step : steps) text += " " + describe(step) + ",";

@@ -27,6 +27,7 @@ struct ProgramPlan {
   Duration ahead = 0;   // of the GPU's work it submits so much before it waits, where nobody bounds it
   int linked = 0;       // percent of its kernels that end only once the program has submitted the next
   int evictions_to_fail = 0;
+  bool former = false;  // its library speaks the previous protocol version
   std::vector<std::vector<Step>> threads;
 };
 
@@ -41,6 +42,7 @@ struct Fault {
   // Not at `at`, but `after` the first such moment of the program's from then on; never, if it has none.
   Moment moment = Moment::kAny;
   Duration after = 0;
+  bool former = false;  // of kRestart: the scheduler that comes back speaks the previous protocol version
 };
 
 struct Plan {
@@ -53,6 +55,7 @@ struct Plan {
   int64_t bandwidth = 10 * kGiB;  // bytes per second, each way
   Duration latency = kMs;         // the longest that a message takes
   Duration wake = 0;              // the longest that a thread takes to wake
+  bool former_scheduler = false;  // the first one speaks the previous protocol version
   bool bounded = true;            // all answer and can move, so that each waiting client has a bound
   std::vector<ProgramPlan> programs;
   std::vector<Fault> faults;

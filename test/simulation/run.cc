@@ -25,7 +25,7 @@ Run::Run(const Plan& plan, const Options& options)
 Run::~Run() = default;
 
 void Run::happen(const Fault& fault) {
-  if (fault.kind == Fault::Kind::kRestart) return node_.restart(fault.amount);
+  if (fault.kind == Fault::Kind::kRestart) return node_.restart(fault.amount, fault.former);
   Process& process = *processes_[fault.program];
   const int tenant = process.plan().tenant;
   switch (fault.kind) {
@@ -134,7 +134,7 @@ class Shrinker {
 
   Plan work() {
     for (bool better = true; better && tries_ < kTries;) {
-      better = false;
+      better = is_former(best_) && leave_out(without_former);
       for (size_t i = best_.faults.size(); i-- > 0;)
         better |= leave_out([&](Plan& plan) { plan.faults.erase(plan.faults.begin() + static_cast<ptrdiff_t>(i)); });
       for (size_t i = best_.programs.size(); i-- > 0;) better |= leave_out([&](Plan& plan) { drop_program(plan, i); });
@@ -164,6 +164,16 @@ class Shrinker {
       return fault.program == at && (fault.kind != Fault::Kind::kRestart || fault.moment != Moment::kAny);
     });
     for (Fault& fault : plan.faults) fault.program -= fault.program > at || fault.program >= plan.programs.size() ? 1 : 0;
+  }
+  static bool is_former(const Plan& plan) {
+    const auto former = [](const auto& part) { return part.former; };
+    return plan.former_scheduler || std::any_of(plan.programs.begin(), plan.programs.end(), former) ||
+           std::any_of(plan.faults.begin(), plan.faults.end(), former);
+  }
+  static void without_former(Plan& plan) {
+    plan.former_scheduler = false;
+    for (ProgramPlan& program : plan.programs) program.former = false;
+    for (Fault& fault : plan.faults) fault.former = false;
   }
   template <typename Change>
   bool leave_out(Change change) {
