@@ -52,6 +52,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
       start_time_if_alive_(options.start_time_if_alive),
+      host_memory_of_(options.host_memory_of ? std::move(options.host_memory_of) : host_memory_by_proc),
       known_(options.known_clients_file, options.start_time_if_alive),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader,
                options.start_time_of),
@@ -383,13 +384,25 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
 
 void Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
+  const int64_t swapped = bounded(memory.allocated) - bounded(memory.resident);
+  note_unwritten(client, memory);
   client.memory = memory;
   perform(ledger_.report(client.id, bounded(memory.charged), now), now);
   note_over_limit(client.tenant, client.gpu);
   ++client.reports;
-  auto swapped = static_cast<int64_t>(memory.allocated - memory.resident);
   // Swapped memory lies in the client's segments; what was never written lies nowhere.
-  host_budget_.report(client.id, bounded(memory.swappable_host), std::min(swapped, bounded(memory.swappable_host)));
+  host_budget_.report(client.id, bounded(memory.swappable_host), std::min(swapped - client.unwritten, bounded(memory.swappable_host)));
+}
+
+// What a client allocates without the lock is an address until its next turn: it grew, and nothing left the GPU. What it frees is taken to
+// be of that, so that its host memory is never taken for less than it is.
+void Engine::note_unwritten(Client& client, const Memory& memory) const {
+  if (client.reports == 0) return;  // how it came to what it had is not known
+  const int64_t allocated_more = bounded(memory.allocated) - bounded(client.memory.allocated);
+  const int64_t swapped = bounded(memory.allocated) - bounded(memory.resident);
+  const int64_t swapped_more = swapped - (bounded(client.memory.allocated) - bounded(client.memory.resident));
+  client.unwritten += allocated_more < 0 ? allocated_more : std::clamp<int64_t>(swapped_more, 0, allocated_more);
+  client.unwritten = std::clamp<int64_t>(client.unwritten, 0, swapped);
 }
 
 void Engine::request_lock(policy::ClientId client, policy::Instant now) {

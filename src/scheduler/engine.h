@@ -57,8 +57,13 @@ class SegmentMaker {
   virtual void discard(SegmentId segment, FileDescriptor memory, bool punch) = 0;
 };
 
+// The kernel's word for Engine::Options::host_memory_of.
+std::pair<int64_t, int64_t> host_memory_by_proc(pid_t pid);
+
 class Engine {
  public:
+  // How much of a process's memory may be its own segments, and how much of it is mapped of segments that a scheduler made.
+  using HostMemoryOf = std::function<std::pair<int64_t, int64_t>(pid_t)>;
   struct Options {
     Settings settings;
     uint64_t epoch = 0;
@@ -69,6 +74,7 @@ class Engine {
     CgroupReader cgroup_reader;
     StartTimeOf start_time_of = scheduler::start_time_of;
     StartTimeOf start_time_if_alive = scheduler::start_time_if_alive;
+    HostMemoryOf host_memory_of;                // of a process, as the kernel has it; from /proc when there is none
     std::function<SegmentId()> new_segment_id;  // random ones when there is none
     SegmentMaker* segment_maker = nullptr;      // null: the scheduler lends no memory of its own
     int64_t gpus_most = bounds::kGpus;
@@ -176,6 +182,7 @@ class Engine {
     int64_t ceiling = 0;        // as the policy last said
     protocol::Memory memory{};  // as it says
     ClaimBound claims;
+    int64_t unwritten = 0;                  // of what is not on the GPU: was never there, so it needs no host memory
     policy::Memory believed{};              // of it
     policy::Instant unlisted_since = 0;     // by NVML, though it lists others; 0: it is listed
     std::optional<int64_t> overhead_taken;  // taken instead of the policy's own figure until NVML has told
@@ -241,6 +248,7 @@ class Engine {
   void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
                 Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
+  void note_unwritten(Client& client, const protocol::Memory& memory) const;
   void warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(policy::MemoryChanged event, policy::Instant now);
@@ -367,6 +375,7 @@ class Engine {
   Transport& transport_;
   policy::StatePointer state_;
   const StartTimeOf start_time_if_alive_;
+  const HostMemoryOf host_memory_of_;
   KnownClients known_;
   Tenants tenants_;
   Exports exports_;

@@ -30,9 +30,9 @@ int64_t to_step(int64_t bytes) {
 // A program asks for more than it has on its GPU only because what is free lies in pieces.
 int64_t most_needed(int64_t gpu_total) { return gpu_total + gpu_total / 4 + HostBudget::kSegmentMax; }
 
-// How much of a process's memory may be its own segments, and how much is mapped of segments that a scheduler made: what the kernel knows
-// of it.
-std::pair<int64_t, int64_t> host_memory_of(pid_t pid) {
+}  // namespace
+
+std::pair<int64_t, int64_t> host_memory_by_proc(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   int64_t own = 0, lent = 0;
   for (std::string line; std::getline(status, line);) {
@@ -49,19 +49,11 @@ std::pair<int64_t, int64_t> host_memory_of(pid_t pid) {
   return {own, lent};
 }
 
-// None: it cannot be seen from here.
-std::optional<bool> has_ended(pid_t pid, uint64_t start_time) {
-  if (pid == 0 || start_time == 0) return std::nullopt;
-  return process_has_ended(pid, start_time);
-}
-
-}  // namespace
-
 void Engine::join_host_budget(const Client& client, bool returns) {
   HostBudget::Member member;
   member.tenant = client.tenant;
   member.most = most_needed(gpus_[client.gpu].total);
-  if (returns) std::tie(member.held_process, member.held_scheduler) = host_memory_of(client.pid);
+  if (returns) std::tie(member.held_process, member.held_scheduler) = host_memory_of_(client.pid);
   const auto is_same = [&](const auto& entry) {
     const HostHolder& holder = entry.second;
     return holder.start_time != 0 && holder.pid == client.pid && holder.start_time == client.start_time && holder.gpu == client.gpu;
@@ -87,15 +79,16 @@ void Engine::leave_host_budget(const Client& client) {
 // may come back, and its data is there.
 void Engine::discard(const HostBudget::Discard& discard, policy::Instant now) {
   const auto holder = host_holders_.find(discard.holder);
-  const std::optional<bool> ended =
-      discard.holder == 0 || holder == host_holders_.end() ? true : has_ended(holder->second.pid, holder->second.start_time);
+  const bool is_nobodys = discard.holder == 0 || holder == host_holders_.end();
+  const bool is_seen = !is_nobodys && holder->second.pid != 0 && holder->second.start_time != 0;  // the process, from here
+  const bool is_held = is_seen && is_alive(holder->second.pid, holder->second.start_time);
   const auto at = segments_.find(discard.segment);
   if (at == segments_.end() || segment_maker_ == nullptr) {  // the process's own, or an earlier scheduler's
-    return note_discarded(discard.segment, !ended.value_or(true), now);
+    return note_discarded(discard.segment, is_held, now);
   }
   FileDescriptor copy(fcntl(at->second.get(), F_DUPFD_CLOEXEC, 0));
   if (!copy) return note_discarded(discard.segment, true, now);
-  segment_maker_->discard(discard.segment, std::move(copy), ended.value_or(false));
+  segment_maker_->discard(discard.segment, std::move(copy), is_nobodys || (is_seen && !is_held));
 }
 
 void Engine::update_host_memory(policy::Instant now, bool force) {

@@ -34,6 +34,26 @@ TEST_F(EngineTest, MemoryOfAClientWhoseContextIsGoneIsNotForeign) {
   EXPECT_EQ(gpu().foreign, 2 * kGiB) << "what others have is";
 }
 
+// Two programs once stood still for ever where host memory was short: what one had allocated without the lock counted as swapped, so that
+// the host memory that it did not use was not asked back (simulation, seed 97).
+TEST_F(EngineTest, WhatWasAllocatedWithoutTheLockNeedsNoHostMemory) {
+  join(1, 1001, 4 * kGiB, 4 * kGiB);
+  send(1, protocol::ArenaRequest{1, uint64_t{4} * kGiB, static_cast<uint8_t>(protocol::ArenaOwner::kProcess), 1, {}});
+  const auto report = [&](uint64_t allocated, uint64_t resident) {
+    protocol::MemUpdate update{};
+    update.memory = {allocated, resident, 0, uint64_t{4} * kGiB, allocated};
+    send(1, update);
+    return engine().status(now_).host_memory_used;
+  };
+  EXPECT_EQ(report(4 * kGiB, 4 * kGiB), 0);
+  EXPECT_EQ(report(6 * kGiB, 4 * kGiB), 0) << "an address, so far";
+  EXPECT_EQ(report(6 * kGiB, 3 * kGiB), kGiB) << "moved out";
+  EXPECT_EQ(report(7 * kGiB, 2 * kGiB), 2 * kGiB) << "both at once";
+  EXPECT_EQ(report(6 * kGiB, 2 * kGiB), 2 * kGiB) << "freed: it may be what was never written";
+  EXPECT_EQ(report(6 * kGiB, 6 * kGiB), 0) << "came in";
+  EXPECT_EQ(report(6 * kGiB, 3 * kGiB), 3 * kGiB) << "and has been written since";
+}
+
 TEST_F(EngineTest, ToldToUseLessForeignMemoryFirstFillsTheRest) {
   settings_.gpu_physical_memory = 10 * kGiB;
   join(1, 1001, 0, 0);

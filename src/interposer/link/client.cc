@@ -362,7 +362,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       return;
     case MessageType::kArenaShrink:
       if (auto message = protocol::decode<protocol::ArenaShrink>(packet)) {
-        device_.memory().give_back_kept(message->bytes);
+        device_.memory().give_back_spare(message->bytes);
         device_.memory().arena().shrink(*message);
       }
       return;
@@ -471,7 +471,7 @@ void Client::check_cgroup() {
   HostArena& arena = device_.memory().arena();
   if (!arena.wants_cgroup_watched() || now_ns() < cgroup_look_ns_) return;
   cgroup_look_ns_ = now_ns() + kCgroupLook_ns;
-  if (arena.cgroup_is_full()) device_.memory().give_back_kept(SIZE_MAX);
+  if (arena.cgroup_is_full()) device_.memory().give_back_spare(SIZE_MAX);
   arena.look_at_cgroup();
 }
 

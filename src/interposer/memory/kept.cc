@@ -1,4 +1,5 @@
-// Copies of chunks that stay in host memory while the chunks are on the GPU, so that what did not change leaves without a copy.
+// Copies of chunks that stay in host memory while the chunks are on the GPU, so that what did not change leaves without a copy, and a turn
+// that has not begun can be given back without one. They are a cache.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -15,6 +16,21 @@ void Memory::each_kept(Visit visit) {
       for (uint32_t i = (*block)->chunk_count; i-- > 0;) {
         KeptCopy& kept = (*block)->chunks[i].kept;
         if (kept.slot.data != nullptr && !visit(kept)) return;
+      }
+    }
+  }
+}
+
+// Chunks that came in for a turn that has not begun: their host copies are still true, so that the turn could be given back without a copy.
+// While the program runs there are none. An eviction reads such copies without the mutex.
+template <typename Visit>
+void Memory::each_arrived(Visit visit) {
+  if (evicting_) return;
+  for (const std::vector<Block*>* blocks : {&handle_blocks_, &blocks_}) {
+    for (Block* block : *blocks) {
+      for (uint32_t i = 0; i < block->chunk_count; ++i) {
+        Chunk& chunk = block->chunks[i];
+        if (chunk.state == ChunkState::kResident && chunk.host.data != nullptr) visit(chunk);
       }
     }
   }
@@ -87,20 +103,21 @@ bool Memory::drop_one_kept() {
   return dropped;
 }
 
-void Memory::give_back_kept(size_t bytes) {
+void Memory::give_back_spare(size_t bytes) {
   Lock lock(mutex_);
   const std::vector<HostArena::SegmentUse> uses = arena_.segment_uses();
-  std::vector<size_t> kept_in(uses.size(), 0);
+  std::vector<size_t> spare_in(uses.size(), 0);
   each_kept([&](const KeptCopy& kept) {
-    kept_in[kept.slot.segment] += kept.slot.bytes;
+    spare_in[kept.slot.segment] += kept.slot.bytes;
     return true;
   });
+  each_arrived([&](const Chunk& chunk) { spare_in[chunk.host.segment] += chunk.host.bytes; });
   // Whole segments are given back, so only those that hold nothing else.
   size_t sum = 0;
   for (const HostArena::SegmentUse& use : uses) sum += use.used == 0 ? use.bytes : 0;
   std::vector<bool> goes(uses.size(), false);
   for (size_t i = 0; i < uses.size() && sum < bytes; ++i) {
-    if (uses[i].bytes == 0 || uses[i].used == 0 || kept_in[i] != uses[i].used) continue;
+    if (uses[i].bytes == 0 || uses[i].used == 0 || spare_in[i] != uses[i].used) continue;
     goes[i] = true;
     sum += uses[i].bytes;
   }
@@ -108,6 +125,14 @@ void Memory::give_back_kept(size_t bytes) {
     if (goes[kept.slot.segment]) arena_.give_back(std::exchange(kept.slot, HostSlot{}));
     return true;
   });
+  each_arrived([&](Chunk& chunk) {
+    if (goes[chunk.host.segment]) arena_.give_back(std::exchange(chunk.host, HostSlot{}));
+  });
+}
+
+void Memory::set_evicting(bool evicting) {
+  Lock lock(mutex_);
+  evicting_ = evicting;
 }
 
 }  // namespace nvshare::interposer

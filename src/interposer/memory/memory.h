@@ -196,8 +196,12 @@ class Memory {
   bool has_kept(const Piece& piece);
   void left(const Piece& piece, bool copied, const ChunkHash* hash);  // hash may be null
   size_t kept_bytes();
-  bool drop_one_kept();               // false: there is none
-  void give_back_kept(size_t bytes);  // so that segments of so many bytes in sum hold nothing, as far as that is possible
+  bool drop_one_kept();  // false: there is none
+  // So that segments of so many bytes in sum hold nothing, as far as that is possible: kept copies go, and those of what has come in for a
+  // turn that has not begun. A neighbour that moves out to make room for that very turn may need them.
+  void give_back_spare(size_t bytes);
+  // The mover moves memory out: it alone disposes of true host copies meanwhile.
+  void set_evicting(bool evicting);
   // Starts a managed chunk's way in, unless it is better left to the program's own accesses.
   cuda::CUresult prefetch_in(const Piece& piece, cuda::CUstream stream, bool* copying);
   // Managed memory beyond what the books count: the driver is to take it off the GPU, in stream order.
@@ -236,6 +240,8 @@ class Memory {
   void drop_kept(Block& block) REQUIRES(mutex_);
   template <typename Visit>
   void each_kept(Visit visit) REQUIRES(mutex_);
+  template <typename Visit>
+  void each_arrived(Visit visit) REQUIRES(mutex_);
   uint32_t accessors_of(const Block& block) const;
   void change_unswappable(size_t from, size_t to) REQUIRES(mutex_);  // all figures of a holding that changes its size
   void forget_holdings(cuda::CUcontext context) REQUIRES(mutex_);
@@ -285,6 +291,7 @@ class Memory {
   Condition slab_came_;
   HostArena arena_;
   bool running_ GUARDED_BY(mutex_) = false;
+  bool evicting_ GUARDED_BY(mutex_) = false;
   size_t cached_bytes_ GUARDED_BY(mutex_) = 0;
   std::atomic<size_t> allocated_{0};
   std::atomic<size_t> resident_{0};

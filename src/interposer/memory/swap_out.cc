@@ -230,6 +230,7 @@ void Mover::Eviction::run() {
     report(true);
     return;
   }
+  memory_.set_evicting(true);
   memory_.push_demand_out(mover_.out_stream_);
   const size_t before = memory_.resident();
   memory_.trim_cache();  // what the last turn left for the next one
@@ -239,6 +240,7 @@ void Mover::Eviction::run() {
   for (; next < leaving_.size() && progress_.failed == 0 && !mover_.stopping(); ++next) send(leaving_[next]);
   finish_all();
   for (; next < leaving_.size(); ++next) memory_.unpin(leaving_[next].piece);
+  memory_.set_evicting(false);
   mover_.leave_context();
   report(true);
   log(LogLevel::kDebug, "moved out %llu MiB (%llu unchanged) in %lld ms%s", static_cast<unsigned long long>(progress_.moved >> 20),
