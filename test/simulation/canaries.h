@@ -21,6 +21,8 @@ enum class Canary : uint8_t {
   kNotDrainedUnsaid,       // a drain is given up, and the scheduler not told
   kMovesUntold,            // what moves while a scheduler comes is not told to it
   kAloneWhileRegistering,  // an allocation helps itself while the next scheduler is being told what there is
+  kSegmentNotReturned,     // host memory that was given back is not told to the scheduler
+  kArrivedCopiesStay,      // copies of what came in for a turn that has not begun are not given back to others
   // In the node.
   kDeathUnnoticed,    // a connection that ends goes unnoticed
   kDepartedIsFree,    // what a dead client held counts as free at once
@@ -44,6 +46,8 @@ inline constexpr CanaryName kCanaries[] = {
     {Canary::kNotDrainedUnsaid, "not-drained-unsaid"},
     {Canary::kMovesUntold, "moves-untold"},
     {Canary::kAloneWhileRegistering, "alone-while-registering"},
+    {Canary::kSegmentNotReturned, "segment-not-returned"},
+    {Canary::kArrivedCopiesStay, "arrived-copies-stay"},
     {Canary::kDeathUnnoticed, "death-unnoticed"},
     {Canary::kDepartedIsFree, "departed-is-free"},
     {Canary::kClientsForgotten, "clients-forgotten"},

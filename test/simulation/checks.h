@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "protocol/admin.h"
 #include "world.h"
 
 namespace nvshare::simulation {
@@ -26,6 +27,7 @@ class Checks {
   void check_waits();
   void check_drops();
   void check_leases();
+  void check_books(const Process& process, const Client& client, const protocol::admin::ClientReport& known);
 
   Run& run_;
   struct Wait {

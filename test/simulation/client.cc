@@ -17,7 +17,16 @@ constexpr Duration kAlone = 2 * kSec;  // without a scheduler: as long as a rest
 }  // namespace
 
 Client::Client(Process& process, size_t place, int gpu)
-    : process_(process), place_(place), gpu_(gpu), evictions_to_fail_(process.plan().evictions_to_fail) {}
+    : process_(process),
+      place_(place),
+      gpu_(gpu),
+      host_({[this](Duration delay, std::function<void()> what) { process_.later(delay, std::move(what)); },
+             [this] { return process_.wake_time(); }, [this] { mover_may_go_on(); },
+             [this] {
+               if (!std::exchange(arena_dirty_, true)) wake_link();
+             },
+             [this] { memory_changed(); }}),
+      evictions_to_fail_(process.plan().evictions_to_fail) {}
 
 Instant Client::now() const { return process_.run().world().now(); }
 Run& Client::run() { return process_.run(); }
@@ -35,14 +44,15 @@ void Client::process_ended() {
 }
 
 bool Client::at_rest() const {
-  return link_ == Link::kUp && turn_.connected && inbox_.empty() && !hung_up_ && !link_wakes_ && !memory_dirty_ && !mover_busy_ &&
-         !mover_wakes_ && jobs_.empty();
+  return link_ == Link::kUp && turn_.connected && inbox_.empty() && !hung_up_ && !link_wakes_ && !memory_dirty_ && !arena_dirty_ &&
+         !mover_busy_ && !mover_wakes_ && jobs_.empty();
 }
 
 protocol::Memory Client::report() const {
   const auto bytes = [](Bytes value) { return static_cast<uint64_t>(value); };
   const Bytes all = std::max(allocated_, resident_);
-  return {bytes(all), bytes(resident_), 0, bytes(all - resident_), lease_.charged()};
+  const Bytes ready = process_.run().plan().host_lent ? host_.ready() : all - resident_;
+  return {bytes(all), bytes(resident_), 0, bytes(ready), lease_.charged()};
 }
 
 // ---- the turn ----
@@ -67,13 +77,17 @@ turn::Effects Client::step(const decltype(turn::Event::what)& event) {
   for (const turn::Effect& effect : effects) {
     if (!swallowed(effect)) std::visit([this](const auto& one) { carry_out(one); }, effect);
   }
-  if (on_change_)
-    process_.later(process_.wake_time(), [this] {
-      if (const auto look = std::exchange(on_change_, nullptr)) look();
-    });
+  mover_may_go_on();
   process_.client_changed();
   if (turn::next_deadline(turn_) < timer_) link_in(0);
   return effects;
+}
+
+void Client::mover_may_go_on() {
+  if (!on_change_) return;
+  process_.later(process_.wake_time(), [this] {
+    if (const auto look = std::exchange(on_change_, nullptr)) look();
+  });
 }
 
 void Client::sabotage(decltype(turn::Event::what)& what) {
@@ -184,6 +198,8 @@ void Client::release(Bytes bytes) {
   came_in_ -= held;
   freed_ += held;
   resident_ = freed_ + std::min(resident_ - freed_, allocated_);
+  if (host_.used() > allocated_) host_.give_back(host_.used() - allocated_);
+  copied_ = std::min({copied_, resident_, host_.used()});
   lease_.refund(static_cast<uint64_t>(freed));
   memory_changed();
 }
@@ -238,7 +254,19 @@ void Client::schedule_timer() {
   });
 }
 
+void Client::send_arena() {
+  if (!std::exchange(arena_dirty_, false)) return;
+  const HostMemory::Outbox outbox = host_.take_outbox();
+  if (!turn_.connected) return host_.lender_gone();
+  for (const uint64_t segment : outbox.returned) {
+    if (run().canary() != Canary::kSegmentNotReturned) send(protocol::ArenaReturned{segment});
+  }
+  for (const protocol::ArenaShrunk& answer : outbox.shrunk) send(answer);
+  if (outbox.asks) send(outbox.request);
+}
+
 void Client::flush() {
+  send_arena();
   if (memory_dirty_ && turn_.idle.terms().memory_waiters > 0) hold_to_resident();
   if (!turn_.connected) return;
   if (std::exchange(memory_dirty_, false)) step(turn::MemoryChanged{});
@@ -294,6 +322,7 @@ void Client::registered(const protocol::Registered& answer) {
   const uint64_t leased = std::min(lease_.leased(), protocol::kLeaseMax);
   if (leased > told_lease_) send(protocol::HeadroomTaken{leased - told_lease_});
   step(turn::Introduced{});
+  for (const protocol::ArenaHeld& segment : host_.held()) send(segment);
 }
 
 void Client::arrived(ConnectionId connection, const Packet& packet) {
@@ -327,6 +356,7 @@ void Client::disconnected() {
   connection_ = 0;
   drop_since_ = 0;
   inbox_.clear();
+  host_.lender_gone();
   if (std::exchange(link_, Link::kNone) == Link::kRegisters) {
     step(turn::Registering{false});
   } else {
@@ -391,6 +421,10 @@ bool Client::handle(const Packet& packet) {
         send(protocol::HeadroomReturned{message.recall, returned, lease_.charged()});
       });
     case MessageType::kPrepareSwap:
+    case MessageType::kArenaSegment:
+    case MessageType::kArenaRefused:
+    case MessageType::kArenaShrink:
+      return handle_arena(*type, packet);
     case MessageType::kWaitForMem:
     case MessageType::kWhyWaiting:
     case MessageType::kTenantUse:
@@ -419,9 +453,6 @@ bool Client::handle(const Packet& packet) {
     case MessageType::kImportInherited:
     case MessageType::kImportClosed:
     case MessageType::kExportEnded:
-    case MessageType::kArenaSegment:
-    case MessageType::kArenaRefused:
-    case MessageType::kArenaShrink:
     case MessageType::kArenaRequest:
     case MessageType::kArenaReturned:
     case MessageType::kArenaShrunk:
@@ -433,6 +464,28 @@ bool Client::handle(const Packet& packet) {
       return false;
   }
   return false;
+}
+
+// What came in for a turn that has not begun has a copy that others may need: give_back_spare of the library.
+void Client::give_back_host(const protocol::ArenaShrink& message) {
+  if (!evicting_ && run().canary() != Canary::kArrivedCopiesStay) host_.give_back(std::exchange(copied_, 0));
+  host_.shrink(message);
+}
+
+bool Client::handle_arena(MessageType type, const Packet& packet) {
+  if (type == MessageType::kPrepareSwap) {
+    const auto prepare = protocol::decode<protocol::PrepareSwap>(packet.span());
+    if (prepare && run().plan().host_lent) host_.grow_to(static_cast<Bytes>(prepare->bytes), false);
+    return static_cast<bool>(prepare);
+  }
+  const auto segment = protocol::decode<protocol::ArenaSegment>(packet.span());
+  const auto refused = protocol::decode<protocol::ArenaRefused>(packet.span());
+  const auto shrink = protocol::decode<protocol::ArenaShrink>(packet.span());
+  if (segment) host_.lent(*segment);
+  if (refused) host_.refused(*refused);
+  if (shrink) give_back_host(*shrink);
+  if (!segment && !refused && !shrink) run().world().fail("a message about host memory is not understood");
+  return segment || refused || shrink;
 }
 
 void Client::on_lock(const protocol::LockOk& message) {
@@ -454,11 +507,11 @@ void Client::on_contention(const protocol::Contention& message) {
 
 std::string Client::describe() const {
   constexpr const char* kPhases[] = {"out", "loading", "running", "paused", "draining"};
-  return fmt::format("    GPU {}: client {} {}{}{}{}{}{} allocated {} resident {} budget {} MiB, {} jobs{}{}\n", gpu_, id_,
-                     kPhases[static_cast<int>(turn_.phase)], turn_.connected ? "" : ", no scheduler", turn_.wish.wanted ? ", wanted" : "",
-                     turn_.wish.requested ? ", requested" : "", wish_known_ ? ", known" : "", turn_.gang_runs ? ", gang runs" : "",
-                     allocated_ / kMiB, resident_ / kMiB, budget_ / kMiB, jobs_.size(), mover_busy_ ? ", mover at work" : "",
-                     running_ ? ", memory in" : "");
+  return fmt::format("    GPU {}: client {} {}{}{}{}{}{} allocated {} resident {} budget {} MiB, host {} of {} MiB, {} jobs{}{}\n", gpu_,
+                     id_, kPhases[static_cast<int>(turn_.phase)], turn_.connected ? "" : ", no scheduler",
+                     turn_.wish.wanted ? ", wanted" : "", turn_.wish.requested ? ", requested" : "", wish_known_ ? ", known" : "",
+                     turn_.gang_runs ? ", gang runs" : "", allocated_ / kMiB, resident_ / kMiB, budget_ / kMiB, host_.used() / kMiB,
+                     host_.lent_bytes() / kMiB, jobs_.size(), mover_busy_ ? ", mover at work" : "", running_ ? ", memory in" : "");
 }
 
 }  // namespace nvshare::simulation

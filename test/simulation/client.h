@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "host_memory.h"
 #include "interposer/memory/lease.h"
 #include "interposer/turn/reports.h"
 #include "interposer/turn/turn.h"
@@ -31,7 +32,11 @@ class Client : public Endpoint {
   size_t place() const { return place_; }
   Bytes allocated() const { return allocated_; }
   Bytes resident() const { return resident_; }
-  void free_all() { resident_ = allocated_ = came_in_ = freed_ = 0; }
+  void free_all() {
+    resident_ = allocated_ = came_in_ = freed_ = copied_ = 0;
+    host_.free_all();
+  }
+  const HostMemory& host() const { return host_; }
   uint64_t id() const { return id_; }
   ConnectionId connection() const { return connection_; }
   bool registered() const { return turn_.connected && link_ == Link::kUp; }
@@ -80,6 +85,7 @@ class Client : public Endpoint {
   Instant now() const;
   Run& run();
   turn::Effects step(const decltype(turn::Event::what)& what);
+  void mover_may_go_on();
   void sabotage(decltype(turn::Event::what)& what);
   bool swallowed(const turn::Effect& effect);
   void carry_out(const turn::OpenGate&);
@@ -131,6 +137,9 @@ class Client : public Endpoint {
   void on_contention(const protocol::Contention& message);
   void disconnected();
   void flush();
+  void send_arena();
+  void give_back_host(const protocol::ArenaShrink& message);
+  bool handle_arena(protocol::MessageType type, const Packet& packet);
   void hold_to_resident();
   void memory_changed();
   protocol::Memory report() const;
@@ -148,6 +157,7 @@ class Client : public Endpoint {
   void progress(Progress& progress, bool finished, bool failed);
   bool load_at_once(uint64_t grant);
   void unpin();
+  void runs();
   void look_for_idleness();
   void synchronize_idle();
   Duration copy_time(Bytes bytes) const;
@@ -156,8 +166,12 @@ class Client : public Endpoint {
   const size_t place_;
   const int gpu_;
   Bytes allocated_ = 0, resident_ = 0;
-  Bytes came_in_ = 0;     // in the load under way, and is held by it
-  Bytes freed_ = 0;       // of what is held: still resident
+  Bytes came_in_ = 0;  // in the load under way, and is held by it
+  Bytes freed_ = 0;    // of what is held: still resident
+  Bytes copied_ = 0;   // of what is resident: the host has a copy that is still true
+  HostMemory host_;    // of plans with Plan::host_lent
+  bool arena_dirty_ = false;
+  bool evicting_ = false;
   bool running_ = false;  // what is allocated gets memory at once
 
   turn::Turn turn_;

@@ -10,6 +10,7 @@ namespace nvshare::simulation {
 
 namespace {
 constexpr Bytes kPiece = 256 * kMiB;
+constexpr Bytes kChunk = 64 * kMiB;  // what needs host memory in one piece
 constexpr Bytes kReport = 512 * kMiB;
 constexpr Duration kPause = kMs;
 }  // namespace
@@ -57,7 +58,10 @@ void Client::next_job() {
         return job_done();
       }
       run().moment(process_, Moment::kEvicts);
-      return evict(begun, std::min(job.bytes, resident_));
+      const Bytes bytes = std::min(job.bytes, resident_);
+      if (run().plan().host_lent) host_.grow_to(host_.used() + std::max<Bytes>(bytes - copied_, 0), true);
+      evicting_ = true;
+      return evict(begun, bytes);
     }
     case Job::Kind::kLoad: {
       Progress begun;
@@ -70,7 +74,7 @@ void Client::next_job() {
 }
 
 void Client::job_done() {
-  mover_busy_ = false;
+  mover_busy_ = evicting_ = false;
   if (!jobs_.empty() || watching_) mover_looks();
 }
 
@@ -126,10 +130,26 @@ void Client::evict(Progress made, Bytes bytes) {
     progress(made, true, true);
     return job_done();
   }
-  const Bytes piece = std::min(left, kPiece);
-  process_.later(copy_time(piece), [this, made, bytes, piece]() mutable {
+  const Bytes piece = std::min(left, run().plan().host_lent ? kChunk : kPiece);
+  const Bytes copied = std::min(copied_, piece);  // what came in for nothing leaves without a copy
+  switch (run().plan().host_lent && piece > copied ? host_.take(piece - copied) : HostMemory::Taken::kYes) {
+    case HostMemory::Taken::kYes:
+      break;
+    case HostMemory::Taken::kWait:
+      if (made.moved > made.reported) progress(made, false, false);
+      on_change_ = [this, made, bytes] { evict(made, bytes); };
+      return;
+    case HostMemory::Taken::kShort:
+      progress(made, true, true);
+      return job_done();
+  }
+  copied_ -= copied;
+  process_.later(copied == piece ? 0 : copy_time(piece), [this, made, bytes, piece]() mutable {
     const Bytes moved = std::min(piece, resident_);
     resident_ -= moved;
+    if (run().plan().host_lent && host_.used() - copied_ > allocated_ - resident_) {  // freed meanwhile
+      host_.give_back(host_.used() - copied_ - (allocated_ - resident_));
+    }
     made.moved += static_cast<uint64_t>(moved);
     made.copied += static_cast<uint64_t>(moved);
     if (made.moved - made.reported >= static_cast<uint64_t>(kReport)) progress(made, false, false);
@@ -142,7 +162,7 @@ void Client::load(Progress made) {
   const Bytes absent = allocated_ - (resident_ - freed_);
   if (absent == 0) {
     unpin();
-    running_ = true;
+    runs();
     return loaded(made, true);
   }
   const Bytes piece = std::min(absent, kPiece);
@@ -151,8 +171,10 @@ void Client::load(Progress made) {
     on_change_ = [this, made] { load(made); };
     return;
   }
+  const Bytes absent_copies = host_.used() - copied_;
   resident_ += piece;
   came_in_ += piece;
+  copied_ += std::min(piece, absent_copies);
   made.moved += static_cast<uint64_t>(piece);
   made.copied += static_cast<uint64_t>(piece);
   process_.later(copy_time(piece), [this, made]() mutable {
@@ -165,7 +187,15 @@ void Client::load(Progress made) {
 void Client::unpin() {
   if (freed_ > 0) memory_changed();
   resident_ -= std::exchange(freed_, 0);
+  copied_ = std::min(copied_, resident_);
   came_in_ = 0;
+}
+
+// The program runs: the host's copies are true no more.
+void Client::runs() {
+  running_ = true;
+  host_.give_back(host_.used());
+  copied_ = 0;
 }
 
 void Client::loaded(Progress made, bool complete) {
@@ -180,7 +210,7 @@ void Client::loaded(Progress made, bool complete) {
 // Without the mover, if there is nothing to bring in.
 bool Client::load_at_once(uint64_t grant) {
   if (mover_busy_ || !jobs_.empty() || resident_ != allocated_) return false;
-  running_ = true;
+  runs();
   const bool open = step(turn::LoadEnded{}).agreed;
   if (!open) running_ = false;
   Progress made;

@@ -57,7 +57,8 @@ void Node::start_engine() {
     if (canary_ == Canary::kClientsForgotten) unlink(options.known_clients_file.c_str());
     options.tenants_file = folder_ + "/tenants";
   }
-  options.look_at_host = [this] { return scheduler::HostBudget::Machine{plan_.host_bytes, std::nullopt}; };
+  options.look_at_host = [this] { return scheduler::HostBudget::Machine{plan_.host_bytes - host_use_(0), std::nullopt}; };
+  options.host_memory_of = [this](pid_t pid) { return std::pair(host_use_(pid), int64_t{0}); };
   options.look_at_cgroups = [this](pid_t pid) {
     const auto at = tenants_.find(pid);
     return at == tenants_.end() ? std::string() : "0::/system.slice/" + tenant_name(at->second) + ".service\n";
@@ -66,7 +67,8 @@ void Node::start_engine() {
   engine_.emplace(std::move(options), *this, world_.now());
   world_.tell("scheduler: starts, epoch {}, protocol version {}", 1000 + lives_, version_);
   world_.after(kSec, [this, life = lives_] { housekeep(life); });
-  for (int gpu = 0; plan_.nvml && gpu < plan_.gpus; ++gpu) call([&](auto& engine) { engine.gpu_found(uuid_of(gpu), "card", plan_.gpu_bytes); });
+  for (int gpu = 0; plan_.nvml && gpu < plan_.gpus; ++gpu)
+    call([&](auto& engine) { engine.gpu_found(uuid_of(gpu), "card", plan_.gpu_bytes); });
   if (plan_.nvml) world_.after(kNvmlInterval, [this, life = lives_] { look_with_nvml(life); });
   engine_called();
 }

@@ -41,6 +41,8 @@ class Node : public scheduler::Transport {
   void process_ended(pid_t pid);
   // What each process has on that GPU, as NVML tells; before the first process starts. Plans without NVML never ask.
   void set_nvml(std::function<std::vector<scheduler::ProcessMemory>(int gpu)> nvml) { nvml_ = std::move(nvml); }
+  // Bytes of host memory that processes have for swapping: one process's, or with pid 0 all of them together.
+  void set_host_use(std::function<Bytes(pid_t pid)> use) { host_use_ = std::move(use); }
   // 0: there is no scheduler.
   ConnectionId connect(pid_t pid, Endpoint& endpoint);
   void send_packet(ConnectionId connection, const Packet& packet);
@@ -100,12 +102,13 @@ class Node : public scheduler::Transport {
   const std::string folder_;
   Random random_;
   std::function<std::vector<scheduler::ProcessMemory>(int)> nvml_;
+  std::function<Bytes(pid_t)> host_use_ = [](pid_t) { return Bytes{0}; };
   std::map<ConnectionId, Link> links_;
   std::map<pid_t, int> tenants_;  // of the processes that live
   ConnectionId next_connection_ = 1;
   pid_t next_pid_ = 100'000'000;  // beyond what a kernel gives
   uint64_t lives_ = 0;
-  uint16_t version_;  // that the scheduler speaks
+  uint16_t version_;         // that the scheduler speaks
   Instant due_ = INT64_MAX;  // when the engine wants to be called
   bool glimpse_stale_ = true;
   std::vector<policy::ClientGlimpse> glimpse_;

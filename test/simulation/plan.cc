@@ -142,14 +142,39 @@ void draw_faults(Random& random, const Traits& traits, Plan& plan) {
   std::stable_sort(plan.faults.begin(), plan.faults.end(), [](const Fault& a, const Fault& b) { return a.at < b.at; });
 }
 
-// Releases of both sides meet: programs that were started before an update run on, and a scheduler may be replaced by an older one. Drawn apart,
-// so that what else a seed gives stays as it was.
+// Releases of both sides meet: programs that were started before an update run on, and a scheduler may be replaced by an older one. Drawn
+// apart, so that what else a seed gives stays as it was.
 void draw_versions(uint64_t seed, Plan& plan) {
   Random random(seed * 0x9e3779b97f4a7c15 + 3);
   if (!random.chance(30)) return;
   plan.former_scheduler = random.chance(30);
   for (ProgramPlan& program : plan.programs) program.former = random.chance(40);
   for (Fault& fault : plan.faults) fault.former = fault.kind == Fault::Kind::kRestart && random.chance(50);
+}
+
+// Host memory that the scheduler lends, drawn apart, as versions are: room for all that the programs may come to have. Programs that do not
+// grow, on one GPU, may have so little that it takes the GPU as well; those that grow can then stand still for ever (docs/known-gaps.md).
+void draw_host(uint64_t seed, Plan& plan) {
+  Random random(seed * 0xd1342543de82ef95 + 7);
+  if (!random.chance(35)) return;
+  plan.host_lent = true;
+  plan.bounded = false;
+  if (!random.chance(70)) return;
+  Bytes swappable = 0;
+  bool grows = false;
+  for (const ProgramPlan& program : plan.programs) {
+    swappable += program.allocated * static_cast<Bytes>(program.gpus.size());
+    for (const std::vector<Step>& steps : program.threads) {
+      for (const Step& step : steps) {
+        if (step.kind != Step::Kind::kGrow) continue;
+        swappable += step.amount;
+        grows = true;
+      }
+    }
+  }
+  if (!grows && plan.gpus == 1 && random.chance(70)) swappable = std::max<Bytes>(swappable - 15 * kGiB, kGiB);
+  // A fifth of it is kept free, and an eighth of the rest for tenants that hold little.
+  plan.host_bytes = kGiB + swappable * random.between(145, 250) / 100;
 }
 
 }  // namespace
@@ -170,6 +195,7 @@ Plan draw_plan(uint64_t seed) {
   for (int64_t i = 1; i <= programs; ++i) plan.programs.push_back(draw_program(random, plan, traits, static_cast<uint64_t>(i)));
   draw_faults(random, traits, plan);
   draw_versions(seed, plan);
+  draw_host(seed, plan);
   return plan;
 }
 
@@ -242,14 +268,15 @@ std::string describe(const Plan& plan) {
       plan.policy.switch_time_mode == policy::SwitchTimeMode::kFixed ? fmt::format("{} ms", plan.policy.switch_time_fixed / kMs)
                                                                      : std::string("adaptive"),
       plan.nvml ? "; NVML" : "");
+  if (plan.host_lent) text += fmt::format("  host memory is lent: {} MiB in all\n", plan.host_bytes / kMiB);
   if (plan.former_scheduler) text += "  the scheduler is of the previous version\n";
   for (const ProgramPlan& program : plan.programs) {
-    text +=
-        fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}\n", program.number,
-                    program.kind, program.tenant, program.gpus.size(), program.gpus.front(), program.starts / kMs, program.allocated / kMiB,
-                    program.kernel / kMs, program.linked > 0 ? fmt::format(", {} % of them end with the next", program.linked) : "",
-                    program.evictions_to_fail > 0 ? fmt::format(", {} evictions fail", program.evictions_to_fail) : "",
-                    program.former ? ", its library is of the previous version" : "");
+    text += fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}\n",
+                        program.number, program.kind, program.tenant, program.gpus.size(), program.gpus.front(), program.starts / kMs,
+                        program.allocated / kMiB, program.kernel / kMs,
+                        program.linked > 0 ? fmt::format(", {} % of them end with the next", program.linked) : "",
+                        program.evictions_to_fail > 0 ? fmt::format(", {} evictions fail", program.evictions_to_fail) : "",
+                        program.former ? ", its library is of the previous version" : "");
     for (const std::vector<Step>& steps : program.threads) {
       text += "    thread:";
       for (const Step& step : steps) text += " " + describe(step) + ",";

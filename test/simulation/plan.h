@@ -52,6 +52,7 @@ struct Plan {
   bool nvml = false;  // the scheduler sees what each process has on the GPUs
   Bytes gpu_bytes = 16 * kGiB;
   Bytes host_bytes = 256 * kGiB;  // for swapped memory
+  bool host_lent = false;         // it is lent by the scheduler, in segments; else each program has what it needs
   int64_t bandwidth = 10 * kGiB;  // bytes per second, each way
   Duration latency = kMs;         // the longest that a message takes
   Duration wake = 0;              // the longest that a thread takes to wake

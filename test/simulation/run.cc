@@ -13,6 +13,7 @@ constexpr uint64_t kMostOfCanary = 500'000;
 Run::Run(const Plan& plan, const Options& options)
     : plan_(plan), canary_(options.canary), world_(options.tells), node_(world_, plan_, options.canary, options.folder), checks_(*this) {
   node_.set_nvml([this](int gpu) { return processes_on(gpu); });
+  node_.set_host_use([this](pid_t pid) { return host_use(pid); });
   for (const ProgramPlan& program : plan_.programs) processes_.push_back(std::make_unique<Process>(*this, program));
   for (size_t i = 0; i < processes_.size(); ++i) {
     world_.after(plan_.programs[i].starts, [process = processes_[i].get()] { process->start(); });
@@ -70,6 +71,15 @@ std::vector<scheduler::ProcessMemory> Run::processes_on(int gpu) const {
     }
   }
   return listed;
+}
+
+Bytes Run::host_use(pid_t pid) const {
+  Bytes sum = 0;
+  for (const auto& process : processes_) {
+    if (pid != 0 && process->pid() != pid) continue;
+    for (const auto& client : process->clients()) sum += client->host().ready();
+  }
+  return sum;
 }
 
 Bytes Run::free_on(int gpu) const { return plan_.gpu_bytes - plan_.policy.reserve_fixed - resident_on(gpu); }

@@ -41,6 +41,7 @@ class Run {
   void moment(const Process& process, Moment moment);
   Bytes resident_on(int gpu) const;
   Bytes free_on(int gpu) const;
+  Bytes host_use(pid_t pid) const;  // for swapping, made and not given back; 0: of all processes
 
  private:
   std::vector<scheduler::ProcessMemory> processes_on(int gpu) const;  // as NVML lists them, with contexts that take nothing

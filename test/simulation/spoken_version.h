@@ -1,5 +1,5 @@
-// Which protocol version the code that runs now speaks. In the simulation the scheduler and the clients are one program, and each of them may
-// be of the previous release: spoken_version.cc takes the place of protocol/version.cc. Not thread-safe.
+// Which protocol version the code that runs now speaks. In the simulation the scheduler and the clients are one program, and each of them
+// may be of the previous release: spoken_version.cc takes the place of protocol/version.cc. Not thread-safe.
 #pragma once
 
 #include <cstdint>
