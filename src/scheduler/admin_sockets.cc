@@ -17,7 +17,7 @@ constexpr size_t kUnsentBytesMax = 16 << 20;
 
 }  // namespace
 
-AdminSockets::AdminSockets(EventLoop& loop, FileDescriptor listener, std::function<std::string(std::string_view)> answer)
+AdminSockets::AdminSockets(EventLoop& loop, FileDescriptor listener, Answer answer)
     : loop_(loop),
       listener_(std::move(listener)),
       answer_(std::move(answer)),
@@ -56,29 +56,56 @@ void AdminSockets::read(uint64_t id) {
     return;
   }
   connection.in.append(bytes, static_cast<size_t>(length));
+  serve(id);
+}
+
+void AdminSockets::serve(uint64_t id) {
+  Connection& connection = connections_.at(id);
   size_t begin = 0;
   for (size_t end = connection.in.find('\n'); end != std::string::npos; end = connection.in.find('\n', begin)) {
-    connection.out += answer_(std::string_view(connection.in).substr(begin, end - begin));
+    const std::string_view request = std::string_view(connection.in).substr(begin, end - begin);
     begin = end + 1;
+    if (std::optional<std::string> text = answer_(request, [this, id](std::string_view later) { answered(id, later); })) {
+      connection.out += *text;
+      continue;
+    }
+    connection.awaits = true;
+    connection.watch.pause();
+    break;
   }
   connection.in.erase(0, begin);
-  if (connection.in.size() > protocol::admin::kRequestBytesMax) {
+  if (!connection.awaits && connection.in.size() > protocol::admin::kRequestBytesMax) {
     connection.out += protocol::admin::encode_error("the request is too long");
     connection.ends = true;
   }
   flush(id);
 }
 
+void AdminSockets::answered(uint64_t id, std::string_view text) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  at->second.out += text;
+  at->second.awaits = false;
+  at->second.watch.resume();
+  serve(id);
+}
+
 void AdminSockets::flush(uint64_t id) {
   Connection& connection = connections_.at(id);
-  while (!connection.out.empty()) {
-    ssize_t sent = send(connection.socket.get(), connection.out.data(), connection.out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  while (connection.sent < connection.out.size()) {
+    ssize_t sent = send(connection.socket.get(), connection.out.data() + connection.sent, connection.out.size() - connection.sent,
+                        MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) break;
-    connection.out.erase(0, static_cast<size_t>(sent));
+    connection.sent += static_cast<size_t>(sent);
   }
-  bool stuck = !connection.out.empty();
-  if (stuck && errno == EAGAIN && connection.out.size() <= kUnsentBytesMax) return connection.watch.want_writable();
+  const size_t unsent = connection.out.size() - connection.sent;
+  const bool stuck = unsent > 0;
+  if (!stuck) {
+    connection.out.clear();
+    connection.sent = 0;
+  }
+  if (stuck && errno == EAGAIN && unsent <= kUnsentBytesMax) return connection.watch.want_writable();
   if (stuck || connection.ends) connections_.erase(id);
 }
 

@@ -144,7 +144,10 @@ Result<void> Daemon::open(const char* nvml_library) {
   if (monitor_) {
     for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
   }
-  admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line) { return answer(line); });
+  status_writer_ = std::make_unique<StatusWriter>(loop_, [this] { return report(); });
+  admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line, AdminSockets::Later later) {
+    return answer(line, std::move(later));
+  });
   start_mps();
   take_waiting_requests_about_jobs();
   if (auto ok = serve_http(); !ok) return ok;
@@ -312,9 +315,9 @@ void Daemon::watch_idleness() {
   }
 }
 
-std::string Daemon::answer(std::string_view line) {
+std::optional<std::string> Daemon::answer(std::string_view line, AdminSockets::Later later) {
   try {
-    return answer_request(line);
+    return answer_request(line, std::move(later));
   } catch (const std::exception& problem) {
     warnings_.warn("admin exception", monotonic_ns(), "an error of the scheduler's own while it served an admin request: {}",
                    problem.what());
@@ -322,13 +325,17 @@ std::string Daemon::answer(std::string_view line) {
   }
 }
 
-std::string Daemon::answer_request(std::string_view line) {
+std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSockets::Later later) {
   namespace admin = protocol::admin;
   Result<admin::Request> request = admin::decode_request(line);
   if (!request) return admin::encode_error(request.error().text);
+  if (std::holds_alternative<admin::StatusRequest>(*request)) {
+    status_writer_->ask([later = std::move(later)](const StatusWriter::Text& text) { later(*text); });
+    return std::nullopt;
+  }
   struct Answerer {
     Daemon& daemon;
-    std::string operator()(const admin::StatusRequest&) const { return admin::encode(daemon.report()); }
+    std::string operator()(const admin::StatusRequest&) const { return {}; }  // above
     std::string operator()(const admin::TraceRequest& asked) const {
       const TraceRing::Part part = daemon.engine_->recorded(asked, monotonic_ns());
       return admin::encode_trace_part({part.lines, part.next, part.more});

@@ -17,6 +17,7 @@
 #include "scheduler/runtime_dir.h"
 #include "scheduler/segment_maker.h"
 #include "scheduler/settings.h"
+#include "scheduler/status_writer.h"
 
 namespace nvshare::scheduler {
 
@@ -51,8 +52,9 @@ class Daemon {
   bool quiet() const;
   void sampled(const std::vector<GpuSample>& samples);
   void watch_idleness();
-  std::string answer(std::string_view line);  // no exception comes out
-  std::string answer_request(std::string_view line);
+  // As AdminSockets has it; no exception comes out.
+  std::optional<std::string> answer(std::string_view line, AdminSockets::Later later);
+  std::optional<std::string> answer_request(std::string_view line, AdminSockets::Later later);
 
   std::vector<std::unique_ptr<HttpEndpoint>> endpoints_;  // end last: nobody who comes back waits for them
   Settings settings_;
@@ -61,6 +63,7 @@ class Daemon {
   std::unique_ptr<ClientSockets> clients_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MemfdMaker> segment_maker_;
+  std::unique_ptr<StatusWriter> status_writer_;
   std::unique_ptr<AdminSockets> admin_;
   std::unique_ptr<NvmlMonitor> monitor_;
   Timer deadline_timer_;

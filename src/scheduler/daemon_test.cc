@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <future>
+#include <sstream>
 #include <thread>
 
 #include "protocol/admin.h"
@@ -101,6 +102,41 @@ void obey_eviction(TestClient& client, uint64_t allocated) {
   auto evict = client.expect<protocol::Evict>();
   ASSERT_TRUE(evict);
   client.send(protocol::SwapProgress{0, 1, 0, 0, {}, evict->eviction, allocated, allocated, 1000, memory(allocated, 0)});
+}
+
+// Of which `status` is written on another thread.
+TEST_F(DaemonTest, AnswersComeInTheOrderOfTheirRequests) {
+  start();
+  const FileDescriptor socket = connect_admin(settings_.runtime_dir);
+  const std::string requests = "{\"request\":\"status\"}\n{\"request\":\"none\"}\n{\"request\":\"status\"}\n{\"request\":\"none\"}\n";
+  ASSERT_EQ(send(socket.get(), requests.data(), requests.size(), MSG_NOSIGNAL), static_cast<ssize_t>(requests.size()));
+  std::string answers;
+  char bytes[4096];
+  while (std::count(answers.begin(), answers.end(), '\n') < 4) {
+    const ssize_t length = recv(socket.get(), bytes, sizeof bytes, 0);
+    ASSERT_GT(length, 0);
+    answers.append(bytes, static_cast<size_t>(length));
+  }
+  std::istringstream lines(answers);
+  for (const bool is_status : {true, false, true, false}) {
+    std::string line;
+    std::getline(lines, line);
+    EXPECT_EQ(static_cast<bool>(admin::decode_status(line)), is_status) << line.substr(0, 200);
+  }
+}
+
+TEST_F(DaemonTest, AskersOfTheStatusAllHaveOne) {
+  start();
+  std::vector<std::future<bool>> askers;
+  for (int i = 0; i < 8; ++i) {
+    askers.push_back(std::async(std::launch::async, [&] {
+      for (int n = 0; n < 20; ++n) {
+        if (!admin::decode_status(ask_admin(settings_.runtime_dir, R"({"request":"status"})"))) return false;
+      }
+      return true;
+    }));
+  }
+  for (std::future<bool>& asker : askers) EXPECT_TRUE(asker.get());
 }
 
 TEST_F(DaemonTest, TwoThatDoNotFitTakeTurns) {

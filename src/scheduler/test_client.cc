@@ -145,8 +145,12 @@ protocol::Register test_registration(uint64_t allocated, uint8_t gpu) {
   return message;
 }
 
+FileDescriptor connect_admin(const std::string& runtime_dir) {
+  return FileDescriptor(connect_to(runtime_dir + protocol::kAdminSocket, SOCK_STREAM));
+}
+
 std::string ask_admin(const std::string& runtime_dir, const std::string& request) {
-  FileDescriptor socket(connect_to(runtime_dir + protocol::kAdminSocket, SOCK_STREAM));
+  const FileDescriptor socket = connect_admin(runtime_dir);
   std::string line = request + "\n";
   if (!socket || ::send(socket.get(), line.data(), line.size(), MSG_NOSIGNAL) < 0) return {};
   std::string reply;

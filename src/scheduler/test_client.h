@@ -87,6 +87,7 @@ class TestClient {
 protocol::Register test_registration(uint64_t allocated, uint8_t gpu = 1);
 
 // One admin request, one answer, without newlines; empty if the scheduler cannot be reached.
+FileDescriptor connect_admin(const std::string& runtime_dir);
 std::string ask_admin(const std::string& runtime_dir, const std::string& request);
 
 // A folder of its own for a test; gone at the end.
