@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
@@ -52,7 +54,10 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
       return member.gpu == gpu.id && (gang.in_turn || gpu.clients.at(member.client).reason == WaitReason::kGang);
     });
   });
-  if (client.waits() && for_quota && !gpu.wake_at && !moves && !gang_decides && gang_of(state, client) == nullptr)
+  // Where memory keeps everybody from running, whose share comes next is decided when memory changes.
+  constexpr Instant kLater = std::numeric_limits<Instant>::max() / 2;  // when what did not move may be asked again
+  const auto fits = [&] { return room_if(state, gpu, {.comers = {client.id}}, kLater).fits(); };
+  if (client.waits() && for_quota && !gpu.wake_at && !moves && !gang_decides && gang_of(state, client) == nullptr && fits())
     return broken("waits for its share and nobody watches");
   if (state.find(client.id) != &client) return broken("is not where the index says");
   return std::nullopt;
