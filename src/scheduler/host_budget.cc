@@ -103,7 +103,7 @@ void HostBudget::returned(policy::ClientId client, SegmentId id, policy::Instant
   if (found == account.segments.end() || !found->second.there) return;
   const Segment segment = found->second;
   account.segments.erase(found);
-  account.ready = std::max(account.used, account.ready - segment.bytes);
+  account.ready = account.said_ready = std::max(account.used, account.ready - segment.bytes);
   account.wanted = std::min(account.wanted, account.lent());  // it does not want back at once what it gives
   if (segment.owner == Owner::kScheduler && !segment.adopted) pool_[id] = {account.tenant, segment.bytes, now + kPoolKept};
 }
@@ -130,6 +130,7 @@ void HostBudget::held(policy::ClientId client, SegmentId segment, int64_t bytes,
     account.segments[segment] = {bytes, owner, true, true};
   }
   account.wanted = std::max(account.wanted, account.lent());
+  apply_report(account);  // it came before the segments were known
 }
 
 void HostBudget::discarded(SegmentId segment) {
@@ -173,10 +174,16 @@ SegmentId HostBudget::fresh_id() const {
 void HostBudget::report(policy::ClientId client, int64_t ready, int64_t used) {
   auto at = accounts_.find(client);
   if (at == accounts_.end()) return;
-  // A claim: more than was lent to it there cannot be.
-  at->second.ready = std::min(ready, at->second.lent());
-  const int64_t used_before = std::exchange(at->second.used, std::min(used, at->second.ready));
-  used_ += at->second.used - used_before;
+  at->second.said_ready = ready;
+  at->second.said_used = used;
+  apply_report(at->second);
+}
+
+// A claim: more than was lent to it there cannot be.
+void HostBudget::apply_report(Account& account) {
+  account.ready = std::min(account.said_ready, account.lent());
+  const int64_t used_before = std::exchange(account.used, std::min(account.said_used, account.ready));
+  used_ += account.used - used_before;
 }
 
 void HostBudget::made(SegmentId id, bool there) {

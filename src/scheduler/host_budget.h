@@ -165,7 +165,8 @@ class HostBudget {
     int64_t missing = 0;
     Bound bound = Bound::kNone;
     std::map<SegmentId, Segment> segments;
-    int64_t ready = 0;
+    int64_t said_ready = 0, said_used = 0;  // as it reported last
+    int64_t ready = 0;                      // of that, as far as it was lent
     int64_t used = 0;
     std::optional<Shrinking> shrinking;
     policy::Instant shrink_not_before = 0;
@@ -192,6 +193,7 @@ class HostBudget {
     policy::Instant look_at = 0;
   };
 
+  void apply_report(Account& account);
   int64_t reserved() const;
   int64_t leaving() const;
   int64_t held_by(policy::TenantId tenant, bool of_scheduler_only) const;

@@ -110,6 +110,9 @@ std::string Run::describe() {
   std::string text;
   for (const auto& process : processes_) text += process->describe();
   if (!node_.is_up()) return text + "  no scheduler\n";
+  const protocol::admin::StatusReport status = node_.status();
+  text += fmt::format("  scheduler: host memory {} MiB, of it lent {}, used {}; room for {}\n", status.host_memory_budget / kMiB,
+                      status.host_memory_reserved / kMiB, status.host_memory_used / kMiB, status.host_memory_available / kMiB);
   for (const policy::GpuView& gpu : policy::view(node_.policy_state(), world_.now())) {
     text += fmt::format("  scheduler, GPU {}: safe limit {} MiB, departed {}, mode {}\n", gpu.gpu, gpu.safe_limit / kMiB,
                         gpu.departed / kMiB, gpu.mode);
