@@ -96,7 +96,14 @@ SIM_API CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flag
   return CUDA_SUCCESS;
 }
 
+// Of an allocation on the GPU a driver says that the value is wrong, not that it is not registered.
 SIM_API CUresult cuMemHostUnregister(void* pointer) {
+  if (const CUresult result = enter_process()) return result;
+  {
+    AddressSpace::Reading reading(here().memory);
+    const Range* found = reading.find(reinterpret_cast<uint64_t>(pointer));
+    if (found != nullptr && (found->kind == RangeKind::kPlain || found->kind == RangeKind::kPool)) return CUDA_ERROR_INVALID_VALUE;
+  }
   Range range;
   return take_out(pointer, RangeKind::kRegistered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, &range);
 }
