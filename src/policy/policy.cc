@@ -74,7 +74,7 @@ Concerned apply(Context& context, const Event& event) {
             const Client* const client = state.find(e.client);
             // What it was moving out no longer takes host memory from the movements on other GPUs.
             const bool elsewhere = client == nullptr || client->eviction;
-            const Concerned concerned = elsewhere ? kAll : only(client->gpu);
+            Concerned concerned = elsewhere ? kAll : only(client->gpu);
             leave(context, e);
             return concerned;
           },
