@@ -177,9 +177,32 @@ def fleet_ended():
     return fleet("Jobs that ended, of those that arrived", "percent", [0, 20, 40, 60, 80, 100], lambda row: 100 * row["ended"] / row["arrived"])
 
 
+def trace():
+    """Lanes of clients over time, as nvsharectl trace writes them: what each does, below it its copies."""
+    figure = figures("h200-trace-window")
+    left, right, height = 100, WIDTH - 20, 46
+    scale = (right - left) / figure["seconds"]
+    clients = sorted({span[0] for span in figure["spans"]})
+    colours = {"running": OURS, "waiting": "#e4e7eb", "loading": THIRD, "dropping": FIFTH, "swap out": FOURTH, "swap in": THIRD}
+    bottom = 76 + len(clients) * height
+    parts = [text(left - 10, 76 + row * height + 15, name, "end") for row, name in enumerate(clients)]
+    for name, state, begins, lasts in figure["spans"]:
+        begin, end = max(begins, 0), min(begins + lasts, figure["seconds"])
+        is_copy = state.startswith("swap")
+        y = 76 + clients.index(name) * height + (22 if is_copy else 0)
+        parts.append(f'<rect x="{left + begin * scale:.1f}" y="{y}" width="{max((end - begin) * scale, 0.6):.1f}" height="{8 if is_copy else 20}" '
+                     f'fill="{colours[state]}"/>')
+    for second in range(0, int(figure["seconds"]) + 1, 2):
+        parts.append(text(left + second * scale, bottom + 12, f"{second} s", "middle", "#444", 12))
+    entries = [("runs", OURS), ("waits", "#e4e7eb"), ("loads, copies in", THIRD), ("copies out", FOURTH)]
+    for i, (name, colour) in enumerate(entries):
+        parts += [f'<rect x="{left + i * 150}" y="40" width="14" height="14" fill="{colour}"/>', text(left + i * 150 + 20, 52, name, size=12)]
+    return picture("Three trainers and a server take turns on one H200", bottom + 46, parts, ["h200-trace-window"])
+
+
 FLEET = ["fleet-100-nodes"]
 PICTURES = {"fleet-waits": fleet_waits, "fleet-idle": fleet_idle, "fleet-ended": fleet_ended,
-            "swap-speed": swap_speed, "makespan": makespan, "allocations": allocations, "unchanged": unchanged, "quota": quota, "waits": waits}
+            "swap-speed": swap_speed, "makespan": makespan, "allocations": allocations, "unchanged": unchanged, "quota": quota, "waits": waits, "trace": trace}
 
 
 def main():
