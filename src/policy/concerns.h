@@ -55,7 +55,7 @@ struct TurnTerms {
   bool wakes = false;          // such a client comes
   bool load_is_stuck = false;  // what holds the lock on this GPU does not fit together
 };
-// Who is in a gang, and how its turn stands: of tenants with clients on these GPUs, which settled_with() gave.
+// The members of gangs, and how their turns stand: of tenants with clients on these GPUs, which settled_with() gave.
 void form_gangs(Context& context, const std::vector<GpuId>& gpus);
 Gang* gang_of(State& state, const Client& client);  // null: its turns are its own
 const Gang* gang_of(const State& state, const Client& client);

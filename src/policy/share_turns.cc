@@ -60,7 +60,7 @@ void choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
   const auto runs = [&](uint64_t group) { return groups.contains(group) && !groups.at(group).holders.empty(); };
   const auto give_to = [&](uint64_t group) { turn.group = group, turn.began = context.now; };
   if (!turn.group || !groups.contains(*turn.group)) {
-    // Who has the GPU already keeps it for a slice.
+    // A group that has the GPU already keeps it for a slice.
     const auto holder = std::find_if(groups.begin(), groups.end(), [](const auto& entry) {
       return std::any_of(entry.second.holders.begin(), entry.second.holders.end(), [](const Client* client) { return client->stays(); });
     });

@@ -1,4 +1,4 @@
-// Who is attached to an MPS daemon, and where programs are told to find it (mps_service.h).
+// Which clients are attached to an MPS daemon, and where programs are told to find it (mps_service.h).
 #include <utility>
 
 #include "scheduler/engine.h"
