@@ -41,6 +41,9 @@ bool is_lost(CUresult result) {
     case 717:  // invalid address space
     case 718:  // invalid program counter
     case cuda::CUDA_ERROR_LAUNCH_FAILED:
+    case 805:  // no connection to the MPS server
+    case 806:  // nothing comes back from it: it has ended
+    case 810:  // it has ended this client
     case cuda::CUDA_ERROR_UNKNOWN:
       return true;
     default:  // an open set of the driver's
