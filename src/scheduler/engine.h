@@ -217,6 +217,17 @@ class Engine {
     uint64_t start_time = 0;
     policy::GpuId gpu = 0;
   };
+  // Which processes live, each looked up once: for a list of things that many processes left behind. For one moment only.
+  class LivingProcesses {
+   public:
+    explicit LivingProcesses(const Engine& engine) : engine_(engine) {}
+    bool has(pid_t pid, uint64_t start_time);
+    size_t looked_up() const { return known_.size(); }
+
+   private:
+    const Engine& engine_;
+    std::map<std::pair<pid_t, uint64_t>, bool> known_;
+  };
   // After a restart: what clients ask for waits until the clients known before are back.
   struct RestartHold {
     policy::Instant until = 0;
@@ -303,9 +314,9 @@ class Engine {
   // engine_host.cc
   void update_host_memory(policy::Instant now, bool force = false);  // looks at the host only if much was swapped, or when forced
   void settle_host(policy::Instant now);
-  void perform_host(const HostBudget::Decision& decision, policy::Instant now);
+  void perform_host(const HostBudget::Decision& decision, LivingProcesses* living, policy::Instant now);
   void lend(const HostBudget::Lend& lend);
-  void discard(const HostBudget::Discard& discard, policy::Instant now);
+  void discard(const HostBudget::Discard& discard, LivingProcesses* living, policy::Instant now);
   void note_discarded(SegmentId segment, bool still_held, policy::Instant now);
   void join_host_budget(const Client& client, bool returns);
   void leave_host_budget(const Client& client);

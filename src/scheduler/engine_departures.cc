@@ -45,19 +45,23 @@ bool Engine::is_alive(pid_t pid, uint64_t start_time) const {
   return pid > 0 && start_time != 0 && start_time_if_alive_(pid) == start_time;
 }
 
+bool Engine::LivingProcesses::has(pid_t pid, uint64_t start_time) {
+  const auto [at, is_new] = known_.try_emplace({pid, start_time}, true);
+  if (is_new) at->second = engine_.is_alive(pid, start_time);
+  return at->second;
+}
+
 // What NVML does not watch: of processes that have ended. Of many, some each time.
 void Engine::free_left(policy::Instant now) {
   std::vector<std::pair<policy::Instant, policy::ClientId>> freed;
-  std::map<std::pair<pid_t, uint64_t>, bool> alive;
+  LivingProcesses living(*this);
   const policy::Instant until = now - settings_.policy.departed_grace;  // later ones may not be free yet
   auto at = left_alive_.upper_bound(looked_up_to_);
-  for (size_t looked = 0; looked < std::min(left_alive_.size(), kLeftLookedUp) && alive.size() < kProcessesLookedUp; ++looked) {
+  for (size_t looked = 0; looked < std::min(left_alive_.size(), kLeftLookedUp) && living.looked_up() < kProcessesLookedUp; ++looked) {
     if (at == left_alive_.end() || at->first > until) at = left_alive_.begin();
     if (at->first > until) break;
     const LeftClient& left = left_.at(at->second);
-    const auto [process, is_new] = alive.try_emplace({left.pid, left.start_time}, true);
-    if (is_new) process->second = is_alive(left.pid, left.start_time);
-    if (!process->second) freed.push_back(*at);
+    if (!living.has(left.pid, left.start_time)) freed.push_back(*at);
     looked_up_to_ = *at++;
   }
   for (const auto& left : freed) {

@@ -69,6 +69,19 @@ TEST_F(EngineTest, ThousandsThatLiveOnWithoutTheirConnectionsAreLookedAtByAndBy)
   EXPECT_EQ(gpu().departed, 0);
 }
 
+// Each of its segments asked for itself whether the process lives, which held up all others for milliseconds.
+TEST_F(EngineTest, AProcessThatLeavesManySegmentsIsLookedAtOnce) {
+  alive_.emplace().insert(1001);
+  join(1, 1001, kGiB, kGiB);
+  for (uint64_t i = 1; i <= 100; ++i) {
+    send(1, protocol::ArenaRequest{i, i * 2 * kMiB, static_cast<uint8_t>(protocol::ArenaOwner::kProcess), 0, {}});
+  }
+  looks_at_processes_ = 0;
+  engine().disconnected(1, "test", ++now_);
+  EXPECT_GT(looks_at_processes_, 0);
+  EXPECT_LE(looks_at_processes_, 5);
+}
+
 TEST_F(EngineTest, ClientsThatAreNotBackYetAfterARestartAreNotForeign) {
   KnownClient missing{getpid(), start_time_of(getpid())};
   KnownClients(folder_.path() + "/clients").join(0, missing);

@@ -77,11 +77,11 @@ void Engine::leave_host_budget(const Client& client) {
 
 // Memory that nobody is to have is emptied at once. What a client had when its connection ended is its process's as long as that lives: it
 // may come back, and its data is there.
-void Engine::discard(const HostBudget::Discard& discard, policy::Instant now) {
+void Engine::discard(const HostBudget::Discard& discard, LivingProcesses* living, policy::Instant now) {
   const auto holder = host_holders_.find(discard.holder);
   const bool is_nobodys = discard.holder == 0 || holder == host_holders_.end();
   const bool is_seen = !is_nobodys && holder->second.pid != 0 && holder->second.start_time != 0;  // the process, from here
-  const bool is_held = is_seen && is_alive(holder->second.pid, holder->second.start_time);
+  const bool is_held = is_seen && living->has(holder->second.pid, holder->second.start_time);
   const auto at = segments_.find(discard.segment);
   if (at == segments_.end() || segment_maker_ == nullptr) {  // the process's own, or an earlier scheduler's
     return note_discarded(discard.segment, is_held, now);
@@ -114,13 +114,15 @@ void Engine::settle_host(policy::Instant now) {
   for (;;) {
     std::vector<HostBudget::Decision> decisions = host_budget_.settle(now);
     if (decisions.empty()) return;
-    for (const HostBudget::Decision& decision : decisions) perform_host(decision, now);
+    LivingProcesses living(*this);  // a process that ends may leave hundreds of segments
+    for (const HostBudget::Decision& decision : decisions) perform_host(decision, &living, now);
   }
 }
 
-void Engine::perform_host(const HostBudget::Decision& decision, policy::Instant now) {
+void Engine::perform_host(const HostBudget::Decision& decision, LivingProcesses* living, policy::Instant now) {
   struct Performer {
     Engine& engine;
+    LivingProcesses* living;
     policy::Instant now;
     void operator()(const HostBudget::Make& make) const {
       if (engine.segment_maker_ == nullptr) return engine.host_budget_.made(make.segment, false);
@@ -140,9 +142,9 @@ void Engine::perform_host(const HostBudget::Decision& decision, policy::Instant 
     void operator()(const HostBudget::Shrink& shrink) const {
       engine.send_to(shrink.client, ArenaShrink{shrink.shrink, static_cast<uint64_t>(shrink.bytes)});
     }
-    void operator()(const HostBudget::Discard& discard) const { engine.discard(discard, now); }
+    void operator()(const HostBudget::Discard& discard) const { engine.discard(discard, living, now); }
   };
-  std::visit(Performer{*this, now}, decision);
+  std::visit(Performer{*this, living, now}, decision);
 }
 
 void Engine::lend(const HostBudget::Lend& lend) {
@@ -176,13 +178,11 @@ void Engine::segment_discarded(SegmentId segment, bool still_held, policy::Insta
 }
 
 void Engine::note_discarded(SegmentId segment, bool still_held, policy::Instant now) {
-  if (still_held) {
-    host_budget_.still_held(segment, now);
-  } else {
-    segments_.erase(segment);
-    host_budget_.discarded(segment);
-  }
-  std::erase_if(host_holders_, [&](const auto& entry) { return !host_budget_.awaits(entry.first); });
+  if (still_held) return host_budget_.still_held(segment, now);
+  const policy::ClientId holder = host_budget_.holder_of(segment);
+  segments_.erase(segment);
+  host_budget_.discarded(segment);
+  if (!host_budget_.awaits(holder)) host_holders_.erase(holder);
 }
 
 void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy::Instant now) {

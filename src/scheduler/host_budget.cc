@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -33,12 +34,6 @@ const char* describe(HostBudget::Bound bound) {
   return "nothing";
 }
 
-int64_t HostBudget::Account::lent() const {
-  int64_t sum = 0;
-  for (const auto& [id, segment] : segments) sum += segment.bytes;
-  return sum;
-}
-
 // ---- what happened ----
 
 void HostBudget::observe(const Machine& machine) {
@@ -47,223 +42,192 @@ void HostBudget::observe(const Machine& machine) {
 }
 
 void HostBudget::join(policy::ClientId client, const Member& member) {
-  Account& account = accounts_[client];
-  account.tenant = member.tenant;
-  account.most = member.most > 0 ? round_up(member.most) : kNoBound;
-  account.held_process = member.held_process;
-  account.held_scheduler = member.held_scheduler;
+  ledger_.open(client, [&](Account& account) {
+    account.tenant = member.tenant;
+    account.most = member.most > 0 ? round_up(member.most) : kNoBound;
+    account.held_process = member.held_process;
+    account.held_scheduler = member.held_scheduler;
+  });
   if (member.former == 0) return;
-  for (auto& [id, leaving] : leaving_) {
-    if (leaving.holder == member.former) leaving.holder = client;
+  for (const SegmentId id : ledger_.left_by(member.former)) {
+    ledger_.change_leaving(id, [&](HostLedger::Leaving& leaving) { leaving.holder = client; });
   }
 }
 
 void HostBudget::leave(policy::ClientId client) {
-  auto at = accounts_.find(client);
-  if (at == accounts_.end()) return;
+  const std::optional<Account> account = ledger_.close(client);
+  if (!account) return;
   // Not for its tenant's next use: the GPU may still be writing to what a killed process had, and a process whose connection broke has its
   // data there.
-  for (const auto& [id, segment] : at->second.segments) {
+  for (const auto& [id, segment] : account->segments) {
     if (!segment.there) {
-      making_[id].client = 0;
+      if (std::optional<HostLedger::Making> making = ledger_.take_making(id)) {
+        making->client = 0;
+        ledger_.put_making(id, *making);
+      }
       continue;
     }
-    leaving_[id] = {at->second.tenant, client, segment.bytes, segment.owner, segment.adopted};
+    ledger_.put_leaving(id, {.tenant = account->tenant,
+                             .holder = client,
+                             .bytes = segment.bytes,
+                             .owner = segment.owner,
+                             .adopted = segment.adopted,
+                             .pause = kLookAgain});
     decisions_.push_back(Discard{id, client});
   }
-  used_ -= at->second.used;
-  shrinking_ -= at->second.shrinking.has_value();
-  accounts_.erase(at);
 }
 
 void HostBudget::request(policy::ClientId client, uint64_t request, int64_t total, Owner owner, bool urgent) {
-  auto at = accounts_.find(client);
-  if (at == accounts_.end()) return;
-  Account& account = at->second;
-  account.request = request;
-  account.beyond = std::max<int64_t>(round_up(total) - account.most, 0);
-  account.wanted = round_up(total) - account.beyond;
-  account.owner = owner;
-  account.urgent = urgent;
-  account.answered = false;
-  account.missing = 0;
-  account.bound = Bound::kNone;
-  account.arrival = next_arrival_++;
+  if (ledger_.find(client) == nullptr) return;
+  ledger_.change(client, [&](Account& account) {
+    account.request = request;
+    account.beyond = std::max<int64_t>(round_up(total) - account.most, 0);
+    account.wanted = round_up(total) - account.beyond;
+    account.owner = owner;
+    account.urgent = urgent;
+    account.answered = false;
+    account.missing = 0;
+    account.bound = Bound::kNone;
+    account.arrival = next_arrival_++;
+  });
   // It has said by now what it has of its connection before. The rest of that is nobody's.
-  for (auto& [id, leaving] : leaving_) {
-    if (leaving.holder == client) leaving.holder = 0;
+  for (const SegmentId id : ledger_.left_by(client)) {
+    ledger_.change_leaving(id, [](HostLedger::Leaving& leaving) { leaving.holder = 0; });
   }
 }
 
 void HostBudget::returned(policy::ClientId client, SegmentId id, policy::Instant now) {
-  auto at = accounts_.find(client);
-  if (at == accounts_.end()) return;
-  Account& account = at->second;
-  auto found = account.segments.find(id);
-  if (found == account.segments.end() || !found->second.there) return;
-  const Segment segment = found->second;
-  account.segments.erase(found);
-  account.ready = account.said_ready = std::max(account.used, account.ready - segment.bytes);
-  account.wanted = std::min(account.wanted, account.lent());  // it does not want back at once what it gives
-  if (segment.owner == Owner::kScheduler && !segment.adopted) pool_[id] = {account.tenant, segment.bytes, now + kPoolKept};
+  const Account* account = ledger_.find(client);
+  if (account == nullptr) return;
+  const auto found = account->segments.find(id);
+  if (found == account->segments.end() || !found->second.there) return;
+  const HostLedger::Segment segment = found->second;
+  ledger_.take(id);
+  ledger_.change(client, [&](Account& changed) {
+    changed.ready = changed.said_ready = std::max(changed.used, changed.ready - segment.bytes);
+    changed.wanted = std::min(changed.wanted, changed.lent);  // it does not want back at once what it gives
+  });
+  if (segment.owner == Owner::kScheduler && !segment.adopted) ledger_.put_pooled(id, {account->tenant, segment.bytes, now + kPoolKept});
 }
 
 void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes, policy::Instant now) {
-  auto at = accounts_.find(client);
-  if (at == accounts_.end() || !at->second.shrinking || at->second.shrinking->id != shrink) return;
-  at->second.shrinking.reset();
-  --shrinking_;
-  if (bytes == 0) at->second.shrink_not_before = now + kShrinkAgain;
+  const Account* account = ledger_.find(client);
+  if (account == nullptr || !account->shrinking || account->shrinking->id != shrink) return;
+  ledger_.change(client, [&](Account& changed) {
+    changed.shrinking.reset();
+    if (bytes == 0) changed.shrink_not_before = now + kShrinkAgain;
+  });
 }
 
 void HostBudget::held(policy::ClientId client, SegmentId segment, int64_t bytes, Owner owner) {
-  auto at = accounts_.find(client);
-  if (at == accounts_.end()) return;
-  Account& account = at->second;
-  if (auto former = leaving_.find(segment); former != leaving_.end() && former->second.holder == client) {
-    account.segments[segment] = {former->second.bytes, former->second.owner, true, former->second.adopted};
-    leaving_.erase(former);
+  const Account* account = ledger_.find(client);
+  if (account == nullptr) return;
+  if (const HostLedger::Leaving* former = ledger_.leaving(segment); former != nullptr && former->holder == client) {
+    ledger_.put(client, segment, {former->bytes, former->owner, true, former->adopted});
+    ledger_.take_leaving(segment);
   } else {
-    int64_t& believed = owner == Owner::kProcess ? account.held_process : account.held_scheduler;
-    if (knows(segment) || bytes > believed || account.lent() + bytes > account.most) return;
-    believed -= bytes;
-    account.segments[segment] = {bytes, owner, true, true};
+    const int64_t believed = owner == Owner::kProcess ? account->held_process : account->held_scheduler;
+    if (ledger_.knows(segment) || bytes > believed || account->lent + bytes > account->most) return;
+    ledger_.change(client, [&](Account& changed) { (owner == Owner::kProcess ? changed.held_process : changed.held_scheduler) -= bytes; });
+    ledger_.put(client, segment, {bytes, owner, true, true});
   }
-  account.wanted = std::max(account.wanted, account.lent());
-  apply_report(account);  // it came before the segments were known
+  ledger_.change(client, [](Account& changed) { changed.wanted = std::max(changed.wanted, changed.lent); });
+  apply_report(client);  // it came before the segments were known
 }
 
 void HostBudget::discarded(SegmentId segment) {
-  leaving_.erase(segment);
-  // Where a client said meanwhile that it had it, that was not so.
-  for (auto& [id, account] : accounts_) account.segments.erase(segment);
+  ledger_.take_leaving(segment);
+  ledger_.take(segment);  // where a client said meanwhile that it had it, that was not so
 }
 
 void HostBudget::still_held(SegmentId segment, policy::Instant now) {
-  auto at = leaving_.find(segment);
-  if (at == leaving_.end()) return;
-  at->second.looking = false;
-  at->second.held = true;
-  at->second.look_at = now + at->second.pause;
-  at->second.pause = std::min(2 * at->second.pause, kLookAgainMost);
+  ledger_.change_leaving(segment, [&](HostLedger::Leaving& leaving) {
+    leaving.looking = false;
+    leaving.held = true;
+    leaving.look_at = now + leaving.pause;
+    leaving.pause = std::min(2 * leaving.pause, kLookAgainMost);
+  });
 }
 
-bool HostBudget::awaits(policy::ClientId client) const {
-  return std::any_of(leaving_.begin(), leaving_.end(), [&](const auto& entry) { return entry.second.holder == client; });
+policy::ClientId HostBudget::holder_of(SegmentId segment) const {
+  const HostLedger::Leaving* leaving = ledger_.leaving(segment);
+  return leaving != nullptr ? leaving->holder : 0;
 }
 
 void HostBudget::look_again(policy::Instant now) {
-  for (auto& [id, leaving] : leaving_) {
-    if (leaving.looking || leaving.look_at > now) continue;
-    leaving.looking = true;
-    decisions_.push_back(Discard{id, leaving.holder});
+  while (const std::optional<SegmentId> id = ledger_.to_look_at(now)) {
+    ledger_.change_leaving(*id, [](HostLedger::Leaving& leaving) { leaving.looking = true; });
+    decisions_.push_back(Discard{*id, ledger_.leaving(*id)->holder});
   }
-}
-
-bool HostBudget::knows(SegmentId segment) const {
-  if (making_.contains(segment) || leaving_.contains(segment) || pool_.contains(segment)) return true;
-  return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) { return entry.second.segments.contains(segment); });
 }
 
 SegmentId HostBudget::fresh_id() const {
   SegmentId id = make_id_();
-  while (knows(id)) id = make_id_();
+  while (ledger_.knows(id)) id = make_id_();
   return id;
 }
 
 void HostBudget::report(policy::ClientId client, int64_t ready, int64_t used) {
-  auto at = accounts_.find(client);
-  if (at == accounts_.end()) return;
-  at->second.said_ready = ready;
-  at->second.said_used = used;
-  apply_report(at->second);
+  ledger_.change(client, [&](Account& changed) {
+    changed.said_ready = ready;
+    changed.said_used = used;
+  });
+  apply_report(client);
 }
 
 // A claim: more than was lent to it there cannot be.
-void HostBudget::apply_report(Account& account) {
-  account.ready = std::min(account.said_ready, account.lent());
-  const int64_t used_before = std::exchange(account.used, std::min(account.said_used, account.ready));
-  used_ += account.used - used_before;
+void HostBudget::apply_report(policy::ClientId client) {
+  ledger_.change(client, [](Account& account) {
+    account.ready = std::min(account.said_ready, account.lent);
+    account.used = std::min(account.said_used, account.ready);
+  });
 }
 
 void HostBudget::made(SegmentId id, bool there) {
-  auto making = making_.find(id);
-  if (making == making_.end()) return;
-  const auto [client, tenant, bytes] = making->second;
-  making_.erase(making);
-  auto at = accounts_.find(client);
-  auto segment = at == accounts_.end() ? std::map<SegmentId, Segment>::iterator() : at->second.segments.find(id);
-  if (at == accounts_.end() || segment == at->second.segments.end()) {
-    if (there) discard(id, tenant, bytes);
-    return;
-  }
-  if (there) {
-    segment->second.there = true;
-    decisions_.push_back(Lend{client, id, segment->second.bytes, segment->second.owner});
-    return;
-  }
-  fail(client, at->second, id);
+  const std::optional<HostLedger::Making> making = ledger_.take_making(id);
+  if (!making) return;
+  const Account* account = ledger_.find(making->client);
+  const bool is_awaited = account != nullptr && account->segments.contains(id);
+  if (there && !is_awaited) return discard(id, making->tenant, making->bytes);
+  if (!is_awaited) return;
+  if (!there) return fail(making->client, id);
+  ledger_.set_there(making->client, id);
+  decisions_.push_back(Lend{making->client, id, making->bytes, account->segments.at(id).owner});
 }
 
 void HostBudget::cannot_hand_over(policy::ClientId client, SegmentId segment) {
-  auto at = accounts_.find(client);
-  if (at == accounts_.end() || !at->second.segments.contains(segment)) return;
-  discard(segment, at->second.tenant, at->second.segments.find(segment)->second.bytes);
-  fail(client, at->second, segment);
+  const Account* account = ledger_.find(client);
+  if (account == nullptr) return;
+  const auto at = account->segments.find(segment);
+  if (at == account->segments.end()) return;
+  const int64_t bytes = at->second.bytes;
+  ledger_.take(segment);
+  discard(segment, account->tenant, bytes);
+  fail(client, segment);
 }
 
 // The rest of its request is refused too: it waits for an answer.
-void HostBudget::fail(policy::ClientId client, Account& account, SegmentId segment) {
-  account.segments.erase(segment);
-  account.answered = true;
-  account.missing = std::max<int64_t>(account.wanted - account.lent(), 0);
-  account.wanted = account.lent();
-  account.bound = Bound::kCannotMake;
-  decisions_.push_back(Refuse{client, account.request, account.missing});
+void HostBudget::fail(policy::ClientId client, SegmentId segment) {
+  ledger_.take(segment);
+  const Account& account = *ledger_.find(client);
+  refuse(client, std::max<int64_t>(account.wanted - account.lent, 0), Bound::kCannotMake);
+}
+
+void HostBudget::refuse(policy::ClientId client, int64_t missing, Bound bound) {
+  ledger_.change(client, [&](Account& account) {
+    account.answered = true;
+    account.missing = missing;
+    account.wanted = account.lent;
+    account.bound = bound;
+  });
+  decisions_.push_back(Refuse{client, ledger_.find(client)->request, missing});
 }
 
 // ---- what is to be done ----
 
-int64_t HostBudget::pooled() const {
-  int64_t sum = 0;
-  for (const auto& [id, segment] : pool_) sum += segment.bytes;
-  return sum;
-}
-
 int64_t HostBudget::reserved() const {
-  int64_t sum = elsewhere_ + pooled() + leaving();
-  for (const auto& [id, account] : accounts_) sum += account.lent();
-  for (const auto& [id, making] : making_) sum += making.client == 0 ? making.bytes : 0;
-  return sum;
-}
-
-int64_t HostBudget::leaving() const {
-  int64_t sum = 0;
-  for (const auto& [id, leaving] : leaving_) sum += leaving.bytes;
-  return sum;
-}
-
-int64_t HostBudget::held_by(policy::TenantId tenant, bool of_scheduler_only) const {
-  int64_t sum = 0;
-  const auto add = [&](policy::TenantId whose, Owner owner, int64_t bytes) {
-    if (whose == tenant && (owner == Owner::kScheduler || !of_scheduler_only)) sum += bytes;
-  };
-  for (const auto& [id, account] : accounts_) {
-    for (const auto& [segment_id, segment] : account.segments) add(account.tenant, segment.owner, segment.bytes);
-  }
-  for (const auto& [id, segment] : pool_) add(segment.tenant, Owner::kScheduler, segment.bytes);
-  for (const auto& [id, segment] : leaving_) add(segment.tenant, segment.owner, segment.bytes);
-  for (const auto& [id, making] : making_) add(making.client == 0 ? making.tenant : 0, Owner::kScheduler, making.bytes);
-  return sum;
-}
-
-// Each tenant's that is there, and as much for one that comes.
-int64_t HostBudget::share(int64_t total) const {
-  std::vector<policy::TenantId> tenants;
-  for (const auto& [id, account] : accounts_) tenants.push_back(account.tenant);
-  std::sort(tenants.begin(), tenants.end());
-  const auto count = std::unique(tenants.begin(), tenants.end()) - tenants.begin();
-  return total / (count + 1);
+  const HostLedger::Sums& sums = ledger_.sums();
+  return elsewhere_ + sums.pooled + sums.leaving + sums.lent + sums.making_nobodys;
 }
 
 int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const {
@@ -274,20 +238,8 @@ int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total, int64_t s
   return std::clamp<int64_t>(std::max(within, raw - kept), 0, std::max<int64_t>(raw, 0));
 }
 
-int64_t HostBudget::unbuilt() const {
-  int64_t sum = 0;
-  for (const auto& [id, account] : accounts_) sum += std::max<int64_t>(0, account.lent() - account.ready);
-  return sum;
-}
-
-// Of the scheduler's own cgroup's room, which what is in the making will take.
-int64_t HostBudget::own_cgroup_free() const {
-  int64_t under_way = 0;
-  for (const auto& [id, making] : making_) under_way += making.bytes;
-  return *machine_.own_room - under_way;
-}
-
 int64_t HostBudget::free_for(Owner owner, std::optional<policy::TenantId> tenant, Bound* bound) const {
+  const HostLedger::Sums& sums = ledger_.sums();
   *bound = Bound::kNone;
   int64_t free = kNoBound;
   auto bounded_by = [&](int64_t bytes, Bound by) {
@@ -296,193 +248,162 @@ int64_t HostBudget::free_for(Owner owner, std::optional<policy::TenantId> tenant
     *bound = by;
   };
   if (budget_) bounded_by(*budget_ - reserved(), Bound::kBudget);
-  bounded_by(machine_.available - kept_free() - unbuilt(), Bound::kAvailable);
+  bounded_by(machine_.available - kept_free() - sums.unbuilt, Bound::kAvailable);
   if (owner == Owner::kScheduler && machine_.own_room) {
     bounded_by(own_cgroup_free(), Bound::kOwnCgroup);
   }
   if (tenant && *bound != Bound::kNone) {
     const int64_t raw = std::max<int64_t>(free, 0);
-    bounded_by(left_for(held_by(*tenant, false), raw, raw + reserved(), share(raw + reserved())), Bound::kShare);
+    bounded_by(left_for(ledger_.held_by(*tenant, false), raw, raw + reserved(), share(raw + reserved())), Bound::kShare);
     if (owner == Owner::kScheduler && machine_.own_room) {
-      int64_t of_all = pooled();
-      for (const auto& [id, account] : accounts_) {
-        for (const auto& [segment_id, segment] : account.segments) of_all += segment.owner == Owner::kScheduler ? segment.bytes : 0;
-      }
+      const int64_t of_all = sums.pooled + sums.lent_scheduler;
       const int64_t own = std::max<int64_t>(own_cgroup_free(), 0);
-      bounded_by(left_for(held_by(*tenant, true), own, own + of_all, share(own + of_all)), Bound::kShare);
+      bounded_by(left_for(ledger_.held_by(*tenant, true), own, own + of_all, share(own + of_all)), Bound::kShare);
     }
   }
   return std::max<int64_t>(free, 0);
 }
 
-bool HostBudget::lend_pooled(policy::ClientId client, Account& account) {
-  for (auto at = pool_.begin(); at != pool_.end(); ++at) {
-    if (at->second.tenant != account.tenant) continue;
-    const SegmentId id = at->first;
-    const int64_t bytes = at->second.bytes;
-    pool_.erase(at);
-    account.segments[id] = {bytes, Owner::kScheduler, true, false};
-    decisions_.push_back(Lend{client, id, bytes, Owner::kScheduler});
-    return true;
-  }
-  return false;
+bool HostBudget::lend_pooled(policy::ClientId client, policy::TenantId tenant) {
+  const auto pooled = ledger_.take_pooled_of(tenant);
+  if (!pooled) return false;
+  ledger_.put(client, pooled->first, {pooled->second.bytes, Owner::kScheduler, true, false});
+  decisions_.push_back(Lend{client, pooled->first, pooled->second.bytes, Owner::kScheduler});
+  return true;
 }
 
 int64_t HostBudget::discard_pooled(int64_t bytes) {
   int64_t freed = 0;
-  while (!pool_.empty() && freed < bytes) {
-    const auto oldest =
-        std::min_element(pool_.begin(), pool_.end(), [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
-    const auto [id, pooled] = *oldest;
-    pool_.erase(oldest);
-    freed += pooled.bytes;
-    discard(id, pooled.tenant, pooled.bytes);
+  while (freed < bytes) {
+    const auto oldest = ledger_.take_oldest_pooled(std::numeric_limits<policy::Instant>::max());
+    if (!oldest) break;
+    freed += oldest->second.bytes;
+    discard(oldest->first, oldest->second.tenant, oldest->second.bytes);
   }
   return freed;
 }
 
 void HostBudget::discard(SegmentId segment, policy::TenantId tenant, int64_t bytes) {
-  leaving_[segment] = {tenant, 0, bytes};
+  ledger_.put_leaving(segment, {.tenant = tenant, .bytes = bytes, .pause = kLookAgain});
   decisions_.push_back(Discard{segment, 0});
 }
 
-// Bytes of which it is not known yet that somebody keeps them.
-int64_t HostBudget::on_its_way_back() const {
-  int64_t sum = 0;
-  for (const auto& [id, leaving] : leaving_) sum += leaving.held ? 0 : leaving.bytes;
-  return sum;
-}
-
-bool HostBudget::memory_comes_back() const {
-  return on_its_way_back() > 0 ||
-         std::any_of(accounts_.begin(), accounts_.end(), [](const auto& entry) { return entry.second.shrinking.has_value(); });
-}
-
-void HostBudget::reclaim(int64_t bytes, const Account* beneficiary, policy::Instant now) {
-  for (const auto& [id, account] : accounts_) {
-    if (account.shrinking) bytes -= account.shrinking->bytes;
-  }
+void HostBudget::reclaim(int64_t bytes, std::optional<policy::ClientId> beneficiary, policy::Instant now) {
+  for (const policy::ClientId id : ledger_.shrinking()) bytes -= ledger_.find(id)->shrinking->bytes;
+  if (bytes <= 0 || ledger_.sums().empty < kUnit) return;
   std::vector<std::pair<int64_t, policy::ClientId>> order;  // who has the most unused first
-  for (const auto& [id, account] : accounts_) {
+  for (const auto& [id, account] : ledger_.accounts()) {
     const bool needs_it_itself = account.urgent && !account.answered;
-    if (&account == beneficiary || account.shrinking || needs_it_itself || account.shrink_not_before > now) continue;
+    if (id == beneficiary || account.shrinking || needs_it_itself || account.shrink_not_before > now) continue;
     if (account.empty() >= kUnit) order.emplace_back(-account.empty(), id);
   }
   std::sort(order.begin(), order.end());
   for (const auto& [minus_empty, id] : order) {
     if (bytes <= 0) return;
-    Account& account = accounts_.at(id);
-    const int64_t share = std::min(bytes, -minus_empty);
-    account.shrinking = Shrinking{next_shrink_++, share, now + kShrinkPatience};
-    ++shrinking_;
-    account.wanted = std::min(account.wanted, account.lent());
-    decisions_.push_back(Shrink{id, account.shrinking->id, share});
-    bytes -= share;
+    const HostLedger::Shrinking shrinking{next_shrink_++, std::min(bytes, -minus_empty), now + kShrinkPatience};
+    ledger_.change(id, [&](Account& account) {
+      account.shrinking = shrinking;
+      account.wanted = std::min(account.wanted, account.lent);
+    });
+    decisions_.push_back(Shrink{id, shrinking.id, shrinking.bytes});
+    bytes -= shrinking.bytes;
   }
 }
 
-int64_t HostBudget::segments_of(policy::TenantId tenant) const {
-  size_t count = 0;
-  for (const auto& [id, account] : accounts_) count += account.tenant == tenant ? account.segments.size() : 0;
-  for (const auto& [id, leaving] : leaving_) count += leaving.tenant == tenant ? 1U : 0U;
-  for (const auto& [id, pooled] : pool_) count += pooled.tenant == tenant ? 1U : 0U;
-  return static_cast<int64_t>(count);
-}
-
-void HostBudget::serve(policy::ClientId client, Account& account, policy::Instant now) {
+void HostBudget::serve(policy::ClientId client, policy::Instant now) {
+  const Account& account = *ledger_.find(client);
   Bound bound = Bound::kNone;
-  int64_t missing = account.wanted - account.lent();
-  const int64_t least = segments_of(account.tenant) >= kSegmentsSmall ? kPieceMax : 0;
+  int64_t missing = account.wanted - account.lent;
+  const int64_t least = ledger_.segments_of(account.tenant) >= kSegmentsSmall ? kPieceMax : 0;
   while (missing > 0) {
-    if (account.owner == Owner::kScheduler && lend_pooled(client, account)) {
-      missing = account.wanted - account.lent();
+    if (account.owner == Owner::kScheduler && lend_pooled(client, account.tenant)) {
+      missing = account.wanted - account.lent;
       continue;
     }
     int64_t bytes = std::clamp(missing, least, kSegmentMax);
     const int64_t free = round_down(free_for(account.owner, account.tenant, &bound));
     if (bytes > free) {
       // Smaller pieces serve as well, but nothing that is too small for what swapping moves at once.
-      if (account.urgent) discard_pooled(missing - free - on_its_way_back());
-      if (account.urgent && on_its_way_back() > 0) break;  // and then again
+      if (account.urgent) discard_pooled(missing - free - ledger_.sums().coming_back);
+      if (account.urgent && ledger_.sums().coming_back > 0) break;  // and then again
       if (free < std::max(least, std::min(missing, kPieceMax))) break;
       bytes = std::min(bytes, free);
     }
     const SegmentId id = fresh_id();
-    account.segments[id] = {bytes, account.owner, account.owner == Owner::kProcess, false};
+    ledger_.put(client, id, {bytes, account.owner, account.owner == Owner::kProcess, false});
     missing -= bytes;
     if (account.owner == Owner::kScheduler) {
-      making_[id] = {client, account.tenant, bytes};
+      ledger_.put_making(id, {client, account.tenant, bytes});
       decisions_.push_back(Make{id, bytes});
     } else {
       decisions_.push_back(Lend{client, id, bytes, Owner::kProcess});
     }
   }
-  if (missing <= 0) {
-    account.answered = true;
-    if (account.beyond > 0) decisions_.push_back(Refuse{client, account.request, std::exchange(account.beyond, 0)});
-    return;
-  }
-  if (account.urgent) {
-    reclaim(missing, &account, now);
+  const int64_t beyond = account.beyond;
+  if (missing > 0 && account.urgent) {
+    reclaim(missing, client, now);
     if (memory_comes_back()) return;  // answered when it has
   }
-  account.answered = true;
-  account.missing = missing;
-  account.bound = bound;
-  account.wanted = account.lent();
-  decisions_.push_back(Refuse{client, account.request, missing + std::exchange(account.beyond, 0)});
+  ledger_.change(client, [](Account& changed) {
+    changed.answered = true;
+    changed.beyond = 0;
+  });
+  if (missing <= 0) {
+    if (beyond > 0) decisions_.push_back(Refuse{client, account.request, beyond});
+    return;
+  }
+  ledger_.change(client, [&](Account& changed) {
+    changed.missing = missing;
+    changed.bound = bound;
+    changed.wanted = changed.lent;
+  });
+  decisions_.push_back(Refuse{client, account.request, missing + beyond});
+}
+
+// Of clients that do not answer; stopped, perhaps.
+void HostBudget::give_up_shrinking(policy::Instant now) {
+  const std::set<policy::ClientId> shrinking = ledger_.shrinking();
+  for (const policy::ClientId id : shrinking) {
+    if (ledger_.find(id)->shrinking->until > now) continue;
+    ledger_.change(id, [&](Account& account) {
+      account.shrinking.reset();
+      account.shrink_not_before = now + kShrinkAgain;
+    });
+  }
 }
 
 std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
-  for (auto& [id, account] : accounts_) {
-    if (shrinking_ == 0) break;
-    if (!account.shrinking || account.shrinking->until > now) continue;
-    account.shrinking.reset();  // it does not answer; stopped, perhaps
-    --shrinking_;
-    account.shrink_not_before = now + kShrinkAgain;
-  }
-  for (auto at = pool_.begin(); at != pool_.end();) {
-    if (at->second.until > now) {
-      ++at;
-      continue;
-    }
-    discard(at->first, at->second.tenant, at->second.bytes);
-    at = pool_.erase(at);
-  }
+  give_up_shrinking(now);
+  while (const auto over = ledger_.take_oldest_pooled(now)) discard(over->first, over->second.tenant, over->second.bytes);
   look_again(now);
   std::vector<std::tuple<bool, uint64_t, policy::ClientId>> order;  // the urgent first, then by arrival
-  for (const auto& [id, account] : accounts_) {
-    if (!account.answered) order.emplace_back(!account.urgent, account.arrival, id);
+  for (const policy::ClientId id : ledger_.unanswered()) {
+    const Account& account = *ledger_.find(id);
+    order.emplace_back(!account.urgent, account.arrival, id);
   }
   std::sort(order.begin(), order.end());
-  for (const auto& entry : order) serve(std::get<2>(entry), accounts_.at(std::get<2>(entry)), now);
-  for (auto& [id, account] : accounts_) {
+  for (const auto& entry : order) serve(std::get<2>(entry), now);
+  const std::set<policy::ClientId> missing = ledger_.missing();
+  for (const policy::ClientId id : missing) {
+    const Account& account = *ledger_.find(id);
     Bound ignored;
-    if (account.missing > 0 && account.answered && account.bound != Bound::kCannotMake &&
-        free_for(account.owner, account.tenant, &ignored) >= account.missing)
-      account.missing = 0;
+    if (account.bound == Bound::kCannotMake || free_for(account.owner, account.tenant, &ignored) < account.missing) continue;
+    ledger_.change(id, [](Account& changed) { changed.missing = 0; });
   }
   // The machine runs short: what is unused goes first.
   const int64_t deficit = kept_free() - machine_.available;
   if (deficit > 0) {
-    const int64_t coming = on_its_way_back();
-    reclaim(deficit - coming - discard_pooled(deficit - coming), nullptr, now);
+    const int64_t coming = ledger_.sums().coming_back;
+    reclaim(deficit - coming - discard_pooled(deficit - coming), std::nullopt, now);
   }
   return std::exchange(decisions_, {});
 }
 
 std::optional<policy::Instant> HostBudget::next_deadline() const {
-  std::optional<policy::Instant> next;
-  auto at = [&](policy::Instant deadline) {
-    if (!next || deadline < *next) next = deadline;
-  };
-  for (const auto& [id, account] : accounts_) {
-    if (shrinking_ == 0) break;
-    if (account.shrinking) at(account.shrinking->until);
-  }
-  for (const auto& [id, segment] : pool_) at(segment.until);
-  for (const auto& [id, leaving] : leaving_) {
-    if (!leaving.looking) at(leaving.look_at);
+  std::optional<policy::Instant> next = ledger_.next_time();
+  for (const policy::ClientId id : ledger_.shrinking()) {
+    const policy::Instant until = ledger_.find(id)->shrinking->until;
+    next = std::min(next.value_or(until), until);
   }
   return next;
 }
@@ -490,52 +411,28 @@ std::optional<policy::Instant> HostBudget::next_deadline() const {
 // ---- how things stand ----
 
 int64_t HostBudget::room() const {
-  int64_t empty = pooled();
-  int64_t used = elsewhere_ + leaving();
-  std::map<policy::TenantId, int64_t> used_by;
-  for (const auto& [id, segment] : leaving_) used_by[segment.tenant] += segment.bytes;
-  int64_t empty_of_scheduler = pooled();
-  bool needs_scheduler = false;
-  for (const auto& [id, account] : accounts_) {
-    used += account.used;
-    used_by[account.tenant] += account.used;
-    empty += account.empty();
-    needs_scheduler = needs_scheduler || account.owner == Owner::kScheduler;
-    int64_t of_scheduler = 0;
-    for (const auto& [segment_id, segment] : account.segments) {
-      if (segment.owner == Owner::kScheduler && segment.there) of_scheduler += segment.bytes;
-    }
-    empty_of_scheduler += std::min(account.empty(), of_scheduler);
-  }
-  int64_t room = machine_.available + empty - kept_free();
+  const HostLedger::Sums& sums = ledger_.sums();
+  const int64_t used = elsewhere_ + sums.leaving + sums.used;
+  int64_t room = machine_.available + sums.pooled + sums.empty - kept_free();
   if (budget_) room = std::min(room, *budget_ - used);
   room = std::max<int64_t>(room, 0);
-  // Tenants differ in what they may still have. What a tenant within its share could not move could not be moved for anybody; one beyond it
-  // is only asked for what it has room for already.
+  // Tenants differ in what they may still have: the more one uses, the less. What a tenant within its share could not move could not be
+  // moved for anybody; one beyond it is only asked for what it has room for already.
   const int64_t total = room + used;
-  const int64_t share_of_each = share(total);
-  std::optional<int64_t> within, any;
-  for (const auto& [tenant, held] : used_by) {
-    const int64_t left = left_for(held, room, total, share_of_each);
-    any = std::min(any.value_or(left), left);
-    if (held < share_of_each) within = std::min(within.value_or(left), left);
-  }
-  room = within ? *within : any.value_or(room);
+  std::optional<int64_t> most_used = ledger_.most_used_below(share(total));
+  if (!most_used) most_used = ledger_.most_used_below(kNoBound);
+  if (most_used) room = left_for(*most_used, room, total, share(total));
   // Somebody can have no other memory than the scheduler's: better too little is moved than a movement begun that cannot end.
-  if (needs_scheduler && machine_.own_room) room = std::min(room, *machine_.own_room + empty_of_scheduler);
+  if (sums.scheduler_owners > 0 && machine_.own_room) room = std::min(room, *machine_.own_room + sums.pooled + sums.empty_scheduler);
   return std::max<int64_t>(room, 0);
 }
 
 HostBudget::View HostBudget::view() const {
   View view;
   view.reserved = reserved();
-  view.pooled = pooled();
+  view.pooled = ledger_.sums().pooled;
   view.used = used();
-  bool needs_scheduler = false;
-  for (const auto& [id, account] : accounts_) {
-    needs_scheduler = needs_scheduler || account.owner == Owner::kScheduler;
-  }
-  const int64_t free = free_for(needs_scheduler ? Owner::kScheduler : Owner::kProcess, std::nullopt, &view.bound);
+  const int64_t free = free_for(ledger_.sums().scheduler_owners > 0 ? Owner::kScheduler : Owner::kProcess, std::nullopt, &view.bound);
   view.budget = view.reserved + free;
   if (view.bound == Bound::kBudget) view.budget = *budget_;
   return view;
@@ -543,14 +440,13 @@ HostBudget::View HostBudget::view() const {
 
 HostBudget::ClientView HostBudget::view(policy::ClientId client) const {
   ClientView view;
-  auto at = accounts_.find(client);
-  if (at == accounts_.end()) return view;
-  for (const auto& [id, segment] : at->second.segments) {
-    (segment.owner == Owner::kProcess ? view.lent_process : view.lent_scheduler) += segment.bytes;
-  }
-  view.missing = at->second.missing;
-  view.urgent = at->second.urgent;
-  view.bound = at->second.bound;
+  const Account* account = ledger_.find(client);
+  if (account == nullptr) return view;
+  view.lent_process = account->lent - account->lent_scheduler;
+  view.lent_scheduler = account->lent_scheduler;
+  view.missing = account->missing;
+  view.urgent = account->urgent;
+  view.bound = account->bound;
   return view;
 }
 

@@ -11,16 +11,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
 #include "policy/policy.h"
+#include "scheduler/host_ledger.h"
 
 namespace nvshare::scheduler {
-
-using SegmentId = uint64_t;
 
 class HostBudget {
  public:
@@ -35,9 +34,8 @@ class HostBudget {
   static constexpr policy::Duration kLookAgain = 50'000'000;  // whether somebody still has a segment; then twice that, and so on, up to
   static constexpr policy::Duration kLookAgainMost = 1'000'000'000;
 
-  enum class Owner : uint8_t { kProcess, kScheduler };
-  // What keeps somebody from getting more.
-  enum class Bound : uint8_t { kNone, kBudget, kAvailable, kOwnCgroup, kCannotMake, kShare };
+  using Owner = HostLedger::Owner;
+  using Bound = HostLedger::Bound;
 
   // `make_id`: ids of segments. Random ones, so that nobody guesses another's, and none of an earlier scheduler's comes again.
   // `kept_part`: one part of so many is kept for tenants that hold little, where that is at least kPieceMax; 0: none.
@@ -82,8 +80,10 @@ class HostBudget {
   void discarded(SegmentId segment);
   // Somebody still has it: Discard again, later.
   void still_held(SegmentId segment, policy::Instant now);
+  // The client that has left and may have it; 0: none.
+  policy::ClientId holder_of(SegmentId segment) const;
   // Whether something of this client's, which has left, is not gone yet.
-  bool awaits(policy::ClientId client) const;
+  bool awaits(policy::ClientId client) const { return ledger_.has_left_some(client); }
 
   // ---- what is to be done ----
   struct Make {
@@ -127,7 +127,7 @@ class HostBudget {
     Bound bound = Bound::kNone;
   };
   View view() const;
-  int64_t used() const { return elsewhere_ + used_; }  // View::used
+  int64_t used() const { return elsewhere_ + ledger_.sums().used; }  // View::used
   struct ClientView {
     int64_t lent_process = 0;
     int64_t lent_scheduler = 0;
@@ -138,102 +138,38 @@ class HostBudget {
   ClientView view(policy::ClientId client) const;
   int64_t kept_free() const { return kept_free_.value_or(0); }
 
+  // What is wrong in the books, for tests (HostLedger).
+  std::string wrong_in_books() const { return ledger_.wrong_in_sums(); }
+
  private:
-  struct Segment {
-    int64_t bytes = 0;
-    Owner owner = Owner::kProcess;
-    bool there = true;     // false: being made
-    bool adopted = false;  // of an earlier scheduler: we have no descriptor of it
-  };
-  struct Shrinking {
-    uint64_t id = 0;
-    int64_t bytes = 0;
-    policy::Instant until = 0;
-  };
-  struct Account {
-    policy::TenantId tenant = 0;
-    uint64_t arrival = 0;  // of its request
-    uint64_t request = 0;
-    int64_t wanted = 0;  // in all
-    int64_t beyond = 0;  // asked for beyond what it can need
-    int64_t most = 0;
-    int64_t held_process = 0;  // that may still be said to be from an earlier scheduler
-    int64_t held_scheduler = 0;
-    Owner owner = Owner::kProcess;
-    bool urgent = false;
-    bool answered = true;
-    int64_t missing = 0;
-    Bound bound = Bound::kNone;
-    std::map<SegmentId, Segment> segments;
-    int64_t said_ready = 0, said_used = 0;  // as it reported last
-    int64_t ready = 0;                      // of that, as far as it was lent
-    int64_t used = 0;
-    std::optional<Shrinking> shrinking;
-    policy::Instant shrink_not_before = 0;
+  using Account = HostLedger::Account;
 
-    int64_t lent() const;
-    int64_t empty() const { return ready > used ? ready - used : 0; }
-  };
-  struct Pooled {
-    policy::TenantId tenant = 0;
-    int64_t bytes = 0;
-    policy::Instant until = 0;
-  };
-
-  // Memory that is not to be used any more, or whose client has left.
-  struct Leaving {
-    policy::TenantId tenant = 0;
-    policy::ClientId holder = 0;  // as in Discard
-    int64_t bytes = 0;
-    Owner owner = Owner::kScheduler;
-    bool adopted = false;
-    bool looking = true;  // Discard is out
-    bool held = false;    // somebody had it when it was last looked
-    policy::Duration pause = kLookAgain;
-    policy::Instant look_at = 0;
-  };
-
-  void apply_report(Account& account);
+  void apply_report(policy::ClientId client);
   int64_t reserved() const;
-  int64_t leaving() const;
-  int64_t held_by(policy::TenantId tenant, bool of_scheduler_only) const;
   // Of `raw` free bytes of `total`, what a tenant that holds so much may have.
   int64_t left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const;
-  int64_t share(int64_t total) const;  // of each tenant
-  int64_t segments_of(policy::TenantId tenant) const;
-  int64_t unbuilt() const;  // lent and not ready yet: it will come out of MemAvailable
-  int64_t pooled() const;
+  int64_t share(int64_t total) const { return total / (ledger_.sums().tenants + 1); }  // of each tenant, and as much for one that comes
   // What may be lent at once, and what bounds it.
   int64_t free_for(Owner owner, std::optional<policy::TenantId> tenant, Bound* bound) const;
-  int64_t own_cgroup_free() const;
-  void serve(policy::ClientId client, Account& account, policy::Instant now);
-  void fail(policy::ClientId client, Account& account, SegmentId segment);
-  bool lend_pooled(policy::ClientId client, Account& account);
+  int64_t own_cgroup_free() const { return *machine_.own_room - ledger_.sums().making; }  // what is in the making will take its part
+  void serve(policy::ClientId client, policy::Instant now);
+  void fail(policy::ClientId client, SegmentId segment);
+  void refuse(policy::ClientId client, int64_t missing, Bound bound);
+  bool lend_pooled(policy::ClientId client, policy::TenantId tenant);
   int64_t discard_pooled(int64_t bytes);
   void discard(SegmentId segment, policy::TenantId tenant, int64_t bytes);
   void look_again(policy::Instant now);
-  bool knows(SegmentId segment) const;
   SegmentId fresh_id() const;
   // Asks who has unused segments for `bytes`, less what is asked for already.
-  void reclaim(int64_t bytes, const Account* beneficiary, policy::Instant now);
-  int64_t on_its_way_back() const;
-  bool memory_comes_back() const;  // within moments
+  void reclaim(int64_t bytes, std::optional<policy::ClientId> beneficiary, policy::Instant now);
+  void give_up_shrinking(policy::Instant now);
+  bool memory_comes_back() const { return ledger_.sums().coming_back > 0 || !ledger_.shrinking().empty(); }  // within moments
 
   std::optional<int64_t> budget_;
   std::optional<int64_t> kept_free_;
   Machine machine_;
   int64_t elsewhere_ = 0;
-  std::map<policy::ClientId, Account> accounts_;
-  int64_t used_ = 0;      // by all accounts
-  size_t shrinking_ = 0;  // of the accounts: how many have been asked to give something back
-  struct Making {
-    policy::ClientId client = 0;  // 0: it has left
-    policy::TenantId tenant = 0;
-    int64_t bytes = 0;
-  };
-  std::map<SegmentId, Making> making_;
-  std::map<SegmentId, Leaving> leaving_;
-  std::map<SegmentId, Pooled> pool_;
+  HostLedger ledger_;
   std::vector<Decision> decisions_;  // of the next settle()
   std::function<SegmentId()> make_id_;
   int64_t kept_part_;

@@ -7,8 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <vector>
 
@@ -22,22 +23,23 @@
 namespace nvshare::scheduler {
 namespace {
 
+// By system calls: the scheduler looks at processes with each message that joins or leaves, and a stream costs several times as much.
 std::string read_proc(pid_t pid, const char* file) {
-  std::ifstream stream("/proc/" + std::to_string(pid) + "/" + file);
-  std::ostringstream text;
-  if (stream) text << stream.rdbuf();
-  return text.str();
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
+  const FileDescriptor opened(open(path, O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char part[1024];
+  for (ssize_t length = 0; opened && (length = read(opened.get(), part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(length));
+  return text;
 }
 
 // Field `number` (from 1) of /proc/PID/stat, for numbers past the program's name, which may hold anything.
 uint64_t stat_field(pid_t pid, int number) {
-  std::string stat = read_proc(pid, "stat");
-  size_t end_of_name = stat.rfind(')');
-  if (end_of_name == std::string::npos) return 0;
-  std::istringstream fields(stat.substr(end_of_name + 1));
-  std::string field;
-  for (int i = 3; i <= number; ++i) fields >> field;
-  return std::strtoull(field.c_str(), nullptr, 10);
+  const std::string stat = read_proc(pid, "stat");
+  size_t at = stat.rfind(')');
+  for (int field = 2; field < number && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
+  return at == std::string::npos ? 0 : std::strtoull(stat.c_str() + at, nullptr, 10);
 }
 
 // None, without an error, where the kernel has none to give, or the process is in a PID namespace that we do not see. Only a kernel without
@@ -91,8 +93,10 @@ Result<Peer> peer_of(int socket) {
 }
 
 uint64_t start_time_if_alive(pid_t pid) {
+  if (pid <= 0) return 0;
+  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   const uint64_t start_time = start_time_of(pid);
-  return start_time != 0 && !process_has_ended(pid, start_time) ? start_time : 0;
+  return has_ended(process) ? 0 : start_time;  // in this order: had it ended, the number might be another's
 }
 
 uint64_t start_time_of(pid_t pid) { return pid > 0 ? stat_field(pid, 22) : 0; }

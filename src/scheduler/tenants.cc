@@ -328,6 +328,7 @@ Tenant& Tenants::get(const CgroupIdentity& cgroup) {
 }
 
 Tenant* Tenants::run_of(pid_t pid) {
+  if (trees_.empty()) return nullptr;
   for (int i = 0; i < kAncestorsMax && pid > 1; ++i, pid = parent_of(pid)) {
     for (const auto& [id, tenant] : trees_) {
       if (tenant->root == pid && tenant->root_start_time == start_time_of(pid)) return tenant;
