@@ -73,6 +73,7 @@ struct NvmlApi {
   Return (*graphics_processes)(NvmlDevice, unsigned*, ProcessInfo*);
   Return (*process_use)(NvmlDevice, ProcessSample*, unsigned*, unsigned long long);
   Return (*pci_info)(NvmlDevice, PciInfo*);
+  Return (*peer_status)(NvmlDevice, NvmlDevice, unsigned, unsigned*);
   Return (*mig_mode)(NvmlDevice, unsigned*, unsigned*);
   Return (*mig_count_max)(NvmlDevice, unsigned*);
   Return (*mig_device)(NvmlDevice, unsigned, NvmlDevice*);
@@ -118,6 +119,7 @@ void find_all(void* library, NvmlApi* api) {
   find(library, &api->compute_processes, {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"});
   find(library, &api->process_use, {"nvmlDeviceGetProcessUtilization"});
   find(library, &api->pci_info, {"nvmlDeviceGetPciInfo_v3"});
+  find(library, &api->peer_status, {"nvmlDeviceGetP2PStatus"});
   find(library, &api->mig_mode, {"nvmlDeviceGetMigMode"});
   find(library, &api->mig_count_max, {"nvmlDeviceGetMaxMigDeviceCount"});
   find(library, &api->mig_device, {"nvmlDeviceGetMigDeviceHandleByIndex"});
@@ -335,6 +337,17 @@ Result<void> Nvml::pci_address_of(NvmlDevice device, std::span<char> address) co
   std::memcpy(address.data(), info.id, length);
   address[length] = 0;
   return {};
+}
+
+Result<bool> Nvml::nvlink_joins(NvmlDevice one, NvmlDevice other) const {
+  constexpr unsigned kByNvlink = 2;  // NVML_P2P_CAPS_INDEX_NVLINK
+  constexpr unsigned kIsSo = 0;      // NVML_P2P_STATUS_OK
+  if (api_->peer_status == nullptr) return lacking("which GPUs NVLink joins");
+  unsigned status = 0;
+  if (Return code = api_->peer_status(one, other, kByNvlink, &status); code != kSuccess) {
+    return failure(*api_, "which GPUs NVLink joins", code);
+  }
+  return status == kIsSo;
 }
 
 Result<void*> Nvml::watch_faults(std::span<const NvmlDevice> devices) const {

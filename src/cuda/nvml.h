@@ -88,6 +88,9 @@ class Nvml {
   // "00000000:17:00.0", domain first, as NVML writes it.
   Result<void> pci_address_of(NvmlDevice device, std::span<char> address) const;
 
+  // Whether NVLink joins two GPUs, by links of their own or through switches. An error where the driver does not tell.
+  Result<bool> nvlink_joins(NvmlDevice one, NvmlDevice other) const;
+
   // XIDs of these GPUs from now on; those that cannot tell are left out, and it is an error if none can. For wait_for_fault.
   Result<void*> watch_faults(std::span<const NvmlDevice> devices) const;
   void forget_faults(void* watch) const;

@@ -45,6 +45,7 @@ Config read() {
   config.reclaim_delay_ns = static_cast<uint64_t>(number("SIMGPU_RECLAIM_DELAY_MS", 0, 0, 600000) * 1e6);
   config.no_nvml = number("SIMGPU_NO_NVML", 0, 0, 1) != 0;
   config.mig_devices = static_cast<int>(number("SIMGPU_MIG", 0, 0, 6));
+  config.nvlink_group = static_cast<int>(number("SIMGPU_NVLINK_GROUP", 0, 0, 8));
   config.faults = text("SIMGPU_FAULTS");
   return config;
 }

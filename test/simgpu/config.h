@@ -18,7 +18,8 @@ struct Config {
   double time_scale = 1;          // multiplies every simulated duration; 0: nothing takes time
   uint64_t reclaim_delay_ns = 0;  // from the death of a process to its memory being free
   bool no_nvml = false;
-  int mig_devices = 0;  // of the first GPU, in NVML alone
+  int mig_devices = 0;   // of the first GPU, in NVML alone
+  int nvlink_group = 0;  // so many GPUs after each other are joined by NVLink, in NVML alone; 0: none
   std::string faults;   // see faults.h
 };
 

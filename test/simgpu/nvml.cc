@@ -332,6 +332,19 @@ SIM_API Result nvmlDeviceGetPciInfo_v3(Handle handle, PciInfo* info) {
 }
 SIM_API Result nvmlDeviceGetPciInfo_v2(Handle handle, PciInfo* info) { return nvmlDeviceGetPciInfo_v3(handle, info); }
 
+SIM_API Result nvmlDeviceGetP2PStatus(Handle one, Handle other, unsigned index, unsigned* status) {
+  constexpr unsigned kByNvlink = 2, kOk = 0, kNotSupported = 5;
+  int first = 0, second = 0;
+  if (const Result result = find(one, &first)) return result;
+  if (const Result result = find(other, &second)) return result;
+  if (index > 5) return kInvalidArgument;
+  const int group = config().nvlink_group;
+  const bool joined = group > 1 && first != second &&
+                      Machine::get().machine_number(first) / group == Machine::get().machine_number(second) / group;
+  *status = index == kByNvlink && joined ? kOk : kNotSupported;
+  return kSuccess;
+}
+
 SIM_API Result nvmlDeviceGetMigMode(Handle handle, unsigned* now, unsigned* after_reset) {
   int device = 0;
   if (const Result result = find(handle, &device)) return result;

@@ -4,21 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
-#include <cstdio>
 
 #include "base/fd.h"
+#include "base/fnv.h"
 #include "kubernetes/files.h"
 
 namespace nvshare::kubernetes {
 namespace {
-
-// FNV-1a: builds of one version differ in it; it needs to resist no attack, since a file of that name is compared byte by byte.
-uint64_t hash_of(std::string_view content) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (char c : content) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
 
 // Block by block: a library of megabytes twice in memory is more than the plugin needs for all else.
 bool has_content(const std::string& path, std::string_view wanted) {
@@ -44,8 +36,8 @@ Result<InstalledFiles> install_files(const std::string& library, const std::stri
                        "ELF") != 0)
     return error_format("%.200s is no shared library", library.c_str());
   if (auto ok = make_folder(install_dir); !ok) return ok.error();
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(hash_of(*content)));
+  // Builds of one version differ in it; a file of that name is compared byte by byte.
+  const std::string hash = fnv_1a_text(*content);
   InstalledFiles files;
   files.library = install_dir + "/lib/libnvshare-" + version + "-" + hash + ".so";
   files.preload = install_dir + "/lib/ld.so.preload";

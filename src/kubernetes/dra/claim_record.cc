@@ -1,21 +1,16 @@
 #include "kubernetes/dra/claim_record.h"
 
-#include <cstdio>
 #include <set>
+
+#include "base/fnv.h"
 
 namespace nvshare::kubernetes::dra {
 namespace {
 
 constexpr char kVersionField[] = "nvshare_dra_claims";
 
-// FNV-1a: finds damage; only root writes the file.
-std::string checksum_of(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
-  return digits;
-}
+// Finds damage; only root writes the file.
+std::string checksum_of(const std::string& text) { return fnv_1a_text(text); }
 
 Result<Claim> read_entry(std::string_view line) {
   const Json entry = parse_json(line);

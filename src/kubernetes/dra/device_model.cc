@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
+#include "base/fnv.h"
 #include "base/parse.h"
 
 namespace nvshare::kubernetes::dra {
@@ -39,6 +41,16 @@ std::string semantic_version(std::string_view text) {
   return version;
 }
 
+std::string nvlink_group_of(const DeviceFacts& facts) {
+  if (!facts.nvlink_peers || facts.nvlink_peers->empty()) return "";
+  // The whole neighbourhood, itself included, is what GPUs of one group have in common.
+  std::set<std::string> group(facts.nvlink_peers->begin(), facts.nvlink_peers->end());
+  group.insert(facts.gpu.uuid);
+  std::string all;
+  for (const std::string& uuid : group) all += uuid;
+  return "nvlink-" + fnv_1a_text(all);
+}
+
 Result<DeviceModel> model_of(const DeviceFacts& facts, const Division& division) {
   DeviceModel model;
   model.uuid = facts.gpu.uuid;
@@ -61,6 +73,8 @@ Result<DeviceModel> model_of(const DeviceFacts& facts, const Division& division)
   version("driverVersion", facts.driver_version);
   version("cudaVersion", facts.cuda_version);
   if (facts.gpu.numa_node >= 0) model.integers["numaNode"] = facts.gpu.numa_node;
+  text("nvlinkGroup", nvlink_group_of(facts));
+  if (facts.nvlink_peers) model.integers["nvlinkPeers"] = static_cast<int64_t>(facts.nvlink_peers->size());
   model.ailment = !facts.ailment.empty() ? facts.ailment : facts.gpu.healthy ? "" : "unhealthy";
   return model;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ struct DeviceFacts {
   std::string product_name, architecture, driver_version, cuda_version;
   std::string pcie_root;  // "pci0000:00"
   std::string ailment;    // why it gets no more claims; empty: it is well
+  // The GPUs of this node that NVLink joins it to. nullopt: not known.
+  std::optional<std::vector<std::string>> nvlink_peers = std::nullopt;
 };
 
 struct DeviceModel {
@@ -35,6 +38,10 @@ struct DeviceModel {
   bool operator==(const DeviceModel&) const = default;
 };
 using DeviceModels = std::vector<DeviceModel>;
+
+// A name for a GPU's group: the same for GPUs of which NVLink joins each to all others, and none to a GPU outside. Empty: it is joined to
+// none, or that is not known.
+std::string nvlink_group_of(const DeviceFacts& facts);
 
 // Errors name the GPU: a UUID that gives no name for a device, or memory below one step.
 Result<DeviceModel> model_of(const DeviceFacts& facts, const Division& division);

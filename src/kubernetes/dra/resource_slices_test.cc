@@ -111,6 +111,26 @@ TEST(DraDeviceModel, AGpuIsADeviceNamedByItsUuid) {
   EXPECT_EQ(model_of({{"MIG-00000001-0000-4000-8000-00000000000A", kTestGib, true, -1}, "", "", "", "", "", ""}, {})->texts["type"], "mig");
 }
 
+TEST(DraDeviceModel, GpusThatNvlinkJoinsAreOneGroup) {
+  const auto json_of = [](int gpu, std::optional<std::vector<std::string>> peers) {
+    DeviceFacts facts;
+    facts.gpu = {test_gpu(gpu), 16 * kTestGib, true, -1};
+    facts.nvlink_peers = std::move(peers);
+    return device_json(*model_of(facts, {}))["attributes"];
+  };
+  const Json first = json_of(1, std::vector{test_gpu(2), test_gpu(3)});
+  const Json second = json_of(2, std::vector{test_gpu(3), test_gpu(1)});
+  EXPECT_EQ(first["nvlinkPeers"]["int"], 2);
+  EXPECT_EQ(first["nvlinkGroup"], second["nvlinkGroup"]);
+  EXPECT_NE(first["nvlinkGroup"], json_of(3, std::vector{test_gpu(1)})["nvlinkGroup"]) << "it is not joined to all of them";
+  EXPECT_NE(first["nvlinkGroup"], json_of(4, std::vector{test_gpu(5)})["nvlinkGroup"]);
+  EXPECT_LE(first["nvlinkGroup"]["string"].get<std::string>().size(), 64u);
+  const Json lone = json_of(6, std::vector<std::string>{});
+  EXPECT_EQ(lone["nvlinkPeers"]["int"], 0);
+  EXPECT_FALSE(lone.contains("nvlinkGroup"));
+  EXPECT_FALSE(json_of(7, std::nullopt).contains("nvlinkPeers")) << "not known";
+}
+
 TEST(DraDeviceModel, CapacitiesKeepTheRulesOfRequestPolicies) {
   const DeviceModels devices = test_devices(1, 81559LL << 20, 1.33);
   const Json capacity = device_json(devices[0])["capacity"];

@@ -47,6 +47,7 @@ class DraProgramTest : public testing::Test {
                                                           {"SIMGPU_STATE", folder_ + "/gpu"},
                                                           {"SIMGPU_COUNT", "2"},
                                                           {"SIMGPU_MEMORY_MB", "1024"},
+                                                          {"SIMGPU_NVLINK_GROUP", "2"},
                                                           {"NVSHARE_NODE_NAME", kTestNode},
                                                           {"NVSHARE_API_SERVER", cluster_->address().url},
                                                           {"NVSHARE_SERVICE_ACCOUNT", folder_},
@@ -112,6 +113,8 @@ TEST_F(DraProgramTest, ItServesUntilItIsToldToEndAndGoesOnAfterAKill) {
   ASSERT_EQ(devices.size(), 2U);
   EXPECT_EQ(devices[0]["attributes"]["productName"]["string"], "nvshare stand-in GPU");
   EXPECT_EQ(devices[0]["attributes"]["cudaVersion"]["version"], "13.0.0");
+  EXPECT_EQ(devices[0]["attributes"]["nvlinkPeers"]["int"], 1);
+  EXPECT_EQ(devices[0]["attributes"]["nvlinkGroup"], devices[1]["attributes"]["nvlinkGroup"]);
   const std::string gpu = devices[0]["attributes"]["uuid"]["string"];
   Json claim = test_claim(1, {{0, "512Mi", "25"}});
   claim["status"]["allocation"]["devices"]["results"][0]["device"] = devices[0]["name"];
