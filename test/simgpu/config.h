@@ -20,7 +20,7 @@ struct Config {
   bool no_nvml = false;
   int mig_devices = 0;   // of the first GPU, in NVML alone
   int nvlink_group = 0;  // so many GPUs after each other are joined by NVLink, in NVML alone; 0: none
-  std::string faults;   // see faults.h
+  std::string faults;    // see faults.h
 };
 
 const Config& config();

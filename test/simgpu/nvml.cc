@@ -339,8 +339,8 @@ SIM_API Result nvmlDeviceGetP2PStatus(Handle one, Handle other, unsigned index, 
   if (const Result result = find(other, &second)) return result;
   if (index > 5) return kInvalidArgument;
   const int group = config().nvlink_group;
-  const bool joined = group > 1 && first != second &&
-                      Machine::get().machine_number(first) / group == Machine::get().machine_number(second) / group;
+  const bool joined =
+      group > 1 && first != second && Machine::get().machine_number(first) / group == Machine::get().machine_number(second) / group;
   *status = index == kByNvlink && joined ? kOk : kNotSupported;
   return kSuccess;
 }

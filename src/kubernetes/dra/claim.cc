@@ -80,7 +80,8 @@ Result<Share> read_share(const Json& result, const Json& allocation, const NodeV
   const DeviceModel* device = find_device(node.devices, share.device);
   if (device == nullptr) return wrong("this node has no such device");
   share.gpu = device->uuid;
-  if (is_true(result, "adminAccess")) return wrong("admin access is not supported by this driver yet");
+  share.admin = is_true(result, "adminAccess");  // the API server allows it in namespaces of administrators only
+  if (share.admin && (share.id.empty() || protocol::admin::is_pod_uid(share.id))) return share;
   if (!protocol::admin::is_pod_uid(share.id)) return wrong("the allocation says no shareID: the feature gate DRAConsumableCapacity is off");
   const auto memory = consumed(result, "memory");
   if (!memory) return wrong(memory.error().text);
@@ -125,7 +126,7 @@ Result<void> check_shares(const Claim& claim) {
   }
   for (const Share& share : claim.shares) {
     const auto same = std::count_if(claim.shares.begin(), claim.shares.end(), [&](const Share& other) { return other.id == share.id; });
-    if (same > 1) return error_format("two of its devices have the shareID %.64s", share.id.c_str());
+    if (same > 1 && !share.id.empty()) return error_format("two of its devices have the shareID %.64s", share.id.c_str());
   }
   return {};
 }
@@ -169,6 +170,7 @@ Json claim_json(const Claim& claim) {
   for (const Share& share : claim.shares) {
     Json one = {{"request", share.request}, {"id", share.id},         {"device", share.device},
                 {"gpu", share.gpu},         {"memory", share.memory}, {"cores", share.cores}};
+    if (share.admin) one["admin"] = true;
     if (share.config.priority) one["priority"] = *share.config.priority;
     if (!share.config.memory_backend.empty()) one["memory_backend"] = share.config.memory_backend;
     shares.push_back(std::move(one));
@@ -192,11 +194,14 @@ Result<Claim> claim_from_json(const Json& json) {
   }
   for (const Json& one : list_of(json, "shares")) {
     Share share{
-        text_of(one, "request"), text_of(one, "id"), text_of(one, "device"), text_of(one, "gpu"), integer_of(one, "memory", 0), 0, {}};
+        text_of(one, "request"), text_of(one, "id"), text_of(one, "device"), text_of(one, "gpu"), integer_of(one, "memory", 0), 0, {},
+        is_true(one, "admin")};
     const int64_t cores = integer_of(one, "cores", 0);
-    if (!is_request(share.request) || !protocol::admin::is_pod_uid(share.id) || share.device.empty() ||
-        device_name(share.gpu) != share.device || share.memory < kMemoryStep || share.memory > protocol::admin::kMemoryMost || cores < 1 ||
-        cores > kCoresOfDevice) {
+    const bool has_amounts =
+        share.memory >= kMemoryStep && share.memory <= protocol::admin::kMemoryMost && cores >= 1 && cores <= kCoresOfDevice;
+    const bool has_id = protocol::admin::is_pod_uid(share.id);
+    const bool is_one = share.admin ? share.memory == 0 && cores == 0 && (has_id || share.id.empty()) : has_amounts && has_id;
+    if (!is_one || !is_request(share.request) || share.device.empty() || device_name(share.gpu) != share.device) {
       return error_format("a share of it cannot be");
     }
     share.cores = static_cast<int>(cores);

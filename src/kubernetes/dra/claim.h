@@ -21,12 +21,14 @@ inline constexpr size_t kSharesOfClaimMax = 32;  // Kubernetes allocates no more
 // One part of one GPU. A claim may have two of the same GPU: they are told apart by `id`.
 struct Share {
   std::string request;  // as allocated: "main", or "main/sub" of a list of alternatives
-  std::string id;       // Kubernetes' shareID
+  std::string id;       // Kubernetes' shareID; with admin access possibly empty
   std::string device;   // its name in the pool
   std::string gpu;      // UUID
   int64_t memory = 0;   // bytes
   int cores = 0;        // percent of the GPU's time
   ShareConfig config;
+  // Admin access: to look at the GPU. It takes nothing from other claims, so it has no memory and no cores.
+  bool admin = false;
   // As a container asks for it: "main".
   std::string base_request() const { return request.substr(0, request.find('/')); }
   bool operator==(const Share&) const = default;

@@ -14,8 +14,13 @@ struct Amounts {
 };
 using ByGpu = std::map<std::string, Amounts>;  // UUID
 
+// Of a pod that may look at a GPU and has no share of it: its programs that work there all the same.
+constexpr Amounts kToLookAt{kMemoryStep, 1};
+
+// Nothing for admin access.
 void add_shares(const Claim& claim, ByGpu* sums) {
   for (const Share& share : claim.shares) {
+    if (share.admin) continue;
     Amounts& sum = (*sums)[share.gpu];
     sum.memory += share.memory;
     sum.cores += share.cores;
@@ -89,22 +94,31 @@ protocol::admin::PodRequest ClaimAllocations::limits_of(const std::string& pod_u
   ByGpu sums;
   int priority = protocol::admin::kPriorityMax;
   bool has_priority = false;
+  std::set<std::string> looked_at;
   for (const auto& [uid, claim] : claims_) {
     if (claim.pod_uid != pod_uid) continue;
     limits.name = claim.name_space + "/" + claim.pod;
     add_shares(claim, &sums);
     for (const Share& share : claim.shares) {
+      if (share.admin) looked_at.insert(share.gpu);
       has_priority = has_priority || share.config.priority;
       priority = std::min(priority, share.config.priority.value_or(protocol::admin::kPriorityMax));
     }
   }
-  limits.gone = sums.empty();
+  limits.gone = sums.empty() && looked_at.empty();
+  const bool only_looks = sums.empty();
+  for (const std::string& gpu : looked_at) {
+    if (sums.contains(gpu)) continue;
+    limits.gpu_memory_on[gpu] = kToLookAt.memory;
+    limits.gpu_memory_limit = std::max(limits.gpu_memory_limit, kToLookAt.memory);
+    if (only_looks) limits.gpu_core_limit = kToLookAt.cores;
+  }
   for (const auto& [gpu, amounts] : sums) {
     limits.gpu_memory_on[gpu] = amounts.memory;
     limits.gpu_memory_limit = std::max(limits.gpu_memory_limit, amounts.memory);
     limits.gpu_core_limit = std::min(limits.gpu_core_limit, amounts.cores);
   }
-  limits.gpu_core_reserved = limits.gone ? 0 : limits.gpu_core_limit;
+  limits.gpu_core_reserved = only_looks ? 0 : limits.gpu_core_limit;
   limits.priority = has_priority ? priority : 0;
   return limits;
 }

@@ -25,7 +25,8 @@ class ClaimAllocations {
   const Claim* find(const std::string& claim_uid) const;
   const std::map<std::string, Claim>& claims() const { return claims_; }
 
-  // A pod's limits, all its claims together: on each GPU the sum of its shares there. Nothing left of it: `gone`. The scheduler knows one
+  // A pod's limits, all its claims together: on each GPU the sum of its shares there; where it has admin access alone, 1 MiB, and a
+  // hundredth of the time if it has no share anywhere. Nothing left of it: `gone`. The scheduler knows one
   // figure for compute on all GPUs of a pod; it is the least that the pod has on one of them, so that it takes from no other pod.
   protocol::admin::PodRequest limits_of(const std::string& pod_uid) const;
   // The first pods of all claims.

@@ -1,5 +1,6 @@
 #include "kubernetes/dra/claim_cdi.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -14,13 +15,19 @@ std::string cdi_name_of(const Claim& claim, const Share& share) { return claim.u
 
 }  // namespace
 
+bool has_cdi_spec(const Claim& claim) {
+  return std::any_of(claim.shares.begin(), claim.shares.end(), [](const Share& share) { return !share.admin; });
+}
+
 std::vector<std::string> cdi_ids_of(const Claim& claim, const Share& share) {
+  if (share.admin) return {"nvidia.com/gpu=" + share.gpu};
   return {std::string(kCdiClaimKind) + "=" + cdi_name_of(claim, share), "nvidia.com/gpu=" + share.gpu};
 }
 
 std::string cdi_spec_of(const Claim& claim, const std::vector<Mount>& mounts) {
   Json devices = Json::array();
   for (const Share& share : claim.shares) {
+    if (share.admin) continue;
     // NVIDIA's runtime would otherwise show whatever GPUs the image's variable names.
     Json variables = Json::array({"NVIDIA_VISIBLE_DEVICES=void"});
     if (!share.config.memory_backend.empty()) variables.push_back("NVSHARE_MEMORY_BACKEND=" + share.config.memory_backend);

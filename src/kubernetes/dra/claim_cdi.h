@@ -17,7 +17,10 @@ namespace nvshare::kubernetes::dra {
 
 inline constexpr char kCdiClaimKind[] = "nvshare.com/claim";
 
-// For the kubelet's answer: our device and NVIDIA's.
+// Whether the claim needs a specification of ours: not for admin access alone, whose containers see the GPU as it is.
+bool has_cdi_spec(const Claim& claim);
+
+// For the kubelet's answer: our device and NVIDIA's; with admin access NVIDIA's alone.
 std::vector<std::string> cdi_ids_of(const Claim& claim, const Share& share);
 
 // `mounts`: of library, preload file and the scheduler's folder.

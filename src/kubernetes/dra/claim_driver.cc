@@ -96,7 +96,7 @@ Result<void> ClaimDriver::publish_limits() {
 // The specification stays as it is where it is there: containers that run were made with it.
 Result<void> ClaimDriver::put_in_force(const Claim& claim) {
   const std::string spec = cdi_file_of(options_.cdi_dir, claim.uid);
-  if (access(spec.c_str(), F_OK) != 0) {
+  if (has_cdi_spec(claim) && access(spec.c_str(), F_OK) != 0) {
     if (auto ok = write_file_atomically(spec, cdi_spec_of(claim, options_.mounts)); !ok) return ok;
   }
   if (auto ok = publish_limits(); !ok) {

@@ -35,7 +35,8 @@ struct DriverOptions {
 
 struct PreparedDevice {
   std::string request;  // the base name
-  std::string pool, device, share_id;
+  std::string pool, device;
+  std::string share_id;  // empty: none
   std::vector<std::string> cdi_ids;
   bool operator==(const PreparedDevice&) const = default;
 };

@@ -102,6 +102,52 @@ TEST(DraClaim, CapacitiesWithTheDriversDomainAreFound) {
   EXPECT_EQ(refusal(object), "");
 }
 
+TEST(DraClaim, AdminAccessTakesNothingAndLooks) {
+  Json object = test_claim(1, {{0, "16Gi", "100"}, {1, "0", "0"}});
+  Json& results = object["status"]["allocation"]["devices"]["results"];
+  for (Json& result : results) result["adminAccess"] = true;
+  results[1].erase("shareID");
+  results[1].erase("consumedCapacity");
+  const DeviceModels devices = test_devices(2);
+  const auto claim = read_claim(object.dump(), test_claim_name(1), {kTestNode, devices, 0});
+  ASSERT_TRUE(claim) << claim.error().text;
+  EXPECT_FALSE(has_cdi_spec(*claim)) << "no library: it sees the GPU as it is";
+  for (const Share& share : claim->shares) EXPECT_EQ(cdi_ids_of(*claim, share), std::vector{"nvidia.com/gpu=" + share.gpu});
+  const auto again = claim_from_json(claim_json(*claim));
+  ASSERT_TRUE(again) << again.error().text;
+  EXPECT_EQ(*again, *claim);
+
+  ClaimAllocations allocations;
+  const auto others =
+      read_claim(test_claim(2, {{0, "16Gi", "100"}, {1, "16Gi", "100"}}).dump(), test_claim_name(2), {kTestNode, devices, 0});
+  ASSERT_TRUE(others) << others.error().text;
+  ASSERT_TRUE(allocations.admit(*others, devices));
+  ASSERT_TRUE(allocations.admit(*claim, devices)) << "beside whole GPUs that others have";
+  const auto limits = allocations.limits_of(claim->pod_uid);
+  EXPECT_FALSE(limits.gone);
+  EXPECT_EQ(limits.gpu_memory_on, (std::map<std::string, int64_t>{{test_gpu(0), kMemoryStep}, {test_gpu(1), kMemoryStep}}));
+  EXPECT_EQ(limits.gpu_core_limit, 1);
+  EXPECT_EQ(limits.gpu_core_reserved, 0);
+  allocations.remove(claim->uid);
+  EXPECT_TRUE(allocations.limits_of(claim->pod_uid).gone);
+}
+
+TEST(DraClaim, AdminAccessLowersNoShareOfThePod) {
+  Json object = test_claim(1, {{0, "4Gi", "25"}, {0, "0", "0"}, {1, "0", "0"}});
+  for (const int i : {1, 2}) object["status"]["allocation"]["devices"]["results"][static_cast<size_t>(i)]["adminAccess"] = true;
+  const DeviceModels devices = test_devices(2);
+  const auto claim = read_claim(object.dump(), test_claim_name(1), {kTestNode, devices, 0});
+  ASSERT_TRUE(claim) << claim.error().text;
+  EXPECT_TRUE(has_cdi_spec(*claim));
+  EXPECT_EQ(parse_json(cdi_spec_of(*claim, {}))["devices"].size(), 1u);
+  ClaimAllocations allocations;
+  ASSERT_TRUE(allocations.admit(*claim, devices));
+  const auto limits = allocations.limits_of(claim->pod_uid);
+  EXPECT_EQ(limits.gpu_memory_on, (std::map<std::string, int64_t>{{test_gpu(0), 4 * kTestGib}, {test_gpu(1), kMemoryStep}}));
+  EXPECT_EQ(limits.gpu_core_limit, 25);
+  EXPECT_EQ(limits.gpu_core_reserved, 25);
+}
+
 TEST(DraClaim, WhatCannotBePreparedIsRefusedWithItsReason) {
   const auto with = [](const std::function<void(Json&)>& change) {
     Json object = test_claim(1, {{}});
@@ -112,7 +158,7 @@ TEST(DraClaim, WhatCannotBePreparedIsRefusedWithItsReason) {
   const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos ? "" : text; };
   EXPECT_EQ(has(with([](Json& o) { o["metadata"]["uid"] = "77aa"; }), "made anew"), "");
   EXPECT_EQ(has(with([](Json& o) { o["status"].erase("allocation"); }), "not allocated"), "");
-  EXPECT_EQ(has(with([&](Json& o) { result(o)["adminAccess"] = true; }), "admin access is not supported"), "");
+  EXPECT_EQ(has(with([&](Json& o) { result(o)["shareID"] = "x", result(o)["adminAccess"] = true; }), "DRAConsumableCapacity"), "");
   EXPECT_EQ(has(with([&](Json& o) { result(o).erase("shareID"); }), "DRAConsumableCapacity"), "");
   EXPECT_EQ(has(with([&](Json& o) { result(o).erase("consumedCapacity"); }), "DRAConsumableCapacity"), "");
   EXPECT_EQ(has(with([&](Json& o) { result(o)["consumedCapacity"].erase("cores"); }), "says no cores"), "");

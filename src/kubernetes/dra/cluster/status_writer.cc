@@ -20,15 +20,16 @@ bool may_pass(int status) { return status == 401 || status == 403 || status == 4
 Json status_of(const Claim& claim, const std::string& pool, const std::string& now) {
   Json devices = Json::array();
   for (const Share& share : claim.shares) {
-    const std::string message = bytes_quantity(share.memory) + " of memory and " + std::to_string(share.cores) + " % of the time of " +
+    const std::string amounts = bytes_quantity(share.memory) + " of memory and " + std::to_string(share.cores) + " % of the time of " +
                                 share.gpu + ", kept by nvshare-scheduler";
-    devices.push_back(
-        {{"driver", kDriverName},
-         {"pool", pool},
-         {"device", share.device},
-         {"shareID", share.id},
-         {"conditions",
-          {{{"type", "Ready"}, {"status", "True"}, {"reason", "Prepared"}, {"message", message}, {"lastTransitionTime", now}}}}});
+    const std::string message = share.admin ? "admin access to " + share.gpu + ": to look at it" : amounts;
+    Json device = {{"driver", kDriverName},
+                   {"pool", pool},
+                   {"device", share.device},
+                   {"conditions",
+                    {{{"type", "Ready"}, {"status", "True"}, {"reason", "Prepared"}, {"message", message}, {"lastTransitionTime", now}}}}};
+    if (!share.id.empty()) device["shareID"] = share.id;
+    devices.push_back(std::move(device));
   }
   return {{"apiVersion", "resource.k8s.io/v1"},
           {"kind", "ResourceClaim"},

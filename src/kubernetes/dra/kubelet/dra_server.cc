@@ -31,7 +31,9 @@ void fill_device(const PreparedDevice& prepared, Device* device) {
   device->set_pool_name(prepared.pool);
   device->set_device_name(prepared.device);
   for (const std::string& id : prepared.cdi_ids) device->add_cdi_device_ids(id);
-  if constexpr (requires { device->set_share_id(prepared.share_id); }) device->set_share_id(prepared.share_id);
+  if constexpr (requires { device->set_share_id(prepared.share_id); }) {
+    if (!prepared.share_id.empty()) device->set_share_id(prepared.share_id);
+  }
 }
 
 // Each claim of a call has an entry in the answer; an error is in its entry, so that others of the pod are prepared.
