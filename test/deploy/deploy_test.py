@@ -306,6 +306,10 @@ EVERY_VALUE = {
 }
 
 
+def values_to_try():
+    return yaml.load((DEPLOY / "try-without-gpu/values.yaml").read_text(encoding="utf-8"), StrictLoader)
+
+
 class Deploy(unittest.TestCase):
     maxDiff = None
 
@@ -352,7 +356,11 @@ class Deploy(unittest.TestCase):
         for name, rendered in self.renderings():
             for document in rendered:
                 yield f"chart with {name}", document
-        for file in [DEPLOY / "nvshare.yaml", *sorted((DEPLOY / "examples").glob("*.yaml"))]:
+        for mode in ("devicePlugin", "dra"):
+            for document in documents(render_chart.render(values_to_try() | {"mode": mode})):
+                yield f"chart without a GPU, {mode}", document
+        to_try = [DEPLOY / "try-without-gpu" / name for name in ("stand-in-driver.yaml", "two-pods.yaml", "two-pods-dra.yaml")]
+        for file in [DEPLOY / "nvshare.yaml", *to_try, *sorted((DEPLOY / "examples").glob("*.yaml"))]:
             found = documents(file.read_text(encoding="utf-8"))
             self.assertTrue(found, file)
             for document in found:
@@ -882,6 +890,86 @@ class ContainerDevices(unittest.TestCase):
             result = self.write(**{variable: value})
             self.assertEqual(result.returncode, 1)
             self.assertIn(value, result.stderr)
+
+
+class TryWithoutGpu(unittest.TestCase):
+    """deploy/try-without-gpu, as far as it goes without a cluster."""
+
+    FOLDER = DEPLOY / "try-without-gpu"
+
+    def setUp(self):
+        if PROGRAMS.device_plugin is None or PROGRAMS.stand_in is None:
+            self.skipTest("a build without the device plugin offers no GPUs")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def image_variables(self):
+        (line,) = re.findall(r"^ENV (.*)$", (self.FOLDER / "Dockerfile").read_text(encoding="utf-8"), re.M)
+        return dict(word.split("=", 1) for word in line.split())
+
+    def install(self, **more):
+        # As in the image, but for places that are not the machine's own.
+        variables = self.image_variables() | {
+            "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": PROGRAMS.stand_in, "STAND_IN": PROGRAMS.stand_in, "PLUGIN": PROGRAMS.device_plugin,
+            "NVSHARE_LIBRARY": PROGRAMS.library, "SIMGPU_STATE": str(self.folder / "state/gpu"), **more,
+        }
+        (self.folder / "state").mkdir(exist_ok=True)
+        script = [self.FOLDER / "install-driver.sh", self.folder / "node"]
+        return subprocess.run(script, env=variables, capture_output=True, text=True, check=False)
+
+    def test_a_job_finds_the_gpu_that_the_driver_brings(self):
+        made = self.install()
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        self.assertEqual(self.install().returncode, 0, "again, at the next start of its pod")
+        spec = json.loads((self.folder / "node/var/run/cdi/nvidia.com-gpu.json").read_text(encoding="utf-8"))
+        self.assertEqual(spec["kind"], "nvidia.com/gpu")
+        (device,) = spec["devices"]
+        self.assertIn(device["name"], made.stdout)
+        libraries = [mount for mount in spec["containerEdits"]["mounts"] if mount.get("type") != "tmpfs"]
+        (state,) = [mount for mount in spec["containerEdits"]["mounts"] if mount.get("type") == "tmpfs"]
+        self.assertIn(state["containerPath"], str(self.folder / "state"))
+        found = self.folder / "container"
+        found.mkdir()
+        for mount in libraries:
+            shutil.copy(f"{self.folder}/node{mount['hostPath']}", found / pathlib.Path(mount["containerPath"]).name)
+        variables = dict(entry.split("=", 1) for entry in spec["containerEdits"]["env"] + device["containerEdits"]["env"])
+        job = subprocess.run(
+            [pathlib.Path(PROGRAMS.scheduler).with_name("nvshare-demo-job"), "--bytes", "64M", "--steps", "1", "--compute-us", "10"],
+            env=variables | {"LD_LIBRARY_PATH": str(found)}, capture_output=True, text=True, check=False,
+        )
+        self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
+        self.assertIn('"event":"result"', job.stdout.replace(" ", ""))
+
+    def test_no_gpu_is_an_error(self):
+        made = self.install(SIMGPU_COUNT="0")
+        self.assertNotEqual(made.returncode, 0)
+        self.assertFalse((self.folder / "node/var/run/cdi/nvidia.com-gpu.json").exists())
+
+    def test_what_the_jobs_ask_for_is_on_offer(self):
+        values = values_to_try()
+        memory = int(self.image_variables()["SIMGPU_MEMORY_MB"])
+        self.assertEqual(values["scheduler"]["env"]["NVSHARE_GPU_PHYSICAL_MEMORY_MB"], str(memory))
+        offered = memory * float(values["plugin"]["oversubscription"])
+        images = {f"{values['image']['repository']}:{values['image']['tag']}"}
+        for name, of_claims in (("two-pods.yaml", False), ("two-pods-dra.yaml", True)):
+            every = documents((self.FOLDER / name).read_text(encoding="utf-8"))
+            job = every[-1]
+            (container,) = pod_of(job)["containers"]
+            images.add(container["image"])
+            if of_claims:
+                asked = every[0]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"]
+                mib = int(asked.removesuffix("Mi"))
+            else:
+                mib = container["resources"]["limits"]["nvshare.com/gpu-memory"] * int(values["plugin"]["memoryUnit"].removesuffix("Mi"))
+            needed = int(container["command"][container["command"].index("--bytes") + 1].removesuffix("M"))
+            self.assertLess(needed, mib)
+            self.assertLessEqual(mib * job["spec"]["parallelism"], offered)
+            self.assertGreater(needed * job["spec"]["parallelism"], memory, "they take turns")
+        text = (self.FOLDER / "Dockerfile").read_text(encoding="utf-8")
+        for image in images:
+            self.assertIn(f"-t {image} .", text)
+            self.assertIn(f"-t {image} .", (ROOT / "docs/how-to/kubernetes-without-a-gpu.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
