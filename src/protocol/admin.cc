@@ -1,5 +1,7 @@
 #include "protocol/admin.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/json_nesting.h"
@@ -318,10 +320,22 @@ Result<Request> decode_pods_request(const Json& json) {
   return Request(request);
 }
 
+// The fields of reports that may have a fraction. Reading such a number, or one beyond 64 bits, as an integer has no defined result.
+constexpr std::string_view kFractions[] = {"nvml_others", "bandwidth_out", "bandwidth_in", "quota",
+                                           "share",       "share_window",  "nvml_share",   "nvml_billed"};
+
 // The reply's object, or the error that it carries.
 Result<Json> decode_reply(std::string_view line) {
-  Json json = nests_too_deep(line) ? Json() : Json::parse(line, nullptr, false);
+  std::string key, wrong;
+  const auto look = [&](int, Json::parse_event_t event, const Json& value) {
+    if (event == Json::parse_event_t::key) key = value.get_ref<const std::string&>();
+    const bool is_fraction = event == Json::parse_event_t::value && value.is_number_float();
+    if (is_fraction && std::find(std::begin(kFractions), std::end(kFractions), key) == std::end(kFractions)) wrong = key;
+    return true;
+  };
+  Json json = nests_too_deep(line) ? Json() : Json::parse(line, look, false);
   if (!json.is_object()) return error_format("the scheduler's answer is not a JSON object");
+  if (!wrong.empty()) return error_format("the scheduler's answer has '%.60s', which is no integer of 64 bits", wrong.c_str());
   auto ok = json.find("ok");
   if (ok != json.end() && ok->is_boolean() && ok->get<bool>()) return json;
   auto error = json.find("error");

@@ -149,6 +149,22 @@ TEST(Admin, AStatusReportComesBackAsItWasSent) {
   EXPECT_EQ(decoded->tenants[0].kind, "run");
 }
 
+// Found by admin_fuzz: read as an integer such a number has no defined result.
+TEST(Admin, ANumberBeyond64BitsInAnAnswerIsRefusedByName) {
+  for (const char* number : {"44444444444444444444444444", "-1e19", "0.5"}) {
+    const auto status = decode_status(std::string(R"({"ok":true,"gpus":[{"total":)") + number + "}]}");
+    ASSERT_FALSE(status) << number;
+    EXPECT_NE(std::string(status.error().text).find("'total'"), std::string::npos) << status.error().text;
+  }
+  StatusReport report;
+  GpuReport gpu;
+  gpu.nvml_others = 0.5, gpu.bandwidth_out = 5.5e10 + 0.5, gpu.bandwidth_in = 1.5;
+  report.gpus.push_back(gpu);
+  TenantReport tenant;
+  report.tenants.push_back(tenant);
+  EXPECT_TRUE(decode_status(encode(report))) << "these have fractions";
+}
+
 TEST(Admin, RepliesCarryTheirError) {
   EXPECT_TRUE(decode_ok(encode_ok()));
   EXPECT_EQ(*decode_tenant(encode_tenant(3)), 3u);

@@ -247,7 +247,9 @@ std::optional<int64_t> HostLedger::most_used_below(int64_t bound) const {
 
 std::string HostLedger::wrong_in_sums() const {
   HostLedger anew;
-  for (const auto& [client, account] : accounts_) {
+  for (const auto& entry : accounts_) {
+    const policy::ClientId client = entry.first;
+    const Account& account = entry.second;
     anew.open(client, [&](Account& copy) {
       copy = account;
       copy.segments.clear();

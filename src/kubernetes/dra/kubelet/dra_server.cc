@@ -1,6 +1,7 @@
 #include "kubernetes/dra/kubelet/dra_server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <malloc.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
@@ -56,6 +57,8 @@ void unprepare_all(ClaimDriver& driver, const Request& request, Response* respon
     auto& entry = (*response->mutable_claims())[claim.uid()];
     if (auto ok = driver.unprepare(claim.uid()); !ok) entry.set_error(ok.error().text);
   }
+  // What hundreds of claims leave lies in pieces between what stays: megabytes of a driver that is to be small.
+  malloc_trim(0);
 }
 
 class ServiceV1 : public api::v1::DRAPlugin::Service {
