@@ -147,7 +147,10 @@ void ClientSockets::accept(FileDescriptor socket) {
   }
   Result<Peer> peer = peer_of(socket.get());
   if (!peer) return warnings_.warn("peer", now, "{}", peer.error().text);
-  const Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
+  Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
+  if (whose.tenant.empty() && whose.user.empty()) {  // root's, in no unit: possibly a container whose cgroups nobody knows
+    if (const uint64_t space = pid_namespace_below(peer->pid); space != 0) whose.tenant = "PID namespace " + std::to_string(space);
+  }
   ConnectionId id = next_++;
   spdlog::debug("connection {} of pid {}", id, peer->pid);
   if (auto ok = bounds_.admit(id, whose, now); !ok) return turn_away(std::move(socket), *number, ok.error());

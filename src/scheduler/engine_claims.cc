@@ -74,10 +74,8 @@ void Engine::see_claims(Client& client, const GpuSample& sample, int64_t* unexpl
 // Whose many registrations count together: a tenant's, or a user's, who can make any number of tenants.
 bool Engine::is_of_same_owner(const Client& a, const Client& b) const {
   const auto is_contained = [&](const Client& client) {
-    for (const auto& [key, tenant] : tenants_.all()) {
-      if (tenant.id == client.tenant) return tenant.kind == "pod" || tenant.kind == "container";
-    }
-    return false;
+    const Tenant* tenant = tenants_.find(client.tenant);
+    return tenant != nullptr && (tenant->kind == "pod" || tenant->kind == "container");
   };
   if (a.tenant == b.tenant) return true;
   return a.uid != 0 && a.uid == b.uid && !is_contained(a) && !is_contained(b);

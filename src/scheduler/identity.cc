@@ -1,8 +1,11 @@
 #include "scheduler/identity.h"
 
 #include <fcntl.h>
+#include <linux/nsfs.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -122,6 +125,25 @@ std::string namespace_of(pid_t pid) {
 }
 
 }  // namespace
+
+uint64_t pid_namespace_below(pid_t pid) {
+  if (pid <= 0 || numbers_of(read_proc(pid, "status")).size() < 2) return 0;
+  const auto inode_of = [](const FileDescriptor& space) {
+    struct stat status {};
+    return space && fstat(space.get(), &status) == 0 ? static_cast<uint64_t>(status.st_ino) : 0;
+  };
+  const uint64_t own = inode_of(FileDescriptor(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC)));
+  FileDescriptor space(open(("/proc/" + std::to_string(pid) + "/ns/pid").c_str(), O_RDONLY | O_CLOEXEC));
+  uint64_t inode = inode_of(space);
+  while (inode != 0 && inode != own) {
+    FileDescriptor parent(ioctl(space.get(), NS_GET_PARENT));
+    const uint64_t above = inode_of(parent);
+    if (above == own) return inode;
+    space = std::move(parent);
+    inode = above;
+  }
+  return 0;
+}
 
 pid_t pid_as_seen_by(std::string_view viewer_status, std::string_view status, bool same_namespace) {
   const std::vector<pid_t> viewer = numbers_of(viewer_status);

@@ -47,6 +47,9 @@ std::string short_name_of(pid_t pid);
 // The text of /proc/PID/cgroup, empty if there is no such process.
 std::string cgroups_of(pid_t pid);
 
+// The PID namespace just below ours that the process is in, by its inode; 0: it is in ours, or that cannot be seen.
+uint64_t pid_namespace_below(pid_t pid);
+
 // A process' number as another sees it, in that one's PID namespace; 0 if it does not see it there, or one of them has ended.
 pid_t pid_as_seen_by(pid_t viewer, pid_t pid);
 // The same of the texts of both /proc/PID/status; same_namespace: their namespaces are one. Pure.

@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -13,6 +14,11 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "scheduler/tenants.h"
 
@@ -185,6 +191,68 @@ TEST(Tenants, NoUserIsTakenForAPodOrAContainer) {
   EXPECT_NE(tenants.join(peer_with(pod.pid), "x").id, tenants.join(peer_with(liar.pid), "x").id);
   EXPECT_NE(tenants.join(peer_with(container.pid), "x").id, tenants.join(peer_with(other_liar.pid), "x").id);
   EXPECT_EQ(tenants.find(id)->kind, "container") << "the liar does not even share its name";
+}
+
+// Containers of engines whose cgroups nobody knows, such as containerd's `ctr`.
+TEST(Tenants, ProcessesOfOnePidNamespaceAreOneTenant) {
+  EXPECT_EQ(pid_namespace_below(getpid()), 0u);
+  EXPECT_EQ(pid_namespace_below(0), 0u);
+  // Two containers: the first has a process beside its first one, and one in a namespace of its own below.
+  int report[2];
+  ASSERT_EQ(pipe(report), 0);
+  std::vector<pid_t> makers;
+  for (const int processes : {3, 1}) {
+    const pid_t maker = fork();
+    ASSERT_GE(maker, 0);
+    if (maker == 0) {
+      if (unshare(CLONE_NEWPID) != 0) _exit(1);
+      const pid_t first = fork();
+      if (first == 0) {
+        for (int i = 1; i < processes; ++i) {
+          if (i == 2 && unshare(CLONE_NEWPID) != 0) _exit(1);
+          if (fork() == 0) break;
+        }
+        char byte = 1;
+        if (write(report[1], &byte, 1) != 1) _exit(1);
+        pause();
+        _exit(0);
+      }
+      waitpid(first, nullptr, 0);
+      _exit(0);
+    }
+    makers.push_back(maker);
+  }
+  char bytes[4];
+  close(report[1]);
+  for (size_t got = 0; got < sizeof bytes;) {
+    const ssize_t count = read(report[0], bytes, sizeof bytes - got);
+    if (count <= 0) {
+      for (const pid_t maker : makers) waitpid(maker, nullptr, 0);
+      GTEST_SKIP() << "no PID namespace can be made here (" << strerror(errno) << ")";
+    }
+    got += static_cast<size_t>(count);
+  }
+  close(report[0]);
+  const auto children_of = [](pid_t parent) {
+    std::vector<pid_t> children;
+    std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+    for (pid_t child = 0; file >> child;) children.push_back(child);
+    return children;
+  };
+  const pid_t first = children_of(makers[0]).at(0), second = children_of(makers[1]).at(0);
+  const std::vector<pid_t> others = children_of(first);
+  ASSERT_EQ(others.size(), 2u);
+  Cgroups cgroups;
+  Tenants tenants(cgroups.look());
+  const Tenant& of_first = tenants.join(peer_with(first), "x");
+  EXPECT_EQ(of_first.kind, "container");
+  for (const pid_t other : others) EXPECT_EQ(tenants.join(peer_with(other), "x").id, of_first.id);
+  EXPECT_NE(tenants.join(peer_with(second), "x").id, of_first.id);
+  Peer of_user = peer_with(second);
+  of_user.uid = 1000;
+  EXPECT_EQ(tenants.join(of_user, "x").kind, "process") << "a user can make any number of namespaces";
+  for (const pid_t each : {first, second}) kill(each, SIGKILL);
+  for (const pid_t maker : makers) waitpid(maker, nullptr, 0);
 }
 
 TEST(Tenants, TwoOfTheSameNameAreToldApartById) {
