@@ -433,8 +433,9 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   // Its socket closes before its GPU memory is free; or its connection broke, and it goes on with what it has.
   const bool waits_for_end = !memory_freed && !watched && is_alive(client.pid, client.start_time);
   if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now, now};
-  if (!memory_freed) left_[id] = {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end};
-  if (waits_for_end) left_alive_.emplace(now, id);
+  if (!memory_freed) {
+    left_.put(id, {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end});
+  }
   keep_on_gpu(client, true);
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
   if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});

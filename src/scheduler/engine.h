@@ -24,6 +24,7 @@
 #include "scheduler/host_budget.h"
 #include "scheduler/identity.h"
 #include "scheduler/known_clients.h"
+#include "scheduler/left_clients.h"
 #include "scheduler/log.h"
 #include "scheduler/memory_ledger.h"
 #include "scheduler/memory_watch.h"
@@ -132,7 +133,7 @@ class Engine {
   bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
   std::vector<GpuUuid> gpus_in_use() const;            // with clients, or memory of dead ones; all, while a restart is waited out
   std::vector<GpuUuid> gpus_shared_by_limits() const;  // where a tenant has a compute limit
-  bool awaits_departed() const { return !departed_.empty() || !left_alive_.empty(); }
+  bool awaits_departed() const { return !departed_.empty() || !left_.waiting().empty(); }
   const Settings& settings() const { return settings_; }
   bool uses_nvml() const { return uses_nvml_; }
   // For tests: what is wrong in the policy's state; nothing: nothing.
@@ -200,16 +201,6 @@ class Engine {
     int64_t resident = 0;
     policy::Instant listed_at = 0;  // by NVML, last
     policy::Instant held_at = 0;    // the policy was told last
-  };
-  // Of a process that may live: it may come back, and then has what it had.
-  struct LeftClient {
-    pid_t pid = 0;
-    uint64_t start_time = 0;
-    policy::GpuId gpu = 0;
-    policy::Instant since = 0;
-    ClaimBound claims;
-    int64_t allocated = 0;
-    bool waits_for_end = false;  // of its process, which NVML does not watch
   };
   // Who may still have host memory of a client that has left.
   struct HostHolder {
@@ -398,9 +389,8 @@ class Engine {
   std::map<ConnectionId, Connection> connections_;
   std::map<policy::ClientId, Client> clients_;
   std::map<policy::ClientId, DepartedClient> departed_;
-  std::map<policy::ClientId, LeftClient> left_;
-  std::set<std::pair<policy::Instant, policy::ClientId>> left_alive_;   // of left_: with waits_for_end, by since
-  std::pair<policy::Instant, policy::ClientId> looked_up_to_ = {0, 0};  // of left_alive_, by free_left
+  LeftClients left_;
+  std::pair<policy::Instant, policy::ClientId> looked_up_to_ = {0, 0};  // of left_.waiting(), by free_left
   policy::Instant looked_at_left_ = 0;
   std::set<policy::ClientId> held_absent_;  // whose memory the policy was told of by hold_absent
   std::optional<RestartHold> hold_;

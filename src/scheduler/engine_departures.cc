@@ -16,24 +16,19 @@ constexpr size_t kLeftLookedUp = 2048;
 
 // A process comes back whose connection ended: what it left behind is its own, and counts once. That has to change in one step of the
 // policy, which would give it to others in between.
-std::optional<Engine::LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced) {
+std::optional<LeftClient> Engine::take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced) {
   std::optional<LeftClient> last;
-  for (auto at = left_.begin(); at != left_.end();) {
-    const LeftClient& left = at->second;
-    const bool is_it = peer.pid != 0 && left.pid == peer.pid && left.start_time == peer.start_time && left.gpu == gpu;
-    if (!is_it) {
-      ++at;
-      continue;
-    }
-    last = left;
-    departed_.erase(at->first);
-    known_.forget(at->first);
-    replaced->push_back(at->first);
-    left_alive_.erase({left.since, at->first});
-    at = left_.erase(at);
+  if (peer.pid == 0) return last;
+  for (const policy::ClientId id : left_.of_process(peer.pid, peer.start_time)) {
+    if (left_.at(id).gpu != gpu) continue;
+    last = left_.at(id);
+    departed_.erase(id);
+    known_.forget(id);
+    replaced->push_back(id);
+    left_.erase(id);
   }
   for (const auto& [id, missing] : known_.missing()) {  // of an earlier scheduler
-    if (peer.pid == 0 || missing.pid != peer.pid || missing.start_time != peer.start_time || missing.gpu != gpus_[gpu].uuid_text) continue;
+    if (missing.pid != peer.pid || missing.start_time != peer.start_time || missing.gpu != gpus_[gpu].uuid_text) continue;
     departed_.erase(id);
     held_absent_.erase(id);
     replaced->push_back(id);
@@ -56,9 +51,10 @@ void Engine::free_left(policy::Instant now) {
   std::vector<std::pair<policy::Instant, policy::ClientId>> freed;
   LivingProcesses living(*this);
   const policy::Instant until = now - settings_.policy.departed_grace;  // later ones may not be free yet
-  auto at = left_alive_.upper_bound(looked_up_to_);
-  for (size_t looked = 0; looked < std::min(left_alive_.size(), kLeftLookedUp) && living.looked_up() < kProcessesLookedUp; ++looked) {
-    if (at == left_alive_.end() || at->first > until) at = left_alive_.begin();
+  const LeftClients::ByTime& waiting = left_.waiting();
+  auto at = waiting.upper_bound(looked_up_to_);
+  for (size_t looked = 0; looked < std::min(waiting.size(), kLeftLookedUp) && living.looked_up() < kProcessesLookedUp; ++looked) {
+    if (at == waiting.end() || at->first > until) at = waiting.begin();
     if (at->first > until) break;
     const LeftClient& left = left_.at(at->second);
     if (!living.has(left.pid, left.start_time)) freed.push_back(*at);
@@ -67,7 +63,6 @@ void Engine::free_left(policy::Instant now) {
   for (const auto& left : freed) {
     const policy::ClientId id = left.second;
     left_.erase(id);
-    left_alive_.erase(left);
     known_.forget(id);
     apply(policy::ClientMemoryFreed{id}, now);
   }
@@ -76,18 +71,20 @@ void Engine::free_left(policy::Instant now) {
 // When free_left looks first; then housekeeping does it.
 std::optional<policy::Instant> Engine::looks_at_left_at() const {
   const policy::Duration grace = settings_.policy.departed_grace;
-  const auto first = left_alive_.lower_bound({looked_at_left_ - grace + 1, 0});
-  return first != left_alive_.end() ? std::optional(first->first + grace) : std::nullopt;
+  const auto first = left_.waiting().lower_bound({looked_at_left_ - grace + 1, 0});
+  return first != left_.waiting().end() ? std::optional(first->first + grace) : std::nullopt;
 }
 
 void Engine::forget_left(policy::Instant now) {
   const policy::Duration grace = std::max(settings_.policy.departed_grace, settings_.policy.watched_grace);
-  std::erase_if(left_, [&](const auto& entry) {
-    const bool over = now - entry.second.since > grace;
-    if (over && !departed_.contains(entry.first)) known_.forget(entry.first);
-    if (over) left_alive_.erase({entry.second.since, entry.first});
-    return over;
-  });
+  std::vector<policy::ClientId> over;
+  for (const auto& [id, left] : left_.all()) {
+    if (now - left.since > grace) over.push_back(id);
+  }
+  for (const policy::ClientId id : over) {
+    if (!departed_.contains(id)) known_.forget(id);
+    left_.erase(id);
+  }
 }
 
 // The driver takes a dead process off its list before all of its memory is free again, so both are looked at. `ours`: what the living

@@ -69,6 +69,28 @@ TEST_F(EngineTest, ThousandsThatLiveOnWithoutTheirConnectionsAreLookedAtByAndBy)
   EXPECT_EQ(gpu().departed, 0);
 }
 
+// Found by process: a registration went over all that had left, tens of thousands beside a program that forks and connects.
+TEST(LeftClients, AreFoundByTheirProcess) {
+  LeftClients left;
+  for (policy::ClientId id = 1; id <= 6; ++id) {
+    left.put(
+        id,
+        {.pid = static_cast<pid_t>(id % 2), .start_time = 7, .gpu = 0, .since = static_cast<policy::Instant>(id), .waits_for_end = id > 3});
+  }
+  EXPECT_EQ(left.of_process(1, 7), (std::vector<policy::ClientId>{1, 3, 5}));
+  EXPECT_TRUE(left.of_process(1, 8).empty()) << "another process that has its number";
+  EXPECT_EQ(left.waiting(), (LeftClients::ByTime{{4, 4}, {5, 5}, {6, 6}}));
+  left.erase(5);
+  left.erase(5);
+  left.put(3, {.pid = 0, .start_time = 7, .gpu = 0, .since = 9, .waits_for_end = true});
+  EXPECT_EQ(left.of_process(1, 7), (std::vector<policy::ClientId>{1}));
+  EXPECT_EQ(left.of_process(0, 7), (std::vector<policy::ClientId>{2, 3, 4, 6}));
+  EXPECT_EQ(left.waiting(), (LeftClients::ByTime{{4, 4}, {6, 6}, {9, 3}}));
+  for (const policy::ClientId id : {1, 2, 3, 4, 6}) left.erase(static_cast<policy::ClientId>(id));
+  EXPECT_TRUE(left.all().empty());
+  EXPECT_TRUE(left.waiting().empty());
+}
+
 // Each of its segments asked for itself whether the process lives, which held up all others for milliseconds.
 TEST_F(EngineTest, AProcessThatLeavesManySegmentsIsLookedAtOnce) {
   alive_.emplace().insert(1001);

@@ -113,7 +113,7 @@ std::set<policy::GpuId> Engine::gpus_that_count(policy::Instant now) const {
     if (!view.clients.empty() || !view.tenants.empty() || view.departed > 0) count.insert(view.gpu);
   }
   for (const auto& [id, departed] : departed_) count.insert(departed.gpu);
-  for (const auto& [id, left] : left_) count.insert(left.gpu);
+  for (const auto& [id, left] : left_.all()) count.insert(left.gpu);
   for (const auto& [id, holder] : host_holders_) count.insert(holder.gpu);
   for (const MemoryLedger::View& view : ledger_.view()) count.insert(view.gpu);
   for (const auto& [id, missing] : known_.missing()) {
