@@ -2,24 +2,26 @@
 """The scheduler's page in a headless Chromium, on the stand-in GPU: what it shows is what `nvsharectl status --json` says, it can be read
 with a keyboard and a screen reader, light and dark, from 360 to 2560 pixels.
 
-  page_test.py --build BUILD [--axe AXE.MIN.JS] [unittest arguments]
+  page_test.py --build BUILD [unittest arguments]
 
-Without a Chromium (tools/install-dependencies.sh test) it is skipped: exit status 77. --axe: besides, the accessibility check of axe-core
-(`npm pack axe-core`, the file axe.min.js), which may find nothing serious.
+Without a Chromium (tools/install-dependencies.sh test) it is skipped: exit status 77. axe-core comes from npm (axe.py); where that cannot
+be reached only its check is skipped, and says so.
 """
 import argparse
 import json
+import os
 import pathlib
 import sys
 import time
 import unittest
 
+import axe
 import chromium
 from stage import Stage
 
 SKIPPED = 77
 PATIENCE = 120
-PROGRAM = argparse.Namespace(build=None, axe=None, browser=None)
+PROGRAM = argparse.Namespace(build=None, browser=None)
 MARKUP = "<img src=x onerror=document.title='taken'>"
 TOKEN = "a-token-of-the-tests+/="
 
@@ -231,17 +233,48 @@ class Page(unittest.TestCase):
         self.assertTrue(tab.wait_for("document.getElementById('connection').textContent.startsWith('No answer from the scheduler')"))
 
     def test_axe_finds_nothing_serious(self):
-        if not PROGRAM.axe:
-            self.skipTest("no --axe")
+        try:
+            script = axe.script()
+        except axe.NotHad as why:
+            print(f"axe-core {axe.RELEASE} was not run: {why}", file=sys.stderr)
+            self.skipTest(str(why))
         for dark in (False, True):
-            tab = self.open_live(dark=dark)
-            tab.evaluate("document.querySelector('details').open = true")
-            tab.evaluate(pathlib.Path(PROGRAM.axe).read_text() + "; true")
-            found = tab.evaluate("axe.run().then((result) => ({passes: result.passes.length, violations: result.violations.map((each) =>"
-                                 " ({id: each.id, impact: each.impact, nodes: each.nodes.map((node) => node.html.slice(0, 120))}))}))")
-            print(f"axe, {'dark' if dark else 'light'}: {found['passes']} rules passed, violated: {found['violations']}", file=sys.stderr)
-            self.assertGreater(found["passes"], 10)
-            self.assertEqual([each for each in found["violations"] if each["impact"] in ("serious", "critical")], [])
+            for width in (1280, 360):
+                tab = self.open_live(dark=dark)
+                tab.resize(width, 900)
+                tab.evaluate("document.querySelector('details').open = true")
+                found = self.checked_by_axe(tab, script)
+                print(f"axe-core {axe.RELEASE}, {'dark' if dark else 'light'}, {width} pixels: {found['passes']} rules passed, violated: "
+                      f"{found['violations']}", file=sys.stderr)
+                self.assertGreater(found["passes"], 20)
+                self.assertEqual(serious(found), [])
+                tab.resize(1280, 900)
+        # It sees: what is wrong on a page is found.
+        tab = self.open_live(dark=True)
+        tab.evaluate("document.querySelector('h1').style.color = getComputedStyle(document.body).backgroundColor;"
+                     " document.querySelector('.memory svg').removeAttribute('aria-label');"
+                     " document.querySelector('#hold').textContent = ''; true")
+        self.assertTrue({"button-name", "color-contrast"} & {each["id"] for each in serious(self.checked_by_axe(tab, script))})
+
+    def checked_by_axe(self, tab, script):
+        tab.evaluate(script + "; true")
+        return tab.evaluate("axe.run().then((result) => ({passes: result.passes.length, violations: result.violations.map((each) =>"
+                            " ({id: each.id, impact: each.impact, nodes: each.nodes.map((node) => node.html.slice(0, 120))}))}))")
+
+    def test_another_axe_than_the_pinned_one_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "another SHA-512"):
+            axe.script(b"not what npm had")
+        path = os.environ["PATH"]
+        try:
+            os.environ["PATH"] = "/nonexistent"
+            with self.assertRaisesRegex(axe.NotHad, "no npm"):
+                axe.fetch()
+        finally:
+            os.environ["PATH"] = path
+
+
+def serious(found):
+    return [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
 
 
 def contrast(one, other):
@@ -257,9 +290,8 @@ def contrast(one, other):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    parser.add_argument("--axe", type=pathlib.Path)
     arguments, rest = parser.parse_known_args()
-    PROGRAM.build, PROGRAM.axe, PROGRAM.browser = arguments.build, arguments.axe, chromium.find()
+    PROGRAM.build, PROGRAM.browser = arguments.build, chromium.find()
     if not PROGRAM.browser:
         print("skipped: there is no Chromium; tools/install-dependencies.sh test installs one", file=sys.stderr)
         sys.exit(SKIPPED)
