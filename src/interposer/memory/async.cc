@@ -82,14 +82,13 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
     return cuda::CUDA_SUCCESS;
   }
   collect_async(false);
-  CUresult result = place(address, bytes, context, SlabUse::kPool);
+  CUresult result = place(address, bytes, context);
   if (result != cuda::CUDA_SUCCESS) refund(charged_bytes(bytes));
   return result;
 }
 
-bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, bool of_pool, CUresult* result) {
+bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
   AsyncFree pending{};
-  pending.reusable = of_pool;  // for another of a pool
   size_t requested = 0;
   if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
   pending.address = address;
