@@ -149,7 +149,8 @@ void ClientSockets::accept(FileDescriptor socket) {
   if (!peer) return warnings_.warn("peer", now, "{}", peer.error().text);
   Accountable whose = accountable_for(cgroup_reader_, cgroups_of(peer->pid), peer->uid, peer->pid, peer->start_time);
   if (whose.tenant.empty() && whose.user.empty()) {  // root's, in no unit: possibly a container whose cgroups nobody knows
-    if (const uint64_t space = pid_namespace_below(peer->pid); space != 0) whose.tenant = "PID namespace " + std::to_string(space);
+    peer->pid_namespace = pid_namespace_below(peer->pid);
+    if (peer->pid_namespace != 0) whose.tenant = "PID namespace " + std::to_string(peer->pid_namespace);
   }
   ConnectionId id = next_++;
   spdlog::debug("connection {} of pid {}", id, peer->pid);

@@ -210,17 +210,18 @@ void HostBudget::cannot_hand_over(policy::ClientId client, SegmentId segment) {
 void HostBudget::fail(policy::ClientId client, SegmentId segment) {
   ledger_.take(segment);
   const Account& account = *ledger_.find(client);
-  refuse(client, std::max<int64_t>(account.wanted - account.lent, 0), Bound::kCannotMake);
+  refuse(client, std::max<int64_t>(account.wanted - account.lent, 0), 0, Bound::kCannotMake);
 }
 
-void HostBudget::refuse(policy::ClientId client, int64_t missing, Bound bound) {
+void HostBudget::refuse(policy::ClientId client, int64_t missing, int64_t beyond, Bound bound) {
   ledger_.change(client, [&](Account& account) {
     account.answered = true;
     account.missing = missing;
+    account.beyond -= beyond;
     account.wanted = account.lent;
     account.bound = bound;
   });
-  decisions_.push_back(Refuse{client, ledger_.find(client)->request, missing});
+  decisions_.push_back(Refuse{client, ledger_.find(client)->request, missing + beyond});
 }
 
 // ---- what is to be done ----
@@ -339,25 +340,17 @@ void HostBudget::serve(policy::ClientId client, policy::Instant now) {
       decisions_.push_back(Lend{client, id, bytes, Owner::kProcess});
     }
   }
-  const int64_t beyond = account.beyond;
   if (missing > 0 && account.urgent) {
     reclaim(missing, client, now);
     if (memory_comes_back()) return;  // answered when it has
   }
+  const int64_t beyond = account.beyond;
+  if (missing > 0) return refuse(client, missing, beyond, bound);
   ledger_.change(client, [](Account& changed) {
     changed.answered = true;
     changed.beyond = 0;
   });
-  if (missing <= 0) {
-    if (beyond > 0) decisions_.push_back(Refuse{client, account.request, beyond});
-    return;
-  }
-  ledger_.change(client, [&](Account& changed) {
-    changed.missing = missing;
-    changed.bound = bound;
-    changed.wanted = changed.lent;
-  });
-  decisions_.push_back(Refuse{client, account.request, missing + beyond});
+  if (beyond > 0) decisions_.push_back(Refuse{client, account.request, beyond});
 }
 
 // Of clients that do not answer; stopped, perhaps.

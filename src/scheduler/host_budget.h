@@ -154,7 +154,8 @@ class HostBudget {
   int64_t own_cgroup_free() const { return *machine_.own_room - ledger_.sums().making; }  // what is in the making will take its part
   void serve(policy::ClientId client, policy::Instant now);
   void fail(policy::ClientId client, SegmentId segment);
-  void refuse(policy::ClientId client, int64_t missing, Bound bound);
+  // What it asked for: `missing` for `bound`, and `beyond` what it can need.
+  void refuse(policy::ClientId client, int64_t missing, int64_t beyond, Bound bound);
   bool lend_pooled(policy::ClientId client, policy::TenantId tenant);
   int64_t discard_pooled(int64_t bytes);
   void discard(SegmentId segment, policy::TenantId tenant, int64_t bytes);

@@ -244,13 +244,16 @@ TEST(Tenants, ProcessesOfOnePidNamespaceAreOneTenant) {
   ASSERT_EQ(others.size(), 2u);
   Cgroups cgroups;
   Tenants tenants(cgroups.look());
-  const Tenant& of_first = tenants.join(peer_with(first), "x");
+  const auto in_namespace = [](pid_t pid) {
+    Peer peer = peer_with(pid);
+    peer.pid_namespace = pid_namespace_below(pid);
+    return peer;
+  };
+  const Tenant& of_first = tenants.join(in_namespace(first), "x");
   EXPECT_EQ(of_first.kind, "container");
-  for (const pid_t other : others) EXPECT_EQ(tenants.join(peer_with(other), "x").id, of_first.id);
-  EXPECT_NE(tenants.join(peer_with(second), "x").id, of_first.id);
-  Peer of_user = peer_with(second);
-  of_user.uid = 1000;
-  EXPECT_EQ(tenants.join(of_user, "x").kind, "process") << "a user can make any number of namespaces";
+  for (const pid_t other : others) EXPECT_EQ(tenants.join(in_namespace(other), "x").id, of_first.id);
+  EXPECT_NE(tenants.join(in_namespace(second), "x").id, of_first.id);
+  EXPECT_EQ(tenants.join(peer_with(second), "x").kind, "process") << "of a user, who can make any number of namespaces";
   for (const pid_t each : {first, second}) kill(each, SIGKILL);
   for (const pid_t maker : makers) waitpid(maker, nullptr, 0);
 }

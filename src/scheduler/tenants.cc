@@ -144,12 +144,10 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::Tenant
     if (cgroup->kind == CgroupIdentity::Kind::kPod) return of_pod(cgroup->name);
     return get(*cgroup);
   }
-  // A container whose cgroups nobody knows (of `ctr`, say): root's, since a user can make any number of namespaces.
-  if (const uint64_t space = !cgroup && peer.uid == 0 ? pid_namespace_below(peer.pid) : 0; space != 0) {
-    if (start_time_(peer.pid) == peer.start_time) {
-      const std::string name = "pid:[" + std::to_string(space) + "]";
-      return get(std::string("container:") + name, "container", name);
-    }
+  // A container whose cgroups nobody knows (of `ctr`, say).
+  if (!cgroup && peer.pid_namespace != 0 && start_time_(peer.pid) == peer.start_time) {
+    const std::string name = "pid:[" + std::to_string(peer.pid_namespace) + "]";
+    return get("container:" + name, "container", name);
   }
   return get(key_of_process("process", peer.pid, peer.start_time), "process", program);
 }

@@ -820,8 +820,8 @@ CDI = strict(
 )
 
 
-class ContainerDevices(unittest.TestCase):
-    """`nvshare-device-plugin --write-cdi`, for docker run --device nvshare.com/gpu=0."""
+class WithDevicePlugin(unittest.TestCase):
+    """With a folder of its own."""
 
     def setUp(self):
         if PROGRAMS.device_plugin is None or PROGRAMS.stand_in is None:
@@ -829,6 +829,10 @@ class ContainerDevices(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+
+
+class ContainerDevices(WithDevicePlugin):
+    """`nvshare-device-plugin --write-cdi`, for docker run --device nvshare.com/gpu=0."""
 
     def write(self, *flags, **environment):
         variables = {
@@ -892,17 +896,10 @@ class ContainerDevices(unittest.TestCase):
             self.assertIn(value, result.stderr)
 
 
-class TryWithoutGpu(unittest.TestCase):
+class TryWithoutGpu(WithDevicePlugin):
     """deploy/try-without-gpu, as far as it goes without a cluster."""
 
     FOLDER = DEPLOY / "try-without-gpu"
-
-    def setUp(self):
-        if PROGRAMS.device_plugin is None or PROGRAMS.stand_in is None:
-            self.skipTest("a build without the device plugin offers no GPUs")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
 
     def image_variables(self):
         (line,) = re.findall(r"^ENV (.*)$", (self.FOLDER / "Dockerfile").read_text(encoding="utf-8"), re.M)
@@ -984,7 +981,7 @@ if __name__ == "__main__":
     parser.add_argument("--library")
     parser.add_argument("--stand-in")
     PROGRAMS, rest = parser.parse_known_args()
-    for option in ("scheduler", "device_plugin", "library", "stand_in"):
+    for option in ("scheduler", "device_plugin", "dra_driver", "library", "stand_in"):
         if getattr(PROGRAMS, option):
             setattr(PROGRAMS, option, str(pathlib.Path(getattr(PROGRAMS, option)).resolve()))
     unittest.main(argv=[sys.argv[0], *rest])
