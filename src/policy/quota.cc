@@ -263,11 +263,23 @@ static void begin_ceiling(const Config& config, const Gpu& gpu, Account& account
   account.recent = account.recent_before = 0;
   account.owed = account.spent = 0;
   account.spent_until = 0;
-  // Among others its place stays what it was: no change of a ceiling clears what it owes them.
-  if (gpu.quota.limited) return;
+  // Among others its place stays what it was: no change of a ceiling clears what it owes them. What it saved by another rule is not spent
+  // under this one.
+  if (gpu.quota.limited) {
+    if (!windowed) account.balance = std::min<Duration>(account.balance, 0);
+    return;
+  }
   account.balance = -owed;
   account.used = owed > 0;
   account.quota = in_its_window ? 1 : 0;  // set_share: the rest of a window that it knows, or all of a new one
+}
+
+// A lower limit came: what was saved under the former one is worth one period of it.
+static void lower_savings(const Config& config, const Gpu& gpu, Account& account) {
+  if (is_windowed(config, gpu)) return;
+  const Duration most = portion(gpu.quota.period, account.ceiling_rate());
+  account.balance = std::min(account.balance, most);
+  account.headroom = std::min(account.headroom, most);
 }
 
 void set_core_limit(Context& context, const ComputeLimit& event) {
@@ -291,6 +303,8 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
       begin_ceiling(context.config(), gpu, account, context.now);
     } else if (limit < 100 && is_windowed(context.config(), gpu)) {  // it counts from its window's beginning: what was used stays used
       account.headroom += portion(window_of(context.config(), gpu), (limit - former.ceiling) * (kWholeGpu / 100));
+    } else if (limit < former.ceiling || reserved < former.reserved) {
+      lower_savings(context.config(), gpu, account);
     }
     note_limit(context, gpu, account, former);
   }

@@ -291,6 +291,18 @@ std::optional<Duration> QuotaWorld::used(const Job& job) const {
   return job.lies || job.first_use == 0 ? 0 : job.last_use - job.first_use;
 }
 
+void QuotaWorld::begin_work(ClientId id) {
+  Job& job = jobs_.at(id);
+  job.burst_end = kNever;
+  go_on(job);
+}
+
+void QuotaWorld::end_work(ClientId id) {
+  Job& job = jobs_.at(id);
+  job.burst_end = job.done;
+  if (works(job)) job.target = job.done;
+}
+
 void QuotaWorld::pause(Job& job) {
   ++job.pauses;
   job.state = Job::State::kPaused;
@@ -312,6 +324,21 @@ void QuotaWorld::release(Job& job, bool early) {
   });
 }
 
+// A pause is over.
+void QuotaWorld::go_on(Job& job) {
+  if (job.state == Job::State::kPausing) {
+    ++job.activity;
+    begin(job);
+  } else if (job.state == Job::State::kPaused) {
+    ++job.activity;
+    job.state = Job::State::kGranted;
+    tell(job, LockResumed{job.id, job.grant});
+    later(job, resume_delay, [this](Job& resumed) { begin(resumed); });
+  } else {
+    want(job);
+  }
+}
+
 void QuotaWorld::reached_target(Job& job) {
   const bool drained = job.state == Job::State::kDraining;
   ++job.activity;
@@ -323,17 +350,7 @@ void QuotaWorld::reached_target(Job& job) {
     Job& then = jobs_.at(id);
     if (!then.alive) return;
     then.burst_end = next_end;
-    if (then.state == Job::State::kPausing) {
-      ++then.activity;
-      begin(then);
-    } else if (then.state == Job::State::kPaused) {
-      ++then.activity;
-      then.state = Job::State::kGranted;
-      tell(then, LockResumed{id, then.grant});
-      later(then, resume_delay, [this](Job& resumed) { begin(resumed); });
-    } else {
-      want(then);
-    }
+    go_on(then);
   });
   if (drained) return release(job, false);
   job.state = Job::State::kPausing;

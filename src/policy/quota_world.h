@@ -59,6 +59,9 @@ class QuotaWorld {
   Job& add(TenantId tenant, Duration kernel = kMsec, Bytes memory = 0);
   Job& add_bursty(TenantId tenant, Duration on, Duration off, Duration kernel = kMsec);
   void remove(ClientId id);
+  // A bursty program, in place of its bursts: works until it is told to end, and pauses until it is told to begin.
+  void begin_work(ClientId id);
+  void end_work(ClientId id);
   void limit(TenantId tenant, int percent);    // as the node grants it: a reservation, and the ceiling; 100: none
   void ceiling(TenantId tenant, int percent);  // as a tenant sets it for itself
   void set(const ComputeLimit& limit);
@@ -106,6 +109,7 @@ class QuotaWorld {
   void move_in(Job& job);
   void drop(Job& job, GrantId grant);
   void pause(Job& job);
+  void go_on(Job& job);
   void release(Job& job, bool early);
   std::optional<Duration> used(const Job& job) const;  // as it says
   Instant arrival(const Job& job);                     // of a message of its that goes out now
