@@ -315,10 +315,16 @@ class Hostile(unittest.TestCase):
 
 
 class Restarts(unittest.TestCase):
-    def test_killed_at_random_all_come_back_and_no_limit_is_passed(self):
+    def play(self, *options):
         run = subprocess.run([sys.executable, HERE / "restarts.py", "--scheduler", PROGRAMS.scheduler, "--kills", "5", "--clients", "24",
-                              "--tenants", "3", "--seed", str(SEED)], capture_output=True, text=True, check=False)
+                              "--tenants", "3", "--seed", str(SEED), *options], capture_output=True, text=True, check=False)
         self.assertEqual(run.returncode, 0, f"{run.stdout}\n{run.stderr}")
+
+    def test_killed_at_random_all_come_back_and_no_limit_is_passed(self):
+        self.play()
+
+    def test_those_that_run_come_back_though_others_stand_still(self):
+        self.play("--stopped", "3")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """A scheduler that is killed at random under many clients, and started again: all are back in time, and no tenant is over its limit.
 
-  restarts.py --scheduler PROGRAM [--kills 200] [--clients 200] [--tenants 10] [--seed N]
+  restarts.py --scheduler PROGRAM [--kills 200] [--clients 200] [--tenants 10] [--stopped 0] [--seed N]
 
 Each client is a process of its own that charges and returns memory against its tenant's limit, within its lease, and takes turns with its
-GPU. Prints what it saw as JSON; exits 1 when a limit was passed or a client did not come back.
+GPU. With --stopped so many of them, others each time, stand still (SIGSTOP) from before the kill until the rest is back. Prints what it saw as JSON; exits 1 when a limit was passed or a client did not come back.
 """
 import argparse
 import json
@@ -223,6 +223,9 @@ class World:
     def registered(self, epochs):
         return sum(self.table.get(row)[1] not in epochs for row in range(self.arguments.clients))
 
+    def clients(self):
+        return [int(pid) for parent in self.parents for pid in pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
     def run(self):
         self.start_scheduler()
         for tenant in range(self.arguments.tenants):
@@ -235,6 +238,9 @@ class World:
             while time.monotonic() < until:
                 self.look()
                 time.sleep(0.005)
+            stopped = self.random.sample(self.clients(), self.arguments.stopped)
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
             self.scheduler.kill()
             self.scheduler.wait()
             epochs = {self.table.get(row)[1] for row in range(everybody)}
@@ -243,9 +249,13 @@ class World:
             serves = self.wait_for(lambda: self.has_turns(epochs))
             if serves is None:
                 return f"after kill {kill + 1} nobody had a turn"
-            if self.wait_for(lambda: self.registered(epochs) == everybody) is None:
-                return f"after kill {kill + 1} {self.registered(epochs)} of {everybody} clients are back"
-            self.back.append((serves, time.monotonic() - begin))
+            for those, whose in ((everybody - len(stopped), "clients that run"), (everybody, "clients")):
+                if self.wait_for(lambda those=those: self.registered(epochs) >= those) is None:
+                    return f"after kill {kill + 1} {self.registered(epochs)} of {those} {whose} are back"
+                if whose == "clients that run":
+                    self.back.append((serves, time.monotonic() - begin))
+                for pid in stopped:
+                    os.kill(pid, signal.SIGCONT)
         return None
 
     def end(self):
@@ -267,6 +277,7 @@ def main():
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--tenants", type=int, default=10)
+    parser.add_argument("--stopped", type=int, default=0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     arguments = parser.parse_args()
     world = World(arguments)
@@ -281,7 +292,7 @@ def main():
     back = sorted(back for _, back in world.back)
     share = lambda values, part: round(values[min(len(values) - 1, int(part * len(values)))], 3) if values else None
     print(json.dumps({
-        "seed": arguments.seed, "clients": arguments.clients, "tenants": arguments.tenants, "kills": len(world.back), "problem": problem,
+        "seed": arguments.seed, "clients": arguments.clients, "tenants": arguments.tenants, "stopped": arguments.stopped, "kills": len(world.back), "problem": problem,
         "first_turn_s": {"median": share(serves, 0.5), "p99": share(serves, 0.99), "most": share(serves, 1)},
         "all_back_s": {"median": share(back, 0.5), "p99": share(back, 0.99), "most": share(back, 1)},
         "limit_bytes": LIMIT, "charged_most_bytes": world.charged_most}))
