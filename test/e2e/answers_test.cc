@@ -156,6 +156,17 @@ TEST_F(Answers, ContextsThatAreGone) {
   expect_same_unshared({"gone_contexts"});
 }
 
+// It went with the context, and a copy of it took its address for one of the host.
+TEST_F(Answers, PoolsOutliveContexts) {
+  expect_same_alone({"pools_outlive_resets", "pools_outlive_contexts"});
+  expect_same_unshared({"pools_outlive_resets", "pools_outlive_contexts"});
+  expect_same_by("none", {"pools_outlive_resets", "pools_outlive_contexts"});
+}
+TEST_F(Answers, PoolsOutliveContextsWhileSwappedOut) {
+  expect_same_swapped_out("pools_outlive_resets");
+  expect_same_swapped_out("pools_outlive_contexts");
+}
+
 // The legacy stream waits for what captures: memory in its order was made all the same.
 TEST_F(Answers, MemoryInOrderBesideCaptures) {
   expect_same_alone({"beside_captures"});

@@ -43,15 +43,16 @@ CUresult allocate_managed(Context& context, uint64_t bytes, unsigned flags, void
 class Blocks {
  public:
   static Blocks& get();
-  // 0: no memory left. bytes at most kSmallMax.
-  uint64_t allocate(Context& context, uint64_t bytes);
-  void free(Context& context, uint64_t address, uint64_t bytes);
+  // 0: no memory left. bytes at most kSmallMax. `context`: with which the memory ends; null: memory of pools, which are the device's.
+  uint64_t allocate(Context* context, int device, uint64_t bytes);
+  void free(uint64_t address, uint64_t bytes);
   // All blocks of a context, whose ranges are gone.
   void drop(Context& context);
 
  private:
   struct Block {
     Context* context;
+    int device;
     uint64_t base;
     std::map<uint64_t, uint64_t> free;  // offset -> bytes
   };

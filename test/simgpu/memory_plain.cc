@@ -34,6 +34,21 @@ uint64_t map_memory(uint64_t bytes, uint64_t alignment) {
   return aligned;
 }
 
+namespace {
+
+void drain_all_of(int device) {
+  std::vector<Context*> contexts;
+  {
+    std::lock_guard lock(here().mutex);
+    for (Context* each : here().contexts) {
+      if (each->device == device && each->alive.load()) contexts.push_back(each);
+    }
+  }
+  for (Context* each : contexts) drain(*each);
+}
+
+}  // namespace
+
 void unmap_memory(uint64_t address, uint64_t bytes) {
   forget_shared(address);
   munmap(reinterpret_cast<void*>(address), bytes);
@@ -44,11 +59,11 @@ Blocks& Blocks::get() {
   return *kBlocks;
 }
 
-uint64_t Blocks::allocate(Context& context, uint64_t bytes) {
+uint64_t Blocks::allocate(Context* context, int device, uint64_t bytes) {
   bytes = round_up(bytes, kSmallUnit);
   std::lock_guard lock(mutex_);
   for (Block& block : blocks_) {
-    if (block.context != &context) continue;
+    if (block.context != context || block.device != device) continue;
     const auto hole = std::find_if(block.free.begin(), block.free.end(), [&](const auto& each) { return each.second >= bytes; });
     if (hole == block.free.end()) continue;
     const auto [offset, size] = *hole;
@@ -56,17 +71,17 @@ uint64_t Blocks::allocate(Context& context, uint64_t bytes) {
     if (size > bytes) block.free[offset + bytes] = size - bytes;
     return block.base + offset;
   }
-  if (!Machine::get().charge(context.device, here().slot, Charge::kPlain, kPageBytes)) return 0;
+  if (!Machine::get().charge(device, here().slot, Charge::kPlain, kPageBytes)) return 0;
   const uint64_t base = map_memory(kPageBytes, kPageBytes);
   if (base == 0) {
-    Machine::get().release(context.device, here().slot, Charge::kPlain, kPageBytes);
+    Machine::get().release(device, here().slot, Charge::kPlain, kPageBytes);
     return 0;
   }
-  blocks_.push_back({&context, base, {{bytes, kPageBytes - bytes}}});
+  blocks_.push_back({context, device, base, {{bytes, kPageBytes - bytes}}});
   return base;
 }
 
-void Blocks::free(Context& context, uint64_t address, uint64_t bytes) {
+void Blocks::free(uint64_t address, uint64_t bytes) {
   bytes = round_up(bytes, kSmallUnit);
   std::lock_guard lock(mutex_);
   const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return address - b.base < kPageBytes; });
@@ -83,9 +98,10 @@ void Blocks::free(Context& context, uint64_t address, uint64_t bytes) {
     holes.erase(std::next(at));
   }
   if (at->second != kPageBytes) return;
+  const int device = found->device;
   unmap_memory(found->base, kPageBytes);
   blocks_.erase(found);
-  Machine::get().release(context.device, here().slot, Charge::kPlain, kPageBytes);
+  Machine::get().release(device, here().slot, Charge::kPlain, kPageBytes);
 }
 
 void Blocks::drop(Context& context) {
@@ -106,7 +122,7 @@ CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, 
   range.context = context.parent != nullptr ? context.parent : &context;  // a green context has no memory of its own
   range.pool = pool;
   if (bytes < kSmallMax) {
-    range.base = Blocks::get().allocate(context, bytes);
+    range.base = Blocks::get().allocate(kind == RangeKind::kPool ? nullptr : range.context, context.device, bytes);
     if (range.base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   } else {
     range.owned = round_up(bytes, kPageBytes);
@@ -137,8 +153,12 @@ CUresult free_range(CUdeviceptr address, bool check) {
   if (range.kind != RangeKind::kPlain && range.kind != RangeKind::kPool && range.kind != RangeKind::kManaged && !imported) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The real cuMemFree waits for all work of the context.
-  if (check && range.context->alive.load()) drain(*range.context);
+  // The real cuMemFree waits for all work of the context. Memory of a pool may be another one's by now.
+  if (check && range.context->alive.load()) {
+    drain(*range.context);
+  } else if (check && range.kind == RangeKind::kPool) {
+    drain_all_of(range.device);
+  }
   if (imported) return free_imported(address);
   {
     AddressSpace::Writing writing(process.memory);
@@ -153,7 +173,7 @@ CUresult free_range(CUdeviceptr address, bool check) {
     unmap_memory(range.base, range.owned);
     if (range.kind != RangeKind::kManaged) Machine::get().release(range.device, process.slot, Charge::kPlain, range.owned);
   } else {
-    Blocks::get().free(*range.context, range.base, range.size);
+    Blocks::get().free(range.base, range.size);
   }
   return CUDA_SUCCESS;
 }
@@ -164,7 +184,9 @@ void free_memory_of(Context& context) {
   {
     AddressSpace::Reading reading(process.memory);
     reading.each([&](const Range& range) {
-      if (range.context == &context) mine.push_back(range);
+      // Memory of pools stays: it is the device's (measured: a reset or release of the primary context leaves it where it is).
+      const bool of_device = range.kind == RangeKind::kPool && !range.graph;
+      if (range.context == &context && !of_device) mine.push_back(range);
     });
   }
   for (const Range& range : mine) {

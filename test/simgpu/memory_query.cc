@@ -131,6 +131,9 @@ SIM_API CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute at
   Answer answer;
   if (const CUresult result = find(address, &answer)) return result;
   const bool mapping = answer.range.kind == RangeKind::kMapping;
+  Context* context = nullptr;
+  // Memory of a pool outlives its context, and is refused where that is still the current one (recorded).
+  if (answer.range.kind == RangeKind::kPool && enter(&context) == CUDA_ERROR_CONTEXT_IS_DESTROYED) return CUDA_ERROR_INVALID_VALUE;
   if (!mapping) {
     if (const CUresult result = check_unsafe_call()) return result;
   }

@@ -75,7 +75,10 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   if (device == nullptr || device->refused()) return real();  // host memory, another process's, or a GPU that is not governed
   Memory& memory = device->memory();
   if (bytes == 0) return real();  // which is no error
-  if (!pool.foreign) {
+  // What we would ask of the driver instead, plain memory of its own, would end with the context.
+  const bool of_driver = device->backend() == protocol::Backend::kNone;
+  if (of_driver) pools().make_foreign(pool.handle);
+  if (!pool.foreign && !of_driver) {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!pools().charge(pool.handle, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = memory.allocate_async(address, bytes, stream, per_thread, context);

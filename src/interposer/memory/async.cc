@@ -28,12 +28,12 @@ uint64_t thread_of(CUstream stream) {
 
 }  // namespace
 
-void Memory::set_requested(CUdeviceptr address, size_t bytes) {
+void Memory::now_of_pool(CUdeviceptr address) {
   Lock lock(mutex_);
-  set_requested_locked(address, bytes);
+  if (Block* block = lookup(address)) notes_of(*block, address).of_pool = true;
 }
 
-void Memory::set_requested_locked(CUdeviceptr address, size_t bytes) {
+void Memory::set_requested(CUdeviceptr address, size_t bytes) {
   Block* block = lookup(address);
   if (block == nullptr) return;
   if (block->slab == nullptr) {
@@ -77,13 +77,21 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   }
   if (reused != 0) {
     if (event != nullptr) real_driver().cuEventDestroy_v2(event);
-    set_requested(reused, bytes);
+    {
+      Lock lock(mutex_);
+      set_requested(reused, bytes);
+    }
+    now_of_pool(reused);
     *address = reused;
     return cuda::CUDA_SUCCESS;
   }
   collect_async(false);
   CUresult result = place(address, bytes, context);
-  if (result != cuda::CUDA_SUCCESS) refund(charged_bytes(bytes));
+  if (result == cuda::CUDA_SUCCESS) {
+    now_of_pool(*address);
+  } else {
+    refund(charged_bytes(bytes));
+  }
   return result;
 }
 
@@ -181,7 +189,7 @@ void Memory::collect_async(bool wait) {
       driver.cuEventDestroy_v2(pending.event);
     } else {
       CUresult ignored = cuda::CUDA_SUCCESS;  // the context's earlier failure is no reason to keep its memory
-      process().synchronize_before_free(pending.stream_context, &ignored);
+      wait_before_free(pending.stream_context, &ignored);
     }
     size_t requested = 0;
     give_back(pending.address, false, &requested);

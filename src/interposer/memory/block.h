@@ -52,7 +52,7 @@ struct Block {
   size_t requested = 0;               // what the program asked for (dedicated blocks)
   size_t address_bytes = 0;           // reserved, >= bytes
   AllocationNotes notes;              // of a dedicated block's allocation
-  cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone
+  cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone: memory of pools outlives it
   Chunk* chunks = nullptr;
   uint32_t chunk_count = 0;
   uint32_t pins = 0;                 // mover snapshots that hold it

@@ -46,7 +46,7 @@ void Memory::retire(Block* block, bool keep) {
     for (uint32_t i = 0; i < block->chunk_count; ++i) whole = whole && block->chunks[i].state == ChunkState::kResident;
     // Memory that another process may still have mapped is no one else's to use.
     keep = keep && block->export_id == 0 && running_ && whole && block->pins == 0 && block->kind == BlockKind::kVmm &&
-           block->bytes <= cache_max && device_.client().cache_allowed();
+           block->context != nullptr && block->bytes <= cache_max && device_.client().cache_allowed();
     if (keep) {
       while (cached_bytes_ + block->bytes > cache_max && !cache_.empty()) {
         Block* oldest = cache_.front();

@@ -488,7 +488,7 @@ bool Memory::free(CUdeviceptr address, CUresult* result) {
     return block != nullptr && !block->cached;
   }
   *result = cuda::CUDA_SUCCESS;
-  if (!process().synchronize_before_free(deferred.context, result)) {
+  if (!wait_before_free(deferred.context, result)) {
     // Something captures, which waiting would break: freed when that has ended.
     deferred.address = address;
     deferred.stream_context = deferred.context;
@@ -504,47 +504,6 @@ bool Memory::free(CUdeviceptr address, CUresult* result) {
   if (!give_back(address, true, &requested)) *result = cuda::CUDA_ERROR_INVALID_VALUE;
   if (deferred_.load(std::memory_order_relaxed) > 0) collect_async(false);
   return true;
-}
-
-void Memory::context_gone(CUcontext context) {
-  trim_cache();
-  std::vector<Block*> dead;
-  std::vector<CUdeviceptr> passed;
-  {
-    Lock lock(mutex_);
-    for (size_t i = async_frees_.size(); i-- > 0;) {
-      const AsyncFree& pending = async_frees_[i];
-      if (pending.context != context && pending.stream_context != context) continue;  // its event went with the context
-      if (pending.context == context) {
-        set_requested_locked(pending.address, 0);  // refunded when it was freed
-      } else {
-        passed.push_back(pending.address);
-      }
-      if (pending.event == nullptr) deferred_.fetch_sub(1, std::memory_order_relaxed);
-      async_frees_.erase(async_frees_.begin() + static_cast<ptrdiff_t>(i));
-    }
-    for (Block* block : blocks_) {
-      if (block->context == context && !block->cached) dead.push_back(block);
-    }
-    for (Block* block : dead) {
-      size_t charged = charged_bytes(block->requested);
-      if (block->slab != nullptr) {
-        charged = 0;
-        for (uint32_t slot = 0; slot < block->slab->slots; ++slot) {
-          if ((block->slab->occupied[slot / 64] >> (slot % 64) & 1) != 0) charged += charged_bytes(block->slab->requested[slot]);
-        }
-        slabs_.remove(block->slab);
-      }
-      if (block->kind != BlockKind::kVmm) block->context = nullptr;
-      refund(charged);
-    }
-    forget_holdings(context);
-  }
-  for (Block* block : dead) retire(block, false);
-  for (CUdeviceptr address : passed) {
-    size_t requested = 0;
-    give_back(address, false, &requested);
-  }
 }
 
 // ---- reports ----

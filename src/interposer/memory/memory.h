@@ -107,7 +107,8 @@ class Memory {
   bool charge(size_t bytes, const char* what = "an allocation");
   void refund(size_t bytes);
 
-  // The context's allocations end with it. Called before the driver destroys it, with no GPU work left.
+  // The context's allocations end with it, but for those from pools: they are the device's, stay where they are, and move by whatever
+  // context there is. Called once the driver has destroyed it.
   void context_gone(cuda::CUcontext context);
 
   // Takes back what was freed in stream order and is done. The GPU has no work left, so nothing is waited for.
@@ -270,8 +271,11 @@ class Memory {
   size_t lasting_cache_max() const;
   void uncache_oldest(size_t at_most, std::vector<Block*>* victims) REQUIRES(mutex_);
 
-  void set_requested(cuda::CUdeviceptr address, size_t bytes);
-  void set_requested_locked(cuda::CUdeviceptr address, size_t bytes) REQUIRES(mutex_);
+  void set_requested(cuda::CUdeviceptr address, size_t bytes) REQUIRES(mutex_);
+  void now_of_pool(cuda::CUdeviceptr address);
+  // Earlier GPU work on memory of that context (null: of the device) is done on return. False: something captures.
+  bool wait_before_free(cuda::CUcontext context, cuda::CUresult* result);
+  bool outlives_context(const Block& block) REQUIRES(mutex_);
   static AllocationNotes& notes_of(Block& block, cuda::CUdeviceptr address) {  // mutex held
     return block.slab != nullptr ? SlabSet::notes_of(block.slab, address) : block.notes;
   }

@@ -24,6 +24,8 @@ constexpr ClassTable make_classes() {
 constexpr ClassTable kClasses = make_classes();
 static_assert(kClasses.bytes[kCount - 1] == SlabSet::kSlotBytesMax);
 
+bool is_occupied(const Slab& slab, uint32_t slot) { return (slab.occupied[slot / 64] >> (slot % 64) & 1) != 0; }
+
 }  // namespace
 
 uint32_t SlabSet::class_of(size_t bytes) {
@@ -108,6 +110,22 @@ AllocationNotes& SlabSet::notes_of(Slab* slab, cuda::CUdeviceptr address) {
   return slab->notes[(address - slab->block->base) / kClasses.bytes[slab->class_index]];
 }
 
+bool SlabSet::outlives_context(const Slab* slab) {
+  for (uint32_t slot = 0; slot < slab->slots; ++slot) {
+    if (is_occupied(*slab, slot) && slab->notes[slot].outlives_context()) return true;
+  }
+  return false;
+}
+
+std::vector<cuda::CUdeviceptr> SlabSet::ends_with_context(const Slab* slab) {
+  std::vector<cuda::CUdeviceptr> ending;
+  for (uint32_t slot = 0; slot < slab->slots; ++slot) {
+    if (!is_occupied(*slab, slot) || slab->notes[slot].of_pool || slab->notes[slot].freed) continue;
+    ending.push_back(slab->block->base + size_t{slot} * kClasses.bytes[slab->class_index]);
+  }
+  return ending;
+}
+
 bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty) {
   cuda::CUdeviceptr base = 0;
   if (!slot_of(slab, address, &base, requested) || base != address) return false;
@@ -118,8 +136,8 @@ bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested
   if (slab->used-- == slab->slots) with_room.push_back(slab);
   *empty = false;
   // The last slab of a class stays, until the memory is wanted (remove_empty): a loop of one small allocation and its free must not make
-  // and drop a slab each time.
-  if (slab->used == 0 && with_room.size() > 1) {
+  // and drop a slab each time. One whose context has ended serves nobody any more.
+  if (slab->used == 0 && (with_room.size() > 1 || slab->block->context == nullptr)) {
     remove(slab);
     *empty = true;
   }

@@ -18,9 +18,12 @@ struct AllocationNotes {
   uint64_t id = 0;           // no other allocation of this process ever has it
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, as the program set it
   bool freed = false;        // by cuMemFreeAsync, or during a capture: it is nobody's to free again
+  bool of_pool = false;      // the device's, not its context's: it stays when that ends
+
+  bool outlives_context() const { return of_pool && !freed; }
 };
 inline constinit std::atomic<uint64_t> last_allocation_id{0};
-inline AllocationNotes new_notes() { return {last_allocation_id.fetch_add(1, std::memory_order_relaxed) + 1, false, false}; }
+inline AllocationNotes new_notes() { return {last_allocation_id.fetch_add(1, std::memory_order_relaxed) + 1, false, false, false}; }
 
 struct Slab {
   Block* block = nullptr;
@@ -56,6 +59,10 @@ class SlabSet {
   static void set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes);
   // Of the occupied slot that `address` lies in.
   static AllocationNotes& notes_of(Slab* slab, cuda::CUdeviceptr address);
+  // Something in it stays when its context ends.
+  static bool outlives_context(const Slab* slab);
+  // What does not, and was not freed yet: where it begins.
+  static std::vector<cuda::CUdeviceptr> ends_with_context(const Slab* slab);
   void remove(Slab* slab);
   // The slabs that nothing is in leave the set; their blocks.
   std::vector<Block*> remove_empty();

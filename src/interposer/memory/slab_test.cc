@@ -91,6 +91,34 @@ TEST(Slab, AnotherContextGetsItsOwnSlab) {
   slabs.remove(block.slab);
 }
 
+// Plain memory in it ends with its context, a pool's does not; nothing new is put into it then, and empty it goes at once.
+TEST(Slab, WhatOfItOutlivesItsContext) {
+  SlabSet slabs;
+  Block block;
+  block.base = 1 << 30;
+  block.bytes = 2 << 20;
+  const auto context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  block.context = context;
+  slabs.add_slab(&block, 1000);
+  const cuda::CUdeviceptr plain = slabs.take(1000, context), pool = slabs.take(1000, context), freed = slabs.take(1000, context);
+  EXPECT_FALSE(SlabSet::outlives_context(block.slab));
+  EXPECT_EQ(SlabSet::ends_with_context(block.slab), (std::vector{plain, pool, freed}));
+  SlabSet::notes_of(block.slab, freed).of_pool = SlabSet::notes_of(block.slab, freed).freed = true;
+  EXPECT_FALSE(SlabSet::outlives_context(block.slab));
+  SlabSet::notes_of(block.slab, pool).of_pool = true;
+  EXPECT_TRUE(SlabSet::outlives_context(block.slab));
+  EXPECT_EQ(SlabSet::ends_with_context(block.slab), std::vector{plain});
+  block.context = nullptr;
+  EXPECT_EQ(slabs.take(1000, context), 0u);
+  size_t requested = 0;
+  bool empty = true;
+  for (const cuda::CUdeviceptr address : {plain, freed, pool}) {
+    ASSERT_TRUE(slabs.give_back(block.slab, address, &requested, &empty));
+    EXPECT_EQ(empty, address == pool);
+  }
+  EXPECT_EQ(block.slab, nullptr);
+}
+
 // The last slab of a class is kept when it has become empty, and given back when somebody wants the memory.
 TEST(Slab, WhatIsEmptyCanBeTakenBack) {
   SlabSet slabs;

@@ -101,6 +101,8 @@ void two_gpus_graphs();
 void handles_without_context();
 void attached_contexts();
 void gone_contexts();
+void pools_outlive_resets();
+void pools_outlive_contexts();
 void green_contexts();
 void green_contexts_gone();
 void pointers();

@@ -32,6 +32,8 @@ constexpr Sequence kSequences[] = {
     {"handles_without_context", 1, handles_without_context},
     {"attached_contexts", 1, attached_contexts},
     {"gone_contexts", 1, gone_contexts},
+    {"pools_outlive_resets", 1, pools_outlive_resets},
+    {"pools_outlive_contexts", 1, pools_outlive_contexts},
     {"green_contexts", 1, green_contexts},
     {"green_contexts_gone", 1, green_contexts_gone},
     {"two_gpus", 2, two_gpus},

@@ -322,4 +322,93 @@ void gone_contexts() {
   say_result("written", call("cuMemsetD8_v2", address, static_cast<unsigned char>(1), kBytes));
 }
 
+namespace {
+
+struct Outliving {
+  Address plain = 0, small = 0, large = 0, freed = 0;  // all but the first from a pool
+};
+
+// In the current context, small ones beside each other.
+Outliving outliving() {
+  Outliving made;
+  must("cuMemAlloc_v2", &made.plain, size_t{1000});
+  must("cuMemAllocAsync", &made.small, size_t{1000}, Stream{nullptr});
+  must("cuMemAllocAsync", &made.large, kBytes, Stream{nullptr});
+  must("cuMemAllocAsync", &made.freed, size_t{1000}, Stream{nullptr});
+  write_pattern(made.plain, 1000, 1);
+  write_pattern(made.small, 1000, 2);
+  write_pattern(made.large, kBytes, 3);
+  must("cuMemFreeAsync", made.freed, Stream{nullptr});
+  return made;
+}
+
+void say_what_is_there(const char* when, const Outliving& made) {
+  say("%s", when);
+  const std::pair<const char*, Address> all[] = {{"plain", made.plain}, {"small", made.small}, {"large", made.large}};
+  for (const auto& [name, address] : all) {
+    unsigned type = 0;
+    Context context = nullptr;
+    say_result(name + std::string(", its type"), call("cuPointerGetAttribute", static_cast<void*>(&type), 2, address));
+    if (address != made.plain) say_result("its context", call("cuPointerGetAttribute", static_cast<void*>(&context), 1, address));
+  }
+}
+
+// By a context that was made afterwards.
+void use_what_is_there(const Outliving& made) {
+  Address beside = 0, later = 0, base = 0;
+  size_t bytes = 0;
+  std::vector<unsigned char> host(kBytes);
+  must("cuMemAlloc_v2", &beside, size_t{1000});
+  must("cuMemAllocAsync", &later, size_t{1000}, Stream{nullptr});
+  write_pattern(beside, 1000, 4);
+  write_pattern(later, 1000, 5);
+  say("they lie apart: %d", beside != made.small && later != made.small && beside != later);
+  say_result("copy the small one", call("cuMemcpyDtoH_v2", static_cast<void*>(host.data()), made.small, size_t{1000}));
+  say_result("copy the large one", call("cuMemcpyDtoH_v2", static_cast<void*>(host.data()), made.large, kBytes));
+  say("their bytes: %d %d", has_pattern(made.small, 1000, 2), has_pattern(made.large, kBytes, 3));
+  say_result("where it begins", call("cuMemGetAddressRange_v2", &base, &bytes, made.large + 100));
+  say("that is it: %d %zu", base == made.large, bytes);
+  say_result("fill it", call("cuMemsetD8_v2", made.large, static_cast<unsigned char>(1), kBytes));
+  say_result("free the one that was freed", call("cuMemFree_v2", made.freed == later ? Address{64} : made.freed));
+  say_result("free the small one in order", call("cuMemFreeAsync", made.small, Stream{nullptr}));
+  say_result("free the large one", call("cuMemFree_v2", made.large));
+  say_result("wait", call("cuCtxSynchronize"));
+  say("others are there: %d %d", has_pattern(beside, 1000, 4), has_pattern(later, 1000, 5));
+  say_result("free the large one again", call("cuMemFree_v2", made.large));
+  must("cuMemFree_v2", beside);
+  must("cuMemFree_v2", later);
+}
+
+}  // namespace
+
+// Memory of pools is the GPU's and not the context's: it stays when the primary context is reset or released.
+void pools_outlive_resets() {
+  use(0);
+  const Outliving first = outliving();
+  settle();
+  must("cuDevicePrimaryCtxReset_v2", 0);
+  say_what_is_there("reset", first);
+  use(0);
+  use_what_is_there(first);
+  const Outliving second = outliving();
+  while (call("cuDevicePrimaryCtxRelease_v2", 0) == 0) {
+  }
+  say_what_is_there("released", second);
+  use(0);
+  use_what_is_there(second);
+}
+
+// The same of a context that the program made, while another one stays.
+void pools_outlive_contexts() {
+  const Context primary = use(0);
+  Context made = nullptr;
+  must("cuCtxCreate_v2", &made, 0u, 0);
+  const Outliving memory = outliving();
+  settle();
+  must("cuCtxDestroy_v2", made);
+  say_what_is_there("destroyed", memory);
+  must("cuCtxSetCurrent", primary);
+  use_what_is_there(memory);
+}
+
 }  // namespace answers
