@@ -208,6 +208,7 @@ TEST_F(VirtualMemory, SharedByDescriptor) {
   int fd = -1;
   EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemExportToShareableHandle(&fd, secret, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   const CUmemGenericAllocationHandle open = create(2 * kMiB, true);
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, cuMemExportToShareableHandle(&fd, open, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 128));
   ASSERT_OK(cuMemExportToShareableHandle(&fd, open, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   CUmemGenericAllocationHandle imported = 0;
   ASSERT_OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),

@@ -332,9 +332,10 @@ SIM_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle, size_t, CUdev
 }
 
 SIM_API CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                              unsigned long long) {
+                                              unsigned long long flags) {
   if (const CUresult result = enter_process()) return result;
   const std::shared_ptr<Physical> memory = look_up(handle);
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;  // there are no flags (recorded)
   if (!memory || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || (memory->handle_types & static_cast<int>(type)) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
