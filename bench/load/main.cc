@@ -1,7 +1,10 @@
 // A scheduler under thousands of clients: see bench/README.md.
 //
 //   load [--clients 1000] [--gpus 1] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0] [--patience 120]
-//        [--scheduler PROGRAM] [--json FILE]
+//        [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200]
+//
+// --folder: an empty one for the scheduler's files, for others that look at it (bench/viewers.py), as --page, the address of its page.
+// --status: milliseconds between two questions for the status; 0: none.
 //
 // Of 100 messages 70 change memory, 10 ask for the lock, 10 give it up, 5 end a program and begin another, 4 tell of memory moved in, and
 // one changes a priority over the admin socket. Processor time is the daemon's, by /proc. Where a phase takes longer than --patience the
@@ -28,7 +31,6 @@ using namespace nvshare::bench;
 using Json = nlohmann::json;
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int kStatusIntervalUs = 200'000;
 
 struct Options {
   Plan plan;
@@ -37,6 +39,9 @@ struct Options {
   int patience = 120;
   std::string scheduler;
   std::string json;
+  std::string folder;
+  std::string page;
+  int status_interval_ms = 200;
 };
 
 bool parse(int argc, char** argv, Options& options) {
@@ -60,6 +65,12 @@ bool parse(int argc, char** argv, Options& options) {
       options.scheduler = value;
     } else if (flag == "--json") {
       options.json = value;
+    } else if (flag == "--folder") {
+      options.folder = value;
+    } else if (flag == "--page") {
+      options.page = value;
+    } else if (flag == "--status") {
+      options.status_interval_ms = std::atoi(value.c_str());
     } else {
       return false;
     }
@@ -74,17 +85,18 @@ double percentile(std::vector<double> values, double part) {
   return values[std::min(values.size() - 1, static_cast<size_t>(part * static_cast<double>(values.size())))];
 }
 
-// Asks for the status five times a second, on a connection and a thread of its own.
+// Asks for the status again and again, on a connection and a thread of its own.
 class StatusAsker {
  public:
-  explicit StatusAsker(const Scheduler& scheduler)
-      : thread_([this, path = scheduler.admin_socket()] {
+  StatusAsker(const Scheduler& scheduler, int interval_ms)
+      : thread_([this, path = scheduler.admin_socket(), interval_ms] {
+          if (interval_ms == 0) return;
           Admin admin(path);
           while (!ends_) {
             const int64_t begin = now_ns();
             if (!admin.ask(R"({"request":"status"})")) return;
             took_ms_.push_back(static_cast<double>(now_ns() - begin) / 1e6);
-            usleep(kStatusIntervalUs);
+            usleep(static_cast<useconds_t>(interval_ms) * 1000);
           }
         }) {}
   std::vector<double> finish() {
@@ -127,7 +139,7 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
   const uint64_t paused = reads_paused(admin);
   const ProcessorTime before = scheduler.processor_time(), own_before = processor_time(getpid());
   const int64_t begin = now_ns();
-  StatusAsker status(scheduler);
+  StatusAsker status(scheduler, options.status_interval_ms);
   const auto end = begin + static_cast<int64_t>(options.seconds * 1e9);
   // A priority changes once for a hundred messages.
   const auto step = std::max<int64_t>(static_cast<int64_t>(1e11 / options.plan.messages_per_second), 1'000'000);
@@ -201,7 +213,9 @@ Json measure(const Options& options) {
                  {"shape", options.plan.shape == Shape::kRunning ? "running" : "waiting"},
                  {"messages_per_second_asked", options.plan.messages_per_second},
                  {"load_average_before", load_average()}};
-  Scheduler scheduler(options.scheduler, {"--connections-per-tenant", "1000000", "--log-level", "warning"});
+  std::vector<std::string> flags = {"--connections-per-tenant", "1000000", "--log-level", "warning"};
+  if (!options.page.empty()) flags.insert(flags.end(), {"--page-address", options.page});
+  Scheduler scheduler(options.scheduler, flags, options.folder);
   Crowd crowd(scheduler.client_socket());
   Workload workload(crowd, options.plan);
   result["registrations"] = measure_registrations(options, scheduler, workload);
@@ -238,7 +252,7 @@ int main(int argc, char** argv) {
   if (!parse(argc, argv, options)) {
     std::fprintf(stderr,
                  "usage: load [--clients 1000] [--gpus 1..64] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0]\n"
-                 "            [--patience 120] [--scheduler PROGRAM] [--json FILE]\n");
+                 "            [--patience 120] [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200]\n");
     return 2;
   }
   raise_descriptor_limit(options.plan.clients);

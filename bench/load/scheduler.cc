@@ -46,10 +46,12 @@ int64_t now_ns() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-Scheduler::Scheduler(const std::string& program, const std::vector<std::string>& flags) {
-  char folder[] = "/tmp/nvs-load-XXXXXX";
-  if (mkdtemp(folder) == nullptr) give_up("cannot make a folder in /tmp");
-  folder_ = folder;
+Scheduler::Scheduler(const std::string& program, const std::vector<std::string>& flags, const std::string& folder) : folder_(folder) {
+  char made[] = "/tmp/nvs-load-XXXXXX";
+  if (folder_.empty()) {
+    if (mkdtemp(made) == nullptr) give_up("cannot make a folder in /tmp");
+    folder_ = made;
+  }
   std::vector<std::string> words = {program, "--runtime-dir", folder_ + "/run", "--lock-dir", folder_ + "/lock", "--nvml", "off"};
   words.insert(words.end(), flags.begin(), flags.end());
   std::vector<char*> arguments;

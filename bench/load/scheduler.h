@@ -22,8 +22,8 @@ ProcessorTime processor_time(pid_t pid);
 
 class Scheduler {
  public:
-  // Ends the bench when it cannot be started.
-  Scheduler(const std::string& program, const std::vector<std::string>& flags);
+  // Ends the bench when it cannot be started. `folder`: an empty one for its files, which is removed in the end; none: one in /tmp.
+  Scheduler(const std::string& program, const std::vector<std::string>& flags, const std::string& folder = "");
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;

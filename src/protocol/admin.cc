@@ -32,9 +32,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BypassReport, pid, program, tena
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MpsReport, user, state, pid, programs, restarts, trouble)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BoundsReport, values, connections, connections_refused, reads_paused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(PodNotice, number, uid, reason, text)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, uptime_ns, nvml, host_memory_available,
-                                                host_memory_budget, host_memory_reserved, host_memory_used, host_memory_bound,
-                                                switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps, own)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusReport, version, pid, runtime_dir, epoch, changes, since, there, uptime_ns, nvml,
+                                                host_memory_available, host_memory_budget, host_memory_reserved, host_memory_used,
+                                                host_memory_bound, switch_time_mode, gpus, tenants, clients, bounds, bypasses, mps, own)
 
 namespace {
 
@@ -287,6 +287,14 @@ Result<Request> decode_job_request(const Json& json) {
   return Request(request);
 }
 
+Result<Request> decode_status_request(const Json& json) {
+  auto changes = integer_field(json, "changes", 0, INT64_MAX);
+  if (!changes) return changes.error();
+  auto within = integer_field(json, "within_ms", 0, kStatusWaitMsMax);
+  if (!within) return within.error();
+  return Request(StatusRequest{static_cast<uint64_t>(*changes), *within});
+}
+
 Result<Request> decode_trace_request(const Json& json) {
   auto after = integer_field(json, "after", 0, INT64_MAX);
   if (!after) return after.error();
@@ -344,7 +352,10 @@ Result<Json> decode_reply(std::string_view line) {
 }
 
 struct Encoder {
-  Json operator()(const StatusRequest&) const { return {{"request", "status"}}; }
+  Json operator()(const StatusRequest& r) const {
+    if (r.within_ms == 0) return {{"request", "status"}};
+    return {{"request", "status"}, {"changes", r.changes}, {"within_ms", r.within_ms}};
+  }
   Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
   Json operator()(const TraceRequest& r) const { return {{"request", "trace"}, {"after", r.after}, {"last_ns", r.last_ns}}; }
   Json operator()(const TenantRequest& r) const {
@@ -424,6 +435,10 @@ std::string encode(const Request& request) { return line_of(std::visit(Encoder{}
 
 std::string encode(const StatusReport& report) {
   Json json = report;
+  if (report.since == 0) {  // what is for viewers that wait is nobody else's
+    json.erase("since");
+    json.erase("there");
+  }
   json["ok"] = true;
   return line_of(json);
 }
@@ -448,7 +463,7 @@ Result<Request> decode_request(std::string_view line) {
   auto kind = json.find("request");
   if (kind == json.end() || !kind->is_string()) return error_format("request is missing; accepted: %s", kRequests);
   const std::string& name = kind->get_ref<const std::string&>();
-  if (name == "status") return Request(StatusRequest{});
+  if (name == "status") return decode_status_request(json);
   if (name == "shutdown") return Request(ShutdownRequest{});
   if (name == "tenant") return decode_tenant_request(json);
   if (name == "set") return decode_set_request(json);

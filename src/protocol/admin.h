@@ -2,6 +2,8 @@
 // socket. One JSON object per line each way, one reply per request, in order. A reply is {"ok":true,...} or {"ok":false,"error":"..."}.
 //
 //   {"request":"status"}                                               -> StatusReport's fields
+//   {"request":"status","changes":17,"within_ms":1000}
+//                       -> what is new since then, once StatusReport::changes is no longer 17 (report_changes.h); else all, so long later
 //   {"request":"tenant","pid":123,"name":"train","gpu_memory_limit":0} -> {"ok":true,"tenant":7}: the process tree rooted at pid is one
 //   tenant
 //   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
@@ -59,6 +61,7 @@ inline constexpr size_t kPodsMax = 1000;                  // of one request; a n
 inline constexpr size_t kPodNameBytesMax = 128;           // longer ones are cut
 inline constexpr size_t kGpusOfPodMax = 64;               // seven MIG devices of each of eight GPUs, and some
 inline constexpr size_t kJobTextBytesMax = 64;            // of a job's user and partition; longer ones are cut
+inline constexpr int64_t kStatusWaitMsMax = 10'000;       // that a status may be waited for
 inline constexpr int32_t kPriorityMin = -100;             // of a tenant: higher is served first, 0 by default; it moves nobody's limits
 inline constexpr int32_t kPriorityMax = 100;
 
@@ -155,6 +158,7 @@ struct TenantReport {
   std::vector<UsageReport> usage;  // on each GPU where it has, or had, clients
   bool paused = false;             // by the administrator: its programs get no turns
   int32_t root = 0;                // of a run: the process that its tree begins at; 0: none, or it has ended
+  uint64_t changed = 0;            // not sent: report_changes.h
 };
 
 struct ClientReport {
@@ -198,6 +202,7 @@ struct ClientReport {
   int64_t swapped_out_total = 0;  // over the link
   int64_t swapped_in_total = 0;
   int64_t unmoved_total = 0;  // that left without a copy, as they had not changed
+  uint64_t changed = 0;       // not sent: report_changes.h
 };
 
 // A process that uses a GPU, by NVML, without being a client, though limits hold for its tenant.
@@ -234,6 +239,13 @@ struct StatusReport {
   int32_t pid = 0;
   std::string runtime_dir;
   uint64_t epoch = 0;
+  // Another number where a viewer should look again at once: a client came, left, runs or waits, a limit changed. What only grows, as
+  // amounts and times, leaves it alone. 0: the scheduler is too old to say.
+  uint64_t changes = 0;
+  // Only in answers to viewers that have a report: the number of that one, whose clients and tenants that have not changed since then are
+  // left out, and the ids of all clients. 0: nothing is left out.
+  uint64_t since = 0;
+  std::vector<uint64_t> there;
   int64_t uptime_ns = 0;
   bool nvml = false;
   int64_t host_memory_available = 0;  // room for more swapped bytes
@@ -251,7 +263,10 @@ struct StatusReport {
   bool own = false;  // of the asker's own tenants alone (messages.h, OwnReport): what is not theirs is left out
 };
 
-struct StatusRequest {};
+struct StatusRequest {
+  uint64_t changes = 0;   // as the asker knows them
+  int64_t within_ms = 0;  // how long to wait for others, at most kStatusWaitMsMax; 0: not at all
+};
 struct ShutdownRequest {};
 struct TenantRequest {
   int32_t pid = 0;

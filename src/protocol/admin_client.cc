@@ -42,21 +42,21 @@ Result<Client> Client::open(const std::string& runtime_directory) {
   return Client(std::move(socket_fd), path);
 }
 
-Result<std::string> Client::ask(const protocol::admin::Request& request, int timeout_ms) {
+Result<void> Client::begin(const protocol::admin::Request& request) {
   const std::string line = protocol::admin::encode(request);
   size_t sent = 0;
   while (sent < line.size()) {
     ssize_t n = send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      if (error == EPIPE) {  // closed: who is refused is told why before that
-        if (auto reason = read_line(timeout_ms)) return reason;
-      }
-      return error_format("cannot send to %s: %s", path_.c_str(), strerror(error));
-    }
+    if (n < 0 && errno == EPIPE) return {};  // closed: who is refused is told why before that, which is there to be read
+    if (n < 0) return error_format("cannot send to %s: %s", path_.c_str(), strerror(errno));
     sent += static_cast<size_t>(n);
   }
+  return {};
+}
+
+Result<std::string> Client::ask(const protocol::admin::Request& request, int timeout_ms) {
+  if (auto ok = begin(request); !ok) return ok.error();
   return read_line(timeout_ms);
 }
 
@@ -66,26 +66,44 @@ Result<protocol::admin::StatusReport> Client::status() {
   return protocol::admin::decode_status(*line);
 }
 
+std::optional<std::string> Client::line_there() {
+  const size_t end = received_.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  std::string line = received_.substr(0, end);
+  received_.erase(0, end + 1);
+  return line;
+}
+
+Result<void> Client::receive() {
+  if (received_.size() > kReplyBytesMax) return error_format("%s answered with more than %zu bytes", path_.c_str(), kReplyBytesMax);
+  char buffer[65536];
+  const ssize_t n = recv(socket_.get(), buffer, sizeof buffer, 0);
+  if (n < 0 && errno == EINTR) return {};
+  if (n < 0) return error_format("%s: %s", path_.c_str(), strerror(errno));
+  if (n == 0) return error_format("%s closed the connection without an answer", path_.c_str());
+  received_.append(buffer, static_cast<size_t>(n));
+  return {};
+}
+
+Result<std::optional<std::string>> Client::take() {
+  while (true) {
+    if (auto line = line_there()) return line;
+    pollfd now{socket_.get(), POLLIN, 0};
+    if (poll(&now, 1, 0) <= 0) return std::optional<std::string>();
+    if (auto ok = receive(); !ok) return ok.error();
+  }
+}
+
 Result<std::string> Client::read_line(int timeout_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
   while (true) {
-    if (size_t end = received_.find('\n'); end != std::string::npos) {
-      std::string line = received_.substr(0, end);
-      received_.erase(0, end + 1);
-      return line;
-    }
-    if (received_.size() > kReplyBytesMax) return error_format("%s answered with more than %zu bytes", path_.c_str(), kReplyBytesMax);
+    if (auto line = line_there()) return *line;
     pollfd wait{socket_.get(), POLLIN, 0};
     int ready = poll(&wait, 1, remaining_ms(deadline));
     if (ready < 0 && errno != EINTR) return error_format("waiting for %s: %s", path_.c_str(), strerror(errno));
     if (ready == 0) return error_format("%s did not answer within %d ms", path_.c_str(), timeout_ms);
     if (ready < 0) continue;
-    char buffer[16384];
-    ssize_t n = recv(socket_.get(), buffer, sizeof buffer, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return error_format("%s: %s", path_.c_str(), strerror(errno));
-    if (n == 0) return error_format("%s closed the connection without an answer", path_.c_str());
-    received_.append(buffer, static_cast<size_t>(n));
+    if (auto ok = receive(); !ok) return ok.error();
   }
 }
 

@@ -1,6 +1,7 @@
 // Talks to a scheduler's admin socket: one JSON object per line each way (protocol/admin.h). Blocking, with a time limit. Not thread-safe.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/fd.h"
@@ -20,13 +21,19 @@ class Client {
   // The same, decoded.
   Result<protocol::admin::StatusReport> status();
 
-  // Readable when the scheduler has closed the connection; between two requests nothing else comes.
+  // ask() in two parts, for an answer that may be long in coming: sends one request, and takes the line that answers it if it is there.
+  Result<void> begin(const protocol::admin::Request& request);
+  Result<std::optional<std::string>> take();
+
+  // Readable when more of an answer is there, or the scheduler has closed the connection; between two requests nothing else comes.
   int descriptor() const { return socket_.get(); }
 
  private:
   explicit Client(FileDescriptor socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
 
   Result<std::string> read_line(int timeout_ms);
+  std::optional<std::string> line_there();
+  Result<void> receive();  // what has come, or waits for some
 
   FileDescriptor socket_;
   std::string path_;

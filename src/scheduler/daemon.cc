@@ -145,6 +145,9 @@ Result<void> Daemon::open(const char* nvml_library) {
     for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
   }
   status_writer_ = std::make_unique<StatusWriter>(loop_, [this] { return report(); });
+  change_watch_ = std::make_unique<ChangeWatch>(loop_, [this](uint64_t changes) {
+    for (const auto& endpoint : endpoints_) endpoint->changed(changes);
+  });
   admin_ = std::make_unique<AdminSockets>(loop_, std::move(*admin_listener), [this](std::string_view line, AdminSockets::Later later) {
     return answer(line, std::move(later));
   });
@@ -196,7 +199,7 @@ Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
   return {};
 }
 
-protocol::admin::StatusReport Daemon::report() const {
+protocol::admin::StatusReport Daemon::report() {
   protocol::admin::StatusReport report = engine_->status(monotonic_ns());
   report.version = NVSHARE_VERSION;
   report.pid = getpid();
@@ -205,6 +208,7 @@ protocol::admin::StatusReport Daemon::report() const {
   report.bounds.connections_refused = clients_->bounds().refused();
   report.bounds.reads_paused = clients_->bounds().paused();
   for (const bounds::Bound& bound : bounds::kTable) report.bounds.values[bound.name] = value_of(bound, settings_);
+  change_marks_.mark(report);
   return report;
 }
 
@@ -284,6 +288,7 @@ void Daemon::call_engine(const Callback& call) {
 
 void Daemon::after_engine() {
   rearm();
+  change_watch_->changed(engine_->changes());
   watch_memory();
   watch_idleness();
 }
@@ -325,12 +330,21 @@ std::optional<std::string> Daemon::answer(std::string_view line, AdminSockets::L
   }
 }
 
+void Daemon::answer_with_status(const protocol::admin::StatusRequest& request, AdminSockets::Later later) {
+  const auto write = [this, later = std::move(later)](uint64_t since) {
+    status_writer_->ask(since, [later](const StatusWriter::Text& text) { later(*text); });
+  };
+  if (request.within_ms == 0) return write(0);
+  change_watch_->wait(request.changes, monotonic_ns() + request.within_ms * 1'000'000,
+                      [write, known = request.changes](bool news) { write(news ? known : 0); });
+}
+
 std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSockets::Later later) {
   namespace admin = protocol::admin;
   Result<admin::Request> request = admin::decode_request(line);
   if (!request) return admin::encode_error(request.error().text);
-  if (std::holds_alternative<admin::StatusRequest>(*request)) {
-    status_writer_->ask([later = std::move(later)](const StatusWriter::Text& text) { later(*text); });
+  if (const auto* asked = std::get_if<admin::StatusRequest>(&*request)) {
+    answer_with_status(*asked, std::move(later));
     return std::nullopt;
   }
   struct Answerer {

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "protocol/report_changes.h"
 #include "scheduler/admin_sockets.h"
+#include "scheduler/change_watch.h"
 #include "scheduler/client_sockets.h"
 #include "scheduler/engine.h"
 #include "scheduler/event_loop.h"
@@ -43,7 +45,7 @@ class Daemon {
   void take_waiting_requests_about_jobs();
   Result<void> serve_http();
   Result<void> serve_http(const HttpEndpoint::Options& options);
-  protocol::admin::StatusReport report() const;
+  protocol::admin::StatusReport report();
   Result<void> check_that_a_gpu_is_free() const;
   void call_engine(const Callback& call);  // and what follows from it; no exception comes out
   void after_engine();
@@ -55,6 +57,7 @@ class Daemon {
   // As AdminSockets has it; no exception comes out.
   std::optional<std::string> answer(std::string_view line, AdminSockets::Later later);
   std::optional<std::string> answer_request(std::string_view line, AdminSockets::Later later);
+  void answer_with_status(const protocol::admin::StatusRequest& request, AdminSockets::Later later);
 
   std::vector<std::unique_ptr<HttpEndpoint>> endpoints_;  // end last: nobody who comes back waits for them
   Settings settings_;
@@ -64,6 +67,8 @@ class Daemon {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MemfdMaker> segment_maker_;
   std::unique_ptr<StatusWriter> status_writer_;
+  std::unique_ptr<ChangeWatch> change_watch_;
+  protocol::admin::ChangeMarks change_marks_;
   std::unique_ptr<AdminSockets> admin_;
   std::unique_ptr<NvmlMonitor> monitor_;
   Timer deadline_timer_;

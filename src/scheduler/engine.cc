@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "policy/parts.h"
+#include "scheduler/visible_changes.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -531,6 +532,7 @@ void Engine::end_hold(policy::Instant now) {
 
 policy::Actions Engine::step(const policy::Event& event, policy::Instant now) {
   policy::Actions actions = policy::step(*state_, event, now);
+  if (is_visible(event, actions)) ++changes_;
 #ifndef NDEBUG
   if (auto broken = policy::check_invariants(*state_)) spdlog::error("the policy broke a promise: {}", *broken);
 #endif

@@ -121,6 +121,7 @@ class Engine {
     return trace_ring_.read(request.after, request.last_ns, now);
   }
   protocol::admin::StatusReport status(policy::Instant now) const;
+  uint64_t changes() const { return changes_; }  // StatusReport::changes
   Result<policy::TenantId> add_run(const protocol::admin::TenantRequest& request);
   Result<policy::TenantId> tell_of_job(const protocol::admin::JobRequest& request, policy::Instant now);  // 0: nobody knows that job
   Result<void> set(const protocol::admin::SetRequest& request, policy::Instant now);
@@ -374,6 +375,7 @@ class Engine {
   SegmentMaker* const segment_maker_;
   std::unique_ptr<TraceWriter> trace_;
   TraceRing trace_ring_;
+  uint64_t changes_ = 1;
   Transport& transport_;
   policy::StatePointer state_;
   const StartTimeOf start_time_if_alive_;

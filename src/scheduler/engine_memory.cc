@@ -213,6 +213,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
   admin::StatusReport report;
   report.runtime_dir = settings_.runtime_dir;
   report.epoch = epoch_;
+  report.changes = changes_;
   report.uptime_ns = now - started_;
   report.nvml = uses_nvml_;
   report_host(&report);

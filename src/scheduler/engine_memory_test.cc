@@ -186,6 +186,23 @@ TEST_F(EngineTest, AClaimDoesNotGrowPastTheTenantsLimit) {
   EXPECT_EQ(client(0).allocated, kGiB) << "what it had before";
 }
 
+// What viewers wait for; a memory limit is the ledger's business, which no step of the policy sees.
+TEST_F(EngineTest, LimitsAndTurnsAreChangesAndFiguresAreNot) {
+  join(1, 1001, kGiB, 0);
+  const std::string tenant = std::to_string(client(0).tenant);
+  uint64_t before = engine().changes();
+  ASSERT_TRUE(engine().set({{}, tenant, kGiB, {}, {}}, now_));
+  EXPECT_GT(engine().changes(), before);
+  before = engine().changes();
+  ASSERT_TRUE(engine().set({{}, tenant, kGiB, {}, {}}, now_));
+  EXPECT_EQ(engine().changes(), before) << "the same limit again";
+  send(1, protocol::MemUpdate{{kGiB / 2, 0, 0, 0, 0}, 0, 0, 0, 0, 0});
+  EXPECT_EQ(engine().changes(), before) << "an amount";
+  send(1, protocol::ReqLock{1});
+  EXPECT_GT(engine().changes(), before);
+  EXPECT_EQ(engine().status(now_).changes, engine().changes());
+}
+
 TEST_F(EngineTest, WithoutNvmlTheConfiguredSizeOfTheGpuHolds) {
   settings_.gpu_physical_memory = 8 * kGiB;
   has_nvml_ = false;

@@ -34,6 +34,10 @@ class Endpoint final : public HttpEndpoint {
     thread_.join();
   }
 
+  void changed(uint64_t changes) override {
+    desk_->changed(changes);
+    server_.look();
+  }
   void stop_asking() override { desk_->close(); }
   std::string url() const override { return url_; }
 

@@ -20,6 +20,10 @@ namespace {
 
 constexpr int64_t kRequestPatienceNs = 2'000'000'000;
 constexpr int64_t kAnswerPatienceNs = 5'000'000'000;
+constexpr int64_t kNewsPatienceNs = 1'000'000'000;
+// Of kConnectionsMax, those whose answer waits for news.
+constexpr size_t kHeldMax = 32;
+constexpr size_t kHeldOfAddressMax = 16;
 // One more closes the oldest whose request is not there yet, so that half-sent ones keep nobody out.
 constexpr size_t kConnectionsMax = 64;
 constexpr size_t kRequestBytesMax = 8192;
@@ -60,6 +64,16 @@ uint16_t port_of(int socket) {
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return 0;
   return ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port
                                              : reinterpret_cast<sockaddr_in*>(&storage)->sin_port);
+}
+
+std::string address_of(const sockaddr_storage& peer) {
+  const void* bytes = &reinterpret_cast<const sockaddr_in*>(&peer)->sin_addr;
+  size_t length = sizeof(in_addr);
+  if (peer.ss_family == AF_INET6) {
+    bytes = &reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_addr;
+    length = sizeof(in6_addr);
+  }
+  return {static_cast<const char*>(bytes), length};
 }
 
 // The header's value; empty where there is none, or more than one.
@@ -120,11 +134,16 @@ void HttpServer::run() {
     int64_t next = 0;
     for (const Connection& connection : connections_) {
       polled.push_back({connection.socket.get(), static_cast<short>(connection.head.empty() ? POLLIN : POLLOUT), 0});
-      if (next == 0 || connection.until < next) next = connection.until;
+      const int64_t at = connection.request ? connection.answer_at : connection.until;
+      if (next == 0 || at < next) next = at;
     }
     const int64_t wait_ms = next == 0 ? -1 : std::max<int64_t>((next - monotonic_ns()) / 1'000'000 + 1, 0);
     if (poll(polled.data(), polled.size(), static_cast<int>(wait_ms)) < 0 && errno != EINTR) return;
     if (ending_) return;
+    if (polled[1].revents != 0) {
+      uint64_t ignored = 0;
+      static_cast<void>(!::read(wake_.get(), &ignored, sizeof ignored));
+    }
     size_t index = 2;
     for (auto at = connections_.begin(); at != connections_.end(); ++index) {
       const bool goes_on = polled[index].revents == 0 || serve(*at);
@@ -137,13 +156,19 @@ void HttpServer::run() {
 
 void HttpServer::end() {
   ending_ = true;
+  look();
+}
+
+void HttpServer::look() {
   const uint64_t one = 1;
   static_cast<void>(!::write(wake_.get(), &one, sizeof one));
 }
 
 void HttpServer::accept_all() {
   for (size_t i = 0; i < kConnectionsMax; ++i) {
-    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    FileDescriptor socket(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE) usleep(10'000);
       return;
@@ -155,6 +180,7 @@ void HttpServer::accept_all() {
     }
     Connection& connection = connections_.emplace_back();
     connection.socket = std::move(socket);
+    connection.peer = address_of(peer);
     connection.until = monotonic_ns() + kRequestPatienceNs;
   }
 }
@@ -166,7 +192,8 @@ bool HttpServer::serve(Connection& connection) {
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
   connection.in.append(part, static_cast<size_t>(got));
-  if (connection.request || connection.in.find("\r\n\r\n") != std::string::npos) return take_request(connection);
+  if (connection.request) return connection.in.size() <= kRequestBytesMax;  // it is held, and says more
+  if (connection.in.find("\r\n\r\n") != std::string::npos) return take_request(connection);
   if (connection.in.size() <= kRequestBytesMax) return true;
   return reply(connection, plain_response("431 Request Header Fields Too Large", ""));
 }
@@ -188,9 +215,13 @@ bool HttpServer::take_request(Connection& connection) {
   const std::string head = connection.in.substr(0, connection.in.find("\r\n\r\n"));
   HttpRequest request;
   request.path = line.substr(method_end + 1, target_end - method_end - 1);
-  request.path = request.path.substr(0, request.path.find('?'));
+  if (const size_t mark = request.path.find('?'); mark != std::string::npos) {
+    request.query = request.path.substr(mark + 1);
+    request.path.resize(mark);
+  }
   request.host = header_of(head, "host");
   request.authorization = header_of(head, "authorization");
+  connection.answer_at = monotonic_ns() + kNewsPatienceNs;
   connection.request = std::move(request);
   connection.until = monotonic_ns() + kAnswerPatienceNs;  // however long the round before took
   return true;
@@ -205,12 +236,29 @@ HttpResponse HttpServer::response_to(const HttpRequest& request) {
   return plain_response("404 Not Found", where);
 }
 
+bool HttpServer::has_news_for(const HttpRequest& request) const {
+  return std::all_of(sites_.begin(), sites_.end(), [&](const auto& site) { return site->has_news(request); });
+}
+
+// Of those that wait the oldest do.
+bool HttpServer::may_hold(const Connection& connection) const {
+  if (connection.answer_at <= monotonic_ns() || has_news_for(*connection.request)) return false;
+  size_t held = 0, of_address = 0;
+  for (const Connection& other : connections_) {
+    if (&other == &connection) break;
+    if (!other.request) continue;
+    ++held;
+    if (other.peer == connection.peer) ++of_address;
+  }
+  return held < kHeldMax && of_address < kHeldOfAddressMax;
+}
+
 void HttpServer::answer_round() {
   bool answered = false;
   for (auto at = connections_.begin(); at != connections_.end();) {
     auto here = at++;
+    if (!here->request || may_hold(*here)) continue;
     const std::optional<HttpRequest> request = std::exchange(here->request, std::nullopt);
-    if (!request) continue;
     answered = true;
     if (!reply(*here, response_to(*request))) connections_.erase(here);
   }

@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/fd.h"
+#include "base/parse.h"
 #include "protocol/admin.h"
+#include "protocol/report_changes.h"
 #include "scheduler/page_files.h"
 
 namespace nvshare::scheduler {
@@ -32,12 +35,22 @@ constexpr char kHeaders[] =
     "X-Content-Type-Options: nosniff\r\n"
     "X-Frame-Options: DENY\r\n";
 
+constexpr size_t kEncodedMax = 4;  // texts of one report, for viewers that have different ones
+
 // Takes as long for a wrong token as for another one of that length.
 bool are_equal(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return false;
   unsigned char differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ = static_cast<unsigned char>(differ | (a[i] ^ b[i]));
   return differ == 0;
+}
+
+// Of "changes=17"; nullopt: it says something else, or nothing.
+std::optional<uint64_t> changes_of(const std::string& query) {
+  constexpr char kName[] = "changes=";
+  if (query.rfind(kName, 0) != 0) return std::nullopt;
+  const Result<int64_t> number = parse_integer(query.substr(sizeof kName - 1), 0, INT64_MAX);
+  return number ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
 }
 
 // "127.0.0.1:9402", "[::1]", "localhost:80": what no name server has a say in.
@@ -72,6 +85,10 @@ class PageSite final : public HttpSite {
     response.headers += kHeaders;
     return response;
   }
+  bool has_news(const HttpRequest& request) const override {
+    const std::optional<uint64_t> known = request.path == "/status.json" ? changes_of(request.query) : std::nullopt;
+    return !known || *known < desk_->changes() || !is_allowed(request);
+  }
   void round_is_over() override { is_too_busy_ = false; }
   std::string where() const override { return "the page is at /"; }
 
@@ -88,31 +105,43 @@ class PageSite final : public HttpSite {
     return response;
   }
 
+  bool is_allowed(const HttpRequest& request) const {
+    return token_.empty() ? is_named_by_nobody(request.host) : are_equal(request.authorization, "Bearer " + token_);
+  }
+
   HttpResponse report(const HttpRequest& request) {
-    if (!token_.empty() && !are_equal(request.authorization, "Bearer " + token_)) {
+    if (!is_allowed(request)) {
       HttpResponse refusal = json("401 Unauthorized", protocol::admin::encode_error("the page's token is missing or wrong"));
       refusal.headers = "WWW-Authenticate: Bearer\r\n";
       return refusal;
     }
-    const ReportDesk::Report now = is_too_busy_ ? nullptr : desk_->fresh(kReportLivesNs);
+    const uint64_t known = changes_of(request.query).value_or(UINT64_MAX), changes_min = known < desk_->changes() ? desk_->changes() : 0;
+    const ReportDesk::Report now = is_too_busy_ ? nullptr : desk_->fresh(kReportLivesNs, changes_min);
     is_too_busy_ = !now;
     if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
-    if (now != encoded_of_) {
-      encoded_ = std::make_shared<const std::string>(protocol::admin::encode(*now));
-      encoded_of_ = now;
-    }
     HttpResponse response;
     response.type = "application/json";
-    response.body = encoded_;
+    response.body = encoded(now, known < now->changes ? known : 0);
     return response;
+  }
+
+  std::shared_ptr<const std::string> encoded(const ReportDesk::Report& report, uint64_t since) {
+    if (report != encoded_of_) {
+      encoded_.clear();
+      encoded_of_ = report;
+    }
+    if (encoded_.size() >= kEncodedMax && !encoded_.contains(since)) since = 0;
+    std::shared_ptr<const std::string>& text = encoded_[since];
+    if (!text) text = std::make_shared<const std::string>(protocol::admin::encode(protocol::admin::news_since(*report, since)));
+    return text;
   }
 
   const std::shared_ptr<ReportDesk> desk_;
   const std::string token_;
   std::vector<File> files_;
   ReportDesk::Report encoded_of_;
-  std::shared_ptr<const std::string> encoded_;
-  bool is_too_busy_ = false;  // in this round: nobody else waits for it another second
+  std::map<uint64_t, std::shared_ptr<const std::string>> encoded_;  // by what they are since; 0: all
+  bool is_too_busy_ = false;                                        // in this round: nobody else waits for it another second
 };
 
 }  // namespace

@@ -140,6 +140,62 @@ TEST_F(PageSiteTest, WithATokenOnlyWhoHasItReadsFigures) {
   EXPECT_EQ(status_of(ask("GET /", host)), "HTTP/1.1 200 OK") << "the page itself, which asks for the token";
 }
 
+TEST_F(PageSiteTest, WhatIsNewIsAnsweredWhenItIsThere) {
+  start();
+  loop_.post([this] { report_.epoch = report_.changes = 7; });
+  endpoint_->changed(7);
+  using Clock = std::chrono::steady_clock;
+  auto begin = Clock::now();
+  const std::string quiet = body_of(ask("GET /status.json?changes=7"));
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(900)) << "nothing was new";
+  EXPECT_EQ(quiet.find("\"since\""), std::string::npos) << "and in the end it is all of it";
+
+  std::string news;
+  std::atomic<bool> answered = false;
+  std::thread viewer([&] {
+    news = body_of(ask("GET /status.json?changes=7"));
+    answered = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(answered);
+  loop_.post([this] {
+    report_.changes = 9;
+    report_.clients.emplace_back().id = 5;
+    report_.clients.back().changed = 9;
+    report_.tenants.back().changed = 3;
+    endpoint_->changed(9);
+  });
+  viewer.join();
+  const auto report = protocol::admin::decode_status(news);
+  ASSERT_TRUE(report) << report.error().text;
+  EXPECT_EQ(report->since, 7u);
+  EXPECT_EQ(report->changes, 9u);
+  EXPECT_EQ(report->clients.size(), 1u);
+  EXPECT_TRUE(report->tenants.empty()) << "the viewer has it";
+}
+
+// Waiting holds no connections that others need: of one address only so many wait, and the next is answered at once.
+TEST_F(PageSiteTest, ViewersThatWaitKeepNobodyOut) {
+  start();
+  loop_.post([this] { report_.changes = 7; });
+  endpoint_->changed(7);
+  ask("GET /status.json");
+  constexpr int kWaiting = 40;
+  std::atomic<int> at_once = 0, good = 0;
+  std::vector<std::thread> viewers;
+  for (int i = 0; i < kWaiting; ++i) {
+    viewers.emplace_back([&] {
+      const auto begin = std::chrono::steady_clock::now();
+      good += status_of(ask("GET /status.json?changes=7")) == "HTTP/1.1 200 OK" ? 1 : 0;
+      at_once += std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(900) ? 1 : 0;
+    });
+  }
+  EXPECT_EQ(status_of(ask("GET /page.css")), "HTTP/1.1 200 OK");
+  for (std::thread& viewer : viewers) viewer.join();
+  EXPECT_EQ(good, kWaiting);
+  EXPECT_GE(at_once, kWaiting - 16 * 2) << "16 of an address wait at a time, and each for a second";
+}
+
 // Ten browsers: the loop makes few reports, whatever they ask.
 TEST_F(PageSiteTest, ViewersShareReports) {
   start();

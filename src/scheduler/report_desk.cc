@@ -10,9 +10,9 @@ constexpr auto kReportPatience = std::chrono::seconds(1);
 
 }  // namespace
 
-ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns) {
+ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns, uint64_t changes_min) {
   std::unique_lock lock(mutex_);
-  if (look_ && report_ && monotonic_ns() - taken_at_ < age_max_ns) return report_;
+  if (look_ && report_ && report_->changes >= changes_min && monotonic_ns() - taken_at_ < age_max_ns) return report_;
   const int64_t asked_at = monotonic_ns();
   if (look_ && !std::exchange(wanted_, true)) {
     loop_.post([desk = shared_from_this()] { desk->make_report(); });

@@ -5,6 +5,8 @@
 #include <exception>
 #include <utility>
 
+#include "protocol/report_changes.h"
+
 namespace nvshare::scheduler {
 namespace {
 
@@ -33,8 +35,8 @@ StatusWriter::~StatusWriter() {
   thread_.join();
 }
 
-void StatusWriter::ask(Done done) {
-  waiting_.push_back(std::move(done));
+void StatusWriter::ask(uint64_t since, Done done) {
+  waiting_.push_back({since, std::move(done)});
   if (!served_.empty() || waiting_.size() > 1) return;  // a report is being written, or is about to be made
   loop_.post([this] { begin(); });                      // so that those that have asked already share it
 }
@@ -42,24 +44,30 @@ void StatusWriter::ask(Done done) {
 void StatusWriter::begin() {
   if (waiting_.empty() || !served_.empty()) return;
   served_ = std::exchange(waiting_, {});
+  std::set<uint64_t> sinces;
+  for (const Asker& asker : served_) sinces.insert(asker.since);
   try {
     protocol::admin::StatusReport report = look_();
     std::lock_guard lock(mutex_);
     report_ = std::move(report);
+    sinces_ = std::move(sinces);
   } catch (const std::exception& problem) {
-    return written(failed(problem));
+    Texts texts;
+    for (const uint64_t since : sinces) texts[since] = failed(problem);
+    return written(texts);
   }
   changed_.notify_one();
 }
 
-void StatusWriter::written(const Text& text) {
-  for (const Done& done : std::exchange(served_, {})) done(text);
+void StatusWriter::written(const Texts& texts) {
+  for (const Asker& asker : std::exchange(served_, {})) asker.done(texts.at(asker.since));
   begin();
 }
 
-StatusWriter::Text StatusWriter::text_of(const protocol::admin::StatusReport& report) const {
+StatusWriter::Text StatusWriter::text_of(const protocol::admin::StatusReport& report, uint64_t since) {
+  namespace admin = protocol::admin;
   try {
-    return std::make_shared<const std::string>(protocol::admin::encode(report));
+    return std::make_shared<const std::string>(since == 0 ? admin::encode(report) : admin::encode(admin::news_since(report, since)));
   } catch (const std::exception& problem) {
     return failed(problem);
   }
@@ -71,8 +79,11 @@ void StatusWriter::write() {
     changed_.wait(lock, [this] { return ends_ || report_; });
     if (ends_) return;
     const protocol::admin::StatusReport report = *std::exchange(report_, std::nullopt);
+    const std::set<uint64_t> sinces = std::exchange(sinces_, {});
     lock.unlock();
-    loop_.post([this, text = text_of(report)] { written(text); });
+    Texts texts;
+    for (const uint64_t since : sinces) texts[since] = text_of(report, since);
+    loop_.post([this, texts = std::move(texts)] { written(texts); });
     lock.lock();
   }
 }

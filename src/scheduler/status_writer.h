@@ -4,10 +4,13 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,23 +31,31 @@ class StatusWriter {
   StatusWriter(const StatusWriter&) = delete;
   StatusWriter& operator=(const StatusWriter&) = delete;
 
-  void ask(Done done);  // on the loop's thread
+  // On the loop's thread. `since`: only what is new since that report (report_changes.h); 0: all.
+  void ask(uint64_t since, Done done);
 
  private:
+  struct Asker {
+    uint64_t since;
+    Done done;
+  };
+  using Texts = std::map<uint64_t, Text>;  // by what they are since
+
   void begin();  // a report for all that wait
-  void written(const Text& text);
+  void written(const Texts& texts);
   void write();  // the thread
-  Text text_of(const protocol::admin::StatusReport& report) const;
+  static Text text_of(const protocol::admin::StatusReport& report, uint64_t since);
 
   EventLoop& loop_;
   const Look look_;
   // The loop's own.
-  std::vector<Done> waiting_;  // for the next report
-  std::vector<Done> served_;   // by the one that is being written
+  std::vector<Asker> waiting_;  // for the next report
+  std::vector<Asker> served_;   // by the one that is being written
 
   std::mutex mutex_;  // guards what is below; nobody waits for anything else with it
   std::condition_variable changed_;
   std::optional<protocol::admin::StatusReport> report_;  // to be written
+  std::set<uint64_t> sinces_;                            // for viewers that have these
   bool ends_ = false;
   std::thread thread_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace nvshare::cli::top {
 namespace {
@@ -162,13 +163,7 @@ GpuPanel History::panel(const StatusReport& report, size_t index) const {
   return panel;
 }
 
-void History::add(const StatusReport& report, double now_s) {
-  // Another scheduler: its counters begin anew.
-  if (last_ && (last_->epoch != report.epoch || last_->pid != report.pid)) last_.reset();
-  for (const ClientReport& client : report.clients) letter_of(client.tenant);
-  for (const GpuReport& gpu : report.gpus) fill_strip(report, gpu.uuid, now_s);
-  forget_letters(report);
-
+Model History::model_of(const StatusReport& report) const {
   Model model;
   model.known = true;
   model.version = report.version;
@@ -180,7 +175,22 @@ void History::add(const StatusReport& report, double now_s) {
   model.strip_cell_s = cell_s_;
   for (size_t i = 0; i < report.gpus.size(); ++i) {
     model.gpus.push_back(panel(report, i));
-    GpuPanel& shown = model.gpus.back();
+    for (const ClientReport& client : report.clients) {
+      if (client.gpu == report.gpus[i].uuid) model.rows.push_back(row_of(report, client, i, letters_.at(client.tenant)));
+    }
+  }
+  return model;
+}
+
+void History::add(const StatusReport& report, double now_s) {
+  // Another scheduler: its counters begin anew.
+  if (last_ && (last_->epoch != report.epoch || last_->pid != report.pid)) last_.reset();
+  for (const ClientReport& client : report.clients) letter_of(client.tenant);
+  for (const GpuReport& gpu : report.gpus) fill_strip(report, gpu.uuid, now_s);
+  forget_letters(report);
+
+  model_ = model_of(report);
+  for (GpuPanel& shown : model_.gpus) {
     for (const GpuReport& before : last_ ? last_->gpus : std::vector<GpuReport>()) {
       if (before.uuid != shown.report.uuid || now_s <= last_s_) continue;
       const auto rate = [&](int64_t after, int64_t earlier) {
@@ -189,13 +199,21 @@ void History::add(const StatusReport& report, double now_s) {
       shown.out_rate = rate(shown.report.usage.swapped_out, before.usage.swapped_out);
       shown.in_rate = rate(shown.report.usage.swapped_in, before.usage.swapped_in);
     }
-    for (const ClientReport& client : report.clients) {
-      if (client.gpu == report.gpus[i].uuid) model.rows.push_back(row_of(report, client, i, letters_.at(client.tenant)));
-    }
   }
-  model_ = std::move(model);
   last_ = report;
   last_s_ = now_s;
+}
+
+void History::refresh(const StatusReport& report) {
+  for (const ClientReport& client : report.clients) letter_of(client.tenant);
+  const std::vector<GpuPanel> before = std::exchange(model_, model_of(report)).gpus;
+  for (GpuPanel& shown : model_.gpus) {
+    const auto same =
+        std::find_if(before.begin(), before.end(), [&](const GpuPanel& each) { return each.report.uuid == shown.report.uuid; });
+    if (same == before.end()) continue;
+    shown.out_rate = same->out_rate;
+    shown.in_rate = same->in_rate;
+  }
 }
 
 }  // namespace nvshare::cli::top

@@ -73,6 +73,8 @@ class History {
   History(size_t cells, double cell_s) : cells_(cells), cell_s_(cell_s) {}
 
   void add(const protocol::admin::StatusReport& report, double now_s);
+  // The same with new states, where amounts and times may be those of the last add(): of them nothing is made that takes two.
+  void refresh(const protocol::admin::StatusReport& report);
   void fail(const std::string& problem) { model_.problem = problem; }
 
   const Model& model() const { return model_; }
@@ -88,6 +90,7 @@ class History {
 
   char letter_of(uint64_t tenant);
   void forget_letters(const protocol::admin::StatusReport& report);
+  Model model_of(const protocol::admin::StatusReport& report) const;
   GpuPanel panel(const protocol::admin::StatusReport& report, size_t index) const;
   void fill_strip(const protocol::admin::StatusReport& report, const std::string& gpu, double now_s);
 

@@ -96,10 +96,10 @@ void Terminal::show(const Screen& screen) {
   write_all(out);
 }
 
-std::string Terminal::read(int timeout_ms, bool& ended) {
+std::string Terminal::read(int timeout_ms, int other, bool& ended) {
   ended = false;
-  pollfd wait{STDIN_FILENO, POLLIN, 0};
-  if (poll(&wait, 1, timeout_ms) <= 0) return {};
+  pollfd wait[] = {{STDIN_FILENO, POLLIN, 0}, {other, POLLIN, 0}};  // poll() passes over -1
+  if (poll(wait, 2, timeout_ms) <= 0 || wait[0].revents == 0) return {};
   char bytes[256];
   const ssize_t n = ::read(STDIN_FILENO, bytes, sizeof bytes);
   if (n > 0) return std::string(bytes, static_cast<size_t>(n));

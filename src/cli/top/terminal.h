@@ -28,8 +28,9 @@ class Terminal {
   Size size() const;
   // Writes the lines that differ from what is there.
   void show(const Screen& screen);
-  // What was typed, after at most `timeout_ms`; empty: nothing. `ended`: the terminal is gone.
-  std::string read(int timeout_ms, bool& ended);
+  // What was typed, after at most `timeout_ms`, or as soon as `other` (a descriptor; -1: none) is readable; empty: nothing. `ended`: the
+  // terminal is gone.
+  std::string read(int timeout_ms, int other, bool& ended);
   // A signal asked the program to end.
   static bool asked_to_end();
 

@@ -8,14 +8,18 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <optional>
+#include <utility>
 
 #include "cli/own_client.h"
 #include "cli/scheduler_link.h"
 #include "cli/set_command.h"
 #include "cli/top/model.h"
+#include "cli/top/pace.h"
 #include "cli/top/terminal.h"
 #include "cli/top/view.h"
+#include "protocol/report_changes.h"
 
 namespace nvshare::cli::top {
 namespace {
@@ -30,34 +34,98 @@ constexpr size_t kOnceColumns = 120;
 // The scheduler that answers; another one after it was restarted.
 class Source {
  public:
+  using Answer = std::optional<Result<protocol::admin::StatusReport>>;
+
   Result<protocol::admin::StatusReport> report() {
-    if (!admin_) {
-      auto link = find_scheduler();
-      if (!link) return link.error();
-      // Whom it takes no admin requests from it tells of their own.
-      if (!link->admin) {
-        reason_ = link->admin_error;
-        return ask_own(link->runtime_directory);
-      }
-      admin_ = std::move(*link->admin);
-    }
+    if (auto ok = find(); !ok) return ok.error();
+    if (!admin_) return ask_own(runtime_directory_);
     auto report = admin_->status();
     if (!report) admin_.reset();
     return report;
   }
 
+  // Asks for what is new since the report before, once there is something, or for all of it after `within_s`; 0: for all, now. Nothing:
+  // take() will have it. A scheduler that tells only of the asker's own answers at once.
+  Answer begin(double within_s) {
+    if (auto ok = find(); !ok) return Answer(ok.error());
+    if (!admin_) return Answer(ask_own(runtime_directory_));
+    const double within_ms = std::min(within_s * 1000, static_cast<double>(protocol::admin::kStatusWaitMsMax));
+    const bool waits = last_ && last_->changes != 0 && within_ms >= 1;
+    const auto request =
+        waits ? protocol::admin::StatusRequest{last_->changes, static_cast<int64_t>(within_ms)} : protocol::admin::StatusRequest{};
+    if (auto ok = admin_->begin(request); !ok) return failed(ok.error());
+    asked_ = true;
+    return {};
+  }
+
+  // What begin() asked for, if it has come.
+  Answer take() {
+    if (!asked_) return {};
+    auto line = admin_->take();
+    if (!line) return failed(line.error());
+    if (!*line) return {};
+    asked_ = false;
+    auto report = protocol::admin::decode_status(**line);
+    if (!report) return failed(report.error());
+    is_all_ = report->since == 0;
+    if (!is_all_ && (!last_ || !complete(*report, *last_))) {  // another scheduler's: all of it, next
+      last_.reset();
+      return {};
+    }
+    last_ = *report;
+    return Answer(std::move(*report));
+  }
+
+  // Whether the report of the last answer was complete, with all amounts and times as they are now.
+  bool is_all() const { return is_all_; }
+
+  bool asked() const { return asked_; }
+  bool tells_of_changes() const { return admin_ && last_ && last_->changes != 0; }
+  // Readable when the answer comes; -1: none is awaited.
+  int descriptor() const { return asked_ ? admin_->descriptor() : -1; }
+
+  // On a connection of its own: the other one waits for changes.
   Result<void> change(const std::vector<std::string>& words) {
     const auto request = parse_changes(words);
     if (!request) return request.error();
     if (!admin_) return error_format("%s", reason_.c_str());
-    const auto line = admin_->ask(*request);
+    auto admin = AdminClient::open(runtime_directory_);
+    if (!admin) return admin.error();
+    const auto line = admin->ask(*request);
     if (!line) return line.error();
     return protocol::admin::decode_ok(*line);
   }
 
  private:
+  // The scheduler that answers, if there is none yet.
+  Result<void> find() {
+    if (admin_) return {};
+    auto link = find_scheduler();
+    if (!link) return link.error();
+    runtime_directory_ = link->runtime_directory;
+    // Whom it takes no admin requests from it tells of their own.
+    if (!link->admin) {
+      reason_ = link->admin_error;
+    } else {
+      admin_ = std::move(*link->admin);
+    }
+    return {};
+  }
+
+  Answer failed(const Error& error) {
+    admin_.reset();
+    asked_ = false;
+    last_.reset();
+    is_all_ = true;
+    return Answer(error);
+  }
+
   std::optional<AdminClient> admin_;
+  std::string runtime_directory_;
   std::string reason_ = "no scheduler answers";  // while there is none
+  std::optional<protocol::admin::StatusReport> last_;
+  bool is_all_ = true;
+  bool asked_ = false;
 };
 
 size_t columns_of_stdout() {
@@ -82,38 +150,93 @@ int draw_once(Source& source, const TopOptions& options) {
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// Until the user leaves.
-void follow(Source& source, Terminal& terminal, double interval_s) {
-  History history(kStripCells, std::max(interval_s, kStripCellSMin));
-  Ui ui;
-  std::string rest;
-  const auto begin = Clock::now();
-  double next_s = 0;
-  while (!Terminal::asked_to_end()) {
-    if (seconds_since(begin) >= next_s) {
-      auto report = source.report();
-      report ? history.add(*report, seconds_since(begin)) : history.fail(report.error().text);
-      next_s = seconds_since(begin) + interval_s;
-    }
-    const Size size = terminal.size();
-    ui.page_rows = size.lines / 2;
-    terminal.show(draw(history.model(), ui, size.columns, size.lines));
+double processor_seconds() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
+}
 
-    const int wait_ms = rest.empty() ? static_cast<int>(std::max(0.0, next_s - seconds_since(begin)) * 1000) + 1 : kEscapeWaitMs;
-    bool ended = false;
-    const std::string bytes = terminal.read(wait_ms, ended);
-    if (ended) return;
-    for (const Key key : keys_of(bytes, rest, bytes.empty())) {
-      const Wish wish = press(ui, history.model(), key);
-      if (wish.quit) return;
-      if (wish.change.empty()) continue;
-      const auto changed = source.change(wish.change);
-      ui.bad_message = !changed;
-      ui.message = changed ? "set " + wish.change[1] : changed.error().text;
-      next_s = 0;
+int milliseconds(double seconds) { return static_cast<int>(std::max(0.0, seconds) * 1000) + 1; }
+
+// A look is a report and its picture: of all every `interval_s`, and of what is new as soon as something changes.
+class Follower {
+ public:
+  Follower(Source& source, Terminal& terminal, double interval_s)
+      : source_(source), terminal_(terminal), interval_s_(interval_s), history_(kStripCells, std::max(interval_s, kStripCellSMin)) {}
+
+  // Until the user leaves.
+  void run() {
+    while (!Terminal::asked_to_end()) {
+      look();
+      const Size size = terminal_.size();
+      ui_.page_rows = size.lines / 2;
+      terminal_.show(draw(history_.model(), ui_, size.columns, size.lines));
+      if (std::exchange(has_looked_, false)) settle_pace();
+      bool ended = false;
+      const std::string bytes = terminal_.read(wait_ms(), source_.descriptor(), ended);
+      if (ended || !take_keys(bytes)) return;
     }
   }
-}
+
+ private:
+  double now_s() const { return seconds_since(begin_); }
+
+  // The report that was asked for, if it has come; asks for one where it is time.
+  Source::Answer next_report() {
+    if (source_.asked()) return source_.take();
+    if (now_s() < next_s_) return {};
+    asked_s_ = now_s();
+    return source_.begin(std::max(all_s_ + interval_s_ - asked_s_, 0.0));
+  }
+
+  void look() {
+    const Source::Answer answer = next_report();
+    if (!answer) return;
+    has_looked_ = true;
+    if (!*answer) return history_.fail(answer->error().text);
+    if (!source_.is_all()) return history_.refresh(**answer);
+    history_.add(**answer, now_s());
+    all_s_ = now_s();
+  }
+
+  // After a look, when the next one is asked for.
+  void settle_pace() {
+    const double used_s = processor_seconds();
+    pace_.looked(used_s - std::exchange(used_s_, used_s), now_s());
+    next_s_ = source_.tells_of_changes() ? now_s() + pace_.wait_s() : asked_s_ + interval_s_;
+  }
+
+  int wait_ms() const {
+    if (!rest_.empty()) return kEscapeWaitMs;
+    return milliseconds(source_.asked() ? interval_s_ : next_s_ - now_s());
+  }
+
+  // False: the user leaves.
+  bool take_keys(const std::string& bytes) {
+    for (const Key key : keys_of(bytes, rest_, bytes.empty())) {
+      const Wish wish = press(ui_, history_.model(), key);
+      if (wish.quit) return false;
+      if (wish.change.empty()) continue;
+      const auto changed = source_.change(wish.change);
+      ui_.bad_message = !changed;
+      ui_.message = changed ? "set " + wish.change[1] : changed.error().text;
+      next_s_ = 0;
+    }
+    return true;
+  }
+
+  Source& source_;
+  Terminal& terminal_;
+  const double interval_s_;
+  const Clock::time_point begin_ = Clock::now();
+  History history_;
+  Ui ui_;
+  Pace pace_;
+  std::string rest_;
+  double next_s_ = 0, asked_s_ = 0, all_s_ = 0;
+  double used_s_ = processor_seconds();
+  bool has_looked_ = false;
+};
 
 }  // namespace
 
@@ -126,7 +249,7 @@ int top_command(const TopOptions& options) {
   const bool colour = options.colour && (no_colour == nullptr || *no_colour == '\0');
   auto terminal = Terminal::open(colour);
   if (!terminal) return fail(terminal.error().text);
-  follow(source, *terminal, options.interval_s);
+  Follower(source, *terminal, options.interval_s).run();
   return 0;
 }
 

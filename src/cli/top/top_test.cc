@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/top/model.h"
+#include "cli/top/pace.h"
 #include "cli/top/view.h"
 
 namespace nvshare::cli::top {
@@ -257,6 +258,41 @@ TEST(Top, KeysThatComeInPartsAreOneKey) {
   ASSERT_EQ(lone.size(), 1u);
   EXPECT_EQ(lone[0].kind, Key::Kind::kEscape);
   EXPECT_TRUE(keys_of("\033[15~\033OP", rest, false).empty());  // F5, F1: nothing of ours
+}
+
+// Between two complete reports: new states at once, what takes two reports as it was.
+TEST(Top, WhatIsNewIsShownAndRatesStay) {
+  History history = watched();
+  const Model before = history.model();
+  ASSERT_TRUE(before.gpus[0].out_rate);
+  StatusReport status = example();
+  status.clients[0].state = "dropping";
+  status.clients.push_back(client(9, 9, "new", "running", 0, 0));
+  history.refresh(status);
+  EXPECT_EQ(history.model().rows[0].client.state, "dropping");
+  EXPECT_EQ(history.model().rows.size(), before.rows.size() + 1);
+  EXPECT_EQ(history.model().gpus[0].out_rate, before.gpus[0].out_rate);
+  EXPECT_EQ(history.model().gpus[0].strip, before.gpus[0].strip);
+}
+
+TEST(Pace, AChangeAfterAQuietTimeIsShownAtOnceAndEndlessOnesTakeTheirShare) {
+  constexpr double kLookS = 0.005;
+  Pace pace;
+  double now_s = 100;
+  pace.looked(kLookS, now_s);
+  EXPECT_EQ(pace.wait_s(), Pace::kApartMinS);
+  double used_s = 0;
+  const double begin_s = now_s;
+  while (now_s < begin_s + 60) {
+    now_s += pace.wait_s() + kLookS;
+    pace.looked(kLookS, now_s);
+    used_s += kLookS;
+  }
+  EXPECT_LE(used_s, Pace::kShare * 60 + Pace::kSavedS + kLookS);
+  EXPECT_GE(used_s, Pace::kShare * 60 * 0.9) << "and no less";
+  now_s += 60;
+  pace.looked(kLookS, now_s);
+  EXPECT_EQ(pace.wait_s(), Pace::kApartMinS);
 }
 
 TEST(Top, LinesHaveStylesOnlyWithColour) {

@@ -1,8 +1,10 @@
-// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints), keeps five minutes of it, and draws. Names come
-// from programs that nobody trusts: they become text of the document, never markup.
+// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every second, keeps five minutes of it, and draws; and
+// between for what is new, which is answered when there is something. Names come from programs that nobody trusts: they become text of the
+// document, never markup.
 'use strict';
 (() => {
-  const kPollMs = 500, kPollHiddenMs = 5000, kPatienceMs = 4000;
+  const kAllMs = 1000, kHiddenMs = 5000, kPatienceMs = 4000;
+  const kApartMs = 30, kShare = 0.3;  // after an answer, at least; and so much of the time is spent on drawing, at most
   const kCellMs = 1000, kCells = 300, kCellsShown = 60;  // what is kept: a cell a second; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
@@ -44,6 +46,7 @@
   const past = new Map();  // GPU -> {cells: [{at, foreign, tenants: Map(tenant -> {resident, ran, moved, waited, time})}], rates}
   let before = null;       // the report before, and when it came
   let epoch = null;
+  let latest = null;       // the report as it is shown, what came since it was asked for put in
 
   const sumsOf = (report, gpu) => {  // tenant -> its clients on that GPU, summed up
     const sums = new Map();
@@ -246,7 +249,8 @@
     return panels.get(gpu.uuid);
   };
 
-  const showGpu = (report, view, index, now) => {
+  // With `charts`: the past, too, which what is new leaves as it is.
+  const showGpu = (report, view, index, now, charts) => {
     const {gpu, sums, history} = view, clients = report.clients.filter((client) => client.gpu === gpu.uuid);
     const panel = panelOf(gpu, clients.length), find = (selector) => panel.querySelector(selector);
     const tenants = new Map(report.tenants.map((tenant) => [tenant.id, tenant]));
@@ -286,6 +290,7 @@
     regions[0].setAttribute('aria-label', `Tenants of ${title}`);
     regions[1].setAttribute('aria-label', `Programs of ${title}`);
     setText(find('summary'), `Programs (${clients.length})`);
+    if (!charts) return;
     const memory = find('.memory svg'), turns = find('.turns svg');
     drawMemory(memory, view, order, now);
     drawTurns(turns, view, order, now);
@@ -296,7 +301,7 @@
 
   const show = (report, now) => {
     const views = remember(report, now);
-    views.forEach((view, index) => showGpu(report, view, index, now));
+    views.forEach((view, index) => showGpu(report, view, index, now, true));
     for (const [uuid, panel] of panels) {
       if (report.gpus.some((gpu) => gpu.uuid === uuid)) continue;
       panel.remove();
@@ -319,6 +324,36 @@
     document.body.dataset.reports = String(Number(document.body.dataset.reports || 0) + 1);
   };
 
+  // What is new since `latest`, put into it: clients in the order of `there`, in their states for so much longer. False: it is of another one.
+  const complete = (news) => {
+    if (!latest || news.epoch !== latest.epoch || news.pid !== latest.pid || news.since !== latest.changes) return false;
+    const longer = news.uptime_ns - latest.uptime_ns;
+    const known = new Map(latest.clients.map((client) => [client.id, {...client, since_ns: client.since_ns + longer}]));
+    for (const client of news.clients) known.set(client.id, client);
+    const tenants = new Map(latest.tenants.map((tenant) => [tenant.id, tenant]));
+    for (const tenant of news.tenants) tenants.set(tenant.id, tenant);
+    const changed = new Set(news.clients.map((client) => client.gpu));  // GPUs
+    const there = new Set(news.there);
+    for (const client of latest.clients) if (!there.has(client.id)) changed.add(client.gpu);
+    for (const tenant of news.tenants) for (const client of known.values()) if (client.tenant === tenant.id) changed.add(client.gpu);
+    latest = {...news, clients: news.there.map((id) => known.get(id)).filter(Boolean), tenants: [...tenants.values()]};
+    latest.gpus.forEach((gpu, index) => {
+      if (!changed.has(gpu.uuid) || !panels.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
+      const sums = new Map();
+      for (const client of latest.clients) {
+        if (client.gpu !== gpu.uuid) continue;
+        markOf(client.tenant);
+        if (!sums.has(client.tenant)) sums.set(client.tenant, {resident: 0, swapped: 0, clients: []});
+        const sum = sums.get(client.tenant);
+        sum.resident += client.resident;
+        sum.swapped += client.swapped;
+        sum.clients.push(client);
+      }
+      showGpu(latest, {gpu, sums, history: past.get(gpu.uuid)}, index, 0, false);
+    });
+    return true;
+  };
+
   // ---- asking ----
   const kTokenKey = 'nvshare-page-token';
   if (location.hash.startsWith('#token=')) {  // never sent to anybody; not kept in the address
@@ -327,7 +362,7 @@
     sessionStorage.setItem(kTokenKey, token);
     history.replaceState(null, '', location.pathname);
   }
-  let held = false, timer = 0, answeredAt = 0;
+  let held = false, timer = 0, answeredAt = 0, allAt = 0, spentMs = 0;
   const say = (text, lost) => {
     setText(byId('connection'), text);
     byId('connection').classList.toggle('lost', lost);
@@ -337,14 +372,28 @@
     byId('ask').hidden = false;
     byId('token').focus();
   };
-  const next = () => {
+  const next = (failed) => {
     clearTimeout(timer);
-    if (!held) timer = setTimeout(poll, document.hidden ? kPollHiddenMs : kPollMs);
+    const wait = document.hidden ? kHiddenMs : failed ? kAllMs : Math.max(kApartMs, spentMs / kShare);
+    if (!held) timer = setTimeout(poll, wait);
   };
+  const take = (report, now) => {
+    if (report.since) {
+      if (!complete(report)) latest = null;  // all of it, next
+    } else {
+      latest = report;
+      allAt = now;
+      show(report, now);
+    }
+    spentMs = performance.now() - now;
+  };
+  let asking = 0;
   async function poll() {
-    const token = sessionStorage.getItem(kTokenKey);
+    const token = sessionStorage.getItem(kTokenKey), mine = ++asking;
+    const waits = latest && latest.changes && !document.hidden && performance.now() - allAt < kAllMs;
+    let failed = false;
     try {
-      const answer = await fetch('status.json', {
+      const answer = await fetch(waits ? `status.json?changes=${latest.changes}` : 'status.json', {
         cache: 'no-store', credentials: 'omit', signal: AbortSignal.timeout(kPatienceMs),
         headers: token ? {Authorization: `Bearer ${token}`} : {},
       });
@@ -352,14 +401,17 @@
       const report = await answer.json();
       if (!answer.ok) throw new Error(report.error);
       answeredAt = performance.now();
-      show(report, answeredAt);
+      if (mine !== asking || held) return;  // another question was asked since, or the picture is held still
+      take(report, answeredAt);
       if (!held) say('Live', false);
     } catch (problem) {
+      failed = true;
+      latest = null;
       const age = answeredAt ? `, figures are ${seconds((performance.now() - answeredAt) * 1e6)} old` : '';
       say(`No answer from the scheduler${age}`, true);
       console.warn(problem);
     }
-    next();
+    if (mine === asking) next(failed);
   }
   byId('hold').addEventListener('click', () => {
     held = !held;

@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""What viewers cost, and how soon they show what happens: `nvsharectl top` in a pseudo-terminal and the page in a headless Chromium.
+
+  bench/viewers.py [--build BUILD] [--clients 200] [--gpus 8] [--seconds 20] [--events 100] [--rates 1,40] [--json FILE]
+
+The clients are bench/load's, over the scheduler's real socket: all fit, and of so many messages a second (--rates) a tenth asks for the lock, a
+tenth gives it up, a twentieth ends a program. One more client, the probe, has a GPU of its own: it asks for the lock and gives it up, and its
+tenant gets another priority. From the moment it sends that until the terminal is sent, or the document has, the probe's new state is what is
+called from event to screen. Asked: under 100 ms, with viewers under 2 % of a processor each.
+
+At last grants of a busier load (--grant-rate) with ten viewers, nine `top` and one page where there is a Chromium, and without, in turn.
+Processor time is the kernel's (/proc/PID/task/*/schedstat), of the page that of all of Chromium's processes.
+"""
+import argparse
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "test/hostile"), str(ROOT / "test/page")]
+import chromium  # noqa: E402
+import protocol  # noqa: E402
+
+PROBE = b"vprobe"  # short enough for its column
+PATIENCE_S = 60
+SETTLE_S = 4
+EVENT_PATIENCE_S = 5
+DELAY_MAX_MS, PERCENT_MAX = 100, 2
+CALLED_ROWS = 300  # so many lines has the terminal that the probe is looked for in: all clients' rows are on it
+LIMITS = (60, 160)
+
+
+def processor_s(pids):
+    busy = 0
+    for pid in pids:
+        for task in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                busy += int(task.read_text().split()[0])
+            except (OSError, IndexError):
+                pass  # it has just ended
+    return busy / 1e9
+
+
+def family(pid):
+    """The process and all that come of it."""
+    parents = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            pass
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found
+
+
+def percentile(values, part):
+    values = sorted(values)
+    return round(values[min(int(len(values) * part), len(values) - 1)], 1) if values else None
+
+
+class Load:
+    """bench/load and its scheduler."""
+
+    def __init__(self, options, rate, seconds):
+        self.folder = tempfile.mkdtemp(prefix="nvs-viewers-", dir="/tmp")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.page = f"127.0.0.1:{free.getsockname()[1]}"
+        self.result = pathlib.Path(self.folder + ".json")
+        words = ["--clients", options.clients, "--gpus", options.gpus, "--shape", "running", "--rate", rate, "--seconds", seconds, "--status", 0,
+                 "--folder", self.folder, "--page", self.page, "--json", self.result]
+        self.process = subprocess.Popen([str(options.build / "bin/load"), *map(str, words)], stdout=subprocess.DEVNULL,
+                                        start_new_session=True)
+        self.environment = {**os.environ, "NVSHARE_RUNTIME_DIR": self.folder + "/run", "TERM": "xterm-256color"}
+        self.admin_path, self.client_path = self.folder + "/run/admin/admin.sock", self.folder + "/run/client/scheduler.sock"
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.status().get("clients", [])) < options.clients:
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise SystemExit("the clients of bench/load did not come")
+            time.sleep(0.1)
+        self.scheduler = self.status()["pid"]
+
+    def ask(self, **request):
+        with socket.socket(socket.AF_UNIX) as admin:
+            admin.settimeout(PATIENCE_S)
+            admin.connect(self.admin_path)
+            admin.sendall(json.dumps(request).encode() + b"\n")
+            answer = b""
+            while not answer.endswith(b"\n"):
+                part = admin.recv(1 << 20)
+                if not part:
+                    raise SystemExit("the scheduler has gone")
+                answer += part
+        return json.loads(answer)
+
+    def status(self):
+        try:
+            return self.ask(request="status")
+        except OSError:
+            return {}
+
+    def kill(self):
+        """With all the processes that it plays."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.result.unlink(missing_ok=True)
+
+    def end(self):
+        self.process.wait(PATIENCE_S)
+        found = json.loads(self.result.read_text())
+        self.result.unlink()
+        return found
+
+
+class Probe:
+    """A client on a GPU of its own."""
+
+    def __init__(self, load):
+        self.load = load
+        self.connection = protocol.connect(load.client_path)
+        self.connection.send(protocol.encode("Register", version_min=1, version_max=protocol.VERSION_MAX, gpu_uuid=b"viewers' own GPU",
+                                             gpu_total_bytes=1 << 30, gpu_name=b"test card", program=PROBE, pid=os.getpid()))
+        self.wait_for("Registered")
+        (client,) = [client for client in load.status()["clients"] if client["program"] == PROBE.decode()]
+        self.tenant = client["tenant"]
+        self.grant = None
+        self.requests = 0
+        self.priority = 0
+
+    def wait_for(self, wanted):
+        while True:
+            name, fields = protocol.decode(self.connection.recv(65536))
+            if name == wanted:
+                return fields
+
+    def happen(self):
+        """Something that can be seen: (its kind, the state that is to be seen, the priority that is to be seen)."""
+        if random.random() < 1 / 3:
+            self.priority = (self.priority + 1) % 90 + 10
+            self.load.ask(request="set", tenant=str(self.tenant), priority=self.priority)
+        elif self.grant:
+            self.connection.send(protocol.encode("LockReleased", epoch=self.grant["epoch"], grant=self.grant["grant"], reason=1))
+            self.grant = None
+        else:
+            self.requests += 1
+            self.connection.send(protocol.encode("ReqLock", request=self.requests))
+            self.grant = self.wait_for("LockOk")
+        return "running" if self.grant else "idle", self.priority
+
+
+class Top:
+    """`nvsharectl top` in a pseudo-terminal, and what it shows of the probe."""
+
+    def __init__(self, build, load, lines=LIMITS[0]):
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.execve(build / "bin/nvsharectl", ["nvsharectl", "top", "--no-colour"], load.environment)
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, LIMITS[1], 0, 0))
+        os.kill(self.pid, signal.SIGWINCH)
+        self.seen, self.changed = None, threading.Condition()
+        self.rest = b""
+        threading.Thread(target=self.follow, daemon=True).start()
+
+    def follow(self):
+        while True:
+            try:
+                part = os.read(self.terminal, 1 << 16)
+            except OSError:
+                return
+            at = time.monotonic()
+            self.rest += part
+            lines = self.rest.split(b"\033[K")
+            self.rest = lines.pop()
+            for line in lines:
+                if re.search(rb"%s +%s " % (PROBE, PROBE), line):  # the row of the tenant and its program
+                    with self.changed:
+                        self.seen = (line.decode(errors="replace"), at)
+                        self.changed.notify_all()
+
+    def shown_at(self, state, priority):
+        def shows():
+            return self.seen and re.search(rf"\b{state}\b", self.seen[0]) and (not priority or re.search(rf"\s{priority}\s", self.seen[0]))
+        with self.changed:
+            return self.seen[1] if self.changed.wait_for(shows, EVENT_PATIENCE_S) else None
+
+    def pids(self):
+        return [self.pid]
+
+    def close(self):
+        os.kill(self.pid, signal.SIGTERM)
+        os.waitpid(self.pid, 0)
+        os.close(self.terminal)
+
+
+# Notes when the probe's row and its tenant's say something else, in the clock of time.monotonic() once `offset` is added.
+WATCH = """(() => {
+  window.seen = null;
+  const look = () => {
+    for (const row of document.querySelectorAll('.programs tbody tr')) {
+      if (row.cells[0].textContent !== 'vprobe') continue;
+      const tenant = row.closest('.gpu').querySelector('.tenants tbody tr');
+      const text = row.cells[3].textContent + ' ' + (tenant ? tenant.cells[9].textContent : '');
+      if (window.seen && window.seen.text === text) return;
+      window.seen = {text, at: performance.now()};
+    }
+  };
+  new MutationObserver(look).observe(document.body, {subtree: true, childList: true, characterData: true});
+  look();
+})()"""
+
+
+class Page:
+    def __init__(self, _build, load):
+        self.browser = chromium.Chromium(chromium.find())
+        self.tab = self.browser.open(f"http://{load.page}/")
+        self.tab.wait_for("document.getElementById('connection')?.textContent === 'Live'")
+        self.tab.evaluate(WATCH)
+        # Between two readings of the page's clock lies the answer's way, a millisecond or two: the shortest of some counts.
+        offsets = []
+        for _ in range(20):
+            before = time.monotonic()
+            there = self.tab.evaluate("performance.now()") / 1e3
+            offsets.append((time.monotonic() - before, (time.monotonic() + before) / 2 - there))
+        self.offset = min(offsets)[1]
+
+    def shown_at(self, state, priority):
+        deadline = time.monotonic() + EVENT_PATIENCE_S
+        while time.monotonic() < deadline:
+            time.sleep(0.15)  # looking costs the page's own time: seldom, and after it should have been seen
+            seen = self.tab.evaluate("window.seen")
+            if seen and seen["text"] == f"{state} {priority}":
+                return seen["at"] / 1e3 + self.offset
+        return None
+
+    def pids(self):
+        return family(self.browser.process.pid)
+
+    def close(self):
+        self.browser.close()
+
+
+def measure_delays(viewer, probe, count):
+    delays, missed = [], 0
+    for _ in range(count):
+        time.sleep(random.uniform(0.1, 0.3))
+        at = time.monotonic()
+        seen = viewer.shown_at(*probe.happen())
+        if seen is None:
+            missed += 1
+        else:
+            delays.append((seen - at) * 1e3)
+    return {"events": count, "not_seen": missed, "p50_ms": percentile(delays, 0.5), "p99_ms": percentile(delays, 0.99),
+            "max_ms": round(max(delays), 1) if delays else None}
+
+
+def measure_costs(viewer, load, seconds):
+    pids, before = viewer.pids() if viewer else [], time.monotonic()
+    used, scheduler = processor_s(pids), processor_s([load.scheduler])
+    time.sleep(seconds)
+    took = time.monotonic() - before
+    return {"cpu_percent": round((processor_s(pids) - used) * 100 / took, 2),
+            "scheduler_cpu_percent": round((processor_s([load.scheduler]) - scheduler) * 100 / took, 2)}
+
+
+def measure(options, rate):
+    load = Load(options, rate, options.seconds * 3 + options.events + SETTLE_S * 6 + 20)
+    found = {"messages_per_second": rate}
+    try:
+        time.sleep(SETTLE_S)
+        found["no_viewer"] = measure_costs(None, load, options.seconds)
+        viewers = {"top": lambda: Top(options.build, load)}
+        if chromium.find():
+            viewers["page"] = lambda: Page(options.build, load)
+        for name, begin in viewers.items():
+            viewer = begin()
+            time.sleep(SETTLE_S)
+            found[name] = measure_costs(viewer, load, options.seconds)
+            if name == "top":  # in one that shows all rows
+                viewer.close()
+                viewer = Top(options.build, load, CALLED_ROWS)
+            probe = Probe(load)
+            viewer.shown_at("idle", 0)
+            found[name]["from_event_to_screen"] = measure_delays(viewer, probe, options.events)
+            probe.connection.close()
+            viewer.close()
+            time.sleep(1)
+    finally:
+        load.kill()
+    return found
+
+
+def measure_grants(options):
+    """Of the load's own clients, with ten viewers and with none, in turn."""
+    found = {"messages_per_second": options.grant_rate, "without": [], "with_ten_viewers": []}
+    for _ in range(options.pairs):
+        for name in ("without", "with_ten_viewers"):
+            load = Load(options, options.grant_rate, options.seconds)
+            viewers = []
+            if name != "without":
+                page = bool(chromium.find()) and not options.no_page
+                viewers = [Top(options.build, load) for _ in range(9 if page else 10)] + ([Page(options.build, load)] if page else [])
+            mix = load.end()["mix"]
+            for viewer in viewers:
+                viewer.close()
+            found[name].append({key: mix[key] for key in ("grants", "grant_p50_ms", "grant_p99_ms", "cpu_percent", "scheduler_held_up_percent",
+                                                          "load_held_up_percent")})
+    return found
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was begun is ended
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--events", type=int, default=100)
+    parser.add_argument("--rates", default="1,40", help="messages per second of all clients together")
+    parser.add_argument("--grant-rate", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--no-page", action="store_true", help="grants: ten `top` and no Chromium")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    options.build = options.build.resolve()
+    if not chromium.find():
+        print("there is no Chromium: the page is left out; tools/install-dependencies.sh test installs one", file=sys.stderr)
+    found = {"clients": options.clients, "gpus": options.gpus, "processors": os.cpu_count(), "load_average_before": os.getloadavg()[0],
+             "asked": {"cpu_percent": PERCENT_MAX, "from_event_to_screen_ms": DELAY_MAX_MS}}
+    found["viewers"] = [measure(options, float(rate)) for rate in options.rates.split(",") if rate]
+    if options.pairs:
+        found["grants"] = measure_grants(options)
+    found["load_average_after"] = os.getloadavg()[0]
+    text = json.dumps(found, indent=1)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

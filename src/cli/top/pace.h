@@ -1,0 +1,23 @@
+// How soon a viewer looks again after a change: at once while changes are few, and so that it takes a small share of a processor where
+// they never end. Pure, not thread-safe.
+#pragma once
+
+namespace nvshare::cli::top {
+
+class Pace {
+ public:
+  static constexpr double kShare = 0.015;     // of a processor, in the long run
+  static constexpr double kSavedS = 0.05;     // processor time that may be used at once after a quiet time
+  static constexpr double kApartMinS = 0.05;  // between two looks
+
+  // What a look took of a processor, and when it ended.
+  void looked(double processor_s, double now_s);
+  // For how long to wait from then on.
+  double wait_s() const;
+
+ private:
+  double saved_s_ = kSavedS;
+  double at_s_ = 0;
+};
+
+}  // namespace nvshare::cli::top

@@ -1,0 +1,41 @@
+// What of a report is new to a viewer that has an earlier one: a change costs what changed, not what there is. The scheduler marks clients
+// and tenants (ChangeMarks), leaves out those that such a viewer knows (news_since), and the viewer puts the rest back (complete). Pure,
+// not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "protocol/admin.h"
+
+namespace nvshare::protocol::admin {
+
+// Sets ClientReport::changed and TenantReport::changed of one report after the other: StatusReport::changes of the report that first had
+// them as they are, but for amounts and times.
+class ChangeMarks {
+ public:
+  void mark(StatusReport& report);
+
+ private:
+  struct Seen {
+    size_t looks = 0;  // a hash of what is looked at
+    uint64_t changed = 0;
+    uint64_t round = 0;
+  };
+  using Known = std::map<uint64_t, Seen>;  // by the client's or tenant's id
+
+  uint64_t see(Known& known, uint64_t id, size_t looks, uint64_t changes) const;
+
+  Known clients_, tenants_;
+  uint64_t round_ = 0;
+};
+
+// The report as it is for a viewer that has the one of `since`: without the clients and tenants that it knows, with StatusReport::since and
+// `there`. 0, or a number that this scheduler has not reached: all of it.
+StatusReport news_since(const StatusReport& report, uint64_t since);
+
+// Puts back into `news` what news_since() left out, from `before`, which is complete: clients in the order of `there`, in their states for
+// so much longer. Tenants that have left stay until the next complete report. False: `news` is of another scheduler, or not for `before`.
+bool complete(StatusReport& news, const StatusReport& before);
+
+}  // namespace nvshare::protocol::admin

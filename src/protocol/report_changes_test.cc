@@ -1,0 +1,84 @@
+// What is new since a report, and that a viewer that puts it together again sees what a complete report says.
+#include "protocol/report_changes.h"
+
+#include <gtest/gtest.h>
+
+namespace nvshare::protocol::admin {
+namespace {
+
+StatusReport report_of(uint64_t changes, std::vector<std::pair<uint64_t, std::string>> clients) {
+  StatusReport report;
+  report.epoch = 5;
+  report.pid = 99;
+  report.changes = changes;
+  report.uptime_ns = static_cast<int64_t>(changes) * 1000;
+  for (auto& [id, state] : clients) {
+    ClientReport& client = report.clients.emplace_back();
+    client.id = id;
+    client.tenant = id;
+    client.state = state;
+    client.since_ns = 7;
+    report.tenants.emplace_back().id = id;
+  }
+  return report;
+}
+
+TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
+  ChangeMarks marks;
+  StatusReport first = report_of(10, {{1, "running"}, {2, "waiting"}, {3, "waiting"}});
+  marks.mark(first);
+  StatusReport second = report_of(14, {{1, "waiting"}, {3, "waiting"}, {4, "idle"}});
+  second.clients[1].resident = 4096;  // an amount alone is no change
+  second.tenants[1].priority = 9;
+  marks.mark(second);
+
+  Result<StatusReport> news = decode_status(encode(news_since(second, 10)));
+  ASSERT_TRUE(news) << news.error().text;
+  ASSERT_EQ(news->clients.size(), 2u);
+  EXPECT_EQ(news->clients[0].id, 1u);
+  EXPECT_EQ(news->clients[1].id, 4u);
+  ASSERT_EQ(news->tenants.size(), 2u) << "3 has another priority, 4 is new";
+  ASSERT_TRUE(complete(*news, first));
+  ASSERT_EQ(news->clients.size(), 3u);
+  EXPECT_EQ(news->clients[0].state, "waiting");
+  EXPECT_EQ(news->clients[1].id, 3u);
+  EXPECT_EQ(news->clients[1].since_ns, 7 + 4000) << "in the same state for so much longer";
+  EXPECT_EQ(news->clients[2].id, 4u);
+  ASSERT_EQ(news->tenants.size(), 4u);
+  EXPECT_EQ(news->tenants[2].priority, 9);
+  EXPECT_EQ(news->changes, 14u);
+  EXPECT_EQ(encode(*news).find("\"there\""), std::string::npos) << "it is complete now";
+
+  EXPECT_TRUE(news_since(second, 14).clients.empty());
+}
+
+TEST(ReportChanges, AllIsSentToViewersThatKnowNothingOrAnotherScheduler) {
+  ChangeMarks marks;
+  StatusReport report = report_of(3, {{1, "running"}});
+  marks.mark(report);
+  EXPECT_EQ(news_since(report, 0).clients.size(), 1u);
+  EXPECT_EQ(news_since(report, 4000).clients.size(), 1u) << "of a scheduler that has ended";
+  EXPECT_EQ(encode(news_since(report, 0)), encode(report));
+
+  StatusReport news = news_since(report, 2), before = report_of(2, {});
+  before.epoch = 4;
+  EXPECT_FALSE(complete(news, before)) << "of another scheduler";
+  before.epoch = 5;
+  before.changes = 1;
+  EXPECT_FALSE(complete(news, before)) << "not since that report";
+}
+
+TEST(ReportChanges, AStateThatComesBackIsAChangeToThoseThatSawAnother) {
+  ChangeMarks marks;
+  StatusReport report = report_of(1, {{1, "running"}});
+  marks.mark(report);
+  for (uint64_t changes : {2, 3}) {
+    report = report_of(changes, {{1, changes == 2 ? "waiting" : "running"}});
+    marks.mark(report);
+  }
+  EXPECT_EQ(news_since(report, 2).clients.size(), 1u);
+  EXPECT_EQ(news_since(report, 1).clients.size(), 1u) << "it had another turn between, for all that the viewer knows";
+}
+
+}  // namespace
+}  // namespace nvshare::protocol::admin
