@@ -1,6 +1,9 @@
 // Every way to hold GPU memory besides plain allocations: counted, kept right over turns, and room made where the driver itself runs out.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+
 #include "e2e/harness/random.h"
 #include "e2e/harness/stage.h"
 
@@ -99,6 +102,29 @@ TEST_F(Memory, WhatWasFreedInStreamOrderIsNotSwapped) {
     return (client && client->swapped >= 20 * kMiB && client->resident == 0) || !child.running();
   })) << child.log();
   EXPECT_LE(most, 26 * kMiB);
+}
+
+// Bytes of a process's mappings that no core file has.
+int64_t not_dumped(pid_t pid) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/smaps");
+  int64_t sum = 0, size = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.rfind("Size:", 0) == 0) size = std::stoll(line.substr(5)) * 1024;
+    if (line.rfind("VmFlags:", 0) == 0 && (line + " ").find(" dd ") != std::string::npos) sum += size;
+  }
+  return sum;
+}
+
+// Gigabytes that are no help in a core file stay out of it.
+TEST_F(Memory, CoreFilesLeaveOutWhatIsSwapped) {
+  Child& child = stage_.start("free-and-stay", {"free-and-stay", "--hold", "2M", "--keep", "40M"});
+  ASSERT_TRUE(stage_.wait_until([&] { return child.logged("freed") || !child.running(); })) << child.log();
+  stage_.start("large", {"mix", "--seed", "98", "--floor", "190M", "--hold", "200M", "--largest", "10M"});
+  ASSERT_TRUE(stage_.wait_until([&] {
+    auto client = stage_.client_of(child.pid());
+    return (client && client->swapped >= 40 * kMiB) || !child.running();
+  })) << child.log();
+  EXPECT_GE(not_dumped(child.pid()), 40 * kMiB);
 }
 
 TEST_F(Memory, ManagedMemorySwapsByPrefetches) {
