@@ -211,5 +211,7 @@ TEST_F(Answers, CopiesBetweenTwoGpus) {
   expect_same_unshared({"two_gpus", "two_gpus_graphs"}, 2);
 }
 
+TEST_F(Answers, PoolsAreNotOpenedByCopiesBetweenTwoGpus) { expect_same_alone({"two_gpus_pools"}, 2); }
+
 }  // namespace
 }  // namespace nvshare::e2e

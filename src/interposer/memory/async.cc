@@ -1,5 +1,6 @@
 // Stream-ordered allocation (cuMemAllocAsync, pools): served from the same blocks and slabs as cuMemAlloc, so that it swaps like them.
 #include <algorithm>
+#include <atomic>
 
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
@@ -24,6 +25,15 @@ CUstream resolve(CUstream stream, bool per_thread) { return stream == nullptr &&
 uint64_t thread_of(CUstream stream) {
   Mark* mark = stream == cuda::CU_STREAM_PER_THREAD ? Gate::mark() : nullptr;
   return mark != nullptr ? mark->thread.load(std::memory_order_relaxed) : 0;
+}
+
+// Copies open memory to other GPUs only where the program sees some. With one GPU pools share the slabs of plain memory: slabs of their own
+// are 2 MiB more for each size class.
+SlabUse use_of_pools() {
+  static constinit std::atomic<int> gpus{0};  // of a process that has begun: it does not change
+  int count = gpus.load(std::memory_order_relaxed);
+  if (count == 0 && real_driver().cuDeviceGetCount(&count) == cuda::CUDA_SUCCESS) gpus.store(count, std::memory_order_relaxed);
+  return count == 1 ? SlabUse::kPlain : SlabUse::kPool;
 }
 
 }  // namespace
@@ -86,7 +96,7 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
     return cuda::CUDA_SUCCESS;
   }
   collect_async(false);
-  CUresult result = place(address, bytes, context);
+  CUresult result = place(address, bytes, context, use_of_pools());
   if (result == cuda::CUDA_SUCCESS) {
     now_of_pool(*address);
   } else {
@@ -95,8 +105,9 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   return result;
 }
 
-bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
+bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, bool of_pool, CUresult* result) {
   AsyncFree pending{};
+  pending.reusable = of_pool || use_of_pools() == SlabUse::kPlain;
   size_t requested = 0;
   if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
   pending.address = address;

@@ -390,17 +390,18 @@ CUresult Memory::allocate_block(const Order& order, Block** out) {
 CUresult Memory::allocate(CUdeviceptr* address, size_t bytes, CUcontext context) {
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX / 2 || !charge(charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = place(address, bytes, context);
+  CUresult result = place(address, bytes, context, SlabUse::kPlain);
   if (result != cuda::CUDA_SUCCESS) refund(charged_bytes(bytes));
   return result;
 }
 
-CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
+CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context, SlabUse use) {
   Block* block = nullptr;
   // The driver's own memory is not shared among allocations: it hands over whole ones to other processes.
   const bool plain = device_.backend() == protocol::Backend::kNone;
   if (plain || bytes > SlabSet::kSlotBytesMax) {
-    CUresult result = allocate_block({round_up(bytes, plain ? SlabSet::kAlignment : kGranularity), bytes, context}, &block);
+    CUresult result =
+        allocate_block({round_up(bytes, plain ? SlabSet::kAlignment : kGranularity), bytes, context, nullptr, 0, use}, &block);
     if (result == cuda::CUDA_SUCCESS) *address = block->base;
     return result;
   }
@@ -408,7 +409,7 @@ CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
     size_t slab_bytes = 0;
     {
       Lock lock(mutex_);
-      CUdeviceptr slot = slabs_.take(bytes, context);
+      CUdeviceptr slot = slabs_.take(bytes, context, use);
       if (slot != 0) {
         *address = slot;
         return cuda::CUDA_SUCCESS;
@@ -418,20 +419,20 @@ CUresult Memory::place(CUdeviceptr* address, size_t bytes, CUcontext context) {
         continue;
       }
       slab_coming_ = true;
-      slab_bytes = slabs_.next_slab_bytes(bytes, device_.total() / kSlabShare);
+      slab_bytes = slabs_.next_slab_bytes(bytes, device_.total() / kSlabShare, use);
     }
-    CUresult result = allocate_block({slab_bytes, slab_bytes, context}, &block);
+    CUresult result = allocate_block({slab_bytes, slab_bytes, context, nullptr, 0, use}, &block);
     if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && slab_bytes > kGranularity) {
       slab_bytes = kGranularity;
-      result = allocate_block({slab_bytes, slab_bytes, context}, &block);
+      result = allocate_block({slab_bytes, slab_bytes, context, nullptr, 0, use}, &block);
     }
     Lock lock(mutex_);
-    if (result == cuda::CUDA_SUCCESS) slabs_.add_slab(block, bytes);
+    if (result == cuda::CUDA_SUCCESS) slabs_.add_slab(block, bytes, use);
     slab_coming_ = false;
     slab_came_.notify_all();
     if (result == cuda::CUDA_SUCCESS) continue;
     // Small allocations of all sizes share the driver's own pages, so the program may count on what is free in them.
-    const CUdeviceptr slot = result == cuda::CUDA_ERROR_OUT_OF_MEMORY ? slabs_.take_larger(bytes, context) : 0;
+    const CUdeviceptr slot = result == cuda::CUDA_ERROR_OUT_OF_MEMORY ? slabs_.take_larger(bytes, context, use) : 0;
     if (slot == 0) return result;
     *address = slot;
     return cuda::CUDA_SUCCESS;

@@ -35,7 +35,8 @@ class Memory {
   // Stream-ordered: memory that a free on `stream` gave back may be reused by a later allocation on the same stream at once, by others
   // once the GPU has passed the free.
   cuda::CUresult allocate_async(cuda::CUdeviceptr* address, size_t bytes, cuda::CUstream stream, bool per_thread, cuda::CUcontext context);
-  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, cuda::CUresult* result);
+  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, bool of_pool,
+                  cuda::CUresult* result);
   // It is about to be destroyed, and its handle may name another stream soon.
   void stream_leaves(cuda::CUstream stream);
 
@@ -220,6 +221,7 @@ class Memory {
     cuda::CUcontext context;
     ProgramHandle* handle = nullptr;  // set: memory for it
     unsigned managed = 0;             // the program's own managed memory: the flags of cuMemAllocManaged
+    SlabUse use = SlabUse::kPlain;    // what is made for pools was never open to another GPU's copies
   };
   // The one way to get a block: inside the gate, within the budget; waits for room outside of it.
   cuda::CUresult allocate_block(const Order& order, Block** out);
@@ -231,8 +233,8 @@ class Memory {
   void erase(Block* block) REQUIRES(mutex_);
   Block* lookup(cuda::CUdeviceptr address) REQUIRES(mutex_);
   cuda::CUresult new_block(const Order& order, Block** out);
-  static size_t resident_bytes(const Block& block);                                         // mutex held
-  cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context);  // allocate() without the limit
+  static size_t resident_bytes(const Block& block);                                                      // mutex held
+  cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context, SlabUse use);  // allocate() without the limit
   void changed();
   // Memory that cannot move needs the lock when it is allocated.
   bool needs_lock() const;

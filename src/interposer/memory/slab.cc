@@ -1,5 +1,8 @@
 #include "interposer/memory/slab.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "interposer/memory/block.h"
 
 namespace nvshare::interposer {
@@ -44,38 +47,42 @@ uint32_t SlabSet::class_of(size_t bytes) {
 
 size_t SlabSet::slot_bytes(size_t bytes) { return kClasses.bytes[class_of(bytes)]; }
 
-size_t SlabSet::next_slab_bytes(size_t bytes, size_t largest) const {
-  uint32_t index = class_of(bytes);
+size_t SlabSet::next_slab_bytes(size_t bytes, size_t largest, SlabUse use) const {
+  const uint32_t made = classes_[static_cast<uint32_t>(use)][class_of(bytes)].made;
   size_t slab = size_t{2} << 20;
-  for (uint32_t i = 0; i < made_[index] && slab < kChunkBytesMax && slab * 2 <= largest; ++i) slab *= 2;
+  for (uint32_t i = 0; i < made && slab < kChunkBytesMax && slab * 2 <= largest; ++i) slab *= 2;
   return slab;
 }
 
-void SlabSet::add_slab(Block* block, size_t bytes) {
+void SlabSet::add_slab(Block* block, size_t bytes, SlabUse use) {
   uint32_t index = class_of(bytes);
   Slab* slab = new Slab;
   slab->block = block;
   slab->class_index = index;
+  slab->use = use;
   slab->slots = static_cast<uint32_t>(block->bytes / kClasses.bytes[index]);
   slab->occupied.resize((slab->slots + 63) / 64);
   slab->requested.resize(slab->slots);
   slab->notes.resize(slab->slots);
   block->slab = slab;
-  classes_[index].push_back(slab);
-  ++made_[index];
+  Class& of = class_at(index, use);
+  of.with_room.push_back(slab);
+  ++of.made;
 }
 
-cuda::CUdeviceptr SlabSet::take(size_t bytes, cuda::CUcontext context) { return take_of(class_of(bytes), bytes, context); }
+cuda::CUdeviceptr SlabSet::take(size_t bytes, cuda::CUcontext context, SlabUse use) {
+  return take_of(class_at(class_of(bytes), use), bytes, context);
+}
 
-cuda::CUdeviceptr SlabSet::take_larger(size_t bytes, cuda::CUcontext context) {
+cuda::CUdeviceptr SlabSet::take_larger(size_t bytes, cuda::CUcontext context, SlabUse use) {
   for (uint32_t index = class_of(bytes) + 1; index < kCount; ++index) {
-    if (const cuda::CUdeviceptr address = take_of(index, bytes, context)) return address;
+    if (const cuda::CUdeviceptr address = take_of(class_at(index, use), bytes, context)) return address;
   }
   return 0;
 }
 
-cuda::CUdeviceptr SlabSet::take_of(uint32_t class_index, size_t bytes, cuda::CUcontext context) {
-  std::vector<Slab*>& with_room = classes_[class_index];
+cuda::CUdeviceptr SlabSet::take_of(Class& of, size_t bytes, cuda::CUcontext context) {
+  std::vector<Slab*>& with_room = of.with_room;
   for (size_t i = with_room.size(); i-- > 0;) {
     Slab* slab = with_room[i];
     if (slab->block->context != context) continue;
@@ -132,7 +139,7 @@ bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested
   uint32_t slot = static_cast<uint32_t>((address - slab->block->base) / kClasses.bytes[slab->class_index]);
   slab->occupied[slot / 64] &= ~(uint64_t{1} << (slot % 64));
   if (slot / 64 < slab->first_free_word) slab->first_free_word = slot / 64;
-  std::vector<Slab*>& with_room = classes_[slab->class_index];
+  std::vector<Slab*>& with_room = class_at(slab->class_index, slab->use).with_room;
   if (slab->used-- == slab->slots) with_room.push_back(slab);
   *empty = false;
   // The last slab of a class stays, until the memory is wanted (remove_empty): a loop of one small allocation and its free must not make
@@ -146,9 +153,9 @@ bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested
 
 std::vector<Block*> SlabSet::remove_empty() {
   std::vector<Slab*> empty;
-  for (const std::vector<Slab*>& with_room : classes_) {
-    for (Slab* slab : with_room) {
-      if (slab->used == 0) empty.push_back(slab);
+  for (const auto& of_use : classes_) {
+    for (const Class& of : of_use) {
+      std::copy_if(of.with_room.begin(), of.with_room.end(), std::back_inserter(empty), [](const Slab* slab) { return slab->used == 0; });
     }
   }
   std::vector<Block*> blocks;
@@ -160,14 +167,15 @@ std::vector<Block*> SlabSet::remove_empty() {
 }
 
 void SlabSet::remove(Slab* slab) {
-  std::vector<Slab*>& with_room = classes_[slab->class_index];
+  Class& of = class_at(slab->class_index, slab->use);
+  std::vector<Slab*>& with_room = of.with_room;
   for (size_t i = 0; i < with_room.size(); ++i) {
     if (with_room[i] == slab) {
       with_room.erase(with_room.begin() + static_cast<ptrdiff_t>(i));
       break;
     }
   }
-  if (made_[slab->class_index] > 0) --made_[slab->class_index];
+  if (of.made > 0) --of.made;
   slab->block->slab = nullptr;
   delete slab;
 }

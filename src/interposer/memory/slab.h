@@ -25,9 +25,13 @@ struct AllocationNotes {
 inline constinit std::atomic<uint64_t> last_allocation_id{0};
 inline AllocationNotes new_notes() { return {last_allocation_id.fetch_add(1, std::memory_order_relaxed) + 1, false, false, false}; }
 
+// What a slab's allocations are for. A driver opens plain memory to other GPUs and to their copies, never a pool's.
+enum class SlabUse : uint8_t { kPlain, kPool };
+
 struct Slab {
   Block* block = nullptr;
   uint32_t class_index = 0;
+  SlabUse use = SlabUse::kPlain;
   uint32_t slots = 0;
   uint32_t used = 0;
   uint32_t first_free_word = 0;     // no free slot in a word before it
@@ -45,13 +49,13 @@ class SlabSet {
   static size_t slot_bytes(size_t bytes);
   static uint32_t class_of(size_t bytes);
 
-  // An address in a slab that has room; 0 when a new slab is needed (then add_slab, then again).
-  cuda::CUdeviceptr take(size_t bytes, cuda::CUcontext context);
+  // An address in a slab of that use that has room; 0 when a new slab is needed (then add_slab, then again).
+  cuda::CUdeviceptr take(size_t bytes, cuda::CUcontext context, SlabUse use = SlabUse::kPlain);
   // For when no new slab can be had: a slot of a larger class, the smallest that is free; 0: none is.
-  cuda::CUdeviceptr take_larger(size_t bytes, cuda::CUcontext context);
+  cuda::CUdeviceptr take_larger(size_t bytes, cuda::CUcontext context, SlabUse use = SlabUse::kPlain);
   // How large the next slab of that class is to be: at most `largest` (and kChunkBytesMax), at least 2 MiB.
-  size_t next_slab_bytes(size_t bytes, size_t largest) const;
-  void add_slab(Block* block, size_t bytes);
+  size_t next_slab_bytes(size_t bytes, size_t largest, SlabUse use = SlabUse::kPlain) const;
+  void add_slab(Block* block, size_t bytes, SlabUse use = SlabUse::kPlain);
 
   // True when `address` is an occupied slot of `slab`; *empty: it was the last one and the slab's block is no longer in the set.
   bool give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty);
@@ -68,11 +72,17 @@ class SlabSet {
   std::vector<Block*> remove_empty();
 
  private:
-  cuda::CUdeviceptr take_of(uint32_t class_index, size_t bytes, cuda::CUcontext context);
-
   static constexpr uint32_t kClassCount = 22;
-  std::vector<Slab*> classes_[kClassCount];  // slabs with room
-  uint32_t made_[kClassCount] = {};
+  static constexpr uint32_t kUses = 2;
+  struct Class {
+    std::vector<Slab*> with_room;
+    uint32_t made = 0;
+  };
+
+  Class& class_at(uint32_t index, SlabUse use) { return classes_[static_cast<uint32_t>(use)][index]; }
+  cuda::CUdeviceptr take_of(Class& of, size_t bytes, cuda::CUcontext context);
+
+  Class classes_[kUses][kClassCount];
 };
 
 }  // namespace nvshare::interposer

@@ -144,6 +144,31 @@ TEST(Slab, WhatIsEmptyCanBeTakenBack) {
   EXPECT_EQ(slabs.remove_empty(), std::vector<Block*>{&large});
 }
 
+// A copy between GPUs opens whole slabs, and a pool's memory is not to be opened.
+TEST(Slab, PoolsHaveSlabsOfTheirOwn) {
+  SlabSet slabs;
+  Block plain, pool;
+  plain.base = 1 << 30;
+  pool.base = 2 << 30;
+  plain.bytes = pool.bytes = 2 << 20;
+  plain.context = pool.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  slabs.add_slab(&plain, 1000);
+  EXPECT_EQ(slabs.take(1000, plain.context, SlabUse::kPool), 0u);
+  EXPECT_EQ(slabs.take_larger(500, plain.context, SlabUse::kPool), 0u);
+  EXPECT_EQ(slabs.next_slab_bytes(1000, size_t{1} << 30, SlabUse::kPool), size_t{2} << 20);
+  slabs.add_slab(&pool, 1000, SlabUse::kPool);
+  const cuda::CUdeviceptr address = slabs.take(1000, plain.context, SlabUse::kPool);
+  EXPECT_EQ(address, pool.base);
+  EXPECT_EQ(slabs.take(1000, plain.context), plain.base);
+  size_t requested = 0;
+  bool empty = true;
+  ASSERT_TRUE(slabs.give_back(pool.slab, address, &requested, &empty));
+  EXPECT_FALSE(empty);
+  EXPECT_EQ(slabs.take(1000, plain.context), plain.base + 1024);
+  EXPECT_EQ(slabs.remove_empty(), std::vector<Block*>{&pool});
+  slabs.remove(plain.slab);
+}
+
 TEST(Slab, AnAllocationMayTakeALargerSlot) {
   SlabSet slabs;
   Block small, large;

@@ -98,6 +98,7 @@ void hand_graphs_updated();
 void textures();
 void two_gpus();
 void two_gpus_graphs();
+void two_gpus_pools();
 void handles_without_context();
 void attached_contexts();
 void gone_contexts();

@@ -38,6 +38,7 @@ constexpr Sequence kSequences[] = {
     {"green_contexts_gone", 1, green_contexts_gone},
     {"two_gpus", 2, two_gpus},
     {"two_gpus_graphs", 2, two_gpus_graphs},
+    {"two_gpus_pools", 2, two_gpus_pools},
 };
 
 struct Options {

@@ -206,6 +206,54 @@ void two_gpus_graphs() {
   try_copy(pair, "launch again", kBytes, [&] { return call("cuGraphLaunch", executable, Stream{nullptr}); });
 }
 
+namespace {
+
+// What another GPU's context may do to memory here: natively it copies plain memory, and not a pool's.
+void reach_from(Context there, Address target, const char* what) {
+  must("cuCtxSetCurrent", there);
+  const std::vector<unsigned char> host(512, 9);
+  say("%s, from the host by the other GPU", what);
+  say_result("copy", call("cuMemcpyHtoD_v2", target, static_cast<const void*>(host.data()), host.size()));
+  say_result("done", call("cuCtxSynchronize"));
+}
+
+}  // namespace
+
+// A copy opens plain memory to another GPU. Memory of pools that was made, or is made, beside it or from it stays closed.
+void two_gpus_pools() {
+  const Pair pair = make_pair();
+  settle();
+  must("cuCtxSetCurrent", pair.context[0]);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  Address before = 0, after = 0, large = 0, of_pool = 0;
+  must("cuMemAllocAsync", &before, size_t{1000}, stream);
+  must("cuStreamSynchronize", stream);
+  reach_from(pair.context[1], pair.small_here, "plain");
+  reach_from(pair.context[1], before, "of a pool, made before");
+  must("cuCtxSetCurrent", pair.context[0]);
+  must("cuMemAllocAsync", &after, size_t{1000}, stream);
+  must("cuStreamSynchronize", stream);
+  reach_from(pair.context[1], after, "of a pool, made afterwards");
+  // A pool's memory where plain memory was, which was open.
+  must("cuCtxSetCurrent", pair.context[0]);
+  must("cuMemAlloc_v2", &large, kBytes);
+  reach_from(pair.context[1], large, "large");
+  must("cuCtxSetCurrent", pair.context[0]);
+  must("cuMemFree_v2", large);
+  must("cuMemAllocAsync", &of_pool, kBytes, stream);
+  must("cuStreamSynchronize", stream);
+  reach_from(pair.context[1], of_pool, "of a pool, as large");
+  must("cuCtxSetCurrent", pair.context[0]);
+  must("cuMemAlloc_v2", &large, 2 * kBytes);
+  reach_from(pair.context[1], large, "larger");
+  must("cuCtxSetCurrent", pair.context[0]);
+  must("cuMemFreeAsync", large, stream);
+  must("cuMemAllocAsync", &of_pool, 2 * kBytes, stream);
+  must("cuStreamSynchronize", stream);
+  reach_from(pair.context[1], of_pool, "of a pool, after a free in stream order");
+}
+
 // A parent makes memory and hands it to a child; only the child has a context.
 void handles_without_context() {
   constexpr int kDescriptor = 1;
