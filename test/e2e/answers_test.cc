@@ -160,7 +160,6 @@ TEST_F(Answers, ContextsThatAreGone) {
 TEST_F(Answers, PoolsOutliveContexts) {
   expect_same_alone({"pools_outlive_resets", "pools_outlive_contexts"});
   expect_same_unshared({"pools_outlive_resets", "pools_outlive_contexts"});
-  expect_same_by("none", {"pools_outlive_resets", "pools_outlive_contexts"});
 }
 TEST_F(Answers, PoolsOutliveContextsWhileSwappedOut) {
   expect_same_swapped_out("pools_outlive_resets");

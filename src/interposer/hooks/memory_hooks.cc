@@ -75,8 +75,8 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   if (device == nullptr || device->refused()) return real();  // host memory, another process's, or a GPU that is not governed
   Memory& memory = device->memory();
   if (bytes == 0) return real();  // which is no error
-  // What we would ask of the driver instead, plain memory of its own, would end with the context.
-  const bool of_driver = device->backend() == protocol::Backend::kNone;
+  // Where nothing is shared nor limited, the driver's own pools have all their features: our plain memory would end with the context.
+  const bool of_driver = device->backend() == protocol::Backend::kNone && !device->client().shared() && device->limit().bytes() == 0;
   if (of_driver) pools().make_foreign(pool.handle);
   if (!pool.foreign && !of_driver) {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
