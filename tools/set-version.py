@@ -21,7 +21,7 @@ PLACES = (
     ("deploy/nvshare.yaml", rf'app\.kubernetes\.io/version: "{NUMBER}"', 5),
     ("deploy/nvshare.yaml", rf'image: "nvshare:{NUMBER}"', 1),
     ("deploy/docker/Dockerfile", rf"/nvshare:{NUMBER} ", 1),
-    ("docs/kubernetes.md", rf"/nvshare:{NUMBER} ", 1),
+    ("docs/kubernetes.md", rf"/nvshare:{NUMBER}\b", 2),
     ("docs/pictures/top.svg", rf">nvshare {NUMBER}</text>", 1),
 )
 

@@ -44,7 +44,7 @@ class Version(unittest.TestCase):
         done = set_version("9.8.7", tree=self.copy)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertRegex(changelog.read_text(), r"(?m)^## 9\.8\.7, \d{4}-\d\d-\d\d$")
-        for file in ("CMakeLists.txt", "deploy/helm/nvshare/Chart.yaml", "deploy/nvshare.yaml"):
+        for file in ("CMakeLists.txt", "deploy/helm/nvshare/Chart.yaml", "deploy/nvshare.yaml", "deploy/docker/Dockerfile", "docs/kubernetes.md"):
             text = (self.copy / file).read_text()
             self.assertIn("9.8.7", text)
             self.assertNotIn(self.version, text, file)
