@@ -6,7 +6,7 @@ namespace nvshare::cli::top {
 
 class Pace {
  public:
-  static constexpr double kShare = 0.015;     // of a processor, in the long run
+  static constexpr double kShare = 0.012;     // of a processor, in the long run
   static constexpr double kSavedS = 0.05;     // processor time that may be used at once after a quiet time
   static constexpr double kApartMinS = 0.05;  // between two looks
 
