@@ -201,9 +201,9 @@ int run(int argc, char** argv) {
                                          "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
                                          "memory=8Gi; nvsharectl set scheduling_mode=auto");
   set_app
-      ->add_option(
-          "changes", changes,
-          "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, and priority=-100..100; or SETTING=VALUE")
+      ->add_option("changes", changes,
+                   "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, priority=-100..100 and "
+                   "sharing=together, turns or node; or SETTING=VALUE")
       ->required();
 
   std::string paused;

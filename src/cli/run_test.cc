@@ -159,7 +159,7 @@ TEST_F(RunCommand, StatusShowsTheTenantWhileItRuns) {
 
 TEST_F(RunCommand, SetChangesBothLimitsOfATenantAtOnce) {
   const Ran ran = nvsharectl("run --name train --gpu-memory-limit 64Mi --priority 9 -- sh -c '" NVSHARECTL " status --json && " NVSHARECTL
-                             " set train memory=48Mi core=40 priority=-7 && " NVSHARECTL " status --json && " NVSHARECTL
+                             " set train memory=48Mi core=40 priority=-7 sharing=turns && " NVSHARECTL " status --json && " NVSHARECTL
                              " set train core=none memory=none && " NVSHARECTL " pause train && " NVSHARECTL " status --json && " NVSHARECTL
                              " status && " NVSHARECTL " resume train && " NVSHARECTL " status --json'");
   EXPECT_EQ(ran.exit_code, 0) << ran.err;
@@ -171,6 +171,7 @@ TEST_F(RunCommand, SetChangesBothLimitsOfATenantAtOnce) {
   EXPECT_TRUE(has(before, "\"priority\":-7")) << before;
   EXPECT_TRUE(has(before, "\"gpu_memory_limit\":50331648")) << before;
   EXPECT_TRUE(has(before, "\"gpu_core_limit\":40")) << before;
+  EXPECT_TRUE(has(before, "\"sharing\":\"turns\"")) << before;
   const std::string after = ran.out.substr(then);
   EXPECT_TRUE(has(after, "\"gpu_memory_limit\":0")) << after;
   EXPECT_TRUE(has(after, "\"gpu_core_limit\":100")) << after;

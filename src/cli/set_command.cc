@@ -17,7 +17,7 @@ namespace admin = protocol::admin;
 constexpr char kAccepted[] =
     "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), ceiling=PERCENT, which raises nobody's share, memory=BYTES, such as "
     "memory=8Gi (or none), priority=-100..100 (0 by "
-    "default), paused=yes or no";
+    "default), sharing=together, turns or node (as the setting says), paused=yes or no";
 
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   admin::SetRequest request;
@@ -54,6 +54,10 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
       auto priority = parse_integer(value, admin::kPriorityMin, admin::kPriorityMax);
       if (!priority) return error_format("priority: %.100s; %s", priority.error().text, kAccepted);
       request.priority = static_cast<int32_t>(*priority);
+    } else if (name == "sharing") {
+      if (!admin::is_sharing_word(value))
+        return error_format("sharing: '%.40s' is not together, turns or node; %s", value.c_str(), kAccepted);
+      request.sharing = value;
     } else if (name == "paused") {
       if (value != "yes" && value != "no") return error_format("paused: '%.40s' is not yes or no; %s", value.c_str(), kAccepted);
       request.paused = value == "yes";
@@ -61,8 +65,8 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
       return error_format("'%.80s' is no limit of a tenant; %s", name.c_str(), kAccepted);
     }
   }
-  const bool any_limit =
-      request.gpu_core_limit || request.gpu_core_ceiling || request.gpu_memory_limit || request.priority || request.paused;
+  const bool any_limit = request.gpu_core_limit || request.gpu_core_ceiling || request.gpu_memory_limit || request.priority ||
+                         request.paused || request.sharing;
   if (!request.tenant.empty() && !any_limit) {
     return error_format("nothing to set for tenant '%.80s'; %s", request.tenant.c_str(), kAccepted);
   }

@@ -94,7 +94,9 @@ std::string tenant_table(const StatusReport& status) {
   for (const TenantReport& tenant : status.tenants) {
     const auto now =
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
-    table.add({std::to_string(tenant.id), name_of(tenant), tenant.kind + (tenant.ends ? ", ends" : "") + (tenant.paused ? ", paused" : ""),
+    table.add({std::to_string(tenant.id), name_of(tenant),
+               tenant.kind + (tenant.ends ? ", ends" : "") + (tenant.paused ? ", paused" : "") +
+                   (tenant.sharing == "node" ? "" : ", " + tenant.sharing),
                limit_of(tenant), std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
   }
   return table.draw();

@@ -55,7 +55,9 @@ struct Config {
   Duration scheduling_slice = 0;
   std::optional<int> quota_carryover_percent;    // of an overdraft that is owed later
   std::optional<int> drop_tail_billing_percent;  // of the time from a drop to its answer
-  bool explains = false;                         // notes of level kDebug, too: each billing, each drop with its reason. Decides nothing
+  // Groups of ClientShares take turns: one whose last turn ended by its own choice goes first once it has waited for this long. >= 1 ms
+  Duration latency_target = 50'000'000;
+  bool explains = false;  // notes of level kDebug, too: each billing, each drop with its reason. Decides nothing
 };
 
 struct Memory {

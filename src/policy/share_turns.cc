@@ -1,12 +1,14 @@
 // Programs that share the GPU in different ways (ClientShares): those attached to one MPS server run at the same time, and the driver
 // switches between them and all others, which costs a tenth of the work where both saturate the GPU. So they take turns, a slice each, and
-// no memory moves for it: only where all of them fit together, and no compute limit applies. Whoever leaves gaps runs beside the others.
+// no memory moves for it: only where all of them fit together, and no compute limit applies. Whoever leaves gaps runs beside the others;
+// until that is known, and whenever it is tried anew, it waits for its first turn no longer than Config::latency_target.
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
 namespace {
 
 constexpr Duration kSlice = 100 * kMillisecond;
+constexpr Duration kLeast = 10 * kMillisecond;    // that a turn lasts where others are due
 constexpr int kGapsToRunBeside = 2;               // turns in a row that its own choice ended
 constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again
 
@@ -26,6 +28,7 @@ bool comes(const Context& context, const Client& client) {
 struct Sharers {
   std::vector<Client*> holders;
   std::optional<Instant> waits_since;  // the longest of them
+  std::optional<Instant> brief_since;  // the longest of those that gave their last turn up themselves
 };
 using Groups = std::map<uint64_t, Sharers>;
 
@@ -37,8 +40,11 @@ Groups groups_on(Context& context, Gpu& gpu, std::vector<ClientId>* comers) {
   }
   for (const auto& [id, client] : gpu.waiting) {
     if (!comes(context, *client)) continue;
-    std::optional<Instant>& since = groups[client->share_group].waits_since;
-    since = std::min(since.value_or(client->waiting_since), client->waiting_since);
+    Sharers& sharers = groups[client->share_group];
+    const Instant since = client->waiting_since;
+    const auto earlier = [since](std::optional<Instant> known) { return std::min(known.value_or(since), since); };
+    sharers.waits_since = earlier(sharers.waits_since);
+    if (client->leaves_by_choice) sharers.brief_since = earlier(sharers.brief_since);
     comers->push_back(id);
   }
   return groups;
@@ -56,9 +62,34 @@ std::optional<uint64_t> next_of(const Groups& groups, std::optional<uint64_t> bu
   return next;
 }
 
-void choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
+// Of all but one group the one that goes first for its latency, and from when on.
+struct Due {
+  uint64_t group;
+  Instant at;
+};
+std::optional<Due> first_due(const Context& context, const Groups& groups, uint64_t but) {
+  std::optional<Due> due;
+  for (const auto& [group, sharers] : groups) {
+    if (group == but || !sharers.brief_since) continue;
+    const Instant at = *sharers.brief_since + context.state.config.latency_target;
+    if (!due || at < due->at) due = {group, at};
+  }
+  return due;
+}
+
+Instant looked_at_again(const Context& context, const ShareTurn& turn, const Groups& groups) {
+  const Instant slice_ends = turn.began + kSlice;
+  const std::optional<Due> due = first_due(context, groups, *turn.group);
+  return due ? std::min(slice_ends, std::max(due->at, turn.began + kLeast)) : slice_ends;
+}
+
+// Returns when the turn is to be looked at again.
+Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
   const auto runs = [&](uint64_t group) { return groups.contains(group) && !groups.at(group).holders.empty(); };
-  const auto give_to = [&](uint64_t group) { turn.group = group, turn.began = context.now; };
+  const auto give_to = [&](uint64_t group) {
+    turn.group = group, turn.began = context.now;
+    return looked_at_again(context, turn, groups);
+  };
   if (!turn.group || !groups.contains(*turn.group)) {
     // A group that has the GPU already keeps it for a slice.
     const auto holder = std::find_if(groups.begin(), groups.end(), [](const auto& entry) {
@@ -69,8 +100,11 @@ void choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
   const bool others_run = std::any_of(groups.begin(), groups.end(),
                                       [&](const auto& entry) { return entry.first != *turn.group && !entry.second.holders.empty(); });
   if (!runs(*turn.group) && others_run) turn.began = context.now;  // until they have left
-  if (context.now < turn.began + kSlice) return;
-  if (const auto next = next_of(groups, turn.group)) give_to(*next);
+  const std::optional<Due> due = first_due(context, groups, *turn.group);
+  if (due && context.now >= std::max(due->at, turn.began + kLeast)) return give_to(due->group);
+  if (context.now < turn.began + kSlice) return looked_at_again(context, turn, groups);
+  if (const auto next = next_of(groups, turn.group)) return give_to(*next);
+  return context.now + kMillisecond;
 }
 
 }  // namespace
@@ -84,6 +118,7 @@ void forget_shares(Gpu& gpu, const Client& client) { gpu.share_turn.members -= c
 
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
   if (!gpu.share_turn.group) return;
+  client.leaves_by_choice = by_choice;
   client.gaps_in_row = by_choice ? client.gaps_in_row + 1 : 0;
   if (client.gaps_in_row < kGapsToRunBeside) return;
   client.gaps_in_row = 0;
@@ -97,7 +132,7 @@ void settle_share_turns(Context& context, Gpu& gpu) {
   Groups groups = groups_on(context, gpu, &comers);
   if (groups.size() < 2 || !room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits())
     return turn.group.reset();
-  choose_turn(context, turn, groups);
+  const Instant ends = choose_turn(context, turn, groups);
   for (const auto& [group, sharers] : groups) {
     if (group == *turn.group) continue;
     for (Client* client : sharers.holders) {
@@ -110,7 +145,7 @@ void settle_share_turns(Context& context, Gpu& gpu) {
       ask_to_drop(context, gpu, *client, "programs that share the GPU in another way have their turn");
     }
   }
-  context.wake(gpu, std::max(turn.began + kSlice, context.now + kMillisecond));
+  context.wake(gpu, std::max(ends, context.now + kMillisecond));
 }
 
 bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client) {

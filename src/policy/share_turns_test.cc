@@ -166,6 +166,23 @@ TEST(ShareTurns, WhoLeavesGapsRunsBesideTheOthers) {
   EXPECT_GE(world.share(bursty, 20 * kSec), 0.25) << "of the 0.3 that it wants";
 }
 
+// Four that saturate the GPU have slices of 100 ms; who gives the GPU up by itself does not wait for all of theirs, nor for one.
+TEST(ShareTurns, WhoGivesTheGpuUpByItselfWaitsNoLongerThanTheLatencyTarget) {
+  for (const Duration target : {20 * kMs, 50 * kMs, 10 * kSec}) {
+    World world;
+    Config config;
+    config.latency_target = target;
+    world.feed(ConfigChanged{config});
+    for (uint64_t group = 1; group <= 4; ++group) world.add({.group = group});
+    world.run(5 * kSec);
+    std::vector<ClientId> bursty;
+    for (uint64_t group = 5; group <= 6; ++group) bursty.push_back(world.add({.group = group, .busy = 3 * kMs, .pause = 500 * kMs}));
+    world.run(20 * kSec);
+    for (const ClientId id : bursty) EXPECT_LE(world.of(id).longest_wait, target + 15 * kMs) << "a turn of 10 ms, two drains";
+    for (ClientId id = 1; id <= 4; ++id) EXPECT_NEAR(world.share(id, 25 * kSec), 0.25, 0.02);
+  }
+}
+
 TEST(ShareTurns, AGroupOfOneThatEndsLeavesTheGpuToTheOthers) {
   World world;
   const ClientId first = world.add({.group = 7});

@@ -291,6 +291,7 @@ struct Client {
 
   uint64_t share_group = 0;       // as ClientShares has it
   int gaps_in_row = 0;            // turns that its own choice ended while groups took turns
+  bool leaves_by_choice = true;   // so its last such turn ended, or it had none yet
   Instant runs_beside_until = 0;  // it leaves gaps, so it takes no turns with other groups
 
   Usage usage;

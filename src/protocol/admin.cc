@@ -21,7 +21,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share
                                                 throttled, nvml_share, nvml_billed, nvml_differs)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
-                                                gpu_core_limit, gpu_core_reserved, compute, usage, ends, job, user, partition, paused, root)
+                                                gpu_core_limit, gpu_core_reserved, compute, usage, ends, job, user, partition, paused,
+                                                sharing, root)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, keeps_memory, overhead, budget, gpu_memory_limit, charged, lease,
                                                 host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
@@ -154,18 +155,23 @@ Result<Request> decode_set_request(const Json& json) {
   auto release = flag_field(json, "release");
   if (!release) return release.error();
   request.release = *release;
+  if (auto sharing = json.find("sharing"); sharing != json.end()) {
+    request.sharing = text_of(*sharing);
+    if (!is_sharing_word(*request.sharing)) return error_format("sharing must be node, together or turns");
+  }
   const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit || request.gpu_core_ceiling || request.priority ||
-                         request.paused || request.release;
+                         request.paused || request.release || request.sharing;
   if (request.tenant.empty() && any_limit) {
     return error_format("%s needs a tenant", request.gpu_memory_limit   ? "gpu_memory_limit"
                                              : request.gpu_core_limit   ? "gpu_core_limit"
                                              : request.gpu_core_ceiling ? "gpu_core_ceiling"
                                              : request.priority         ? "priority"
                                              : request.paused           ? "paused"
+                                             : request.sharing          ? "sharing"
                                                                         : "release");
   }
   if (!request.tenant.empty() && !any_limit)
-    return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit, a gpu_core_ceiling, a priority, paused or release");
+    return error_format("tenant needs a gpu_memory_limit, a gpu_core_limit, a gpu_core_ceiling, a priority, sharing, paused or release");
   if (request.tenant.empty() && request.settings.empty()) return error_format("set needs settings, or a tenant and its limits");
   return Request(request);
 }
@@ -380,6 +386,7 @@ struct Encoder {
       if (r.priority) json["priority"] = *r.priority;
       if (r.paused) json["paused"] = *r.paused;
       if (r.release) json["release"] = true;
+      if (r.sharing) json["sharing"] = *r.sharing;
     }
     return json;
   }
@@ -425,6 +432,10 @@ struct Encoder {
 };
 
 }  // namespace
+
+bool is_sharing_word(std::string_view text) {
+  return std::find(std::begin(kSharingWords), std::end(kSharingWords), text) != std::end(kSharingWords);
+}
 
 bool is_pod_uid(std::string_view text) {
   constexpr size_t kBytesMax = 64;

@@ -10,6 +10,7 @@
 //   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time, granted; 100 = none
 //   {"request":"set","tenant":"train","gpu_core_ceiling":40}          -> the same, but a ceiling alone, which raises nobody's share
 //   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
+//   {"request":"set","tenant":"train","sharing":"turns"}             -> whatever the setting `sharing` says: "together", "turns", or "node"
 //   {"request":"set","tenant":"train","paused":true}                  -> its turns end, and it gets none until paused is false
 //   {"request":"set","tenant":"train","release":true}                -> its turns end now; what it needs it asks for anew
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
@@ -64,6 +65,9 @@ inline constexpr size_t kJobTextBytesMax = 64;            // of a job's user and
 inline constexpr int64_t kStatusWaitMsMax = 10'000;       // that a status may be waited for
 inline constexpr int32_t kPriorityMin = -100;             // of a tenant: higher is served first, 0 by default; it moves nobody's limits
 inline constexpr int32_t kPriorityMax = 100;
+// How a tenant shares GPUs: as the setting `sharing` says, or as is said here.
+inline constexpr const char* kSharingWords[] = {"node", "together", "turns"};
+bool is_sharing_word(std::string_view text);
 
 // What clients have done on one GPU, those that have left included: no count goes back while the scheduler runs.
 struct UsageReport {
@@ -157,6 +161,7 @@ struct TenantReport {
   std::vector<ComputeReport> compute;
   std::vector<UsageReport> usage;  // on each GPU where it has, or had, clients
   bool paused = false;             // by the administrator: its programs get no turns
+  std::string sharing = "node";    // one of kSharingWords
   int32_t root = 0;                // of a run: the process that its tree begins at; 0: none, or it has ended
   uint64_t changed = 0;            // not sent: report_changes.h
 };
@@ -287,6 +292,7 @@ struct SetRequest {
   std::optional<int32_t> gpu_core_ceiling;      // of that tenant, besides; 100 = none
   std::optional<bool> paused;                   // of that tenant: its programs get no turns
   bool release = false;                         // that tenant's turns end now
+  std::optional<std::string> sharing;           // of that tenant: one of kSharingWords
 };
 struct PodRequest {
   std::string uid;                               // as Kubernetes writes it

@@ -108,6 +108,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
   const bool pause_changes = changed.paused_in_force() != tenant.paused_in_force();
   const bool memory_changes = limit != tenant.memory_limit_in_force();
+  const bool sharing_changes = changed.sharing != tenant.sharing;
   tenant = changed;
   if (memory_changes || !gpus.empty() || pause_changes) ++changes_;  // the policy's step sees the others
   if (memory_changes)
@@ -132,6 +133,10 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
     const bool paused = tenant.paused_in_force();
     spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, paused ? "paused: its programs get no turns" : "resumed");
     if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, gets_no_turns(tenant)}, now);
+  }
+  if (sharing_changes) {
+    spdlog::info("tenant {} '{}': sharing {}", tenant.id, tenant.name, tenant.sharing == "node" ? "as the node says" : tenant.sharing);
+    tell_shares(now);
   }
   if (ends_changes) {
     if (tenant.pod.ends)
@@ -181,6 +186,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.core_ceiling = request.gpu_core_ceiling.value_or(tenant->core_ceiling);
     wanted.priority = request.priority.value_or(tenant->priority);
     wanted.paused = request.paused.value_or(tenant->paused);
+    wanted.sharing = request.sharing.value_or(tenant->sharing);
     change_limits(*tenant, wanted, now);
     tenants_.save();
     if (request.release) release(*tenant, now);

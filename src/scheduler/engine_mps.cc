@@ -39,7 +39,10 @@ void Engine::tell_shares(policy::Instant now) {
 // Programs on one MPS server run at the same time whatever `sharing` says.
 void Engine::tell_share(Client& client, policy::Instant now) {
   constexpr uint64_t kOfTenant = uint64_t{1} << 63;
-  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : settings_.sharing == Sharing::kTurns ? kOfTenant | client.tenant : 0;
+  const Tenant* tenant = tenants_.find(client.tenant);
+  const bool told = tenant != nullptr && tenant->sharing != "node";
+  const bool in_turns = told ? tenant->sharing == "turns" : settings_.sharing == Sharing::kTurns;
+  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : in_turns ? kOfTenant | client.tenant : 0;
   if (std::exchange(client.share_group, group) != group) apply(policy::ClientShares{client.id, group}, now);
 }
 

@@ -94,5 +94,36 @@ TEST_F(EngineMpsTest, WithSharingInTurnsTenantsHaveASliceEach) {
   EXPECT_TRUE(packets_.last<protocol::DropLock>(other));
 }
 
+// The setting is the node's; a tenant may be told otherwise, and back.
+TEST_F(EngineMpsTest, ATenantMayBeToldHowItShares) {
+  std::string first;
+  for (const pid_t pid : {501, 502}) {
+    join(static_cast<ConnectionId>(pid), pid, 0, 0);
+    send(static_cast<ConnectionId>(pid), protocol::ReqLock{1});
+    if (first.empty()) first = std::to_string(client(0).tenant);
+  }
+  const auto set = [&](const char* sharing) {
+    protocol::admin::SetRequest change;
+    change.tenant = first;
+    change.sharing = sharing;
+    ASSERT_TRUE(engine().set(change, ++now_));
+  };
+  const auto dropped = [&] {
+    return packets_.last<protocol::DropLock>(501).has_value() || packets_.last<protocol::DropLock>(502).has_value();
+  };
+  set("together");
+  EXPECT_FALSE(dropped());
+  set("turns");
+  EXPECT_TRUE(dropped()) << "it takes turns with all others";
+  EXPECT_EQ(engine().status(now_).tenants.at(0).sharing, "turns");
+  protocol::admin::SetRequest node;
+  node.settings["sharing"] = "turns";
+  ASSERT_TRUE(engine().set(node, ++now_));
+  set("together");
+  EXPECT_EQ(engine().status(now_).tenants.at(0).sharing, "together");
+  set("node");
+  EXPECT_EQ(engine().status(now_).tenants.at(0).sharing, "node");
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

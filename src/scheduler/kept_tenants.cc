@@ -117,6 +117,7 @@ Json to_json(const std::string& key, const Tenant& tenant) {
                {"pod", to_json(tenant.pod)},
                {"priority", tenant.priority},
                {"paused", tenant.paused},
+               {"sharing", tenant.sharing},
                {"gang_turns", tenant.gang_turns},
                {"root", tenant.root},
                {"root_start_time", tenant.root_start_time}};
@@ -148,6 +149,7 @@ const char* fault_of(const Tenant& tenant) {
   if (tenant.core_ceiling < 1 || tenant.core_ceiling > 100) return "a compute ceiling that is not 1 to 100";
   if (tenant.gpu_memory_reserved < 0 || tenant.gpu_memory_reserved > kLimitMax) return "an impossible reservation";
   if (const char* fault = fault_of(tenant.pod)) return fault;
+  if (!protocol::admin::is_sharing_word(tenant.sharing)) return "an unknown way of sharing";
   if ((tenant.kind == "run") != (tenant.root > 0 && tenant.root_start_time > 0))
     return "a run without its process, or a process that is none";
   if ((tenant.kind == "job") != tenant.job.has_value()) return "a job without its number, or a number that is none";
@@ -169,6 +171,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     read(entry.at("pod"), &tenant->pod);
     entry.at("priority").get_to(tenant->priority);
     tenant->paused = entry.value("paused", false);
+    tenant->sharing = entry.value("sharing", "node");
     entry.at("gang_turns").get_to(tenant->gang_turns);
     entry.at("root").get_to(tenant->root);
     entry.at("root_start_time").get_to(tenant->root_start_time);

@@ -76,6 +76,7 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
     tenants.find(changed)->core_limit = 70;
     tenants.find(changed)->core_ceiling = 60;
     tenants.find(changed)->paused = true;
+    tenants.find(changed)->sharing = "turns";
     tenants.find(changed)->pod.core_limit = 50;
     tenants.find(changed)->pod.core_reserved = 45;
     tenants.find(changed)->priority = -7;
@@ -95,6 +96,8 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   EXPECT_EQ(next.find("serve")->core_ceiling, 60);
   EXPECT_TRUE(next.find("serve")->paused);
   EXPECT_FALSE(next.find(run)->paused);
+  EXPECT_EQ(next.find("serve")->sharing, "turns");
+  EXPECT_EQ(next.find(run)->sharing, "node");
   EXPECT_EQ(next.find("serve")->core_limit_in_force(), 50);
   EXPECT_EQ(next.find("serve")->pod.core_reserved, 45);
   EXPECT_EQ(next.find("serve")->priority_in_force(), -4);

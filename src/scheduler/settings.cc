@@ -153,6 +153,10 @@ Result<void> set_sharing(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_latency_target(Settings& settings, std::string_view text) {
+  return take_duration(text, kMillisecond, 10 * kSecond, &settings.policy.latency_target);
+}
+
 Result<void> set_mps(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
   settings.mps = text == "on" || text == "true";
@@ -338,6 +342,9 @@ const std::vector<SettingSpec>& setting_specs() {
        "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, or in turns of 100 ms, "
        "which saturating programs get more done in (together)",
        true, set_sharing},
+      {"latency_target", "a duration from 1ms to 10s, plain numbers are seconds",
+       "where tenants take turns without moving memory, one that gives the GPU up by itself has waited for at most so long (50ms)", true,
+       set_latency_target},
       {"mps", "on or off",
        "programs of `nvsharectl run` share the GPU under an MPS daemon of their user's, which the scheduler starts and looks after; a "
        "program "

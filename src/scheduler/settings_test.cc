@@ -73,6 +73,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"host_arena", {"mine", "Process"}},
       {"skip_unchanged", {"yes", "auto", "On"}},
       {"sharing", {"auto", "mps", "Turns"}},
+      {"latency_target", {"0", "11s", "soon"}},
       {"mps", {"yes", "auto", "On"}},
       {"take_over_patience", {"-1", "25h"}},
       {"exit_when_idle", {"-1", "x"}},

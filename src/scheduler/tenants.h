@@ -93,11 +93,12 @@ struct Tenant {
   }
   bool paused = false;  // by the administrator: its programs get no turns
   bool paused_in_force() const;
-  bool gang_turns = true;     // on several GPUs: its turns are on all of them together
-  uint64_t clients = 0;       // now
-  uint64_t clients_ever = 0;  // those now included
-  uint64_t awaited = 0;       // clients of an earlier scheduler that live and are not back
-  pid_t root = 0;             // of a run: the process that the tree hangs from
+  std::string sharing = "node";  // by the administrator: one of protocol::admin::kSharingWords
+  bool gang_turns = true;        // on several GPUs: its turns are on all of them together
+  uint64_t clients = 0;          // now
+  uint64_t clients_ever = 0;     // those now included
+  uint64_t awaited = 0;          // clients of an earlier scheduler that live and are not back
+  pid_t root = 0;                // of a run: the process that the tree hangs from
   uint64_t root_start_time = 0;
   std::optional<Job> job;  // of a job
   // By the GPU's UUID: as of the last Engine::housekeep; and of an earlier scheduler, until it is taken over by the first client there.

@@ -25,7 +25,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(SchedulingMode, {{SchedulingMode::kAuto, "auto"},
                                               {SchedulingMode::kConcurrent, "concurrent"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, switch_time_multiplier, switch_time_min, switch_time_max,
                                    memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, watched_grace,
-                                   gang_turns, scheduling_mode, compute_window, quota_sample_interval, scheduling_slice,
+                                   gang_turns, latency_target, scheduling_mode, compute_window, quota_sample_interval, scheduling_slice,
                                    quota_carryover_percent, drop_tail_billing_percent)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
