@@ -296,6 +296,24 @@ int use_peers() {
 }
 const bool kUsePeers = add_role("use_peers", use_peers);
 
+// A GPU's current pool is one of its own.
+int set_pools() {
+  CUmemoryPool own = nullptr;
+  CUmemoryPool others = nullptr;
+  if (cuInit(0) != CUDA_SUCCESS || cuDeviceGetDefaultMemPool(&own, 0) != CUDA_SUCCESS) return 1;
+  if (cuDeviceGetDefaultMemPool(&others, 1) != CUDA_SUCCESS) return 2;
+  if (cuDeviceSetMemPool(0, others) != CUDA_ERROR_INVALID_VALUE) return 3;
+  return cuDeviceSetMemPool(0, own) == CUDA_SUCCESS ? 0 : 4;
+}
+const bool kSetPools = add_role("set_pools", set_pools);
+
+TEST_F(Ipc, AnotherDevicesPoolIsNotSet) {
+  const std::string state = std::string(std::getenv("SIMGPU_STATE")) + "-pools";
+  Other other("set_pools", {"SIMGPU_COUNT=2", "SIMGPU_STATE=" + state});
+  EXPECT_EQ(0, other.wait());
+  unlink(state.c_str());
+}
+
 TEST_F(Ipc, AnotherDevicesMemoryNeedsAccess) {
   const std::string state = std::string(std::getenv("SIMGPU_STATE")) + "-two";
   Other other("use_peers", {"SIMGPU_COUNT=2", "SIMGPU_STATE=" + state});

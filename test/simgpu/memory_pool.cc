@@ -152,6 +152,7 @@ CUresult set_pool(CUdevice device, CUmemoryPool handle, bool managed) {
   if (const CUresult result = enter_process()) return result;
   Pool* pool = find(handle);
   if (pool == nullptr || !valid_device(device) || pool->exporter != 0 || pool->managed != managed) return CUDA_ERROR_INVALID_VALUE;
+  if (pool->device != device) return CUDA_ERROR_INVALID_VALUE;  // it must be local to the GPU (documented)
   pool_of(device, false, managed);
   DevicePools& pools = DevicePools::get();
   std::lock_guard lock(pools.mutex);
