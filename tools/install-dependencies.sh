@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and testing nvshare needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 and their kin).
-#   tools/install-dependencies.sh [demo] [docs] [build] [test] [lint] [package]      build, test and lint when none is named
+#   tools/install-dependencies.sh [demo] [docs] [build] [test] [lint] [package] [arm64]      build, test and lint when none is named
 # Says what is missing before it installs it; takes a few hundredths of a second when nothing is. Uses sudo unless run as root.
 set -euo pipefail
 
@@ -26,6 +26,8 @@ if grep -qs '^ID=debian$' /etc/os-release; then
 fi
 # .rpm packages.
 package_packages=(rpm)
+# Cross-building for 64-bit ARM (preset `arm64`), and running what came of it.
+arm64_packages=(g++-aarch64-linux-gnu libyaml-dev:arm64 qemu-user)
 lint_packages=(clang clang-format clang-tidy git)
 
 # clang's runtime (libFuzzer, sanitizers) carries clang's version in its name.
@@ -49,8 +51,9 @@ for group in "$@"; do
     build) wanted+=("${build_packages[@]}") ;;
     test) wanted+=("${test_packages[@]}") ;;
     package) wanted+=("${package_packages[@]}") ;;
+    arm64) wanted+=("${arm64_packages[@]}") ;;
     lint) wanted+=("${lint_packages[@]}" "$(clang_runtime_package)") ;;
-    *) echo "install-dependencies: unknown group '$group'; there are 'demo', 'docs', 'build', 'test', 'lint' and 'package'" >&2; exit 2 ;;
+    *) echo "install-dependencies: unknown group '$group'; there are 'demo', 'docs', 'build', 'test', 'lint', 'package' and 'arm64'" >&2; exit 2 ;;
   esac
 done
 
@@ -59,7 +62,7 @@ if ! command -v dpkg-query > /dev/null; then
   exit 0
 fi
 
-installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' | sed -n 's/^installed //p')
+installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n${db:Status-Status} ${Package}:${Architecture}\n' | sed -n 's/^installed //p')
 missing=()
 for package in "${wanted[@]}"; do
   grep -qxF -- "$package" <<< "$installed" || missing+=("$package")
@@ -77,6 +80,7 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 echo "nvshare: will install these packages with apt-get: ${missing[*]}"
+case " ${missing[*]}" in *:arm64*) "${as_root[@]}" dpkg --add-architecture arm64 ;; esac
 "${as_root[@]}" apt-get update -qq < /dev/null
 
 # Packages start their services: these shall neither start now nor at the next boot. (policy-rc.d, exit 101: nothing may start.)
