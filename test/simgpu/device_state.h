@@ -19,7 +19,7 @@
 namespace simgpu {
 
 inline constexpr int kMaxDevices = 8;
-inline constexpr int kMaxProcesses = 256;
+inline constexpr int kMaxProcesses = 2048;
 inline constexpr uint64_t kPageBytes = 2u << 20;  // physical granularity, and the unit in which managed memory moves
 inline constexpr int kMaxFrames = 32768;          // of managed memory: 64 GiB
 
