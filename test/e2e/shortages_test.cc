@@ -1,5 +1,6 @@
 // When something is missing: the scheduler, NVML, host memory, a sensible setting, the GPU's cooperation.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "e2e/harness/random.h"
@@ -175,6 +176,31 @@ TEST(Shortages, CopyingOutFailsForAWhile) {
   stage.tell_to_go("stays");
   stage.expect_success_of_all();
   stage.expect_gpu_unharmed();
+}
+
+// A program whose GPU, or MPS server, was lost before it had its first turn is let through to see the driver's error.
+TEST(Shortages, AGpuLostBeforeTheFirstTurnIsSeenByTheProgram) {
+  StageOptions options;
+  options.switch_time = "600";                // no turn ends by itself
+  options.scheduler["NVSHARE_NVML"] = "off";  // which is lost with the GPU, and would have to say that the first one's memory is free
+  Stage stage(options);
+  stage.start_scheduler();
+  Child& first = stage.start("first", {"hold", "--hold", "150M", "--go", stage.go_file("first")});
+  ASSERT_TRUE(stage.wait_until([&] { return first.logged("standing still"); })) << first.log();
+  stage.order_gpu("set_faults copy_fail:1");
+  Child& waits = stage.start("waits", {"hold", "--hold", "150M", "--go", stage.go_file("waits")});
+  ASSERT_TRUE(stage.wait_until([&] {
+    auto client = stage.client_of(waits.pid());
+    return client && client->allocated >= (150 << 20) && client->state == "waiting";
+  })) << stage.raw_status();
+  EXPECT_EQ(stage.client_of(waits.pid())->turns, 0u);
+  stage.order_gpu("set_faults device_lost:1");
+  kill(first.pid(), SIGKILL);
+  EXPECT_TRUE(stage.wait_until([&] { return !waits.running(); })) << stage.raw_status() << waits.log();
+  EXPECT_TRUE(waits.logged("CUDA error 999")) << waits.log();
+  stage.order_gpu("set_faults ");
+  stage.forget(first);
+  stage.forget(waits);
 }
 
 TEST(Shortages, LimitOfAProgramUnderAScheduler) {

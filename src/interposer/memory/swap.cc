@@ -170,12 +170,13 @@ bool Mover::stopping() {
 
 // ---- contexts ----
 
-bool Mover::enter_context() {
+bool Mover::enter_context(CUresult* why) {
   const RealDriver& driver = real_driver();
+  *why = cuda::CUDA_SUCCESS;
   CUcontext context = process().pin_context(device_.ordinal());
   if (context == nullptr) return false;
-  CUresult result = driver.cuCtxPushCurrent_v2(context);
-  if (result != cuda::CUDA_SUCCESS) {
+  *why = driver.cuCtxPushCurrent_v2(context);
+  if (*why != cuda::CUDA_SUCCESS) {
     process().unpin_context(context);
     return false;
   }
@@ -185,7 +186,7 @@ bool Mover::enter_context() {
   Lock lock(mutex_);
   if (context_ == context) return true;
   context_ = context;
-  result = driver.cuStreamCreate(&out_stream_, cuda::CU_STREAM_NON_BLOCKING);
+  CUresult result = driver.cuStreamCreate(&out_stream_, cuda::CU_STREAM_NON_BLOCKING);
   if (result == cuda::CUDA_SUCCESS) result = driver.cuStreamCreate(&in_stream_, cuda::CU_STREAM_NON_BLOCKING);
   for (cuda::CUevent& event : events_) {
     if (result != cuda::CUDA_SUCCESS) break;
@@ -193,6 +194,7 @@ bool Mover::enter_context() {
   }
   if (result == cuda::CUDA_SUCCESS) return true;
   log(LogLevel::kError, "no stream for swapping could be made (CUDA error %d)", static_cast<int>(result));
+  *why = result;
   drop_streams();
   lock.unlock();
   leave_context();
@@ -411,7 +413,8 @@ void Mover::run_load(const Job& job) {
   int64_t started = now_ns();
   int64_t stalled_ns = 0;
   Arrival arrival = Arrival::kCancelled;
-  const bool entered = enter_context();
+  CUresult no_entry = cuda::CUDA_SUCCESS;
+  const bool entered = enter_context(&no_entry);
   for (;;) {
     if (client.load_cancelled() || stopping()) break;
     std::vector<Memory::Piece> pieces = memory.pin_absent(true);
@@ -422,8 +425,12 @@ void Mover::run_load(const Job& job) {
     if (!entered) {
       // The context is on its way out, or the driver has no room for our streams: the program asks again when it next needs the GPU.
       for (const Memory::Piece& piece : pieces) memory.unpin(piece);
-      log(LogLevel::kDebug, "no context to bring memory into");
-      sleep_ns(kSlice_ns);
+      log(LogLevel::kDebug, "no context to bring memory into (CUDA error %d)", static_cast<int>(no_entry));
+      if (is_lost(no_entry) && no_entry != cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED && no_entry != cuda::CUDA_ERROR_DEINITIALIZED) {
+        arrival = Arrival::kLost;
+      } else {
+        sleep_ns(kSlice_ns);
+      }
       break;
     }
     arrival = load_pieces(std::move(pieces), &progress, started, &stalled_ns);

@@ -53,7 +53,9 @@ class Mover {
   static void* thread_body(void* self);
   void run();
   void push(Job job);
-  bool enter_context();  // makes a living context current for this thread and has streams and events in it
+  // Makes a living context current for this thread and has streams and events in it. *why: what the driver said against it; success where
+  // there is no context.
+  bool enter_context(cuda::CUresult* why);
   void leave_context();
   void drop_streams();
 

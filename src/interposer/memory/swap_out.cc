@@ -225,7 +225,8 @@ void Mover::Eviction::send(const Leaving& leaving) {
 
 void Mover::Eviction::run() {
   Client& client = mover_.device_.client();
-  if (client.holds_lock() || mover_.stopping() || !mover_.enter_context()) {
+  CUresult ignored = cuda::CUDA_SUCCESS;
+  if (client.holds_lock() || mover_.stopping() || !mover_.enter_context(&ignored)) {
     progress_.failed = 1;
     report(true);
     return;
