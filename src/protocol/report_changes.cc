@@ -23,7 +23,7 @@ size_t looks_of(const ClientReport& client) {
 
 size_t looks_of(const TenantReport& tenant) {
   size_t looks = hash_of(tenant.name, tenant.gpu_memory_limit, tenant.priority, tenant.ends, tenant.clients, tenant.gpu_core_limit,
-                         tenant.gpu_core_reserved, tenant.paused, tenant.root);
+                         tenant.gpu_core_reserved, tenant.paused, tenant.sharing, tenant.root);
   for (const TenantMemoryReport& memory : tenant.memory) looks = looks * 31 + hash_of(memory.gpu, memory.limit, memory.over);
   for (const ComputeReport& compute : tenant.compute) looks = looks * 31 + hash_of(compute.gpu, compute.throttled);
   return looks;

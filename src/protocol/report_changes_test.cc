@@ -30,6 +30,7 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   StatusReport second = report_of(14, {{1, "waiting"}, {3, "waiting"}, {4, "idle"}});
   second.clients[1].resident = 4096;  // an amount alone is no change
   second.tenants[1].priority = 9;
+  second.tenants[0].sharing = "turns";
   marks.mark(second);
 
   Result<StatusReport> news = decode_status(encode(news_since(second, 10)));
@@ -37,7 +38,7 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   ASSERT_EQ(news->clients.size(), 2u);
   EXPECT_EQ(news->clients[0].id, 1u);
   EXPECT_EQ(news->clients[1].id, 4u);
-  ASSERT_EQ(news->tenants.size(), 2u) << "3 has another priority, 4 is new";
+  ASSERT_EQ(news->tenants.size(), 3u) << "1 shares otherwise, 3 has another priority, 4 is new";
   ASSERT_TRUE(complete(*news, first));
   ASSERT_EQ(news->clients.size(), 3u);
   EXPECT_EQ(news->clients[0].state, "waiting");
@@ -45,6 +46,7 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   EXPECT_EQ(news->clients[1].since_ns, 7 + 4000) << "in the same state for so much longer";
   EXPECT_EQ(news->clients[2].id, 4u);
   ASSERT_EQ(news->tenants.size(), 4u);
+  EXPECT_EQ(news->tenants[0].sharing, "turns");
   EXPECT_EQ(news->tenants[2].priority, 9);
   EXPECT_EQ(news->changes, 14u);
   EXPECT_EQ(encode(*news).find("\"there\""), std::string::npos) << "it is complete now";

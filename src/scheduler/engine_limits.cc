@@ -110,7 +110,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   const bool sharing_changes = changed.sharing != tenant.sharing;
   tenant = changed;
-  if (memory_changes || !gpus.empty() || pause_changes) ++changes_;  // the policy's step sees the others
+  if (memory_changes || !gpus.empty() || pause_changes || sharing_changes) ++changes_;  // the policy's step sees the others
   if (memory_changes)
     spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
   for (policy::GpuId gpu : gpus) {

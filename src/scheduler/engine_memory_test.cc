@@ -196,6 +196,12 @@ TEST_F(EngineTest, LimitsAndTurnsAreChangesAndFiguresAreNot) {
   before = engine().changes();
   ASSERT_TRUE(engine().set({{}, tenant, kGiB, {}, {}}, now_));
   EXPECT_EQ(engine().changes(), before) << "the same limit again";
+  protocol::admin::SetRequest sharing;
+  sharing.tenant = tenant;
+  sharing.sharing = "turns";
+  ASSERT_TRUE(engine().set(sharing, now_));
+  EXPECT_GT(engine().changes(), before);
+  before = engine().changes();
   send(1, protocol::MemUpdate{{kGiB / 2, 0, 0, 0, 0}, 0, 0, 0, 0, 0});
   EXPECT_EQ(engine().changes(), before) << "an amount";
   send(1, protocol::ReqLock{1});
