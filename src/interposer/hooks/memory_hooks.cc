@@ -162,9 +162,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if ((result = forbidden_in_order(default_stream(stream, PerThread))) != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);
-  const bool of_pool = placed.pool != nullptr;
-  if (!owner->memory().free_async(address, stream, PerThread, at.context(), of_pool, &result))
-    result = call_real<Function>(address, stream);
+  if (!owner->memory().free_async(address, stream, PerThread, at.context(), &result)) result = call_real<Function>(address, stream);
   if (result != CUDA_SUCCESS) pools().put_back(placed);
   return result;
 }

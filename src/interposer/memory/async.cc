@@ -39,8 +39,13 @@ SlabUse use_of_pools() {
 }  // namespace
 
 void Memory::now_of_pool(CUdeviceptr address) {
-  Lock lock(mutex_);
   if (Block* block = lookup(address)) notes_of(*block, address).of_pool = true;
+}
+
+bool Memory::is_of_pool(CUdeviceptr address) {
+  Lock lock(mutex_);
+  Block* block = lookup(address);
+  return block != nullptr && notes_of(*block, address).of_pool;
 }
 
 void Memory::set_requested(CUdeviceptr address, size_t bytes) {
@@ -87,10 +92,8 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   }
   if (reused != 0) {
     if (event != nullptr) real_driver().cuEventDestroy_v2(event);
-    {
-      Lock lock(mutex_);
-      set_requested(reused, bytes);
-    }
+    Lock lock(mutex_);
+    set_requested(reused, bytes);
     now_of_pool(reused);
     *address = reused;
     return cuda::CUDA_SUCCESS;
@@ -98,6 +101,7 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   collect_async(false);
   CUresult result = place(address, bytes, context, use_of_pools());
   if (result == cuda::CUDA_SUCCESS) {
+    Lock lock(mutex_);
     now_of_pool(*address);
   } else {
     refund(charged_bytes(bytes));
@@ -105,11 +109,11 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   return result;
 }
 
-bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, bool of_pool, CUresult* result) {
+bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
   AsyncFree pending{};
-  pending.reusable = of_pool || use_of_pools() == SlabUse::kPlain;
   size_t requested = 0;
   if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
+  pending.reusable = use_of_pools() == SlabUse::kPlain || is_of_pool(address);
   pending.address = address;
   pending.stream = resolve(stream, per_thread);
   pending.thread = thread_of(pending.stream);

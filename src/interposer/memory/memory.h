@@ -35,8 +35,7 @@ class Memory {
   // Stream-ordered: memory that a free on `stream` gave back may be reused by a later allocation on the same stream at once, by others
   // once the GPU has passed the free.
   cuda::CUresult allocate_async(cuda::CUdeviceptr* address, size_t bytes, cuda::CUstream stream, bool per_thread, cuda::CUcontext context);
-  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, bool of_pool,
-                  cuda::CUresult* result);
+  bool free_async(cuda::CUdeviceptr address, cuda::CUstream stream, bool per_thread, cuda::CUcontext context, cuda::CUresult* result);
   // It is about to be destroyed, and its handle may name another stream soon.
   void stream_leaves(cuda::CUstream stream);
 
@@ -274,7 +273,8 @@ class Memory {
   void uncache_oldest(size_t at_most, std::vector<Block*>* victims) REQUIRES(mutex_);
 
   void set_requested(cuda::CUdeviceptr address, size_t bytes) REQUIRES(mutex_);
-  void now_of_pool(cuda::CUdeviceptr address);
+  void now_of_pool(cuda::CUdeviceptr address) REQUIRES(mutex_);
+  bool is_of_pool(cuda::CUdeviceptr address);
   // Earlier GPU work on memory of that context (null: of the device) is done on return. False: something captures.
   bool wait_before_free(cuda::CUcontext context, cuda::CUresult* result);
   bool outlives_context(const Block& block) REQUIRES(mutex_);
