@@ -1,8 +1,7 @@
 // As much of HTTP/1.1 as a scraper and the page need: GET or HEAD, one request a connection, answered from sites. One thread serves all
 // connections and waits for none: one whose request is not there within two seconds ends, and so does one whose answer is not read within
-// five; the 65th that is open ends the oldest without a request. A site may hold an answer back for a
-// second, until there is news: 16 of one address and 32 in all, so that those that wait leave room for others; one more is answered at
-// once.
+// five; the 65th that is open ends the oldest without a request. A site may hold an answer back for a second, until there is news: 16 of
+// one address and 32 in all, so that those that wait leave room for others; one more is answered at once.
 #pragma once
 
 #include <atomic>

@@ -339,16 +339,8 @@
     latest = {...news, clients: news.there.map((id) => known.get(id)).filter(Boolean), tenants: [...tenants.values()]};
     latest.gpus.forEach((gpu, index) => {
       if (!changed.has(gpu.uuid) || !panels.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
-      const sums = new Map();
-      for (const client of latest.clients) {
-        if (client.gpu !== gpu.uuid) continue;
-        markOf(client.tenant);
-        if (!sums.has(client.tenant)) sums.set(client.tenant, {resident: 0, swapped: 0, clients: []});
-        const sum = sums.get(client.tenant);
-        sum.resident += client.resident;
-        sum.swapped += client.swapped;
-        sum.clients.push(client);
-      }
+      const sums = sumsOf(latest, gpu);
+      for (const tenant of sums.keys()) markOf(tenant);
       showGpu(latest, {gpu, sums, history: past.get(gpu.uuid)}, index, 0, false);
     });
     return true;
