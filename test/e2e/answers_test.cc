@@ -140,6 +140,14 @@ TEST_F(Answers, MemoryThatIsFreedTwiceIsFreedOnce) {
   EXPECT_EQ(answers_in(child.log()), once + once + "end of freed_twice\n");
 }
 
+// With the backend `managed` the driver knows the memory that small allocations share, and would have freed it under them.
+TEST_F(Answers, MemoryThatIsFreedAgainHarmsNoOther) {
+  expect_same_alone({"freed_beside"});
+  expect_same_by("managed", {"freed_beside", "pointers", "stream_ordered"});
+  expect_same_by("none", {"freed_beside"});
+  expect_same_unshared({"freed_beside"});
+}
+
 TEST_F(Answers, TexturesOfSmallAllocations) {
   expect_same_alone({"textures"});
   expect_same_unshared({"textures"});

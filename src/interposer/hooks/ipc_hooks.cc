@@ -1,6 +1,7 @@
 // Legacy IPC and peer access. IPC events are the driver's own: work that was submitted is done before memory leaves the GPU, so an event
 // that was recorded comes to pass; and a wait for one that a neighbour records later waits for nothing, by the driver's rules.
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/nowhere.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/ipc.h"
 #include "interposer/process/process.h"
@@ -35,6 +36,7 @@ NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ad
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (process().active() && process().ipc().export_memory(handle, address, &result)) return result;
+  if (within) address = kNowhere;  // of ours, but no memory of the program's
   return call_real<&RealDriver::cuIpcGetMemHandle>(handle, address);
 }
 

@@ -144,10 +144,20 @@ CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool poo
   return allocate_in_order(address, bytes, stream, PerThread, known, context, real);
 }
 
+// The GPU whose allocation the address lies in. Null: the driver is to free it, or to refuse: *address is one without memory then where the
+// program has none but the driver does, for others of the program's allocations may be in it.
+Device* owner_for_free(CUdeviceptr* address) {
+  if (*address == 0 || !process().active()) return nullptr;
+  Memory::Range range;
+  bool within = false;
+  Device* owner = process().owner(*address, &range, &within);
+  if (owner == nullptr && within) *address = kNowhere;
+  return owner;
+}
+
 template <auto Function, bool PerThread>
 CUresult free_async(CUdeviceptr address, CUstream stream) {
-  Memory::Range range;
-  Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
+  Device* owner = owner_for_free(&address);
   CUresult result = CUDA_SUCCESS;
   const CUstreamCaptureStatus status = capture_status(default_stream(stream, PerThread));
   const bool captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -171,7 +181,8 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
 // about an address without memory then.
 CUdeviceptr unless_plain(CUdeviceptr address) {
   Memory::Range range;
-  return process().active() && process().owner(address, &range) != nullptr ? kNowhere : address;
+  bool within = false;
+  return process().active() && (process().owner(address, &range, &within) != nullptr || within) ? kNowhere : address;
 }
 
 // The driver keeps advice; we only have to leave on the host what is to stay there.
@@ -210,8 +221,7 @@ NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
 }
 
 NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
-  Memory::Range range;
-  Device* owner = address != 0 && process().active() ? process().owner(address, &range) : nullptr;
+  Device* owner = owner_for_free(&address);
   if (owner == nullptr && address != 0 && process().active()) owner = process().managed_owner(address);
   if (owner == nullptr) return free_of_driver(address, [&] { return call_real<&RealDriver::cuMemFree_v2>(address); });
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

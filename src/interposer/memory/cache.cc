@@ -49,21 +49,15 @@ void Memory::retire(Block* block, bool keep) {
     keep = keep && block->export_id == 0 && running_ && whole && block->pins == 0 && block->kind == BlockKind::kVmm &&
            block->context != nullptr && block->bytes <= cache_max && device_.client().cache_allowed();
     if (keep) {
-      while (cached_bytes_ + block->bytes > cache_max && !cache_.empty()) {
-        Block* oldest = cache_.front();
-        cache_.erase(cache_.begin());
-        cached_bytes_ -= oldest->bytes;
-        erase(oldest);
-        allocated_.fetch_sub(oldest->bytes, std::memory_order_relaxed);
-        resident_.fetch_sub(oldest->bytes, std::memory_order_relaxed);
-        dispose(oldest);
-      }
+      std::vector<Block*> victims;
+      uncache_oldest(cache_max - block->bytes, &victims);
       block->cached = true;
       drop_kept(*block);  // of what is no more
       cache_.push_back(block);
       cached_bytes_ += block->bytes;
       const bool briefly = cached_bytes_ > lasting_cache_max();
       lock.unlock();
+      retire_uncached(victims);
       if (briefly) device_.mover().trim_cache_in(kBriefly_ns);
       return;
     }
@@ -100,16 +94,20 @@ void Memory::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
   cache_.erase(cache_.begin(), cache_.begin() + static_cast<ptrdiff_t>(count));
 }
 
+void Memory::retire_uncached(const std::vector<Block*>& victims) {
+  for (Block* block : victims) {
+    block->cached = false;
+    retire(block, false);
+  }
+}
+
 void Memory::trim_brief_cache() {
   std::vector<Block*> victims;
   {
     Lock lock(mutex_);
     uncache_oldest(lasting_cache_max(), &victims);
   }
-  for (Block* block : victims) {
-    block->cached = false;
-    retire(block, false);
-  }
+  retire_uncached(victims);
 }
 
 void Memory::trim_cache() {
@@ -123,10 +121,7 @@ void Memory::trim_cache() {
       erase(block);
     }
   }
-  for (Block* block : victims) {
-    block->cached = false;
-    retire(block, false);
-  }
+  retire_uncached(victims);
 }
 
 }  // namespace nvshare::interposer

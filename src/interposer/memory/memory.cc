@@ -44,7 +44,15 @@ void Memory::erase(Block* block) {
     return;
   }
   auto place = std::lower_bound(blocks_.begin(), blocks_.end(), block, [](const Block* a, const Block* b) { return a->base < b->base; });
-  if (place != blocks_.end() && *place == block) blocks_.erase(place);
+  if (place == blocks_.end() || *place != block) return;
+  blocks_.erase(place);
+  ending_.push_back({block->base, block->bytes});
+}
+
+// The driver knows memory there, and would free it or tell of it: memory of ours that the program has no allocation in, or not any more.
+bool Memory::known_to_driver_alone(const Block* block, CUdeviceptr address) const {
+  if (block != nullptr) return block->kind == BlockKind::kVmm || (block->kind == BlockKind::kManaged && !block->of_program);
+  return std::any_of(ending_.begin(), ending_.end(), [&](const Ending& each) { return address - each.base < each.bytes; });
 }
 
 Block* Memory::lookup(CUdeviceptr address) {
@@ -57,7 +65,7 @@ Block* Memory::lookup(CUdeviceptr address) {
 bool Memory::find(CUdeviceptr address, Range* range, bool* within) {
   Lock lock(mutex_);
   Block* block = lookup(address);
-  if (within != nullptr) *within = block != nullptr && block->kind == BlockKind::kVmm;
+  if (within != nullptr) *within = known_to_driver_alone(block, address);
   if (block == nullptr || block->cached || block->of_program) return false;
   range->context = block->context;
   range->resident = running_;
@@ -263,6 +271,11 @@ void Memory::dispose(Block* block) {
   }
   if (result != cuda::CUDA_SUCCESS && result != cuda::CUDA_ERROR_DEINITIALIZED && result != cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     log(LogLevel::kDebug, "giving back an address range failed (CUDA error %d)", static_cast<int>(result));
+  }
+  {
+    Lock lock(mutex_);
+    auto ended = std::find_if(ending_.begin(), ending_.end(), [&](const Ending& each) { return each.base == block->base; });
+    if (ended != ending_.end()) ending_.erase(ended);
   }
   delete[] block->chunks;
   delete block;

@@ -83,7 +83,8 @@ class Memory {
   };
   // The attribute of the allocation that `address` lies in; false: it is not ours.
   bool set_sync_memops(cuda::CUdeviceptr address, bool wanted);
-  // *within (may be null): it lies in addresses of ours, in an allocation or not. The driver knows memory there that the program does not.
+  // *within (may be null), if it is in no allocation: it lies in addresses of ours, freed ones too as long as the driver has them. It may
+  // know memory there that the program does not, so it is not to be asked about them, nor told to free them.
   bool find(cuda::CUdeviceptr address, Range* range, bool* within = nullptr);
   // Some of the range is ours: memory behind an allocation of the program's, or a window for copies. To the program it is no virtual
   // memory.
@@ -222,6 +223,12 @@ class Memory {
     unsigned managed = 0;             // the program's own managed memory: the flags of cuMemAllocManaged
     SlabUse use = SlabUse::kPlain;    // what is made for pools was never open to another GPU's copies
   };
+  // Addresses of a block that is in no list any more and that the driver may still have: the mover holds it, or another thread gives it
+  // back.
+  struct Ending {
+    cuda::CUdeviceptr base;
+    size_t bytes;
+  };
   // The one way to get a block: inside the gate, within the budget; waits for room outside of it.
   cuda::CUresult allocate_block(const Order& order, Block** out);
   cuda::CUresult map_block(Block& block);
@@ -231,6 +238,7 @@ class Memory {
   void insert(Block* block) REQUIRES(mutex_);
   void erase(Block* block) REQUIRES(mutex_);
   Block* lookup(cuda::CUdeviceptr address) REQUIRES(mutex_);
+  bool known_to_driver_alone(const Block* block, cuda::CUdeviceptr address) const REQUIRES(mutex_);
   cuda::CUresult new_block(const Order& order, Block** out);
   static size_t resident_bytes(const Block& block);                                                      // mutex held
   cuda::CUresult place(cuda::CUdeviceptr* address, size_t bytes, cuda::CUcontext context, SlabUse use);  // allocate() without the limit
@@ -271,6 +279,7 @@ class Memory {
   bool measure(cuda::CUdeviceptr address, size_t* requested, size_t* capacity, cuda::CUcontext* context);
   size_t lasting_cache_max() const;
   void uncache_oldest(size_t at_most, std::vector<Block*>* victims) REQUIRES(mutex_);
+  void retire_uncached(const std::vector<Block*>& victims);
 
   void set_requested(cuda::CUdeviceptr address, size_t bytes) REQUIRES(mutex_);
   void now_of_pool(cuda::CUdeviceptr address) REQUIRES(mutex_);
@@ -287,6 +296,7 @@ class Memory {
   Condition pins_changed_;
   std::vector<Block*> blocks_ GUARDED_BY(mutex_);  // by address
   std::vector<Block*> cache_ GUARDED_BY(mutex_);   // freed, mapped, oldest first
+  std::vector<Ending> ending_ GUARDED_BY(mutex_);
   std::vector<Block*> handle_blocks_ GUARDED_BY(mutex_);
   std::vector<AsyncFree> async_frees_ GUARDED_BY(mutex_);
   std::vector<Holding> holdings_ GUARDED_BY(mutex_);

@@ -109,6 +109,7 @@ void green_contexts_gone();
 void pointers();
 void stream_ordered();
 void freed_twice();
+void freed_beside();
 void refusals();
 void array_copies();
 void for_managed_memory();

@@ -26,6 +26,7 @@ constexpr Sequence kSequences[] = {
     {"memop_graphs", 1, memop_graphs},
     {"stream_ordered", 1, stream_ordered},
     {"freed_twice", 0, freed_twice},
+    {"freed_beside", 1, freed_beside},
     {"textures", 1, textures},
     {"hand_graphs", 1, hand_graphs},
     {"hand_graphs_updated", 1, hand_graphs_updated},

@@ -195,6 +195,34 @@ void freed_twice() {
   }
 }
 
+// What a program frees again must leave alone what lies beside it, and what has its place since.
+void freed_beside() {
+  use(0);
+  for (const size_t bytes : {size_t{232}, size_t{100'000}, size_t{600'000}, size_t{6 * kMiB}}) {
+    const Address first = plain(bytes), beside = plain(bytes);
+    write_pattern(beside, bytes, 1);
+    say("%zu bytes", bytes);
+    for (const Address freed : {first, first + bytes / 2}) {
+      if (freed == first) say_result("free", call("cuMemFree_v2", freed));
+      Address base = 77;
+      size_t size = 77;
+      say_result("free again", call("cuMemFree_v2", freed));
+      say_result("range", call("cuMemGetAddressRange_v2", &base, &size, freed));
+      unsigned char handle[64];
+      say_result("hand to others", call("cuIpcGetMemHandle", static_cast<void*>(handle), freed));
+      int value = 77;
+      say_result("range attribute", call("cuMemRangeGetAttribute", static_cast<void*>(&value), size_t{4}, 2, freed, size_t{128}));
+      say_result("advise", call("cuMemAdvise", freed, size_t{128}, 3, 0));
+      say_result("prefetch", call("cuMemPrefetchAsync", freed, size_t{128}, 0, Stream{nullptr}));
+    }
+    const Address later = plain(bytes), last = plain(2 * bytes);
+    write_pattern(later, bytes, 2);
+    write_pattern(last, 2 * bytes, 3);
+    say("bytes are there: %d %d %d", has_pattern(beside, bytes, 1), has_pattern(later, bytes, 2), has_pattern(last, 2 * bytes, 3));
+    for (const Address each : {beside, later, last}) say_result("free", call("cuMemFree_v2", each));
+  }
+}
+
 void stream_ordered() {
   use(0);
   Address nothing = 77;
