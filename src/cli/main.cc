@@ -203,7 +203,7 @@ int run(int argc, char** argv) {
   set_app
       ->add_option("changes", changes,
                    "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, priority=-100..100 and "
-                   "sharing=together, turns or node; or SETTING=VALUE")
+                   "sharing=together, turns, auto or node; or SETTING=VALUE")
       ->required();
 
   std::string paused;

@@ -17,7 +17,7 @@ namespace admin = protocol::admin;
 constexpr char kAccepted[] =
     "accepted: core=PERCENT of each GPU's time, 1 to 100 (none), ceiling=PERCENT, which raises nobody's share, memory=BYTES, such as "
     "memory=8Gi (or none), priority=-100..100 (0 by "
-    "default), sharing=together, turns or node (as the setting says), paused=yes or no";
+    "default), sharing=together, turns, auto or node (as the setting says), paused=yes or no";
 
 Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
   admin::SetRequest request;
@@ -56,7 +56,7 @@ Result<admin::SetRequest> parse_changes(const std::vector<std::string>& words) {
       request.priority = static_cast<int32_t>(*priority);
     } else if (name == "sharing") {
       if (!admin::is_sharing_word(value))
-        return error_format("sharing: '%.40s' is not together, turns or node; %s", value.c_str(), kAccepted);
+        return error_format("sharing: '%.40s' is not together, turns, auto or node; %s", value.c_str(), kAccepted);
       request.sharing = value;
     } else if (name == "paused") {
       if (value != "yes" && value != "no") return error_format("paused: '%.40s' is not yes or no; %s", value.c_str(), kAccepted);

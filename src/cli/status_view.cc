@@ -240,6 +240,13 @@ static std::string compute_table(const StatusReport& status) {
     }
   }
   std::string out = any ? table.draw() : std::string();
+  for (size_t i = 0; i < status.gpus.size(); ++i) {
+    const GpuReport& gpu = status.gpus[i];
+    if (gpu.sharing_percent == 0) continue;  // not measured
+    const bool turns = gpu.sharing == "turns";
+    out += fmt::format("GPU {}: programs share it {}, as measured: {} % of the work that they get done {}\n", i,
+                       turns ? "in turns" : "together", gpu.sharing_percent, turns ? "together" : "in turns");
+  }
   for (size_t i = 0; any && i < status.gpus.size(); ++i) {
     const GpuReport& gpu = status.gpus[i];
     if (gpu.nvml_others > 0) {

@@ -113,6 +113,16 @@ TEST(StatusView, SaysWhoseHostMemoryIsShortAndWhy) {
   EXPECT_NE(line_with(text, "4712").find("384 MiB (scheduler's)"), std::string::npos) << text;
 }
 
+TEST(StatusView, SaysWhichWayOfSharingWasMeasuredToBeBetter) {
+  StatusReport status = example();
+  EXPECT_EQ(line_with(draw_status(status), "as measured"), "");
+  status.gpus[0].sharing = "turns";
+  status.gpus[0].sharing_trials = 2;
+  status.gpus[0].sharing_percent = 111;
+  EXPECT_EQ(line_with(draw_status(status), "as measured"),
+            "GPU 0: programs share it in turns, as measured: 111 % of the work that they get done together");
+}
+
 TEST(StatusView, AnEmptySchedulerIsSaidInWords) {
   const std::string text = draw_status(StatusReport{});
   EXPECT_NE(text.find("No GPU is known yet"), std::string::npos);

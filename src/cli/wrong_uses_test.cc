@@ -59,7 +59,7 @@ TEST(WrongUses, EachAnswerNamesTheThingAndWhatIsAccepted) {
       {"set train core=most", "core", "1 to 100"},
       {"set train memory=big", "memory", "memory=8Gi"},
       {"set train priority=high", "priority", "-100..100"},
-      {"set train sharing=mps", "'mps'", "together, turns or node"},
+      {"set train sharing=mps", "'mps'", "together, turns, auto or node"},
       {"set train cores=5", "'cores'", "core=PERCENT"},
       {"set job=x core=5", "job", "such as job=123"},
       {"set job=7 cores=5", "'cores'", "core=PERCENT"},

@@ -167,6 +167,10 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
 void resume_turn(Context& context, Client& client);
 void end_pauses(Context& context, Gpu& gpu);  // those that may not last
 
+// share_trials.cc: which way of sharing gets more done
+void take_progress(const Context& context, Gpu& gpu, Client& client, const ClientProgressed& event);
+void settle_share_trials(Context& context, Gpu& gpu);
+
 // share_turns.cc: groups of clients that share the GPU in different ways take turns where all fit
 void take_shares(Gpu& gpu, Client& client, const ClientShares& event);
 void forget_shares(Gpu& gpu, const Client& client);  // which leaves

@@ -144,6 +144,9 @@ Concerned apply(Context& context, const Event& event) {
             return where(state, e.tenant);
           },
           [&](const ClientShares& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_shares(gpu, client, e); }); },
+          [&](const ClientProgressed& e) {
+            return with(e.client, [&](Gpu& gpu, Client& client) { take_progress(context, gpu, client, e); });
+          },
           [&](const AccountKept& e) -> Concerned {
             take_kept_account(context, e);
             return kAll;
@@ -172,7 +175,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   start_gangs(context, gpus);
   on_each(end_pauses, hold_paused);
   settle_shares(context, gpus);
-  on_each(settle_quota, settle_growth, settle_share_turns);
+  on_each(settle_quota, settle_growth, settle_share_trials, settle_share_turns);
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;

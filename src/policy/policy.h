@@ -207,10 +207,18 @@ struct TenantPaused {
   bool paused;
 };
 // Clients of one group run at the same time on the GPU, such as those attached to one MPS server; between groups the driver switches.
-// 0, as a client begins: as the driver has it.
+// 0, as a client begins: as the driver has it. `measured`: where that gets more done, each tenant is a group of its own instead; the
+// client tells its progress.
 struct ClientShares {
   ClientId client;
   uint64_t group;
+  bool measured = false;
+};
+// The answer to SendAskProgress. `work` counts up from anything; only differences mean something.
+struct ClientProgressed {
+  ClientId client;
+  uint64_t question;
+  uint64_t work;
 };
 // What an earlier scheduler had on the tenant's account there. Once, after its first client there has joined. What it had saved up is lost.
 struct AccountKept {
@@ -221,10 +229,10 @@ struct AccountKept {
 };
 struct Tick {};  // the deadline of next_deadline has come
 
-using Event =
-    std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
-                 LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed, MemoryBelieved,
-                 ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, ClientShares, AccountKept, Tick>;
+using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
+                           LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
+                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, ClientShares,
+                           ClientProgressed, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -272,6 +280,12 @@ struct SendContention {
   bool gang_runs = false;     // others of its gang hold the lock: it allocates with the lock only, beyond turns too
   Duration pause = 0;         // once idle for this long it may pause instead of giving the lock up; whole microseconds; 0 = it may not
 };
+// It is to answer how much it has submitted so far, and counts that from now on, or no longer.
+struct SendAskProgress {
+  ClientId client;
+  uint64_t question;
+  bool counts;
+};
 // Allocations past it can never fit.
 struct SendCeiling {
   ClientId client;
@@ -286,7 +300,8 @@ struct Note {
   TenantId tenant = 0;
 };
 
-using Action = std::variant<SendLock, SendDrop, SendKeep, SendEvict, SendWait, SendMemory, SendContention, SendCeiling, Note>;
+using Action =
+    std::variant<SendLock, SendDrop, SendKeep, SendEvict, SendWait, SendMemory, SendContention, SendAskProgress, SendCeiling, Note>;
 using Actions = std::vector<Action>;
 
 // ---- what people see ----
@@ -294,6 +309,9 @@ using Actions = std::vector<Action>;
 enum class ClientState { kIdle, kWaiting, kLoading, kRunning, kPaused, kDropping, kUnresponsive };
 const char* name_of(ClientState state);
 const char* name_of(SchedulingMode mode);  // as settings write it
+// How those of ClientShares::measured share a GPU.
+enum class SharingWay { kTogether, kTurns };
+const char* name_of(SharingWay way);
 
 struct ClientView {
   ClientId client;
@@ -355,7 +373,11 @@ struct GpuView {
   Duration switch_time;                // as it stands now
   const char* mode;                    // "unlimited", "together", "turns" or "rotation"
   uint64_t mode_changes;
-  Duration window;     // the length of the last complete one
+  Duration window;      // the length of the last complete one
+  SharingWay sharing;   // the choice
+  bool sharing_tried;   // the other way is in force for a moment, to measure it
+  double sharing_gain;  // work done by the choice over that by the other way, when both were measured last; 0: they were not
+  uint64_t sharing_trials;
   Duration swap_time;  // in which nobody ran because memory moved, beside compute limits: billed to nobody
   std::vector<TenantView> tenants;
   std::vector<ClientView> clients;

@@ -22,16 +22,18 @@ struct Traits {
   bool deaths = false;
   bool foreign = false;
   bool restarts = false;  // of the scheduler
+  bool measured = false;  // some share as measured
 };
 
 class Workload {
  public:
   Workload(uint64_t seed, Traits traits) : random_(seed), traits_(traits), world_(config(), seed) {
-    for (bool* trait : {&traits_.host_short, &traits_.unswappable, &traits_.failures, &traits_.deaths, &traits_.foreign, &traits_.restarts})
+    for (bool* trait : {&traits_.host_short, &traits_.unswappable, &traits_.failures, &traits_.deaths, &traits_.foreign, &traits_.restarts,
+                        &traits_.measured})
       *trait = *trait && chance(75);
     world_.latency_max = chance(20) ? 0 : between(1, 20) * kMs / 10;
     world_.bandwidth = between(1, 50) * kGiB;
-    world_.expect_bounded = !traits_.host_short && !traits_.unswappable && !traits_.failures && !traits_.foreign;
+    world_.expect_bounded = !traits_.host_short && !traits_.unswappable && !traits_.failures && !traits_.foreign && !traits_.measured;
     const GpuId gpus = chance(70) ? 1 : 2;
     for (GpuId gpu = 0; gpu < gpus; ++gpu) world_.add_gpu(gpu, gpu_bytes_);
     if (traits_.host_short) world_.set_host(between(0, 24) * kGiB);
@@ -124,6 +126,7 @@ class Workload {
     if (traits_.failures && chance(30)) player.drains_to_fail = static_cast<int>(between(1, 12));
     if (traits_.failures && chance(30)) player.evictions_to_fail = static_cast<int>(between(1, 4));
     if (traits_.failures && chance(5)) player.hangs = true;
+    player.measured = traits_.measured && chance(80);
     if (traits_.deaths && chance(30)) {
       world_.at(world_.now() + between(0, 400'000) * kMs, [this, id = player.id] { world_.kill(id, chance(50)); });
     }
@@ -173,6 +176,10 @@ TEST(PolicyProperties, HoldWithUnswappableAndForeignMemory) {
 }
 
 TEST(PolicyProperties, HoldWhenTheSchedulerRestarts) { hold(6'000'000, {.deaths = true, .restarts = true}, true); }
+
+TEST(PolicyProperties, HoldWhereSharingIsMeasuredWhateverClientsSay) {
+  hold(7'000'000, {.deaths = true, .restarts = true, .measured = true}, true);
+}
 
 TEST(PolicyProperties, TheSameSeedGivesTheSameDecisions) {
   for (uint64_t seed = 0; seed < 20; ++seed) {

@@ -207,6 +207,7 @@ void QuotaWorld::deliver(const Action& action) {
                      job.idle_release = a.limited ? a.idle_release : 0;
                      job.pause_after = a.limited ? a.pause : 0;
                    },
+                   [](const SendAskProgress&) {},
                    [](const SendCeiling&) {},
                    [](const Note&) {},
                },

@@ -8,6 +8,7 @@ namespace nvshare::policy {
 namespace {
 
 constexpr Duration kSlice = 100 * kMillisecond;
+constexpr uint64_t kOfTenant = uint64_t{1} << 63;
 constexpr Duration kLeast = 10 * kMillisecond;    // that a turn lasts where others are due
 constexpr int kGapsToRunBeside = 2;               // turns in a row that its own choice ended
 constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again
@@ -15,6 +16,18 @@ constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
 bool takes_turns(const Context& context, const Client& client) {
   return client.runs_beside_until <= context.now && gang_of(context.state, client) == nullptr;
+}
+
+uint64_t group_of(const Gpu& gpu, const Client& client) {
+  return client.measured && gpu.share_trial.way == SharingWay::kTurns ? kOfTenant | client.tenant : client.share_group;
+}
+
+// While turns are measured each group has as many slices within the spell as the others, and one at least.
+Duration slice_of(const Gpu& gpu, size_t groups) {
+  if (gpu.share_trial.phase == ShareTrial::Phase::kNone) return kSlice;
+  const auto sharers = static_cast<Duration>(groups);
+  const Duration rounds = std::max<Duration>((kShareSpell + sharers * kSlice / 2) / (sharers * kSlice), 1);
+  return std::max(kShareSpell / (sharers * rounds), 2 * kLeast);
 }
 
 bool holds_up(const Context& context, const Client& client) {
@@ -36,11 +49,11 @@ Groups groups_on(Context& context, Gpu& gpu, std::vector<ClientId>* comers) {
   Groups groups;
   for (const auto& [grant, client] : gpu.holders) {
     if (client->runs_beside_until > context.now) context.wake(gpu, client->runs_beside_until);
-    if (holds_up(context, *client)) groups[client->share_group].holders.push_back(client);
+    if (holds_up(context, *client)) groups[group_of(gpu, *client)].holders.push_back(client);
   }
   for (const auto& [id, client] : gpu.waiting) {
     if (!comes(context, *client)) continue;
-    Sharers& sharers = groups[client->share_group];
+    Sharers& sharers = groups[group_of(gpu, *client)];
     const Instant since = client->waiting_since;
     const auto earlier = [since](std::optional<Instant> known) { return std::min(known.value_or(since), since); };
     sharers.waits_since = earlier(sharers.waits_since);
@@ -77,18 +90,18 @@ std::optional<Due> first_due(const Context& context, const Groups& groups, uint6
   return due;
 }
 
-Instant looked_at_again(const Context& context, const ShareTurn& turn, const Groups& groups) {
-  const Instant slice_ends = turn.began + kSlice;
+Instant looked_at_again(const Context& context, const ShareTurn& turn, const Groups& groups, Duration slice) {
+  const Instant slice_ends = turn.began + slice;
   const std::optional<Due> due = first_due(context, groups, *turn.group);
   return due ? std::min(slice_ends, std::max(due->at, turn.began + kLeast)) : slice_ends;
 }
 
 // Returns when the turn is to be looked at again.
-Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
+Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups, Duration slice) {
   const auto runs = [&](uint64_t group) { return groups.contains(group) && !groups.at(group).holders.empty(); };
   const auto give_to = [&](uint64_t group) {
     turn.group = group, turn.began = context.now;
-    return looked_at_again(context, turn, groups);
+    return looked_at_again(context, turn, groups, slice);
   };
   if (!turn.group || !groups.contains(*turn.group)) {
     // A group that has the GPU already keeps it for a slice.
@@ -102,7 +115,7 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
   if (!runs(*turn.group) && others_run) turn.began = context.now;  // until they have left
   const std::optional<Due> due = first_due(context, groups, *turn.group);
   if (due && context.now >= std::max(due->at, turn.began + kLeast)) return give_to(due->group);
-  if (context.now < turn.began + kSlice) return looked_at_again(context, turn, groups);
+  if (context.now < turn.began + slice) return looked_at_again(context, turn, groups, slice);
   if (const auto next = next_of(groups, turn.group)) return give_to(*next);
   return context.now + kMillisecond;
 }
@@ -110,11 +123,16 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups) {
 }  // namespace
 
 void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
-  gpu.share_turn.members += (event.group != 0) - (client.share_group != 0);
+  gpu.share_turn.members += (event.group != 0 || event.measured) - (client.share_group != 0 || client.measured);
+  gpu.share_trial.measured += event.measured - client.measured;
   client.share_group = event.group;
+  client.measured = event.measured;
 }
 
-void forget_shares(Gpu& gpu, const Client& client) { gpu.share_turn.members -= client.share_group != 0; }
+void forget_shares(Gpu& gpu, const Client& client) {
+  gpu.share_turn.members -= client.share_group != 0 || client.measured;
+  gpu.share_trial.measured -= client.measured;
+}
 
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
   if (!gpu.share_turn.group) return;
@@ -132,7 +150,7 @@ void settle_share_turns(Context& context, Gpu& gpu) {
   Groups groups = groups_on(context, gpu, &comers);
   if (groups.size() < 2 || !room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits())
     return turn.group.reset();
-  const Instant ends = choose_turn(context, turn, groups);
+  const Instant ends = choose_turn(context, turn, groups, slice_of(gpu, groups.size()));
   for (const auto& [group, sharers] : groups) {
     if (group == *turn.group) continue;
     for (Client* client : sharers.holders) {
@@ -150,10 +168,10 @@ void settle_share_turns(Context& context, Gpu& gpu) {
 
 bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client) {
   if (!gpu.share_turn.group || !takes_turns(context, client)) return true;
-  if (client.share_group != *gpu.share_turn.group) return false;
-  return std::none_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
-    return entry.second->share_group != client.share_group && holds_up(context, *entry.second);
-  });
+  const uint64_t group = group_of(gpu, client);
+  if (group != *gpu.share_turn.group) return false;
+  return std::none_of(gpu.holders.begin(), gpu.holders.end(),
+                      [&](const auto& entry) { return group_of(gpu, *entry.second) != group && holds_up(context, *entry.second); });
 }
 
 }  // namespace nvshare::policy

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -289,7 +290,12 @@ struct Client {
   // Its key in Gpu::slack_takers: no more than its slack, which may have grown since.
   std::optional<Bytes> slack_key;
 
-  uint64_t share_group = 0;       // as ClientShares has it
+  uint64_t share_group = 0;  // as ClientShares has it
+  bool measured = false;     // the same
+  struct Progress {
+    uint64_t question = 0, work = 0;
+    Instant at = 0;
+  } progress;                     // its last answer
   int gaps_in_row = 0;            // turns that its own choice ended while groups took turns
   bool leaves_by_choice = true;   // so its last such turn ended, or it had none yet
   Instant runs_beside_until = 0;  // it leaves gaps, so it takes no turns with other groups
@@ -334,6 +340,32 @@ struct Contenders {
 // As one tenant's movements measured the link, bytes/s; 0 = not yet.
 struct LinkSpeed {
   Bytes out = 0, in = 0;
+};
+
+constexpr Duration kShareSpell = 400'000'000;  // ns
+
+// Which way of sharing gets more done (share_trials.cc): a spell of the chosen one, then one of the other.
+struct ShareTrial {
+  enum class Phase { kNone, kSettles, kCounts, kEnds };
+  Phase phase = Phase::kNone;
+  bool second = false;                                                     // the spell
+  Instant until = 0;                                                       // the phase
+  SharingWay way = SharingWay::kTogether, chosen = SharingWay::kTogether;  // in force; when nothing is tried
+  int64_t measured = 0;                                                    // clients that may be
+  uint64_t question = 0;
+  Instant asked_at = 0;
+  std::vector<ClientId> mix;  // that are measured, or were last
+  bool failed = false;        // the last trial
+  bool other_won = false;     // the last trial of the same clients, so it is tried again
+  std::map<ClientId, Client::Progress> from;
+  std::map<ClientId, std::array<int64_t, 2>> rates;  // of the spells
+  std::optional<std::vector<ClientId>> seen;         // that use the GPU; nullopt: not all can be measured
+  Instant seen_since = 0;
+  Instant ended_at = 0;
+  int spare = 3;  // trials that may begin
+  Instant spare_at = 0;
+  double gain = 0;
+  uint64_t trials = 0;
 };
 
 // Whose turn it is among groups of clients that share the GPU in different ways (share_turns.cc).
@@ -402,6 +434,7 @@ struct Gpu {
   std::optional<Instant> wake_known;  // as State::wakes has it
   Quota quota;
   ShareTurn share_turn;
+  ShareTrial share_trial;
 };
 
 // All of a tenant, or, where that does not fit together, one of its processes.

@@ -97,6 +97,16 @@ bool Ledger::beside_limit(ClientId dropped) const {
                      [&](const auto& entry) { return entry.second.gpu == leaving->second.gpu && limited_.contains(entry.second.tenant); });
 }
 
+bool Ledger::beside_sharer(ClientId dropped) const {
+  const auto leaving = accounts_.find(dropped);
+  if (leaving == accounts_.end()) return false;
+  return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
+    const Account& other = entry.second;
+    if (other.gpu != leaving->second.gpu || other.grant == 0) return false;
+    return other.group != leaving->second.group || (other.tenant != leaving->second.tenant && (other.measured || leaving->second.measured));
+  });
+}
+
 std::optional<std::string> Ledger::saw(const Event& event) {
   const auto with = [&](ClientId id, auto change) {
     if (const auto at = accounts_.find(id); at != accounts_.end()) change(at->second);
@@ -184,7 +194,13 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      paused_.erase(e.tenant);
                    }
                  },
-                 [&](const ClientShares&) {},
+                 [&](const ClientShares& e) {
+                   with(e.client, [&](Account& account) {
+                     account.group = e.group;
+                     account.measured = e.measured;
+                   });
+                 },
+                 [&](const ClientProgressed&) {},
                  [&](const AccountKept&) {},
                  [&](const Tick&) {},
              },
@@ -226,8 +242,8 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      claim(account.grant == a.grant && a.grant != 0, client_name(a.client) + ": a drop of a grant that it does not have");
                      claim(!account.dropping || (account.drained && !a.together), client_name(a.client) + ": asked to drop twice");
                      const bool again = account.drained || account.catches_up;
-                     claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client) || account.paused ||
-                               paused_.contains(account.tenant) || loads_in_vain(a.client),
+                     claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client) || beside_sharer(a.client) ||
+                               account.paused || paused_.contains(account.tenant) || loads_in_vain(a.client),
                            client_name(a.client) + ": asked to drop and nobody waits");
                      claim(a.attempt > account.attempt, client_name(a.client) + ": an old attempt");
                      account.attempt = a.attempt;
@@ -264,6 +280,7 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      account.wanted = 0;
                    },
                    [](const SendContention&) {},
+                   [](const SendAskProgress&) {},
                    [](const SendCeiling&) {},
                    [](const Note&) {},
                },

@@ -25,6 +25,7 @@ class Ledger {
   bool loads_in_vain(ClientId dropped) const;  // the same: it lacks memory that could not be moved out of a client without the lock
   bool its_gang_runs(ClientId client) const;   // on another GPU
   bool beside_limit(ClientId dropped) const;   // a compute limit on its GPU may be the reason
+  bool beside_sharer(ClientId dropped) const;  // the same: groups that share in different ways may take turns
   bool over_limit(ClientId dropped) const;     // the same: what runs on its GPUs does not fit together
 
  private:
@@ -46,6 +47,8 @@ class Ledger {
     bool gave_up = false;     // its drain, by itself
     bool paused = false;      // it said so
     bool evicting = false;
+    uint64_t group = 0;  // ClientShares
+    bool measured = false;
     Bytes resident_asked = 0;  // what its last eviction was to leave on the GPU
     bool move_failed = false;  // and more than that stayed
   };

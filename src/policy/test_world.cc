@@ -29,6 +29,7 @@ std::string text_of(const Action& action) {
                    out << "contention " << a.client << " " << a.waiters << "/" << a.memory_waiters << " cost " << a.swap_cost / kMs << " ms"
                        << (a.limited ? " limited" : "") << (a.gang_runs ? " gang runs" : "");
                  },
+                 [&](const SendAskProgress& a) { out << "progress " << a.client << " " << a.question << " " << a.counts; },
                  [&](const SendCeiling& a) { out << "ceiling " << a.client << " " << a.ceiling; },
                  [&](const Note& a) { out << "note " << a.client << " " << a.text; },
              },
@@ -90,6 +91,7 @@ Player& World::add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated, 
     if (!joiner.alive) return;
     joiner.joined = true;
     feed(ClientJoined{id, joiner.gpu, joiner.tenant, joiner.priority, joiner.memory, joiner.swappable, false, false});
+    if (joiner.measured) feed(ClientShares{id, 0, true});
     advance(joiner);
   });
   return player;
@@ -159,6 +161,7 @@ void World::restart_policy() {
     player.grant = player.granted_last = 0;
     player.sequence = 0;
     feed(ClientJoined{id, player.gpu, player.tenant, player.priority, player.memory, player.swappable, player.has_lock, false});
+    if (player.measured) feed(ClientShares{id, 0, true});
   }
   restarting_ = false;
   for (auto& [id, player] : players_) {
@@ -273,6 +276,9 @@ void World::deliver(const Action& action) {
                        to.budget = to.memory.allocated;
                        report_memory(to, 0);
                      }
+                   },
+                   [&](const SendAskProgress& a) {
+                     if (random_() % 8 != 0) send(to, ClientProgressed{to.id, a.question, random_() % 1'000'000});
                    },
                    [&](const SendCeiling& a) { to.ceiling = a.ceiling; },
                    [&](const Note&) {},

@@ -42,6 +42,7 @@ struct Player {
   bool hangs = false;          // never answers a drop
   int drains_to_fail = 0;      // so many drains do not end
   int evictions_to_fail = 0;   // so many evictions fail half-way
+  bool measured = false;       // its tenant shares as measured: asked for its progress, it says anything
   std::deque<Phase> phases;    // what it does
   // How it stands.
   bool alive = true;

@@ -132,6 +132,10 @@ static GpuView view_of(const State& state, const Gpu& gpu) {
   view.mode_changes = gpu.quota.mode_changes;
   view.window = gpu.quota.last_window_length;
   view.swap_time = gpu.quota.swap_time;
+  view.sharing = gpu.share_trial.chosen;
+  view.sharing_tried = gpu.share_trial.way != gpu.share_trial.chosen;
+  view.sharing_gain = gpu.share_trial.gain;
+  view.sharing_trials = gpu.share_trial.trials;
   return view;
 }
 

@@ -16,7 +16,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(UsageReport, gpu, grants, turns,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
                                                 nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in, compute_mode,
                                                 compute_mode_changes, window_ns, swap_unbilled_ns, nvml_span_ns, nvml_others, nvml_unknown,
-                                                usage)
+                                                sharing, sharing_percent, sharing_trials, usage)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share_window, share, used_ns, throttled_time_ns, debt_ns, active,
                                                 throttled, nvml_share, nvml_billed, nvml_differs)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
@@ -157,7 +157,7 @@ Result<Request> decode_set_request(const Json& json) {
   request.release = *release;
   if (auto sharing = json.find("sharing"); sharing != json.end()) {
     request.sharing = text_of(*sharing);
-    if (!is_sharing_word(*request.sharing)) return error_format("sharing must be node, together or turns");
+    if (!is_sharing_word(*request.sharing)) return error_format("sharing must be node, together, turns or auto");
   }
   const bool any_limit = request.gpu_memory_limit || request.gpu_core_limit || request.gpu_core_ceiling || request.priority ||
                          request.paused || request.release || request.sharing;

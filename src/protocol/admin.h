@@ -10,7 +10,8 @@
 //   {"request":"set","tenant":"train","gpu_core_limit":40}            -> the same, percent of each GPU's time, granted; 100 = none
 //   {"request":"set","tenant":"train","gpu_core_ceiling":40}          -> the same, but a ceiling alone, which raises nobody's share
 //   {"request":"set","tenant":"train","priority":-5}                 -> its place among those that wait; 0 = as everybody
-//   {"request":"set","tenant":"train","sharing":"turns"}             -> whatever the setting `sharing` says: "together", "turns", or "node"
+//   {"request":"set","tenant":"train","sharing":"turns"}             -> whatever the setting `sharing` says: "together", "turns", "auto",
+//   or "node"
 //   {"request":"set","tenant":"train","paused":true}                  -> its turns end, and it gets none until paused is false
 //   {"request":"set","tenant":"train","release":true}                -> its turns end now; what it needs it asks for anew
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
@@ -66,7 +67,7 @@ inline constexpr int64_t kStatusWaitMsMax = 10'000;       // that a status may b
 inline constexpr int32_t kPriorityMin = -100;             // of a tenant: higher is served first, 0 by default; it moves nobody's limits
 inline constexpr int32_t kPriorityMax = 100;
 // How a tenant shares GPUs: as the setting `sharing` says, or as is said here.
-inline constexpr const char* kSharingWords[] = {"node", "together", "turns"};
+inline constexpr const char* kSharingWords[] = {"node", "together", "turns", "auto"};
 bool is_sharing_word(std::string_view text);
 
 // What clients have done on one GPU, those that have left included: no count goes back while the scheduler runs.
@@ -103,12 +104,15 @@ struct GpuReport {
   int64_t switch_time_ns = 0;
   std::string compute_mode;  // "unlimited", "together", "turns" or "rotation" (turns as long as swaps ask for)
   uint64_t compute_mode_changes = 0;
-  int64_t window_ns = 0;         // over which ComputeReport::share_window counts
-  int64_t swap_unbilled_ns = 0;  // beside compute limits, time in which nobody ran because memory moved: nobody's
-  int64_t nvml_span_ns = 0;      // the latest time that ComputeReport::nvml_share counts over; 0: NVML was not asked, or cannot tell
-  double nvml_others = -1;       // percent of it that programs which are no clients used, by NVML's samples; -1: not known
-  std::string nvml_unknown;      // why NVML cannot tell; empty: it can, or was not asked
-  double bandwidth_out = 0;      // bytes per second, 0 until measured
+  int64_t window_ns = 0;             // over which ComputeReport::share_window counts
+  std::string sharing = "together";  // of tenants that share as measured: "together" or "turns"
+  int64_t sharing_percent = 0;       // work done that way, percent of that the other way, as measured last; 0: not measured
+  uint64_t sharing_trials = 0;       // measurements so far
+  int64_t swap_unbilled_ns = 0;      // beside compute limits, time in which nobody ran because memory moved: nobody's
+  int64_t nvml_span_ns = 0;          // the latest time that ComputeReport::nvml_share counts over; 0: NVML was not asked, or cannot tell
+  double nvml_others = -1;           // percent of it that programs which are no clients used, by NVML's samples; -1: not known
+  std::string nvml_unknown;          // why NVML cannot tell; empty: it can, or was not asked
+  double bandwidth_out = 0;          // bytes per second, 0 until measured
   double bandwidth_in = 0;
   UsageReport usage;  // of all tenants, those that are gone included
 };

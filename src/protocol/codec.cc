@@ -211,6 +211,11 @@ Result<void> check_segment_bytes(uint64_t bytes) {
 }
 
 template <>
+Result<void> check(const AskProgress& message) {
+  return check_flag("counts", message.counts);
+}
+
+template <>
 Result<void> check(const ArenaRequest& message) {
   if (message.total % kArenaUnitBytes != 0) {
     return error_format("total is %llu; accepted: multiples of %llu", static_cast<unsigned long long>(message.total),
@@ -302,6 +307,7 @@ constexpr Format kFormats[] = {
     format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
     format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),    format_of<KeepsMemory>(),
     format_of<AskMps>(),        format_of<MpsGroup>(),      format_of<AskOwn>(),         format_of<OwnReport>(),
+    format_of<AskProgress>(),   format_of<Progress>(),
 };
 
 // Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.

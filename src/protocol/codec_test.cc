@@ -49,6 +49,8 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(LockPaused{{1, 2}, 3})),
       bytes_of(encode(LockResumed{{1, 2}})),
       bytes_of(encode(KeepsMemory{"it called a new function"})),
+      bytes_of(encode(AskProgress{1, 1, {}})),
+      bytes_of(encode(Progress{1, 2})),
       bytes_of(encode(AskOwn{1, {}, 7})),
       bytes_of(encode(OwnReport{4096})),
       bytes_of(encode(WaitForMem{1})),
@@ -135,6 +137,12 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kLockResumed:
       outcome = check(decode<LockResumed>(packet));
+      break;
+    case MessageType::kAskProgress:
+      outcome = check(decode<AskProgress>(packet));
+      break;
+    case MessageType::kProgress:
+      outcome = check(decode<Progress>(packet));
       break;
     case MessageType::kKeepsMemory:
       outcome = check(decode<KeepsMemory>(packet));

@@ -78,6 +78,7 @@ void each_message(Visit visit) {
   visit(LockPaused{.grant = grant, .used_ns = 0x1122334455});
   visit(LockResumed{.grant = grant});
   visit(KeepsMemory{.why = "it called a new function"});
+  visit(Progress{.question = k(1), .submissions = 0x1122334455});
   visit(AskMps{.reserved = k(1)});
   visit(MpsGroup{.state = 2, .reserved = {}, .directory = "a directory", .reason = "a reason"});
   visit(AskOwn{.wish = 1, .reserved = {}, .tenant = k(1)});
@@ -134,6 +135,7 @@ void each_message(Visit visit) {
   visit(ImportInherited{.request = k(1)});
   visit(KeepLock{.grant = grant});
   visit(OwnReport{.bytes = 0x1122334455});
+  visit(AskProgress{.question = k(1), .counts = 1, .reserved = {}});
   visit(PrepareSwap{.bytes = k(1)});
   visit(ArenaSegment{.segment = k(1), .bytes = 0x12 * kArenaUnitBytes, .owner = 1, .reserved = {}});
   visit(ArenaRefused{.request = k(1), .missing = k(2)});

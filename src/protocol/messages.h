@@ -1,7 +1,7 @@
 // The client protocol: what libnvshare.so and nvshare-scheduler say to each other over a Unix SOCK_SEQPACKET socket.
 //
 // One packet is one message: a Header, then the payload struct of its type, nothing after it. Integers are little-endian and laid out
-// as declared (no padding; static_asserts below). Sizes are in bytes, times in nanoseconds of CLOCK_MONOTONIC unless said otherwise.
+// as declared (no padding; wire_sizes.cc). Sizes are in bytes, times in nanoseconds of CLOCK_MONOTONIC unless said otherwise.
 // codec.h encodes and decodes; every decode checks type, version and length, and the ranges given here.
 //
 // Versions (docs/adr/0011). Each side speaks kVersionMin .. kVersionMax; Register tells the client's range, Registered the version that
@@ -21,6 +21,7 @@
 //                                          `together`
 //   client: LockReleased(grant, early) whenever it notices that it has nothing to do; where Contention.pause_us allows it,
 //           LockPaused(grant) instead, and LockResumed(grant) when it goes on: it keeps the lock, and is billed for no time in between
+//   scheduler: AskProgress                 client: Progress
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
 //   client: ArenaRequest(total)            scheduler: ArenaSegment per segment as it is there, ArenaRefused for what it cannot have
 //   scheduler: ArenaShrink(bytes)          client: ArenaReturned per segment, then ArenaShrunk
@@ -57,7 +58,7 @@
 namespace nvshare::protocol {
 
 inline constexpr uint16_t kVersionMin = 1;  // oldest version this build speaks
-inline constexpr uint16_t kVersionMax = 2;  // newest
+inline constexpr uint16_t kVersionMax = 3;  // newest
 inline constexpr uint32_t kMessageBytesMax = 512;
 
 enum class MessageType : uint16_t {
@@ -87,6 +88,7 @@ enum class MessageType : uint16_t {
   kArenaHeld = 19,
   kAskMps = 20,
   kAskOwn = 21,
+  kProgress = 22,
   // scheduler to client
   kRegistered = 64,
   kRefused = 65,
@@ -109,6 +111,7 @@ enum class MessageType : uint16_t {
   kArenaRefused = 82,
   kArenaShrink = 83,
   kOwnReport = 84,
+  kAskProgress = 85,
   kHeadroom = 104,
   kRecallHeadroom = 105,
 };
@@ -287,6 +290,18 @@ struct MemAvailable {
 struct Evict {
   uint64_t eviction;  // counts up
   uint64_t bytes;     // to move out, at least, if that much is resident and swappable
+};
+
+// How much does the client get done? Since version 3.
+struct AskProgress {
+  uint64_t question;  // counts up
+  uint8_t counts;     // 1: submissions count from now on, with what is in flight bounded as if somebody waited; 0: no longer for this
+  uint8_t reserved[7];
+};
+// The answer, at once. Since version 3.
+struct Progress {
+  uint64_t question;
+  uint64_t submissions;  // of its process, that were counted so far: only differences mean something
 };
 
 enum class SwapDirection : uint8_t { kOut = 0, kIn = 1 };
@@ -541,60 +556,5 @@ struct MpsGroup {
   char directory[128];  // NUL-terminated; a path, empty unless it serves
   char reason[256];     // NUL-terminated
 };
-
-#define NVSHARE_WIRE_SIZE(type, size) static_assert(sizeof(type) == (size) && sizeof(type) + sizeof(Header) <= kMessageBytesMax)
-NVSHARE_WIRE_SIZE(Header, 8);
-NVSHARE_WIRE_SIZE(Memory, 40);
-NVSHARE_WIRE_SIZE(Register, 8 + 16 + 24 + 16 + 8 + 40 + 128);
-NVSHARE_WIRE_SIZE(Registered, 72 + 32 + 72 + 8);
-NVSHARE_WIRE_SIZE(About, 32);
-NVSHARE_WIRE_SIZE(AskOwn, 16);
-NVSHARE_WIRE_SIZE(OwnReport, 8);
-NVSHARE_WIRE_SIZE(KeepsMemory, 128);
-NVSHARE_WIRE_SIZE(Refused, 264);
-NVSHARE_WIRE_SIZE(ReqLock, 8);
-NVSHARE_WIRE_SIZE(Grant, 16);
-NVSHARE_WIRE_SIZE(LockOk, 32);
-NVSHARE_WIRE_SIZE(DropLock, 32);
-NVSHARE_WIRE_SIZE(KeepLock, 16);
-NVSHARE_WIRE_SIZE(Drained, 24);
-NVSHARE_WIRE_SIZE(LockPaused, 24);
-NVSHARE_WIRE_SIZE(LockResumed, 16);
-NVSHARE_WIRE_SIZE(LockReleased, 80);
-NVSHARE_WIRE_SIZE(MemUpdate, 80);
-NVSHARE_WIRE_SIZE(WaitForMem, 8);
-NVSHARE_WIRE_SIZE(MemAvailable, 32);
-NVSHARE_WIRE_SIZE(Evict, 16);
-NVSHARE_WIRE_SIZE(SwapProgress, 80 + 8);
-NVSHARE_WIRE_SIZE(Idle, 8);
-NVSHARE_WIRE_SIZE(AskWhyWaiting, 8);
-NVSHARE_WIRE_SIZE(WhyWaiting, 264);
-NVSHARE_WIRE_SIZE(UpdateLimit, 32);
-NVSHARE_WIRE_SIZE(AskHeadroom, 24);
-NVSHARE_WIRE_SIZE(Headroom, 40);
-NVSHARE_WIRE_SIZE(RecallHeadroom, 16);
-NVSHARE_WIRE_SIZE(HeadroomReturned, 24);
-NVSHARE_WIRE_SIZE(HeadroomTaken, 8);
-NVSHARE_WIRE_SIZE(TenantProcess, 16);
-NVSHARE_WIRE_SIZE(TenantUse, 32 + 24 * 16);
-NVSHARE_WIRE_SIZE(Contention, 32);
-NVSHARE_WIRE_SIZE(Import, 40);
-NVSHARE_WIRE_SIZE(ExportWanted, 32);
-NVSHARE_WIRE_SIZE(Exported, 40);
-NVSHARE_WIRE_SIZE(Imported, 40);
-NVSHARE_WIRE_SIZE(ImportClosed, 8);
-NVSHARE_WIRE_SIZE(ExportEnded, 8);
-NVSHARE_WIRE_SIZE(ImportInherited, 8);
-NVSHARE_WIRE_SIZE(ArenaRequest, 24);
-NVSHARE_WIRE_SIZE(ArenaSegment, 24);
-NVSHARE_WIRE_SIZE(ArenaRefused, 16);
-NVSHARE_WIRE_SIZE(ArenaShrink, 16);
-NVSHARE_WIRE_SIZE(ArenaReturned, 8);
-NVSHARE_WIRE_SIZE(ArenaShrunk, 16);
-NVSHARE_WIRE_SIZE(ArenaHeld, 24);
-NVSHARE_WIRE_SIZE(PrepareSwap, 8);
-NVSHARE_WIRE_SIZE(AskMps, 8);
-NVSHARE_WIRE_SIZE(MpsGroup, 8 + 128 + 256);
-#undef NVSHARE_WIRE_SIZE
 
 }  // namespace nvshare::protocol

@@ -328,6 +328,8 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
         snprintf(answer.text, sizeof answer.text, "%s", why_waiting(client, now).c_str());
         send(client, answer);
       });
+    case MessageType::kProgress:
+      return with(static_cast<Progress*>(nullptr), [&](const Progress& message) { take_progress(client, message, now); });
     case MessageType::kAbout:
       return with(static_cast<About*>(nullptr), [&](const About& message) { client.release = printable(message.release); });
     case MessageType::kKeepsMemory:
@@ -370,6 +372,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kTenantUse:
     case MessageType::kAskOwn:
     case MessageType::kOwnReport:
+    case MessageType::kAskProgress:
     case MessageType::kExportWanted:
     case MessageType::kImported:
     case MessageType::kImportInherited:
@@ -576,6 +579,7 @@ void Engine::perform(const policy::Actions& actions) {
       engine.send_to(a.client, MemAvailable{a.request, a.granted, {}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
     void operator()(const policy::SendContention& a) const { engine.send_to(a.client, contention_of(a)); }
+    void operator()(const policy::SendAskProgress& a) const { engine.ask_progress(a); }
     void operator()(const policy::SendCeiling& a) const {
       Client* client = engine.find(a.client);
       if (client == nullptr || client->ceiling == a.ceiling) return;

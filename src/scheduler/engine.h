@@ -193,6 +193,7 @@ class Engine {
     bool seen_by_nvml = false;
     bool mps = false;          // its process is attached to its user's MPS daemon
     uint64_t share_group = 0;  // as the policy was told last (policy::ClientShares)
+    bool measured = false;     // the same
     OverheadWatch overhead;
   };
   struct DepartedClient {
@@ -234,6 +235,8 @@ class Engine {
   void ask_mps(ConnectionId connection);
   void tell_shares(policy::Instant now);                 // to the policy, of all clients
   void tell_share(Client& client, policy::Instant now);  // if it has changed
+  void ask_progress(const policy::SendAskProgress& action);
+  void take_progress(const Client& client, const protocol::Progress& message, policy::Instant now);
   // barred: the program may not use the GPU without a scheduler instead.
   void refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred = false);
 

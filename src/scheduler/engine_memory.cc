@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "policy/parts.h"
 #include "scheduler/engine.h"
@@ -246,6 +247,9 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
     out.compute_mode_changes = view->mode_changes;
     out.window_ns = view->window;
     out.swap_unbilled_ns = view->swap_time;
+    out.sharing = policy::name_of(view->sharing);
+    out.sharing_percent = std::llround(100 * view->sharing_gain);
+    out.sharing_trials = view->sharing_trials;
     out.usage = usage_totals_.of_gpu(*view, gpu.uuid_text);
     for (const policy::ClientView& c : view->clients) {
       admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));

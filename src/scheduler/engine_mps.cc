@@ -1,4 +1,5 @@
-// Which clients are attached to an MPS daemon, and where programs are told to find it (mps_service.h).
+// How clients share GPUs where memory fits: which are attached to an MPS daemon, and where programs are told to find it (mps_service.h);
+// which take turns; which are measured.
 #include <utility>
 
 #include "scheduler/engine.h"
@@ -6,6 +7,8 @@
 namespace nvshare::scheduler {
 
 using namespace protocol;
+
+constexpr uint16_t kTellsProgress = 3;  // the first version that has Progress
 
 // Its connection is for this alone. The second of two questions is not answered: one answer closes the connection.
 void Engine::ask_mps(ConnectionId connection) {
@@ -36,14 +39,25 @@ void Engine::tell_shares(policy::Instant now) {
   for (auto& [id, client] : clients_) tell_share(client, now);
 }
 
-// Programs on one MPS server run at the same time whatever `sharing` says.
+// Programs on one MPS server run at the same time, but where turns are measured to get more done.
 void Engine::tell_share(Client& client, policy::Instant now) {
   constexpr uint64_t kOfTenant = uint64_t{1} << 63;
   const Tenant* tenant = tenants_.find(client.tenant);
-  const bool told = tenant != nullptr && tenant->sharing != "node";
-  const bool in_turns = told ? tenant->sharing == "turns" : settings_.sharing == Sharing::kTurns;
-  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : in_turns ? kOfTenant | client.tenant : 0;
-  if (std::exchange(client.share_group, group) != group) apply(policy::ClientShares{client.id, group}, now);
+  const Sharing sharing = (tenant != nullptr ? sharing_of(tenant->sharing) : std::nullopt).value_or(settings_.sharing);
+  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : sharing == Sharing::kTurns ? kOfTenant | client.tenant : 0;
+  const bool measured = sharing == Sharing::kAuto && client.version >= kTellsProgress;
+  if (group == client.share_group && measured == client.measured) return;
+  client.share_group = group;
+  client.measured = measured;
+  apply(policy::ClientShares{client.id, group, measured}, now);
+}
+
+void Engine::ask_progress(const policy::SendAskProgress& action) {
+  send_to(action.client, AskProgress{action.question, static_cast<uint8_t>(action.counts), {}});
+}
+
+void Engine::take_progress(const Client& client, const Progress& message, policy::Instant now) {
+  apply(policy::ClientProgressed{client.id, message.question, message.submissions}, now);
 }
 
 }  // namespace nvshare::scheduler

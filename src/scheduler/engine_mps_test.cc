@@ -125,5 +125,73 @@ TEST_F(EngineMpsTest, ATenantMayBeToldHowItShares) {
   EXPECT_EQ(engine().status(now_).tenants.at(0).sharing, "node");
 }
 
+// What clients say they submitted decides; what was not asked for is not heard.
+TEST_F(EngineMpsTest, WithSharingAutoBothWaysAreMeasured) {
+  protocol::admin::SetRequest change;
+  change.settings["sharing"] = "auto";
+  ASSERT_TRUE(engine().set(change, now_));
+  for (const pid_t pid : {501, 502}) {
+    join(static_cast<ConnectionId>(pid), pid, 0, 0);
+    send(static_cast<ConnectionId>(pid), protocol::ReqLock{1});
+  }
+  uint64_t work = 0;
+  bool counts = false;
+  std::map<ConnectionId, uint64_t> answered, released;
+  for (int ms = 0; ms < 3000 && engine().status(now_).gpus.at(0).sharing_trials == 0; ++ms) {
+    now_ += kMillisecond;
+    engine().deadline_reached(now_);
+    work += 10;
+    for (const ConnectionId client : {501, 502}) {
+      if (const auto drop = packets_.last<protocol::DropLock>(client); drop && released[client] != drop->grant.grant) {
+        released[client] = drop->grant.grant;
+        protocol::LockReleased answer{};
+        answer.grant = drop->grant;
+        send(client, answer);
+        send(client, protocol::ReqLock{2});
+      }
+      const auto asked = packets_.last<protocol::AskProgress>(client);
+      if (!asked || answered[client] == asked->question) continue;
+      answered[client] = asked->question;
+      counts = asked->counts != 0;
+      send(client, protocol::Progress{asked->question, work});
+      send(client, protocol::Progress{asked->question + 7, 1'000'000'000});
+    }
+  }
+  const auto gpu = engine().status(now_).gpus.at(0);
+  EXPECT_EQ(gpu.sharing_trials, 1u);
+  EXPECT_NEAR(static_cast<double>(gpu.sharing_percent), 100, 2) << "the same either way";
+  EXPECT_EQ(gpu.sharing, "together");
+  EXPECT_FALSE(counts) << "nobody counts after it";
+}
+
+// A library of the release before does not know the question: it is never asked, and nothing is tried while it runs.
+TEST_F(EngineMpsTest, WithSharingAutoAnEarlierLibraryIsNotAskedAndAllRunTogether) {
+  protocol::admin::SetRequest change;
+  change.settings["sharing"] = "auto";
+  ASSERT_TRUE(engine().set(change, now_));
+  join(501, 501, 0, 0);
+  Peer peer;
+  peer.pid = 502;
+  peer.start_time = 1;
+  engine().connected(502, std::move(peer));
+  auto earlier = test_registration(0);
+  earlier.version_max = 2;
+  send(502, earlier);
+  ASSERT_TRUE(packets_.last<protocol::Registered>(502));
+  EXPECT_EQ(packets_.last<protocol::Registered>(502)->version, 2u);
+  send(501, protocol::ReqLock{1});
+  engine().received(502, protocol::encode(protocol::ReqLock{1}, 2).span(), ++now_);
+  for (int ms = 0; ms < 3000; ++ms) {
+    now_ += kMillisecond;
+    engine().deadline_reached(now_);
+  }
+  for (const ConnectionId client : {501, 502}) {
+    EXPECT_FALSE(packets_.last<protocol::AskProgress>(client)) << client;
+    EXPECT_FALSE(packets_.last<protocol::DropLock>(client)) << client;
+    EXPECT_TRUE(packets_.last<protocol::LockOk>(client)) << client;
+  }
+  EXPECT_EQ(engine().status(now_).gpus.at(0).sharing_trials, 0u);
+}
+
 }  // namespace
 }  // namespace nvshare::scheduler

@@ -150,6 +150,11 @@ void tell_gpu(Families& out, const StatusReport& report, const GpuReport& gpu) {
     out.gauge("nvshare_gpu_nvml_others_ratio", "The share of its time that programs which are no clients used lately, by NVML's samples.",
               labels, gpu.nvml_others / 100);
   }
+  out.gauge("nvshare_gpu_sharing_in_turns", "1 while programs of tenants with `sharing = auto` share it in turns, 0 while together.",
+            labels, gpu.sharing == "turns" ? 1 : 0);
+  out.gauge("nvshare_gpu_sharing_gain_ratio", "Work done that way over that the other way, as measured last; 0 until then.", labels,
+            static_cast<double>(gpu.sharing_percent) / 100);
+  out.counter("nvshare_gpu_sharing_trials_total", "Measurements of which way gets more done.", labels, number(gpu.sharing_trials));
   out.gauge("nvshare_gpu_turn_length_seconds", "How long a turn lasts now while others wait.", labels, seconds(gpu.switch_time_ns));
   const char* bandwidth = "nvshare_gpu_swap_bandwidth_bytes_per_second";
   const char* bandwidth_help = "Speed of swapping as measured; 0 until then.";

@@ -148,8 +148,8 @@ Result<void> set_skip_unchanged(Settings& settings, std::string_view text) {
 }
 
 Result<void> set_sharing(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"together", "turns"}); !ok) return ok;
-  settings.sharing = text == "turns" ? Sharing::kTurns : Sharing::kTogether;
+  if (auto ok = take_choice(text, {"together", "turns", "auto"}); !ok) return ok;
+  settings.sharing = *sharing_of(text);
   return {};
 }
 
@@ -295,6 +295,13 @@ Result<void> apply_file(Settings& settings, std::string_view file_name, std::str
 
 }  // namespace
 
+std::optional<Sharing> sharing_of(std::string_view text) {
+  if (text == "together") return Sharing::kTogether;
+  if (text == "turns") return Sharing::kTurns;
+  if (text == "auto") return Sharing::kAuto;
+  return std::nullopt;
+}
+
 const std::vector<SettingSpec>& setting_specs() {
   static const std::vector<SettingSpec> specs = {
       {"switch_time_mode", "auto or fixed", "how long a turn lasts while others wait", true, set_switch_time_mode},
@@ -338,9 +345,9 @@ const std::vector<SettingSpec>& setting_specs() {
       {"skip_unchanged", "on or off",
        "memory of programs that start from now on leaves the GPU without a copy if it has not changed since it came in (off)", true,
        set_skip_unchanged},
-      {"sharing", "together or turns",
-       "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, or in turns of 100 ms, "
-       "which saturating programs get more done in (together)",
+      {"sharing", "together, turns or auto",
+       "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, in turns of 100 ms, "
+       "which saturating programs get more done in, or as measured, whichever gets more done (together)",
        true, set_sharing},
       {"latency_target", "a duration from 1ms to 10s, plain numbers are seconds",
        "where tenants take turns without moving memory, one that gives the GPU up by itself has waited for at most so long (50ms)", true,

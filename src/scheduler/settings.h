@@ -26,8 +26,10 @@ enum class HostArena { kAuto, kProcess, kScheduler };
 // What happens to a tenant with limits of which a process uses a GPU past the library: it is shown, or its programs get no turns either.
 enum class Bypass { kReport, kRefuseTurns };
 
-// How programs share a GPU where memory fits and no compute limit applies: as the driver runs them, or a slice each.
-enum class Sharing { kTogether, kTurns };
+// How programs share a GPU where memory fits and no compute limit applies: as the driver runs them, a slice each, or
+// whichever gets more done, as measured.
+enum class Sharing { kTogether, kTurns, kAuto };
+std::optional<Sharing> sharing_of(std::string_view text);  // as settings write it
 
 struct Settings {
   policy::Config policy;

@@ -72,7 +72,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"host_memory_budget", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
       {"skip_unchanged", {"yes", "auto", "On"}},
-      {"sharing", {"auto", "mps", "Turns"}},
+      {"sharing", {"measured", "mps", "Turns"}},
       {"latency_target", {"0", "11s", "soon"}},
       {"mps", {"yes", "auto", "On"}},
       {"take_over_patience", {"-1", "25h"}},

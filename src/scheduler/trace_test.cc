@@ -28,6 +28,7 @@ struct Describer {
   std::string operator()(const policy::SendContention& a) const {
     return text("contention", a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs);
   }
+  std::string operator()(const policy::SendAskProgress& a) const { return text("progress", a.client, a.question, a.counts); }
   std::string operator()(const policy::SendCeiling& a) const { return text("ceiling", a.client, a.ceiling); }
   std::string operator()(const policy::Note& a) const { return "note " + a.text; }
 };
@@ -54,7 +55,8 @@ std::vector<TraceEvent> day() {
       {10, policy::TenantPriority{2, -3}},
       {10, policy::TenantEnds{2, true}},
       {10, policy::TenantPaused{3, true}},
-      {10, policy::ClientShares{2, 7}},
+      {10, policy::ClientShares{2, 7, true}},
+      {10, policy::ClientProgressed{2, 3, 4}},
       {10, policy::AccountKept{2, 0, -5, 100'000'000, 3 * kSecond, 1}},
       {11, policy::LockPaused{2, 1, 3}},
       {12, policy::LockResumed{2, 1}},

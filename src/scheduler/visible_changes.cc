@@ -30,6 +30,7 @@ struct OfEvents {
   bool operator()(const policy::TenantEnds&) const { return true; }
   bool operator()(const policy::TenantPaused&) const { return true; }
   bool operator()(const policy::ClientShares&) const { return false; }
+  bool operator()(const policy::ClientProgressed&) const { return true; }  // some a minute; the last of them decides
   bool operator()(const policy::AccountKept&) const { return false; }
   bool operator()(const policy::Tick&) const { return false; }
 };
@@ -42,6 +43,7 @@ struct OfActions {
   bool operator()(const policy::SendWait&) const { return true; }
   bool operator()(const policy::SendMemory&) const { return true; }
   bool operator()(const policy::SendContention&) const { return false; }
+  bool operator()(const policy::SendAskProgress&) const { return false; }
   bool operator()(const policy::SendCeiling&) const { return false; }
   bool operator()(const policy::Note&) const { return false; }
 };

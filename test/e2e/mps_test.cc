@@ -237,5 +237,25 @@ TEST(Sharing, InTurnsProgramsThatFitHaveASliceEach) {
   for (Child* child : both) stage.expect_success(*child);
 }
 
+// Both ways are tried on what the programs submit, the choice is told, and a tenant may be left out of it.
+TEST(Sharing, AutoMeasuresWhichWayGetsMoreDone) {
+  StageOptions options;
+  options.scheduler["NVSHARE_SHARING"] = "auto";
+  Stage stage(options);
+  stage.start_scheduler();
+  std::vector<Child*> both = {&stage.start("first", {"steady", "--work", "1000"}), &stage.start("second", {"steady", "--work", "1000"})};
+  EXPECT_TRUE(stage.wait_until([&] {
+    const auto report = stage.status();
+    return report && report->gpus.size() == 1 && report->gpus[0].sharing_trials >= 1;
+  })) << stage.raw_status();
+  if (const auto report = stage.status()) {
+    EXPECT_GT(report->gpus[0].sharing_percent, 50) << stage.raw_status();
+    EXPECT_LT(report->gpus[0].sharing_percent, 400) << stage.raw_status();
+    for (const auto& client : report->clients) EXPECT_EQ(client.swapped_out_total, 0) << client.program;
+  }
+  stage.tell_to_stop();
+  for (Child* child : both) stage.expect_success(*child);
+}
+
 }  // namespace
 }  // namespace nvshare::e2e

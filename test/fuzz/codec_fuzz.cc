@@ -95,6 +95,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kMpsGroup:
       try_decode<MpsGroup>(packet);
       break;
+    case MessageType::kAskProgress:
+      try_decode<AskProgress>(packet);
+      break;
+    case MessageType::kProgress:
+      try_decode<Progress>(packet);
+      break;
     case MessageType::kKeepsMemory:
       try_decode<KeepsMemory>(packet);
       break;

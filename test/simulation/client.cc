@@ -412,6 +412,10 @@ bool Client::handle(const Packet& packet) {
           run().world().fail(fmt::format("program {} is to move memory out of its turn", process_.plan().number));
         push({Job::Kind::kEvict, message.eviction, static_cast<Bytes>(message.bytes)});
       });
+    case MessageType::kAskProgress:
+      return with(static_cast<protocol::AskProgress*>(nullptr), [this](const auto& message) {
+        send(protocol::Progress{message.question, process_.submissions()});
+      });
     case MessageType::kUpdateLimit:
       return with(static_cast<protocol::UpdateLimit*>(nullptr),
                   [this](const auto& message) { ceiling_ = static_cast<Bytes>(message.memory_ceiling); });
@@ -437,6 +441,7 @@ bool Client::handle(const Packet& packet) {
     case MessageType::kDrained:
     case MessageType::kLockPaused:
     case MessageType::kLockResumed:
+    case MessageType::kProgress:
     case MessageType::kKeepsMemory:
     case MessageType::kAskMps:
     case MessageType::kMpsGroup:

@@ -48,6 +48,7 @@ void Node::start_engine() {
   options.settings.policy = plan_.policy;
   options.settings.restart_grace = kRestartGrace;
   options.settings.gpus_per_user = plan_.gpus;
+  if (plan_.sharing_measured) options.settings.sharing = scheduler::Sharing::kAuto;
   if (canary_ == Canary::kDepartedIsFree) options.settings.policy.departed_grace = options.settings.policy.watched_grace = 0;
   options.epoch = 1000 + ++lives_;
   const bool restarts =

@@ -177,6 +177,12 @@ void draw_host(uint64_t seed, Plan& plan) {
   plan.host_bytes = kGiB + swappable * random.between(145, 250) / 100;
 }
 
+// Where programs fit they share as measured, drawn apart as versions are.
+void draw_sharing(uint64_t seed, Plan& plan) {
+  Random random(seed * 0xa0761d6478bd642f + 13);
+  plan.sharing_measured = random.chance(25);
+}
+
 }  // namespace
 
 Plan draw_plan(uint64_t seed) {
@@ -196,6 +202,7 @@ Plan draw_plan(uint64_t seed) {
   draw_faults(random, traits, plan);
   draw_versions(seed, plan);
   draw_host(seed, plan);
+  draw_sharing(seed, plan);
   return plan;
 }
 
@@ -269,6 +276,7 @@ std::string describe(const Plan& plan) {
                                                                      : std::string("adaptive"),
       plan.nvml ? "; NVML" : "");
   if (plan.host_lent) text += fmt::format("  host memory is lent: {} MiB in all\n", plan.host_bytes / kMiB);
+  if (plan.sharing_measured) text += "  sharing is measured\n";
   if (plan.former_scheduler) text += "  the scheduler is of the previous version\n";
   for (const ProgramPlan& program : plan.programs) {
     text += fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}\n",

@@ -57,6 +57,7 @@ struct Plan {
   Duration latency = kMs;         // the longest that a message takes
   Duration wake = 0;              // the longest that a thread takes to wake
   bool former_scheduler = false;  // the first one speaks the previous protocol version
+  bool sharing_measured = false;  // `sharing = auto`
   bool bounded = true;            // all answer and can move, so that each waiting client has a bound
   std::vector<ProgramPlan> programs;
   std::vector<Fault> faults;

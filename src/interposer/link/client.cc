@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "interposer/gate/gate.h"
@@ -213,6 +214,7 @@ void Client::disconnected() {
   Lock lock(mutex_);
   if (turn_.connected) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   socket_.reset();
+  count_progress(false);
   step(turn::Disconnected{});
   reconnect_backoff_ns_ = kReconnectFirst_ns;
   reconnect_at_ns_ = turn_.disconnected_at + kReconnectFirst_ns;
@@ -346,6 +348,9 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kContention:
       if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
       return;
+    case MessageType::kAskProgress:
+      if (auto message = protocol::decode<protocol::AskProgress>(packet)) on_ask_progress(*message);
+      return;
     case MessageType::kWhyWaiting:
       if (auto message = protocol::decode<protocol::WhyWaiting>(packet)) on_why_waiting(*message);
       return;
@@ -388,6 +393,7 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kReqLock:
     case MessageType::kLockReleased:
     case MessageType::kDrained:
+    case MessageType::kProgress:
     case MessageType::kLockPaused:
     case MessageType::kLockResumed:
     case MessageType::kKeepsMemory:
@@ -412,6 +418,17 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kHeadroomTaken:
       return;
   }
+}
+
+// What is in flight is bounded meanwhile, so that what was submitted is what was done, but for some milliseconds.
+void Client::count_progress(bool counts) {
+  if (std::exchange(counts_progress_, counts) != counts) gate.watch(Gate::kWatched, counts);
+}
+
+void Client::on_ask_progress(const protocol::AskProgress& message) {
+  Lock lock(mutex_);
+  count_progress(message.counts != 0);
+  send(protocol::Progress{message.question, gate.submissions()});
 }
 
 void Client::wake() {
@@ -494,6 +511,7 @@ void Client::reset_after_fork() {
   hurried_news_.store(-1, std::memory_order_relaxed);
   shared_.store(false, std::memory_order_release);
   turn_ = turn::Turn{};
+  counts_progress_ = false;
   locks_.store(0, std::memory_order_relaxed);
   gang_runs_.store(false, std::memory_order_relaxed);
 }

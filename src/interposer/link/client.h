@@ -140,6 +140,8 @@ class Client {
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
   void on_lock(const protocol::LockOk& message);
   void on_contention(const protocol::Contention& message);
+  void on_ask_progress(const protocol::AskProgress& message);
+  void count_progress(bool counts) REQUIRES(mutex_);
   void on_why_waiting(const protocol::WhyWaiting& message);
   // An event: decided and carried out at once.
   void take(const decltype(turn::Event::what)& event);
@@ -193,6 +195,7 @@ class Client {
   FileDescriptor bell_;  // Gate::wait_change_or_news
   pthread_t thread_{};
 
+  bool counts_progress_ GUARDED_BY(mutex_) = false;  // for the scheduler, who asked
   std::atomic<bool> shared_{false};
   std::atomic<int> hurried_news_{-1};
   std::atomic<size_t> budget_{SIZE_MAX};

@@ -1,0 +1,214 @@
+// Whether clients whose tenants leave the choice to the scheduler (ClientShares::measured) share a GPU together or in turns: each way is
+// tried for a short spell, what they submitted meanwhile is counted, and the better way stays until the clients in use of the GPU change.
+// A client's counts weigh by its own rate alone, so that one which lies decides no more than one that goes from nothing to all it can.
+#include "policy/concerns.h"
+
+namespace nvshare::policy {
+namespace {
+
+constexpr Duration kSettles = 60 * kMillisecond;    // after each change of way, until submissions go on evenly
+constexpr Duration kSpell = kShareSpell;            // that is counted
+constexpr Duration kPatience = 200 * kMillisecond;  // for answers
+constexpr Duration kStays = 300 * kMillisecond;     // the same clients use the GPU for so long before they are measured
+constexpr Duration kLately = 2 * kSecond;           // who used it within that still counts as one that does
+constexpr Duration kAgain = 60 * kSecond;           // of the same clients
+constexpr Duration kAfterFailure = 10 * kSecond;    // answers that did not come
+constexpr int kSpareMost = 3;                       // trials at once when clients come and go
+constexpr Duration kSpareEvery = 20 * kSecond;      // and one more
+constexpr size_t kClientsMost = 16;                 // with more of them a spell is too short for turns
+constexpr int64_t kParts = 1'000'000;               // of a client's mean rate
+constexpr uint64_t kWorkMost = 1 << 22;             // in a spell: ten million submissions a second
+constexpr int64_t kBetterPercent = 103;             // another way is taken that gets so much of the work done, twice in a row
+
+SharingWay other_than(SharingWay way) { return way == SharingWay::kTurns ? SharingWay::kTogether : SharingWay::kTurns; }
+
+// The clients that use the GPU now or did lately, by id; nullopt: some of them cannot be measured, or are bound to another GPU, or there
+// are too many.
+std::optional<std::vector<ClientId>> mix_on(const Context& context, const Gpu& gpu) {
+  std::vector<ClientId> mix;
+  if (gpu.holders.size() + gpu.waiting.size() > kClientsMost) return std::nullopt;
+  bool all = true;
+  const auto count = [&](const Client& client) {
+    if (!client.measured && client.share_group != 0) return;  // it was told how it shares
+    all &= client.measured && gang_of(context.state, client) == nullptr;
+    mix.push_back(client.id);
+  };
+  for (const auto& [grant, client] : gpu.holders) count(*client);
+  for (const auto& [id, client] : gpu.waiting) count(*client);
+  for (auto at = gpu.lately.rbegin(); at != gpu.lately.rend() && context.now - at->first < kLately; ++at) {
+    if (mix.size() > kClientsMost) break;
+    count(gpu.clients.at(at->second));
+  }
+  if (!all || mix.size() > kClientsMost) return std::nullopt;
+  std::sort(mix.begin(), mix.end());
+  return mix;
+}
+
+bool of_several(const Gpu& gpu, const std::vector<ClientId>& mix) {
+  return std::any_of(mix.begin(), mix.end(), [&](ClientId id) { return gpu.clients.at(id).tenant != gpu.clients.at(mix.front()).tenant; });
+}
+
+void ask(Context& context, ShareTrial& trial, bool counts) {
+  ++trial.question;
+  trial.asked_at = context.now;
+  for (const ClientId id : trial.mix) context.actions.push_back(SendAskProgress{id, trial.question, counts});
+}
+
+bool all_answered(const Gpu& gpu, const ShareTrial& trial) {
+  return std::all_of(trial.mix.begin(), trial.mix.end(), [&](ClientId id) {
+    const auto at = gpu.clients.find(id);
+    return at != gpu.clients.end() && at->second.progress.question == trial.question;
+  });
+}
+
+void enter(Context& context, Gpu& gpu, ShareTrial::Phase phase, Duration lasts) {
+  gpu.share_trial.phase = phase;
+  gpu.share_trial.until = context.now + lasts;
+  context.wake(gpu, gpu.share_trial.until);
+}
+
+void give_up(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  std::erase_if(trial.mix, [&](ClientId id) { return !gpu.clients.contains(id); });
+  ask(context, trial, false);
+  trial.phase = ShareTrial::Phase::kNone;
+  trial.way = trial.chosen;
+  trial.failed = true;
+  trial.ended_at = context.now;
+}
+
+void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
+  ShareTrial& trial = gpu.share_trial;
+  if (mix != trial.mix) trial.other_won = false;
+  trial.mix = std::move(mix);
+  trial.second = false;
+  trial.rates.clear();
+  trial.failed = false;
+  if (!trial.other_won) --trial.spare;
+  ask(context, trial, true);
+  enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
+}
+
+// Submissions per thousand seconds: comparable between ways, not between clients.
+int64_t rate_of(const Client::Progress& from, const Client::Progress& to) {
+  const auto work = static_cast<int64_t>(to.work > from.work ? std::min<uint64_t>(to.work - from.work, kWorkMost) : 0);
+  return work * 1'000 * kSecond / std::max(to.at - from.at, kMillisecond);
+}
+
+void count_spell(Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).progress);
+}
+
+// Of the way tried first, which is in force, and of the other.
+std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
+  std::pair<int64_t, int64_t> work;
+  for (const auto& [id, rates] : trial.rates) {
+    const int64_t sum = rates[0] + rates[1];
+    if (sum == 0) continue;
+    work.first += rates[0] * 2 * kParts / sum;
+    work.second += rates[1] * 2 * kParts / sum;
+  }
+  return work;
+}
+
+// The first time that the other way wins, it is tried again at once.
+void decide(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  const auto [first, other] = work_of(trial);
+  const bool wins = other * 100 > first * kBetterPercent;
+  const bool changes = wins && trial.other_won;
+  trial.other_won = wins && !changes;
+  if (changes) trial.chosen = other_than(trial.chosen);
+  trial.phase = ShareTrial::Phase::kNone;
+  trial.way = trial.chosen;
+  trial.ended_at = context.now;
+  ++trial.trials;
+  const int64_t best = changes ? other : first;
+  const int64_t rest = changes ? first : other;
+  trial.gain = rest > 0 ? static_cast<double>(best) / static_cast<double>(rest) : 1;
+  const int64_t percent = rest > 0 ? (best * 100 + rest / 2) / rest : 100;
+  const bool in_turns = trial.chosen == SharingWay::kTurns;
+  context.note(changes ? Note::Level::kInfo : Note::Level::kDebug, gpu, 0,
+               std::to_string(trial.mix.size()) + " programs " + (changes ? "share the GPU " : "still share the GPU ") +
+                   (in_turns ? "in turns" : "together") + ": they get " + std::to_string(percent) + " % of the work done that they do " +
+                   (in_turns ? "together" : "in turns"));
+}
+
+void go_on(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  if (!all_answered(gpu, trial)) {
+    if (context.now > trial.asked_at + kPatience) return give_up(context, gpu);
+    return context.wake(gpu, trial.asked_at + kPatience + 1);
+  }
+  if (context.now < trial.until) return context.wake(gpu, trial.until);
+  switch (trial.phase) {
+    case ShareTrial::Phase::kNone:
+      return;
+    case ShareTrial::Phase::kSettles:
+      ask(context, trial, true);
+      return enter(context, gpu, ShareTrial::Phase::kCounts, kSpell);
+    case ShareTrial::Phase::kCounts:
+      trial.from.clear();
+      for (const ClientId id : trial.mix) trial.from[id] = gpu.clients.at(id).progress;
+      ask(context, trial, !trial.second);
+      return enter(context, gpu, ShareTrial::Phase::kEnds, 0);
+    case ShareTrial::Phase::kEnds:
+      count_spell(gpu);
+      if (trial.second) return decide(context, gpu);
+      trial.second = true;
+      trial.way = other_than(trial.chosen);
+      return enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
+  }
+}
+
+// Where nothing can be measured; what was is forgotten.
+void run_together(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  if (trial.phase != ShareTrial::Phase::kNone) give_up(context, gpu);
+  trial.way = trial.chosen = SharingWay::kTogether;
+  trial.mix.clear();
+  trial.other_won = false;
+  trial.gain = 0;
+}
+
+void earn_spare(ShareTrial& trial, Instant now) {
+  while (trial.spare < kSpareMost && now - trial.spare_at >= kSpareEvery) {
+    ++trial.spare;
+    trial.spare_at += kSpareEvery;
+  }
+  if (trial.spare == kSpareMost) trial.spare_at = now;
+}
+
+}  // namespace
+
+const char* name_of(SharingWay way) { return way == SharingWay::kTurns ? "turns" : "together"; }
+
+void take_progress(const Context& context, Gpu& gpu, Client& client, const ClientProgressed& event) {
+  const ShareTrial& trial = gpu.share_trial;
+  if (trial.phase == ShareTrial::Phase::kNone || event.question != trial.question || client.progress.question == event.question) return;
+  client.progress = {event.question, event.work, context.now};
+}
+
+void settle_share_trials(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  if (trial.measured == 0) return run_together(context, gpu);
+  const bool tries = trial.phase != ShareTrial::Phase::kNone;
+  const std::optional<std::vector<ClientId>> mix = mix_on(context, gpu);
+  if (mix != trial.seen) trial.seen = mix, trial.seen_since = context.now;
+  const bool possible = mix && gpu.quota.mode == GpuMode::kUnlimited;
+  if (!possible) return run_together(context, gpu);
+  if (tries) return *mix == trial.mix ? go_on(context, gpu) : give_up(context, gpu);
+  if (mix->size() < 2 || !of_several(gpu, *mix)) return;
+  earn_spare(trial, context.now);
+  Instant due = trial.seen_since + kStays;
+  if (*mix == trial.mix && !trial.other_won) due = std::max(due, trial.ended_at + (trial.failed ? kAfterFailure : kAgain));
+  if (trial.spare == 0 && !(trial.other_won && *mix == trial.mix)) due = std::max(due, trial.spare_at + kSpareEvery);
+  if (context.now < due) return context.wake(gpu, due);
+  std::vector<ClientId> comers;
+  for (const auto& [id, client] : gpu.waiting) comers.push_back(id);
+  if (!room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits()) return;
+  begin(context, gpu, *mix);
+}
+
+}  // namespace nvshare::policy
