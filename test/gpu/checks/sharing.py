@@ -1,13 +1,15 @@
 """Check sharing: how much work programs that fit together get done, natively, under nvshare, with `sharing = turns` and with `mps = on`, in one run.
+With the row `auto` also with `sharing = auto`, without and with MPS: against the best of the fixed ways, and how soon it is chosen.
 
 A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. `mixed`: one program
 that is attached to the MPS server beside one that is not, both saturating. Then, under MPS: a program that is killed, one that faults, the
-daemon killed; and what the control daemon answers, word for word. --rows picks of: control, 1ms, 20us, small, bursty, limits, mixed, deaths.
+daemon killed; and what the control daemon answers, word for word. --rows picks of: control, 1ms, 20us, small, bursty, auto, limits, mixed, deaths.
 """
 import os
 import pathlib
 import signal
 import subprocess
+import threading
 import time
 
 from checks.quota import SECOND, done_at
@@ -20,7 +22,12 @@ ROWS = (
     ("small", "four of 16 thread blocks", 4, 16, "1ms", 3.6),
     ("bursty", "three that work 3 ms of every 10", 3, 1024, "burst", 2.9),
 )
-PARTS = ("control", *(row[0] for row in ROWS), "limits", "mixed", "deaths")
+PARTS = ("control", *(row[0] for row in ROWS), "auto", "limits", "mixed", "deaths")
+# Each way's name, the settings `mps` and `sharing`.
+FIXED = (("mps-off", "off", "together"), ("turns", "off", "turns"), ("mps-on", "on", "together"))
+AUTO = (("auto", "off", "auto"), ("auto-mps", "on", "auto"))
+BEST_OF = {"auto": ("mps-off", "turns"), "auto-mps": ("mps-off", "turns", "mps-on")}
+CHOOSES = 5  # seconds of work that the choice is waited for
 LENGTHS_US = {"20us": 20, "1ms": 1000}
 BURST = "3000 7000"
 CYCLE = SECOND // 100
@@ -100,24 +107,66 @@ class Way:
             process.expect_success(30)
 
 
+class Choices:
+    """What `status` tells of the choice while something runs: each change of it, in seconds from the start."""
+
+    def __init__(self, scheduler):
+        self.scheduler, self.seen, self.ends = scheduler, [], threading.Event()
+        self.thread = threading.Thread(target=self.look)
+
+    def look(self):
+        began = time.monotonic()
+        while not self.ends.wait(0.05):
+            try:
+                gpu = self.scheduler.ask({"request": "status"})["gpus"][0]
+            except (OSError, KeyError, IndexError, ValueError):
+                continue
+            now = {"way": gpu["sharing"], "percent": gpu["sharing_percent"], "trials": gpu["sharing_trials"]}
+            if not self.seen or {**self.seen[-1], "s": 0} != {**now, "s": 0}:
+                self.seen.append({**now, "s": round(time.monotonic() - began, 2)})
+
+    def __enter__(self):
+        self.thread.start()
+        return self.seen
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.thread.join()
+
+
+def judge_auto(result, rows, sums):
+    """The best fixed way gets at most 2 % more done, and none does less than 0.99 of the driver's."""
+    for name, *_ in rows:
+        for way, fixed in BEST_OF.items():
+            median_of = {each: sums[name][each]["median"] for each in (way, "native", *fixed)}
+            best = max(fixed, key=lambda each, found=median_of: found[each])
+            result.require_time(f"{name}, {way} over the best fixed way ({best})", round(median_of[way] / median_of[best], 3), ">=", 0.98)
+            result.require_time(f"{name}, {way} over the driver alone", round(median_of[way] / median_of["native"], 3), ">=", 0.99)
+
+
 def table(config, result, parts):
     seconds, repetitions = (1, 1) if config.small else (2, 3)
-    rows = [row[1:] for row in ROWS if row[0] in parts]
+    rows = [row[1:] for row in ROWS if row[0] in parts or parts == ["auto"]]
+    ways = FIXED + (AUTO if "auto" in parts else ())
     native = Way(config, "native").begin()
     result.figure("kernels", native.calibrate())
     saturating = native.work(1, 1024, "1ms", seconds)[0]
     solo = {name: native.work(1, blocks, kind, seconds)[0] for name, _, blocks, kind, _ in rows}
     sums = {name: {} for name, *_ in rows}
-    shares = {}
+    shares, choices = {}, {}
 
     def measure(way):
         for name, count, blocks, kind, _ in rows:
+            if way.name in BEST_OF:
+                with Choices(way.scheduler) as seen:
+                    way.work(count, blocks, kind, CHOOSES)
+                choices.setdefault(way.name, {})[name] = seen
             found = [sum(way.work(count, blocks, kind, seconds)) / solo[name] for _ in range(repetitions)]
             sums[name][way.name] = {"median": round(median(found), 3), "all": [round(one, 3) for one in found]}
 
     measure(native)
     native.end()
-    for name, mps, sharing_way in (("mps-off", "off", "together"), ("turns", "off", "turns"), ("mps-on", "on", "together")):
+    for name, mps, sharing_way in ways:
         with Scheduler(config, None, None, settings(config, mps, sharing_way)) as scheduler:
             way = Way(config, name, scheduler).begin(native.rounds, native.round_ps)
             time.sleep(0.5)
@@ -125,16 +174,21 @@ def table(config, result, parts):
             result.figure(f"attached: {name}", sum(client["mps"] for client in report["clients"]))
             result.figure(f"status: {name}", report.get("mps"))
             measure(way)
-            if "limits" in parts and name != "turns":
+            if "limits" in parts and sharing_way == "together":
                 found = way.work(2, 1024, "1ms", 3 if config.small else 10, (30, 60))
                 shares[way.name] = [round(100 * one / saturating, 2) for one in found]
             way.end()
-        if "mixed" in parts and mps == "on":
+        if "mixed" in parts and name == "mps-on":
             result.figure("mixed", mixed(config, native, seconds, repetitions, saturating))
     result.figure("sum over one alone natively", sums)
     result.figure("percent of alone under limits 30 + 60", shares)
     result.require("attached with mps off", result.figures["attached: mps-off"], "==", 0)
     result.require("attached with mps on", result.figures["attached: mps-on"], "==", PROGRAMS)
+    if "auto" in parts:
+        result.figure("what auto chose, and when", choices)
+        result.require("rows in which auto measured", sum(bool(seen and seen[-1]["trials"]) for way in choices.values() for seen in way.values()),
+                       "==", len(rows) * len(AUTO))
+        judge_auto(result, rows, sums)
     for name, _, _, _, due in rows:
         result.require_time(f"{name}, mps on", sums[name]["mps-on"]["median"], ">=", due)
     for got, due in zip(shares.get("mps-on", ()), (30, 60)):
