@@ -366,9 +366,31 @@ static void admit_single(Context& context, Gpu& gpu) {
   for (Client* client : that_may_fit(gpu, last, room)) look(*client);
 }
 
+// Where there are no gangs, but limits, turns of groups, or several GPUs: whoever waits may have to hear of another reason.
+static void admit_each(Context& context, const std::vector<GpuId>& gpus) {
+  std::vector<std::pair<Place, Client*>> queue;
+  for (const GpuId id : gpus) {
+    Gpu& gpu = context.state.gpus.at(id);
+    const bool limits_hold_all = gpu.quota.limited && gpu.quota.behind != nullptr && gpu.queue.held == gpu.waiting.size();
+    if (gpu.waiting.empty() || limits_hold_all) continue;
+    refresh_queue(context, gpu);
+    const auto others = static_cast<std::ptrdiff_t>(queue.size());
+    queue.insert(queue.end(), gpu.queue.order.begin(), gpu.queue.order.end());
+    std::inplace_merge(queue.begin(), queue.begin() + others, queue.end());
+  }
+  Heads heads;
+  Looks looks;
+  for (const auto& [place, client] : queue) {
+    const bool passes = client->home->queue.terms.wakers_pass, ends = client->ends && passes;
+    admit_client(context, *client->home, heads, looks, *client, ends || (client->woke && passes), ends && client->last_turn_ran == 0);
+  }
+}
+
 void admit(Context& context, const std::vector<GpuId>& gpus) {
-  if (gpus.size() == 1 && context.state.gangs.empty()) {
-    if (Gpu& gpu = context.state.gpus.at(gpus.front()); !gpu.quota.limited && !gpu.share_turn.group) return admit_single(context, gpu);
+  if (context.state.gangs.empty()) {
+    if (gpus.size() != 1) return admit_each(context, gpus);
+    Gpu& gpu = context.state.gpus.at(gpus.front());
+    return gpu.quota.limited || gpu.share_turn.group ? admit_each(context, gpus) : admit_single(context, gpu);
   }
   Heads heads;
   Looks looks;

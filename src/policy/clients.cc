@@ -114,9 +114,8 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   Tenancy& tenancy = gpu.of_tenant[client.tenant];
   tenancy.clients[client.id] = &client;
   client.tenancy = &tenancy;
-  if (const auto account = gpu.quota.accounts.find(client.tenant); account != gpu.quota.accounts.end() && account->second.here == nullptr) {
-    account->second.here = &tenancy;
-    ++gpu.quota.accounts_here;
+  if (tenancy.account == nullptr) {
+    if (Account* account = known_account(state.config, gpu, client.tenant)) open_account(gpu, tenancy, *account);
   }
   ++gpu.priorities[client.priority];
   gpu.ceilings_due = true;
@@ -135,8 +134,8 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   const auto here = gpu.of_tenant.find(client.tenant);
   here->second.clients.erase(client.id);
   if (here->second.clients.empty()) {
-    if (const auto account = gpu.quota.accounts.find(client.tenant); account != gpu.quota.accounts.end()) {
-      account->second.here = nullptr;
+    if (Account* account = here->second.account) {
+      account->here = nullptr;
       --gpu.quota.accounts_here;
     }
     gpu.of_tenant.erase(here);

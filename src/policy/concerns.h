@@ -179,9 +179,22 @@ bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice);  // its turn ends
 
 // quota.cc: accounts of GPU time
-void bring_accounts_up_to(Context& context);  // bills the time since the last step to those that ran in it
-void begin_accounts(Gpu& gpu, Instant now);   // nobody is billed there up to now, if no tenant has a limit there
+// Bills the time since the accounts were right to those that ran in it.
+void bring_accounts_up_to(Context& context, Gpu& gpu);
+// Nothing has changed for limits since they were settled, and their time has not come: a step about memory alone need not look at them.
+// limits_change() is called before something does.
+bool limits_rest(const Context& context, const Gpu& gpu);
+void begin_accounts(Gpu& gpu, Instant now);  // nobody is billed there up to now, if no tenant has a limit there
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now);
+void open_account(Gpu& gpu, Tenancy& tenancy, Account& account);  // for clients that have come
+// An account that there is; that of a tenant that left comes back to Quota::accounts, as it stands now. Null: none, or nothing is owed any
+// more.
+Account* known_account(const Config& config, Gpu& gpu, TenantId tenant);
+Account left_account(const Config& config, const Gpu& gpu, Account account);  // one of Quota::left as of Quota::until
+// What it owes at that time, for people: a tenant that runs is billed by steps.
+Account account_at(const Config& config, const Gpu& gpu, Account account, Instant now);
+bool outlives_clients(const Quota& quota, const Account& account, Instant now);
+void set_left_apart(Context& context, Gpu& gpu);  // brings those that left up to date; those that owe nothing any more are forgotten
 // Tenants below their shares that want the GPU: what another uses beyond its own is taken from them.
 struct Pressers {
   bool any = false, several = false;
@@ -205,8 +218,8 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus);
 
 // quota_turns.cc: who may run
 enum class Verdict { kRun, kLimit, kShare };
-const char* name_of(GpuMode mode);  // view.cc
-void settle_quota(Context& context, Gpu& gpu);
+const char* name_of(GpuMode mode);                          // view.cc
+void settle_quota(Context& context, Gpu& gpu);              // unless limits rest
 void watch_quota(Context& context, Gpu& gpu);               // when to look again
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs

@@ -162,10 +162,16 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
     working += tenancy.works > 0;
   }
   if (working != gpu.tenants_working) return "the number of tenants that work is wrong";
-  for (const auto& [tenant, account] : gpu.quota.accounts) {
-    const auto at = gpu.of_tenant.find(tenant);
+  for (const Account& account : gpu.quota.accounts) {
+    const auto at = gpu.of_tenant.find(account.tenant);
+    if (at != gpu.of_tenant.end() && at->second.account != &account) return "a tenant has lost its account";
     if (account.here != (at == gpu.of_tenant.end() ? nullptr : &at->second)) return "an account has lost its clients";
     accounts_here += account.here != nullptr;
+  }
+  for (const Account& account : gpu.quota.left) {
+    if (account.here != nullptr || gpu.of_tenant.contains(account.tenant) || gpu.quota.accounts.find(account.tenant) != nullptr)
+      return "an account that was left belongs to a tenant that is here";
+    if (account.runs || account.active) return "an account that was left is in use";
   }
   return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
@@ -173,7 +179,7 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
 // What the queue has of those that wait, against what they say; the order itself is as of the last time that it was asked for.
 std::optional<std::string> check_queue(const Gpu& gpu) {
   const Queue& queue = gpu.queue;
-  size_t placed = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0;
+  size_t placed = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0, held = 0;
   uint32_t waiters = 0, memory_waiters = 0;
   for (const auto& [id, client] : gpu.waiting) {
     const QueueEntry& entry = client->queued;
@@ -196,11 +202,12 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
     ordinary += queue.ordinary.contains({client->passed_at_start, id});
     waiters += client->reason != WaitReason::kLimit;
     memory_waiters += client->waited_for_memory;
+    held += client->reason == WaitReason::kLimit || client->reason == WaitReason::kShare;
   }
   const bool same = placed == queue.order.size() && placed + queue.fresh.size() == gpu.waiting.size() && late == queue.late.size() &&
                     unplaced == queue.unplaced.size() && unnoted == queue.unnoted.size() && ordinary == queue.ordinary.size() &&
                     below == queue.low.size() + queue.promoted.size() && queue.by_room.size() == gpu.waiting.size() &&
-                    waiters == queue.waiters && memory_waiters == queue.memory_waiters;
+                    waiters == queue.waiters && memory_waiters == queue.memory_waiters && held == queue.held;
   return same ? std::nullopt : std::optional("the queue of GPU " + std::to_string(gpu.id) + " has clients that do not wait");
 }
 

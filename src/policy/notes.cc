@@ -98,21 +98,22 @@ void note_limit(Context& context, const Gpu& gpu, const Account& account, const 
 void note_scale(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   int64_t sum = 0, most = kWholeGpu;
-  for (const auto& [tenant, account] : quota.accounts) {
+  for (const Account& account : quota.accounts) {
     if (!account.active) continue;
     sum += account.reserved * (kWholeGpu / 100);
     if (account.reserved == 0) most = kWholeGpu - kRestLeast;
   }
   const int64_t scale = sum > most ? most * (kWholeGpu / 100) / (sum / 100) : kWholeGpu;
+  quota.scaled_as_noted = scale == quota.scale_noted;
   if (scale == quota.scale_noted || !is_due(quota.scale_noted_at, context.now)) return;
   const bool none_before = quota.scale_noted == kWholeGpu;
   quota.scale_noted = scale;
   quota.scale_noted_at = context.now;
   if (scale == kWholeGpu) return context.note(Level::kInfo, gpu, 0, "compute reservations are in force as they are, no longer scaled");
   std::string text = "compute reservations of the active tenants add up to " + percent(sum) + " of " + percent(most) + ": each is scaled";
-  for (const auto& [tenant, account] : quota.accounts) {
+  for (const Account& account : quota.accounts) {
     if (account.active && account.reserved > 0)
-      text += ", tenant " + std::to_string(tenant) + " " + std::to_string(account.reserved) + " % to " + percent(account.quota);
+      text += ", tenant " + std::to_string(account.tenant) + " " + std::to_string(account.reserved) + " % to " + percent(account.quota);
   }
   context.note(Level::kInfo, gpu, 0, text + (none_before ? "" : " (was scaled otherwise)"));
 }
@@ -123,8 +124,8 @@ void note_window(Context& context, Gpu& gpu, Duration length) {
   const bool due = windowed && is_due(quota.window_noted_at, context.now);
   if (!due && !context.config().explains) return;
   std::string text = (windowed ? "window reset after " : "figures of the last ") + ms(length);
-  for (const auto& [tenant, account] : quota.accounts) {
-    text += ", tenant " + std::to_string(tenant) + " used " + ms(account.in_window) + " of " + ms(portion(length, account.quota));
+  for (const Account& account : quota.accounts) {
+    text += ", tenant " + std::to_string(account.tenant) + " used " + ms(account.in_window) + " of " + ms(portion(length, account.quota));
     if (account.balance < 0) text += " and " + owes(account);
   }
   context.note(due ? Level::kInfo : Level::kDebug, gpu, 0, std::move(text));
@@ -134,7 +135,7 @@ void note_window(Context& context, Gpu& gpu, Duration length) {
 void note_mode(Context& context, const Gpu& gpu, GpuMode former) {
   const Quota& quota = gpu.quota;
   int64_t present = 0, gappy = 0;
-  for (const auto& [tenant, account] : quota.accounts) {
+  for (const Account& account : quota.accounts) {
     present += account.present;
     gappy += account.present && account.gappy;
   }

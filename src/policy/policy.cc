@@ -19,7 +19,7 @@ Concerned where(const State& state, TenantId tenant) {
     for (const auto& [gpu, count] : home->second) gpus.push_back(gpu);
   }
   for (const auto& [id, gpu] : state.gpus) {
-    if (gpu.quota.accounts.contains(tenant)) gpus.push_back(id);
+    if (gpu.quota.accounts.find(tenant) != nullptr || gpu.quota.left.find(tenant) != nullptr) gpus.push_back(id);
   }
   std::sort(gpus.begin(), gpus.end());
   gpus.erase(std::unique(gpus.begin(), gpus.end()), gpus.end());
@@ -222,17 +222,75 @@ StatePointer make_state(const Config& config) {
   return state;
 }
 
+// All that changes with it is what a client has, or says of its memory; what follows from that is told by recount().
+bool is_about_memory(const Event& event) {
+  return std::holds_alternative<MemoryChanged>(event) || std::holds_alternative<MemoryBelieved>(event) ||
+         std::holds_alternative<SwapProgressed>(event) || std::holds_alternative<ClientOverhead>(event);
+}
+
+// The GPUs on which the event may change what clients do, or what limits say; nullopt: all.
+Concerned changed_by(const State& state, const Event& event) {
+  if (!state.gangs.empty()) return kAll;
+  return std::visit(
+      [&](const auto& e) -> Concerned {
+        if constexpr (std::is_same_v<std::decay_t<decltype(e)>, Tick>) {
+          return std::vector<GpuId>{};
+        } else if constexpr (requires { e.gpu; }) {
+          return only(e.gpu);
+        } else if constexpr (requires { e.tenant; }) {
+          return where(state, e.tenant);
+        } else if constexpr (requires { e.client; }) {
+          const Client* client = state.find(e.client);
+          return client ? only(client->gpu) : std::vector<GpuId>{};
+        } else {
+          return kAll;
+        }
+      },
+      event);
+}
+
+// Before the event changes what the time since the last step is billed by. Accounts may rest in a step about memory.
+void bill_before(Context& context, const Event& event) {
+  const Concerned gpus = changed_by(context.state, event);
+  if (!gpus) {
+    for (auto& [id, limited] : context.state.limited) bring_accounts_up_to(context, *limited);
+    return;
+  }
+  for (const GpuId id : *gpus) {
+    const auto at = context.state.gpus.find(id);
+    if (at == context.state.gpus.end()) continue;
+    if (is_about_memory(event) && limits_rest(context, at->second)) {
+      at->second.quota.behind = &context;
+    } else {
+      bring_accounts_up_to(context, at->second);
+    }
+  }
+}
+
+// Of those that the event is not about, nothing has changed yet.
+void bill_settled(Context& context) {
+  for (const GpuId id : context.state.settled) {
+    Gpu& gpu = context.state.gpus.at(id);
+    if (gpu.quota.behind == nullptr || !limits_rest(context, gpu)) bring_accounts_up_to(context, gpu);
+  }
+}
+
 Actions step(State& state, const Event& event, Instant now) {
   Actions actions;
   Context context{state, now, actions};
   for (const GpuId id : state.settled) state.gpus.at(id).touched.clear();
-  bring_accounts_up_to(context);
+  bill_before(context, event);
   std::set<GpuId> before = around_before(state, event);
   const Concerned concerned = apply(context, event);
   state.settled = settled_with(state, concerned, std::move(before));
   form_gangs(context, state.settled);
+  bill_settled(context);
   settle(context, state.settled);
-  for (const GpuId id : state.settled) note_wake(state, state.gpus.at(id));
+  for (const GpuId id : state.settled) {
+    Gpu& gpu = state.gpus.at(id);
+    gpu.quota.behind = nullptr;
+    note_wake(state, gpu);
+  }
   return actions;
 }
 

@@ -42,6 +42,7 @@ void leave(Queue& queue, Client& client) {
   if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
   queue.waiters -= entry.counts;
   queue.memory_waiters -= entry.counts_for_memory;
+  queue.held -= entry.held;
   entry = {};
 }
 
@@ -101,6 +102,9 @@ void note_waiting(Gpu& gpu, Client& client) {
   queue.memory_waiters += client.waited_for_memory - entry.counts_for_memory;
   entry.counts = counts;
   entry.counts_for_memory = client.waited_for_memory;
+  const bool held = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;
+  queue.held += held - entry.held;
+  entry.held = held;
 }
 
 void forget_waiting(Gpu& gpu, Client& client) {
@@ -109,6 +113,7 @@ void forget_waiting(Gpu& gpu, Client& client) {
 
 void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
   if (client.reason == reason && client.waited_for_memory == waited_for_memory) return;
+  if (client.home != nullptr && cannot_have_it_soon(client.reason) != cannot_have_it_soon(reason)) limits_change(*client.home);
   client.reason = reason;
   client.waited_for_memory = waited_for_memory;
   if (client.home != nullptr) note_waiting(*client.home, client);

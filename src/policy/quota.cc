@@ -104,6 +104,12 @@ void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
   account.balance = std::max(account.balance - billed, owes ? least : std::max(least, std::min<Duration>(account.balance, 0)));
 }
 
+void earn_left(const Config& config, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  for (Account& account : quota.left) account = left_account(config, gpu, account);
+  quota.left_earns = 0;
+}
+
 // `window`: the length of the one that begins.
 void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   const Config& config = context.config();
@@ -111,14 +117,17 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   note_window(context, gpu, length);
   quota.window_start += length;
   quota.last_window_length = length;
-  for (auto& [tenant, account] : quota.accounts) {
+  const auto end = [&](Account& account) {
     account.last_window = account.in_window;
     account.in_window = 0;
-    if (!is_windowed(config, gpu)) continue;
+    if (!is_windowed(config, gpu)) return;
     const int64_t carried = config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100);
     account.balance = portion(std::min<Duration>(account.balance, 0), carried) + portion(window, account.quota);
     account.headroom = portion(std::min<Duration>(account.headroom, 0), carried) + portion(window, account.ceiling_rate());
-  }
+  };
+  if (is_windowed(config, gpu) && quota.left_earns > 0) earn_left(config, gpu);  // windows have just begun to count
+  for (Account& account : quota.accounts) end(account);
+  for (Account& account : quota.left) end(account);
 }
 
 // Bills a time in which nothing changed and no window ended.
@@ -132,7 +141,8 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   if (nobodys) quota.swap_time += time;
   const int64_t rate = billing_rate(config, gpu);
   const Pressers others = pressers(gpu);  // as of the beginning of the time
-  for (auto& [tenant, account] : quota.accounts) {
+  if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
+  for (Account& account : quota.accounts) {
     const Use use = use_of(account.here);
     const bool waits = account.here != nullptr && account.here->waits > 0;
     if (use != Use::kNone) account.used = true;
@@ -149,7 +159,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
     account.in_window += billed - taken_back;
     use_recently(account, to, billed);
     if (config.explains) {
-      context.note(Note::Level::kDebug, gpu, tenant,
+      context.note(Note::Level::kDebug, gpu, account.tenant,
                    "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
                        std::to_string(gpu.tenants_working) + (use == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
                        std::to_string(account.balance / 1000) + " us, headroom " +
@@ -158,13 +168,17 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   }
 }
 
+bool loads(const Gpu& gpu) {
+  return std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
+                     [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
+}
+
 void bring_up_to(Context& context, Gpu& gpu) {
   const Config& config = context.config();
   const Instant now = context.now;
   Quota& quota = gpu.quota;
   if (quota.until >= now) return;
-  const bool swaps = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
-                                 [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
+  const bool swaps = loads(gpu);
   const Duration window = window_of(config, gpu);
   constexpr int64_t kWindowsMost = 1000;  // after a long time without events only the latest are gone through
   if (now - quota.window_start > kWindowsMost * window) {
@@ -191,8 +205,8 @@ Pressers pressers(const Gpu& gpu) {
       if ((found.any && client->tenant == found.tenant) ||
           (use_of(*client) == Use::kNone && (!client->waits() || cannot_have_it_soon(client->reason))))
         continue;
-      const auto at = gpu.quota.accounts.find(client->tenant);
-      if (at == gpu.quota.accounts.end() || at->second.throttled || at->second.balance < 0) continue;
+      const Account* account = client->tenancy->account;
+      if (account == nullptr || account->throttled || account->balance < 0) continue;
       found.several = found.any;
       found.any = true;
       found.tenant = client->tenant;
@@ -218,32 +232,116 @@ int64_t billing_rate(const Config& config, const Gpu& gpu) {
   return kWholeGpu;
 }
 
-void bring_accounts_up_to(Context& context) {
-  for (auto& [id, gpu] : context.state.limited) bring_up_to(context, *gpu);
+void bring_accounts_up_to(Context& context, Gpu& gpu) {
+  gpu.quota.behind = nullptr;
+  if (gpu.quota.limited) bring_up_to(context, gpu);
+}
+
+void limits_change(Gpu& gpu) {
+  if (gpu.quota.behind != nullptr) bring_accounts_up_to(*gpu.quota.behind, gpu);
+}
+
+bool limits_rest(const Context& context, const Gpu& gpu) {
+  const Quota& quota = gpu.quota;
+  return context.now < quota.due && context.state.gangs.empty() && gpu.unsettled.empty() && quota.skipped.empty() &&
+         quota.mode != GpuMode::kRotation && gpu.sums.charged <= safe_limit(context.config(), gpu);
 }
 
 void begin_accounts(Gpu& gpu, Instant now) {
   if (!gpu.quota.limited && gpu.quota.until < now) gpu.quota.until = gpu.quota.window_start = now;
 }
 
+// A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
+// earned, so that what the account says is no measure.
+bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
+  return (account.has_ceiling() || account.owed > 0) && now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
+}
+
+Account account_at(const Config& config, const Gpu& gpu, Account account, Instant now) {
+  const Quota& quota = gpu.quota;
+  Duration time = account.here == nullptr && quota.accounts.find(account.tenant) == nullptr ? quota.left_earns : 0;
+  const bool goes_on = quota.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
+  if (goes_on) time += std::max<Duration>(now - quota.until, 0);
+  const bool waits = account.here != nullptr && account.here->waits > 0;
+  if (use_of(account.here) == Use::kNone && (account.used || waits)) earn(config, gpu, account, time, waits, now);
+  return account;
+}
+
+Account left_account(const Config& config, const Gpu& gpu, Account account) {
+  if (account.used) earn(config, gpu, account, gpu.quota.left_earns, false, gpu.quota.until);
+  return account;
+}
+
+Account* known_account(const Config& config, Gpu& gpu, TenantId tenant) {
+  Quota& quota = gpu.quota;
+  if (Account* account = quota.accounts.find(tenant)) return account;
+  std::unique_ptr<Account> left = quota.left.extract(tenant);
+  if (left == nullptr || !outlives_clients(quota, *left, quota.until)) return nullptr;
+  *left = left_account(config, gpu, *left);
+  quota.shares_known = false;
+  return &quota.accounts.insert(std::move(left));
+}
+
+void set_left_apart(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  quota.left_settles = context.now - quota.left_at >= kLeftPause;
+  if (!quota.left_settles) return;
+  quota.left_at = context.now;
+  earn_left(context.config(), gpu);
+  quota.left.extract_if(nullptr, [&](const Account& account) { return !outlives_clients(quota, account, context.now); });
+  if (quota.accounts.size() == quota.accounts_here) return;
+  quota.accounts.extract_if(&quota.left, [](const Account& account) { return account.here == nullptr; });
+  for (Account& account : quota.left) account.runs = false;
+}
+
+size_t Accounts::place_of(TenantId tenant) const {
+  const auto at =
+      std::lower_bound(order_.begin(), order_.end(), tenant, [](const Account* account, TenantId id) { return account->tenant < id; });
+  return static_cast<size_t>(at - order_.begin());
+}
+
+Account* Accounts::find(TenantId tenant) {
+  const size_t at = place_of(tenant);
+  return at < order_.size() && order_[at]->tenant == tenant ? order_[at] : nullptr;
+}
+
+const Account* Accounts::find(TenantId tenant) const { return const_cast<Accounts*>(this)->find(tenant); }
+
+Account& Accounts::insert(std::unique_ptr<Account> account) {
+  const auto at = static_cast<std::ptrdiff_t>(place_of(account->tenant));
+  order_.insert(order_.begin() + at, account.get());
+  return **owned_.insert(owned_.begin() + at, std::move(account));
+}
+
+std::unique_ptr<Account> Accounts::extract(TenantId tenant) {
+  if (find(tenant) == nullptr) return nullptr;
+  const auto at = static_cast<std::ptrdiff_t>(place_of(tenant));
+  std::unique_ptr<Account> account = std::move(owned_[static_cast<size_t>(at)]);
+  order_.erase(order_.begin() + at);
+  owned_.erase(owned_.begin() + at);
+  return account;
+}
+
+void open_account(Gpu& gpu, Tenancy& tenancy, Account& account) {
+  account.here = &tenancy;
+  tenancy.account = &account;
+  ++gpu.quota.accounts_here;
+}
+
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
-  const auto [at, is_new] = gpu.quota.accounts.try_emplace(tenant);
-  if (is_new) {
-    const auto limit = state.core_limits.find(tenant);
-    at->second.tenant = tenant;
-    if (const auto here = gpu.of_tenant.find(tenant); here != gpu.of_tenant.end()) {
-      at->second.here = &here->second;
-      ++gpu.quota.accounts_here;
-    }
-    if (limit != state.core_limits.end()) {
-      at->second.ceiling = limit->second.ceiling;
-      at->second.reserved = limit->second.reserved;
-      // Who comes in mid-window has the rest of it, as set_share has it for the quota.
-      if (is_windowed(state.config, gpu)) at->second.headroom = portion(rest_of_window(state.config, gpu, now), at->second.ceiling_rate());
-    }
-    at->second.joined_at = at->second.last_busy = now;
+  if (Account* known = gpu.quota.accounts.find(tenant)) return *known;
+  auto owned = std::make_unique<Account>();
+  owned->tenant = tenant;
+  Account& account = gpu.quota.accounts.insert(std::move(owned));
+  if (const auto here = gpu.of_tenant.find(tenant); here != gpu.of_tenant.end()) open_account(gpu, here->second, account);
+  if (const auto limit = state.core_limits.find(tenant); limit != state.core_limits.end()) {
+    account.ceiling = limit->second.ceiling;
+    account.reserved = limit->second.reserved;
+    // Who comes in mid-window has the rest of it, as set_share has it for the quota.
+    if (is_windowed(state.config, gpu)) account.headroom = portion(rest_of_window(state.config, gpu, now), account.ceiling_rate());
   }
-  return at->second;
+  account.joined_at = account.last_busy = now;
+  return account;
 }
 
 // Its ceiling is taken away: another one may come, and what it owes must not be gone for that.
@@ -290,10 +388,10 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
     context.state.core_limits[event.tenant] = {limit, reserved};
   }
   for (auto& [id, gpu] : context.state.gpus) {
-    const auto at = gpu.quota.accounts.find(event.tenant);
-    if (at == gpu.quota.accounts.end()) continue;
+    Account* const known = known_account(context.config(), gpu, event.tenant);
+    if (known == nullptr) continue;
     begin_accounts(gpu, context.now);
-    Account& account = at->second;
+    Account& account = *known;
     const CoreLimit former = {account.ceiling, account.reserved};
     if (former.ceiling == limit && former.reserved == reserved) continue;
     if (limit == 100 && former.ceiling < 100) keep_what_is_owed(context.config(), gpu, account);
@@ -313,9 +411,9 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
 void take_kept_account(Context& context, const AccountKept& event) {
   const auto gpu = context.state.gpus.find(event.gpu);
   if (gpu == context.state.gpus.end()) return;
-  const auto at = gpu->second.quota.accounts.find(event.tenant);
-  if (at == gpu->second.quota.accounts.end()) return;  // it has no client here
-  Account& account = at->second;
+  Account* const known = gpu->second.quota.accounts.find(event.tenant);
+  if (known == nullptr) return;  // it has no client here
+  Account& account = *known;
   account.joined_at = std::min(account.joined_at, event.joined_at);
   account.billed += std::max<Duration>(event.used, 0);
   account.throttled_waiting += std::max<Duration>(event.throttled_time, 0);
@@ -330,6 +428,9 @@ void take_kept_account(Context& context, const AccountKept& event) {
 void quota_config_changed(Context& context, const Config& former) {
   const Config& config = context.config();
   for (auto& [id, gpu] : context.state.gpus) {
+    gpu.quota.shares_known = false;
+    earn_left(former, gpu);
+    gpu.quota.left.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
     if (!gpu.quota.limited) continue;
     if (former.scheduling_mode != config.scheduling_mode) {
       ++gpu.quota.mode_changes;
@@ -341,7 +442,7 @@ void quota_config_changed(Context& context, const Config& former) {
     if (is_windowed(config, gpu)) {  // a window begins; what is owed stays owed
       end_window(context, gpu, context.now - gpu.quota.window_start, config.compute_window);
     } else {  // what a long window allowed is not saved up for the time after it
-      for (auto& [tenant, account] : gpu.quota.accounts) {
+      for (Account& account : gpu.quota.accounts) {
         account.balance = std::min(account.balance, portion(window_of(config, gpu), 2 * account.quota));
         account.headroom = std::min(account.headroom, portion(window_of(config, gpu), 2 * account.ceiling_rate()));
       }
@@ -366,9 +467,8 @@ static Duration unused_in(const Context& context, const Gpu& gpu, Account& accou
 
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used) {
   Quota& quota = gpu.quota;
-  const auto at = quota.accounts.find(client.tenant);
-  if (!quota.limited || at == quota.accounts.end() || !client.turn_start) return;
-  Account& account = at->second;
+  if (!quota.limited || client.tenancy->account == nullptr || !client.turn_start) return;
+  Account& account = *client.tenancy->account;
   const bool goes_on = any_client(gpu, client.tenant, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
   if (goes_on) return;
   account.interrupted = !by_choice;

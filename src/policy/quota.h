@@ -5,8 +5,12 @@
 #pragma once
 
 #include <array>
-#include <map>
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "policy/policy.h"
@@ -40,12 +44,15 @@ inline constexpr Duration kActiveGrace = 100'000'000;      // who neither held n
 inline constexpr Duration kPresentGrace = 10'000'000'000;  // the same for the choice between turns and running together
 inline constexpr Duration kDebtMax = 60'000'000'000;       // the longest that a debt can make a tenant wait
 inline constexpr Duration kRecentWindow = 4'000'000'000;   // use over which saving up is judged
+inline constexpr Duration kLeftPause = 100'000'000;        // between two looks at the accounts of tenants that left a debt
+inline constexpr Duration kRestMost = 50'000'000;          // so long events that change nothing for limits do not look at them
 inline constexpr Duration kStepMin = 20'000;               // no two looks at a limit within less
 inline constexpr int kGapsToJoin = 60;                     // percent of turns that a tenant ends by itself before it runs beside others
 inline constexpr int kGapsToLeave = 30;                    // and below which it takes turns again
 inline constexpr size_t kTailsKept = 16;
 inline constexpr Duration kNotePause = 10'000'000'000;  // between two lines of the log on what happens many times a second
 
+struct Context;
 struct Tenancy;
 
 struct Account {
@@ -70,10 +77,12 @@ struct Account {
   bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
   bool borrows = false;      // has a turn before its balance allows one, because the GPU would stand still
   Instant joined_at = 0;
-  Instant last_busy = 0;  // held or wanted the lock
-  bool active = false;    // counts in the shares
-  bool present = false;   // was busy lately
-  bool gang = false;      // its turns are on several GPUs together
+  Instant last_busy = 0;          // held or wanted the lock
+  bool active = false;            // counts in the shares
+  bool present = false;           // was busy lately
+  bool gang = false;              // its turns are on several GPUs together
+  bool shared_as_active = false;  // so, and with these, the shares were worked out last; a ceiling of 0: they were not
+  int shared_ceiling = 0, shared_reserved = 0;
 
   // How it uses its turns.
   int gaps = 0;        // percent of the latest turns that it ended by itself
@@ -96,6 +105,63 @@ struct Account {
   int64_t ceiling_rate() const { return ceiling * (kWholeGpu / 100); }
 };
 
+// Accounts by tenant, in the order of tenants; an account stays where it is, from one table to another as well.
+class Accounts {
+ public:
+  // Goes through accounts, which most steps do several times: so not from node to node.
+  template <typename Of>
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = Of;
+    using difference_type = std::ptrdiff_t;
+    using pointer = Of*;
+    using reference = Of&;
+
+    explicit Iterator(Account* const* at) : at_(at) {}
+    Of& operator*() const { return **at_; }
+    Of* operator->() const { return *at_; }
+    Iterator& operator++() { return ++at_, *this; }
+    Iterator operator++(int) { return Iterator(at_++); }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    Account* const* at_;
+  };
+  Iterator<Account> begin() { return Iterator<Account>(order_.data()); }
+  Iterator<Account> end() { return Iterator<Account>(order_.data() + order_.size()); }
+  Iterator<const Account> begin() const { return Iterator<const Account>(order_.data()); }
+  Iterator<const Account> end() const { return Iterator<const Account>(order_.data() + order_.size()); }
+  size_t size() const { return order_.size(); }
+  bool empty() const { return order_.empty(); }
+
+  Account* find(TenantId tenant);  // null: there is none
+  const Account* find(TenantId tenant) const;
+  Account& insert(std::unique_ptr<Account> account);  // of a tenant that has none here
+  std::unique_ptr<Account> extract(TenantId tenant);  // null: there is none
+  // Those of which `test` says so go to `taken`, or, where that is null, away.
+  template <typename Test>
+  void extract_if(Accounts* taken, Test test) {
+    size_t kept = 0;
+    for (size_t i = 0; i < order_.size(); ++i) {
+      if (!test(std::as_const(*order_[i]))) {
+        order_[kept] = order_[i];
+        owned_[kept++].swap(owned_[i]);
+      } else if (taken != nullptr) {
+        taken->insert(std::move(owned_[i]));
+      }
+    }
+    order_.resize(kept);
+    owned_.resize(kept);
+  }
+
+ private:
+  size_t place_of(TenantId tenant) const;
+
+  std::vector<Account*> order_;
+  std::vector<std::unique_ptr<Account>> owned_;  // in the same order
+};
+
 enum class GpuMode {
   kUnlimited,  // no tenant here has a limit: everything is as if there were none
   kTogether,
@@ -104,12 +170,23 @@ enum class GpuMode {
 };
 
 struct Quota {
-  std::map<TenantId, Account> accounts;  // of tenants with clients here, and of those that left a debt
-  size_t accounts_here = 0;              // of those with clients
-  Instant until = 0;                     // the accounts are right as of this time
+  Accounts accounts;  // of tenants with clients here, and of those that left in the last moment
+  // Of those that left a debt: nothing but the time changes these, so that they cost nothing in most steps. Their balances are as of
+  // left_at.
+  Accounts left;
+  Instant left_at = 0;
+  Duration left_earns = 0;      // since then: the time in which tenants were owed something
+  bool left_settles = false;    // they are looked at in this step
+  size_t accounts_here = 0;     // of those with clients
+  Instant until = 0;            // the accounts are right as of this time
+  Instant due = 0;              // until then news of memory is none for limits
+  std::optional<Instant> wake;  // when they asked to be looked at
+  Context* behind = nullptr;    // the step that has not brought the accounts up to date, because they may rest in it
   bool limited = false;
-  bool over_asked = false;   // their ceilings add up to more than there is; none counts as all
-  bool full_demand = false;  // the active tenants' quotas are all of the GPU
+  bool over_asked = false;       // their ceilings add up to more than there is; none counts as all
+  bool shares_known = false;     // they are those of the claims that there are
+  bool scaled_as_noted = false;  // the log has how reservations are scaled
+  bool full_demand = false;      // the active tenants' quotas are all of the GPU
   GpuMode mode = GpuMode::kUnlimited;
   uint64_t mode_changes = 0;
   TenantId owner = 0;          // of the tenants that run one after the other: who may have the lock

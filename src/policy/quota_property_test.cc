@@ -111,6 +111,33 @@ TEST(QuotaProperties, SharesOfTwentyWindowsAreExact) {
   });
 }
 
+// What programs say of their memory has limits looked at less often, and lets nobody have more or less.
+TEST(QuotaProperties, NewsOfMemoryChangesNoShare) {
+  for_seeds(5'000'000, 8, [](uint64_t seed) {
+    std::map<TenantId, double> quiet;
+    for (const bool talks : {false, true}) {
+      Mix mix(seed);
+      QuotaWorld& world = mix.world();
+      if (talks) world.talk_of_memory(mix.between(100, 3000) * kUs);
+      if (!talks) mix.between(100, 3000);
+      for (TenantId left = 90; left < 99; ++left) {  // these leave debts
+        world.ceiling(left, 10);
+        const ClientId id = world.add(left, 100 * kMsec).id;
+        world.run_for(mix.between(100, 1000) * kMsec);
+        world.remove(id);
+      }
+      mix.add_tenants(mix.between(1, 6));
+      world.run_for(4 * kSeconds);
+      const std::string wrong = mix.judge();
+      ASSERT_TRUE(wrong.empty() && !world.broken()) << "NVSHARE_TEST_SEED=" << seed << "\n" << wrong << world.describe();
+      for (TenantId tenant = 1; tenant <= 6; ++tenant) {
+        if (!talks) quiet[tenant] = world.work(tenant);
+        EXPECT_NEAR(world.work(tenant), quiet[tenant], 400e6) << "tenant " << tenant << ", NVSHARE_TEST_SEED=" << seed;
+      }
+    }
+  });
+}
+
 // Programs come, go, pause, change their limits, cannot drain; the scheduler restarts and changes its mode. Then all is as it should be.
 TEST(QuotaProperties, WhateverHappensSharesAreRightAgainAfterwards) {
   for_seeds(2'000'000, 8, [](uint64_t seed) {

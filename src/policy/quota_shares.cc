@@ -145,8 +145,8 @@ void look_at_tenants(Context& context, Gpu& gpu) {
     for (const auto& [tenant, clients] : gpu.of_tenant) account_of(context.state, gpu, tenant, context.now);
   }
   quota.limited = false;
-  for (auto at = quota.accounts.begin(); at != quota.accounts.end();) {
-    Account& account = at->second;
+  bool any_over = false;
+  for (Account& account : quota.accounts) {
     const bool here = account.here != nullptr;
     const bool busy = here && account.here->busy > 0;
     if (busy) account.last_busy = context.now;
@@ -155,21 +155,27 @@ void look_at_tenants(Context& context, Gpu& gpu) {
     account.gang = here && !context.state.gangs.empty() &&
                    any_client(*account.here, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
     quota.limited |= here && account.is_limited();
-    // A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
-    // earned, so that what the account says is no measure.
-    const bool owes =
-        (account.has_ceiling() || account.owed > 0) && context.now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
-    if (here || owes) {
-      ++at;
-    } else {
-      at = quota.accounts.erase(at);
-    }
+    any_over |= !here && !outlives_clients(quota, account, context.now);
   }
+  if (any_over) {
+    quota.shares_known = false;
+    quota.accounts.extract_if(
+        nullptr, [&](const Account& account) { return account.here == nullptr && !outlives_clients(quota, account, context.now); });
+  }
+  set_left_apart(context, gpu);
   if (quota.limited) {
     context.state.limited.emplace(gpu.id, &gpu);
   } else {
     context.state.limited.erase(gpu.id);
   }
+}
+
+// Whether the shares are what they were. Where they are not, all are worked out anew.
+bool claims_are_known(const Quota& quota) {
+  return quota.shares_known && !quota.left_settles && std::all_of(quota.accounts.begin(), quota.accounts.end(), [](const Account& account) {
+           return account.active == account.shared_as_active && account.ceiling == account.shared_ceiling &&
+                  account.reserved == account.shared_reserved;
+         });
 }
 
 Claim claim_of(const Account& account) { return {account.reserved * (kWholeGpu / 100), account.ceiling_rate()}; }
@@ -228,8 +234,13 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   // What those that are not active would have if they were.
   const OneMore one_more(sharing.claims);
   std::array<std::optional<int64_t>, 101> of_ceilings;  // without a reservation
-  for (auto& [tenant, account] : gpu.quota.accounts) {
-    if (account.active) continue;
+  for (Account& account : gpu.quota.accounts) {
+    account.shared_as_active = account.active;
+    account.shared_ceiling = account.ceiling;
+    account.shared_reserved = account.reserved;
+  }
+  gpu.quota.shares_known = context.state.gangs.empty();  // these even their shares out
+  const auto set_idle = [&](Account& account) {
     int64_t share = 0;
     if (account.reserved > 0) {
       share = one_more.share(claim_of(account));
@@ -239,6 +250,12 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
       share = *known;
     }
     set_share(config, gpu, account, in_force(account, share), context.now);
+  };
+  for (Account& account : gpu.quota.accounts) {
+    if (!account.active) set_idle(account);
+  }
+  if (gpu.quota.left_settles) {
+    for (Account& account : gpu.quota.left) set_idle(account);
   }
   if (!one_by_one) note_scale(context, gpu);
   gpu.quota.over_asked = ceilings > kWholeGpu;
@@ -252,10 +269,14 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus) {
   std::map<TenantId, Claims> gangs;
   for (const GpuId id : gpus) {
     Gpu& gpu = context.state.gpus.at(id);
-    if (!gpu.quota.limited && context.state.core_limits.empty()) continue;
+    if ((!gpu.quota.limited && context.state.core_limits.empty()) || gpu.quota.behind != nullptr) continue;
     look_at_tenants(context, gpu);
+    if (context.state.gangs.empty() && claims_are_known(gpu.quota)) {
+      if (!gpu.quota.scaled_as_noted && context.config().scheduling_mode != SchedulingMode::kConcurrent) note_scale(context, gpu);
+      continue;
+    }
     Sharing& sharing = sharings[id];
-    for (auto& [tenant, account] : gpu.quota.accounts) {
+    for (Account& account : gpu.quota.accounts) {
       if (!account.active) continue;
       sharing.accounts.push_back(&account);
       sharing.claims.push_back(claim_of(account));

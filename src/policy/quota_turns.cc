@@ -78,7 +78,7 @@ std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
   std::vector<ClientId> all;
   Bytes sum = 0;
   for (const auto& [id, client] : gpu.clients) {
-    const Account& account = gpu.quota.accounts.at(client.tenant);
+    const Account& account = *client.tenancy->account;
     if (account.gang) return std::nullopt;
     if (!account.present) continue;
     all.push_back(id);
@@ -91,7 +91,7 @@ std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
 
 Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration> swap_cost) {
   int64_t least = kWholeGpu, exclusive = 0;
-  for (const auto& [tenant, account] : gpu.quota.accounts) {
+  for (const Account& account : gpu.quota.accounts) {
     if (!account.present) continue;
     ++exclusive;
     least = std::min(least, std::max<int64_t>(account.quota, kWholeGpu / 200));
@@ -114,7 +114,7 @@ void choose_mode(Context& context, Gpu& gpu) {
     }
     int64_t exclusive = 0;
     const GpuMode former = std::exchange(quota.mode, swap_cost ? GpuMode::kRotation : GpuMode::kTurns);
-    for (const auto& [tenant, account] : quota.accounts) exclusive += account.present && is_exclusive(context.config(), gpu, account);
+    for (const Account& account : quota.accounts) exclusive += account.present && is_exclusive(context.config(), gpu, account);
     quota.mode = former;
     mode = swap_cost ? GpuMode::kRotation : exclusive > 1 ? GpuMode::kTurns : GpuMode::kTogether;
   }
@@ -131,13 +131,14 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
   if (!quota.full_demand || is_windowed(context.config(), gpu)) return;
   std::optional<Duration> least;
   int tenants = 0;
-  for (const auto& [tenant, account] : quota.accounts) {
+  for (const Account& account : quota.accounts) {
     if (!account.active) continue;
     ++tenants;
-    least = std::min(least.value_or(owed(account)), owed(account));
+    const Duration own = owed(account);
+    least = std::min(least.value_or(own), own);
   }
   if (tenants < 2 || *least <= quota.period) return;
-  for (auto& [tenant, account] : quota.accounts) {
+  for (Account& account : quota.accounts) {
     if (!account.active) continue;
     account.balance -= portion(*least - quota.period, account.quota);
     account.yields = false;  // all are owed: nobody is above its share. Else two gangs that yield on a GPU each wait for each other
@@ -145,7 +146,7 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
 }
 
 void judge_use(Context& context, Gpu& gpu) {
-  for (auto& [tenant, account] : gpu.quota.accounts) {
+  for (Account& account : gpu.quota.accounts) {
     const bool runs = account.here != nullptr && account.here->works > 0;
     if (runs && !account.runs) account.slice_began = context.now;
     account.runs = runs;
@@ -201,13 +202,14 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     return;
   }
   const bool windowed = is_windowed(config, gpu);
-  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.ceiling_rate());
-  if (account.throttled && (windowed ? account.headroom > 0 : account.headroom >= band)) {
+  const bool near = account.throttled ? account.headroom >= 0 : account.headroom <= 0;  // else its band, which is dear, says nothing
+  const Duration band = windowed || !near ? 0 : half_band(config, gpu, account, account.ceiling_rate());
+  if (account.throttled && near && (windowed ? account.headroom > 0 : account.headroom >= band)) {
     account.throttled = false;
     note_released(context, gpu, account);
   }
   const bool holds = stays(account);
-  if (!account.throttled && account.headroom <= -band && looks) {
+  if (!account.throttled && near && account.headroom <= -band && looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
     const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.borrows);
     Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
@@ -231,9 +233,9 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers&
   const Config& config = context.config();
   const bool applies = config.scheduling_mode != SchedulingMode::kConcurrent && !is_exclusive(config, gpu, account);
   const bool yielded = std::exchange(account.yields, false);
-  if (!applies) return;
+  if (!applies || !others.press(account) || (!yielded && account.balance > 0)) return;
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
-  if ((yielded ? account.balance > band : account.balance > -band) || !others.press(account)) return;
+  if (yielded ? account.balance > band : account.balance > -band) return;
   // So that neighbours with short bursts do not drop it at each of them.
   const std::optional<Instant> loaded = gang_has_loaded(context, gpu, account);
   const Instant long_enough = std::max(account.slice_began, loaded.value_or(0)) + kSliceMin;
@@ -248,11 +250,12 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers&
 void watch_quota_of(Context& context, Gpu& gpu, const Account& account, int64_t billed) {
   const Config& config = context.config();
   if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
+  if (!account.yields && !account.runs) return;
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
   if (account.yields) {
     if (waits(account)) context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
-  } else if (account.runs && stays(account) && gpu.quota.accounts.size() > 1) {
+  } else if (account.runs && stays(account) && gpu.quota.accounts.size() + gpu.quota.left.size() > 1) {
     const int64_t rate = billed - (windowed ? 0 : account.quota);
     const bool above = account.balance <= -band;
     if (above || rate > 0)
@@ -262,7 +265,7 @@ void watch_quota_of(Context& context, Gpu& gpu, const Account& account, int64_t 
 
 // When its ceiling will have to be looked at again.
 void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stalled, int64_t billed) {
-  if (!account.has_ceiling()) return;
+  if (!account.has_ceiling() || (!account.throttled && !account.runs)) return;
   const Config& config = context.config();
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.ceiling_rate());
@@ -291,11 +294,11 @@ Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
   Quota& quota = gpu.quota;
   Turn best, best_throttled;
   int64_t demand = 0;
-  for (auto& [tenant, account] : quota.accounts) {
-    if (!is_exclusive(context.config(), gpu, account) || tenant == but_not) continue;
+  for (Account& account : quota.accounts) {
+    if (!is_exclusive(context.config(), gpu, account) || account.tenant == but_not) continue;
     const bool wants = waits(account);
     if (wants || (account.active && account.interrupted)) demand += account.quota;
-    if (!wants || quota.skipped.contains(tenant)) continue;
+    if (!wants || quota.skipped.contains(account.tenant)) continue;
     // Above a ceiling that is more than its quota, it waits, whoever stands still.
     if (account.throttled && account.quota < account.ceiling_rate()) continue;
     Turn& known = account.throttled ? best_throttled : best;
@@ -314,7 +317,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   Turn holder;
   bool leaving = false, last_turn = false;
-  for (auto& [tenant, account] : quota.accounts) {
+  for (Account& account : quota.accounts) {
     if (!is_exclusive(context.config(), gpu, account)) continue;
     // Nobody's turn waits for a tenant that does not give the lock up when asked: it runs beside the others, and is asked again.
     const bool holds = stays(account) && blocks(context, account);
@@ -327,17 +330,18 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   if (!holder.account) {
     const Turn next = leaving ? Turn{} : next_of(context, gpu, 0);
     quota.owner = next.account ? next.account->tenant : 0;
-    for (auto& [tenant, account] : quota.accounts) {
-      if (next.account && tenant != quota.owner && is_exclusive(context.config(), gpu, account) && stays(account))
-        drop_tenant(context, gpu, tenant, "it keeps the GPU against requests, and it is another tenant's turn");
+    for (Account& account : quota.accounts) {
+      if (next.account && account.tenant != quota.owner && is_exclusive(context.config(), gpu, account) && stays(account))
+        drop_tenant(context, gpu, account.tenant, "it keeps the GPU against requests, and it is another tenant's turn");
     }
     return;
   }
   Account& owner = *holder.account;
   quota.owner = owner.tenant;
-  for (auto& [tenant, account] : quota.accounts) {  // from a time when they ran together
-    if (tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(account) && !has_last_turn(context, gpu, account))
-      drop_tenant(context, gpu, tenant, "tenants take turns now, and it is another's");
+  for (Account& account : quota.accounts) {  // from a time when they ran together
+    if (account.tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(account) &&
+        !has_last_turn(context, gpu, account))
+      drop_tenant(context, gpu, account.tenant, "tenants take turns now, and it is another's");
   }
   if (last_turn) return;
   const Turn next = next_of(context, gpu, owner.tenant);
@@ -350,20 +354,32 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   quota.owner = 0;
 }
 
+// What limits ask to be woken for, while that function runs.
+template <typename Part>
+void note_wakes(Gpu& gpu, Part part) {
+  const std::optional<Instant> others = std::exchange(gpu.wake_at, std::nullopt);
+  part();
+  Quota& quota = gpu.quota;
+  if (gpu.wake_at) quota.wake = std::min(quota.wake.value_or(*gpu.wake_at), *gpu.wake_at);
+  if (others) gpu.wake_at = std::min(gpu.wake_at.value_or(*others), *others);
+}
+
 }  // namespace
 
 Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
   return portion(slice_of(config, gpu, account), kWholeGpu - rate) / 2;
 }
 
-void settle_quota(Context& context, Gpu& gpu) {
+static void settle_all(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (!quota.limited && quota.mode == GpuMode::kUnlimited) return;
   quota.skipped.clear();
   choose_mode(context, gpu);
   if (!quota.limited) {
     quota.owner = 0;
-    for (auto& [tenant, account] : quota.accounts) account.throttled = account.yields = account.runs = false;
+    for (auto* accounts : {&quota.accounts, &quota.left}) {
+      for (Account& account : *accounts) account.throttled = account.yields = account.runs = false;
+    }
     return;
   }
   judge_use(context, gpu);
@@ -372,36 +388,59 @@ void settle_quota(Context& context, Gpu& gpu) {
   if (looks) quota.next_sample = context.now + interval;
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
-  for (auto& [tenant, account] : quota.accounts) hold_to_ceiling(context, gpu, account, looks);
+  for (Account& account : quota.accounts) hold_to_ceiling(context, gpu, account, looks);
   const Pressers others = pressers(gpu);
-  for (auto& [tenant, account] : quota.accounts) hold_to_quota(context, gpu, account, others, looks);
+  for (Account& account : quota.accounts) hold_to_quota(context, gpu, account, others, looks);
+  if (quota.left_settles) {
+    for (Account& account : quota.left) {
+      hold_to_ceiling(context, gpu, account, true);
+      hold_to_quota(context, gpu, account, others, true);
+    }
+  }
   hold_to_turns(context, gpu);
 }
 
-void watch_quota(Context& context, Gpu& gpu) {
+void settle_quota(Context& context, Gpu& gpu) {
+  if (gpu.quota.behind != nullptr) return;
+  gpu.quota.wake.reset();
+  note_wakes(gpu, [&] { settle_all(context, gpu); });
+}
+
+static void watch_all(Context& context, Gpu& gpu) {
   if (!gpu.quota.limited) return;
   judge_use(context, gpu);
   const bool stalled = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
                                    [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
   const int64_t billed = billing_rate(context.config(), gpu);  // of each tenant that runs
   bool exclusive_waits = false;
-  for (const auto& [tenant, account] : gpu.quota.accounts) {
+  for (const Account& account : gpu.quota.accounts) {
     watch_ceiling(context, gpu, account, stalled, billed);
     watch_quota_of(context, gpu, account, billed);
     exclusive_waits |= waits(account) && !account.throttled && is_exclusive(context.config(), gpu, account);
     // Neighbours' quotas grow when it has been idle for long enough.
     if (account.active && !account.runs && !waits(account)) context.wake(gpu, account.last_busy + kActiveGrace);
   }
-  const auto owner = gpu.quota.accounts.find(gpu.quota.owner);
-  if (exclusive_waits && owner != gpu.quota.accounts.end() && stays(owner->second)) {
-    context.wake(gpu, slice_end(context, gpu, owner->second));
+  const Account* owner = gpu.quota.accounts.find(gpu.quota.owner);
+  if (exclusive_waits && owner != nullptr && stays(*owner)) {
+    context.wake(gpu, slice_end(context, gpu, *owner));
   }
+}
+
+void watch_quota(Context& context, Gpu& gpu) {
+  Quota& quota = gpu.quota;
+  if (quota.behind != nullptr) {
+    if (quota.wake) context.wake(gpu, *quota.wake);
+    return;
+  }
+  note_wakes(gpu, [&] { watch_all(context, gpu); });
+  quota.due = context.now + kRestMost;
+  if (quota.wake) quota.due = std::min(quota.due, *quota.wake);
 }
 
 bool pass_over_blocked(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (!quota.limited || quota.owner == 0) return false;
-  const Account& owner = quota.accounts.at(quota.owner);
+  const Account& owner = *quota.accounts.find(quota.owner);
   const bool blocked = !blocks(context, owner) && waits(owner) && !any_client(gpu, owner.tenant, [](const Client& client) {
     return client.waits() && !cannot_have_it_soon(client.reason);
   });
@@ -412,13 +451,13 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
 }
 
 static Verdict may_run_here(const State& state, const Client& client) {
-  const Gpu& gpu = state.gpus.at(client.gpu);
+  const Gpu& gpu = *client.home;
   if (!gpu.quota.limited || client.ends) return Verdict::kRun;  // who is about to be ended owes for its last turn, as for any other
-  const auto account = gpu.quota.accounts.find(client.tenant);
-  if (account == gpu.quota.accounts.end()) return Verdict::kRun;
-  if (account->second.throttled) return Verdict::kLimit;
-  if (account->second.yields) return Verdict::kShare;
-  if (gpu.quota.owner != client.tenant && is_exclusive(state.config, gpu, account->second)) return Verdict::kShare;
+  const Account* account = client.tenancy->account;
+  if (account == nullptr) return Verdict::kRun;
+  if (account->throttled) return Verdict::kLimit;
+  if (account->yields) return Verdict::kShare;
+  if (gpu.quota.owner != client.tenant && is_exclusive(state.config, gpu, *account)) return Verdict::kShare;
   return Verdict::kRun;
 }
 

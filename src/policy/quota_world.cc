@@ -100,6 +100,19 @@ void QuotaWorld::restart(bool keeps_accounts) {
 
 void QuotaWorld::at(Instant when, std::function<void()> what) { queue_[{std::max(when, now_), order_++}] = std::move(what); }
 
+void QuotaWorld::talk_of_memory(Duration every) {
+  at(now_ + every, [this, every] {
+    auto next = jobs_.upper_bound(talked_);
+    if (next == jobs_.end()) next = jobs_.begin();
+    if (next != jobs_.end()) {
+      const Job& job = next->second;
+      talked_ = job.id;
+      if (job.alive) feed(MemoryChanged{job.id, {job.memory, job.resident, 0}, 0, 0, 0, 0});
+    }
+    talk_of_memory(every);
+  });
+}
+
 double QuotaWorld::speed() const {
   int working = 0;
   for (const auto& [id, job] : jobs_) working += works(job);

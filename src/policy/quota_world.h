@@ -68,6 +68,7 @@ class QuotaWorld {
   void end(TenantId tenant) { feed(TenantEnds{tenant, true}); }
   void pause_tenant(TenantId tenant, bool pauses) { feed(TenantPaused{tenant, pauses}); }
   void set_config(const Config& config);
+  void talk_of_memory(Duration every);  // from now on each program says so often what it has, in turns
   // A new scheduler, to which all register again. It knows what the former one had on the accounts, or (false) not.
   void restart(bool keeps_accounts = true);
   void at(Instant when, std::function<void()> what);
@@ -127,6 +128,7 @@ class QuotaWorld {
 
   std::map<ClientId, Instant> last_told_, last_heard_;
   ClientId next_id_ = 1;
+  ClientId talked_ = 0;  // of its memory last
   double idle_ = 0, swapping_ = 0;
   std::function<void(Actions&)> tamper_;
   std::optional<std::string> broken_;

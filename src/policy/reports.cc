@@ -33,10 +33,15 @@ bool has_gangs(const State& state, const Gpu& gpu) {
 }
 
 // Those that may have to hear of it: where nothing has changed for all, those that have, or that wait for memory themselves.
-std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contenders& all, bool limited) {
+std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contenders& all, bool limited, Duration idle, int64_t there) {
   std::vector<Client*> clients;
-  const bool plain = !limited && !has_gangs(context.state, gpu);
-  const bool was_plain = std::exchange(gpu.contention_plain, plain);
+  // Nobody may pause where several are there, so that limits are the same for all.
+  const bool plain = (!gpu.quota.limited || there > 1) && !has_gangs(context.state, gpu);
+  const bool rules_same = gpu.contention_limited == limited && gpu.contention_idle == idle;
+  const bool was_plain = gpu.contention_plain && rules_same;
+  gpu.contention_plain = plain;
+  gpu.contention_limited = limited;
+  gpu.contention_idle = idle;
   const Contenders told = std::exchange(gpu.contention_told, {all.waiters > 0, all.memory_waiters > 0});
   const Duration cost = std::exchange(gpu.contention_cost, gpu.switch_cost);
   if (!plain || !was_plain) {
@@ -91,7 +96,7 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
   const Duration idle = idle_release(gpu);
   const Contenders& all = counts.on(gpu);
   const int64_t there = count_there(context, gpu);
-  for (Client* const told : to_be_told(context, gpu, all, limited)) {
+  for (Client* const told : to_be_told(context, gpu, all, limited, idle, there)) {
     Client& client = *told;
     const ClientId id = client.id;
     const Gang* gang = gang_of(context.state, client);

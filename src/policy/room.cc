@@ -123,7 +123,15 @@ static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int
   gpu.tenants_working += tenancy.works > 0;
 }
 
+// Limits look at these, but not at who could move memory out, or was here lately.
+static bool limits_see(const Roles& former, const Roles& roles) {
+  return former.grant != roles.grant || former.waits != roles.waits || former.unsettled != roles.unsettled || former.stays != roles.stays ||
+         former.works != roles.works || former.busy != roles.busy;
+}
+
 static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
+  if (client.roles == roles) return;
+  if (limits_see(client.roles, roles)) limits_change(gpu);
   const Roles former = std::exchange(client.roles, roles);
   if (former.grant != roles.grant) {
     if (former.grant != 0) gpu.holders.erase(former.grant);

@@ -13,6 +13,7 @@ namespace nvshare::policy {
 void recount(Gpu& gpu, Client& client);
 void recount(Client& client);  // where it is indexed
 void uncount(Gpu& gpu, Client& client);
+void limits_change(Gpu& gpu);                   // quota.cc: recount() does that, before what a client does is another
 void note_waiting(Gpu& gpu, Client& client);    // queue.cc: recount() does that
 void forget_waiting(Gpu& gpu, Client& client);  // uncount() does that
 Sums sums_of(const Gpu& gpu);                   // worked out anew, to compare

@@ -191,7 +191,7 @@ struct QueueEntry {
   bool low = false, promoted = false;
   Bytes room = 0;
   std::optional<Instant> unnoted;
-  bool counts = false, counts_for_memory = false;
+  bool counts = false, counts_for_memory = false, held = false;
 };
 
 struct Client {
@@ -324,6 +324,7 @@ struct Departed {
 // A tenant's clients on a GPU, and how many of them do what.
 struct Tenancy {
   std::map<ClientId, Client*> clients;
+  Account* account = nullptr;  // null: none yet
   int64_t waits = 0, stays = 0, holds = 0;
   int64_t works = 0;     // hold the lock, have loaded, and do not pause: they are billed
   int64_t works_on = 0;  // the same that were not asked to drop
@@ -387,6 +388,7 @@ struct Queue {
   std::map<ClientId, Client*> unplaced;                  // that are not is_put_off()
   std::set<std::pair<Instant, ClientId>> unnoted;        // whose reason the log does not have: by when it may
   uint32_t waiters = 0, memory_waiters = 0;              // that wait for neighbours; for memory
+  size_t held = 0;                                       // whatever memory allows, by limits or turns
 };
 
 struct Gpu {
@@ -427,7 +429,9 @@ struct Gpu {
   size_t ceilings_left = 0;        // so many, with many clients
   Instant ceilings_at = 0;         // and not before then
   std::optional<ClientId> speaks;  // whom the step is about: it is told at once
-  bool contention_plain = false;   // nobody has heard of limits or gangs, and all have heard of these:
+  bool contention_plain = false;   // nobody has heard of gangs or pauses, and all have heard of these:
+  bool contention_limited = false;
+  Duration contention_idle = 0;
   Contenders contention_told;
   Duration contention_cost = 0;
   std::optional<Instant> wake_at;

@@ -100,7 +100,8 @@ static ClientView view_of(const State& state, const Gpu& gpu, const Client& clie
   return view;
 }
 
-static TenantView view_of(const Account& account, Instant now) {
+static TenantView view_of(const State& state, const Gpu& gpu, const Account& as_billed, Instant now) {
+  const Account account = account_at(state.config, gpu, as_billed, now);
   const Duration owed = account.has_ceiling() ? -account.headroom : -account.balance;
   return {account.tenant,
           account.ceiling,
@@ -141,7 +142,10 @@ static GpuView view_of(const State& state, const Gpu& gpu) {
 
 static GpuView with_tenants(const State& state, const Gpu& gpu, Instant now) {
   GpuView view = view_of(state, gpu);
-  for (const auto& [tenant, account] : gpu.quota.accounts) view.tenants.push_back(view_of(account, now));
+  for (const Account& account : gpu.quota.accounts) view.tenants.push_back(view_of(state, gpu, account, now));
+  if (gpu.quota.left.empty()) return view;
+  for (const Account& account : gpu.quota.left) view.tenants.push_back(view_of(state, gpu, account, now));
+  std::sort(view.tenants.begin(), view.tenants.end(), [](const TenantView& a, const TenantView& b) { return a.tenant < b.tenant; });
   return view;
 }
 
@@ -174,8 +178,9 @@ GpuView view_of_tenant(const State& state, GpuId id, TenantId tenant, Instant no
   const auto gpu = state.gpus.find(id);
   if (gpu == state.gpus.end()) return {};
   GpuView view = view_of(state, gpu->second);
-  const auto account = gpu->second.quota.accounts.find(tenant);
-  if (account != gpu->second.quota.accounts.end()) view.tenants.push_back(view_of(account->second, now));
+  const Quota& quota = gpu->second.quota;
+  if (const Account* account = quota.accounts.find(tenant)) view.tenants.push_back(view_of(state, gpu->second, *account, now));
+  if (const Account* left = quota.left.find(tenant)) view.tenants.push_back(view_of(state, gpu->second, *left, now));
   return view;
 }
 
