@@ -24,6 +24,7 @@ class ActionHash {
                      [&](const SendContention& a) {
                        mix(a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs, a.pause);
                      },
+                     [&](const SendAskProgress& a) { mix(a.client, a.question, a.counts); },
                      [&](const SendCeiling& a) { mix(a.client, a.ceiling); }, [](const Note&) {}},
           action);
     }
