@@ -1,6 +1,9 @@
 // The driver's answers: sequences of calls (test/gpu/answers) print the same lines under nvshare, in each of its states, as without it.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <map>
+
 #include "e2e/harness/random.h"
 #include "e2e/harness/stage.h"
 
@@ -102,6 +105,25 @@ class Answers : public testing::Test {
     stage.expect_gpu_unharmed();
   }
 };
+
+// The stand-in GPU's own answers are those of real ones.
+TEST_F(Answers, OfTheStandInAreThoseRecorded) {
+  std::ifstream file(E2E_RECORDED_ANSWERS);
+  std::map<std::string, std::string> recorded;
+  std::string line, name;
+  while (std::getline(file, line)) {
+    if (line.starts_with("[") && line.ends_with("]")) {
+      name = line.substr(1, line.size() - 2);
+    } else if (!name.empty()) {
+      recorded[name] += line + "\n";
+    }
+  }
+  ASSERT_GE(recorded.size(), 26u);
+  Stage one(options_for(1)), two(options_for(2));
+  for (const auto& [sequence, answers] : recorded) {
+    EXPECT_EQ(answers, bare(sequence.starts_with("two_") ? two : one, sequence, {})) << sequence;
+  }
+}
 
 TEST_F(Answers, VirtualCallsOnPlainMemory) {
   expect_same_alone({"virtual_calls", "virtual_handles"});
@@ -205,18 +227,26 @@ TEST_F(Answers, HandlesOfAProcessWithoutAContext) {
 }
 
 TEST_F(Answers, GraphsBuiltByHand) {
-  expect_same_alone({"hand_graphs", "hand_graphs_updated"});
-  expect_same_unshared({"hand_graphs"});
+  expect_same_alone({"hand_graphs", "hand_graphs_updated", "hand_graphs_elsewhere"});
+  expect_same_unshared({"hand_graphs", "hand_graphs_elsewhere"});
 }
 TEST_F(Answers, GraphsBuiltByHandWhileSwappedOut) {
   expect_same_swapped_out("hand_graphs");
   expect_same_swapped_out("hand_graphs_updated");
+  expect_same_swapped_out("hand_graphs_elsewhere");
 }
 
 TEST_F(Answers, CopiesBetweenTwoGpus) {
   expect_same_alone({"two_gpus", "two_gpus_graphs"}, 2);
   expect_same_unshared({"two_gpus", "two_gpus_graphs"}, 2);
 }
+
+// What another GPU's context may do to memory, and what it is told of it.
+TEST_F(Answers, MemoryOfAnotherGpu) {
+  expect_same_alone({"two_gpus_elsewhere"}, 2);
+  expect_same_unshared({"two_gpus_elsewhere"}, 2);
+}
+TEST_F(Answers, MemoryOfAnotherGpuWhileSwappedOut) { expect_same_swapped_out("two_gpus_elsewhere", 2); }
 
 TEST_F(Answers, PoolsAreNotOpenedByCopiesBetweenTwoGpus) { expect_same_alone({"two_gpus_pools"}, 2); }
 

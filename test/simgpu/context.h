@@ -18,5 +18,6 @@ void free_memory_of(Context& context);
 
 // The first address of the spans that the context's kernels may not use because it is another device's memory; 0: they may.
 uint64_t out_of_reach(const Context& context, const std::vector<Span>& spans);
+bool may_use(const Context& context, const Range& range);  // its device's kernels
 
 }  // namespace simgpu

@@ -6,6 +6,7 @@
 
 #include "simgpu/capture.h"
 #include "simgpu/config.h"
+#include "simgpu/context.h"
 #include "simgpu/memory.h"
 
 namespace simgpu {
@@ -241,13 +242,11 @@ CUresult fill(const Fill& request, CUstream handle, Default null_means, Timing t
   if (request.address % request.element != 0 || request.width >= kLongestBytes) return CUDA_ERROR_INVALID_VALUE;
   {
     AddressSpace::Reading reading(here().memory);
-    if (!place_of(reading, request.address).known || !reachable(reading, request.address, stream->context->device)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     // Unlike copies, fills want peer access to another device's plain memory (measured).
     const Range* range = reading.find(request.address);
-    const bool plain_elsewhere = range != nullptr && range->kind == RangeKind::kPlain && range->device != stream->context->device;
-    if (plain_elsewhere && (stream->context->peers.load() >> range->device & 1) == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!place_of(reading, request.address).known || (range != nullptr && !may_use(*stream->context, *range))) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
   }
   return submit(*stream, Submission::kOther, make_fill(request));
 }

@@ -1,6 +1,7 @@
 #include "simgpu/graph.h"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -142,25 +143,45 @@ class ChildWork : public Work {
   const std::vector<WorkPtr> work_;
 };
 
-CUresult copy_node(const CUDA_MEMCPY3D* description, CUcontext handle, WorkPtr* work) {
+// -1: none of a device.
+int device_of(uint64_t address) {
+  AddressSpace::Reading reading(here().memory);
+  const Range* range = reading.find(address);
+  return range != nullptr && range->on_device() ? range->device : -1;
+}
+
+// Memory that has no context of its own.
+bool is_virtual_or_of_pool(uint64_t address) {
+  AddressSpace::Reading reading(here().memory);
+  const Range* range = reading.find(address);
+  return range != nullptr && (range->kind == RangeKind::kMapping || range->kind == RangeKind::kPool);
+}
+
+// A thread without a context changes any copy of memory that there is, but in an executable graph (measured).
+CUresult copy_node(const CUDA_MEMCPY3D* description, CUcontext handle, WorkPtr* work, bool executable = false) {
   if (const CUresult result = enter_process()) return result;
   if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Context* context = handle != nullptr ? to_context(handle) : t_thread.current();
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   Transfer transfer;
   if (const CUresult result = to_transfer(*description, &transfer)) return result;
+  if (executable && t_thread.current() == nullptr && (is_virtual_or_of_pool(transfer.source) || is_virtual_or_of_pool(transfer.target))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   const auto expect = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE ? Expect::kDevice : Expect::kAny; };
-  return make_copy(transfer, expect(description->srcMemoryType), expect(description->dstMemoryType), context->device, work);
+  int device = context != nullptr ? context->device : device_of(transfer.target);
+  if (device < 0) device = device_of(transfer.source);
+  return make_copy(transfer, expect(description->srcMemoryType), expect(description->dstMemoryType), device, work);
 }
 
-CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS* params, WorkPtr* work) {
+// Plain memory is taken of any device. Other memory is looked for from the context that is given, else from the current one (measured).
+CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext handle, WorkPtr* work) {
   if (const CUresult result = enter_process()) return result;
   if (params == nullptr || params->height == 0 || params->width == 0) return CUDA_ERROR_INVALID_VALUE;
-  // A thread without a context sees no virtual memory (seen on an H100).
-  if (t_thread.current() == nullptr) {
+  const Context* context = handle != nullptr ? to_context(handle) : t_thread.current();
+  if (is_virtual_or_of_pool(params->dst)) {
     AddressSpace::Reading reading(here().memory);
     const Range* range = reading.find(params->dst);
-    if (range != nullptr && range->kind == RangeKind::kMapping) return CUDA_ERROR_INVALID_VALUE;
+    if (context == nullptr || range == nullptr || !may_use(*context, *range)) return CUDA_ERROR_INVALID_VALUE;
   }
   *work = make_fill({params->dst, params->pitch, params->value, params->elementSize, params->width, params->height});
   return (*work)->lacks_memory() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -194,7 +215,9 @@ bool prepare(const Graph& graph, Executable* executable) {
 CUresult instantiate(CUgraphExec* out, CUgraph graph) {
   if (const CUresult result = enter_process()) return result;
   if (out == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (t_thread.current() != nullptr && !charge_context(*t_thread.current(), 0)) return CUDA_ERROR_OUT_OF_MEMORY;
+  Context* context = nullptr;
+  if (const CUresult result = enter(&context)) return result;
+  if (!charge_context(*context, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (lacks_memory(*to_graph(graph))) return CUDA_ERROR_INVALID_VALUE;
   Executable* executable = Kept<Executable>::make();
   if (!prepare(*to_graph(graph), executable)) {
@@ -331,14 +354,15 @@ SIM_API CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const 
 }
 SIM_API CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
                                       const CUDA_MEMCPY3D* description, CUcontext context) {
+  if (context == nullptr && t_thread.current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   WorkPtr work;
   if (const CUresult result = copy_node(description, context, &work)) return result;
   return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMCPY);
 }
 SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
-                                      const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
+                                      const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
   WorkPtr work;
-  if (const CUresult result = fill_node(params, &work)) return result;
+  if (const CUresult result = fill_node(params, context, &work)) return result;
   return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMSET);
 }
 SIM_API CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
@@ -364,19 +388,19 @@ SIM_API CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3
 }
 SIM_API CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
   WorkPtr work;
-  if (const CUresult result = fill_node(params, &work)) return result;
+  if (const CUresult result = fill_node(params, nullptr, &work)) return result;
   return set_work(node, CU_GRAPH_NODE_TYPE_MEMSET, std::move(work));
 }
 SIM_API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D* description,
                                                 CUcontext context) {
   WorkPtr work;
-  if (const CUresult result = copy_node(description, context, &work)) return result;
+  if (const CUresult result = copy_node(description, context, &work, true)) return result;
   return replace(executable, node, std::move(work));
 }
 SIM_API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,
-                                                CUcontext) {
+                                                CUcontext context) {
   WorkPtr work;
-  if (const CUresult result = fill_node(params, &work)) return result;
+  if (const CUresult result = fill_node(params, context, &work)) return result;
   return replace(executable, node, std::move(work));
 }
 SIM_API CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count, CUgraph child) {
@@ -394,7 +418,10 @@ SIM_API CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgrap
     return cuGraphAddMemcpyNode(out, graph, after, count, &copy->copyParams, copy->copyCtx);
   }
   if (params->type == CU_GRAPH_NODE_TYPE_MEMSET) {
-    return cuGraphAddMemsetNode(out, graph, after, count, reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS*>(params->rest), nullptr);
+    const auto* fill = reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS*>(params->rest);
+    CUcontext context = nullptr;
+    std::memcpy(&context, fill + 1, sizeof context);
+    return cuGraphAddMemsetNode(out, graph, after, count, fill, context);
   }
   if (params->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
     return cuGraphAddBatchMemOpNode(out, graph, after, count, reinterpret_cast<const CUDA_BATCH_MEM_OP_NODE_PARAMS*>(params->rest));

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "simgpu/capture.h"
+#include "simgpu/context.h"
 #include "simgpu/memory.h"
 
 namespace simgpu {
@@ -52,6 +53,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return put(data, range.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       if (t_thread.current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;  // of all attributes this one alone (measured)
+      if (!may_use(*t_thread.current(), range)) return CUDA_ERROR_INVALID_VALUE;
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return range.on_device() ? CUDA_ERROR_INVALID_VALUE : put(data, address);
@@ -148,7 +150,7 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
   Answer answer;
-  if (find(address, &answer) != CUDA_SUCCESS) return CUDA_ERROR_NOT_FOUND;
+  if (find(address, &answer) != CUDA_SUCCESS || !may_use(*context, answer.range)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = answer.range.base;
   if (size != nullptr) *size = answer.range.size;
   return CUDA_SUCCESS;

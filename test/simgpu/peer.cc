@@ -1,8 +1,25 @@
-// Access of one device to another's memory. Plain memory follows cuCtxEnablePeerAccess, virtual memory only cuMemSetAccess, as on the
-// real driver; copies need neither.
+// Access of one device to another's memory. Plain memory follows cuCtxEnablePeerAccess, virtual memory only cuMemSetAccess, memory of pools
+// neither, as on the real driver (measured; cuMemPoolSetAccess is not followed here). Copies of plain memory need none.
 #include "simgpu/context.h"
 
 namespace simgpu {
+
+bool may_use(const Context& context, const Range& range) {
+  switch (range.kind) {
+    case RangeKind::kMapping:
+      return (range.accessors >> context.device & 1) != 0;
+    case RangeKind::kPlain:
+      return range.device == context.device || (context.peers.load() >> range.device & 1) != 0;
+    case RangeKind::kPool:
+      return range.device == context.device;
+    case RangeKind::kManaged:
+    case RangeKind::kHost:
+    case RangeKind::kRegistered:
+    case RangeKind::kImported:
+      return true;
+  }
+  return true;
+}
 
 uint64_t out_of_reach(const Context& context, const std::vector<Span>& spans) {
   AddressSpace::Reading reading(here().memory);
@@ -10,11 +27,7 @@ uint64_t out_of_reach(const Context& context, const std::vector<Span>& spans) {
     for (uint64_t at = span.address; at < span.address + span.bytes;) {
       const Range* range = reading.find(at);
       if (range == nullptr) return at;
-      uint32_t allowed = ~0u;
-      if (range->kind == RangeKind::kMapping) allowed = range->accessors;
-      const bool plain = range->kind == RangeKind::kPlain || range->kind == RangeKind::kPool;
-      if (plain && range->device != context.device) allowed = (context.peers.load() >> range->device & 1) != 0 ? ~0u : 0;
-      if ((allowed >> context.device & 1) == 0) return at;
+      if (!may_use(context, *range)) return at;
       at = range->end();
     }
   }

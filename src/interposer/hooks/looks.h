@@ -28,8 +28,8 @@ inline bool may_want_memory(CUresult result) {
   return result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
-// Virtual memory, which ours is to the driver, is there for a thread with a context only; plain memory for each (seen of
-// cuGraphMemsetNodeSetParams). So a thread without one borrows that of a GPU in use.
+// Virtual memory, which ours is to the driver, is there for a thread with a context only, as memory of pools is; plain memory for each
+// (measured). So a thread without one borrows that of a GPU in use.
 template <typename Call>
 CUresult again_in_a_context(Call& call, CUresult result) {
   const uint32_t gpus = gpus_in_use();
@@ -48,9 +48,12 @@ CUresult look(Arguments... arguments) {
   if (!may_want_memory(result) || !governs()) [[likely]]
     return result;
   auto call = [&] { return call_real<Function>(arguments...); };
-  result = again_in_a_context(call, again_with_memory(call));
+  result = again_with_memory(call);
+  if (!may_want_memory(result)) return result;
+  const Addresses named = named_by(arguments...);
+  if (need_no_context(named)) result = again_in_a_context(call, result);
   // A copy between GPUs: both are to reach the other's memory.
-  if (result == CUDA_ERROR_INVALID_VALUE && reach_each_other(named_by(arguments...))) result = again_with_memory(call);
+  if (result == CUDA_ERROR_INVALID_VALUE && reach_each_other(named)) result = again_with_memory(call);
   return result;
 }
 

@@ -22,12 +22,17 @@ bool is_of_pool(CUdeviceptr address) {
   return process().owner(address, &range) != nullptr && pools().pool_of(range.base) != nullptr;
 }
 
-// Of pools it is an address without memory, so that the driver says what is wrong first.
-CUdeviceptr as_the_driver_sees(CUdeviceptr address) { return is_of_pool(address) ? kNowhere : address; }
+// A stream's operation does not reach it: memory of a pool, or of another GPU that a copy alone has opened.
+bool is_out_of_reach(CUdeviceptr address, CUstream stream) {
+  return is_of_pool(address) || (opened_to_others.load(std::memory_order_relaxed) && fill_lacks_access(address, stream));
+}
+
+// Then it is an address without memory, so that the driver says what is wrong first.
+CUdeviceptr as_the_driver_sees(CUdeviceptr address, CUstream stream) { return is_out_of_reach(address, stream) ? kNowhere : address; }
 
 template <auto Function, bool PerThread, typename Value>
 CUresult write_value(CUstream stream, CUdeviceptr address, Value value, unsigned flags) {
-  return submit<Function, 0, PerThread>(stream, as_the_driver_sees(address), value, flags);
+  return submit<Function, 0, PerThread>(stream, as_the_driver_sees(address, default_stream(stream, PerThread)), value, flags);
 }
 
 bool has_address(const CUstreamBatchMemOpParams& each) {
@@ -38,14 +43,15 @@ constexpr unsigned kMost = 256;  // as the driver takes of a batch; it refuses m
 
 template <auto Function, bool PerThread>
 CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* list, unsigned flags) {
-  bool of_pool = false;
+  const CUstream own = default_stream(stream, PerThread);
+  bool beyond = false;
   for (unsigned i = 0; list != nullptr && count <= kMost && i < count; ++i) {
-    of_pool = of_pool || (has_address(list[i]) && is_of_pool(list[i].writeValue.address));
+    beyond = beyond || (has_address(list[i]) && is_out_of_reach(list[i].writeValue.address, own));
   }
-  if (!of_pool) return submit<Function, 0, PerThread>(stream, count, list, flags);
+  if (!beyond) return submit<Function, 0, PerThread>(stream, count, list, flags);
   std::vector<CUstreamBatchMemOpParams> seen(list, list + count);
   for (CUstreamBatchMemOpParams& each : seen) {
-    if (has_address(each)) each.writeValue.address = as_the_driver_sees(each.writeValue.address);
+    if (has_address(each)) each.writeValue.address = as_the_driver_sees(each.writeValue.address, own);
   }
   return submit<Function, 0, PerThread>(stream, count, seen.data(), flags);
 }

@@ -341,18 +341,21 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   Memory::Range range;
   int ordinal = -1;
   bool within = false;
-  if (!process().active() || (process().owner(address, &range, &within) == nullptr && !process().ipc().find(address, &range, &ordinal))) {
+  const Device* owner = process().active() ? process().owner(address, &range, &within) : nullptr;
+  if (owner == nullptr && (!process().active() || !process().ipc().find(address, &range, &ordinal))) {
     if (within) address = kNowhere;  // of ours, but no memory of the program's
     ProgramVmm::View view;
     if (!process().active() || !process().vmm().find(address, &view) || view.placed) {
       return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);
     }
+    if (!may_use(address, view)) return CUDA_ERROR_NOT_FOUND;
     range.base = view.base;  // of virtual memory, the driver names the one mapping
     range.bytes = view.bytes;
   }
   CUcontext context = nullptr;
   if (real_driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (owner != nullptr && !may_use(owner->ordinal(), pools().pool_of(range.base) != nullptr)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;
   return CUDA_SUCCESS;

@@ -2,6 +2,7 @@
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/capture_rules.h"
 #include "interposer/hooks/nowhere.h"
+#include "interposer/hooks/reach.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -73,6 +74,7 @@ struct Owner {
   int ordinal;       // of the GPU whose memory it is
   bool ipc_capable;  // cuIpcGetMemHandle takes it
   bool of_pool;
+  bool imported;  // from another process
 };
 
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const Memory::Range& range) {
@@ -86,6 +88,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {  // the only one that is asked of a context (measured)
       CUcontext current = nullptr;
       if (real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+      if (!owner.imported && !may_use(owner.ordinal, owner.of_pool)) return CUDA_ERROR_INVALID_VALUE;
       return answer<CUdeviceptr>(data, address);
     }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -140,7 +143,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return answer<CUdeviceptr>(data, address);
+      return may_use(address, view) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return answer<unsigned long long>(data, view.mapping_id);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -198,11 +201,12 @@ bool find_owner(CUdeviceptr* address, Memory::Range* range, Owner* owner) {
   bool within = false;
   if (Device* device = process().owner(*address, range, &within)) {
     const bool of_pool = pools().pool_of(range->base) != nullptr;
-    *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool};
+    *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool, false};
     return true;
   }
   if (within) *address = kNowhere;
   owner->ipc_capable = owner->of_pool = false;
+  owner->imported = true;
   range->sync_memops = false;
   range->id = 0;
   return process().ipc().find(*address, range, &owner->ordinal);
@@ -239,6 +243,9 @@ NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribu
   for (unsigned i = 0; i < count; ++i) {
     CUresult result = attribute_of(data[i], attributes[i], address, owner, range);
     // Asked for many at once, the driver leaves a zero where a single question would fail.
+    if (result == CUDA_ERROR_INVALID_VALUE && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {
+      result = answer<CUdeviceptr>(data[i], 0);
+    }
     if (result != CUDA_SUCCESS && attributes[i] != CU_POINTER_ATTRIBUTE_HOST_POINTER) return result;
   }
   return CUDA_SUCCESS;

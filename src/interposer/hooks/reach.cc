@@ -68,6 +68,37 @@ BorrowedContext::~BorrowedContext() {
   process().unpin_context(context_);
 }
 
+bool may_use(int ordinal, bool of_pool) {
+  CUdevice current = -1;
+  if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == ordinal || current < 0) return true;
+  return !of_pool && (process().accessors(ordinal) >> current & 1) != 0;
+}
+
+bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
+  CUdevice current = -1;
+  if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == view.ordinal || current < 0) return true;
+  const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, current};
+  unsigned long long flags = 0;
+  return process().vmm().get_access(&flags, &location, address) != CUDA_SUCCESS || flags != 0;
+}
+
+bool need_no_context(const Addresses& named) {
+  bool plain = named.empty();
+  for (const CUdeviceptr address : named) {
+    if (context_of(address) != nullptr) {
+      plain = true;
+      continue;
+    }
+    Memory::Range range;
+    ProgramVmm::View view;
+    unsigned type = 0;
+    if (process().owner(address, &range) != nullptr || process().vmm().find(address, &view)) return false;
+    const CUresult known = real_driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    if (known == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE) return false;
+  }
+  return plain;
+}
+
 bool names_several_gpus(const Addresses& named) {
   const uint32_t gpus = process().active() ? process().gpus_with_contexts() : 0;
   if ((gpus & (gpus - 1)) == 0) return false;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/driver_api.h"
+#include "interposer/memory/program_vmm.h"
 
 namespace nvshare::interposer {
 
@@ -30,9 +31,17 @@ void add_both_sides(Addresses& named, const Description* copy) {
 inline void add_named(Addresses& named, const CUDA_MEMCPY2D* copy) { add_both_sides(named, copy); }
 inline void add_named(Addresses& named, const CUDA_MEMCPY3D* copy) { add_both_sides(named, copy); }
 inline void add_named(Addresses& named, const CUDA_MEMCPY3D_PEER* copy) { add_both_sides(named, copy); }
+// Of graphs: there a fill of plain memory wants no access, as a copy (measured).
+inline void add_named(Addresses& named, const CUDA_MEMSET_NODE_PARAMS* fill) {
+  if (fill != nullptr) named.push_back(fill->dst);
+}
 inline void add_named(Addresses& named, CUgraphNodeParams* node) {
-  if (node == nullptr || node->type != CU_GRAPH_NODE_TYPE_MEMCPY) return;
-  add_both_sides(named, &reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(node->rest)->copyParams);
+  if (node == nullptr) return;
+  if (node->type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+    add_both_sides(named, &reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(node->rest)->copyParams);
+  } else if (node->type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    add_named(named, reinterpret_cast<const CUDA_MEMSET_NODE_PARAMS*>(node->rest));
+  }
 }
 template <typename Other>
 void add_named(Addresses&, Other) {}
@@ -77,6 +86,15 @@ inline constinit std::atomic<bool> opened_to_others{false};
 // A fill wants access also of plain memory, which a copy may have opened without the program's knowing (measured: 1 where peer access is
 // not enabled).
 bool fill_lacks_access(CUdeviceptr address, CUstream stream);
+
+// The current context's GPU may use memory of that GPU: its own, and of others what peer access opens, memory of pools not (measured). True
+// where no context is current.
+bool may_use(int ordinal, bool of_pool);
+// The same of the program's virtual memory.
+bool may_use(CUdeviceptr address, const ProgramVmm::View& view);
+
+// A thread without a context may name them: plain memory, and none that has no context of its own (of a pool, virtual).
+bool need_no_context(const Addresses& named);
 
 // A context of that GPU is current to the calling thread while this lives; false: the thread has one already, or there is none.
 class BorrowedContext {

@@ -27,7 +27,9 @@ CUresult grant_access(CUdeviceptr address, size_t bytes, uint32_t accessors, uin
   return real_driver().cuMemSetAccess(address, bytes, descriptions, count);
 }
 
+// Memory of pools goes by cuMemPoolSetAccess alone (measured), and a pool whose access is set is the driver's from then on.
 uint32_t Memory::accessors_of(const Block& block) const {
+  if (block.for_pool) return 1u << device_.ordinal();
   return accessors_.load(std::memory_order_acquire) | block.open_to.load(std::memory_order_acquire);
 }
 

@@ -58,6 +58,7 @@ struct Block {
   uint32_t pins = 0;                 // mover snapshots that hold it
   bool doomed = false;               // freed by the program while pinned: the last pin's holder disposes of it
   bool cached = false;               // freed, kept mapped for reuse
+  bool for_pool = false;             // memory of pools: the program's peer access does not reach it
   bool unswappable = false;          // stays on the GPU: somebody else may use it too
   std::atomic<uint32_t> open_to{0};  // GPUs (bits) that copies of the program needed to reach it (hooks/reach.h)
   // Not 0: handed to other processes by legacy IPC. Only who was given a handle knows the nonce.

@@ -1,5 +1,6 @@
 // Freed memory: given back at once, or kept mapped for the program's next allocation.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "interposer/link/client.h"
@@ -31,6 +32,8 @@ Block* Memory::take_cached(const Order& order) {
     block->cached = false;
     block->requested = order.requested;
     block->notes = new_notes();
+    const bool for_pool = order.use == SlabUse::kPool;
+    if (std::exchange(block->for_pool, for_pool) != for_pool) follow_accessors(*block);
     return block;
   }
   return nullptr;

@@ -134,6 +134,7 @@ CUresult Memory::new_block(const Order& order, Block** out) {
   block->bytes = bytes;
   block->requested = order.requested;
   block->context = order.context;
+  block->for_pool = order.use == SlabUse::kPool;
   block->notes = new_notes();
   switch (device_.backend()) {
     case protocol::Backend::kVmm:

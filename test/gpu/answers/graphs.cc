@@ -108,6 +108,58 @@ void hand_graphs() {
   say("copied: %d, filled: %d %d", first_byte(memory.b + 2 * kMiB), first_byte(memory.small + 1024), first_byte(memory.small + 1088));
 }
 
+// A thread without a context makes and changes the nodes.
+void hand_graphs_elsewhere() {
+  const Context context = use(0);
+  Memory memory = make_memory();
+  Address pooled = 0, mapped = 0;
+  must("cuMemAllocAsync", &pooled, kBytes, Stream{nullptr});
+  const AllocationProperties properties = on_gpu(0);
+  Handle handle = 0;
+  must("cuMemCreate", &handle, size_t{2 * kPage}, &properties, 0ull);
+  must("cuMemAddressReserve", &mapped, size_t{2 * kPage}, size_t{0}, Address{0}, 0ull);
+  must("cuMemMap", mapped, size_t{2 * kPage}, size_t{0}, handle, 0ull);
+  const Access access{{1, 0}, 3};
+  must("cuMemSetAccess", mapped, size_t{2 * kPage}, &access, size_t{1});
+  const Graph graph = make_graph();
+  const Added fill = add_fill(graph, {memory.a, 0, 5, 1, 64, 1}, context);
+  const Added copy = add_copy(graph, line(memory.b, memory.a, 64), context, {fill.node});
+  const Executable executable = instantiate(graph, "instantiate");
+  settle();
+  const struct {
+    const char* name;
+    Address address;
+  } kinds[] = {{"plain", memory.b}, {"of a pool", pooled}, {"virtual", mapped}, {"nowhere", 0x1000}};
+  for (const auto& each : kinds) {
+    const auto elsewhere = [&](const char* what, auto make) {
+      Result result = 0;
+      std::thread([&] { result = make(); }).join();
+      say_result(std::string(each.name) + ": " + what, result);
+    };
+    const MemsetNode filled{each.address, 0, 8, 1, 64, 1};
+    const Copy3D to = line(each.address + 64, memory.a, 64), from = line(memory.a + 64, each.address, 64);
+    elsewhere("fill", [&] { return call("cuGraphMemsetNodeSetParams", fill.node, &filled); });
+    elsewhere("copy to", [&] { return call("cuGraphMemcpyNodeSetParams", copy.node, &to); });
+    elsewhere("copy from", [&] { return call("cuGraphMemcpyNodeSetParams", copy.node, &from); });
+    elsewhere("fill that runs", [&] { return call("cuGraphExecMemsetNodeSetParams", executable, fill.node, &filled, context); });
+    elsewhere("copy that runs", [&] { return call("cuGraphExecMemcpyNodeSetParams", executable, copy.node, &to, context); });
+    elsewhere("add a fill", [&] { return add_fill(make_graph(), filled, context).result; });
+    elsewhere("add a copy", [&] { return add_copy(make_graph(), from, context).result; });
+    elsewhere("range", [&] {
+      Address base = 0;
+      size_t bytes = 0;
+      return call("cuMemGetAddressRange_v2", &base, &bytes, each.address);
+    });
+    if (each.address != 0x1000)
+      elsewhere("instantiate", [&] {
+        const Graph whole = make_graph();
+        Executable made = nullptr;
+        if (add_fill(whole, filled, context).result != 0) return Result{-1};
+        return call("cuGraphInstantiateWithFlags", &made, whole, 0ull);
+      });
+  }
+}
+
 // Changed before and after it is instantiated.
 void hand_graphs_updated() {
   const Context context = use(0);

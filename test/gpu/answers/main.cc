@@ -30,6 +30,7 @@ constexpr Sequence kSequences[] = {
     {"textures", 1, textures},
     {"hand_graphs", 1, hand_graphs},
     {"hand_graphs_updated", 1, hand_graphs_updated},
+    {"hand_graphs_elsewhere", 1, hand_graphs_elsewhere},
     {"handles_without_context", 1, handles_without_context},
     {"attached_contexts", 1, attached_contexts},
     {"gone_contexts", 1, gone_contexts},
@@ -40,6 +41,7 @@ constexpr Sequence kSequences[] = {
     {"two_gpus", 2, two_gpus},
     {"two_gpus_graphs", 2, two_gpus_graphs},
     {"two_gpus_pools", 2, two_gpus_pools},
+    {"two_gpus_elsewhere", 2, two_gpus_elsewhere},
 };
 
 struct Options {
