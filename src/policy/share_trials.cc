@@ -1,5 +1,6 @@
 // Whether clients whose tenants leave the choice to the scheduler (ClientShares::measured) share a GPU together or in turns: each way is
 // tried for a short spell, what they submitted meanwhile is counted, and the better way stays until the clients in use of the GPU change.
+// Clients keep the lock while nobody takes turns, also those that do nothing: there a short look tells who works, between trials.
 // A client's counts weigh by its own rate alone, so that one which lies decides no more than one that goes from nothing to all it can.
 #include "policy/concerns.h"
 
@@ -15,10 +16,13 @@ constexpr Duration kAgain = 60 * kSecond;           // of the same clients
 constexpr Duration kAfterFailure = 10 * kSecond;    // answers that did not come
 constexpr int kSpareMost = 3;                       // trials at once when clients come and go
 constexpr Duration kSpareEvery = 20 * kSecond;      // and one more
-constexpr size_t kClientsMost = 16;                 // with more of them a spell is too short for turns
-constexpr int64_t kParts = 1'000'000;               // of a client's mean rate
-constexpr uint64_t kWorkMost = 1 << 22;             // in a spell: ten million submissions a second
-constexpr int64_t kBetterPercent = 103;             // another way is taken that gets so much of the work done, twice in a row
+constexpr Duration kLookEvery = 800 * kMillisecond;
+constexpr Duration kLook = 40 * kMillisecond;  // lasts so long
+constexpr Duration kStill = 5 * kSecond;       // who submitted nothing in any look of that time no longer works, or submits seldom
+constexpr size_t kClientsMost = 16;            // with more of them a spell is too short for turns
+constexpr int64_t kParts = 1'000'000;          // of a client's mean rate
+constexpr uint64_t kWorkMost = 1 << 22;        // in a spell: ten million submissions a second
+constexpr int64_t kBetterPercent = 103;        // another way is taken that gets so much of the work done, twice in a row
 
 SharingWay other_than(SharingWay way) { return way == SharingWay::kTurns ? SharingWay::kTogether : SharingWay::kTurns; }
 
@@ -77,13 +81,40 @@ void give_up(Context& context, Gpu& gpu) {
   trial.ended_at = context.now;
 }
 
+// Of the first of two answers, the second of which is in Client::progress.
+void remember_answers(const Gpu& gpu, ShareTrial& trial) {
+  trial.from.clear();
+  for (const ClientId id : trial.mix) trial.from[id] = gpu.clients.at(id).progress;
+}
+
+void begin_look(Context& context, Gpu& gpu) {
+  ask(context, gpu.share_trial, true);
+  enter(context, gpu, ShareTrial::Phase::kLooks, kLook);
+}
+
+// Who begins to work makes another mix, and who has not for long; but those that submit seldom look like that, so it costs two trials.
+void end_look(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  trial.phase = ShareTrial::Phase::kNone;
+  trial.looked_at = context.now;
+  for (const ClientId id : trial.mix) {
+    if (gpu.clients.at(id).progress.work == trial.from.at(id).work) continue;
+    const bool begins = trial.works.insert_or_assign(id, context.now).second;
+    trial.works_changed |= begins;
+  }
+  if (trial.works_changed || trial.spare < 2) return;
+  if (std::erase_if(trial.works, [&](const auto& entry) { return context.now - entry.second >= kStill; }) == 0) return;
+  trial.works_changed = true;
+  --trial.spare;
+}
+
 void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   ShareTrial& trial = gpu.share_trial;
   if (mix != trial.mix) trial.other_won = false;
   trial.mix = std::move(mix);
   trial.second = false;
   trial.rates.clear();
-  trial.failed = false;
+  trial.failed = trial.works_changed = false;
   if (!trial.other_won) --trial.spare;
   ask(context, trial, true);
   enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
@@ -122,8 +153,12 @@ void decide(Context& context, Gpu& gpu) {
   if (changes) trial.chosen = other_than(trial.chosen);
   trial.phase = ShareTrial::Phase::kNone;
   trial.way = trial.chosen;
-  trial.ended_at = context.now;
+  trial.ended_at = trial.looked_at = context.now;
   ++trial.trials;
+  trial.works.clear();
+  for (const auto& [id, rates] : trial.rates) {
+    if (rates[0] + rates[1] > 0) trial.works[id] = context.now;
+  }
   const int64_t best = changes ? other : first;
   const int64_t rest = changes ? first : other;
   trial.gain = rest > 0 ? static_cast<double>(best) / static_cast<double>(rest) : 1;
@@ -149,8 +184,7 @@ void go_on(Context& context, Gpu& gpu) {
       ask(context, trial, true);
       return enter(context, gpu, ShareTrial::Phase::kCounts, kSpell);
     case ShareTrial::Phase::kCounts:
-      trial.from.clear();
-      for (const ClientId id : trial.mix) trial.from[id] = gpu.clients.at(id).progress;
+      remember_answers(gpu, trial);
       ask(context, trial, !trial.second);
       return enter(context, gpu, ShareTrial::Phase::kEnds, 0);
     case ShareTrial::Phase::kEnds:
@@ -159,7 +193,31 @@ void go_on(Context& context, Gpu& gpu) {
       trial.second = true;
       trial.way = other_than(trial.chosen);
       return enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
+    case ShareTrial::Phase::kLooks:
+      remember_answers(gpu, trial);
+      ask(context, trial, false);
+      return enter(context, gpu, ShareTrial::Phase::kHasLooked, 0);
+    case ShareTrial::Phase::kHasLooked:
+      end_look(context, gpu);
+      return context.wake(gpu, context.now + kLookEvery);
   }
+}
+
+// Those that did nothing when they were measured may come and go.
+bool has_lost_idle_ones(const ShareTrial& trial, const std::vector<ClientId>& mix) {
+  if (mix.size() >= trial.mix.size() || trial.failed) return false;
+  const auto same = [](ClientId id, const auto& entry) { return id == entry.first; };
+  return std::equal(mix.begin(), mix.end(), trial.works.begin(), trial.works.end(), same);
+}
+
+// When the next trial of that mix is due.
+Instant due_at(const ShareTrial& trial, const std::vector<ClientId>& mix) {
+  const bool same = mix == trial.mix;
+  const bool confirms = same && trial.other_won;
+  Instant due = trial.seen_since + kStays;
+  if (same && !confirms && !trial.works_changed) due = std::max(due, trial.ended_at + (trial.failed ? kAfterFailure : kAgain));
+  if (trial.spare == 0 && !confirms) due = std::max(due, trial.spare_at + kSpareEvery);
+  return due;
 }
 
 // Where nothing can be measured; what was is forgotten.
@@ -168,6 +226,7 @@ void run_together(Context& context, Gpu& gpu) {
   if (trial.phase != ShareTrial::Phase::kNone) give_up(context, gpu);
   trial.way = trial.chosen = SharingWay::kTogether;
   trial.mix.clear();
+  trial.works.clear();
   trial.other_won = false;
   trial.gain = 0;
 }
@@ -201,10 +260,15 @@ void settle_share_trials(Context& context, Gpu& gpu) {
   if (tries) return *mix == trial.mix ? go_on(context, gpu) : give_up(context, gpu);
   if (mix->size() < 2 || !of_several(gpu, *mix)) return;
   earn_spare(trial, context.now);
-  Instant due = trial.seen_since + kStays;
-  if (*mix == trial.mix && !trial.other_won) due = std::max(due, trial.ended_at + (trial.failed ? kAfterFailure : kAgain));
-  if (trial.spare == 0 && !(trial.other_won && *mix == trial.mix)) due = std::max(due, trial.spare_at + kSpareEvery);
-  if (context.now < due) return context.wake(gpu, due);
+  if (has_lost_idle_ones(trial, *mix)) trial.mix = *mix;
+  const Instant due = due_at(trial, *mix);
+  if (context.now < due) {
+    context.wake(gpu, due);
+    if (*mix != trial.mix || trial.failed || trial.chosen == SharingWay::kTurns || gpu.share_turn.group)
+      return;  // who idles gives the GPU up
+    const Instant look = trial.looked_at + kLookEvery;
+    return context.now < look ? context.wake(gpu, look) : begin_look(context, gpu);
+  }
   std::vector<ClientId> comers;
   for (const auto& [id, client] : gpu.waiting) comers.push_back(id);
   if (!room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits()) return;

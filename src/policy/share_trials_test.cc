@@ -87,6 +87,7 @@ class Machine {
   Duration tried() const { return tried_; }
   uint64_t asked() const { return asked_; }
   bool counting() const { return counting_; }
+  Duration counted() const { return counted_; }
   Program& of(ClientId id) { return programs_.at(id); }
   const std::string& story() const { return story_; }
   void feed(const Event& event) {
@@ -143,6 +144,7 @@ class Machine {
       program.wakes_in = program.pause + 1;
     }
     if (gpu().sharing_tried) tried_ += kMs;
+    if (counting_) counted_ += kMs;
     now_ += kMs;
     for (; !events_.empty(); events_.pop_front()) feed(events_.front());
     feed(Tick{});
@@ -168,6 +170,7 @@ class Machine {
   Duration tried_ = 0;
   uint64_t asked_ = 0;
   bool counting_ = false;
+  Duration counted_ = 0;
   std::string story_;
 };
 
@@ -208,6 +211,89 @@ TEST(ShareTrials, AWayThatWinsOnceOnlyIsNotTaken) {
     ASSERT_EQ(machine.chosen(), SharingWay::kTogether);
   }
   EXPECT_GE(machine.gpu().sharing_trials, 4u);
+}
+
+// Nobody waits, so it has had the lock all the time.
+TEST(ShareTrials, OneThatBeginsToWorkIsSeenWithinThreeSecondsAndWhenItStops) {
+  Machine machine([](int running) { return running == 1 ? 1.0 : running == 2 ? 1.9 : 0.9; });
+  machine.add({});
+  machine.add({});
+  const ClientId still = machine.add({});
+  machine.of(still).wakes_in = 1 << 30;
+  machine.run(30 * kSec);
+  ASSERT_EQ(machine.chosen(), SharingWay::kTogether);
+  machine.of(still).wakes_in = 1;
+  machine.run(3 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  machine.run(20 * kSec);
+  machine.of(still).wakes_in = 1 << 30;
+  machine.run(8 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
+}
+
+// Together nobody waits, so one that does nothing keeps the lock, and begins anew without asking.
+TEST(ShareTrials, OneThatWorksAndStopsWithTheLockIsSeenByLooks) {
+  Machine machine([](int running) { return running == 1 ? 1.0 : running == 3 ? 2.7 : 0.9; });
+  machine.add({});
+  machine.add({});
+  const ClientId third = machine.add({});
+  machine.run(20 * kSec);
+  ASSERT_EQ(machine.chosen(), SharingWay::kTogether);
+  machine.of(third).wakes_in = 1 << 30;
+  machine.run(9 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  machine.of(third).wakes_in = 1;
+  machine.run(3 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
+}
+
+TEST(ShareTrials, WhatSaturatedAndThenComesInBurstsIsMeasuredAnew) {
+  Machine machine(time_slicing);
+  ClientId last = 0;
+  for (int i = 0; i < 4; ++i) last = machine.add({});
+  machine.run(20 * kSec);
+  ASSERT_EQ(machine.chosen(), SharingWay::kTurns);
+  const uint64_t trials = machine.gpu().sharing_trials;
+  for (ClientId id = 1; id < last; ++id) {
+    machine.of(id).burst = machine.of(id).left = 3;
+    machine.of(id).pause = 6;
+  }
+  machine.of(last).wakes_in = 1 << 30;
+  machine.run(5 * kSec);
+  EXPECT_GT(machine.gpu().sharing_trials, trials);
+}
+
+// In a look of 40 ms one of two that take turns of 100 ms may have submitted nothing.
+TEST(ShareTrials, InTurnsNothingIsLookedFor) {
+  Machine machine(time_slicing);
+  machine.add({});
+  machine.add({});
+  machine.run(4 * kSec);
+  ASSERT_EQ(machine.chosen(), SharingWay::kTurns);
+  const uint64_t asked = machine.asked();
+  machine.run(55 * kSec);
+  EXPECT_EQ(machine.asked(), asked);
+}
+
+TEST(ShareTrials, OneThatSubmitsSeldomIsNotMeasuredAllTheTime) {
+  Machine machine(small_kernels);
+  machine.add({});
+  machine.add({.per_ms = 1.0 / 300});
+  machine.run(600 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
+  EXPECT_LE(machine.tried(), 600 * kSec * 13 / 1000);
+}
+
+TEST(ShareTrials, LooksTakeNoTurnFromAnybody) {
+  Machine machine(small_kernels);
+  for (int i = 0; i < 3; ++i) machine.add({});
+  machine.run(5 * kSec);
+  const std::string before = machine.story();
+  const uint64_t asked = machine.asked();
+  machine.run(50 * kSec);
+  EXPECT_EQ(machine.story(), before);
+  EXPECT_GE(machine.asked() - asked, 3u * 2 * 50);
+  EXPECT_LE(machine.counted(), 55 * kSec / 10) << "in what a client submits it is slowed for a tenth of the time at most";
 }
 
 TEST(ShareTrials, MoreThanSixteenRunTogether) {

@@ -24,7 +24,8 @@ uint64_t group_of(const Gpu& gpu, const Client& client) {
 
 // While turns are measured each group has as many slices within the spell as the others, and one at least.
 Duration slice_of(const Gpu& gpu, size_t groups) {
-  if (gpu.share_trial.phase == ShareTrial::Phase::kNone) return kSlice;
+  const ShareTrial& trial = gpu.share_trial;
+  if (trial.phase == ShareTrial::Phase::kNone || trial.looks()) return kSlice;
   const auto sharers = static_cast<Duration>(groups);
   const Duration rounds = std::max<Duration>((kShareSpell + sharers * kSlice / 2) / (sharers * kSlice), 1);
   return std::max(kShareSpell / (sharers * rounds), 2 * kLeast);

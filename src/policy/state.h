@@ -345,9 +345,10 @@ struct LinkSpeed {
 
 constexpr Duration kShareSpell = 400'000'000;  // ns
 
-// Which way of sharing gets more done (share_trials.cc): a spell of the chosen one, then one of the other.
+// Which way of sharing gets more done (share_trials.cc): a spell of the chosen one, then one of the other; between trials looks at who
+// works.
 struct ShareTrial {
-  enum class Phase { kNone, kSettles, kCounts, kEnds };
+  enum class Phase { kNone, kSettles, kCounts, kEnds, kLooks, kHasLooked };  // the last two: of a look
   Phase phase = Phase::kNone;
   bool second = false;                                                     // the spell
   Instant until = 0;                                                       // the phase
@@ -360,13 +361,18 @@ struct ShareTrial {
   bool other_won = false;     // the last trial of the same clients, so it is tried again
   std::map<ClientId, Client::Progress> from;
   std::map<ClientId, std::array<int64_t, 2>> rates;  // of the spells
-  std::optional<std::vector<ClientId>> seen;         // that use the GPU; nullopt: not all can be measured
+  std::map<ClientId, Instant> works;                 // which of `mix` did when they were asked, and when that was seen last
+  bool works_changed = false;                        // since the last trial
+  Instant looked_at = 0;
+  std::optional<std::vector<ClientId>> seen;  // that use the GPU; nullopt: not all can be measured
   Instant seen_since = 0;
   Instant ended_at = 0;
   int spare = 3;  // trials that may begin
   Instant spare_at = 0;
   double gain = 0;
   uint64_t trials = 0;
+
+  bool looks() const { return phase == Phase::kLooks || phase == Phase::kHasLooked; }
 };
 
 // Whose turn it is among groups of clients that share the GPU in different ways (share_turns.cc).

@@ -30,7 +30,7 @@ struct OfEvents {
   bool operator()(const policy::TenantEnds&) const { return true; }
   bool operator()(const policy::TenantPaused&) const { return true; }
   bool operator()(const policy::ClientShares&) const { return false; }
-  bool operator()(const policy::ClientProgressed&) const { return true; }  // some a minute; the last of them decides
+  bool operator()(const policy::ClientProgressed&) const { return false; }  // what it decides is noted
   bool operator()(const policy::AccountKept&) const { return false; }
   bool operator()(const policy::Tick&) const { return false; }
 };
@@ -45,7 +45,7 @@ struct OfActions {
   bool operator()(const policy::SendContention&) const { return false; }
   bool operator()(const policy::SendAskProgress&) const { return false; }
   bool operator()(const policy::SendCeiling&) const { return false; }
-  bool operator()(const policy::Note&) const { return false; }
+  bool operator()(const policy::Note& note) const { return note.level == policy::Note::Level::kInfo; }
 };
 
 }  // namespace
