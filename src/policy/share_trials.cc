@@ -22,7 +22,9 @@ constexpr Duration kStill = 5 * kSecond;       // who submitted nothing in any l
 constexpr size_t kClientsMost = 16;            // with more of them a spell is too short for turns
 constexpr int64_t kParts = 1'000'000;          // of a client's mean rate
 constexpr uint64_t kWorkMost = 1 << 22;        // in a spell: ten million submissions a second
-constexpr int64_t kBetterPercent = 103;        // another way is taken that gets so much of the work done, twice in a row
+constexpr int64_t kBetterPercent = 103;        // so much of the work done by a way is a win over the other
+constexpr int kWinsFirst = 2;                  // in a row, and another way is taken
+constexpr int kWinsMost = 5;                   // each change asks for one more the next time: if spells tell little, changes are few
 
 SharingWay other_than(SharingWay way) { return way == SharingWay::kTurns ? SharingWay::kTogether : SharingWay::kTurns; }
 
@@ -108,14 +110,22 @@ void end_look(Context& context, Gpu& gpu) {
   --trial.spare;
 }
 
+int wins_needed(const ShareTrial& trial) { return std::min(kWinsFirst + trial.changes, kWinsMost); }
+
+// The first time that the other way wins, it is tried again at once.
+bool is_to_confirm(const ShareTrial& trial, const std::vector<ClientId>& mix) {
+  return mix == trial.mix && trial.wins == 1 && trial.changes == 0 && !trial.failed;
+}
+
 void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   ShareTrial& trial = gpu.share_trial;
-  if (mix != trial.mix) trial.other_won = false;
+  const bool confirms = is_to_confirm(trial, mix);
+  if (mix != trial.mix || trial.works_changed) trial.wins = trial.changes = 0;
   trial.mix = std::move(mix);
   trial.second = false;
   trial.rates.clear();
   trial.failed = trial.works_changed = false;
-  if (!trial.other_won) --trial.spare;
+  if (!confirms) --trial.spare;
   ask(context, trial, true);
   enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
 }
@@ -143,14 +153,17 @@ std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
   return work;
 }
 
-// The first time that the other way wins, it is tried again at once.
 void decide(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   const auto [first, other] = work_of(trial);
   const bool wins = other * 100 > first * kBetterPercent;
-  const bool changes = wins && trial.other_won;
-  trial.other_won = wins && !changes;
-  if (changes) trial.chosen = other_than(trial.chosen);
+  trial.wins = wins ? trial.wins + 1 : 0;
+  const bool changes = trial.wins >= wins_needed(trial);
+  if (changes) {
+    trial.chosen = other_than(trial.chosen);
+    trial.wins = 0;
+    ++trial.changes;
+  }
   trial.phase = ShareTrial::Phase::kNone;
   trial.way = trial.chosen;
   trial.ended_at = trial.looked_at = context.now;
@@ -213,7 +226,7 @@ bool has_lost_idle_ones(const ShareTrial& trial, const std::vector<ClientId>& mi
 // When the next trial of that mix is due.
 Instant due_at(const ShareTrial& trial, const std::vector<ClientId>& mix) {
   const bool same = mix == trial.mix;
-  const bool confirms = same && trial.other_won;
+  const bool confirms = is_to_confirm(trial, mix);
   Instant due = trial.seen_since + kStays;
   if (same && !confirms && !trial.works_changed) due = std::max(due, trial.ended_at + (trial.failed ? kAfterFailure : kAgain));
   if (trial.spare == 0 && !confirms) due = std::max(due, trial.spare_at + kSpareEvery);
@@ -227,7 +240,7 @@ void run_together(Context& context, Gpu& gpu) {
   trial.way = trial.chosen = SharingWay::kTogether;
   trial.mix.clear();
   trial.works.clear();
-  trial.other_won = false;
+  trial.wins = trial.changes = 0;
   trial.gain = 0;
 }
 

@@ -358,7 +358,8 @@ struct ShareTrial {
   Instant asked_at = 0;
   std::vector<ClientId> mix;  // that are measured, or were last
   bool failed = false;        // the last trial
-  bool other_won = false;     // the last trial of the same clients, so it is tried again
+  int wins = 0;               // of the other way, in so many of their trials in a row
+  int changes = 0;            // of way, of the same clients
   std::map<ClientId, Client::Progress> from;
   std::map<ClientId, std::array<int64_t, 2>> rates;  // of the spells
   std::map<ClientId, Instant> works;                 // which of `mix` did when they were asked, and when that was seen last
