@@ -92,7 +92,9 @@ class Machine {
   const std::string& story() const { return story_; }
   void feed(const Event& event) {
     const Actions actions = step(*state_, event, now_);
-    if (++fed_ % 8 == 0) EXPECT_EQ(check_invariants(*state_), std::nullopt);
+    if (++fed_ % 8 == 0) {
+      EXPECT_EQ(check_invariants(*state_), std::nullopt);
+    }
     for (const Action& action : actions) {
       if (const auto* lock = std::get_if<SendLock>(&action)) take(*lock);
       if (const auto* drop = std::get_if<SendDrop>(&action)) programs_.at(drop->client).drops_in = 1;
