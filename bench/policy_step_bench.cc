@@ -1,7 +1,10 @@
 // What one event costs the policy, by the number of clients: events per second of processor time, with everything fitting ("running"), with
-// one client running at a time and all others waiting ("waiting"), and beside compute limits ("limited"). Virtual time, a fixed seed.
+// one client running at a time and all others waiting ("waiting"), beside compute limits ("limited"), with half of the clients waiting for
+// the memory of the other half, whose work cannot drain ("stuck"), and with so many contexts that nobody fits who comes ("unfit"). Virtual
+// time, a fixed seed.
 //
-//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited] [--json FILE] [--turns 0]
+//   policy_step_bench [--seconds 1] [--clients 10,100,1000,10000] [--shapes running,waiting,limited,stuck,unfit]
+//                     [--json FILE] [--turns 0]
 //
 // --turns N: so many events of the mix instead of a time, and a hash of all that the policy answered, to compare two builds by.
 //
@@ -38,9 +41,40 @@ double cpu_seconds() {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
-enum class Shape { kRunning, kWaiting, kLimited };
+enum class Shape { kRunning, kWaiting, kLimited, kStuck, kUnfit };
 
-const char* name_of(Shape shape) { return shape == Shape::kRunning ? "running" : shape == Shape::kWaiting ? "waiting" : "limited"; }
+const char* name_of(Shape shape) {
+  switch (shape) {
+    case Shape::kRunning:
+      return "running";
+    case Shape::kWaiting:
+      return "waiting";
+    case Shape::kLimited:
+      return "limited";
+    case Shape::kStuck:
+      return "stuck";
+    case Shape::kUnfit:
+      return "unfit";
+  }
+  return "";
+}
+
+// The GPU's, for so many clients and their contexts.
+Bytes total_of(Shape shape, Bytes clients) {
+  const Bytes contexts = clients * kOverhead, ample = contexts * 5 / 4;
+  switch (shape) {
+    case Shape::kRunning:
+    case Shape::kLimited:
+      return ample + 2 * clients * kSmall;
+    case Shape::kWaiting:
+      return ample + kLarge + kLarge / 2;
+    case Shape::kStuck:
+      return contexts + 500 * kMiB + clients * kSmall / 2;
+    case Shape::kUnfit:
+      return contexts - kOverhead + 500 * kMiB + kSmall / 2;  // so many and one more
+  }
+  return 0;
+}
 
 struct Program {
   ClientId id = 0;
@@ -59,8 +93,7 @@ class World {
   World(Shape shape, size_t clients, bool hashes)
       : shape_(shape), hashes_(hashes), gpus_(clients > kClientsPerGpu ? kGpus : 1), state_(make_state(Config())) {
     const auto per_gpu = static_cast<Bytes>(clients / gpus_ + 1);
-    const Bytes room = shape == Shape::kWaiting ? kLarge + kLarge / 2 : 2 * per_gpu * kSmall;
-    for (GpuId gpu = 0; gpu < gpus_; ++gpu) step_in(GpuAppeared{gpu, per_gpu * kOverhead * 5 / 4 + room});
+    for (GpuId gpu = 0; gpu < gpus_; ++gpu) step_in(GpuAppeared{gpu, total_of(shape, per_gpu)});
     for (size_t i = 0; i < clients; ++i) join(programs_.emplace_back());
     for (Program& program : programs_) {
       step_in(LockRequested{program.id});
@@ -190,6 +223,10 @@ class World {
         Program* program = find(drops_.front());
         drops_.pop_front();
         if (program == nullptr || program->grant == 0) continue;
+        if (shape_ == Shape::kStuck) {
+          step_in(DrainFailed{program->id, program->grant});
+          continue;
+        }
         release(*program, false);
         program->waits = true;
         step_in(LockRequested{program->id});
@@ -233,7 +270,7 @@ struct Options {
   double seconds = 1;
   int64_t turns = 0;  // 0: `seconds`
   std::string clients = "10,100,1000,10000";
-  std::string shapes = "running,waiting,limited";
+  std::string shapes = "running,waiting,limited,stuck,unfit";
   std::string json;
 };
 
@@ -285,12 +322,13 @@ std::string measure(Shape shape, size_t clients, const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) {
-    std::fprintf(
-        stderr, "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited] [--json FILE] [--turns 0]\n");
+    std::fprintf(stderr,
+                 "usage: policy_step_bench [--seconds 1] [--clients 10,100] [--shapes running,waiting,limited,stuck,unfit] [--json FILE] "
+                 "[--turns 0]\n");
     return 2;
   }
   std::string rows;
-  for (const Shape shape : {Shape::kRunning, Shape::kWaiting, Shape::kLimited}) {
+  for (const Shape shape : {Shape::kRunning, Shape::kWaiting, Shape::kLimited, Shape::kStuck, Shape::kUnfit}) {
     if (options.shapes.find(name_of(shape)) == std::string::npos) continue;
     for (const char* at = options.clients.c_str(); *at != 0;) {
       char* end = nullptr;

@@ -29,31 +29,38 @@ bool wakers_may_pass(const Context& context, const Gpu& gpu) {
 
 }  // namespace
 
-std::vector<ClientId> hard_pressed(const Config& config, Gpu& gpu) {
-  std::vector<ClientId> pressed;
-  if (all_may_fit(config, gpu)) return pressed;
+Pressed::Pressed(const Config& config, Gpu& gpu) {
+  if (all_may_fit(config, gpu)) return;
+  std::vector<const Client*> pressed;
   for (const auto& [grant, client] : gpu.holders) {
-    if (need(*client) > ceiling(config, gpu, *client)) pressed.push_back(client->id);
+    if (need(*client) > ceiling(config, gpu, *client)) pressed.push_back(client);
   }
-  return pressed;
+  empty_ = pressed.empty();
+  if (empty_) return;
+  for (const auto& [id, client] : gpu.clients) {
+    later_.push_back({client.joined, immovable(client) + (config.memory_reserve_percent ? 0 : overhead_of(config, client))});
+  }
+  const auto by_joined = [](const auto& a, const auto& b) { return a.joined < b.joined; };
+  if (!std::is_sorted(later_.begin(), later_.end(), by_joined)) std::sort(later_.begin(), later_.end(), by_joined);
+  for (size_t i = later_.size() - 1; i > 0; --i) later_[i - 1].bytes += later_[i].bytes;
+  for (const Client* client : pressed) {
+    const Bytes lacks = need(*client) - ceiling(config, gpu, *client);
+    if (lacks <= taken_after(client->joined)) lacks_.push_back({client->joined, lacks});
+  }
+  std::sort(lacks_.begin(), lacks_.end(), by_joined);
+  for (size_t i = 1; i < lacks_.size(); ++i) lacks_[i].bytes = std::max(lacks_[i].bytes, lacks_[i - 1].bytes);
 }
 
-bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer, const std::vector<ClientId>& pressed) {
-  const Config& config = context.config();
-  const auto takes = [&](const Client& client) {
-    return immovable(client) + (config.memory_reserve_percent ? 0 : overhead_of(config, client));
-  };
-  return std::any_of(pressed.begin(), pressed.end(), [&](ClientId pressed_id) {
-    const Client& older = gpu.clients.at(pressed_id);
-    if (older.joined > comer.joined) return false;
-    Bytes beside_comer = ceiling(config, gpu, older);  // and those who came before the comer
-    Bytes beside_older = beside_comer;                 // those who came before the older one
-    for (const auto& [id, other] : gpu.clients) {
-      if (other.joined > comer.joined) beside_comer += takes(other);
-      if (other.joined > older.joined) beside_older += takes(other);
-    }
-    return need(older) > beside_comer && need(older) <= beside_older;
-  });
+Bytes Pressed::taken_after(uint64_t joined) const {
+  const auto at =
+      std::upper_bound(later_.begin(), later_.end(), joined, [](uint64_t than, const Part& part) { return than < part.joined; });
+  return at == later_.end() ? 0 : at->bytes;
+}
+
+bool Pressed::crowded_by(const Client& comer) const {
+  const auto older =
+      std::upper_bound(lacks_.begin(), lacks_.end(), comer.joined, [](uint64_t than, const Part& part) { return than < part.joined; });
+  return older != lacks_.begin() && std::prev(older)->bytes > taken_after(comer.joined);
 }
 
 bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers) {
@@ -215,15 +222,15 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
 
 // A GPU as it is while nobody gets the lock and nobody is asked to give it up: so that each of many that wait costs little.
 struct Look {
-  RoomCount now;                  // without those that come; those that drop are still there
-  std::vector<ClientId> pressed;  // hard_pressed()
+  RoomCount now;  // without those that come; those that drop are still there
+  Pressed pressed;
 };
 using Looks = std::map<GpuId, Look>;
 
 const Look& look_at(Looks& looks, const Context& context, Gpu& gpu) {
   const auto at = looks.find(gpu.id);
   if (at != looks.end()) return at->second;
-  Look look{RoomCount(context.state, gpu, {.dropping_released = false}, context.now), hard_pressed(context.config(), gpu)};
+  Look look{RoomCount(context.state, gpu, {.dropping_released = false}, context.now), Pressed(context.config(), gpu)};
   return looks.emplace(gpu.id, std::move(look)).first->second;
 }
 
@@ -236,10 +243,12 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
     set_reason(client, WaitReason::kEviction, client.waited_for_memory);
     return becomes_head({.at = context.now});
   }
-  if (crowds_out(context, gpu, client, look_at(looks, context, gpu).pressed)) {
+  if (look_at(looks, context, gpu).pressed.crowded_by(client)) {
     set_reason(client, WaitReason::kCrowding, client.waited_for_memory);
     return;
   }
+  const auto waits_for = [&](WaitReason reason) { set_reason(client, reason, true); };
+  if (!head && need(client) > ceiling(context.config(), gpu, client)) return waits_for(WaitReason::kNeverFits);  // whoever leaves
   if (look_at(looks, context, gpu).now.room_with(client).fits()) {
     if (!head || may_pass(context, gpu, *head, client)) {
       grant(context, gpu, client);
@@ -249,7 +258,6 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
     }
     return;
   }
-  const auto waits_for = [&](WaitReason reason) { set_reason(client, reason, true); };
   if (head) return waits_for(WaitReason::kQueue);
   if (fits_when_departed_freed(context, gpu, {id})) {
     waits_for(WaitReason::kDeparted);
@@ -356,9 +364,12 @@ static void admit_single(Context& context, Gpu& gpu) {
     admit_client(context, gpu, heads, looks, client, ends || (client.woke && terms.wakers_pass), ends && client.last_turn_ran == 0);
   };
   Place last{};
-  for (auto at = gpu.queue.order.begin(); at != gpu.queue.order.end() && heads.empty(); at = gpu.queue.order.upper_bound(last)) {
+  for (auto at = gpu.queue.order.begin(); at != gpu.queue.order.end() && heads.empty();) {
     last = at->first;
+    const size_t waiting = gpu.queue.order.size();
+    const auto next = std::next(at);
     look(*at->second);
+    at = gpu.queue.order.size() == waiting ? next : gpu.queue.order.upper_bound(last);
   }
   if (heads.empty()) return;
   const Look& now = look_at(looks, context, gpu);

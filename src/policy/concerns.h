@@ -145,9 +145,26 @@ struct Head {
 using Heads = std::map<GpuId, Head>;
 bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers);
 bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
-// Its context, and others that came after an older lock holder, take what that one needs: the older one ends first.
-bool crowds_out(const Context& context, const Gpu& gpu, const Client& comer, const std::vector<ClientId>& pressed);
-std::vector<ClientId> hard_pressed(const Config& config, Gpu& gpu);  // lock holders that may be so: their needs pass their ceilings
+// Lock holders whose needs pass their ceilings: the contexts of clients that came later take what they need. Right as long as no client
+// changes.
+class Pressed {
+ public:
+  Pressed(const Config& config, Gpu& gpu);
+  bool empty() const { return empty_; }
+  // Its context, and others that came after an older lock holder, take what that one needs: the older one ends first.
+  bool crowded_by(const Client& comer) const;
+
+ private:
+  struct Part {
+    uint64_t joined;
+    Bytes bytes;
+  };
+  Bytes taken_after(uint64_t joined) const;  // for good, by clients that joined later
+
+  bool empty_ = true;
+  std::vector<Part> later_;  // by joining: what it takes for good, and all after it
+  std::vector<Part> lacks_;  // by joining: the most that one of them, or of those before it, lacks and would have without those after it
+};
 void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
 // They would not fit if all lock holders who answer left.
 bool cannot_have_it_soon(WaitReason reason);  // not by waiting alone

@@ -152,7 +152,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
         set_reason_of(context, waiting, gpu_id, WaitReason::kEviction);
         return make_head(context, heads, waiting, {});
       }
-      if (crowds_out(context, gpu, gpu.clients.at(id), hard_pressed(context.config(), gpu)))
+      if (Pressed(context.config(), gpu).crowded_by(gpu.clients.at(id)))
         return set_reason_of(context, waiting, gpu_id, WaitReason::kCrowding);
     }
   }

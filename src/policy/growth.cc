@@ -29,32 +29,60 @@ bool is_locked_in(const State& state, const Client& client) {
   return any_waits && failures >= kUndrainable;
 }
 
-bool fits_without(const Context& context, const Gpu& gpu, const std::set<ClientId>& leavers) {
-  return room_if(context.state, gpu, {{}, &leavers}, context.now).fits();
+// Those that take a place there, which are lock holders where there are no gangs.
+template <typename Look>
+void each_in_place(const State& state, const Gpu& gpu, Look look) {
+  if (state.gangs.empty()) {
+    for (const auto& [grant, client] : gpu.holders) {
+      if (client->stays()) look(*client);
+    }
+    return;
+  }
+  for (const auto& [id, client] : gpu.clients) {
+    if (client.takes_place()) look(client);
+  }
 }
 
 // Lock holders to end so that the rest fits together; empty if no choice leaves anybody who fits.
 std::set<ClientId> choose_to_end(const Context& context, const Gpu& gpu) {
   // First who goes first: who has the lock by its own word only, who can, low priority, then the longest turn.
-  std::vector<std::tuple<bool, int, Instant, ClientId>> order;
-  for (const auto& [id, client] : gpu.clients) {
-    if (!client.takes_place()) continue;
+  std::vector<std::tuple<bool, int, Instant, const Client*>> order;
+  std::set<ClientId> leavers;
+  each_in_place(context.state, gpu, [&](const Client& client) {
     const int priority = client.unproven ? std::numeric_limits<int>::min() : client.priority;
-    order.emplace_back(is_locked_in(context.state, client) && !client.unproven, priority, turn_due(client, 0, 0), id);
-  }
-  std::sort(order.begin(), order.end());
+    order.emplace_back(is_locked_in(context.state, client) && !client.unproven, priority, turn_due(client, 0, 0), &client);
+    leavers.insert(client.id);
+  });
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::tuple(std::get<0>(a), std::get<1>(a), std::get<2>(a), std::get<3>(a)->id) <
+           std::tuple(std::get<0>(b), std::get<1>(b), std::get<2>(b), std::get<3>(b)->id);
+  });
+  RoomCount count(context.state, gpu, {{}, &leavers}, context.now);
+  const auto spare = [&](const Client& client) {
+    if (leavers.erase(client.id) > 0) count.stays(client);
+  };
+  const auto end = [&](const Client& client) {
+    if (leavers.insert(client.id).second) count.leaves(client);
+  };
   for (auto kept = order.rbegin(); kept != order.rend(); ++kept) {
-    std::set<ClientId> leavers;
-    const Gang* spared_gang = gang_of(context.state, gpu.clients.at(std::get<3>(*kept)));
-    for (const auto& entry : order) {
-      const ClientId id = std::get<3>(entry);
-      const bool with_kept = spared_gang && gang_of(context.state, gpu.clients.at(id)) == spared_gang;
-      if (id != std::get<3>(*kept) && !with_kept) leavers.insert(id);
+    const Client& keeper = *std::get<3>(*kept);
+    const Gang* const gang = gang_of(context.state, keeper);
+    const auto change_kept = [&](const auto& change) {
+      if (gang == nullptr) return change(keeper);
+      for (const auto& entry : order) {
+        if (gang_of(context.state, *std::get<3>(entry)) == gang) change(*std::get<3>(entry));
+      }
+    };
+    change_kept(spare);
+    if (!count.room().fits()) {
+      change_kept(end);
+      continue;
     }
-    if (!fits_without(context, gpu, leavers)) continue;
     for (auto spared = order.rbegin(); spared != order.rend(); ++spared) {
-      const ClientId id = std::get<3>(*spared);
-      if (leavers.erase(id) && !fits_without(context, gpu, leavers)) leavers.insert(id);
+      const Client& client = *std::get<3>(*spared);
+      if (!leavers.contains(client.id)) continue;
+      spare(client);
+      if (!count.room().fits()) end(client);
     }
     return leavers;
   }
@@ -139,17 +167,14 @@ void settle_growth(Context& context, Gpu& gpu) {
   if (leavers.empty()) return;
   bool helps = false;          // somebody who stays can load then
   bool loads_in_vain = false;  // or one who has to go, beside one who stays: only as a waiter does it come to a turn
-  for (const auto& [id, client] : gpu.clients) {
-    if (!client.stays()) continue;
-    const bool lacks = client.budget < need(client);
-    if (leavers.contains(id)) {
-      loads_in_vain = loads_in_vain || lacks;
-    } else {
-      helps = helps || lacks;
-    }
+  bool some_stay = false;
+  for (const auto& [grant, client] : gpu.holders) {
+    if (!client->stays()) continue;
+    const bool lacks = client->budget < need(*client), leaves = leavers.contains(client->id);
+    loads_in_vain |= leaves && lacks;
+    helps |= !leaves && lacks;
+    some_stay |= !leaves;
   }
-  const bool some_stay = std::any_of(gpu.clients.begin(), gpu.clients.end(),
-                                     [&](const auto& entry) { return entry.second.stays() && !leavers.contains(entry.first); });
   // Who cannot load beside nobody stays as it is until somebody else wants the room.
   if (!growing && !over_limit && !helps && !(loads_in_vain && some_stay)) return;
   const Duration cost = swap_time(gpu, room_if(context.state, gpu, {{}, &leavers}, context.now).shortfall, 0);

@@ -1,3 +1,4 @@
+#include <limits>
 #include <tuple>
 
 #include "policy/concerns.h"
@@ -78,40 +79,73 @@ namespace {
 struct Party {
   Instant due = 0;
   int priority = 0;
-  std::vector<ClientId> clients;
+  const Client* first = nullptr;
+  std::vector<const Client*> others = {};  // of a gang
   bool must_leave = false;
   bool doubtful = false;  // one of them may not drain
+
+  template <typename Look>
+  void each(Look look) const {
+    look(*first);
+    for (const Client* client : others) look(*client);
+  }
 };
 
-// First who may be dropped first.
-std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers& comers, const TurnTerms& terms) {
+// When it may be dropped.
+Instant due_of(const Context& context, const Party& party, const TurnTerms& terms) {
+  Instant due = std::numeric_limits<Instant>::max();
+  party.each([&](const Client& client) { due = std::min(due, drop_due(context, client, terms)); });  // stuck members pull the others along
+  return due;
+}
+
+// First who may be dropped first. Without those in doubt, unless these too.
+std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers& comers, const TurnTerms& terms, bool doubtful_too) {
   std::vector<Party> all;
   std::map<const Gang*, size_t> of_gangs;
   const auto add = [&](const Client& client) {
-    const ClientId id = client.id;
-    if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), id) != comers.clients.end()) return;
+    if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), client.id) != comers.clients.end()) return;
+    const bool doubtful = drain_is_doubtful(context.state, client, context.now);
     const Gang* gang = gang_of(context.state, client);
-    const auto [at, first] = gang ? of_gangs.try_emplace(gang, all.size()) : std::pair(of_gangs.end(), true);
-    if (first) all.push_back({drop_due(context, client, terms), client.priority, {}, gang && comers.rivals.contains(gang->id), false});
-    Party& party = first ? all.back() : all[at->second];
-    party.due = std::min(party.due, drop_due(context, client, terms));  // stuck members pull the others along
+    if (gang == nullptr) {
+      if (!doubtful || doubtful_too) all.push_back({drop_due(context, client, terms), client.priority, &client, {}, false, doubtful});
+      return;
+    }
+    const auto [at, is_new] = of_gangs.try_emplace(gang, all.size());
+    if (is_new) {
+      all.push_back({0, client.priority, &client, {}, comers.rivals.contains(gang->id), doubtful});
+      return;
+    }
+    Party& party = all[at->second];
     party.priority = std::max(party.priority, client.priority);
-    party.clients.push_back(id);
-    party.doubtful |= drain_is_doubtful(context.state, client, context.now);
+    party.others.push_back(&client);
+    party.doubtful |= doubtful;
   };
   if (context.state.gangs.empty()) {  // else some keep places without the lock
     for (const auto& [grant, client] : gpu.holders) add(*client);
   } else {
     for (const auto& [id, client] : gpu.clients) add(client);
+    std::erase_if(all, [&](const Party& party) { return party.doubtful && !party.must_leave && !doubtful_too; });
+    for (Party& party : all) party.due = due_of(context, party, terms);
   }
   std::sort(all.begin(), all.end(), [](const Party& a, const Party& b) {
-    return std::tuple(a.due, a.priority, a.clients.front()) < std::tuple(b.due, b.priority, b.clients.front());
+    return std::tuple(a.due, a.priority, a.first->id) < std::tuple(b.due, b.priority, b.first->id);
   });
   return all;
 }
 
+// Whoever left: what cannot move, and these, are more than there is.
+bool never_fit(const Config& config, const Gpu& gpu, const std::vector<ClientId>& comers) {
+  Bytes fixed = gpu.sums.immovable + departed_bytes(gpu);
+  for (const ClientId id : comers) {
+    const Client& client = gpu.clients.at(id);
+    fixed += charge(client) - client.counted.immovable;
+  }
+  return fixed > safe_limit(config, gpu);
+}
+
 std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Comers& comers, bool doubtful_too) {
   const State& state = context.state;
+  if (never_fit(context.config(), gpu, comers.clients)) return std::nullopt;
   Bytes in = 0;
   for (const ClientId id : comers.clients) in += charge(gpu.clients.at(id)) - gpu.clients.at(id).memory.resident;
   const bool load_is_stuck = !room_if(state, gpu, {}, context.now).fits();
@@ -124,18 +158,17 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   Switch plan;
   plan.cost = std::max(comers.least_cost, swap_time(gpu, in, in));
 
-  std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes));
-  std::erase_if(candidates, [&](const Party& party) { return party.doubtful && !party.must_leave && !doubtful_too; });
+  const std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes), doubtful_too);
   RoomCount count(state, gpu, {.comers = comers.clients}, context.now);
   const auto add = [&](const Party& party) {
-    for (const ClientId id : party.clients) {
-      if (plan.leavers.insert(id).second) count.leaves(gpu.clients.at(id));
-    }
+    party.each([&](const Client& client) {
+      if (plan.leavers.insert(client.id).second) count.leaves(client);
+    });
   };
   const auto spare = [&](const Party& party) {
-    for (const ClientId id : party.clients) {
-      if (plan.leavers.erase(id) > 0) count.stays(gpu.clients.at(id));
-    }
+    party.each([&](const Client& client) {
+      if (plan.leavers.erase(client.id) > 0) count.stays(client);
+    });
   };
   const auto fits = [&] { return count.room().fits(); };
   for (const Party& party : candidates) {
@@ -144,7 +177,7 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   for (auto party = candidates.begin(); party != candidates.end() && !fits(); ++party) add(*party);
   if (!fits()) return std::nullopt;
   for (auto party = candidates.rbegin(); party != candidates.rend(); ++party) {  // spare whom a later one made unnecessary
-    if (party->must_leave || !plan.leavers.contains(party->clients.front())) continue;
+    if (party->must_leave || !plan.leavers.contains(party->first->id)) continue;
     spare(*party);
     if (!fits()) add(*party);
   }
@@ -154,14 +187,15 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   plan.cost = std::max(comers.least_cost, swap_time(gpu, plan.out, in));
   plan.quantum = quantum_of(context.config(), plan.cost);
   plan.at = context.now;
-  for (const Party& party : parties(context, gpu, comers, terms(plan.cost, comers.wakes))) {
-    if (!plan.leavers.contains(party.clients.front())) continue;
-    plan.at = std::max(plan.at, party.due);
+  const TurnTerms with = terms(plan.cost, comers.wakes), without = terms(plan.cost, false);
+  for (const Party& party : candidates) {
+    if (!plan.leavers.contains(party.first->id)) continue;
+    plan.at = std::max(plan.at, due_of(context, party, with));
     plan.doubtful |= party.doubtful;
   }
-  for (const Party& party : parties(context, gpu, comers, terms(plan.cost, false))) {
-    if (plan.leavers.contains(party.clients.front()) && party.due > plan.at)
-      plan.interrupted.insert(party.clients.begin(), party.clients.end());
+  for (const Party& party : candidates) {
+    if (!plan.leavers.contains(party.first->id) || due_of(context, party, without) <= plan.at) continue;
+    party.each([&](const Client& client) { plan.interrupted.insert(client.id); });
   }
   const bool counts_on_doubtful = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(), [&](const auto& entry) {
     return entry.second->state == ClientState::kDropping && drain_is_doubtful(state, *entry.second, context.now);
