@@ -96,7 +96,8 @@ std::string tenant_table(const StatusReport& status) {
         std::count_if(status.clients.begin(), status.clients.end(), [&](const ClientReport& c) { return c.tenant == tenant.id; });
     table.add({std::to_string(tenant.id), name_of(tenant),
                tenant.kind + (tenant.ends ? ", ends" : "") + (tenant.paused ? ", paused" : "") +
-                   (tenant.sharing == "node" ? "" : ", " + tenant.sharing),
+                   (tenant.sharing == "node" ? "" : ", " + tenant.sharing) +
+                   (tenant.turn_most_ns == 0 ? "" : fmt::format(", turns of {} s", tenant.turn_most_ns / 1'000'000'000)),
                limit_of(tenant), std::to_string(tenant.priority), std::to_string(now), gpus_of(status, tenant)});
   }
   return table.draw();

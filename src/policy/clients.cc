@@ -171,6 +171,17 @@ void set_ends(Context& context, const TenantEnds& event) {
   });
 }
 
+void set_turns(Context& context, const TenantTurns& event) {
+  if (event.is_as_all()) {
+    context.state.turns.erase(event.tenant);
+  } else {
+    context.state.turns.insert_or_assign(event.tenant, event);
+  }
+  for (auto& [id, gpu] : context.state.gpus) {
+    if (Account* account = gpu.quota.accounts.find(event.tenant)) take_turns_of_tenant(context.state, *account);
+  }
+}
+
 void set_paused(Context& context, const TenantPaused& event) {
   if (event.paused) {
     context.state.paused.insert(event.tenant);

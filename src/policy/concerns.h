@@ -17,6 +17,7 @@ void take_memory(Gpu& gpu, Client& client, const Memory& memory);  // what a cli
 void set_priority(Context& context, const TenantPriority& event);
 void set_ends(Context& context, const TenantEnds& event);
 void set_paused(Context& context, const TenantPaused& event);
+void set_turns(Context& context, const TenantTurns& event);
 void hold_paused(Context& context, Gpu& gpu);  // clients of paused tenants: no turn goes on or is waited for
 // A client's place in the indexes by tenant; before it goes.
 void note_in_indexes(State& state, Gpu& gpu, Client& client);
@@ -110,7 +111,7 @@ struct Comers {
 // Prefers leavers whose drain is not in doubt.
 std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers);
 bool drain_is_doubtful(const State& state, const Client& client, Instant now);
-Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms);
+Instant drop_due(const Context& context, const Client& client, TurnTerms terms);
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes);
 // why: for the log.
 void ask_to_drop(Context& context, Gpu& gpu, Client& client, const char* why);      // with its gang
@@ -241,6 +242,7 @@ void watch_quota(Context& context, Gpu& gpu);               // when to look agai
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
 // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
+void take_turns_of_tenant(const State& state, Account& account);  // what State::turns says of it
 Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate);
 Duration idle_release(const Gpu& gpu);
 

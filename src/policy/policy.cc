@@ -143,6 +143,10 @@ Concerned apply(Context& context, const Event& event) {
             set_paused(context, e);
             return where(state, e.tenant);
           },
+          [&](const TenantTurns& e) -> Concerned {
+            set_turns(context, e);
+            return where(state, e.tenant);
+          },
           [&](const ClientShares& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_shares(gpu, client, e); }); },
           [&](const ClientProgressed& e) {
             return with(e.client, [&](Gpu& gpu, Client& client) { take_progress(context, gpu, client, e); });

@@ -206,6 +206,21 @@ struct TenantPaused {
   TenantId tenant;
   bool paused;
 };
+// How a tenant takes its turns, where it does not do as all: of its clients on each GPU, those that come later included.
+enum class TenantSharing {
+  kNode,      // as Config::scheduling_mode has it
+  kTogether,  // beside compute limits it runs beside the others, within its limits
+  kTurns,     // beside compute limits it runs in turns with the others
+};
+struct TenantTurns {
+  TenantId tenant;
+  TenantSharing sharing = TenantSharing::kNode;
+  // The longest turn while others wait and memory moves between turns, 0 = as long as all others'. It makes none longer than it is without,
+  // and none shorter than is worth what the switch costs (Config::switch_time_multiplier). Beside compute limits shares stay as they are,
+  // so that the turns of the others become shorter, too.
+  Duration most = 0;
+  bool is_as_all() const { return sharing == TenantSharing::kNode && most <= 0; }
+};
 // Clients of one group run at the same time on the GPU, such as those attached to one MPS server; between groups the driver switches.
 // 0, as a client begins: as the driver has it. `measured`: where that gets more done, each tenant is a group of its own instead; the
 // client tells its progress.
@@ -231,8 +246,8 @@ struct Tick {};  // the deadline of next_deadline has come
 
 using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
                            LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
-                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, ClientShares,
-                           ClientProgressed, AccountKept, Tick>;
+                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, TenantTurns,
+                           ClientShares, ClientProgressed, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.

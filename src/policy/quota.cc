@@ -328,10 +328,20 @@ void open_account(Gpu& gpu, Tenancy& tenancy, Account& account) {
   ++gpu.quota.accounts_here;
 }
 
+void take_turns_of_tenant(const State& state, Account& account) {
+  const auto turns = state.turns.find(account.tenant);
+  account.sharing = turns == state.turns.end() ? TenantSharing::kNode : turns->second.sharing;
+  account.turn_most = turns == state.turns.end() ? 0 : turns->second.most;
+}
+
 Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
-  if (Account* known = gpu.quota.accounts.find(tenant)) return *known;
+  if (Account* known = gpu.quota.accounts.find(tenant)) {
+    take_turns_of_tenant(state, *known);  // it may have been away, with a debt
+    return *known;
+  }
   auto owned = std::make_unique<Account>();
   owned->tenant = tenant;
+  take_turns_of_tenant(state, *owned);
   Account& account = gpu.quota.accounts.insert(std::move(owned));
   if (const auto here = gpu.of_tenant.find(tenant); here != gpu.of_tenant.end()) open_account(gpu, here->second, account);
   if (const auto limit = state.core_limits.find(tenant); limit != state.core_limits.end()) {

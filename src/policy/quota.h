@@ -77,10 +77,12 @@ struct Account {
   bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
   bool borrows = false;      // has a turn before its balance allows one, because the GPU would stand still
   Instant joined_at = 0;
-  Instant last_busy = 0;          // held or wanted the lock
-  bool active = false;            // counts in the shares
-  bool present = false;           // was busy lately
-  bool gang = false;              // its turns are on several GPUs together
+  Instant last_busy = 0;  // held or wanted the lock
+  bool active = false;    // counts in the shares
+  bool present = false;   // was busy lately
+  bool gang = false;      // its turns are on several GPUs together
+  TenantSharing sharing = TenantSharing::kNode;
+  Duration turn_most = 0;         // its turns are to be no longer, 0 = as they are
   bool shared_as_active = false;  // so, and with these, the shares were worked out last; a ceiling of 0: they were not
   int shared_ceiling = 0, shared_reserved = 0;
 

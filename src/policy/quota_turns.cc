@@ -55,6 +55,7 @@ Duration owed(const Account& account) {
 bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) {
   if (account.gang) return false;  // it has its turns on several GPUs at once
   if (gpu.quota.mode == GpuMode::kRotation) return true;
+  if (account.sharing != TenantSharing::kNode) return account.sharing == TenantSharing::kTurns;
   switch (config.scheduling_mode) {
     case SchedulingMode::kAuto:
       return !account.gappy;
@@ -89,6 +90,18 @@ std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
   return Switch{.out = excess, .in = excess, .cost = swap_time(gpu, excess, excess)};
 }
 
+// Of a rotation, whose turns are as long as the shares ask. A tenant that wants shorter ones than those has them by a shorter period, so
+// that nobody's share changes; no turn is shorter than is worth its swaps.
+Duration period_of_rotation(const Config& config, const Gpu& gpu, Duration swap_cost, int64_t least) {
+  const Duration length = switch_time(config, swap_cost);
+  const Duration worth = std::min(length, swap_cost * config.switch_time_multiplier);
+  Duration period = time_for(length, least);
+  for (const Account& account : gpu.quota.accounts) {
+    if (account.present && account.turn_most > 0) period = std::min(period, time_for(account.turn_most, std::max(account.quota, least)));
+  }
+  return std::max(period, time_for(worth, least));
+}
+
 Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration> swap_cost) {
   int64_t least = kWholeGpu, exclusive = 0;
   for (const Account& account : gpu.quota.accounts) {
@@ -96,7 +109,7 @@ Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration>
     ++exclusive;
     least = std::min(least, std::max<int64_t>(account.quota, kWholeGpu / 200));
   }
-  if (swap_cost) return time_for(switch_time(config, *swap_cost), least);
+  if (swap_cost) return period_of_rotation(config, gpu, *swap_cost, least);
   const bool in_turns = gpu.quota.mode == GpuMode::kTurns;
   const int64_t per_hand_over = in_turns ? kPeriodOfTurnsPerHandOver : kPeriodPerHandOver;
   return std::clamp(exclusive * per_hand_over * hand_over(gpu), kPeriodMin, in_turns ? kPeriodOfTurns : kPeriodMax);

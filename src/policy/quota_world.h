@@ -67,6 +67,7 @@ class QuotaWorld {
   void set(const ComputeLimit& limit);
   void end(TenantId tenant) { feed(TenantEnds{tenant, true}); }
   void pause_tenant(TenantId tenant, bool pauses) { feed(TenantPaused{tenant, pauses}); }
+  void set_turns(const TenantTurns& turns) { feed(turns); }
   void set_config(const Config& config);
   void talk_of_memory(Duration every);  // from now on each program says so often what it has, in turns
   // A new scheduler, to which all register again. It knows what the former one had on the accounts, or (false) not.

@@ -194,6 +194,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                      paused_.erase(e.tenant);
                    }
                  },
+                 [&](const TenantTurns&) {},
                  [&](const ClientShares& e) {
                    with(e.client, [&](Account& account) {
                      account.group = e.group;

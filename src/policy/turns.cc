@@ -47,14 +47,23 @@ TurnTerms terms_of(const Config& config, Duration cost, bool wakes) {
   return {switch_time(config, cost), quantum_of(config, cost), wakes, false};
 }
 
+// Its turns may be shorter than all others', but no shorter than what they load is worth.
+static Duration own_length(const State& state, TenantId tenant, Duration length, Duration quantum) {
+  const auto turns = state.turns.find(tenant);
+  if (turns == state.turns.end() || turns->second.most <= 0) return length;
+  return std::min(length, std::max(turns->second.most, quantum));
+}
+
 Instant growth_due(const Context& context, const Client& client, Duration cost) {
-  const TurnTerms terms = terms_of(context.config(), cost, false);
+  TurnTerms terms = terms_of(context.config(), cost, false);
+  terms.length = own_length(context.state, client.tenant, terms.length, terms.quantum);
   if (const Gang* gang = gang_of(context.state, client)) return gang_due(context, *gang, terms);
   return turn_due(client, terms.length, terms.quantum);
 }
 
 // When it may be dropped for the comers.
-Instant drop_due(const Context& context, const Client& client, const TurnTerms& terms) {
+Instant drop_due(const Context& context, const Client& client, TurnTerms terms) {
+  terms.length = own_length(context.state, client.tenant, terms.length, terms.quantum);
   const bool stuck = client.state == ClientState::kLoading && terms.load_is_stuck;
   if (const Gang* gang = gang_of(context.state, client)) return gang_due(context, *gang, {terms.length, terms.quantum, terms.wakes, stuck});
   Instant due = turn_due(client, terms.length, terms.quantum);

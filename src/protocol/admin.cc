@@ -22,7 +22,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ComputeReport, gpu, quota, share
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantMemoryReport, gpu, limit, charged, leased, over, asking, silent, asks)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TenantReport, id, name, kind, gpu_memory_limit, priority, clients, clients_ever, memory,
                                                 gpu_core_limit, gpu_core_reserved, compute, usage, ends, job, user, partition, paused,
-                                                sharing, root)
+                                                sharing, turn_most_ns, root)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, tenant, gpu, backend, state, since_ns, allocated, resident,
                                                 swapped, unswappable, keeps_memory, overhead, budget, gpu_memory_limit, charged, lease,
                                                 host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
@@ -176,6 +176,16 @@ Result<Request> decode_set_request(const Json& json) {
   return Request(request);
 }
 
+// An integer that is given as a number; 0 when it is not there.
+Result<int64_t> integer_field(const Json& json, const char* field, int64_t minimum, int64_t maximum) {
+  auto found = json.find(field);
+  if (found == json.end()) return int64_t{0};
+  if (found->is_number_integer()) {
+    if (const auto value = parse_integer(found->dump(), minimum, maximum)) return *value;
+  }
+  return error_format("%s must be a number from %lld to %lld", field, static_cast<long long>(minimum), static_cast<long long>(maximum));
+}
+
 Result<PodRequest> decode_pod(const Json& json) {
   PodRequest pod;
   auto uid = json.is_object() ? json.find("uid") : json.end();
@@ -222,6 +232,13 @@ Result<PodRequest> decode_pod(const Json& json) {
     if (!only_lowers->is_boolean()) return error_format("a pod's only_lowers must be true or false");
     pod.only_lowers = only_lowers->get<bool>();
   }
+  if (auto sharing = json.find("sharing"); sharing != json.end()) {
+    pod.sharing = text_of(*sharing);
+    if (!is_sharing_word(pod.sharing)) return error_format("a pod's sharing must be node, together, turns or auto");
+  }
+  auto turn_seconds = integer_field(json, "turn_seconds", 0, kTurnSecondsMax);
+  if (!turn_seconds) return turn_seconds.error();
+  pod.turn_seconds = static_cast<int32_t>(*turn_seconds);
   if (auto member_of = json.find("member_of"); member_of != json.end()) {
     if (!member_of->is_string() || !is_pod_uid(member_of->get_ref<const std::string&>()) || *member_of == pod.uid) {
       return error_format("a pod's member_of must be another pod's uid, in hexadecimal digits and '-'");
@@ -237,16 +254,6 @@ Result<std::string> short_text_field(const Json& json, const char* field) {
   if (found == json.end()) return std::string();
   if (!found->is_string()) return error_format("%s must be text", field);
   return found->get<std::string>().substr(0, kJobTextBytesMax);
-}
-
-// An integer that is given as a number; 0 when it is not there.
-Result<int64_t> integer_field(const Json& json, const char* field, int64_t minimum, int64_t maximum) {
-  auto found = json.find(field);
-  if (found == json.end()) return int64_t{0};
-  if (found->is_number_integer()) {
-    if (const auto value = parse_integer(found->dump(), minimum, maximum)) return *value;
-  }
-  return error_format("%s must be a number from %lld to %lld", field, static_cast<long long>(minimum), static_cast<long long>(maximum));
 }
 
 Result<Request> decode_job_request(const Json& json) {
@@ -422,6 +429,8 @@ struct Encoder {
                                          {"ends", pod.ends}});
       if (!pod.gpu_memory_on.empty()) one["gpu_memory_on"] = pod.gpu_memory_on;
       if (pod.only_lowers) one["only_lowers"] = true;
+      if (pod.sharing != "node") one["sharing"] = pod.sharing;
+      if (pod.turn_seconds > 0) one["turn_seconds"] = pod.turn_seconds;
       if (!pod.member_of.empty()) one["member_of"] = pod.member_of;
     }
     Json json = {{"request", "pods"}, {"pods", pods}, {"complete", r.complete}};

@@ -16,7 +16,8 @@
 //   {"request":"set","tenant":"train","release":true}                -> its turns end now; what it needs it asks for anew
 //   {"request":"set","settings":{"switch_time_mode":"fixed",...}}      -> settings by their names in scheduler.toml
 //   {"request":"pods","pods":[{"uid":"0b4e...","name":"team/train","gpu_memory_limit":0,"gpu_core_limit":40,
-//                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"ends":false,"only_lowers":false},
+//                              "gpu_memory_on":{"GPU-...":4294967296},"priority":0,"sharing":"turns","turn_seconds":20,"ends":false,
+//                              "only_lowers":false},
 //                             {"uid":"77aa...","gone":true}],"complete":false}
 //                       -> {"ok":true,"refused":{"0b4e...":"why its memory limit is not in force"}}: limits of pods by their UID, in
 //                       effect at once and for processes that come later. complete: all pods that there are; others are gone.
@@ -69,6 +70,7 @@ inline constexpr int32_t kPriorityMax = 100;
 // How a tenant shares GPUs: as the setting `sharing` says, or as is said here.
 inline constexpr const char* kSharingWords[] = {"node", "together", "turns", "auto"};
 bool is_sharing_word(std::string_view text);
+inline constexpr int32_t kTurnSecondsMax = 3600;
 
 // What clients have done on one GPU, those that have left included: no count goes back while the scheduler runs.
 struct UsageReport {
@@ -165,7 +167,8 @@ struct TenantReport {
   std::vector<ComputeReport> compute;
   std::vector<UsageReport> usage;  // on each GPU where it has, or had, clients
   bool paused = false;             // by the administrator: its programs get no turns
-  std::string sharing = "node";    // one of kSharingWords
+  std::string sharing = "node";    // in force: one of kSharingWords
+  int64_t turn_most_ns = 0;        // its turns are no longer while others wait; 0 = as all others'
   int32_t root = 0;                // of a run: the process that its tree begins at; 0: none, or it has ended
   uint64_t changed = 0;            // not sent: report_changes.h
 };
@@ -310,6 +313,8 @@ struct PodRequest {
   bool only_lowers = false;                      // not all is known of it: what it has already stays where that is less
   int32_t gpu_core_reserved = 0;                 // of its ceiling what it was granted; 0 = none
   std::string member_of;                         // another pod's UID, whose tenant its processes belong to; empty: its own
+  std::string sharing = "node";                  // one of kSharingWords; what `set` says of the tenant goes before it
+  int32_t turn_seconds = 0;                      // the longest turn while others wait, 1..kTurnSecondsMax; 0 = as long as all others'
   bool operator==(const PodRequest&) const = default;
 };
 struct PodsRequest {

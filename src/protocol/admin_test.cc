@@ -36,12 +36,12 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
 }
 
 TEST(Admin, PodsComeBackAsTheyWereSent) {
-  auto pods =
-      accepted<PodsRequest>(encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false},
-                                                {"77aa", "", 0, 100, true},
-                                                {"88", "x/y", 0, 100, false, -3, true, {{"GPU-a", 7}, {"GPU-b", 0}}, true, 30, "77aa"}},
-                                               true})
-                                .c_str());
+  auto pods = accepted<PodsRequest>(
+      encode(PodsRequest{{{"0b4e-1", "team/train", 5, 40, false},
+                          {"77aa", "", 0, 100, true},
+                          {"88", "x/y", 0, 100, false, -3, true, {{"GPU-a", 7}, {"GPU-b", 0}}, true, 30, "77aa", "turns", 20}},
+                         true})
+          .c_str());
   ASSERT_EQ(pods.pods.size(), 3u);
   EXPECT_EQ(pods.pods[0].priority, 0);
   EXPECT_FALSE(pods.pods[0].ends);
@@ -52,6 +52,10 @@ TEST(Admin, PodsComeBackAsTheyWereSent) {
   EXPECT_TRUE(pods.pods[2].only_lowers);
   EXPECT_EQ(pods.pods[2].member_of, "77aa");
   EXPECT_EQ(pods.pods[0].member_of, "");
+  EXPECT_EQ(pods.pods[2].sharing, "turns");
+  EXPECT_EQ(pods.pods[2].turn_seconds, 20);
+  EXPECT_EQ(pods.pods[0].sharing, "node");
+  EXPECT_EQ(pods.pods[0].turn_seconds, 0);
   EXPECT_FALSE(pods.pods[0].only_lowers);
   EXPECT_TRUE(pods.pods[0].gpu_memory_on.empty());
   EXPECT_EQ(pods.pods[2].gpu_memory_on, (std::map<std::string, int64_t>{{"GPU-a", 7}, {"GPU-b", 0}}));
@@ -114,6 +118,8 @@ TEST(Admin, RefusalsNameTheField) {
     const std::string line = std::string(R"({"request":"pods","pods":[{"uid":"a","member_of":)") + member_of + "}]}";
     EXPECT_NE(refused(line.c_str()).find("member_of must be another pod's uid"), std::string::npos) << line;
   }
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","sharing":"mps"}]})").find("node, together, turns or auto"), std::string::npos);
+  EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"a","turn_seconds":3601}]})").find("0 to 3600"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods"})").find("pods"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[3]})").find("uid"), std::string::npos);
   EXPECT_NE(refused(R"({"request":"pods","pods":[{"uid":"../x"}]})").find("uid"), std::string::npos);

@@ -211,7 +211,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
 
   bool wants_lock = message.wants_lock != 0 && message.has_lock == 0;
   apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
-  if (gets_no_turns(tenant)) apply(policy::TenantPaused{tenant.id, true}, now);
+  for (const policy::Event& exception : exceptions_of(tenant, true)) apply(exception, now);
   const policy::ClientJoined joined{id,
                                     *gpu,
                                     tenant.id,
@@ -443,9 +443,9 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   keep_on_gpu(client, true);
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
   if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});
-  const policy::TenantPaused resumed{client.tenant, false};  // the policy knows pauses of tenants that have clients
   const Tenant* tenant = tenants_.find(client.tenant);
-  const bool pause_goes = tenant != nullptr && gets_no_turns(*tenant) && tenant->clients == 1;
+  const bool is_last = tenant != nullptr && tenant->clients == 1;
+  const std::vector<policy::Event> exceptions = is_last ? exceptions_of(*tenant, false) : std::vector<policy::Event>();
   tenants_.leave(client.tenant);
   save_tenants_soon(now);
   leave_host_budget(client);
@@ -455,7 +455,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   if (clients_.empty()) forget_totals(now);  // while there are some, housekeeping does it
   watched || waits_for_end ? known_.depart(id) : known_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched || waits_for_end}, now);
-  if (pause_goes) apply(resumed, now);
+  for (const policy::Event& exception : exceptions) apply(exception, now);
   client_left_exports(id);
   perform(ledger_.leave(id, now), now);
   update_host_memory(now, true);

@@ -343,6 +343,8 @@ class Engine {
   // engine_bypass.cc
   void look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void refuse_turns(policy::Instant now);
+  // In what the tenant is not as all others: to be told before its first client, and taken back after its last one.
+  std::vector<policy::Event> exceptions_of(const Tenant& tenant, bool begins) const;
   bool gets_no_turns(const Tenant& tenant) const { return tenant.paused_in_force() || bypassed_.contains(tenant.id); }
   void report_bypasses(protocol::admin::StatusReport* report, policy::Instant now) const;
 

@@ -108,9 +108,10 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
   const bool pause_changes = changed.paused_in_force() != tenant.paused_in_force();
   const bool memory_changes = limit != tenant.memory_limit_in_force();
-  const bool sharing_changes = changed.sharing != tenant.sharing;
+  const bool sharing_changes = changed.sharing_in_force() != tenant.sharing_in_force();
+  const bool turns_change = sharing_changes || changed.pod.turn_seconds != tenant.pod.turn_seconds;
   tenant = changed;
-  if (memory_changes || !gpus.empty() || pause_changes || sharing_changes) ++changes_;  // the policy's step sees the others
+  if (memory_changes || !gpus.empty() || pause_changes || turns_change) ++changes_;  // the policy's step sees the others
   if (memory_changes)
     spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
   for (policy::GpuId gpu : gpus) {
@@ -134,15 +135,28 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
     spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, paused ? "paused: its programs get no turns" : "resumed");
     if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, gets_no_turns(tenant)}, now);
   }
-  if (sharing_changes) {
-    spdlog::info("tenant {} '{}': sharing {}", tenant.id, tenant.name, tenant.sharing == "node" ? "as the node says" : tenant.sharing);
-    tell_shares(now);
+  if (turns_change) {
+    const std::string& sharing = tenant.sharing_in_force();
+    const int seconds = tenant.pod.turn_seconds;
+    spdlog::info("tenant {} '{}': sharing {}, turns {}", tenant.id, tenant.name, sharing == "node" ? "as the node says" : sharing,
+                 seconds == 0 ? "as long as all others'" : fmt::format("of at most {} s", seconds));
+    if (tenant.clients > 0) apply(tenant.turns_in_force(), now);
+    if (sharing_changes) tell_shares(now);
   }
   if (ends_changes) {
     if (tenant.pod.ends)
       spdlog::info("tenant {} '{}' is being ended: its programs get the next turn, to save what they have", tenant.id, tenant.name);
     apply(policy::TenantEnds{tenant.id, tenant.pod.ends}, now);
   }
+}
+
+std::vector<policy::Event> Engine::exceptions_of(const Tenant& tenant, bool begins) const {
+  std::vector<policy::Event> exceptions;
+  if (gets_no_turns(tenant)) exceptions.emplace_back(policy::TenantPaused{tenant.id, begins});
+  const policy::TenantTurns turns = tenant.turns_in_force();
+  if (turns.is_as_all()) return exceptions;
+  exceptions.emplace_back(begins ? turns : policy::TenantTurns{tenant.id});
+  return exceptions;
 }
 
 // Who speaks for pods will say it again, or that it no longer holds; until then each GPU has the lowest that was told there, and others the
@@ -214,6 +228,8 @@ Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant
   for (const admin::PodRequest& pod : request.pods) {
     PodLimits limits{printable(pod.name.c_str()), pod.gpu_memory_limit, pod.gpu_core_limit, pod.priority, pod.ends, pod.gpu_memory_on};
     limits.core_reserved = pod.gpu_core_reserved;
+    limits.sharing = pod.sharing;
+    limits.turn_seconds = pod.turn_seconds;
     limits.member_of = pod.member_of;
     named.insert(pod.uid);
     if (const PodLimits* held = tenants_.limits_of_pod(pod.uid); pod.only_lowers && held != nullptr) limits = lowest_of(*held, limits);

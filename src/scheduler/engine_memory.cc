@@ -274,7 +274,8 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
                               tenant.core_reserved_in_force(),
                               {}});
     report.tenants.back().paused = tenant.paused_in_force();
-    report.tenants.back().sharing = tenant.sharing;
+    report.tenants.back().sharing = tenant.sharing_in_force();
+    report.tenants.back().turn_most_ns = tenant.turns_in_force().most;
     report.tenants.back().root = tenant.root != 0 && start_time_of(tenant.root) == tenant.root_start_time ? tenant.root : 0;
   }
   const ReportsOfTenants reports = by_tenant(&report);

@@ -43,7 +43,7 @@ void Engine::tell_shares(policy::Instant now) {
 void Engine::tell_share(Client& client, policy::Instant now) {
   constexpr uint64_t kOfTenant = uint64_t{1} << 63;
   const Tenant* tenant = tenants_.find(client.tenant);
-  const Sharing sharing = (tenant != nullptr ? sharing_of(tenant->sharing) : std::nullopt).value_or(settings_.sharing);
+  const Sharing sharing = (tenant != nullptr ? sharing_of(tenant->sharing_in_force()) : std::nullopt).value_or(settings_.sharing);
   const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : sharing == Sharing::kTurns ? kOfTenant | client.tenant : 0;
   const bool measured = sharing == Sharing::kAuto && client.version >= kTellsProgress;
   if (group == client.share_group && measured == client.measured) return;

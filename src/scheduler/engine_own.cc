@@ -93,7 +93,8 @@ admin::StatusReport Engine::own_report(const Peer& peer, const std::set<policy::
     out.priority = tenant->priority_in_force();
     out.ends = tenant->pod.ends;
     out.paused = tenant->paused_in_force();
-    out.sharing = tenant->sharing;
+    out.sharing = tenant->sharing_in_force();
+    out.turn_most_ns = tenant->turns_in_force().most;
     out.clients = tenant->clients;
     out.clients_ever = tenant->clients_ever;
     out.root = tenant->root != 0 ? pid_as_seen_by(peer.pid, tenant->root) : 0;

@@ -64,6 +64,8 @@ Json to_json(const PodLimits& pod) {
           {"core_limit", pod.core_limit},
           {"core_reserved", pod.core_reserved},
           {"memory_on", pod.memory_on},
+          {"sharing", pod.sharing},
+          {"turn_seconds", pod.turn_seconds},
           {"member_of", pod.member_of},
           {"priority", pod.priority}};
 }
@@ -74,6 +76,8 @@ void read(const Json& json, PodLimits* pod) {
   json.at("core_limit").get_to(pod->core_limit);
   pod->core_reserved = json.value("core_reserved", 0);
   pod->priority = json.value("priority", 0);
+  pod->sharing = json.value("sharing", "node");
+  pod->turn_seconds = json.value("turn_seconds", 0);
   pod->member_of = json.value("member_of", std::string());
   pod->memory_on = json.value("memory_on", std::map<std::string, int64_t>());
 }
@@ -138,6 +142,8 @@ const char* fault_of(const PodLimits& pod) {
   }
   if (!pod.member_of.empty() && !protocol::admin::is_pod_uid(pod.member_of)) return "an impossible tenant of another pod";
   if (pod.core_reserved < 0 || pod.core_reserved > pod.core_limit) return "an impossible compute reservation";
+  if (!protocol::admin::is_sharing_word(pod.sharing)) return "an unknown way of sharing";
+  if (pod.turn_seconds < 0 || pod.turn_seconds > protocol::admin::kTurnSecondsMax) return "an impossible length of turns";
   return fault_of(pod.gpu_memory_limit, pod.core_limit, pod.priority);
 }
 

@@ -77,6 +77,8 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
     tenants.find(changed)->core_ceiling = 60;
     tenants.find(changed)->paused = true;
     tenants.find(changed)->sharing = "turns";
+    tenants.find(changed)->pod.sharing = "together";
+    tenants.find(changed)->pod.turn_seconds = 20;
     tenants.find(changed)->pod.core_limit = 50;
     tenants.find(changed)->pod.core_reserved = 45;
     tenants.find(changed)->priority = -7;
@@ -97,6 +99,9 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   EXPECT_TRUE(next.find("serve")->paused);
   EXPECT_FALSE(next.find(run)->paused);
   EXPECT_EQ(next.find("serve")->sharing, "turns");
+  EXPECT_EQ(next.find("serve")->pod.sharing, "together");
+  EXPECT_EQ(next.find("serve")->pod.turn_seconds, 20);
+  EXPECT_EQ(next.find("serve")->sharing_in_force(), "turns") << "the administrator's word goes before the pod's";
   EXPECT_EQ(next.find(run)->sharing, "node");
   EXPECT_EQ(next.find("serve")->core_limit_in_force(), 50);
   EXPECT_EQ(next.find("serve")->pod.core_reserved, 45);

@@ -46,10 +46,20 @@ PodLimits lowest_of(const PodLimits& held, PodLimits told) {
   told.core_reserved = std::min(held.core_reserved, told.core_limit);
   for (const auto& [gpu, bytes] : held.memory_on) told.memory_on[gpu] = lower_limit(bytes, told.memory_on[gpu]);
   told.priority = held.priority;
+  told.turn_seconds = static_cast<int>(lower_limit(held.turn_seconds, told.turn_seconds));
   told.ends = held.ends || told.ends;
   if (!held.name.empty()) told.name = held.name;
   if (told.member_of.empty()) told.member_of = held.member_of;
   return told;
+}
+
+policy::TenantTurns Tenant::turns_in_force() const {
+  const std::string& word = sharing_in_force();
+  return {id,
+          word == "turns"      ? policy::TenantSharing::kTurns
+          : word == "together" ? policy::TenantSharing::kTogether
+                               : policy::TenantSharing::kNode,
+          pod.turn_seconds * int64_t{1'000'000'000}};
 }
 
 Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader reader, StartTimeOf start_time)

@@ -35,6 +35,8 @@ struct PodLimits {
   std::map<std::string, int64_t> memory_on;    // by the GPU's UUID: what it has there at most
   bool gone = false;                           // nobody speaks for it any more: it is held to what it had
   int core_reserved = 0;                       // of core_limit what it was granted; 0 = none
+  std::string sharing = "node";                // one of protocol::admin::kSharingWords
+  int turn_seconds = 0;                        // the longest turn while others wait; 0 = as long as all others'
   std::string member_of;                       // the UID of the pod whose tenant it belongs to; empty: its own
   bool told() const { return !name.empty(); }  // else it is from clients that came back, if any
   bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
@@ -94,11 +96,13 @@ struct Tenant {
   bool paused = false;  // by the administrator: its programs get no turns
   bool paused_in_force() const;
   std::string sharing = "node";  // by the administrator: one of protocol::admin::kSharingWords
-  bool gang_turns = true;        // on several GPUs: its turns are on all of them together
-  uint64_t clients = 0;          // now
-  uint64_t clients_ever = 0;     // those now included
-  uint64_t awaited = 0;          // clients of an earlier scheduler that live and are not back
-  pid_t root = 0;                // of a run: the process that the tree hangs from
+  const std::string& sharing_in_force() const { return sharing != "node" ? sharing : pod.sharing; }
+  policy::TenantTurns turns_in_force() const;
+  bool gang_turns = true;     // on several GPUs: its turns are on all of them together
+  uint64_t clients = 0;       // now
+  uint64_t clients_ever = 0;  // those now included
+  uint64_t awaited = 0;       // clients of an earlier scheduler that live and are not back
+  pid_t root = 0;             // of a run: the process that the tree hangs from
   uint64_t root_start_time = 0;
   std::optional<Job> job;  // of a job
   // By the GPU's UUID: as of the last Engine::housekeep; and of an earlier scheduler, until it is taken over by the first client there.

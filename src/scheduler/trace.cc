@@ -52,6 +52,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, ceiling, reserved)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantEnds, tenant, ends)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPaused, tenant, paused)
+NLOHMANN_JSON_SERIALIZE_ENUM(TenantSharing,
+                             {{TenantSharing::kNode, "node"}, {TenantSharing::kTogether, "together"}, {TenantSharing::kTurns, "turns"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantTurns, tenant, sharing, most)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientShares, client, group, measured)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientProgressed, client, question, work)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AccountKept, tenant, gpu, joined_at, debt, used, throttled_time)
@@ -81,10 +84,10 @@ using Json = nlohmann::json;
 
 // In the order of policy::Event.
 constexpr const char* kEventNames[] = {
-    "GpuAppeared",   "ForeignMemory",  "HostMemory",     "ClientJoined",     "ClientOverhead", "ClientLeft",   "ClientMemoryFreed",
-    "MemoryHeld",    "LockRequested",  "LockReleased",   "LockPaused",       "LockResumed",    "Drained",      "DrainFailed",
-    "MemoryChanged", "SwapProgressed", "MemoryBelieved", "ClientIdle",       "ConfigChanged",  "ComputeLimit", "TenantPriority",
-    "TenantEnds",    "TenantPaused",   "ClientShares",   "ClientProgressed", "AccountKept",    "Tick"};
+    "GpuAppeared",   "ForeignMemory",  "HostMemory",     "ClientJoined", "ClientOverhead",   "ClientLeft",   "ClientMemoryFreed",
+    "MemoryHeld",    "LockRequested",  "LockReleased",   "LockPaused",   "LockResumed",      "Drained",      "DrainFailed",
+    "MemoryChanged", "SwapProgressed", "MemoryBelieved", "ClientIdle",   "ConfigChanged",    "ComputeLimit", "TenantPriority",
+    "TenantEnds",    "TenantPaused",   "TenantTurns",    "ClientShares", "ClientProgressed", "AccountKept",  "Tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<policy::Event>);
 
 template <size_t kIndex = 0>

@@ -55,6 +55,7 @@ std::vector<TraceEvent> day() {
       {10, policy::TenantPriority{2, -3}},
       {10, policy::TenantEnds{2, true}},
       {10, policy::TenantPaused{3, true}},
+      {10, policy::TenantTurns{2, policy::TenantSharing::kTurns, kSecond}},
       {10, policy::ClientShares{2, 7, true}},
       {10, policy::ClientProgressed{2, 3, 4}},
       {10, policy::AccountKept{2, 0, -5, 100'000'000, 3 * kSecond, 1}},

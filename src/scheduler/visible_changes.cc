@@ -29,6 +29,7 @@ struct OfEvents {
   bool operator()(const policy::TenantPriority&) const { return true; }
   bool operator()(const policy::TenantEnds&) const { return true; }
   bool operator()(const policy::TenantPaused&) const { return true; }
+  bool operator()(const policy::TenantTurns&) const { return true; }
   bool operator()(const policy::ClientShares&) const { return false; }
   bool operator()(const policy::ClientProgressed&) const { return false; }  // what it decides is noted
   bool operator()(const policy::AccountKept&) const { return false; }

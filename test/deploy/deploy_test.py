@@ -178,6 +178,7 @@ SCHEMAS = {
         spec=strict(
             selectors=listed(strict(["cel"], cel=strict(["expression"], expression=STRING))),
             extendedResourceName={"type": "string", "pattern": "^[a-z0-9.-]+/[A-Za-z0-9._-]+$"},
+            config=listed(strict(["opaque"], opaque=strict(["driver", "parameters"], driver=NAME, parameters={"type": "object"}))),
         ),
     ),
     "ResourceClaimTemplate": kind(
@@ -524,6 +525,11 @@ class Deploy(unittest.TestCase):
             for request in document["spec"].get("spec", {}).get("devices", {}).get("requests", []):
                 self.assertEqual(request["exactly"]["deviceClassName"], rendered["DeviceClass"]["metadata"]["name"])
                 self.assertLessEqual(set(request["exactly"]["capacity"]["requests"]), {"memory", "cores"})
+        example = documents((DEPLOY / "examples/dra-class.yaml").read_text(encoding="utf-8"))[0]["spec"]
+        self.assertIn(f'"{name}"', example["selectors"][0]["cel"]["expression"])
+        self.assertEqual(example["config"][0]["opaque"]["driver"], name)
+        fields = re.findall(r'if \(name == "(\w+)"\) return take_', (ROOT / "src/kubernetes/dra/share_config.cc").read_text(encoding="utf-8"))
+        self.assertEqual(set(example["config"][0]["opaque"]["parameters"]) - {"apiVersion", "kind"}, set(fields), "it shows every field")
 
     def test_the_driver_has_a_probe_that_it_accepts(self):
         if PROGRAMS.dra_driver is None:

@@ -74,8 +74,9 @@ class DraEndToEnd : public testing::Test {
     pod["metadata"]["uid"] = pod_uid(number);
     cluster_->put_pod(pod);
   }
-  void prepare(int number, const TestPart& part, int pod) {
+  void prepare(int number, const TestPart& part, int pod, const Json& config = Json::array()) {
     Json claim = kubernetes::dra::test_claim(number, {part});
+    claim["status"]["allocation"]["devices"]["config"] = config;
     claim["status"]["allocation"]["devices"]["results"][0]["device"] = cluster_->slices()[0]["spec"]["devices"][0]["name"];
     claim["status"]["reservedFor"] = {{{"resource", "pods"}, {"name", "pod-" + std::to_string(pod)}, {"uid", pod_uid(pod)}}};
     cluster_->put_claim(claim);
@@ -102,6 +103,14 @@ class DraEndToEnd : public testing::Test {
       if (tenant.kind == "pod") found.push_back(tenant);
     }
     return found;
+  }
+  // The scheduler knows another pod that shares that pod's claim.
+  bool has_member(int pod) {
+    return stage_.wait_until([&] {
+      std::ifstream kept(stage_.runtime_directory() + "/tenants");
+      const std::string text((std::istreambuf_iterator<char>(kept)), {});
+      return text.find("\"member_of\": \"" + pod_uid(pod)) != std::string::npos;
+    });
   }
   int64_t limit() {
     const auto found = pods();
@@ -131,11 +140,7 @@ TEST_F(DraEndToEnd, TwoPodsOfOneClaimShareItsMemoryAndAnAnnotationLowersItWhileT
 
   // The kubelet prepares nothing for it: the claim is prepared. The API server has it before the kubelet starts it.
   put_pod(2, {"claim-1"});
-  ASSERT_TRUE(stage_.wait_until([&] {
-    std::ifstream kept(stage_.runtime_directory() + "/tenants");
-    const std::string text((std::istreambuf_iterator<char>(kept)), {});
-    return text.find("\"member_of\": \"" + pod_uid(1)) != std::string::npos;
-  })) << driver_->log();
+  ASSERT_TRUE(has_member(1)) << driver_->log();
   Child& second = start_program("second", *second_group, 20);
   EXPECT_TRUE(holds(second, 2)) << "what the first one left of 16 MiB: " << second.log();
   ASSERT_EQ(pods().size(), 1U);
@@ -176,6 +181,55 @@ TEST_F(DraEndToEnd, APodWithTwoClaimsHasBoth) {
 
   stage_.tell_to_stop();
   stage_.expect_success(program);
+  stage_.expect_gpu_unharmed();
+}
+
+// What the class and the claim say is in force for all pods of the claim, after restarts of both sides, and an administrator's word goes
+// before it while programs run.
+TEST_F(DraEndToEnd, AClassSaysHowThePodsOfItsClaimsShare) {
+  auto first_group = PodCgroup::make(pod_uid(5));
+  auto second_group = PodCgroup::make(pod_uid(6));
+  if (!first_group || !second_group) GTEST_SKIP() << "no cgroup can be made here; it takes root";
+  stage_.start_scheduler();
+  start_driver();
+  put_pod(5, {"claim-5"});
+  put_pod(6, {"claim-5"});
+  prepare(5, {0, "32Mi", "50"}, 5,
+          {kubernetes::dra::test_config("FromClass", {{"turnSeconds", 20}}),
+           kubernetes::dra::test_config("FromClaim", {{"sharing", "turns"}})});
+  Child& first = start_program("first", *first_group, 2);
+  ASSERT_TRUE(holds(first, 2)) << first.log();
+  ASSERT_TRUE(has_member(5)) << driver_->log();
+  Child& second = start_program("second", *second_group, 2);
+  ASSERT_TRUE(holds(second, 2)) << second.log();
+  const auto shares = [&](const std::string& sharing) {
+    return stage_.wait_until([&] {
+      const auto found = pods();
+      return found.size() == 1 && found[0].clients == 2 && found[0].sharing == sharing && found[0].turn_most_ns == 20'000'000'000;
+    });
+  };
+  EXPECT_TRUE(shares("turns")) << driver_->log();
+
+  const auto set = [&](const std::string& sharing) {
+    auto admin = protocol::admin::Client::open(stage_.runtime_directory());
+    ASSERT_TRUE(admin) << admin.error().text;
+    protocol::admin::SetRequest change;
+    change.tenant = "team/pod-5";
+    change.sharing = sharing;
+    ASSERT_TRUE(admin->ask(change));
+  };
+  set("together");
+  EXPECT_TRUE(shares("together"));
+  set("node");
+  EXPECT_TRUE(shares("turns")) << "the claim's again";
+  start_driver();
+  stage_.kill_scheduler();
+  stage_.start_scheduler();
+  EXPECT_TRUE(shares("turns")) << "after restarts of both";
+
+  stage_.tell_to_stop();
+  stage_.expect_success(first);
+  stage_.expect_success(second);
   stage_.expect_gpu_unharmed();
 }
 

@@ -58,7 +58,7 @@ Result<ShareConfig> config_of(const Json& allocation, const std::string& request
       if (parameters == nullptr || parameters->dump(-1, ' ', false, Json::error_handler_t::replace).size() > kConfigBytesMax) {
         return error_format("the parameters of request '%.63s' are missing or longer than 10 KiB", request.c_str());
       }
-      Result<ShareConfig> read = parse_share_config(*parameters, is_class ? protocol::admin::kPriorityMax : priority_max);
+      Result<ShareConfig> read = parse_share_config(*parameters, {is_class, is_class ? protocol::admin::kPriorityMax : priority_max});
       if (!read) return read.error();
       config = joined_config(config, *read);
     }
@@ -173,6 +173,8 @@ Json claim_json(const Claim& claim) {
     if (share.admin) one["admin"] = true;
     if (share.config.priority) one["priority"] = *share.config.priority;
     if (!share.config.memory_backend.empty()) one["memory_backend"] = share.config.memory_backend;
+    if (!share.config.sharing.empty()) one["sharing"] = share.config.sharing;
+    if (share.config.turn_seconds > 0) one["turn_seconds"] = share.config.turn_seconds;
     shares.push_back(std::move(one));
   }
   Json json = {{"uid", claim.uid}, {"namespace", claim.name_space}, {"name", claim.name}, {"pod_uid", claim.pod_uid},
@@ -208,7 +210,9 @@ Result<Claim> claim_from_json(const Json& json) {
     Json config = {{"apiVersion", kConfigVersion}, {"kind", kConfigKind}};
     if (const Json* priority = field_of(one, "priority")) config["priority"] = *priority;
     if (const Json* backend = field_of(one, "memory_backend")) config["memoryBackend"] = *backend;
-    Result<ShareConfig> read = parse_share_config(config, protocol::admin::kPriorityMax);
+    if (const Json* sharing = field_of(one, "sharing")) config["sharing"] = *sharing;
+    if (const Json* seconds = field_of(one, "turn_seconds")) config["turnSeconds"] = *seconds;
+    Result<ShareConfig> read = parse_share_config(config, {true, protocol::admin::kPriorityMax});
     if (!read) return read.error();
     share.config = std::move(*read);
     claim.shares.push_back(std::move(share));

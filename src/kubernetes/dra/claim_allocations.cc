@@ -27,6 +27,14 @@ void add_shares(const Claim& claim, ByGpu* sums) {
   }
 }
 
+// Of two shares' ways "turns", which holds for both, and the shorter turns.
+void join_turns(const ShareConfig& config, protocol::admin::PodRequest* limits) {
+  if (limits->sharing == "node" && !config.sharing.empty()) limits->sharing = config.sharing;
+  if (config.sharing == "turns") limits->sharing = config.sharing;
+  if (config.turn_seconds == 0) return;
+  limits->turn_seconds = limits->turn_seconds == 0 ? config.turn_seconds : std::min(limits->turn_seconds, config.turn_seconds);
+}
+
 }  // namespace
 
 const Claim* ClaimAllocations::find(const std::string& claim_uid) const {
@@ -103,6 +111,7 @@ protocol::admin::PodRequest ClaimAllocations::limits_of(const std::string& pod_u
       if (share.admin) looked_at.insert(share.gpu);
       has_priority = has_priority || share.config.priority;
       priority = std::min(priority, share.config.priority.value_or(protocol::admin::kPriorityMax));
+      join_turns(share.config, &limits);
     }
   }
   limits.gone = sums.empty() && looked_at.empty();

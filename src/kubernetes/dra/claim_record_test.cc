@@ -14,7 +14,8 @@ std::map<std::string, Claim> three_claims() {
   std::map<std::string, Claim> claims;
   for (int number = 1; number <= 3; ++number) {
     Json object = test_claim(number, {{0, "1Gi", "5", "a"}, {1, "2Gi", "6", "b/c"}});
-    object["status"]["allocation"]["devices"]["config"] = {test_config("FromClass", {{"priority", 7}, {"memoryBackend", "none"}}, {"a"})};
+    object["status"]["allocation"]["devices"]["config"] = {
+        test_config("FromClass", {{"priority", 7}, {"memoryBackend", "none"}, {"sharing", "turns"}, {"turnSeconds", 9}}, {"a"})};
     auto claim = read_claim(object.dump(), test_claim_name(number), {kTestNode, devices, 0});
     EXPECT_TRUE(claim) << (claim ? "" : claim.error().text);
     if (claim && number == 2) claim->members = {{test_uid(900012), "pod-12"}, {test_uid(900022), "pod-22"}};

@@ -59,15 +59,26 @@ TEST(DraQuantity, AmountsAreReadAsKubernetesReadsThem) {
 }
 
 TEST(DraShareConfig, UnknownFieldsAndValuesOutOfRangeAreRefusedByName) {
-  const auto error = [](const Json& fields, int priority_max = 0) {
+  const auto error = [](const Json& fields, int priority_max = 0, bool is_class = false) {
     Json parameters = {{"apiVersion", kConfigVersion}, {"kind", kConfigKind}};
     parameters.update(fields);
-    const auto read = parse_share_config(parameters, priority_max);
+    const auto read = parse_share_config(parameters, {is_class, priority_max});
     return std::string(read ? "" : read.error().text);
   };
   EXPECT_EQ(error({{"priority", -100}, {"memoryBackend", "managed"}}), "");
   EXPECT_EQ(error({{"priority", 100}}, 100), "");
-  EXPECT_NE(error({{"turnLength", "1s"}}).find("no field 'turnLength'; accepted: priority, memoryBackend"), std::string::npos);
+  EXPECT_EQ(error({{"sharing", "turns"}}), "");
+  EXPECT_EQ(error({{"sharing", "together"}, {"turnSeconds", 3600}}, 0, true), "");
+  EXPECT_NE(error({{"turnLength", "1s"}}).find("no field 'turnLength'; accepted: priority, memoryBackend, sharing, turnSeconds"),
+            std::string::npos);
+  EXPECT_NE(error({{"sharing", "mps"}}).find("sharing is \"mps\"; accepted: \"node\", \"together\", \"turns\", \"auto\""),
+            std::string::npos);
+  EXPECT_NE(error({{"sharing", true}}).find("sharing is true"), std::string::npos);
+  EXPECT_NE(error({{"turnSeconds", 5}}).find("turnSeconds is accepted in a DeviceClass only"), std::string::npos);
+  for (const Json& bad : {Json(0), Json(3601), Json(1.5), Json("5"), Json(-1), Json(18446744073709551615ULL)}) {
+    EXPECT_NE(error({{"turnSeconds", bad}}, 0, true).find("accepted: an integer from 1 to 3600"), std::string::npos) << bad;
+  }
+  EXPECT_NE(error({{"mpsGroup", "team"}}).find("no field 'mpsGroup': MPS is not for pods"), std::string::npos);
   EXPECT_NE(error({{"priority", 1}}).find("priority is 1; accepted on this node: an integer from -100 to 0"), std::string::npos);
   EXPECT_NE(error({{"priority", "5"}}), "");
   EXPECT_NE(error({{"priority", 18446744073709551615ULL}}), "");
@@ -76,7 +87,7 @@ TEST(DraShareConfig, UnknownFieldsAndValuesOutOfRangeAreRefusedByName) {
   EXPECT_NE(error({{"memoryBackend", Json::object()}}), "");
   EXPECT_NE(error({{"kind", "GpuConfig"}}).find("kind 'GpuConfig'"), std::string::npos);
   EXPECT_NE(error({{"apiVersion", "gpu.nvshare.com/v9"}}).find("gpu.nvshare.com/v9"), std::string::npos);
-  EXPECT_FALSE(parse_share_config(Json::array(), 0));
+  EXPECT_FALSE(parse_share_config(Json::array(), {}));
 }
 
 TEST(DraClaim, EachAllocatedDeviceOfOursBecomesAShare) {
@@ -211,6 +222,23 @@ TEST(DraClaim, TheClassComesBeforeTheClaimAndAClaimOnlyLowersItsPriority) {
   EXPECT_EQ(refusal(object, 1, 1), "");
 }
 
+TEST(DraClaim, TheClassSaysHowItsClaimsShareAndAClaimShortensNoTurns) {
+  Json object = test_claim(1, {{0, "1Gi", "5"}});
+  const DeviceModels devices = test_devices(1);
+  const auto config_with = [&](const Json& of_class, const Json& of_claim) {
+    object["status"]["allocation"]["devices"]["config"] = {test_config("FromClass", of_class), test_config("FromClaim", of_claim)};
+    const auto claim = read_claim(object.dump(), test_claim_name(1), {kTestNode, devices, 0});
+    EXPECT_TRUE(claim) << claim.error().text;
+    return claim ? claim->shares[0].config : ShareConfig();
+  };
+  EXPECT_EQ(config_with({{"sharing", "turns"}, {"turnSeconds", 20}}, {{"sharing", "together"}}), (ShareConfig{{}, "", "turns", 20}));
+  EXPECT_EQ(config_with({{"turnSeconds", 20}}, {{"sharing", "together"}}), (ShareConfig{{}, "", "together", 20}));
+  EXPECT_EQ(joined_config({{}, "", "", 20}, {{}, "", "", 5}).turn_seconds, 5);
+  EXPECT_EQ(joined_config({{}, "", "", 5}, {{}, "", "", 20}).turn_seconds, 5);
+  object["status"]["allocation"]["devices"]["config"] = {test_config("FromClaim", {{"turnSeconds", 20}})};
+  EXPECT_NE(refusal(object).find("turnSeconds is accepted in a DeviceClass only"), std::string::npos);
+}
+
 TEST(DraClaimAllocations, NoSumPassesWhatAGpuHas) {
   ClaimAllocations allocations;
   const DeviceModels devices = test_devices(2);
@@ -268,6 +296,23 @@ TEST(DraClaimAllocations, APodHasTheSumOfItsClaimsOnEachGpu) {
   allocations.remove(first.uid);
   allocations.remove(second.uid);
   EXPECT_TRUE(allocations.limits_of(first.pod_uid).gone);
+}
+
+TEST(DraClaimAllocations, APodTakesTurnsWhereOneOfItsSharesDoesAndTheShortest) {
+  ClaimAllocations allocations;
+  const DeviceModels devices = test_devices(2);
+  Claim first = prepared(1, {{0, "2Gi", "20"}, {0, "1Gi", "10"}});
+  Claim second = prepared(2, {{1, "5Gi", "40"}});
+  second.pod_uid = first.pod_uid;
+  first.shares[0].config = {{}, "", "turns", 30};
+  first.shares[1].config = {{}, "", "together", 0};
+  second.shares[0].config = {{}, "", "node", 10};
+  ASSERT_TRUE(allocations.admit(first, devices));
+  ASSERT_TRUE(allocations.admit(second, devices));
+  EXPECT_EQ(allocations.limits_of(first.pod_uid).sharing, "turns");
+  EXPECT_EQ(allocations.limits_of(first.pod_uid).turn_seconds, 10);
+  allocations.remove(first.uid);
+  EXPECT_EQ(allocations.limits_of(first.pod_uid).sharing, "node");
 }
 
 TEST(DraClaimCdi, EachShareIsADeviceOfItsOwnAndNoLimitIsAVariable) {
