@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Renders the Helm chart without helm, for deploy/nvshare.yaml and the tests.
 
-  tools/render-chart.py [--name NAME] [--namespace NAMESPACE] [--set PATH=VALUE]... [--output FILE]
+  tools/render-chart.py [--name NAME] [--namespace NAMESPACE] [--values FILE]... [--set PATH=VALUE]... [--output FILE]
+
+As with helm, a later FILE goes over an earlier one, and --set over all of them.
 
 Knows the part of Helm's template language that the chart uses, and refuses the rest by name: fields, if, else, with, range, define, include,
 default, eq, quote, toYaml, nindent, indent. Where helm is installed a test compares both. Values are checked against values.schema.json, as
@@ -238,15 +240,27 @@ def value_of(text):
     return nested
 
 
+def values_in(file):
+    """What a file of values says; errors name it."""
+    try:
+        values = yaml.safe_load(pathlib.Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as problem:
+        raise argparse.ArgumentTypeError(f"{file}: {problem}") from problem
+    if values is not None and not isinstance(values, dict):
+        raise argparse.ArgumentTypeError(f"{file}: it is no mapping of names to values")
+    return values or {}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="nvshare")
     parser.add_argument("--namespace", default="nvshare")
+    parser.add_argument("--values", "-f", action="append", default=[], type=values_in, metavar="FILE")
     parser.add_argument("--set", action="append", default=[], type=value_of, metavar="PATH=VALUE")
     parser.add_argument("--output", type=pathlib.Path)
     arguments = parser.parse_args()
     values = {}
-    for one in arguments.set:
+    for one in arguments.values + arguments.set:
         merge(values, one)
     try:
         text = render(values, arguments.name, arguments.namespace)

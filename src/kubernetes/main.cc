@@ -10,6 +10,7 @@
 
 #include "kubernetes/devices/cdi.h"
 #include "kubernetes/devices/install.h"
+#include "kubernetes/devices/runtime_config.h"
 #include "kubernetes/kubelet/plugin.h"
 #include "kubernetes/pods/pod_limit_controller.h"
 #include "kubernetes/program.h"
@@ -65,6 +66,7 @@ int serve(Settings settings) {
   if (settings.library.empty()) settings.library = own_library();
   Result<InstalledFiles> files = install_files(settings.library, settings.install_dir, NVSHARE_VERSION);
   if (!files) return refuse(files.error(), EXIT_FAILURE);
+  if (settings.cdi != Cdi::kOff) log_cdi_of_runtime(settings.runtime_config, settings.cdi_dir);
   Result<std::unique_ptr<Node>> node = Node::open(settings, *files, *gpus);
   if (!node) return refuse(node.error(), EXIT_FAILURE);
   for (const Gpu& gpu : *gpus) spdlog::info("offers {}, {} MiB", gpu.uuid, gpu.physical >> 20);

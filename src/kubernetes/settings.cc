@@ -99,6 +99,11 @@ Result<void> set_install_dir(Settings& settings, std::string_view text) { return
 Result<void> set_library(Settings& settings, std::string_view text) { return take_path(text, &settings.library); }
 Result<void> set_cdi_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.cdi_dir); }
 
+Result<void> set_runtime_config(Settings& settings, std::string_view text) {
+  settings.runtime_config.clear();
+  return text == "none" ? Result<void>() : take_path(text, &settings.runtime_config);
+}
+
 Result<void> set_cdi(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"off", "on", "with-nvidia"}); !ok) return ok;
   settings.cdi = text == "off" ? Cdi::kOff : text == "on" ? Cdi::kOn : Cdi::kWithNvidia;
@@ -211,6 +216,10 @@ const std::vector<SettingSpec>& setting_specs() {
       {"cdi", "off, on or with-nvidia",
        "give containers CDI devices; with-nvidia: nvidia.com/gpu=UUID as well, for runtimes without NVIDIA's own (off)", set_cdi},
       {"cdi_dir", "an absolute path", "where CDI specifications go (/var/run/cdi)", set_cdi_dir},
+      {"runtime_config", "none, or an absolute path",
+       "the folder of the container runtime's configuration, /etc/containerd or /etc/crio: whether CDI is on there is told in the log "
+       "(none)",
+       set_runtime_config},
       {"health_interval", "a duration from 10ms to 1h, plain numbers are seconds", "between two looks at the GPUs' health (5)",
        set_health_interval},
       {"scheduler_patience", "off, or a duration from 10ms to 1h, plain numbers are seconds",

@@ -35,6 +35,7 @@ struct Settings {
   std::string library;                           // what is installed there; empty: libnvshare.so beside this program
   Cdi cdi = Cdi::kOff;
   std::string cdi_dir = "/var/run/cdi";
+  std::string runtime_config;                   // the runtime's folder; empty: it is not asked
   int64_t health_interval = 5'000'000'000;      // ns between two looks at the GPUs
   int64_t scheduler_patience = 30'000'000'000;  // ns that the scheduler may be away before GPUs count as unhealthy; 0: it is not asked
   std::string api_server = "auto";              // or "off", or a URL

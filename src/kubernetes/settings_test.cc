@@ -70,6 +70,7 @@ TEST(PluginSettings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"library", {"libnvshare.so"}},
       {"cdi", {"yes", "ON"}},
       {"cdi_dir", {"cdi"}},
+      {"runtime_config", {"containerd", "off"}},
       {"health_interval", {"1ms", "2h", "often"}},
       {"instance", {"a/b", "-a"}},
       {"scheduler_patience", {"1ms", "2h", "never"}},

@@ -301,7 +301,7 @@ EVERY_VALUE = {
     "affinity": {"nodeAffinity": {}},
     "image": {"repository": "registry.example.com:5000/nvshare", "tag": "1.2.3", "digest": "sha256:" + "0123456789abcdef" * 4},
     "scheduler": {"env": {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_LOG_LEVEL": "debug"}},
-    "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "defaultGpuMemory": "4Gi",
+    "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "runtimeConfig": "/etc/containerd", "defaultGpuMemory": "4Gi",
                "annotationsReserve": "on", "namespaceMaxima": "team-a:gpu-memory=16Gi,gpu-core=50;*:gpu-core=80"},
     "metrics": {"enabled": True, "host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
@@ -462,6 +462,41 @@ class Deploy(unittest.TestCase):
                 ((_, got),) = inner.items()
                 self.assertEqual(got, value)
                 self.assertIs(type(got), type(value))
+
+    def test_files_of_values_go_over_each_other_as_with_helm(self):
+        script = [sys.executable, ROOT / "tools/render-chart.py"]
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = pathlib.Path(folder, "first.yaml"), pathlib.Path(folder, "second.yaml")
+            first.write_text("mode: dra\nplugin: {cdi: on, oversubscription: '3'}\n", encoding="utf-8")
+            second.write_text("plugin: {oversubscription: '2'}\nimage: {tag: second}\n", encoding="utf-8")
+            # YAML 1.1, as helm's: a bare `on` is true, which no value takes.
+            wrong = subprocess.run([*script, "-f", first], capture_output=True, text=True, check=False)
+            self.assertIn("plugin/cdi", wrong.stderr)
+            first.write_text("mode: dra\nplugin: {oversubscription: '3'}\n", encoding="utf-8")
+            done = subprocess.run([*script, "--values", first, "-f", second, "--set", "image.tag=set"], capture_output=True, text=True, check=True)
+            rendered = documents(done.stdout)
+            self.assertIn("DeviceClass", {document["kind"] for document in rendered})
+            driver = pod_of(next(d for d in rendered if d["kind"] == "DaemonSet"))["containers"][1]
+            self.assertTrue(driver["image"].endswith(":set"), driver["image"])
+            self.assertIn({"name": "NVSHARE_GPU_MEMORY_OVERSUB_RATIO", "value": "2"}, driver["env"])
+            for text, part in (("- 1\n", "no mapping"), ("a: [\n", "second.yaml"), ("mod: dra\n", "'mod' was unexpected")):
+                second.write_text(text, encoding="utf-8")
+                wrong = subprocess.run([*script, "-f", second], capture_output=True, text=True, check=False)
+                self.assertNotEqual(wrong.returncode, 0)
+                self.assertIn(part, wrong.stderr)
+            wrong = subprocess.run([*script, "-f", pathlib.Path(folder, "missing.yaml")], capture_output=True, text=True, check=False)
+            self.assertIn("missing.yaml", wrong.stderr)
+
+    def test_the_runtimes_configuration_is_mounted_where_the_values_say_so(self):
+        for mode in ("devicePlugin", "dra"):
+            with self.subTest(mode=mode):
+                pod = pod_of(next(d for d in documents(render_chart.render({"mode": mode, "plugin": {"runtimeConfig": "/etc/containerd"}})) if d["kind"] == "DaemonSet"))
+                program = pod["containers"][1]
+                self.assertIn({"name": "NVSHARE_RUNTIME_CONFIG", "value": "/etc/containerd"}, program["env"])
+                self.assertIn({"name": "runtime-config", "mountPath": "/etc/containerd", "readOnly": True}, program["volumeMounts"])
+                self.assertIn({"name": "runtime-config", "hostPath": {"path": "/etc/containerd", "type": "Directory"}}, pod["volumes"])
+                plain = pod_of(next(d for d in documents(render_chart.render({"mode": mode})) if d["kind"] == "DaemonSet"))
+                self.assertNotIn("runtime-config", {volume["name"] for volume in plain["volumes"]})
 
     def test_nobody_connects_to_the_pods_but_to_metrics_that_are_on(self):
         policies = {name: [d for d in rendered if d["kind"] == "NetworkPolicy"] for name, rendered in self.renderings()}
@@ -835,6 +870,45 @@ class WithDevicePlugin(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+
+
+class RuntimeConfiguration(WithDevicePlugin):
+    """Both programs say at their start whether the container runtime has CDI on. Neither gets far here: there is no kubelet."""
+
+    def log_of(self, program, **environment):
+        variables = {
+            "LD_LIBRARY_PATH": PROGRAMS.stand_in, "SIMGPU_STATE": str(self.folder / "gpu"), "NVSHARE_LIBRARY": PROGRAMS.library,
+            "NVSHARE_INSTALL_DIR": str(self.folder / "install"), "NVSHARE_CDI_DIR": str(self.folder / "cdi"), "NVSHARE_NODE_NAME": "node-1",
+            "NVSHARE_KUBELET_DIR": str(self.folder / "kubelet"), "NVSHARE_PLUGINS_DIR": str(self.folder / "plugins"),
+            "NVSHARE_REGISTRY_DIR": "/dev/null/registry", "NVSHARE_API_SERVER": "https://127.0.0.1:1", "NVSHARE_RUNTIME_DIR": str(self.folder), **environment,
+        }
+        process = subprocess.Popen([program], env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            return process.communicate(timeout=2)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.communicate()[0]
+
+    def test_it_is_said_where_cdi_is_off_and_nothing_where_nobody_asks(self):
+        runtime = self.folder / "containerd"
+        runtime.mkdir()
+        config = {"NVSHARE_RUNTIME_CONFIG": str(runtime)}
+        section = '[plugins."io.containerd.grpc.v1.cri"]\n'
+        for text, part in (
+            (section + "enable_cdi = false\n", "config.toml has CDI off: containers get no library and no limit until it has enable_cdi = true"),
+            (section + f'enable_cdi = true\ncdi_spec_dirs = ["{self.folder}/cdi"]\n', "config.toml has CDI on"),
+            ("[broken\n", "whether the container runtime has CDI on is not known"),
+        ):
+            (runtime / "config.toml").write_text("version = 2\n" + text, encoding="utf-8")
+            for program, mode in ((PROGRAMS.device_plugin, {"NVSHARE_CDI": "on"}), (PROGRAMS.dra_driver, {})):
+                if program is None:
+                    continue
+                with self.subTest(part=part, program=pathlib.Path(program).name):
+                    log = self.log_of(program, **config, **mode)
+                    self.assertIn(f"container runtime: {runtime}/" if part.startswith("config") else "container runtime: ", log)
+                    self.assertIn(part, log)
+        self.assertNotIn("container runtime", self.log_of(PROGRAMS.device_plugin, NVSHARE_CDI="on"))
+        self.assertNotIn("container runtime", self.log_of(PROGRAMS.device_plugin, **config), "it gives no CDI devices")
 
 
 class ContainerDevices(WithDevicePlugin):

@@ -25,9 +25,9 @@ std::vector<SettingSpec> make_specs() {
       {"registry_dir", "an absolute path of up to 72 bytes",
        "the kubelet's folder in which it looks for plugins (/var/lib/kubelet/plugins_registry)", set_registry_dir},
   };
-  for (const char* shared :
-       {"gpus", "gpu_memory_oversub_ratio", "gpu_physical_memory_mb", "runtime_dir", "install_dir", "library", "cdi_dir", "health_interval",
-        "scheduler_patience", "instance", "api_server", "service_account", "node_name", "pod_priority_max", "log_level"}) {
+  for (const char* shared : {"gpus", "gpu_memory_oversub_ratio", "gpu_physical_memory_mb", "runtime_dir", "install_dir", "library",
+                             "cdi_dir", "runtime_config", "health_interval", "scheduler_patience", "instance", "api_server",
+                             "service_account", "node_name", "pod_priority_max", "log_level"}) {
     specs.push_back(*settings::find(setting_specs(), shared));
   }
   return specs;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "kubernetes/devices/install.h"
+#include "kubernetes/devices/runtime_config.h"
 #include "kubernetes/dra/device_facts.h"
 #include "kubernetes/dra/driver_settings.h"
 #include "kubernetes/dra/kubelet/dra_node.h"
@@ -34,6 +35,7 @@ int serve(Settings settings) {
   if (settings.library.empty()) settings.library = own_library();
   Result<InstalledFiles> files = install_files(settings.library, settings.install_dir, NVSHARE_VERSION);
   if (!files) return refuse(files.error(), EXIT_FAILURE);
+  log_cdi_of_runtime(settings.runtime_config, settings.cdi_dir);
   keep_end_signals();
   dra::DraNode::Options options{settings, {url, settings.service_account, kProgram}, *files, dra::facts_of(*gpus), {}};
   Result<std::unique_ptr<dra::DraNode>> node = dra::DraNode::open(std::move(options));
