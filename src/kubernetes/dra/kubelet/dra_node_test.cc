@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -295,14 +296,18 @@ TEST_F(DraNodeTest, EachCallThatFailsOnceCostsOneTry) {
   EXPECT_EQ(node_->prepared(), 0U);
 }
 
+// NVSHARE_TEST_SCALE above 1: a hundred restarts of kubelet and driver at least, in place of five.
 TEST_F(DraNodeTest, TwoHundredClaimsOverRestartsOfAllSides) {
+  const char* scale = std::getenv("NVSHARE_TEST_SCALE");
+  const bool is_long = scale != nullptr && std::atof(scale) > 1;
+  const int often = is_long ? 33 : 3;  // of restarts, beside 94 other steps
   std::mt19937 random(36);
   const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
   SliceAllocator allocator;
   start();
-  int restarts = 0;
+  int restarts = 0, kubelets = 0;
   for (int next = 1; next <= 200 || !allocator.claims().empty();) {
-    const int what = below(100);
+    const int what = below(94 + 2 * often);
     if (what < 48 && next <= 200) {
       std::vector<SliceAllocator::Wish> wishes(static_cast<size_t>(1 + below(2)));
       for (auto& wish : wishes) wish = {(1 + below(6000)) * kMib, 1 + below(30)};
@@ -316,7 +321,8 @@ TEST_F(DraNodeTest, TwoHundredClaimsOverRestartsOfAllSides) {
       cluster_->delete_claim("team", "claim-" + std::to_string(number));  // gone before, as it may be
       ASSERT_EQ(unprepare(number), "");
       allocator.release(number);
-    } else if (what < 93) {
+    } else if (what < 90 + often) {
+      ++kubelets;
       cluster_->delete_slices();  // a kubelet that starts; and prepares again what its pods have
       ASSERT_TRUE(kubelet_->find_driver());
       for (const auto& [number, given] : allocator.claims()) {
@@ -325,15 +331,16 @@ TEST_F(DraNodeTest, TwoHundredClaimsOverRestartsOfAllSides) {
         ASSERT_EQ(answers_.at(number), before) << "claim " << number;
       }
       wait_for_slices();
-    } else if (what < 96) {
+    } else if (what < 90 + 2 * often) {
       start();
       ++restarts;
-    } else if (what < 98) {
+    } else if (what < 92 + 2 * often) {
       cluster_->cut_watches();
     }
     ASSERT_NO_FATAL_FAILURE(check_limits(allocator));
   }
-  EXPECT_GE(restarts, 5);
+  EXPECT_GE(restarts, is_long ? 100 : 5);
+  EXPECT_GE(kubelets, is_long ? 100 : 5);
   EXPECT_TRUE(fs::is_empty(settings_.cdi_dir));
 }
 
