@@ -1,7 +1,8 @@
 // A tenant that takes its turns in another way than all (TenantTurns), on virtual time.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <map>
+#include <random>
 
 #include "policy/quota_world.h"
 
@@ -133,6 +134,39 @@ TEST(TenantTurns, AShorterTurnBesideComputeLimitsKeepsTheShares) {
   EXPECT_LE(brief.first, 15 * kSeconds);
   EXPECT_NEAR(as_all.second, 40, 2);
   EXPECT_NEAR(brief.second, 40, 2);
+}
+
+// Whatever is said of whom and when: all that is promised holds in each step, nobody starves, and no ceiling is passed.
+TEST(TenantTurns, NobodyStarvesWhateverIsSaidOfTheOthers) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](uint64_t end) { return static_cast<int64_t>(random() % end); };
+    QuotaWorld world(turns_of(4 * kSeconds), seed);
+    const bool in_turns_for_memory = seed % 3 == 0;
+    constexpr int kTenants = 4;
+    for (TenantId tenant = 1; tenant <= kTenants; ++tenant) {
+      world.limit(tenant, 20);
+      const Bytes memory = in_turns_for_memory ? kMost : 0;
+      tenant == 4 ? world.add_bursty(tenant, 3 * kMsec, 7 * kMsec, 100 * kUs) : world.add(tenant, kMsec, memory);
+    }
+    for (int change = 0; change < 60; ++change) {
+      const auto tenant = static_cast<TenantId>(1 + below(kTenants));
+      world.set_turns({tenant, static_cast<TenantSharing>(below(3)), below(4) * 2 * kSeconds});
+      world.run_for(100 * kMsec + below(2000) * kMsec);
+      ASSERT_FALSE(world.broken()) << "seed " << seed << "\n" << world.describe();
+    }
+    std::map<TenantId, double> before;
+    for (TenantId tenant = 1; tenant <= kTenants; ++tenant) before[tenant] = world.work(tenant);
+    constexpr Duration kTime = 200 * kSeconds;
+    world.run_for(kTime);
+    for (const auto& [tenant, work] : before) {
+      const double share = (world.work(tenant) - work) * 100 / static_cast<double>(kTime);
+      const bool pauses_in_its_turns = in_turns_for_memory && tenant == 4;  // it works 30 % of its time
+      EXPECT_GT(share, pauses_in_its_turns ? 3 : 8) << "seed " << seed << ", tenant " << tenant;
+      EXPECT_LT(share, 23) << "seed " << seed << ", tenant " << tenant;
+    }
+    ASSERT_FALSE(world.broken()) << "seed " << seed << "\n" << world.describe();
+  }
 }
 
 }  // namespace
