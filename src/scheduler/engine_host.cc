@@ -104,6 +104,7 @@ void Engine::update_host_memory(policy::Instant now, bool force) {
   if (!force && std::abs(used - host_used_then_) < kMovedStep) return;
   host_used_then_ = used;
   host_budget_.set_budget(settings_.host_memory_budget);
+  host_budget_.set_kept_free(settings_.host_memory_kept_free);
   host_budget_.observe(look_at_host_());
   settle_host(now);
   const bool moved = std::exchange(moved_since_, false);

@@ -46,8 +46,11 @@ class HostBudget {
     int64_t available = 0;            // the kernel's MemAvailable
     std::optional<int64_t> own_room;  // what the scheduler's own cgroup leaves it; nullopt: no limit
   };
-  // The first look says what is kept free: a fifth of what was available then.
+  // Unless it is set, the first look says what is kept free: a fifth of what was available then.
   void observe(const Machine& machine);
+  void set_kept_free(std::optional<int64_t> bytes) {
+    if (bytes) kept_free_ = bytes;
+  }
   void set_budget(std::optional<int64_t> bytes) { budget_ = bytes; }
   // Swapped bytes that lie in host memory outside of any segment (managed memory).
   void set_elsewhere(int64_t bytes) { elsewhere_ = bytes; }

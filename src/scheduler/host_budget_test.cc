@@ -57,6 +57,16 @@ class HostBudgetTest : public testing::Test {
   uint64_t requests_ = 0;
 };
 
+TEST_F(HostBudgetTest, AsMuchIsKeptFreeAsIsSet) {
+  EXPECT_EQ(budget_.room(), 80 * kGiB) << "a fifth of what there was";
+  budget_.set_kept_free(std::nullopt);
+  EXPECT_EQ(budget_.room(), 80 * kGiB);
+  budget_.set_kept_free(5 * kGiB);
+  EXPECT_EQ(budget_.room(), 95 * kGiB);
+  budget_.observe({6 * kGiB, std::nullopt});
+  EXPECT_EQ(budget_.room(), 1 * kGiB);
+}
+
 TEST_F(HostBudgetTest, ATenantWithManySegmentsGetsNoSmallOnes) {
   int64_t total = 0;
   size_t count = 0;

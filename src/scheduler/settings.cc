@@ -135,6 +135,13 @@ Result<void> set_host_memory_budget(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_host_memory_kept_free(Settings& settings, std::string_view text) {
+  Result<uint64_t> value = parse_bytes(text);
+  if (!value) return value.error();
+  settings.host_memory_kept_free = static_cast<int64_t>(*value);
+  return {};
+}
+
 Result<void> set_host_arena(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"auto", "process", "scheduler"}); !ok) return ok;
   settings.host_arena = text == "auto" ? HostArena::kAuto : text == "process" ? HostArena::kProcess : HostArena::kScheduler;
@@ -340,6 +347,8 @@ const std::vector<SettingSpec>& setting_specs() {
        set_gpu_memory_oversub_ratio},
       {"host_memory_budget", "an amount of memory such as 64Gi", "host memory for swapped GPU memory (80 % of what is free at start)", true,
        set_host_memory_budget},
+      {"host_memory_kept_free", "an amount of memory such as 8Gi",
+       "host memory that swapping leaves to others (20 % of what is free at start)", true, set_host_memory_kept_free},
       {"host_arena", "auto, process or scheduler",
        "whose memory swapped memory lies in: the program's where its cgroup has room, else the scheduler's (auto)", true, set_host_arena},
       {"skip_unchanged", "on or off",

@@ -36,10 +36,11 @@ struct Settings {
   std::string runtime_dir = "/run/nvshare";
   std::string lock_dir;  // empty: as gpu_lock.h says
   std::string log_level = "info";
-  std::string trace_file;                      // empty: none
-  std::optional<int64_t> gpu_physical_memory;  // bytes; each GPU is treated as this large, at most as it is
-  std::optional<int64_t> host_memory_budget;   // bytes lent for swapping, node-wide; unset: 80 % of what was available at start
-  double gpu_memory_oversub_ratio = 1.0;       // what runs reserved on a GPU, in sum, over its memory
+  std::string trace_file;                        // empty: none
+  std::optional<int64_t> gpu_physical_memory;    // bytes; each GPU is treated as this large, at most as it is
+  std::optional<int64_t> host_memory_kept_free;  // bytes that swapping leaves to others; unset: a fifth of what was available at start
+  std::optional<int64_t> host_memory_budget;     // bytes lent for swapping, node-wide; unset: 80 % of what was available at start
+  double gpu_memory_oversub_ratio = 1.0;         // what runs reserved on a GPU, in sum, over its memory
   HostArena host_arena = HostArena::kAuto;
   bool skip_unchanged = false;  // what did not change since it came in leaves without a copy
   Sharing sharing = Sharing::kTogether;

@@ -70,6 +70,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"gpu_physical_memory_mb", {"63", "16Gi", "-5"}},
       {"gpu_memory_oversub_ratio", {"0.05", "101", "twice"}},
       {"host_memory_budget", {"much", "-1"}},
+      {"host_memory_kept_free", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
       {"skip_unchanged", {"yes", "auto", "On"}},
       {"sharing", {"measured", "mps", "Turns"}},

@@ -124,6 +124,7 @@ void Stage::start_scheduler(const std::string& program) {
   environment["NVSHARE_SWITCH_TIME_FIXED"] = options_.switch_time;
   environment["NVSHARE_MEMORY_RESERVE_PERCENT"] = std::to_string(options_.reserve_percent);
   environment["NVSHARE_NVML_INTERVAL"] = "0.05";
+  environment["NVSHARE_HOST_MEMORY_KEPT_FREE"] = "256Mi";  // other tests on this machine may need much
   environment["NVSHARE_LOG_LEVEL"] = std::getenv("NVSHARE_TEST_DEBUG") != nullptr ? "debug" : "info";
   environment["NVSHARE_TRACE"] = trace_file();
   if (const char* skip = std::getenv("NVSHARE_TEST_SKIP_UNCHANGED")) environment["NVSHARE_SKIP_UNCHANGED"] = skip;
