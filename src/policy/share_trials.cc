@@ -22,7 +22,8 @@ constexpr Duration kStill = 5 * kSecond;       // who submitted nothing in any l
 constexpr size_t kClientsMost = 16;            // with more of them a spell is too short for turns
 constexpr int64_t kParts = 1'000'000;          // of a client's mean rate
 constexpr uint64_t kWorkMost = 1 << 22;        // in a spell: ten million submissions a second
-constexpr int64_t kBetterPercent = 103;        // so much of the work done by a way is a win over the other
+constexpr int64_t kBetterPercent = 103;        // so much of the work done together is a win of turns
+constexpr int64_t kKeptPercent = 102;          // less is a win over turns: where both do the same, nobody has to wait
 constexpr int kWinsFirst = 2;                  // in a row, and another way is taken
 constexpr int kWinsMost = 5;                   // each change asks for one more the next time: if spells tell little, changes are few
 
@@ -156,7 +157,7 @@ std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
 void decide(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   const auto [first, other] = work_of(trial);
-  const bool wins = other * 100 > first * kBetterPercent;
+  const bool wins = trial.chosen == SharingWay::kTurns ? first * 100 < other * kKeptPercent : other * 100 > first * kBetterPercent;
   trial.wins = wins ? trial.wins + 1 : 0;
   const bool changes = trial.wins >= wins_needed(trial);
   if (changes) {

@@ -326,7 +326,7 @@ TEST(ShareTrials, WhereSpellsTellLittleTheWayChangesSeldom) {
       changes += std::exchange(before, machine.chosen()) != machine.chosen();
     }
   }
-  EXPECT_LE(changes, 2 * 2) << "in twenty minutes each";
+  EXPECT_LE(changes, 2 * 3) << "in twenty minutes each";
 }
 
 TEST(ShareTrials, MoreThanSixteenRunTogether) {
@@ -424,6 +424,19 @@ TEST(ShareTrials, ClientsThatComeAndGoAreNotMeasuredAllTheTime) {
     machine.run(kSec);
   }
   EXPECT_LE(machine.gpu().sharing_trials, 3u + 180 / 20);
+}
+
+// Bursty programs that came after ones that saturate: turns did 1 % more in the spell, and 10 % less over time (seen on an H200).
+TEST(ShareTrials, TurnsAreLeftWhereTheyGiveNoMore) {
+  double together = 0.9;
+  Machine machine([&](int running) { return running == 1 ? 1.0 : together; });
+  machine.add({});
+  machine.add({});
+  machine.run(5 * kSec);
+  ASSERT_EQ(machine.chosen(), SharingWay::kTurns);
+  together = 0.99;
+  machine.run(200 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTogether);
 }
 
 TEST(ShareTrials, AGapOfTwoPercentChangesNothing) {
