@@ -157,14 +157,15 @@ bool is_virtual_or_of_pool(uint64_t address) {
   return range != nullptr && (range->kind == RangeKind::kMapping || range->kind == RangeKind::kPool);
 }
 
-// A thread without a context changes any copy of memory that there is, but in an executable graph (measured).
+// A thread without a context changes any copy of memory that there is, but in an executable graph none between memory with a context of
+// its own and other memory (measured).
 CUresult copy_node(const CUDA_MEMCPY3D* description, CUcontext handle, WorkPtr* work, bool executable = false) {
   if (const CUresult result = enter_process()) return result;
   if (description == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Context* context = handle != nullptr ? to_context(handle) : t_thread.current();
   Transfer transfer;
   if (const CUresult result = to_transfer(*description, &transfer)) return result;
-  if (executable && t_thread.current() == nullptr && (is_virtual_or_of_pool(transfer.source) || is_virtual_or_of_pool(transfer.target))) {
+  if (executable && t_thread.current() == nullptr && is_virtual_or_of_pool(transfer.source) != is_virtual_or_of_pool(transfer.target)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto expect = [](CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE ? Expect::kDevice : Expect::kAny; };

@@ -54,10 +54,6 @@ NVSHARE_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec
   return look<&RealDriver::cuGraphExecKernelNodeSetParams_v2>(hGraphExec, hNode, nodeParams);
 }
 
-NVSHARE_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
-  return look<&RealDriver::cuGraphExecMemcpyNodeSetParams>(hGraphExec, hNode, copyParams, ctx);
-}
-
 NVSHARE_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS* memsetParams, CUcontext ctx) {
   return look<&RealDriver::cuGraphExecMemsetNodeSetParams>(hGraphExec, hNode, memsetParams, ctx);
 }

@@ -84,6 +84,10 @@ NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* executabl
                                                           CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   return instantiate<&RealDriver::cuGraphInstantiateWithParams_ptsz>(executable, graph, parameters);
 }
+NVSHARE_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec graph, CUgraphNode node, const CUDA_MEMCPY3D* copy, CUcontext context) {
+  if (copy != nullptr && mixes_plain_and_other(named_by(copy))) return CUDA_ERROR_INVALID_VALUE;
+  return look<&RealDriver::cuGraphExecMemcpyNodeSetParams>(graph, node, copy, context);
+}
 NVSHARE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
   graph_memory().destroyed(graph);
   return call_real<&RealDriver::cuGraphExecDestroy>(graph);

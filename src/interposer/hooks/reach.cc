@@ -1,5 +1,6 @@
 #include "interposer/hooks/reach.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "interposer/hooks/at_stream.h"
@@ -80,6 +81,19 @@ bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
   const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, current};
   unsigned long long flags = 0;
   return process().vmm().get_access(&flags, &location, address) != CUDA_SUCCESS || flags != 0;
+}
+
+bool mixes_plain_and_other(const Addresses& named) {
+  CUcontext current = nullptr;
+  if (!governs() || real_driver().cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != nullptr) return false;
+  const auto is_plain = [](CUdeviceptr address) { return context_of(address) != nullptr; };
+  const auto is_other = [](CUdeviceptr address) {
+    Memory::Range range;
+    ProgramVmm::View view;
+    const bool of_pool = process().owner(address, &range) != nullptr && pools().pool_of(range.base) != nullptr;
+    return of_pool || process().vmm().find(address, &view);
+  };
+  return std::any_of(named.begin(), named.end(), is_plain) && std::any_of(named.begin(), named.end(), is_other);
 }
 
 bool need_no_context(const Addresses& named) {

@@ -93,6 +93,10 @@ bool may_use(int ordinal, bool of_pool);
 // The same of the program's virtual memory.
 bool may_use(CUdeviceptr address, const ProgramVmm::View& view);
 
+// Of an executable graph's copy in a thread without a context: a driver refuses plain memory on one side and memory without a context of
+// its own, virtual or a pool's, on the other (measured). To it, ours is virtual as well.
+bool mixes_plain_and_other(const Addresses& named);
+
 // A thread without a context may name them: plain memory, and none that has no context of its own (of a pool, virtual).
 bool need_no_context(const Addresses& named);
 
