@@ -119,16 +119,15 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   // A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
   std::optional<ClaimBound> former_claims;
   int64_t allocated_before = 0;  // that was believed of it, or that a client of an earlier scheduler has
-  for (auto& [id, other] : clients_) {
-    if (other.pid != peer.pid || peer.pid == 0 || other.gpu != *gpu) continue;
+  if (const auto former = of_processes_.find({peer.pid, *gpu}); former != of_processes_.end()) {
+    const Client& other = clients_.at(former->second);
     ConnectionId old = other.connection;
     transport_.close(old);
     connections_.erase(old);
     perform(ledger_.freeze(true, now), now);  // what it holds goes to nobody else meanwhile
     former_claims = other.claims;
     allocated_before = other.believed.allocated;
-    leave(id, false, "its process registered anew", now);
-    break;
+    leave(other.id, false, "its process registered anew", now);
   }
 
   std::vector<policy::ClientId> replaced;
@@ -169,6 +168,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   client.gpu = *gpu;
   client.tenant = tenant.id;
   client.pid = peer.pid;
+  if (peer.pid != 0) of_processes_[{peer.pid, *gpu}] = id;
   client.uid = peer.uid;
   client.start_time = peer.start_time;
   client.program = program;
@@ -451,6 +451,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   leave_host_budget(client);
   managed_clients_ -= client.backend == Backend::kManaged;
   const policy::GpuId gpu = client.gpu;
+  if (client.pid != 0) of_processes_.erase({client.pid, gpu});
   clients_.erase(at);
   if (clients_.empty()) forget_totals(now);  // while there are some, housekeeping does it
   watched || waits_for_end ? known_.depart(id) : known_.leave(id);

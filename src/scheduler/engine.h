@@ -395,6 +395,7 @@ class Engine {
   std::vector<Gpu> gpus_;                                            // by GpuId; places of those that were forgotten are used again
   std::map<ConnectionId, Connection> connections_;
   std::map<policy::ClientId, Client> clients_;
+  std::map<std::pair<pid_t, policy::GpuId>, policy::ClientId> of_processes_;  // the same; a process of which nothing is known is not there
   std::map<policy::ClientId, DepartedClient> departed_;
   LeftClients left_;
   std::pair<policy::Instant, policy::ClientId> looked_up_to_ = {0, 0};  // of left_.waiting(), by free_left

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <sstream>
 
 #include "scheduler/test_engine.h"
@@ -100,6 +101,23 @@ TEST_F(EngineTest, AReleaseOfAnotherSchedulersLockIsIgnored) {
   stale.grant.epoch = 77;
   send(1, stale);
   EXPECT_EQ(client(0).state, "idle");
+}
+
+TEST_F(EngineTest, AProcessThatRegistersAgainReplacesItsFormerSelfAndNobodyElse) {
+  join(1, 1001, kGiB, 0);
+  join(2, 1002, kGiB, 0);
+  for (const ConnectionId again : {3, 4}) {  // its connection broke, and nobody has noticed
+    join(again, 1001, kGiB, 0);
+    std::multiset<int64_t> pids;
+    for (const protocol::admin::ClientReport& one : engine().status(++now_).clients) pids.insert(one.pid);
+    EXPECT_EQ(pids, (std::multiset<int64_t>{1001, 1002}));
+  }
+  send(1, protocol::ReqLock{1});  // of the connection that it left behind
+  send(3, protocol::ReqLock{1});
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
+  EXPECT_FALSE(packets_.last<protocol::LockOk>(3));
+  send(4, protocol::ReqLock{1});
+  EXPECT_TRUE(packets_.last<protocol::LockOk>(4));
 }
 
 TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
