@@ -168,12 +168,6 @@ SIM_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise 
   return advise(address, bytes, advice);
 }
 
-// Other memory is refused; what the driver tells of managed memory is missing.
-SIM_API CUresult cuMemRangeGetAttribute(void* data, size_t, CUmem_range_attribute, CUdeviceptr address, size_t bytes) {
-  if (const CUresult result = find_managed(address, bytes)) return result;
-  return data == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 namespace {
 
 // A piece of memory cannot belong to a default stream alone.
