@@ -5,11 +5,15 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "e2e/harness/pod_cgroup.h"
 #include "e2e/harness/stage.h"
@@ -155,6 +159,16 @@ TEST_F(DraEndToEnd, TwoPodsOfOneClaimShareItsMemoryAndAnAnnotationLowersItWhileT
   cluster_->annotate("team/pod-1", kMemoryAnnotation, "");
   EXPECT_TRUE(holds(second, 6)) << second.log();
   EXPECT_EQ(limit(), 32);
+
+  std::vector<double> delays;  // ms, from the API server's change to the scheduler's status; printed, not judged
+  for (int percent = 21; percent <= 40; ++percent) {
+    const Clock::time_point begin = Clock::now();
+    cluster_->annotate("team/pod-2", kCoreAnnotation, std::to_string(percent));
+    ASSERT_TRUE(stage_.wait_until([&] { return pods()[0].gpu_core_limit == percent; })) << driver_->log();
+    delays.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+  }
+  std::sort(delays.begin(), delays.end());
+  std::cout << "20 annotations in force after " << delays[10] << " ms (median), " << delays.back() << " ms at most\n";
 
   stage_.tell_to_stop();
   stage_.expect_success(first);
