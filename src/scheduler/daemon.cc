@@ -304,7 +304,8 @@ void Daemon::watch_memory() {
   const int64_t interval = is_quiet ? std::max(settings_.nvml_interval, kQuietIntervalNs) : settings_.nvml_interval;
   if (monitor_)
     monitor_->watch(engine_->gpus_in_use(), engine_->gpus_shared_by_limits(), engine_->awaits_departed() ? kDepartedIntervalNs : interval);
-  if (engine_->client_count() > 0 && !std::exchange(housekeeping_, true)) {
+  // Without a client nothing but the end of what `nvsharectl run` started is to be noticed, which may have had none.
+  if ((engine_->client_count() > 0 || engine_->has_runs()) && !std::exchange(housekeeping_, true)) {
     housekeeping_timer_.arm(monotonic_ns() + (is_quiet ? kQuietHousekeepingNs : kHousekeepingNs));
   }
 }
@@ -356,6 +357,7 @@ std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSo
     }
     std::string operator()(const admin::TenantRequest& tenant) const {
       Result<policy::TenantId> id = daemon.engine_->add_run(tenant);
+      daemon.after_engine();
       return id ? admin::encode_tenant(*id) : admin::encode_error(id.error().text);
     }
     std::string operator()(const admin::SetRequest& change) const {

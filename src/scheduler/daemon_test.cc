@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <future>
@@ -556,6 +557,21 @@ TEST_F(DaemonTest, AProcessTreeRegisteredByRunIsOneTenantWithItsLimit) {
   ASSERT_EQ(report.tenants.size(), 1u);
   EXPECT_EQ(report.tenants[0].kind, "run");
   EXPECT_EQ(report.tenants[0].clients, 2u);
+}
+
+// It stayed in `status` until the next client came.
+TEST_F(DaemonTest, ARunThatEndsWithoutAClientIsForgotten) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  start();
+  ask_admin(settings_.runtime_dir, fmt::format(R"({{"request":"tenant","pid":{},"name":"train"}})", child));
+  EXPECT_EQ(status().tenants.size(), 1U);
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(eventually([&] { return status().tenants.empty(); }));
 }
 
 TEST_F(DaemonTest, EndsWhenIdleAndOnAdminRequest) {
