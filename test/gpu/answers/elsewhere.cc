@@ -57,7 +57,7 @@ void ask(const Kind& kind) {
 
 void use_from(const Users& users, const Kind& kind) {
   const auto tell = [&](const char* what, Result result) {
-    const Result done = call("cuStreamSynchronize", users.stream);
+    const Result done = call("cuCtxSynchronize");  // of all its streams: what comes next uses the same memory
     say("%s: %s: %d %d", kind.name, what, result, done);
   };
   std::vector<unsigned char> host(512, 9);
