@@ -220,6 +220,7 @@ std::optional<std::string> check_invariants(const State& state) {
                                                                 [](const auto& entry) { return entry.second.quota.limited; })))
     return "the GPUs with limits are not all known";
   for (const auto& [id, gpu] : state.gpus) {
+    if (gpu.quota.behind != nullptr) return "the accounts of GPU " + std::to_string(id) + " wait for a step that has ended";
     if (gpu.quota.limited && !state.limited.contains(id)) return "the limits of GPU " + std::to_string(id) + " are not known";
     if (gpu.wake_at && !state.wakes.contains({*gpu.wake_at, id})) return "nobody wakes for GPU " + std::to_string(id);
     clients += gpu.clients.size();
