@@ -1,7 +1,4 @@
 // A whole daemon on a thread, clients as processes, real sockets.
-#include "scheduler/daemon.h"
-
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -14,9 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "protocol/admin.h"
-#include "protocol/paths.h"
-#include "scheduler/test_client.h"
+#include "scheduler/test_daemon.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -31,79 +26,6 @@ using protocol::ReleaseReason;
 using protocol::ReqLock;
 
 constexpr uint64_t kGiB = 1ULL << 30;
-
-class RunningDaemon {
- public:
-  explicit RunningDaemon(const Settings& settings) {
-    auto started = Daemon::start(settings, "/nonexistent/libnvidia-ml.so.1");
-    if (!started) throw std::runtime_error(started.error().text);
-    daemon_ = std::move(*started);
-    thread_ = std::thread([this] { daemon_->run(); });
-  }
-  ~RunningDaemon() {
-    daemon_->stop();
-    thread_.join();
-  }
-
- private:
-  std::unique_ptr<Daemon> daemon_;
-  std::thread thread_;
-};
-
-class DaemonTest : public testing::Test {
- protected:
-  DaemonTest() {
-    settings_.runtime_dir = folder_.path() + "/run";
-    settings_.lock_dir = folder_.path() + "/lock";
-    settings_.log_level = std::getenv("NVSHARE_TEST_LOG") ? "debug" : "error";
-    settings_.trace_file = std::getenv("NVSHARE_TEST_LOG") ? "/tmp/sched-t.trace" : "";
-    settings_.policy.switch_time_mode = policy::SwitchTimeMode::kFixed;
-    settings_.policy.switch_time_fixed = 50'000'000;
-    settings_.policy.departed_grace = 200'000'000;
-    set_log_level(settings_.log_level);
-  }
-
-  // Before start().
-  TestClient client(bool forks = false) { return TestClient(settings_.runtime_dir + protocol::kClientSocket, forks); }
-  void start() { daemon_ = std::make_unique<RunningDaemon>(settings_); }
-  void stop() { daemon_.reset(); }
-
-  admin::StatusReport status() {
-    auto report = admin::decode_status(ask_admin(settings_.runtime_dir, R"({"request":"status"})"));
-    EXPECT_TRUE(report) << report.error().text;
-    return report ? *report : admin::StatusReport{};
-  }
-
-  // Until it holds, or patience ends.
-  template <typename Condition>
-  bool eventually(Condition condition) {
-    for (auto end = std::chrono::steady_clock::now() + kPatience; std::chrono::steady_clock::now() < end;) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(10ms);
-    }
-    return false;
-  }
-
-  TestFolder folder_;
-  Settings settings_;
-  std::unique_ptr<RunningDaemon> daemon_;
-};
-
-// With enough host memory ready, so that the machine's own does not matter.
-protocol::Memory memory(uint64_t allocated, uint64_t resident) { return {allocated, resident, 0, allocated}; }
-
-// What a client does when its memory is in and when it gives the lock back with everything moved out.
-void report_loaded(TestClient& client, const LockOk& lock, uint64_t bytes) {
-  client.send(protocol::SwapProgress{1, 1, 0, 0, {}, lock.grant.grant, bytes, 0, 1000, memory(bytes, bytes)});
-}
-void release(TestClient& client, const protocol::Grant& grant, uint64_t allocated, uint64_t resident, ReleaseReason reason) {
-  client.send(LockReleased{grant, static_cast<uint8_t>(reason), {}, 0, 1000, 0, memory(allocated, resident)});
-}
-void obey_eviction(TestClient& client, uint64_t allocated) {
-  auto evict = client.expect<protocol::Evict>();
-  ASSERT_TRUE(evict);
-  client.send(protocol::SwapProgress{0, 1, 0, 0, {}, evict->eviction, allocated, allocated, 1000, memory(allocated, 0)});
-}
 
 // Of which `status` is written on another thread.
 TEST_F(DaemonTest, AnswersComeInTheOrderOfTheirRequests) {
@@ -360,138 +282,6 @@ TEST_F(DaemonTest, AClientThatNeverReadsItsAnswersIsClosed) {
   EXPECT_TRUE(closed);
   ASSERT_TRUE(other.join(test_registration(kGiB)));
   EXPECT_TRUE(eventually([&] { return status().clients.size() == 1; }));
-}
-
-TEST_F(DaemonTest, AfterARestartTheHolderKeepsItsLockAndIdsAreNotReused) {
-  TestClient a = client();
-  TestClient b = client();
-  TestClient c = client();
-  settings_.policy.switch_time_fixed = 3'600'000'000'000;
-  settings_.restart_grace = 60'000'000'000;
-  start();
-  auto a_before = a.join(test_registration(12 * kGiB));
-  auto b_before = b.join(test_registration(12 * kGiB));
-  ASSERT_TRUE(a_before && b_before);
-  a.send(ReqLock{1});
-  ASSERT_TRUE(a.expect<LockOk>());
-  b.send(ReqLock{1});
-  stop();
-  ASSERT_TRUE(a.expect_close());
-  ASSERT_TRUE(b.expect_close());
-  start();
-
-  // B is back first, and a newcomer before A; neither may run before A has said that it does.
-  auto again = test_registration(12 * kGiB);
-  again.client_id = b_before->client_id;
-  again.wants_lock = 1;
-  auto b_after = b.join(again);
-  ASSERT_TRUE(b_after);
-  EXPECT_EQ(b_after->client_id, b_before->client_id);
-  EXPECT_NE(b_after->epoch, b_before->epoch);
-  auto newcomer = test_registration(12 * kGiB);
-  newcomer.client_id = a_before->client_id;  // a lie: that is not its own
-  auto c_after = c.join(newcomer);
-  ASSERT_TRUE(c_after);
-  EXPECT_NE(c_after->client_id, a_before->client_id);
-  EXPECT_NE(c_after->client_id, b_before->client_id);
-  c.send(ReqLock{1});
-  EXPECT_FALSE(b.comes_within<LockOk>(300ms));
-  EXPECT_FALSE(c.comes_within<LockOk>(1ms));
-
-  again.client_id = a_before->client_id;
-  again.wants_lock = 0;
-  again.has_lock = 1;
-  again.memory.resident = 12 * kGiB;
-  auto a_after = a.join(again);
-  ASSERT_TRUE(a_after);
-  EXPECT_EQ(a_after->client_id, a_before->client_id);
-  auto lock = a.expect<LockOk>();
-  ASSERT_TRUE(lock);
-  EXPECT_EQ(lock->grant.epoch, a_after->epoch);
-  EXPECT_FALSE(b.comes_within<LockOk>(200ms));
-  release(a, lock->grant, 12 * kGiB, 0, ReleaseReason::kEarly);
-  EXPECT_TRUE(b.expect<LockOk>());
-}
-
-TEST_F(DaemonTest, AfterARestartWhoDoesNotComeBackIsNotWaitedForLongerThanTheGrace) {
-  TestClient a = client();
-  TestClient b = client();
-  settings_.restart_grace = 300'000'000;
-  start();
-  ASSERT_TRUE(a.join(test_registration(kGiB)));
-  stop();
-  start();
-  ASSERT_TRUE(b.join(test_registration(kGiB)));
-  b.send(ReqLock{1});
-  EXPECT_TRUE(b.expect<LockOk>());
-}
-
-TEST_F(DaemonTest, AClientThatRegistersAnewReplacesItsOldSelf) {
-  TestClient a = client(true);  // its forked child keeps the old connection open
-  start();
-  ASSERT_TRUE(a.join(test_registration(12 * kGiB)));
-  a.send(ReqLock{1});
-  ASSERT_TRUE(a.expect<LockOk>());
-  ASSERT_TRUE(a.join(test_registration(12 * kGiB)));
-  a.send(ReqLock{1});
-  EXPECT_TRUE(a.expect<LockOk>());
-  EXPECT_EQ(status().clients.size(), 1u);
-}
-
-TEST_F(DaemonTest, ASecondSchedulerIsRefused) {
-  TestClient a = client();
-  TestClient b(folder_.path() + "/other" + protocol::kClientSocket);
-  start();
-  auto same_folder = Daemon::start(settings_, "/nonexistent");
-  ASSERT_FALSE(same_folder);
-  EXPECT_NE(std::string(same_folder.error().text).find("pid " + std::to_string(getpid())), std::string::npos) << same_folder.error().text;
-
-  // Another folder, the same GPU: its clients are refused, and told who has the GPU.
-  ASSERT_TRUE(a.join(test_registration(kGiB)));
-  Settings other = settings_;
-  other.runtime_dir = folder_.path() + "/other";
-  RunningDaemon second(other);
-  b.connect();
-  b.send(test_registration(kGiB));
-  auto refused = b.expect<Refused>();
-  ASSERT_TRUE(refused);
-  EXPECT_NE(std::string(refused->reason).find(settings_.runtime_dir), std::string::npos) << refused->reason;
-  EXPECT_TRUE(b.expect_close());
-  EXPECT_TRUE(b.join(test_registration(kGiB, 2))) << "another GPU is free";
-}
-
-// An update starts the new scheduler first: it failed until the old one had gone.
-TEST_F(DaemonTest, ASchedulerWaitsForTheOneBeforeIt) {
-  start();
-  const uint64_t epoch = status().epoch;
-  Settings patient = settings_;
-  patient.take_over_patience = 60'000'000'000;
-  auto second = std::async(std::launch::async, [&] { return std::make_unique<RunningDaemon>(patient); });
-  EXPECT_EQ(second.wait_for(std::chrono::milliseconds(30)), std::future_status::timeout);
-  EXPECT_EQ(status().epoch, epoch) << "the first one serves";
-  stop();
-  daemon_ = second.get();
-  EXPECT_NE(status().epoch, epoch);
-}
-
-TEST_F(DaemonTest, SocketsOfADeadSchedulerAreReplacedAndOwnOnesRemoved) {
-  start();
-  stop();
-  std::string path = settings_.runtime_dir + protocol::kClientSocket;
-  struct stat status {};
-  EXPECT_NE(stat(path.c_str(), &status), 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strcpy(address.sun_path, path.c_str());
-  {
-    FileDescriptor dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  }
-  start();
-  ASSERT_EQ(stat(path.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0666u);
-  ASSERT_EQ(stat((settings_.runtime_dir + "/admin").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0700u);
 }
 
 TEST_F(DaemonTest, AToldSizeIsTheSizeThatClientsHear) {
