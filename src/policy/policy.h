@@ -229,6 +229,8 @@ struct ClientShares {
   uint64_t group;
   bool measured = false;
 };
+// The group of a tenant on its own. All other groups are below it.
+inline constexpr uint64_t share_group_of(TenantId tenant) { return uint64_t{1} << 63 | tenant; }
 // The answer to SendAskProgress. `work` counts up from anything; only differences mean something.
 struct ClientProgressed {
   ClientId client;

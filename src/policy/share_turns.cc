@@ -8,7 +8,6 @@ namespace nvshare::policy {
 namespace {
 
 constexpr Duration kSlice = 100 * kMillisecond;
-constexpr uint64_t kOfTenant = uint64_t{1} << 63;
 constexpr Duration kLeast = 10 * kMillisecond;    // that a turn lasts where others are due
 constexpr int kGapsToRunBeside = 2;               // turns in a row that its own choice ended
 constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again
@@ -19,7 +18,7 @@ bool takes_turns(const Context& context, const Client& client) {
 }
 
 uint64_t group_of(const Gpu& gpu, const Client& client) {
-  return client.measured && gpu.share_trial.way == SharingWay::kTurns ? kOfTenant | client.tenant : client.share_group;
+  return client.measured && gpu.share_trial.way == SharingWay::kTurns ? share_group_of(client.tenant) : client.share_group;
 }
 
 // While turns are measured each group has as many slices within the spell as the others, and one at least.

@@ -41,10 +41,9 @@ void Engine::tell_shares(policy::Instant now) {
 
 // Programs on one MPS server run at the same time, but where turns are measured to get more done.
 void Engine::tell_share(Client& client, policy::Instant now) {
-  constexpr uint64_t kOfTenant = uint64_t{1} << 63;
   const Tenant* tenant = tenants_.find(client.tenant);
   const Sharing sharing = (tenant != nullptr ? sharing_of(tenant->sharing_in_force()) : std::nullopt).value_or(settings_.sharing);
-  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : sharing == Sharing::kTurns ? kOfTenant | client.tenant : 0;
+  const uint64_t group = client.mps ? uint64_t{client.uid} + 1 : sharing == Sharing::kTurns ? policy::share_group_of(client.tenant) : 0;
   const bool measured = sharing == Sharing::kAuto && client.version >= kTellsProgress;
   if (group == client.share_group && measured == client.measured) return;
   client.share_group = group;
