@@ -102,7 +102,8 @@ Result<Said> read_containerd(const std::string& folder) {
 
 Result<Said> read_crio(const std::string& folder) {
   std::vector<std::string> files = files_of(folder + "/crio.conf.d/*");
-  if (fs::exists(folder + "/crio.conf")) files.insert(files.begin(), folder + "/crio.conf");
+  std::error_code ignored;
+  if (fs::exists(folder + "/crio.conf", ignored)) files.insert(files.begin(), folder + "/crio.conf");
   Said said{.where = folder, .enabled = true};  // it has no switch
   for (const std::string& file : files) {
     Result<toml::table> parsed = parse_file(file);
