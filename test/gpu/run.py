@@ -38,7 +38,8 @@ CHECKS = {
     "host_limits": (host.host_limits, 40),
     "host_budget": (host.host_budget, 40),
     "fork_cost": (host.fork_cost, 30),
-    "ddp": (several_gpus.ddp, 230),
+    "ddp": (several_gpus.ddp, 230),  # all four --ddp-variants: 400
+    "two_gpus": (several_gpus.two_gpus, 100),
     "nvml_gap": (training.nvml_gap, 45),
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
@@ -66,7 +67,7 @@ def parse_arguments():
     parser.add_argument("--stages", type=int, default=4, help="programs: groups of three that may run at the same time")
     parser.add_argument("--same", action="store_true", help="programs: three of the same at once instead of three different ones")
     parser.add_argument("--held", type=float, default=4.0, help="programs: GiB that each holds on the GPU")
-    parser.add_argument("--ddp-variants", default="own_vmm,legacy_ipc_and_third", help="ddp: how NCCL shares memory")
+    parser.add_argument("--ddp-variants", default="own_vmm,legacy_ipc_and_third", help="ddp: how NCCL shares memory; besides: graphs, graphs_legacy_ipc")
     parser.add_argument("--ddp-turn", type=float, default=2.0, help="ddp: fixed switch time in seconds")
     parser.add_argument("--count", type=int, default=60, help="deaths: how often something is killed or stopped")
     parser.add_argument("--seed", type=int, default=None, help="deaths: of the random moments; printed by each run")

@@ -77,6 +77,7 @@ PROGRAMS = {
     "driver_ipc_parent": driver("driver_ipc_parent", contexts=2),
     "driver_green": driver("driver_green"),
     "driver_mmap": driver("driver_mmap"),
+    "driver_attach": driver("driver_attach", contexts=3),
 }
 
 

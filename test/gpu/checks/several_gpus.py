@@ -1,4 +1,5 @@
-"""The check `ddp`: two PyTorch jobs over NCCL, each on all GPUs, whose memory does not fit together; with a third job on one GPU beside them."""
+"""The checks on several GPUs: `ddp`, two PyTorch jobs over NCCL, each on all GPUs, whose memory does not fit together, also with a third job on
+one GPU beside them; `two_gpus`, two such jobs of which each is one process that uses two GPUs."""
 import subprocess
 import time
 
@@ -79,49 +80,59 @@ def share(scheduler, jobs, switches, seconds):
     return {uuid: now[uuid] - before.get(uuid, 0) for uuid in now}
 
 
-def variant(config, result, name, gpus, cumem, switches, seconds, turn_s, third):
-    """Two jobs on all GPUs, `third`: and one on the first GPU alone. Returns whether all went well, and the makespan over the sum."""
-    held = 96 * MIB if config.small else 3 * 1024 * MIB
-    environment = {"NCCL_CUMEM_ENABLE": cumem, "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
-    folder = config.repo / "test" / "gpu" / "programs"
-    told = 500 + ((3 if third else 2) * CONTEXT_ROOM + held) // MIB + 1280  # NCCL's buffers stay on the GPU, and model and gradients come to the ballast; with 768, 56 MiB were missing for turns
-    if config.small:
-        told = 200
-    with Scheduler(config, turn_s, told, {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else None) as scheduler:
-        begin = time.monotonic()
-        jobs = [Job(config, scheduler, f"{name}-{seed}", "all",
-                    [config.python, folder / "ddp.py", "--world", str(gpus), "--seed", str(seed), "--held", str(held)], environment)
+class Variant:
+    """Two jobs of the same program on all GPUs, `third`: and one on the first GPU alone. The program is told its seed and what to hold."""
+
+    def __init__(self, name, words, environment=None, switches=12, third=False):
+        self.name, self.words, self.environment, self.switches, self.third = name, words, environment or {}, switches, third
+
+    def start(self, config, scheduler, held):
+        jobs = [Job(config, scheduler, f"{self.name}-{seed}", "all", [config.python, *self.words, "--seed", str(seed), "--held", str(held)],
+                    self.environment)
                 for seed in (1, 2)]
-        if third:
-            words = [config.python, folder / "torch_amp.py", "--seed", "3", "--held", str(held)]
-            jobs.append(Job(config, scheduler, f"{name}-third", "0", words, {}, visible="0"))
-        try:
-            parallel([job.wait_ready for job in jobs])
-            ready_s = time.monotonic() - begin
-            each_gpu = share(scheduler, jobs, switches, seconds)
-            if third:
-                parallel([job.repeat_alone for job in jobs])
-            else:  # timed, so one after the other
-                for job in jobs:
-                    job.repeat_alone()
-        finally:
-            result.figure(f"{name}_scheduler", {"gpus": (scheduler.last or {}).get("gpus"), "clients": list(scheduler.clients.values())})
-            result.figure(name, {"jobs": [job.row for job in jobs], "told_mb": told})
-    rows = [job.row for job in jobs]
-    makespan = (max(row["end_ns"] for row in rows) - min(row["begin_ns"] for row in rows)) / 1e9
-    ratio = makespan / sum(row["solo_s"] for row in rows)
-    result.figure(name, {"jobs": rows, "told_mb": told, "ready_s": ready_s, "switches_of_each_gpu": each_gpu, "makespan_s": makespan,
-                         "makespan_over_sum": ratio})
-    for row in rows:
-        result.require(f"{row['job']}: as alone", row["shared"], "==", row["solo"])
-    result.require(f"{name}: switches of each GPU", min(each_gpu.values(), default=0), ">=", switches)
-    result.require(f"{name}: GPUs switched", len(each_gpu), "==", gpus)
-    if not third:
-        result.require_time(f"{name}: makespan over the sum of solo times", ratio, "<=", 1.08)
+        if self.third:
+            words = [config.python, config.repo / "test" / "gpu" / "programs" / "torch_amp.py", "--seed", "3", "--held", str(held)]
+            jobs.append(Job(config, scheduler, f"{self.name}-third", "0", words, {}, visible="0"))
+        return jobs
+
+    def told_mb(self, config, held):
+        # NCCL's buffers stay on the GPU, and model and gradients come to the ballast; with 768, 56 MiB were missing for turns.
+        return 200 if config.small else 500 + ((3 if self.third else 2) * CONTEXT_ROOM + held) // MIB + 1280
+
+    def run(self, config, result, gpus, seconds, turn_s):
+        """Requires that all went as alone; between jobs of two, that they took little longer than one after the other."""
+        name = self.name
+        held = 96 * MIB if config.small else 3 * 1024 * MIB
+        told = self.told_mb(config, held)
+        with Scheduler(config, turn_s, told, {"NVSHARE_MEMORY_RESERVE_PERCENT": "5"} if config.small else None) as scheduler:
+            begin = time.monotonic()
+            jobs = self.start(config, scheduler, held)
+            try:
+                parallel([job.wait_ready for job in jobs])
+                ready_s = time.monotonic() - begin
+                each_gpu = share(scheduler, jobs, self.switches, seconds)
+                if self.third:
+                    parallel([job.repeat_alone for job in jobs])
+                else:  # timed, so one after the other
+                    for job in jobs:
+                        job.repeat_alone()
+            finally:
+                result.figure(f"{name}_scheduler", {"gpus": (scheduler.last or {}).get("gpus"), "clients": list(scheduler.clients.values())})
+                result.figure(name, {"jobs": [job.row for job in jobs], "told_mb": told})
+        rows = [job.row for job in jobs]
+        makespan = (max(row["end_ns"] for row in rows) - min(row["begin_ns"] for row in rows)) / 1e9
+        ratio = makespan / sum(row["solo_s"] for row in rows)
+        result.figure(name, {"jobs": rows, "told_mb": told, "ready_s": ready_s, "switches_of_each_gpu": each_gpu, "makespan_s": makespan,
+                             "makespan_over_sum": ratio})
+        for row in rows:
+            result.require(f"{row['job']}: as alone", row["shared"], "==", row["solo"])
+        result.require(f"{name}: switches of each GPU", min(each_gpu.values(), default=0), ">=", self.switches)
+        result.require(f"{name}: GPUs switched", len(each_gpu), "==", gpus)
+        if not self.third:
+            result.require_time(f"{name}: makespan over the sum of solo times", ratio, "<=", 1.08)
 
 
-def ddp(config, result):
-    """NCCL with its own virtual memory management, then with legacy IPC and a third job."""
+def gpus_to_share(config, result):
     if config.nvsharectl is None or config.library is None:
         raise Skip("nvsharectl or libnvshare.so is not built")
     if not find_modules(config, ["torch"]):
@@ -131,19 +142,41 @@ def ddp(config, result):
         raise Skip(f"two GPUs at least are needed; PyTorch sees {gpus}")
     result.figure("gpus", gpus)
     result.figure("prewarm_host", prewarm_host(config, gpus * 3 * 4 * 1024 * MIB))
+    return gpus
+
+
+def run_variants(config, result, variants, gpus):
     failures = []
-    # What a shared run may take: turns of that length, and as much again as half of one for each switch.
-    for name, cumem, switches, third in (("own_vmm", "1", 30, False), ("legacy_ipc_and_third", "0", 12, True)):
-        seconds = switches * config.ddp_turn_s * 1.5 + 20
-        if name not in config.ddp_variants:
-            continue
+    for each in variants:
         if config.left() < 60:
-            failures.append(f"{name}: left out, {config.left():.0f} s were left")
+            failures.append(f"{each.name}: left out, {config.left():.0f} s were left")
             continue
+        # What a shared run may take: turns of that length, and as much again as half of one for each switch.
+        seconds = each.switches * config.ddp_turn_s * 1.5 + 20
         try:
-            variant(config, result, name, gpus, cumem, switches, min(seconds, config.left() - 40), config.ddp_turn_s, third)
-        except (RuntimeError, TimeoutError, KeyError) as error:  # the other variant is still worth its time
-            failures.append(f"{name}: {type(error).__name__}: {error}"[:900])
+            each.run(config, result, gpus, min(seconds, config.left() - 40), config.ddp_turn_s)
+        except (RuntimeError, TimeoutError, KeyError) as error:  # another variant is still worth its time
+            failures.append(f"{each.name}: {type(error).__name__}: {error}"[:900])
         finally:
             Process.end_all()
     result.require("variants that failed", failures, "==", [])
+
+
+def ddp(config, result):
+    """NCCL with its own virtual memory management, with legacy IPC and a third job, and in CUDA graphs whose buffers it registers."""
+    gpus = gpus_to_share(config, result)
+    words = [config.repo / "test" / "gpu" / "programs" / "ddp.py", "--world", str(gpus)]
+    quiet = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+    variants = [
+        Variant("own_vmm", words, {**quiet, "NCCL_CUMEM_ENABLE": "1"}, switches=30),
+        Variant("legacy_ipc_and_third", words, {**quiet, "NCCL_CUMEM_ENABLE": "0"}, third=True),
+        Variant("graphs", [*words, "--graphs"], {**quiet, "NCCL_CUMEM_ENABLE": "1", "NCCL_GRAPH_REGISTER": "1"}),
+        Variant("graphs_legacy_ipc", [*words, "--graphs"], {**quiet, "NCCL_CUMEM_ENABLE": "0", "NCCL_GRAPH_REGISTER": "1"}),
+    ]
+    run_variants(config, result, [each for each in variants if each.name in config.ddp_variants], gpus)
+
+
+def two_gpus(config, result):
+    """One process on two GPUs: a pipeline, layers placed in turn, threads that change their GPU."""
+    gpus = gpus_to_share(config, result)
+    run_variants(config, result, [Variant("one_process", [config.repo / "test" / "gpu" / "programs" / "torch_two_gpus.py"], switches=8)], gpus)

@@ -25,6 +25,7 @@ def parse():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--held", type=work.bytes_of, default=work.bytes_of("3G"))
+    parser.add_argument("--graphs", action="store_true", help="sums over all GPUs in CUDA graphs, whose buffers NCCL registers")
     parser.add_argument("--device", default="cuda", help="cpu: over gloo, to try this program's own logic")
     return parser.parse_args()
 
@@ -78,6 +79,19 @@ def run_rank(args):
             self.random = torch.Generator(self.device).manual_seed(args.seed * 100 + args.rank)
             self.width = width
             self.pooled = torch.zeros(1 << 20, dtype=torch.int64, device=self.device)
+            # Small and large, of whose sums NCCL makes different kernels; large ones are read where they lie once they are registered.
+            self.summed = [torch.full((words,), args.rank + 1, dtype=torch.int64, device=self.device) for words in (1 << 10, 1 << 22)]
+            self.graph = self.captured() if args.graphs and on_gpu else None
+
+        def captured(self):
+            for each in self.summed:  # the communicator has to be there before
+                distributed.all_reduce(each)
+            self.settle()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's own threads call the driver meanwhile
+                for each in self.summed:
+                    distributed.all_reduce(each)
+            return graph
 
         def unit(self, i):
             rows = torch.randn(self.batch, self.width, generator=self.random, device=self.device)
@@ -91,9 +105,17 @@ def run_rank(args):
                 piece = self.ballast.pieces[0][:self.pooled.numel()]
                 self.pooled[:piece.numel()] += piece
                 distributed.all_reduce(self.pooled)
+            if args.graphs:
+                for each in self.summed:
+                    each.mul_(3).add_(i + args.rank)
+                if self.graph is not None:
+                    self.graph.replay()
+                else:
+                    for each in self.summed:
+                        distributed.all_reduce(each)
 
         def state(self):
-            return [*states(self.model, self.optimizer), self.pooled]
+            return [*states(self.model, self.optimizer), self.pooled, *self.summed]
 
     program = Parallel()
     if args.rank == 0:

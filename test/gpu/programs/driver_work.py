@@ -64,24 +64,32 @@ class Block:
         self.words = words
 
 
+KERNEL_NAMES = ("sim_fill", "sim_mix", "sim_add", "sim_checksum")
+
+
+def kernels(driver):
+    """Of the current context."""
+    ptx = re.search(r'R"ptx\((.*)\)ptx"', KERNELS.read_text(), re.DOTALL).group(1).encode()
+    module = pointer()
+    driver.cuModuleLoadData(by(module), ctypes.c_char_p(ptx))
+    functions = {name: pointer() for name in KERNEL_NAMES}
+    for name, function in functions.items():
+        driver.cuModuleGetFunction(by(function), module, name.encode())
+    return functions
+
+
 class DriverProgram:
     """A primary context, kernels and a stream. A program adds unit(); its blocks are what the checksum is of."""
 
     def __init__(self, args, driver=None):
         self.args = args
         self.driver = driver or load()
-        context, module, stream, host, word = pointer(), pointer(), pointer(), pointer(), u64()
+        context, stream, host, word = pointer(), pointer(), pointer(), u64()
         self.driver.cuInit(0)
         self.driver.cuDevicePrimaryCtxRetain(by(context), 0)
         self.driver.cuCtxSetCurrent(context)
         self.context = context
-        ptx = re.search(r'R"ptx\((.*)\)ptx"', KERNELS.read_text(), re.DOTALL).group(1).encode()
-        self.driver.cuModuleLoadData(by(module), ctypes.c_char_p(ptx))
-        self.functions = {}
-        for name in ("sim_fill", "sim_mix", "sim_add", "sim_checksum"):
-            function = pointer()
-            self.driver.cuModuleGetFunction(by(function), module, name.encode())
-            self.functions[name] = function
+        self.functions = kernels(self.driver)
         self.driver.cuStreamCreate(by(stream), STREAM_NON_BLOCKING)
         self.stream = stream
         self.driver.cuMemHostAlloc(by(host), size(64), 0)
