@@ -168,13 +168,12 @@ void settle_growth(Context& context, Gpu& gpu) {
   bool helps = false;          // somebody who stays can load then
   bool loads_in_vain = false;  // or one who has to go, beside one who stays: only as a waiter does it come to a turn
   bool some_stay = false;
-  for (const auto& [grant, client] : gpu.holders) {
-    if (!client->stays()) continue;
-    const bool lacks = client->budget < need(*client), leaves = leavers.contains(client->id);
+  each_in_place(context.state, gpu, [&](const Client& client) {
+    const bool lacks = client.stays() && client.budget < need(client), leaves = leavers.contains(client.id);
     loads_in_vain |= leaves && lacks;
     helps |= !leaves && lacks;
     some_stay |= !leaves;
-  }
+  });
   // Who cannot load beside nobody stays as it is until somebody else wants the room.
   if (!growing && !over_limit && !helps && !(loads_in_vain && some_stay)) return;
   const Duration cost = swap_time(gpu, room_if(context.state, gpu, {{}, &leavers}, context.now).shortfall, 0);
