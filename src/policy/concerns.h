@@ -178,7 +178,7 @@ using Waiting = std::map<GpuId, std::vector<ClientId>>;
 bool complete_gang(Context& context, const Waiting& waiting);
 void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiting);
 
-// pauses.cc: who has a limit and the GPU to itself keeps the lock in its pauses
+// pauses.cc: who has a limit, and the GPU to itself or together with others, keeps the lock in its pauses
 int64_t count_there(const Context& context, const Gpu& gpu);  // clients that use the GPU or did so lately; of several not all
 Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there);  // once idle for so long; 0: it may not
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event);
@@ -225,7 +225,10 @@ void take_kept_account(Context& context, const AccountKept& event);
 void quota_config_changed(Context& context, const Config& former);  // after it did
 // Before the client's turn is forgotten. used: as LockReleased has it.
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used);
-Duration hand_over(const Gpu& gpu);  // what one costs
+// The same of a turn that a pause ends; the first returns what quota_turn_ended is to be told.
+std::optional<Duration> note_unused_before_pause(const Context& context, const Gpu& gpu, Client& client, std::optional<Duration> used);
+void quota_pause_ended(const Context& context, const Gpu& gpu, Client& client);  // before paused_since is forgotten
+Duration hand_over(const Gpu& gpu);                                              // what one costs
 Duration window_of(const Config& config, const Gpu& gpu);
 bool is_windowed(const Config& config, const Gpu& gpu);  // what is not used in a window is lost
 Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now);
@@ -236,9 +239,10 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus);
 
 // quota_turns.cc: who may run
 enum class Verdict { kRun, kLimit, kShare };
-const char* name_of(GpuMode mode);                          // view.cc
-void settle_quota(Context& context, Gpu& gpu);              // unless limits rest
-void watch_quota(Context& context, Gpu& gpu);               // when to look again
+const char* name_of(GpuMode mode);                                                // view.cc
+void settle_quota(Context& context, Gpu& gpu);                                    // unless limits rest
+void watch_quota(Context& context, Gpu& gpu);                                     // when to look again
+bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account);  // takes turns with others that do
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
 // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.

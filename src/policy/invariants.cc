@@ -17,7 +17,11 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (client.state == ClientState::kPaused) {
     if (!gpu.wake_at) return broken("pauses and nobody watches");
     for (const auto& [id, other] : gpu.clients) {
-      if (id != client.id && (other.stays() || other.waits())) return broken("pauses beside others");
+      if (id == client.id || (!other.stays() && !other.waits())) continue;
+      if (client.tenancy->account == nullptr || is_exclusive(state.config, gpu, *client.tenancy->account))
+        return broken("pauses beside others that take turns with it");
+      if (other.waits() && other.waited_for_memory) return broken("pauses while another waits for memory");
+      if (may_run(state, client) != Verdict::kRun) return broken("pauses, and might not go on beside others");
     }
   }
   if (client.budget_dirty) return broken("a budget was not sent");

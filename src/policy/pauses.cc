@@ -1,6 +1,9 @@
-// Pauses: a client with a compute limit is not billed for the time in which it has nothing to do. Beside others it gives the lock up then.
-// Who has the GPU to itself keeps the lock and says that it pauses, and says so again when it goes on: to ask for the lock anew in each
-// pause took a program that pauses a hundred times a second 2 % of its speed (docs/adr/0012). Whoever else comes ends the pause first.
+// Pauses: a client with a compute limit is not billed for the time in which it has nothing to do. A client that has the GPU to itself, or
+// that runs together with whoever else is there, keeps the lock and says that it pauses, and says so again when it goes on: to ask for the
+// lock anew in each pause took a program that pauses a hundred times a second 2 % of its speed (docs/adr/0012). All others give the lock
+// up. A pause ends as soon as the client might not have gone on: others take turns with it, it is above its share, or memory is wanted.
+#include <algorithm>
+
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
@@ -9,6 +12,23 @@ namespace {
 bool is_eligible(const State& state, const Gpu& gpu, const Client& client) {
   return gpu.quota.limited && gpu.quota.mode != GpuMode::kRotation && gang_of(state, client) == nullptr && !client.ends &&
          !client.last_turn;
+}
+
+// Others do not wait for it, and it would not wait for them.
+bool runs_beside(const State& state, const Gpu& gpu, const Client& client) {
+  return client.tenancy->account != nullptr && !is_exclusive(state.config, gpu, *client.tenancy->account);
+}
+
+bool memory_is_wanted(const Gpu& gpu) {
+  return gpu.queue.memory_waiters > 0 || std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(), [](const auto& entry) {
+           return entry.second->stays() && entry.second->growth.has_value();
+         });
+}
+
+// What another program that waits for a turn, or for room, has to have first.
+bool stands_in_the_way(const State& state, const Gpu& gpu, const Client& client) {
+  if (gpu.holders.size() + gpu.waiting.size() == 1) return false;
+  return !runs_beside(state, gpu, client) || may_run(state, client) != Verdict::kRun || memory_is_wanted(gpu);
 }
 
 }  // namespace
@@ -27,7 +47,8 @@ int64_t count_there(const Context& context, const Gpu& gpu) {
 
 Duration may_pause(const Context& context, const Gpu& gpu, const Client& client, int64_t there) {
   if (!is_eligible(context.state, gpu, client)) return 0;
-  return there > (counts_as_there(context, client) ? 1 : 0) ? 0 : kPauseAfter;
+  const bool alone = there <= (counts_as_there(context, client) ? 1 : 0);
+  return alone || runs_beside(context.state, gpu, client) ? kPauseAfter : 0;
 }
 
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event) {
@@ -38,7 +59,7 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
     client.turn_start = context.now;
   }
   client.usage.add(*client.turn_start + client.turn_without_room, context.now);
-  quota_turn_ended(context, gpu, client, true, event.used);
+  quota_turn_ended(context, gpu, client, true, note_unused_before_pause(context, gpu, client, event.used));
   client.turn_start.reset();
   client.turn_without_room = client.turn_carried = client.earned = 0;
   client.drain.succeeded();
@@ -52,6 +73,7 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
 
 void resume_turn(Context& context, Client& client) {
   if (!client.paused_since) return;
+  quota_pause_ended(context, *client.home, client);
   client.paused_since.reset();
   client.idle_since.reset();
   client.turn_start = client.granted_at = context.now;
@@ -65,12 +87,11 @@ void end_pauses(Context& context, Gpu& gpu) {
     Client& client = *(at++)->second;
     if (client.state != ClientState::kPaused) continue;
     const Instant until = *client.paused_since + kPauseMost;
-    const bool alone = gpu.holders.size() + gpu.waiting.size() == 1;
-    if (alone && is_eligible(context.state, gpu, client) && context.now < until) {
+    if (is_eligible(context.state, gpu, client) && context.now < until && !stands_in_the_way(context.state, gpu, client)) {
       context.wake(gpu, until);
     } else {
       ask_one_to_drop(context, gpu, client,
-                      "it pauses, and others come or its pause has lasted");  // if it has a gang by now, the others go on
+                      "it pauses, and others wait for it or its pause has lasted");  // if it has a gang by now, the others go on
     }
   }
 }

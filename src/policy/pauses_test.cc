@@ -189,6 +189,55 @@ TEST_F(Pauses, APauseBesideOthersEndsAtOnce) {
   EXPECT_TRUE(find<SendDrop>(answer, 1)) << "the permission had been taken back, but it had not heard of that yet";
 }
 
+// Where all of them run together it is in nobody's way.
+TEST_F(Pauses, BesideOthersThatItRunsTogetherWithAPauseLasts) {
+  feed(TenantTurns{1, TenantSharing::kTogether});
+  const Actions came = join(2);
+  ASSERT_EQ(state_of(2), ClientState::kRunning);
+  EXPECT_EQ(state_of(1), ClientState::kRunning);
+  EXPECT_FALSE(find<SendContention>(came, 1)) << "it may pause as before";
+  pause();
+  const Duration before = billed();
+  now += 20 * kMsec;
+  feed(Tick{});
+  EXPECT_EQ(state_of(1), ClientState::kPaused);
+  EXPECT_EQ(billed(), before);
+  EXPECT_EQ(resume().size(), 0U) << "nobody asks, nobody answers";
+  EXPECT_EQ(state_of(1), ClientState::kRunning);
+}
+
+TEST_F(Pauses, BesideOthersAPauseEndsWhenMemoryIsWanted) {
+  feed(TenantTurns{1, TenantSharing::kTogether});
+  join(2);
+  pause();
+  ASSERT_EQ(state_of(1), ClientState::kPaused);
+  const Actions came = feed(ClientJoined{3, 0, 3, 0, {15 * kGiB, 0, 0}, true, false, true});
+  EXPECT_TRUE(find<SendDrop>(came, 1)) << "what it has is what the third waits for";
+}
+
+TEST_F(Pauses, BesideOthersAPauseEndsWhenItsTenantIsToTakeTurns) {
+  feed(TenantTurns{1, TenantSharing::kTogether});
+  join(2);
+  pause();
+  ASSERT_EQ(state_of(1), ClientState::kPaused);
+  EXPECT_TRUE(find<SendDrop>(feed(TenantTurns{1, TenantSharing::kTurns}), 1));
+}
+
+// It waits for 0.2 ms before each pause because it is asked to. That is not billed, whatever it says, but for pauses that are shorter.
+TEST_F(Pauses, TheWaitBeforeAPauseIsNotBilled) {
+  const Duration before = billed();
+  for (int n = 0; n < 100; ++n) {
+    const Duration worked = n == 0 ? 3 * kMsec - 200 * kUs : kMsec;
+    if (n > 0) now += worked + 200 * kUs;
+    feed(LockPaused{1, lock.grant, worked});
+    now += kMsec;
+    resume();
+  }
+  now += 10 * kMsec;  // what is taken back comes off what is billed next
+  feed(Tick{});
+  EXPECT_NEAR(static_cast<double>(billed() - before), static_cast<double>(3 * kMsec - 200 * kUs + 99 * kMsec + 10 * kMsec), 2.0 * kUs);
+}
+
 TEST_F(Pauses, ATenantThatEndsHasNone) {
   pause();
   feed(TenantEnds{1, true});

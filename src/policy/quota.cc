@@ -460,6 +460,10 @@ void quota_config_changed(Context& context, const Config& former) {
   }
 }
 
+static Duration trusted(const Account& account, Instant now) {
+  return std::min(account.trust + (now - account.trust_at) / (kPeriodMin / kUnusedMost), kUnusedMost);
+}
+
 // What of the turn that ends is not billed, because nobody worked then: from the grant to its first work, and from the end of its last
 // to the end of the turn. Only the client saw that; so far as it is not believed, nothing but what a hand-over is known to take.
 static Duration unused_in(const Context& context, const Gpu& gpu, Account& account, const Client& client, bool dropped,
@@ -468,27 +472,51 @@ static Duration unused_in(const Context& context, const Gpu& gpu, Account& accou
   const Duration known = dropped ? std::min(hand_over(gpu), turn) : 0;
   // Of a turn that began beside another of its tenant's processes, the tenant may have used what this one did not.
   if (!used || *client.turn_start > account.slice_began) return known;
-  account.trust = std::min(account.trust + (context.now - account.trust_at) / (kPeriodMin / kUnusedMost), kUnusedMost);
+  account.trust = trusted(account, context.now);
   account.trust_at = context.now;
   const Duration unused = std::clamp<Duration>(turn - std::max<Duration>(*used, 0), 0, account.trust);
   account.trust -= unused;
   return portion(unused, billing_rate(context.config(), gpu));
 }
 
+static void take_back(Account& account, Duration unused) {
+  account.balance += unused;
+  account.headroom += unused;
+  account.taken_back += unused;
+}
+
+// A client waits for kPauseAfter before it pauses, because it is asked to: what it did not use then is not billed, but of what it says no
+// more than the pause lasts. Returns what it used for the rest of the rules.
+std::optional<Duration> note_unused_before_pause(const Context& context, const Gpu& gpu, Client& client, std::optional<Duration> used) {
+  client.unused_before_pause = 0;
+  const Account* account = client.tenancy->account;
+  if (!gpu.quota.limited || account == nullptr || !client.turn_start || !used || *client.turn_start > account->slice_began) return used;
+  const Duration unused = context.now - *client.turn_start - std::max<Duration>(*used, 0);
+  client.unused_before_pause = std::clamp<Duration>(unused, 0, kPauseAfter);
+  client.billed_before_pause = billing_rate(context.config(), gpu);
+  return *used + client.unused_before_pause;
+}
+
+void quota_pause_ended(const Context& context, const Gpu& gpu, Client& client) {
+  const Duration unused = std::exchange(client.unused_before_pause, 0);
+  Account* const account = client.tenancy->account;
+  if (unused == 0 || !client.paused_since || !gpu.quota.limited || account == nullptr) return;
+  take_back(*account, std::min(portion(unused, client.billed_before_pause), context.now - *client.paused_since));
+}
+
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used) {
   Quota& quota = gpu.quota;
   if (!quota.limited || client.tenancy->account == nullptr || !client.turn_start) return;
   Account& account = *client.tenancy->account;
-  const bool goes_on = any_client(gpu, client.tenant, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
+  const bool goes_on =
+      any_client(gpu, client.tenant, [&](const Client& other) { return other.id != client.id && use_of(other) != Use::kNone; });
   if (goes_on) return;
   account.interrupted = !by_choice;
   account.gaps = (3 * account.gaps + (by_choice ? 100 : 0)) / 4;
   const bool dropped = !by_choice && client.state == ClientState::kDropping;
   if (dropped) quota.tails[quota.tails_known++ % kTailsKept] = context.now - client.drop_sent_at;
   const Duration unused = unused_in(context, gpu, account, client, dropped, used);
-  account.balance += unused;
-  account.headroom += unused;
-  account.taken_back += unused;
+  take_back(account, unused);
   if (!dropped || is_windowed(context.config(), gpu)) return;
   const int64_t carried = context.config().quota_carryover_percent.value_or(100) * (kWholeGpu / 100);
   if (account.balance < 0) account.balance = portion(account.balance, carried);

@@ -36,7 +36,7 @@ inline constexpr Duration kHandOverMax = 200'000;      // never counted as more:
 // whoever lies has no more of the GPU for it than kUnusedMost / kPeriodMin, however it cuts its turns.
 inline constexpr Duration kUnusedMost = 1'000'000;
 inline constexpr Duration kIdleRelease = 1'000'000;  // a client beside limits gives the lock up once idle for so long
-// The same for a client that has the GPU to itself and pauses, which costs it some 20 us, and not the scheduler's answer.
+// The same for a client that pauses and keeps the lock, which costs it some 20 us, and not the scheduler's answer.
 inline constexpr Duration kPauseAfter = 200'000;
 inline constexpr Duration kPauseMost = 100'000'000;        // then it gives the lock up after all
 inline constexpr Duration kAloneFor = 1'000'000'000;       // it has the GPU to itself once no other used it for so long

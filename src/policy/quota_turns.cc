@@ -7,6 +7,26 @@
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
+
+bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) {
+  if (account.gang) return false;  // it has its turns on several GPUs at once
+  if (gpu.quota.mode == GpuMode::kRotation) return true;
+  if (account.sharing != TenantSharing::kNode) return account.sharing == TenantSharing::kTurns;
+  switch (config.scheduling_mode) {
+    case SchedulingMode::kAuto:
+      return !account.gappy;
+    case SchedulingMode::kRoundRobin:
+      return true;
+    case SchedulingMode::kSerial:
+    case SchedulingMode::kDynamic:
+      return gpu.quota.over_asked;
+    case SchedulingMode::kWeighted:
+    case SchedulingMode::kConcurrent:
+      return false;
+  }
+  return false;
+}
+
 namespace {
 
 bool waits(const Account& account) { return account.here != nullptr && account.here->waits > 0; }
@@ -49,26 +69,6 @@ Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) 
 Duration owed(const Account& account) {
   const int64_t quota = std::max<int64_t>(account.quota, 1);
   return account.balance / quota * kWholeGpu + account.balance % quota * kWholeGpu / quota;
-}
-
-// Tenants that run one after the other.
-bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) {
-  if (account.gang) return false;  // it has its turns on several GPUs at once
-  if (gpu.quota.mode == GpuMode::kRotation) return true;
-  if (account.sharing != TenantSharing::kNode) return account.sharing == TenantSharing::kTurns;
-  switch (config.scheduling_mode) {
-    case SchedulingMode::kAuto:
-      return !account.gappy;
-    case SchedulingMode::kRoundRobin:
-      return true;
-    case SchedulingMode::kSerial:
-    case SchedulingMode::kDynamic:
-      return gpu.quota.over_asked;
-    case SchedulingMode::kWeighted:
-    case SchedulingMode::kConcurrent:
-      return false;
-  }
-  return false;
 }
 
 // ---- how things stand ----

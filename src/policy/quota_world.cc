@@ -358,7 +358,8 @@ void QuotaWorld::reached_target(Job& job) {
   ++job.activity;
   if (job.done < job.burst_end - 1) return release(job, false);
   ++job.bursts;
-  job.last_use = now_;
+  const Duration late = seen_within > 0 && !drained ? between(0, seen_within) : 0;
+  job.last_use = now_ + late;
   const double next_end = job.burst_end + static_cast<double>(job.on);
   at(now_ + job.off, [this, id = job.id, next_end] {
     Job& then = jobs_.at(id);
@@ -369,9 +370,9 @@ void QuotaWorld::reached_target(Job& job) {
   if (drained) return release(job, false);
   job.state = Job::State::kPausing;
   if (job.pause_after > 0 && job.pause_after < job.off) {
-    later(job, job.pause_after, [this](Job& then) { then.pause_after > 0 ? pause(then) : release(then, true); });
+    later(job, late + job.pause_after, [this](Job& then) { then.pause_after > 0 ? pause(then) : release(then, true); });
   } else if (job.idle_release > 0 && job.idle_release < job.off) {
-    later(job, job.idle_release, [this](Job& then) { release(then, true); });
+    later(job, late + job.idle_release, [this](Job& then) { release(then, true); });
   }
 }
 

@@ -95,6 +95,7 @@ class QuotaWorld {
   Duration start_delay = 75 * kUs;  // from the grant's arrival to the first work, about
   Duration resume_delay = 20 * kUs;
   Duration notice_delay = 0;  // from the end of the last work to the release
+  Duration seen_within = 0;   // of the end of a burst: programs know of it at most so much later
   Duration idle_claim = 0;    // what programs say, when they give the lock up, of how long they did not use it
 
  private:

@@ -232,9 +232,11 @@ struct Client {
   std::optional<Instant> passing_since;  // its turn ended another's early
   std::optional<Instant> idle_since;     // it said that nothing runs
   std::optional<Instant> paused_since;   // it said that it uses nothing until it says otherwise; then turn_start is not set
-  bool interrupted = false;              // being dropped for a waking client, before its time
-  Duration interruption = 0;             // work that the switch for which it is being dropped asks for (Switch::quantum)
-  Duration earned = 0;                   // work of its former turns that no switch was charged for
+  Duration unused_before_pause = 0;      // of the turn before; and at which rate that was billed
+  int64_t billed_before_pause = 0;
+  bool interrupted = false;   // being dropped for a waking client, before its time
+  Duration interruption = 0;  // work that the switch for which it is being dropped asks for (Switch::quantum)
+  Duration earned = 0;        // work of its former turns that no switch was charged for
   Instant drop_sent_at = 0;
   DrainStep drain_step = DrainStep::kAlone;
   uint64_t drain_attempt = 0;

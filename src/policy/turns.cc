@@ -326,6 +326,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
   client.interrupted = false;
   client.interruption = 0;
   client.idle_since.reset();
+  quota_pause_ended(context, gpu, client);
   client.paused_since.reset();
   client.left_early = by_choice;
   client.released_at = now;
