@@ -91,6 +91,8 @@ class Quota(unittest.TestCase):
 
     def test_limits_past_100_are_scaled(self):
         self.assertEqual(quota.scaled([30, 60]), [30, 60])
+        self.assertEqual([quota.cycle_due(30, 50, beside) for beside in (0, 1)], [30, 30])
+        self.assertEqual([quota.cycle_due(30, 29.5, beside) for beside in (0, 1)], [29.5, None])
         self.assertEqual([round(s, 2) for s in quota.scaled([50, 60])], [45.45, 54.55])
         self.assertEqual([round(s, 2) for s in quota.scaled([40, 40, 40])], [33.33] * 3)
 
@@ -135,11 +137,11 @@ class Quota(unittest.TestCase):
         self.assertEqual(nvml_beside.nvml_of({"gpus": [{"nvml_unknown": "no"}]}), {"unknown": "no"})
         self.assertIsNone(nvml_beside.nvml_of(None))
 
-    def test_every_row_is_in_the_short_plan_and_unknown_ones_are_named(self):
+    def test_every_row_but_cycles_is_in_the_short_plan_and_unknown_ones_are_named(self):
         with tempfile.TemporaryDirectory() as folder:
             config = config_in(folder)
             plan = quota.Plan(config)
-            self.assertEqual((plan.kind, tuple(plan.rows)), ("short", quota.ROWS))
+            self.assertEqual((plan.kind, tuple(plan.rows)), ("short", tuple(row for row in quota.ROWS if row != "cycles")))
             config.small = False
             self.assertEqual({kind for kind, _ in quota.Plan(config).single}, {*quota.LENGTHS_US, "graph", "torch"})
             config.rows = "sums,suns"

@@ -44,7 +44,7 @@ CHECKS = {
     "interactive": (interactive.interactive, 135),
     "deaths": (deaths.deaths, 120),
     "trace": (trace.trace, 110),
-    "quota": (quota.quota, 360),  # --plan full: 900, drift among it; a plan leaves rows out rather than pass --budget
+    "quota": (quota.quota, 360),  # --plan full: 1050, bursty: 180, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
     "sharing": (sharing.sharing, 360),  # --rows auto: 280
     "co_run": (training.co_run, 190),
@@ -72,8 +72,8 @@ def parse_arguments():
     parser.add_argument("--count", type=int, default=60, help="deaths: how often something is killed or stopped")
     parser.add_argument("--seed", type=int, default=None, help="deaths: of the random moments; printed by each run")
     parser.add_argument("--death-seconds", type=float, default=75, help="deaths: no more is struck after this long")
-    parser.add_argument("--plan", choices=("auto", "short", "full", "drift", "hour"), default="auto",
-                        help="quota: short has every row, full every case; auto: full if there is time")
+    parser.add_argument("--plan", choices=("auto", "short", "full", "bursty", "drift", "hour"), default="auto",
+                        help="quota: short has every row but cycles, full every case, bursty the rows bursty and cycles; auto: full if there is time")
     parser.add_argument("--rows", default="", help=f"quota: rows of the table, separated by commas: {', '.join(quota.ROWS)}; mission: {', '.join(mission.ROWS)}")
     parser.add_argument("--mission-seconds", type=float, default=540, help="mission: how long the rows torch and visitors last")
     parser.add_argument("--launcher", choices=("preload", "nvsharectl"), default="preload", help="how programs are put under nvshare")
