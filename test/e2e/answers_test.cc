@@ -130,7 +130,7 @@ TEST_F(Answers, OfTheStandInAreThoseRecorded) {
       recorded[name] += line + "\n";
     }
   }
-  ASSERT_GE(recorded.size(), 26u);
+  ASSERT_GE(recorded.size(), 28u);
   Stage one(options_for(1)), two(options_for(2));
   for (const auto& [sequence, answers] : recorded) {
     EXPECT_EQ(answers, without_missing_calls(bare(sequence.starts_with("two_") ? two : one, sequence, {}), answers)) << sequence;
@@ -255,10 +255,17 @@ TEST_F(Answers, CopiesBetweenTwoGpus) {
 
 // What another GPU's context may do to memory, and what it is told of it.
 TEST_F(Answers, MemoryOfAnotherGpu) {
-  expect_same_alone({"two_gpus_elsewhere"}, 2);
-  expect_same_unshared({"two_gpus_elsewhere"}, 2);
+  expect_same_alone({"two_gpus_elsewhere", "two_gpus_fills"}, 2);
+  expect_same_unshared({"two_gpus_elsewhere", "two_gpus_fills"}, 2);
 }
 TEST_F(Answers, MemoryOfAnotherGpuWhileSwappedOut) { expect_same_swapped_out("two_gpus_elsewhere", 2); }
+
+// Memory that a pool gave out before it was opened to the other GPU.
+TEST_F(Answers, PoolsThatAreOpenedToAnotherGpu) {
+  expect_same_alone({"two_gpus_pools_opened"}, 2);
+  expect_same_unshared({"two_gpus_pools_opened"}, 2);
+}
+TEST_F(Answers, PoolsThatAreOpenedWhileSwappedOut) { expect_same_swapped_out("two_gpus_pools_opened", 2); }
 
 TEST_F(Answers, PoolsAreNotOpenedByCopiesBetweenTwoGpus) { expect_same_alone({"two_gpus_pools"}, 2); }
 

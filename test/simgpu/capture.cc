@@ -185,7 +185,7 @@ CUresult check_unsafe_call() {
     const bool own = pthread_equal(capture->thread, pthread_self()) != 0 && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     const bool global = caller == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !global) continue;
-    capture->invalid.store(true);
+    if (capture->invalid.exchange(true)) continue;  // one that has failed forbids nothing (recorded)
     forbidden = true;
   }
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;

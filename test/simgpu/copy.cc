@@ -164,7 +164,7 @@ bool reachable(AddressSpace::Reading& reading, uint64_t address, int device) {
   const Range* range = reading.find(address);
   if (range == nullptr) return true;
   if (range->kind == RangeKind::kMapping) return (range->accessors >> device & 1) != 0;
-  return range->kind != RangeKind::kPool || range->device == device;
+  return range->kind != RangeKind::kPool || range->device == device || pool_is_open_to(range->pool, device);
 }
 
 CUresult plan(const Transfer& transfer, Expect source_is, Expect target_is, bool capturing, Sides sides, Route* route) {
@@ -240,6 +240,13 @@ CUresult fill(const Fill& request, CUstream handle, Default null_means, Timing t
   }
   if (request.width == 0 || request.height == 0) return CUDA_SUCCESS;
   if (request.address % request.element != 0 || request.width >= kLongestBytes) return CUDA_ERROR_INVALID_VALUE;
+  // Rows must not overlap; one that is smaller than the element is refused, too (measured).
+  if (request.height > 1 && request.pitch < request.width * request.element) return CUDA_ERROR_INVALID_VALUE;
+  if (timing != Timing::kBlocking) {  // a capture that has failed is told before addresses are looked at (measured)
+    std::lock_guard lock(stream->context->mutex);
+    if (const Capture* capture = stream->capture.load(); capture != nullptr && capture->invalid.load())
+      return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
   {
     AddressSpace::Reading reading(here().memory);
     // Unlike copies, fills want peer access to another device's plain memory (measured).

@@ -64,5 +64,6 @@ inline constexpr uint64_t kSmallUnit = 512;
 
 // As which it may be exported (CUmemAllocationHandleType); `pool`: of a Range.
 int handle_types_of_pool(const void* pool);
+bool pool_is_open_to(const void* pool, int device);  // by cuMemPoolSetAccess; its own device is not asked about
 
 }  // namespace simgpu

@@ -18,10 +18,11 @@ struct Pool {
   std::atomic<bool> alive{true};
   int device = 0;
   bool managed = false;
-  uint64_t most = 0;      // 0: no bound
-  int handle_types = 0;   // CUmemAllocationHandleType: how it may be exported
-  uint32_t number = 0;    // in the process that made it; default pools have none
-  uint64_t exporter = 0;  // the process that made it, if it is another one's
+  uint64_t most = 0;                 // 0: no bound
+  int handle_types = 0;              // CUmemAllocationHandleType: how it may be exported
+  uint32_t number = 0;               // in the process that made it; default pools have none
+  uint64_t exporter = 0;             // the process that made it, if it is another one's
+  std::atomic<uint32_t> open_to{0};  // other devices (bits) that may use what it gives out, and gave out before
   std::atomic<uint64_t> used{0};
   std::atomic<uint64_t> used_high{0};
   std::mutex mutex;
@@ -162,6 +163,10 @@ CUresult set_pool(CUdevice device, CUmemoryPool handle, bool managed) {
 
 }  // namespace
 
+bool pool_is_open_to(const void* pool, int device) {
+  return pool != nullptr && (static_cast<const Pool*>(pool)->open_to.load() >> device & 1) != 0;
+}
+
 int handle_types_of_pool(const void* pool) { return pool != nullptr ? static_cast<const Pool*>(pool)->handle_types : 0; }
 
 SIM_API CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
@@ -280,15 +285,29 @@ SIM_API CUresult cuMemPoolImportPointer(CUdeviceptr* out, CUmemoryPool handle, C
 
 SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) { return find(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
 SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* access, size_t count) {
-  if (find(handle) == nullptr || (access == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
+  Pool* pool = find(handle);
+  if (pool == nullptr || (access == nullptr && count != 0)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_NOT_SUPPORTED;
   }
+  for (size_t i = 0; i < count; ++i) {
+    const CUmemLocation& location = access[i].location;
+    if (location.type != CU_MEM_LOCATION_TYPE_DEVICE || location.id < 0 || location.id >= 32 || location.id == pool->device) continue;
+    const uint32_t bit = 1u << location.id;
+    if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+      pool->open_to.fetch_and(~bit);
+    } else {
+      pool->open_to.fetch_or(bit);
+    }
+  }
   return CUDA_SUCCESS;
 }
-SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation*) {
-  if (find(handle) == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
+  const Pool* pool = find(handle);
+  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const bool elsewhere = location != nullptr && location->type == CU_MEM_LOCATION_TYPE_DEVICE && location->id != pool->device;
+  const bool none = elsewhere && (location->id < 0 || location->id >= 32 || !pool_is_open_to(pool, location->id));
+  *flags = none ? CU_MEM_ACCESS_FLAGS_PROT_NONE : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 // Access of one device to another's memory. Plain memory follows cuCtxEnablePeerAccess, virtual memory only cuMemSetAccess, memory of pools
-// neither, as on the real driver (measured; cuMemPoolSetAccess is not followed here). Copies of plain memory need none.
+// only cuMemPoolSetAccess, as on the real driver (measured). Copies of plain memory need none.
 #include "simgpu/context.h"
+#include "simgpu/memory.h"
 
 namespace simgpu {
 
@@ -11,7 +12,7 @@ bool may_use(const Context& context, const Range& range) {
     case RangeKind::kPlain:
       return range.device == context.device || (context.peers.load() >> range.device & 1) != 0;
     case RangeKind::kPool:
-      return range.device == context.device;
+      return range.device == context.device || pool_is_open_to(range.pool, context.device);
     case RangeKind::kManaged:
     case RangeKind::kHost:
     case RangeKind::kRegistered:

@@ -88,7 +88,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {  // the only one that is asked of a context (measured)
       CUcontext current = nullptr;
       if (real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-      if (!owner.imported && !may_use(owner.ordinal, owner.of_pool)) return CUDA_ERROR_INVALID_VALUE;
+      if (!owner.imported && !may_use(owner.ordinal, range.base, owner.of_pool)) return CUDA_ERROR_INVALID_VALUE;
       return answer<CUdeviceptr>(data, address);
     }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:

@@ -1,5 +1,6 @@
 // Memory pools: the driver keeps the pool and its settings, the counts are ours (memory/pools.h).
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/reach.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -65,7 +66,7 @@ NVSHARE_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, v
   return result;
 }
 
-// What other GPUs may use from now on has to come from the driver's pool.
+// What other GPUs may use from now on has to come from the driver's pool; what we have served of it is opened to them.
 NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* access, size_t count) {
   CUresult result = call_real<&RealDriver::cuMemPoolSetAccess>(pool, access, count);
   Pools::Pool known;
@@ -75,10 +76,21 @@ NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessD
     process().for_each_device([&](Device& device) { pools().current(device.ordinal()); });
     if (!pools().find(pool, &known)) return result;
   }
+  uint32_t opened = 0, closed = 0;
   for (size_t i = 0; i < count; ++i) {
-    const bool own = access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id == known.ordinal;
-    if (!own && access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) pools().make_foreign(pool);
+    const CUmemLocation& location = access[i].location;
+    const bool of_gpu = location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (of_gpu && location.id == known.ordinal) continue;
+    const bool none = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    if (!none) pools().make_foreign(pool);
+    if (of_gpu && location.id >= 0 && location.id < 32) (none ? closed : opened) |= 1u << location.id;
   }
+  Device* owner = known.ordinal >= 0 ? process().device(known.ordinal) : nullptr;
+  if ((opened | closed) == 0 || owner == nullptr) return result;
+  pools().set_access(pool, opened, closed);
+  if (!pools().placed_any()) return result;
+  owner->memory().follow_pools(pools().reach());
+  opened_to_others.store(true, std::memory_order_relaxed);  // its slabs have other pools' memory, and are used again
   return result;
 }
 

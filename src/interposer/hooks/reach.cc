@@ -69,10 +69,10 @@ BorrowedContext::~BorrowedContext() {
   process().unpin_context(context_);
 }
 
-bool may_use(int ordinal, bool of_pool) {
+bool may_use(int ordinal, CUdeviceptr base, bool of_pool) {
   CUdevice current = -1;
   if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == ordinal || current < 0) return true;
-  return !of_pool && (process().accessors(ordinal) >> current & 1) != 0;
+  return ((of_pool ? pools().open_to(base) : process().accessors(ordinal)) >> current & 1) != 0;
 }
 
 bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {

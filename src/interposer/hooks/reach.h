@@ -87,9 +87,9 @@ inline constinit std::atomic<bool> opened_to_others{false};
 // not enabled).
 bool fill_lacks_access(CUdeviceptr address, CUstream stream);
 
-// The current context's GPU may use memory of that GPU: its own, and of others what peer access opens, memory of pools not (measured). True
-// where no context is current.
-bool may_use(int ordinal, bool of_pool);
+// The current context's GPU may use an allocation of that GPU: its own, and of others what peer access opens, or for memory of a pool what
+// that pool's access does (measured). True where no context is current.
+bool may_use(int ordinal, CUdeviceptr base, bool of_pool);
 // The same of the program's virtual memory.
 bool may_use(CUdeviceptr address, const ProgramVmm::View& view);
 

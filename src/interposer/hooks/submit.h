@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "interposer/gate/gate.h"
+#include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -104,11 +105,12 @@ CUresult submit(Arguments... arguments) {
   return result;
 }
 
-// A fill without length or rows, which asks for nothing.
+// A fill without length or rows, which asks for nothing. Of three sizes the first is the pitch, of which one row needs none.
 template <typename... Arguments>
 bool is_of_nothing(Arguments... arguments) {
-  const auto is_none = []<typename Argument>(Argument argument) {
-    if constexpr (std::is_same_v<Argument, size_t>) return argument == 0;
+  int sizes = (std::is_same_v<Arguments, size_t> + ...);
+  const auto is_none = [&sizes]<typename Argument>(Argument argument) {
+    if constexpr (std::is_same_v<Argument, size_t>) return sizes-- < 3 && argument == 0;
     return false;
   };
   return (is_none(arguments) || ...);
@@ -122,7 +124,8 @@ CUresult submit_fill(CUdeviceptr target, Arguments... arguments) {
     if constexpr (Stream != kNoStream) {
       stream = default_stream(std::get<static_cast<size_t>(Stream - 1)>(std::tuple<Arguments...>(arguments...)), PerThread);
     }
-    if (!is_of_nothing(arguments...) && fill_lacks_access(target, stream)) return CUDA_ERROR_INVALID_VALUE;
+    // Then it is an address without memory, so that the driver says first what else is wrong: a capture that has failed, a context.
+    if (!is_of_nothing(arguments...) && fill_lacks_access(target, stream)) target = kNowhere;
   }
   return submit<Function, Stream, PerThread>(target, arguments...);
 }

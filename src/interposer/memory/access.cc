@@ -27,10 +27,11 @@ CUresult grant_access(CUdeviceptr address, size_t bytes, uint32_t accessors, uin
   return real_driver().cuMemSetAccess(address, bytes, descriptions, count);
 }
 
-// Memory of pools goes by cuMemPoolSetAccess alone (measured), and a pool whose access is set is the driver's from then on.
+// Memory of pools goes by cuMemPoolSetAccess alone (measured). A pool whose access is set is the driver's from then on; what it had given
+// out is opened (follow_pools).
 uint32_t Memory::accessors_of(const Block& block) const {
-  if (block.for_pool) return 1u << device_.ordinal();
-  return accessors_.load(std::memory_order_acquire) | block.open_to.load(std::memory_order_acquire);
+  const uint32_t by_peers = block.for_pool ? 1u << device_.ordinal() : accessors_.load(std::memory_order_acquire);
+  return by_peers | block.open_to.load(std::memory_order_acquire);
 }
 
 CUresult Memory::set_chunk_access(Block& block, uint32_t index) {
@@ -75,6 +76,22 @@ bool Memory::open_to(CUdeviceptr address, uint32_t gpus) {
   block->open_to.fetch_or(gpus, std::memory_order_acq_rel);
   follow_accessors(*block);
   return true;
+}
+
+// Slabs are of several pools: one of them opens what the others have there.
+void Memory::follow_pools(std::span<const Pools::Reach> reach) {
+  Lock lock(mutex_);
+  std::vector<Block*> concerned;
+  for (Block* block : blocks_) {
+    if (!block->for_pool || block->cached) continue;
+    block->open_to.store(0, std::memory_order_release);
+    concerned.push_back(block);
+  }
+  for (const Pools::Reach& each : reach) {
+    if (Block* block = lookup(each.address); block != nullptr && block->for_pool)
+      block->open_to.fetch_or(each.open_to & ~(1u << device_.ordinal()), std::memory_order_acq_rel);
+  }
+  for (Block* block : concerned) follow_accessors(*block);
 }
 
 void Memory::set_accessors(uint32_t accessors) {

@@ -55,12 +55,13 @@ struct Block {
   cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone: memory of pools outlives it
   Chunk* chunks = nullptr;
   uint32_t chunk_count = 0;
-  uint32_t pins = 0;                 // mover snapshots that hold it
-  bool doomed = false;               // freed by the program while pinned: the last pin's holder disposes of it
-  bool cached = false;               // freed, kept mapped for reuse
-  bool for_pool = false;             // memory of pools: the program's peer access does not reach it
-  bool unswappable = false;          // stays on the GPU: somebody else may use it too
-  std::atomic<uint32_t> open_to{0};  // GPUs (bits) that copies of the program needed to reach it (hooks/reach.h)
+  uint32_t pins = 0;         // mover snapshots that hold it
+  bool doomed = false;       // freed by the program while pinned: the last pin's holder disposes of it
+  bool cached = false;       // freed, kept mapped for reuse
+  bool for_pool = false;     // memory of pools: the program's peer access does not reach it
+  bool unswappable = false;  // stays on the GPU: somebody else may use it too
+  // GPUs (bits) that copies of the program needed to reach it (hooks/reach.h), or that its pool is open to.
+  std::atomic<uint32_t> open_to{0};
   // Not 0: handed to other processes by legacy IPC. Only who was given a handle knows the nonce.
   uint64_t export_id = 0;
   uint8_t export_nonce[16] = {};

@@ -8,12 +8,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/descriptors.h"
 #include "cuda/driver_api.h"
 #include "interposer/memory/block.h"
 #include "interposer/memory/host_arena.h"
+#include "interposer/memory/pools.h"
 #include "interposer/memory/slab.h"
 #include "interposer/sync.h"
 #include "protocol/messages.h"
@@ -155,6 +157,8 @@ class Memory {
   // The block that `address` lies in is open to those GPUs (bits) as well, as far as they can reach it, as long as it lives. False: nothing
   // changed.
   bool open_to(cuda::CUdeviceptr address, uint32_t gpus);
+  // What we serve of this GPU's pools is open to the GPUs that `reach` says of all pools' memory, and to no others.
+  void follow_pools(std::span<const Pools::Reach> reach);
 
   // From the client: with `running`, allocations are mapped at once.
   void set_running(bool running);

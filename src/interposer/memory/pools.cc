@@ -72,6 +72,34 @@ void Pools::make_foreign(CUmemoryPool pool) {
   if (Pool* known = lookup(pool)) known->foreign = true;
 }
 
+void Pools::set_access(CUmemoryPool pool, uint32_t opened, uint32_t closed) {
+  Lock lock(mutex_);
+  for (std::vector<Placed>& all : placed_) {
+    for (Placed& each : all) {
+      if (each.pool == pool) each.open_to = (each.open_to | opened) & ~closed;
+    }
+  }
+}
+
+uint32_t Pools::open_to(CUdeviceptr address) {
+  Lock lock(mutex_);
+  for (const Placed& each : bucket(address)) {
+    if (each.address == address) return each.open_to;
+  }
+  return 0;
+}
+
+std::vector<Pools::Reach> Pools::reach() {
+  std::vector<Reach> found;
+  Lock lock(mutex_);
+  for (const std::vector<Placed>& all : placed_) {
+    for (const Placed& each : all) {
+      if (each.charged_to < 0) found.push_back({each.address, each.open_to});
+    }
+  }
+  return found;
+}
+
 Pools::Pool Pools::current(int ordinal) {
   if (ordinal < 0 || ordinal >= kDevicesMax) return {};
   {
@@ -115,7 +143,7 @@ void Pools::refund(CUmemoryPool pool, size_t bytes) {
 void Pools::placed(CUdeviceptr address, CUmemoryPool pool, size_t bytes) {
   placed_any_.store(true, std::memory_order_relaxed);
   Lock lock(mutex_);
-  bucket(address).push_back({address, pool, bytes, -1});
+  bucket(address).push_back({address, pool, bytes});
 }
 
 Pools::Placed Pools::placed_managed(CUdeviceptr address, CUmemoryPool pool, size_t bytes, int charged_to) {
@@ -124,10 +152,10 @@ Pools::Placed Pools::placed_managed(CUdeviceptr address, CUmemoryPool pool, size
   for (Placed& each : bucket(address)) {
     if (each.address != address) continue;
     const Placed before = each;
-    each = {address, pool, bytes, charged_to};
+    each = {address, pool, bytes, charged_to, 0};
     return before;
   }
-  bucket(address).push_back({address, pool, bytes, charged_to});
+  bucket(address).push_back({address, pool, bytes, charged_to, 0});
   return {};
 }
 

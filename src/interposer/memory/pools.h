@@ -37,6 +37,16 @@ class Pools {
   // From now on the driver serves it.
   void make_foreign(cuda::CUmemoryPool pool);
 
+  // Other GPUs (bits) that may use what the pool has handed out, from now on, also once the pool is gone, and that may not.
+  void set_access(cuda::CUmemoryPool pool, uint32_t opened, uint32_t closed);
+  uint32_t open_to(cuda::CUdeviceptr address);  // where an allocation begins
+  // The allocations that we serve, and who may use them.
+  struct Reach {
+    cuda::CUdeviceptr address;
+    uint32_t open_to;
+  };
+  std::vector<Reach> reach();
+
   // The pool that cuMemAllocAsync uses on that GPU, and its handle; asks the driver the first time.
   Pool current(int ordinal);
   void set_current(int ordinal, cuda::CUmemoryPool pool);
@@ -50,7 +60,8 @@ class Pools {
     cuda::CUdeviceptr address = 0;
     cuda::CUmemoryPool pool = nullptr;  // null: no allocation from a pool begins there
     size_t bytes = 0;
-    int charged_to = -1;  // managed memory: the GPU against whose limit it counts
+    int charged_to = -1;   // managed memory: the GPU against whose limit it counts
+    uint32_t open_to = 0;  // other GPUs (bits) that may use it
   };
   // Managed memory that the driver placed there. Returns what was known there before, which the driver must have freed unseen.
   Placed placed_managed(cuda::CUdeviceptr address, cuda::CUmemoryPool pool, size_t bytes, int charged_to);

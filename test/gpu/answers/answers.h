@@ -101,6 +101,8 @@ void two_gpus();
 void two_gpus_graphs();
 void two_gpus_pools();
 void two_gpus_elsewhere();
+void two_gpus_pools_opened();
+void two_gpus_fills();
 void handles_without_context();
 void attached_contexts();
 void gone_contexts();

@@ -129,4 +129,85 @@ void two_gpus_elsewhere() {
   }
 }
 
+// A pool is opened to the other GPU when memory of it is there already, and closed again.
+void two_gpus_pools_opened() {
+  Users users{};
+  users.user = use(1);
+  must("cuMemAlloc_v2", &users.beside, kBytes);
+  must("cuStreamCreate", &users.stream, kNonBlocking);
+  users.owner = use(0);
+  struct {
+    int type = 1, handle_types = 0;  // pinned
+    Location location = {1, 0};
+    void* security = nullptr;
+    size_t most = 0;
+    unsigned char reserved[56] = {};
+  } const properties;
+  void *made = nullptr, *standard = nullptr;
+  must("cuMemPoolCreate", &made, &properties);
+  must("cuDeviceGetDefaultMemPool", &standard, 0);
+  Kind small{"small"}, large{"large"}, other{"of another pool"};
+  must("cuMemAllocAsync", &small.address, size_t{4096}, Stream{nullptr});
+  must("cuMemAllocAsync", &large.address, kBytes, Stream{nullptr});
+  must("cuMemAllocFromPoolAsync", &other.address, kBytes, made, Stream{nullptr});
+  must("cuCtxSynchronize");
+  settle();
+  int can = 0;
+  must("cuDeviceCanAccessPeer", &can, 1, 0);
+  if (can == 0) return;
+  const auto look = [&] {
+    must("cuCtxSetCurrent", users.user);
+    for (const Kind& kind : {small, large, other}) {
+      ask(kind);
+      use_from(users, kind);
+    }
+    must("cuCtxSetCurrent", users.owner);
+  };
+  const Access open{{1, 1}, 3}, closed{{1, 1}, 0};
+  say_result("open", call("cuMemPoolSetAccess", standard, &open, size_t{1}));
+  look();
+  say_result("close", call("cuMemPoolSetAccess", standard, &closed, size_t{1}));
+  look();
+  say_result("open the other", call("cuMemPoolSetAccess", made, &open, size_t{1}));
+  look();
+}
+
+// Fills of plain memory of the other GPU, which a copy has reached, beside what else may be wrong with them.
+void two_gpus_fills() {
+  Address there = 0, here = 0;
+  Stream stream = nullptr, blocking = nullptr;
+  use(0);
+  must("cuMemAlloc_v2", &there, kBytes);
+  const Context user = use(1);
+  must("cuMemAlloc_v2", &here, kBytes);
+  must("cuStreamCreate", &stream, kNonBlocking);
+  must("cuStreamCreate", &blocking, 0u);
+  settle();
+  must("cuCtxSetCurrent", user);
+  must("cuMemcpyDtoD_v2", there, here, size_t{4096});
+  must("cuCtxSynchronize");
+  const unsigned short value = 7;
+  const auto fill_each = [&](const char* when, Stream on) {
+    for (const Address at : {here, there}) {
+      const std::string which = std::string(when) + (at == here ? ", here: " : ", there: ");
+      say_result(which + "fill", call("cuMemsetD32_v2", at, 1u, size_t{16}));
+      say_result(which + "fill of nothing", call("cuMemsetD32_v2", at, 1u, size_t{0}));
+      say_result(which + "one row without a pitch", call("cuMemsetD2D16_v2", at, size_t{0}, value, size_t{16}, size_t{1}));
+      say_result(which + "two rows without a pitch", call("cuMemsetD2D16_v2", at, size_t{0}, value, size_t{16}, size_t{2}));
+      say_result(which + "no row", call("cuMemsetD2D16_v2", at, size_t{64}, value, size_t{16}, size_t{0}));
+      say_result(which + "in order", call("cuMemsetD2D16Async", at, size_t{64}, value, size_t{16}, size_t{2}, on));
+    }
+  };
+  fill_each("as it is", stream);
+  must("cuCtxSynchronize");
+  Graph graph = nullptr;
+  say_result("capture", call("cuStreamBeginCapture_v2", stream, 1));
+  say_result("what ends it", call("cuStreamSynchronize", stream));
+  fill_each("in a capture that failed", stream);
+  say_result("its end", call("cuStreamEndCapture", stream, &graph));
+  say_result("capture on a blocking stream", call("cuStreamBeginCapture_v2", blocking, 2));
+  fill_each("beside a capture", stream);
+  say_result("its end", call("cuStreamEndCapture", blocking, &graph));
+}
+
 }  // namespace answers

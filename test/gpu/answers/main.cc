@@ -42,6 +42,8 @@ constexpr Sequence kSequences[] = {
     {"two_gpus_graphs", 2, two_gpus_graphs},
     {"two_gpus_pools", 2, two_gpus_pools},
     {"two_gpus_elsewhere", 2, two_gpus_elsewhere},
+    {"two_gpus_pools_opened", 2, two_gpus_pools_opened},
+    {"two_gpus_fills", 2, two_gpus_fills},
 };
 
 struct Options {

@@ -83,8 +83,9 @@ def share(scheduler, jobs, switches, seconds):
 class Variant:
     """Two jobs of the same program on all GPUs, `third`: and one on the first GPU alone. The program is told its seed and what to hold."""
 
-    def __init__(self, name, words, environment=None, switches=12, third=False):
+    def __init__(self, name, words, environment=None, switches=12, third=False, makespan=1.08):
         self.name, self.words, self.environment, self.switches, self.third = name, words, environment or {}, switches, third
+        self.makespan = makespan  # over the sum of solo times, at most
 
     def start(self, config, scheduler, held):
         jobs = [Job(config, scheduler, f"{self.name}-{seed}", "all", [config.python, *self.words, "--seed", str(seed), "--held", str(held)],
@@ -129,7 +130,7 @@ class Variant:
         result.require(f"{name}: switches of each GPU", min(each_gpu.values(), default=0), ">=", self.switches)
         result.require(f"{name}: GPUs switched", len(each_gpu), "==", gpus)
         if not self.third:
-            result.require_time(f"{name}: makespan over the sum of solo times", ratio, "<=", 1.08)
+            result.require_time(f"{name}: makespan over the sum of solo times", ratio, "<=", self.makespan)
 
 
 def gpus_to_share(config, result):
@@ -179,4 +180,6 @@ def ddp(config, result):
 def two_gpus(config, result):
     """One process on two GPUs: a pipeline, layers placed in turn, threads that change their GPU."""
     gpus = gpus_to_share(config, result)
-    run_variants(config, result, [Variant("one_process", [config.repo / "test" / "gpu" / "programs" / "torch_two_gpus.py"], switches=8)], gpus)
+    words = [config.repo / "test" / "gpu" / "programs" / "torch_two_gpus.py"]
+    # A pipeline leaves each GPU idle in turn: two that a turn of 2 s interrupts lose more than two that always compute.
+    run_variants(config, result, [Variant("one_process", words, switches=8, makespan=1.15)], gpus)

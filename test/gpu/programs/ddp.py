@@ -122,6 +122,7 @@ def run_rank(args):
         lead(args, program, store)
     else:
         follow(args, program, store)
+    program.graph = None  # NCCL's communicator waits for the graphs that use it
     distributed.destroy_process_group()
 
 
