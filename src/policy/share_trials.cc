@@ -142,12 +142,13 @@ void count_spell(Gpu& gpu) {
   for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).progress);
 }
 
-// Of the way tried first, which is in force, and of the other.
+// Of the way tried first, which is in force, and of the other. Who did nothing in one of the spells had nothing to do: a request now and
+// then falls into one of them by chance, and would weigh as much as a program that works all the time.
 std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
   std::pair<int64_t, int64_t> work;
   for (const auto& [id, rates] : trial.rates) {
+    if (rates[0] == 0 || rates[1] == 0) continue;
     const int64_t sum = rates[0] + rates[1];
-    if (sum == 0) continue;
     work.first += rates[0] * 2 * kParts / sum;
     work.second += rates[1] * 2 * kParts / sum;
   }

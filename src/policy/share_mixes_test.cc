@@ -1,0 +1,115 @@
+// The choice of how programs share, over twenty mixes: against each fixed way on the same GPU, by the work that is done.
+// NVSHARE_TEST_SHOW=1 prints the table, with how long an interactive program's requests take, of which nothing is asked yet.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iomanip>
+#include <iostream>
+#include <optional>
+
+#include "policy/test_share_machine.h"
+
+namespace nvshare::policy::testing {
+namespace {
+
+constexpr Duration kSettles = 3 * kSec;
+constexpr Duration kLasts = 60 * kSec;
+
+struct Mix {
+  const char* name;
+  Model model;
+  std::vector<Program> programs;
+  Model then = nullptr;  // from the middle on: what the first program does changes with it, which is another program
+};
+
+void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
+
+Model sum_of(double sum) {
+  return [sum](int running) { return running == 1 ? 1.0 : sum; };
+}
+Model each(double part, double most = 100) {
+  return [part, most](int running) { return running == 1 ? 1.0 : std::min(part * running, most); };
+}
+
+Program saturates() { return {}; }
+Program bursty() { return {.burst = 3, .pause = 7, .varies = 4}; }
+Program interactive() { return {.burst = 5, .pause = 400, .varies = 200}; }
+std::vector<Program> several(int count, const Program& program) { return std::vector<Program>(static_cast<size_t>(count), program); }
+std::vector<Program> with(std::vector<Program> programs, const std::vector<Program>& more) {
+  programs.insert(programs.end(), more.begin(), more.end());
+  return programs;
+}
+
+enum class Way { kTogether, kTurns, kAuto };
+
+struct Outcome {
+  double work = 0;       // over one program's alone
+  Duration slowest = 0;  // p99 of the interactive program's requests
+};
+
+Outcome play(const Mix& mix, Way way) {
+  bool changed = false;
+  Machine machine([&](int running) { return changed ? mix.then(running) : mix.model(running); });
+  std::vector<ClientId> ids;
+  uint64_t group = 0;
+  const auto add = [&](Program program) {
+    program.measured = way == Way::kAuto;
+    program.group = way == Way::kTurns ? ++group : 0;
+    ids.push_back(machine.add(program));
+  };
+  for (const Program& program : mix.programs) add(program);
+  machine.run(kSettles);
+  const bool waits_for_requests = mix.programs.back().pause >= 100;
+  if (waits_for_requests) machine.of(ids.back()).took.clear();
+  double work = machine.work_in(kLasts);
+  if (mix.then) {
+    changed = true;
+    machine.end(ids.front());
+    add(mix.programs.front());
+    machine.run(kSettles);
+    work = (work + machine.work_in(kLasts)) / 2;
+  }
+  Outcome outcome{work, 0};
+  if (!waits_for_requests) return outcome;
+  std::vector<Duration>& took = machine.of(ids[mix.programs.size() - 1]).took;
+  std::sort(took.begin(), took.end());
+  if (!took.empty()) outcome.slowest = took[took.size() * 99 / 100];
+  return outcome;
+}
+
+class TwentyMixes : public ::testing::TestWithParam<Mix> {};
+
+TEST_P(TwentyMixes, TheChoiceIsWithinTwoPercentOfTheBestFixedWay) {
+  const Mix& mix = GetParam();
+  const Outcome together = play(mix, Way::kTogether), turns = play(mix, Way::kTurns), chosen = play(mix, Way::kAuto);
+  if (std::getenv("NVSHARE_TEST_SHOW") != nullptr)
+    std::cout << std::fixed << std::setprecision(3) << std::setw(44) << mix.name << "  together " << together.work << "  turns "
+              << turns.work << "  auto " << chosen.work << "  p99 " << together.slowest / kMs << " " << turns.slowest / kMs << " "
+              << chosen.slowest / kMs << " ms\n";
+  EXPECT_GE(chosen.work, 0.98 * std::max(together.work, turns.work));
+  EXPECT_GE(chosen.work, 0.985 * together.work);  // trials of who comes and goes cost up to 2 % of small grids' time (docs/known-gaps.md)
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TwentyMixes,
+    ::testing::Values(
+        Mix{"two that saturate", sum_of(0.94), several(2, saturates())}, Mix{"two of 20 us kernels", sum_of(0.68), several(2, saturates())},
+        Mix{"four that saturate", sum_of(0.88), several(4, saturates())}, Mix{"eight that saturate", sum_of(0.80), several(8, saturates())},
+        Mix{"two that saturate, nothing to gain", sum_of(0.99), several(2, saturates())},
+        Mix{"two that saturate, one percent to gain", sum_of(0.985), several(2, saturates())},
+        Mix{"two that saturate, MPS", sum_of(1.06), several(2, saturates())},
+        Mix{"two of 20 us kernels, MPS", sum_of(1.13), several(2, saturates())},
+        Mix{"two small grids", each(0.95), several(2, saturates())}, Mix{"four small grids", each(0.97), several(4, saturates())},
+        Mix{"six small grids of which three fit", each(0.97, 3), several(6, saturates())},
+        Mix{"three bursty", sum_of(0.9), several(3, bursty())}, Mix{"three bursty, MPS", sum_of(1.05), several(3, bursty())},
+        Mix{"five bursty", sum_of(0.9), several(5, bursty())},
+        Mix{"one that saturates, two bursty", sum_of(0.9), with(several(1, saturates()), several(2, bursty()))},
+        Mix{"one that saturates, one interactive", sum_of(0.9), with(several(1, saturates()), {interactive()})},
+        Mix{"two that saturate, one interactive", sum_of(0.9), with(several(2, saturates()), {interactive()})},
+        Mix{"three small grids, one interactive", each(0.95), with(several(3, saturates()), {interactive()})},
+        Mix{"saturate, then small grids", sum_of(0.9), several(2, saturates()), each(0.95)},
+        Mix{"small grids, then saturate", each(0.95), several(3, saturates()), sum_of(0.85)}));
+
+}  // namespace
+}  // namespace nvshare::policy::testing

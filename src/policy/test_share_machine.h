@@ -1,0 +1,192 @@
+// A GPU of which is said how much several programs at once get done on it, in steps of a millisecond, and the policy that shares it among
+// them. For tests of the choice of how programs share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "policy/policy.h"
+
+namespace nvshare::policy::testing {
+
+inline constexpr Bytes kGiB = 1LL << 30;
+inline constexpr Duration kMs = 1'000'000;
+inline constexpr Duration kSec = 1'000 * kMs;
+
+struct Program {
+  double burst = 0;          // ms of work alone, then `pause`; 0: it never pauses
+  int pause = 0;             // ms
+  int varies = 0;            // so much more or less, by chance
+  double per_ms = 50;        // submissions of a millisecond's work
+  double told_together = 1;  // what it says of them while others run, over the truth
+  bool mute = false;         // answers nothing
+  bool measured = true;
+  uint64_t group = 0;  // not measured: those of one run together, each group in its turn; 0: together with all
+  Bytes bytes = kGiB;
+  TenantId tenant = 0;  // 0: its own
+  // How it stands.
+  GrantId grant = 0;
+  bool waits = false, gone = false;
+  int drops_in = 0, idle = 0, wakes_in = 0;  // ms
+  double left = 0;
+  Duration release = 0;
+  double work = 0, told = 0;
+  Instant waits_since = 0;
+  Duration longest_wait = 0;
+  Instant woke_at = 0;
+  std::vector<Duration> took;  // from each wish to work to the end of that burst
+};
+
+// How much of one program's work `running` of them at once get done together.
+using Model = std::function<double(int running)>;
+
+inline double time_slicing(int running) { return running == 1 ? 1.0 : 0.9; }
+inline double small_kernels(int running) { return 0.9 * running; }
+
+class Machine {
+ public:
+  explicit Machine(Model model, const Config& config = {}, Bytes total = 64 * kGiB) : model_(std::move(model)), state_(make_state(config)) {
+    feed(GpuAppeared{0, total});
+  }
+
+  ClientId add(Program program) {
+    const ClientId id = programs_.size() + 1;
+    if (program.tenant == 0) program.tenant = id;
+    program.left = program.burst;
+    program.woke_at = now_;
+    programs_[id] = program;
+    feed(ClientJoined{id, 0, program.tenant, 0, {program.bytes, program.bytes, 0}, true, false, false});
+    if (program.measured || program.group != 0) feed(ClientShares{id, program.group, program.measured});
+    ask_for_lock(id);
+    return id;
+  }
+  void end(ClientId id) {
+    Program& program = programs_.at(id);
+    program.gone = true;
+    program.waits = false;
+    program.grant = 0;
+    feed(ClientLeft{id, true});
+  }
+  void run(Duration time) {
+    for (const Instant until = now_ + time; now_ < until;) pass();
+  }
+  double work() const {
+    double sum = 0;
+    for (const auto& [id, program] : programs_) sum += program.work;
+    return sum;
+  }
+  // In programs' work alone, a millisecond each, over that time.
+  double work_in(Duration time) {
+    const double before = work();
+    run(time);
+    return (work() - before) / (static_cast<double>(time) / kMs);
+  }
+  GpuView gpu() const { return view(*state_, now_).at(0); }
+  SharingWay chosen() const { return gpu().sharing; }
+  Duration tried() const { return tried_; }
+  uint64_t asked() const { return asked_; }
+  bool counting() const { return counting_; }
+  Duration counted() const { return counted_; }
+  Program& of(ClientId id) { return programs_.at(id); }
+  const std::string& story() const { return story_; }
+  void feed(const Event& event) {
+    const Actions actions = step(*state_, event, now_);
+    if (++fed_ % 8 == 0) {
+      EXPECT_EQ(check_invariants(*state_), std::nullopt);
+    }
+    for (const Action& action : actions) {
+      if (const auto* lock = std::get_if<SendLock>(&action)) take(*lock);
+      if (const auto* drop = std::get_if<SendDrop>(&action)) programs_.at(drop->client).drops_in = 1;
+      if (const auto* ask = std::get_if<SendAskProgress>(&action)) answer(*ask);
+      if (const auto* told = std::get_if<SendContention>(&action)) programs_.at(told->client).release = told->idle_release;
+    }
+  }
+
+ private:
+  void take(const SendLock& lock) {
+    Program& program = programs_.at(lock.client);
+    if (program.grant == lock.grant) return;
+    program.grant = lock.grant;
+    program.waits = false;
+    program.drops_in = program.idle = 0;
+    program.longest_wait = std::max(program.longest_wait, now_ - program.waits_since);
+    story_ += std::to_string(now_ / kMs) + ":" + std::to_string(lock.client) + " ";
+  }
+  void answer(const SendAskProgress& ask) {
+    ++asked_;
+    counting_ = ask.counts;
+    const Program& program = programs_.at(ask.client);
+    if (!program.mute) events_.push_back(ClientProgressed{ask.client, ask.question, static_cast<uint64_t>(program.told)});
+  }
+  void ask_for_lock(ClientId id) {
+    programs_.at(id).waits = true;
+    programs_.at(id).waits_since = now_;
+    feed(LockRequested{id});
+  }
+  void give_up(ClientId id, bool by_choice) {
+    Program& program = programs_.at(id);
+    const GrantId grant = std::exchange(program.grant, 0);
+    feed(LockReleased{id, grant, {program.bytes, program.bytes, 0}, by_choice});
+    if (!by_choice && program.wakes_in == 0) ask_for_lock(id);
+  }
+  static bool works(const Program& program) { return program.grant != 0 && program.wakes_in == 0; }
+  void pass() {
+    int running = 0;
+    for (const auto& [id, program] : programs_) running += works(program);
+    for (auto& [id, program] : programs_) {
+      if (!works(program)) continue;
+      const double done = model_(running) / running;
+      program.work += done;
+      program.told += done * program.per_ms * (running > 1 ? program.told_together : 1);
+      if (program.burst == 0) continue;
+      program.left -= done;
+      if (program.left > 0) continue;
+      program.left += program.burst;
+      program.took.push_back(now_ + kMs - program.woke_at);
+      program.wakes_in =
+          program.pause + 1 +
+          (program.varies == 0 ? 0 : static_cast<int>(random_() % static_cast<unsigned>(2 * program.varies + 1)) - program.varies);
+    }
+    if (counting_ && gpu().sharing_tried) tried_ += kMs;
+    if (counting_) counted_ += kMs;
+    now_ += kMs;
+    for (; !events_.empty(); events_.pop_front()) feed(events_.front());
+    feed(Tick{});
+    for (auto& [id, program] : programs_) {
+      if (program.gone) continue;
+      const bool woke = program.wakes_in > 0 && --program.wakes_in == 0;
+      if (woke) program.woke_at = now_;
+      if (program.grant != 0 && program.drops_in > 0 && --program.drops_in == 0) {
+        give_up(id, false);
+      } else if (program.grant != 0 && program.wakes_in > 0 && program.release > 0 && ++program.idle > program.release / kMs) {
+        give_up(id, true);
+      } else if (woke && program.grant == 0 && !program.waits) {
+        ask_for_lock(id);
+      }
+      if (program.wakes_in == 0) program.idle = 0;
+    }
+  }
+
+  Model model_;
+  std::mt19937 random_;
+  StatePointer state_;
+  Instant now_ = 100 * kSec;
+  std::map<ClientId, Program> programs_;
+  std::deque<Event> events_;
+  Duration tried_ = 0;
+  uint64_t asked_ = 0;
+  bool counting_ = false;
+  Duration counted_ = 0;
+  uint64_t fed_ = 0;
+  std::string story_;
+};
+
+}  // namespace nvshare::policy::testing
