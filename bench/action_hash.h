@@ -25,7 +25,8 @@ class ActionHash {
                        mix(a.client, a.waiters, a.memory_waiters, a.swap_cost, a.limited, a.idle_release, a.gang_runs, a.pause);
                      },
                      [&](const SendAskProgress& a) { mix(a.client, a.question, a.counts); },
-                     [&](const SendCeiling& a) { mix(a.client, a.ceiling); }, [](const Note&) {}},
+                     [&](const SendCeiling& a) { mix(a.client, a.ceiling); },
+                     [&](const SendPrefetch& a) { mix(a.client, a.prefetch, a.budget); }, [](const Note&) {}},
           action);
     }
   }

@@ -337,7 +337,10 @@ void grant(Context& context, Gpu& gpu, Client& client) {
     if (client.woke || client.ends) client.passing_since = context.now;
   }
   client.grant = context.state.next_grant++;
-  client.budget = client.budget_told = client.memory.resident;
+  client.budget = client.budget_told = held(client);  // what was promised before may be on its way
+  prefetch_ends(gpu, client);
+  client.unused_ahead = 0;
+  client.prefetch_ended = false;
   recount(gpu, client);
   client.budget_dirty = true;
   client.slack_declined = client.unproven = false;
@@ -354,8 +357,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
 
 // Where there are neither gangs, limits nor turns of groups. Behind the head stands who waits for memory, and waits on: of them only those
 // are looked at that may fit by now.
-static void admit_single(Context& context, Gpu& gpu) {
-  Heads heads;
+static void admit_single(Context& context, Gpu& gpu, Heads& heads) {
   Looks looks;
   if (gpu.waiting.empty()) return;
   const PlaceTerms terms = refresh_queue(context, gpu);
@@ -378,7 +380,7 @@ static void admit_single(Context& context, Gpu& gpu) {
 }
 
 // Where there are no gangs, but limits, turns of groups, or several GPUs: whoever waits may have to hear of another reason.
-static void admit_each(Context& context, const std::vector<GpuId>& gpus) {
+static void admit_each(Context& context, const std::vector<GpuId>& gpus, Heads& heads) {
   std::vector<std::pair<Place, Client*>> queue;
   for (const GpuId id : gpus) {
     Gpu& gpu = context.state.gpus.at(id);
@@ -389,7 +391,6 @@ static void admit_each(Context& context, const std::vector<GpuId>& gpus) {
     queue.insert(queue.end(), gpu.queue.order.begin(), gpu.queue.order.end());
     std::inplace_merge(queue.begin(), queue.begin() + others, queue.end());
   }
-  Heads heads;
   Looks looks;
   for (const auto& [place, client] : queue) {
     const bool passes = client->home->queue.terms.wakers_pass, ends = client->ends && passes;
@@ -397,12 +398,7 @@ static void admit_each(Context& context, const std::vector<GpuId>& gpus) {
   }
 }
 
-void admit(Context& context, const std::vector<GpuId>& gpus) {
-  if (context.state.gangs.empty()) {
-    if (gpus.size() != 1) return admit_each(context, gpus);
-    Gpu& gpu = context.state.gpus.at(gpus.front());
-    return gpu.quota.limited || gpu.share_turn.group ? admit_each(context, gpus) : admit_single(context, gpu);
-  }
+static void admit_with_gangs(Context& context, const std::vector<GpuId>& gpus) {
   Heads heads;
   Looks looks;
   for (Waiters& waiters : queue_of(context, gpus)) {
@@ -423,6 +419,27 @@ void admit(Context& context, const std::vector<GpuId>& gpus) {
       for (const ClientId id : clients) admit_client(context, gpu, heads, looks, gpu.clients.at(id), waiters.wakes, false);
     }
   }
+}
+
+// Whose turn begins when those end that run now: what of its memory fits beside them may come in.
+static void note_next(const Context& context, const Heads& heads) {
+  for (const auto& [id, head] : heads) {
+    if (head.clients.size() == 1 && !head.plan.leavers.empty() && head.plan.at > context.now)
+      context.state.gpus.at(id).next = head.clients.front();
+  }
+}
+
+void admit(Context& context, const std::vector<GpuId>& gpus) {
+  for (const GpuId id : gpus) context.state.gpus.at(id).next.reset();
+  if (!context.state.gangs.empty()) return admit_with_gangs(context, gpus);
+  Heads heads;
+  Gpu* const alone = gpus.size() == 1 ? &context.state.gpus.at(gpus.front()) : nullptr;
+  if (alone != nullptr && !alone->quota.limited && !alone->share_turn.group) {
+    admit_single(context, *alone, heads);
+  } else {
+    admit_each(context, gpus, heads);
+  }
+  note_next(context, heads);
 }
 
 }  // namespace nvshare::policy

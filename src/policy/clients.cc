@@ -261,6 +261,7 @@ void join(Context& context, const ClientJoined& event) {
   client.process = event.process;
   client.priority = event.priority;
   client.swappable = event.swappable;
+  client.prefetches = event.prefetches && event.swappable;
   client.gang = event.gang;
   client.ends = event.ends;
   if (event.overhead) client.overhead = std::max<Bytes>(*event.overhead, 0);

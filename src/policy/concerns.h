@@ -265,8 +265,17 @@ void settle_growth(Context& context, Gpu& gpu);
 // eviction.cc
 void evict_shortfall(Context& context, Gpu& gpu);
 void evict_paused(Context& context, Gpu& gpu);  // what clients of paused tenants have
+// Room for one that comes next, while nobody waits for it yet. False: nobody has anything to move.
+bool evict_ahead(Context& context, Gpu& gpu, const Client& next, Bytes bytes);
 void watch_evictions(Context& context, Gpu& gpu);
 void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& event);
+
+// prefetch.cc: the next switch's memory moves beside who runs
+void prefetch_next(Context& context, Gpu& gpu);
+void put_off_prefetch(const Context& context, Gpu& gpu);  // others need the link
+void prefetch_ends(Gpu& gpu, Client& client);             // it is over, or a grant takes its place; or the client leaves
+void take_prefetched(Gpu& gpu, Client& client, const SwapProgressed& event, Bytes copied);
+void note_in_vain(Client& client, Bytes resident);  // no more than that is left on the GPU
 
 // notes.cc: what the log says of routine decisions. What happens many times a second has a line in kNotePause, which counts the others.
 void note_throttled(Context& context, const Gpu& gpu, Account& account);

@@ -11,7 +11,7 @@ void leave(Context& context, const ClientLeft& event) {
   Gpu* const gpu = client.home;
   if (!event.memory_freed) {
     // The driver takes a while to tear a dead process down. All that it may have mapped counts until then, its context included.
-    Bytes bytes = client.holds_lock() ? std::max(client.budget, client.memory.resident) : client.memory.resident;
+    Bytes bytes = client.holds_lock() ? std::max(client.budget, client.memory.resident) : held(client);
     if (!context.config().memory_reserve_percent) bytes += overhead_of(context.config(), client);
     const Duration grace = event.watched ? context.config().watched_grace : context.config().departed_grace;
     gpu->departed[event.client] = Departed{bytes, context.now + grace};
@@ -19,6 +19,7 @@ void leave(Context& context, const ClientLeft& event) {
   }
   if (client.passing_since) gpu->time_passing += context.now - *client.passing_since;
   const TenantId tenant = client.tenant;
+  if (client.prefetch) gpu->prefetching = 0;
   uncount(*gpu, client);
   forget_in_indexes(context.state, *gpu, client);
   gpu->clients.erase(event.client);

@@ -36,7 +36,9 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
 
 // How long a movement can have taken: since it was asked for. Nothing: nobody asked for it, so it says nothing of the link.
 std::optional<Duration> time_since_request(const Client& client, const SwapProgressed& event, Instant now) {
-  if (event.out) return client.eviction && client.eviction->id == event.id ? std::optional(now - client.eviction->asked_at) : std::nullopt;
+  if (event.out)
+    return client.eviction && client.eviction->id == event.id && !client.eviction->ahead ? std::optional(now - client.eviction->asked_at)
+                                                                                         : std::nullopt;
   return client.holds_lock() && client.grant == event.id ? std::optional(now - client.granted_at) : std::nullopt;
 }
 
@@ -73,9 +75,10 @@ static Bytes growth_batch(const Context& context, const Gpu& gpu) {
   return growing ? std::min(kGrowthBatchMax, safe_limit(context.config(), gpu) / 64) : 0;
 }
 
-static void ask_to_move(Context& context, Gpu& gpu, Client& client, Bytes bytes) {
+static void ask_to_move(Context& context, Gpu& gpu, Client& client, Bytes bytes, bool ahead = false) {
   const Duration patience = context.config().unanswered_grace + 2 * swap_time(gpu, bytes, 0);
-  client.eviction = Eviction{context.state.next_eviction++, client.memory.resident - bytes, context.now + patience, context.now};
+  client.eviction = Eviction{context.state.next_eviction++, client.memory.resident - bytes, context.now + patience, context.now, ahead};
+  if (!ahead) put_off_prefetch(context, gpu);
   recount(gpu, client);
   context.actions.push_back(SendEvict{client.id, client.eviction->id, bytes});
 }
@@ -83,7 +86,7 @@ static void ask_to_move(Context& context, Gpu& gpu, Client& client, Bytes bytes)
 void evict_paused(Context& context, Gpu& gpu) {
   for (const TenantId tenant : context.state.paused) {
     each_client(gpu, tenant, [&](Client& client) {
-      if (client.holds_lock() || client.waits() || client.keeps_place || client.eviction) return;
+      if (client.holds_lock() || client.waits() || client.keeps_place || client.eviction || client.prefetch) return;
       const Bytes bytes = std::min(movable(client, context.now), host_room(context.state));
       if (bytes > 0) ask_to_move(context, gpu, client, bytes);
     });
@@ -99,9 +102,24 @@ void evict_shortfall(Context& context, Gpu& gpu) {
     if (client->eviction) continue;
     const Bytes bytes = std::min({missing, movable(*client, context.now), host_room(context.state)});
     if (bytes <= 0) continue;
+    if (client->prefetch) {  // which ends in a moment
+      missing -= bytes;
+      continue;
+    }
     ask_to_move(context, gpu, *client, bytes);
     missing -= bytes;
   }
+}
+
+bool evict_ahead(Context& context, Gpu& gpu, const Client& next, Bytes bytes) {
+  const Bytes room = host_room(context.state) - kPieceMost;
+  for (Client* client : by_distance_of_turn(context, gpu)) {
+    const Bytes moves = std::min({bytes, movable(*client, context.now), room});
+    if (client->id == next.id || client->evict.failures > 0 || moves <= 0) continue;
+    ask_to_move(context, gpu, *client, moves, true);
+    return true;
+  }
+  return false;
 }
 
 void watch_evictions(Context& context, Gpu& gpu) {
@@ -120,11 +138,14 @@ void watch_evictions(Context& context, Gpu& gpu) {
 
 void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed& said) {
   SwapProgressed event = said;
+  event.ahead &= !event.out;
   event.copied = std::clamp<Bytes>(event.copied, 0, std::max<Bytes>(gpu.total, 0));  // no movement is larger
   event.unmoved = std::clamp<Bytes>(event.out ? event.unmoved : 0, 0, std::max<Bytes>(gpu.total, 0));
-  if (client.movement != event.id || client.movement_out != event.out) client.movement_copied = client.movement_unmoved = 0;
+  const bool goes_on = client.movement == event.id && client.movement_out == event.out && client.movement_ahead == event.ahead;
+  if (!goes_on) client.movement_copied = client.movement_unmoved = 0;
   client.movement = event.id;
   client.movement_out = event.out;
+  client.movement_ahead = event.ahead;
   const Bytes copied = std::max<Bytes>(event.copied - client.movement_copied, 0);
   client.movement_copied = std::max(client.movement_copied, event.copied);
   Bytes& total = event.out ? client.swapped_out : client.swapped_in;
@@ -132,10 +153,12 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   const Bytes unmoved = std::max<Bytes>(event.unmoved - client.movement_unmoved, 0);
   client.movement_unmoved = std::max(client.movement_unmoved, event.unmoved);
   client.unmoved += std::min(unmoved, std::numeric_limits<Bytes>::max() - client.unmoved);
-  if (event.finished) measure(gpu, client, event, context.now);
+  if (event.finished && !event.ahead) measure(gpu, client, event, context.now);
 
   const Bytes resident_before = client.memory.resident;
   take_memory(gpu, client, event.memory);
+  if (event.ahead) take_prefetched(gpu, client, event, copied);
+  if (event.out) note_in_vain(client, client.memory.resident);
   if (context.state.host_available) {  // until the next report
     const Bytes gone = resident_before - client.memory.resident;
     Bytes& available = *context.state.host_available;
@@ -159,7 +182,7 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
       context.note(client.evict.failures == 1 ? Note::Level::kInfo : Note::Level::kDebug, client.id,
                    "could not move all of the memory out that was asked for; " + mib(client.memory.resident) + " stay on the GPU");
     }
-  } else if (event.finished && event.id == client.grant && client.holds_lock()) {
+  } else if (event.finished && !event.ahead && event.id == client.grant && client.holds_lock()) {
     client.loads = client.loads && event.failed;
     if (event.failed) {
       client.load.failed(context.now);

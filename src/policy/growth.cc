@@ -95,7 +95,7 @@ bool memory_moves(const State& state, const Gpu& gpu, Instant now) {
   return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
     const Client& client = entry.second;
     if (is_locked_in(state, client)) return false;
-    return client.eviction || client.state == ClientState::kDropping ||
+    return client.eviction || (client.prefetch && !client.prefetch->overdue) || client.state == ClientState::kDropping ||
            (client.evict.holds(now) && client.evict.failures < kEvictionHopeless) ||
            (client.state == ClientState::kRunning && !client.growth);  // runs on, and will end
   });

@@ -27,6 +27,9 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (client.budget_dirty) return broken("a budget was not sent");
   if (holder && client.keeps_place) return broken("keeps a place beside its lock");
   if (client.keeps_place && !gang_of(state, client)) return broken("keeps a place and is in no gang");
+  if (client.prefetch && (holder || client.eviction)) return broken("memory comes in without the lock, and it has that or moves out");
+  if (client.prefetch.has_value() != (gpu.prefetching == client.id)) return broken("memory comes in, and nobody knows");
+  if (client.prefetch && !client.prefetch->overdue && !gpu.wake_at) return broken("memory comes in, and nobody watches");
   if (client.keeps_place && client.eviction) return broken("moves out and keeps its place");
   if (client.memory.allocated < client.memory.resident) return broken("more is resident than allocated");
   if (client.drain_step != DrainStep::kAlone && !state.asked_together.contains({gpu.id, client.id}))
@@ -228,6 +231,7 @@ std::optional<std::string> check_invariants(const State& state) {
     if (gpu.quota.limited && !state.limited.contains(id)) return "the limits of GPU " + std::to_string(id) + " are not known";
     if (gpu.wake_at && !state.wakes.contains({*gpu.wake_at, id})) return "nobody wakes for GPU " + std::to_string(id);
     clients += gpu.clients.size();
+    if (gpu.prefetching != 0 && !gpu.clients.contains(gpu.prefetching)) return "memory comes in for a client that left";
     if (sums_of(gpu) != gpu.sums) return "the running sums of GPU " + std::to_string(id) + " are not those of its clients";
     if (auto broken = check_indexes(state, gpu)) return broken;
     if (auto broken = check_roles(gpu)) return broken;

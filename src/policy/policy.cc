@@ -188,7 +188,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   }
   start_gangs(context, gpus);
   settle_gang_drains(context, gpus);
-  on_each(end_pauses, watch_quota, evict_shortfall, evict_paused, watch_evictions, raise_budgets, give_slack, send_budgets);
+  on_each(end_pauses, watch_quota, evict_shortfall, evict_paused, prefetch_next, watch_evictions, raise_budgets, give_slack, send_budgets);
   ContentionCounts counts(context.state);
   const auto report_counted = [&](Context& of, Gpu& gpu) { report_contention(of, gpu, counts); };
   on_each(report_counted, report_ceilings, report_waits);

@@ -22,6 +22,7 @@ using TenantId = uint64_t;
 using ProcessId = uint64_t;  // chosen by the caller; 0: not known
 using GrantId = uint64_t;    // chosen by the policy, counts up from 1
 using EvictionId = uint64_t;
+using PrefetchId = uint64_t;
 
 enum class SwitchTimeMode { kAuto, kFixed };
 
@@ -57,6 +58,7 @@ struct Config {
   std::optional<int> drop_tail_billing_percent;  // of the time from a drop to its answer
   // Groups of ClientShares take turns: one whose last turn ended by its own choice goes first once it has waited for this long. >= 1 ms
   Duration latency_target = 50'000'000;
+  bool prefetch = false;  // memory moves beside who runs, so that the next switch has less to move (docs/adr/0023)
   bool explains = false;  // notes of level kDebug, too: each billing, each drop with its reason. Decides nothing
 };
 
@@ -96,6 +98,7 @@ struct ClientJoined {
   std::optional<Bytes> overhead = {};   // as after ClientOverhead
   std::vector<ClientId> replaces = {};  // clients of the same process that left: what still counts of their memory is this one's
   ProcessId process = 0;
+  bool prefetches = false;  // it can bring memory in without the lock
 };
 // Its context and modules, from NVML.
 struct ClientOverhead {
@@ -168,7 +171,8 @@ struct SwapProgressed {
   Bytes copied;
   Duration elapsed;
   Memory memory;
-  Bytes unmoved = 0;  // that left without a copy, as they were unchanged
+  Bytes unmoved = 0;   // that left without a copy, as they were unchanged
+  bool ahead = false;  // of a SendPrefetch, whose id it has; then not `out`
 };
 // What it said of its memory, as far as that is believed by now.
 struct MemoryBelieved {
@@ -276,6 +280,13 @@ struct SendEvict {
   EvictionId eviction;
   Bytes bytes;
 };
+// It is to bring memory in, without the lock, until it has that much on the GPU: at once, and then to tell that this has ended
+// (SwapProgressed::ahead), whatever came of it. From then on it has no more than it told.
+struct SendPrefetch {
+  ClientId client;
+  PrefetchId prefetch;
+  Bytes budget;
+};
 struct SendWait {
   ClientId client;
   uint64_t request;
@@ -317,8 +328,8 @@ struct Note {
   TenantId tenant = 0;
 };
 
-using Action =
-    std::variant<SendLock, SendDrop, SendKeep, SendEvict, SendWait, SendMemory, SendContention, SendAskProgress, SendCeiling, Note>;
+using Action = std::variant<SendLock, SendDrop, SendKeep, SendEvict, SendWait, SendMemory, SendContention, SendAskProgress, SendCeiling,
+                            SendPrefetch, Note>;
 using Actions = std::vector<Action>;
 
 // ---- what people see ----
@@ -346,6 +357,8 @@ struct ClientView {
   Duration time_running, time_waiting, time_swapping;
   Bytes swapped_out_total, swapped_in_total;  // over the link
   Bytes unmoved_total;                        // that left without a copy, as they were unchanged
+  Bytes prefetched_total;                     // of those that came in, beside another that ran
+  Bytes prefetched_in_vain_total;             // of these, that left again before a turn of its
   bool evicting;
   bool in_turn = false;  // holds the lock, and does not pause: the last of its turns is not over
   bool held = false;     // idle, has asked for the lock, and its tenant is paused

@@ -83,6 +83,7 @@ class Workload {
       config.switch_time_fixed = between(1, 60) * kSec;
     }
     config.switch_time_multiplier = between(1, 10);
+    config.prefetch = chance(60);
     return config;
   }
 
@@ -122,6 +123,7 @@ class Workload {
     const Bytes allocated = size();
     Player& player = world_.add_player(gpu, script(allocated), allocated, chance(20) ? static_cast<int>(between(-2, 2)) : 0);
     player.drain = between(1, 200) * kMs;
+    player.prefetches = chance(80);
     if (traits_.unswappable && chance(40)) player.memory.unswappable = std::min<Bytes>(player.memory.allocated, between(0, 2) * kGiB);
     if (traits_.failures && chance(30)) player.drains_to_fail = static_cast<int>(between(1, 12));
     if (traits_.failures && chance(30)) player.evictions_to_fail = static_cast<int>(between(1, 4));
@@ -212,6 +214,15 @@ TEST(PolicyCanary, AnInflatedBudgetIsNoticed) {
     }
   });
   EXPECT_NE(found.find("safe limit"), std::string::npos) << found;
+}
+
+TEST(PolicyCanary, AnInflatedPrefetchIsNoticed) {
+  const std::string found = found_in([](Actions& actions) {
+    for (Action& action : actions) {
+      if (auto* prefetch = std::get_if<SendPrefetch>(&action)) prefetch->budget += 16 * kGiB;
+    }
+  });
+  EXPECT_FALSE(found.empty());
 }
 
 TEST(PolicyCanary, AGroundlessDropIsNoticed) {

@@ -60,7 +60,7 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
 }  // namespace
 
 // The least that has to be free for it, whether or not what of it is on the GPU can move.
-Bytes room_asked(const Client& client) { return charge(client) - (client.evict.failures > 0 ? client.memory.resident : immovable(client)); }
+Bytes room_asked(const Client& client) { return charge(client) - (client.evict.failures > 0 ? held(client) : immovable(client)); }
 
 bool is_put_off(const Client& client) { return client.reason == WaitReason::kQueue && client.waited_for_memory && !client.eviction; }
 

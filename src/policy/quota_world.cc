@@ -222,6 +222,7 @@ void QuotaWorld::deliver(const Action& action) {
                    },
                    [](const SendAskProgress&) {},
                    [](const SendCeiling&) {},
+                   [](const SendPrefetch&) {},
                    [](const Note&) {},
                },
                action);

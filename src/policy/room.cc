@@ -21,8 +21,12 @@ Bytes free_bytes(const Config& config, const Gpu& gpu) { return safe_limit(confi
 
 Bytes need(const Client& client) { return client.memory.allocated + (client.holds_lock() && client.growth ? client.growth->wanted : 0); }
 
+Bytes held(const Client& client) {
+  return client.prefetch ? std::max(client.memory.resident, client.prefetch->budget) : client.memory.resident;
+}
+
 Bytes charge(const Client& client) {
-  const Bytes wants = std::max(need(client), client.memory.resident);
+  const Bytes wants = std::max(need(client), held(client));
   return client.holds_lock() ? std::max(wants, client.budget) : wants;
 }
 
@@ -30,7 +34,12 @@ Bytes immovable(const Client& client) {
   return client.swappable ? std::min(client.memory.unswappable, client.memory.resident) : client.memory.resident;
 }
 
-Bytes movable(const Client& client, Instant now) { return client.evict.holds(now) ? 0 : client.memory.resident - immovable(client); }
+static Bytes movable_at_best(const Client& client) { return held(client) - immovable(client); }
+
+Bytes movable(const Client& client, Instant now) {
+  const bool answers = !client.evict.holds(now) && !(client.prefetch && client.prefetch->overdue);
+  return answers ? movable_at_best(client) : 0;
+}
 
 Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client) {
   return std::max<Bytes>(safe_limit(config, gpu) - (gpu.sums.immovable - client.counted.immovable), 0);
@@ -58,13 +67,13 @@ static Sums counted_of(const Client& client) {
             immovable(client),
             need(client),
             client.holds_lock() ? need(client) : 0,
-            client.holds_lock() ? client.budget : client.memory.resident,
+            client.holds_lock() ? client.budget : held(client),
             evicting_bytes(client)};
-  const Bytes stays = immovable(client), moves = client.memory.resident - stays;
-  const Bytes held = std::max(client.budget, client.memory.resident);
+  const Bytes stays = immovable(client), moves = movable_at_best(client);
+  const Bytes budget = std::max(client.budget, client.memory.resident);
   sums.charged = charge(client);
   const bool drops = client.state == ClientState::kDropping;
-  sums.fixed = client.stays() ? charge(client) : client.holds_lock() ? held : stays;
+  sums.fixed = client.stays() ? charge(client) : client.holds_lock() ? budget : stays;
   sums.moving = client.holds_lock() ? 0 : moves;
   sums.fixed_released = drops ? stays : sums.fixed;
   sums.moving_released = drops ? moves : sums.moving;
@@ -75,7 +84,7 @@ Roles roles_of(const Client& client) {
   const bool settled = !client.holds_lock() || (client.state == ClientState::kRunning && client.budget >= need(client) && !client.growth &&
                                                 !client.budget_dirty && client.drain.failures == 0);
   const bool idle = !client.holds_lock() && !client.waits() && client.turns > 0;
-  const bool evictable = !client.holds_lock() && client.memory.resident > immovable(client);
+  const bool evictable = !client.holds_lock() && movable_at_best(client) > 0;
   return {client.grant,
           client.waits(),
           !settled || client.eviction || client.evict.failures > 0,
@@ -260,8 +269,8 @@ RoomCount::Part RoomCount::part_of(const Client& client, bool comes, bool leaves
   if (comes || ((client.stays() || keeps_place) && !leaves)) return {charge(client), 0};
   if (client.holds_lock() && !leaves && !(what_if_.dropping_released && client.state == ClientState::kDropping))
     return {std::max(client.budget, client.memory.resident), 0};
-  const Bytes can_move = what_if_.evictions_succeed ? client.memory.resident - immovable(client) : movable(client, now_);
-  return {client.memory.resident - can_move, can_move};
+  const Bytes can_move = what_if_.evictions_succeed ? movable_at_best(client) : movable(client, now_);
+  return {held(client) - can_move, can_move};
 }
 
 void RoomCount::change(const Client& client, bool leaves) {

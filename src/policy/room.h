@@ -31,6 +31,7 @@ Bytes free_bytes(const Config& config, const Gpu& gpu);  // safe limit - committ
 
 Bytes need(const Client& client);    // what it must be able to have resident to run: allocated, and what its allocation waits for
 Bytes charge(const Client& client);  // what it takes from the GPU as a lock holder: its need, or a larger budget that it still has
+Bytes held(const Client& client);    // on the GPU, or may be by what it was promised without the lock
 Bytes movable(const Client& client, Instant now);                           // resident bytes that can be moved out at present
 Bytes immovable(const Client& client);                                      // resident bytes that can never be moved out
 Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client);  // the most that it could ever have resident

@@ -79,6 +79,16 @@ struct Eviction {
   Bytes resident_target = 0;  // done when no more than this is resident
   Instant deadline = 0;       // without progress until then it counts as failed
   Instant asked_at = 0;
+  bool ahead = false;  // nobody waits for it yet
+};
+
+// Memory that comes in without the lock: until it is told to have ended, all of the budget may be on the GPU.
+struct Prefetch {
+  PrefetchId id = 0;
+  Bytes budget = 0;
+  Bytes resident_before = 0;
+  Instant deadline = 0;  // then it is overdue, and no memory of its client can be moved out before it has answered
+  bool overdue = false;
 };
 
 // An allocation that waits: its client holds the lock, and has allocated + wanted > budget.
@@ -278,9 +288,13 @@ struct Client {
   WaitReason reason_noted = WaitReason::kNone;
   std::optional<Eviction> eviction;
   Backoff evict;
+  bool prefetches = false;  // it knows how to
+  std::optional<Prefetch> prefetch;
+  bool prefetch_ended = false;  // nothing more comes in that way before its next turn
+  Bytes unused_ahead = 0;       // came in so since its last turn, and is still there
 
   uint64_t movement = 0;  // of its last swap message: id and direction, to turn running totals into differences
-  bool movement_out = false;
+  bool movement_out = false, movement_ahead = false;
   Bytes movement_copied = 0, movement_unmoved = 0;
   std::optional<Bytes> ceiling_sent;
 
@@ -306,6 +320,7 @@ struct Client {
   uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
   Duration time_running = 0, time_waiting = 0, time_swapping = 0;
   Bytes swapped_out = 0, swapped_in = 0, unmoved = 0;
+  Bytes prefetched = 0, prefetched_in_vain = 0;
 
   bool holds_lock() const { return grant != 0; }
   bool stays() const {
@@ -448,6 +463,9 @@ struct Gpu {
   Quota quota;
   ShareTurn share_turn;
   ShareTrial share_trial;
+  std::optional<ClientId> next;  // waits for a turn's end: whose memory may come in beside who runs
+  ClientId prefetching = 0;      // whose does; 0: nobody's
+  Instant prefetch_at = 0;       // nothing more is moved for it before
 };
 
 // All of a tenant, or, where that does not fit together, one of its processes.
@@ -511,6 +529,7 @@ class State {
   uint64_t next_arrival = 1;
   GrantId next_grant = 1;
   EvictionId next_eviction = 1;
+  PrefetchId next_prefetch = 1;
   std::optional<std::string> broken;  // the first invariant that a step violated
 
   Client* find(ClientId id);

@@ -22,7 +22,7 @@ Bytes Ledger::safe_limit(GpuId gpu) const {
 Bytes Ledger::promised(GpuId gpu) const {
   Bytes sum = 0;
   for (const auto& [id, account] : accounts_) {
-    if (account.gpu == gpu) sum += account.grant ? std::max(account.budget, account.memory.resident) : account.memory.resident;
+    if (account.gpu == gpu) sum += std::max({account.memory.resident, account.grant ? account.budget : 0, account.prefetch_budget});
   }
   for (const auto& [id, entry] : departed_) sum += entry.first == gpu ? entry.second : 0;
   return sum;
@@ -128,7 +128,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  [&](const ClientOverhead& e) { with(e.client, [&](Account& account) { account.overhead = e.bytes; }); },
                  [&](const ClientLeft& e) {
                    with(e.client, [&](Account& account) {
-                     if (!e.memory_freed) departed_[e.client] = {account.gpu, account.memory.resident};
+                     if (!e.memory_freed) departed_[e.client] = {account.gpu, std::max(account.memory.resident, account.prefetch_budget)};
                    });
                    accounts_.erase(e.client);
                  },
@@ -170,6 +170,7 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  [&](const SwapProgressed& e) {
                    with(e.client, [&](Account& account) {
                      account.memory = e.memory;
+                     if (e.ahead && e.finished && e.id == account.prefetch) account.prefetch = account.prefetch_budget = 0;
                      if (!e.out || !e.finished || !account.evicting) return;
                      account.evicting = false;
                      account.move_failed = e.failed || e.memory.resident > account.resident_asked;
@@ -234,7 +235,9 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      // But for a new budget, what it came with, and a gang that needs it to come to an end.
                      claim(account.grant != 0 || account.came_with_lock || its_gang_runs(a.client) || !paused_.contains(account.tenant),
                            client_name(a.client) + ": granted while paused");
+                     claim(a.budget >= account.prefetch_budget, client_name(a.client) + ": budget below what may be coming in");
                      hand_out(account, a.budget, a.budget_sequence);
+                     account.prefetch = account.prefetch_budget = 0;
                      account.grant = a.grant;
                      account.waits = account.came_with_lock = false;
                    },
@@ -263,11 +266,23 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      Account& account = accounts_.at(a.client);
                      claim(account.grant == 0, client_name(a.client) + ": evicted while it holds the lock");
                      claim(!account.evicting, client_name(a.client) + ": a second eviction");
+                     claim(account.prefetch == 0, client_name(a.client) + ": evicted while memory comes in");
                      claim(a.bytes > 0 && a.bytes <= account.memory.resident - account.memory.unswappable,
                            client_name(a.client) + ": asked to move out more than it can");
                      account.evicting = true;
                      account.move_failed = false;
                      account.resident_asked = account.memory.resident - a.bytes;
+                   },
+                   [&](const SendPrefetch& a) {
+                     Account& account = accounts_.at(a.client);
+                     claim(account.grant == 0 && account.waits, client_name(a.client) + ": brings memory in and does not wait");
+                     claim(!account.evicting && account.prefetch == 0, client_name(a.client) + ": brings memory in twice, or moves out");
+                     claim(a.budget > account.memory.resident && a.budget <= account.memory.allocated,
+                           client_name(a.client) + ": brings in more than it has");
+                     claim(!paused_.contains(account.tenant), client_name(a.client) + ": brings memory in while paused");
+                     account.prefetch = a.prefetch;
+                     account.prefetch_budget = a.budget;
+                     raised[account.gpu] = true;
                    },
                    [&](const SendWait& a) {
                      claim(accounts_.at(a.client).wanted > 0, client_name(a.client) + ": told to wait and wants nothing");

@@ -47,7 +47,9 @@ class Ledger {
     bool gave_up = false;     // its drain, by itself
     bool paused = false;      // it said so
     bool evicting = false;
-    uint64_t group = 0;  // ClientShares
+    PrefetchId prefetch = 0;    // under way
+    Bytes prefetch_budget = 0;  // of it
+    uint64_t group = 0;         // ClientShares
     bool measured = false;
     Bytes resident_asked = 0;  // what its last eviction was to leave on the GPU
     bool move_failed = false;  // and more than that stayed

@@ -21,6 +21,7 @@ std::string text_of(const Action& action) {
                  },
                  [&](const SendKeep& a) { out << "keep " << a.client << " grant " << a.grant; },
                  [&](const SendEvict& a) { out << "evict " << a.client << " " << a.bytes; },
+                 [&](const SendPrefetch& a) { out << "prefetch " << a.client << " to " << a.budget; },
                  [&](const SendWait& a) { out << "wait " << a.client << " request " << a.request; },
                  [&](const SendMemory& a) {
                    out << "memory " << a.client << " request " << a.request << (a.granted ? " granted " : " refused ") << a.budget;
@@ -90,11 +91,17 @@ Player& World::add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated, 
     Player& joiner = players_.at(id);
     if (!joiner.alive) return;
     joiner.joined = true;
-    feed(ClientJoined{id, joiner.gpu, joiner.tenant, joiner.priority, joiner.memory, joiner.swappable, false, false});
+    feed(joined(joiner));
     if (joiner.measured) feed(ClientShares{id, 0, true});
     advance(joiner);
   });
   return player;
+}
+
+ClientJoined World::joined(const Player& player) {
+  ClientJoined event{player.id, player.gpu, player.tenant, player.priority, player.memory, player.swappable, player.has_lock, false};
+  event.prefetches = player.prefetches;
+  return event;
 }
 
 void World::kill(ClientId id, bool freed_at_once) {
@@ -157,10 +164,11 @@ void World::restart_policy() {
     }
     player.regrant = player.has_lock;
     player.growing = player.requested = player.gang_runs = false;
+    player.prefetch_budget = 0;              // it stops, and tells what it has
     player.budget = player.memory.resident;  // until it hears of a new one
     player.grant = player.granted_last = 0;
     player.sequence = 0;
-    feed(ClientJoined{id, player.gpu, player.tenant, player.priority, player.memory, player.swappable, player.has_lock, false});
+    feed(joined(player));
     if (player.measured) feed(ClientShares{id, 0, true});
   }
   restarting_ = false;
@@ -209,7 +217,8 @@ void World::feed(const Event& event) {
   check_glimpses();
   bool raised = false;
   for (const Action& action : actions) {
-    raised |= std::holds_alternative<SendLock>(action) || std::holds_alternative<SendMemory>(action);
+    raised |= std::holds_alternative<SendLock>(action) || std::holds_alternative<SendPrefetch>(action) ||
+              std::holds_alternative<SendMemory>(action);
     deliver(action);
   }
   if (raised && !restarting_) check_promises();
@@ -227,6 +236,7 @@ void World::deliver(const Action& action) {
     player.granted_last = lock->grant;
     player.budgets_in_flight.emplace(lock->grant, lock->budget);
   }
+  if (const auto* prefetch = std::get_if<SendPrefetch>(&action)) player.prefetch_budget = prefetch->budget;
   const GrantId grant = player.granted_last;
   if (const auto* memory = std::get_if<SendMemory>(&action)) player.budgets_in_flight.emplace(grant, memory->budget);
   const Duration latency = latency_max > 0 ? static_cast<Duration>(random_() % static_cast<uint64_t>(latency_max)) : 0;
@@ -244,9 +254,11 @@ void World::deliver(const Action& action) {
                    },
                    [&](const SendEvict& a) {
                      if (to.has_lock) return fail("an eviction reached a client with the lock");
+                     if (to.prefetch_budget > 0) return fail("an eviction reached a client whose memory comes in");
                      to.moving = true;
                      move_out(to, a.eviction, a.bytes, 0, now_);
                    },
+                   [&](const SendPrefetch& a) { prefetch(to, a); },
                    [&](const SendWait&) {},
                    [&](const SendMemory& a) {
                      to.budgets_in_flight.erase(to.budgets_in_flight.find({grant, a.budget}));

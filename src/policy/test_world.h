@@ -36,6 +36,7 @@ struct Player {
   TenantId tenant = 0;  // its own id at first
   int priority = 0;
   bool swappable = true;
+  bool prefetches = false;
   Duration drain = 3 * kMs;
   Duration idle_patience = 0;  // from its last work to its giving the lock up, while somebody waits
   bool sits_out_cost = false;  // and at least what the switch is said to cost, as a library does that knows no pause yet
@@ -52,6 +53,7 @@ struct Player {
   Bytes host = 0;  // swapped bytes with data in them
   bool requested = false, has_lock = false, loaded = false, dropping = false, moving = false;
   GrantId grant = 0;
+  Bytes prefetch_budget = 0;  // on its way, or in force
   Bytes budget = 0;
   uint64_t sequence = 0;
   Bytes ceiling = 0;
@@ -121,11 +123,13 @@ class World {
 
  private:
   void feed(const Event& event);
+  static ClientJoined joined(const Player& player);
   void deliver(const Action& action);
   void send(Player& player, Event event);  // from the client to the policy, in order
   void want_lock(Player& player);
   void advance(Player& player);
   void load(Player& player);
+  void prefetch(Player& player, const SendPrefetch& asked);
   void move_out(Player& player, EvictionId id, Bytes bytes, Bytes moved, Instant began);
   void allocate(Player& player, Bytes bytes);
   void report_memory(Player& player, Bytes wanted);

@@ -14,7 +14,7 @@ void World::check_promises() {
     Bytes sum = 0;
     for (const auto& [id, player] : players_) {
       if (player.gpu != gpu || !player.alive) continue;
-      Bytes most = player.has_lock ? std::max(player.budget, player.memory.resident) : player.memory.resident;
+      Bytes most = std::max({player.memory.resident, player.has_lock ? player.budget : 0, player.prefetch_budget});
       for (const auto& [grant, budget] : player.budgets_in_flight) {
         if (grant > player.grant || (player.has_lock && grant == player.grant)) most = std::max(most, budget);
       }
@@ -119,7 +119,7 @@ void World::check_progress() {
       const Player& player = players_.at(client.client);
       moves |= client.evicting || (client.state == ClientState::kRunning && client.waiting_for.empty()) ||
                client.state == ClientState::kDropping || client.state == ClientState::kUnresponsive ||
-               (client.state == ClientState::kLoading && player.moving);
+               (client.state == ClientState::kLoading && player.moving) || player.prefetch_budget > 0;
       waits |= !client.waiting_for.empty();
       // Could it run if all others gave up the lock?
       Bytes can_move = 0, others = 0;

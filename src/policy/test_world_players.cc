@@ -169,6 +169,31 @@ void World::load(Player& player) {
   });
 }
 
+// A chunk at a time; the lock, and an end of the scheduler, end it before the next one.
+void World::prefetch(Player& player, const SendPrefetch& asked) {
+  const Bytes absent = std::min(player.host, player.memory.allocated - player.memory.resident);
+  const Bytes bytes = std::min({chunk / 4, absent, asked.budget - player.memory.resident});
+  if (bytes <= 0 || player.has_lock || player.prefetch_budget == 0) {
+    player.prefetch_budget = 0;
+    return send(player, SwapProgressed{player.id, false, true, player.has_lock, asked.prefetch, 0, 0, player.memory, 0, true});
+  }
+  player.moving = true;
+  const Duration takes = bytes / kMs * kSec / (bandwidth / kMs) + 1;
+  at(now_ + takes, [this, id = player.id, asked, bytes, epoch = epoch_] {
+    Player& loader = players_.at(id);
+    if (!loader.alive) return;
+    loader.moving = false;
+    if (epoch == epoch_) {
+      const Bytes in = std::min({bytes, loader.host, loader.memory.allocated - loader.memory.resident});
+      loader.memory.resident += in;
+      loader.host -= in;
+      report_host();
+      prefetch(loader, asked);
+    }
+    if (loader.has_lock && !loader.dropping) load(loader);
+  });
+}
+
 void World::move_out(Player& player, EvictionId id, Bytes bytes, Bytes moved, Instant began) {
   const Bytes can = player.memory.resident - player.memory.unswappable;
   const Bytes now_out = std::min({chunk, bytes - moved, can});

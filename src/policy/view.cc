@@ -76,7 +76,7 @@ static ClientView view_of(const State& state, const Gpu& gpu, const Client& clie
   view.priority = client.priority;
   view.state = client.state;
   view.memory = client.memory;
-  view.budget = client.holds_lock() ? client.budget : client.memory.resident;
+  view.budget = client.holds_lock() ? client.budget : held(client);
   view.overhead = overhead_of(state.config, client);
   view.since = client.since;
   view.waiting_for = waiting_sentence(state, gpu, client);
@@ -92,6 +92,8 @@ static ClientView view_of(const State& state, const Gpu& gpu, const Client& clie
   view.swapped_out_total = client.swapped_out;
   view.swapped_in_total = client.swapped_in;
   view.unmoved_total = client.unmoved;
+  view.prefetched_total = client.prefetched;
+  view.prefetched_in_vain_total = client.prefetched_in_vain;
   view.evicting = client.eviction.has_value();
   view.in_turn = client.holds_lock() && !client.paused_since;
   view.failed_drains_in_row = client.drain.failures;

@@ -12,7 +12,8 @@ namespace nvshare::protocol::admin {
 using Json = nlohmann::json;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(UsageReport, gpu, grants, turns, drops, unanswered, failed_drains, running_ns, waiting_ns,
-                                                swapping_ns, throttled_ns, billed_ns, swapped_out, swapped_in, unmoved, memory_peak)
+                                                swapping_ns, throttled_ns, billed_ns, swapped_out, swapped_in, unmoved, prefetched,
+                                                prefetched_in_vain, memory_peak)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(GpuReport, uuid, name, total, real_total, told, foreign, safe_limit, overhead, departed,
                                                 nvml, switches, switch_time_ns, bandwidth_out, bandwidth_in, compute_mode,
                                                 compute_mode_changes, window_ns, swap_unbilled_ns, nvml_span_ns, nvml_others, nvml_unknown,
@@ -28,7 +29,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ClientReport, id, pid, program, 
                                                 host_memory, host_memory_process, host_memory_scheduler, host_memory_missing,
                                                 host_memory_bound, waiting_for, gang_gpus, turns, drops, unanswered, failed_drains,
                                                 drainable, time_running_ns, time_waiting_ns, time_swapping_ns, swapped_out_total,
-                                                swapped_in_total, unmoved_total, protocol, library, mps)
+                                                swapped_in_total, unmoved_total, prefetched_total, prefetched_in_vain_total, protocol,
+                                                library, mps)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BypassReport, pid, program, tenant, gpu, used, since_ns, turns_refused)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MpsReport, user, state, pid, programs, restarts, trouble)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(BoundsReport, values, connections, connections_refused, reads_paused)

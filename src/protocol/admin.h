@@ -87,8 +87,10 @@ struct UsageReport {
   int64_t billed_ns = 0;     // of the GPU's time, where a tenant has a compute limit
   int64_t swapped_out = 0;   // bytes over the link
   int64_t swapped_in = 0;
-  int64_t unmoved = 0;      // bytes that left without a copy, as they had not changed
-  int64_t memory_peak = 0;  // bytes that its clients had allocated together, as they said; of a tenant, not of a GPU
+  int64_t unmoved = 0;             // bytes that left without a copy, as they had not changed
+  int64_t prefetched = 0;          // of swapped_in, while another program ran
+  int64_t prefetched_in_vain = 0;  // of these, what left again before it was used
+  int64_t memory_peak = 0;         // bytes that its clients had allocated together, as they said; of a tenant, not of a GPU
 };
 
 struct GpuReport {
@@ -213,8 +215,10 @@ struct ClientReport {
   int64_t time_swapping_ns = 0;
   int64_t swapped_out_total = 0;  // over the link
   int64_t swapped_in_total = 0;
-  int64_t unmoved_total = 0;  // that left without a copy, as they had not changed
-  uint64_t changed = 0;       // not sent: report_changes.h
+  int64_t unmoved_total = 0;             // that left without a copy, as they had not changed
+  int64_t prefetched_total = 0;          // of swapped_in_total, while another program ran
+  int64_t prefetched_in_vain_total = 0;  // of these, what left again before it was used
+  uint64_t changed = 0;                  // not sent: report_changes.h
 };
 
 // A process that uses a GPU, by NVML, without being a client, though limits hold for its tenant.

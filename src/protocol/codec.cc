@@ -142,7 +142,7 @@ Result<void> check(const MemAvailable& message) {
 
 template <>
 Result<void> check(const SwapProgress& message) {
-  return all_of([&] { return check_enumeration("direction", message.direction, SwapDirection::kIn); },
+  return all_of([&] { return check_enumeration("direction", message.direction, SwapDirection::kAhead); },
                 [&] { return check_flag("finished", message.finished); }, [&] { return check_flag("failed", message.failed); },
                 [&] { return check_at_most("moved", message.moved, kMemoryBytesMax); },
                 [&] { return check_at_most("copied", message.copied, message.moved); },
@@ -307,7 +307,7 @@ constexpr Format kFormats[] = {
     format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
     format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),    format_of<KeepsMemory>(),
     format_of<AskMps>(),        format_of<MpsGroup>(),      format_of<AskOwn>(),         format_of<OwnReport>(),
-    format_of<AskProgress>(),   format_of<Progress>(),
+    format_of<AskProgress>(),   format_of<Progress>(),      format_of<Prefetch>(),
 };
 
 // Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.

@@ -51,6 +51,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(KeepsMemory{"it called a new function"})),
       bytes_of(encode(AskProgress{1, 1, {}})),
       bytes_of(encode(Progress{1, 2})),
+      bytes_of(encode(Prefetch{1, 2})),
       bytes_of(encode(AskOwn{1, {}, 7})),
       bytes_of(encode(OwnReport{4096})),
       bytes_of(encode(WaitForMem{1})),
@@ -143,6 +144,9 @@ Result<MessageType> decode_any(std::span<const std::byte> packet) {
       break;
     case MessageType::kProgress:
       outcome = check(decode<Progress>(packet));
+      break;
+    case MessageType::kPrefetch:
+      outcome = check(decode<Prefetch>(packet));
       break;
     case MessageType::kKeepsMemory:
       outcome = check(decode<KeepsMemory>(packet));
@@ -344,7 +348,7 @@ TEST(Codec, NamesTheWrongField) {
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.unswappable = 11; }).find("unswappable"), std::string::npos);
   EXPECT_NE(refusal(good_released(), [](LockReleased& m) { m.memory.allocated = UINT64_MAX; }).find("allocated"), std::string::npos);
   EXPECT_NE(refusal(DropLock{}, [](DropLock& m) { m.together = 2; }).find("together"), std::string::npos);
-  EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.direction = 2; }).find("direction"), std::string::npos);
+  EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.direction = 3; }).find("direction"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.copied = 65; }).find("copied"), std::string::npos);
   EXPECT_NE(refusal(good_progress(), [](SwapProgress& m) { m.elapsed_ns = UINT64_MAX; }).find("elapsed_ns"), std::string::npos);
   EXPECT_NE(refusal(TenantUse{}, [](TenantUse& m) { m.processes = kTenantProcessesMax + 1; }).find("processes"), std::string::npos);

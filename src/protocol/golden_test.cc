@@ -136,6 +136,7 @@ void each_message(Visit visit) {
   visit(KeepLock{.grant = grant});
   visit(OwnReport{.bytes = 0x1122334455});
   visit(AskProgress{.question = k(1), .counts = 1, .reserved = {}});
+  visit(Prefetch{.prefetch = k(1), .budget = 0x1122334455});
   visit(PrepareSwap{.bytes = k(1)});
   visit(ArenaSegment{.segment = k(1), .bytes = 0x12 * kArenaUnitBytes, .owner = 1, .reserved = {}});
   visit(ArenaRefused{.request = k(1), .missing = k(2)});

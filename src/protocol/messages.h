@@ -23,6 +23,7 @@
 //           LockPaused(grant) instead, and LockResumed(grant) when it goes on: it keeps the lock, and is billed for no time in between
 //   scheduler: AskProgress                 client: Progress
 //   scheduler: Evict(bytes) to a client without the lock      client: SwapProgress, ending with finished=1
+//   scheduler: Prefetch(budget) to a client without the lock  client: SwapProgress of its own direction, ending with finished=1
 //   client: ArenaRequest(total)            scheduler: ArenaSegment per segment as it is there, ArenaRefused for what it cannot have
 //   scheduler: ArenaShrink(bytes)          client: ArenaReturned per segment, then ArenaShrunk
 // Instead of Register: AskMps, which MpsGroup answers, or AskOwn, which OwnReport answers; the scheduler then closes the connection.
@@ -112,6 +113,7 @@ enum class MessageType : uint16_t {
   kArenaShrink = 83,
   kOwnReport = 84,
   kAskProgress = 85,
+  kPrefetch = 86,
   kHeadroom = 104,
   kRecallHeadroom = 105,
 };
@@ -304,7 +306,19 @@ struct Progress {
   uint64_t submissions;  // of its process, that were counted so far: only differences mean something
 };
 
-enum class SwapDirection : uint8_t { kOut = 0, kIn = 1 };
+// The client's turn comes next: swapped memory is to come in beside who runs, until so much of the client's is on the GPU. That is its
+// budget until it has told that this has ended, or gets the lock. It ends soon, whatever came of it: what a LockOk, the end of the
+// connection, or a failure leaves out is missing then. Since version 3.
+struct Prefetch {
+  uint64_t prefetch;  // counts up
+  uint64_t budget;
+};
+
+enum class SwapDirection : uint8_t {
+  kOut = 0,
+  kIn = 1,
+  kAhead = 2,  // in, for a Prefetch; since version 3
+};
 
 struct SwapProgress {
   uint8_t direction;  // SwapDirection
@@ -312,7 +326,7 @@ struct SwapProgress {
   uint8_t failed;     // 1: it stopped early (host memory short, or a copy failed); the rest stays where it was
   uint8_t mistaken;   // 1: memory that was taken to be unchanged was not; from now on all of it is copied. Since version 2
   uint8_t reserved[4];
-  uint64_t id;          // the eviction, or the grant
+  uint64_t id;          // the eviction, the grant, or the prefetch
   uint64_t moved;       // bytes of this movement so far (released, or mapped)
   uint64_t copied;      // of them over the link (unchanged or never written memory needs no copy)
   uint64_t elapsed_ns;  // since the movement began, without waits for host memory to be made and for room on the GPU, and without the

@@ -225,7 +225,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
                                     proven,
                                     client.overhead_taken,
                                     std::move(replaced),
-                                    static_cast<policy::ProcessId>(peer.pid)};
+                                    static_cast<policy::ProcessId>(peer.pid),
+                                    version >= 3 && client.backend == Backend::kVmm};
   policy::Actions actions = step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
@@ -308,16 +309,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
                       now);
       });
     case MessageType::kSwapProgress:
-      return with(static_cast<SwapProgress*>(nullptr), [&](const SwapProgress& message) {
-        remember(client, message.memory, now);
-        warn_of_swap(client, message, now);
-        apply(policy::SwapProgressed{id, message.direction == static_cast<uint8_t>(SwapDirection::kOut), message.finished != 0,
-                                     message.failed != 0, message.id, bounded(message.copied), static_cast<int64_t>(message.elapsed_ns),
-                                     believe(client, message.memory), bounded(message.unchanged)},
-              now);
-        moved_since_ = true;
-        update_host_memory(now);
-      });
+      return with(static_cast<SwapProgress*>(nullptr), [&](const SwapProgress& message) { take_swap(client, message, now); });
     case MessageType::kIdle:
       return with(static_cast<Idle*>(nullptr), [&](const Idle& message) {
         apply(policy::ClientIdle{id, static_cast<int64_t>(message.idle_ns)}, now);
@@ -373,6 +365,7 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
     case MessageType::kAskOwn:
     case MessageType::kOwnReport:
     case MessageType::kAskProgress:
+    case MessageType::kPrefetch:
     case MessageType::kExportWanted:
     case MessageType::kImported:
     case MessageType::kImportInherited:
@@ -581,6 +574,7 @@ void Engine::perform(const policy::Actions& actions) {
     }
     void operator()(const policy::SendContention& a) const { engine.send_to(a.client, contention_of(a)); }
     void operator()(const policy::SendAskProgress& a) const { engine.ask_progress(a); }
+    void operator()(const policy::SendPrefetch& a) const { engine.prefetch(a); }
     void operator()(const policy::SendCeiling& a) const {
       Client* client = engine.find(a.client);
       if (client == nullptr || client->ceiling == a.ceiling) return;

@@ -184,6 +184,7 @@ class Engine {
     int64_t ceiling = 0;        // as the policy last said
     protocol::Memory memory{};  // as it says
     ClaimBound claims;
+    uint64_t prefetch = 0;                  // under way, without the lock; 0: none
     int64_t unwritten = 0;                  // of what is not on the GPU: was never there, so it needs no host memory
     policy::Memory believed{};              // of it
     policy::Instant unlisted_since = 0;     // by NVML, though it lists others; 0: it is listed
@@ -255,6 +256,7 @@ class Engine {
                 Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
   void note_unwritten(Client& client, const protocol::Memory& memory) const;
+  void take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
   void change_memory(policy::MemoryChanged event, policy::Instant now);
@@ -288,6 +290,8 @@ class Engine {
   void see_claims(Client& client, const GpuSample& sample, int64_t* unexplained);
   bool lists_others(const GpuSample& sample) const;
   void note_grant(policy::ClientId client, int64_t budget);
+  void prefetch(const policy::SendPrefetch& action);
+  void note_prefetched(Client& client, const protocol::SwapProgress& message);
 
   // engine_departures.cc: memory that clients left behind, or may have that are not back after a restart
   std::optional<LeftClient> take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced);

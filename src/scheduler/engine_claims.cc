@@ -28,7 +28,22 @@ void Engine::note_grant(policy::ClientId client, int64_t budget) {
   Client* granted = find(client);
   if (granted == nullptr) return;
   granted->claims.granted(budget);
+  granted->prefetch = 0;
   keep_on_gpu(*granted);
+}
+
+void Engine::prefetch(const policy::SendPrefetch& action) {
+  note_grant(action.client, action.budget);
+  if (Client* client = find(action.client)) client->prefetch = action.prefetch;
+  send_to(action.client, protocol::Prefetch{action.prefetch, static_cast<uint64_t>(action.budget)});
+}
+
+// Unless a grant has taken the promise over.
+void Engine::note_prefetched(Client& client, const protocol::SwapProgress& message) {
+  const bool ends = message.direction == static_cast<uint8_t>(protocol::SwapDirection::kAhead) && message.finished != 0;
+  if (!ends || client.prefetch == 0 || message.id != client.prefetch) return;
+  client.prefetch = 0;
+  client.claims.released();
 }
 
 void Engine::keep_on_gpu(const Client& client, bool may_lower) {

@@ -10,6 +10,8 @@
 namespace nvshare::scheduler {
 namespace {
 
+int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, protocol::kMemoryBytesMax)); }
+
 constexpr char kBypassed[] = "another process of its tenant uses a GPU past nvshare, and the node gives such tenants no turns";
 
 const char* name_of(protocol::Backend backend) {
@@ -415,11 +417,27 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.swapped_out_total = view.swapped_out_total;
   out.swapped_in_total = view.swapped_in_total;
   out.unmoved_total = view.unmoved_total;
+  out.prefetched_total = view.prefetched_total;
+  out.prefetched_in_vain_total = view.prefetched_in_vain_total;
   return out;
 }
 
+void Engine::take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now) {
+  using protocol::SwapDirection;
+  remember(client, message.memory, now);
+  warn_of_swap(client, message, now);
+  const auto direction = static_cast<SwapDirection>(message.direction);
+  apply(policy::SwapProgressed{client.id, direction == SwapDirection::kOut, message.finished != 0, message.failed != 0, message.id,
+                               bounded(message.copied), static_cast<int64_t>(message.elapsed_ns), believe(client, message.memory),
+                               bounded(message.unchanged), direction == SwapDirection::kAhead},
+        now);
+  note_prefetched(client, message);
+  moved_since_ = true;
+  update_host_memory(now);
+}
+
 void Engine::warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now) {
-  if (message.failed != 0) {
+  if (message.failed != 0 && message.direction != static_cast<uint8_t>(protocol::SwapDirection::kAhead)) {
     warnings_.warn_of(client.lines_of, "failed swap " + std::to_string(client.id), now,
                       "client {} ({}): moving memory {} failed after {} MiB; the rest stays", client.id, client.program,
                       message.direction == 0 ? "out" : "in", message.moved >> 20);

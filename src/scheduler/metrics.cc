@@ -66,6 +66,8 @@ void add_to(UsageReport& sum, const UsageReport& usage) {
   sum.swapped_out += usage.swapped_out;
   sum.swapped_in += usage.swapped_in;
   sum.unmoved += usage.unmoved;
+  sum.prefetched += usage.prefetched;
+  sum.prefetched_in_vain += usage.prefetched_in_vain;
 }
 
 void tell_usage(Families& out, const std::string& who, const Labels& labels, const UsageReport& usage) {
@@ -86,6 +88,8 @@ void tell_usage(Families& out, const std::string& who, const Labels& labels, con
   out.counter(swapped, help, with(labels, "direction", "out"), number(usage.swapped_out));
   out.counter(swapped, help, with(labels, "direction", "in"), number(usage.swapped_in));
   count("_unmoved_bytes_total", "Bytes that left the GPU without a copy, as they had not changed.", number(usage.unmoved));
+  count("_prefetched_bytes_total", "Of the bytes moved in, those that came in while another program ran.", number(usage.prefetched));
+  count("_prefetched_in_vain_bytes_total", "Of these, bytes that left again before they were used.", number(usage.prefetched_in_vain));
 }
 
 struct TenantMemory {

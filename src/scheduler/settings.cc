@@ -154,6 +154,12 @@ Result<void> set_skip_unchanged(Settings& settings, std::string_view text) {
   return {};
 }
 
+Result<void> set_prefetch(Settings& settings, std::string_view text) {
+  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
+  settings.policy.prefetch = text == "on" || text == "true";
+  return {};
+}
+
 Result<void> set_sharing(Settings& settings, std::string_view text) {
   if (auto ok = take_choice(text, {"together", "turns", "auto"}); !ok) return ok;
   settings.sharing = *sharing_of(text);
@@ -354,6 +360,8 @@ const std::vector<SettingSpec>& setting_specs() {
       {"skip_unchanged", "on or off",
        "memory of programs that start from now on leaves the GPU without a copy if it has not changed since it came in (off)", true,
        set_skip_unchanged},
+      {"prefetch", "on or off", "while a program runs, the memory of the one that comes next moves in beside it, as far as it fits (off)",
+       true, set_prefetch},
       {"sharing", "together, turns or auto",
        "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, in turns of 100 ms, "
        "which saturating programs get more done in, or as measured, whichever gets more done (together)",

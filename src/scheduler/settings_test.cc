@@ -73,6 +73,7 @@ TEST(Settings, EveryVariableHasAWrongValueThatIsRefusedByName) {
       {"host_memory_kept_free", {"much", "-1"}},
       {"host_arena", {"mine", "Process"}},
       {"skip_unchanged", {"yes", "auto", "On"}},
+      {"prefetch", {"yes", "auto", "On"}},
       {"sharing", {"measured", "mps", "Turns"}},
       {"latency_target", {"0", "11s", "soon"}},
       {"mps", {"yes", "auto", "On"}},

@@ -26,13 +26,13 @@ NLOHMANN_JSON_SERIALIZE_ENUM(SchedulingMode, {{SchedulingMode::kAuto, "auto"},
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, switch_time_multiplier, switch_time_min, switch_time_max,
                                    memory_reserve_percent, reserve_fixed, overhead_default, unanswered_grace, departed_grace, watched_grace,
                                    gang_turns, latency_target, scheduling_mode, compute_window, quota_sample_interval, scheduling_slice,
-                                   quota_carryover_percent, drop_tail_billing_percent)
+                                   quota_carryover_percent, drop_tail_billing_percent, prefetch)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory, available)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang, ends, proven,
-                                   overhead, replaces, process)
+                                   overhead, replaces, process, prefetches)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientLeft, client, memory_freed, watched)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientMemoryFreed, client)
@@ -44,7 +44,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockResumed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Drained, client, grant, attempt)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DrainFailed, client, grant)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryChanged, client, memory, budget, budget_sequence, wanted, request)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory, unmoved)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SwapProgressed, client, out, finished, failed, id, copied, elapsed, memory, unmoved, ahead)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryBelieved, client, memory)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientIdle, client, idle)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)

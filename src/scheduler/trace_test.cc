@@ -30,6 +30,7 @@ struct Describer {
   }
   std::string operator()(const policy::SendAskProgress& a) const { return text("progress", a.client, a.question, a.counts); }
   std::string operator()(const policy::SendCeiling& a) const { return text("ceiling", a.client, a.ceiling); }
+  std::string operator()(const policy::SendPrefetch& a) const { return text("prefetch", a.client, a.prefetch, a.budget); }
   std::string operator()(const policy::Note& a) const { return "note " + a.text; }
 };
 

@@ -22,6 +22,8 @@ void add(UsageReport& sum, const policy::ClientView& client, bool leaves) {
   sum.swapped_out += client.swapped_out_total;
   sum.swapped_in += client.swapped_in_total;
   sum.unmoved += client.unmoved_total;
+  sum.prefetched += client.prefetched_total;
+  sum.prefetched_in_vain += client.prefetched_in_vain_total;
 }
 
 const policy::TenantView* account_of(policy::TenantId tenant, const policy::GpuView& gpu) {

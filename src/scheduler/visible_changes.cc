@@ -46,6 +46,7 @@ struct OfActions {
   bool operator()(const policy::SendContention&) const { return false; }
   bool operator()(const policy::SendAskProgress&) const { return false; }
   bool operator()(const policy::SendCeiling&) const { return false; }
+  bool operator()(const policy::SendPrefetch&) const { return false; }  // what comes of it is
   bool operator()(const policy::Note& note) const { return note.level == policy::Note::Level::kInfo; }
 };
 

@@ -123,6 +123,8 @@ void expect_usage(Samples& out, const std::string& who, const Labels& labels, co
   tell_time("_throttled", usage.throttled_ns);
   tell_time("_billed", usage.billed_ns);
   tell("_unmoved_bytes", usage.unmoved);
+  tell("_prefetched_bytes", usage.prefetched);
+  tell("_prefetched_in_vain_bytes", usage.prefetched_in_vain);
   for (const bool out_of : {true, false}) {
     Labels directed = labels;
     directed["direction"] = out_of ? "out" : "in";

@@ -98,6 +98,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case MessageType::kAskProgress:
       try_decode<AskProgress>(packet);
       break;
+    case MessageType::kPrefetch:
+      try_decode<Prefetch>(packet);
+      break;
     case MessageType::kProgress:
       try_decode<Progress>(packet);
       break;

@@ -16,7 +16,7 @@ import shutil
 import signal
 import sys
 
-from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, sharing, swap, trace, training, unchanged
+from checks import answers, calls, conformance, deaths, host, interactive, mission, programs, quota, several_gpus, sharing, steady, swap, trace, training, unchanged
 from harness import Config, Process, archive_logs, machine, run_check
 
 # Name, function, about how many seconds on a real GPU. In the order in which a new machine should be asked.
@@ -46,6 +46,7 @@ CHECKS = {
     "trace": (trace.trace, 110),
     "quota": (quota.quota, 360),  # --plan full: 1050, bursty: 180, drift among it; a plan leaves rows out rather than pass --budget
     "mission": (mission.mission, 60),  # leaves rows out by itself; all but torch: 480
+    "steady": (steady.steady_check, 240),  # --plan full: 420
     "sharing": (sharing.sharing, 360),  # --rows auto: 280
     "co_run": (training.co_run, 190),
     "torch_train": (training.torch_train, 480),

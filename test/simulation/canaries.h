@@ -22,6 +22,7 @@ enum class Canary : uint8_t {
   kMovesUntold,            // what moves while a scheduler comes is not told to it
   kAloneWhileRegistering,  // an allocation helps itself while the next scheduler is being told what there is
   kSegmentNotReturned,     // host memory that was given back is not told to the scheduler
+  kPrefetchUnanswered,     // what came in without the lock is not told to the scheduler
   kArrivedCopiesStay,      // copies of what came in for a turn that has not begun are not given back to others
   // In the node.
   kDeathUnnoticed,    // a connection that ends goes unnoticed
@@ -47,6 +48,7 @@ inline constexpr CanaryName kCanaries[] = {
     {Canary::kMovesUntold, "moves-untold"},
     {Canary::kAloneWhileRegistering, "alone-while-registering"},
     {Canary::kSegmentNotReturned, "segment-not-returned"},
+    {Canary::kPrefetchUnanswered, "prefetch-unanswered"},
     {Canary::kArrivedCopiesStay, "arrived-copies-stay"},
     {Canary::kDeathUnnoticed, "death-unnoticed"},
     {Canary::kDepartedIsFree, "departed-is-free"},

@@ -412,6 +412,8 @@ bool Client::handle(const Packet& packet) {
           run().world().fail(fmt::format("program {} is to move memory out of its turn", process_.plan().number));
         push({Job::Kind::kEvict, message.eviction, static_cast<Bytes>(message.bytes)});
       });
+    case MessageType::kPrefetch:
+      return with(static_cast<protocol::Prefetch*>(nullptr), take);
     case MessageType::kAskProgress:
       return with(static_cast<protocol::AskProgress*>(nullptr), [this](const auto& message) {
         send(protocol::Progress{message.question, process_.submissions()});

@@ -71,14 +71,14 @@ class Client : public Endpoint {
   friend class Checks;
   enum class Link : uint8_t { kNone, kRegisters, kUp };
   struct Job {
-    enum class Kind : uint8_t { kDrain, kEvict, kLoad } kind;
+    enum class Kind : uint8_t { kDrain, kEvict, kLoad, kPrefetch } kind;
     uint64_t id;
     Bytes bytes;
   };
   struct Progress {
     uint64_t moved = 0, copied = 0, reported = 0;
     Instant started = 0;
-    bool out = false;
+    protocol::SwapDirection direction = protocol::SwapDirection::kIn;
     uint64_t id = 0;
   };
 
@@ -99,6 +99,7 @@ class Client : public Endpoint {
   void carry_out(const turn::SetBudget& effect) { budget_ = static_cast<Bytes>(effect.bytes); }
   void carry_out(const turn::StartDrain& effect) { push({Job::Kind::kDrain, effect.drain, 0}); }
   void carry_out(const turn::StartLoad& effect) { load_due_ = effect.grant; }
+  void carry_out(const turn::StartPrefetch& effect) { push({Job::Kind::kPrefetch, effect.prefetch, 0}); }
   void carry_out(const turn::MakeRoom&) { room_due_ = true; }
   void carry_out(const turn::WatchIdle&);
   void carry_out(const turn::NewsDue&) { memory_dirty_ = true; }
@@ -153,6 +154,8 @@ class Client : public Endpoint {
   void drained(uint64_t id);
   void evict(Progress progress, Bytes bytes);
   void load(Progress progress);
+  void prefetch(Progress progress, Bytes budget);
+  void prefetched(Progress progress, bool failed);
   void loaded(Progress progress, bool complete);
   void progress(Progress& progress, bool finished, bool failed);
   bool load_at_once(uint64_t grant);

@@ -51,7 +51,7 @@ void Client::next_job() {
     case Job::Kind::kEvict: {
       Progress begun;
       begun.started = now();
-      begun.out = true;
+      begun.direction = protocol::SwapDirection::kOut;
       begun.id = job.id;
       if (turn::holds_lock(turn_)) {
         progress(begun, true, true);
@@ -69,6 +69,15 @@ void Client::next_job() {
       begun.id = job.id;
       run().moment(process_, Moment::kLoads);
       return load(begun);
+    }
+    case Job::Kind::kPrefetch: {
+      Progress begun;
+      begun.started = now();
+      begun.direction = protocol::SwapDirection::kAhead;
+      begun.id = job.id;
+      if (!turn::prefetch_wanted(turn_, job.id)) return prefetched(begun, true);
+      run().moment(process_, Moment::kPrefetches);
+      return prefetch(begun, budget_);
     }
   }
 }
@@ -107,7 +116,7 @@ void Client::drained(uint64_t id) {
 
 void Client::progress(Progress& made, bool finished, bool failed) {
   protocol::SwapProgress message{};
-  message.direction = static_cast<uint8_t>(made.out ? protocol::SwapDirection::kOut : protocol::SwapDirection::kIn);
+  message.direction = static_cast<uint8_t>(made.direction);
   message.finished = finished ? 1 : 0;
   message.failed = failed ? 1 : 0;
   message.id = made.id;
@@ -181,6 +190,28 @@ void Client::load(Progress made) {
     if (made.moved - made.reported >= static_cast<uint64_t>(kReport)) progress(made, false, false);
     load(made);
   });
+}
+
+// A chunk at a time, of what has a copy on the host; that stays.
+void Client::prefetch(Progress made, Bytes budget) {
+  if (!turn::prefetch_wanted(turn_, made.id)) return prefetched(made, true);
+  const Bytes absent = allocated_ - (resident_ - freed_);
+  const Bytes with_copies = run().plan().host_lent ? host_.used() - copied_ : absent;
+  const Bytes piece = std::min({kChunk, absent, with_copies, budget - resident_});
+  if (piece <= 0) return prefetched(made, false);
+  resident_ += piece;
+  came_in_ += piece;
+  copied_ += piece;
+  made.moved += static_cast<uint64_t>(piece);
+  made.copied += static_cast<uint64_t>(piece);
+  process_.later(copy_time(piece), [this, made, budget] { prefetch(made, budget); });
+}
+
+void Client::prefetched(Progress made, bool failed) {
+  unpin();
+  step(turn::PrefetchEnded{made.id});
+  if (run().canary() != Canary::kPrefetchUnanswered) progress(made, true, failed);
+  job_done();
 }
 
 // What has come in so far is the program's to free.

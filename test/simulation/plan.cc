@@ -183,6 +183,29 @@ void draw_sharing(uint64_t seed, Plan& plan) {
   plan.sharing_measured = random.chance(25);
 }
 
+bool grows(const ProgramPlan& program) {
+  return std::any_of(program.threads.begin(), program.threads.end(), [](const std::vector<Step>& steps) {
+    return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.kind == Step::Kind::kGrow; });
+  });
+}
+
+// Whether memory moves beside who runs, drawn apart as versions are; then some faults come where it does. In half of these runs programs
+// that do not grow are large, so that they wait for each other, and turns last long enough for it.
+void draw_prefetch(uint64_t seed, Plan& plan) {
+  Random random(seed * 0xe7037ed1a0b428db + 17);
+  plan.policy.prefetch = random.chance(60);
+  if (!plan.policy.prefetch) return;
+  for (Fault& fault : plan.faults) {
+    if (fault.moment != Moment::kAny && random.chance(30)) fault.moment = Moment::kPrefetches;
+  }
+  if (plan.gpus > 1 || random.chance(50)) return;
+  for (ProgramPlan& program : plan.programs) {
+    if (!grows(program)) program.allocated = random.between(80, 160) * 64 * kMiB;
+  }
+  plan.policy.switch_time_fixed = plan.policy.switch_time_min = random.between(500, 4000) * kMs;
+  plan.policy.switch_time_max = 10 * plan.policy.switch_time_min;
+}
+
 }  // namespace
 
 Plan draw_plan(uint64_t seed) {
@@ -201,6 +224,7 @@ Plan draw_plan(uint64_t seed) {
   for (int64_t i = 1; i <= programs; ++i) plan.programs.push_back(draw_program(random, plan, traits, static_cast<uint64_t>(i)));
   draw_faults(random, traits, plan);
   draw_versions(seed, plan);
+  draw_prefetch(seed, plan);
   draw_host(seed, plan);
   draw_sharing(seed, plan);
   return plan;
@@ -240,6 +264,8 @@ const char* name_of(Moment moment) {
       return "it asks for more memory on the GPU";
     case Moment::kAsksHeadroom:
       return "it asks for more of its tenant's limit";
+    case Moment::kPrefetches:
+      return "its memory begins to come in beside another that runs";
   }
   return "";
 }
@@ -277,6 +303,7 @@ std::string describe(const Plan& plan) {
       plan.nvml ? "; NVML" : "");
   if (plan.host_lent) text += fmt::format("  host memory is lent: {} MiB in all\n", plan.host_bytes / kMiB);
   if (plan.sharing_measured) text += "  sharing is measured\n";
+  if (plan.policy.prefetch) text += "  memory comes in beside who runs\n";
   if (plan.former_scheduler) text += "  the scheduler is of the previous version\n";
   for (const ProgramPlan& program : plan.programs) {
     text += fmt::format("  program {} ({}, tenant {}, {} GPUs from {}) starts at {} ms with {} MiB, kernels up to {} ms{}{}{}\n",

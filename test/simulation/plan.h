@@ -32,7 +32,7 @@ struct ProgramPlan {
 };
 
 // When a program is in the middle of something, so that faults meet it there more often than by chance.
-enum class Moment : uint8_t { kAny, kRegisters, kLoads, kEvicts, kDrains, kGrows, kAsksHeadroom };
+enum class Moment : uint8_t { kAny, kRegisters, kLoads, kEvicts, kDrains, kGrows, kAsksHeadroom, kPrefetches };
 
 struct Fault {
   enum class Kind : uint8_t { kKill, kStop, kCut, kRestart, kComputeLimit, kMemoryLimit, kPriority } kind;

@@ -348,6 +348,9 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
     case MessageType::kContention:
       if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
       return;
+    case MessageType::kPrefetch:
+      if (auto message = protocol::decode<protocol::Prefetch>(packet)) take(*message);
+      return;
     case MessageType::kAskProgress:
       if (auto message = protocol::decode<protocol::AskProgress>(packet)) on_ask_progress(*message);
       return;

@@ -96,8 +96,10 @@ class Client {
   bool load_cancelled();                 // the lock is to be given back before loading has ended
   // Until the budget reaches `resident`; false: cancelled, or not by then.
   bool wait_for_budget(size_t resident, int64_t deadline_ns = INT64_MAX);
-  bool loaded();        // everything is resident: opens the gate; false: cancelled
-  void load_stopped();  // after a cancelled load
+  bool loaded();                            // everything is resident: opens the gate; false: cancelled
+  void load_stopped();                      // after a cancelled load
+  bool prefetch_wanted(uint64_t prefetch);  // memory is still to come in without the lock, within the budget
+  void prefetched(uint64_t prefetch);       // it does no more; what came of it is to be told next
   void progress(const protocol::SwapProgress& progress);
   // Whether what is freed and only kept for reuse stays beyond the turn.
   bool keeps_caches();
@@ -157,6 +159,7 @@ class Client {
   void carry_out(const turn::SetBudget& effect) REQUIRES(mutex_);
   void carry_out(const turn::StartDrain& effect) REQUIRES(mutex_);
   void carry_out(const turn::StartLoad& effect) REQUIRES(mutex_);
+  void carry_out(const turn::StartPrefetch& effect) REQUIRES(mutex_);
   void carry_out(const turn::MakeRoom&) REQUIRES(mutex_);
   void carry_out(const turn::WatchIdle&) REQUIRES(mutex_);
   void carry_out(const turn::NewsDue&) REQUIRES(mutex_);

@@ -65,6 +65,7 @@ void Client::carry_out(const turn::BeginUse&) { first_use_ns_.store(0, std::memo
 void Client::carry_out(const turn::SetBudget& effect) { budget_.store(effect.bytes, std::memory_order_release); }
 void Client::carry_out(const turn::StartDrain& effect) { device_.mover().drain(effect.drain); }
 void Client::carry_out(const turn::StartLoad& effect) { load_due_ = effect.grant; }
+void Client::carry_out(const turn::StartPrefetch& effect) { device_.mover().prefetch(effect.prefetch); }
 void Client::carry_out(const turn::MakeRoom&) { room_due_ = true; }
 void Client::carry_out(const turn::WatchIdle&) { device_.mover().watch_idle(); }
 void Client::carry_out(const turn::NewsDue&) { memory_dirty_.store(true, std::memory_order_release); }
@@ -230,6 +231,16 @@ bool Client::loaded() {
 void Client::load_stopped() {
   Lock lock(mutex_);
   step(turn::LoadStopped{});
+}
+
+bool Client::prefetch_wanted(uint64_t prefetch) {
+  Lock lock(mutex_);
+  return turn::prefetch_wanted(turn_, prefetch);
+}
+
+void Client::prefetched(uint64_t prefetch) {
+  Lock lock(mutex_);
+  step(turn::PrefetchEnded{prefetch});
 }
 
 void Client::program_ends() {

@@ -177,6 +177,8 @@ class Memory {
   std::vector<Piece> pin_resident(size_t bytes);
   // Pins every chunk without GPU memory. Empty with `start_running`: memory now counts as running, atomically with that finding.
   std::vector<Piece> pin_absent(bool start_running);
+  // The same of swapped chunks, up to so many bytes in sum, that need only their copy to be there (prefetch.cc).
+  std::vector<Piece> pin_swapped(size_t bytes);
   void unpin(const Piece& piece);
   // One chunk's way. Each returns the driver's result. See swap.cc for the sequence.
   bool begin_move(const Piece& piece, ChunkState expected);  // false: freed meanwhile, or no longer in that state

@@ -73,6 +73,7 @@ void Mover::push(Job job) {
 void Mover::drain(uint64_t drain) { push({JobKind::kDrain, drain, 0}); }
 void Mover::evict(uint64_t id, uint64_t bytes) { push({JobKind::kEvict, id, bytes}); }
 void Mover::load(uint64_t grant) { push({JobKind::kLoad, grant, 0}); }
+void Mover::prefetch(uint64_t prefetch) { push({JobKind::kPrefetch, prefetch, 0}); }
 
 void Mover::watch_idle() {
   Lock lock(mutex_);
@@ -146,6 +147,9 @@ void Mover::run() {
         break;
       case JobKind::kLoad:
         run_load(job);
+        break;
+      case JobKind::kPrefetch:
+        run_prefetch(job);
         break;
     }
     lock.lock();

@@ -27,6 +27,7 @@ class Mover {
   void drain(uint64_t drain);               // ends with Client::drained
   void evict(uint64_t id, uint64_t bytes);  // ends with a finished SwapProgress
   void load(uint64_t grant);                // ends with Client::loaded or load_stopped
+  void prefetch(uint64_t prefetch);         // memory in without the lock; ends with Client::prefetched and a finished SwapProgress
   void watch_idle();                        // looks for idleness (Client::idle_step) between jobs, until told that there is no need
   void trim_cache_in(int64_t delay_ns);     // of freed memory: what is kept for a moment only
   void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
@@ -41,7 +42,7 @@ class Mover {
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 
  private:
-  enum class JobKind : uint8_t { kDrain, kEvict, kLoad };
+  enum class JobKind : uint8_t { kDrain, kEvict, kLoad, kPrefetch };
   struct Job {
     JobKind kind;
     uint64_t id;
@@ -62,7 +63,9 @@ class Mover {
   void run_drain(const Job& job);
   void run_evict(const Job& job);
   void run_load(const Job& job);
-  int64_t look_for_idleness();  // when to look again; negative: never
+  void run_prefetch(const Job& job);
+  bool fetch(const Memory::Piece& piece);  // starts one chunk on its way in; false: all is as it was
+  int64_t look_for_idleness();             // when to look again; negative: never
 
   enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
   Arrival bring_in(const Memory::Piece& piece, bool* copied);

@@ -70,6 +70,9 @@ struct HeadroomEnded {};  // the thread has seen the answer
 struct LeaseTried {       // the answer to TryLease
   bool charged;
 };
+struct PrefetchEnded {  // nothing more comes in for it
+  uint64_t prefetch;
+};
 struct ProgramEnds {};
 struct Tick {};
 
@@ -78,7 +81,7 @@ struct Event {
   std::variant<Tick, protocol::LockOk, protocol::DropLock, protocol::KeepLock, protocol::Contention, protocol::MemAvailable, Registering,
                Connected, Introduced, Disconnected, Wished, ContextChanged, LoadEnded, LoadStopped, WorkDrained, MemoryLeft, WaitersSeen,
                IdleLook, WorkEnded, NewsSent, MemoryChanged, GrowthWanted, GrowthAlone, GrowthEnded, HeadroomWanted, HeadroomEnded,
-               LeaseTried, protocol::Headroom, protocol::SwapProgress, ProgramEnds>
+               LeaseTried, protocol::Headroom, protocol::SwapProgress, protocol::Prefetch, PrefetchEnded, ProgramEnds>
       what;
 };
 
@@ -103,6 +106,9 @@ struct StartDrain {  // to end with WorkDrained
 struct StartLoad {  // to end with LoadEnded or LoadStopped. After the section: memory's lock comes before the caller's
   uint64_t grant;
 };
+struct StartPrefetch {  // to end with PrefetchEnded, then a finished SwapProgress
+  uint64_t prefetch;
+};
 struct MakeRoom {};   // others wait for memory: caches go, then MemoryChanged. After the section
 struct WatchIdle {};  // IdleLooks from now on
 struct NewsDue {};    // MemoryChanged, soon
@@ -125,10 +131,10 @@ struct Log {
   enum class What : uint8_t { kDrainGivenUp, kIdle } what;
   int64_t after_ns;
 };
-using Effect =
-    std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain, StartLoad,
-                 MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, AskHeadroom, GrowLease, TryLease, Log, protocol::ReqLock,
-                 protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained, protocol::SwapProgress>;
+using Effect = std::variant<OpenGate, CloseGate, WakeGate, WatchGate, ForgetWish, KnowWish, LookForWaiters, BeginUse, SetBudget, StartDrain,
+                            StartLoad, StartPrefetch, MakeRoom, WatchIdle, NewsDue, WakeLink, SendMemory, AskHeadroom, GrowLease, TryLease,
+                            Log, protocol::ReqLock, protocol::LockReleased, protocol::LockPaused, protocol::LockResumed, protocol::Drained,
+                            protocol::SwapProgress>;
 
 // In the order in which they are to be carried out. LockReleased::memory is for the caller to fill in.
 class Effects {

@@ -45,6 +45,7 @@ struct Handler {
     at.add(SetBudget{message.budget});
     if (!begins) return;
     turn.opened_at = 0;
+    turn.prefetch_wanted = false;  // the load brings the rest in
     turn.cancel_load = false;
     turn.wish.requested = false;
     turn.phase = Phase::kLoading;
@@ -83,6 +84,7 @@ struct Handler {
   void operator()(Disconnected) const {
     set_gang_runs(turn, at, false);
     turn.connected = false;
+    turn.prefetch_wanted = false;  // what it may have was that scheduler's to say
     turn.disconnected_at = at.now;
     if (turn.phase == Phase::kLoading) turn.cancel_load = true;  // the next scheduler knows nothing of this grant
     turn.drain.reopened_until = 0;
@@ -163,7 +165,25 @@ struct Handler {
   void operator()(const LeaseTried& event) const { lease_tried(turn, at, event.charged); }
   void operator()(HeadroomEnded) const { turn.headroom.answer = Headroom::Answer::kNone; }
 
-  void operator()(ProgramEnds) const { turn.cancel_load = true; }
+  // The mover answers in any case. It does nothing without the wish: a client with the lock has what it needs, or is about to.
+  void operator()(const protocol::Prefetch& message) const {
+    turn.prefetch = message.prefetch;
+    turn.prefetch_wanted = turn.phase == Phase::kOut && turn.connected && turn.context;
+    if (turn.prefetch_wanted) at.add(SetBudget{message.budget});
+    at.add(StartPrefetch{message.prefetch});
+  }
+  void operator()(const PrefetchEnded& event) const {
+    if (event.prefetch != turn.prefetch) return;
+    turn.prefetch = 0;
+    turn.prefetch_wanted = false;
+    if (turn.phase == Phase::kOut) at.add(SetBudget{0});
+    at.add(WakeLink{});
+  }
+
+  void operator()(ProgramEnds) const {
+    turn.cancel_load = true;
+    turn.prefetch_wanted = false;
+  }
 
   void operator()(Tick) const {
     turn.looked_at = at.now;

@@ -99,7 +99,7 @@ class TestTurn {
   uint64_t lease = 0, charged = 0;  // what is left of it; what allocations that waited were charged
   int wakes = 0, gate_wakes = 0, news = 0, idle_watches = 0, rooms = 0;
   bool watched = false, watched_closely = false;
-  std::vector<uint64_t> drains, loads;
+  std::vector<uint64_t> drains, loads, prefetches;
   std::vector<Effect> messages;
 
  private:
@@ -117,6 +117,7 @@ class TestTurn {
   void carry_out(const SetBudget& effect) { budget = effect.bytes; }
   void carry_out(const StartDrain& effect) { drains.push_back(effect.drain); }
   void carry_out(const StartLoad& effect) { loads.push_back(effect.grant); }
+  void carry_out(const StartPrefetch& effect) { prefetches.push_back(effect.prefetch); }
   void carry_out(const MakeRoom&) { ++rooms; }
   void carry_out(const WatchIdle&) { ++idle_watches; }
   void carry_out(const NewsDue&) { ++news; }

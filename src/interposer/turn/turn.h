@@ -75,6 +75,8 @@ struct Turn {
   bool context = false;      // the program has a context on this GPU
   bool gang_runs = false;
   bool cancel_load = false;
+  uint64_t prefetch = 0;         // memory comes in without the lock, for this one; 0: none does
+  bool prefetch_wanted = false;  // it is to go on
   protocol::Grant grant{};
   uint64_t budget_sequence = 0;
   Instant disconnected_at = 0;
@@ -102,10 +104,11 @@ inline bool holds_lock(const Turn& turn) { return turn.phase != Phase::kOut; }
 // What the next scheduler is told.
 inline bool had_lock(const Turn& turn) { return holds_lock(turn) && turn.phase != Phase::kLoading; }
 // Settled within moments: a new scheduler is told the outcome.
-inline bool in_between(const Turn& turn) { return turn.phase == Phase::kLoading || turn.phase == Phase::kDraining; }
+inline bool in_between(const Turn& turn) { return turn.phase == Phase::kLoading || turn.phase == Phase::kDraining || turn.prefetch != 0; }
 inline bool drain_wanted(const Turn& turn, uint64_t drain) {
   return turn.phase == Phase::kDraining && !turn.drain.abandoned && drain == turn.drain.id;
 }
+inline bool prefetch_wanted(const Turn& turn, uint64_t prefetch) { return turn.prefetch_wanted && prefetch == turn.prefetch; }
 inline bool drains_together(const Turn& turn, uint64_t drain) { return drain == turn.drain.id && turn.drain.together; }
 // An allocation that waits for a larger budget waits in vain: the turn is over.
 inline bool lost_turn(const Turn& turn) { return turn.phase == Phase::kOut || turn.phase == Phase::kLoading; }

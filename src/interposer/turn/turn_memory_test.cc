@@ -291,5 +291,57 @@ TEST(TurnHeadroom, TheNextSchedulerIsAskedAfterItHasHeardWhatThereIs) {
   EXPECT_EQ(turn.sent<AskHeadroom>().size(), 1U) << "nobody waits any more";
 }
 
+// ---- memory that comes in without the lock ----
+
+TEST(TurnPrefetch, ComesInWithinItsBudgetAndOpensNothing) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(Wished{turn.now, false});
+  turn.take(protocol::Prefetch{1, 400});
+  EXPECT_EQ(turn.prefetches, std::vector<uint64_t>{1});
+  EXPECT_EQ(turn.budget, 400U);
+  EXPECT_TRUE(prefetch_wanted(turn.state(), 1));
+  EXPECT_FALSE(turn.gate_open);
+  turn.take(PrefetchEnded{1});
+  EXPECT_EQ(turn.budget, 0U) << "from now on it has no more than it tells";
+  EXPECT_FALSE(prefetch_wanted(turn.state(), 1));
+  EXPECT_EQ(turn->phase, O);
+}
+
+TEST(TurnPrefetch, AGrantTakesItsPlaceAndItsEndChangesNothingMore) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(protocol::Prefetch{1, 400});
+  turn.take(protocol::LockOk{TestTurn::grant(3), 1000, 1});
+  EXPECT_FALSE(prefetch_wanted(turn.state(), 1)) << "the load brings the rest in";
+  turn.take(PrefetchEnded{1});
+  EXPECT_EQ(turn.budget, 1000U);
+  EXPECT_EQ(turn->phase, L);
+}
+
+TEST(TurnPrefetch, TheNextSchedulerIsToldOnceItHasEnded) {
+  TestTurn turn;
+  turn.bring_to(O);
+  turn.take(protocol::Prefetch{1, 400});
+  turn.take(Disconnected{});
+  EXPECT_FALSE(prefetch_wanted(turn.state(), 1));
+  EXPECT_TRUE(in_between(turn.state()));
+  turn.take(PrefetchEnded{1});
+  EXPECT_FALSE(in_between(turn.state()));
+  EXPECT_EQ(turn.budget, 0U);
+}
+
+TEST(TurnPrefetch, WithTheLockNothingIsWantedAndItIsAnswered) {
+  for (const Phase phase : {L, R, D, P}) {
+    TestTurn turn;
+    turn.bring_to(phase);
+    const uint64_t budget = turn.budget;
+    turn.take(protocol::Prefetch{1, 400});
+    EXPECT_EQ(turn.prefetches.size(), 1U) << "the mover tells that it has ended";
+    EXPECT_FALSE(prefetch_wanted(turn.state(), 1));
+    EXPECT_EQ(turn.budget, budget);
+  }
+}
+
 }  // namespace
 }  // namespace nvshare::interposer::turn

@@ -30,7 +30,7 @@ class World {
   }
 
   void run(int steps) {
-    for (int i = 0; i < steps && wrong_.empty(); ++i) act(random_() % 18);
+    for (int i = 0; i < steps && wrong_.empty(); ++i) act(random_() % 19);
   }
 
   // Faults end, everybody does what is due: each thread gets through the gate, and each drop is answered.
@@ -60,7 +60,7 @@ class World {
     if (wrong_.empty()) wrong_ = what;
   }
   bool at_rest() const {
-    return waiting_ == 0 && !drop_due_ && !load_ && drains_.empty() && !leaving_ && turn_.connected &&
+    return waiting_ == 0 && !drop_due_ && !load_ && !prefetch_ && drains_.empty() && !leaving_ && turn_.connected &&
            turn_.headroom.answer == Headroom::Answer::kNone;
   }
 
@@ -108,6 +108,8 @@ class World {
         return allocate();
       case 17:
         return answer_headroom();
+      case 18:
+        return scheduler_prefetches();
       case 15:
         news_waiting_ = true;
         link_awake_ = true;
@@ -190,6 +192,7 @@ class World {
     headroom_asked_ = 0;
   }
   void connect() {
+    if (prefetch_) fail("the next scheduler is told while memory still comes in");
     const bool has = had_lock(turn_);
     const bool wants = !has && turn_.wish.wanted;
     ++epoch_;
@@ -209,6 +212,10 @@ class World {
     requested_ = false;
     granted_ = true;
     take(protocol::LockOk{{epoch_, ++grants_}, 100, 1});
+  }
+  void scheduler_prefetches() {
+    if (!turn_.connected || !requested_ || granted_ || prefetch_) return;
+    take(protocol::Prefetch{++prefetches_, 50});
   }
   void scheduler_drops() {
     if (!turn_.connected || !granted_ || drop_due_ || (calm_ && waiting_ == 0) || calm_) return;
@@ -258,6 +265,11 @@ class World {
       synchronizing_ = false;
       leaving_ = take(WorkDrained{id}).agreed;
       if (leaving_ && id != last_drain_) fail("a drain that was given up settles a later one");
+    } else if (prefetch_) {
+      if (prefetch_wanted(turn_, *prefetch_) && chance(50)) return;  // it goes on
+      const uint64_t id = *prefetch_;
+      prefetch_.reset();
+      take(PrefetchEnded{id});
     } else if (load_) {
       if (!turn_.cancel_load && chance(50)) return;  // it goes on
       load_.reset();
@@ -293,6 +305,8 @@ class World {
       fail("no thread looks for idleness");
     }
     if (may_run(turn_) && turn_.connected && !granted_) fail("it runs without a grant");
+    if (turn_.phase == Phase::kOut && turn_.prefetch == 0 && budget_ != 0) fail("it may have more without the lock");
+    if (turn_.prefetch_wanted && (turn_.phase != Phase::kOut || !turn_.connected)) fail("memory comes in that nobody counts");
     return effects;
   }
   void carry_out(const OpenGate&) {
@@ -320,6 +334,7 @@ class World {
     if (leaving_) fail("a drain begins while the lock goes");
     drains_.push_back(effect.drain);
   }
+  void carry_out(const StartPrefetch& effect) { prefetch_ = effect.prefetch; }
   void carry_out(const StartLoad& effect) {
     if (load_ || drain_wanted(turn_, last_drain_)) fail("a load begins beside another movement");
     load_ = effect.grant;
@@ -382,8 +397,8 @@ class World {
   bool news_waiting_ = false, link_awake_ = false, idle_watched_ = false, looking_ = false;
 
   std::deque<uint64_t> drains_;
-  std::optional<uint64_t> load_;
-  uint64_t last_drain_ = 0;
+  std::optional<uint64_t> load_, prefetch_;
+  uint64_t last_drain_ = 0, prefetches_ = 0;
   bool synchronizing_ = false, leaving_ = false;
 
   uint64_t epoch_ = 0, grants_ = 0, attempt_ = 0;

@@ -49,6 +49,8 @@ std::vector<Row> rows() {
       {"Tick", Tick{}, O, L, R, D, P},
       {"ProgramEnds", ProgramEnds{}, O, L, R, D, P},
       {"NewsSent", NewsSent{}, O, L, R, D, P},
+      {"Prefetch", protocol::Prefetch{1, 100}, O, L, R, D, P},
+      {"PrefetchEnded of another", PrefetchEnded{77}, O, L, R, D, P},
       {"MemAvailable", protocol::MemAvailable{0, 0, {}, 100, 3}, O, L, R, D, P},
   };
 }
