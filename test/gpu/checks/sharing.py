@@ -3,7 +3,8 @@ With the row `auto` also with `sharing = auto`, without and with MPS: against th
 
 A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. `mixed`: one program
 that is attached to the MPS server beside one that is not, both saturating. Then, under MPS: a program that is killed, one that faults, the
-daemon killed; and what the control daemon answers, word for word. --rows picks of: control, 1ms, 20us, small, bursty, auto, limits, mixed, deaths.
+daemon killed; and what the control daemon answers, word for word. --rows picks of: control, 1ms, 20us, small, bursty, auto, limits, mixed, deaths;
+or auto20 alone: twenty mixes without MPS (sharing_mixes.py).
 """
 import os
 import pathlib
@@ -12,6 +13,7 @@ import subprocess
 import threading
 import time
 
+from checks import sharing_mixes
 from checks.quota import SECOND, done_at
 from harness import Process, Scheduler, Skip, median, parallel
 
@@ -23,6 +25,7 @@ ROWS = (
     ("bursty", "three that work 3 ms of every 10", 3, 1024, "burst", 2.9),
 )
 PARTS = ("control", *(row[0] for row in ROWS), "auto", "limits", "mixed", "deaths")
+ALONE = ("auto20",)  # rows that run only where they are all that is asked for
 # Each way's name, the settings `mps` and `sharing`.
 FIXED = (("mps-off", "off", "together"), ("turns", "off", "turns"), ("mps-on", "on", "together"))
 AUTO = (("auto", "off", "auto"), ("auto-mps", "on", "auto"))
@@ -350,9 +353,31 @@ def record_control(config, result):
     result.figure("control daemon", answers)
 
 
+def twenty_mixes(config, result):
+    native = Way(config, "native").begin()
+    result.figure("kernels", native.calibrate())
+    fixed = {"together": "together", "turns": "turns", "auto": "auto"}
+    schedulers = {name: Scheduler(config, None, None, settings(config, "off", sharing_way)) for name, sharing_way in fixed.items()}
+    found = {}
+    try:
+        ways = {name: Way(config, name, scheduler.__enter__()).begin(native.rounds, native.round_ps) for name, scheduler in schedulers.items()}
+        found = sharing_mixes.measure(config, ways, native)
+        for way in (native, *ways.values()):
+            way.end()
+    finally:
+        for scheduler in schedulers.values():
+            scheduler.__exit__(None, None, None)
+        result.figure("sum over one alone natively, p99 of requests", found)
+    result.require("mixes", len(found), ">=", 1)
+    sharing_mixes.judge(result, found)
+
+
 def sharing(config, result):
     if config.nvsharectl is None:
         raise Skip("nvsharectl is not built")
+    if config.rows == ALONE[0]:
+        twenty_mixes(config, result)
+        return
     found = subprocess.run(["sh", "-c", f"command -v {CONTROL}"], env=config.environment, capture_output=True, text=True, check=False)
     if found.returncode != 0:
         raise Skip(f"there is no {CONTROL} in PATH")
