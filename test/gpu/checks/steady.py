@@ -68,9 +68,9 @@ def steady_check(config, result):
         beside, _ = rotate(config, shape, count, shape.mib(gib), shape.mib(told), turn_s, True, alone)
         slowed = beside["speed_in_turns"] / without["speed_in_turns"] if without["speed_in_turns"] else 0.0
         result.figure(name, {"off": without, "on": beside, "speed_with_over_without": slowed})
-        table.listed(f"{name}: steady_share, prefetch off", 0, without["steady_share"])
-        table.at_least(f"{name}: steady_share, prefetch on", beside["steady_share"], 0 if shape.small else due, "of the same work alone")
-        table.at_least(f"{name}: speed of who runs, on over off", slowed, 0 if shape.small else 0.99, "times")
+        table.listed(f"{name}: share, prefetch off", 0, without["steady_share"])
+        table.at_least(f"{name}: share, prefetch on", beside["steady_share"], 0 if shape.small else due, "of the same work alone")
+        table.at_least(f"{name}: speed, on over off", slowed, 0 if shape.small else 0.99, "times")
         if count > 2:
             result.require(f"{name}: bytes that came in beside who ran", beside["prefetched"], ">=", 1)
     table.finish()
