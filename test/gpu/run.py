@@ -51,6 +51,7 @@ CHECKS = {
     "co_run": (training.co_run, 190),
     "torch_train": (training.torch_train, 480),
 }
+OF_PLAN_S = {"bursty": 180, "full": 1050}  # of quota
 
 
 def parse_arguments():
@@ -162,6 +163,8 @@ def main():
     try:
         for name in names:
             function, seconds = CHECKS[name]
+            if name == "quota" and args.plan in OF_PLAN_S:
+                seconds = OF_PLAN_S[args.plan]
             if config.left() < (10 if args.small else seconds):
                 print(f"----- {name}: left out, {config.left():.0f} s left and it takes about {seconds}", flush=True)
                 continue

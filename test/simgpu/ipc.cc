@@ -190,7 +190,9 @@ CUresult free_imported(CUdeviceptr address) {
 
 SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
   Context* context = nullptr;
-  if (const CUresult result = enter(&context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = enter(&context); result != CUDA_SUCCESS) {
+    return address == 0 && result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_VALUE : result;
+  }
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Token token;
   if (const CUresult result = make_token(address, RangeKind::kPlain, 0, &token)) return result;

@@ -28,7 +28,7 @@ NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ad
   // As natively: memory of a pool is not handed over in this way.
   Memory::Range range;
   bool within = false;
-  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (process().current_is_gone()) return address == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CONTEXT_IS_DESTROYED;  // measured
   CUcontext current = nullptr;
   if (process().active() && real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr)
     return CUDA_ERROR_INVALID_CONTEXT;

@@ -341,6 +341,7 @@ void allocate_without_context(const char* when, Address kept, Address pooled) {
   say_result("the range of a pool's", call("cuMemGetAddressRange_v2", &address, &free_bytes, pooled));
   say_result("its type", call("cuPointerGetAttribute", static_cast<void*>(&type), 2, kept));
   say_result("hand it over", call("cuIpcGetMemHandle", static_cast<void*>(handle), kept));
+  say_result("hand nothing over", call("cuIpcGetMemHandle", static_cast<void*>(handle), Address{0}));
   say_result("free it in order", call("cuMemFreeAsync", pooled, static_cast<void*>(nullptr)));
   say_result("free it", call("cuMemFree_v2", kept));
   say_result("free nothing", call("cuMemFree_v2", Address{0}));
