@@ -25,13 +25,19 @@ def speed_in_turns(marks, begin, end):
     return work * SECOND / spent if spent else 0.0
 
 
+def calibrate(program):
+    """Rounds of a kernel of a millisecond."""
+    return program.order("calibrate 1000", 90)["rounds"][0]
+
+
 def rotate(config, shape, count, mib, told_mib, turn_s, prefetch, alone):
     """`alone`: work by second of one program alone; None: measured here, before the others come."""
     extra = {**shape.extra, "NVSHARE_PREFETCH": "on" if prefetch else "off"}
     with Scheduler(config, turn_s, told_mib, extra) as scheduler:
         first = steady(config, shape, f"first-{prefetch}", scheduler, "--bytes", f"{mib}M", "--touch-ms", 1)
         first.wait_event("ready", 90)
-        rounds = shape.rounds_of_1ms(first)
+        # Each program learns how long its kernels take: one that does not know submits batches of another length, and does more work by second.
+        rounds = calibrate(first)
         if alone is None:
             begin, end, marks = work_for([first], 3, rounds)
             alone = done_at(marks[0], end) * SECOND / (end - begin)
@@ -39,6 +45,7 @@ def rotate(config, shape, count, mib, told_mib, turn_s, prefetch, alone):
         programs = [first, *others]
         for program in others:
             program.wait_event("ready", 90)
+            calibrate(program)
         begin, end, marks = work_for(programs, (2 * count + 1.5) * (turn_s + 0.5), rounds)
         begin, end, rotations = whole_rotations(marks, begin, end, turn_s * SECOND // 2)
         time.sleep(0.3)
