@@ -73,12 +73,12 @@ TEST(Prefetch, NotWithoutTheSetting) {
   Stage stage(with_prefetch("off"));
   stage.start_scheduler();
   start_three(stage);
-  EXPECT_EQ(moved_after(stage, 8).ahead, 0);
+  EXPECT_EQ(moved_after(stage, static_cast<uint64_t>(scaled(8, 4))).ahead, 0);
   finish(stage);
 }
 
 // Beside programs of all sizes that grow and shrink, and with a driver that now and then has no memory.
-TEST(Prefetch, AmongEightOfRandomSizesWithShortages) {
+TEST(Prefetch, AmongManyOfRandomSizesWithShortages) {
   StageOptions options = with_prefetch();
   options.gpu["SIMGPU_FAULTS"] = "create_oom:0.02,create_oom_moment:3";
   Stage stage(options);
@@ -86,7 +86,7 @@ TEST(Prefetch, AmongEightOfRandomSizesWithShortages) {
   constexpr const char* kStreams[] = {"own", "legacy", "per-thread"};
   auto random = generator(1);
   start_three(stage);
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < scaled(5, 2); ++i) {  // under TSan each takes gigabytes of the host's memory
     stage.start("worker-" + std::to_string(i),
                 {"mix", "--seed", std::to_string(random() % 1'000'000), "--largest", "80M", "--hold", i % 2 == 0 ? "110M" : "40M",
                  "--threads", i % 4 == 1 ? "3" : "1", "--streams", kStreams[i % 3]});
