@@ -143,6 +143,14 @@ def check_includes(arguments):
     return problems
 
 
+def check_sizes(arguments):
+    """No class has more than 20 public functions or 30 members, no function more than 60 lines, but what tools/size_ceilings.txt lists,
+    and that only shrinks (docs/adr/0024)."""
+    import sizes
+
+    return sizes.problems(ROOT, tracked_files())
+
+
 def check_words(arguments):
     """No unfinished work, no paths of one machine, no unnamed suppressions; no tabs or trailing blanks in sources."""
     problems = []
@@ -327,6 +335,7 @@ CHECKS = {
     "length": check_length,
     "clock": check_clock,
     "includes": check_includes,
+    "sizes": check_sizes,
     "words": check_words,
     "headers": check_headers,
     "generated": check_generated,
