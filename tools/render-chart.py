@@ -6,7 +6,7 @@
 As with helm, a later FILE goes over an earlier one, and --set over all of them.
 
 Knows the part of Helm's template language that the chart uses, and refuses the rest by name: fields, if, else, with, range, define, include,
-default, eq, quote, toYaml, nindent, indent. Where helm is installed a test compares both. Values are checked against values.schema.json, as
+default, eq, quote, toYaml, nindent, indent, .Files.Get. Where helm is installed a test compares both. Values are checked against values.schema.json, as
 helm does.
 """
 import argparse
@@ -149,7 +149,9 @@ class Renderer:
         value = None
         for index, words in enumerate(commands):
             arguments = [self.operand(word, dot, variables) for word in words[1:]] + ([value] if index else [])
-            if re.fullmatch(r"[A-Za-z]+", words[0]) and words[0] not in ("true", "false"):
+            if words[0] == ".Files.Get" and len(arguments) == 1:
+                value = (CHART / arguments[0]).read_text(encoding="utf-8")
+            elif re.fullmatch(r"[A-Za-z]+", words[0]) and words[0] not in ("true", "false"):
                 value = self.call(words[0], arguments)
             elif len(words) == 1 and index == 0:
                 value = self.operand(words[0], dot, variables)

@@ -270,11 +270,13 @@ SCHEMAS = {
                     ["port"],
                     port=STRING,
                     interval=STRING,
-                    relabelings=listed(strict(sourceLabels=listed(STRING), targetLabel=STRING)),
+                    relabelings=listed(strict(sourceLabels=listed(STRING), targetLabel=STRING, replacement=STRING)),
                 )
             ),
         ),
     ),
+    # Of its groups promtool says more: test_the_charts_rules_and_dashboard_are_the_files.
+    "PrometheusRule": kind("monitoring.coreos.com/v1", ["spec"], spec=strict(["groups"], groups={"type": "array", "minItems": 1})),
 }
 
 
@@ -303,7 +305,8 @@ EVERY_VALUE = {
     "scheduler": {"env": {"NVSHARE_SWITCH_TIME_MODE": "fixed", "NVSHARE_LOG_LEVEL": "debug"}},
     "plugin": {"env": {"NVSHARE_HEALTH_INTERVAL": "10"}, "cdi": "with-nvidia", "runtimeConfig": "/etc/containerd", "defaultGpuMemory": "4Gi",
                "annotationsReserve": "on", "namespaceMaxima": "team-a:gpu-memory=16Gi,gpu-core=50;*:gpu-core=80"},
-    "metrics": {"enabled": True, "host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "metrics": {"enabled": True, "host": "[::]", "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+                "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}, "dashboard": {"enabled": True, "labels": {"grafana": "yes"}}},
 }
 
 
@@ -654,6 +657,23 @@ class Deploy(unittest.TestCase):
             for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]):
                 result = subprocess.run(["promtool", *command], cwd=folder, capture_output=True, text=True, check=False)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_the_charts_rules_and_dashboard_are_the_files(self):
+        made = {document["kind"]: document for document in documents(render_chart.render(EVERY_VALUE)) if document["kind"] in
+                ("PrometheusRule", "ConfigMap", "ServiceMonitor")}
+        rules = yaml.safe_load((DEPLOY / "monitoring/rules.yml").read_text(encoding="utf-8"))
+        self.assertEqual(made["PrometheusRule"]["spec"], rules)
+        board = json.loads((DEPLOY / "monitoring/grafana-dashboard.json").read_text(encoding="utf-8"))
+        self.assertEqual(json.loads(made["ConfigMap"]["data"]["nvshare.json"]), board)
+        self.assertEqual(made["PrometheusRule"]["metadata"]["labels"]["release"], "prometheus")
+        self.assertEqual(made["ConfigMap"]["metadata"]["labels"]["grafana"], "yes")
+        # The alerts ask for a job; the operator would name it after the Service.
+        jobs = set(re.findall(r'job="([^"]*)"', json.dumps(rules).replace('\\"', '"')))
+        relabelings = made["ServiceMonitor"]["spec"]["endpoints"][0]["relabelings"]
+        self.assertEqual({each["replacement"] for each in relabelings if each["targetLabel"] == "job"}, jobs)
+        for values in ({}, {"metrics": {"enabled": True}}, {"metrics": {"prometheusRule": {"enabled": True}}}):
+            kinds = {document["kind"] for document in documents(render_chart.render(values))}
+            self.assertFalse(kinds & {"PrometheusRule", "ConfigMap"}, "only where they are asked for, and there are metrics")
 
     def test_the_dashboard_is_one_that_grafana_imports(self):
         board = json.loads((DEPLOY / "monitoring/grafana-dashboard.json").read_text(encoding="utf-8"))

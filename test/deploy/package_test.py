@@ -119,7 +119,8 @@ class Packages(unittest.TestCase):
         if not ARGUMENTS.plugin:
             self.skipTest("nvshare-device-plugin is not built here")
         there = run("dpkg-deb", "--contents", self.packages["nvshare-kubernetes"])
-        for file in ("./usr/bin/nvshare-device-plugin", "./usr/bin/nvshare-dra-driver", "./usr/share/doc/nvshare-kubernetes/helm/nvshare/Chart.yaml", "./usr/share/doc/nvshare-kubernetes/examples/share.yaml"):
+        for file in ("./usr/bin/nvshare-device-plugin", "./usr/bin/nvshare-dra-driver", "./usr/share/doc/nvshare-kubernetes/helm/nvshare/Chart.yaml",
+                     "./usr/share/doc/nvshare-kubernetes/helm/nvshare/files/rules.yml\n", "./usr/share/doc/nvshare-kubernetes/examples/share.yaml"):
             self.assertIn(file, there)
 
     def test_slurm_package(self):
