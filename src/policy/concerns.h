@@ -232,7 +232,12 @@ Duration hand_over(const Gpu& gpu);                                             
 Duration window_of(const Config& config, const Gpu& gpu);
 bool is_windowed(const Config& config, const Gpu& gpu);  // what is not used in a window is lost
 Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now);
-int64_t billing_rate(const Config& config, const Gpu& gpu);  // of a tenant that runs now
+int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& account);  // of a tenant that runs now
+
+// quota_overlap.cc: what a tenant keeps of its speed beside others
+void note_overlap(Overlap& overlap, Duration time, int64_t running);  // its tenant ran for so long, as one of so many
+// Before the client's turn, or the part of it that a pause ends, is forgotten. What it says of it: as LockReleased has it.
+void learn_overlap(const Context& context, const Gpu& gpu, const Client& client, std::optional<Duration> used, uint64_t work);
 
 // quota_shares.cc: what each tenant is entitled to
 void settle_shares(Context& context, const std::vector<GpuId>& gpus);

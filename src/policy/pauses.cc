@@ -59,6 +59,7 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
     client.turn_start = context.now;
   }
   client.usage.add(*client.turn_start + client.turn_without_room, context.now);
+  learn_overlap(context, gpu, client, event.used, event.work);
   quota_turn_ended(context, gpu, client, true, note_unused_before_pause(context, gpu, client, event.used));
   client.turn_start.reset();
   client.turn_without_room = client.turn_carried = client.earned = 0;

@@ -131,13 +131,15 @@ struct LockReleased {
   bool early;
   Duration idle = 0;             // at the end of the turn: no use of the GPU
   std::optional<Duration> used;  // from its first to its last use of the GPU in the turn, as it says; none: it does not say
+  uint64_t work = 0;             // submissions in the turn, all of which have ended, as it says; 0: none, or it does not say
 };
 // It keeps the lock, but uses nothing of the GPU until it has told that it goes on, which it may do at any time; where
 // SendContention::pause allows it.
 struct LockPaused {
   ClientId client;
   GrantId grant;
-  std::optional<Duration> used;  // as in LockReleased, of the time since the turn began or since the last pause
+  std::optional<Duration> used;  // these two as in LockReleased, of the time since the turn began or since the last pause
+  uint64_t work = 0;
 };
 struct LockResumed {
   ClientId client;

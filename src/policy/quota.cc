@@ -139,7 +139,6 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   quota.until = to;
   const bool nobodys = gpu.tenants_working == 0 && swaps && quota.limited;
   if (nobodys) quota.swap_time += time;
-  const int64_t rate = billing_rate(config, gpu);
   const Pressers others = pressers(gpu);  // as of the beginning of the time
   if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
   for (Account& account : quota.accounts) {
@@ -148,9 +147,10 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
     if (use != Use::kNone) account.used = true;
     if ((account.throttled || account.yields) && waits) account.throttled_waiting += time;
     if (nobodys) continue;
+    if (use != Use::kNone) note_overlap(account.overlap, time, gpu.tenants_working);
     if (!is_windowed(config, gpu) && (account.used || waits)) earn(config, gpu, account, time, waits || use != Use::kNone, to);
     if (use == Use::kNone) continue;
-    Duration billed = portion(time, rate);
+    Duration billed = portion(time, billing_rate(config, gpu, account));
     if (use == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
     spend(gpu, account, billed, others.press(account));
     const Duration taken_back = std::min(account.taken_back, billed);  // so that what people see never goes down
@@ -217,14 +217,14 @@ Pressers pressers(const Gpu& gpu) {
   return found;
 }
 
-int64_t billing_rate(const Config& config, const Gpu& gpu) {
+int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& account) {
   const int64_t running = gpu.tenants_working;
   switch (config.scheduling_mode) {
     case SchedulingMode::kAuto:
     case SchedulingMode::kWeighted:
     case SchedulingMode::kSerial:  // these two: of those that run although they should not, or while they drain
     case SchedulingMode::kRoundRobin:
-      return kWholeGpu / std::max<int64_t>(running, 1);
+      return running > 1 ? account.overlap.kept / running : kWholeGpu;
     case SchedulingMode::kDynamic:
     case SchedulingMode::kConcurrent:
       return kWholeGpu;
@@ -476,7 +476,7 @@ static Duration unused_in(const Context& context, const Gpu& gpu, Account& accou
   account.trust_at = context.now;
   const Duration unused = std::clamp<Duration>(turn - std::max<Duration>(*used, 0), 0, account.trust);
   account.trust -= unused;
-  return portion(unused, billing_rate(context.config(), gpu));
+  return portion(unused, billing_rate(context.config(), gpu, account));
 }
 
 static void take_back(Account& account, Duration unused) {
@@ -493,7 +493,7 @@ std::optional<Duration> note_unused_before_pause(const Context& context, const G
   if (!gpu.quota.limited || account == nullptr || !client.turn_start || !used || *client.turn_start > account->slice_began) return used;
   const Duration unused = context.now - *client.turn_start - std::max<Duration>(*used, 0);
   client.unused_before_pause = std::clamp<Duration>(unused, 0, kPauseAfter);
-  client.billed_before_pause = billing_rate(context.config(), gpu);
+  client.billed_before_pause = billing_rate(context.config(), gpu, *account);
   return *used + client.unused_before_pause;
 }
 

@@ -55,6 +55,19 @@ inline constexpr Duration kNotePause = 10'000'000'000;  // between two lines of 
 struct Context;
 struct Tenancy;
 
+// How much of its speed alone a tenant keeps in its part (1/n) of the time in which n tenants run: the driver loses some of it by
+// switching between them. Learnt from its turns (quota_overlap.cc).
+struct Overlap {
+  // Of the turn under way.
+  Duration alone = 0;   // that it ran with nobody else
+  Duration shared = 0;  // its part of the time that it ran with others
+  bool mixed = false;   // several of its clients had the lock: what one says that it did is not all
+  // Of its latest turns, the older the less: a turn's work = speed * alone + speed together * shared, by least squares. Microseconds of
+  // turns, and work in kWorkUnit.
+  int64_t alone_alone = 0, alone_shared = 0, shared_shared = 0, alone_work = 0, shared_work = 0;
+  int64_t kept = kWholeGpu;  // what came of it, in millionths
+};
+
 struct Account {
   TenantId tenant = 0;
   const Tenancy* here = nullptr;  // its clients there; null: none
@@ -99,7 +112,8 @@ struct Account {
   Duration billed = 0;
   Duration trust = kUnusedMost;  // so much that its clients say they did not use may be believed, as of trust_at
   Instant trust_at = 0;
-  Duration taken_back = 0;         // of what was billed, and not yet of the two figures above it
+  Duration taken_back = 0;  // of what was billed, and not yet of the two figures above it
+  Overlap overlap;
   Duration throttled_waiting = 0;  // for its limit
 
   bool has_ceiling() const { return ceiling < 100; }

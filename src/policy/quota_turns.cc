@@ -424,9 +424,9 @@ static void watch_all(Context& context, Gpu& gpu) {
   judge_use(context, gpu);
   const bool stalled = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
                                    [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
-  const int64_t billed = billing_rate(context.config(), gpu);  // of each tenant that runs
   bool exclusive_waits = false;
   for (const Account& account : gpu.quota.accounts) {
+    const int64_t billed = billing_rate(context.config(), gpu, account);
     watch_ceiling(context, gpu, account, stalled, billed);
     watch_quota_of(context, gpu, account, billed);
     exclusive_waits |= waits(account) && !account.throttled && is_exclusive(context.config(), gpu, account);

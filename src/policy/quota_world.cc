@@ -1,5 +1,6 @@
 #include "policy/quota_world.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -277,7 +278,7 @@ void QuotaWorld::move_in(Job& job) {
 void QuotaWorld::begin(Job& job) {
   job.state = Job::State::kBusy;
   job.target = job.burst_end;
-  if (job.first_use == 0) job.first_use = now_;
+  if (job.first_use == 0) job.first_use = now_, job.done_before = job.done;
 }
 
 void QuotaWorld::drop(Job& job, GrantId grant) {
@@ -306,6 +307,14 @@ std::optional<Duration> QuotaWorld::used(const Job& job) const {
   return job.lies || job.first_use == 0 ? 0 : job.last_use - job.first_use;
 }
 
+uint64_t QuotaWorld::submitted(const Job& job) const {
+  if (!says_what_it_did) return 0;
+  const auto kernels = [&job](double work) { return std::floor(work / static_cast<double>(job.kernel) + 0.01); };
+  const bool alone =
+      std::none_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) { return entry.first != job.id && works(entry.second); });
+  return static_cast<uint64_t>(kernels(job.done) - kernels(job.done_before)) * (job.boasts && alone ? 10 : 1);
+}
+
 void QuotaWorld::begin_work(ClientId id) {
   Job& job = jobs_.at(id);
   job.burst_end = kNever;
@@ -321,7 +330,7 @@ void QuotaWorld::end_work(ClientId id) {
 void QuotaWorld::pause(Job& job) {
   ++job.pauses;
   job.state = Job::State::kPaused;
-  tell(job, LockPaused{job.id, job.grant, used(job)});
+  tell(job, LockPaused{job.id, job.grant, used(job), submitted(job)});
   job.first_use = job.last_use = 0;
 }
 
@@ -331,12 +340,13 @@ void QuotaWorld::release(Job& job, bool early) {
   job.state = Job::State::kAway;
   ++job.activity;
   // In this order, whatever the messages take.
-  at(arrival(job) + notice_delay, [this, id = job.id, grant = job.grant, early, more, used = used(job), epoch = epoch_] {
-    Job& leaver = jobs_.at(id);
-    if (!leaver.alive || epoch != epoch_) return;
-    feed(LockReleased{id, grant, {leaver.memory, leaver.resident, 0}, early, idle_claim, used});
-    if (more) want(leaver);
-  });
+  at(arrival(job) + notice_delay,
+     [this, id = job.id, grant = job.grant, early, more, used = used(job), work = submitted(job), epoch = epoch_] {
+       Job& leaver = jobs_.at(id);
+       if (!leaver.alive || epoch != epoch_) return;
+       feed(LockReleased{id, grant, {leaver.memory, leaver.resident, 0}, early, idle_claim, used, work});
+       if (more) want(leaver);
+     });
 }
 
 // A pause is over.

@@ -48,7 +48,9 @@ struct Job {
   uint64_t activity = 0;  // timers of an earlier one are void
   Duration idle_release = 0, pause_after = 0;
   bool lies = false;                    // says that it used nothing of its turns
+  bool boasts = false;                  // says of its turns alone that it did ten times as much
   Instant first_use = 0, last_use = 0;  // in this turn
+  double done_before = 0;               // it
   uint64_t drops = 0, failed_drains = 0, bursts = 0, pauses = 0;
 };
 
@@ -92,6 +94,7 @@ class QuotaWorld {
   double efficiency_together = 0.9;
   Bytes bandwidth = 10LL << 30;
   bool says_what_it_used = true;    // programs say of each turn how long they used it
+  bool says_what_it_did = true;     // and how much they submitted
   Duration start_delay = 75 * kUs;  // from the grant's arrival to the first work, about
   Duration resume_delay = 20 * kUs;
   Duration notice_delay = 0;  // from the end of the last work to the release
@@ -115,6 +118,7 @@ class QuotaWorld {
   void go_on(Job& job);
   void release(Job& job, bool early);
   std::optional<Duration> used(const Job& job) const;  // as it says
+  uint64_t submitted(const Job& job) const;            // in this turn, as it says
   Instant arrival(const Job& job);                     // of a message of its that goes out now
   void reached_target(Job& job);
 

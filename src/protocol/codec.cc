@@ -318,8 +318,8 @@ struct FormerSize {
 };
 
 constexpr FormerSize kFormerSizes[] = {
-    {MessageType::kRegistered, 1, offsetof(Registered, release)},
-    {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
+    {MessageType::kRegistered, 1, offsetof(Registered, release)},         {MessageType::kContention, 1, offsetof(Contention, gang_runs)},
+    {MessageType::kLockReleased, 2, offsetof(LockReleased, submissions)}, {MessageType::kLockPaused, 2, offsetof(LockPaused, submissions)},
     {MessageType::kSwapProgress, 1, offsetof(SwapProgress, unchanged)},
 };
 

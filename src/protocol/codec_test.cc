@@ -26,7 +26,7 @@ Register good_register() {
   return message;
 }
 
-LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 20000, 1000, 900, {10, 5, 5, 0, 10}}; }
+LockReleased good_released() { return {{7, 8}, static_cast<uint8_t>(ReleaseReason::kEarly), {}, 20000, 1000, 900, {10, 5, 5, 0, 10}, 7}; }
 
 SwapProgress good_progress() { return {static_cast<uint8_t>(SwapDirection::kIn), 1, 0, 0, {}, 4, 64, 32, 99, {100, 64, 0, 0, 90}}; }
 
@@ -46,7 +46,7 @@ std::vector<Bytes> valid_packets() {
       bytes_of(encode(DropLock{{1, 2}, 3, 1, {}})),
       bytes_of(encode(KeepLock{{1, 2}})),
       bytes_of(encode(Drained{{1, 2}, 3})),
-      bytes_of(encode(LockPaused{{1, 2}, 3})),
+      bytes_of(encode(LockPaused{{1, 2}, 3, 4})),
       bytes_of(encode(LockResumed{{1, 2}})),
       bytes_of(encode(KeepsMemory{"it called a new function"})),
       bytes_of(encode(AskProgress{1, 1, {}})),

@@ -46,7 +46,8 @@ void each_message(Visit visit) {
                      .idle_us = 0x01020304,
                      .drain_ns = 0x1122334455,
                      .used_ns = 0x66778899aa,
-                     .memory = memory()});
+                     .memory = memory(),
+                     .submissions = 0x334455});
   visit(MemUpdate{.memory = memory(), .budget = k(1), .budget_sequence = k(2), .limit = k(3), .wanted = k(4), .request = k(5)});
   visit(SwapProgress{.direction = 1,
                      .finished = 0,
@@ -75,7 +76,7 @@ void each_message(Visit visit) {
   visit(ImportClosed{.request = k(1)});
   visit(ExportEnded{.export_id = k(1)});
   visit(Drained{.grant = grant, .attempt = k(3)});
-  visit(LockPaused{.grant = grant, .used_ns = 0x1122334455});
+  visit(LockPaused{.grant = grant, .used_ns = 0x1122334455, .submissions = 0x334455});
   visit(LockResumed{.grant = grant});
   visit(KeepsMemory{.why = "it called a new function"});
   visit(Progress{.question = k(1), .submissions = 0x1122334455});

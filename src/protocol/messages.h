@@ -254,6 +254,8 @@ struct LockReleased {
   uint64_t used_ns;   // from the turn's first submission to the end of its last work, as the client saw it; 0 = nothing was submitted.
                       // What else the turn lasted is not billed, as far as the scheduler believes it
   Memory memory;
+  // since version 3
+  uint64_t submissions;  // in the turn, all of which have ended: how fast the client was beside others; 0 = it does not say
 };
 
 // The client's GPU work has ended and its gate is closed: until LockResumed it uses nothing of the GPU, and is not billed. It keeps the
@@ -262,6 +264,8 @@ struct LockReleased {
 struct LockPaused {
   Grant grant;
   uint64_t used_ns;  // as in LockReleased: of the time since the turn began, or since the last LockResumed
+  // since version 3
+  uint64_t submissions;  // the same
 };
 
 // After LockPaused: the gate is open. Since version 2.

@@ -284,14 +284,15 @@ void Engine::dispatch(Client& client, MessageType type, std::span<const std::byt
         // First who comes next: the GPU stands idle.
         client.claims.released();
         apply(policy::LockReleased{id, message.grant.grant, believe(client, message.memory), reason == ReleaseReason::kEarly,
-                                   policy::Duration{message.idle_us} * 1000, static_cast<policy::Duration>(message.used_ns)},
+                                   policy::Duration{message.idle_us} * 1000, static_cast<policy::Duration>(message.used_ns),
+                                   message.submissions},
               now);
         remember(client, message.memory, now);
       });
     case MessageType::kLockPaused:
       return with(static_cast<LockPaused*>(nullptr), [&](const LockPaused& message) {
         if (message.grant.epoch != epoch_) return;
-        apply(policy::LockPaused{id, message.grant.grant, static_cast<policy::Duration>(message.used_ns)}, now);
+        apply(policy::LockPaused{id, message.grant.grant, static_cast<policy::Duration>(message.used_ns), message.submissions}, now);
       });
     case MessageType::kLockResumed:
       return with(static_cast<LockResumed*>(nullptr), [&](const LockResumed& message) {

@@ -204,6 +204,7 @@ void open_gate(Turn& turn, const At& at) {
 void begin_use(Turn& turn, const At& at) {
   turn.idle.use_begins(at.seen.submissions, turn.wish.at, at.now);
   turn.opened_at = at.now;
+  turn.submissions_before = at.seen.submissions;
   turn.wish.wanted = false;
   at.add(BeginUse{});
   at.add(ForgetWish{});
@@ -215,6 +216,10 @@ uint64_t used_ns(const Turn& turn, const At& at, Instant work_ended) {
   if (turn.opened_at == 0) return 0;
   const Instant first = std::max(at.seen.first_use, turn.opened_at);
   return static_cast<uint64_t>(std::max<int64_t>(work_ended - first, 0));
+}
+
+uint64_t submissions(const Turn& turn, const At& at) {
+  return turn.opened_at == 0 || at.seen.other_gpus ? 0 : at.seen.submissions - turn.submissions_before;
 }
 
 void release(Turn& turn, const At& at, ReleaseReason reason) {
@@ -229,6 +234,7 @@ void release(Turn& turn, const At& at, ReleaseReason reason) {
     message.idle_us = static_cast<uint32_t>(std::clamp<int64_t>((at.now - work_ended) / 1000, 0, UINT32_MAX));
   }
   message.used_ns = used_ns(turn, at, work_ended);
+  message.submissions = submissions(turn, at);
   at.add(SetBudget{0});
   nobody_waits(turn, at, idle.terms().limited);
   if (reason != ReleaseReason::kEarly && idle.gave_up() == Idleness::Reason::kMemory) idle.forget();

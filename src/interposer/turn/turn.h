@@ -80,9 +80,10 @@ struct Turn {
   protocol::Grant grant{};
   uint64_t budget_sequence = 0;
   Instant disconnected_at = 0;
-  Instant opened_at = 0;    // when the gate was opened for this turn, or since the last pause; 0: it was not
-  Instant looked_at = 0;    // the last Tick
-  bool other_gpus = false;  // then
+  Instant opened_at = 0;            // when the gate was opened for this turn, or since the last pause; 0: it was not
+  uint64_t submissions_before = 0;  // opened_at
+  Instant looked_at = 0;            // the last Tick
+  bool other_gpus = false;          // then
   Wish wish;
   Drain drain;
   Idleness idle;

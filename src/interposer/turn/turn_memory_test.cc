@@ -26,6 +26,36 @@ TEST(TurnPauses, AnIdleClientPausesAndGoesOnWithoutAsking) {
   EXPECT_TRUE(turn.sent<protocol::LockReleased>().empty());
 }
 
+// How fast it was beside others is worked out from these.
+TEST(TurnPauses, ItSaysWhatItSubmittedSinceTheTurnBeganOrTheLastPauseEnded) {
+  TestTurn turn;
+  turn.limited(200);
+  turn.seen.submissions = 100;
+  turn.bring_to(R);
+  turn.seen.submissions = 130;
+  turn.go_idle();
+  turn.take(WorkDrained{turn.drains.back()});
+  ASSERT_EQ(turn->phase, P);
+  EXPECT_EQ(turn.sent<protocol::LockPaused>().back().submissions, 30U);
+  turn.take(Wished{turn.now, true});
+  turn.seen.submissions = 135;
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+  turn.take(WorkDrained{turn.drains.back()});
+  turn.take(MemoryLeft{});
+  EXPECT_EQ(turn.sent<protocol::LockReleased>().back().submissions, 5U);
+}
+
+TEST(TurnPauses, WithOtherGpusItDoesNotSayWhatItSubmitted) {
+  TestTurn turn;
+  turn.bring_to(R);
+  turn.seen.submissions = 30;
+  turn.seen.other_gpus = true;
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+  turn.take(WorkDrained{turn.drains.back()});
+  turn.take(MemoryLeft{});
+  EXPECT_EQ(turn.sent<protocol::LockReleased>().back().submissions, 0U);
+}
+
 TEST(TurnPauses, NotWithAThreadThatCameMeanwhile) {
   TestTurn turn;
   turn.limited(200);
