@@ -8,7 +8,12 @@ tenth gives it up, a twentieth ends a program. One more client, the probe, has a
 tenant gets another priority. From the moment it sends that until the terminal is sent, or the document has, the probe's new state is what is
 called from event to screen. Asked: under 100 ms, with viewers under 2 % of a processor each.
 
-At last grants of a busier load (--grant-rate) with ten viewers, nine `top` and one page where there is a Chromium, and without, in turn.
+The page draws what is on the screen: for the probe its GPU is scrolled to.
+
+At last grants of a busier load (--grant-rate) and the scheduler's processor time without viewers, with one `top` and with ten viewers (nine
+`top` and one page where there is a Chromium), in turn.
+With --page-alone made-up reports stand in for all of that, and only the browser's processor time is measured: of the page in --page-folder.
+
 Processor time is the kernel's (/proc/PID/task/*/schedstat), of the page that of all of Chromium's processes.
 """
 import argparse
@@ -34,15 +39,18 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "test/hostile"), str(ROOT / "test/page")]
 import chromium  # noqa: E402
+import made_up  # noqa: E402
 import protocol  # noqa: E402
 
 PROBE = b"vprobe"  # short enough for its column
+PROBE_GPU = "viewers' own GPU"
 PATIENCE_S = 60
 SETTLE_S = 4
 EVENT_PATIENCE_S = 5
 DELAY_MAX_MS, PERCENT_MAX = 100, 2
 CALLED_ROWS = 300  # so many lines has the terminal that the probe is looked for in: all clients' rows are on it
 LIMITS = (60, 160)
+VIEWERS = (0, 1, 10)
 
 
 def processor_s(pids):
@@ -136,7 +144,7 @@ class Probe:
     def __init__(self, load):
         self.load = load
         self.connection = protocol.connect(load.client_path)
-        self.connection.send(protocol.encode("Register", version_min=1, version_max=protocol.VERSION_MAX, gpu_uuid=b"viewers' own GPU",
+        self.connection.send(protocol.encode("Register", version_min=1, version_max=protocol.VERSION_MAX, gpu_uuid=PROBE_GPU.encode(),
                                              gpu_total_bytes=1 << 30, gpu_name=b"test card", program=PROBE, pid=os.getpid()))
         self.wait_for("Registered")
         (client,) = [client for client in load.status()["clients"] if client["program"] == PROBE.decode()]
@@ -195,6 +203,9 @@ class Top:
                         self.seen = (line.decode(errors="replace"), at)
                         self.changed.notify_all()
 
+    def look_at_probe(self):
+        pass  # all rows are on the terminal
+
     def shown_at(self, state, priority):
         def shows():
             return self.seen and re.search(rf"\b{state}\b", self.seen[0]) and (not priority or re.search(rf"\s{priority}\s", self.seen[0]))
@@ -240,6 +251,12 @@ class Page:
             there = self.tab.evaluate("performance.now()") / 1e3
             offsets.append((time.monotonic() - before, (time.monotonic() + before) / 2 - there))
         self.offset = min(offsets)[1]
+
+    def look_at_probe(self):
+        panel = f"document.querySelector('[data-gpu=\"{PROBE_GPU}\"]')"
+        if not self.tab.wait_for(f"{panel} !== null", PATIENCE_S):
+            raise SystemExit("the page does not show the probe's GPU")
+        self.tab.evaluate(f"{panel}.scrollIntoView()")
 
     def shown_at(self, state, priority):
         deadline = time.monotonic() + EVENT_PATIENCE_S
@@ -297,6 +314,7 @@ def measure(options, rate):
                 viewer.close()
                 viewer = Top(options.build, load, CALLED_ROWS)
             probe = Probe(load)
+            viewer.look_at_probe()
             viewer.shown_at("idle", 0)
             found[name]["from_event_to_screen"] = measure_delays(viewer, probe, options.events)
             probe.connection.close()
@@ -307,21 +325,46 @@ def measure(options, rate):
     return found
 
 
+def measure_page_alone(options, rate):
+    """With made-up reports in place of a scheduler, which is not measured: `rate` changes a second."""
+    scheduler = made_up.Scheduler(options.gpus, options.clients)
+    ends = threading.Event()
+
+    def change():
+        while not ends.wait(random.expovariate(rate)):
+            scheduler.change(random.choice(scheduler.gpus))
+    threading.Thread(target=change, daemon=True).start()
+    browser = chromium.Chromium(chromium.find())
+    tab = browser.open(scheduler.url)
+    tab.wait_for("document.getElementById('connection')?.textContent === 'Live'")
+    time.sleep(SETTLE_S)
+    pids, before = family(browser.process.pid), time.monotonic()
+    used = processor_s(pids)
+    time.sleep(options.seconds)
+    found = {"changes_per_second": rate, "cpu_percent": round((processor_s(pids) - used) * 100 / (time.monotonic() - before), 2)}
+    browser.close()
+    ends.set()
+    scheduler.close()
+    return found
+
+
+def open_viewers(options, load, count):
+    page = count > 1 and bool(chromium.find()) and not options.no_page
+    return [Top(options.build, load) for _ in range(count - 1 if page else count)] + ([Page(options.build, load)] if page else [])
+
+
 def measure_grants(options):
-    """Of the load's own clients, with ten viewers and with none, in turn."""
-    found = {"messages_per_second": options.grant_rate, "without": [], "with_ten_viewers": []}
+    """Of the load's own clients, by the number of viewers, in turn."""
+    found = {"messages_per_second": options.grant_rate, **{f"viewers_{count}": [] for count in VIEWERS}}
     for _ in range(options.pairs):
-        for name in ("without", "with_ten_viewers"):
+        for count in VIEWERS:
             load = Load(options, options.grant_rate, options.seconds)
-            viewers = []
-            if name != "without":
-                page = bool(chromium.find()) and not options.no_page
-                viewers = [Top(options.build, load) for _ in range(9 if page else 10)] + ([Page(options.build, load)] if page else [])
+            viewers = open_viewers(options, load, count)
             mix = load.end()["mix"]
             for viewer in viewers:
                 viewer.close()
-            found[name].append({key: mix[key] for key in ("grants", "grant_p50_ms", "grant_p99_ms", "cpu_percent", "scheduler_held_up_percent",
-                                                          "load_held_up_percent")})
+            found[f"viewers_{count}"].append({key: mix[key] for key in ("grants", "grant_p50_ms", "grant_p99_ms", "cpu_percent",
+                                                                        "scheduler_held_up_percent", "load_held_up_percent")})
     return found
 
 
@@ -337,6 +380,8 @@ def main():
     parser.add_argument("--grant-rate", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--no-page", action="store_true", help="grants: ten `top` and no Chromium")
+    parser.add_argument("--page-alone", action="store_true")
+    parser.add_argument("--page-folder", type=pathlib.Path, default=made_up.PAGE, help="such as one of an earlier version")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     options.build = options.build.resolve()
@@ -344,8 +389,13 @@ def main():
         print("there is no Chromium: the page is left out; tools/install-dependencies.sh test installs one", file=sys.stderr)
     found = {"clients": options.clients, "gpus": options.gpus, "processors": os.cpu_count(), "load_average_before": os.getloadavg()[0],
              "asked": {"cpu_percent": PERCENT_MAX, "from_event_to_screen_ms": DELAY_MAX_MS}}
-    found["viewers"] = [measure(options, float(rate)) for rate in options.rates.split(",") if rate]
-    if options.pairs:
+    rates = [float(rate) for rate in options.rates.split(",") if rate]
+    if options.page_alone:
+        made_up.PAGE = options.page_folder
+        found["page_alone"] = [measure_page_alone(options, rate) for rate in rates]
+    else:
+        found["viewers"] = [measure(options, rate) for rate in rates]
+    if options.pairs and not options.page_alone:
         found["grants"] = measure_grants(options)
     found["load_average_after"] = os.getloadavg()[0]
     text = json.dumps(found, indent=1)

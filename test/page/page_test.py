@@ -17,6 +17,7 @@ import unittest
 
 import axe
 import chromium
+import made_up
 from stage import Stage
 
 SKIPPED = 77
@@ -271,6 +272,75 @@ class Page(unittest.TestCase):
                 axe.fetch()
         finally:
             os.environ["PATH"] = path
+
+
+# Counts how often something in each GPU's panel was changed.
+COUNT = """(() => {
+  window.counts = {};
+  const count = (list) => {
+    for (const {target} of list) {
+      const panel = (target.nodeType === Node.TEXT_NODE ? target.parentNode : target).closest?.('.gpu');
+      if (panel) window.counts[panel.dataset.gpu] = (window.counts[panel.dataset.gpu] || 0) + 1;
+    }
+  };
+  new MutationObserver(count).observe(document.getElementById('gpus'), {subtree: true, childList: true, characterData: true});
+})()"""
+
+
+class ManyGpus(unittest.TestCase):
+    """Of many GPUs those on the screen are drawn, of the others one with each report: what the page takes does not grow with them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scheduler = made_up.Scheduler()
+        cls.addClassCleanup(cls.scheduler.close)
+        cls.browser = chromium.Chromium(PROGRAM.browser)
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        self.tab = self.browser.open(self.scheduler.url)
+        self.addCleanup(self.tab.close)
+        self.assertTrue(self.tab.wait_for("document.querySelectorAll('.gpu').length === 8"))
+        self.reports(2)
+
+    def reports(self, count):
+        seen = int(self.tab.evaluate("document.body.dataset.reports"))
+        self.assertTrue(self.tab.wait_for(f"Number(document.body.dataset.reports) >= {seen + count}"))
+
+    def text(self, gpu):
+        return self.tab.evaluate(f"document.querySelector('[data-gpu={gpu}] .tenants tbody tr').textContent")
+
+    def test_all_are_there_and_follow(self):
+        first, last = self.scheduler.gpus[0], self.scheduler.gpus[-1]
+        for gpu in self.scheduler.gpus:
+            self.assertIn("1 idle", self.text(gpu), "drawn once, for who does not look at the screen")
+            self.assertEqual(self.tab.evaluate(f"document.querySelectorAll('[data-gpu={gpu}] .tenants tbody tr').length"), 25)
+        self.scheduler.change(first)
+        self.assertTrue(self.tab.wait_for(f"document.querySelector('[data-gpu={first}] .tenants').textContent.includes('1 running')", 5))
+        self.scheduler.change(last)
+        self.reports(9)
+        self.assertIn("1 running", self.text(last), "within a report for each that is not on the screen")
+        self.scheduler.change(last)
+        self.tab.evaluate(f"document.querySelector('[data-gpu={last}]').scrollIntoView()")
+        self.assertTrue(self.tab.wait_for(f"!document.querySelector('[data-gpu={last}] .tenants').textContent.includes('1 running')", 5))
+
+    def test_what_is_not_on_the_screen_costs_next_to_nothing(self):
+        self.tab.evaluate(COUNT)
+        last, before = self.scheduler.gpus[-1], int(self.tab.evaluate("document.body.dataset.reports"))
+        for _ in range(40):
+            self.scheduler.change(last)
+            time.sleep(0.1)
+        self.reports(1)
+        counts, reports = self.tab.evaluate("window.counts"), int(self.tab.evaluate("document.body.dataset.reports")) - before
+        drawn = 15  # a panel of which figures and one state change
+        self.assertLess(counts.get(last, 0), drawn * (reports / (len(self.scheduler.gpus) - 2) + 2), f"{counts}, {reports} reports")
+        self.assertGreater(counts[self.scheduler.gpus[0]], 0, "this one is on the screen")
+
+    def test_programs_are_listed_once_somebody_looks(self):
+        panel = f"document.querySelector('[data-gpu={self.scheduler.gpus[0]}] details')"
+        self.assertFalse(self.tab.evaluate(f"{panel}.open"), "25 of them")
+        self.tab.evaluate(f"{panel}.open = true")
+        self.assertTrue(self.tab.wait_for(f"{panel}.querySelectorAll('tbody tr').length === 25", 5))
 
 
 def serious(found):

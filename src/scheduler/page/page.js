@@ -1,10 +1,12 @@
 // Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every second, keeps five minutes of it, and draws; and
-// between for what is new, which is answered when there is something. Names come from programs that nobody trusts: they become text of the
-// document, never markup.
+// between for what is new, which is answered when there is something. GPUs on the screen are drawn at once, of the others one with each
+// report, so that a node with many costs little. Names come from programs that nobody trusts: they become text of the document, never markup.
 'use strict';
 (() => {
   const kAllMs = 1000, kHiddenMs = 5000, kPatienceMs = 4000;
-  const kApartMs = 30, kShare = 0.3;  // after an answer, at least; and so much of the time is spent on drawing, at most
+  // After an answer, at least. News come at once while changes are few; where they never end they take such a share of a processor, in the
+  // long run, besides the report of each second: of a look the time that is seen here, and what it takes of the browser besides.
+  const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kLookMs = 4;
   const kCellMs = 1000, kCells = 300, kCellsShown = 60;  // what is kept: a cell a second; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
@@ -67,6 +69,7 @@
   };
 
   const remember = (report, now) => {
+    const uptime = report.uptime_ns / 1e6;  // of the report, which may have been made for another viewer
     if (epoch !== report.epoch) { past.clear(); letters.clear(); before = null; epoch = report.epoch; }
     const known = new Set(report.tenants.map((tenant) => tenant.id));
     for (const id of letters.keys()) if (!known.has(id)) letters.delete(id);
@@ -80,7 +83,7 @@
       }
       while (history.cells.length && history.cells[0].at <= at - kCells) history.cells.shift();
       cell.foreign = gpu.foreign + gpu.overhead + gpu.departed;
-      const took = before ? now - before.now : 0;
+      const took = before ? uptime - before.uptime : 0;
       for (const [tenant, sum] of sums) {
         const entry = cell.tenants.get(tenant) || {resident: 0, ran: 0, moved: 0, waited: 0, took: 0};
         entry.resident = sum.resident;
@@ -94,7 +97,7 @@
         ? {out: (gpu.usage.swapped_out - was.swapped_out) / took * 1e3, in: (gpu.usage.swapped_in - was.swapped_in) / took * 1e3} : null;
       return {gpu, sums, history};
     });
-    before = {now, clients: new Map(report.clients.map((c) => [c.id, c])), usage: new Map(report.gpus.map((g) => [g.uuid, g.usage]))};
+    before = {uptime, clients: new Map(report.clients.map((c) => [c.id, c])), usage: new Map(report.gpus.map((g) => [g.uuid, g.usage]))};
     return view;
   };
 
@@ -106,8 +109,16 @@
     if (text !== undefined) node.textContent = text;
     return node;
   };
+  const widths = new WeakMap();  // of drawings, told when they change: to ask would lay out the page in the midst of its changes
+  const sizes = new ResizeObserver((entries) => {
+    for (const {target, contentRect} of entries) {
+      if (!contentRect.width || widths.get(target) === contentRect.width) continue;
+      widths.set(target, contentRect.width);
+      showAgain(target.closest('.gpu').dataset.gpu);
+    }
+  });
   const frame = (svg, height) => {
-    const width = Math.max(svg.clientWidth, 200);
+    const width = Math.max(Math.floor(widths.get(svg) || 0), 200);
     svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     svg.setAttribute('height', height);
     return width;
@@ -121,6 +132,19 @@
   const timeAxis = (right, y, span) => [
     svgNode('text', {x: 4, y}, `${span * kCellMs / 60000} min ago`), svgNode('text', {x: right, y, 'text-anchor': 'end'}, 'now')];
 
+  // The points of a line that is level within each cell: two for each level.
+  const stairs = (cells, levels, x, y) => {
+    const points = [];
+    let level = null;
+    cells.forEach((cell, i) => {
+      const here = y(levels[i]), goesOn = here === level && cells[i - 1].at === cell.at - 1;
+      if (goesOn) points.pop(); else points.push(`${x(cell.at)},${here}`);
+      points.push(`${x(cell.at + 1)},${here}`);
+      level = here;
+    });
+    return points;
+  };
+
   const drawMemory = (svg, view, order, now) => {
     const height = 180, top = 6, bottom = height - 18, width = frame(svg, height), right = width - kLetterRoom;
     const last = Math.floor(now / kCellMs), {gpu, history} = view, span = spanOf(view, last);
@@ -129,17 +153,15 @@
     const nodes = [];
     const base = history.cells.map(() => 0);
     const area = (valueOf, classes, letter) => {
-      const points = [], back = [];
+      const lower = stairs(history.cells, base, x, y);
       let latest = 0;
       history.cells.forEach((cell, i) => {
-        const value = valueOf(cell);
-        back.push(`${x(cell.at)},${y(base[i])}`, `${x(cell.at + 1)},${y(base[i])}`);
-        base[i] += value;
-        points.push(`${x(cell.at)},${y(base[i])}`, `${x(cell.at + 1)},${y(base[i])}`);
-        latest = value;
+        latest = valueOf(cell);
+        base[i] += latest;
       });
-      if (!points.length) return;
-      nodes.push(svgNode('polygon', {class: classes, points: [...points, ...back.reverse()].join(' ')}));
+      const upper = stairs(history.cells, base, x, y);
+      if (!upper.length || (upper.join() === lower.join())) return;
+      nodes.push(svgNode('polygon', {class: classes, points: [...upper, ...lower.reverse()].join(' ')}));
       const tall = (bottom - top) * latest / Math.max(gpu.total, 1);
       if (letter && tall > 11) {
         const middle = Number(y(base.at(-1))) + tall / 2 + 4;
@@ -159,27 +181,44 @@
     svg.replaceChildren(...nodes);
   };
 
+  // A path of boxes; those that touch and are of one height are one.
+  const boxes = () => {
+    let done = '', open = null;
+    const close = () => {
+      if (open) done += `M${open.x.toFixed(1)} ${open.y}h${open.w.toFixed(1)}v${open.tall}h-${open.w.toFixed(1)}z`;
+      open = null;
+    };
+    return {
+      add: (x, w, from, height) => {
+        const y = from.toFixed(1), tall = height.toFixed(1);
+        if (open && open.y === y && open.tall === tall && Math.abs(open.x + open.w - x) < w / 2) { open.w = x + w - open.x; return; }
+        close();
+        open = {x, w, y, tall};
+      },
+      path: () => { close(); return done; },
+    };
+  };
+
   const drawTurns = (svg, view, order, now) => {
     const lane = 20, height = Math.max(order.length, 1) * lane + 24, width = frame(svg, height), right = width - kLetterRoom;
     const last = Math.floor(now / kCellMs), span = spanOf(view, last), step = right / span;
     const nodes = [];
     order.forEach((tenant, row) => {
       const mark = markOf(tenant), bottom = row * lane + lane - 2, tall = lane - 5;
-      let runs = '', moves = '', waits = '';
+      const runs = boxes(), moves = boxes(), waits = boxes();
       for (const cell of view.history.cells) {
         const entry = cell.tenants.get(tenant);
         if (!entry || !(entry.took > 0)) continue;
-        const x = (right + (cell.at - last - 1) * step).toFixed(1), w = step.toFixed(2);
+        const x = right + (cell.at - last - 1) * step, box = (to, from, part) => to.add(x, step, bottom - from * tall, -part * tall);
         const ran = Math.min(entry.ran / entry.took, 1), moved = Math.min(entry.moved / entry.took, 1 - ran);
-        const box = (from, part) => `M${x} ${(bottom - from * tall).toFixed(1)}h${w}v${(-part * tall).toFixed(1)}h-${w}z`;
-        if (entry.waited / entry.took > 0.05) waits += `M${x} ${bottom}h${w}v2h-${w}z`;
-        if (ran > 0.01) runs += box(0, ran);
-        if (moved > 0.01) moves += box(ran, moved * 0.5);
+        if (entry.waited / entry.took > 0.05) waits.add(x, step, bottom, 2);
+        if (ran > 0.01) box(runs, 0, ran);
+        if (moved > 0.01) box(moves, ran, moved * 0.5);
       }
       nodes.push(svgNode('path', {class: 'grid', d: `M0 ${row * lane + lane}.5H${right}`}));
-      if (waits) nodes.push(svgNode('path', {class: 'wait', d: waits}));
-      if (moves) nodes.push(svgNode('path', {class: `${mark.colour} moving`, d: moves}));
-      if (runs) nodes.push(svgNode('path', {class: mark.colour, d: runs}));
+      if (waits.path()) nodes.push(svgNode('path', {class: 'wait', d: waits.path()}));
+      if (moves.path()) nodes.push(svgNode('path', {class: `${mark.colour} moving`, d: moves.path()}));
+      if (runs.path()) nodes.push(svgNode('path', {class: mark.colour, d: runs.path()}));
       nodes.push(svgNode('text', {class: 'letter', x: right + 6, y: bottom - 2}, mark.letter));
     });
     nodes.push(...timeAxis(right, height - 6, span));
@@ -237,16 +276,35 @@
   };
 
   const panels = new Map();  // GPU -> its section
+  const onScreen = new Set();  // GPUs
   const kProgramsOpen = 24;  // so many are listed at once; more when somebody opens the list
+  const kNearScreen = '300px';
+  const watcher = new IntersectionObserver((entries) => {
+    for (const {target, isIntersecting} of entries) {
+      const uuid = target.dataset.gpu, came = isIntersecting && !onScreen.has(uuid);
+      if (isIntersecting) onScreen.add(uuid); else onScreen.delete(uuid);
+      if (came) showAgain(uuid);
+    }
+  }, {rootMargin: kNearScreen});
   const panelOf = (gpu, clients) => {
     if (!panels.has(gpu.uuid)) {
-      const panel = byId('gpu').content.firstElementChild.cloneNode(true);
+      const panel = byId('gpu').content.firstElementChild.cloneNode(true), details = panel.querySelector('details');
       panel.dataset.gpu = gpu.uuid;
-      panel.querySelector('details').open = clients <= kProgramsOpen;
+      details.open = clients <= kProgramsOpen;
+      details.addEventListener('toggle', () => showAgain(gpu.uuid));
       byId('gpus').append(panel);
       panels.set(gpu.uuid, panel);
+      watcher.observe(panel);
+      for (const svg of panel.querySelectorAll('svg')) sizes.observe(svg);
     }
     return panels.get(gpu.uuid);
+  };
+  const forget = (uuid) => {
+    watcher.unobserve(panels.get(uuid));
+    panels.get(uuid).remove();
+    panels.delete(uuid);
+    onScreen.delete(uuid);
+    past.delete(uuid);
   };
 
   // With `charts`: the past, too, which what is new leaves as it is.
@@ -283,8 +341,8 @@
         limited ? `${tenant.gpu_core_limit} %` : 'none', tenant.gpu_core_reserved > 0 ? `${tenant.gpu_core_reserved} %` : 'none',
         String(tenant.priority)]};
     }));
-    fillTable(find('.programs'), clients.map((client) => ({key: client.id, cells: [
-      client.program, String(client.pid), nameOf(client.tenant), client.state, seconds(client.since_ns), bytes(client.allocated),
+    if (find('details').open) fillTable(find('.programs'), clients.map((client) => ({key: client.id, cells: [
+      client.program, String(client.pid), nameOf(client.tenant), client.state, seconds(sinceOf(client, report)), bytes(client.allocated),
       bytes(client.resident), bytes(client.swapped), String(client.turns), client.waiting_for || '–']})));
     const regions = panel.querySelectorAll('.scroll');
     regions[0].setAttribute('aria-label', `Tenants of ${title}`);
@@ -299,15 +357,23 @@
     turns.setAttribute('aria-label', `Turns over time. Now runs: ${running.map(nameOf).join(', ') || 'nobody'}.`);
   };
 
+  // Of `latest`, as it is now.
+  const showAgain = (uuid) => {
+    const index = latest ? latest.gpus.findIndex((gpu) => gpu.uuid === uuid) : -1;
+    if (index < 0 || !past.has(uuid)) return;
+    const gpu = latest.gpus[index], sums = sumsOf(latest, gpu);
+    for (const tenant of sums.keys()) markOf(tenant);
+    showGpu(latest, {gpu, sums, history: past.get(uuid)}, index, performance.now(), true);
+  };
+
+  let turn = 0;  // of the GPUs that are not on the screen
   const show = (report, now) => {
-    const views = remember(report, now);
-    views.forEach((view, index) => showGpu(report, view, index, now, true));
-    for (const [uuid, panel] of panels) {
-      if (report.gpus.some((gpu) => gpu.uuid === uuid)) continue;
-      panel.remove();
-      panels.delete(uuid);
-      past.delete(uuid);
-    }
+    const views = remember(report, now), hidden = views.filter(({gpu}) => panels.has(gpu.uuid) && !onScreen.has(gpu.uuid));
+    const next = hidden.length ? hidden[++turn % hidden.length] : null;
+    views.forEach((view, index) => {
+      if (!hidden.includes(view) || view === next) showGpu(report, view, index, now, true);
+    });
+    for (const uuid of [...panels.keys()]) if (!report.gpus.some((gpu) => gpu.uuid === uuid)) forget(uuid);
     setText(byId('about'), `scheduler ${report.version}, process ${report.pid}, up ${seconds(report.uptime_ns)}`);
     setText(byId('host'), `Host memory for swapping: ${bytes(report.host_memory_used)} used of ${bytes(report.host_memory_budget)}` +
       (report.host_memory_bound ? ` (${report.host_memory_bound})` : ''));
@@ -324,21 +390,25 @@
     document.body.dataset.reports = String(Number(document.body.dataset.reports || 0) + 1);
   };
 
-  // What is new since `latest`, put into it: clients in the order of `there`, in their states for so much longer. False: it is of another one.
+  // For how long it has been in its state: what is left out of news has its time of an earlier report.
+  const sinceOf = (client, report) => client.since_ns + report.uptime_ns - client.toldAt;
+  const toldNow = (report) => { for (const client of report.clients) client.toldAt = report.uptime_ns; };
+
+  // What is new since `latest`, put into it: clients in the order of `there`. False: it is of another one.
   const complete = (news) => {
     if (!latest || news.epoch !== latest.epoch || news.pid !== latest.pid || news.since !== latest.changes) return false;
-    const longer = news.uptime_ns - latest.uptime_ns;
-    const known = new Map(latest.clients.map((client) => [client.id, {...client, since_ns: client.since_ns + longer}]));
+    toldNow(news);
+    const known = new Map(latest.clients.map((client) => [client.id, client]));
     for (const client of news.clients) known.set(client.id, client);
     const tenants = new Map(latest.tenants.map((tenant) => [tenant.id, tenant]));
     for (const tenant of news.tenants) tenants.set(tenant.id, tenant);
     const changed = new Set(news.clients.map((client) => client.gpu));  // GPUs
-    const there = new Set(news.there);
+    const there = new Set(news.there), newTenants = new Set(news.tenants.map((tenant) => tenant.id));
     for (const client of latest.clients) if (!there.has(client.id)) changed.add(client.gpu);
-    for (const tenant of news.tenants) for (const client of known.values()) if (client.tenant === tenant.id) changed.add(client.gpu);
+    for (const client of known.values()) if (newTenants.has(client.tenant)) changed.add(client.gpu);
     latest = {...news, clients: news.there.map((id) => known.get(id)).filter(Boolean), tenants: [...tenants.values()]};
     latest.gpus.forEach((gpu, index) => {
-      if (!changed.has(gpu.uuid) || !panels.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
+      if (!changed.has(gpu.uuid) || !onScreen.has(gpu.uuid)) return;  // a new GPU comes with the next whole report
       const sums = sumsOf(latest, gpu);
       for (const tenant of sums.keys()) markOf(tenant);
       showGpu(latest, {gpu, sums, history: past.get(gpu.uuid)}, index, 0, false);
@@ -354,7 +424,7 @@
     sessionStorage.setItem(kTokenKey, token);
     history.replaceState(null, '', location.pathname);
   }
-  let held = false, timer = 0, answeredAt = 0, allAt = 0, spentMs = 0;
+  let held = false, timer = 0, answeredAt = 0, allAt = 0, savedMs = kSavedMs, savedAt = 0;
   const say = (text, lost) => {
     setText(byId('connection'), text);
     byId('connection').classList.toggle('lost', lost);
@@ -366,7 +436,8 @@
   };
   const next = (failed) => {
     clearTimeout(timer);
-    const wait = document.hidden ? kHiddenMs : failed ? kAllMs : Math.max(kApartMs, spentMs / kShare);
+    const all = Math.max(allAt + kAllMs - performance.now(), kApartMs);
+    const wait = document.hidden ? kHiddenMs : failed ? kAllMs : Math.min(Math.max(kApartMs, -savedMs / kShare), all);
     if (!held) timer = setTimeout(poll, wait);
   };
   const take = (report, now) => {
@@ -374,10 +445,13 @@
       if (!complete(report)) latest = null;  // all of it, next
     } else {
       latest = report;
+      toldNow(report);
       allAt = now;
       show(report, now);
     }
-    spentMs = performance.now() - now;
+    const spent = report.since ? kLookMs + 2 * (performance.now() - now) : 0;
+    savedMs = Math.min(kSavedMs, savedMs + kShare * (now - savedAt)) - spent;
+    savedAt = now;
   };
   let asking = 0;
   async function poll() {

@@ -1,0 +1,84 @@
+"""The page, served with reports that are made up: many GPUs, which no machine of the tests has."""
+import contextlib
+import http.server
+import json
+import pathlib
+import threading
+import time
+
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/page"
+FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
+GIB = 1 << 30
+WAIT_S = 1
+
+
+class Scheduler:
+    """Answers as the scheduler's page does (src/scheduler/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on."""
+
+    def __init__(self, gpus=8, clients=200):
+        self.begin, self.changes, self.changed = time.monotonic(), 1, threading.Condition()
+        self.gpus = [f"GPU-{number:04}" for number in range(gpus)]
+        self.clients = [{"id": number + 1, "at": 1, "gpu": self.gpus[number % gpus], "state": "idle", "turns": 0} for number in range(clients)]
+        owner = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def do_GET(self):
+                path, _, query = self.path.partition("?")
+                name, kind = FILES.get(path, (None, "application/json"))
+                body = (PAGE / name).read_bytes() if name else owner.answer(query)
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                with contextlib.suppress(ConnectionError):  # its reader has gone
+                    self.wfile.write(body)
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def change(self, gpu):
+        """A client there begins a turn, or ends it."""
+        with self.changed:
+            self.changes += 1
+            client = next(each for each in self.clients if each["gpu"] == gpu)
+            client.update(at=self.changes, state="running" if client["state"] == "idle" else "idle", turns=client["turns"] + 1)
+            self.changed.notify_all()
+            return client["turns"]
+
+    def answer(self, query):
+        since = int(query.removeprefix("changes=") or 0)
+        with self.changed:
+            if since and not self.changed.wait_for(lambda: self.changes > since, WAIT_S):
+                since = 0
+            return json.dumps(self.report(since)).encode()
+
+    def report(self, since):
+        uptime = int((time.monotonic() - self.begin) * 1e9)
+        usage = {"swapped_out": uptime, "swapped_in": 0}
+        report = {
+            "version": "1.2.3", "pid": 1, "epoch": 7, "changes": self.changes, "uptime_ns": uptime, "host_memory_used": 0,
+            "host_memory_budget": GIB, "host_memory_bound": "", "bypasses": [],
+            "gpus": [{"uuid": gpu, "name": "made up", "total": 80 * GIB, "safe_limit": 72 * GIB, "foreign": GIB, "overhead": 0, "departed": 0,
+                      "nvml": True, "compute_mode": "unlimited", "usage": usage} for gpu in self.gpus],
+            "tenants": [] if since else [
+                {"id": client["id"], "name": f"tenant{client['id']}", "memory": [], "compute": [], "gpu_core_limit": 100, "gpu_core_reserved": 0,
+                 "priority": 0, "clients": 1, "paused": False} for client in self.clients],
+            "clients": [self.client(client, uptime) for client in self.clients if client["at"] > since],
+        }
+        return {**report, "since": since, "there": [client["id"] for client in self.clients]} if since else report
+
+    @staticmethod
+    def client(client, uptime):
+        moving = {"time_running_ns": uptime if client["state"] == "running" else 0, "time_swapping_ns": 0, "time_waiting_ns": 0}
+        return {"id": client["id"], "pid": 1000 + client["id"], "program": f"program{client['id']}", "tenant": client["id"], "gpu": client["gpu"],
+                "state": client["state"], "since_ns": 0, "allocated": GIB, "resident": GIB, "swapped": 0, "turns": client["turns"], "waiting_for": "",
+                **moving}
