@@ -319,6 +319,7 @@ void request_lock(Context& context, Gpu& gpu, Client& client) {
     return;
   }
   client.woke = gang_of(context.state, client) == nullptr && !client.comes_last(context.now) && wakes_up(gpu, client, context.now);
+  note_share_wish(context, gpu, client);
   client.asked = true;
   client.arrival = context.state.next_arrival++;
   client.waiting_since = context.now;

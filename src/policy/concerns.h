@@ -195,6 +195,7 @@ void forget_shares(Gpu& gpu, const Client& client);  // which leaves
 void settle_share_turns(Context& context, Gpu& gpu);
 bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client);             // or needs none
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice);  // its turn ends
+void note_share_wish(const Context& context, const Gpu& gpu, Client& client);                  // it wants the lock
 
 // quota.cc: accounts of GPU time
 // Bills the time since the accounts were right to those that ran in it.

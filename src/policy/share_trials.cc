@@ -10,7 +10,7 @@ namespace {
 constexpr Duration kSettles = 60 * kMillisecond;    // after each change of way, until submissions go on evenly
 constexpr Duration kSpell = kShareSpell;            // that is counted
 constexpr Duration kPatience = 200 * kMillisecond;  // for answers
-constexpr Duration kStays = 300 * kMillisecond;     // the same clients use the GPU for so long before they are measured
+constexpr Duration kStays = 200 * kMillisecond;     // the same clients use the GPU for so long before they are measured
 constexpr Duration kLately = 2 * kSecond;           // who used it within that still counts as one that does
 constexpr Duration kAgain = 60 * kSecond;           // of the same clients
 constexpr Duration kAfterFailure = 10 * kSecond;    // answers that did not come
@@ -23,6 +23,7 @@ constexpr size_t kClientsMost = 16;            // with more of them a spell is t
 constexpr int64_t kParts = 1'000'000;          // of a client's mean rate
 constexpr uint64_t kWorkMost = 1 << 22;        // in a spell: ten million submissions a second
 constexpr int64_t kBetterPercent = 103;        // so much of the work done together is a win of turns
+constexpr int64_t kPlainPercent = 108;         // so much needs no second trial, the first time
 constexpr int64_t kKeptPercent = 102;          // less is a win over turns: where both do the same, nobody has to wait
 constexpr int kWinsFirst = 2;                  // in a row, and another way is taken
 constexpr int kWinsMost = 5;                   // each change asks for one more the next time: if spells tell little, changes are few
@@ -160,7 +161,8 @@ void decide(Context& context, Gpu& gpu) {
   const auto [first, other] = work_of(trial);
   const bool wins = trial.chosen == SharingWay::kTurns ? first * 100 < other * kKeptPercent : other * 100 > first * kBetterPercent;
   trial.wins = wins ? trial.wins + 1 : 0;
-  const bool changes = trial.wins >= wins_needed(trial);
+  const bool plain = trial.changes == 0 && other * 100 > first * kPlainPercent;
+  const bool changes = plain || trial.wins >= wins_needed(trial);
   if (changes) {
     trial.chosen = other_than(trial.chosen);
     trial.wins = 0;

@@ -10,7 +10,9 @@ namespace {
 constexpr Duration kSlice = 100 * kMillisecond;
 constexpr Duration kLeast = 10 * kMillisecond;    // that a turn lasts where others are due
 constexpr int kGapsToRunBeside = 2;               // turns in a row that its own choice ended
-constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again
+constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again, with the next such turn for twice as long
+constexpr Duration kRunsBesideMost = 20 * kSecond;
+constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn back within that, which others ended, was idle in it
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
 bool takes_turns(const Context& context, const Client& client) {
@@ -41,7 +43,7 @@ bool comes(const Context& context, const Client& client) {
 struct Sharers {
   std::vector<Client*> holders;
   std::optional<Instant> waits_since;  // the longest of them
-  std::optional<Instant> brief_since;  // the longest of those that gave their last turn up themselves
+  std::optional<Instant> brief_due;    // when the first of those that gave their last turn up themselves has waited long enough
 };
 using Groups = std::map<uint64_t, Sharers>;
 
@@ -57,7 +59,10 @@ Groups groups_on(Context& context, Gpu& gpu, std::vector<ClientId>* comers) {
     const Instant since = client->waiting_since;
     const auto earlier = [since](std::optional<Instant> known) { return std::min(known.value_or(since), since); };
     sharers.waits_since = earlier(sharers.waits_since);
-    if (client->leaves_by_choice) sharers.brief_since = earlier(sharers.brief_since);
+    if (client->leaves_by_choice) {
+      const Instant due = since + (client->beside_for > 0 ? kLeast : context.state.config.latency_target);
+      sharers.brief_due = std::min(sharers.brief_due.value_or(due), due);
+    }
     comers->push_back(id);
   }
   return groups;
@@ -80,19 +85,18 @@ struct Due {
   uint64_t group;
   Instant at;
 };
-std::optional<Due> first_due(const Context& context, const Groups& groups, uint64_t but) {
+std::optional<Due> first_due(const Groups& groups, uint64_t but) {
   std::optional<Due> due;
   for (const auto& [group, sharers] : groups) {
-    if (group == but || !sharers.brief_since) continue;
-    const Instant at = *sharers.brief_since + context.state.config.latency_target;
-    if (!due || at < due->at) due = {group, at};
+    if (group == but || !sharers.brief_due) continue;
+    if (!due || *sharers.brief_due < due->at) due = {group, *sharers.brief_due};
   }
   return due;
 }
 
-Instant looked_at_again(const Context& context, const ShareTurn& turn, const Groups& groups, Duration slice) {
+Instant looked_at_again(const ShareTurn& turn, const Groups& groups, Duration slice) {
   const Instant slice_ends = turn.began + slice;
-  const std::optional<Due> due = first_due(context, groups, *turn.group);
+  const std::optional<Due> due = first_due(groups, *turn.group);
   return due ? std::min(slice_ends, std::max(due->at, turn.began + kLeast)) : slice_ends;
 }
 
@@ -101,7 +105,7 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups, Dur
   const auto runs = [&](uint64_t group) { return groups.contains(group) && !groups.at(group).holders.empty(); };
   const auto give_to = [&](uint64_t group) {
     turn.group = group, turn.began = context.now;
-    return looked_at_again(context, turn, groups, slice);
+    return looked_at_again(turn, groups, slice);
   };
   if (!turn.group || !groups.contains(*turn.group)) {
     // A group that has the GPU already keeps it for a slice.
@@ -113,9 +117,9 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups, Dur
   const bool others_run = std::any_of(groups.begin(), groups.end(),
                                       [&](const auto& entry) { return entry.first != *turn.group && !entry.second.holders.empty(); });
   if (!runs(*turn.group) && others_run) turn.began = context.now;  // until they have left
-  const std::optional<Due> due = first_due(context, groups, *turn.group);
+  const std::optional<Due> due = first_due(groups, *turn.group);
   if (due && context.now >= std::max(due->at, turn.began + kLeast)) return give_to(due->group);
-  if (context.now < turn.began + slice) return looked_at_again(context, turn, groups, slice);
+  if (context.now < turn.began + slice) return looked_at_again(turn, groups, slice);
   if (const auto next = next_of(groups, turn.group)) return give_to(*next);
   return context.now + kMillisecond;
 }
@@ -134,13 +138,31 @@ void forget_shares(Gpu& gpu, const Client& client) {
   gpu.share_trial.measured -= client.measured;
 }
 
+static void note_gap(const Context& context, Client& client) {
+  client.leaves_by_choice = true;
+  if (client.runs_beside_until > context.now) {  // it still does
+    client.runs_beside_until = context.now + client.beside_for;
+    return;
+  }
+  ++client.gaps_in_row;
+  if (client.gaps_in_row < kGapsToRunBeside && client.beside_for == 0) return;
+  client.gaps_in_row = 0;
+  client.beside_for = std::clamp(2 * client.beside_for, kRunsBesideFor, kRunsBesideMost);
+  client.runs_beside_until = context.now + client.beside_for;
+}
+
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
   if (!gpu.share_turn.group) return;
   client.leaves_by_choice = by_choice;
-  client.gaps_in_row = by_choice ? client.gaps_in_row + 1 : 0;
-  if (client.gaps_in_row < kGapsToRunBeside) return;
+  if (by_choice) note_gap(context, client);
+}
+
+// Of a turn that others ended only the next wish tells whether it was in use.
+void note_share_wish(const Context& context, const Gpu& gpu, Client& client) {
+  if (gpu.share_turn.members == 0 || client.leaves_by_choice) return;
+  if (context.now - client.last_used >= kPauses) return note_gap(context, client);
   client.gaps_in_row = 0;
-  client.runs_beside_until = context.now + kRunsBesideFor;
+  client.beside_for = 0;
 }
 
 void settle_share_turns(Context& context, Gpu& gpu) {

@@ -313,8 +313,9 @@ struct Client {
     Instant at = 0;
   } progress;                     // its last answer
   int gaps_in_row = 0;            // turns that its own choice ended while groups took turns
-  bool leaves_by_choice = true;   // so its last such turn ended, or it had none yet
+  bool leaves_by_choice = true;   // so its last such turn ended, or it had none yet, or it did not want it back at once
   Instant runs_beside_until = 0;  // it leaves gaps, so it takes no turns with other groups
+  Duration beside_for = 0;        // so long, the last time; 0: since it held on, it has not
 
   Usage usage;
   uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
@@ -360,7 +361,7 @@ struct LinkSpeed {
   Bytes out = 0, in = 0;
 };
 
-constexpr Duration kShareSpell = 400'000'000;  // ns
+constexpr Duration kShareSpell = 300'000'000;  // ns
 
 // Which way of sharing gets more done (share_trials.cc): a spell of the chosen one, then one of the other; between trials looks at who
 // works.
