@@ -72,6 +72,8 @@ class Program:
     def statement(self, line):
         words = line.split()
         note = ""
+        if any(word.startswith("partner:") for word in words):
+            return f"  /* with a second process (partner.h): {line} */\n"
         if words[0].startswith("@"):
             note = f"  /* in another thread, {words.pop(0)[1:]} */"
         refs = {"arrays": []}

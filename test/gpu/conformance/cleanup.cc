@@ -72,7 +72,9 @@ void Runner::clean_up(std::vector<std::string>& lines) {
       end("cuUserObjectRelease", {world_.object('w', slot).value, 1});
     }
   }
+  end_exchanges(lines, Exchange::kCloseAll);
   free_memory(lines);
+  end_exchanges(lines, Exchange::kFreeAll);
   if (pool_set_) {
     end("cuDeviceSetMemPool", {0, world_.object('p', 0).value});
     pool_set_ = false;
@@ -91,8 +93,11 @@ void Runner::clean_up(std::vector<std::string>& lines) {
   for (const auto& [letter, symbol] : kLater) {
     const int first = letter == 'c' ? 2 : 0;
     for (int slot = first; slot < slots_of(letter); ++slot) {
-      if (world_.object(letter, slot).live) {
-        end(symbol, {world_.object(letter, slot).value});
+      const ObjectState& object = world_.object(letter, slot);
+      if (object.live && object.green != 0) {
+        end("cuGreenCtxDestroy", {object.green});
+      } else if (object.live) {
+        end(symbol, {object.value});
       }
     }
   }
@@ -103,6 +108,17 @@ void Runner::clean_up(std::vector<std::string>& lines) {
   }
   call("cuCtxSetCurrent", {world_.object('c', 0).value});
   world_.clear();
+}
+
+// The second process lets go of what it has.
+void Runner::end_exchanges(std::vector<std::string>& lines, Exchange what) {
+  Request request;
+  request.what = what;
+  Reply reply;
+  int descriptor = -1;
+  if (partner_.was_asked()) {
+    lines.push_back("~partner" + (partner_.ask(request, reply, descriptor) ? text_of(reply) : " ended"));
+  }
 }
 
 void Runner::free_memory(std::vector<std::string>& lines) {
@@ -123,6 +139,9 @@ void Runner::free_memory(std::vector<std::string>& lines) {
         break;
       case kMemRegistered:
         symbol = "cuMemHostUnregister";
+        break;
+      case kMemIpc:
+        symbol = "cuIpcCloseMemHandle";
         break;
       case kMemVmm:
         symbol = "cuMemUnmap";

@@ -14,8 +14,8 @@ namespace {
 uint64_t word_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 // A kernel's data must be on its own GPU.
-bool kernel_reaches(const MemoryState& memory, int context) {
-  return memory.kind == kMemManaged || (memory.context == context && memory.kind != kMemHost && memory.kind != kMemRegistered);
+bool kernel_reaches(const MemoryState& memory, int of_memory, int context) {
+  return memory.kind == kMemManaged || (of_memory == context && memory.kind != kMemHost && memory.kind != kMemRegistered);
 }
 
 }  // namespace
@@ -44,6 +44,11 @@ int Runner::current_context() {
   return -1;
 }
 
+// A green context is a part of its GPU's primary one.
+int Runner::primary_of(int context) {
+  return context >= 0 && world_.object('c', context).green != 0 ? world_.object('c', context).parent : context;
+}
+
 bool Runner::uses_alive(const std::vector<Use>& uses) {
   for (const Use& use : uses) {
     if (!world_.alive(use)) {
@@ -63,9 +68,9 @@ bool Runner::allowed(const Call& call, Made& made) {
     }
   }
   if (kernel > 0) {
-    const int context = current_context();
+    const int context = primary_of(current_context());
     for (const int slot : {made.dst, made.src}) {
-      if (slot >= 0 && !kernel_reaches(world_.memory(slot), context)) {
+      if (slot >= 0 && !kernel_reaches(world_.memory(slot), primary_of(world_.memory(slot).context), context)) {
         return false;
       }
     }
@@ -105,7 +110,14 @@ bool Runner::allowed(const Call& call, Made& made) {
 
 // Before a stream uses memory that another one used last. Nothing can be waited for while a stream captures.
 bool Runner::wait_for_owners(const Call& call, const Made& made) {
+  const Special special = specials_[static_cast<size_t>(call.op)];
+  if (special == Special::kContextDestroy || special == Special::kLasting) {
+    end_kept(-1);
+  }
   for (const Arg& arg : call.args) {
+    if (arg.kind == Kind::kGone && arg.letter == 'm') {
+      end_kept(arg.v[0]);
+    }
     if (arg.kind != Kind::kGone || arg.letter != 's') {
       continue;
     }
@@ -181,6 +193,7 @@ void Runner::take_effect(const Call& call, Made& made, bool captured) {
       for (const Arg& other : call.args) {
         if (other.kind == Kind::kHandle && other.letter == 'h') {
           note_alias(arg.v[0], world_.object('h', other.v[0]).value);
+          memory.written = world_.object('h', other.v[0]).filled && !memory.aliased;
         }
       }
     }
@@ -216,6 +229,11 @@ void Runner::make_objects(const Arg& arg, const Call& call, Made& made) {
       memory.owner = {true, made.stream};
     }
     ++allocations_;
+    for (const Arg& other : call.args) {
+      if (other.kind == Kind::kHandle && other.letter == 'p') {
+        memory.pool = static_cast<int>(other.v[0]);
+      }
+    }
     if (memory.kind == kMemRegistered) {  // the address is the program's own, there is nothing to be filled in
       memory.address = word_of(region(arg.v[0]));
     }
@@ -237,12 +255,15 @@ void Runner::make_objects(const Arg& arg, const Call& call, Made& made) {
   } else if (arg.letter == 'r') {
     ++allocations_;
   }
-  (void)call;
 }
 
 void Runner::end_objects(const Arg& arg) {
   if (arg.letter == 'm') {
     MemoryState& memory = world_.memory(arg.v[0]);
+    for (int slot = 0; memory.kind == kMemVmm && slot < slots_of('h'); ++slot) {
+      ObjectState& handle = world_.object('h', slot);
+      handle.filled = handle.filled && (handle.value != memory.handle || memory.written);
+    }
     memory.live = false;
     memory.freed_at = allocations_;
     return;

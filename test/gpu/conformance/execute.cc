@@ -140,7 +140,7 @@ int Runner::call(const char* symbol, std::initializer_list<uint64_t> x) {
 bool Runner::run(const Plan& plan, std::vector<std::string>& lines) {
   cautious_ = devices_ > 1;
   for (const Call& each : plan) {
-    cautious_ = cautious_ || each.thread != 0 || (ops()[static_cast<size_t>(each.op)].group & kContext) != 0;
+    cautious_ = cautious_ || each.thread != 0 || (ops()[static_cast<size_t>(each.op)].group & (kContext | kGreen)) != 0;
   }
   allocations_ = 1;
   capturing_ = -1;
@@ -212,6 +212,9 @@ std::string Runner::make_here(const Call& call) {
       !allowed(call, made) || !wait_for_owners(call, made)) {
     return std::string(op.symbol) + " -";
   }
+  if (exchange_of(call) >= 0) {
+    return make_exchange(call, made);
+  }
   const uint64_t* x = made.x;
   const int code = function(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], made.floats[0], made.floats[1]);
   Counts& counts = counts_[call.op];
@@ -254,6 +257,8 @@ bool Runner::resolve_one(const Call& call, const Arg& arg, Made& made, uint64_t&
     case Kind::kFloat:
       made.floats[made.float_count++ % 2] = static_cast<float>(arg.v[0]) / 1000;
       return true;
+    case Kind::kPartner:
+      return true;
     case Kind::kNull:
       made.wrong_pointer = made.wrong_pointer || std::strstr(ops()[static_cast<size_t>(call.op)].spec, "null") == nullptr;
       return true;
@@ -284,7 +289,7 @@ bool Runner::resolve_one(const Call& call, const Arg& arg, Made& made, uint64_t&
       return reservation.live;
     }
     case Kind::kFunction: {
-      const int context = current_context();
+      const int context = primary_of(current_context());
       if (context < 0 || context > 1) {
         return false;
       }

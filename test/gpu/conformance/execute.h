@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ops.h"
+#include "partner.h"
 #include "plan.h"
 #include "structs.h"
 #include "world.h"
@@ -109,6 +110,15 @@ class Runner {
   bool resolve_out(const Arg& arg, Made& made, uint64_t& value);
   bool resolve_params(const Arg& arg, Made& made, uint64_t& value);
   bool allowed(const Call& call, Made& made);
+  static int exchange_of(const Call& call);
+  std::string make_exchange(const Call& call, Made& made);
+  int hand_over(const Call& call, Made& made, Request& request, int& descriptor);
+  int take_over(Made& made, Exchange what, const Reply& reply, int descriptor);
+  bool sum_is_known(const Call& call, const Made& made, Exchange what);
+  void exchange_effect(const Call& call, Made& made, Exchange what);
+  void end_kept(int64_t slot);
+  void end_exchanges(std::vector<std::string>& lines, Exchange what);
+  static std::string text_of(const Reply& reply);
   bool wait_for_owners(const Call& call, const Made& made);
   std::string outcome(const Call& call, const Made& made, int code, bool captured);
   std::string attribute_name(int which, uint64_t value, const Call& call);
@@ -122,6 +132,8 @@ class Runner {
   bool is_capturing(uint64_t stream);
   bool has_context();
   int current_context();
+  int primary_of(int context);
+  std::string make_green(const Call& call, Made& made, bool ends);
   bool uses_alive(const std::vector<Use>& uses);
   void note(std::vector<Use>& uses, const Made& made);
   void check_all(std::vector<std::string>& lines);
@@ -129,6 +141,7 @@ class Runner {
   void free_memory(std::vector<std::string>& lines);
   void end_threads();
 
+  Partner partner_;  // first: it is forked before there is a driver
   World world_;
   Progress* const progress_;
   Counts* const counts_;

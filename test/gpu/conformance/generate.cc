@@ -8,7 +8,7 @@ namespace plans {
 class Maker : public Arguments {
  public:
   Maker(const Settings& settings, uint64_t sequence)
-      : Arguments(settings, sequence), cold_(sequence >= kColdFirst), busy_(!cold_ && sequence % 4 != 0) {
+      : Arguments(settings, sequence), sequence_(sequence), cold_(sequence >= kColdFirst), busy_(!cold_ && sequence % 4 != 0) {
     for (int i = 0; i < settings.devices && i < 2; ++i) {
       object('c', i).live = true;
     }
@@ -27,6 +27,7 @@ class Maker : public Arguments {
   }
 
  private:
+  const uint64_t sequence_;
   const bool cold_;
   const bool busy_;
 
@@ -75,13 +76,21 @@ class Maker : public Arguments {
       quiet_ = 10 + random_.below(20);
       threads_ = 1;
     }
+    // From a source of its own, so that the other sequences of a seed stay as they are.
+    Random second(settings_.seed * 31 + sequence_);
+    if (second.chance(5)) {
+      groups_ |= kIpc | (second.chance(50) ? kVmm : kAsync) | kStream;
+    }
+    if (second.chance(2)) {
+      groups_ |= kGreen | kStream | kLaunch;
+    }
     groups_ &= settings_.groups;
     wrong_percent_ = random_.chance(30) ? 0 : 4 + static_cast<int>(random_.below(12));
     for (size_t i = 0; i < ops().size(); ++i) {
       const Op& op = ops()[i];
       const bool wanted = (op.group & groups_) == op.group && (op.group & kNever) == 0;
       // Entering another GPU's context needs no new context.
-      const bool moves = (groups_ & kPeer) != 0 && std::string_view(op.symbol) == "cuCtxSetCurrent";
+      const bool moves = (groups_ & (kPeer | kGreen)) != 0 && std::string_view(op.symbol) == "cuCtxSetCurrent";
       if ((wanted || moves) && !is_in(settings_.without, static_cast<int>(i))) {
         // Most sequences use what they allocate more often than others: an allocation takes a driver a hundred times as long as most calls.
         const bool cheap = op.group == kCopy || op.group == kQuery || op.group == kLaunch;
@@ -137,7 +146,7 @@ class Maker : public Arguments {
     wrong_ok_ = may_be_wrong;
     follow_ = -1;
     Word spec = op.spec;
-    const bool fixed = spec.find("null") != Word::npos || spec.find('!') != Word::npos;
+    const bool fixed = spec.find("null") != Word::npos || spec.find('!') != Word::npos || spec.find("partner") != Word::npos;
     while (!spec.empty()) {
       if (!take_word(take(spec, ' '))) {
         return false;
@@ -243,7 +252,8 @@ class Maker : public Arguments {
         m.kind = static_cast<int>(arg.v[1]);
         m.size = arg.v[2];
         m.context = current_;
-        follow_ = static_cast<int>(arg.v[0]);
+        m.written = m.kind == kMemIpc;  // the second process has filled it
+        follow_ = m.kind == kMemIpc ? -1 : static_cast<int>(arg.v[0]);
       } else if (arg.kind == Kind::kBind) {
         Memory& m = memory_[static_cast<size_t>(arg.v[0])];
         m = Memory{};
@@ -256,6 +266,7 @@ class Maker : public Arguments {
         follow_ = static_cast<int>(arg.v[0]);
       } else if (arg.kind == Kind::kGone && arg.letter == 'm') {
         memory_[static_cast<size_t>(arg.v[0])].live = false;
+        end_kept(arg.v[0]);
         freed_ = symbol.find("Async") == Word::npos ? static_cast<int>(arg.v[0]) : -1;  // when it is really gone is not known
       } else if (arg.kind == Kind::kNew) {
         made(arg);
@@ -269,6 +280,13 @@ class Maker : public Arguments {
     follow_up();
   }
 
+  // The second process closes what goes.
+  void end_kept(int64_t slot) {
+    for (int i = 0; i < slots_of('j'); ++i) {
+      object('j', i).live = object('j', i).live && object('j', i).tag != slot;
+    }
+  }
+
   void made(const Arg& arg) {
     Object& o = object(arg.letter, arg.v[0]);
     o = Object{};
@@ -279,6 +297,10 @@ class Maker : public Arguments {
       o.tag = static_cast<int>(arg.v[1]);
       o.parent = graph_;
       o.serial = object('g', graph_).serial;
+    } else if (arg.letter == 'c') {
+      o.tag = arg.count > 1 ? 1 : 0;  // a green one
+    } else if (arg.letter == 'j') {
+      o.tag = picked_;
     } else if (arg.letter == 'x') {
       o.parent = graph_;
       o.serial = object('g', graph_).serial;
@@ -354,6 +376,7 @@ int slots_of(char letter) {
     case 'e':
     case 'h':
       return 6;
+    case 'j':
     case 'c':
     case 'g':
     case 'x':

@@ -31,8 +31,9 @@ int slots_of(char letter);
 
 inline constexpr int kMemorySlots = 24;
 // Kinds of memory, in `+m:SLOT:KIND` and `bind`.
-enum MemoryKind : int { kMemPlain, kMemPitch, kMemAsync, kMemPool, kMemManaged, kMemHost, kMemRegistered, kMemVmm, kMemKinds };
-inline constexpr const char* kMemoryKindNames[kMemKinds] = {"plain", "pitch", "async", "pool", "managed", "host", "registered", "vmm"};
+enum MemoryKind : int { kMemPlain, kMemPitch, kMemAsync, kMemPool, kMemManaged, kMemHost, kMemRegistered, kMemVmm, kMemIpc, kMemKinds };
+inline constexpr const char* kMemoryKindNames[kMemKinds] = {"plain", "pitch",      "async", "pool", "managed",
+                                                            "host",  "registered", "vmm",   "ipc"};
 
 inline constexpr int64_t kRegionBytes = 1 << 20;
 inline constexpr int64_t kReservationBytes = 8 << 20;

@@ -129,6 +129,8 @@ class Arguments : public Model {
       exec_ = slot;
     } else if (letter == 'g') {
       graph_ = slot;
+    } else if (letter == 'j') {
+      picked_ = object('j', slot).tag;
     }
     call_.args.push_back(object_arg(sign == '-' ? Kind::kGone : Kind::kHandle, letter, slot));
     return true;
@@ -142,7 +144,7 @@ class Arguments : public Model {
           arg.v[arg.count++] = number(rest);
         } else if (letter == 'h') {
           arg.v[arg.count++] = rest == "retained" ? 1 : 0;
-        } else if (letter == 'g' && rest == "clone") {
+        } else if ((letter == 'g' && rest == "clone") || (letter == 'c' && rest == "green")) {
           arg.v[arg.count++] = 1;
         }
         call_.args.push_back(arg);
@@ -402,6 +404,12 @@ class Arguments : public Model {
     if (word == "src" || word == "usrc!") {
       return take_src(1, word == "src" ? kDeviceKinds : kAllKinds);
     }
+    if (word.substr(0, 6) == "srcof:") {
+      return take_src(1, kinds_of(word.substr(6), 0));
+    }
+    if (word == "keptsrc" || word == "keptdst") {
+      return take_kept(word == "keptsrc");
+    }
     if (word == "dst2" || word == "dst4") {
       return take_dst(word[3] - '0', kDeviceKinds);
     }
@@ -430,6 +438,21 @@ class Arguments : public Model {
       return take_ptr(word);
     }
     return take_rest(word);
+  }
+
+  // A piece of the memory that the second process keeps open.
+  bool take_kept(bool reads) {
+    const Memory& m = memory_[static_cast<size_t>(picked_)];
+    int64_t offset = 0;
+    if (!m.live || (reads && !m.written) || !choose_piece(picked_, 1, offset, n_)) {
+      return false;
+    }
+    if (reads) {
+      add(Kind::kSrc, {picked_, offset});
+    } else {
+      add(Kind::kDst, {picked_, offset, offset == 0 && n_ == m.size ? 1 : 0});
+    }
+    return true;
   }
 
   bool take_one(int64_t bytes) {
@@ -495,6 +518,8 @@ class Arguments : public Model {
       Arg arg = bind_;
       arg.hidden = true;
       call_.args.push_back(arg);
+    } else if (word.substr(0, 8) == "partner:") {
+      add(Kind::kPartner, {number(word.substr(8)), random_.below(1000)});
     } else if (word == "deps" || word == "ndeps") {
       add(word == "deps" ? Kind::kDeps : Kind::kDepCount);
     } else if (word == "kernel") {

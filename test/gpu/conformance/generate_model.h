@@ -69,7 +69,8 @@ Arg object_arg(Kind kind, char letter, int64_t slot) {
   return arg;
 }
 
-constexpr uint32_t kDeviceKinds = 1u << kMemPlain | 1u << kMemPitch | 1u << kMemAsync | 1u << kMemPool | 1u << kMemManaged | 1u << kMemVmm;
+constexpr uint32_t kDeviceKinds =
+    1u << kMemPlain | 1u << kMemPitch | 1u << kMemAsync | 1u << kMemPool | 1u << kMemManaged | 1u << kMemVmm | 1u << kMemIpc;
 constexpr uint32_t kAllKinds = kDeviceKinds | 1u << kMemHost | 1u << kMemRegistered;
 
 uint32_t kinds_of(Word words, uint32_t otherwise) {
@@ -121,6 +122,9 @@ class Model {
         continue;
       }
       if (of_exec && (o.parent != object('x', exec_).parent || o.serial != object('x', exec_).serial)) {
+        continue;
+      }
+      if (letter == 'c' && going && (o.tag == 1) != (rest == "green")) {
         continue;
       }
       if (letter == 'n' && !tags.empty()) {

@@ -5,13 +5,13 @@
 
 namespace conformance {
 
-extern const std::vector<Op> kMemoryOps, kCopyOps, kObjectOps, kGraphOps, kRareOps;
+extern const std::vector<Op> kMemoryOps, kCopyOps, kObjectOps, kGraphOps, kRareOps, kPartnerOps;
 
 namespace {
 
 std::vector<Op> join() {
   std::vector<Op> all;
-  for (const std::vector<Op>* part : {&kMemoryOps, &kCopyOps, &kObjectOps, &kGraphOps, &kRareOps}) {
+  for (const std::vector<Op>* part : {&kMemoryOps, &kCopyOps, &kObjectOps, &kGraphOps, &kRareOps, &kPartnerOps}) {
     all.insert(all.end(), part->begin(), part->end());
   }
   return all;

@@ -31,6 +31,8 @@ enum Group : uint32_t {
   kMemOp = 1 << 18,
   kOld = 1 << 19,  // the 32-bit interface, and what is obsolete
   kRare = 1 << 20,
+  kIpc = 1 << 21,    // with a second process
+  kGreen = 1 << 22,  // green contexts
   kNever = 1u << 31,
 };
 

@@ -15,19 +15,20 @@ struct Named {
   const char* name;
 };
 constexpr Named kNames[] = {
-    {Kind::kInt, "i"},          {Kind::kFloat, "flt"},
-    {Kind::kNull, "null"},      {Kind::kDst, "dst"},
-    {Kind::kSrc, "src"},        {Kind::kPtr, "ptr"},
-    {Kind::kFreed, "freed"},    {Kind::kHostPtr, "hostp"},
-    {Kind::kRegion, "region"},  {Kind::kHostIn, "hin"},
-    {Kind::kHostOut, "hout"},   {Kind::kBind, "bind"},
-    {Kind::kAt, "at"},          {Kind::kFunction, "fn"},
-    {Kind::kParams, "kp"},      {Kind::kDeps, "deps"},
-    {Kind::kDepCount, "ndeps"}, {Kind::kName, "name"},
-    {Kind::kOutInt, "oi"},      {Kind::kOutWord, "oq"},
-    {Kind::kOutPointer, "op"},  {Kind::kOutHandle, "oh"},
-    {Kind::kOutText, "oz"},     {Kind::kOutString, "os"},
-    {Kind::kOutBytes, "ox"},    {Kind::kOutAttribute, "oattr"},
+    {Kind::kInt, "i"},           {Kind::kFloat, "flt"},
+    {Kind::kNull, "null"},       {Kind::kDst, "dst"},
+    {Kind::kSrc, "src"},         {Kind::kPtr, "ptr"},
+    {Kind::kFreed, "freed"},     {Kind::kHostPtr, "hostp"},
+    {Kind::kRegion, "region"},   {Kind::kHostIn, "hin"},
+    {Kind::kHostOut, "hout"},    {Kind::kBind, "bind"},
+    {Kind::kAt, "at"},           {Kind::kFunction, "fn"},
+    {Kind::kParams, "kp"},       {Kind::kDeps, "deps"},
+    {Kind::kDepCount, "ndeps"},  {Kind::kName, "name"},
+    {Kind::kOutInt, "oi"},       {Kind::kOutWord, "oq"},
+    {Kind::kOutPointer, "op"},   {Kind::kOutHandle, "oh"},
+    {Kind::kOutText, "oz"},      {Kind::kOutString, "os"},
+    {Kind::kOutBytes, "ox"},     {Kind::kOutAttribute, "oattr"},
+    {Kind::kPartner, "partner"},
 };
 
 [[noreturn]] void no_call(std::string_view text) {

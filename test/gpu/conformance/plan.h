@@ -40,6 +40,7 @@ enum class Kind : uint8_t {
   kOutString,     // os                      where a pointer to text is written
   kOutBytes,      // ox:BYTES:SHOWN          where so many bytes come back, of which the first SHOWN are compared
   kOutAttribute,  // oattr:WHICH           a pointer attribute
+  kPartner,       // partner:WHAT:SEED       what a second process does besides (partner.h)
   kStruct,        // STRUCT:...              one of structs.h
 };
 

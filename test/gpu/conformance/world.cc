@@ -99,6 +99,19 @@ void World::forget_context(int64_t slot) {
   }
 }
 
+void World::leave_context(int64_t slot, int primary) {
+  for (MemoryState& m : memory_) {
+    m.context = m.context == slot ? primary : m.context;
+    m.owner.pending = false;
+  }
+  for (auto& [letter, all] : objects_) {
+    for (ObjectState& o : all) {
+      o.live = o.live && !(letter == 's' && o.context == slot);
+      o.context = o.context == slot ? primary : o.context;
+    }
+  }
+}
+
 unsigned char* host_in() {
   static unsigned char* const place = mapping(kHostBuffer);
   return place;

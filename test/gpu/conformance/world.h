@@ -25,6 +25,7 @@ struct MemoryState {
   uint64_t handle = 0;   // of mapped memory
   bool aliased = false;  // mapped twice: two streams may use it at once, and copies overlap unseen
   int kind = 0;
+  int pool = -1;    // slot
   int context = 0;  // slot
   uint64_t address = 0;
   uint64_t size = 0;
@@ -55,6 +56,8 @@ struct ObjectState {
   uint64_t last_node = 0;
   bool written = false;   // of an array
   bool retained = false;  // of a memory handle
+  uint64_t green = 0;     // of a context: what it is of
+  bool filled = false;    // of a memory handle: its memory holds bytes that are the same everywhere
 };
 
 class World {
@@ -72,6 +75,8 @@ class World {
   bool alive(const Use& use);
   // All that belongs to a context that is gone.
   void forget_context(int64_t slot);
+  // What belongs to a green context that is gone is the primary one's; but for its streams, which nobody may use. Nothing is pending.
+  void leave_context(int64_t slot, int primary);
 
  private:
   std::array<MemoryState, kMemorySlots> memory_;
@@ -79,7 +84,7 @@ class World {
   uint32_t serial_ = 0;
 };
 
-inline constexpr const char* kLetters = "secgxnhrpaylbkutoqwz";
+inline constexpr const char* kLetters = "secgxnhrpaylbkutoqwzj";
 
 // Buffers of the program itself.
 unsigned char* host_in();       // 16 MiB
