@@ -305,6 +305,7 @@ class Engine {
   void forget_absent(policy::Instant now);  // those that have ended
 
   // engine_exports.cc: memory handed from process to process
+  bool is_alone(const Client& client) const;  // it belongs to no run, job, pod, container or unit
   void import(const Client& importer, const protocol::Import& message, policy::Instant now);
   void exported(const Client& exporter, const protocol::Exported& message, Descriptors descriptors);
   void inherit(const std::optional<ImportKey>& heir);

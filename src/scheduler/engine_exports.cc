@@ -1,4 +1,5 @@
-// The engine's part of legacy IPC: passes descriptors of GPU memory between the processes of one tenant, and of no other.
+// The engine's part of legacy IPC: passes descriptors of GPU memory between the processes of one tenant. Programs that are tenants by
+// themselves, in no container, unit, job or run, may open each other's if one user started them, as natively.
 #include "scheduler/engine.h"
 
 namespace nvshare::scheduler {
@@ -16,10 +17,15 @@ Imported refusal(uint64_t request, ExportStatus status) {
 
 }  // namespace
 
+bool Engine::is_alone(const Client& client) const {
+  const Tenant* tenant = tenants_.find(client.tenant);
+  return tenant != nullptr && tenant->kind == "process" && client.pid != 0;
+}
+
 void Engine::import(const Client& importer, const Import& message, policy::Instant now) {
   const Client* exporter = find(message.exporter);
   if (exporter == nullptr) return send(importer, refusal(message.request, ExportStatus::kUnknown));
-  if (exporter->tenant != importer.tenant) {
+  if (exporter->tenant != importer.tenant && !(exporter->uid == importer.uid && is_alone(*exporter) && is_alone(importer))) {
     warnings_.warn_of(importer.lines_of, "refused import " + std::to_string(importer.id), now,
                       "client {} ({}, pid {}) asked for memory of client {} ({}, pid {}), which is of another tenant: refused", importer.id,
                       importer.program, importer.pid, exporter->id, exporter->program, exporter->pid);

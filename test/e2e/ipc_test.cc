@@ -98,6 +98,20 @@ TEST_F(Ipc, AStrangerIsRefused) {
   stage_.expect_success(from);
 }
 
+TEST_F(Ipc, TwoProgramsOfOneUserThatNobodyGroupedMayOpenEachOthersMemory) {
+  stage_.start_scheduler();
+  Child& from = exporter({"--hand", "24M"});
+  Child& to = importer({"--steps", std::to_string(scaled(40, 8))});
+  ASSERT_TRUE(says(to, "opened"));
+  EXPECT_GE(unswappable_of(from), 24 * kMiB);
+  EXPECT_EQ(unswappable_of(to), 0);
+  ASSERT_TRUE(stage_.wait_until([&] { return !to.running(); }));
+  stage_.expect_success(to);
+  stage_.tell_to_stop();
+  stage_.expect_success(from);
+  EXPECT_FALSE(stage_.scheduler().logged("refused"));
+}
+
 // Without and with a capture under way when the importer closes: the program's own, so that nothing may wait for its end.
 class IpcClosing : public Ipc, public testing::WithParamInterface<bool> {};
 

@@ -207,7 +207,6 @@ bool find_owner(CUdeviceptr* address, Memory::Range* range, Owner* owner) {
   if (within) *address = kNowhere;
   owner->ipc_capable = owner->of_pool = false;
   owner->imported = true;
-  range->sync_memops = false;
   range->id = 0;
   return process().ipc().find(*address, range, &owner->ordinal);
 }

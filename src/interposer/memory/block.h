@@ -50,7 +50,7 @@ struct Block {
   cuda::CUdeviceptr base = 0;
   size_t bytes = 0;                   // of the range: a multiple of the granularity
   size_t requested = 0;               // what the program asked for (dedicated blocks)
-  size_t address_bytes = 0;           // reserved, >= bytes
+  size_t address_bytes = 0;           // reserved, >= bytes; of kPlain: what the driver was asked for
   AllocationNotes notes;              // of a dedicated block's allocation
   cuda::CUcontext context = nullptr;  // whose allocation it is; null once that context is gone: memory of pools outlives it
   Chunk* chunks = nullptr;

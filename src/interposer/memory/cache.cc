@@ -26,6 +26,7 @@ Block* Memory::take_cached(const Order& order) {
   for (size_t i = cache_.size(); i-- > 0;) {
     Block* block = cache_[i];
     if (block->bytes != order.bytes || block->context != order.context || block->pins > 0) continue;
+    if (block->kind == BlockKind::kPlain && block->address_bytes != order.requested) continue;
     if (order.use == SlabUse::kPool && block->open_to.load(std::memory_order_relaxed) != 0) continue;
     cache_.erase(cache_.begin() + static_cast<ptrdiff_t>(i));
     cached_bytes_ -= block->bytes;

@@ -163,7 +163,7 @@ CUresult Memory::new_block(const Order& order, Block** out) {
       result = driver.cuMemAllocManaged(&block->base, bytes, block->of_program ? order.managed : cuda::CU_MEM_ATTACH_GLOBAL);
       break;
     case BlockKind::kPlain:
-      result = driver.cuMemAlloc_v2(&block->base, bytes);
+      result = driver.cuMemAlloc_v2(&block->base, order.requested);  // another process that opens it is told its size
       break;
     case BlockKind::kHandle:
       break;  // the program reserves its own addresses; the window comes when it is needed
@@ -172,7 +172,7 @@ CUresult Memory::new_block(const Order& order, Block** out) {
     delete block;
     return result;
   }
-  block->address_bytes = block->base != 0 ? bytes : 0;
+  block->address_bytes = block->base == 0 ? 0 : block->kind == BlockKind::kPlain ? order.requested : bytes;
   block->chunk_count = static_cast<uint32_t>((bytes + kChunkBytesMax - 1) / kChunkBytesMax);
   block->chunks = new Chunk[block->chunk_count];
   for (uint32_t i = 0; i < block->chunk_count; ++i) {
@@ -468,7 +468,7 @@ bool Memory::measure(CUdeviceptr address, size_t* requested, size_t* capacity, C
     return true;
   }
   *requested = block->requested;
-  *capacity = block->bytes;
+  *capacity = block->kind == BlockKind::kPlain ? block->address_bytes : block->bytes;
   return block->base == address && !block->notes.freed;
 }
 

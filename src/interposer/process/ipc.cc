@@ -135,7 +135,12 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   }
   ++known->references;
   auto same = std::find_if(known->slices.begin(), known->slices.end(), [&](const Import::Slice& s) { return s.offset == token.offset; });
-  if (same == known->slices.end()) known->slices.push_back({token.offset, token.bytes});
+  if (same == known->slices.end()) {
+    known->slices.push_back({token.offset, token.bytes, 1, false});
+  } else {
+    ++same->references;
+    same->bytes = token.bytes;  // another allocation may lie there by now
+  }
   *address = known->base + token.offset;
   *result = cuda::CUDA_SUCCESS;
   return true;
@@ -257,7 +262,15 @@ bool Ipc::close(CUdeviceptr address, CUresult* result) {
     Lock lock(mutex_);
     Import* import = find_import(address);
     if (import == nullptr) return false;
+    CUcontext current = nullptr;
+    *result = cuda::CUDA_ERROR_INVALID_CONTEXT;
+    if (real_driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == nullptr) return true;
+    auto slice = std::find_if(import->slices.begin(), import->slices.end(),
+                              [&](const Import::Slice& s) { return import->base + s.offset == address; });
+    *result = cuda::CUDA_ERROR_INVALID_VALUE;
+    if (slice == import->slices.end()) return true;
     *result = cuda::CUDA_SUCCESS;
+    if (--slice->references == 0) import->slices.erase(slice);
     if (--import->references > 0) return true;
     leaving_.push_back(std::move(*import));
     imports_.erase(imports_.begin() + (import - imports_.data()));
@@ -295,18 +308,29 @@ bool Ipc::overlaps(CUdeviceptr address, size_t bytes) {
 
 bool Ipc::find(CUdeviceptr address, Memory::Range* range, int* ordinal) {
   Lock lock(mutex_);
-  const Import* import = find_import(address);
-  if (import == nullptr) return false;
-  for (const Import::Slice& slice : import->slices) {
-    if (address - import->base - slice.offset >= slice.bytes) continue;
-    range->base = import->base + slice.offset;
-    range->bytes = slice.bytes;
-    range->context = import->context;
-    range->resident = true;
-    *ordinal = import->ordinal;
-    return true;
+  Import* import = find_import(address);
+  const Import::Slice* slice = import != nullptr ? find_slice(*import, address) : nullptr;
+  if (slice == nullptr) return false;
+  range->base = import->base + slice->offset;
+  range->bytes = slice->bytes;
+  range->context = import->context;
+  range->resident = true;
+  range->sync_memops = slice->sync_memops;
+  *ordinal = import->ordinal;
+  return true;
+}
+
+Ipc::Import::Slice* Ipc::find_slice(Import& import, CUdeviceptr address) {
+  for (Import::Slice& slice : import.slices) {
+    if (address - import.base - slice.offset < slice.bytes) return &slice;
   }
-  return false;
+  return nullptr;
+}
+
+void Ipc::set_sync_memops(CUdeviceptr address, bool wanted) {
+  Lock lock(mutex_);
+  Import* import = find_import(address);
+  if (Import::Slice* slice = import != nullptr ? find_slice(*import, address) : nullptr) slice->sync_memops = wanted;
 }
 
 void Ipc::context_gone(CUcontext context) {

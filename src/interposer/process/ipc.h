@@ -43,6 +43,8 @@ class Ipc {
   bool close(cuda::CUdeviceptr address, cuda::CUresult* result);
   // Lets go of what was closed, when no stream captures: waits for the GPU first.
   void collect();
+  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the imported allocation that `address` lies in, if it lies in one.
+  void set_sync_memops(cuda::CUdeviceptr address, bool wanted);
   // The imported allocation that `address` lies in, and the GPU whose memory it is.
   bool find(cuda::CUdeviceptr address, Memory::Range* range, int* ordinal);
   // Something imported is mapped in the range, also what is closed already.
@@ -72,12 +74,14 @@ class Ipc {
     cuda::CUdeviceptr base;
     size_t bytes;
     size_t chunk_bytes;
-    uint32_t references;
+    uint32_t references;  // of all slices
     bool inherited;
     uint32_t accessors;  // GPUs that may use the mapping
     struct Slice {       // an allocation in it that was opened
       uint64_t offset;
       uint64_t bytes;
+      uint32_t references;
+      bool sync_memops;
     };
     std::vector<Slice> slices;
   };
@@ -96,6 +100,7 @@ class Ipc {
 
   Import* find_import(cuda::CUdeviceptr address) REQUIRES(mutex_);
   Import* find_import(const IpcToken& token, cuda::CUcontext context) REQUIRES(mutex_);
+  static Import::Slice* find_slice(Import& import, cuda::CUdeviceptr address);
   cuda::CUresult fetch(Device& device, const IpcToken& token) REQUIRES(mutex_);  // given up while waiting
   cuda::CUresult map(Import* import, const std::vector<cuda::CUmemGenericAllocationHandle>& handles);
   static cuda::CUresult set_access(Import& import, uint32_t accessors);

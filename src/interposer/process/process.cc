@@ -208,6 +208,7 @@ Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range, bool* wi
 void Process::set_sync_memops(cuda::CUdeviceptr address, bool wanted) {
   if (wanted) sync_memops_wanted.store(true, std::memory_order_relaxed);
   for_each_device([&](Device& device) { device.memory().set_sync_memops(address, wanted); });
+  ipc_.set_sync_memops(address, wanted);
 }
 
 bool Process::holds(cuda::CUdeviceptr address, size_t bytes) {

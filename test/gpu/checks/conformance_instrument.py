@@ -42,7 +42,8 @@ class State:
 def states_of(config):
     """The stand-in's contexts take 8 MiB; a real GPU's are taken for 300 where NVML is off, and 500 are kept free."""
     ballast = (48 if config.small else 256) * MIB
-    one, two = (112, 150) if config.small else (500 + 300 + 256 + 192, 500 + 600 + 256 + 192)
+    # Each process has a second one, with a context from the start.
+    one, two = (120, 166) if config.small else (500 + 600 + 256 + 192, 500 + 1200 + 256 + 192)
     return {state.name: state for state in (
         State("native", library=False, scheduled=False),
         State("native_fresh", library=False, scheduled=False, fresh=True),
@@ -150,7 +151,7 @@ class Instrument:
                 "--cold-calls", self.options.cold_calls,
                 "--patience", self.options.patience, *extra]
         if state.ballast:
-            argv += ["--ballast", state.ballast]
+            argv += ["--ballast", state.ballast, "--partner"]
         if state.fresh and "--fresh" not in argv:
             argv += ["--fresh"]
         if self.unshown:

@@ -105,6 +105,12 @@ bool Runner::allowed(const Call& call, Made& made) {
       return false;  // another condition might never come true
     }
   }
+  // It would close what the plan takes to be open.
+  if (made.named >= 0 && world_.memory(made.named).kind == kMemIpc && exchange_of(call) < 0 &&
+      made.refs.ptr == world_.memory(made.named).address &&
+      std::string_view(ops()[static_cast<size_t>(call.op)].symbol) == "cuIpcCloseMemHandle") {
+    return false;
+  }
   return special != Special::kBeginCapture || capturing_ < 0;
 }
 

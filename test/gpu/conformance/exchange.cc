@@ -33,6 +33,14 @@ int Runner::exchange_of(const Call& call) {
   return asked != nullptr ? static_cast<int>(asked->v[0]) : -1;
 }
 
+void Runner::start_partner() {
+  Request request;
+  request.what = Exchange::kCloseAll;
+  Reply reply;
+  int descriptor = -1;
+  partner_.ask(request, reply, descriptor);
+}
+
 // Before memory goes, or a context with all of its memory: natively what becomes of it in the other process is not defined.
 void Runner::end_kept(int64_t slot) {
   for (int kept = 0; kept < slots_of('j'); ++kept) {
@@ -168,7 +176,7 @@ std::string Runner::make_exchange(const Call& call, Made& made) {
   this->call("cuCtxSynchronize", {});
   int descriptor = -1;
   int code = hand_over(call, made, request, descriptor);
-  line += " " + std::to_string(code);
+  std::string details;
   Reply reply;
   if (code == 0) {
     const int sent = descriptor;
@@ -178,26 +186,26 @@ std::string Runner::make_exchange(const Call& call, Made& made) {
     if (sent >= 0) {
       close(sent);
     }
-    line += text_of(reply);
-    if (reply.all_well() && reply.sum != 0) {
+    code = reply.first_failure();
+    details = text_of(reply);
+    if (code == 0 && reply.sum != 0) {
       char sum[24];
       std::snprintf(sum, sizeof(sum), " %" PRIx64, reply.sum);
-      line += sum_is_known(call, made, request.what) ? sum : " unwritten";
+      details += sum_is_known(call, made, request.what) ? sum : " unwritten";
     }
-    if (reply.all_well() && (request.what == Exchange::kBorrow || request.what == Exchange::kMakeHandle)) {
+    if (code == 0 && (request.what == Exchange::kBorrow || request.what == Exchange::kMakeHandle)) {
       code = take_over(made, request.what, reply, descriptor);
-      line += " " + std::to_string(code);
+      details += " " + std::to_string(code);
     }
   }
   if (descriptor >= 0) {
     close(descriptor);
   }
-  const bool well = code == 0 && reply.all_well();
-  (well ? counts_[call.op].success : counts_[call.op].failure) += 1;
-  if (well) {
+  (code == 0 ? counts_[call.op].success : counts_[call.op].failure) += 1;
+  if (code == 0) {
     exchange_effect(call, made, request.what);
   }
-  return line;
+  return line + " " + std::to_string(code) + details;
 }
 
 // What was made with a green context current is the primary one's, and stays; its streams are not used again.

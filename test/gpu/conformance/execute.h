@@ -69,6 +69,7 @@ class Runner {
   ~Runner();
 
   int devices() const { return devices_; }
+  void start_partner();
   // Runs the plan and takes away what is left of it. The lines; false: the context is broken, or not as it was: nothing more can run.
   bool run(const Plan& plan, std::vector<std::string>& lines);
   const char* missing(int op) const {

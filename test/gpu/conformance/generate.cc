@@ -8,7 +8,10 @@ namespace plans {
 class Maker : public Arguments {
  public:
   Maker(const Settings& settings, uint64_t sequence)
-      : Arguments(settings, sequence), sequence_(sequence), cold_(sequence >= kColdFirst), busy_(!cold_ && sequence % 4 != 0) {
+      : Arguments(settings, sequence),
+        sequence_(sequence),
+        cold_(sequence >= kColdFirst && sequence < kPartnerFirst),
+        busy_(!cold_ && sequence % 4 != 0) {
     for (int i = 0; i < settings.devices && i < 2; ++i) {
       object('c', i).live = true;
     }
@@ -78,7 +81,7 @@ class Maker : public Arguments {
     }
     // From a source of its own, so that the other sequences of a seed stay as they are.
     Random second(settings_.seed * 31 + sequence_);
-    if (second.chance(5)) {
+    if (second.chance(5) || sequence_ >= kPartnerFirst) {
       groups_ |= kIpc | (second.chance(50) ? kVmm : kAsync) | kStream;
     }
     if (second.chance(2)) {

@@ -23,6 +23,8 @@ struct Settings {
 
 // Sequences from here on are short and begin with graphs built by hand and no work: for what comes before a program's first turn.
 inline constexpr uint64_t kColdFirst = 20'000'000;
+// And these all have a second process.
+inline constexpr uint64_t kPartnerFirst = 30'000'000;
 
 Plan generate(const Settings& settings, uint64_t sequence);
 

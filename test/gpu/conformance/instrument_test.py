@@ -66,12 +66,12 @@ class TheSecondProcess(unittest.TestCase):
     """What goes from one process to another (partner.h)."""
 
     def test_reads_and_writes_what_it_opens(self):
-        lines = lines_of("cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuMemsetD8_v2 dst:6:0:1:4096 i:7 i:4096", "cuIpcGetMemHandle src:6:0:4096 partner:0:1",
-                         "cuIpcGetMemHandle dst:6:1024:0:512 partner:1:5", "cuMemcpyDtoH_v2 hout:4096 src:6:0:4096 i:4096", "cuIpcOpenMemHandle_v2 +j:0 ptr:6:0 partner:2:1",
+        lines = lines_of("cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuMemsetD8_v2 dst:6:0:1:4096 i:7 i:4096", "cuIpcOpenMemHandle_v2 src:6:0:4096 partner:0:1",
+                         "cuIpcOpenMemHandle_v2 dst:6:1024:0:512 partner:1:5", "cuMemcpyDtoH_v2 hout:4096 src:6:0:4096 i:4096", "cuIpcOpenMemHandle_v2 +j:0 ptr:6:0 partner:2:1",
                          "cuIpcOpenMemHandle_v2 j:0 src:6:0:4096 partner:3:1", "cuMemFree_v2 -m:6", "cuIpcOpenMemHandle_v2 j:0 src:6:0:4096 partner:3:1")
         sum_before, sum_after = lines[2].split()[-1], lines[4].split()[-1]
-        self.assertEqual(lines[2], f"cuIpcGetMemHandle 0 partner 0 0 0 {sum_before}")
-        self.assertEqual(lines[3:6], ["cuIpcGetMemHandle 0 partner 0 0 0", f"cuMemcpyDtoH_v2 0 {sum_after}", "cuIpcOpenMemHandle_v2 0 partner 0"])
+        self.assertEqual(lines[2], f"cuIpcOpenMemHandle_v2 0 partner 0 0 0 {sum_before}")
+        self.assertEqual(lines[3:6], ["cuIpcOpenMemHandle_v2 0 partner 0 0 0 0", f"cuMemcpyDtoH_v2 0 {sum_after}", "cuIpcOpenMemHandle_v2 0 partner 0"])
         self.assertNotEqual(sum_before, sum_after)
         self.assertEqual(lines[6:9], [f"cuIpcOpenMemHandle_v2 0 partner 0 {sum_after}", "cuMemFree_v2 0", "cuIpcOpenMemHandle_v2 -"])
 
@@ -79,7 +79,7 @@ class TheSecondProcess(unittest.TestCase):
         lines = lines_of("cuIpcOpenMemHandle_v2 +m:4:8:4096 partner:6:3", "cuMemcpyDtoH_v2 hout:4096 src:4:0:4096 i:4096", "cuIpcCloseMemHandle src:4:0:4096 partner:7:1",
                          "cuMemsetD8_v2 dst:4:0:1:4096 i:9 i:4096", "cuIpcCloseMemHandle src:4:0:4096 partner:7:1", "cuIpcCloseMemHandle -m:4 partner:8:1")
         first, second = lines[1].split()[-1], lines[4].split()[-1]
-        self.assertEqual(lines, ["cuIpcOpenMemHandle_v2 0 partner 0 0 0 0", f"cuMemcpyDtoH_v2 0 {first}", f"cuIpcCloseMemHandle 0 partner 0 {first}", "cuMemsetD8_v2 0",
+        self.assertEqual(lines, ["cuIpcOpenMemHandle_v2 0 partner 0 0 0 0 0", f"cuMemcpyDtoH_v2 0 {first}", f"cuIpcCloseMemHandle 0 partner 0 {first}", "cuMemsetD8_v2 0",
                                  f"cuIpcCloseMemHandle 0 partner 0 {second}", "cuIpcCloseMemHandle 0 partner 0"] + lines[6:])
         self.assertNotEqual(first, second)
 
@@ -87,7 +87,7 @@ class TheSecondProcess(unittest.TestCase):
         handles = lines_of("cuMemCreate +h:0:0 i:2097152 prop:0:1:1:1 i:0", "cuMemExportToShareableHandle h:0 partner:9:1", "cuMemImportFromShareableHandle +h:1:0 partner:10:8",
                            "cuMemExportToShareableHandle h:1 partner:9:1")
         self.assertEqual(handles[1], "cuMemExportToShareableHandle 0 partner 0 0 0 0 0 0 0 0 unwritten")
-        self.assertEqual(handles[2], "cuMemImportFromShareableHandle 0 partner 0 0 0 0 0 0 0 0 0 0")
+        self.assertEqual(handles[2], "cuMemImportFromShareableHandle 0 partner 0 0 0 0 0 0 0 0 0 0 0")
         self.assertRegex(handles[3], "^cuMemExportToShareableHandle 0 partner 0 0 0 0 0 0 0 0 [0-9a-f]+$")
         pools = lines_of("cuMemPoolCreate +p:1 poolprops:0:1:0", "cuMemAllocFromPoolAsync +m:3:3:4096 i:4096 p:1 s:-1", "cuMemsetD8_v2 dst:3:0:1:4096 i:7 i:4096",
                          "cuMemPoolImportPointer src:3:0:4096 partner:11:1")

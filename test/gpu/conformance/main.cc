@@ -7,6 +7,7 @@
 //   --cold-calls N of sequences about what comes before the first turn (a third of --calls)
 //   --fresh        each sequence in a process of its own
 //   --ballast B    that much memory is held on each GPU meanwhile
+//   --partner      the second process has a context from the start
 //   --without A,B  entry points that are not to be called
 //   --tame A,B     entry points that get right arguments only
 //   --apart A,B:N  the second hash leaves these out: entry points, or those with N among their arguments
@@ -44,6 +45,7 @@ struct Job {
   uint64_t first = 0, count = 100;
   int devices = 1;
   uint64_t ballast = 0;
+  bool partner = false;
   bool verbose = false, fresh = false;
   double patience = 120;
   double seconds = 0;  // 0: all of them
@@ -91,6 +93,9 @@ uint64_t hash_of(const Job& job, const Plan& plan, const std::vector<std::string
 [[noreturn]] void work(const Job& job, uint64_t first, uint64_t end) {
   report_crashes();
   Runner runner(job.devices, job.ballast, job.progress, job.counts);
+  if (job.partner) {
+    runner.start_partner();
+  }
   std::vector<std::string> lines;
   for (uint64_t sequence = first; sequence < end; ++sequence) {
     if (job.out_of_time()) {
@@ -249,6 +254,7 @@ Job job_of(const gputest::Options& options) {
   job.first = options.number("first", 0);
   job.count = options.number("count", 100);
   job.ballast = options.number("ballast", 0);
+  job.partner = options.has("partner");
   job.patience = static_cast<double>(options.number("patience", 120));
   job.seconds = static_cast<double>(options.number("seconds", 0));
   job.begin_ns = gputest::now_ns();

@@ -6,8 +6,8 @@ namespace conformance {
 
 extern const std::vector<Op> kPartnerOps;
 const std::vector<Op> kPartnerOps = {
-    {"cuIpcGetMemHandle", "src partner:0", kIpc, 24},
-    {"cuIpcGetMemHandle", "dst partner:1", kIpc, 24},
+    {"cuIpcOpenMemHandle_v2", "src partner:0", kIpc, 24},
+    {"cuIpcOpenMemHandle_v2", "dst partner:1", kIpc, 24},
     {"cuIpcOpenMemHandle_v2", "$+j ptr:plain|pitch:0 partner:2", kIpc, 24},
     {"cuIpcOpenMemHandle_v2", "$j keptsrc partner:3", kIpc, 30},
     {"cuIpcOpenMemHandle_v2", "$j keptdst partner:4", kIpc, 30},

@@ -183,7 +183,9 @@ class Answers {
   }
   void write(uint64_t address, uint64_t bytes, uint64_t seed) {
     fill_pattern(host_in(), bytes, seed);
-    make("cuMemcpyHtoD_v2", address, static_cast<const void*>(host_in()), static_cast<size_t>(bytes));
+    if (make("cuMemcpyHtoD_v2", address, static_cast<const void*>(host_in()), static_cast<size_t>(bytes))) {
+      make("cuCtxSynchronize");  // a copy from pageable memory may return before it has arrived
+    }
   }
 
   bool open(const Request& request, uint64_t& address) {

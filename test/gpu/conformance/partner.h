@@ -46,13 +46,13 @@ struct Reply {
   uint64_t sum = 0;             // checksum of what was read
   unsigned char data[64] = {};  // an IPC handle
 
-  bool all_well() const {
+  int first_failure() const {  // 0: there is none
     for (int i = 0; i < count; ++i) {
       if (codes[i] != 0) {
-        return false;
+        return codes[i];
       }
     }
-    return true;
+    return 0;
   }
 };
 
