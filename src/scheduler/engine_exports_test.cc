@@ -35,7 +35,8 @@ class EngineExports : public EngineTest {
     send(importer, message);
     const bool asked = packets_.last<protocol::ExportWanted>(of_exporter).has_value();
     const auto answer = packets_.last<protocol::Imported>(importer);
-    const bool refused = answer && answer->request == request_ && static_cast<protocol::ExportStatus>(answer->status) == protocol::ExportStatus::kRefused;
+    const bool refused =
+        answer && answer->request == request_ && static_cast<protocol::ExportStatus>(answer->status) == protocol::ExportStatus::kRefused;
     EXPECT_NE(asked, refused);
     return asked;
   }

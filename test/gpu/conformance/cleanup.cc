@@ -116,7 +116,7 @@ void Runner::end_exchanges(std::vector<std::string>& lines, Exchange what) {
   request.what = what;
   Reply reply;
   int descriptor = -1;
-  if (partner_.was_asked()) {
+  if (partner_asked_) {
     lines.push_back("~partner" + (partner_.ask(request, reply, descriptor) ? text_of(reply) : " ended"));
   }
 }

@@ -180,6 +180,7 @@ std::string Runner::make_exchange(const Call& call, Made& made) {
   Reply reply;
   if (code == 0) {
     const int sent = descriptor;
+    partner_asked_ = true;
     if (!partner_.ask(request, reply, descriptor)) {
       return line + " the second process ended";
     }

@@ -142,7 +142,8 @@ class Runner {
   void free_memory(std::vector<std::string>& lines);
   void end_threads();
 
-  Partner partner_;  // first: it is forked before there is a driver
+  Partner partner_;             // first: it is forked before there is a driver
+  bool partner_asked_ = false;  // by a plan
   World world_;
   Progress* const progress_;
   Counts* const counts_;

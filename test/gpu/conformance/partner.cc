@@ -347,7 +347,6 @@ Partner::~Partner() {
 }
 
 bool Partner::ask(const Request& request, Reply& reply, int& descriptor) {
-  asked_ = true;
   return send_all(socket_, &request, sizeof(request), descriptor) && receive_all(socket_, &reply, sizeof(reply), descriptor);
 }
 

@@ -67,12 +67,10 @@ class Partner {
 
   // Asks and waits. `descriptor`: -1 or one that goes along (it is not closed); what came back, or -1. False: the partner is gone.
   bool ask(const Request& request, Reply& reply, int& descriptor);
-  bool was_asked() const { return asked_; }
 
  private:
   int socket_ = -1;
   pid_t process_ = -1;
-  bool asked_ = false;
 };
 
 // What a child made by fork() gets from the driver: the codes of a few calls, -1 where it did not end in 10 s.
