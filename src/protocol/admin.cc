@@ -307,7 +307,9 @@ Result<Request> decode_status_request(const Json& json) {
   if (!changes) return changes.error();
   auto within = integer_field(json, "within_ms", 0, kStatusWaitMsMax);
   if (!within) return within.error();
-  return Request(StatusRequest{static_cast<uint64_t>(*changes), *within});
+  auto early = integer_field(json, "early_ms", 0, kStatusWaitMsMax);
+  if (!early) return early.error();
+  return Request(StatusRequest{static_cast<uint64_t>(*changes), *within, *early});
 }
 
 Result<Request> decode_trace_request(const Json& json) {
@@ -369,7 +371,7 @@ Result<Json> decode_reply(std::string_view line) {
 struct Encoder {
   Json operator()(const StatusRequest& r) const {
     if (r.within_ms == 0) return {{"request", "status"}};
-    return {{"request", "status"}, {"changes", r.changes}, {"within_ms", r.within_ms}};
+    return {{"request", "status"}, {"changes", r.changes}, {"within_ms", r.within_ms}, {"early_ms", r.early_ms}};
   }
   Json operator()(const ShutdownRequest&) const { return {{"request", "shutdown"}}; }
   Json operator()(const TraceRequest& r) const { return {{"request", "trace"}, {"after", r.after}, {"last_ns", r.last_ns}}; }

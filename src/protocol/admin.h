@@ -4,6 +4,7 @@
 //   {"request":"status"}                                               -> StatusReport's fields
 //   {"request":"status","changes":17,"within_ms":1000}
 //                       -> what is new since then, once StatusReport::changes is no longer 17 (report_changes.h); else all, so long later
+//                       "early_ms":300: viewers share reports: all of it may come so much earlier, and be so old
 //   {"request":"tenant","pid":123,"name":"train","gpu_memory_limit":0} -> {"ok":true,"tenant":7}: the process tree rooted at pid is one
 //   tenant
 //   {"request":"set","tenant":"train","gpu_memory_limit":"8Gi"}        -> a limit in effect at once; 0 = none
@@ -282,6 +283,7 @@ struct StatusReport {
 struct StatusRequest {
   uint64_t changes = 0;   // as the asker knows them
   int64_t within_ms = 0;  // how long to wait for others, at most kStatusWaitMsMax; 0: not at all
+  int64_t early_ms = 0;   // all of it may come so much earlier, and be so old, where another viewer has it then
 };
 struct ShutdownRequest {};
 struct TenantRequest {

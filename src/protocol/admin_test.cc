@@ -32,6 +32,10 @@ TEST(Admin, RequestsComeBackAsTheyWereSent) {
   EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 9, 0, 70}).c_str()).gpu_core_ceiling, 70);
   EXPECT_EQ(accepted<TenantRequest>(encode(TenantRequest{12, "train", 0, true, 100, 9}).c_str()).priority, 9);
   EXPECT_TRUE(std::holds_alternative<StatusRequest>(*decode_request(encode(StatusRequest{}))));
+  const auto viewers = accepted<StatusRequest>(encode(StatusRequest{17, 1000, 300}).c_str());
+  EXPECT_EQ(viewers.changes, 17u);
+  EXPECT_EQ(viewers.within_ms, 1000);
+  EXPECT_EQ(viewers.early_ms, 300);
   EXPECT_TRUE(std::holds_alternative<ShutdownRequest>(*decode_request(encode(ShutdownRequest{}))));
 }
 

@@ -15,9 +15,9 @@ void ChangeWatch::changed(uint64_t number) {
   if (std::exchange(number_, number) != number) look();
 }
 
-void ChangeWatch::wait(uint64_t known, int64_t until, Then then) {
+void ChangeWatch::wait(uint64_t known, int64_t until, int64_t early_ns, Then then) {
   if (waiters_.size() >= kWaitersMax) return then(false);
-  waiters_.push_back({known, until, std::move(then)});
+  waiters_.push_back({known, until, early_ns, std::move(then)});
   look();
 }
 
@@ -28,8 +28,9 @@ void ChangeWatch::look() {
     announced_at_ = now;
     if (announce_) announce_(announced_);
   }
+  const bool is_over = std::any_of(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) { return waiter.until <= now; });
   const auto goes = std::partition(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) {
-    return waiter.until > now && (waiter.known == announced_ || announced_ != number_);
+    return waiter.until - (is_over ? waiter.early_ns : 0) > now && (waiter.known == announced_ || announced_ != number_);
   });
   std::vector<Waiter> gone(std::make_move_iterator(goes), std::make_move_iterator(waiters_.end()));
   waiters_.erase(goes, waiters_.end());

@@ -1,5 +1,6 @@
 // Viewers that wait until something changes (nvsharectl top, the page), so that they see it at once and need not ask all the time. However
-// fast changes follow each other, waiters are let go together and at most every kApartNs. The loop's thread alone.
+// fast changes follow each other, waiters are let go together and at most every kApartNs. Where one's patience is over, those go with it
+// whose is soon, so that one report serves them all. The loop's thread alone.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,15 @@ class ChangeWatch {
   // There is another number than before (admin::StatusReport::changes); the same one again is no news.
   void changed(uint64_t number);
 
-  // Calls back once, also from within: when the number is another than `known`, or at `until` of CLOCK_MONOTONIC.
-  void wait(uint64_t known, int64_t until, Then then);
+  // Calls back once, also from within: when the number is another than `known`, or at `until` of CLOCK_MONOTONIC, or up to `early_ns`
+  // before that where another waiter's patience is over.
+  void wait(uint64_t known, int64_t until, int64_t early_ns, Then then);
 
  private:
   struct Waiter {
     uint64_t known;
     int64_t until;
+    int64_t early_ns;
     Then then;
   };
 

@@ -38,9 +38,9 @@ class ChangeWatchTest : public ::testing::Test {
 
 TEST_F(ChangeWatchTest, AChangeAfterAQuietTimeIsSeenAtOnce) {
   watch_.changed(7);
-  watch_.wait(7, later(60'000), note(1));
+  watch_.wait(7, later(60'000), 0, note(1));
   EXPECT_TRUE(let_go_.empty()) << "nothing is new to it";
-  watch_.wait(6, later(60'000), note(2));
+  watch_.wait(6, later(60'000), 0, note(2));
   ASSERT_EQ(let_go_.size(), 1u) << "it knows another number";
   EXPECT_EQ(let_go_[0].who, 2);
   run_for(60);
@@ -63,7 +63,7 @@ TEST_F(ChangeWatchTest, WhereChangesNeverEndWaitersGoTogetherAndSeldom) {
   });
   changes.arm(begin);
   std::function<void(int)> again = [&](int who) {
-    watch_.wait(number, later(60'000), [&, who](bool news) {
+    watch_.wait(number, later(60'000), 0, [&, who](bool news) {
       let_go_.push_back({who, news, monotonic_ns()});
       again(who);
     });
@@ -79,22 +79,36 @@ TEST_F(ChangeWatchTest, WhereChangesNeverEndWaitersGoTogetherAndSeldom) {
 TEST_F(ChangeWatchTest, PatienceEnds) {
   watch_.changed(3);
   const int64_t until = later(20);
-  watch_.wait(3, until, note(1));
-  watch_.wait(3, later(60'000), note(2));
+  watch_.wait(3, until, 0, note(1));
+  watch_.wait(3, later(60'000), 0, note(2));
   run_for(150);
   ASSERT_EQ(let_go_.size(), 1u);
   EXPECT_EQ(let_go_[0].who, 1);
   EXPECT_FALSE(let_go_[0].news);
   EXPECT_GE(let_go_[0].at, until);
-  watch_.wait(3, monotonic_ns(), note(3));
+  watch_.wait(3, monotonic_ns(), 0, note(3));
   EXPECT_EQ(let_go_.size(), 2u) << "which may be none";
+}
+
+// One report serves them: who would wait for a little longer goes with the first.
+TEST_F(ChangeWatchTest, PatienceThatEndsSoonEndsWithAnothers) {
+  watch_.changed(3);
+  watch_.wait(3, later(20), 300 * kMsNs, note(1));
+  watch_.wait(3, later(250), 300 * kMsNs, note(2));
+  watch_.wait(3, later(250), 0, note(3));
+  watch_.wait(3, later(60'000), 300 * kMsNs, note(4));
+  run_for(150);
+  ASSERT_EQ(let_go_.size(), 2u);
+  EXPECT_EQ(let_go_[0].who + let_go_[1].who, 3);
+  EXPECT_FALSE(let_go_[0].news);
+  EXPECT_FALSE(let_go_[1].news);
 }
 
 TEST_F(ChangeWatchTest, MoreThanItsBoundDoNotWait) {
   watch_.changed(1);
-  for (size_t who = 0; who < ChangeWatch::kWaitersMax; ++who) watch_.wait(1, later(60'000), note(1));
+  for (size_t who = 0; who < ChangeWatch::kWaitersMax; ++who) watch_.wait(1, later(60'000), 0, note(1));
   EXPECT_TRUE(let_go_.empty());
-  watch_.wait(1, later(60'000), note(2));
+  watch_.wait(1, later(60'000), 0, note(2));
   ASSERT_EQ(let_go_.size(), 1u);
   EXPECT_EQ(let_go_[0].who, 2);
   EXPECT_FALSE(let_go_[0].news);

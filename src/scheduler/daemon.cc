@@ -83,6 +83,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Settings& settings, const ch
 Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
     : settings_(settings),
       runtime_dir_(std::move(runtime_dir)),
+      reports_([this] { return report(); }),
       deadline_timer_(loop_, [this] { call_engine([this] { engine_->deadline_reached(monotonic_ns()); }); }),
       housekeeping_timer_(loop_,
                           [this] {
@@ -144,7 +145,7 @@ Result<void> Daemon::open(const char* nvml_library) {
   if (monitor_) {
     for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
   }
-  status_writer_ = std::make_unique<StatusWriter>(loop_, [this] { return report(); });
+  status_writer_ = std::make_unique<StatusWriter>(loop_, reports_);
   change_watch_ = std::make_unique<ChangeWatch>(loop_, [this](uint64_t changes) {
     for (const auto& endpoint : endpoints_) endpoint->changed(changes);
   });
@@ -191,7 +192,8 @@ Result<void> Daemon::serve_http() {
 }
 
 Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
-  auto endpoint = HttpEndpoint::serve(options, loop_, [this] { return report(); });
+  auto endpoint = HttpEndpoint::serve(options, loop_,
+                                      [this](int64_t age_max_ns, uint64_t changes_min) { return reports_.fresh(age_max_ns, changes_min); });
   if (!endpoint) return endpoint.error();
   if (options.metrics) spdlog::info("metrics at {}/metrics", (*endpoint)->url());
   if (options.page) spdlog::info("page at {}/", (*endpoint)->url());
@@ -332,12 +334,18 @@ std::optional<std::string> Daemon::answer(std::string_view line, AdminSockets::L
 }
 
 void Daemon::answer_with_status(const protocol::admin::StatusRequest& request, AdminSockets::Later later) {
-  const auto write = [this, later = std::move(later)](uint64_t since) {
-    status_writer_->ask(since, [later](const StatusWriter::Text& text) { later(*text); });
+  const auto write = [this, later = std::move(later)](const StatusWriter::Wish& wish) {
+    status_writer_->ask(wish, [later](const StatusWriter::Text& text) { later(*text); });
   };
-  if (request.within_ms == 0) return write(0);
-  change_watch_->wait(request.changes, monotonic_ns() + request.within_ms * 1'000'000,
-                      [write, known = request.changes](bool news) { write(news ? known : 0); });
+  if (request.within_ms == 0) return write({});
+  const int64_t early_ns = request.early_ms * 1'000'000;
+  const int64_t until = monotonic_ns() + request.within_ms * 1'000'000;
+  const StatusWriter::Wish all{0, early_ns, request.changes};
+  // One of the others' may do: who is to have all of it soon takes it.
+  if (until - early_ns <= monotonic_ns() && reports_.written(early_ns, request.changes)) return write(all);
+  change_watch_->wait(request.changes, until, early_ns, [this, write, all](bool news) {
+    write(news ? StatusWriter::Wish{all.changes_min, ChangeWatch::kApartNs, engine_->changes()} : all);
+  });
 }
 
 std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSockets::Later later) {

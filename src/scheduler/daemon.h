@@ -19,6 +19,7 @@
 #include "scheduler/runtime_dir.h"
 #include "scheduler/segment_maker.h"
 #include "scheduler/settings.h"
+#include "scheduler/shared_reports.h"
 #include "scheduler/status_writer.h"
 
 namespace nvshare::scheduler {
@@ -66,6 +67,7 @@ class Daemon {
   std::unique_ptr<ClientSockets> clients_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MemfdMaker> segment_maker_;
+  SharedReports reports_;
   std::unique_ptr<StatusWriter> status_writer_;
   std::unique_ptr<ChangeWatch> change_watch_;
   protocol::admin::ChangeMarks change_marks_;

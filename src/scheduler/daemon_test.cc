@@ -62,6 +62,22 @@ TEST_F(DaemonTest, AskersOfTheStatusAllHaveOne) {
   for (std::future<bool>& asker : askers) EXPECT_TRUE(asker.get());
 }
 
+// The report that one viewer has is another's, too, where that one would have one soon; who asks without `early_ms` has its own.
+TEST_F(DaemonTest, ViewersShareWholeReports) {
+  start();
+  const uint64_t changes = status().changes;
+  ASSERT_NE(changes, 0u);
+  const auto whole = [&](int within_ms, int early_ms) {
+    return ask_admin(settings_.runtime_dir,
+                     fmt::format(R"({{"request":"status","changes":{},"within_ms":{},"early_ms":{}}})", changes, within_ms, early_ms));
+  };
+  const std::string first = whole(1, 10'000);
+  ASSERT_TRUE(admin::decode_status(first)) << first;
+  EXPECT_EQ(whole(10'000, 10'000), first) << "down to its uptime, and at once";
+  EXPECT_NE(whole(1, 0), first);
+  EXPECT_NE(ask_admin(settings_.runtime_dir, R"({"request":"status"})"), first);
+}
+
 TEST_F(DaemonTest, TwoThatDoNotFitTakeTurns) {
   TestClient a = client();
   TestClient b = client();

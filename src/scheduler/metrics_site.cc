@@ -51,7 +51,7 @@ class MetricsSite final : public HttpSite {
   std::string collect() {
     const ReportDesk::Report report = desk_->fresh(kReportLivesNs);
     std::vector<prometheus::MetricFamily> families;
-    if (report) families = metrics_.families(*report, look_at_process());
+    if (report) families = metrics_.families(report->report(), look_at_process());
     prometheus::ClientMetric answered;
     answered.gauge.value = report ? 1 : 0;
     families.push_back({"nvshare_scheduler_answered",

@@ -9,14 +9,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <utility>
 
 #include "base/fd.h"
 #include "base/parse.h"
 #include "protocol/admin.h"
-#include "protocol/report_changes.h"
 #include "scheduler/page_files.h"
 
 namespace nvshare::scheduler {
@@ -34,8 +32,6 @@ constexpr char kHeaders[] =
     "Referrer-Policy: no-referrer\r\n"
     "X-Content-Type-Options: nosniff\r\n"
     "X-Frame-Options: DENY\r\n";
-
-constexpr size_t kEncodedMax = 4;  // texts of one report, for viewers that have different ones
 
 // Takes as long for a wrong token as for another one of that length.
 bool are_equal(const std::string& a, const std::string& b) {
@@ -121,27 +117,14 @@ class PageSite final : public HttpSite {
     if (!now) return json("503 Service Unavailable", protocol::admin::encode_error("the scheduler was too busy for a second"));
     HttpResponse response;
     response.type = "application/json";
-    response.body = encoded(now, known < now->changes ? known : 0);
+    response.body = now->text(known < now->report().changes ? known : 0);
     return response;
-  }
-
-  std::shared_ptr<const std::string> encoded(const ReportDesk::Report& report, uint64_t since) {
-    if (report != encoded_of_) {
-      encoded_.clear();
-      encoded_of_ = report;
-    }
-    if (encoded_.size() >= kEncodedMax && !encoded_.contains(since)) since = 0;
-    std::shared_ptr<const std::string>& text = encoded_[since];
-    if (!text) text = std::make_shared<const std::string>(protocol::admin::encode(protocol::admin::news_since(*report, since)));
-    return text;
   }
 
   const std::shared_ptr<ReportDesk> desk_;
   const std::string token_;
   std::vector<File> files_;
-  ReportDesk::Report encoded_of_;
-  std::map<uint64_t, std::shared_ptr<const std::string>> encoded_;  // by what they are since; 0: all
-  bool is_too_busy_ = false;                                        // in this round: nobody else waits for it another second
+  bool is_too_busy_ = false;  // in this round: nobody else waits for it another second
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // The page that shows in a browser what `nvsharectl status` says: static files (page/), and the report as JSON at /status.json, the
 // same line as `nvsharectl status --json`. Read-only: nothing that is asked of it changes anything.
 //
-// - The JSON is shared by all browsers that ask: whatever their number, it is made at most about three times a second, and besides once
-//   for each change that they wait for (change_watch.h), at most every 50 ms.
+// - The JSON is shared by all browsers that ask, and the report with every `top` (shared_reports.h): whatever their number, it is made at
+//   most about three times a second, and besides once for each change that they wait for (change_watch.h), at most every 50 ms.
 // - /status.json?changes=N is answered with what is new since then (protocol/report_changes.h) once StatusReport::changes is beyond N, or
 //   with all a second later: the page shows changes at once, and asks seldom where there are none.
 // - Without a token the page is for a browser on this machine: the Host header must be an IP address or "localhost", so that a web site

@@ -31,10 +31,8 @@ class PageSiteTest : public ::testing::Test {
     options.address = "127.0.0.1:0";
     options.page = true;
     options.page_token = token;
-    auto endpoint = HttpEndpoint::serve(options, loop_, [this] {
-      ++looks_;
-      return report_;
-    });
+    auto endpoint = HttpEndpoint::serve(
+        options, loop_, [this](int64_t age_max_ns, uint64_t changes_min) { return reports_.fresh(age_max_ns, changes_min); });
     ASSERT_TRUE(endpoint) << endpoint.error().text;
     endpoint_ = std::move(*endpoint);
     report_.version = "1.2.3";
@@ -72,6 +70,10 @@ class PageSiteTest : public ::testing::Test {
   EventLoop loop_;
   protocol::admin::StatusReport report_;
   std::atomic<int> looks_ = 0;
+  SharedReports reports_{[this] {
+    ++looks_;
+    return report_;
+  }};
   std::unique_ptr<HttpEndpoint> endpoint_;
   std::thread thread_;
 };

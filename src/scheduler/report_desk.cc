@@ -1,5 +1,6 @@
 #include "scheduler/report_desk.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,30 +13,37 @@ constexpr auto kReportPatience = std::chrono::seconds(1);
 
 ReportDesk::Report ReportDesk::fresh(int64_t age_max_ns, uint64_t changes_min) {
   std::unique_lock lock(mutex_);
-  if (look_ && report_ && report_->changes >= changes_min && monotonic_ns() - taken_at_ < age_max_ns) return report_;
-  const int64_t asked_at = monotonic_ns();
+  if (look_ && report_ && report_->report().changes >= changes_min && monotonic_ns() - report_->taken_at() < age_max_ns) return report_;
+  age_max_ns_ = wanted_ ? std::min(age_max_ns_, age_max_ns) : age_max_ns;
+  changes_min_ = wanted_ ? std::max(changes_min_, changes_min) : changes_min;
   if (look_ && !std::exchange(wanted_, true)) {
+    ++wishes_;
     loop_.post([desk = shared_from_this()] { desk->make_report(); });
   }
   // Also what is older than age_max_ns by the time that this thread runs again is new enough.
-  const auto is_new = [&] { return report_ && taken_at_ >= asked_at; };
-  changed_.wait_for(lock, kReportPatience, [&] { return !look_ || is_new(); });
-  return look_ && is_new() ? report_ : nullptr;
+  const auto is_granted = [this, mine = wishes_] { return granted_ >= mine; };
+  changed_.wait_for(lock, kReportPatience, [&] { return !look_ || is_granted(); });
+  return look_ && is_granted() ? report_ : nullptr;
 }
 
 void ReportDesk::make_report() {
   Look look;
+  int64_t age_max_ns = 0;
+  uint64_t changes_min = 0, wish = 0;
   {
     std::lock_guard lock(mutex_);
     look = look_;
+    age_max_ns = age_max_ns_;
+    changes_min = changes_min_;
+    wish = wishes_;
     wanted_ = false;  // also where the report fails: who comes next asks anew
   }
   if (!look) return;
-  auto report = std::make_shared<const protocol::admin::StatusReport>(look());
+  Report report = look(age_max_ns, changes_min);
   {
     std::lock_guard lock(mutex_);
     report_ = std::move(report);
-    taken_at_ = monotonic_ns();
+    granted_ = wish;
   }
   changed_.notify_all();
 }

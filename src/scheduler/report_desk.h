@@ -1,5 +1,6 @@
-// Where threads that are not the loop's get the scheduler's report, as an admin's `status` has it: they leave a wish, the loop makes one
-// report for all that wait, and never waits for them. Any thread but the loop's may ask; thread-safe.
+// Where threads that are not the loop's get the scheduler's report, as an admin's `status` has it: they leave a wish, the loop gives one
+// report to all that wait, one that others have where that is new enough, and never waits for them. Any thread but the loop's may ask;
+// thread-safe.
 #pragma once
 
 #include <atomic>
@@ -9,22 +10,22 @@
 #include <memory>
 #include <mutex>
 
-#include "protocol/admin.h"
 #include "scheduler/event_loop.h"
+#include "scheduler/shared_reports.h"
 
 namespace nvshare::scheduler {
 
 class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
  public:
-  using Report = std::shared_ptr<const protocol::admin::StatusReport>;
-  using Look = std::function<protocol::admin::StatusReport()>;  // on the loop's thread
+  using Report = SharedReports::Report;
+  using Look = std::function<Report(int64_t age_max_ns, uint64_t changes_min)>;  // SharedReports::fresh, on the loop's thread
 
   static std::shared_ptr<ReportDesk> open(EventLoop& loop, Look look) {
     return std::shared_ptr<ReportDesk>(new ReportDesk(loop, std::move(look)));
   }
 
-  // A report that is at most `age_max_ns` old and whose `changes` are at least `changes_min`, or that was made since the call; waits for it
-  // a second at most. Null: the loop was too busy, or the desk is closed.
+  // A report that was at most `age_max_ns` old at the call, or later, and whose `changes` are at least `changes_min`; waits for it a second
+  // at most. Null: the loop was too busy, or the desk is closed.
   Report fresh(int64_t age_max_ns, uint64_t changes_min = 0);
 
   // admin::StatusReport::changes, as they are now.
@@ -45,8 +46,11 @@ class ReportDesk : public std::enable_shared_from_this<ReportDesk> {
   std::condition_variable changed_;
   Look look_;  // empty: closed
   Report report_;
-  int64_t taken_at_ = 0;
-  bool wanted_ = false;
+  uint64_t wishes_ = 0;   // that the loop was asked for
+  uint64_t granted_ = 0;  // of them
+  bool wanted_ = false;   // the last one is not begun: more may join it
+  int64_t age_max_ns_ = 0;
+  uint64_t changes_min_ = 0;
 };
 
 }  // namespace nvshare::scheduler

@@ -2,10 +2,11 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
-#include "protocol/report_changes.h"
+#include "protocol/admin.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -17,7 +18,7 @@ StatusWriter::Text failed(const std::exception& problem) {
 
 }  // namespace
 
-StatusWriter::StatusWriter(EventLoop& loop, Look look) : loop_(loop), look_(std::move(look)) {
+StatusWriter::StatusWriter(EventLoop& loop, SharedReports& reports) : loop_(loop), reports_(reports) {
   // Signals are the loop's business: the thread inherits this.
   sigset_t all, before;
   sigfillset(&all);
@@ -35,19 +36,26 @@ StatusWriter::~StatusWriter() {
   thread_.join();
 }
 
-void StatusWriter::ask(uint64_t since, Done done) {
-  waiting_.push_back({since, std::move(done)});
+void StatusWriter::ask(const Wish& wish, Done done) {
+  waiting_.push_back({wish, std::move(done)});
   if (!served_.empty() || waiting_.size() > 1) return;  // a report is being written, or is about to be made
   loop_.post([this] { begin(); });                      // so that those that have asked already share it
 }
 
 void StatusWriter::begin() {
   if (waiting_.empty() || !served_.empty()) return;
+  answer_by_what_is_written();
+  if (waiting_.empty()) return;
   served_ = std::exchange(waiting_, {});
   std::set<uint64_t> sinces;
-  for (const Asker& asker : served_) sinces.insert(asker.since);
+  Wish all = served_.front().wish;
+  for (const Asker& asker : served_) {
+    sinces.insert(asker.wish.since);
+    all.age_max_ns = std::min(all.age_max_ns, asker.wish.age_max_ns);
+    all.changes_min = std::max(all.changes_min, asker.wish.changes_min);
+  }
   try {
-    protocol::admin::StatusReport report = look_();
+    SharedReports::Report report = reports_.fresh(all.age_max_ns, all.changes_min);
     std::lock_guard lock(mutex_);
     report_ = std::move(report);
     sinces_ = std::move(sinces);
@@ -59,18 +67,20 @@ void StatusWriter::begin() {
   changed_.notify_one();
 }
 
-void StatusWriter::written(const Texts& texts) {
-  for (const Asker& asker : std::exchange(served_, {})) asker.done(texts.at(asker.since));
-  begin();
+// Those that want all of it and need not have it newer.
+void StatusWriter::answer_by_what_is_written() {
+  std::vector<std::pair<Done, Text>> answers;
+  std::erase_if(waiting_, [&](Asker& asker) {
+    const SharedReports::Report report = asker.wish.since == 0 ? reports_.written(asker.wish.age_max_ns, asker.wish.changes_min) : nullptr;
+    if (report) answers.emplace_back(std::move(asker.done), report->text(0));
+    return report != nullptr;
+  });
+  for (const auto& [done, text] : answers) done(text);  // may ask again
 }
 
-StatusWriter::Text StatusWriter::text_of(const protocol::admin::StatusReport& report, uint64_t since) {
-  namespace admin = protocol::admin;
-  try {
-    return std::make_shared<const std::string>(since == 0 ? admin::encode(report) : admin::encode(admin::news_since(report, since)));
-  } catch (const std::exception& problem) {
-    return failed(problem);
-  }
+void StatusWriter::written(const Texts& texts) {
+  for (const Asker& asker : std::exchange(served_, {})) asker.done(texts.at(asker.wish.since));
+  begin();
 }
 
 void StatusWriter::write() {
@@ -78,11 +88,11 @@ void StatusWriter::write() {
   while (true) {
     changed_.wait(lock, [this] { return ends_ || report_; });
     if (ends_) return;
-    const protocol::admin::StatusReport report = *std::exchange(report_, std::nullopt);
+    const SharedReports::Report report = std::exchange(report_, nullptr);
     const std::set<uint64_t> sinces = std::exchange(sinces_, {});
     lock.unlock();
     Texts texts;
-    for (const uint64_t since : sinces) texts[since] = text_of(report, since);
+    for (const uint64_t since : sinces) texts[since] = report->text(since);
     loop_.post([this, texts = std::move(texts)] { written(texts); });
     lock.lock();
   }

@@ -1,61 +1,62 @@
 // Writes answers to `status` on a thread of its own: with thousands of clients the text takes longer than their reports, and no client is
 // to wait for it. The loop makes a report for all that ask by then; those that ask while it is written share the next one, so that each
-// answer is as new as its question.
+// answer is as new as its question, or as old as its asker takes it.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
-#include <string>
 #include <thread>
 #include <vector>
 
-#include "protocol/admin.h"
 #include "scheduler/event_loop.h"
+#include "scheduler/shared_reports.h"
 
 namespace nvshare::scheduler {
 
 class StatusWriter {
  public:
-  using Look = std::function<protocol::admin::StatusReport()>;  // on the loop's thread
-  using Text = std::shared_ptr<const std::string>;              // a line, or an error's; its newline included
-  using Done = std::function<void(const Text&)>;                // on the loop's thread, after ask() has returned
+  using Text = SharedReport::Text;
+  using Done = std::function<void(const Text&)>;  // on the loop's thread, after ask() has returned
+  struct Wish {
+    uint64_t since = 0;        // only what is new since that report (report_changes.h); 0: all
+    int64_t age_max_ns = 0;    // so old may it be
+    uint64_t changes_min = 0;  // but not of fewer changes
+  };
 
-  StatusWriter(EventLoop& loop, Look look);
+  StatusWriter(EventLoop& loop, SharedReports& reports);
   ~StatusWriter();  // from the loop's thread, which calls no Done any more
   StatusWriter(const StatusWriter&) = delete;
   StatusWriter& operator=(const StatusWriter&) = delete;
 
-  // On the loop's thread. `since`: only what is new since that report (report_changes.h); 0: all.
-  void ask(uint64_t since, Done done);
+  // On the loop's thread.
+  void ask(const Wish& wish, Done done);
 
  private:
   struct Asker {
-    uint64_t since;
+    Wish wish;
     Done done;
   };
   using Texts = std::map<uint64_t, Text>;  // by what they are since
 
   void begin();  // a report for all that wait
+  void answer_by_what_is_written();
   void written(const Texts& texts);
   void write();  // the thread
-  static Text text_of(const protocol::admin::StatusReport& report, uint64_t since);
 
   EventLoop& loop_;
-  const Look look_;
+  SharedReports& reports_;
   // The loop's own.
   std::vector<Asker> waiting_;  // for the next report
   std::vector<Asker> served_;   // by the one that is being written
 
   std::mutex mutex_;  // guards what is below; nobody waits for anything else with it
   std::condition_variable changed_;
-  std::optional<protocol::admin::StatusReport> report_;  // to be written
-  std::set<uint64_t> sinces_;                            // for viewers that have these
+  SharedReports::Report report_;  // to be written
+  std::set<uint64_t> sinces_;     // for viewers that have these
   bool ends_ = false;
   std::thread thread_;
 };

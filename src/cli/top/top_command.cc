@@ -30,6 +30,7 @@ constexpr size_t kStripCells = 300;
 constexpr double kStripCellSMin = 1;
 constexpr int kEscapeWaitMs = 50;  // a lone escape is the key when nothing follows for so long
 constexpr size_t kOnceColumns = 120;
+constexpr double kEarlyShare = 0.3, kEarlySMax = 0.3;  // of the interval; reports that another viewer has may come so early
 
 // The scheduler that answers; another one after it was restarted.
 class Source {
@@ -44,15 +45,17 @@ class Source {
     return report;
   }
 
-  // Asks for what is new since the report before, once there is something, or for all of it after `within_s`; 0: for all, now. Nothing:
-  // take() will have it. A scheduler that tells only of the asker's own answers at once.
-  Answer begin(double within_s) {
+  // Asks for what is new since the report before, once there is something, or for all of it after `within_s`, which may come `early_s`
+  // before that, and be so old: viewers share it. Nothing: take() will have it. A scheduler that tells only of the asker's own answers at
+  // once.
+  Answer begin(double within_s, double early_s) {
     if (auto ok = find(); !ok) return Answer(ok.error());
     if (!admin_) return Answer(ask_own(runtime_directory_));
-    const double within_ms = std::min(within_s * 1000, static_cast<double>(protocol::admin::kStatusWaitMsMax));
-    const bool waits = last_ && last_->changes != 0 && within_ms >= 1;
-    const auto request =
-        waits ? protocol::admin::StatusRequest{last_->changes, static_cast<int64_t>(within_ms)} : protocol::admin::StatusRequest{};
+    protocol::admin::StatusRequest request;
+    if (last_ && last_->changes != 0) {
+      const double within_ms = std::clamp(within_s * 1000, 1.0, static_cast<double>(protocol::admin::kStatusWaitMsMax));
+      request = {last_->changes, static_cast<int64_t>(within_ms), static_cast<int64_t>(early_s * 1000)};
+    }
     if (auto ok = admin_->begin(request); !ok) return failed(ok.error());
     asked_ = true;
     return {};
@@ -186,7 +189,7 @@ class Follower {
     if (source_.asked()) return source_.take();
     if (now_s() < next_s_) return {};
     asked_s_ = now_s();
-    return source_.begin(std::max(all_s_ + interval_s_ - asked_s_, 0.0));
+    return source_.begin(std::max(all_s_ + interval_s_ - asked_s_, 0.0), std::min(interval_s_ * kEarlyShare, kEarlySMax));
   }
 
   void look() {
@@ -195,7 +198,7 @@ class Follower {
     has_looked_ = true;
     if (!*answer) return history_.fail(answer->error().text);
     if (!source_.is_all()) return history_.refresh(**answer);
-    history_.add(**answer, now_s());
+    history_.add(**answer, static_cast<double>((*answer)->uptime_ns) / 1e9);  // not when it came: it may be another viewer's
     all_s_ = now_s();
   }
 

@@ -1,0 +1,68 @@
+// Reports that viewers share: one report is made for all that may have the same, and each of its texts is written once, whoever asks for it
+// (an admin's `status`, `top`, the page).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "protocol/admin.h"
+
+namespace nvshare::scheduler {
+
+// Thread-safe; the report itself never changes.
+class SharedReport {
+ public:
+  using Text = std::shared_ptr<const std::string>;  // a line, or an error's; its newline included
+  static constexpr size_t kTextsMax = 8;            // of one report, for viewers that have different ones before it
+
+  SharedReport(protocol::admin::StatusReport report, int64_t taken_at) : report_(std::move(report)), taken_at_(taken_at) {}
+
+  const protocol::admin::StatusReport& report() const { return report_; }
+  int64_t taken_at() const { return taken_at_; }  // of CLOCK_MONOTONIC
+
+  // What is new since that report (report_changes.h); 0: all of it, as past kTextsMax. Written by the first caller, for whom others wait.
+  Text text(uint64_t since) const;
+  // Whether text(0) is there already, so that nobody waits for it.
+  bool is_written() const { return is_written_; }
+
+ private:
+  struct Entry {
+    std::once_flag once;
+    Text text;
+  };
+  std::shared_ptr<Entry> entry(uint64_t& since) const;
+
+  const protocol::admin::StatusReport report_;
+  const int64_t taken_at_;
+  mutable std::atomic<bool> is_written_ = false;
+  mutable std::mutex mutex_;                                  // guards the map alone; nobody waits for anything else with it
+  mutable std::map<uint64_t, std::shared_ptr<Entry>> texts_;  // by what they are since
+};
+
+// Where they are made. The loop's thread alone.
+class SharedReports {
+ public:
+  using Report = std::shared_ptr<const SharedReport>;
+  using Look = std::function<protocol::admin::StatusReport()>;
+
+  explicit SharedReports(Look look) : look_(std::move(look)) {}
+
+  // The latest one, if it is at most `age_max_ns` old and its StatusReport::changes are at least `changes_min`; else one that is made now.
+  Report fresh(int64_t age_max_ns, uint64_t changes_min);
+  // One like that whose whole text is written, if there is one: not always the latest. Null: there is none.
+  Report written(int64_t age_max_ns, uint64_t changes_min);
+
+ private:
+  bool serves(const Report& report, int64_t age_max_ns, uint64_t changes_min) const;
+
+  const Look look_;
+  Report latest_;
+  Report written_;  // the latest that was seen to have its whole text
+};
+
+}  // namespace nvshare::scheduler

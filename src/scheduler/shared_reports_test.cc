@@ -1,0 +1,110 @@
+// What viewers share: one report for all that may have the same, one text for all that want the same of it.
+#include "scheduler/shared_reports.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "scheduler/event_loop.h"
+#include "scheduler/status_writer.h"
+
+namespace nvshare::scheduler {
+namespace {
+
+constexpr int64_t kLongNs = 60'000'000'000;
+
+class SharedReportsTest : public ::testing::Test {
+ protected:
+  ~SharedReportsTest() override {
+    if (!thread_.joinable()) return;
+    loop_.post([this] { loop_.stop(); });
+    thread_.join();
+  }
+  // What such askers, that come together, are answered with.
+  std::vector<SharedReport::Text> ask(StatusWriter& writer, const std::vector<StatusWriter::Wish>& wishes) {
+    if (!thread_.joinable()) thread_ = std::thread([this] { loop_.run(); });
+    std::vector<SharedReport::Text> texts(wishes.size());
+    size_t open = wishes.size();
+    std::promise<void> done;
+    loop_.post([&] {
+      for (size_t i = 0; i < wishes.size(); ++i) {
+        writer.ask(wishes[i], [&, i](const SharedReport::Text& text) {
+          texts[i] = text;
+          if (--open == 0) done.set_value();
+        });
+      }
+    });
+    done.get_future().wait();
+    return texts;
+  }
+  void change() {
+    report_.changes += 2;
+    report_.clients.emplace_back().id = report_.changes;
+    report_.clients.back().changed = report_.changes;
+  }
+
+  EventLoop loop_;
+  protocol::admin::StatusReport report_;
+  int looks_ = 0;
+  SharedReports reports_{[this] {
+    ++looks_;
+    return report_;
+  }};
+  std::thread thread_;
+};
+
+TEST_F(SharedReportsTest, OneServesAllThatMayHaveIt) {
+  report_.changes = 7;
+  const SharedReports::Report first = reports_.fresh(0, 0);
+  EXPECT_EQ(reports_.fresh(kLongNs, 7), first);
+  EXPECT_EQ(looks_, 1);
+  EXPECT_NE(reports_.fresh(0, 7), first) << "this one wants it new";
+  EXPECT_EQ(looks_, 2);
+  change();
+  EXPECT_EQ(reports_.fresh(kLongNs, 9)->report().changes, 9u) << "this one knows of a change";
+  EXPECT_EQ(looks_, 3);
+}
+
+TEST_F(SharedReportsTest, ATextIsWrittenOnce) {
+  report_.changes = 7;
+  change();
+  const SharedReports::Report report = reports_.fresh(0, 0);
+  EXPECT_FALSE(report->is_written());
+  std::vector<SharedReport::Text> texts(8);
+  std::vector<std::thread> threads;
+  for (SharedReport::Text& text : texts) threads.emplace_back([&] { text = report->text(0); });
+  for (std::thread& thread : threads) thread.join();
+  for (const SharedReport::Text& text : texts) EXPECT_EQ(text, texts[0]);
+  EXPECT_TRUE(report->is_written());
+  EXPECT_EQ(report->text(7), report->text(7));
+  EXPECT_NE(report->text(7), texts[0]);
+  EXPECT_EQ(report->text(1000), texts[0]) << "a number that is not reached";
+  for (uint64_t since = 1; since < 7; ++since) report->text(since);
+  EXPECT_EQ(report->text(8), texts[0]) << "past the bound all of it";
+}
+
+TEST_F(SharedReportsTest, AWriterMakesOneReportForViewersAndANewOneForWhoWantsIt) {
+  report_.changes = 7;
+  StatusWriter writer(loop_, reports_);
+  const StatusWriter::Wish viewer{0, kLongNs, 7};
+  const auto texts = ask(writer, {viewer, viewer});
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(ask(writer, {viewer})[0], texts[0]);
+  EXPECT_EQ(looks_, 1);
+  EXPECT_NE(ask(writer, {{}})[0], texts[0]) << "as new as its question";
+  EXPECT_EQ(looks_, 2);
+  change();
+  const auto news = ask(writer, {{7, kLongNs, 9}, {0, kLongNs, 9}, {7, kLongNs, 9}});
+  EXPECT_EQ(looks_, 3) << "one for all of them";
+  EXPECT_EQ(news[0], news[2]);
+  const auto report = protocol::admin::decode_status(*news[0]);
+  ASSERT_TRUE(report) << report.error().text;
+  EXPECT_EQ(report->since, 7u);
+  EXPECT_EQ(ask(writer, {{0, kLongNs, 8}})[0], news[1]);
+  EXPECT_EQ(looks_, 3);
+}
+
+}  // namespace
+}  // namespace nvshare::scheduler
