@@ -84,6 +84,13 @@ class Gate {
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
+  // A wait of the program for the GPU has just returned, and how much it had submitted then. at_ns 0: none has, or one does just now.
+  struct Waited {
+    int64_t at_ns = 0;
+    uint64_t submissions = 0;
+  };
+  void program_waited(int64_t at_ns);
+  Waited last_waited() const;
   // Some thread submits just now. A guess: only quiesce() is sure of it.
   bool busy() const;
 
@@ -109,6 +116,9 @@ class Gate {
   uint32_t watchers_[2] GUARDED_BY(watch_mutex_) = {};  // of kWatched, kLimited
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
+  std::atomic<bool> noting_wait_{false};  // by one thread at a time; others leave it
+  std::atomic<int64_t> waited_at_ns_{0};
+  std::atomic<uint64_t> waited_submissions_{0};
   std::atomic<uint32_t> closures_{0};
   std::atomic<void (*)(uint64_t)> thread_ends_{nullptr};
   std::atomic<bool> needs_fence_{true};

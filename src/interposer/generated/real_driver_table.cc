@@ -367,6 +367,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuStreamIsCapturing",
     "cuStreamQuery",
     "cuStreamSynchronize",
+    "cuStreamSynchronize_ptsz",
     "cuStreamWaitEvent",
     "cuStreamWaitValue32",
     "cuStreamWaitValue32_ptsz",
@@ -413,7 +414,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuCtxPushCurrent_v2
     0,  // cuCtxSetCurrent
     3010,  // cuCtxSetLimit
-    0,  // cuCtxSynchronize
+    2000,  // cuCtxSynchronize
     0,  // cuDeviceCanAccessPeer
     0,  // cuDeviceGet
     0,  // cuDeviceGetAttribute
@@ -441,7 +442,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuEventElapsedTime
     0,  // cuEventQuery
     0,  // cuEventRecord
-    0,  // cuEventSynchronize
+    2000,  // cuEventSynchronize
     12040,  // cuFuncLoad
     9000,  // cuFuncSetAttribute
     0,  // cuGetErrorName
@@ -748,7 +749,8 @@ const uint16_t kSlotSince[kDriverSlots] = {
     0,  // cuStreamGetId
     0,  // cuStreamIsCapturing
     0,  // cuStreamQuery
-    0,  // cuStreamSynchronize
+    2000,  // cuStreamSynchronize
+    7000,  // cuStreamSynchronize_ptsz
     0,  // cuStreamWaitEvent
     8000,  // cuStreamWaitValue32
     8000,  // cuStreamWaitValue32_ptsz
@@ -787,6 +789,7 @@ constinit const RealDriver kHooks = {
     .cuCtxEnablePeerAccess = &cuCtxEnablePeerAccess,
     .cuCtxFromGreenCtx = &cuCtxFromGreenCtx,
     .cuCtxSetLimit = &cuCtxSetLimit,
+    .cuCtxSynchronize = &cuCtxSynchronize,
     .cuDeviceGraphMemTrim = &cuDeviceGraphMemTrim,
     .cuDevicePrimaryCtxRelease = &cuDevicePrimaryCtxRelease,
     .cuDevicePrimaryCtxRelease_v2 = &cuDevicePrimaryCtxRelease_v2,
@@ -796,6 +799,7 @@ constinit const RealDriver kHooks = {
     .cuDeviceSetMemPool = &cuDeviceSetMemPool,
     .cuDeviceTotalMem_v2 = &cuDeviceTotalMem_v2,
     .cuEventCreate = &cuEventCreate,
+    .cuEventSynchronize = &cuEventSynchronize,
     .cuFuncLoad = &cuFuncLoad,
     .cuFuncSetAttribute = &cuFuncSetAttribute,
     .cuGetProcAddress = &cuGetProcAddress,
@@ -1071,6 +1075,8 @@ constinit const RealDriver kHooks = {
     .cuStreamEndCaptureToCig = &cuStreamEndCaptureToCig,
     .cuStreamEndCaptureToCig_ptsz = &cuStreamEndCaptureToCig_ptsz,
     .cuStreamEndCapture_ptsz = &cuStreamEndCapture_ptsz,
+    .cuStreamSynchronize = &cuStreamSynchronize,
+    .cuStreamSynchronize_ptsz = &cuStreamSynchronize_ptsz,
     .cuStreamWaitValue32 = &cuStreamWaitValue32,
     .cuStreamWaitValue32_ptsz = &cuStreamWaitValue32_ptsz,
     .cuStreamWaitValue32_v2 = &cuStreamWaitValue32_v2,
@@ -1451,6 +1457,7 @@ constinit const RealDriver kMissing = {
     .cuStreamIsCapturing = missing<decltype(RealDriver::cuStreamIsCapturing)>,
     .cuStreamQuery = missing<decltype(RealDriver::cuStreamQuery)>,
     .cuStreamSynchronize = missing<decltype(RealDriver::cuStreamSynchronize)>,
+    .cuStreamSynchronize_ptsz = missing<decltype(RealDriver::cuStreamSynchronize_ptsz)>,
     .cuStreamWaitEvent = missing<decltype(RealDriver::cuStreamWaitEvent)>,
     .cuStreamWaitValue32 = missing<decltype(RealDriver::cuStreamWaitValue32)>,
     .cuStreamWaitValue32_ptsz = missing<decltype(RealDriver::cuStreamWaitValue32_ptsz)>,

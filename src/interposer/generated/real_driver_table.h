@@ -371,6 +371,7 @@ struct RealDriver {
   decltype(&cuda::api::cuStreamIsCapturing) cuStreamIsCapturing;
   decltype(&cuda::api::cuStreamQuery) cuStreamQuery;
   decltype(&cuda::api::cuStreamSynchronize) cuStreamSynchronize;
+  decltype(&cuda::api::cuStreamSynchronize) cuStreamSynchronize_ptsz;
   decltype(&cuda::api::cuStreamWaitEvent) cuStreamWaitEvent;
   decltype(&cuda::api::cuStreamWaitValue32) cuStreamWaitValue32;
   decltype(&cuda::api::cuStreamWaitValue32) cuStreamWaitValue32_ptsz;
@@ -393,7 +394,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 379;
+inline constexpr size_t kDriverSlots = 380;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

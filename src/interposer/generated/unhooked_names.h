@@ -8,7 +8,7 @@
 namespace nvshare::interposer {
 
 // Sorted bytewise; name n begins at kUnhookedNames + kUnhookedOffsets[n].
-inline constexpr size_t kUnhooked = 351;
+inline constexpr size_t kUnhooked = 350;
 inline constexpr char kUnhookedNames[] =
     "cuArray3DCreate\0"
     "cuArray3DGetDescriptor\0"
@@ -296,7 +296,6 @@ inline constexpr char kUnhookedNames[] =
     "cuStreamQuery_ptsz\0"
     "cuStreamSetAttribute\0"
     "cuStreamSetAttribute_ptsz\0"
-    "cuStreamSynchronize_ptsz\0"
     "cuStreamUpdateCaptureDependencies\0"
     "cuStreamUpdateCaptureDependencies_ptsz\0"
     "cuStreamUpdateCaptureDependencies_v2\0"
@@ -376,10 +375,10 @@ inline constexpr uint16_t kUnhookedOffsets[kUnhooked] = {
     5566, 5590, 5604, 5621, 5640, 5663, 5688, 5703, 5721, 5742, 5763, 5789, 5807, 5826, 5850, 5886, 5913, 5938, 5956, 5979,
     5998, 6016, 6037, 6055, 6081, 6099, 6139, 6183, 6236, 6265, 6298, 6340, 6375, 6390, 6407, 6419, 6431, 6443, 6464, 6480,
     6495, 6518, 6546, 6567, 6593, 6621, 6647, 6678, 6704, 6735, 6755, 6773, 6796, 6819, 6847, 6865, 6888, 6905, 6927, 6947,
-    6966, 6986, 7011, 7036, 7055, 7076, 7102, 7127, 7161, 7200, 7237, 7279, 7302, 7321, 7341, 7369, 7387, 7405, 7429, 7457,
-    7480, 7506, 7524, 7543, 7570, 7601, 7627, 7642, 7658, 7677, 7700, 7722, 7739, 7762, 7784, 7801, 7819, 7844, 7872, 7899,
-    7927, 7953, 7972, 7993, 8017, 8041, 8064, 8086, 8103, 8126, 8148, 8165, 8183, 8208, 8236, 8263, 8291, 8317, 8336, 8356,
-    8375, 8392, 8412, 8429, 8444, 8459, 8472, 8484, 8503, 8513, 8539,
+    6966, 6986, 7011, 7036, 7055, 7076, 7102, 7136, 7175, 7212, 7254, 7277, 7296, 7316, 7344, 7362, 7380, 7404, 7432, 7455,
+    7481, 7499, 7518, 7545, 7576, 7602, 7617, 7633, 7652, 7675, 7697, 7714, 7737, 7759, 7776, 7794, 7819, 7847, 7874, 7902,
+    7928, 7947, 7968, 7992, 8016, 8039, 8061, 8078, 8101, 8123, 8140, 8158, 8183, 8211, 8238, 8266, 8292, 8311, 8331, 8350,
+    8367, 8387, 8404, 8419, 8434, 8447, 8459, 8478, 8488, 8514,
 };
 
 }  // namespace nvshare::interposer

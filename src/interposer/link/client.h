@@ -106,7 +106,7 @@ class Client {
   // One look whether the program has gone idle (turn/idleness.h). Not wanted: no more looks until Mover::watch_idle. No wait: the
   // GPU's work is to be waited for, and work_ended() called.
   turn::Effects::Look idle_step();
-  void work_ended();
+  void work_ended(int64_t waited_from_ns);
 
   // The process exits: a load that waits for room stops waiting.
   void program_ends();

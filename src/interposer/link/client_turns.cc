@@ -28,6 +28,9 @@ turn::Effects Client::step(const decltype(turn::Event::what)& what) {
   turn::Event event{{}, what};
   turn::Seen& seen = event.seen;
   seen.submissions = gate.submissions();
+  const Gate::Waited waited = gate.last_waited();
+  seen.waited_at = waited.at_ns;
+  seen.waited_after = waited.submissions;
   seen.submitting = gate.busy();
   seen.waiting = gate.waiting() > 0;
   seen.capturing = process().capturing();
@@ -268,9 +271,9 @@ turn::Effects::Look Client::idle_step() {
   return step(turn::IdleLook{}).look;
 }
 
-void Client::work_ended() {
+void Client::work_ended(int64_t waited_from_ns) {
   Lock lock(mutex_);
-  step(turn::WorkEnded{});
+  step(turn::WorkEnded{waited_from_ns});
 }
 
 // ---- memory ----

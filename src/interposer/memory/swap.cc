@@ -264,8 +264,9 @@ int64_t Mover::look_for_idleness() {
     if (!next.wanted) return -1;
     if (next.wait_ns > 0) return now_ns() + next.wait_ns;
     if (stopping()) return -1;
+    const int64_t waits_from = now_ns();
     if (process().capturing() || !process().synchronize(device_.ordinal())) return now_ns() + kPause_ns;
-    client.work_ended();
+    client.work_ended(waits_from);
   }
 }
 

@@ -22,6 +22,8 @@ struct Seen {
   bool waiting = false;         // a thread waits at the gate
   bool capturing = false;       // a stream captures, so nothing may be waited for
   bool other_gpus = false;      // this process has the lock of other GPUs
+  Instant waited_at = 0;        // when a wait of the program for the GPU returned last; 0: not known
+  uint64_t waited_after = 0;    // submissions by then
   Instant first_use = 0;        // when a thread that had waited for this turn got past the gate; 0: not yet
   int64_t longest_work_ns = 0;  // of the program's submissions lately
 };
@@ -52,8 +54,10 @@ struct MemoryLeft {};  // what the turn held for itself is given back: the lock 
 struct WaitersSeen {   // the answer to LookForWaiters
   bool any;
 };
-struct IdleLook {};       // Effects::look says what comes next
-struct WorkEnded {};      // what was submitted before the IdleLook that asked to wait
+struct IdleLook {};  // Effects::look says what comes next
+struct WorkEnded {   // what was submitted before the IdleLook that asked to wait
+  Instant waited_from = 0;
+};
 struct NewsSent {};       // all that goes before a request
 struct MemoryChanged {};  // besides, protocol::SwapProgress: memory moved
 struct GrowthWanted {

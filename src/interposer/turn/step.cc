@@ -11,6 +11,18 @@ namespace {
 
 bool same(const protocol::Grant& one, const protocol::Grant& other) { return one.epoch == other.epoch && one.grant == other.grant; }
 
+// The mover hears of it late: it wakes after the thread of the program that waits for the same, and begins to wait only after some looks.
+// Where nothing was submitted since the program's own wait returned, and the mover's ended with it, or was over as soon as it began, the
+// work had ended by then.
+Instant end_of_work(const Turn& turn, const At& at, Instant waited_from) {
+  constexpr int64_t kWakes_ns = 100'000, kAtOnce_ns = 50'000, kLate_ns = 500'000;
+  const Seen& seen = at.seen;
+  if (seen.waited_at == 0 || seen.waited_after != seen.submissions || seen.waited_at > at.now) return at.now;
+  const bool with_it = seen.waited_at >= waited_from && at.now - seen.waited_at <= kWakes_ns;
+  const bool before = seen.waited_at < waited_from && at.now - waited_from <= kAtOnce_ns && at.now - seen.waited_at <= kLate_ns;
+  return with_it || before ? std::max(seen.waited_at, turn.opened_at) : at.now;
+}
+
 // One handler for each kind of event: one that is missing does not compile.
 struct Handler {
   Turn& turn;
@@ -138,7 +150,7 @@ struct Handler {
   }
 
   void operator()(IdleLook) const { look_for_idleness(turn, at); }
-  void operator()(WorkEnded) const { turn.idle.work_ended(at.now); }
+  void operator()(const WorkEnded& event) const { turn.idle.work_ended(end_of_work(turn, at, event.waited_from)); }
 
   // What moves while a scheduler comes may be missing in what it is told at registration.
   void operator()(const protocol::SwapProgress& message) const {

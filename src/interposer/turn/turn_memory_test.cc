@@ -45,6 +45,67 @@ TEST(TurnPauses, ItSaysWhatItSubmittedSinceTheTurnBeganOrTheLastPauseEnded) {
   EXPECT_EQ(turn.sent<protocol::LockReleased>().back().submissions, 5U);
 }
 
+// It wakes from the same wait before the mover does.
+TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEnded) {
+  for (const bool submits_more : {false, true}) {
+    TestTurn turn;
+    turn.limited(200);
+    turn.bring_to(R);
+    const Instant begun = turn.now;
+    turn.seen.submissions = 30;
+    turn.take(IdleLook{});
+    turn.now = begun + 3 * kMs;
+    turn.take(IdleLook{});
+    turn.seen.waited_at = begun + 5 * kMs;
+    turn.seen.waited_after = 30;
+    turn.seen.submissions = submits_more ? 31 : 30;
+    turn.now = begun + 5 * kMs + 60'000;
+    turn.take(WorkEnded{begun + 3 * kMs});
+    turn.go_idle();
+    turn.take(WorkDrained{turn.drains.back()});
+    ASSERT_EQ(turn.sent<protocol::LockPaused>().size(), 1U);
+    EXPECT_EQ(turn.sent<protocol::LockPaused>().back().used_ns == 5'000'000, !submits_more);
+  }
+}
+
+// The mover looked late, and had nothing to wait for any more.
+TEST(TurnPauses, TheProgramsOwnWaitTellsWhenTheWorkEndedBeforeALateLook) {
+  TestTurn turn;
+  turn.limited(200);
+  turn.bring_to(R);
+  const Instant begun = turn.now;
+  turn.seen.submissions = 30;
+  turn.take(IdleLook{});
+  turn.seen.waited_at = begun + 600'000;
+  turn.seen.waited_after = 30;
+  turn.now = begun + kMs;
+  turn.take(IdleLook{});
+  turn.now += 10'000;
+  turn.take(WorkEnded{begun + kMs});
+  turn.go_idle();
+  turn.take(WorkDrained{turn.drains.back()});
+  EXPECT_EQ(turn.sent<protocol::LockPaused>().back().used_ns, 600'000U);
+}
+
+// Other streams' work went on.
+TEST(TurnPauses, TheProgramsOwnWaitTellsNothingOfWorkThatWentOn) {
+  TestTurn turn;
+  turn.limited(200);
+  turn.bring_to(R);
+  const Instant begun = turn.now;
+  turn.seen.submissions = 30;
+  turn.take(IdleLook{});
+  turn.seen.waited_at = begun + 600'000;
+  turn.seen.waited_after = 30;
+  turn.now = begun + kMs;
+  turn.take(IdleLook{});
+  turn.now += 2 * kMs;
+  turn.take(WorkEnded{begun + kMs});
+  turn.go_idle();
+  turn.take(WorkDrained{turn.drains.back()});
+  EXPECT_EQ(turn.sent<protocol::LockPaused>().back().used_ns, 3'000'000U);
+}
+
 TEST(TurnPauses, WithOtherGpusItDoesNotSayWhatItSubmitted) {
   TestTurn turn;
   turn.bring_to(R);

@@ -1,0 +1,31 @@
+// Waits for the GPU. They do what the driver does; while a compute limit applies, the return of one tells at once that the program's work
+// may have ended, which the mover sees later (turn/idleness.h).
+#include "interposer/gate/gate.h"
+#include "interposer/generated/hooks.h"
+#include "interposer/symbols/real_driver.h"
+#include "interposer/sync.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+template <auto Function, typename... Arguments>
+CUresult wait(Arguments... arguments) {
+  const CUresult result = call_real<Function>(arguments...);
+  if ((gate.flags() & Gate::kLimited) != 0) [[unlikely]]
+    gate.program_waited(now_ns());
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+NVSHARE_EXPORT CUresult cuCtxSynchronize() { return wait<&RealDriver::cuCtxSynchronize>(); }
+NVSHARE_EXPORT CUresult cuEventSynchronize(CUevent event) { return wait<&RealDriver::cuEventSynchronize>(event); }
+NVSHARE_EXPORT CUresult cuStreamSynchronize(CUstream stream) { return wait<&RealDriver::cuStreamSynchronize>(stream); }
+NVSHARE_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return wait<&RealDriver::cuStreamSynchronize_ptsz>(stream); }
+
+}  // extern "C"
+
+}  // namespace nvshare::interposer
