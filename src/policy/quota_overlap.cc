@@ -14,8 +14,8 @@ constexpr int64_t kMicrosecond = 1'000;
 constexpr int64_t kMemory_us = 4'000'000;  // of turns: older ones count less than half
 constexpr int64_t kTurnMost_us = 1'000'000;
 constexpr int64_t kTurnLeast_us = 200;
-constexpr uint64_t kWorkMost = 1 << 18;  // of a turn
-constexpr int64_t kWorkUnit = 64;        // of one submission, so that few of them are not rounded away
+constexpr uint64_t kWorkOfTurnMost = 1 << 18;  // of a turn
+constexpr int64_t kWorkUnit = 64;              // of one submission, so that few of them are not rounded away
 constexpr int64_t kKnownAfter_us = 20'000;
 
 void remember(Overlap& overlap, int64_t alone, int64_t shared, int64_t work) {
@@ -69,7 +69,7 @@ void learn_overlap(const Context& context, const Gpu& gpu, const Client& client,
   }
   const int64_t alone_us = alone / kMicrosecond, shared_us = shared / kMicrosecond;
   if (alone_us + shared_us < kTurnLeast_us || alone_us + shared_us > kTurnMost_us) return;
-  remember(overlap, alone_us, shared_us, static_cast<int64_t>(std::min(work, kWorkMost)) * kWorkUnit);
+  remember(overlap, alone_us, shared_us, static_cast<int64_t>(std::min(work, kWorkOfTurnMost)) * kWorkUnit);
   estimate(overlap);
 }
 
