@@ -203,21 +203,39 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
   return queue;
 }
 
+void set_reason(const Gpu& gpu, Client& client, Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kRun:
+      return;
+    case Verdict::kLimit:
+      return set_reason(client, WaitReason::kLimit, false);
+    case Verdict::kShare:
+      return set_reason(client, WaitReason::kShare, gpu.quota.mode == GpuMode::kRotation);
+  }
+}
+
 // A compute limit keeps it, or another's share of the time.
 bool not_now(Context& context, const Gpu& gpu, Client& client) {
-  switch (may_run(context.state, client)) {
-    case Verdict::kRun:
-      if (has_share_turn(context, gpu, client)) return false;
-      set_reason(client, WaitReason::kShare, false);
-      return true;
-    case Verdict::kLimit:
-      set_reason(client, WaitReason::kLimit, false);
-      return true;
-    case Verdict::kShare:
-      set_reason(client, WaitReason::kShare, gpu.quota.mode == GpuMode::kRotation);
-      return true;
-  }
-  return false;
+  const Verdict verdict = may_run(context.state, client);
+  set_reason(gpu, client, verdict);
+  if (verdict != Verdict::kRun) return true;
+  if (has_share_turn(context, gpu, client)) return false;
+  set_reason(client, WaitReason::kShare, false);
+  return true;
+}
+
+// Tells those that wait why, where their tenant's limit or share keeps them all. A tenant that was told is looked at again when that
+// changes, or another client of it comes.
+bool holds_all_of(Context& context, const Gpu& gpu, Tenancy& tenancy) {
+  const Verdict verdict = may_run(context.state, gpu, *tenancy.account);
+  if (verdict == Verdict::kRun) return false;
+  const WaitReason reason = verdict == Verdict::kLimit ? WaitReason::kLimit : WaitReason::kShare;
+  const bool rotates = gpu.quota.mode == GpuMode::kRotation;
+  if (tenancy.held_for == reason && tenancy.held_in_rotation == rotates) return true;
+  for (const auto& [id, client] : tenancy.waiting) set_reason(gpu, *client, verdict);
+  tenancy.held_for = reason;
+  tenancy.held_in_rotation = rotates;
+  return true;
 }
 
 // A GPU as it is while nobody gets the lock and nobody is asked to give it up: so that each of many that wait costs little.
@@ -380,18 +398,28 @@ static void admit_single(Context& context, Gpu& gpu, Heads& heads) {
   for (Client* client : that_may_fit(gpu, last, room)) look(*client);
 }
 
-// Where there are no gangs, but limits, turns of groups, or several GPUs: whoever waits may have to hear of another reason.
-static void admit_each(Context& context, const std::vector<GpuId>& gpus, Heads& heads) {
-  std::vector<std::pair<Place, Client*>> queue;
-  for (const GpuId id : gpus) {
-    Gpu& gpu = context.state.gpus.at(id);
-    const bool limits_hold_all = gpu.quota.limited && gpu.quota.behind != nullptr && gpu.queue.held == gpu.waiting.size();
-    if (gpu.waiting.empty() || limits_hold_all) continue;
-    refresh_queue(context, gpu);
-    const auto others = static_cast<std::ptrdiff_t>(queue.size());
-    queue.insert(queue.end(), gpu.queue.order.begin(), gpu.queue.order.end());
-    std::inplace_merge(queue.begin(), queue.begin() + others, queue.end());
+using InOrder = std::vector<std::pair<Place, Client*>>;
+
+// Whoever of a GPU's clients that wait may get the lock in this step, or has to hear of another reason.
+static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
+  const bool limits_rest = gpu.quota.limited && gpu.quota.behind != nullptr;  // then they say what they said
+  if (gpu.waiting.empty() || (limits_rest && gpu.queue.free.empty())) return;
+  refresh_queue(context, gpu);
+  const auto add = [&](const std::map<ClientId, Client*>& clients) {
+    for (const auto& [id, client] : clients) queue.emplace_back(*client->queued.place, client);
+  };
+  if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) return add(gpu.waiting);
+  if (limits_rest) return add(gpu.queue.free);
+  for (const Account& account : gpu.quota.accounts) {
+    if (account.here != nullptr && account.here->waits > 0 && !holds_all_of(context, gpu, *account.here)) add(account.here->waiting);
   }
+}
+
+// Where there are no gangs, but limits, turns of groups, or several GPUs.
+static void admit_each(Context& context, const std::vector<GpuId>& gpus, Heads& heads) {
+  InOrder queue;
+  for (const GpuId id : gpus) add_waiting(context, context.state.gpus.at(id), queue);
+  std::sort(queue.begin(), queue.end());
   Looks looks;
   for (const auto& [place, client] : queue) {
     const bool passes = client->home->queue.terms.wakers_pass, ends = client->ends && passes;

@@ -251,6 +251,7 @@ void watch_quota(Context& context, Gpu& gpu);                                   
 bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account);  // takes turns with others that do
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
+Verdict may_run(const State& state, const Gpu& gpu, const Account& account);  // a client that does not end and is in no gang
 // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
 void take_turns_of_tenant(const State& state, Account& account);  // what State::turns says of it
 Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate);

@@ -164,7 +164,8 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
       counted.busy += client->waits() || (client->holds_lock() && !client->paused_since);
     }
     if (counted.waits != tenancy.waits || counted.holds != tenancy.holds || counted.stays != tenancy.stays ||
-        counted.works != tenancy.works || counted.works_on != tenancy.works_on || counted.busy != tenancy.busy)
+        counted.waits != std::ssize(tenancy.waiting) || counted.works != tenancy.works || counted.works_on != tenancy.works_on ||
+        counted.busy != tenancy.busy)
       return "the counts of tenant " + std::to_string(tenant) + " are not those of its clients";
     working += tenancy.works > 0;
   }
@@ -186,7 +187,7 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
 // What the queue has of those that wait, against what they say; the order itself is as of the last time that it was asked for.
 std::optional<std::string> check_queue(const Gpu& gpu) {
   const Queue& queue = gpu.queue;
-  size_t placed = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0, held = 0;
+  size_t placed = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0, free = 0, ending = 0;
   uint32_t waiters = 0, memory_waiters = 0;
   for (const auto& [id, client] : gpu.waiting) {
     const QueueEntry& entry = client->queued;
@@ -209,12 +210,21 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
     ordinary += queue.ordinary.contains({client->passed_at_start, id});
     waiters += client->reason != WaitReason::kLimit;
     memory_waiters += client->waited_for_memory;
-    held += client->reason == WaitReason::kLimit || client->reason == WaitReason::kShare;
+    const bool held = client->reason == WaitReason::kLimit || client->reason == WaitReason::kShare;
+    if (held == queue.free.contains(id)) return broken("limits keep it, or not?");
+    free += !held;
+    ending += client->ends;
+    const WaitReason held_for = client->tenancy->held_for;
+    const bool rotates = held_for == WaitReason::kShare && client->tenancy->held_in_rotation;
+    if (held_for != WaitReason::kNone && (held_for != client->reason || rotates != client->waited_for_memory))
+      return broken("its tenant's clients wait for something else");
+    if (!client->tenancy->waiting.contains(id)) return broken("is missing among those of its tenant");
   }
   const bool same = placed == queue.order.size() && placed + queue.fresh.size() == gpu.waiting.size() && late == queue.late.size() &&
                     unplaced == queue.unplaced.size() && unnoted == queue.unnoted.size() && ordinary == queue.ordinary.size() &&
                     below == queue.low.size() + queue.promoted.size() && queue.by_room.size() == gpu.waiting.size() &&
-                    waiters == queue.waiters && memory_waiters == queue.memory_waiters && held == queue.held;
+                    waiters == queue.waiters && memory_waiters == queue.memory_waiters && free == queue.free.size() &&
+                    ending == queue.ending;
   return same ? std::nullopt : std::optional("the queue of GPU " + std::to_string(gpu.id) + " has clients that do not wait");
 }
 

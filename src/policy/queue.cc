@@ -39,10 +39,11 @@ void leave(Queue& queue, Client& client) {
   if (is_ordinary(entry.keys)) queue.ordinary.erase({entry.keys.passed_at_start, client.id});
   queue.by_room.erase({entry.room, client.id});
   queue.unplaced.erase(client.id);
+  queue.free.erase(client.id);
+  queue.ending -= entry.keys.ends;
   if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
   queue.waiters -= entry.counts;
   queue.memory_waiters -= entry.counts_for_memory;
-  queue.held -= entry.held;
   entry = {};
 }
 
@@ -52,6 +53,8 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
   entry.keys = keys;
   entry.room = room_asked(client);
   queue.fresh.emplace(client.id, &client);
+  queue.free.emplace(client.id, &client);
+  queue.ending += keys.ends;
   if (keys.last_until > 0) queue.late.emplace(keys.last_until, client.id);
   if (is_ordinary(keys)) queue.ordinary.emplace(keys.passed_at_start, client.id);
   queue.by_room.emplace(entry.room, client.id);
@@ -103,7 +106,8 @@ void note_waiting(Gpu& gpu, Client& client) {
   entry.counts = counts;
   entry.counts_for_memory = client.waited_for_memory;
   const bool held = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;
-  queue.held += held - entry.held;
+  if (held && !entry.held) queue.free.erase(client.id);
+  if (!held && entry.held) queue.free.emplace(client.id, &client);
   entry.held = held;
 }
 
@@ -116,6 +120,7 @@ void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
   if (client.home != nullptr && cannot_have_it_soon(client.reason) != cannot_have_it_soon(reason)) limits_change(*client.home);
   client.reason = reason;
   client.waited_for_memory = waited_for_memory;
+  if (client.tenancy != nullptr) client.tenancy->held_for = WaitReason::kNone;
   if (client.home != nullptr) note_waiting(*client.home, client);
 }
 

@@ -4,8 +4,6 @@
 
 namespace nvshare::policy {
 
-Duration portion(Duration time, int64_t millionths) { return time / kWholeGpu * millionths + time % kWholeGpu * millionths / kWholeGpu; }
-
 Duration time_for(Duration amount, int64_t rate) {
   if (amount <= 0 || rate <= 0) return amount <= 0 ? 0 : kRotationMax;
   const Duration whole = amount / rate;
@@ -86,14 +84,20 @@ Duration headroom_least(const Gpu& gpu, const Account& account) {
 
 // A time in which the tenant wanted the GPU, or may save up.
 void earn(const Config& config, const Gpu& gpu, Account& account, Duration time, bool wants, Instant now) {
-  const Duration most = balance_most(config, gpu, account, wants, now);
-  account.balance = std::max(account.balance, std::min(account.balance + portion(time, account.quota), most));
+  // What bounds savings is dear to work out, and above 0: who owes comes nowhere near it.
+  const Duration grown = account.balance + portion(time, account.quota);
+  account.balance = grown <= 0 ? grown : std::max(account.balance, std::min(grown, balance_most(config, gpu, account, wants, now)));
   if (!account.has_ceiling()) return;
   // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it runs
   // again.
   const int64_t rate = account.ceiling_rate();
+  const Duration less_owed = account.headroom + portion(time, rate);
+  if (less_owed <= 0) {
+    account.headroom = less_owed;
+    return;
+  }
   const Duration headroom_most = std::max({account.balance, portion(gpu.quota.period, rate), half_band(config, gpu, account, rate)});
-  account.headroom = std::max(account.headroom, std::min(account.headroom + portion(time, account.ceiling_rate()), headroom_most));
+  account.headroom = std::max(account.headroom, std::min(less_owed, headroom_most));
 }
 
 void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
@@ -199,21 +203,16 @@ void bring_up_to(Context& context, Gpu& gpu) {
 
 Pressers pressers(const Gpu& gpu) {
   Pressers found;
-  const auto look = [&](const auto& clients) {
-    for (const auto& [key, client] : clients) {
-      if (found.several) return;
-      if ((found.any && client->tenant == found.tenant) ||
-          (use_of(*client) == Use::kNone && (!client->waits() || cannot_have_it_soon(client->reason))))
-        continue;
-      const Account* account = client->tenancy->account;
-      if (account == nullptr || account->throttled || account->balance < 0) continue;
-      found.several = found.any;
-      found.any = true;
-      found.tenant = client->tenant;
-    }
-  };
-  look(gpu.holders);
-  look(gpu.waiting);
+  for (const Account& account : gpu.quota.accounts) {
+    if (account.throttled || account.balance < 0 || account.here == nullptr) continue;
+    const Tenancy& here = *account.here;
+    const auto may_soon = [](const Client& client) { return client.waits() && !cannot_have_it_soon(client.reason); };
+    if (here.works == 0 && (here.waits == 0 || !any_client(here, may_soon))) continue;
+    found.several = found.any;
+    found.any = true;
+    found.tenant = account.tenant;
+    if (found.several) break;
+  }
   return found;
 }
 

@@ -69,16 +69,32 @@ struct Overlap {
 };
 
 struct Account {
+  // What most steps look at stands first, together.
   TenantId tenant = 0;
-  const Tenancy* here = nullptr;  // its clients there; null: none
-  int ceiling = 100;              // percent; 100 = none
-  int reserved = 0;               // percent
-  int64_t quota = 0;              // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
-  Duration balance = 0;           // of its quota: what it may use before others come first; below 0: it is above its quota
-  Duration headroom = 0;   // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
-  bool used = false;       // it has run once: from then on it saves up
-  bool throttled = false;  // above its ceiling
-  bool yields = false;     // above its quota, while another that is below its own wants the GPU
+  Tenancy* here = nullptr;  // its clients there; null: none
+  int64_t quota = 0;        // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
+  Duration balance = 0;     // of its quota: what it may use before others come first; below 0: it is above its quota
+  Duration headroom = 0;    // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
+  Instant last_busy = 0;    // held or wanted the lock
+  int ceiling = 100;        // percent; 100 = none
+  int reserved = 0;         // percent
+  int shared_ceiling = 0;   // with these the shares were worked out last; 0: they were not
+  int shared_reserved = 0;  // the same
+  int gaps = 0;             // percent of the latest turns that it ended by itself
+  bool used = false;        // it has run once: from then on it saves up
+  bool throttled = false;   // above its ceiling
+  bool yields = false;      // above its quota, while another that is below its own wants the GPU
+  bool active = false;      // counts in the shares
+  bool present = false;     // was busy lately
+  bool shared_as_active = false;  // so the shares were worked out last
+  bool gang = false;              // its turns are on several GPUs together
+  bool gappy = false;             // leaves gaps that others can use: runs beside them
+  bool runs = false;              // has since slice_began
+  bool interrupted = false;       // its last turn was ended by a drop: it will want another at once
+  bool borrows = false;           // has a turn before its balance allows one, because the GPU would stand still
+  TenantSharing sharing = TenantSharing::kNode;
+  Instant slice_began = 0;
+
   Instant throttled_at = 0;
   bool throttle_noted = false;     // the log has this time that it was throttled
   Instant throttle_noted_at = 0;   // the last that it has
@@ -87,23 +103,8 @@ struct Account {
   // before that window's end.
   Duration owed = 0, spent = 0;
   Instant spent_until = 0;
-  bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
-  bool borrows = false;      // has a turn before its balance allows one, because the GPU would stand still
   Instant joined_at = 0;
-  Instant last_busy = 0;  // held or wanted the lock
-  bool active = false;    // counts in the shares
-  bool present = false;   // was busy lately
-  bool gang = false;      // its turns are on several GPUs together
-  TenantSharing sharing = TenantSharing::kNode;
-  Duration turn_most = 0;         // its turns are to be no longer, 0 = as they are
-  bool shared_as_active = false;  // so, and with these, the shares were worked out last; a ceiling of 0: they were not
-  int shared_ceiling = 0, shared_reserved = 0;
-
-  // How it uses its turns.
-  int gaps = 0;        // percent of the latest turns that it ended by itself
-  bool gappy = false;  // leaves gaps that others can use: runs beside them
-  bool runs = false;   // has since slice_began
-  Instant slice_began = 0;
+  Duration turn_most = 0;  // its turns are to be no longer, 0 = as they are
 
   // Its use in the running and in the last window; in the running and the previous kRecentWindow.
   Duration in_window = 0, last_window = 0;
@@ -119,6 +120,7 @@ struct Account {
   bool has_ceiling() const { return ceiling < 100; }
   bool is_limited() const { return ceiling < 100 || reserved > 0; }
   int64_t ceiling_rate() const { return ceiling * (kWholeGpu / 100); }
+  bool shares_are_known() const { return active == shared_as_active && ceiling == shared_ceiling && reserved == shared_reserved; }
 };
 
 // Accounts by tenant, in the order of tenants; an account stays where it is, from one table to another as well.
@@ -234,7 +236,11 @@ void share_out(std::vector<Claim>& claims);
 int64_t share_beside(const std::vector<Claim>& claims, const Claim& more);
 
 // Part of a duration; no overflow below a month.
-Duration portion(Duration time, int64_t millionths);
+inline Duration portion(Duration time, int64_t millionths) {
+  constexpr Duration kProductFits = 9'000'000'000'000;  // times kWholeGpu; nearly all are, and cost one division
+  if (time >= -kProductFits && time <= kProductFits && millionths <= kWholeGpu) return time * millionths / kWholeGpu;
+  return time / kWholeGpu * millionths + time % kWholeGpu * millionths / kWholeGpu;
+}
 // The time in which `rate` millionths add up to `amount`, rounded up.
 Duration time_for(Duration amount, int64_t rate);
 

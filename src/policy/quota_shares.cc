@@ -31,6 +31,7 @@ struct Border {
 std::vector<Border> borders_of(const std::vector<Claim>& claims) {
   std::array<int64_t, 101> percents{};
   std::vector<Border> borders;
+  borders.reserve(101);
   const auto add = [&](int64_t at, int64_t rising) {
     if (at % kPercent == 0 && at >= 0 && at <= kWholeGpu) {
       percents[static_cast<size_t>(at / kPercent)] += rising;
@@ -42,11 +43,14 @@ std::vector<Border> borders_of(const std::vector<Claim>& claims) {
     add(claim.reserved, 1);
     add(claim.ceiling, -1);
   }
+  const auto others = static_cast<std::ptrdiff_t>(borders.size());
   for (int64_t percent = 0; percent <= 100; ++percent) {
     if (const int64_t rising = percents[static_cast<size_t>(percent)]; rising != 0) borders.push_back({percent * kPercent, rising});
   }
-  std::sort(borders.begin(), borders.end(),
-            [](const Border& a, const Border& b) { return std::tie(a.at, a.rising) < std::tie(b.at, b.rising); });
+  if (others == 0) return borders;
+  const auto less = [](const Border& a, const Border& b) { return std::tie(a.at, a.rising) < std::tie(b.at, b.rising); };
+  std::sort(borders.begin(), borders.begin() + others, less);
+  std::inplace_merge(borders.begin(), borders.begin() + others, borders.end(), less);
   return borders;
 }
 
@@ -145,6 +149,7 @@ void look_at_tenants(Context& context, Gpu& gpu) {
     for (const auto& [tenant, clients] : gpu.of_tenant) account_of(context.state, gpu, tenant, context.now);
   }
   quota.limited = false;
+  const bool gangs = !context.state.gangs.empty();
   bool any_over = false;
   for (Account& account : quota.accounts) {
     const bool here = account.here != nullptr;
@@ -152,9 +157,10 @@ void look_at_tenants(Context& context, Gpu& gpu) {
     if (busy) account.last_busy = context.now;
     account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
     account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
-    account.gang = here && !context.state.gangs.empty() &&
-                   any_client(*account.here, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
+    account.gang =
+        gangs && here && any_client(*account.here, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
     quota.limited |= here && account.is_limited();
+    quota.shares_known &= account.shares_are_known();
     any_over |= !here && !outlives_clients(quota, account, context.now);
   }
   if (any_over) {
@@ -168,14 +174,6 @@ void look_at_tenants(Context& context, Gpu& gpu) {
   } else {
     context.state.limited.erase(gpu.id);
   }
-}
-
-// Whether the shares are what they were. Where they are not, all are worked out anew.
-bool claims_are_known(const Quota& quota) {
-  return quota.shares_known && !quota.left_settles && std::all_of(quota.accounts.begin(), quota.accounts.end(), [](const Account& account) {
-           return account.active == account.shared_as_active && account.ceiling == account.shared_ceiling &&
-                  account.reserved == account.shared_reserved;
-         });
 }
 
 Claim claim_of(const Account& account) { return {account.reserved * (kWholeGpu / 100), account.ceiling_rate()}; }
@@ -233,12 +231,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   }
   // What those that are not active would have if they were.
   const OneMore one_more(sharing.claims);
-  std::array<std::optional<int64_t>, 101> of_ceilings;  // without a reservation
-  for (Account& account : gpu.quota.accounts) {
-    account.shared_as_active = account.active;
-    account.shared_ceiling = account.ceiling;
-    account.shared_reserved = account.reserved;
-  }
+  std::array<std::optional<int64_t>, 101> of_ceilings;   // without a reservation
   gpu.quota.shares_known = context.state.gangs.empty();  // these even their shares out
   const auto set_idle = [&](Account& account) {
     int64_t share = 0;
@@ -252,6 +245,9 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     set_share(config, gpu, account, in_force(account, share), context.now);
   };
   for (Account& account : gpu.quota.accounts) {
+    account.shared_as_active = account.active;
+    account.shared_ceiling = account.ceiling;
+    account.shared_reserved = account.reserved;
     if (!account.active) set_idle(account);
   }
   if (gpu.quota.left_settles) {
@@ -271,7 +267,7 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus) {
     Gpu& gpu = context.state.gpus.at(id);
     if ((!gpu.quota.limited && context.state.core_limits.empty()) || gpu.quota.behind != nullptr) continue;
     look_at_tenants(context, gpu);
-    if (context.state.gangs.empty() && claims_are_known(gpu.quota)) {
+    if (context.state.gangs.empty() && gpu.quota.shares_known && !gpu.quota.left_settles) {  // else all are worked out anew
       if (!gpu.quota.scaled_as_noted && context.config().scheduling_mode != SchedulingMode::kConcurrent) note_scale(context, gpu);
       continue;
     }

@@ -31,11 +31,15 @@ namespace {
 
 bool waits(const Account& account) { return account.here != nullptr && account.here->waits > 0; }
 
+bool works(const Account& account) { return account.here != nullptr && account.here->works > 0; }
+
 bool stays(const Account& account) { return account.here != nullptr && account.here->stays > 0; }
+
+bool holds_any(const Account& account) { return account.here != nullptr && account.here->holds > 0; }
 
 // It has the lock and nobody knows that it cannot give it up.
 bool blocks(const Context& context, const Account& account) {
-  return account.here != nullptr && account.here->holds > 0 && any_client(*account.here, [&](const Client& client) {
+  return holds_any(account) && any_client(*account.here, [&](const Client& client) {
            return client.holds_lock() && !drain_is_doubtful(context.state, client, context.now);
          });
 }
@@ -67,7 +71,9 @@ Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) 
 
 // Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
 Duration owed(const Account& account) {
+  constexpr Duration kProductFits = 9'000'000'000'000;
   const int64_t quota = std::max<int64_t>(account.quota, 1);
+  if (account.balance >= -kProductFits && account.balance <= kProductFits) return account.balance * kWholeGpu / quota;
   return account.balance / quota * kWholeGpu + account.balance % quota * kWholeGpu / quota;
 }
 
@@ -102,17 +108,29 @@ Duration period_of_rotation(const Config& config, const Gpu& gpu, Duration swap_
   return std::max(period, time_for(worth, least));
 }
 
-Duration period_of(const Config& config, const Gpu& gpu, std::optional<Duration> swap_cost) {
-  int64_t least = kWholeGpu, exclusive = 0;
+// The tenants that were here lately.
+struct Present {
+  int64_t tenants = 0;
+  int64_t exclusive = 0;      // of them
+  int64_t least = kWholeGpu;  // of their quotas
+};
+
+Present present_on(const Config& config, const Gpu& gpu) {
+  Present present;
   for (const Account& account : gpu.quota.accounts) {
     if (!account.present) continue;
-    ++exclusive;
-    least = std::min(least, std::max<int64_t>(account.quota, kWholeGpu / 200));
+    ++present.tenants;
+    present.exclusive += is_exclusive(config, gpu, account);
+    present.least = std::min(present.least, std::max<int64_t>(account.quota, kWholeGpu / 200));
   }
-  if (swap_cost) return period_of_rotation(config, gpu, *swap_cost, least);
+  return present;
+}
+
+Duration period_of(const Config& config, const Gpu& gpu, const Present& present, std::optional<Duration> swap_cost) {
+  if (swap_cost) return period_of_rotation(config, gpu, *swap_cost, present.least);
   const bool in_turns = gpu.quota.mode == GpuMode::kTurns;
   const int64_t per_hand_over = in_turns ? kPeriodOfTurnsPerHandOver : kPeriodPerHandOver;
-  return std::clamp(exclusive * per_hand_over * hand_over(gpu), kPeriodMin, in_turns ? kPeriodOfTurns : kPeriodMax);
+  return std::clamp(present.tenants * per_hand_over * hand_over(gpu), kPeriodMin, in_turns ? kPeriodOfTurns : kPeriodMax);
 }
 
 void choose_mode(Context& context, Gpu& gpu) {
@@ -120,19 +138,18 @@ void choose_mode(Context& context, Gpu& gpu) {
   const std::optional<Switch> turns = quota.limited ? cost_of_turns(context, gpu) : std::nullopt;
   const std::optional<Duration> swap_cost = turns ? std::optional(turns->cost) : std::nullopt;
   GpuMode mode = GpuMode::kUnlimited;
+  const GpuMode before = std::exchange(quota.mode, swap_cost ? GpuMode::kRotation : GpuMode::kTurns);
+  const Present present = present_on(context.config(), gpu);
+  quota.mode = before;
   if (quota.limited) {
     if (turns) {
       gpu.switch_cost = turns->cost;
       note_switch_time(context, gpu, *turns);
     }
-    int64_t exclusive = 0;
-    const GpuMode former = std::exchange(quota.mode, swap_cost ? GpuMode::kRotation : GpuMode::kTurns);
-    for (const Account& account : quota.accounts) exclusive += account.present && is_exclusive(context.config(), gpu, account);
-    quota.mode = former;
-    mode = swap_cost ? GpuMode::kRotation : exclusive > 1 ? GpuMode::kTurns : GpuMode::kTogether;
+    mode = swap_cost ? GpuMode::kRotation : present.exclusive > 1 ? GpuMode::kTurns : GpuMode::kTogether;
   }
   const GpuMode former = std::exchange(quota.mode, mode);
-  quota.period = period_of(context.config(), gpu, swap_cost);
+  quota.period = period_of(context.config(), gpu, present, swap_cost);
   if (former == mode) return;
   ++quota.mode_changes;
   note_mode(context, gpu, former);
@@ -146,6 +163,7 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
   int tenants = 0;
   for (const Account& account : quota.accounts) {
     if (!account.active) continue;
+    if (account.balance <= 0) return;
     ++tenants;
     const Duration own = owed(account);
     least = std::min(least.value_or(own), own);
@@ -158,17 +176,15 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
   }
 }
 
-void judge_use(Context& context, Gpu& gpu) {
-  for (Account& account : gpu.quota.accounts) {
-    const bool runs = account.here != nullptr && account.here->works > 0;
-    if (runs && !account.runs) account.slice_began = context.now;
-    account.runs = runs;
-    // A tenant that nobody interrupts shows by holding on that it leaves no gaps.
-    const Instant long_turn = account.slice_began + 3 * std::max(gpu.quota.period, kPeriodMax);
-    if (runs && account.gappy && context.now >= long_turn) account.gaps = 0;
-    if (runs && account.gappy && context.now < long_turn) context.wake(gpu, long_turn);
-    account.gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
-  }
+void judge_use(Context& context, Gpu& gpu, Account& account) {
+  const bool runs = works(account);
+  if (runs && !account.runs) account.slice_began = context.now;
+  account.runs = runs;
+  // A tenant that nobody interrupts shows by holding on that it leaves no gaps.
+  const Instant long_turn = account.slice_began + 3 * std::max(gpu.quota.period, kPeriodMax);
+  if (runs && account.gappy && context.now >= long_turn) account.gaps = 0;
+  if (runs && account.gappy && context.now < long_turn) context.wake(gpu, long_turn);
+  account.gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
 }
 
 // ---- limits ----
@@ -244,9 +260,9 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
 // need no such word, because next is always who is owed most.
 void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers& others, bool looks) {
   const Config& config = context.config();
-  const bool applies = config.scheduling_mode != SchedulingMode::kConcurrent && !is_exclusive(config, gpu, account);
   const bool yielded = std::exchange(account.yields, false);
-  if (!applies || !others.press(account) || (!yielded && account.balance > 0)) return;
+  if (!others.press(account) || (!yielded && account.balance > 0)) return;
+  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
   if (yielded ? account.balance > band : account.balance > -band) return;
   // So that neighbours with short bursts do not drop it at each of them.
@@ -262,8 +278,8 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers&
 // When that will have to be looked at again.
 void watch_quota_of(Context& context, Gpu& gpu, const Account& account, int64_t billed) {
   const Config& config = context.config();
-  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
   if (!account.yields && !account.runs) return;
+  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
   if (account.yields) {
@@ -308,14 +324,16 @@ Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
   Turn best, best_throttled;
   int64_t demand = 0;
   for (Account& account : quota.accounts) {
-    if (!is_exclusive(context.config(), gpu, account) || account.tenant == but_not) continue;
     const bool wants = waits(account);
+    if (!wants && !account.interrupted) continue;
+    if (!is_exclusive(context.config(), gpu, account) || account.tenant == but_not) continue;
     if (wants || (account.active && account.interrupted)) demand += account.quota;
     if (!wants || quota.skipped.contains(account.tenant)) continue;
     // Above a ceiling that is more than its quota, it waits, whoever stands still.
     if (account.throttled && account.quota < account.ceiling_rate()) continue;
     Turn& known = account.throttled ? best_throttled : best;
-    if (!known.account || owed(account) > known.owed) known = {&account, owed(account)};
+    const Duration own = owed(account);
+    if (!known.account || own > known.owed) known = {&account, own};
   }
   // Together they are entitled to all of the GPU: then who is owed most comes next, and nobody waits until a whole turn is saved up.
   const bool may_borrow = demand >= kWholeGpu - kWholeGpu / 1000 && but_not == 0 && !is_windowed(context.config(), gpu);
@@ -331,7 +349,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   Turn holder;
   bool leaving = false, last_turn = false;
   for (Account& account : quota.accounts) {
-    if (!is_exclusive(context.config(), gpu, account)) continue;
+    if (!holds_any(account) || !is_exclusive(context.config(), gpu, account)) continue;
     // Nobody's turn waits for a tenant that does not give the lock up when asked: it runs beside the others, and is asked again.
     const bool holds = stays(account) && blocks(context, account);
     leaving |= !stays(account) && blocks(context, account);
@@ -343,8 +361,9 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   if (!holder.account) {
     const Turn next = leaving ? Turn{} : next_of(context, gpu, 0);
     quota.owner = next.account ? next.account->tenant : 0;
+    if (!next.account) return;
     for (Account& account : quota.accounts) {
-      if (next.account && account.tenant != quota.owner && is_exclusive(context.config(), gpu, account) && stays(account))
+      if (stays(account) && account.tenant != quota.owner && is_exclusive(context.config(), gpu, account))
         drop_tenant(context, gpu, account.tenant, "it keeps the GPU against requests, and it is another tenant's turn");
     }
     return;
@@ -352,7 +371,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   Account& owner = *holder.account;
   quota.owner = owner.tenant;
   for (Account& account : quota.accounts) {  // from a time when they ran together
-    if (account.tenant != owner.tenant && is_exclusive(context.config(), gpu, account) && stays(account) &&
+    if (stays(account) && account.tenant != owner.tenant && is_exclusive(context.config(), gpu, account) &&
         !has_last_turn(context, gpu, account))
       drop_tenant(context, gpu, account.tenant, "tenants take turns now, and it is another's");
   }
@@ -395,15 +414,19 @@ static void settle_all(Context& context, Gpu& gpu) {
     }
     return;
   }
-  judge_use(context, gpu);
+  for (Account& account : quota.accounts) judge_use(context, gpu, account);
   const Duration interval = context.config().quota_sample_interval;
   const bool looks = context.now >= quota.next_sample || interval == 0;
   if (looks) quota.next_sample = context.now + interval;
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
-  for (Account& account : quota.accounts) hold_to_ceiling(context, gpu, account, looks);
+  for (Account& account : quota.accounts) {
+    if (account.throttled || (account.has_ceiling() && account.headroom <= 0)) hold_to_ceiling(context, gpu, account, looks);
+  }
   const Pressers others = pressers(gpu);
-  for (Account& account : quota.accounts) hold_to_quota(context, gpu, account, others, looks);
+  for (Account& account : quota.accounts) {
+    if (account.yields || account.balance <= 0) hold_to_quota(context, gpu, account, others, looks);
+  }
   if (quota.left_settles) {
     for (Account& account : quota.left) {
       hold_to_ceiling(context, gpu, account, true);
@@ -421,20 +444,25 @@ void settle_quota(Context& context, Gpu& gpu) {
 
 static void watch_all(Context& context, Gpu& gpu) {
   if (!gpu.quota.limited) return;
-  judge_use(context, gpu);
   const bool stalled = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
                                    [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
+  const Account* const owner = gpu.quota.accounts.find(gpu.quota.owner);
+  const bool owner_stays = owner != nullptr && stays(*owner);
   bool exclusive_waits = false;
-  for (const Account& account : gpu.quota.accounts) {
-    const int64_t billed = billing_rate(context.config(), gpu, account);
-    watch_ceiling(context, gpu, account, stalled, billed);
-    watch_quota_of(context, gpu, account, billed);
-    exclusive_waits |= waits(account) && !account.throttled && is_exclusive(context.config(), gpu, account);
-    // Neighbours' quotas grow when it has been idle for long enough.
-    if (account.active && !account.runs && !waits(account)) context.wake(gpu, account.last_busy + kActiveGrace);
+  for (Account& account : gpu.quota.accounts) {
+    judge_use(context, gpu, account);
+    if (account.throttled || account.yields || account.runs) {
+      const int64_t billed = billing_rate(context.config(), gpu, account);
+      watch_ceiling(context, gpu, account, stalled, billed);
+      watch_quota_of(context, gpu, account, billed);
+    }
+    if (waits(account)) {
+      exclusive_waits = exclusive_waits || (owner_stays && !account.throttled && is_exclusive(context.config(), gpu, account));
+    } else if (account.active && !account.runs) {  // neighbours' quotas grow when it has been idle for long enough
+      context.wake(gpu, account.last_busy + kActiveGrace);
+    }
   }
-  const Account* owner = gpu.quota.accounts.find(gpu.quota.owner);
-  if (exclusive_waits && owner != nullptr && stays(*owner)) {
+  if (exclusive_waits) {
     context.wake(gpu, slice_end(context, gpu, *owner));
   }
 }
@@ -463,15 +491,17 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
   return quota.owner != 0;
 }
 
+Verdict may_run(const State& state, const Gpu& gpu, const Account& account) {
+  if (!gpu.quota.limited) return Verdict::kRun;
+  if (account.throttled) return Verdict::kLimit;
+  if (account.yields) return Verdict::kShare;
+  return gpu.quota.owner != account.tenant && is_exclusive(state.config, gpu, account) ? Verdict::kShare : Verdict::kRun;
+}
+
 static Verdict may_run_here(const State& state, const Client& client) {
-  const Gpu& gpu = *client.home;
-  if (!gpu.quota.limited || client.ends) return Verdict::kRun;  // who is about to be ended owes for its last turn, as for any other
   const Account* account = client.tenancy->account;
-  if (account == nullptr) return Verdict::kRun;
-  if (account->throttled) return Verdict::kLimit;
-  if (account->yields) return Verdict::kShare;
-  if (gpu.quota.owner != client.tenant && is_exclusive(state.config, gpu, *account)) return Verdict::kShare;
-  return Verdict::kRun;
+  if (account == nullptr || client.ends) return Verdict::kRun;  // who is about to be ended owes for its last turn, as for any other
+  return may_run(state, *client.home, *account);
 }
 
 Verdict may_run(const State& state, const Client& client) {

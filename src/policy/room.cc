@@ -157,6 +157,8 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
     if (!before && now) index.emplace(client.id, &client);
   };
   move(former.waits, roles.waits, gpu.waiting);
+  move(former.waits, roles.waits, client.tenancy->waiting);
+  if (roles.waits && !former.waits) client.tenancy->held_for = WaitReason::kNone;
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.evictable);
   count_in_tenancy(gpu, *client.tenancy, former, -1);

@@ -341,12 +341,16 @@ struct Departed {
 
 // A tenant's clients on a GPU, and how many of them do what.
 struct Tenancy {
-  std::map<ClientId, Client*> clients;
-  Account* account = nullptr;  // null: none yet
   int64_t waits = 0, stays = 0, holds = 0;
-  int64_t works = 0;     // hold the lock, have loaded, and do not pause: they are billed
-  int64_t works_on = 0;  // the same that were not asked to drop
-  int64_t busy = 0;      // wait, or hold the lock and do not pause
+  int64_t works = 0;           // hold the lock, have loaded, and do not pause: they are billed
+  int64_t works_on = 0;        // the same that were not asked to drop
+  int64_t busy = 0;            // wait, or hold the lock and do not pause
+  Account* account = nullptr;  // null: none yet
+  // What limits keep all of them waiting for that wait; kNone: they may have different reasons.
+  WaitReason held_for = WaitReason::kNone;
+  bool held_in_rotation = false;
+  std::map<ClientId, Client*> clients;
+  std::map<ClientId, Client*> waiting;  // of them
 };
 
 // Clients that wait for what others hold.
@@ -413,7 +417,8 @@ struct Queue {
   std::map<ClientId, Client*> unplaced;                  // that are not is_put_off()
   std::set<std::pair<Instant, ClientId>> unnoted;        // whose reason the log does not have: by when it may
   uint32_t waiters = 0, memory_waiters = 0;              // that wait for neighbours; for memory
-  size_t held = 0;                                       // whatever memory allows, by limits or turns
+  std::map<ClientId, Client*> free;                      // that neither limits nor turns keep waiting
+  size_t ending = 0;                                     // Client::ends
 };
 
 struct Gpu {
