@@ -35,7 +35,7 @@ CUresult destroy(Handle handle) {
   if (process().active()) {
     process().for_each_device([&](Device& device) {
       if (owner != nullptr) return;
-      bytes = device.memory().release_unswappable(key_of(handle));
+      bytes = device.memory().driver.release(key_of(handle));
       if (bytes > 0) owner = &device;
     });
   }
@@ -43,7 +43,7 @@ CUresult destroy(Handle handle) {
   if (owner != nullptr && result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     CUcontext context = nullptr;
     real_driver().cuCtxGetCurrent(&context);
-    owner->memory().hold_again({key_of(handle), bytes, context});
+    owner->memory().driver.hold_again({key_of(handle), bytes, context});
   }
   return result;
 }
@@ -51,7 +51,7 @@ CUresult destroy(Handle handle) {
 // Between an array and memory, a driver refuses what runs over the end of an allocation (measured of cuMemcpyDtoA). Behind ours lies what
 // is mapped with it, which would be copied: so the driver is asked about an address without memory then.
 CUdeviceptr as_long_as_it_is(CUdeviceptr address, size_t bytes) {
-  Memory::Range range;
+  AllocationRange range;
   if (!process().active() || process().owner(address, &range) == nullptr) return address;
   return bytes > range.base + range.bytes - address ? kNowhere : address;
 }

@@ -12,7 +12,7 @@ namespace {
 
 uint64_t trims_of(int ordinal) {
   Device* device = process().device(ordinal);
-  return device != nullptr ? device->memory().driver_trims() : 0;
+  return device != nullptr ? device->memory().driver.trims() : 0;
 }
 
 bool capturing(CUstream stream) {
@@ -31,14 +31,14 @@ CUresult launch(CUgraphExec graph, CUstream stream) {
   Device* device = need.bytes > 0 ? process().device(need.ordinal) : nullptr;
   if (device == nullptr || device->refused()) return pass_gate<Function>(Target{on, true}, real);
   Memory& memory = device->memory();
-  const uint64_t trims = memory.driver_trims();
+  const uint64_t trims = memory.driver.trims();
   Shortage shortage("a graph's launch");
   for (;;) {
-    CUresult result = memory.claim_unswappable(need.bytes, "memory for a graph");
+    CUresult result = memory.driver.claim(need.bytes, "memory for a graph");
     if (result != CUDA_SUCCESS) return result;
     result = pass_gate_once(Target{on, true}, real);  // inside already: paced and counted like any other
     if (result == CUDA_SUCCESS) graph_memory().launched(graph, trims);
-    memory.settle_driver_memory(need.bytes, Memory::kGraphs);
+    memory.driver.settle_store(need.bytes, DriverMemory::kGraphs);
     hold_back(Gate::mark());
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
   }
@@ -119,7 +119,7 @@ NVSHARE_EXPORT CUresult cuGraphAddNode_v3(CUgraphNode* node, CUgraph graph, cons
 NVSHARE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
   CUresult result = call_real<&RealDriver::cuDeviceGraphMemTrim>(ordinal);
   Device* device = result == CUDA_SUCCESS && process().active() ? process().device(ordinal) : nullptr;
-  if (device != nullptr) device->memory().driver_memory_trimmed(Memory::kGraphs);
+  if (device != nullptr) device->memory().driver.trimmed(DriverMemory::kGraphs);
   return result;
 }
 

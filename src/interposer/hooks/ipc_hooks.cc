@@ -26,7 +26,7 @@ extern "C" {
 NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   CUresult result = CUDA_SUCCESS;
   // As natively: memory of a pool is not handed over in this way.
-  Memory::Range range;
+  AllocationRange range;
   bool within = false;
   if (process().current_is_gone()) return address == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CONTEXT_IS_DESTROYED;  // measured
   CUcontext current = nullptr;

@@ -18,7 +18,7 @@ namespace {
 bool is_of_pool(CUdeviceptr address) {
   if (!pools().placed_any() || !process().active()) [[likely]]
     return false;
-  Memory::Range range;
+  AllocationRange range;
   return process().owner(address, &range) != nullptr && pools().pool_of(range.base) != nullptr;
 }
 
@@ -105,7 +105,7 @@ constinit DriverPoolPages driver_pool_pages;
 // As far aligned as the address.
 CUdeviceptr in_driver_pool(CUdeviceptr address) {
   if (!is_of_pool(address)) return address;
-  Memory::Range range;
+  AllocationRange range;
   const Device* owner = process().owner(address, &range);
   const CUdeviceptr page = owner != nullptr ? driver_pool_pages.on(owner->ordinal()) : 0;
   return page != 0 ? page + address % 256 : address;

@@ -7,6 +7,7 @@
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
+#include "interposer/memory/charges.h"
 #include "interposer/memory/graph_memory.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/process.h"
@@ -24,7 +25,7 @@ Memory* current_memory(CUcontext* context) {
 
 void refund_managed(const Pools::Placed& placed) {
   if (placed.pool == nullptr || placed.charged_to < 0) return;
-  if (Device* device = process().device(placed.charged_to)) device->memory().refund(Memory::charged_bytes(placed.bytes));
+  if (Device* device = process().device(placed.charged_to)) refund(*device, charged_bytes(placed.bytes));
 }
 
 CUstreamCaptureStatus capture_status(CUstream stream) {
@@ -40,13 +41,13 @@ CUresult allocate_of_managed_pool(CUdeviceptr* address, size_t bytes, const Pool
   CUcontext current = nullptr;
   Device* device = process().current_device(&current);
   if (device == nullptr || device->refused() || address == nullptr || bytes == 0) return real();
-  const size_t charged = Memory::charged_bytes(bytes);
-  if (bytes > SIZE_MAX / 2 || !device->memory().charge(charged, "an allocation from a pool of managed memory")) {
+  const size_t charged = charged_bytes(bytes);
+  if (bytes > SIZE_MAX / 2 || !charge(*device, charged, "an allocation from a pool of managed memory")) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const CUresult result = pass_gate_once({nullptr, false}, real);
   if (result != CUDA_SUCCESS) {
-    device->memory().refund(charged);
+    refund(*device, charged);
     return result;
   }
   refund_managed(pools().placed_managed(*address, pool.handle, bytes, device->ordinal()));
@@ -81,7 +82,7 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   if (!pool.foreign && !of_driver) {
     if (address == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!pools().charge(pool.handle, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = memory.allocate_async(address, bytes, stream, per_thread, context);
+    CUresult result = memory.allocations.allocate_async(address, bytes, stream, per_thread, context);
     if (result == CUDA_SUCCESS) {
       pools().placed(*address, pool.handle, bytes);
     } else {
@@ -91,11 +92,11 @@ CUresult allocate_in_order(CUdeviceptr* address, size_t bytes, CUstream stream, 
   }
   Shortage shortage("an allocation from a pool");
   for (;;) {
-    const size_t claimed = Memory::charged_bytes(bytes);
-    CUresult result = memory.claim_unswappable(claimed, "an allocation from a pool that may be shared");
+    const size_t claimed = charged_bytes(bytes);
+    CUresult result = memory.driver.claim(claimed, "an allocation from a pool that may be shared");
     if (result != CUDA_SUCCESS) return result;
     result = real();
-    memory.settle_driver_memory(claimed, reinterpret_cast<uintptr_t>(pool.handle));
+    memory.driver.settle_store(claimed, reinterpret_cast<uintptr_t>(pool.handle));
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !shortage.make_room(*device)) return result;
   }
 }
@@ -148,7 +149,7 @@ CUresult allocate_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool poo
 // program has none but the driver does, for others of the program's allocations may be in it.
 Device* owner_for_free(CUdeviceptr* address) {
   if (*address == 0 || !process().active()) return nullptr;
-  Memory::Range range;
+  AllocationRange range;
   bool within = false;
   Device* owner = process().owner(*address, &range, &within);
   if (owner == nullptr && within) *address = kNowhere;
@@ -172,7 +173,8 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if ((result = forbidden_in_order(default_stream(stream, PerThread))) != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);
-  if (!owner->memory().free_async(address, stream, PerThread, at.context(), &result)) result = call_real<Function>(address, stream);
+  if (!owner->memory().allocations.free_async(address, stream, PerThread, at.context(), &result))
+    result = call_real<Function>(address, stream);
   if (result != CUDA_SUCCESS) pools().put_back(placed);
   return result;
 }
@@ -180,7 +182,7 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
 // What is for managed memory only is refused of plain memory, which the backend `managed` makes of managed memory: the driver is asked
 // about an address without memory then.
 CUdeviceptr unless_plain(CUdeviceptr address) {
-  Memory::Range range;
+  AllocationRange range;
   bool within = false;
   return process().active() && (process().owner(address, &range, &within) != nullptr || within) ? kNowhere : address;
 }
@@ -190,7 +192,7 @@ void advised(CUdeviceptr address, size_t bytes, CUmem_advise advice, bool host) 
   if (advice != CU_MEM_ADVISE_SET_PREFERRED_LOCATION && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) return;
   Device* owner = process().active() ? process().managed_owner(address) : nullptr;
   if (owner == nullptr) return;
-  owner->memory().advise_host(address, bytes, advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION && host);
+  owner->memory().blocks.advise_host(address, bytes, advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION && host);
 }
 
 }  // namespace
@@ -202,7 +204,7 @@ NVSHARE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Memory* memory = current_memory(&context);
   if (memory == nullptr) return call_real<&RealDriver::cuMemAlloc_v2>(address, bytes);
   if (const CUresult result = forbidden_by_a_capture(); result != CUDA_SUCCESS) return result;
-  return memory->allocate(address, bytes, context);
+  return memory->allocations.allocate(address, bytes, context);
 }
 
 NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned element_bytes) {
@@ -215,7 +217,7 @@ NVSHARE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, 
   }
   if (const CUresult refused = forbidden_by_a_capture(); refused != CUDA_SUCCESS) return refused;
   size_t row = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
-  CUresult result = memory->allocate(address, row * height, context);
+  CUresult result = memory->allocations.allocate(address, row * height, context);
   if (result == CUDA_SUCCESS) *pitch = row;
   return result;
 }
@@ -228,7 +230,7 @@ NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   CUresult result = forbidden_by_a_capture();
   if (result != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);
-  if (!owner->memory().free(address, &result)) result = call_real<&RealDriver::cuMemFree_v2>(address);
+  if (!owner->memory().allocations.free(address, &result)) result = call_real<&RealDriver::cuMemFree_v2>(address);
   if (result != CUDA_SUCCESS) pools().put_back(placed);
   return result;
 }
@@ -237,7 +239,7 @@ NVSHARE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, un
   CUcontext context = nullptr;
   const bool plausible = address != nullptr && bytes > 0 && (flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST);
   Memory* memory = plausible ? current_memory(&context) : nullptr;
-  return memory != nullptr ? memory->allocate_managed(address, bytes, flags, context)
+  return memory != nullptr ? memory->allocations.allocate_managed(address, bytes, flags, context)
                            : call_real<&RealDriver::cuMemAllocManaged>(address, bytes, flags);
 }
 
@@ -306,7 +308,7 @@ NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes)
   *total_bytes = total;
   *free_bytes = most > used ? most - used : 0;
   // Under a limit, what can be allocated in one piece.
-  if (device->limit().bytes() != 0) *free_bytes -= *free_bytes % Memory::kGranularity;
+  if (device->limit().bytes() != 0) *free_bytes -= *free_bytes % kChargeUnitBytes;
   return result;
 }
 
@@ -320,7 +322,7 @@ NVSHARE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 // (measured).
 NVSHARE_EXPORT CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(pointer));
-  Memory::Range range;
+  AllocationRange range;
   bool within = false;
   if (process().active() && (process().owner(address, &range, &within) != nullptr || within)) address = kNowhere;
   return call_real<&RealDriver::cuMemHostGetFlags>(flags, reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
@@ -329,7 +331,7 @@ NVSHARE_EXPORT CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
 // The same of memory that the program has not registered: measured on an H200, 1 where it is an allocation, 713 where it was freed.
 NVSHARE_EXPORT CUresult cuMemHostUnregister(void* pointer) {
   const auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(pointer));
-  Memory::Range range;
+  AllocationRange range;
   bool within = false;
   const bool live = process().active() && process().owner(address, &range, &within) != nullptr;
   if (!live && !within) return call_real<&RealDriver::cuMemHostUnregister>(pointer);
@@ -338,7 +340,7 @@ NVSHARE_EXPORT CUresult cuMemHostUnregister(void* pointer) {
 }
 
 NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
-  Memory::Range range;
+  AllocationRange range;
   int ordinal = -1;
   bool within = false;
   const Device* owner = process().active() ? process().owner(address, &range, &within) : nullptr;

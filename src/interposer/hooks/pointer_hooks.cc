@@ -3,6 +3,7 @@
 #include "interposer/hooks/capture_rules.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/reach.h"
+#include "interposer/memory/charges.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -43,7 +44,7 @@ class TokensOfContexts {
     CUcontext popped = nullptr;
     const RealDriver& driver = real_driver();
     if (process().capturing() || driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return tokens;
-    if (driver.cuMemAlloc_v2(&piece, Memory::kSmallGranularity) == CUDA_SUCCESS &&
+    if (driver.cuMemAlloc_v2(&piece, kSmallChargeUnitBytes) == CUDA_SUCCESS &&
         driver.cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, piece) == CUDA_SUCCESS) {
       known_[next_++ % kContexts] = {context, tokens};
     }
@@ -63,8 +64,8 @@ class TokensOfContexts {
 };
 constinit TokensOfContexts tokens_of_contexts;
 
-CUdeviceptr mapping_begin(const Memory::Range& range, CUdeviceptr piece) { return range.base / piece * piece; }
-size_t mapping_size(const Memory::Range& range, CUdeviceptr piece) {
+CUdeviceptr mapping_begin(const AllocationRange& range, CUdeviceptr piece) { return range.base / piece * piece; }
+size_t mapping_size(const AllocationRange& range, CUdeviceptr piece) {
   const CUdeviceptr end = (range.base + range.bytes + piece - 1) / piece * piece;
   return static_cast<size_t>(end - mapping_begin(range, piece));
 }
@@ -77,7 +78,7 @@ struct Owner {
   bool imported;  // from another process
 };
 
-CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const Memory::Range& range) {
+CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const AllocationRange& range) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUdeviceptr piece = owner.of_pool ? kPoolMappingBytes : kMappingBytes;
   switch (attribute) {
@@ -196,7 +197,7 @@ CUresult attributes_of(unsigned count, CUpointer_attribute* attributes, void** d
 
 // An allocation of ours, or of another process that this one has imported; false: the driver is to answer, about *address, which is then
 // one that it knows nothing of where the program has no memory but we do: what was freed, or never given out.
-bool find_owner(CUdeviceptr* address, Memory::Range* range, Owner* owner) {
+bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (!process().active()) return false;
   bool within = false;
   if (Device* device = process().owner(*address, range, &within)) {
@@ -216,7 +217,7 @@ bool find_owner(CUdeviceptr* address, Memory::Range* range, Owner* owner) {
 extern "C" {
 
 NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  Memory::Range range;
+  AllocationRange range;
   Owner owner{};
   if (!find_owner(&address, &range, &owner)) {
     ProgramVmm::View view;
@@ -229,7 +230,7 @@ NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute at
 }
 
 NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
-  Memory::Range range;
+  AllocationRange range;
   Owner owner{};
   const bool is_ours = find_owner(&address, &range, &owner);
   ProgramVmm::View view;
@@ -251,7 +252,7 @@ NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribu
 }
 
 NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
-  Memory::Range range;
+  AllocationRange range;
   Owner owner{};
   if (value != nullptr && find_owner(&address, &range, &owner)) {
     if (owner.of_pool && process().current_is_gone()) return CUDA_ERROR_INVALID_VALUE;               // recorded

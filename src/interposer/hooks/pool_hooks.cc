@@ -12,7 +12,7 @@ namespace {
 void measure(CUmemoryPool pool) {
   Pools::Pool known;
   if (!process().active() || !pools().find(pool, &known) || !known.foreign) return;
-  if (Device* device = process().device(known.ordinal)) device->memory().measure_driver_memory(reinterpret_cast<uintptr_t>(pool));
+  if (Device* device = process().device(known.ordinal)) device->memory().driver.measure(reinterpret_cast<uintptr_t>(pool));
 }
 
 // One that the driver has made itself.
@@ -48,7 +48,7 @@ NVSHARE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   Pools::Pool known;
   // Its allocations live on. Those of the driver's stay counted until the pool would be trimmed, which it cannot be any more.
   if (process().active() && pools().find(pool, &known) && known.foreign) {
-    if (Device* device = process().device(known.ordinal)) device->memory().release_unswappable(reinterpret_cast<uintptr_t>(pool));
+    if (Device* device = process().device(known.ordinal)) device->memory().driver.release(reinterpret_cast<uintptr_t>(pool));
   }
   pools().gone(pool);
   return result;
@@ -89,7 +89,7 @@ NVSHARE_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessD
   if ((opened | closed) == 0 || owner == nullptr) return result;
   pools().set_access(pool, opened, closed);
   if (!pools().placed_any()) return result;
-  owner->memory().follow_pools(pools().reach());
+  owner->memory().backing.follow_pools(pools().reach());
   opened_to_others.store(true, std::memory_order_relaxed);  // its slabs have other pools' memory, and are used again
   return result;
 }

@@ -14,7 +14,7 @@ namespace {
 
 // The context in which plain memory of ours lies, or null.
 CUcontext context_of(CUdeviceptr address) {
-  Memory::Range range;
+  AllocationRange range;
   return process().owner(address, &range) != nullptr && pools().pool_of(range.base) == nullptr ? range.context : nullptr;
 }
 
@@ -88,7 +88,7 @@ bool mixes_plain_and_other(const Addresses& named) {
   if (!governs() || real_driver().cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != nullptr) return false;
   const auto is_plain = [](CUdeviceptr address) { return context_of(address) != nullptr; };
   const auto is_other = [](CUdeviceptr address) {
-    Memory::Range range;
+    AllocationRange range;
     ProgramVmm::View view;
     const bool of_pool = process().owner(address, &range) != nullptr && pools().pool_of(range.base) != nullptr;
     return of_pool || process().vmm().find(address, &view);
@@ -103,7 +103,7 @@ bool need_no_context(const Addresses& named) {
       plain = true;
       continue;
     }
-    Memory::Range range;
+    AllocationRange range;
     ProgramVmm::View view;
     unsigned type = 0;
     if (process().owner(address, &range) != nullptr || process().vmm().find(address, &view)) return false;
@@ -127,17 +127,17 @@ bool reach_each_other(const Addresses& named) {
   if ((gpus & (gpus - 1)) == 0) return false;
   bool opened = false;
   for (const CUdeviceptr address : named) {
-    Memory::Range range;
+    AllocationRange range;
     Device* owner = process().owner(address, &range);
     if (owner == nullptr || pools().pool_of(range.base) != nullptr) continue;
-    opened = owner->memory().open_to(address, gpus) || opened;
+    opened = owner->memory().backing.open_to(address, gpus) || opened;
   }
   if (opened) opened_to_others.store(true, std::memory_order_relaxed);
   return opened;
 }
 
 bool fill_lacks_access(CUdeviceptr address, CUstream stream) {
-  Memory::Range range;
+  AllocationRange range;
   Device* owner = process().active() ? process().owner(address, &range) : nullptr;
   if (owner == nullptr || pools().pool_of(range.base) != nullptr) return false;
   AtStream at(stream);

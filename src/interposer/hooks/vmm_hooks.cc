@@ -90,7 +90,7 @@ NVSHARE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const 
 
 NVSHARE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   if (!process().active()) return call_real<&RealDriver::cuMemGetAccess>(flags, location, address);
-  Memory::Range range;
+  AllocationRange range;
   bool within = false;
   int ordinal = -1;
   if (process().owner(address, &range, &within) != nullptr || process().ipc().find(address, &range, &ordinal)) {

@@ -72,7 +72,7 @@ bool Client::start(const char* waits_because) {
     barred_.store(true, std::memory_order_release);
     return false;
   }
-  device_.memory().arena().configure();
+  device_.memory().arena.configure();
   device_.mover().unchanged().configure();
   int64_t deadline = now_ns() + kStartPatience_ns;
   bool waits_told = false;
@@ -218,7 +218,7 @@ void Client::disconnected() {
   step(turn::Disconnected{});
   reconnect_backoff_ns_ = kReconnectFirst_ns;
   reconnect_at_ns_ = turn_.disconnected_at + kReconnectFirst_ns;
-  device_.memory().arena().lender_gone();
+  device_.memory().arena.lender_gone();
 }
 
 void Client::reconnect() {
@@ -286,7 +286,7 @@ int64_t Client::next_timeout_ns() {
     if (timeout < 0 || remaining < timeout) timeout = remaining;
   };
   if (!turn_.connected) at(reconnect_at_ns_);
-  if (device_.memory().arena().wants_cgroup_watched()) at(cgroup_look_ns_);
+  if (device_.memory().arena.wants_cgroup_watched()) at(cgroup_look_ns_);
   if (const turn::Instant due = turn::next_deadline(turn_); due != turn::kNever) at(due);
   return timeout;
 }
@@ -362,16 +362,16 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       return;
     case MessageType::kArenaSegment:
       if (auto message = protocol::decode<protocol::ArenaSegment>(packet)) {
-        device_.memory().arena().lent(*message, descriptors.count() > 0 ? descriptors.take(0) : FileDescriptor());
+        device_.memory().arena.lent(*message, descriptors.count() > 0 ? descriptors.take(0) : FileDescriptor());
       }
       return;
     case MessageType::kArenaRefused:
-      if (auto message = protocol::decode<protocol::ArenaRefused>(packet)) device_.memory().arena().refused(*message);
+      if (auto message = protocol::decode<protocol::ArenaRefused>(packet)) device_.memory().arena.refused(*message);
       return;
     case MessageType::kArenaShrink:
       if (auto message = protocol::decode<protocol::ArenaShrink>(packet)) {
-        device_.memory().give_back_spare(message->bytes);
-        device_.memory().arena().shrink(*message);
+        device_.memory().copies.give_back_spare(message->bytes);
+        device_.memory().arena.shrink(*message);
       }
       return;
     case MessageType::kRefused:
@@ -458,7 +458,7 @@ void Client::hold_to_resident() {
     Lock lock(mutex_);
     if (!turn::may_run(turn_)) return;
   }
-  device_.memory().lower_budget(budget_);
+  device_.memory().residency.lower_budget(budget_);
 }
 
 void Client::arena_changed() {
@@ -467,7 +467,7 @@ void Client::arena_changed() {
 
 void Client::send_arena() {
   if (!arena_dirty_.exchange(false, std::memory_order_acq_rel)) return;
-  HostArena& arena = device_.memory().arena();
+  HostArena& arena = device_.memory().arena;
   HostArena::Outbox outbox;
   if (!arena.take_outbox(&outbox)) return;
   Lock lock(mutex_);
@@ -481,17 +481,17 @@ void Client::send_arena() {
 }
 
 void Client::send_arena_held() {
-  std::vector<protocol::ArenaHeld> held = device_.memory().arena().held();
+  std::vector<protocol::ArenaHeld> held = device_.memory().arena.held();
   Lock lock(mutex_);
   for (const protocol::ArenaHeld& segment : held) send(segment);
 }
 
 // The program may come to need what a swap arena of its own takes from its cgroup.
 void Client::check_cgroup() {
-  HostArena& arena = device_.memory().arena();
+  HostArena& arena = device_.memory().arena;
   if (!arena.wants_cgroup_watched() || now_ns() < cgroup_look_ns_) return;
   cgroup_look_ns_ = now_ns() + kCgroupLook_ns;
-  if (arena.cgroup_is_full()) device_.memory().give_back_spare(SIZE_MAX);
+  if (arena.cgroup_is_full()) device_.memory().copies.give_back_spare(SIZE_MAX);
   arena.look_at_cgroup();
 }
 

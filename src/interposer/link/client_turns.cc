@@ -114,9 +114,9 @@ void Client::on_lock(const protocol::LockOk& message) {
 bool Client::load_at_once() {
   const int64_t started = now_ns();
   Memory& memory = device_.memory();
-  if (!device_.mover().at_rest() || !memory.run_if_complete()) return false;
+  if (!device_.mover().at_rest() || !memory.residency.run_if_complete()) return false;
   const bool open = loaded();
-  if (!open) memory.set_running(false);
+  if (!open) memory.residency.set_running(false);
   protocol::SwapProgress done{};
   done.direction = static_cast<uint8_t>(protocol::SwapDirection::kIn);
   done.finished = 1;
@@ -129,7 +129,7 @@ bool Client::load_at_once() {
   }
   progress(done);
   if (open) {
-    memory.forget_host_copies();
+    memory.copies.forget(device_.mover().keeps_host_copies());
   } else {
     load_stopped();
   }
@@ -143,7 +143,7 @@ void Client::on_contention(const protocol::Contention& message) {
     step(message);
     if (!room_due_) return;
   }
-  device_.memory().trim_cache();
+  device_.memory().allocations.trim_cache();
   hold_to_resident();
   Lock lock(mutex_);
   step(turn::MemoryChanged{});
@@ -291,7 +291,7 @@ bool Client::grow_alone(size_t bytes) {
   bool known = real_driver().cuMemGetInfo_v2(&free_bytes, &total) == cuda::CUDA_SUCCESS;
   mutex_.lock();
   if (!known || free_bytes < bytes) return false;
-  step(turn::GrowthAlone{std::max(budget(), device_.memory().resident() + bytes)});
+  step(turn::GrowthAlone{std::max(budget(), device_.memory().use.resident() + bytes)});
   return turn_.growth.answer == turn::Growth::Answer::kGranted;
 }
 
@@ -303,7 +303,7 @@ Client::Growth Client::grow(size_t bytes) {
   bool told = false;
   while (turn_.growth.answer != Answer::kNone && !turn::lost_turn(turn_)) changed_.wait(mutex_);
   if (turn::lost_turn(turn_)) return Growth::kLostLock;
-  if (device_.memory().resident() + bytes <= budget()) return Growth::kGranted;
+  if (device_.memory().use.resident() + bytes <= budget()) return Growth::kGranted;
   step(turn::GrowthWanted{bytes});
   while (turn_.growth.answer == Answer::kAsked && !turn::lost_turn(turn_)) {
     if (grow_alone(bytes)) break;

@@ -4,7 +4,8 @@
 
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
-#include "interposer/memory/memory.h"
+#include "interposer/memory/allocations.h"
+#include "interposer/memory/charges.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -38,47 +39,47 @@ SlabUse use_of_pools() {
 
 }  // namespace
 
-void Memory::now_of_pool(CUdeviceptr address) {
-  if (Block* block = lookup(address)) notes_of(*block, address).of_pool = true;
+void Allocations::now_of_pool(CUdeviceptr address) {
+  if (Block* block = blocks_.lookup(address)) Blocks::notes_of(*block, address).of_pool = true;
 }
 
-bool Memory::is_of_pool(CUdeviceptr address) {
-  Lock lock(mutex_);
-  Block* block = lookup(address);
-  return block != nullptr && notes_of(*block, address).of_pool;
+bool Allocations::is_of_pool(CUdeviceptr address) {
+  Lock lock(blocks_.mutex);
+  Block* block = blocks_.lookup(address);
+  return block != nullptr && Blocks::notes_of(*block, address).of_pool;
 }
 
-void Memory::set_requested(CUdeviceptr address, size_t bytes) {
-  Block* block = lookup(address);
+void Allocations::set_requested(CUdeviceptr address, size_t bytes) {
+  Block* block = blocks_.lookup(address);
   if (block == nullptr) return;
   if (block->slab == nullptr) {
     block->requested = bytes;
   } else {
     SlabSet::set_requested(block->slab, address, bytes);
   }
-  notes_of(*block, address) = new_notes();
+  Blocks::notes_of(*block, address) = new_notes();
 }
 
-bool Memory::defer(const AsyncFree& pending) {
-  Lock lock(mutex_);
-  Block* block = lookup(pending.address);
-  if (block == nullptr || notes_of(*block, pending.address).freed) return false;
-  notes_of(*block, pending.address).freed = true;
+bool Allocations::defer(const AsyncFree& pending) {
+  Lock lock(blocks_.mutex);
+  Block* block = blocks_.lookup(pending.address);
+  if (block == nullptr || Blocks::notes_of(*block, pending.address).freed) return false;
+  Blocks::notes_of(*block, pending.address).freed = true;
   async_frees_.push_back(pending);
   if (pending.event == nullptr) deferred_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, CUcontext context) {
+CUresult Allocations::allocate_async(CUdeviceptr* address, size_t bytes, CUstream stream, bool per_thread, CUcontext context) {
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (bytes > SIZE_MAX / 2 || !charge(charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > SIZE_MAX / 2 || !charge(device_, charged_bytes(bytes))) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   stream = resolve(stream, per_thread);
   const uint64_t thread = thread_of(stream);
   size_t most = bytes > SlabSet::kSlotBytesMax ? bytes + bytes / 8 + (size_t{2} << 20) : SlabSet::slot_bytes(bytes);
   CUdeviceptr reused = 0;
   cuda::CUevent event = nullptr;
   {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     for (size_t i = async_frees_.size(); i-- > 0;) {
       const AsyncFree& pending = async_frees_[i];
       if (!pending.reusable || pending.stream != stream || pending.thread != thread || pending.stream_context != context) continue;
@@ -92,7 +93,7 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   }
   if (reused != 0) {
     if (event != nullptr) real_driver().cuEventDestroy_v2(event);
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     set_requested(reused, bytes);
     now_of_pool(reused);
     *address = reused;
@@ -101,15 +102,15 @@ CUresult Memory::allocate_async(CUdeviceptr* address, size_t bytes, CUstream str
   collect_async(false);
   CUresult result = place(address, bytes, context, use_of_pools());
   if (result == cuda::CUDA_SUCCESS) {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     now_of_pool(*address);
   } else {
-    refund(charged_bytes(bytes));
+    refund(device_, charged_bytes(bytes));
   }
   return result;
 }
 
-bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
+bool Allocations::free_async(CUdeviceptr address, CUstream stream, bool per_thread, CUcontext context, CUresult* result) {
   AsyncFree pending{};
   size_t requested = 0;
   if (!measure(address, &requested, &pending.capacity, &pending.context)) return false;
@@ -135,19 +136,19 @@ bool Memory::free_async(CUdeviceptr address, CUstream stream, bool per_thread, C
     return true;
   }
   *result = cuda::CUDA_SUCCESS;
-  refund(charged_bytes(requested));
+  refund(device_, charged_bytes(requested));
   bool crowded = false;
   {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     crowded = async_frees_.size() > kPendingMax;
   }
   if (crowded) collect_async(true);
   return true;
 }
 
-void Memory::collect_done() {
+void Allocations::collect_done() {
   {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     if (async_frees_.empty()) return;
   }
   const CUcontext context = process().pin_context(device_.ordinal());
@@ -161,20 +162,20 @@ void Memory::collect_done() {
   process().unpin_context(context);
 }
 
-void Memory::stream_leaves(CUstream stream) {
-  Lock lock(mutex_);
+void Allocations::stream_leaves(CUstream stream) {
+  Lock lock(blocks_.mutex);
   for (AsyncFree& pending : async_frees_) {
     if (pending.stream == stream && stream != cuda::CU_STREAM_PER_THREAD) pending.reusable = false;  // its event tells when it is done
   }
 }
 
-void Memory::collect_async(bool wait) {
+void Allocations::collect_async(bool wait) {
   const RealDriver& driver = real_driver();
   std::vector<AsyncFree> passed;
   CapturesHeldOff held_off;
   if (!held_off) return;
   {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     // A stream passes its frees one after the other: of one whose oldest is not done no other is asked about. So a look costs a question
     // for each free that is done, once, and for some streams that are not, however many frees wait.
     AsyncFree unfinished[kUnfinishedStreamsMax];

@@ -1,5 +1,5 @@
 // A block: one contiguous range of device addresses that lives as long as the program's allocation (or slab), and the chunks of GPU memory
-// behind it, which come and go. Every field is guarded by the mutex of the Memory that owns the block, except that the mover reads and
+// behind it, which come and go. Every field is guarded by the mutex of the Blocks that have the block, except that the mover reads and
 // writes a chunk's handle and host copy on its own while the block is pinned and the chunk is moving.
 #pragma once
 
@@ -79,5 +79,15 @@ struct Block {
 inline constexpr size_t kChunkBytesMax = size_t{64} << 20;
 
 inline size_t chunk_offset(uint32_t index) { return size_t{index} * kChunkBytesMax; }
+
+// A chunk of a block that is pinned: for the mover.
+struct Piece {
+  Block* block;
+  uint32_t index;
+  size_t bytes;
+
+  Chunk& chunk() const { return block->chunks[index]; }
+  cuda::CUdeviceptr address() const { return block->base + chunk_offset(index); }
+};
 
 }  // namespace nvshare::interposer

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "interposer/link/client.h"
-#include "interposer/memory/memory.h"
+#include "interposer/memory/allocations.h"
 #include "interposer/memory/swap.h"
 #include "interposer/process/device.h"
 
@@ -21,7 +21,7 @@ constexpr int64_t kBriefly_ns = 50'000'000;
 
 }  // namespace
 
-Block* Memory::take_cached(const Order& order) {
+Block* Allocations::take_cached(const BlockOrder& order) {
   if (order.handle != nullptr || order.managed != 0) return nullptr;
   for (size_t i = cache_.size(); i-- > 0;) {
     Block* block = cache_[i];
@@ -34,29 +34,29 @@ Block* Memory::take_cached(const Order& order) {
     block->requested = order.requested;
     block->notes = new_notes();
     const bool for_pool = order.use == SlabUse::kPool;
-    if (std::exchange(block->for_pool, for_pool) != for_pool) follow_accessors(*block);
+    if (std::exchange(block->for_pool, for_pool) != for_pool) backing_.follow(blocks_, *block);
     return block;
   }
   return nullptr;
 }
 
-void Memory::retire(Block* block, bool keep) {
+void Allocations::retire(Block* block, bool keep) {
   size_t resident = 0;
   uint64_t ended_export = 0;
   bool whole = true;
   bool doomed = false;
   const size_t cache_max = device_.total() / kBriefCacheShare;
   {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     for (uint32_t i = 0; i < block->chunk_count; ++i) whole = whole && block->chunks[i].state == ChunkState::kResident;
     // Memory that another process may still have mapped is no one else's to use.
-    keep = keep && block->export_id == 0 && running_ && whole && block->pins == 0 && block->kind == BlockKind::kVmm &&
+    keep = keep && block->export_id == 0 && blocks_.running && whole && block->pins == 0 && block->kind == BlockKind::kVmm &&
            block->context != nullptr && block->bytes <= cache_max && device_.client().cache_allowed();
     if (keep) {
       std::vector<Block*> victims;
       uncache_oldest(cache_max - block->bytes, &victims);
       block->cached = true;
-      drop_kept(*block);  // of what is no more
+      copies_.drop(blocks_, *block);  // of what is no more
       cache_.push_back(block);
       cached_bytes_ += block->bytes;
       const bool briefly = cached_bytes_ > lasting_cache_max();
@@ -65,67 +65,73 @@ void Memory::retire(Block* block, bool keep) {
       if (briefly) device_.mover().trim_cache_in(kBriefly_ns);
       return;
     }
-    erase(block);
+    blocks_.erase(block);
     ended_export = block->export_id;
-    if (ended_export != 0) unswappable_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    if (ended_export != 0) use_.drop_unswappable(block->bytes);
     // Also when it is disposed of later: the program may have as much again at once.
-    if (!block->demand) allocated_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    if (!block->demand) use_.drop_allocated(block->bytes);
     if (block->pins > 0) {
       block->doomed = true;
       doomed = true;
     } else {
-      resident = resident_bytes(*block);
+      resident = Residency::resident_bytes(*block);
     }
   }
   if (!doomed) {
-    dispose(block);
-    resident_.fetch_sub(resident, std::memory_order_relaxed);
+    backing_.dispose(block);
+    use_.drop_resident(resident);
   }
   if (ended_export != 0) device_.client().tell(protocol::ExportEnded{ended_export});
   changed();
 }
 
-size_t Memory::lasting_cache_max() const { return std::min(kCacheBytesMax, device_.total() / kCacheShare); }
+size_t Allocations::lasting_cache_max() const { return std::min(kCacheBytesMax, device_.total() / kCacheShare); }
 
-void Memory::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
+void Allocations::uncache_oldest(size_t at_most, std::vector<Block*>* victims) {
   size_t count = 0;
   while (count < cache_.size() && cached_bytes_ > at_most) {
     Block* oldest = cache_[count++];
     cached_bytes_ -= oldest->bytes;
-    erase(oldest);
+    blocks_.erase(oldest);
     victims->push_back(oldest);
   }
   cache_.erase(cache_.begin(), cache_.begin() + static_cast<ptrdiff_t>(count));
 }
 
-void Memory::retire_uncached(const std::vector<Block*>& victims) {
+void Allocations::retire_uncached(const std::vector<Block*>& victims) {
   for (Block* block : victims) {
     block->cached = false;
     retire(block, false);
   }
 }
 
-void Memory::trim_brief_cache() {
+void Allocations::trim_brief_cache() {
   std::vector<Block*> victims;
   {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     uncache_oldest(lasting_cache_max(), &victims);
   }
   retire_uncached(victims);
 }
 
-void Memory::trim_cache() {
+void Allocations::trim_cache() {
   std::vector<Block*> victims;
   {
-    Lock lock(mutex_);
+    Lock lock(blocks_.mutex);
     uncache_oldest(0, &victims);
     for (Block* block : slabs_.remove_empty()) {
       block->cached = true;  // nothing of the program's is in it
       victims.push_back(block);
-      erase(block);
+      blocks_.erase(block);
     }
   }
   retire_uncached(victims);
+}
+
+void Allocations::give_back_caches() {
+  collect_async(true);
+  trim_cache();
+  device_.memory().driver.trim();
 }
 
 }  // namespace nvshare::interposer

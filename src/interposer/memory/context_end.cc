@@ -1,5 +1,6 @@
 // What the end of a context leaves: plain memory goes with it, memory of pools is the device's and stays, as natively.
-#include "interposer/memory/memory.h"
+#include "interposer/memory/allocations.h"
+#include "interposer/memory/charges.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 
@@ -9,25 +10,25 @@ using cuda::CUcontext;
 using cuda::CUdeviceptr;
 using cuda::CUresult;
 
-bool Memory::wait_before_free(CUcontext context, CUresult* result) {
+bool Allocations::wait_before_free(CUcontext context, CUresult* result) {
   if (context != nullptr) return process().synchronize_before_free(context, result);
   // Any context of the GPU may have used it.
   return process().synchronize(device_.ordinal());
 }
 
-bool Memory::outlives_context(const Block& block) {
+bool Allocations::outlives_context(const Block& block) {
   if (block.kind != BlockKind::kVmm) return false;  // the driver's own allocation, which goes with the context
   return block.slab != nullptr ? SlabSet::outlives_context(block.slab) : block.notes.outlives_context();
 }
 
-void Memory::context_gone(CUcontext context) {
+void Allocations::context_gone(CUcontext context) {
   trim_cache();
   std::vector<Block*> dead;
   std::vector<CUdeviceptr> passed;
   std::vector<CUdeviceptr> ended;
   {
-    Lock lock(mutex_);
-    for (Block* block : blocks_) {
+    Lock lock(blocks_.mutex);
+    for (Block* block : blocks_.by_address()) {
       if (block->context != context || block->cached) continue;
       if (!outlives_context(*block)) {
         dead.push_back(block);
@@ -40,7 +41,7 @@ void Memory::context_gone(CUcontext context) {
     for (size_t i = async_frees_.size(); i-- > 0;) {
       AsyncFree& pending = async_frees_[i];
       if (pending.context != context && pending.stream_context != context) continue;  // its event went with the context
-      const Block* block = lookup(pending.address);
+      const Block* block = blocks_.lookup(pending.address);
       const bool stays = pending.context != context || (block != nullptr && block->context == nullptr);
       if (stays && pending.stream_context != context) {
         pending.context = nullptr;  // the free waits for another context's stream
@@ -64,9 +65,8 @@ void Memory::context_gone(CUcontext context) {
         slabs_.remove(block->slab);
       }
       if (block->kind != BlockKind::kVmm) block->context = nullptr;
-      refund(charged);
+      refund(device_, charged);
     }
-    forget_holdings(context);
   }
   for (Block* block : dead) retire(block, false);
   size_t requested = 0;

@@ -6,7 +6,7 @@
 
 #include "interposer/hooks/submit.h"
 #include "interposer/log.h"
-#include "interposer/memory/memory.h"
+#include "interposer/memory/allocations.h"
 #include "interposer/process/device.h"
 #include "interposer/process/ipc.h"
 
@@ -16,17 +16,17 @@ using cuda::CUdeviceptr;
 using cuda::CUresult;
 using protocol::ExportStatus;
 
-bool Memory::begin_export(CUdeviceptr address, IpcToken* token, CUresult* result) {
+bool Allocations::begin_export(CUdeviceptr address, IpcToken* token, CUresult* result) {
   bool ours = true;
   // In the gate the memory is on the GPU, and does not leave it.
   *result = pass_gate(Target{nullptr, false}, [&] {
-    Lock lock(mutex_);
-    Block* block = lookup(address);
+    Lock lock(blocks_.mutex);
+    Block* block = blocks_.lookup(address);
     ours = block != nullptr && !block->cached && block->kind == BlockKind::kVmm && device_.exportable();
     if (!ours) return cuda::CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr base = block->base;
     size_t bytes = block->requested;
-    if (block->slab != nullptr && !slabs_.slot_of(block->slab, address, &base, &bytes)) return cuda::CUDA_ERROR_INVALID_VALUE;
+    if (block->slab != nullptr && !SlabSet::slot_of(block->slab, address, &base, &bytes)) return cuda::CUDA_ERROR_INVALID_VALUE;
     for (uint32_t i = 0; i < block->chunk_count; ++i) {
       if (block->chunks[i].state != ChunkState::kResident) return cuda::CUDA_ERROR_INVALID_VALUE;  // never, in the gate
     }
@@ -36,8 +36,8 @@ bool Memory::begin_export(CUdeviceptr address, IpcToken* token, CUresult* result
       }
       block->export_id = ++last_export_;
       block->unswappable = true;
-      drop_kept(*block);
-      unswappable_.fetch_add(block->bytes, std::memory_order_relaxed);
+      copies_.drop(blocks_, *block);
+      use_.add_unswappable(block->bytes);
     }
     token->export_id = block->export_id;
     token->offset = base - block->base;
@@ -49,9 +49,9 @@ bool Memory::begin_export(CUdeviceptr address, IpcToken* token, CUresult* result
   return ours;
 }
 
-ExportStatus Memory::export_chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors) {
-  Lock lock(mutex_);
-  for (Block* block : blocks_) {
+ExportStatus Allocations::export_chunks(const protocol::ExportWanted& wanted, protocol::Exported* answer, Descriptors* descriptors) {
+  Lock lock(blocks_.mutex);
+  for (Block* block : blocks_.by_address()) {
     if (block->export_id == 0 || block->export_id != wanted.export_id) continue;
     if (memcmp(block->export_nonce, wanted.nonce, sizeof wanted.nonce) != 0) return ExportStatus::kUnknown;
     answer->bytes = block->bytes;
@@ -70,23 +70,6 @@ ExportStatus Memory::export_chunks(const protocol::ExportWanted& wanted, protoco
     return ExportStatus::kOk;
   }
   return ExportStatus::kUnknown;
-}
-
-void Memory::inherit(size_t bytes) {
-  // In this order: resident never passes allocated.
-  allocated_.fetch_add(bytes, std::memory_order_relaxed);
-  resident_.fetch_add(bytes, std::memory_order_relaxed);
-  unswappable_.fetch_add(bytes, std::memory_order_relaxed);
-  device_.client().charge_unasked(bytes);
-  changed();
-}
-
-void Memory::disinherit(size_t bytes) {
-  refund(bytes);
-  unswappable_.fetch_sub(bytes, std::memory_order_relaxed);
-  resident_.fetch_sub(bytes, std::memory_order_relaxed);
-  allocated_.fetch_sub(bytes, std::memory_order_relaxed);
-  changed();
 }
 
 }  // namespace nvshare::interposer

@@ -29,7 +29,7 @@ class GraphMemory {
     size_t bytes = 0;
     int ordinal = 0;
   };
-  // `trims`: how often the GPU's graph memory was trimmed (Memory::graph_trims()), by ordinal.
+  // `trims`: how often the GPU's graph memory was trimmed (DriverMemory::trims()), by ordinal.
   Need need_of(cuda::CUgraphExec executable, uint64_t (*trims)(int ordinal));
   // It was launched: it has its memory until the next trim.
   void launched(cuda::CUgraphExec executable, uint64_t trims);

@@ -10,32 +10,14 @@ namespace nvshare::interposer {
 
 using cuda::CUresult;
 
-std::vector<Memory::Piece> Memory::pin_swapped(size_t bytes) {
-  std::vector<Piece> pieces;
-  size_t sum = 0;
-  Lock lock(mutex_);
-  for (Block* block : blocks_) {
-    if (block->kind != BlockKind::kVmm) continue;
-    for (uint32_t i = 0; i < block->chunk_count; ++i) {
-      const Chunk& chunk = block->chunks[i];
-      if (chunk.state != ChunkState::kSwapped || sum + chunk.bytes > bytes) continue;
-      pieces.push_back({block, i, chunk.bytes});
-      ++block->pins;
-      sum += chunk.bytes;
-    }
-    if (sum >= bytes) break;
-  }
-  return pieces;
-}
-
 // One chunk's memory and the start of its copy.
-bool Mover::fetch(const Memory::Piece& piece) {
+bool Mover::fetch(const Piece& piece) {
   Memory& memory = device_.memory();
-  const HostSlot& host = Memory::chunk(piece).host;
-  if (host.data == nullptr || memory.map_chunk(*piece.block, piece.index) != cuda::CUDA_SUCCESS) return false;
-  const CUresult result = real_driver().cuMemcpyHtoDAsync_v2(memory.address_of(piece), host.data, piece.bytes, in_stream_);
+  const HostSlot& host = piece.chunk().host;
+  if (host.data == nullptr || memory.backing.map(*piece.block, piece.index) != cuda::CUDA_SUCCESS) return false;
+  const CUresult result = real_driver().cuMemcpyHtoDAsync_v2(piece.address(), host.data, piece.bytes, in_stream_);
   if (result == cuda::CUDA_SUCCESS) return true;
-  memory.unmap_chunk(*piece.block, piece.index);
+  memory.backing.unmap(*piece.block, piece.index);
   return false;
 }
 
@@ -49,32 +31,32 @@ void Mover::run_prefetch(const Job& job) {
   bool failed = false;
   CUresult no_entry = cuda::CUDA_SUCCESS;
   if (client.prefetch_wanted(job.id) && !stopping() && enter_context(&no_entry)) {
-    const size_t budget = client.budget(), resident = memory.resident();
-    std::vector<Memory::Piece> pieces = memory.pin_swapped(budget - std::min(budget, resident));
-    std::vector<Memory::Piece> under_way;
-    for (const Memory::Piece& piece : pieces) {
+    const size_t budget = client.budget(), resident = memory.use.resident();
+    std::vector<Piece> pieces = memory.residency.pin_swapped(budget - std::min(budget, resident));
+    std::vector<Piece> under_way;
+    for (const Piece& piece : pieces) {
       const bool wanted = !failed && client.prefetch_wanted(job.id) && !stopping();
-      const bool fits = memory.resident() + piece.bytes <= budget;
-      const bool moves = wanted && fits && memory.begin_move(piece, ChunkState::kSwapped);
+      const bool fits = memory.use.resident() + piece.bytes <= budget;
+      const bool moves = wanted && fits && memory.residency.begin(piece, ChunkState::kSwapped);
       if (moves && fetch(piece)) {
-        memory.arrived(piece);
+        memory.residency.arrived(piece);
         under_way.push_back(piece);
         continue;
       }
       failed |= moves || !wanted;
-      if (moves) memory.end_move(piece, ChunkState::kSwapped, 0, 0);
-      memory.unpin(piece);
+      if (moves) memory.residency.end(piece, ChunkState::kSwapped, 0);
+      memory.residency.unpin(piece);
     }
     const CUresult copied = real_driver().cuStreamSynchronize(in_stream_);
-    for (const Memory::Piece& piece : under_way) {
+    for (const Piece& piece : under_way) {
       if (copied == cuda::CUDA_SUCCESS) {
         progress.moved += piece.bytes;
-        memory.end_move(piece, ChunkState::kResident, 0, 0);
+        memory.residency.end(piece, ChunkState::kResident, 0);
       } else {
-        memory.unmap_chunk(*piece.block, piece.index);
-        memory.end_move(piece, ChunkState::kSwapped, piece.bytes, 0);
+        memory.backing.unmap(*piece.block, piece.index);
+        memory.residency.end(piece, ChunkState::kSwapped, piece.bytes);
       }
-      memory.unpin(piece);
+      memory.residency.unpin(piece);
     }
     failed |= copied != cuda::CUDA_SUCCESS;
     leave_context();

@@ -5,6 +5,7 @@
 #include "interposer/hooks/submit.h"
 #include "interposer/hooks/unswappable.h"
 #include "interposer/log.h"
+#include "interposer/memory/charges.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -100,7 +101,7 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
   handle->properties = *properties;
   handle->bytes = bytes;
   handle->ordinal = device->ordinal();
-  CUresult result = device->memory().allocate_handle(handle);
+  CUresult result = device->memory().allocations.allocate_handle(handle);
   if (result != cuda::CUDA_SUCCESS) {
     delete handle;
     return result;
@@ -129,9 +130,9 @@ CUresult ProgramVmm::create_at_driver(Handle* out, size_t bytes, const cuda::CUm
       return made;
     });
   } else {
-    if (counted && (bytes > SIZE_MAX / 2 || !owner->memory().charge(bytes, "virtual memory"))) return result;
+    if (counted && (bytes > SIZE_MAX / 2 || !charge(*owner, bytes, "virtual memory"))) return result;
     result = real_driver().cuMemCreate(out, bytes, properties, flags);
-    if (result != cuda::CUDA_SUCCESS && counted) owner->memory().refund(bytes);
+    if (result != cuda::CUDA_SUCCESS && counted) refund(*owner, bytes);
   }
   if (result != cuda::CUDA_SUCCESS || out == nullptr || properties == nullptr) return result;
   auto* handle = new ProgramHandle;
@@ -156,7 +157,7 @@ bool ProgramVmm::is_hidden(Handle number) {
   if (is_ours(number)) return open_handle(number) == nullptr;
   if (book_.handle(number) != nullptr) return false;
   bool hidden = false;
-  process().for_each_device([&](Device& device) { hidden = hidden || device.memory().owns_handle(number); });
+  process().for_each_device([&](Device& device) { hidden = hidden || device.memory().blocks.owns_handle(number); });
   return hidden;
 }
 
@@ -168,10 +169,10 @@ bool ProgramVmm::end_if_unused(ProgramHandle* handle) {
 
 void ProgramVmm::dispose(ProgramHandle* handle) {
   if (handle->block != nullptr) {
-    device_of(*handle)->memory().free_handle(handle->block);
+    device_of(*handle)->memory().allocations.free_handle(handle->block);
   } else {
-    if (handle->counted) device_of(*handle)->memory().refund(handle->bytes);
-    if (handle->held) device_of(*handle)->memory().release_unswappable(holding_key(handle->number));
+    if (handle->counted) refund(*device_of(*handle), handle->bytes);
+    if (handle->held) device_of(*handle)->memory().driver.release(holding_key(handle->number));
     delete handle;
   }
 }
@@ -233,7 +234,7 @@ CUresult ProgramVmm::properties_of(cuda::CUmemAllocationProp* properties, Handle
 // ---- what leaves the books ----
 
 void ProgramVmm::keep(ProgramHandle* handle) {
-  if (handle->block != nullptr) device_of(*handle)->memory().make_unswappable(*handle->block);
+  if (handle->block != nullptr) device_of(*handle)->memory().residency.make_unswappable(*handle->block);
 }
 
 ProgramVmm::Handle ProgramVmm::pin(Handle number) {
@@ -270,7 +271,7 @@ CUresult ProgramVmm::export_handle(void* out, Handle number, cuda::CUmemAllocati
   }
   // As a parent does that hands memory to its children: there are no turns to wait for.
   CUresult result = cuda::CUDA_SUCCESS;
-  if (!has_context(ordinal)) result = process().device(ordinal)->memory().place_without_context(*block);
+  if (!has_context(ordinal)) result = process().device(ordinal)->memory().residency.place_without_context(*block);
   if (result == cuda::CUDA_SUCCESS) result = with_lock([&] { return function(out, pin(number), type, flags); });
   release(number);
   return result;
@@ -537,7 +538,7 @@ void ProgramVmm::displace(Block& block) {
   log(LogLevel::kError, "giving back %zu bytes of GPU memory failed (CUDA error %d)", block.bytes, static_cast<int>(worst));
 }
 
-CUresult ProgramVmm::open_window(Memory& memory, Block& block) {
+CUresult ProgramVmm::open_window(Blocks& blocks, Block& block) {
   if (block.kind != BlockKind::kHandle) return cuda::CUDA_SUCCESS;
   const RealDriver& driver = real_driver();
   Lock lock(mutex_);
@@ -547,7 +548,7 @@ CUresult ProgramVmm::open_window(Memory& memory, Block& block) {
     CUdeviceptr base = 0;
     result = driver.cuMemAddressReserve(&base, block.bytes, 0, 0, 0);
     if (result != cuda::CUDA_SUCCESS) return result;
-    memory.set_window(block, base, block.bytes);
+    blocks.set_window(block, base, block.bytes);
   }
   result = driver.cuMemMap(block.base, block.bytes, 0, block.chunks[0].handle, 0);
   if (result != cuda::CUDA_SUCCESS) return result;

@@ -22,7 +22,7 @@
 namespace nvshare::interposer {
 
 class Device;
-class Memory;
+class Blocks;
 
 class ProgramVmm {
  public:
@@ -70,8 +70,9 @@ class ProgramVmm {
   cuda::CUresult place(Block& block);
   // Takes all that away again.
   void displace(Block& block);
-  // Maps the block of `memory` at its window, for copies. The block is placed. Other kinds of blocks have their own address: nothing to do.
-  cuda::CUresult open_window(Memory& memory, Block& block);
+  // Maps the block, one of `blocks`, at its window, for copies. The block is placed. Other kinds of blocks have their own address: nothing
+  // to do.
+  cuda::CUresult open_window(Blocks& blocks, Block& block);
 
   void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
 

@@ -100,7 +100,7 @@ cuda::CUdeviceptr SlabSet::take_of(Class& of, size_t bytes, cuda::CUcontext cont
   return 0;
 }
 
-bool SlabSet::slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) const {
+bool SlabSet::slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) {
   size_t slot_size = kClasses.bytes[slab->class_index];
   size_t slot = (address - slab->block->base) / slot_size;
   if (slot >= slab->slots || (slab->occupied[slot / 64] >> (slot % 64) & 1) == 0) return false;

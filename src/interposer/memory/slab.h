@@ -1,5 +1,5 @@
 // Small allocations share slabs: a slab is a block cut into slots of one size class. Slabs of a class grow from 2 MiB to 64 MiB as the
-// program asks for more, so that many small allocations swap in few large copies. Guarded by the mutex of the Memory that owns it.
+// program asks for more, so that many small allocations swap in few large copies. Guarded by the mutex of Blocks.
 #pragma once
 
 #include <atomic>
@@ -59,7 +59,7 @@ class SlabSet {
 
   // True when `address` is an occupied slot of `slab`; *empty: it was the last one and the slab's block is no longer in the set.
   bool give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty);
-  bool slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) const;
+  static bool slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested);
   static void set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes);
   // Of the occupied slot that `address` lies in.
   static AllocationNotes& notes_of(Slab* slab, cuda::CUdeviceptr address);

@@ -5,6 +5,7 @@
 
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
+#include "interposer/memory/managed.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -115,7 +116,7 @@ void Mover::run() {
         trim_at_ns_ = 0;
         busy_ = true;
         lock.unlock();
-        device_.memory().trim_brief_cache();
+        device_.memory().allocations.trim_brief_cache();
         lock.lock();
         busy_ = false;
         changed_.notify_all();
@@ -166,6 +167,8 @@ void Mover::stop(int64_t patience_ns) {
   while (busy_ && changed_.wait_until(mutex_, deadline)) {
   }
 }
+
+bool Mover::keeps_host_copies() const { return unchanged_.on() && !device_.memory().residency.all_stays(); }
 
 bool Mover::stopping() {
   Lock lock(mutex_);
@@ -247,12 +250,12 @@ void Mover::run_drain(const Job& job) {
     sleep_ns(kPause_ns);  // a context is on its way out, or a capture came between
   }
   if (!client.drained(job.id)) return;
-  device_.memory().set_running(false);
-  device_.memory().collect_done();  // garbage is neither kept nor copied
+  device_.memory().residency.set_running(false);
+  device_.memory().allocations.collect_done();  // garbage is neither kept nor copied
   // Under a compute limit the lock comes and goes often, and as long as nobody needs the memory all of it stays.
   if (!client.keeps_caches()) {
-    device_.memory().trim_cache();  // not worth a copy
-    device_.memory().trim_driver_memory();
+    device_.memory().allocations.trim_cache();  // not worth a copy
+    device_.memory().driver.trim();
   }
   client.released();
 }
@@ -276,7 +279,7 @@ void Mover::prepare_arena(uint64_t bytes) {
   if (device_.backend() != protocol::Backend::kVmm) return;
   CUcontext context = process().pin_context(device_.ordinal());
   if (context == nullptr) return;
-  device_.memory().arena().grow_to(bytes, context, false);
+  device_.memory().arena.grow_to(bytes, context, false);
   process().unpin_context(context);
 }
 
@@ -285,29 +288,29 @@ void Mover::prepare_arena(uint64_t bytes) {
 // Gives one chunk its GPU memory and starts its copy. The driver may be out of memory for a moment after others have released theirs, or
 // for longer when a program that is no client took it; a copy may fail for a reason that passes. Keep trying: nothing is lost by waiting.
 // Only a context that has failed for good is the program's to see.
-Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
+Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
   Memory& memory = device_.memory();
-  Chunk& chunk = Memory::chunk(piece);
+  Chunk& chunk = piece.chunk();
   const RealDriver& driver = real_driver();
   int64_t started = now_ns();
   int64_t complained = started;
   for (;;) {
-    CUresult result = memory.map_chunk(*piece.block, piece.index);
+    CUresult result = memory.backing.map(*piece.block, piece.index);
     if (result == cuda::CUDA_SUCCESS) {
       *copied = true;
       if (piece.block->kind == BlockKind::kManaged) {
-        result = memory.prefetch_in(piece, in_stream_, copied);
+        result = prefetch_in(device_, piece, in_stream_, copied);
       } else if (chunk.host.data != nullptr) {
-        result = process().vmm().open_window(memory, *piece.block);
+        result = process().vmm().open_window(memory.blocks, *piece.block);
         if (result == cuda::CUDA_SUCCESS) {
-          result = driver.cuMemcpyHtoDAsync_v2(memory.address_of(piece), chunk.host.data, piece.bytes, in_stream_);
+          result = driver.cuMemcpyHtoDAsync_v2(piece.address(), chunk.host.data, piece.bytes, in_stream_);
         }
       } else {
         *copied = false;
       }
       if (result == cuda::CUDA_SUCCESS) return Arrival::kIn;
       // Unless other parts of it are here already.
-      if (memory.arriving_bytes(piece) > 0) memory.unmap_chunk(*piece.block, piece.index);
+      if (memory.residency.arriving_bytes(piece) > 0) memory.backing.unmap(*piece.block, piece.index);
     }
     if (is_lost(result)) {
       log(LogLevel::kError, "bringing memory in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
@@ -324,11 +327,11 @@ Mover::Arrival Mover::bring_in(const Memory::Piece& piece, bool* copied) {
 }
 
 // False: the load is cancelled, or the program has freed the piece, the first of `rest`.
-bool Mover::wait_for_room(std::span<Memory::Piece> rest, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns) {
-  const Memory::Piece& piece = rest.front();
+bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, int64_t* stalled_ns) {
+  const Piece& piece = rest.front();
   Memory& memory = device_.memory();
   Client& client = device_.client();
-  auto needed = [&] { return memory.resident() + memory.arriving_bytes(piece); };
+  auto needed = [&] { return memory.use.resident() + memory.residency.arriving_bytes(piece); };
   if (client.wait_for_budget(needed(), now_ns() + kStall_ns)) return true;
   if (client.load_cancelled()) return false;
   const int64_t stalls = now_ns();
@@ -337,10 +340,10 @@ bool Mover::wait_for_room(std::span<Memory::Piece> rest, std::vector<Memory::Pie
   finish_in(under_way);  // an error is the next call's to find
   bool room = false;
   int64_t complained = stalls;
-  while (!room && !client.load_cancelled() && !memory.freed(piece)) {
-    for (Memory::Piece& later : rest.subspan(1)) {
-      if (later.block == nullptr || !memory.freed(later)) continue;
-      memory.unpin(later);
+  while (!room && !client.load_cancelled() && !memory.residency.freed(piece)) {
+    for (Piece& later : rest.subspan(1)) {
+      if (later.block == nullptr || !memory.residency.freed(later)) continue;
+      memory.residency.unpin(later);
       later.block = nullptr;
     }
     room = client.wait_for_budget(needed(), now_ns() + kSlice_ns);
@@ -348,48 +351,48 @@ bool Mover::wait_for_room(std::span<Memory::Piece> rest, std::vector<Memory::Pie
     complained = now_ns();
     log(LogLevel::kInfo,
         "for %lld s this program's memory has waited for room on GPU %d: %zu bytes are there, %zu may be, the next piece needs %zu",
-        static_cast<long long>((complained - stalls) / 1'000'000'000), device_.ordinal(), memory.resident(), client.budget(), needed());
+        static_cast<long long>((complained - stalls) / 1'000'000'000), device_.ordinal(), memory.use.resident(), client.budget(), needed());
   }
   *stalled_ns += now_ns() - stalls;
   return room;
 }
 
-CUresult Mover::finish_in(std::vector<Memory::Piece>* under_way) {
+CUresult Mover::finish_in(std::vector<Piece>* under_way) {
   Memory& memory = device_.memory();
   const CUresult result = real_driver().cuStreamSynchronize(in_stream_);
-  for (const Memory::Piece& piece : *under_way) {
-    memory.end_move(piece, ChunkState::kResident, 0, 0);
-    memory.unpin(piece);
+  for (const Piece& piece : *under_way) {
+    memory.residency.end(piece, ChunkState::kResident, 0);
+    memory.residency.unpin(piece);
   }
   under_way->clear();
   return result;
 }
 
-Mover::Arrival Mover::load_pieces(std::vector<Memory::Piece> pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
+Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
   Memory& memory = device_.memory();
   Client& client = device_.client();
   uint64_t reported = progress->moved;
-  std::vector<Memory::Piece> under_way;
+  std::vector<Piece> under_way;
   size_t next = 0;
   Arrival arrival = Arrival::kIn;
   for (; next < pieces.size() && arrival == Arrival::kIn; ++next) {
-    const Memory::Piece& piece = pieces[next];
+    const Piece& piece = pieces[next];
     if (piece.block == nullptr) continue;  // freed while an earlier one waited
-    ChunkState before = memory.state_of(piece);
-    if ((before != ChunkState::kFresh && before != ChunkState::kSwapped) || !memory.begin_move(piece, before)) {
-      memory.unpin(piece);
+    ChunkState before = memory.residency.state_of(piece);
+    if ((before != ChunkState::kFresh && before != ChunkState::kSwapped) || !memory.residency.begin(piece, before)) {
+      memory.residency.unpin(piece);
       continue;
     }
     bool copied = false;
     const bool room = wait_for_room(std::span(pieces).subspan(next), &under_way, stalled_ns) && !stopping();
-    const bool freed = memory.freed(piece);
+    const bool freed = memory.residency.freed(piece);
     if (!freed) arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
     if (freed || arrival != Arrival::kIn) {
-      memory.end_move(piece, before, 0, 0);
-      memory.unpin(piece);
+      memory.residency.end(piece, before, 0);
+      memory.residency.unpin(piece);
       continue;
     }
-    memory.arrived(piece);
+    memory.residency.arrived(piece);
     under_way.push_back(piece);
     progress->moved += piece.bytes;
     if (copied) progress->copied += piece.bytes;
@@ -401,7 +404,7 @@ Mover::Arrival Mover::load_pieces(std::vector<Memory::Piece> pieces, SwapProgres
     }
   }
   for (; next < pieces.size(); ++next) {
-    if (pieces[next].block != nullptr) memory.unpin(pieces[next]);
+    if (pieces[next].block != nullptr) memory.residency.unpin(pieces[next]);
   }
   const CUresult result = finish_in(&under_way);
   if (result != cuda::CUDA_SUCCESS && !stopping()) {
@@ -422,14 +425,14 @@ void Mover::run_load(const Job& job) {
   const bool entered = enter_context(&no_entry);
   for (;;) {
     if (client.load_cancelled() || stopping()) break;
-    std::vector<Memory::Piece> pieces = memory.pin_absent(true);
+    std::vector<Piece> pieces = memory.residency.pin_absent(true);
     if (pieces.empty()) {  // which a program that is done with this GPU can be without a context
       arrival = Arrival::kIn;
       break;
     }
     if (!entered) {
       // The context is on its way out, or the driver has no room for our streams: the program asks again when it next needs the GPU.
-      for (const Memory::Piece& piece : pieces) memory.unpin(piece);
+      for (const Piece& piece : pieces) memory.residency.unpin(piece);
       log(LogLevel::kDebug, "no context to bring memory into (CUDA error %d)", static_cast<int>(no_entry));
       if (is_lost(no_entry) && no_entry != cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED && no_entry != cuda::CUDA_ERROR_DEINITIALIZED) {
         arrival = Arrival::kLost;
@@ -444,17 +447,17 @@ void Mover::run_load(const Job& job) {
   }
   if (entered) leave_context();
   // A program whose context has failed is let through, to see the driver's own error.
-  if (arrival == Arrival::kLost) memory.set_running(true);
+  if (arrival == Arrival::kLost) memory.residency.set_running(true);
   const bool complete = arrival != Arrival::kCancelled;
   bool open = complete && client.loaded();
-  if (!open) memory.set_running(false);
+  if (!open) memory.residency.set_running(false);
   progress.finished = 1;
   progress.failed = open ? 0 : 1;
   progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started - stalled_ns);
   progress.memory = memory.report();
   client.progress(progress);
   if (open) {
-    memory.forget_host_copies();
+    memory.copies.forget(keeps_host_copies());
     log(LogLevel::kDebug, "moved in %llu MiB (%llu copied) in %lld ms", static_cast<unsigned long long>(progress.moved >> 20),
         static_cast<unsigned long long>(progress.copied >> 20), static_cast<long long>(progress.elapsed_ns / 1'000'000));
   } else if (!stopping()) {

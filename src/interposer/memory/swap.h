@@ -33,6 +33,8 @@ class Mover {
   void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
   bool at_rest();                           // no job is under way or waits
   Unchanged& unchanged() { return unchanged_; }
+  // What was copied out may leave again without a copy, if the copy in host memory is still true then.
+  bool keeps_host_copies() const;
 
   // The context is about to be destroyed and nobody has it pinned any more: gives up streams and events in it.
   void context_gone(cuda::CUcontext context);
@@ -64,15 +66,15 @@ class Mover {
   void run_evict(const Job& job);
   void run_load(const Job& job);
   void run_prefetch(const Job& job);
-  bool fetch(const Memory::Piece& piece);  // starts one chunk on its way in; false: all is as it was
-  int64_t look_for_idleness();             // when to look again; negative: never
+  bool fetch(const Piece& piece);  // starts one chunk on its way in; false: all is as it was
+  int64_t look_for_idleness();     // when to look again; negative: never
 
   enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
-  Arrival bring_in(const Memory::Piece& piece, bool* copied);
-  bool wait_for_room(std::span<Memory::Piece> rest, std::vector<Memory::Piece>* under_way, int64_t* stalled_ns);
-  cuda::CUresult finish_in(std::vector<Memory::Piece>* under_way);  // waits for their copies; they are in, and unpinned
+  Arrival bring_in(const Piece& piece, bool* copied);
+  bool wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, int64_t* stalled_ns);
+  cuda::CUresult finish_in(std::vector<Piece>* under_way);  // waits for their copies; they are in, and unpinned
   // *stalled_ns: of the time since `started`, what was spent waiting for others to make room.
-  Arrival load_pieces(std::vector<Memory::Piece> pieces, protocol::SwapProgress* progress, int64_t started, int64_t* stalled_ns);
+  Arrival load_pieces(std::vector<Piece> pieces, protocol::SwapProgress* progress, int64_t started, int64_t* stalled_ns);
 
   static constexpr uint32_t kDepth = 4;  // copies under way at once
 

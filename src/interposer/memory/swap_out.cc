@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "interposer/log.h"
+#include "interposer/memory/managed.h"
 #include "interposer/memory/swap.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
@@ -29,7 +30,7 @@ class Mover::Eviction {
 
  private:
   struct Leaving {
-    Memory::Piece piece;
+    Piece piece;
     Unchanged::Finding finding;
   };
   // One whose way out has begun, and whose end may not be known yet.
@@ -41,12 +42,12 @@ class Mover::Eviction {
 
   void report(bool finished);
   void choose();
-  void prepare_arena(const std::vector<Memory::Piece>& pieces);
-  bool needs_slot(const Memory::Piece& piece);
-  HostSlot find_slot(const Memory::Piece& piece);
+  void prepare_arena(const std::vector<Piece>& pieces);
+  bool needs_slot(const Piece& piece);
+  HostSlot find_slot(const Piece& piece);
   void send(const Leaving& leaving);
-  bool copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying);
-  void drop_host_copy(const Memory::Piece& piece);
+  bool copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying);
+  void drop_host_copy(const Piece& piece);
   bool finish_out(const InFlight& moved, size_t* freed);
   void finish_oldest();
   void finish_all() {
@@ -82,7 +83,7 @@ void Mover::Eviction::report(bool finished) {
 
 // Pins what is to leave, and finds out what of it did not change; that comes first.
 void Mover::Eviction::choose() {
-  const std::vector<Memory::Piece> pieces = memory_.pin_resident(bytes_ - std::min<uint64_t>(bytes_, progress_.moved));
+  const std::vector<Piece> pieces = memory_.residency.pin_resident(bytes_ - std::min<uint64_t>(bytes_, progress_.moved));
   prepare_arena(pieces);
   const int64_t looks = now_ns();
   const std::vector<Unchanged::Finding> findings = mover_.unchanged_.look(pieces, mover_.out_stream_);
@@ -92,31 +93,31 @@ void Mover::Eviction::choose() {
 }
 
 // A chunk, or a program's handle, leaves as a whole: often more than was asked for. What is kept of others is nobody's need.
-void Mover::Eviction::prepare_arena(const std::vector<Memory::Piece>& pieces) {
+void Mover::Eviction::prepare_arena(const std::vector<Piece>& pieces) {
   if (mover_.device_.backend() != protocol::Backend::kVmm) return;
   uint64_t wanted = 0;
-  uint64_t kept = memory_.kept_bytes();
-  for (const Memory::Piece& piece : pieces) {
-    if (memory_.has_kept(piece)) {
+  uint64_t kept = memory_.copies.kept_bytes();
+  for (const Piece& piece : pieces) {
+    if (memory_.copies.has_kept(piece)) {
       kept -= std::min<uint64_t>(kept, piece.bytes);
     } else if (needs_slot(piece)) {
       wanted += piece.bytes;
     }
   }
-  const uint64_t used = memory_.arena().used_bytes();
-  memory_.arena().grow_to(used - std::min(used, kept) + wanted, mover_.context_, true);
+  const uint64_t used = memory_.arena.used_bytes();
+  memory_.arena.grow_to(used - std::min(used, kept) + wanted, mover_.context_, true);
 }
 
 // Whether it has to be copied to host memory that it does not have yet.
-bool Mover::Eviction::needs_slot(const Memory::Piece& piece) {
-  return piece.block->kind != BlockKind::kManaged && Memory::chunk(piece).host.data == nullptr;
+bool Mover::Eviction::needs_slot(const Piece& piece) {
+  return piece.block->kind != BlockKind::kManaged && piece.chunk().host.data == nullptr;
 }
 
-HostSlot Mover::Eviction::find_slot(const Memory::Piece& piece) {
-  HostSlot slot = memory_.take_kept(piece);
-  HostArena& arena = memory_.arena();
+HostSlot Mover::Eviction::find_slot(const Piece& piece) {
+  HostSlot slot = memory_.copies.take_kept(piece);
+  HostArena& arena = memory_.arena;
   if (slot.data == nullptr) slot = arena.allocate_ready(piece.bytes);
-  while (slot.data == nullptr && memory_.drop_one_kept()) slot = arena.allocate_ready(piece.bytes);
+  while (slot.data == nullptr && memory_.copies.drop_one_kept()) slot = arena.allocate_ready(piece.bytes);
   if (slot.data != nullptr) return slot;
   // Making host memory takes ten times as long as copying. What has been copied is somebody's room meanwhile.
   finish_all();
@@ -127,31 +128,31 @@ HostSlot Mover::Eviction::find_slot(const Memory::Piece& piece) {
   return slot;
 }
 
-void Mover::Eviction::drop_host_copy(const Memory::Piece& piece) {
-  Chunk& chunk = Memory::chunk(piece);
-  memory_.arena().give_back(chunk.host);
+void Mover::Eviction::drop_host_copy(const Piece& piece) {
+  Chunk& chunk = piece.chunk();
+  memory_.arena.give_back(chunk.host);
   chunk.host = HostSlot{};
-  memory_.left(piece, true, nullptr);
+  memory_.copies.left(piece, true, nullptr);
 }
 
 // Starts one chunk on its way out, to `slot` if it needs one.
-bool Mover::Eviction::copy_out(const Memory::Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
+bool Mover::Eviction::copy_out(const Piece& piece, const HostSlot& slot, cuda::CUevent event, bool* copying) {
   const RealDriver& driver = real_driver();
   cuda::CUstream stream = mover_.out_stream_;
-  Chunk& chunk = Memory::chunk(piece);
+  Chunk& chunk = piece.chunk();
   CUresult result = cuda::CUDA_SUCCESS;
   *copying = true;
   if (piece.block->kind == BlockKind::kManaged) {
-    result = driver.cuMemPrefetchAsync(memory_.address_of(piece), piece.bytes, cuda::CU_DEVICE_CPU, stream);
+    result = driver.cuMemPrefetchAsync(piece.address(), piece.bytes, cuda::CU_DEVICE_CPU, stream);
   } else if (chunk.host.data != nullptr) {
     *copying = false;
     return true;
   } else {
     if (slot.data == nullptr) return false;
     chunk.host = slot;
-    result = process().vmm().open_window(memory_, *piece.block);
+    result = process().vmm().open_window(memory_.blocks, *piece.block);
     if (result == cuda::CUDA_SUCCESS) {
-      result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, memory_.address_of(piece), piece.bytes, stream);
+      result = driver.cuMemcpyDtoHAsync_v2(chunk.host.data, piece.address(), piece.bytes, stream);
     }
   }
   if (result == cuda::CUDA_SUCCESS) result = driver.cuEventRecord(event, stream);
@@ -163,23 +164,23 @@ bool Mover::Eviction::copy_out(const Memory::Piece& piece, const HostSlot& slot,
 }
 
 bool Mover::Eviction::finish_out(const InFlight& moved, size_t* freed) {
-  const Memory::Piece& piece = moved.leaving.piece;
+  const Piece& piece = moved.leaving.piece;
   const Unchanged::Finding& finding = moved.leaving.finding;
   CUresult result = moved.copying ? real_driver().cuEventSynchronize(moved.event) : cuda::CUDA_SUCCESS;
   if (result != cuda::CUDA_SUCCESS) {
     log(LogLevel::kWarning, "copying out failed (CUDA error %d): the memory stays on the GPU", static_cast<int>(result));
     drop_host_copy(piece);
-    memory_.end_move(piece, ChunkState::kResident, 0, 0);
+    memory_.residency.end(piece, ChunkState::kResident, 0);
     return false;
   }
-  memory_.left(piece, moved.copying, finding.hashed ? &finding.hash : nullptr);
-  *freed = memory_.leave(piece);
+  memory_.copies.left(piece, moved.copying, finding.hashed ? &finding.hash : nullptr);
+  *freed = memory_.residency.leave(piece);
   return true;
 }
 
 void Mover::Eviction::finish_oldest() {
   const InFlight& oldest = flight_[first_];
-  const Memory::Piece& piece = oldest.leaving.piece;
+  const Piece& piece = oldest.leaving.piece;
   const bool same = oldest.leaving.finding.same;
   const int64_t begins = now_ns();
   size_t freed = 0;
@@ -193,21 +194,21 @@ void Mover::Eviction::finish_oldest() {
     progress_.failed = 1;
   }
   if (same) stalled_ns_ += now_ns() - begins;
-  memory_.unpin(piece);
+  memory_.residency.unpin(piece);
   first_ = (first_ + 1) % kDepth;
   --count_;
   if (progress_.moved - reported_ >= kReportBytes && now_ns() - reported_at_ >= kReportEvery_ns) report(false);
 }
 
 void Mover::Eviction::send(const Leaving& leaving) {
-  const Memory::Piece& piece = leaving.piece;
-  if (!memory_.begin_move(piece, ChunkState::kResident)) {
+  const Piece& piece = leaving.piece;
+  if (!memory_.residency.begin(piece, ChunkState::kResident)) {
     // Freed; or gone with another part of its block.
-    if (leaving.finding.same && memory_.state_of(piece) == ChunkState::kSwapped) {
-      memory_.left(piece, false, &leaving.finding.hash);
+    if (leaving.finding.same && memory_.residency.state_of(piece) == ChunkState::kSwapped) {
+      memory_.copies.left(piece, false, &leaving.finding.hash);
       progress_.unchanged += piece.bytes;
     }
-    memory_.unpin(piece);
+    memory_.residency.unpin(piece);
     return;
   }
   if (count_ == kDepth) finish_oldest();
@@ -216,8 +217,8 @@ void Mover::Eviction::send(const Leaving& leaving) {
   next = {leaving, mover_.events_[(first_ + count_) % kDepth], false};
   if (!copy_out(piece, host, next.event, &next.copying)) {
     progress_.failed = 1;
-    memory_.end_move(piece, ChunkState::kResident, 0, 0);
-    memory_.unpin(piece);
+    memory_.residency.end(piece, ChunkState::kResident, 0);
+    memory_.residency.unpin(piece);
     return;
   }
   ++count_;
@@ -231,17 +232,17 @@ void Mover::Eviction::run() {
     report(true);
     return;
   }
-  memory_.set_evicting(true);
-  memory_.push_demand_out(mover_.out_stream_);
-  const size_t before = memory_.resident();
-  memory_.trim_cache();  // what the last turn left for the next one
-  progress_.moved = before - std::min(before, memory_.resident());
+  memory_.copies.set_evicting(true);
+  push_demand_out(mover_.device_, mover_.out_stream_);
+  const size_t before = memory_.use.resident();
+  memory_.allocations.trim_cache();  // what the last turn left for the next one
+  progress_.moved = before - std::min(before, memory_.use.resident());
   choose();
   size_t next = 0;
   for (; next < leaving_.size() && progress_.failed == 0 && !mover_.stopping(); ++next) send(leaving_[next]);
   finish_all();
-  for (; next < leaving_.size(); ++next) memory_.unpin(leaving_[next].piece);
-  memory_.set_evicting(false);
+  for (; next < leaving_.size(); ++next) memory_.residency.unpin(leaving_[next].piece);
+  memory_.copies.set_evicting(false);
   mover_.leave_context();
   report(true);
   log(LogLevel::kDebug, "moved out %llu MiB (%llu unchanged) in %lld ms%s", static_cast<unsigned long long>(progress_.moved >> 20),

@@ -118,18 +118,18 @@ bool Unchanged::prepare(cuda::CUstream stream) { return kernel_ != nullptr || lo
 
 // ---- looking ----
 
-bool Unchanged::hash_all(const std::vector<Memory::Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream) {
+bool Unchanged::hash_all(const std::vector<Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream) {
   Memory& memory = device_.memory();
   size_t next = 0;
   while (next < pieces.size()) {
     size_t units = 0;
     const size_t first = next;
     for (; next < pieces.size(); ++next) {
-      const Memory::Piece& piece = pieces[next];
+      const Piece& piece = pieces[next];
       const size_t count = piece.bytes / kHashUnitBytes;
       if (units + count > kUnitsMax) break;
-      if (!memory.hash_wanted(piece) || process().vmm().open_window(memory, *piece.block) != cuda::CUDA_SUCCESS) continue;
-      for (size_t i = 0; i < count; ++i) shared_->units[units++] = memory.address_of(piece) + i * kHashUnitBytes;
+      if (!memory.copies.hash_wanted(piece) || process().vmm().open_window(memory.blocks, *piece.block) != cuda::CUDA_SUCCESS) continue;
+      for (size_t i = 0; i < count; ++i) shared_->units[units++] = piece.address() + i * kHashUnitBytes;
       (*findings)[next].hashed = true;
     }
     if (units == 0) continue;
@@ -154,10 +154,10 @@ bool Unchanged::is_picked() {
   return (random_ >> 33) % std::min(++claims_, kComparedShare) == 0;
 }
 
-bool Unchanged::compare(const Memory::Piece& piece, cuda::CUstream stream, CUresult* result) {
+bool Unchanged::compare(const Piece& piece, cuda::CUstream stream, CUresult* result) {
   const RealDriver& driver = real_driver();
-  const char* host = Memory::chunk(piece).host.data;
-  const cuda::CUdeviceptr gpu = device_.memory().address_of(piece);
+  const char* host = piece.chunk().host.data;
+  const cuda::CUdeviceptr gpu = piece.address();
   auto part = [&](size_t offset) { return std::min(kStageBytes, piece.bytes - offset); };
   auto fetch = [&](size_t offset, int stage) {
     if (offset >= piece.bytes) return cuda::CUDA_SUCCESS;
@@ -178,7 +178,7 @@ bool Unchanged::compare(const Memory::Piece& piece, cuda::CUstream stream, CUres
 }
 
 // Before anything has left.
-void Unchanged::verify(const std::vector<Memory::Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream) {
+void Unchanged::verify(const std::vector<Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!(*findings)[i].same || !is_picked()) continue;
     CUresult result = cuda::CUDA_SUCCESS;
@@ -189,14 +189,14 @@ void Unchanged::verify(const std::vector<Memory::Piece>& pieces, std::vector<Fin
     }
     end("what was found unchanged could not be confirmed", static_cast<int>(result));
     for (size_t each = 0; each < pieces.size(); ++each) {
-      if ((*findings)[each].same) device_.memory().disown_host_copy(pieces[each]);
+      if ((*findings)[each].same) device_.memory().copies.disown(pieces[each]);
     }
     findings->clear();
     return;
   }
 }
 
-std::vector<Unchanged::Finding> Unchanged::look(const std::vector<Memory::Piece>& pieces, cuda::CUstream stream) {
+std::vector<Unchanged::Finding> Unchanged::look(const std::vector<Piece>& pieces, cuda::CUstream stream) {
   std::vector<Finding> findings;
   if (!on() || pieces.empty() || !prepare(stream)) return findings;
   findings.resize(pieces.size());
@@ -205,7 +205,7 @@ std::vector<Unchanged::Finding> Unchanged::look(const std::vector<Memory::Piece>
     return findings;
   }
   for (size_t i = 0; i < pieces.size(); ++i) {
-    findings[i].same = findings[i].hashed && device_.memory().adopt_kept(pieces[i], findings[i].hash);
+    findings[i].same = findings[i].hashed && device_.memory().copies.adopt_kept(pieces[i], findings[i].hash);
   }
   verify(pieces, &findings, stream);
   return findings;

@@ -33,7 +33,7 @@ class Unchanged {
     ChunkHash hash;
   };
   // One finding for each pinned piece; none at all where nothing can be said. The context is current, `stream` is the mover's.
-  std::vector<Finding> look(const std::vector<Memory::Piece>& pieces, cuda::CUstream stream);
+  std::vector<Finding> look(const std::vector<Piece>& pieces, cuda::CUstream stream);
   // Once after it was found wrong.
   bool take_mistake() { return mistake_.exchange(false, std::memory_order_relaxed); }
 
@@ -47,11 +47,11 @@ class Unchanged {
   bool passes_self_test(cuda::CUstream stream);
   bool load(cuda::CUstream stream);
   cuda::CUresult hash_units(size_t count, cuda::CUstream stream);
-  bool hash_all(const std::vector<Memory::Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream);
+  bool hash_all(const std::vector<Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream);
   bool is_picked();
   // Whether the chunk's bytes are those of its host copy, all of them. False too when that could not be found out.
-  bool compare(const Memory::Piece& piece, cuda::CUstream stream, cuda::CUresult* result);
-  void verify(const std::vector<Memory::Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream);
+  bool compare(const Piece& piece, cuda::CUstream stream, cuda::CUresult* result);
+  void verify(const std::vector<Piece>& pieces, std::vector<Finding>* findings, cuda::CUstream stream);
   void end(const char* why, int error);
 
   enum class Wish : uint8_t { kNone, kOn, kOff };

@@ -31,7 +31,7 @@ bool Process::hold_resident(const char* why) {
         return true;
       }
       for_each_device([&](Device& device) {
-        whole = whole && device.memory().keep_resident();
+        whole = whole && device.memory().residency.keep_all();
         shared = shared || device.client().shared();
       });
       if (whole) {

@@ -41,14 +41,14 @@ bool is_own(const IpcToken& token) {
 // ---- exporting ----
 
 bool Ipc::export_memory(CUipcMemHandle* handle, CUdeviceptr address, CUresult* result) {
-  Memory::Range range;
+  AllocationRange range;
   Device* owner = process().owner(address, &range);
   if (owner == nullptr || handle == nullptr || !owner->client().shared()) return false;
   IpcToken token{};
   memcpy(token.magic, kMagic, sizeof kMagic);
   token.version = kTokenVersion;
   token.exporter = owner->client().id();
-  if (!owner->memory().begin_export(address, &token, result)) return false;
+  if (!owner->memory().allocations.begin_export(address, &token, result)) return false;
   if (*result == cuda::CUDA_SUCCESS) memcpy(handle, &token, sizeof token);
   return true;
 }
@@ -58,7 +58,7 @@ void Ipc::on_export_wanted(Device& device, const protocol::ExportWanted& message
   answer.ticket = message.ticket;
   do {
     Descriptors descriptors;
-    const ExportStatus status = device.memory().export_chunks(message, &answer, &descriptors);
+    const ExportStatus status = device.memory().allocations.export_chunks(message, &answer, &descriptors);
     answer.status = static_cast<uint8_t>(status);
     if (status != ExportStatus::kOk) {
       log(LogLevel::kWarning, "another process asks for memory that %s",
@@ -254,7 +254,7 @@ void Ipc::unmap(const Import& import) {
 
 void Ipc::let_go(const Import& import) {
   import.device->client().tell(protocol::ImportClosed{import.request});
-  if (import.inherited) import.device->memory().disinherit(import.bytes);
+  if (import.inherited) import.device->memory().driver.disinherit(import.bytes);
 }
 
 bool Ipc::close(CUdeviceptr address, CUresult* result) {
@@ -306,7 +306,7 @@ bool Ipc::overlaps(CUdeviceptr address, size_t bytes) {
   return std::any_of(imports_.begin(), imports_.end(), meets) || std::any_of(leaving_.begin(), leaving_.end(), meets);
 }
 
-bool Ipc::find(CUdeviceptr address, Memory::Range* range, int* ordinal) {
+bool Ipc::find(CUdeviceptr address, AllocationRange* range, int* ordinal) {
   Lock lock(mutex_);
   Import* import = find_import(address);
   const Import::Slice* slice = import != nullptr ? find_slice(*import, address) : nullptr;
@@ -314,7 +314,6 @@ bool Ipc::find(CUdeviceptr address, Memory::Range* range, int* ordinal) {
   range->base = import->base + slice->offset;
   range->bytes = slice->bytes;
   range->context = import->context;
-  range->resident = true;
   range->sync_memops = slice->sync_memops;
   *ordinal = import->ordinal;
   return true;
@@ -355,14 +354,14 @@ void Ipc::on_inherited(Device& device, const protocol::ImportInherited& message)
   Lock lock(mutex_);
   if (pending_.device == &device && pending_.request == message.request) {
     pending_.inherited = true;
-    device.memory().inherit(pending_.bytes);
+    device.memory().driver.inherit(pending_.bytes);
     return;
   }
   for (std::vector<Import>* imports : {&imports_, &leaving_}) {
     for (Import& import : *imports) {
       if (import.device != &device || import.request != message.request || import.inherited) continue;
       import.inherited = true;
-      device.memory().inherit(import.bytes);
+      device.memory().driver.inherit(import.bytes);
       return;
     }
   }

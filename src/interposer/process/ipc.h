@@ -46,7 +46,7 @@ class Ipc {
   // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the imported allocation that `address` lies in, if it lies in one.
   void set_sync_memops(cuda::CUdeviceptr address, bool wanted);
   // The imported allocation that `address` lies in, and the GPU whose memory it is.
-  bool find(cuda::CUdeviceptr address, Memory::Range* range, int* ordinal);
+  bool find(cuda::CUdeviceptr address, AllocationRange* range, int* ordinal);
   // Something imported is mapped in the range, also what is closed already.
   bool overlaps(cuda::CUdeviceptr address, size_t bytes);
 

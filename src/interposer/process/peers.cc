@@ -69,7 +69,7 @@ void Process::tell_accessors(uint32_t ordinals) {
       }
     }
     accessors_[ordinal].store(mask, std::memory_order_release);
-    if (Device* owner = device(ordinal)) owner->memory().set_accessors(mask);
+    if (Device* owner = device(ordinal)) owner->memory().backing.set_accessors(mask);
     ipc_.set_accessors(ordinal, mask);
   }
 }

@@ -62,9 +62,9 @@ void Process::program_ends() {
   gate.set(Gate::kEnding);
   for_each_device([](Device& device) {
     device.client().program_ends();
-    device.memory().arena().give_up(0);  // so that the mover does not wait for host memory
+    device.memory().arena.give_up(0);  // so that the mover does not wait for host memory
     device.mover().stop(kExitPatience_ns);
-    device.memory().arena().give_up(kExitPatience_ns);
+    device.memory().arena.give_up(kExitPatience_ns);
   });
   gate.clear(0);  // wakes who waits
 }
@@ -127,11 +127,11 @@ Device* Process::attach(int ordinal) {
     delete made;
     return nullptr;
   }
-  made->memory().set_accessors(accessors(ordinal));
+  made->memory().backing.set_accessors(accessors(ordinal));
   if (!made->client().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
     // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
     made->use_backend(protocol::Backend::kNone);
-    made->memory().set_running(true);
+    made->memory().residency.set_running(true);
     if (made->client().barred()) {
       log(LogLevel::kError, "GPU %d is refused to this program, CUDA calls fail with CUDA_ERROR_NOT_PERMITTED: %s", ordinal,
           made->client().why_barred());
@@ -144,7 +144,7 @@ Device* Process::attach(int ordinal) {
     }
   }
   if (held_.load(std::memory_order_relaxed)) {
-    made->memory().keep_resident();
+    made->memory().residency.keep_all();
     made->client().keeps_memory(held_why_);
   }
   devices_[ordinal].store(made, std::memory_order_release);
@@ -194,12 +194,12 @@ Device* Process::current_device(CUcontext* context) {
   return device(ordinal);
 }
 
-Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range, bool* within) {
+Device* Process::owner(cuda::CUdeviceptr address, AllocationRange* range, bool* within) {
   for (auto& slot : devices_) {
     Device* candidate = slot.load(std::memory_order_acquire);
     if (candidate == nullptr) continue;
     bool inside = false;
-    if (candidate->memory().find(address, range, &inside)) return candidate;
+    if (candidate->memory().blocks.find(address, range, &inside)) return candidate;
     if (inside && within != nullptr) *within = true;
   }
   return nullptr;
@@ -207,20 +207,20 @@ Device* Process::owner(cuda::CUdeviceptr address, Memory::Range* range, bool* wi
 
 void Process::set_sync_memops(cuda::CUdeviceptr address, bool wanted) {
   if (wanted) sync_memops_wanted.store(true, std::memory_order_relaxed);
-  for_each_device([&](Device& device) { device.memory().set_sync_memops(address, wanted); });
+  for_each_device([&](Device& device) { device.memory().blocks.set_sync_memops(address, wanted); });
   ipc_.set_sync_memops(address, wanted);
 }
 
 bool Process::holds(cuda::CUdeviceptr address, size_t bytes) {
   bool found = ipc_.overlaps(address, bytes);
-  for_each_device([&](Device& device) { found = found || device.memory().overlaps(address, bytes); });
+  for_each_device([&](Device& device) { found = found || device.memory().blocks.overlaps(address, bytes); });
   return found;
 }
 
 Device* Process::managed_owner(cuda::CUdeviceptr address) {
   for (auto& slot : devices_) {
     Device* candidate = slot.load(std::memory_order_acquire);
-    if (candidate != nullptr && candidate->memory().owns_managed(address)) return candidate;
+    if (candidate != nullptr && candidate->memory().blocks.owns_managed(address)) return candidate;
   }
   return nullptr;
 }
@@ -312,7 +312,7 @@ void Process::context_leaves(CUcontext context) {
   }
   if (owner == nullptr) return;
   owner->mover().context_gone(context);
-  owner->memory().arena().context_gone(context);
+  owner->memory().arena.context_gone(context);
 }
 
 void Process::context_stays(CUcontext context) {
@@ -339,7 +339,10 @@ void Process::context_left(CUcontext context) {
   forget_peers(context);
   ipc_.context_gone(context);
   // Any GPU's memory may have been freed in the order of one of its streams.
-  for_each_device([&](Device& each) { each.memory().context_gone(context); });
+  for_each_device([&](Device& each) {
+    each.memory().allocations.context_gone(context);
+    each.memory().driver.context_gone(context);
+  });
 }
 
 CUcontext Process::pin_context(int ordinal) {

@@ -45,8 +45,8 @@ class Process {
   // program has no context there yet, so that it sees the same before and after.
   size_t visible_total(int ordinal, size_t real_total);
   // The device that owns `address`, or null.
-  // *within (may be null): the address is ours without being any allocation's (Memory::find).
-  Device* owner(cuda::CUdeviceptr address, Memory::Range* range, bool* within = nullptr);
+  // *within (may be null): the address is ours without being any allocation's (Blocks::find).
+  Device* owner(cuda::CUdeviceptr address, AllocationRange* range, bool* within = nullptr);
   // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of the allocation of ours that the address lies in: from the first time on, every synchronous copy and
   // fill of the program ends before it returns.
   void set_sync_memops(cuda::CUdeviceptr address, bool wanted);

@@ -1,11 +1,10 @@
-// Memory that the driver allocates for the program and that cannot leave the GPU: arrays, memory of graphs, of exported pools. It is
-// counted like any other, but it needs the lock and room in the budget before the driver allocates it, because there is no turn to put it
-// off to.
+#include "interposer/memory/driver_memory.h"
+
 #include <algorithm>
 
 #include "interposer/gate/gate.h"
 #include "interposer/log.h"
-#include "interposer/memory/memory.h"
+#include "interposer/memory/charges.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
@@ -15,33 +14,28 @@ namespace nvshare::interposer {
 using cuda::CUcontext;
 using cuda::CUresult;
 
-CUresult Memory::claim_unswappable(size_t bytes, const char* what) {
-  if (bytes > SIZE_MAX / 2 || !charge(bytes, what)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+void DriverMemory::changed() { device_.client().memory_changed(); }
+
+// ---- holdings ----
+
+CUresult DriverMemory::claim(size_t bytes, const char* what) {
+  if (bytes > SIZE_MAX / 2 || !charge(device_, bytes, what)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Client& client = device_.client();
   Mark* mark = Gate::mark();
   if (mark == nullptr) {
-    refund(bytes);
+    refund(device_, bytes);
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   }
   for (bool trimmed = false;;) {
     process().wait_for_gate();
     if (Process::ending()) {
-      refund(bytes);
+      refund(device_, bytes);
       return cuda::CUDA_ERROR_DEINITIALIZED;
     }
     const uint32_t flags = gate.enter(mark);
     const bool open = (flags & device_.gate_bit()) == 0;
     bool running = false;
-    {
-      Lock lock(mutex_);
-      running = running_;
-      if (open && running && resident() + bytes <= client.budget()) {
-        allocated_.fetch_add(bytes, std::memory_order_relaxed);
-        resident_.fetch_add(bytes, std::memory_order_relaxed);
-        unswappable_.fetch_add(bytes, std::memory_order_relaxed);
-        return cuda::CUDA_SUCCESS;
-      }
-    }
+    if (open && residency_.claim(bytes, &running)) return cuda::CUDA_SUCCESS;
     gate.leave(mark);
     if (!open || !running) {
       sleep_ns(1'000'000);  // the lock went in between; or the turn has not quite begun
@@ -49,18 +43,18 @@ CUresult Memory::claim_unswappable(size_t bytes, const char* what) {
     }
     if (!trimmed) {
       trimmed = true;
-      give_back_caches();
+      device_.memory().allocations.give_back_caches();
       continue;
     }
     if (client.grow(bytes) != Client::Growth::kOutOfMemory) continue;
-    refund(bytes);
+    refund(device_, bytes);
     log(LogLevel::kInfo, "%s of %zu bytes was refused: the scheduler finds no room (%zu bytes allocated, %zu of them on the GPU)", what,
-        bytes, allocated(), resident());
+        bytes, use_.allocated(), use_.resident());
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   }
 }
 
-void Memory::set_holding(size_t claimed, const Holding& holding) {
+void DriverMemory::set(size_t claimed, const Holding& holding) {
   auto known = std::find_if(holdings_.begin(), holdings_.end(), [&](const Holding& other) { return other.key == holding.key; });
   size_t before = claimed;
   if (known != holdings_.end()) {
@@ -68,58 +62,75 @@ void Memory::set_holding(size_t claimed, const Holding& holding) {
     holdings_.erase(known);
   }
   if (holding.bytes > 0) holdings_.push_back(holding);
-  change_unswappable(before, holding.bytes);
+  change(before, holding.bytes);
 }
 
-void Memory::settle_unswappable(size_t claimed, const Holding& holding) {
+void DriverMemory::settle(size_t claimed, const Holding& holding) {
   {
     Lock lock(mutex_);
     if (holding.bytes > 0) {
-      set_holding(claimed, holding);
+      set(claimed, holding);
     } else {
-      change_unswappable(claimed, 0);
+      change(claimed, 0);
     }
   }
   gate.leave(Gate::mark());
   changed();
 }
 
-void Memory::change_unswappable(size_t from, size_t to) {
-  if (to == from) return;
-  // Unsigned, so that a fall is an addition of its complement.
-  const size_t difference = to - from;
-  unswappable_.fetch_add(difference, std::memory_order_relaxed);
-  resident_.fetch_add(difference, std::memory_order_relaxed);
-  allocated_.fetch_add(difference, std::memory_order_relaxed);
+void DriverMemory::change(size_t from, size_t to) {
   if (to > from) {
+    use_.add_fixed(to - from);
     device_.client().charge_unasked(to - from);
-  } else {
-    refund(from - to);
+  } else if (to < from) {
+    use_.drop_fixed(from - to);
+    refund(device_, from - to);
   }
 }
 
-size_t Memory::release_unswappable(uint64_t key) {
+size_t DriverMemory::release(uint64_t key) {
   size_t bytes = 0;
   {
     Lock lock(mutex_);
     auto found = std::find_if(holdings_.begin(), holdings_.end(), [&](const Holding& holding) { return holding.key == key; });
     if (found == holdings_.end()) return 0;
     bytes = found->bytes;
-    change_unswappable(bytes, 0);
+    change(bytes, 0);
     holdings_.erase(found);
   }
   changed();
   return bytes;
 }
 
-void Memory::hold_again(const Holding& holding) {
+void DriverMemory::hold_again(const Holding& holding) {
   Lock lock(mutex_);
-  set_holding(0, holding);
+  set(0, holding);
+}
+
+void DriverMemory::inherit(size_t bytes) {
+  use_.add_fixed(bytes);
+  device_.client().charge_unasked(bytes);
+  changed();
+}
+
+void DriverMemory::disinherit(size_t bytes) {
+  refund(device_, bytes);
+  use_.drop_fixed(bytes);
+  changed();
+}
+
+void DriverMemory::context_gone(CUcontext context) {
+  Lock lock(mutex_);
+  std::erase_if(holdings_, [&](const Holding& holding) {
+    if (holding.context != context) return false;
+    change(holding.bytes, 0);
+    return true;
+  });
 }
 
 // ---- stores of the driver's ----
 
-size_t Memory::store_bytes(uint64_t store) const {
+size_t DriverMemory::store_bytes(uint64_t store) const {
   const RealDriver& driver = real_driver();
   cuda::cuuint64_t bytes = 0;
   CUresult result = cuda::CUDA_SUCCESS;
@@ -131,31 +142,31 @@ size_t Memory::store_bytes(uint64_t store) const {
   return result == cuda::CUDA_SUCCESS ? bytes : 0;
 }
 
-void Memory::settle_driver_memory(size_t claimed, uint64_t store) {
+void DriverMemory::settle_store(size_t claimed, uint64_t store) {
   const size_t bytes = store_bytes(store);
   {
     Lock lock(mutex_);
-    set_holding(claimed, {store, bytes, nullptr, true});
+    set(claimed, {store, bytes, nullptr, true});
   }
   gate.leave(Gate::mark());
   changed();
 }
 
-void Memory::measure_driver_memory(uint64_t store) {
+void DriverMemory::measure(uint64_t store) {
   const size_t bytes = store_bytes(store);
   {
     Lock lock(mutex_);
-    set_holding(0, {store, bytes, nullptr, true});
+    set(0, {store, bytes, nullptr, true});
   }
   changed();
 }
 
-void Memory::driver_memory_trimmed(uint64_t store) {
-  driver_trims_.fetch_add(1, std::memory_order_acq_rel);
-  measure_driver_memory(store);
+void DriverMemory::trimmed(uint64_t store) {
+  trims_.fetch_add(1, std::memory_order_acq_rel);
+  measure(store);
 }
 
-void Memory::trim_driver_memory() {
+void DriverMemory::trim() {
   std::vector<uint64_t> stores;
   {
     Lock lock(mutex_);
@@ -166,29 +177,15 @@ void Memory::trim_driver_memory() {
   if (stores.empty()) return;
   CapturesHeldOff held_off;
   if (!held_off) return;
-  driver_trims_.fetch_add(1, std::memory_order_acq_rel);  // before: a launch that comes between claims its memory anew
+  trims_.fetch_add(1, std::memory_order_acq_rel);  // before: a launch that comes between claims its memory anew
   for (uint64_t store : stores) {
     if (store == kGraphs) {
       real_driver().cuDeviceGraphMemTrim(device_.ordinal());
     } else {
       real_driver().cuMemPoolTrimTo(reinterpret_cast<cuda::CUmemoryPool>(store), 0);
     }
-    measure_driver_memory(store);
+    measure(store);
   }
-}
-
-void Memory::forget_holdings(CUcontext context) {
-  std::erase_if(holdings_, [&](const Holding& holding) REQUIRES(mutex_) {
-    if (holding.context != context) return false;
-    change_unswappable(holding.bytes, 0);
-    return true;
-  });
-}
-
-void Memory::give_back_caches() {
-  collect_async(true);
-  trim_cache();
-  trim_driver_memory();
 }
 
 }  // namespace nvshare::interposer

@@ -1,17 +1,13 @@
-// Copies of chunks that stay in host memory while the chunks are on the GPU, so that what did not change leaves without a copy, and a turn
-// that has not begun can be given back without one. They are a cache.
-#include <algorithm>
-#include <iterator>
-#include <utility>
+#include "interposer/memory/host_copies.h"
 
-#include "interposer/memory/memory.h"
-#include "interposer/process/device.h"
+#include <utility>
+#include <vector>
 
 namespace nvshare::interposer {
 
 template <typename Visit>
-void Memory::each_kept(Visit visit) {
-  for (const std::vector<Block*>* blocks : {&handle_blocks_, &blocks_}) {
+void HostCopies::each_kept(Visit visit) {
+  for (const std::vector<Block*>* blocks : {&blocks_.handles(), &blocks_.by_address()}) {
     for (auto block = blocks->rbegin(); block != blocks->rend(); ++block) {  // what leaves last comes first
       for (uint32_t i = (*block)->chunk_count; i-- > 0;) {
         KeptCopy& kept = (*block)->chunks[i].kept;
@@ -24,9 +20,9 @@ void Memory::each_kept(Visit visit) {
 // Chunks that came in for a turn that has not begun: their host copies are still true, so that the turn could be given back without a copy.
 // While the program runs there are none. An eviction reads such copies without the mutex.
 template <typename Visit>
-void Memory::each_arrived(Visit visit) {
+void HostCopies::each_arrived(Visit visit) {
   if (evicting_) return;
-  for (const std::vector<Block*>* blocks : {&handle_blocks_, &blocks_}) {
+  for (const std::vector<Block*>* blocks : {&blocks_.handles(), &blocks_.by_address()}) {
     for (Block* block : *blocks) {
       for (uint32_t i = 0; i < block->chunk_count; ++i) {
         Chunk& chunk = block->chunks[i];
@@ -36,55 +32,73 @@ void Memory::each_arrived(Visit visit) {
   }
 }
 
-void Memory::drop_kept(Block& block) {
+void HostCopies::forget(bool keeps) {
+  std::vector<HostSlot> slots;
+  {
+    Lock lock(blocks_.mutex);
+    blocks_.each([&](Block* block) {
+      for (uint32_t i = 0; i < block->chunk_count; ++i) {
+        Chunk& chunk = block->chunks[i];
+        if (chunk.state != ChunkState::kResident || chunk.host.data == nullptr) continue;
+        HostSlot slot = chunk.host;
+        chunk.host = HostSlot{};
+        if (keeps && chunk.kept.known && !block->unswappable) std::swap(slot, chunk.kept.slot);
+        slots.push_back(slot);
+      }
+    });
+  }
+  for (const HostSlot& slot : slots) arena_.give_back(slot);
+}
+
+void HostCopies::drop(const Blocks&, Block& block) {
   for (uint32_t i = 0; i < block.chunk_count; ++i) arena_.give_back(std::exchange(block.chunks[i].kept.slot, HostSlot{}));
 }
 
-bool Memory::hash_wanted(const Piece& piece) {
+bool HostCopies::hash_wanted(const Piece& piece) {
   const bool movable = piece.block->kind == BlockKind::kVmm || piece.block->kind == BlockKind::kHandle;
   if (!movable || piece.bytes % kHashUnitBytes != 0) return false;
-  Lock lock(mutex_);
-  const Chunk& chunk = piece.block->chunks[piece.index];
+  Lock lock(blocks_.mutex);
+  const Chunk& chunk = piece.chunk();
   return chunk.state == ChunkState::kResident && chunk.host.data == nullptr && chunk.kept.wants_hash();
 }
 
-bool Memory::adopt_kept(const Piece& piece, const ChunkHash& now) {
-  Lock lock(mutex_);
-  Chunk& it = chunk(piece);
+bool HostCopies::adopt_kept(const Piece& piece, const ChunkHash& now) {
+  Lock lock(blocks_.mutex);
+  Chunk& it = piece.chunk();
   if (!it.kept.is_true(now)) return false;
   it.host = std::exchange(it.kept.slot, HostSlot{});
   return true;
 }
 
-void Memory::disown_host_copy(const Piece& piece) {
-  Lock lock(mutex_);
-  Chunk& it = chunk(piece);
+void HostCopies::disown(const Piece& piece) {
+  Lock lock(blocks_.mutex);
+  Chunk& it = piece.chunk();
   it.kept.slot = std::exchange(it.host, HostSlot{});
   it.kept.known = false;
 }
 
-HostSlot Memory::take_kept(const Piece& piece) {
-  Lock lock(mutex_);
-  return std::exchange(chunk(piece).kept.slot, HostSlot{});
+HostSlot HostCopies::take_kept(const Piece& piece) {
+  Lock lock(blocks_.mutex);
+  return std::exchange(piece.chunk().kept.slot, HostSlot{});
 }
 
-bool Memory::has_kept(const Piece& piece) {
-  Lock lock(mutex_);
-  return chunk(piece).kept.slot.data != nullptr;
+bool HostCopies::has_kept(const Piece& piece) {
+  Lock lock(blocks_.mutex);
+  return piece.chunk().kept.slot.data != nullptr;
 }
 
-void Memory::left(const Piece& piece, bool copied, const ChunkHash* hash) {
-  Lock lock(mutex_);
+void HostCopies::left(const Piece& piece, bool copied, const ChunkHash* hash) {
+  Lock lock(blocks_.mutex);
   if (copied) {
-    chunk(piece).kept.copied(hash);
+    piece.chunk().kept.copied(hash);
   } else if (hash != nullptr) {
-    chunk(piece).kept.unchanged();
+    piece.chunk().kept.unchanged();
   }
 }
 
-size_t Memory::kept_bytes() {
+size_t HostCopies::kept_bytes() {
   size_t sum = 0;
-  Lock lock(mutex_);
+  Lock lock(blocks_.mutex);
   each_kept([&](const KeptCopy& kept) {
     sum += kept.slot.bytes;
     return true;
@@ -92,9 +106,9 @@ size_t Memory::kept_bytes() {
   return sum;
 }
 
-bool Memory::drop_one_kept() {
+bool HostCopies::drop_one_kept() {
   bool dropped = false;
-  Lock lock(mutex_);
+  Lock lock(blocks_.mutex);
   each_kept([&](KeptCopy& kept) {
     arena_.give_back(std::exchange(kept.slot, HostSlot{}));
     dropped = true;
@@ -103,8 +117,8 @@ bool Memory::drop_one_kept() {
   return dropped;
 }
 
-void Memory::give_back_spare(size_t bytes) {
-  Lock lock(mutex_);
+void HostCopies::give_back_spare(size_t bytes) {
+  Lock lock(blocks_.mutex);
   const std::vector<HostArena::SegmentUse> uses = arena_.segment_uses();
   std::vector<size_t> spare_in(uses.size(), 0);
   each_kept([&](const KeptCopy& kept) {
@@ -130,8 +144,8 @@ void Memory::give_back_spare(size_t bytes) {
   });
 }
 
-void Memory::set_evicting(bool evicting) {
-  Lock lock(mutex_);
+void HostCopies::set_evicting(bool evicting) {
+  Lock lock(blocks_.mutex);
   evicting_ = evicting;
 }
 
