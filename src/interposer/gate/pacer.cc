@@ -41,7 +41,7 @@ class Held {
 
 // Any thread's capture in global mode is ruined by a query.
 cuda::CUresult query(cuda::CUevent event) {
-  CapturesHeldOff held_off;
+  CapturesHeldOff held_off(process().captures);
   return held_off ? real_driver().cuEventQuery(event) : cuda::CUDA_ERROR_NOT_READY;
 }
 
@@ -57,7 +57,7 @@ Ring* Pacer::of_current_context() {
   const RealDriver& driver = real_driver();
   cuda::CUcontext current = nullptr;
   if (driver.cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current == nullptr) return nullptr;
-  const uint32_t destroyed = process().contexts_destroyed();
+  const uint32_t destroyed = process().contexts.destroyed();
   if (rings_[0] != nullptr && rings_[0]->context() == current && destroyed == contexts_destroyed_) [[likely]]
     return rings_[0];
   contexts_destroyed_ = destroyed;
@@ -97,7 +97,7 @@ Ring::Ring(cuda::CUcontext context, unsigned long long id, uint32_t contexts_des
 // Events go with their context. Where one was destroyed since, it may have been this one, and the few events stay.
 Ring::~Ring() {
   rings.fetch_sub(1, std::memory_order_relaxed);
-  if (contexts_destroyed_ != process().contexts_destroyed()) return;
+  if (contexts_destroyed_ != process().contexts.destroyed()) return;
   const RealDriver& driver = real_driver();
   for (cuda::CUevent event : events_) {
     if (event != nullptr) driver.cuEventDestroy_v2(event);
@@ -120,7 +120,7 @@ void Ring::submitted(cuda::CUstream stream, bool limited) {
   if (limited && recorded_ == 0) interval_ = 1;  // until it is known how long they take
   if (++count_ < interval_) return;
   count_ = 0;
-  CapturesHeldOff held_off;
+  CapturesHeldOff held_off(process().captures);
   if (!held_off || !prepare()) return;
   const RealDriver& driver = real_driver();
   if (driver.cuEventRecord(events_[recorded_ % kEvents], stream) != cuda::CUDA_SUCCESS) return;
@@ -151,7 +151,7 @@ bool Ring::wait_for(cuda::CUevent event, bool limited) {
   const int64_t alone = limited ? (held_in_vain_ ? kHold_ns : kHoldMost_ns) : hold_ns_;
   for (;;) {
     const int64_t threads = Held::count();
-    if (now_ns() - started >= std::min(alone * threads, kHoldMost_ns) || process().capturing()) return false;
+    if (now_ns() - started >= std::min(alone * threads, kHoldMost_ns) || process().captures.capturing()) return false;
     sleep_ns(kPause_ns * std::min(threads, kPausesMost));
     if (query(event) != cuda::CUDA_ERROR_NOT_READY) return true;
   }
@@ -174,7 +174,7 @@ void Ring::hold(bool limited) {
   cuda::CUevent before_last = events_[(recorded_ - 2) % kEvents];
   const bool done = wait_for(before_last, limited);
   look_at_probe();
-  if (!done && process().capturing()) return;
+  if (!done && process().captures.capturing()) return;
   held(limited, !done);
   if (!done || recorded_ < 3) return;
   float spacing_ms = 0;

@@ -1,5 +1,5 @@
 // Stream capture, and the end of streams. A capture begins only with the gate open and holds off every drain until it has ended (see
-// Process::wait_no_capture).
+// Captures::wait_for_none).
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/process/process.h"
@@ -13,9 +13,9 @@ CUresult begin(CUstream stream, Arguments... arguments) {
   if (!process().active()) return call_real<Function>(stream, arguments...);
   // Without a stream: afterwards it captures, and no event of the pacer may land on it.
   return pass_gate(Target{nullptr, false}, [&] {
-    process().capture_begins(default_stream(stream, PerThread));
+    process().captures.begins(default_stream(stream, PerThread));
     CUresult result = call_real<Function>(stream, arguments...);
-    if (result != CUDA_SUCCESS) process().capture_ended(default_stream(stream, PerThread));
+    if (result != CUDA_SUCCESS) process().captures.ended(default_stream(stream, PerThread));
     return result;
   });
 }
@@ -33,8 +33,8 @@ CUresult end(CUstream stream, CUgraph* graph) {
   if (driver.cuStreamIsCapturing(default_stream(stream, PerThread), &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
     return result;
   }
-  process().capture_ended(default_stream(stream, PerThread));
-  process().ipc().collect();
+  process().captures.ended(default_stream(stream, PerThread));
+  process().ipc.collect();
   return result;
 }
 
@@ -42,7 +42,7 @@ CUresult end(CUstream stream, CUgraph* graph) {
 template <auto Function, bool PerThread>
 CUresult end_without_graph(CUstream stream) {
   CUresult result = call_real<Function>(stream);
-  if (result == CUDA_SUCCESS && process().active()) process().capture_ended(default_stream(stream, PerThread));
+  if (result == CUDA_SUCCESS && process().active()) process().captures.ended(default_stream(stream, PerThread));
   return result;
 }
 
@@ -50,14 +50,14 @@ CUresult end_without_graph(CUstream stream) {
 template <auto Function>
 CUresult destroy(CUstream stream) {
   if (!process().active() || stream == nullptr) return call_real<Function>(stream);
-  const uint64_t capture = process().capture_leaves(stream);
+  const uint64_t capture = process().captures.leaves(stream);
   process().for_each_device([&](Device& device) { device.memory().allocations.stream_leaves(stream); });
   CUresult result = call_real<Function>(stream);
   if (capture == 0) return result;
   if (result == CUDA_SUCCESS) {
-    process().capture_left(capture);
+    process().captures.left(capture);
   } else {
-    process().capture_stays(capture, stream);
+    process().captures.stays(capture, stream);
   }
   return result;
 }

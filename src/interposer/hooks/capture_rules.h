@@ -14,7 +14,7 @@ inline bool is_of_captures(CUresult result) {
 // What we serve ourselves would go unnoticed: so the driver is asked for the least memory that there is, and if it refuses that, and ends
 // the capture, so do we (measured: 900 for each of them).
 inline CUresult forbidden_by_a_capture() {
-  if (!process().capturing()) [[likely]]
+  if (!process().captures.capturing()) [[likely]]
     return CUDA_SUCCESS;
   CUdeviceptr least = 0;
   const CUresult result = real_driver().cuMemAlloc_v2(&least, 1);
@@ -25,7 +25,7 @@ inline CUresult forbidden_by_a_capture() {
 // The same for allocations and frees in a stream's order, on a stream that does not capture itself (measured: 906 on the legacy stream
 // beside a capture that it would wait for, and 900 on every stream where cuMemAlloc is forbidden). The driver is asked in that stream.
 inline CUresult forbidden_in_order(CUstream stream) {
-  if (!process().capturing()) [[likely]]
+  if (!process().captures.capturing()) [[likely]]
     return CUDA_SUCCESS;
   CUdeviceptr least = 0;
   const CUresult result = real_driver().cuMemAllocAsync(&least, 1, stream);

@@ -41,7 +41,7 @@ CUresult destroy(CUcontext context) {
   if (result == CUDA_SUCCESS) {
     process().context_left(context);
   } else {
-    process().context_stays(context);
+    process().contexts.stays(context);
   }
   return result;
 }
@@ -55,7 +55,7 @@ CUresult end_primary_by(CUcontext context, CUdevice device, Call call) {
   int alive = 0;
   // Parts of the program may have retained it where no hook saw it.
   if (real_driver().cuDevicePrimaryCtxGetState(device, &flags, &alive) == CUDA_SUCCESS && alive != 0) {
-    process().context_stays(context);
+    process().contexts.stays(context);
   } else {
     process().context_left(context);
   }
@@ -64,14 +64,14 @@ CUresult end_primary_by(CUcontext context, CUdevice device, Call call) {
 
 template <auto Function>
 CUresult end_primary(CUdevice device) {
-  CUcontext context = process().active() ? process().primary(device) : nullptr;
+  CUcontext context = process().active() ? process().contexts.primary(device) : nullptr;
   if (context == nullptr) return call_real<Function>(device);
   return end_primary_by(context, device, [&] { return call_real<Function>(device); });
 }
 
 template <auto Function>
 CUresult release_primary(CUdevice device) {
-  if (process().active() && process().release_keeps_primary(device)) return call_real<Function>(device);
+  if (process().active() && process().contexts.release_keeps_primary(device)) return call_real<Function>(device);
   return end_primary<Function>(device);
 }
 
@@ -109,18 +109,18 @@ NVSHARE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { return destroy<&Rea
 // A context ends when it was detached from as often as it was made and attached to.
 NVSHARE_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned flags) {
   CUresult result = call_real<&RealDriver::cuCtxAttach>(context, flags);
-  if (result == CUDA_SUCCESS && process().active()) process().context_attached(*context);
+  if (result == CUDA_SUCCESS && process().active()) process().contexts.attached(*context);
   return result;
 }
 
 NVSHARE_EXPORT CUresult cuCtxDetach(CUcontext context) {
   if (!process().active()) return call_real<&RealDriver::cuCtxDetach>(context);
-  if (process().detach_keeps(context)) {
+  if (process().contexts.detach_keeps(context)) {
     CUresult result = call_real<&RealDriver::cuCtxDetach>(context);
-    if (result != CUDA_SUCCESS) process().context_attached(context);
+    if (result != CUDA_SUCCESS) process().contexts.attached(context);
     return result;
   }
-  const int ordinal = process().primary_of(context);
+  const int ordinal = process().contexts.primary_of(context);
   if (ordinal < 0) return destroy<&RealDriver::cuCtxDetach>(context);
   return end_primary_by(context, ordinal, [&] { return call_real<&RealDriver::cuCtxDetach>(context); });
 }
@@ -128,7 +128,7 @@ NVSHARE_EXPORT CUresult cuCtxDetach(CUcontext context) {
 NVSHARE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   CUresult result = create<&RealDriver::cuDevicePrimaryCtxRetain>(device, context, device);
   if (result != CUDA_SUCCESS || !process().active()) return result;
-  process().primary_made(*context, device);
+  process().contexts.primary_made(*context, device);
   if (process().context_made(*context, device)) return result;
   real_driver().cuDevicePrimaryCtxRelease_v2(device);
   return CUDA_ERROR_NOT_PERMITTED;
@@ -143,7 +143,7 @@ NVSHARE_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* handle, CUdevResourceDesc r
   if (driver.cuCtxFromGreenCtx(&green.context, *handle) != CUDA_SUCCESS) return result;
   if (driver.cuDevicePrimaryCtxRetain(&green.primary, device) != CUDA_SUCCESS) return result;
   driver.cuDevicePrimaryCtxRelease_v2(device);
-  process().primary_made(green.primary, device);
+  process().contexts.primary_made(green.primary, device);
   if (process().context_made(green.primary, device)) {
     green_contexts().made(green);
     return result;
@@ -164,9 +164,9 @@ NVSHARE_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
     process().green_context_left(green.context);
     return destroyed;
   };
-  if (!process().release_keeps_primary(green.ordinal)) return end_primary_by(green.primary, green.ordinal, destroy_it);
+  if (!process().contexts.release_keeps_primary(green.ordinal)) return end_primary_by(green.primary, green.ordinal, destroy_it);
   const CUresult result = destroy_it();
-  if (result != CUDA_SUCCESS) process().primary_made(green.primary, green.ordinal);
+  if (result != CUDA_SUCCESS) process().contexts.primary_made(green.primary, green.ordinal);
   return result;
 }
 

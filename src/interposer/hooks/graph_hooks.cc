@@ -17,7 +17,7 @@ uint64_t trims_of(int ordinal) {
 
 bool capturing(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return process().capturing() && stream != nullptr && stream != CU_STREAM_LEGACY &&
+  return process().captures.capturing() && stream != nullptr && stream != CU_STREAM_LEGACY &&
          real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 

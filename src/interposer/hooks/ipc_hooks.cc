@@ -15,7 +15,7 @@ template <auto Function>
 CUresult open_memory(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   CUresult result = CUDA_SUCCESS;
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (process().active() && process().ipc().open(address, handle, flags, &result)) return result;
+  if (process().active() && process().ipc.open(address, handle, flags, &result)) return result;
   return call_real<Function>(address, handle, flags);
 }
 
@@ -35,7 +35,7 @@ NVSHARE_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr ad
   if (process().active() && process().owner(address, &range, &within) != nullptr && pools().pool_of(range.base) != nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (process().active() && process().ipc().export_memory(handle, address, &result)) return result;
+  if (process().active() && process().ipc.export_memory(handle, address, &result)) return result;
   if (within) address = kNowhere;  // of ours, but no memory of the program's
   return call_real<&RealDriver::cuIpcGetMemHandle>(handle, address);
 }
@@ -50,19 +50,19 @@ NVSHARE_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHand
 NVSHARE_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   CUresult result = CUDA_SUCCESS;
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (process().active() && process().ipc().close(address, &result)) return result;
+  if (process().active() && process().ipc.close(address, &result)) return result;
   return call_real<&RealDriver::cuIpcCloseMemHandle>(address);
 }
 
 NVSHARE_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
   CUresult result = call_real<&RealDriver::cuCtxEnablePeerAccess>(peer, flags);
-  if (result == CUDA_SUCCESS && process().active()) process().peer_enabled(peer);
+  if (result == CUDA_SUCCESS && process().active()) process().peers.enabled(peer);
   return result;
 }
 
 NVSHARE_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer) {
   CUresult result = call_real<&RealDriver::cuCtxDisablePeerAccess>(peer);
-  if (result == CUDA_SUCCESS && process().active()) process().peer_disabled(peer);
+  if (result == CUDA_SUCCESS && process().active()) process().peers.disabled(peer);
   return result;
 }
 

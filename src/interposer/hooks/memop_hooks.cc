@@ -76,11 +76,11 @@ class DriverPoolPages {
 
   static CUdeviceptr make(int ordinal) {
     const RealDriver& driver = real_driver();
-    const CUcontext context = process().pin_context(ordinal);
+    const CUcontext context = process().contexts.pin(ordinal);
     if (context == nullptr) return 0;
     CUdeviceptr page = 0;
     CUcontext popped = nullptr;
-    const RelaxedCaptureMode relaxed;
+    const RelaxedCaptureMode relaxed(process().captures);
     if (driver.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
       CUmemoryPool pool = nullptr;
       CUstream stream = nullptr;
@@ -92,7 +92,7 @@ class DriverPoolPages {
       }
       driver.cuCtxPopCurrent_v2(&popped);
     }
-    process().unpin_context(context);
+    process().contexts.unpin(context);
     return page;
   }
 

@@ -30,7 +30,7 @@ void refund_managed(const Pools::Placed& placed) {
 
 CUstreamCaptureStatus capture_status(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!process().capturing() || stream == nullptr || stream == CU_STREAM_LEGACY) return status;
+  if (!process().captures.capturing() || stream == nullptr || stream == CU_STREAM_LEGACY) return status;
   return real_driver().cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_NONE;
 }
 bool stream_captures(CUstream stream) { return capture_status(stream) != CU_STREAM_CAPTURE_STATUS_NONE; }
@@ -344,10 +344,10 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   int ordinal = -1;
   bool within = false;
   const Device* owner = process().active() ? process().owner(address, &range, &within) : nullptr;
-  if (owner == nullptr && (!process().active() || !process().ipc().find(address, &range, &ordinal))) {
+  if (owner == nullptr && (!process().active() || !process().ipc.find(address, &range, &ordinal))) {
     if (within) address = kNowhere;  // of ours, but no memory of the program's
     ProgramVmm::View view;
-    if (!process().active() || !process().vmm().find(address, &view) || view.placed) {
+    if (!process().active() || !process().vmm.find(address, &view) || view.placed) {
       return call_real<&RealDriver::cuMemGetAddressRange_v2>(base, bytes, address);
     }
     if (!may_use(address, view)) return CUDA_ERROR_NOT_FOUND;

@@ -43,7 +43,7 @@ class TokensOfContexts {
     CUdeviceptr piece = 0;
     CUcontext popped = nullptr;
     const RealDriver& driver = real_driver();
-    if (process().capturing() || driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return tokens;
+    if (process().captures.capturing() || driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return tokens;
     if (driver.cuMemAlloc_v2(&piece, kSmallChargeUnitBytes) == CUDA_SUCCESS &&
         driver.cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, piece) == CUDA_SUCCESS) {
       known_[next_++ % kContexts] = {context, tokens};
@@ -209,7 +209,7 @@ bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   owner->ipc_capable = owner->of_pool = false;
   owner->imported = true;
   range->id = 0;
-  return process().ipc().find(*address, range, &owner->ordinal);
+  return process().ipc.find(*address, range, &owner->ordinal);
 }
 
 }  // namespace
@@ -221,7 +221,7 @@ NVSHARE_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute at
   Owner owner{};
   if (!find_owner(&address, &range, &owner)) {
     ProgramVmm::View view;
-    if (process().active() && process().vmm().find(address, &view) && (!view.placed || is_number_of_ours(attribute))) {
+    if (process().active() && process().vmm.find(address, &view) && (!view.placed || is_number_of_ours(attribute))) {
       return attribute_of(data, attribute, address, view);
     }
     return call_real<&RealDriver::cuPointerGetAttribute>(data, attribute, address);
@@ -234,7 +234,7 @@ NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribu
   Owner owner{};
   const bool is_ours = find_owner(&address, &range, &owner);
   ProgramVmm::View view;
-  if (!is_ours && process().active() && process().vmm().find(address, &view)) {
+  if (!is_ours && process().active() && process().vmm.find(address, &view)) {
     return attributes_of(count, attributes, data, address, view);
   }
   if (!is_ours || count == 0 || attributes == nullptr || data == nullptr) {  // which the driver refuses, or says itself
@@ -262,7 +262,7 @@ NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attri
     return CUDA_SUCCESS;
   }
   ProgramVmm::View view;
-  if (process().active() && value != nullptr && process().vmm().find(address, &view) && !view.placed) {
+  if (process().active() && value != nullptr && process().vmm.find(address, &view) && !view.placed) {
     return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   }
   return call_real<&RealDriver::cuPointerSetAttribute>(value, attribute, address);

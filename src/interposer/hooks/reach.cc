@@ -20,7 +20,7 @@ CUcontext context_of(CUdeviceptr address) {
 
 bool in_a_capture(const CUstream* stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (!process().capturing()) return false;
+  if (!process().captures.capturing()) return false;
   if (stream == nullptr || *stream == nullptr || *stream == CU_STREAM_LEGACY) return true;  // it may not even be asked
   return real_driver().cuStreamIsCapturing(*stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
@@ -51,28 +51,28 @@ bool peer_copy(CUDA_MEMCPY3D_PEER copy, const CUstream* stream, bool per_thread,
 
 bool governs() { return process().active(); }
 
-uint32_t gpus_in_use() { return process().active() ? process().gpus_with_contexts() : 0; }
+uint32_t gpus_in_use() { return process().active() ? process().contexts.gpus() : 0; }
 
 BorrowedContext::BorrowedContext(int ordinal) {
   CUcontext current = nullptr;
   const RealDriver& driver = real_driver();
   if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != nullptr) return;
-  context_ = process().pin_context(ordinal);
+  context_ = process().contexts.pin(ordinal);
   if (context_ == nullptr || driver.cuCtxPushCurrent_v2(context_) == CUDA_SUCCESS) return;
-  process().unpin_context(context_);
+  process().contexts.unpin(context_);
   context_ = nullptr;
 }
 BorrowedContext::~BorrowedContext() {
   if (context_ == nullptr) return;
   CUcontext popped = nullptr;
   real_driver().cuCtxPopCurrent_v2(&popped);
-  process().unpin_context(context_);
+  process().contexts.unpin(context_);
 }
 
 bool may_use(int ordinal, CUdeviceptr base, bool of_pool) {
   CUdevice current = -1;
   if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == ordinal || current < 0) return true;
-  return ((of_pool ? pools().open_to(base) : process().accessors(ordinal)) >> current & 1) != 0;
+  return ((of_pool ? pools().open_to(base) : process().peers.accessors(ordinal)) >> current & 1) != 0;
 }
 
 bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
@@ -80,7 +80,7 @@ bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
   if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == view.ordinal || current < 0) return true;
   const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, current};
   unsigned long long flags = 0;
-  return process().vmm().get_access(&flags, &location, address) != CUDA_SUCCESS || flags != 0;
+  return process().vmm.get_access(&flags, &location, address) != CUDA_SUCCESS || flags != 0;
 }
 
 bool mixes_plain_and_other(const Addresses& named) {
@@ -91,7 +91,7 @@ bool mixes_plain_and_other(const Addresses& named) {
     AllocationRange range;
     ProgramVmm::View view;
     const bool of_pool = process().owner(address, &range) != nullptr && pools().pool_of(range.base) != nullptr;
-    return of_pool || process().vmm().find(address, &view);
+    return of_pool || process().vmm.find(address, &view);
   };
   return std::any_of(named.begin(), named.end(), is_plain) && std::any_of(named.begin(), named.end(), is_other);
 }
@@ -106,7 +106,7 @@ bool need_no_context(const Addresses& named) {
     AllocationRange range;
     ProgramVmm::View view;
     unsigned type = 0;
-    if (process().owner(address, &range) != nullptr || process().vmm().find(address, &view)) return false;
+    if (process().owner(address, &range) != nullptr || process().vmm.find(address, &view)) return false;
     const CUresult known = real_driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
     if (known == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE) return false;
   }
@@ -114,7 +114,7 @@ bool need_no_context(const Addresses& named) {
 }
 
 bool names_several_gpus(const Addresses& named) {
-  const uint32_t gpus = process().active() ? process().gpus_with_contexts() : 0;
+  const uint32_t gpus = process().active() ? process().contexts.gpus() : 0;
   if ((gpus & (gpus - 1)) == 0) return false;
   for (const CUdeviceptr address : named) {
     if (context_of(address) != nullptr) return true;
@@ -123,7 +123,7 @@ bool names_several_gpus(const Addresses& named) {
 }
 
 bool reach_each_other(const Addresses& named) {
-  const uint32_t gpus = process().active() ? process().gpus_with_contexts() : 0;
+  const uint32_t gpus = process().active() ? process().contexts.gpus() : 0;
   if ((gpus & (gpus - 1)) == 0) return false;
   bool opened = false;
   for (const CUdeviceptr address : named) {
@@ -143,7 +143,7 @@ bool fill_lacks_access(CUdeviceptr address, CUstream stream) {
   AtStream at(stream);
   int ordinal = -1;
   if (real_driver().cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0) return false;
-  return (process().accessors(owner->ordinal()) >> ordinal & 1) == 0;
+  return (process().peers.accessors(owner->ordinal()) >> ordinal & 1) == 0;
 }
 
 bool copy_by_peers(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUstream* stream, bool per_thread, CUresult* result) {

@@ -27,7 +27,7 @@ constexpr size_t kContextRoomShare = 16;          // of a small GPU
 // no.
 bool has_room_for_context(const Device& device) {
   const RealDriver& driver = real_driver();
-  const cuda::CUcontext context = process().pin_context(device.ordinal());
+  const cuda::CUcontext context = process().contexts.pin(device.ordinal());
   if (context == nullptr) return false;
   size_t free_bytes = 0;
   size_t total = 0;
@@ -37,7 +37,7 @@ bool has_room_for_context(const Device& device) {
     cuda::CUcontext popped = nullptr;
     driver.cuCtxPopCurrent_v2(&popped);
   }
-  process().unpin_context(context);
+  process().contexts.unpin(context);
   return known && free_bytes >= std::min(kContextRoom, total / kContextRoomShare);
 }
 

@@ -20,9 +20,9 @@ bool captures(Target target) {
 }  // namespace
 
 void finish_memop(bool per_thread) {
-  if (!process().begin_synchronize()) return;
+  if (!process().captures.begin_synchronize()) return;
   real_driver().cuStreamSynchronize(per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY);
-  process().end_synchronize();
+  process().captures.end_synchronize();
 }
 
 uint32_t enter_slowly(Mark* mark, uint32_t flags, Target target) {

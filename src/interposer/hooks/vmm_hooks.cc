@@ -18,7 +18,7 @@ CUresult map_arrays(CUarrayMapInfo* list, unsigned count, CUstream stream) {
   return pass_gate(target, [&] {
     if (!process().active() || list == nullptr || count == 0) return call_real<Function>(list, count, stream);
     std::vector<CUarrayMapInfo> translated(list, list + count);
-    for (CUarrayMapInfo& each : translated) each.memHandle = process().vmm().pin(each.memHandle);
+    for (CUarrayMapInfo& each : translated) each.memHandle = process().vmm.pin(each.memHandle);
     return call_real<Function>(translated.data(), count, stream);
   });
 }
@@ -28,7 +28,7 @@ template <auto Function, typename Call>
 CUresult with_pinned_handle(CUmemGenericAllocationHandle handle, Call call) {
   const auto real = real_driver().*Function;
   if (!process().active()) return call(real, handle);
-  return pass_gate(Target{nullptr, false}, [&] { return call(real, process().vmm().pin(handle)); });
+  return pass_gate(Target{nullptr, false}, [&] { return call(real, process().vmm.pin(handle)); });
 }
 
 // The same for what is mapped in the range.
@@ -37,7 +37,7 @@ CUresult with_pinned_range(CUdeviceptr address, size_t bytes, Call call) {
   const auto real = real_driver().*Function;
   if (!process().active()) return call(real);
   return pass_gate(Target{nullptr, false}, [&] {
-    process().vmm().pin_range(address, bytes);
+    process().vmm.pin_range(address, bytes);
     return call(real);
   });
 }
@@ -49,43 +49,43 @@ extern "C" {
 NVSHARE_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
                                             unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMemAddressReserve>(address, bytes, alignment, hint, flags);
-  return process().vmm().reserve(address, bytes, alignment, hint, flags);
+  return process().vmm.reserve(address, bytes, alignment, hint, flags);
 }
 
 NVSHARE_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   if (!process().active()) return call_real<&RealDriver::cuMemAddressFree>(address, bytes);
   if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return process().vmm().free_range(address, bytes);
+  return process().vmm.free_range(address, bytes);
 }
 
 NVSHARE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
                                     unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMemCreate>(handle, bytes, properties, flags);
-  return process().vmm().create(handle, bytes, properties, flags);
+  return process().vmm.create(handle, bytes, properties, flags);
 }
 
 NVSHARE_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (!process().active()) return call_real<&RealDriver::cuMemRelease>(handle);
-  return process().vmm().release(handle);
+  return process().vmm.release(handle);
 }
 
 NVSHARE_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                                  unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMemMap>(address, bytes, offset, handle, flags);
   if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return process().vmm().map(address, bytes, offset, handle, flags);
+  return process().vmm.map(address, bytes, offset, handle, flags);
 }
 
 NVSHARE_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (!process().active()) return call_real<&RealDriver::cuMemUnmap>(address, bytes);
   if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return process().vmm().unmap(address, bytes);
+  return process().vmm.unmap(address, bytes);
 }
 
 NVSHARE_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc* descriptions, size_t count) {
   if (!process().active()) return call_real<&RealDriver::cuMemSetAccess>(address, bytes, descriptions, count);
   if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  return process().vmm().set_access(address, bytes, descriptions, count);
+  return process().vmm.set_access(address, bytes, descriptions, count);
 }
 
 NVSHARE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
@@ -93,36 +93,36 @@ NVSHARE_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLoc
   AllocationRange range;
   bool within = false;
   int ordinal = -1;
-  if (process().owner(address, &range, &within) != nullptr || process().ipc().find(address, &range, &ordinal)) {
+  if (process().owner(address, &range, &within) != nullptr || process().ipc.find(address, &range, &ordinal)) {
     if (flags == nullptr || location == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *flags = 0;  // as measured of cuMemAlloc memory
     return CUDA_SUCCESS;
   }
   if (within) address = kNowhere;  // of ours, but no memory of the program's
-  return process().vmm().get_access(flags, location, address);
+  return process().vmm.get_access(flags, location, address);
 }
 
 NVSHARE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   if (!process().active()) return call_real<&RealDriver::cuMemRetainAllocationHandle>(handle, address);
   if (is_plain(reinterpret_cast<uintptr_t>(address), 1)) return CUDA_ERROR_INVALID_VALUE;
-  return process().vmm().retain(handle, address);
+  return process().vmm.retain(handle, address);
 }
 
 NVSHARE_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
   if (!process().active()) return call_real<&RealDriver::cuMemGetAllocationPropertiesFromHandle>(properties, handle);
-  return process().vmm().properties_of(properties, handle);
+  return process().vmm.properties_of(properties, handle);
 }
 
 NVSHARE_EXPORT CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                                      unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMemExportToShareableHandle>(out, handle, type, flags);
-  return process().vmm().export_handle(out, handle, type, flags);
+  return process().vmm.export_handle(out, handle, type, flags);
 }
 
 NVSHARE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                                        CUmemAllocationHandleType type) {
   if (!process().active()) return call_real<&RealDriver::cuMemImportFromShareableHandle>(handle, os_handle, type);
-  return process().vmm().import_handle(handle, os_handle, type);
+  return process().vmm.import_handle(handle, os_handle, type);
 }
 
 NVSHARE_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
@@ -132,7 +132,7 @@ NVSHARE_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr 
   constexpr size_t kHostPage = 4096;
   if (is_plain(address, bytes)) return (address | bytes) % kHostPage != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
   return pass_gate(Target{nullptr, false}, [&] {
-    process().vmm().pin_range(address, bytes);
+    process().vmm.pin_range(address, bytes);
     return call_real<&RealDriver::cuMemGetHandleForAddressRange>(handle, address, bytes, type, flags);
   });
 }
@@ -141,7 +141,7 @@ NVSHARE_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicas
                                            CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags) {
   if (!process().active()) return call_real<&RealDriver::cuMulticastBindMem>(multicast, multicast_offset, handle, offset, bytes, flags);
   return pass_gate(Target{nullptr, false}, [&] {
-    return call_real<&RealDriver::cuMulticastBindMem>(multicast, multicast_offset, process().vmm().pin(handle), offset, bytes, flags);
+    return call_real<&RealDriver::cuMulticastBindMem>(multicast, multicast_offset, process().vmm.pin(handle), offset, bytes, flags);
   });
 }
 
@@ -150,7 +150,7 @@ NVSHARE_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multica
   if (!process().active()) return call_real<&RealDriver::cuMulticastBindAddr>(multicast, multicast_offset, address, bytes, flags);
   if (is_plain(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return pass_gate(Target{nullptr, false}, [&] {
-    process().vmm().pin_range(address, bytes);
+    process().vmm.pin_range(address, bytes);
     return call_real<&RealDriver::cuMulticastBindAddr>(multicast, multicast_offset, address, bytes, flags);
   });
 }

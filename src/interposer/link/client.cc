@@ -210,7 +210,7 @@ bool Client::handshake(int fd, const protocol::Register& hello, protocol::Regist
 }
 
 void Client::disconnected() {
-  process().ipc().on_disconnected(device_);
+  process().ipc.on_disconnected(device_);
   Lock lock(mutex_);
   if (turn_.connected) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   socket_.reset();
@@ -380,13 +380,13 @@ void Client::handle(MessageType type, std::span<const std::byte> packet, Descrip
       }
       return;
     case MessageType::kExportWanted:
-      if (auto message = protocol::decode<protocol::ExportWanted>(packet)) process().ipc().on_export_wanted(device_, *message);
+      if (auto message = protocol::decode<protocol::ExportWanted>(packet)) process().ipc.on_export_wanted(device_, *message);
       return;
     case MessageType::kImported:
-      if (auto message = protocol::decode<protocol::Imported>(packet)) process().ipc().on_imported(device_, *message, descriptors);
+      if (auto message = protocol::decode<protocol::Imported>(packet)) process().ipc.on_imported(device_, *message, descriptors);
       return;
     case MessageType::kImportInherited:
-      if (auto message = protocol::decode<protocol::ImportInherited>(packet)) process().ipc().on_inherited(device_, *message);
+      if (auto message = protocol::decode<protocol::ImportInherited>(packet)) process().ipc.on_inherited(device_, *message);
       return;
     case MessageType::kTenantUse:
     case MessageType::kWaitForMem:  // the wait in grow() has begun already

@@ -33,7 +33,7 @@ turn::Effects Client::step(const decltype(turn::Event::what)& what) {
   seen.waited_after = waited.submissions;
   seen.submitting = gate.busy();
   seen.waiting = gate.waiting() > 0;
-  seen.capturing = process().capturing();
+  seen.capturing = process().captures.capturing();
   seen.other_gpus = locks_.load(std::memory_order_relaxed) > (turn::holds_lock(turn_) ? 1 : 0);
   seen.first_use = first_use_ns_.load(std::memory_order_relaxed);
   const int64_t now = now_ns();

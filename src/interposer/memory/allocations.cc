@@ -72,7 +72,7 @@ bool Allocations::enter_gate(bool needs_lock) {
   }
   if (client.gang_runs()) {
     leave_gate();
-    process().wait_to_join(client);
+    process().wait_for_gate(&client);
     return false;
   }
   return true;

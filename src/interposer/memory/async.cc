@@ -151,7 +151,7 @@ void Allocations::collect_done() {
     Lock lock(blocks_.mutex);
     if (async_frees_.empty()) return;
   }
-  const CUcontext context = process().pin_context(device_.ordinal());
+  const CUcontext context = process().contexts.pin(device_.ordinal());
   if (context == nullptr) return;
   const RealDriver& driver = real_driver();
   if (driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
@@ -159,7 +159,7 @@ void Allocations::collect_done() {
     CUcontext popped = nullptr;
     driver.cuCtxPopCurrent_v2(&popped);
   }
-  process().unpin_context(context);
+  process().contexts.unpin(context);
 }
 
 void Allocations::stream_leaves(CUstream stream) {
@@ -172,7 +172,7 @@ void Allocations::stream_leaves(CUstream stream) {
 void Allocations::collect_async(bool wait) {
   const RealDriver& driver = real_driver();
   std::vector<AsyncFree> passed;
-  CapturesHeldOff held_off;
+  CapturesHeldOff held_off(process().captures);
   if (!held_off) return;
   {
     Lock lock(blocks_.mutex);

@@ -3,6 +3,7 @@
 #include "interposer/memory/charges.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
+#include "interposer/process/synchronize.h"
 
 namespace nvshare::interposer {
 
@@ -11,9 +12,9 @@ using cuda::CUdeviceptr;
 using cuda::CUresult;
 
 bool Allocations::wait_before_free(CUcontext context, CUresult* result) {
-  if (context != nullptr) return process().synchronize_before_free(context, result);
+  if (context != nullptr) return synchronize_before_free(process().captures, context, result);
   // Any context of the GPU may have used it.
-  return process().synchronize(device_.ordinal());
+  return synchronize(process().contexts, process().captures, device_.ordinal());
 }
 
 bool Allocations::outlives_context(const Block& block) {

@@ -175,7 +175,7 @@ void DriverMemory::trim() {
     }
   }
   if (stores.empty()) return;
-  CapturesHeldOff held_off;
+  CapturesHeldOff held_off(process().captures);
   if (!held_off) return;
   trims_.fetch_add(1, std::memory_order_acq_rel);  // before: a launch that comes between claims its memory anew
   for (uint64_t store : stores) {

@@ -48,8 +48,8 @@ CUresult with_lock(Call call) {
 uint64_t holding_key(cuda::CUmemGenericAllocationHandle number) { return number ^ (uint64_t{1} << 63); }
 
 bool has_context(int ordinal) {
-  const cuda::CUcontext context = process().pin_context(ordinal);
-  if (context != nullptr) process().unpin_context(context);
+  const cuda::CUcontext context = process().contexts.pin(ordinal);
+  if (context != nullptr) process().contexts.unpin(context);
   return context != nullptr;
 }
 
@@ -91,7 +91,7 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
       out != nullptr && properties != nullptr && flags == 0 && bytes > 0 && bytes < SIZE_MAX / 2 && can_move(*properties) &&
       driver.cuMemGetAllocationGranularity(&granularity, properties, cuda::CU_MEM_ALLOC_GRANULARITY_MINIMUM) == cuda::CUDA_SUCCESS &&
       granularity > 0 && bytes % granularity == 0;
-  Device* device = plain ? process().attached(properties->location.id) : nullptr;
+  Device* device = plain ? process().attach(properties->location.id) : nullptr;
   if (device == nullptr || device->backend() != protocol::Backend::kVmm || !device->client().shared() ||
       (properties->requestedHandleTypes != cuda::CU_MEM_HANDLE_TYPE_NONE && !descriptors_supported(device->ordinal()))) {
     return create_at_driver(out, bytes, properties, flags);
@@ -117,7 +117,7 @@ CUresult ProgramVmm::create(Handle* out, size_t bytes, const cuda::CUmemAllocati
 CUresult ProgramVmm::create_at_driver(Handle* out, size_t bytes, const cuda::CUmemAllocationProp* properties, unsigned long long flags) {
   Device* owner = nullptr;
   if (properties != nullptr && properties->location.type == cuda::CU_MEM_LOCATION_TYPE_DEVICE) {
-    owner = process().attached(properties->location.id);
+    owner = process().attach(properties->location.id);
     if (owner != nullptr && owner->refused()) return cuda::CUDA_ERROR_NOT_PERMITTED;
   }
   const bool counted = owner != nullptr && out != nullptr && bytes > 0;

@@ -8,6 +8,7 @@
 #include "interposer/memory/managed.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
+#include "interposer/process/synchronize.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -180,11 +181,11 @@ bool Mover::stopping() {
 bool Mover::enter_context(CUresult* why) {
   const RealDriver& driver = real_driver();
   *why = cuda::CUDA_SUCCESS;
-  CUcontext context = process().pin_context(device_.ordinal());
+  CUcontext context = process().contexts.pin(device_.ordinal());
   if (context == nullptr) return false;
   *why = driver.cuCtxPushCurrent_v2(context);
   if (*why != cuda::CUDA_SUCCESS) {
-    process().unpin_context(context);
+    process().contexts.unpin(context);
     return false;
   }
   cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -211,7 +212,7 @@ bool Mover::enter_context(CUresult* why) {
 void Mover::leave_context() {
   CUcontext popped = nullptr;
   real_driver().cuCtxPopCurrent_v2(&popped);
-  process().unpin_context(pinned_);
+  process().contexts.unpin(pinned_);
   pinned_ = nullptr;
 }
 
@@ -244,9 +245,9 @@ void Mover::run_drain(const Job& job) {
   for (;;) {
     if (!client.drain_wanted(job.id) || stopping()) return;
     if (!gate.quiesce(now_ns() + kSlice_ns)) continue;
-    if (!process().wait_no_capture(now_ns() + kSlice_ns)) continue;
+    if (!process().captures.wait_for_none(now_ns() + kSlice_ns)) continue;
     // What runs on other GPUs may use this one's memory. Where all of them are left together that is waited for when each has drained.
-    if (process().synchronize(client.drains_together(job.id) ? device_.ordinal() : Process::kAllGpus)) break;
+    if (synchronize(process().contexts, process().captures, client.drains_together(job.id) ? device_.ordinal() : Contexts::kAllGpus)) break;
     sleep_ns(kPause_ns);  // a context is on its way out, or a capture came between
   }
   if (!client.drained(job.id)) return;
@@ -268,7 +269,9 @@ int64_t Mover::look_for_idleness() {
     if (next.wait_ns > 0) return now_ns() + next.wait_ns;
     if (stopping()) return -1;
     const int64_t waits_from = now_ns();
-    if (process().capturing() || !process().synchronize(device_.ordinal())) return now_ns() + kPause_ns;
+    if (process().captures.capturing() || !synchronize(process().contexts, process().captures, device_.ordinal())) {
+      return now_ns() + kPause_ns;
+    }
     client.work_ended(waits_from);
   }
 }
@@ -277,10 +280,10 @@ int64_t Mover::look_for_idleness() {
 
 void Mover::prepare_arena(uint64_t bytes) {
   if (device_.backend() != protocol::Backend::kVmm) return;
-  CUcontext context = process().pin_context(device_.ordinal());
+  CUcontext context = process().contexts.pin(device_.ordinal());
   if (context == nullptr) return;
   device_.memory().arena.grow_to(bytes, context, false);
-  process().unpin_context(context);
+  process().contexts.unpin(context);
 }
 
 // ---- in ----
@@ -301,7 +304,7 @@ Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
       if (piece.block->kind == BlockKind::kManaged) {
         result = prefetch_in(device_, piece, in_stream_, copied);
       } else if (chunk.host.data != nullptr) {
-        result = process().vmm().open_window(memory.blocks, *piece.block);
+        result = process().vmm.open_window(memory.blocks, *piece.block);
         if (result == cuda::CUDA_SUCCESS) {
           result = driver.cuMemcpyHtoDAsync_v2(piece.address(), chunk.host.data, piece.bytes, in_stream_);
         }

@@ -8,6 +8,7 @@
 #include "interposer/memory/access.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
+#include "interposer/process/synchronize.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -229,7 +230,7 @@ CUresult Ipc::map(Import* import, const std::vector<cuda::CUmemGenericAllocation
     if (result != cuda::CUDA_SUCCESS) break;
     mapped += bytes;
   }
-  if (result == cuda::CUDA_SUCCESS) result = set_access(*import, process().accessors(import->ordinal));
+  if (result == cuda::CUDA_SUCCESS) result = set_access(*import, process().peers.accessors(import->ordinal));
   if (result == cuda::CUDA_SUCCESS) return result;
   if (mapped > 0) driver.cuMemUnmap(import->base, mapped);
   driver.cuMemAddressFree(import->base, import->bytes);
@@ -288,7 +289,7 @@ void Ipc::collect() {
   for (Import& import : leaving) {
     // Nothing of this process may be at work on it. A context that failed is no reason to keep it.
     CUresult ignored = cuda::CUDA_SUCCESS;
-    if (!process().synchronize_before_free(import.context, &ignored)) {
+    if (!synchronize_before_free(process().captures, import.context, &ignored)) {
       Lock lock(mutex_);
       leaving_.push_back(std::move(import));
       continue;

@@ -3,7 +3,7 @@
 // from the exporter to the importer, if both are of one tenant. Exported memory stays on the GPU from then on.
 //
 // This is the process's part: what it has imported. What it exports is Memory's (memory/exports.cc). Thread-safe. Its mutex comes after
-// Process::contexts and before Memory's; nothing waits for the scheduler with it held.
+// Contexts' and before Blocks'; nothing waits for the scheduler with it held.
 #pragma once
 
 #include <cstddef>

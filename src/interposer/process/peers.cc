@@ -1,77 +1,62 @@
-// Which GPU may use whose memory. The driver keeps that by pair of contexts, virtual memory by GPU and mapping.
+#include "interposer/process/peers.h"
+
 #include "interposer/process/process.h"
-#include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
 
 using cuda::CUcontext;
 
-void Process::peer_enabled(CUcontext peer) {
+void PeerAccess::enabled(CUcontext peer) {
   CUcontext context = nullptr;
-  Device* device = current_device(&context);
+  const Device* device = process_.current_device(&context);
   if (device == nullptr) return;
-  Lock in_order(peers_mutex_);
-  PeerAccess access{context, peer, device->ordinal(), -1};
-  {
-    Lock lock(mutex_);
-    if (const Context* known = find_context(peer)) access.to_ordinal = known->ordinal;
-    if (access.to_ordinal < 0) return;
-    peers_.push_back(access);
-  }
-  tell_accessors(1u << access.to_ordinal);
-}
-
-void Process::peer_disabled(CUcontext peer) {
-  CUcontext context = nullptr;
-  if (current_device(&context) == nullptr) return;
-  Lock in_order(peers_mutex_);
-  uint32_t concerned = 0;
-  {
-    Lock lock(mutex_);
-    std::erase_if(peers_, [&](const PeerAccess& access) {
-      if (access.from != context || access.to != peer) return false;
-      concerned |= 1u << access.to_ordinal;
-      return true;
-    });
-  }
-  tell_accessors(concerned);
-}
-
-uint32_t Process::gpus_with_contexts() {
-  uint32_t gpus = 0;
   Lock lock(mutex_);
-  for (const Context& known : contexts_) gpus |= 1u << known.ordinal;
-  return gpus;
+  // One that goes meanwhile is forgotten when this is done.
+  const int to = process_.contexts.ordinal_of(peer);
+  if (to < 0) return;
+  pairs_.push_back({context, peer, device->ordinal(), to});
+  tell(1u << to);
 }
 
-void Process::forget_peers(CUcontext context) {
-  Lock in_order(peers_mutex_);
+template <typename Which>
+void PeerAccess::forget(Which which) {
   uint32_t concerned = 0;
-  {
-    Lock lock(mutex_);
-    std::erase_if(peers_, [&](const PeerAccess& access) {
-      if (access.from != context && access.to != context) return false;
-      concerned |= 1u << access.to_ordinal;
-      return true;
-    });
-  }
-  tell_accessors(concerned);
+  Lock lock(mutex_);
+  std::erase_if(pairs_, [&](const Pair& pair) {
+    if (!which(pair)) return false;
+    concerned |= 1u << pair.to_ordinal;
+    return true;
+  });
+  tell(concerned);
 }
 
-void Process::tell_accessors(uint32_t ordinals) {
+void PeerAccess::disabled(CUcontext peer) {
+  CUcontext context = nullptr;
+  if (process_.current_device(&context) == nullptr) return;
+  forget([&](const Pair& pair) { return pair.from == context && pair.to == peer; });
+}
+
+void PeerAccess::context_gone(CUcontext context) {
+  forget([&](const Pair& pair) { return pair.from == context || pair.to == context; });
+}
+
+void PeerAccess::tell(uint32_t ordinals) {
+  static_assert(kDevicesMax == Process::kDevicesMax);
   for (int ordinal = 0; ordinal < kDevicesMax; ++ordinal) {
     if ((ordinals >> ordinal & 1) == 0) continue;
     uint32_t mask = 1u << ordinal;
-    {
-      Lock lock(mutex_);
-      for (const PeerAccess& access : peers_) {
-        if (access.to_ordinal == ordinal) mask |= 1u << access.from_ordinal;
-      }
+    for (const Pair& pair : pairs_) {
+      if (pair.to_ordinal == ordinal) mask |= 1u << pair.from_ordinal;
     }
     accessors_[ordinal].store(mask, std::memory_order_release);
-    if (Device* owner = device(ordinal)) owner->memory().backing.set_accessors(mask);
-    ipc_.set_accessors(ordinal, mask);
+    if (Device* owner = process_.device(ordinal)) owner->memory().backing.set_accessors(mask);
+    process_.ipc.set_accessors(ordinal, mask);
   }
+}
+
+void PeerAccess::reset_after_fork() {
+  mutex_.reset_after_fork();
+  pairs_.clear();
 }
 
 }  // namespace nvshare::interposer

@@ -28,11 +28,6 @@ constexpr int64_t kExitPatience_ns = 200'000'000;
 
 constinit Mutex start_mutex;
 
-void in_forked_child() { process().reset_after_fork(); }
-
-// Runs before the driver's own exit handler, because it was registered later.
-void at_program_exit() { process().program_ends(); }
-
 void say_why(char (&why)[protocol::kKeepsWhyBytes], const char* name, const char* session) {
   if (session != nullptr) {
     snprintf(why, sizeof why, "it opened a session of %s (%s)", session, name);
@@ -57,6 +52,11 @@ protocol::Backend backend_from_environment() {
 }
 
 }  // namespace
+
+void Process::in_forked_child() { process().reset_after_fork(); }
+
+// Runs before the driver's own exit handler, because it was registered later.
+void Process::at_program_exit() { process().program_ends(); }
 
 void Process::program_ends() {
   gate.set(Gate::kEnding);
@@ -88,7 +88,7 @@ Process& process() {
 CUresult Process::start() {
   Lock lock(attach_mutex_);
   if (active()) return cuda::CUDA_SUCCESS;
-  gate.on_thread_end([](uint64_t thread) { process().captures_left_with_thread(thread); });
+  gate.on_thread_end([](uint64_t thread) { process().captures.left_with_thread(thread); });
   gate.initialise();
   backend_ = backend_from_environment();
   needed_ = scheduler_needed();
@@ -127,7 +127,7 @@ Device* Process::attach(int ordinal) {
     delete made;
     return nullptr;
   }
-  made->memory().backing.set_accessors(accessors(ordinal));
+  made->memory().backing.set_accessors(peers.accessors(ordinal));
   if (!made->client().start(needed_.need == SchedulerNeed::kWaits ? needed_.because : nullptr)) {
     // Nothing will ever move: the driver's own memory has all its features, legacy IPC among them.
     made->use_backend(protocol::Backend::kNone);
@@ -167,16 +167,13 @@ size_t Process::visible_total(int ordinal, size_t real_total) {
 
 bool Process::current_is_gone() {
   CUcontext current = nullptr;
-  if (!active() || contexts_destroyed() == 0) return false;
+  if (!active() || contexts.destroyed() == 0) return false;
   if (real_driver().cuCtxGetCurrent(&current) != cuda::CUDA_SUCCESS || current == nullptr) return false;
   return is_gone(green_contexts().primary_of(current));
 }
 
 bool Process::is_gone(CUcontext current) {
-  {
-    Lock lock(mutex_);
-    if (find_context(current) != nullptr) return false;
-  }
+  if (contexts.ordinal_of(current) >= 0) return false;
   size_t free_bytes = 0, total_bytes = 0;
   return real_driver().cuMemGetInfo_v2(&free_bytes, &total_bytes) == cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
@@ -208,11 +205,11 @@ Device* Process::owner(cuda::CUdeviceptr address, AllocationRange* range, bool* 
 void Process::set_sync_memops(cuda::CUdeviceptr address, bool wanted) {
   if (wanted) sync_memops_wanted.store(true, std::memory_order_relaxed);
   for_each_device([&](Device& device) { device.memory().blocks.set_sync_memops(address, wanted); });
-  ipc_.set_sync_memops(address, wanted);
+  ipc.set_sync_memops(address, wanted);
 }
 
 bool Process::holds(cuda::CUdeviceptr address, size_t bytes) {
-  bool found = ipc_.overlaps(address, bytes);
+  bool found = ipc.overlaps(address, bytes);
   for_each_device([&](Device& device) { found = found || device.memory().blocks.overlaps(address, bytes); });
   return found;
 }
@@ -227,117 +224,27 @@ Device* Process::managed_owner(cuda::CUdeviceptr address) {
 
 // ---- contexts ----
 
-Process::Context* Process::find_context(CUcontext context) {
-  for (Context& known : contexts_) {
-    if (known.handle == context) return &known;
-  }
-  return nullptr;
-}
-
 bool Process::context_made(CUcontext context, int ordinal) {
-  {
-    Lock lock(mutex_);
-    if (find_context(context) == nullptr) contexts_.push_back({context, ordinal, 0, 0, 0});
-  }
+  contexts.made(context, ordinal);
   Device* attached = attach(ordinal);
   if (attached == nullptr) return true;
-  {
-    Lock lock(mutex_);
-    if (find_context(context) != nullptr) attached->client().context_there(true);
-  }
+  contexts.tell(attached->client(), ordinal, context);
   return !attached->refused();
 }
 
-void Process::primary_made(CUcontext context, int ordinal) {
-  Lock lock(mutex_);
-  Context* known = find_context(context);
-  if (known == nullptr) {
-    contexts_.push_back({context, ordinal, 1, 0, 0});
-  } else {
-    ++known->primary_references;
-  }
-}
-
-bool Process::release_keeps_primary(int ordinal) {
-  Lock lock(mutex_);
-  for (Context& known : contexts_) {
-    if (known.ordinal != ordinal || known.primary_references < 2) continue;
-    --known.primary_references;
-    return true;
-  }
-  return false;
-}
-
-void Process::context_attached(CUcontext context) {
-  Lock lock(mutex_);
-  if (Context* known = find_context(context)) ++(known->primary_references > 0 ? known->primary_references : known->attachments);
-}
-
-bool Process::detach_keeps(CUcontext context) {
-  Lock lock(mutex_);
-  Context* known = find_context(context);
-  if (known == nullptr) return false;
-  if (known->primary_references > 1) {
-    --known->primary_references;
-    return true;
-  }
-  if (known->attachments == 0) return false;
-  --known->attachments;
-  return true;
-}
-
-int Process::primary_of(CUcontext context) {
-  Lock lock(mutex_);
-  const Context* known = find_context(context);
-  return known != nullptr && known->primary_references > 0 ? known->ordinal : -1;
-}
-
-CUcontext Process::primary(int ordinal) {
-  Lock lock(mutex_);
-  for (const Context& known : contexts_) {
-    if (known.ordinal == ordinal && known.primary_references > 0) return known.handle;
-  }
-  return nullptr;
-}
-
 void Process::context_leaves(CUcontext context) {
-  Device* owner = nullptr;
-  {
-    Lock lock(mutex_);
-    Context* known = find_context(context);
-    if (known == nullptr) return;
-    ++known->going;  // nobody pins it from now on
-    owner = device(known->ordinal);
-    for (; known != nullptr && known->pins > 0; known = find_context(context)) contexts_changed_.wait(mutex_);
-  }
+  Device* owner = device(contexts.leaves(context));
   if (owner == nullptr) return;
   owner->mover().context_gone(context);
   owner->memory().arena.context_gone(context);
 }
 
-void Process::context_stays(CUcontext context) {
-  Lock lock(mutex_);
-  if (Context* known = find_context(context)) --known->going;
-}
-
 void Process::context_left(CUcontext context) {
-  int ordinal = -1;
-  contexts_destroyed_.fetch_add(1, std::memory_order_relaxed);
-  {
-    Lock lock(mutex_);
-    for (size_t i = 0; i < contexts_.size(); ++i) {
-      if (contexts_[i].handle != context) continue;
-      ordinal = contexts_[i].ordinal;
-      contexts_.erase(contexts_.begin() + static_cast<ptrdiff_t>(i));
-      break;
-    }
-    Device* owner = device(ordinal);
-    auto here = [ordinal](const Context& known) { return known.ordinal == ordinal; };
-    if (owner != nullptr && std::none_of(contexts_.begin(), contexts_.end(), here)) owner->client().context_there(false);
-  }
-  captures_left_with(context);
-  forget_peers(context);
-  ipc_.context_gone(context);
+  const int ordinal = contexts.left(context);
+  if (Device* owner = device(ordinal)) contexts.tell(owner->client(), ordinal, nullptr);
+  captures.left_with(context);
+  peers.context_gone(context);
+  ipc.context_gone(context);
   // Any GPU's memory may have been freed in the order of one of its streams.
   for_each_device([&](Device& each) {
     each.memory().allocations.context_gone(context);
@@ -345,67 +252,9 @@ void Process::context_left(CUcontext context) {
   });
 }
 
-CUcontext Process::pin_context(int ordinal) {
-  Lock lock(mutex_);
-  for (Context& known : contexts_) {
-    if (known.ordinal != ordinal || known.going > 0) continue;
-    ++known.pins;
-    return known.handle;
-  }
-  return nullptr;
-}
-
-void Process::unpin_context(CUcontext context) {
-  Lock lock(mutex_);
-  if (Context* known = find_context(context)) --known->pins;
-  contexts_changed_.notify_all();
-}
-
-bool Process::synchronize(int ordinal) {
-  if (!begin_synchronize()) return false;
-  std::vector<CUcontext> pinned;
-  bool whole = true;
-  {
-    Lock lock(mutex_);
-    for (Context& known : contexts_) {
-      if (ordinal != kAllGpus && known.ordinal != ordinal) continue;
-      whole = whole && known.going == 0;  // may stay after all, with work in it
-      if (known.going > 0) continue;
-      ++known.pins;
-      pinned.push_back(known.handle);
-    }
-  }
-  const RealDriver& driver = real_driver();
-  for (CUcontext context : pinned) {
-    // A context that has faulted runs nothing any more: its work has ended, if badly.
-    if (whole && driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
-      const CUresult result = driver.cuCtxSynchronize();
-      whole = result < cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > cuda::CUDA_ERROR_CAPTURED_EVENT;  // one that no hook saw
-      CUcontext popped = nullptr;
-      driver.cuCtxPopCurrent_v2(&popped);
-    }
-    unpin_context(context);
-  }
-  end_synchronize();
-  return whole;
-}
-
-// ---- before memory is freed ----
-
-bool Process::synchronize_before_free(CUcontext context, CUresult* result) {
-  if (!begin_synchronize()) return false;
-  const RealDriver& driver = real_driver();
-  CUcontext current = nullptr;
-  driver.cuCtxGetCurrent(&current);
-  const bool elsewhere = context != nullptr && current != context;
-  *result = elsewhere ? driver.cuCtxPushCurrent_v2(context) : cuda::CUDA_SUCCESS;
-  if (*result == cuda::CUDA_SUCCESS) {
-    *result = driver.cuCtxSynchronize();
-    CUcontext popped = nullptr;
-    if (elsewhere) driver.cuCtxPopCurrent_v2(&popped);
-  }
-  end_synchronize();
-  return true;
+void Process::green_context_left(CUcontext context) {
+  contexts.count_destroyed();
+  captures.left_with(context);
 }
 
 // ---- gate ----
@@ -457,12 +306,8 @@ void Process::wait_for_gate(const Client* joins) {
 void Process::reset_after_fork() {
   active_.store(false, std::memory_order_release);
   held_.store(false, std::memory_order_relaxed);
-  mutex_.reset_after_fork();
   attach_mutex_.reset_after_fork();
-  capture_mutex_.reset_after_fork();
-  captures_.store(0, std::memory_order_relaxed);
-  captures_known_.clear();
-  synchronizing_ = 0;
+  captures.reset_after_fork();
   gate.reset_after_fork();
   Pacer::reset_after_fork();
   for_each_device([](Device& device) {
@@ -472,11 +317,10 @@ void Process::reset_after_fork() {
     device.memory().reset_after_fork();
   });
   for (auto& slot : devices_) slot.store(nullptr, std::memory_order_relaxed);
-  contexts_.clear();
-  vmm_.reset_after_fork();
-  peers_.clear();
-  peers_mutex_.reset_after_fork();
-  ipc_.reset_after_fork();
+  contexts.reset_after_fork();
+  vmm.reset_after_fork();
+  peers.reset_after_fork();
+  ipc.reset_after_fork();
 }
 
 }  // namespace nvshare::interposer

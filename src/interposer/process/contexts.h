@@ -1,0 +1,76 @@
+// The contexts of this process: which there are, on which GPU, for how long the program has them, and who of ours uses one at the moment.
+// One that the program destroys stays until nobody of ours is in it (pins).
+//
+// Thread-safe. Its mutex comes before Client's; it is given up while waiting for a pin to go.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_api.h"
+#include "interposer/sync.h"
+
+namespace nvshare::interposer {
+
+class Client;
+
+class Contexts {
+ public:
+  static constexpr int kAllGpus = -1;
+
+  // The program has made it, or it was found. Of a primary one: and retained it once more.
+  void made(cuda::CUcontext context, int ordinal);
+  void primary_made(cuda::CUcontext context, int ordinal);
+  // The primary context of that GPU as far as the program has it; null: it has none.
+  cuda::CUcontext primary(int ordinal);
+  // The GPU whose primary context it is, or -1.
+  int primary_of(cuda::CUcontext context);
+  // Counts one release of the primary context; true when it cannot be the last.
+  bool release_keeps_primary(int ordinal);
+  // cuCtxAttach counted one use of the context more.
+  void attached(cuda::CUcontext context);
+  // Takes one use back; true when it cannot be the last.
+  bool detach_keeps(cuda::CUcontext context);
+
+  // Around the driver's destroying it. Before: nobody pins it any more, and nobody has it pinned on return. Its GPU, or -1.
+  int leaves(cuda::CUcontext context);
+  void stays(cuda::CUcontext context);
+  int left(cuda::CUcontext context);
+  // The client of that GPU hears whether the program has a context there. In order with made and left; `only_if` (may be null): if there is
+  // that context.
+  void tell(Client& client, int ordinal, cuda::CUcontext only_if);
+
+  // Counts contexts that were destroyed: handles made before may be of a dead context even if its address is in use again.
+  uint32_t destroyed() const { return destroyed_.load(std::memory_order_relaxed); }
+  void count_destroyed() { destroyed_.fetch_add(1, std::memory_order_relaxed); }
+  int ordinal_of(cuda::CUcontext context);  // or -1: no context that we know
+  // GPUs (bits) on which the program has a context.
+  uint32_t gpus();
+
+  // A context on that GPU that stays alive until unpinned; null: none.
+  cuda::CUcontext pin(int ordinal);
+  void unpin(cuda::CUcontext context);
+  // All of that GPU, or of all. False: one is on its way out, and may stay after all with work in it.
+  bool pin_all(int ordinal, std::vector<cuda::CUcontext>* pinned);
+
+  void reset_after_fork() NO_THREAD_SAFETY_ANALYSIS;  // the child has one thread
+
+ private:
+  struct Context {
+    cuda::CUcontext handle;
+    int ordinal;
+    uint32_t primary_references;  // 0: made by cuCtxCreate
+    uint32_t pins;
+    uint32_t going;            // threads that are about to destroy it, or to find that it stays
+    uint32_t attachments = 0;  // of one made by cuCtxCreate; the primary one counts them among its references
+  };
+  Context* find(cuda::CUcontext context) REQUIRES(mutex_);
+
+  std::atomic<uint32_t> destroyed_{0};
+  Mutex mutex_;
+  Condition changed_;
+  std::vector<Context> contexts_ GUARDED_BY(mutex_);
+};
+
+}  // namespace nvshare::interposer
