@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace nvshare::protocol::admin {
 namespace {
 
@@ -157,6 +159,42 @@ TEST(Admin, AStatusReportComesBackAsItWasSent) {
   EXPECT_EQ(decoded->clients[0].waiting_for, "its turn");
   EXPECT_EQ(decoded->clients[0].program, "py\xef\xbf\xbd");
   EXPECT_EQ(decoded->tenants[0].kind, "run");
+}
+
+TEST(Admin, AStatusReportIsJsonWhateverItSays) {
+  StatusReport report;
+  report.runtime_dir = "\"a\\b\"\n\t\x01{[,";
+  report.uptime_ns = INT64_MIN;
+  report.epoch = UINT64_MAX;
+  report.since = 3;
+  report.there = {1, UINT64_MAX};
+  report.bounds.values = {{"one", -1}, {"two", INT64_MAX}};
+  report.gpus.resize(2);
+  report.gpus[0].name = "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80";
+  report.gpus[0].bandwidth_out = 1.0 / 3;
+  report.gpus[0].bandwidth_in = 1e300;
+  report.gpus[1].nvml_others = -1;
+  report.tenants.resize(1);
+  report.tenants[0].compute.resize(2);
+  report.tenants[0].usage.resize(1);
+  report.tenants[0].usage[0].unmoved = 7;
+  const std::string line = encode(report);
+  EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1) << "one line";
+  const auto decoded = decode_status(line);
+  ASSERT_TRUE(decoded) << decoded.error().text << "\n" << line;
+  EXPECT_EQ(decoded->runtime_dir, report.runtime_dir);
+  EXPECT_EQ(decoded->uptime_ns, INT64_MIN);
+  EXPECT_EQ(decoded->epoch, UINT64_MAX);
+  EXPECT_EQ(decoded->there, report.there);
+  EXPECT_EQ(decoded->bounds.values, report.bounds.values);
+  EXPECT_EQ(decoded->gpus[0].name, report.gpus[0].name);
+  EXPECT_EQ(decoded->gpus[0].bandwidth_out, 1.0 / 3);
+  EXPECT_EQ(decoded->gpus[0].bandwidth_in, 1e300);
+  EXPECT_EQ(decoded->gpus[1].nvml_others, -1);
+  EXPECT_EQ(decoded->tenants[0].compute.size(), 2u);
+  EXPECT_EQ(decoded->tenants[0].usage[0].unmoved, 7);
+  EXPECT_NE(line.find("\"nvml_others\":-1.0"), std::string::npos) << "what may have a fraction shows it";
+  EXPECT_EQ(encode(StatusReport()).find("\"there\""), std::string::npos) << "for viewers that wait alone";
 }
 
 // Found by admin_fuzz: read as an integer such a number has no defined result.
