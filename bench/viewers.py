@@ -43,7 +43,7 @@ import made_up  # noqa: E402
 import protocol  # noqa: E402
 
 PROBE = b"vprobe"  # short enough for its column
-PROBE_GPU = "viewers' own GPU"
+PROBE_GPU = "GPU-of-the-probe"
 PATIENCE_S = 60
 SETTLE_S = 4
 EVENT_PATIENCE_S = 5
