@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
+#include "base/fd.h"
 #include "cli/kill_command.h"
 #include "cli/logs_command.h"
 
@@ -58,6 +61,11 @@ TEST(Logs, AreShownByWhatHasThem) {
   EXPECT_EQ(*log_viewer("/run/user/1/nvshare/scheduler.log", 9, {20, true}),
             (Words{"tail", "-n", "20", "-f", "--", "/run/user/1/nvshare/scheduler.log"}));
   EXPECT_EQ(*log_viewer("socket:[123]", 9, {50, false}), (Words{"journalctl", "--no-pager", "_PID=9", "-n", "50"}));
+  char in_memory[] = "/dev/shm/nvshare-log-XXXXXX";
+  const FileDescriptor file(mkstemp(in_memory));
+  ASSERT_TRUE(file);
+  EXPECT_EQ(*log_viewer(in_memory, 9, {20, false}), (Words{"tail", "-n", "20", "--", in_memory}));
+  unlink(in_memory);
   for (const char* lost : {"pipe:[5]", "/dev/pts/3", "/dev/null", "", "anon_inode:[x]"}) {
     const auto viewer = log_viewer(lost, 9, {});
     ASSERT_FALSE(viewer) << lost;

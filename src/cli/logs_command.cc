@@ -1,6 +1,7 @@
 #include "cli/logs_command.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +24,11 @@ std::string target_of(const std::string& link) {
   char path[PATH_MAX];
   const ssize_t length = readlink(link.c_str(), path, sizeof path);
   return length <= 0 ? std::string() : std::string(path, static_cast<size_t>(length));
+}
+
+bool is_file(const std::string& path) {  // as those of /dev/shm are
+  struct stat about {};
+  return stat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode);
 }
 
 int become(const std::vector<std::string>& words) {
@@ -55,7 +61,7 @@ Result<std::vector<std::string>> log_viewer(const std::string& output, int pid, 
   } else if (output.rfind("pipe:", 0) == 0) {
     return error_format("the scheduler (process %d) writes to the program that started it: of a container, 'kubectl logs' or 'docker logs'",
                         pid);
-  } else if (output.rfind("/dev/", 0) == 0 || output.empty() || output.front() != '/') {
+  } else if ((output.rfind("/dev/", 0) == 0 && !is_file(output)) || output.empty() || output.front() != '/') {
     return error_format("the scheduler (process %d) writes to %.150s, which nobody can read again; accepted: a file, or the journal", pid,
                         output.empty() ? "something that is not ours to look at" : output.c_str());
   } else {
