@@ -457,7 +457,7 @@ struct ExportWanted {
 enum class ExportStatus : uint8_t {
   kOk = 0,
   kUnknown = 1,  // no such memory, or not any more
-  kRefused = 2,  // of another tenant
+  kRefused = 2,  // of another tenant, and not both programs of one user that nobody grouped
   kFailed = 3,   // the driver gave no descriptors
 };
 

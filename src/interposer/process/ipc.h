@@ -1,6 +1,7 @@
 // Legacy IPC inside a tenant: cuIpcGetMemHandle and its kind, for memory that the driver itself cannot hand over in this way (virtual
 // memory). The handle that the program passes on is a token of ours; behind it the scheduler carries descriptors of the physical memory
-// from the exporter to the importer, if both are of one tenant. Exported memory stays on the GPU from then on.
+// from the exporter to the importer, if both are of one tenant or both single programs of one user. Exported memory stays on the GPU from
+// then on.
 //
 // This is the process's part: what it has imported. What it exports is Memory's (memory/exports.cc). Thread-safe. Its mutex comes after
 // Contexts' and before Blocks'; nothing waits for the scheduler with it held.
