@@ -430,7 +430,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
   // Its socket closes before its GPU memory is free; or its connection broke, and it goes on with what it has.
   const bool waits_for_end = !memory_freed && !watched && is_alive(client.pid, client.start_time);
-  if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, now, now};
+  if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, most_on_gpu(client), now, now};
   if (!memory_freed) {
     left_.put(id, {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end});
   }

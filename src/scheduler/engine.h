@@ -202,6 +202,7 @@ class Engine {
     policy::GpuId gpu = 0;
     policy::Instant since = 0;
     int64_t resident = 0;
+    int64_t held = 0;               // bytes that the policy counts for it, without its context
     policy::Instant listed_at = 0;  // by NVML, last
     policy::Instant held_at = 0;    // the policy was told last
   };
@@ -332,6 +333,7 @@ class Engine {
   protocol::UpdateLimit limit_message(const Client& client) const;
   void note_over_limit(policy::TenantId tenant, policy::GpuId gpu);
   void keep_lease(policy::ClientId client);
+  static int64_t most_on_gpu(const Client& client);  // bytes
   void keep_on_gpu(const Client& client, bool may_lower = false);
   // Whether what the node reserved for the tenant fits beside what it reserved for the others that are on that GPU.
   Result<void> admit_reservation(policy::GpuId gpu, const Tenant& tenant) const;

@@ -46,9 +46,9 @@ void Engine::note_prefetched(Client& client, const protocol::SwapProgress& messa
   client.claims.released();
 }
 
-void Engine::keep_on_gpu(const Client& client, bool may_lower) {
-  known_.keep_on_gpu(client.id, std::max(client.believed.resident, client.claims.budget()), may_lower);
-}
+int64_t Engine::most_on_gpu(const Client& client) { return std::max(client.believed.resident, client.claims.budget()); }
+
+void Engine::keep_on_gpu(const Client& client, bool may_lower) { known_.keep_on_gpu(client.id, most_on_gpu(client), may_lower); }
 
 // CUDA's figure is what programs can have, and NVML's a little more: where there is one, only figures close to it are believed. Clients
 // of one GPU say the same, but for those that lie, so a larger one is taken: a smaller one would take memory from everybody.

@@ -106,9 +106,11 @@ void Engine::free_departed(policy::GpuId gpu, const GpuSample& sample, int64_t o
     const ProcessMemory* process = find_process(sample, departed.pid);
     const bool listed = process != nullptr;
     if (listed) departed.listed_at = now;
-    if (listed && now - departed.held_at > settings_.policy.watched_grace / 2) {
+    const int64_t used = listed ? std::max<int64_t>(process->used - settings_.policy.overhead_default, 0) : 0;
+    if (used > departed.held || (listed && now - departed.held_at > settings_.policy.watched_grace / 2)) {
+      departed.held = used;
       departed.held_at = now;
-      stays.push_back({id, gpu, std::max<int64_t>(process->used - settings_.policy.overhead_default, 0)});
+      stays.push_back({id, gpu, used});
     }
     const bool is_gone = !listed && unexplained <= departed.resident / 2;
     if (is_gone || now - departed.listed_at > settings_.policy.departed_grace) freed.push_back(id);
@@ -158,7 +160,8 @@ void Engine::forget_absent(policy::Instant now) {
   if (hold_ && known_.missing().empty()) end_hold(now);
 }
 
-// After a restart nobody has been granted anything yet that a missing client may have: it may be stopped, in the middle of its load.
+// After a restart nobody has been granted anything yet that a missing client may have: it may be stopped, in the middle of its load, or
+// have grown while no scheduler was there, as the last look says.
 void Engine::hold_absent(policy::Instant now) {
   for (const auto& [id, known] : known_.missing()) {
     const auto gpu =
@@ -166,8 +169,11 @@ void Engine::hold_absent(policy::Instant now) {
     if (gpu == gpus_.end() || held_absent_.contains(id) || !is_alive(known.pid, known.start_time)) continue;
     held_absent_.insert(id);
     const auto place = static_cast<policy::GpuId>(gpu - gpus_.begin());
-    if (gpu->nvml) departed_[id] = {known.pid, place, now, known.on_gpu, now, now};
-    apply(policy::MemoryHeld{id, place, known.on_gpu}, now);
+    const ProcessMemory* process = gpu->sample ? find_process(*gpu->sample, known.pid) : nullptr;
+    const int64_t seen = process != nullptr ? process->used - settings_.policy.overhead_default : 0;
+    const int64_t held = std::max(known.on_gpu, seen);
+    if (gpu->nvml) departed_[id] = {known.pid, place, now, held, held, now, now};
+    apply(policy::MemoryHeld{id, place, held}, now);
   }
 }
 

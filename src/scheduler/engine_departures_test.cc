@@ -333,6 +333,29 @@ TEST_F(OutlivesTest, AStoppedProgramKeepsWhatItWasGrantedOverARestart) {
   }
 }
 
+// Found by test/simulation (seeds 30045972, 32024249, 581136601): it grew while no scheduler was there, and was stopped before the next one
+// came.
+TEST_F(OutlivesTest, WhatAStoppedProgramGrewByWithoutASchedulerCountsOnceNvmlShowsIt) {
+  join(1, kFirst, 2 * kGiB, 0);
+  send(1, protocol::ReqLock{1});
+  const auto lock = packets_.last<protocol::LockOk>(1);
+  ASSERT_TRUE(lock);
+  const protocol::Memory memory{2 * kGiB, 2 * kGiB, 0, 0, 0};
+  send(1, protocol::MemUpdate{memory, lock->budget, lock->budget_sequence, 0, 0, 0});
+  send(1, protocol::LockReleased{lock->grant, 1, {}, 0, 0, 0, memory});
+  restart();
+  join(kWaits, kNeighbour, kGiB, 0);
+  sample(10 * kGiB, {{kFirst, 10 * kGiB}});
+  now_ += settings_.restart_grace;
+  engine().deadline_reached(now_);
+  EXPECT_GE(gpu().departed, 10 * kGiB) << "by the look before";
+  sample(12 * kGiB, {{kFirst, 12 * kGiB}});
+  EXPECT_GE(gpu().departed, 12 * kGiB) << "by the next look";
+  EXPECT_EQ(gpu().foreign, 0);
+  sample(2 * kGiB, {{kFirst, 2 * kGiB}});
+  EXPECT_GE(gpu().departed, 12 * kGiB) << "it may be about to use it again";
+}
+
 // Found by test/simulation (seed 200019): its connection broke just before the scheduler ended.
 TEST_F(OutlivesTest, AProcessWhoseConnectionBrokeIsKnownToTheNextScheduler) {
   has_nvml_ = false;

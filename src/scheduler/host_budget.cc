@@ -115,7 +115,9 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
   if (account == nullptr || !account->shrinking || account->shrinking->id != shrink) return;
   ledger_.change(client, [&](Account& changed) {
     changed.shrinking.reset();
-    if (bytes == 0) changed.shrink_not_before = now + kShrinkAgain;
+    if (bytes > 0) return;
+    changed.shrink_not_before = now + kShrinkAgain;
+    changed.empty_then = changed.empty();
   });
 }
 
@@ -180,6 +182,7 @@ void HostBudget::apply_report(policy::ClientId client) {
   ledger_.change(client, [](Account& account) {
     account.ready = std::min(account.said_ready, account.lent);
     account.used = std::min(account.said_used, account.ready);
+    if (account.empty() >= account.empty_then + kPieceMax) account.shrink_not_before = 0;  // it may have something by now
   });
 }
 

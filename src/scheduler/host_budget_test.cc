@@ -186,6 +186,24 @@ TEST_F(HostBudgetTest, WhoDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
 }
 
+// It had nothing to give when it was asked, then brought memory in that it had swapped out. What it has now is what its neighbour waits for
+// (simulation, seed 61020020).
+TEST_F(HostBudgetTest, WhoGaveNothingIsAskedAgainOnceItHasMore) {
+  budget_.set_budget(kGiB);
+  ask(1, kGiB);
+  budget_.report(1, kGiB, kGiB - 32 * kMiB);
+  const auto first = of<HostBudget::Shrink>(ask(2, 512 * kMiB));
+  ASSERT_EQ(first.size(), 1u);
+  budget_.shrunk(1, first[0].shrink, 0, now_);
+  EXPECT_EQ(of<HostBudget::Refuse>(settle()).size(), 1u);
+  budget_.report(1, kGiB, kGiB - 64 * kMiB);
+  EXPECT_TRUE(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).empty()) << "hardly more than it could not give";
+  budget_.report(1, kGiB, kGiB - 600 * kMiB);
+  const auto again = of<HostBudget::Shrink>(ask(2, 512 * kMiB));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].bytes, 512 * kMiB);
+}
+
 TEST_F(HostBudgetTest, WhoSwapsOutItselfIsNotAskedToShrink) {
   budget_.set_budget(kGiB);
   ask(1, 900 * kMiB);
