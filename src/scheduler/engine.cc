@@ -35,29 +35,21 @@ Contention contention_of(const policy::SendContention& action) {
           idle_us(action.pause)};
 }
 
-SegmentId random_segment_id() {
-  SegmentId id = 0;
-  if (getentropy(&id, sizeof id) != 0) throw std::runtime_error("the kernel gives no random numbers");
-  return id;
-}
-
 }  // namespace
 
 Engine::Engine(Options options, Transport& transport, policy::Instant now)
     : settings_(std::move(options.settings)),
       epoch_(options.epoch),
       started_(now),
-      look_at_host_(std::move(options.look_at_host)),
-      segment_maker_(options.segment_maker),
       trace_(std::move(options.trace)),
       transport_(transport),
       state_(policy::make_state(settings_.policy)),
       start_time_if_alive_(options.start_time_if_alive),
-      host_memory_of_(options.host_memory_of ? std::move(options.host_memory_of) : host_memory_by_proc),
       known_(options.known_clients_file, options.start_time_if_alive),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader,
                options.start_time_of),
-      host_budget_(options.new_segment_id ? std::move(options.new_segment_id) : random_segment_id),
+      host_({std::move(options.look_at_host), std::move(options.host_memory_of), std::move(options.new_segment_id), options.segment_maker},
+            *this),
       gpus_most_(options.gpus_most),
       list_gpus_(std::move(options.list_gpus)),
       ask_mps_(std::move(options.ask_mps)),
@@ -193,7 +185,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   }
   client.overhead_taken = overhead_of_newcomer(client);
   connections_.at(connection).client = id;
-  join_host_budget(client, returns);
+  host_.join(borrower(client), returns);
   usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(*state_, *gpu, tenant.id, now)});
   remember(client, message.memory, now);
   MemoryLedger::Decisions decisions = ledger_.join({id, tenant.id, *gpu, bounded(message.memory_limit), node_limit,
@@ -389,7 +381,7 @@ void Engine::remember(Client& client, const Memory& memory, policy::Instant now)
   note_over_limit(client.tenant, client.gpu);
   ++client.reports;
   // Swapped memory lies in the client's segments; what was never written lies nowhere.
-  host_budget_.report(client.id, bounded(memory.swappable_host), std::min(swapped - client.unwritten, bounded(memory.swappable_host)));
+  host_.report(client.id, bounded(memory.swappable_host), std::min(swapped - client.unwritten, bounded(memory.swappable_host)));
 }
 
 // What a client allocates without the lock is an address until its next turn: it grew, and nothing left the GPU. What it frees is taken to
@@ -442,7 +434,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const std::vector<policy::Event> exceptions = is_last ? exceptions_of(*tenant, false) : std::vector<policy::Event>();
   tenants_.leave(client.tenant);
   save_tenants_soon(now);
-  leave_host_budget(client);
+  host_.leave(borrower(client));
   managed_clients_ -= client.backend == Backend::kManaged;
   const policy::GpuId gpu = client.gpu;
   if (client.pid != 0) of_processes_.erase({client.pid, gpu});
@@ -483,7 +475,7 @@ std::optional<policy::Instant> Engine::next_deadline() const {
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
   if (save_at_ && (!deadline || *save_at_ < *deadline)) deadline = save_at_;
-  for (const std::optional<policy::Instant>& other : {host_budget_.next_deadline(), ledger_.next_deadline(), looks_at_left_at()}) {
+  for (const std::optional<policy::Instant>& other : {host_.next_deadline(), ledger_.next_deadline(), looks_at_left_at()}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
   return deadline;
@@ -504,8 +496,7 @@ void Engine::deadline_reached(policy::Instant now) {
   }
   std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
-  std::optional<policy::Instant> of_host = host_budget_.next_deadline();
-  if (of_host && *of_host <= now) settle_host(now);
+  host_.deadline_reached(now);
   std::optional<policy::Instant> of_ledger = ledger_.next_deadline();
   if (of_ledger && *of_ledger <= now) perform(ledger_.tick(now), now);
 }

@@ -21,7 +21,7 @@
 #include "scheduler/claims.h"
 #include "scheduler/exports.h"
 #include "scheduler/gpu_lock.h"
-#include "scheduler/host_budget.h"
+#include "scheduler/host_lender.h"
 #include "scheduler/identity.h"
 #include "scheduler/known_clients.h"
 #include "scheduler/left_clients.h"
@@ -48,23 +48,9 @@ class Transport {
   virtual void close(ConnectionId connection) = 0;
 };
 
-// Makes host memory for swapping, away from the engine's thread. Neither call may call back into the engine; answers come later, by
-// Engine::segment_made and segment_discarded.
-class SegmentMaker {
+class Engine : private HostBorrowers {
  public:
-  virtual ~SegmentMaker() = default;
-  virtual void make(SegmentId segment, int64_t bytes) = 0;
-  // Finds out whether somebody still has it, after emptying it if `punch`.
-  virtual void discard(SegmentId segment, FileDescriptor memory, bool punch) = 0;
-};
-
-// The kernel's word for Engine::Options::host_memory_of.
-std::pair<int64_t, int64_t> host_memory_by_proc(pid_t pid);
-
-class Engine {
- public:
-  // How much of a process's memory may be its own segments, and how much of it is mapped of segments that a scheduler made.
-  using HostMemoryOf = std::function<std::pair<int64_t, int64_t>(pid_t)>;
+  using HostMemoryOf = HostLender::MemoryOf;
   struct Options {
     Settings settings;
     uint64_t epoch = 0;
@@ -87,7 +73,7 @@ class Engine {
   };
 
   Engine(Options options, Transport& transport, policy::Instant now);
-  ~Engine();
+  ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -206,23 +192,6 @@ class Engine {
     policy::Instant listed_at = 0;  // by NVML, last
     policy::Instant held_at = 0;    // the policy was told last
   };
-  // Who may still have host memory of a client that has left.
-  struct HostHolder {
-    pid_t pid = 0;  // 0: not seen from here
-    uint64_t start_time = 0;
-    policy::GpuId gpu = 0;
-  };
-  // Which processes live, each looked up once: for a list of things that many processes left behind. For one moment only.
-  class LivingProcesses {
-   public:
-    explicit LivingProcesses(const Engine& engine) : engine_(engine) {}
-    bool has(pid_t pid, uint64_t start_time);
-    size_t looked_up() const { return known_.size(); }
-
-   private:
-    const Engine& engine_;
-    std::map<std::pair<pid_t, uint64_t>, bool> known_;
-  };
   // After a restart: what clients ask for waits until the clients known before are back.
   struct RestartHold {
     policy::Instant until = 0;
@@ -296,7 +265,6 @@ class Engine {
 
   // engine_departures.cc: memory that clients left behind, or may have that are not back after a restart
   std::optional<LeftClient> take_left(const Peer& peer, policy::GpuId gpu, std::vector<policy::ClientId>* replaced);
-  bool is_alive(pid_t pid, uint64_t start_time) const;
   void free_left(policy::Instant now);
   std::optional<policy::Instant> looks_at_left_at() const;
   void forget_left(policy::Instant now);
@@ -313,19 +281,17 @@ class Engine {
   void client_left_exports(policy::ClientId client);
 
   // engine_host.cc
+  HostLender::Borrower borrower(const Client& client) const;
   void update_host_memory(policy::Instant now, bool force = false);  // looks at the host only if much was swapped, or when forced
-  void settle_host(policy::Instant now);
-  void perform_host(const HostBudget::Decision& decision, LivingProcesses* living, policy::Instant now);
-  void lend(const HostBudget::Lend& lend);
-  void discard(const HostBudget::Discard& discard, LivingProcesses* living, policy::Instant now);
-  void note_discarded(SegmentId segment, bool still_held, policy::Instant now);
-  void join_host_budget(const Client& client, bool returns);
-  void leave_host_budget(const Client& client);
   void prepare_swaps(policy::GpuId gpu);
   bool dispatch_arena(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
-  HostBudget::Owner owner_wanted(protocol::ArenaOwner owner) const;
-  void report_host(protocol::admin::StatusReport* report) const;
-  void report_host(policy::ClientId client, protocol::admin::ClientReport* report) const;
+  bool is_there(policy::ClientId client) const override { return clients_.contains(client); }
+  bool is_alive(pid_t pid, uint64_t start_time) const override;
+  void lend(policy::ClientId client, const protocol::ArenaSegment& segment, Descriptors descriptors) override;
+  void refuse(policy::ClientId client, const protocol::ArenaRefused& message, bool urgent, HostBudget::Bound bound,
+              policy::Instant now) override;
+  void ask_back(policy::ClientId client, const protocol::ArenaShrink& message) override;
+  void host_room_changed(int64_t room, policy::Instant now) override;
 
   // engine_limits.cc: the tenants' memory limits
   void dispatch_headroom(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
@@ -383,15 +349,12 @@ class Engine {
   Settings settings_;
   const uint64_t epoch_;
   const policy::Instant started_;
-  std::function<HostBudget::Machine()> look_at_host_;
-  SegmentMaker* const segment_maker_;
   std::unique_ptr<TraceWriter> trace_;
   TraceRing trace_ring_;
   uint64_t changes_ = 1;
   Transport& transport_;
   policy::StatePointer state_;
   const StartTimeOf start_time_if_alive_;
-  const HostMemoryOf host_memory_of_;
   KnownClients known_;
   Tenants tenants_;
   Exports exports_;
@@ -409,12 +372,7 @@ class Engine {
   policy::Instant looked_at_left_ = 0;
   std::set<policy::ClientId> held_absent_;  // whose memory the policy was told of by hold_absent
   std::optional<RestartHold> hold_;
-  HostBudget host_budget_;
-  HostRoomWatch host_room_;
-  std::map<SegmentId, FileDescriptor> segments_;  // of the scheduler's own memory that were lent or are kept, or are not gone yet
-  std::map<policy::ClientId, HostHolder> host_holders_;
-  int64_t host_used_then_ = 0;              // by swapped memory, when the host was last looked at
-  bool moved_since_ = false;                // swap messages came since
+  HostLender host_;
   std::optional<policy::Instant> save_at_;  // tenants that joined or left
   int64_t managed_clients_ = 0;             // of backend kManaged
   bool uses_nvml_ = false;

@@ -40,16 +40,10 @@ bool Engine::is_alive(pid_t pid, uint64_t start_time) const {
   return pid > 0 && start_time != 0 && start_time_if_alive_(pid) == start_time;
 }
 
-bool Engine::LivingProcesses::has(pid_t pid, uint64_t start_time) {
-  const auto [at, is_new] = known_.try_emplace({pid, start_time}, true);
-  if (is_new) at->second = engine_.is_alive(pid, start_time);
-  return at->second;
-}
-
 // What NVML does not watch: of processes that have ended. Of many, some each time.
 void Engine::free_left(policy::Instant now) {
   std::vector<std::pair<policy::Instant, policy::ClientId>> freed;
-  LivingProcesses living(*this);
+  LivingProcesses living([this](pid_t pid, uint64_t start_time) { return is_alive(pid, start_time); });
   const policy::Instant until = now - settings_.policy.departed_grace;  // later ones may not be free yet
   const LeftClients::ByTime& waiting = left_.waiting();
   auto at = waiting.upper_bound(looked_up_to_);

@@ -114,7 +114,7 @@ std::set<policy::GpuId> Engine::gpus_that_count(policy::Instant now) const {
   }
   for (const auto& [id, departed] : departed_) count.insert(departed.gpu);
   for (const auto& [id, left] : left_.all()) count.insert(left.gpu);
-  for (const auto& [id, holder] : host_holders_) count.insert(holder.gpu);
+  count.merge(host_.gpus_of_holders());
   for (const MemoryLedger::View& view : ledger_.view()) count.insert(view.gpu);
   for (const auto& [id, missing] : known_.missing()) {
     const auto at = std::find_if(gpus_.begin(), gpus_.end(), [&uuid = missing.gpu](const Gpu& gpu) { return gpu.uuid_text == uuid; });

@@ -219,7 +219,7 @@ protocol::admin::StatusReport Engine::status(policy::Instant now) const {
   report.changes = changes_;
   report.uptime_ns = now - started_;
   report.nvml = uses_nvml_;
-  report_host(&report);
+  host_.report(&report);
   report.switch_time_mode = settings_.policy.switch_time_mode == policy::SwitchTimeMode::kAuto ? "auto" : "fixed";
   std::vector<policy::GpuView> views = policy::view(*state_, now);
   for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
@@ -406,7 +406,7 @@ protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, 
   out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
   out.drainable = view.drainable;
   out.gang_gpus = view.gang_gpus;
-  report_host(view.client, &out);
+  host_.report(view.client, &out);
   out.turns = view.turns;
   out.drops = view.drops;
   out.unanswered = view.unanswered_drops;
@@ -432,7 +432,7 @@ void Engine::take_swap(Client& client, const protocol::SwapProgress& message, po
                                bounded(message.unchanged), direction == SwapDirection::kAhead},
         now);
   note_prefetched(client, message);
-  moved_since_ = true;
+  host_.note_moved();
   update_host_memory(now);
 }
 
