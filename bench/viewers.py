@@ -43,7 +43,7 @@ import made_up  # noqa: E402
 import protocol  # noqa: E402
 
 PROBE = b"vprobe"  # short enough for its column
-PROBE_GPU = "GPU-of-the-probe"
+PROBE_GPU = b"GPU-of-the-probe"  # the bytes of a UUID
 PATIENCE_S = 60
 SETTLE_S = 4
 EVENT_PATIENCE_S = 5
@@ -144,11 +144,11 @@ class Probe:
     def __init__(self, load):
         self.load = load
         self.connection = protocol.connect(load.client_path)
-        self.connection.send(protocol.encode("Register", version_min=1, version_max=protocol.VERSION_MAX, gpu_uuid=PROBE_GPU.encode(),
+        self.connection.send(protocol.encode("Register", version_min=1, version_max=protocol.VERSION_MAX, gpu_uuid=PROBE_GPU,
                                              gpu_total_bytes=1 << 30, gpu_name=b"test card", program=PROBE, pid=os.getpid()))
         self.wait_for("Registered")
         (client,) = [client for client in load.status()["clients"] if client["program"] == PROBE.decode()]
-        self.tenant = client["tenant"]
+        self.tenant, self.gpu = client["tenant"], client["gpu"]
         self.grant = None
         self.requests = 0
         self.priority = 0
@@ -203,7 +203,7 @@ class Top:
                         self.seen = (line.decode(errors="replace"), at)
                         self.changed.notify_all()
 
-    def look_at_probe(self):
+    def look_at(self, _gpu):
         pass  # all rows are on the terminal
 
     def shown_at(self, state, priority):
@@ -252,8 +252,8 @@ class Page:
             offsets.append((time.monotonic() - before, (time.monotonic() + before) / 2 - there))
         self.offset = min(offsets)[1]
 
-    def look_at_probe(self):
-        panel = f"document.querySelector('[data-gpu=\"{PROBE_GPU}\"]')"
+    def look_at(self, gpu):
+        panel = f"document.querySelector('[data-gpu=\"{gpu}\"]')"
         if not self.tab.wait_for(f"{panel} !== null", PATIENCE_S):
             raise SystemExit("the page does not show the probe's GPU")
         self.tab.evaluate(f"{panel}.scrollIntoView()")
@@ -298,7 +298,8 @@ def measure_costs(viewer, load, seconds):
 
 
 def measure(options, rate):
-    load = Load(options, rate, options.seconds * 3 + options.events + SETTLE_S * 6 + 20)
+    # For as long as it may take where the machine is busy; it is killed at the end.
+    load = Load(options, rate, options.seconds * 3 + options.events * 2 * EVENT_PATIENCE_S + SETTLE_S * 6 + PATIENCE_S * 2)
     found = {"messages_per_second": rate}
     try:
         time.sleep(SETTLE_S)
@@ -314,7 +315,7 @@ def measure(options, rate):
                 viewer.close()
                 viewer = Top(options.build, load, CALLED_ROWS)
             probe = Probe(load)
-            viewer.look_at_probe()
+            viewer.look_at(probe.gpu)
             viewer.shown_at("idle", 0)
             found[name]["from_event_to_screen"] = measure_delays(viewer, probe, options.events)
             probe.connection.close()

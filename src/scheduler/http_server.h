@@ -1,6 +1,6 @@
 // As much of HTTP/1.1 as a scraper and the page need: GET or HEAD, one request a connection, answered from sites. One thread serves all
 // connections and waits for none: one whose request is not there within two seconds ends, and so does one whose answer is not read within
-// five; the 65th that is open ends the oldest without a request. A site may hold an answer back for a second, until there is news: 16 of
+// five; the 65th that is open ends the oldest without a request. A site may hold an answer back for two seconds, until there is news: 16 of
 // one address and 32 in all, so that those that wait leave room for others; one more is answered at once.
 #pragma once
 
@@ -39,7 +39,7 @@ class HttpSite {
   virtual ~HttpSite() = default;
   // nullopt: the path is not of this site.
   virtual std::optional<HttpResponse> answer(const HttpRequest& request) = 0;
-  // False: there is nothing to say yet. Asked again after look(), for a second at most; then it is answered all the same.
+  // False: there is nothing to say yet. Asked again after look(), for two seconds at most; then it is answered all the same.
   virtual bool has_news(const HttpRequest& /*request*/) const { return true; }
   // All requests that were there together have been answered: those of one round may have the same answer.
   virtual void round_is_over() {}

@@ -9,13 +9,15 @@ import time
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/page"
 FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
 GIB = 1 << 30
-WAIT_S = 1
+WAIT_S = 2
 
 
 class Scheduler:
-    """Answers as the scheduler's page does (src/scheduler/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on."""
+    """Answers as the scheduler's page does (src/scheduler/page_site.h): `url`; change() changes a client's state, and its GPU's figures go on.
+    `asked` counts the questions; who asks for news has an answer after `wait_s` at the latest."""
 
-    def __init__(self, gpus=8, clients=200):
+    def __init__(self, gpus=8, clients=200, wait_s=WAIT_S):
+        self.asked, self.wait_s = 0, wait_s
         self.begin, self.changes, self.changed = time.monotonic(), 1, threading.Condition()
         self.gpus = [f"GPU-{number:04}" for number in range(gpus)]
         self.clients = [{"id": number + 1, "at": 1, "gpu": self.gpus[number % gpus], "state": "idle", "turns": 0} for number in range(clients)]
@@ -57,7 +59,8 @@ class Scheduler:
     def answer(self, query):
         since = int(query.removeprefix("changes=") or 0)
         with self.changed:
-            if since and not self.changed.wait_for(lambda: self.changes > since, WAIT_S):
+            self.asked += 1
+            if since and not self.changed.wait_for(lambda: self.changes > since, self.wait_s):
                 since = 0
             return json.dumps(self.report(since)).encode()
 

@@ -135,6 +135,14 @@ class Page(unittest.TestCase):
         self.assertTrue(tab.wait_for("[...document.querySelectorAll('.turns path')].some((path) => /^t\\d$/.test(path.getAttribute('class')))"),
                         "a turn is drawn")
 
+    def test_what_is_drawn_alike_stays(self):
+        tab = self.open_live()
+        kept = "[...document.querySelectorAll('.memory svg .safe, .turns svg text')]"
+        self.assertTrue(tab.evaluate(f"(window.kept = {kept}).length > 1"))
+        reports = int(tab.evaluate("document.body.dataset.reports"))
+        self.assertTrue(tab.wait_for(f"Number(document.body.dataset.reports) > {reports + 1}"))
+        self.assertEqual(tab.evaluate("window.kept.filter((element) => !element.isConnected).length"), 0)
+
     def test_names_stay_text(self):
         tab = self.open_live()
         self.assertTrue(tab.wait_for(f"({SEEN}).tenants[{json.dumps(MARKUP)}] !== undefined"), "its name is there as it is")
@@ -330,11 +338,22 @@ class ManyGpus(unittest.TestCase):
         for _ in range(40):
             self.scheduler.change(last)
             time.sleep(0.1)
+        self.scheduler.change(self.scheduler.gpus[0])
         self.reports(1)
         counts, reports = self.tab.evaluate("window.counts"), int(self.tab.evaluate("document.body.dataset.reports")) - before
         drawn = 15  # a panel of which figures and one state change
         self.assertLess(counts.get(last, 0), drawn * (reports / (len(self.scheduler.gpus) - 2) + 2), f"{counts}, {reports} reports")
         self.assertGreater(counts[self.scheduler.gpus[0]], 0, "this one is on the screen")
+
+    def test_where_nobody_may_wait_it_asks_seldom(self):
+        scheduler = made_up.Scheduler(wait_s=0)  # as the 17th page of one address is answered
+        self.addCleanup(scheduler.close)
+        tab = self.browser.open(scheduler.url)
+        self.addCleanup(tab.close)
+        self.assertTrue(tab.wait_for("Number(document.body?.dataset.reports) >= 2"))
+        before, began = scheduler.asked, time.monotonic()
+        time.sleep(4)
+        self.assertLessEqual(scheduler.asked - before, time.monotonic() - began + 2)
 
     def test_programs_are_listed_once_somebody_looks(self):
         panel = f"document.querySelector('[data-gpu={self.scheduler.gpus[0]}] details')"

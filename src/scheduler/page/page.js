@@ -1,13 +1,13 @@
-// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every second, keeps five minutes of it, and draws; and
-// between for what is new, which is answered when there is something. GPUs on the screen are drawn at once, of the others one with each
+// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every two seconds, keeps five minutes of it, and draws;
+// and between for what is new, which is answered when there is something. GPUs on the screen are drawn at once, of the others one with each
 // report, so that a node with many costs little. Names come from programs that nobody trusts: they become text of the document, never markup.
 'use strict';
 (() => {
-  const kAllMs = 1000, kHiddenMs = 5000, kPatienceMs = 4000;
+  const kAllMs = 2000, kHiddenMs = 5000, kPatienceMs = 4000;
   // After an answer, at least. News come at once while changes are few; where they never end they take such a share of a processor, in the
-  // long run, besides the report of each second: of a look the time that is seen here, and what it takes of the browser besides.
+  // long run, besides the report of each two seconds: of a look the time that is seen here, and what it takes of the browser besides.
   const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kLookMs = 4;
-  const kCellMs = 1000, kCells = 300, kCellsShown = 60;  // what is kept: a cell a second; and the least of it that is drawn
+  const kCellMs = 2000, kCells = 150, kCellsShown = 30;  // what is kept: a cell for each report; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
   const byId = (id) => document.getElementById(id);
@@ -103,11 +103,23 @@
 
   // ---- drawing ----
   const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
-  const svgNode = (name, attributes, text) => {
-    const node = document.createElementNS(kSvg, name);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (text !== undefined) node.textContent = text;
-    return node;
+  const setAttribute = (node, name, value) => { if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value); };
+  // A drawing is a list of [element's name, attributes, text]. Elements stay where they are, and change as the list does: a new one costs the
+  // browser more, and a text that stays is not laid out again.
+  const drawn = new WeakMap();  // svg -> [{node, name, attributes, text}]
+  const draw = (svg, wanted) => {
+    const before = drawn.get(svg) || [];
+    const now = wanted.map(([name, attributes, text = ''], i) => {
+      const was = before[i] && before[i].name === name ? before[i] : null, node = was ? was.node : document.createElementNS(kSvg, name);
+      for (const [key, value] of Object.entries(attributes)) if (!was || was.attributes[key] !== value) node.setAttribute(key, value);
+      for (const key of was ? Object.keys(was.attributes) : []) if (!(key in attributes)) node.removeAttribute(key);
+      if (text !== (was ? was.text : '')) node.textContent = text;
+      if (!was && before[i]) before[i].node.replaceWith(node);
+      else if (!was) svg.append(node);
+      return {node, name, attributes, text};
+    });
+    for (const {node} of before.slice(now.length)) node.remove();
+    drawn.set(svg, now);
   };
   const widths = new WeakMap();  // of drawings, told when they change: to ask would lay out the page in the midst of its changes
   const sizes = new ResizeObserver((entries) => {
@@ -119,8 +131,8 @@
   });
   const frame = (svg, height) => {
     const width = Math.max(Math.floor(widths.get(svg) || 0), 200);
-    svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
-    svg.setAttribute('height', height);
+    setAttribute(svg, 'viewBox', `0 0 ${width} ${height}`);
+    setAttribute(svg, 'height', height);
     return width;
   };
   const kLetterRoom = 26;
@@ -130,7 +142,7 @@
     return Math.min(Math.ceil(age / kCellsShown) * kCellsShown, kCells);
   };
   const timeAxis = (right, y, span) => [
-    svgNode('text', {x: 4, y}, `${span * kCellMs / 60000} min ago`), svgNode('text', {x: right, y, 'text-anchor': 'end'}, 'now')];
+    ['text', {x: 4, y}, `${span * kCellMs / 60000} min ago`], ['text', {x: right, y, 'text-anchor': 'end'}, 'now']];
 
   // The points of a line that is level within each cell: two for each level.
   const stairs = (cells, levels, x, y) => {
@@ -161,11 +173,11 @@
       });
       const upper = stairs(history.cells, base, x, y);
       if (!upper.length || (upper.join() === lower.join())) return;
-      nodes.push(svgNode('polygon', {class: classes, points: [...upper, ...lower.reverse()].join(' ')}));
+      nodes.push(['polygon', {class: classes, points: [...upper, ...lower.reverse()].join(' ')}]);
       const tall = (bottom - top) * latest / Math.max(gpu.total, 1);
       if (letter && tall > 11) {
         const middle = Number(y(base.at(-1))) + tall / 2 + 4;
-        nodes.push(svgNode('text', {class: 'letter', x: right + 6, y: middle}, letter));
+        nodes.push(['text', {class: 'letter', x: right + 6, y: middle}, letter]);
       }
     };
     area((cell) => cell.foreign, 'others');
@@ -174,11 +186,11 @@
       area((cell) => (cell.tenants.get(tenant) || {resident: 0}).resident, `${mark.colour} edge`, mark.letter);
     }
     const safe = y(gpu.safe_limit);
-    nodes.push(svgNode('path', {class: 'safe', d: `M0 ${safe}H${right}`}));
-    nodes.push(svgNode('path', {class: 'grid', d: `M0 ${bottom}H${right}V${top}`}));
-    nodes.push(svgNode('text', {x: 4, y: top + 10}, bytes(gpu.total)));
+    nodes.push(['path', {class: 'safe', d: `M0 ${safe}H${right}`}]);
+    nodes.push(['path', {class: 'grid', d: `M0 ${bottom}H${right}V${top}`}]);
+    nodes.push(['text', {x: 4, y: top + 10}, bytes(gpu.total)]);
     nodes.push(...timeAxis(right, height - 5, span));
-    svg.replaceChildren(...nodes);
+    draw(svg, nodes);
   };
 
   // A path of boxes; those that touch and are of one height are one.
@@ -215,14 +227,14 @@
         if (ran > 0.01) box(runs, 0, ran);
         if (moved > 0.01) box(moves, ran, moved * 0.5);
       }
-      nodes.push(svgNode('path', {class: 'grid', d: `M0 ${row * lane + lane}.5H${right}`}));
-      if (waits.path()) nodes.push(svgNode('path', {class: 'wait', d: waits.path()}));
-      if (moves.path()) nodes.push(svgNode('path', {class: `${mark.colour} moving`, d: moves.path()}));
-      if (runs.path()) nodes.push(svgNode('path', {class: mark.colour, d: runs.path()}));
-      nodes.push(svgNode('text', {class: 'letter', x: right + 6, y: bottom - 2}, mark.letter));
+      nodes.push(['path', {class: 'grid', d: `M0 ${row * lane + lane}.5H${right}`}]);
+      if (waits.path()) nodes.push(['path', {class: 'wait', d: waits.path()}]);
+      if (moves.path()) nodes.push(['path', {class: `${mark.colour} moving`, d: moves.path()}]);
+      if (runs.path()) nodes.push(['path', {class: mark.colour, d: runs.path()}]);
+      nodes.push(['text', {class: 'letter', x: right + 6, y: bottom - 2}, mark.letter]);
     });
     nodes.push(...timeAxis(right, height - 6, span));
-    svg.replaceChildren(...nodes);
+    draw(svg, nodes);
   };
 
   // rows: [{key, mark?, cells: [text]}]; the first cell is the row's header. Rows that stay keep their elements, and so the reader's place.
@@ -316,7 +328,7 @@
     const title = `GPU ${index}: ${gpu.name}`;
     setText(find('h2'), title);
     setText(find('.uuid'), gpu.uuid);
-    panel.setAttribute('aria-label', title);
+    setAttribute(panel, 'aria-label', title);
     const order = [...sums.keys()].sort((a, b) => markOf(a).number - markOf(b).number);
     let resident = 0, swapped = 0;
     for (const sum of sums.values()) { resident += sum.resident; swapped += sum.swapped; }
@@ -345,16 +357,16 @@
       client.program, String(client.pid), nameOf(client.tenant), client.state, seconds(sinceOf(client, report)), bytes(client.allocated),
       bytes(client.resident), bytes(client.swapped), String(client.turns), client.waiting_for || '–']})));
     const regions = panel.querySelectorAll('.scroll');
-    regions[0].setAttribute('aria-label', `Tenants of ${title}`);
-    regions[1].setAttribute('aria-label', `Programs of ${title}`);
+    setAttribute(regions[0], 'aria-label', `Tenants of ${title}`);
+    setAttribute(regions[1], 'aria-label', `Programs of ${title}`);
     setText(find('summary'), `Programs (${clients.length})`);
     if (!charts) return;
     const memory = find('.memory svg'), turns = find('.turns svg');
     drawMemory(memory, view, order, now);
     drawTurns(turns, view, order, now);
     const told = order.map((id) => `${markOf(id).letter} ${nameOf(id)} ${bytes(sums.get(id).resident)}`).join(', ') || 'none';
-    memory.setAttribute('aria-label', `Memory by tenant over time. Now resident: ${told}. The table has the figures.`);
-    turns.setAttribute('aria-label', `Turns over time. Now runs: ${running.map(nameOf).join(', ') || 'nobody'}.`);
+    setAttribute(memory, 'aria-label', `Memory by tenant over time. Now resident: ${told}. The table has the figures.`);
+    setAttribute(turns, 'aria-label', `Turns over time. Now runs: ${running.map(nameOf).join(', ') || 'nobody'}.`);
   };
 
   // Of `latest`, as it is now.
@@ -434,10 +446,10 @@
     byId('ask').hidden = false;
     byId('token').focus();
   };
-  const next = (failed) => {
+  const next = (late) => {
     clearTimeout(timer);
     const all = Math.max(allAt + kAllMs - performance.now(), kApartMs);
-    const wait = document.hidden ? kHiddenMs : failed ? kAllMs : Math.min(Math.max(kApartMs, -savedMs / kShare), all);
+    const wait = document.hidden ? kHiddenMs : late ? kAllMs : Math.min(Math.max(kApartMs, -savedMs / kShare), all);
     if (!held) timer = setTimeout(poll, wait);
   };
   const take = (report, now) => {
@@ -457,7 +469,8 @@
   async function poll() {
     const token = sessionStorage.getItem(kTokenKey), mine = ++asking;
     const waits = latest && latest.changes && !document.hidden && performance.now() - allAt < kAllMs;
-    let failed = false;
+    const askedAt = performance.now();
+    let late = false;  // the next question: after what failed, or was answered with all of it at once, as where too many wait
     try {
       const answer = await fetch(waits ? `status.json?changes=${latest.changes}` : 'status.json', {
         cache: 'no-store', credentials: 'omit', signal: AbortSignal.timeout(kPatienceMs),
@@ -468,16 +481,17 @@
       if (!answer.ok) throw new Error(report.error);
       answeredAt = performance.now();
       if (mine !== asking || held) return;  // another question was asked since, or the picture is held still
+      late = waits && !report.since && answeredAt - askedAt < kAllMs / 2;
       take(report, answeredAt);
       if (!held) say('Live', false);
     } catch (problem) {
-      failed = true;
+      late = true;
       latest = null;
       const age = answeredAt ? `, figures are ${seconds((performance.now() - answeredAt) * 1e6)} old` : '';
       say(`No answer from the scheduler${age}`, true);
       console.warn(problem);
     }
-    if (mine === asking) next(failed);
+    if (mine === asking) next(late);
   }
   byId('hold').addEventListener('click', () => {
     held = !held;
