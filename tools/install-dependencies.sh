@@ -27,7 +27,8 @@ fi
 # .rpm packages.
 package_packages=(rpm)
 # Cross-building for 64-bit ARM (preset `arm64`), and running what came of it.
-arm64_packages=(g++-aarch64-linux-gnu libyaml-dev:arm64 qemu-user)
+# Its libc is the distribution's own for that machine, loader included: the cross compiler's loader with another libc hangs at the first thread.
+arm64_packages=(g++-aarch64-linux-gnu libc6:arm64 libstdc++6:arm64 libyaml-dev:arm64 qemu-user)
 lint_packages=(clang clang-format clang-tidy git)
 
 # clang's runtime (libFuzzer, sanitizers) carries clang's version in its name.

@@ -13,7 +13,7 @@ version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' "$build/CMakeCache.txt")
 of_cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
 strip=$(of_cache CMAKE_STRIP) objdump=$(of_cache CMAKE_OBJDUMP)
 case "$strip" in
-  *aarch64-linux-gnu-*) machine=aarch64 loader=ld-linux-aarch64.so.1 emulator="qemu-aarch64 -L /usr/aarch64-linux-gnu" ;;
+  *aarch64-linux-gnu-*) machine=aarch64 loader=ld-linux-aarch64.so.1 emulator="qemu-aarch64" ;;
   *) machine=x86_64 loader=ld-linux-x86-64.so.2 emulator= ;;
 esac
 name=nvshare-$version-linux-$machine
