@@ -1,7 +1,7 @@
 // Locks for code inside guest processes: no exceptions, no static constructors, monotonic timeouts.
 //
 // Lock order in libnvshare.so (take from left to right, never the other way; no lock is held while waiting for the scheduler or the GPU):
-//   PeerAccess -> Contexts -> Ipc, ProgramVmm -> Blocks, DriverMemory -> Client -> Arena -> log
+//   PeerAccess -> Contexts -> Ipc, ProgramVmm -> Blocks, DriverMemory -> Turns -> Client -> Arena -> log
 #pragma once
 
 #include <pthread.h>

@@ -74,12 +74,12 @@ bool Shortage::make_room(Device& device) {
   if (Process::ending()) return false;
   const uint64_t step = step_;
   step_ = std::min(step_ * 2, kStepMax);
-  switch (client.grow(step)) {
-    case Client::Growth::kGranted:
-    case Client::Growth::kLostLock:
+  switch (device.turns().grow(step)) {
+    case Turns::Growth::kGranted:
+    case Turns::Growth::kLostLock:
       sleep_ns(pause);
       return true;
-    case Client::Growth::kOutOfMemory:
+    case Turns::Growth::kOutOfMemory:
       break;
   }
   // That much can never be had, but less might do: once more with what the caches gave, then no more.

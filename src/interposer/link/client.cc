@@ -19,7 +19,6 @@
 #include "interposer/log.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
-#include "interposer/turn/reports.h"
 #include "protocol/paths.h"
 
 namespace nvshare::interposer {
@@ -35,6 +34,7 @@ constexpr int64_t kWaitStep_ns = 200 * kMillisecond;         // between looks fo
 constexpr int64_t kReconnectFirst_ns = 20 * kMillisecond;
 constexpr int64_t kReconnectMax_ns = 1'000 * kMillisecond;
 constexpr int64_t kCgroupLook_ns = 1'000 * kMillisecond;
+constexpr int64_t kAskAgain_ns = 10'000 * kMillisecond;
 
 bool socket_address(sockaddr_un* address) {
   const char* directory = getenv(protocol::kRuntimeDirectoryVariable);
@@ -95,12 +95,13 @@ bool Client::start(const char* waits_because) {
   wake_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   shared_.store(true, std::memory_order_release);
-  budget_.store(0, std::memory_order_release);
-  if (!start_thread(&thread_, thread_body, this, "nvshare-link") || !device_.mover().start()) {
+  device_.turns().set_shared(true);
+  // The socket's thread last: it would connect anew once there is no socket.
+  if (!device_.mover().start() || !start_thread(&thread_, thread_body, this, "nvshare-link")) {
     log(LogLevel::kError, "no thread could be started for the link to the scheduler");
     shared_.store(false, std::memory_order_release);
-    budget_.store(SIZE_MAX, std::memory_order_release);
-    socket_.reset();
+    device_.turns().set_shared(false);
+    close();
     device_.limit().alone();
     return false;
   }
@@ -133,20 +134,39 @@ bool Client::connect_once() {
   const protocol::Register hello = registration();
   protocol::Registered answer;
   if (!handshake(fd.get(), hello, &answer)) return false;
-  Lock lock(mutex_);
-  MemoryLimit& limit = device_.limit();
-  limit.set(answer);
-  if (asks_only_) return true;
-  limit.log_limit();
+  if (asks_only_) {
+    device_.limit().set(answer);
+    return true;
+  }
   device_.mover().unchanged().node_says(answer.skip_unchanged != 0);
-  told_lease_ = std::max(answer.lease, hello.lease);
-  limit.lease().grow(told_lease_ - hello.lease);
-  version_ = answer.version;
-  client_id_ = answer.client_id;
-  socket_ = std::move(fd);
-  step(turn::Connected{answer.epoch, hello.wants_lock != 0});
-  after_registration();
+  device_.turns().connected(hello, answer, std::move(fd));
   return true;
+}
+
+void Client::open(FileDescriptor socket, const protocol::Registered& terms) {
+  Lock lock(mutex_);
+  version_ = terms.version;
+  client_id_ = terms.client_id;
+  socket_ = std::move(socket);
+  readable_.store(socket_.get(), std::memory_order_relaxed);
+}
+
+void Client::close() {
+  Lock lock(mutex_);
+  readable_.store(-1, std::memory_order_relaxed);
+  socket_.reset();
+}
+
+void Client::send_about() {
+  send(protocol::About{NVSHARE_VERSION});
+  Lock lock(mutex_);
+  if (keeps_.why[0] != '\0') send_packet(protocol::encode(keeps_, version_), {});
+}
+
+void Client::keeps_memory(const char* why) {
+  Lock lock(mutex_);
+  snprintf(keeps_.why, sizeof keeps_.why, "%s", why);
+  send_packet(protocol::encode(keeps_, version_), {});
 }
 
 protocol::Register Client::registration() {
@@ -163,11 +183,8 @@ protocol::Register Client::registration() {
   message.memory = device_.memory().report();
   snprintf(message.gpu_name, sizeof message.gpu_name, "%s", device_.name());
   snprintf(message.program, sizeof message.program, "%s", program_invocation_short_name);
-  Lock lock(mutex_);
-  turn::introduce(turn_, message);
-  message.client_id = client_id_;
-  message.lease = device_.limit().leased();
-  message.node_limit = device_.limit().by_node();
+  message.client_id = id();
+  device_.turns().introduce(&message);
   return message;
 }
 
@@ -211,30 +228,25 @@ bool Client::handshake(int fd, const protocol::Register& hello, protocol::Regist
 
 void Client::disconnected() {
   process().ipc.on_disconnected(device_);
-  Lock lock(mutex_);
-  if (turn_.connected) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
-  socket_.reset();
+  if (device_.turns().disconnected()) log(LogLevel::kInfo, "the scheduler is gone; going on with what this program holds");
   count_progress(false);
-  step(turn::Disconnected{});
   reconnect_backoff_ns_ = kReconnectFirst_ns;
-  reconnect_at_ns_ = turn_.disconnected_at + kReconnectFirst_ns;
+  reconnect_at_ns_ = now_ns() + kReconnectFirst_ns;
   device_.memory().arena.lender_gone();
 }
 
 void Client::reconnect() {
   if (now_ns() < reconnect_at_ns_) return;
-  {
-    Lock lock(mutex_);
-    if (turn::in_between(turn_)) {  // then there is one truth to tell
-      reconnect_at_ns_ = now_ns() + kReconnectFirst_ns;
-      return;
-    }
+  Turns& turns = device_.turns();
+  if (turns.ask([](const turn::Turn& turn) { return turn::in_between(turn); })) {  // then there is one truth to tell
+    reconnect_at_ns_ = now_ns() + kReconnectFirst_ns;
+    return;
   }
   // From here on nothing is taken that the next scheduler is not told of.
-  take(turn::Registering{true});
-  hold_to_resident();
+  turns.take(turn::Registering{true});
+  turns.hold_to_resident();
   const bool connected = connect_once();
-  if (!connected) take(turn::Registering{false});
+  if (!connected) turns.take(turn::Registering{false});
   if (connected) {
     log(LogLevel::kInfo, "the scheduler is back");
     send_arena_held();
@@ -254,14 +266,9 @@ void* Client::thread_body(void* self) {
 
 void Client::run() {
   for (;;) {
-    bool connected;
-    int fd;
-    {
-      Lock lock(mutex_);
-      connected = turn_.connected;
-      fd = socket_.get();
-    }
-    pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {connected ? fd : -1, POLLIN, 0}};
+    const int fd = readable_.load(std::memory_order_relaxed);  // this thread alone changes it
+    const bool connected = fd >= 0;
+    pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {fd, POLLIN, 0}};
     const int64_t timeout = next_timeout_ns();
     timespec limit{timeout / 1'000'000'000, timeout % 1'000'000'000};
     const int ready = ppoll(fds, 2, timeout < 0 ? nullptr : &limit, nullptr);
@@ -272,22 +279,22 @@ void Client::run() {
     if (connected && ready > 0 && fds[1].revents != 0 && !receive()) disconnected();
     if (!connected) reconnect();
     flush();
-    take(turn::Tick{});
+    device_.turns().take(turn::Tick{});
     check_cgroup();
   }
 }
 
 int64_t Client::next_timeout_ns() {
-  Lock lock(mutex_);
   int64_t now = now_ns();
   int64_t timeout = -1;
   auto at = [&](int64_t deadline) {
     int64_t remaining = std::max<int64_t>(deadline - now, 0);
     if (timeout < 0 || remaining < timeout) timeout = remaining;
   };
-  if (!turn_.connected) at(reconnect_at_ns_);
+  if (readable_.load(std::memory_order_relaxed) < 0) at(reconnect_at_ns_);
   if (device_.memory().arena.wants_cgroup_watched()) at(cgroup_look_ns_);
-  if (const turn::Instant due = turn::next_deadline(turn_); due != turn::kNever) at(due);
+  const turn::Instant due = device_.turns().ask([](const turn::Turn& turn) { return turn::next_deadline(turn); });
+  if (due != turn::kNever) at(due);
   return timeout;
 }
 
@@ -300,7 +307,7 @@ bool Client::receive() {
   for (;;) {
     alignas(8) std::byte bytes[protocol::kMessageBytesMax];
     Descriptors descriptors;
-    ssize_t got = receive_packet(socket_.get(), bytes, &descriptors, MSG_DONTWAIT);
+    ssize_t got = receive_packet(readable_.load(std::memory_order_relaxed), bytes, &descriptors, MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
     if (got == 0) return false;
     std::span<const std::byte> packet{bytes, static_cast<size_t>(got)};
@@ -319,37 +326,39 @@ bool Client::receive() {
   }
 }
 
+// Long because each message has its row, and the compiler names one that has none.
 void Client::handle(MessageType type, std::span<const std::byte> packet, Descriptors descriptors) {
+  Turns& turns = device_.turns();
   switch (type) {
     case MessageType::kLockOk:
       if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
       return;
     case MessageType::kDropLock:
-      if (auto message = protocol::decode<protocol::DropLock>(packet)) take(*message);
+      if (auto message = protocol::decode<protocol::DropLock>(packet)) turns.take(*message);
       return;
     case MessageType::kKeepLock:
-      if (auto message = protocol::decode<protocol::KeepLock>(packet)) take(*message);
+      if (auto message = protocol::decode<protocol::KeepLock>(packet)) turns.take(*message);
       return;
     case MessageType::kEvict:
       if (auto message = protocol::decode<protocol::Evict>(packet)) device_.mover().evict(message->eviction, message->bytes);
       return;
     case MessageType::kMemAvailable:
-      if (auto message = protocol::decode<protocol::MemAvailable>(packet)) take(*message);
+      if (auto message = protocol::decode<protocol::MemAvailable>(packet)) turns.take(*message);
       return;
     case MessageType::kUpdateLimit:
       if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) device_.limit().update(*message);
       return;
     case MessageType::kHeadroom:
-      if (auto message = protocol::decode<protocol::Headroom>(packet)) on_headroom(*message);
+      if (auto message = protocol::decode<protocol::Headroom>(packet)) turns.take(*message);
       return;
     case MessageType::kRecallHeadroom:
-      if (auto message = protocol::decode<protocol::RecallHeadroom>(packet)) on_recall(*message);
+      if (auto message = protocol::decode<protocol::RecallHeadroom>(packet)) turns.recall(*message);
       return;
     case MessageType::kContention:
       if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
       return;
     case MessageType::kPrefetch:
-      if (auto message = protocol::decode<protocol::Prefetch>(packet)) take(*message);
+      if (auto message = protocol::decode<protocol::Prefetch>(packet)) turns.take(*message);
       return;
     case MessageType::kAskProgress:
       if (auto message = protocol::decode<protocol::AskProgress>(packet)) on_ask_progress(*message);
@@ -429,7 +438,6 @@ void Client::count_progress(bool counts) {
 }
 
 void Client::on_ask_progress(const protocol::AskProgress& message) {
-  Lock lock(mutex_);
   count_progress(message.counts != 0);
   send(protocol::Progress{message.question, gate.submissions()});
 }
@@ -441,25 +449,75 @@ void Client::wake() {
 }
 
 void Client::send_packet(const protocol::Packet& packet, const Descriptors& descriptors) {
-  if (!turn_.connected || packet.length == 0) return;  // length 0: the version agreed on has no such message
+  if (!socket_ || packet.length == 0) return;  // length 0: the version agreed on has no such message
   if (nvshare::send_packet(socket_.get(), packet.span(), descriptors, MSG_NOSIGNAL) != static_cast<ssize_t>(packet.length)) {
     shutdown(socket_.get(), SHUT_RDWR);
   }
 }
 
-void Client::take(const decltype(turn::Event::what)& event) {
-  Lock lock(mutex_);
-  step(event);
+// ---- the turn ----
+
+void Client::on_lock(const protocol::LockOk& message) {
+  const Turns::Outcome outcome = device_.turns().take(message);
+  if (outcome.load == 0) return;
+  const bool context = device_.turns().ask([](const turn::Turn& turn) { return turn.context; });
+  if (!context || !load_at_once(outcome.load)) device_.mover().load(outcome.load);
 }
 
-// With others waiting for memory, or nobody to say who does, what is not in use is not ours to take without asking.
-void Client::hold_to_resident() {
+// Without the mover, if there is nothing to bring in. Only this thread gives it jobs while a turn begins, so it stays at rest.
+bool Client::load_at_once(uint64_t grant) {
+  const int64_t started = now_ns();
+  Memory& memory = device_.memory();
+  Turns& turns = device_.turns();
+  if (!device_.mover().at_rest() || !memory.residency.run_if_complete()) return false;
+  const bool open = turns.take(turn::LoadEnded{}).agreed;
+  if (!open) memory.residency.set_running(false);
+  protocol::SwapProgress done{};
+  done.direction = static_cast<uint8_t>(protocol::SwapDirection::kIn);
+  done.finished = 1;
+  done.failed = open ? 0 : 1;
+  done.id = grant;
+  done.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
+  done.memory = memory.report();
+  turns.take(done);
+  if (open) {
+    memory.copies.forget(device_.mover().keeps_host_copies());
+  } else {
+    turns.take(turn::LoadStopped{});
+  }
+  return true;
+}
+
+void Client::on_contention(const protocol::Contention& message) {
+  Turns& turns = device_.turns();
+  if (!turns.take(message).make_room) return;
+  device_.memory().allocations.trim_cache();
+  turns.hold_to_resident();
+  turns.take(turn::MemoryChanged{});
+}
+
+// ---- questions ----
+
+void Client::ask_why_waiting() {
   {
     Lock lock(mutex_);
-    if (!turn::may_run(turn_)) return;
+    if (asked_why_at_ns_ != 0 && now_ns() - asked_why_at_ns_ < kAskAgain_ns) return;  // another thread that waits has
+    asked_why_at_ns_ = now_ns();
+    if (!socket_) return log(LogLevel::kInfo, "waits for GPU %d until a scheduler is back", device_.ordinal());
   }
-  device_.memory().residency.lower_budget(budget_);
+  why_wanted_.store(true, std::memory_order_release);
+  wake();
 }
+
+void Client::on_why_waiting(const protocol::WhyWaiting& message) {
+  if (message.question != question_) return;
+  const turn::Instant since = device_.turns().ask([](const turn::Turn& turn) { return turn::may_run(turn) ? turn::kNever : turn.wish.at; });
+  if (since == turn::kNever || message.text[0] == '\0') return;
+  log(LogLevel::kInfo, "has waited for GPU %d for %lld s: for %s", device_.ordinal(),
+      static_cast<long long>((now_ns() - since) / 1'000'000'000), message.text);
+}
+
+// ---- host memory ----
 
 void Client::arena_changed() {
   if (!arena_dirty_.exchange(true, std::memory_order_acq_rel)) wake();
@@ -470,8 +528,7 @@ void Client::send_arena() {
   HostArena& arena = device_.memory().arena;
   HostArena::Outbox outbox;
   if (!arena.take_outbox(&outbox)) return;
-  Lock lock(mutex_);
-  if (!turn_.connected) {
+  if (readable_.load(std::memory_order_relaxed) < 0) {
     arena.lender_gone();
     return;
   }
@@ -482,7 +539,6 @@ void Client::send_arena() {
 
 void Client::send_arena_held() {
   std::vector<protocol::ArenaHeld> held = device_.memory().arena.held();
-  Lock lock(mutex_);
   for (const protocol::ArenaHeld& segment : held) send(segment);
 }
 
@@ -497,12 +553,8 @@ void Client::check_cgroup() {
 
 void Client::flush() {
   send_arena();
-  if (memory_dirty_.load(std::memory_order_acquire) && memory_waiters_.load(std::memory_order_relaxed) > 0) hold_to_resident();
-  Lock lock(mutex_);
-  if (!turn_.connected) return;
-  // What exit handlers free after the driver has gone is on the GPU until the process is: it is not to be given to others before.
-  if (!Process::ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) step(turn::MemoryChanged{});
-  step(turn::NewsSent{});
+  device_.turns().flush();
+  if (readable_.load(std::memory_order_relaxed) < 0) return;
   if (why_wanted_.exchange(false, std::memory_order_acq_rel)) send(protocol::AskWhyWaiting{++question_});
 }
 
@@ -511,12 +563,9 @@ void Client::reset_after_fork() {
   socket_.reset();
   wake_.reset();
   bell_.reset();
-  hurried_news_.store(-1, std::memory_order_relaxed);
+  readable_.store(-1, std::memory_order_relaxed);
   shared_.store(false, std::memory_order_release);
-  turn_ = turn::Turn{};
   counts_progress_ = false;
-  locks_.store(0, std::memory_order_relaxed);
-  gang_runs_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace nvshare::interposer

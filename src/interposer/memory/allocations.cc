@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "interposer/gate/gate.h"
-#include "interposer/link/client.h"
+#include "interposer/link/turns.h"
 #include "interposer/log.h"
 #include "interposer/memory/charges.h"
 #include "interposer/process/device.h"
@@ -31,7 +31,7 @@ void leave_gate() {
 
 }  // namespace
 
-void Allocations::changed() { device_.client().memory_changed(); }
+void Allocations::changed() { device_.turns().memory_changed(); }
 
 // ---- blocks ----
 
@@ -58,21 +58,21 @@ CUresult Allocations::map_block(Block& block) {
 // True: inside the gate, and whether an allocation gets memory now or in the next turn is settled. False: it waited, and the gate is to be
 // looked at anew.
 bool Allocations::enter_gate(bool needs_lock) {
-  Client& client = device_.client();
+  const TurnSigns& signs = device_.turns().signs;
   Mark* mark = Gate::mark();
   if (needs_lock) process().wait_for_gate();
   const uint32_t flags = mark != nullptr ? gate.enter(mark) : gate.flags();
   if ((flags & device_.gate_bit()) == 0 || Process::ending()) return true;
-  if (client.draining()) {
+  if (signs.draining()) {
     leave_gate();
     gate.begin_waiting();
     gate.wait_change(flags, kSettling_ns);
     gate.end_waiting();
     return false;
   }
-  if (client.gang_runs()) {
+  if (signs.gang_runs()) {
     leave_gate();
-    process().wait_for_gate(&client);
+    process().wait_for_gate(&signs);
     return false;
   }
   return true;
@@ -84,8 +84,8 @@ bool Allocations::reserve(const BlockOrder& order, bool needs_lock, Attempt* mad
   if (made->block != nullptr) return true;
   // What was seen of the gate may be stale: a turn that has begun meanwhile counts, and no drain gets past this thread.
   made->now = blocks_.running;
-  bool room =
-      made->now ? use_.resident() + order.bytes <= device_.client().budget() : use_.allocated() + order.bytes <= device_.limit().ceiling();
+  bool room = made->now ? use_.resident() + order.bytes <= device_.turns().signs.budget()
+                        : use_.allocated() + order.bytes <= device_.limit().ceiling();
   if (needs_lock && !made->now) room = false;
   if (!room) return false;
   use_.add_allocated(order.bytes);
@@ -130,7 +130,7 @@ bool Allocations::attempt(const BlockOrder& order, bool needs_lock, Attempt* mad
 
 CUresult Allocations::refuse(size_t bytes, const char* why) const {
   log(LogLevel::kInfo, "an allocation of %zu bytes was refused: %s (%zu bytes allocated, %zu of them on the GPU; budget %zu, at most %zu)",
-      bytes, why, use_.allocated(), use_.resident(), device_.client().budget(), device_.limit().ceiling());
+      bytes, why, use_.allocated(), use_.resident(), device_.turns().signs.budget(), device_.limit().ceiling());
   return cuda::CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -161,11 +161,11 @@ CUresult Allocations::allocate_block(const BlockOrder& order, Block** out) {
       sleep_ns(kLockPause_ns);
       continue;
     }
-    switch (device_.client().grow(bytes)) {
-      case Client::Growth::kGranted:
-      case Client::Growth::kLostLock:
+    switch (device_.turns().grow(bytes)) {
+      case Turns::Growth::kGranted:
+      case Turns::Growth::kLostLock:
         break;
-      case Client::Growth::kOutOfMemory:
+      case Turns::Growth::kOutOfMemory:
         return refuse(bytes, "the scheduler finds no room");
     }
   }

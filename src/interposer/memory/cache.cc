@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "interposer/link/client.h"
 #include "interposer/memory/allocations.h"
 #include "interposer/memory/swap.h"
 #include "interposer/process/device.h"
@@ -51,7 +50,7 @@ void Allocations::retire(Block* block, bool keep) {
     for (uint32_t i = 0; i < block->chunk_count; ++i) whole = whole && block->chunks[i].state == ChunkState::kResident;
     // Memory that another process may still have mapped is no one else's to use.
     keep = keep && block->export_id == 0 && blocks_.running && whole && block->pins == 0 && block->kind == BlockKind::kVmm &&
-           block->context != nullptr && block->bytes <= cache_max && device_.client().cache_allowed();
+           block->context != nullptr && block->bytes <= cache_max && !device_.turns().signs.others_wait_for_memory();
     if (keep) {
       std::vector<Block*> victims;
       uncache_oldest(cache_max - block->bytes, &victims);
@@ -81,7 +80,7 @@ void Allocations::retire(Block* block, bool keep) {
     backing_.dispose(block);
     use_.drop_resident(resident);
   }
-  if (ended_export != 0) device_.client().tell(protocol::ExportEnded{ended_export});
+  if (ended_export != 0) device_.client().send(protocol::ExportEnded{ended_export});
   changed();
 }
 

@@ -5,12 +5,12 @@
 namespace nvshare::interposer {
 
 bool charge(Device& device, size_t bytes, const char* what) {
-  Client& client = device.client();
-  if (client.charge(bytes)) return true;
+  Turns& turns = device.turns();
+  if (turns.charge(bytes)) return true;
   // What the driver keeps for the program's next use.
   const uint64_t before = device.limit().charged();
   device.memory().driver.trim();
-  if (device.limit().charged() < before && client.charge(bytes)) return true;
+  if (device.limit().charged() < before && turns.charge(bytes)) return true;
   device.limit().log_refusal(what, bytes, kChargeUnitBytes, kSmallChargeUnitBytes);
   return false;
 }

@@ -14,13 +14,12 @@ namespace nvshare::interposer {
 using cuda::CUcontext;
 using cuda::CUresult;
 
-void DriverMemory::changed() { device_.client().memory_changed(); }
+void DriverMemory::changed() { device_.turns().memory_changed(); }
 
 // ---- holdings ----
 
 CUresult DriverMemory::claim(size_t bytes, const char* what) {
   if (bytes > SIZE_MAX / 2 || !charge(device_, bytes, what)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  Client& client = device_.client();
   Mark* mark = Gate::mark();
   if (mark == nullptr) {
     refund(device_, bytes);
@@ -46,7 +45,7 @@ CUresult DriverMemory::claim(size_t bytes, const char* what) {
       device_.memory().allocations.give_back_caches();
       continue;
     }
-    if (client.grow(bytes) != Client::Growth::kOutOfMemory) continue;
+    if (device_.turns().grow(bytes) != Turns::Growth::kOutOfMemory) continue;
     refund(device_, bytes);
     log(LogLevel::kInfo, "%s of %zu bytes was refused: the scheduler finds no room (%zu bytes allocated, %zu of them on the GPU)", what,
         bytes, use_.allocated(), use_.resident());
@@ -81,7 +80,7 @@ void DriverMemory::settle(size_t claimed, const Holding& holding) {
 void DriverMemory::change(size_t from, size_t to) {
   if (to > from) {
     use_.add_fixed(to - from);
-    device_.client().charge_unasked(to - from);
+    device_.turns().charge_unasked(to - from);
   } else if (to < from) {
     use_.drop_fixed(from - to);
     refund(device_, from - to);
@@ -109,7 +108,7 @@ void DriverMemory::hold_again(const Holding& holding) {
 
 void DriverMemory::inherit(size_t bytes) {
   use_.add_fixed(bytes);
-  device_.client().charge_unasked(bytes);
+  device_.turns().charge_unasked(bytes);
   changed();
 }
 

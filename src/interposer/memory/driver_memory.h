@@ -2,7 +2,7 @@
 // imports. It is counted like any other, but it needs the lock and room in the budget before the driver allocates it, because there is no
 // turn to put it off to. ../hooks/unswappable.h puts that together.
 //
-// Thread-safe. Its mutex comes before Client's.
+// Thread-safe. Its mutex comes before Turns'.
 #pragma once
 
 #include <atomic>

@@ -212,7 +212,7 @@ bool HostArena::unmap_one() {
     returned_.push_back(segment.id);
     settle_shrink();
     notify();
-    device_.client().memory_changed();
+    device_.turns().memory_changed();
     return true;
   }
   return false;
@@ -261,7 +261,7 @@ bool HostArena::build_one() {
     }
   }
   notify();
-  device_.client().memory_changed();
+  device_.turns().memory_changed();
   return true;
 }
 

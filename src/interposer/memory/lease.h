@@ -2,7 +2,7 @@
 //
 // lease = charged + left. Every charge comes out of what is left, in one step, so that two threads never both get the last bytes, and
 // what the scheduler recalls cannot be charged at the same time. Nothing goes below zero. Pure and lock-free; any thread may call
-// anything, but what changes the lease has to be told to the scheduler in the same order: Client's mutex.
+// anything, but what changes the lease has to be told to the scheduler in the same order: Turns' mutex.
 #pragma once
 
 #include <algorithm>

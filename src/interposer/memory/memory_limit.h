@@ -1,7 +1,7 @@
 // The tenant's memory limit on one GPU, as far as this process knows it: what holds and who set it, what this process may charge without
 // asking (lease.h), what programs are to see of the GPU. Told by the scheduler; alone, by the program's environment (own_limit.h).
 //
-// Thread-safe. Its mutex is a leaf. What changes the lease is told to the scheduler in the same order: under Client's mutex.
+// Thread-safe. Its mutex is a leaf. What changes the lease is told to the scheduler in the same order: under Turns' mutex.
 #pragma once
 
 #include <atomic>

@@ -23,19 +23,20 @@ bool Mover::fetch(const Piece& piece) {
 
 void Mover::run_prefetch(const Job& job) {
   Memory& memory = device_.memory();
-  Client& client = device_.client();
+  Turns& turns = device_.turns();
   protocol::SwapProgress progress{};
   progress.direction = static_cast<uint8_t>(protocol::SwapDirection::kAhead);
   progress.id = job.id;
   const int64_t started = now_ns();
   bool failed = false;
   CUresult no_entry = cuda::CUDA_SUCCESS;
-  if (client.prefetch_wanted(job.id) && !stopping() && enter_context(&no_entry)) {
-    const size_t budget = client.budget(), resident = memory.use.resident();
+  auto wanted_still = [&] { return turns.ask([&](const turn::Turn& turn) { return turn::prefetch_wanted(turn, job.id); }); };
+  if (wanted_still() && !stopping() && enter_context(&no_entry)) {
+    const size_t budget = turns.signs.budget(), resident = memory.use.resident();
     std::vector<Piece> pieces = memory.residency.pin_swapped(budget - std::min(budget, resident));
     std::vector<Piece> under_way;
     for (const Piece& piece : pieces) {
-      const bool wanted = !failed && client.prefetch_wanted(job.id) && !stopping();
+      const bool wanted = !failed && wanted_still() && !stopping();
       const bool fits = memory.use.resident() + piece.bytes <= budget;
       const bool moves = wanted && fits && memory.residency.begin(piece, ChunkState::kSwapped);
       if (moves && fetch(piece)) {
@@ -63,13 +64,13 @@ void Mover::run_prefetch(const Job& job) {
   } else {
     failed = true;
   }
-  client.prefetched(job.id);
+  turns.take(turn::PrefetchEnded{job.id});
   progress.finished = 1;
   progress.failed = failed ? 1 : 0;
   progress.copied = progress.moved;
   progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
   progress.memory = memory.report();
-  client.progress(progress);
+  turns.take(progress);
   log(LogLevel::kDebug, "moved in %llu MiB ahead of the turn in %lld ms%s", static_cast<unsigned long long>(progress.moved >> 20),
       static_cast<long long>(progress.elapsed_ns / 1'000'000), failed ? " (stopped early)" : "");
 }

@@ -19,7 +19,7 @@ bool takes_turns(const Block* block) { return block->kind != BlockKind::kPlain &
 
 }  // namespace
 
-void Residency::changed() { device_.client().memory_changed(); }
+void Residency::changed() { device_.turns().memory_changed(); }
 
 size_t Residency::resident_bytes(const Block& block) {
   if (block.kind == BlockKind::kHandle) return block.in_resident ? block.bytes : 0;
@@ -57,7 +57,7 @@ void Residency::lower_budget(std::atomic<size_t>& budget) {
 bool Residency::claim(size_t bytes, bool* running) {
   Lock lock(blocks_.mutex);
   *running = blocks_.running;
-  if (!*running || use_.resident() + bytes > device_.client().budget()) return false;
+  if (!*running || use_.resident() + bytes > device_.turns().signs.budget()) return false;
   use_.add_fixed(bytes);
   return true;
 }

@@ -171,6 +171,10 @@ void Mover::stop(int64_t patience_ns) {
 
 bool Mover::keeps_host_copies() const { return unchanged_.on() && !device_.memory().residency.all_stays(); }
 
+bool Mover::load_cancelled() {
+  return device_.turns().ask([](const turn::Turn& turn) { return turn.cancel_load; });
+}
+
 bool Mover::stopping() {
   Lock lock(mutex_);
   return stopping_;
@@ -241,30 +245,31 @@ void Mover::context_gone(CUcontext context) {
 // ---- drain and idleness ----
 
 void Mover::run_drain(const Job& job) {
-  Client& client = device_.client();
+  Turns& turns = device_.turns();
   for (;;) {
-    if (!client.drain_wanted(job.id) || stopping()) return;
+    if (!turns.ask([&](const turn::Turn& turn) { return turn::drain_wanted(turn, job.id); }) || stopping()) return;
     if (!gate.quiesce(now_ns() + kSlice_ns)) continue;
     if (!process().captures.wait_for_none(now_ns() + kSlice_ns)) continue;
+    const bool together = turns.ask([&](const turn::Turn& turn) { return turn::drains_together(turn, job.id); });
     // What runs on other GPUs may use this one's memory. Where all of them are left together that is waited for when each has drained.
-    if (synchronize(process().contexts, process().captures, client.drains_together(job.id) ? device_.ordinal() : Contexts::kAllGpus)) break;
+    if (synchronize(process().contexts, process().captures, together ? device_.ordinal() : Contexts::kAllGpus)) break;
     sleep_ns(kPause_ns);  // a context is on its way out, or a capture came between
   }
-  if (!client.drained(job.id)) return;
+  if (!turns.take(turn::WorkDrained{job.id}).agreed) return;
   device_.memory().residency.set_running(false);
   device_.memory().allocations.collect_done();  // garbage is neither kept nor copied
   // Under a compute limit the lock comes and goes often, and as long as nobody needs the memory all of it stays.
-  if (!client.keeps_caches()) {
+  if (!turns.ask([&](const turn::Turn& turn) { return turn.idle.terms().limited && turn.idle.terms().memory_waiters == 0; })) {
     device_.memory().allocations.trim_cache();  // not worth a copy
     device_.memory().driver.trim();
   }
-  client.released();
+  turns.take(turn::MemoryLeft{});
 }
 
 int64_t Mover::look_for_idleness() {
-  Client& client = device_.client();
+  Turns& turns = device_.turns();
   for (;;) {
-    const turn::Effects::Look next = client.idle_step();
+    const turn::Effects::Look next = turns.take(turn::IdleLook{}).look;
     if (!next.wanted) return -1;
     if (next.wait_ns > 0) return now_ns() + next.wait_ns;
     if (stopping()) return -1;
@@ -272,7 +277,7 @@ int64_t Mover::look_for_idleness() {
     if (process().captures.capturing() || !synchronize(process().contexts, process().captures, device_.ordinal())) {
       return now_ns() + kPause_ns;
     }
-    client.work_ended(waits_from);
+    turns.take(turn::WorkEnded{waits_from});
   }
 }
 
@@ -319,7 +324,7 @@ Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
       log(LogLevel::kError, "bringing memory in failed (CUDA error %d): the program's context is lost", static_cast<int>(result));
       return Arrival::kLost;
     }
-    if (device_.client().load_cancelled() || stopping()) return Arrival::kCancelled;
+    if (load_cancelled() || stopping()) return Arrival::kCancelled;
     if (now_ns() - complained > kComplaint_ns) {
       complained = now_ns();
       log(LogLevel::kWarning, "for %lld s the GPU has not taken this program's memory in (CUDA error %d); trying on",
@@ -333,28 +338,29 @@ Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
 bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, int64_t* stalled_ns) {
   const Piece& piece = rest.front();
   Memory& memory = device_.memory();
-  Client& client = device_.client();
+  Turns& turns = device_.turns();
   auto needed = [&] { return memory.use.resident() + memory.residency.arriving_bytes(piece); };
-  if (client.wait_for_budget(needed(), now_ns() + kStall_ns)) return true;
-  if (client.load_cancelled()) return false;
+  if (turns.wait_for_budget(needed(), now_ns() + kStall_ns)) return true;
+  if (load_cancelled()) return false;
   const int64_t stalls = now_ns();
   // What the program frees keeps its room as long as it is pinned, and the scheduler, which hears of the free, makes no room for that.
   // Parts of what is still to come in may never have left.
   finish_in(under_way);  // an error is the next call's to find
   bool room = false;
   int64_t complained = stalls;
-  while (!room && !client.load_cancelled() && !memory.residency.freed(piece)) {
+  while (!room && !load_cancelled() && !memory.residency.freed(piece)) {
     for (Piece& later : rest.subspan(1)) {
       if (later.block == nullptr || !memory.residency.freed(later)) continue;
       memory.residency.unpin(later);
       later.block = nullptr;
     }
-    room = client.wait_for_budget(needed(), now_ns() + kSlice_ns);
+    room = turns.wait_for_budget(needed(), now_ns() + kSlice_ns);
     if (room || now_ns() - complained < kComplaint_ns) continue;
     complained = now_ns();
     log(LogLevel::kInfo,
         "for %lld s this program's memory has waited for room on GPU %d: %zu bytes are there, %zu may be, the next piece needs %zu",
-        static_cast<long long>((complained - stalls) / 1'000'000'000), device_.ordinal(), memory.use.resident(), client.budget(), needed());
+        static_cast<long long>((complained - stalls) / 1'000'000'000), device_.ordinal(), memory.use.resident(), turns.signs.budget(),
+        needed());
   }
   *stalled_ns += now_ns() - stalls;
   return room;
@@ -373,7 +379,7 @@ CUresult Mover::finish_in(std::vector<Piece>* under_way) {
 
 Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
   Memory& memory = device_.memory();
-  Client& client = device_.client();
+  Turns& turns = device_.turns();
   uint64_t reported = progress->moved;
   std::vector<Piece> under_way;
   size_t next = 0;
@@ -402,7 +408,7 @@ Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progr
     if (progress->moved - reported >= kReportBytes) {
       progress->elapsed_ns = static_cast<uint64_t>(now_ns() - started - *stalled_ns);
       progress->memory = memory.report();
-      client.progress(*progress);
+      turns.take(*progress);
       reported = progress->moved;
     }
   }
@@ -419,7 +425,7 @@ Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progr
 
 void Mover::run_load(const Job& job) {
   Memory& memory = device_.memory();
-  Client& client = device_.client();
+  Turns& turns = device_.turns();
   SwapProgress progress = new_progress(SwapDirection::kIn, job.id);
   int64_t started = now_ns();
   int64_t stalled_ns = 0;
@@ -427,7 +433,7 @@ void Mover::run_load(const Job& job) {
   CUresult no_entry = cuda::CUDA_SUCCESS;
   const bool entered = enter_context(&no_entry);
   for (;;) {
-    if (client.load_cancelled() || stopping()) break;
+    if (load_cancelled() || stopping()) break;
     std::vector<Piece> pieces = memory.residency.pin_absent(true);
     if (pieces.empty()) {  // which a program that is done with this GPU can be without a context
       arrival = Arrival::kIn;
@@ -452,19 +458,19 @@ void Mover::run_load(const Job& job) {
   // A program whose context has failed is let through, to see the driver's own error.
   if (arrival == Arrival::kLost) memory.residency.set_running(true);
   const bool complete = arrival != Arrival::kCancelled;
-  bool open = complete && client.loaded();
+  bool open = complete && turns.take(turn::LoadEnded{}).agreed;
   if (!open) memory.residency.set_running(false);
   progress.finished = 1;
   progress.failed = open ? 0 : 1;
   progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started - stalled_ns);
   progress.memory = memory.report();
-  client.progress(progress);
+  turns.take(progress);
   if (open) {
     memory.copies.forget(keeps_host_copies());
     log(LogLevel::kDebug, "moved in %llu MiB (%llu copied) in %lld ms", static_cast<unsigned long long>(progress.moved >> 20),
         static_cast<unsigned long long>(progress.copied >> 20), static_cast<long long>(progress.elapsed_ns / 1'000'000));
   } else if (!stopping()) {
-    client.load_stopped();
+    turns.take(turn::LoadStopped{});
   }
 }
 

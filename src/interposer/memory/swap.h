@@ -24,11 +24,11 @@ class Mover {
   explicit Mover(Device& device) : device_(device), unchanged_(device) {}
   bool start();
 
-  void drain(uint64_t drain);               // ends with Client::drained
+  void drain(uint64_t drain);               // ends with WorkDrained
   void evict(uint64_t id, uint64_t bytes);  // ends with a finished SwapProgress
-  void load(uint64_t grant);                // ends with Client::loaded or load_stopped
-  void prefetch(uint64_t prefetch);         // memory in without the lock; ends with Client::prefetched and a finished SwapProgress
-  void watch_idle();                        // looks for idleness (Client::idle_step) between jobs, until told that there is no need
+  void load(uint64_t grant);                // ends with LoadEnded or LoadStopped
+  void prefetch(uint64_t prefetch);         // memory in without the lock; ends with PrefetchEnded and a finished SwapProgress
+  void watch_idle();                        // looks for idleness (turn::IdleLook) between jobs, until told that there is no need
   void trim_cache_in(int64_t delay_ns);     // of freed memory: what is kept for a moment only
   void prepare_arena(uint64_t bytes);       // host memory for what may have to move, in the background
   bool at_rest();                           // no job is under way or waits
@@ -53,6 +53,7 @@ class Mover {
   class Eviction;  // swap_out.cc
 
   bool stopping();
+  bool load_cancelled();  // the lock is to be given back before loading has ended
   static void* thread_body(void* self);
   void run();
   void push(Job job);

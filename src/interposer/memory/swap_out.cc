@@ -78,7 +78,7 @@ void Mover::Eviction::report(bool finished) {
   progress_.mistaken = mover_.unchanged_.take_mistake() ? 1 : 0;
   reported_ = progress_.moved;
   reported_at_ = now_ns();
-  mover_.device_.client().progress(progress_);
+  mover_.device_.turns().take(progress_);
 }
 
 // Pins what is to leave, and finds out what of it did not change; that comes first.
@@ -225,9 +225,9 @@ void Mover::Eviction::send(const Leaving& leaving) {
 }
 
 void Mover::Eviction::run() {
-  Client& client = mover_.device_.client();
+  Turns& turns = mover_.device_.turns();
   CUresult ignored = cuda::CUDA_SUCCESS;
-  if (client.holds_lock() || mover_.stopping() || !mover_.enter_context(&ignored)) {
+  if (turns.ask(turn::holds_lock) || mover_.stopping() || !mover_.enter_context(&ignored)) {
     progress_.failed = 1;
     report(true);
     return;

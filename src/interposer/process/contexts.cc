@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "interposer/link/client.h"
+#include "interposer/process/device.h"
 
 namespace nvshare::interposer {
 
@@ -114,11 +114,12 @@ int Contexts::left(CUcontext context) {
   return ordinal;
 }
 
-void Contexts::tell(Client& client, int ordinal, CUcontext only_if) {
+void Contexts::tell(Device& device, CUcontext only_if) {
   Lock lock(mutex_);
-  if (only_if != nullptr && find(only_if) == nullptr) return;
-  client.context_there(
-      std::any_of(contexts_.begin(), contexts_.end(), [ordinal](const Context& known) { return known.ordinal == ordinal; }));
+  if (!device.client().shared() || (only_if != nullptr && find(only_if) == nullptr)) return;
+  const bool there =
+      std::any_of(contexts_.begin(), contexts_.end(), [&](const Context& known) { return known.ordinal == device.ordinal(); });
+  device.turns().take(turn::ContextChanged{there});
 }
 
 // ---- pins ----

@@ -1,7 +1,7 @@
 // The contexts of this process: which there are, on which GPU, for how long the program has them, and who of ours uses one at the moment.
 // One that the program destroys stays until nobody of ours is in it (pins).
 //
-// Thread-safe. Its mutex comes before Client's; it is given up while waiting for a pin to go.
+// Thread-safe. Its mutex comes before Turns'; it is given up while waiting for a pin to go.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace nvshare::interposer {
 
-class Client;
+class Device;
 
 class Contexts {
  public:
@@ -37,9 +37,9 @@ class Contexts {
   int leaves(cuda::CUcontext context);
   void stays(cuda::CUcontext context);
   int left(cuda::CUcontext context);
-  // The client of that GPU hears whether the program has a context there. In order with made and left; `only_if` (may be null): if there is
+  // The turns of that GPU hear whether the program has a context there. In order with made and left; `only_if` (may be null): if there is
   // that context.
-  void tell(Client& client, int ordinal, cuda::CUcontext only_if);
+  void tell(Device& device, cuda::CUcontext only_if);
 
   // Counts contexts that were destroyed: handles made before may be of a dead context even if its address is in use again.
   uint32_t destroyed() const { return destroyed_.load(std::memory_order_relaxed); }

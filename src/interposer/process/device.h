@@ -1,5 +1,5 @@
-// One GPU as this process uses it: its memory and memory limit, its client, its mover. Made when the process first has a context there;
-// never destroyed.
+// One GPU as this process uses it: its memory and memory limit, its turns, its client, its mover. Made when the process first has a context
+// there; never destroyed.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 
 #include "cuda/driver_api.h"
 #include "interposer/link/client.h"
+#include "interposer/link/turns.h"
 #include "interposer/memory/memory.h"
 #include "interposer/memory/memory_limit.h"
 #include "interposer/memory/swap.h"
@@ -38,6 +39,7 @@ class Device {
   Memory& memory() { return memory_; }
   MemoryLimit& limit() { return limit_; }
   Client& client() { return client_; }
+  Turns& turns() { return turns_; }
   Mover& mover() { return mover_; }
 
  private:
@@ -51,6 +53,7 @@ class Device {
   bool refused_ = false;
   MemoryLimit limit_{ordinal_};
   Memory memory_{*this};
+  Turns turns_{*this};
   Client client_{*this};
   Mover mover_{*this};
 };

@@ -64,10 +64,10 @@ void Ipc::on_export_wanted(Device& device, const protocol::ExportWanted& message
     if (status != ExportStatus::kOk) {
       log(LogLevel::kWarning, "another process asks for memory that %s",
           status == ExportStatus::kUnknown ? "this one does not export (any more)" : "the driver gives no descriptor of");
-      device.client().tell(answer);
+      device.client().send(answer);
       return;
     }
-    device.client().tell(answer, descriptors);
+    device.client().send(answer, descriptors);
     answer.first += static_cast<uint32_t>(descriptors.count());
   } while (answer.first < answer.chunks);
 }
@@ -157,7 +157,7 @@ CUresult Ipc::fetch(Device& device, const IpcToken& token) {
   message.export_id = token.export_id;
   memcpy(message.nonce, token.nonce, sizeof message.nonce);
   mutex_.unlock();
-  const bool sent = device.client().tell(message);
+  const bool sent = device.client().send(message);
   mutex_.lock();
   if (!sent) {
     pending_.done = true;
@@ -254,7 +254,7 @@ void Ipc::unmap(const Import& import) {
 }
 
 void Ipc::let_go(const Import& import) {
-  import.device->client().tell(protocol::ImportClosed{import.request});
+  import.device->client().send(protocol::ImportClosed{import.request});
   if (import.inherited) import.device->memory().driver.disinherit(import.bytes);
 }
 

@@ -61,7 +61,7 @@ void Process::at_program_exit() { process().program_ends(); }
 void Process::program_ends() {
   gate.set(Gate::kEnding);
   for_each_device([](Device& device) {
-    device.client().program_ends();
+    device.turns().take(turn::ProgramEnds{});
     device.memory().arena.give_up(0);  // so that the mover does not wait for host memory
     device.mover().stop(kExitPatience_ns);
     device.memory().arena.give_up(kExitPatience_ns);
@@ -228,7 +228,7 @@ bool Process::context_made(CUcontext context, int ordinal) {
   contexts.made(context, ordinal);
   Device* attached = attach(ordinal);
   if (attached == nullptr) return true;
-  contexts.tell(attached->client(), ordinal, context);
+  contexts.tell(*attached, context);
   return !attached->refused();
 }
 
@@ -241,7 +241,7 @@ void Process::context_leaves(CUcontext context) {
 
 void Process::context_left(CUcontext context) {
   const int ordinal = contexts.left(context);
-  if (Device* owner = device(ordinal)) contexts.tell(owner->client(), ordinal, nullptr);
+  if (Device* owner = device(ordinal)) contexts.tell(*owner, nullptr);
   captures.left_with(context);
   peers.context_gone(context);
   ipc.context_gone(context);
@@ -260,15 +260,16 @@ void Process::green_context_left(CUcontext context) {
 // ---- gate ----
 
 void Process::wait_gate_change(uint32_t flags) {
-  Client* opens = nullptr;
+  Device* opens = nullptr;
   for_each_device([&](Device& device) {
-    if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device.client();
+    if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device;
   });
   if (opens == nullptr) return gate.wait_change(flags, kLongWait_ns);  // more than one message opens it
-  gate.wait_change_or_news(flags, opens->hurried_news(), opens->bell(), kLongWait_ns);
+  const Client& client = opens->client();
+  gate.wait_change_or_news(flags, opens->turns().signs.hurried() ? client.readable() : -1, client.bell(), kLongWait_ns);
 }
 
-void Process::wait_for_gate(const Client* joins) {
+void Process::wait_for_gate(const TurnSigns* joins) {
   int64_t started = now_ns();
   bool told = false;
   uint32_t waited_for = 0;
@@ -279,7 +280,7 @@ void Process::wait_for_gate(const Client* joins) {
     if (joins != nullptr && !joins->gang_runs()) break;
     waited_for |= flags & Gate::kClosedMask;
     for_each_device([&](Device& device) {
-      if ((flags & device.gate_bit()) != 0) device.client().want_lock();
+      if ((flags & device.gate_bit()) != 0) device.turns().want_lock();
     });
     if (joins == nullptr) {
       wait_gate_change(flags);
@@ -297,7 +298,7 @@ void Process::wait_for_gate(const Client* joins) {
   if (waited_for == 0) return;
   const int64_t now = now_ns();
   for_each_device([&](Device& device) {
-    if ((waited_for & device.gate_bit()) != 0) device.client().used_from(now);
+    if ((waited_for & device.gate_bit()) != 0) device.turns().signs.used_from(now);
   });
 }
 
@@ -312,6 +313,7 @@ void Process::reset_after_fork() {
   Pacer::reset_after_fork();
   for_each_device([](Device& device) {
     device.client().reset_after_fork();
+    device.turns().reset_after_fork();
     device.limit().reset_after_fork();
     device.mover().reset_after_fork();
     device.memory().reset_after_fork();

@@ -71,8 +71,8 @@ class Process {
   bool current_is_gone();
 
   // Blocks until the gate is open for all GPUs, asking for the locks that are missing, or until the program ends; where `joins` says so, no
-  // longer than others of that client's tenant run without it.
-  void wait_for_gate(const Client* joins = nullptr);
+  // longer than others of that tenant run without it.
+  void wait_for_gate(const TurnSigns* joins = nullptr);
   static bool ending() { return (gate.flags() & Gate::kEnding) != 0; }
 
   // None of the program's memory leaves a GPU from now on, whoever asks: something may use it that no hook sees. Waits for the lock, so

@@ -1,0 +1,266 @@
+#include "interposer/link/turns.h"
+
+#include <algorithm>
+
+#include "interposer/gate/gate.h"
+#include "interposer/gate/pacer.h"
+#include "interposer/log.h"
+#include "interposer/process/device.h"
+#include "interposer/process/process.h"
+#include "interposer/symbols/real_driver.h"
+#include "interposer/turn/reports.h"
+
+namespace nvshare::interposer {
+
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
+constexpr int64_t kLook_ns = 500 * kMillisecond;             // for the program's end
+constexpr int64_t kAlonePatience_ns = 2'000 * kMillisecond;  // without a scheduler: as long as a restart takes
+
+}  // namespace
+
+// ---- events and effects ----
+
+std::atomic<int> Turns::locks_{0};
+
+Turns::Outcome Turns::take(const Happening& happening) {
+  Lock lock(mutex_);
+  load_due_ = 0;
+  room_due_ = false;
+  if (const auto* headroom = std::get_if<protocol::Headroom>(&happening)) device_.limit().update(*headroom);
+  const turn::Effects effects = step(happening);
+  return {effects.agreed, effects.look, load_due_, room_due_};
+}
+
+turn::Effects Turns::step(const Happening& what) {
+  turn::Event event{{}, what};
+  turn::Seen& seen = event.seen;
+  seen.submissions = gate.submissions();
+  const Gate::Waited waited = gate.last_waited();
+  seen.waited_at = waited.at_ns;
+  seen.waited_after = waited.submissions;
+  seen.submitting = gate.busy();
+  seen.waiting = gate.waiting() > 0;
+  seen.capturing = process().captures.capturing();
+  seen.other_gpus = locks_.load(std::memory_order_relaxed) > (turn::holds_lock(turn_) ? 1 : 0);
+  seen.first_use = signs.first_use_ns_.load(std::memory_order_relaxed);
+  const int64_t now = now_ns();
+  seen.longest_work_ns = Pacer::work_seen().longest_ns(now);
+  const bool held = turn::holds_lock(turn_);
+  const turn::Effects effects = turn::step(turn_, event, now);
+  // What others read without the mutex.
+  locks_.fetch_add(turn::holds_lock(turn_) - held, std::memory_order_relaxed);
+  signs.draining_.store(turn_.phase == turn::Phase::kDraining, std::memory_order_release);
+  signs.gang_runs_.store(turn_.gang_runs, std::memory_order_release);
+  signs.memory_waiters_.store(turn_.idle.terms().memory_waiters, std::memory_order_relaxed);
+  signs.hurried_.store(turn_.connected && turn_.idle.terms().limited, std::memory_order_relaxed);
+  for (const turn::Effect& effect : effects) {
+    std::visit([this](const auto& one) REQUIRES(mutex_) { carry_out(one); }, effect);
+  }
+  changed_.notify_all();
+  return effects;
+}
+
+template <typename Message>
+void Turns::carry_out(const Message& message) {
+  device_.client().send(message);
+}
+void Turns::carry_out(const turn::OpenGate&) { gate.clear(device_.gate_bit()); }
+void Turns::carry_out(const turn::CloseGate&) { gate.set(device_.gate_bit()); }
+void Turns::carry_out(const turn::WakeGate&) { gate.clear(0); }
+void Turns::carry_out(const turn::WatchGate& effect) { gate.watch(effect.closely ? Gate::kLimited : Gate::kWatched, effect.wanted); }
+void Turns::carry_out(const turn::ForgetWish&) { wish_known_.store(false, std::memory_order_seq_cst); }
+void Turns::carry_out(const turn::KnowWish&) { wish_known_.store(true, std::memory_order_seq_cst); }
+// In this order: a thread counts itself as waiting before it sets wish_known_, so one of the two is seen.
+void Turns::carry_out(const turn::LookForWaiters&) {
+  wish_known_.store(false, std::memory_order_seq_cst);
+  step(turn::WaitersSeen{gate.waiting() > 0});
+}
+void Turns::carry_out(const turn::BeginUse&) { signs.first_use_ns_.store(0, std::memory_order_relaxed); }
+void Turns::carry_out(const turn::SetBudget& effect) { signs.budget_.store(effect.bytes, std::memory_order_release); }
+void Turns::carry_out(const turn::StartDrain& effect) { device_.mover().drain(effect.drain); }
+void Turns::carry_out(const turn::StartLoad& effect) { load_due_ = effect.grant; }
+void Turns::carry_out(const turn::StartPrefetch& effect) { device_.mover().prefetch(effect.prefetch); }
+void Turns::carry_out(const turn::MakeRoom&) { room_due_ = true; }
+void Turns::carry_out(const turn::WatchIdle&) { device_.mover().watch_idle(); }
+void Turns::carry_out(const turn::NewsDue&) { memory_dirty_.store(true, std::memory_order_release); }
+void Turns::carry_out(const turn::WakeLink&) { device_.client().wake(); }
+void Turns::carry_out(const turn::SendMemory& effect) {
+  const protocol::Memory memory = device_.memory().report();
+  device_.client().send(turn::memory_update(turn_, effect, memory, signs.budget(), device_.limit().bytes()));
+}
+void Turns::carry_out(const protocol::LockReleased& message) {
+  protocol::LockReleased full = message;
+  // Before the report: what changes after it is told by itself. A client that keeps the lock has its other news to send still.
+  if (!turn::holds_lock(turn_)) memory_dirty_.store(false, std::memory_order_seq_cst);
+  full.memory = device_.memory().report();
+  device_.client().send(full);
+}
+void Turns::carry_out(const turn::Log& effect) {
+  const long long after_ms = effect.after_ns / kMillisecond;
+  switch (effect.what) {
+    case turn::Log::What::kDrainGivenUp:
+      return log(LogLevel::kInfo, "the GPU work of this program did not end within %lld ms; it keeps the GPU for now", after_ms);
+    case turn::Log::What::kIdle:
+      return log(LogLevel::kDebug, "idle for %lld ms: giving the GPU up", after_ms);
+  }
+}
+
+void Turns::carry_out(const turn::AskHeadroom& effect) {
+  const uint64_t returned = device_.limit().lease().give_back(protocol::kLeaseMax);
+  device_.client().send(protocol::AskHeadroom{effect.request, effect.bytes, returned});
+}
+void Turns::carry_out(const turn::GrowLease& effect) { device_.limit().lease().grow_charged(effect.bytes, effect.charged); }
+void Turns::carry_out(const turn::TryLease& effect) { step(turn::LeaseTried{device_.limit().lease().charge(effect.bytes)}); }
+
+// ---- threads of the program, and the mover ----
+
+void Turns::want_lock() {
+  if (wish_known_.exchange(true, std::memory_order_seq_cst)) return;
+  const int64_t at = now_ns();
+  Lock lock(mutex_);
+  step(turn::Wished{at, memory_dirty_.load(std::memory_order_acquire)});
+}
+
+bool Turns::wait_for_budget(size_t resident, int64_t deadline_ns) {
+  Lock lock(mutex_);
+  bool in_time = true;
+  while (!turn_.cancel_load && signs.budget() < resident && in_time) in_time = changed_.wait_until(mutex_, deadline_ns);
+  return !turn_.cancel_load && signs.budget() >= resident;
+}
+
+void Turns::memory_changed() {
+  Client& client = device_.client();
+  if (client.shared() && !memory_dirty_.exchange(true, std::memory_order_acq_rel)) client.wake();
+}
+
+// Without a scheduler for longer than a restart takes, nobody makes room; what is free on the GPU may be used.
+bool Turns::grow_alone(size_t bytes) {
+  if (!turn::alone(turn_) || now_ns() - turn_.disconnected_at < kLongWait_ns) return false;
+  size_t free_bytes = 0;
+  size_t total = 0;
+  mutex_.unlock();
+  bool known = real_driver().cuMemGetInfo_v2(&free_bytes, &total) == cuda::CUDA_SUCCESS;
+  mutex_.lock();
+  if (!known || free_bytes < bytes) return false;
+  step(turn::GrowthAlone{std::max(signs.budget(), device_.memory().use.resident() + bytes)});
+  return turn_.growth.answer == turn::Growth::Answer::kGranted;
+}
+
+Turns::Growth Turns::grow(size_t bytes) {
+  using Answer = turn::Growth::Answer;
+  if (!device_.client().shared()) return Growth::kOutOfMemory;
+  Lock lock(mutex_);
+  int64_t started = now_ns();
+  bool told = false;
+  while (turn_.growth.answer != Answer::kNone && !turn::lost_turn(turn_)) changed_.wait(mutex_);
+  if (turn::lost_turn(turn_)) return Growth::kLostLock;
+  if (device_.memory().use.resident() + bytes <= signs.budget()) return Growth::kGranted;
+  step(turn::GrowthWanted{bytes});
+  while (turn_.growth.answer == Answer::kAsked && !turn::lost_turn(turn_)) {
+    if (grow_alone(bytes)) break;
+    if (!changed_.wait_until(mutex_, now_ns() + kLongWait_ns) && !told) {
+      told = true;
+      log(LogLevel::kInfo, "an allocation of %zu bytes waits until other programs have made room on GPU %d (for %lld s)", bytes,
+          device_.ordinal(), static_cast<long long>((now_ns() - started) / 1'000'000'000));
+    }
+  }
+  const Answer end = turn_.growth.answer;
+  step(turn::GrowthEnded{});
+  if (end == Answer::kGranted) return Growth::kGranted;
+  return end == Answer::kRefused ? Growth::kOutOfMemory : Growth::kLostLock;
+}
+
+// ---- headroom: a lease that grows and shrinks by messages (protocol/messages.h) ----
+
+bool Turns::charge(size_t bytes) {
+  using Answer = turn::Headroom::Answer;
+  if (device_.limit().lease().charge(bytes)) [[likely]]
+    return true;
+  if (!device_.client().shared() || bytes > protocol::kLeaseMax) return false;
+  Lock lock(mutex_);
+  while (turn_.headroom.answer != Answer::kNone) changed_.wait(mutex_);  // of another thread
+  if (device_.limit().lease().charge(bytes)) return true;
+  step(turn::HeadroomWanted{bytes});
+  while (turn_.headroom.answer == Answer::kAsked && !Process::ending()) {
+    if (!turn_.connected && now_ns() - turn_.disconnected_at > kAlonePatience_ns) break;  // nobody who could say what the others have
+    changed_.wait_until(mutex_, now_ns() + kLook_ns);
+  }
+  const bool charged = turn_.headroom.answer == Answer::kCharged;
+  step(turn::HeadroomEnded{});
+  return charged;
+}
+
+void Turns::charge_unasked(size_t bytes) {
+  if (device_.limit().lease().charge(bytes)) return;
+  Lock lock(mutex_);
+  const uint64_t taken = device_.limit().lease().take(bytes);
+  if (taken > 0) device_.client().send(protocol::HeadroomTaken{taken});
+}
+
+void Turns::recall(const protocol::RecallHeadroom& message) {
+  Lock lock(mutex_);
+  const uint64_t returned = device_.limit().lease().give_back(message.bytes);
+  device_.client().send(protocol::HeadroomReturned{message.recall, returned, device_.limit().lease().charged()});
+}
+
+// ---- the link ----
+
+void Turns::set_shared(bool shared) { signs.budget_.store(shared ? 0 : SIZE_MAX, std::memory_order_release); }
+
+void Turns::introduce(protocol::Register* hello) {
+  Lock lock(mutex_);
+  turn::introduce(turn_, *hello);
+  hello->lease = device_.limit().leased();
+  hello->node_limit = device_.limit().by_node();
+}
+
+void Turns::connected(const protocol::Register& hello, const protocol::Registered& terms, FileDescriptor socket) {
+  Client& client = device_.client();
+  Lock lock(mutex_);
+  MemoryLimit& limit = device_.limit();
+  limit.set(terms);
+  limit.log_limit();
+  const uint64_t told = std::max(terms.lease, hello.lease);
+  limit.lease().grow(told - hello.lease);
+  client.open(std::move(socket), terms);
+  step(turn::Connected{terms.epoch, hello.wants_lock != 0});
+  client.send_about();
+  // What was taken meanwhile.
+  const uint64_t leased = limit.leased();
+  if (leased > told) client.send(protocol::HeadroomTaken{leased - told});
+  step(turn::Introduced{});
+}
+
+bool Turns::disconnected() {
+  Lock lock(mutex_);
+  const bool was_connected = turn_.connected;
+  device_.client().close();
+  step(turn::Disconnected{});
+  return was_connected;
+}
+
+void Turns::flush() {
+  if (memory_dirty_.load(std::memory_order_acquire) && signs.others_wait_for_memory()) hold_to_resident();
+  Lock lock(mutex_);
+  if (!turn_.connected) return;
+  // What exit handlers free after the driver has gone is on the GPU until the process is: it is not to be given to others before.
+  if (!Process::ending() && memory_dirty_.exchange(false, std::memory_order_acq_rel)) step(turn::MemoryChanged{});
+  step(turn::NewsSent{});
+}
+
+void Turns::hold_to_resident() {
+  if (ask([](const turn::Turn& turn) { return turn::may_run(turn); })) device_.memory().residency.lower_budget(signs.budget_);
+}
+
+void Turns::reset_after_fork() {
+  mutex_.reset_after_fork();
+  signs.hurried_.store(false, std::memory_order_relaxed);
+  signs.gang_runs_.store(false, std::memory_order_relaxed);
+  turn_ = turn::Turn{};
+  locks_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace nvshare::interposer
