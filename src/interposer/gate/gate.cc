@@ -129,20 +129,6 @@ uint64_t Gate::submissions() const {
   return sum;
 }
 
-void Gate::program_waited(int64_t at_ns) {
-  if (noting_wait_.exchange(true, std::memory_order_acq_rel)) return;
-  waited_at_ns_.store(0, std::memory_order_seq_cst);
-  waited_submissions_.store(submissions(), std::memory_order_seq_cst);
-  waited_at_ns_.store(at_ns, std::memory_order_seq_cst);
-  noting_wait_.store(false, std::memory_order_release);
-}
-
-Gate::Waited Gate::last_waited() const {
-  const int64_t at = waited_at_ns_.load(std::memory_order_seq_cst);
-  const uint64_t submitted = waited_submissions_.load(std::memory_order_seq_cst);
-  return waited_at_ns_.load(std::memory_order_seq_cst) == at ? Waited{at, submitted} : Waited{};
-}
-
 bool Gate::busy() const {
   for (Mark* mark = all_marks.load(std::memory_order_acquire); mark != nullptr; mark = mark->next) {
     if (mark->depth.load(std::memory_order_relaxed) != 0) return true;

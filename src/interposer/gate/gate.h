@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "interposer/gate/program_waits.h"
 #include "interposer/sync.h"
 
 namespace nvshare::interposer {
@@ -56,7 +57,6 @@ class Gate {
   }
 
   uint32_t flags() const { return flags_.load(std::memory_order_acquire); }
-  bool closed() const { return (flags() & kClosedMask) != 0; }
 
   void set(uint32_t bits) {
     if ((bits & kClosedMask) != 0) closures_.fetch_add(1, std::memory_order_relaxed);
@@ -84,18 +84,13 @@ class Gate {
 
   // Watched submissions of all threads so far.
   uint64_t submissions() const;
-  // A wait of the program for the GPU has just returned, and how much it had submitted then. at_ns 0: none has, or one does just now.
-  struct Waited {
-    int64_t at_ns = 0;
-    uint64_t submissions = 0;
-  };
-  void program_waited(int64_t at_ns);
-  Waited last_waited() const;
   // Some thread submits just now. A guess: only quiesce() is sure of it.
   bool busy() const;
 
   // kWatched and kLimited stand while at least one GPU's client wants them.
   void watch(uint32_t bit, bool wanted);
+
+  ProgramWaits waits;
 
   // Called by each thread that ends, with its number. Before the first thread enters.
   void on_thread_end(void (*callback)(uint64_t thread)) { thread_ends_.store(callback, std::memory_order_release); }
@@ -116,9 +111,6 @@ class Gate {
   uint32_t watchers_[2] GUARDED_BY(watch_mutex_) = {};  // of kWatched, kLimited
   std::atomic<uint32_t> flags_{0};
   std::atomic<uint32_t> waiting_{0};
-  std::atomic<bool> noting_wait_{false};  // by one thread at a time; others leave it
-  std::atomic<int64_t> waited_at_ns_{0};
-  std::atomic<uint64_t> waited_submissions_{0};
   std::atomic<uint32_t> closures_{0};
   std::atomic<void (*)(uint64_t)> thread_ends_{nullptr};
   std::atomic<bool> needs_fence_{true};

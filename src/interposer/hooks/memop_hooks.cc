@@ -19,7 +19,7 @@ bool is_of_pool(CUdeviceptr address) {
   if (!pools().placed_any() || !process().active()) [[likely]]
     return false;
   AllocationRange range;
-  return process().owner(address, &range) != nullptr && pools().pool_of(range.base) != nullptr;
+  return process().owner(address, &range) != nullptr && pools().placed_at(range.base).pool != nullptr;
 }
 
 // A stream's operation does not reach it: memory of a pool, or of another GPU that a copy alone has opened.

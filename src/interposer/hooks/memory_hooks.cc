@@ -357,7 +357,8 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   CUcontext context = nullptr;
   if (real_driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (owner != nullptr && !may_use(owner->ordinal(), range.base, pools().pool_of(range.base) != nullptr)) return CUDA_ERROR_NOT_FOUND;
+  if (owner != nullptr && !may_use(owner->ordinal(), range.base, pools().placed_at(range.base).pool != nullptr))
+    return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;
   return CUDA_SUCCESS;

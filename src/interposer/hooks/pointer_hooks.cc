@@ -118,7 +118,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return answer<unsigned>(data, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return answer<CUmemoryPool>(data, pools().pool_of(range.base));
+      return answer<CUmemoryPool>(data, pools().placed_at(range.base).pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return answer<size_t>(data, mapping_size(range, piece));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -201,7 +201,7 @@ bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (!process().active()) return false;
   bool within = false;
   if (Device* device = process().owner(*address, range, &within)) {
-    const bool of_pool = pools().pool_of(range->base) != nullptr;
+    const bool of_pool = pools().placed_at(range->base).pool != nullptr;
     *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool, false};
     return true;
   }

@@ -15,7 +15,7 @@ namespace {
 // The context in which plain memory of ours lies, or null.
 CUcontext context_of(CUdeviceptr address) {
   AllocationRange range;
-  return process().owner(address, &range) != nullptr && pools().pool_of(range.base) == nullptr ? range.context : nullptr;
+  return process().owner(address, &range) != nullptr && pools().placed_at(range.base).pool == nullptr ? range.context : nullptr;
 }
 
 bool in_a_capture(const CUstream* stream) {
@@ -72,7 +72,7 @@ BorrowedContext::~BorrowedContext() {
 bool may_use(int ordinal, CUdeviceptr base, bool of_pool) {
   CUdevice current = -1;
   if (real_driver().cuCtxGetDevice(&current) != CUDA_SUCCESS || current == ordinal || current < 0) return true;
-  return ((of_pool ? pools().open_to(base) : process().peers.accessors(ordinal)) >> current & 1) != 0;
+  return ((of_pool ? pools().placed_at(base).open_to : process().peers.accessors(ordinal)) >> current & 1) != 0;
 }
 
 bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
@@ -90,7 +90,7 @@ bool mixes_plain_and_other(const Addresses& named) {
   const auto is_other = [](CUdeviceptr address) {
     AllocationRange range;
     ProgramVmm::View view;
-    const bool of_pool = process().owner(address, &range) != nullptr && pools().pool_of(range.base) != nullptr;
+    const bool of_pool = process().owner(address, &range) != nullptr && pools().placed_at(range.base).pool != nullptr;
     return of_pool || process().vmm.find(address, &view);
   };
   return std::any_of(named.begin(), named.end(), is_plain) && std::any_of(named.begin(), named.end(), is_other);
@@ -129,7 +129,7 @@ bool reach_each_other(const Addresses& named) {
   for (const CUdeviceptr address : named) {
     AllocationRange range;
     Device* owner = process().owner(address, &range);
-    if (owner == nullptr || pools().pool_of(range.base) != nullptr) continue;
+    if (owner == nullptr || pools().placed_at(range.base).pool != nullptr) continue;
     opened = owner->memory().backing.open_to(address, gpus) || opened;
   }
   if (opened) opened_to_others.store(true, std::memory_order_relaxed);
@@ -139,7 +139,7 @@ bool reach_each_other(const Addresses& named) {
 bool fill_lacks_access(CUdeviceptr address, CUstream stream) {
   AllocationRange range;
   Device* owner = process().active() ? process().owner(address, &range) : nullptr;
-  if (owner == nullptr || pools().pool_of(range.base) != nullptr) return false;
+  if (owner == nullptr || pools().placed_at(range.base).pool != nullptr) return false;
   AtStream at(stream);
   int ordinal = -1;
   if (real_driver().cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0) return false;

@@ -13,7 +13,7 @@ template <auto Function, typename... Arguments>
 CUresult wait(Arguments... arguments) {
   const CUresult result = call_real<Function>(arguments...);
   if ((gate.flags() & Gate::kLimited) != 0) [[unlikely]]
-    gate.program_waited(now_ns());
+    gate.waits.returned(now_ns(), [] { return gate.submissions(); });
   return result;
 }
 

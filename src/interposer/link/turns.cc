@@ -38,7 +38,7 @@ turn::Effects Turns::step(const Happening& what) {
   turn::Event event{{}, what};
   turn::Seen& seen = event.seen;
   seen.submissions = gate.submissions();
-  const Gate::Waited waited = gate.last_waited();
+  const ProgramWaits::Last waited = gate.waits.last();
   seen.waited_at = waited.at_ns;
   seen.waited_after = waited.submissions;
   seen.submitting = gate.busy();

@@ -81,14 +81,6 @@ void Pools::set_access(CUmemoryPool pool, uint32_t opened, uint32_t closed) {
   }
 }
 
-uint32_t Pools::open_to(CUdeviceptr address) {
-  Lock lock(mutex_);
-  for (const Placed& each : bucket(address)) {
-    if (each.address == address) return each.open_to;
-  }
-  return 0;
-}
-
 std::vector<Pools::Reach> Pools::reach() {
   std::vector<Reach> found;
   Lock lock(mutex_);
@@ -190,12 +182,12 @@ void Pools::put_back(const Placed& placed_before) {
   bucket(placed_before.address).push_back(placed_before);
 }
 
-CUmemoryPool Pools::pool_of(CUdeviceptr address) {
+Pools::Placed Pools::placed_at(CUdeviceptr address) {
   Lock lock(mutex_);
   for (const Placed& each : bucket(address)) {
-    if (each.address == address) return each.pool;
+    if (each.address == address) return each;
   }
-  return nullptr;
+  return {};
 }
 
 bool Pools::attribute(CUmemoryPool pool, CUmemPool_attribute attribute, uint64_t* value) {

@@ -39,7 +39,6 @@ class Pools {
 
   // Other GPUs (bits) that may use what the pool has handed out, from now on, also once the pool is gone, and that may not.
   void set_access(cuda::CUmemoryPool pool, uint32_t opened, uint32_t closed);
-  uint32_t open_to(cuda::CUdeviceptr address);  // where an allocation begins
   // The allocations that we serve, and who may use them.
   struct Reach {
     cuda::CUdeviceptr address;
@@ -71,7 +70,7 @@ class Pools {
   // Forgets the allocation and refunds it. Before it is freed, because the address may be given out again at once.
   Placed take(cuda::CUdeviceptr address);
   void put_back(const Placed& placed);  // it was not freed after all
-  cuda::CUmemoryPool pool_of(cuda::CUdeviceptr address);
+  Placed placed_at(cuda::CUdeviceptr address);
   // A pool has handed out memory of ours at some time.
   bool placed_any() const { return placed_any_.load(std::memory_order_relaxed); }
 
