@@ -1,7 +1,10 @@
 #include "protocol/codec.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
+
+#include "protocol/directions.h"
 
 namespace nvshare::protocol {
 namespace {
@@ -294,21 +297,22 @@ constexpr Format format_of() {
           }};
 }
 
-constexpr Format kFormats[] = {
-    format_of<Register>(),      format_of<ReqLock>(),       format_of<LockReleased>(),   format_of<MemUpdate>(),
-    format_of<SwapProgress>(),  format_of<Idle>(),          format_of<Registered>(),     format_of<Refused>(),
-    format_of<LockOk>(),        format_of<DropLock>(),      format_of<WaitForMem>(),     format_of<MemAvailable>(),
-    format_of<Evict>(),         format_of<UpdateLimit>(),   format_of<Contention>(),     format_of<AskWhyWaiting>(),
-    format_of<WhyWaiting>(),    format_of<Import>(),        format_of<ExportWanted>(),   format_of<Exported>(),
-    format_of<Imported>(),      format_of<ImportClosed>(),  format_of<ExportEnded>(),    format_of<ImportInherited>(),
-    format_of<ArenaRequest>(),  format_of<ArenaReturned>(), format_of<ArenaShrunk>(),    format_of<ArenaHeld>(),
-    format_of<PrepareSwap>(),   format_of<ArenaSegment>(),  format_of<ArenaRefused>(),   format_of<ArenaShrink>(),
-    format_of<AskHeadroom>(),   format_of<Headroom>(),      format_of<RecallHeadroom>(), format_of<HeadroomReturned>(),
-    format_of<HeadroomTaken>(), format_of<TenantUse>(),     format_of<KeepLock>(),       format_of<Drained>(),
-    format_of<About>(),         format_of<LockPaused>(),    format_of<LockResumed>(),    format_of<KeepsMemory>(),
-    format_of<AskMps>(),        format_of<MpsGroup>(),      format_of<AskOwn>(),         format_of<OwnReport>(),
-    format_of<AskProgress>(),   format_of<Progress>(),      format_of<Prefetch>(),
-};
+template <typename... Payloads>
+constexpr std::array<Format, sizeof...(Payloads)> formats_of(Messages<Payloads...>) {
+  return {format_of<Payloads>()...};
+}
+
+constexpr auto kFormats = formats_of(AllMessages{});
+
+constexpr bool each_type_is_there_once() {
+  for (size_t i = 0; i < kFormats.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (kFormats[i].type == kFormats[j].type) return false;
+    }
+  }
+  return true;
+}
+static_assert(each_type_is_there_once());
 
 // Structs that have grown: in versions up to `until` they ended after so many bytes. Oldest first.
 struct FormerSize {

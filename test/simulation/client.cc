@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "process.h"
+#include "protocol/directions.h"
 #include "run.h"
 
 namespace nvshare::simulation {
@@ -366,6 +367,55 @@ void Client::disconnected() {
   reconnect_at_ = now() + std::max(backoff_, kReconnectFirst);
 }
 
+// As link/client_messages.cc of the library has it.
+struct Client::Incoming {
+  Client& client;
+  bool& taken;  // false: it is not for a client, or not for this one
+
+  void operator()(const protocol::LockOk& message) const { client.on_lock(message); }
+  void operator()(const protocol::DropLock& message) const { client.on_drop(message); }
+  void operator()(const protocol::KeepLock& message) const {
+    if (client.run().canary() == Canary::kKeepNeverSent) return;
+    client.drop_since_ = 0;
+    client.step(message);
+  }
+  void operator()(const protocol::MemAvailable& message) const { client.step(message); }
+  void operator()(const protocol::Headroom& message) const { client.step(message); }
+  void operator()(const protocol::Prefetch& message) const { client.step(message); }
+  void operator()(const protocol::Contention& message) const { client.on_contention(message); }
+  void operator()(const protocol::Evict& message) const {
+    if (turn::holds_lock(client.turn_))
+      client.run().world().fail(fmt::format("program {} is to move memory out of its turn", client.process_.plan().number));
+    client.push({Job::Kind::kEvict, message.eviction, static_cast<Bytes>(message.bytes)});
+  }
+  void operator()(const protocol::AskProgress& message) const {
+    client.send(protocol::Progress{message.question, client.process_.submissions()});
+  }
+  void operator()(const protocol::UpdateLimit& message) const { client.ceiling_ = static_cast<Bytes>(message.memory_ceiling); }
+  void operator()(const protocol::RecallHeadroom& message) const {
+    const uint64_t returned = client.lease_.give_back(message.bytes);
+    client.send(protocol::HeadroomReturned{message.recall, returned, client.lease_.charged()});
+  }
+  void operator()(const protocol::PrepareSwap& message) const {
+    if (client.run().plan().host_lent) client.host_.grow_to(static_cast<Bytes>(message.bytes), false);
+  }
+  void operator()(const protocol::ArenaSegment& message) const { client.host_.lent(message); }
+  void operator()(const protocol::ArenaRefused& message) const { client.host_.refused(message); }
+  void operator()(const protocol::ArenaShrink& message) const { client.give_back_host(message); }
+  void operator()(const protocol::WaitForMem&) const {}
+  void operator()(const protocol::WhyWaiting&) const {}
+  void operator()(const protocol::Refused&) const { cannot_take("Refused"); }
+  void operator()(const protocol::ExportWanted&) const { cannot_take("ExportWanted"); }
+  void operator()(const protocol::Imported&) const { cannot_take("Imported"); }
+  void operator()(const protocol::ImportInherited&) const { cannot_take("ImportInherited"); }
+
+ private:
+  void cannot_take(const char* name) const {
+    client.run().world().fail(std::string("a client cannot take ") + name);
+    taken = false;
+  }
+};
+
 bool Client::handle(const Packet& packet) {
   const auto type = protocol::decode_type(packet.span());
   if (!type) {
@@ -379,120 +429,25 @@ bool Client::handle(const Packet& packet) {
       return false;
     }
   }
-  const auto with = [&]<typename Payload>(Payload*, auto act) {
-    const auto message = protocol::decode<Payload>(packet.span());
-    if (message) {
-      act(*message);
-    } else {
-      run().world().fail(std::string("a message of the scheduler is not understood: ") + message.error().text);
-    }
-    return static_cast<bool>(message);
+  const auto fail = [this](const char* why) {
+    run().world().fail(std::string("a message of the scheduler is not understood: ") + why);
+    return false;
   };
-  const auto take = [this](const auto& message) { step(message); };
-  switch (*type) {
-    case MessageType::kRegistered:
-      return with(static_cast<protocol::Registered*>(nullptr), [this](const auto& message) { registered(message); });
-    case MessageType::kLockOk:
-      return with(static_cast<protocol::LockOk*>(nullptr), [this](const auto& message) { on_lock(message); });
-    case MessageType::kDropLock:
-      return with(static_cast<protocol::DropLock*>(nullptr), [this](const auto& message) { on_drop(message); });
-    case MessageType::kKeepLock:
-      if (run().canary() == Canary::kKeepNeverSent) return true;
-      drop_since_ = 0;
-      return with(static_cast<protocol::KeepLock*>(nullptr), take);
-    case MessageType::kMemAvailable:
-      return with(static_cast<protocol::MemAvailable*>(nullptr), take);
-    case MessageType::kHeadroom:
-      return with(static_cast<protocol::Headroom*>(nullptr), take);
-    case MessageType::kContention:
-      return with(static_cast<protocol::Contention*>(nullptr), [this](const auto& message) { on_contention(message); });
-    case MessageType::kEvict:
-      return with(static_cast<protocol::Evict*>(nullptr), [this](const auto& message) {
-        if (turn::holds_lock(turn_))
-          run().world().fail(fmt::format("program {} is to move memory out of its turn", process_.plan().number));
-        push({Job::Kind::kEvict, message.eviction, static_cast<Bytes>(message.bytes)});
-      });
-    case MessageType::kPrefetch:
-      return with(static_cast<protocol::Prefetch*>(nullptr), take);
-    case MessageType::kAskProgress:
-      return with(static_cast<protocol::AskProgress*>(nullptr), [this](const auto& message) {
-        send(protocol::Progress{message.question, process_.submissions()});
-      });
-    case MessageType::kUpdateLimit:
-      return with(static_cast<protocol::UpdateLimit*>(nullptr),
-                  [this](const auto& message) { ceiling_ = static_cast<Bytes>(message.memory_ceiling); });
-    case MessageType::kRecallHeadroom:
-      return with(static_cast<protocol::RecallHeadroom*>(nullptr), [this](const auto& message) {
-        const uint64_t returned = lease_.give_back(message.bytes);
-        send(protocol::HeadroomReturned{message.recall, returned, lease_.charged()});
-      });
-    case MessageType::kPrepareSwap:
-    case MessageType::kArenaSegment:
-    case MessageType::kArenaRefused:
-    case MessageType::kArenaShrink:
-      return handle_arena(*type, packet);
-    case MessageType::kWaitForMem:
-    case MessageType::kWhyWaiting:
-    case MessageType::kTenantUse:
-    case MessageType::kAbout:
-      return true;
-    case MessageType::kRefused:
-    case MessageType::kRegister:
-    case MessageType::kReqLock:
-    case MessageType::kLockReleased:
-    case MessageType::kDrained:
-    case MessageType::kLockPaused:
-    case MessageType::kLockResumed:
-    case MessageType::kProgress:
-    case MessageType::kKeepsMemory:
-    case MessageType::kAskMps:
-    case MessageType::kMpsGroup:
-    case MessageType::kMemUpdate:
-    case MessageType::kSwapProgress:
-    case MessageType::kIdle:
-    case MessageType::kAskWhyWaiting:
-    case MessageType::kAskOwn:
-    case MessageType::kOwnReport:
-    case MessageType::kImport:
-    case MessageType::kExported:
-    case MessageType::kExportWanted:
-    case MessageType::kImported:
-    case MessageType::kImportInherited:
-    case MessageType::kImportClosed:
-    case MessageType::kExportEnded:
-    case MessageType::kArenaRequest:
-    case MessageType::kArenaReturned:
-    case MessageType::kArenaShrunk:
-    case MessageType::kArenaHeld:
-    case MessageType::kAskHeadroom:
-    case MessageType::kHeadroomReturned:
-    case MessageType::kHeadroomTaken:
-      run().world().fail(std::string("a client cannot take ") + protocol::name_of(*type));
-      return false;
+  if (*type == MessageType::kRegistered) {
+    const auto answer = protocol::decode<protocol::Registered>(packet.span());
+    if (!answer) return fail(answer.error().text);
+    registered(*answer);
+    return true;
   }
-  return false;
+  bool taken = true;
+  const auto handled = protocol::dispatch(protocol::SchedulerMessages{}, *type, packet.span(), Incoming{*this, taken});
+  return handled ? taken : fail(handled.error().text);
 }
 
 // What came in for a turn that has not begun has a copy that others may need: give_back_spare of the library.
 void Client::give_back_host(const protocol::ArenaShrink& message) {
   if (!evicting_ && run().canary() != Canary::kArrivedCopiesStay) host_.give_back(std::exchange(copied_, 0));
   host_.shrink(message);
-}
-
-bool Client::handle_arena(MessageType type, const Packet& packet) {
-  if (type == MessageType::kPrepareSwap) {
-    const auto prepare = protocol::decode<protocol::PrepareSwap>(packet.span());
-    if (prepare && run().plan().host_lent) host_.grow_to(static_cast<Bytes>(prepare->bytes), false);
-    return static_cast<bool>(prepare);
-  }
-  const auto segment = protocol::decode<protocol::ArenaSegment>(packet.span());
-  const auto refused = protocol::decode<protocol::ArenaRefused>(packet.span());
-  const auto shrink = protocol::decode<protocol::ArenaShrink>(packet.span());
-  if (segment) host_.lent(*segment);
-  if (refused) host_.refused(*refused);
-  if (shrink) give_back_host(*shrink);
-  if (!segment && !refused && !shrink) run().world().fail("a message about host memory is not understood");
-  return segment || refused || shrink;
 }
 
 void Client::on_lock(const protocol::LockOk& message) {

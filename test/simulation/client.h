@@ -1,5 +1,5 @@
-// A process's client on one GPU: the real turn::step, with what interposer/link/client.cc, turns.cc and memory/swap.cc do around it:
-// the socket's thread, the mover, the memory. Messages are the real ones, encoded and decoded. Not thread-safe.
+// A process's client on one GPU: the real turn::step, with what interposer/link/client.cc, client_messages.cc, turns.cc and memory/swap.cc
+// do around it: the socket's thread, the mover, the memory. Messages are the real ones, encoded and decoded. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -131,6 +131,7 @@ class Client : public Endpoint {
   void schedule_timer();
   void connect();
   void receive();
+  struct Incoming;
   bool handle(const Packet& packet);
   void registered(const protocol::Registered& answer);
   void on_lock(const protocol::LockOk& message);
@@ -140,7 +141,6 @@ class Client : public Endpoint {
   void flush();
   void send_arena();
   void give_back_host(const protocol::ArenaShrink& message);
-  bool handle_arena(protocol::MessageType type, const Packet& packet);
   void hold_to_resident();
   void memory_changed();
   protocol::Memory report() const;

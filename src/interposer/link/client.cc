@@ -326,120 +326,9 @@ bool Client::receive() {
   }
 }
 
-// Long because each message has its row, and the compiler names one that has none.
-void Client::handle(MessageType type, std::span<const std::byte> packet, Descriptors descriptors) {
-  Turns& turns = device_.turns();
-  switch (type) {
-    case MessageType::kLockOk:
-      if (auto message = protocol::decode<protocol::LockOk>(packet)) on_lock(*message);
-      return;
-    case MessageType::kDropLock:
-      if (auto message = protocol::decode<protocol::DropLock>(packet)) turns.take(*message);
-      return;
-    case MessageType::kKeepLock:
-      if (auto message = protocol::decode<protocol::KeepLock>(packet)) turns.take(*message);
-      return;
-    case MessageType::kEvict:
-      if (auto message = protocol::decode<protocol::Evict>(packet)) device_.mover().evict(message->eviction, message->bytes);
-      return;
-    case MessageType::kMemAvailable:
-      if (auto message = protocol::decode<protocol::MemAvailable>(packet)) turns.take(*message);
-      return;
-    case MessageType::kUpdateLimit:
-      if (auto message = protocol::decode<protocol::UpdateLimit>(packet)) device_.limit().update(*message);
-      return;
-    case MessageType::kHeadroom:
-      if (auto message = protocol::decode<protocol::Headroom>(packet)) turns.take(*message);
-      return;
-    case MessageType::kRecallHeadroom:
-      if (auto message = protocol::decode<protocol::RecallHeadroom>(packet)) turns.recall(*message);
-      return;
-    case MessageType::kContention:
-      if (auto message = protocol::decode<protocol::Contention>(packet)) on_contention(*message);
-      return;
-    case MessageType::kPrefetch:
-      if (auto message = protocol::decode<protocol::Prefetch>(packet)) turns.take(*message);
-      return;
-    case MessageType::kAskProgress:
-      if (auto message = protocol::decode<protocol::AskProgress>(packet)) on_ask_progress(*message);
-      return;
-    case MessageType::kWhyWaiting:
-      if (auto message = protocol::decode<protocol::WhyWaiting>(packet)) on_why_waiting(*message);
-      return;
-    case MessageType::kPrepareSwap:
-      if (auto message = protocol::decode<protocol::PrepareSwap>(packet)) device_.mover().prepare_arena(message->bytes);
-      return;
-    case MessageType::kArenaSegment:
-      if (auto message = protocol::decode<protocol::ArenaSegment>(packet)) {
-        device_.memory().arena.lent(*message, descriptors.count() > 0 ? descriptors.take(0) : FileDescriptor());
-      }
-      return;
-    case MessageType::kArenaRefused:
-      if (auto message = protocol::decode<protocol::ArenaRefused>(packet)) device_.memory().arena.refused(*message);
-      return;
-    case MessageType::kArenaShrink:
-      if (auto message = protocol::decode<protocol::ArenaShrink>(packet)) {
-        device_.memory().copies.give_back_spare(message->bytes);
-        device_.memory().arena.shrink(*message);
-      }
-      return;
-    case MessageType::kRefused:
-      if (auto message = protocol::decode<protocol::Refused>(packet)) {
-        log(LogLevel::kWarning, "the scheduler ends the connection: %s", message->reason);
-      }
-      return;
-    case MessageType::kExportWanted:
-      if (auto message = protocol::decode<protocol::ExportWanted>(packet)) process().ipc.on_export_wanted(device_, *message);
-      return;
-    case MessageType::kImported:
-      if (auto message = protocol::decode<protocol::Imported>(packet)) process().ipc.on_imported(device_, *message, descriptors);
-      return;
-    case MessageType::kImportInherited:
-      if (auto message = protocol::decode<protocol::ImportInherited>(packet)) process().ipc.on_inherited(device_, *message);
-      return;
-    case MessageType::kTenantUse:
-    case MessageType::kWaitForMem:  // the wait in grow() has begun already
-    case MessageType::kAbout:
-    case MessageType::kRegistered:
-    case MessageType::kRegister:
-    case MessageType::kReqLock:
-    case MessageType::kLockReleased:
-    case MessageType::kDrained:
-    case MessageType::kProgress:
-    case MessageType::kLockPaused:
-    case MessageType::kLockResumed:
-    case MessageType::kKeepsMemory:
-    case MessageType::kAskMps:
-    case MessageType::kMpsGroup:
-    case MessageType::kMemUpdate:
-    case MessageType::kSwapProgress:
-    case MessageType::kIdle:
-    case MessageType::kAskWhyWaiting:
-    case MessageType::kAskOwn:
-    case MessageType::kOwnReport:
-    case MessageType::kImport:
-    case MessageType::kExported:
-    case MessageType::kImportClosed:
-    case MessageType::kExportEnded:
-    case MessageType::kArenaRequest:
-    case MessageType::kArenaReturned:
-    case MessageType::kArenaShrunk:
-    case MessageType::kArenaHeld:
-    case MessageType::kAskHeadroom:
-    case MessageType::kHeadroomReturned:
-    case MessageType::kHeadroomTaken:
-      return;
-  }
-}
-
 // What is in flight is bounded meanwhile, so that what was submitted is what was done, but for some milliseconds.
 void Client::count_progress(bool counts) {
   if (std::exchange(counts_progress_, counts) != counts) gate.watch(Gate::kWatched, counts);
-}
-
-void Client::on_ask_progress(const protocol::AskProgress& message) {
-  count_progress(message.counts != 0);
-  send(protocol::Progress{message.question, gate.submissions()});
 }
 
 void Client::wake() {
@@ -455,47 +344,6 @@ void Client::send_packet(const protocol::Packet& packet, const Descriptors& desc
   }
 }
 
-// ---- the turn ----
-
-void Client::on_lock(const protocol::LockOk& message) {
-  const Turns::Outcome outcome = device_.turns().take(message);
-  if (outcome.load == 0) return;
-  const bool context = device_.turns().ask([](const turn::Turn& turn) { return turn.context; });
-  if (!context || !load_at_once(outcome.load)) device_.mover().load(outcome.load);
-}
-
-// Without the mover, if there is nothing to bring in. Only this thread gives it jobs while a turn begins, so it stays at rest.
-bool Client::load_at_once(uint64_t grant) {
-  const int64_t started = now_ns();
-  Memory& memory = device_.memory();
-  Turns& turns = device_.turns();
-  if (!device_.mover().at_rest() || !memory.residency.run_if_complete()) return false;
-  const bool open = turns.take(turn::LoadEnded{}).agreed;
-  if (!open) memory.residency.set_running(false);
-  protocol::SwapProgress done{};
-  done.direction = static_cast<uint8_t>(protocol::SwapDirection::kIn);
-  done.finished = 1;
-  done.failed = open ? 0 : 1;
-  done.id = grant;
-  done.elapsed_ns = static_cast<uint64_t>(now_ns() - started);
-  done.memory = memory.report();
-  turns.take(done);
-  if (open) {
-    memory.copies.forget(device_.mover().keeps_host_copies());
-  } else {
-    turns.take(turn::LoadStopped{});
-  }
-  return true;
-}
-
-void Client::on_contention(const protocol::Contention& message) {
-  Turns& turns = device_.turns();
-  if (!turns.take(message).make_room) return;
-  device_.memory().allocations.trim_cache();
-  turns.hold_to_resident();
-  turns.take(turn::MemoryChanged{});
-}
-
 // ---- questions ----
 
 void Client::ask_why_waiting() {
@@ -507,14 +355,6 @@ void Client::ask_why_waiting() {
   }
   why_wanted_.store(true, std::memory_order_release);
   wake();
-}
-
-void Client::on_why_waiting(const protocol::WhyWaiting& message) {
-  if (message.question != question_) return;
-  const turn::Instant since = device_.turns().ask([](const turn::Turn& turn) { return turn::may_run(turn) ? turn::kNever : turn.wish.at; });
-  if (since == turn::kNever || message.text[0] == '\0') return;
-  log(LogLevel::kInfo, "has waited for GPU %d for %lld s: for %s", device_.ordinal(),
-      static_cast<long long>((now_ns() - since) / 1'000'000'000), message.text);
 }
 
 // ---- host memory ----

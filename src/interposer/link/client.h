@@ -12,7 +12,7 @@
 #include "base/descriptors.h"
 #include "base/fd.h"
 #include "interposer/sync.h"
-#include "protocol/codec.h"
+#include "protocol/directions.h"
 
 namespace nvshare::interposer {
 
@@ -55,6 +55,7 @@ class Client {
   // False: there is no scheduler now.
   template <typename Payload>
   bool send(const Payload& payload, const Descriptors& descriptors = {}) {
+    static_assert(protocol::kIsOneOf<Payload, protocol::ClientMessages>);
     Lock lock(mutex_);
     send_packet(protocol::encode(payload, version_), descriptors);
     return static_cast<bool>(socket_);
@@ -78,13 +79,9 @@ class Client {
   void disconnected();
   void reconnect();
   bool receive();
+  struct Incoming;  // client_messages.cc
   void handle(protocol::MessageType type, std::span<const std::byte> packet, Descriptors descriptors);
-  void on_lock(const protocol::LockOk& message);
-  bool load_at_once(uint64_t grant);
-  void on_contention(const protocol::Contention& message);
-  void on_ask_progress(const protocol::AskProgress& message);
   void count_progress(bool counts);
-  void on_why_waiting(const protocol::WhyWaiting& message);
   void check_cgroup();
   void flush();
   void send_arena();       // what the arena has to tell
