@@ -14,10 +14,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -94,7 +96,7 @@ class StatusAsker {
           Admin admin(path);
           while (!ends_) {
             const int64_t begin = now_ns();
-            if (!admin.ask(R"({"request":"status"})")) return;
+            if (!admin.ask_and_forget(R"({"request":"status"})")) return;
             took_ms_.push_back(static_cast<double>(now_ns() - begin) / 1e6);
             usleep(static_cast<useconds_t>(interval_ms) * 1000);
           }
@@ -108,6 +110,52 @@ class StatusAsker {
  private:
   std::atomic<bool> ends_{false};
   std::vector<double> took_ms_;
+  std::thread thread_;
+};
+
+// Changes the priority of tenants, on a connection and a thread of its own: who waits for an answer takes no grants meanwhile.
+class PriorityChanger {
+ public:
+  explicit PriorityChanger(const Scheduler& scheduler)
+      : thread_([this, path = scheduler.admin_socket()] {
+          Admin admin(path);
+          std::unique_lock lock(mutex_);
+          for (;;) {
+            changed_.wait(lock, [this] { return ends_ || !tenants_.empty(); });
+            if (ends_) return;
+            const uint64_t tenant = tenants_.back();
+            tenants_.clear();  // where answers take long, not all are changed
+            lock.unlock();
+            const Json request = {{"request", "set"}, {"tenant", std::to_string(tenant)}, {"priority", changes_ % 3}};
+            const bool answered = admin.ask_and_forget(request.dump());
+            lock.lock();
+            if (!answered) return;
+            ++changes_;
+          }
+        }) {}
+  void change(uint64_t tenant) {
+    {
+      std::lock_guard lock(mutex_);
+      tenants_.push_back(tenant);
+    }
+    changed_.notify_one();
+  }
+  uint64_t finish() {
+    {
+      std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+    return changes_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<uint64_t> tenants_;
+  uint64_t changes_ = 0;
+  bool ends_ = false;
   std::thread thread_;
 };
 
@@ -140,27 +188,26 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
   const ProcessorTime before = scheduler.processor_time(), own_before = processor_time(getpid());
   const int64_t begin = now_ns();
   StatusAsker status(scheduler, options.status_interval_ms);
+  PriorityChanger priorities(scheduler);
   const auto end = begin + static_cast<int64_t>(options.seconds * 1e9);
   // A priority changes once for a hundred messages.
   const auto step = std::max<int64_t>(static_cast<int64_t>(1e11 / options.plan.messages_per_second), 1'000'000);
   for (int64_t at = begin; at < end; at = now_ns()) {
     workload.run(std::min(at + step, end));
-    const uint64_t tenant = workload.tenant_to_change();
-    if (tenant == 0) continue;
-    const uint64_t priority = workload.figures().limits++ % 3;
-    if (!admin.ask(Json{{"request", "set"}, {"tenant", std::to_string(tenant)}, {"priority", priority}}.dump())) break;
+    if (const uint64_t tenant = workload.tenant_to_change(); tenant != 0) priorities.change(tenant);
   }
   const double wall = wall_since(begin);
   const ProcessorTime after = scheduler.processor_time(), own_after = processor_time(getpid());
   const double used = after.used_s - before.used_s;
   const std::vector<double> status_ms = status.finish();
   Figures& figures = workload.figures();
+  const uint64_t changed = priorities.finish();
   return {{"wall_s", wall},
           {"messages", figures.sent},
           {"messages_to_clients", figures.received},
           {"messages_to_clients_by_type", figures.received_by_type},
           {"joins", figures.joined},
-          {"priorities", figures.limits},
+          {"priorities", changed},
           {"connections_lost", figures.lost},
           {"cpu_us_per_message", used * 1e6 / static_cast<double>(std::max<uint64_t>(figures.sent, 1))},
           {"cpu_percent", used * 100 / wall},

@@ -111,21 +111,31 @@ double Scheduler::resident_mib() const {
 
 bool Scheduler::lives() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
 
-Admin::Admin(const std::string& path) : socket_(connect_to(path)) {}
+Admin::Admin(const std::string& path) : socket_(connect_to(path)), part_(size_t{1} << 20) {}
 
-std::optional<std::string> Admin::ask(const std::string& line, int patience_s) {
+template <typename Take>
+bool Admin::exchange(const std::string& line, int patience_s, Take take) {
   const std::string packet = line + "\n";
   timeval patience{patience_s, 0};
   setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) return std::nullopt;
-  std::string answer;
-  char part[65536];
-  while (answer.empty() || answer.back() != '\n') {
-    const ssize_t got = recv(socket_.get(), part, sizeof part, 0);
-    if (got <= 0) return std::nullopt;
-    answer.append(part, static_cast<size_t>(got));
+  if (send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) return false;
+  for (char last = 0; last != '\n';) {
+    const ssize_t got = recv(socket_.get(), part_.data(), part_.size(), 0);
+    if (got <= 0) return false;
+    take(part_.data(), static_cast<size_t>(got));
+    last = part_[static_cast<size_t>(got) - 1];
   }
+  return true;
+}
+
+std::optional<std::string> Admin::ask(const std::string& line, int patience_s) {
+  std::string answer;
+  if (!exchange(line, patience_s, [&](const char* part, size_t length) { answer.append(part, length); })) return std::nullopt;
   return answer;
+}
+
+bool Admin::ask_and_forget(const std::string& line) {
+  return exchange(line, 600, [](const char*, size_t) {});
 }
 
 }  // namespace nvshare::bench

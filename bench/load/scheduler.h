@@ -46,9 +46,14 @@ class Admin {
   explicit Admin(const std::string& path);
   // One line each way; nothing when the connection broke or no answer came in `patience_s`.
   std::optional<std::string> ask(const std::string& line, int patience_s = 600);
+  bool ask_and_forget(const std::string& line);  // waits for the answer's end, and looks at nothing of it
 
  private:
+  template <typename Take>
+  bool exchange(const std::string& line, int patience_s, Take take);
+
   FileDescriptor socket_;
+  std::vector<char> part_;
 };
 
 int64_t now_ns();  // CLOCK_MONOTONIC

@@ -30,8 +30,7 @@ struct Figures {
   uint64_t received = 0;
   std::map<uint16_t, uint64_t> received_by_type;  // protocol::MessageType
   uint64_t joined = 0;
-  uint64_t limits = 0;  // changed over the admin socket, by whoever drives the workload
-  uint64_t lost = 0;    // connections that the scheduler closed
+  uint64_t lost = 0;  // connections that the scheduler closed
 };
 
 class Workload {
@@ -81,7 +80,7 @@ class Workload {
   void evict(Program& program, const protocol::Evict& message);
   void take(size_t index, const protocol::Packet& packet);
   bool read(size_t index);
-  void poll_once(int timeout_ms);
+  void poll_once(int64_t timeout_ns);
   template <typename Payload>
   void send(Program& program, const Payload& payload);
 
