@@ -9,10 +9,15 @@
 namespace nvshare::policy {
 
 // As view(): of the client's GPU without other clients and tenants (nullopt: it is not known); of one GPU with that tenant alone and
-// without clients; of all GPUs without clients.
+// without clients; of all GPUs without clients (GpuView::overhead is of all that there are); of one GPU like that, or without tenants as
+// well (nullopt: it has no clients and never had any).
 std::optional<GpuView> view_of_client(const State& state, ClientId client, Instant now);
 GpuView view_of_tenant(const State& state, GpuId gpu, TenantId tenant, Instant now);
 std::vector<GpuView> view_of_tenants(const State& state, Instant now);
+std::optional<GpuView> view_of_tenants(const State& state, GpuId gpu, Instant now);
+std::optional<GpuView> view_of_gpu(const State& state, GpuId gpu);
+// The clients of a GPU in the order of their numbers: the first `most`, of those behind `after` if that is given.
+std::vector<ClientView> view_of_clients(const State& state, GpuId gpu, std::optional<ClientId> after, size_t most, Instant now);
 
 // As swap_demands(), of one GPU; false: all of them are 0.
 std::vector<SwapDemand> swap_demands(const State& state, GpuId gpu);

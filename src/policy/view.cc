@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "policy/concerns.h"
 #include "policy/parts.h"
 
@@ -125,6 +127,7 @@ static GpuView view_of(const State& state, const Gpu& gpu) {
   view.gpu = gpu.id;
   view.total = gpu.total;
   view.foreign = gpu.foreign;
+  view.overhead = gpu.sums.overhead_told + gpu.sums.overhead_untold * state.config.overhead_default;
   view.safe_limit = safe_limit(state.config, gpu);
   view.mode = name_of(gpu.quota.mode);
   view.departed = departed_bytes(gpu);
@@ -159,13 +162,31 @@ bool shares_by_limits(const State& state, GpuId gpu) {
 std::vector<GpuView> view(const State& state, Instant now) {
   std::vector<GpuView> views = view_of_tenants(state, now);
   for (GpuView& view : views) {
-    const Gpu& gpu = state.gpus.at(view.gpu);
-    for (const auto& [client_id, client] : gpu.clients) {
-      view.overhead += overhead_of(state.config, client);
-      view.clients.push_back(view_of(state, gpu, client, now));
-    }
+    view.clients = view_of_clients(state, view.gpu, std::nullopt, std::numeric_limits<size_t>::max(), now);
   }
   return views;
+}
+
+std::optional<GpuView> view_of_tenants(const State& state, GpuId id, Instant now) {
+  const auto gpu = state.gpus.find(id);
+  return gpu == state.gpus.end() ? std::nullopt : std::optional(with_tenants(state, gpu->second, now));
+}
+
+std::optional<GpuView> view_of_gpu(const State& state, GpuId id) {
+  const auto gpu = state.gpus.find(id);
+  return gpu == state.gpus.end() ? std::nullopt : std::optional(view_of(state, gpu->second));
+}
+
+std::vector<ClientView> view_of_clients(const State& state, GpuId id, std::optional<ClientId> after, size_t most, Instant now) {
+  std::vector<ClientView> clients;
+  const auto gpu = state.gpus.find(id);
+  if (gpu == state.gpus.end()) return clients;
+  clients.reserve(std::min(most, gpu->second.clients.size()));
+  const std::map<ClientId, Client>& all = gpu->second.clients;
+  for (auto at = after ? all.upper_bound(*after) : all.begin(); at != all.end() && clients.size() < most; ++at) {
+    clients.push_back(view_of(state, gpu->second, at->second, now));
+  }
+  return clients;
 }
 
 std::optional<GpuView> view_of_client(const State& state, ClientId client, Instant now) {

@@ -41,10 +41,10 @@ uint64_t ChangeMarks::see(Known& known, uint64_t id, size_t looks, uint64_t chan
   return at->second.changed;
 }
 
-void ChangeMarks::mark(StatusReport& report) {
+void ChangeMarks::mark(StatusReport& report, uint64_t changes) {
   ++round_;
-  for (ClientReport& client : report.clients) client.changed = see(clients_, client.id, looks_of(client), report.changes);
-  for (TenantReport& tenant : report.tenants) tenant.changed = see(tenants_, tenant.id, looks_of(tenant), report.changes);
+  for (ClientReport& client : report.clients) client.changed = see(clients_, client.id, looks_of(client), changes);
+  for (TenantReport& tenant : report.tenants) tenant.changed = see(tenants_, tenant.id, looks_of(tenant), changes);
   const auto has_left = [&](const auto& entry) { return entry.second.round != round_; };
   std::erase_if(clients_, has_left);
   std::erase_if(tenants_, has_left);

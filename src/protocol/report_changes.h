@@ -11,10 +11,12 @@
 namespace nvshare::protocol::admin {
 
 // Sets ClientReport::changed and TenantReport::changed of one report after the other: StatusReport::changes of the report that first had
-// them as they are, but for amounts and times.
+// them as they are, but for amounts and times. `changes`: the number when the report was complete, which is later than its own where it was
+// made in parts: a viewer of it asks again, and must not miss what changed behind the part that was made.
 class ChangeMarks {
  public:
-  void mark(StatusReport& report);
+  void mark(StatusReport& report, uint64_t changes);
+  void mark(StatusReport& report) { mark(report, report.changes); }
 
  private:
   struct Seen {

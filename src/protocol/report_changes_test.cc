@@ -54,6 +54,19 @@ TEST(ReportChanges, OnlyWhatChangedIsSentAndTheViewerHasAll) {
   EXPECT_TRUE(news_since(second, 14).clients.empty());
 }
 
+// A report that was made in parts begins at 12, when the first client waited, and shows the second as it was by 13.
+TEST(ReportChanges, WhatChangedWhileAReportWasMadeIsNotMissed) {
+  ChangeMarks marks;
+  StatusReport first = report_of(12, {{1, "waiting"}, {2, "waiting"}});
+  marks.mark(first);
+  StatusReport second = report_of(12, {{1, "waiting"}, {2, "running"}});  // 1 runs by now, and had been looked at before
+  marks.mark(second, 13);
+  EXPECT_EQ(news_since(second, 12).clients.size(), 1u) << "for a viewer of the first";
+  StatusReport third = report_of(13, {{1, "running"}, {2, "running"}});
+  marks.mark(third, 13);
+  EXPECT_EQ(news_since(third, 12).clients.size(), 2u) << "for viewers of either";
+}
+
 TEST(ReportChanges, AllIsSentToViewersThatKnowNothingOrAnotherScheduler) {
   ChangeMarks marks;
   StatusReport report = report_of(3, {{1, "running"}});

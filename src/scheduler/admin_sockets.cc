@@ -3,7 +3,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <iterator>
+#include <set>
 
 #include "protocol/admin.h"
 #include "scheduler/admin_peers.h"
@@ -17,10 +21,12 @@ constexpr size_t kUnsentBytesMax = 16 << 20;
 
 }  // namespace
 
-AdminSockets::AdminSockets(EventLoop& loop, FileDescriptor listener, Answer answer)
+AdminSockets::AdminSockets(EventLoop& loop, FileDescriptor listener, Answer answer, Bounds bounds)
     : loop_(loop),
       listener_(std::move(listener)),
       answer_(std::move(answer)),
+      bounds_(bounds),
+      patience_timer_(loop, [this] { end_stuck(); }),
       accept_watch_(loop, listener_.get(), [this] { accept_all(); }) {}
 
 void AdminSockets::accept_all() {
@@ -65,7 +71,7 @@ void AdminSockets::serve(uint64_t id) {
   for (size_t end = connection.in.find('\n'); end != std::string::npos; end = connection.in.find('\n', begin)) {
     const std::string_view request = std::string_view(connection.in).substr(begin, end - begin);
     begin = end + 1;
-    if (std::optional<std::string> text = answer_(request, [this, id](std::string_view later) { answered(id, later); })) {
+    if (std::optional<std::string> text = answer_(request, [this, id](Text later) { answered(id, std::move(later)); })) {
       connection.out += *text;
       continue;
     }
@@ -81,32 +87,102 @@ void AdminSockets::serve(uint64_t id) {
   flush(id);
 }
 
-void AdminSockets::answered(uint64_t id, std::string_view text) {
+void AdminSockets::answered(uint64_t id, Text text) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
-  at->second.out += text;
-  at->second.awaits = false;
-  at->second.watch.resume();
-  serve(id);
+  at->second.later = std::move(text);
+  flush(id);
+}
+
+namespace {
+
+bool send_rest(int socket, const std::string& text, size_t& done) {
+  while (done < text.size()) {
+    const ssize_t sent = send(socket, text.data() + done, text.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return false;
+    done += static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool AdminSockets::send_answers(Connection& connection) {
+  if (!send_rest(connection.socket.get(), connection.out, connection.sent)) return false;
+  connection.out.clear();
+  connection.sent = 0;
+  return !connection.later || send_rest(connection.socket.get(), *connection.later, connection.later_sent);
 }
 
 void AdminSockets::flush(uint64_t id) {
   Connection& connection = connections_.at(id);
-  while (connection.sent < connection.out.size()) {
-    ssize_t sent = send(connection.socket.get(), connection.out.data() + connection.sent, connection.out.size() - connection.sent,
-                        MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) break;
-    connection.sent += static_cast<size_t>(sent);
+  const size_t unsent = connection.out.size() - connection.sent, later_sent = connection.later_sent;
+  const bool all = send_answers(connection);
+  const bool waits = !all && errno == EAGAIN;
+  const size_t left = connection.out.size() - connection.sent;
+  // What comes later is one answer, however long: requests behind it wait until it has been sent.
+  if (waits && left <= kUnsentBytesMax) return wait_for_reader(id, left < unsent || connection.later_sent > later_sent);
+  if (!all || connection.ends) {
+    connections_.erase(id);
+    return;
   }
-  const size_t unsent = connection.out.size() - connection.sent;
-  const bool stuck = unsent > 0;
-  if (!stuck) {
-    connection.out.clear();
-    connection.sent = 0;
+  connection.stuck = false;
+  if (!connection.later) return;
+  connection.later.reset();
+  connection.later_sent = 0;
+  connection.awaits = false;
+  connection.watch.resume();
+  serve(id);
+}
+
+void AdminSockets::wait_for_reader(uint64_t id, bool moved) {
+  Connection& connection = connections_.at(id);
+  if (!std::exchange(connection.stuck, true) || moved) connection.moved_at = monotonic_ns();
+  connection.watch.want_writable();
+  if (!std::exchange(looks_, true)) patience_timer_.arm(connection.moved_at + bounds_.patience_ns);
+  end_slowest(id);
+}
+
+size_t AdminSockets::held_bytes() const {
+  std::set<Text> texts;  // several readers may have the same
+  for (const auto& [id, connection] : connections_) {
+    if (connection.later) texts.insert(connection.later);
   }
-  if (stuck && errno == EAGAIN && unsent <= kUnsentBytesMax) return connection.watch.want_writable();
-  if (stuck || connection.ends) connections_.erase(id);
+  size_t bytes = 0;
+  for (const Text& text : texts) bytes += text->size();
+  return bytes;
+}
+
+void AdminSockets::end_slowest(uint64_t but) {
+  while (held_bytes() > bounds_.held_bytes_max) {
+    auto slowest = connections_.end();
+    for (auto at = connections_.begin(); at != connections_.end(); ++at) {
+      const bool holds = at->first != but && at->second.stuck && at->second.later;
+      if (holds && (slowest == connections_.end() || at->second.moved_at < slowest->second.moved_at)) slowest = at;
+    }
+    if (slowest == connections_.end()) return;
+    warnings_.warn("slow", monotonic_ns(), "ended an admin connection: answers that their readers have not taken are longer than {} MiB",
+                   bounds_.held_bytes_max >> 20);
+    connections_.erase(slowest);
+  }
+}
+
+void AdminSockets::end_stuck() {
+  const int64_t before = monotonic_ns() - bounds_.patience_ns;
+  looks_ = false;
+  int64_t next = INT64_MAX;
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    const bool over = at->second.stuck && at->second.moved_at <= before;
+    if (at->second.stuck && !over) next = std::min(next, at->second.moved_at);
+    if (over)
+      warnings_.warn("stuck", monotonic_ns(), "ended an admin connection: for {} s nobody has read from it",
+                     bounds_.patience_ns / 1'000'000'000);
+    at = over ? connections_.erase(at) : std::next(at);
+  }
+  if (next == INT64_MAX) return;
+  looks_ = true;
+  patience_timer_.arm(next + bounds_.patience_ns);
 }
 
 }  // namespace nvshare::scheduler

@@ -83,7 +83,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const Settings& settings, const ch
 Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
     : settings_(settings),
       runtime_dir_(std::move(runtime_dir)),
-      reports_([this] { return report(); }),
+      reports_([this] { return report(); }, [this](bool begins) { return part_of_report(begins); }),
       deadline_timer_(loop_, [this] { call_engine([this] { engine_->deadline_reached(monotonic_ns()); }); }),
       housekeeping_timer_(loop_,
                           [this] {
@@ -201,8 +201,16 @@ Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
   return {};
 }
 
-protocol::admin::StatusReport Daemon::report() {
-  protocol::admin::StatusReport report = engine_->status(monotonic_ns());
+protocol::admin::StatusReport Daemon::report() { return complete(engine_->status(monotonic_ns())); }
+
+std::optional<protocol::admin::StatusReport> Daemon::part_of_report(bool begins) {
+  const policy::Instant now = monotonic_ns();
+  if (begins) report_in_parts_ = std::make_unique<ReportInParts>(*engine_, now);
+  if (!report_in_parts_->go_on(now)) return std::nullopt;
+  return complete(std::exchange(report_in_parts_, nullptr)->take());
+}
+
+protocol::admin::StatusReport Daemon::complete(protocol::admin::StatusReport report) {
   report.version = NVSHARE_VERSION;
   report.pid = getpid();
   report.mps = mps_->report();
@@ -210,7 +218,7 @@ protocol::admin::StatusReport Daemon::report() {
   report.bounds.connections_refused = clients_->bounds().refused();
   report.bounds.reads_paused = clients_->bounds().paused();
   for (const bounds::Bound& bound : bounds::kTable) report.bounds.values[bound.name] = value_of(bound, settings_);
-  change_marks_.mark(report);
+  change_marks_.mark(report, engine_->changes());
   return report;
 }
 
@@ -334,9 +342,7 @@ std::optional<std::string> Daemon::answer(std::string_view line, AdminSockets::L
 }
 
 void Daemon::answer_with_status(const protocol::admin::StatusRequest& request, AdminSockets::Later later) {
-  const auto write = [this, later = std::move(later)](const StatusWriter::Wish& wish) {
-    status_writer_->ask(wish, [later](const StatusWriter::Text& text) { later(*text); });
-  };
+  const auto write = [this, later = std::move(later)](const StatusWriter::Wish& wish) { status_writer_->ask(wish, later); };
   if (request.within_ms == 0) return write({});
   const int64_t early_ns = request.early_ms * 1'000'000;
   const int64_t until = monotonic_ns() + request.within_ms * 1'000'000;

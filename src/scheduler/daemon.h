@@ -16,6 +16,7 @@
 #include "scheduler/http_endpoint.h"
 #include "scheduler/mps_service.h"
 #include "scheduler/nvml_monitor.h"
+#include "scheduler/report_in_parts.h"
 #include "scheduler/runtime_dir.h"
 #include "scheduler/segment_maker.h"
 #include "scheduler/settings.h"
@@ -47,6 +48,8 @@ class Daemon {
   Result<void> serve_http();
   Result<void> serve_http(const HttpEndpoint::Options& options);
   protocol::admin::StatusReport report();
+  std::optional<protocol::admin::StatusReport> part_of_report(bool begins);  // SharedReports::LookInParts
+  protocol::admin::StatusReport complete(protocol::admin::StatusReport report);
   Result<void> check_that_a_gpu_is_free() const;
   void call_engine(const Callback& call);  // and what follows from it; no exception comes out
   void after_engine();
@@ -71,6 +74,7 @@ class Daemon {
   std::unique_ptr<StatusWriter> status_writer_;
   std::unique_ptr<ChangeWatch> change_watch_;
   protocol::admin::ChangeMarks change_marks_;
+  std::unique_ptr<ReportInParts> report_in_parts_;  // for status_writer_
   std::unique_ptr<AdminSockets> admin_;
   std::unique_ptr<NvmlMonitor> monitor_;
   Timer deadline_timer_;

@@ -37,6 +37,8 @@
 
 namespace nvshare::scheduler {
 
+class ReportInParts;
+
 using ConnectionId = uint64_t;
 
 // The engine's way out. Neither call may call back into the engine.
@@ -128,6 +130,8 @@ class Engine : private HostBorrowers {
   const policy::State& policy_state() const { return *state_; }  // for tests
 
  private:
+  friend class ReportInParts;
+
   struct Gpu {
     GpuUuid uuid{};
     std::string uuid_text;
@@ -306,7 +310,8 @@ class Engine : private HostBorrowers {
   // What a tenant's limits and priority come from, as it is to be.
   void change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
   void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);  // as a client that came back was told it there
-  void report_limits(protocol::admin::StatusReport* report) const;
+  using ReportsOfTenants = std::map<policy::TenantId, protocol::admin::TenantReport*>;
+  void report_limits(const ReportsOfTenants& reports) const;
 
   // engine_notices.cc
   void note_bypass(const BypassWatch::Process& process, policy::GpuId gpu, policy::Instant now);
@@ -329,8 +334,10 @@ class Engine : private HostBorrowers {
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void take_over_account(policy::TenantId tenant, policy::GpuId gpu, policy::Instant now);
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
-  using ReportsOfTenants = std::map<policy::TenantId, protocol::admin::TenantReport*>;
+  // engine_report.cc
   static ReportsOfTenants by_tenant(protocol::admin::StatusReport* report);
+  static protocol::admin::GpuReport report_of(const Gpu& gpu, const policy::GpuView* view);
+  static protocol::admin::TenantReport report_of(const Tenant& tenant);
   void report_compute(const policy::GpuView& gpu, const ReportsOfTenants& reports) const;
   void report_usage(const policy::GpuView& gpu, const ReportsOfTenants& reports) const;
   void log_note(const policy::Note& note) const;

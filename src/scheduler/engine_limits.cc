@@ -283,8 +283,7 @@ Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, p
 
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
 
-void Engine::report_limits(admin::StatusReport* report) const {
-  const ReportsOfTenants reports = by_tenant(report);
+void Engine::report_limits(const ReportsOfTenants& reports) const {
   for (const MemoryLedger::View& view : ledger_.view()) {
     const auto at = reports.find(view.tenant);
     if (at == reports.end()) continue;

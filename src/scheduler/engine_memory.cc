@@ -1,8 +1,7 @@
-// The engine's view of memory that it does not hand out itself: other programs', contexts', the dead's. And the report of all.
+// The engine's view of memory that it does not hand out itself: other programs', contexts', the dead's.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "policy/parts.h"
 #include "scheduler/engine.h"
@@ -13,18 +12,6 @@ namespace {
 int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, protocol::kMemoryBytesMax)); }
 
 constexpr char kBypassed[] = "another process of its tenant uses a GPU past nvshare, and the node gives such tenants no turns";
-
-const char* name_of(protocol::Backend backend) {
-  switch (backend) {
-    case protocol::Backend::kVmm:
-      return "vmm";
-    case protocol::Backend::kManaged:
-      return "managed";
-    case protocol::Backend::kNone:
-      return "none";
-  }
-  return "unknown";
-}
 
 // No context of its own: NVML has not listed the process for so long, though it lists others.
 constexpr policy::Duration kUnlistedGrace = 10'000'000'000;
@@ -211,116 +198,6 @@ void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Inst
   }
 }
 
-protocol::admin::StatusReport Engine::status(policy::Instant now) const {
-  namespace admin = protocol::admin;
-  admin::StatusReport report;
-  report.runtime_dir = settings_.runtime_dir;
-  report.epoch = epoch_;
-  report.changes = changes_;
-  report.uptime_ns = now - started_;
-  report.nvml = uses_nvml_;
-  host_.report(&report);
-  report.switch_time_mode = settings_.policy.switch_time_mode == policy::SwitchTimeMode::kAuto ? "auto" : "fixed";
-  std::vector<policy::GpuView> views = policy::view(*state_, now);
-  for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
-    const Gpu& gpu = gpus_[id];
-    if (!gpu.is_there()) continue;
-    admin::GpuReport& out = report.gpus.emplace_back();
-    out.uuid = gpu.uuid_text;
-    out.name = gpu.name;
-    out.real_total = gpu.real_total;
-    out.total = gpu.total > 0 ? gpu.total : gpu.real_total;
-    out.told = gpu.total > 0 && gpu.told();
-    out.nvml = gpu.nvml;
-    out.nvml_span_ns = gpu.use.span();
-    out.nvml_unknown = gpu.use.unknown();
-    if (gpu.use.span() > 0) out.nvml_others = gpu.use.of_others().nvml;
-    auto view = std::find_if(views.begin(), views.end(), [&](const policy::GpuView& v) { return v.gpu == id; });
-    if (view == views.end()) continue;
-    out.foreign = view->foreign;
-    out.safe_limit = view->safe_limit;
-    out.overhead = view->overhead;
-    out.departed = view->departed;
-    out.switches = view->switches;
-    out.switch_time_ns = view->switch_time;
-    out.bandwidth_out = view->bandwidth_out;
-    out.bandwidth_in = view->bandwidth_in;
-    out.compute_mode = view->mode;
-    out.compute_mode_changes = view->mode_changes;
-    out.window_ns = view->window;
-    out.swap_unbilled_ns = view->swap_time;
-    out.sharing = policy::name_of(view->sharing);
-    out.sharing_percent = std::llround(100 * view->sharing_gain);
-    out.sharing_trials = view->sharing_trials;
-    out.usage = usage_totals_.of_gpu(*view, gpu.uuid_text);
-    for (const policy::ClientView& c : view->clients) {
-      admin::ClientReport& client = report.clients.emplace_back(report_of(c, gpu.uuid_text, now));
-      client.waiting_for = waiting_sentence(c, now);
-    }
-  }
-  for (const auto& [key, tenant] : tenants_.all()) {
-    const Job job = tenant.job.value_or(Job());
-    report.tenants.push_back({tenant.id,
-                              tenant.name,
-                              tenant.kind,
-                              job.id,
-                              job.user,
-                              job.partition,
-                              tenant.memory_limit_in_force(),
-                              tenant.priority_in_force(),
-                              tenant.pod.ends,
-                              tenant.clients,
-                              tenant.clients_ever,
-                              {},
-                              tenant.core_limit_in_force(),
-                              tenant.core_reserved_in_force(),
-                              {}});
-    report.tenants.back().paused = tenant.paused_in_force();
-    report.tenants.back().sharing = tenant.sharing_in_force();
-    report.tenants.back().turn_most_ns = tenant.turns_in_force().most;
-    report.tenants.back().root = tenant.root != 0 && start_time_of(tenant.root) == tenant.root_start_time ? tenant.root : 0;
-  }
-  const ReportsOfTenants reports = by_tenant(&report);
-  for (const policy::GpuView& view : views) {
-    report_compute(view, reports);
-    report_usage(view, reports);
-  }
-  report_limits(&report);
-  report_bypasses(&report, now);
-  return report;
-}
-
-Engine::ReportsOfTenants Engine::by_tenant(protocol::admin::StatusReport* report) {
-  ReportsOfTenants reports;
-  for (protocol::admin::TenantReport& tenant : report->tenants) reports[tenant.id] = &tenant;
-  return reports;
-}
-
-void Engine::report_compute(const policy::GpuView& gpu, const ReportsOfTenants& reports) const {
-  const auto percent = [](policy::Duration part, policy::Duration whole) {
-    return whole > 0 ? static_cast<double>(part) * 100 / static_cast<double>(whole) : 0;
-  };
-  for (const policy::TenantView& tenant : gpu.tenants) {
-    const auto report = reports.find(tenant.tenant);
-    if (report == reports.end()) continue;
-    const std::optional<UtilizationMonitor::Shares> use = gpus_[gpu.gpu].use.of_tenant(tenant.tenant);
-    protocol::admin::ComputeReport& out = report->second->compute.emplace_back();
-    out.gpu = gpus_[gpu.gpu].uuid_text;
-    out.quota = tenant.quota;
-    out.share_window = percent(tenant.last_window, gpu.window);
-    out.share = percent(tenant.used, tenant.since_joined);
-    out.used_ns = tenant.used;
-    out.throttled_time_ns = tenant.throttled_time;
-    out.debt_ns = tenant.debt;
-    out.active = tenant.active;
-    out.throttled = tenant.throttled;
-    if (!use || !nvml_sees_pids_) continue;
-    out.nvml_share = use->nvml;
-    out.nvml_billed = use->billed;
-    out.nvml_differs = use->differ;
-  }
-}
-
 void Engine::log_note(const policy::Note& note) const {
   auto level = spdlog::level::debug;
   switch (note.level) {
@@ -377,49 +254,6 @@ std::string Engine::waiting_sentence(const policy::ClientView& view, policy::Ins
 std::string Engine::why_waiting(const Client& client, policy::Instant now) const {
   const auto view = policy::view_of_client(*state_, client.id, now);
   return view ? waiting_sentence(view->clients.front(), now) : std::string();
-}
-
-protocol::admin::ClientReport Engine::report_of(const policy::ClientView& view, const std::string& gpu, policy::Instant now) const {
-  const Client& client = clients_.at(view.client);
-  protocol::admin::ClientReport out;
-  out.id = view.client;
-  out.pid = client.pid;
-  out.program = client.program;
-  out.tenant = client.tenant;
-  out.gpu = gpu;
-  out.backend = name_of(client.backend);
-  out.protocol = client.version;
-  out.library = client.release;
-  out.state = policy::name_of(view.state);
-  out.since_ns = now - view.since;
-  out.allocated = view.memory.allocated;
-  out.resident = view.memory.resident;
-  out.swapped = view.memory.allocated - view.memory.resident;
-  out.unswappable = view.memory.unswappable;
-  out.mps = client.mps;
-  out.keeps_memory = client.keeps_memory;
-  out.overhead = view.overhead;
-  out.budget = view.budget;
-  out.gpu_memory_limit = ledger_.limit_of(view.client);
-  out.charged = ledger_.charged_by(view.client);
-  out.lease = std::min(ledger_.lease_of(view.client), MemoryLedger::kUnlimited);
-  out.host_memory = static_cast<int64_t>(client.memory.swappable_host);
-  out.drainable = view.drainable;
-  out.gang_gpus = view.gang_gpus;
-  host_.report(view.client, &out);
-  out.turns = view.turns;
-  out.drops = view.drops;
-  out.unanswered = view.unanswered_drops;
-  out.failed_drains = view.failed_drains;
-  out.time_running_ns = view.time_running;
-  out.time_waiting_ns = view.time_waiting;
-  out.time_swapping_ns = view.time_swapping;
-  out.swapped_out_total = view.swapped_out_total;
-  out.swapped_in_total = view.swapped_in_total;
-  out.unmoved_total = view.unmoved_total;
-  out.prefetched_total = view.prefetched_total;
-  out.prefetched_in_vain_total = view.prefetched_in_vain_total;
-  return out;
 }
 
 void Engine::take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now) {

@@ -115,7 +115,7 @@ admin::StatusReport Engine::own_report(const Peer& peer, const std::set<policy::
     }
     report_usage(view, reports);
   }
-  report_limits(&report);
+  report_limits(reports);
   return report;
 }
 

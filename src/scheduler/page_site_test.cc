@@ -71,9 +71,10 @@ class PageSiteTest : public ::testing::Test {
   protocol::admin::StatusReport report_;
   std::atomic<int> looks_ = 0;
   SharedReports reports_{[this] {
-    ++looks_;
-    return report_;
-  }};
+                           ++looks_;
+                           return report_;
+                         },
+                         nullptr};
   std::unique_ptr<HttpEndpoint> endpoint_;
   std::thread thread_;
 };

@@ -9,6 +9,8 @@
 namespace nvshare::scheduler {
 namespace {
 
+constexpr int64_t kTimeOfOthers = 4;  // for one of a report's parts
+
 SharedReport::Text text_of(const protocol::admin::StatusReport& report, uint64_t since) {
   namespace admin = protocol::admin;
   try {
@@ -42,13 +44,36 @@ bool SharedReports::serves(const Report& report, int64_t age_max_ns, uint64_t ch
 
 SharedReports::Report SharedReports::fresh(int64_t age_max_ns, uint64_t changes_min) {
   if (serves(latest_, age_max_ns, changes_min)) return latest_;
-  if (latest_ && latest_->is_written()) written_ = latest_;
   const int64_t now = monotonic_ns();
-  return latest_ = std::make_shared<const SharedReport>(look_(), now);
+  return made(look_(), now);
+}
+
+SharedReports::Report SharedReports::in_parts(bool begins, int64_t age_max_ns, uint64_t changes_min) {
+  if (begins) {
+    if (serves(latest_, age_max_ns, changes_min)) return latest_;
+    parts_begun_at_ = part_ended_at_ = monotonic_ns();
+  }
+  const int64_t began = monotonic_ns(), until = began + (began - part_ended_at_) / kTimeOfOthers;
+  std::optional<protocol::admin::StatusReport> report = look_in_parts_(begins);
+  while (!report && monotonic_ns() < until) report = look_in_parts_(false);
+  part_ended_at_ = monotonic_ns();
+  return report ? made(std::move(*report), parts_begun_at_) : nullptr;
+}
+
+// What was made at once while this one was made in parts is newer, and stays the latest.
+SharedReports::Report SharedReports::made(protocol::admin::StatusReport report, int64_t taken_at) {
+  Report made = std::make_shared<const SharedReport>(std::move(report), taken_at);
+  if (latest_ && latest_->taken_at() > taken_at) return made;
+  note_what_is_written();
+  return latest_ = std::move(made);
+}
+
+void SharedReports::note_what_is_written() {
+  if (latest_ && latest_->is_written()) written_ = latest_;
 }
 
 SharedReports::Report SharedReports::written(int64_t age_max_ns, uint64_t changes_min) {
-  if (latest_ && latest_->is_written()) written_ = latest_;
+  note_what_is_written();
   return serves(written_, age_max_ns, changes_min) ? written_ : nullptr;
 }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "protocol/admin.h"
@@ -49,19 +50,29 @@ class SharedReports {
  public:
   using Report = std::shared_ptr<const SharedReport>;
   using Look = std::function<protocol::admin::StatusReport()>;
+  // The next part of a report, of a new one where `begins`. Nullopt: it is not complete yet.
+  using LookInParts = std::function<std::optional<protocol::admin::StatusReport>(bool begins)>;
 
-  explicit SharedReports(Look look) : look_(std::move(look)) {}
+  SharedReports(Look look, LookInParts look_in_parts) : look_(std::move(look)), look_in_parts_(std::move(look_in_parts)) {}
 
   // The latest one, if it is at most `age_max_ns` old and its StatusReport::changes are at least `changes_min`; else one that is made now.
   Report fresh(int64_t age_max_ns, uint64_t changes_min);
+  // As fresh(), but one that is made now is made in parts, so that clients are served in between: at most a fifth of the time goes into
+  // it, but no less however many clients there are to be served. Null: it is not complete, and the next call is not to begin another.
+  Report in_parts(bool begins, int64_t age_max_ns, uint64_t changes_min);
   // One like that whose whole text is written, if there is one: not always the latest. Null: there is none.
   Report written(int64_t age_max_ns, uint64_t changes_min);
 
  private:
   bool serves(const Report& report, int64_t age_max_ns, uint64_t changes_min) const;
 
+  void note_what_is_written();
+  Report made(protocol::admin::StatusReport report, int64_t taken_at);
+
   const Look look_;
-  Report latest_;
+  const LookInParts look_in_parts_;
+  int64_t parts_begun_at_ = 0, part_ended_at_ = 0;
+  Report latest_;   // taken
   Report written_;  // the latest that was seen to have its whole text
 };
 

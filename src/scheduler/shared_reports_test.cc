@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -48,10 +50,21 @@ class SharedReportsTest : public ::testing::Test {
   EventLoop loop_;
   protocol::admin::StatusReport report_;
   int looks_ = 0;
+  int parts_ = 1;  // of which a report is made that is made in parts
+  int part_ = 0;
+  int64_t part_ns_ = 0;  // that one takes
   SharedReports reports_{[this] {
-    ++looks_;
-    return report_;
-  }};
+                           ++looks_;
+                           return report_;
+                         },
+                         [this](bool begins) -> std::optional<protocol::admin::StatusReport> {
+                           part_ = begins ? 1 : part_ + 1;
+                           for (const int64_t until = monotonic_ns() + part_ns_; monotonic_ns() < until;) {
+                           }
+                           if (part_ < parts_) return std::nullopt;
+                           ++looks_;
+                           return report_;
+                         }};
   std::thread thread_;
 };
 
@@ -83,6 +96,51 @@ TEST_F(SharedReportsTest, ATextIsWrittenOnce) {
   EXPECT_EQ(report->text(1000), texts[0]) << "a number that is not reached";
   for (uint64_t since = 1; since < 7; ++since) report->text(since);
   EXPECT_EQ(report->text(8), texts[0]) << "past the bound all of it";
+}
+
+TEST_F(SharedReportsTest, WhatIsMadeInPartsIsAsOldAsItsBeginningAndReplacesNothingNewer) {
+  parts_ = 3;
+  report_.changes = 7;
+  const auto rest = [this] {
+    SharedReports::Report report;
+    while (!report) report = reports_.in_parts(false, 0, 0);
+    return report;
+  };
+  EXPECT_EQ(reports_.in_parts(true, 0, 0), nullptr);
+  const int64_t then = monotonic_ns();
+  const SharedReports::Report first = rest();
+  EXPECT_LT(first->taken_at(), then);
+  EXPECT_EQ(reports_.in_parts(true, kLongNs, 7), first) << "it serves others";
+  EXPECT_EQ(reports_.in_parts(true, 0, 0), nullptr);
+  const SharedReports::Report whole = reports_.fresh(0, 0);
+  EXPECT_NE(rest(), whole) << "who began it has it";
+  EXPECT_EQ(reports_.fresh(kLongNs, 0), whole);
+}
+
+TEST_F(SharedReportsTest, AReportIsMadeInFewerPartsWhereOthersTakeLong) {
+  parts_ = 1'000'000;
+  part_ns_ = 100'000;
+  EXPECT_EQ(reports_.in_parts(true, 0, 0), nullptr);
+  EXPECT_EQ(part_, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const int64_t began = monotonic_ns();
+  EXPECT_EQ(reports_.in_parts(false, 0, 0), nullptr);
+  EXPECT_GE(monotonic_ns() - began, 5'000'000);
+}
+
+TEST_F(SharedReportsTest, OthersAreServedWhileAWriterHasAReportMade) {
+  parts_ = 200;
+  part_ns_ = 1'000'000;
+  StatusWriter writer(loop_, reports_);
+  int served_at = 0, asks = 0;
+  loop_.post([&] {
+    for (int i = 0; i < 3; ++i) writer.ask({}, [&](const SharedReport::Text&) { ++asks; });
+    loop_.post([&] { loop_.post([&] { served_at = part_; }); });
+  });
+  ask(writer, {{}});
+  EXPECT_GT(served_at, 0);
+  EXPECT_LT(served_at, parts_);
+  EXPECT_EQ(asks, 3);
 }
 
 TEST_F(SharedReportsTest, AWriterMakesOneReportForViewersAndANewOneForWhoWantsIt) {

@@ -38,7 +38,7 @@ StatusWriter::~StatusWriter() {
 
 void StatusWriter::ask(const Wish& wish, Done done) {
   waiting_.push_back({wish, std::move(done)});
-  if (!served_.empty() || waiting_.size() > 1) return;  // a report is being written, or is about to be made
+  if (!served_.empty() || waiting_.size() > 1) return;  // a report is being made or written, or is about to be made
   loop_.post([this] { begin(); });                      // so that those that have asked already share it
 }
 
@@ -47,6 +47,10 @@ void StatusWriter::begin() {
   answer_by_what_is_written();
   if (waiting_.empty()) return;
   served_ = std::exchange(waiting_, {});
+  look_on(true);
+}
+
+void StatusWriter::look_on(bool begins) {
   std::set<uint64_t> sinces;
   Wish all = served_.front().wish;
   for (const Asker& asker : served_) {
@@ -55,7 +59,8 @@ void StatusWriter::begin() {
     all.changes_min = std::max(all.changes_min, asker.wish.changes_min);
   }
   try {
-    SharedReports::Report report = reports_.fresh(all.age_max_ns, all.changes_min);
+    SharedReports::Report report = reports_.in_parts(begins, all.age_max_ns, all.changes_min);
+    if (!report) return loop_.post([this] { look_on(false); });
     std::lock_guard lock(mutex_);
     report_ = std::move(report);
     sinces_ = std::move(sinces);

@@ -1,6 +1,6 @@
 // Writes answers to `status` on a thread of its own: with thousands of clients the text takes longer than their reports, and no client is
-// to wait for it. The loop makes a report for all that ask by then; those that ask while it is written share the next one, so that each
-// answer is as new as its question, or as old as its asker takes it.
+// to wait for it. The loop makes a report for all that ask by then, in parts, with clients served in between; those that ask while it is
+// written share the next one, so that each answer is as new as its question, or as old as its asker takes it.
 #pragma once
 
 #include <condition_variable>
@@ -42,7 +42,8 @@ class StatusWriter {
   };
   using Texts = std::map<uint64_t, Text>;  // by what they are since
 
-  void begin();  // a report for all that wait
+  void begin();               // a report for all that wait
+  void look_on(bool begins);  // until it is complete
   void answer_by_what_is_written();
   void written(const Texts& texts);
   void write();  // the thread
@@ -51,7 +52,7 @@ class StatusWriter {
   SharedReports& reports_;
   // The loop's own.
   std::vector<Asker> waiting_;  // for the next report
-  std::vector<Asker> served_;   // by the one that is being written
+  std::vector<Asker> served_;   // by the one that is being made or written
 
   std::mutex mutex_;  // guards what is below; nobody waits for anything else with it
   std::condition_variable changed_;
