@@ -72,7 +72,7 @@ template <typename Settings, typename Spec>
 Result<void> apply(Settings& settings, const Spec& spec, std::string_view text, const std::string& given_as) {
   Result<void> ok = spec.apply(settings, text);
   if (ok) return ok;
-  return error_format("%s: %.120s; accepted: %s", given_as.c_str(), ok.error().text, spec.accepted);
+  return error_format("%s: %.120s; accepted: %s", given_as.c_str(), ok.error().text, std::string(spec.accepted).c_str());
 }
 
 // The environment first, the command line over it. An empty variable is one that is not set, as service managers write it.

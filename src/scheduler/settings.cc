@@ -3,7 +3,9 @@
 #include <arpa/inet.h>
 #include <toml++/toml.h>
 
-#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <iterator>
 #include <sstream>
 
 #include "base/parse.h"
@@ -12,193 +14,144 @@
 namespace nvshare::scheduler {
 namespace {
 
+using policy::Config;
 using policy::Duration;
 
 constexpr Duration kMillisecond = 1'000'000;
 constexpr Duration kSecond = 1'000'000'000;
-constexpr Duration kDay = 86'400 * kSecond;
+constexpr Duration kHour = 3'600 * kSecond;
+constexpr Duration kDay = 24 * kHour;
 
-using settings::take_choice;
-using settings::take_duration;
-using settings::take_path;
+constexpr std::pair<const char*, Sharing> kSharing[] = {
+    {"together", Sharing::kTogether}, {"turns", Sharing::kTurns}, {"auto", Sharing::kAuto}};
 
-Result<void> set_switch_time_mode(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"auto", "fixed"}); !ok) return ok;
-  settings.policy.switch_time_mode = text == "auto" ? policy::SwitchTimeMode::kAuto : policy::SwitchTimeMode::kFixed;
-  return {};
+// ---- how a setting's text is read: each returns what is accepted, for people, and a function that reads it into that member ----
+
+struct Reader {
+  std::string accepted;
+  std::function<Result<void>(Settings& settings, std::string_view text)> apply;
+};
+
+template <typename Value>
+Value& place(Settings& settings, Value Settings::*member) {
+  return settings.*member;
 }
 
-Result<void> set_switch_time_fixed(Settings& settings, std::string_view text) {
-  return take_duration(text, kMillisecond, kDay, &settings.policy.switch_time_fixed);
+template <typename Value>
+Value& place(Settings& settings, Value Config::*member) {
+  return settings.policy.*member;
 }
 
-Result<void> set_switch_time_multiplier(Settings& settings, std::string_view text) {
-  Result<int64_t> value = parse_integer(text, 1, 1000);
-  if (!value) return value.error();
-  settings.policy.switch_time_multiplier = *value;
-  return {};
+// Into a member that may be optional, or a narrower integer that holds all that is accepted.
+template <typename Value>
+void store(int64_t value, Value* out) {
+  *out = static_cast<Value>(value);
 }
 
-Result<void> set_switch_time_min(Settings& settings, std::string_view text) {
-  return take_duration(text, kMillisecond, kDay, &settings.policy.switch_time_min);
+template <typename Value>
+void store(int64_t value, std::optional<Value>* out) {
+  *out = static_cast<Value>(value);
 }
 
-Result<void> set_switch_time_max(Settings& settings, std::string_view text) {
-  return take_duration(text, kMillisecond, kDay, &settings.policy.switch_time_max);
-}
-
-Result<void> set_memory_reserve_percent(Settings& settings, std::string_view text) {
-  Result<int64_t> value = parse_integer(text, 0, 90);
-  if (!value) return value.error();
-  settings.policy.memory_reserve_percent = static_cast<int>(*value);
-  return {};
-}
-
-Result<void> set_unanswered_grace(Settings& settings, std::string_view text) {
-  return take_duration(text, kMillisecond, kDay, &settings.policy.unanswered_grace);
-}
-
-Result<void> set_gang_turns(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
-  settings.policy.gang_turns = text == "on" || text == "true";
-  return {};
-}
-
-Result<void> set_scheduling_mode(Settings& settings, std::string_view text) {
-  using policy::SchedulingMode;
-  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kWeighted, SchedulingMode::kSerial, SchedulingMode::kDynamic,
-                                    SchedulingMode::kRoundRobin, SchedulingMode::kConcurrent}) {
-    if (text != policy::name_of(mode)) continue;
-    settings.policy.scheduling_mode = mode;
-    return {};
-  }
-  return error_format("'%.*s' is not one of them", settings::shown(text), text.data());
-}
-
-// Plain milliseconds; auto: 0.
-Result<void> take_milliseconds(std::string_view text, int64_t minimum, int64_t maximum, Duration* out) {
-  *out = 0;
-  if (text == "auto") return {};
+Result<void> take_integer(std::string_view text, int64_t minimum, int64_t maximum, auto* out) {
   Result<int64_t> value = parse_integer(text, minimum, maximum);
   if (!value) return value.error();
-  *out = *value * kMillisecond;
+  store(*value, out);
   return {};
 }
 
-Result<void> take_percent(std::string_view text, std::optional<int>* out) {
-  out->reset();
-  if (text == "auto") return {};
-  Result<int64_t> value = parse_integer(text, 0, 100);
-  if (!value) return value.error();
-  *out = static_cast<int>(*value);
-  return {};
+std::string from_to(int64_t minimum, int64_t maximum) { return " from " + std::to_string(minimum) + " to " + std::to_string(maximum); }
+
+std::string written(Duration duration) {
+  if (duration == 0) return "0";
+  if (duration % kHour == 0) return std::to_string(duration / kHour) + "h";
+  if (duration % kSecond == 0) return std::to_string(duration / kSecond) + "s";
+  return std::to_string(duration / kMillisecond) + "ms";
 }
 
-Result<void> set_compute_window_ms(Settings& settings, std::string_view text) {
-  return take_milliseconds(text, 10, 600'000, &settings.policy.compute_window);
+// "a, b or c".
+std::string listed(const std::vector<std::string>& choices) {
+  std::string text;
+  for (size_t i = 0; i < choices.size(); ++i) text += (i == 0 ? "" : i + 1 < choices.size() ? ", " : " or ") + choices[i];
+  return text;
 }
 
-Result<void> set_quota_sample_interval_ms(Settings& settings, std::string_view text) {
-  return take_milliseconds(text, 1, 10'000, &settings.policy.quota_sample_interval);
+Reader duration(Duration minimum, Duration maximum, auto member) {
+  return {"a duration from " + written(minimum) + " to " + written(maximum) + ", plain numbers are seconds",
+          [=](Settings& settings, std::string_view text) -> Result<void> {
+            Duration value = 0;
+            if (auto ok = settings::take_duration(text, minimum, maximum, &value); !ok) return ok;
+            store(value, &place(settings, member));
+            return {};
+          }};
 }
 
-Result<void> set_scheduling_slice_ms(Settings& settings, std::string_view text) {
-  return take_milliseconds(text, 1, 60'000, &settings.policy.scheduling_slice);
+Reader integer(int64_t minimum, int64_t maximum, auto member) {
+  return {"an integer" + from_to(minimum, maximum),
+          [=](Settings& settings, std::string_view text) { return take_integer(text, minimum, maximum, &place(settings, member)); }};
 }
 
-Result<void> set_quota_carryover_percent(Settings& settings, std::string_view text) {
-  return take_percent(text, &settings.policy.quota_carryover_percent);
+// `unit`: what one of them is in the member.
+Reader auto_or(const char* what, int64_t minimum, int64_t maximum, int64_t unit, auto member) {
+  return {std::string("auto, or ") + what + from_to(minimum, maximum), [=](Settings& settings, std::string_view text) -> Result<void> {
+            auto& out = place(settings, member);
+            out = {};
+            if (text == "auto") return {};
+            int64_t value = 0;
+            if (auto ok = take_integer(text, minimum, maximum, &value); !ok) return ok;
+            store(value * unit, &out);
+            return {};
+          }};
 }
 
-Result<void> set_drop_tail_billing_percent(Settings& settings, std::string_view text) {
-  return take_percent(text, &settings.policy.drop_tail_billing_percent);
+Reader milliseconds(int64_t minimum, int64_t maximum, auto member) {
+  return auto_or("milliseconds", minimum, maximum, kMillisecond, member);
 }
 
-Result<void> set_gpu_physical_memory_mb(Settings& settings, std::string_view text) {
-  Result<int64_t> value = parse_integer(text, 64, 1 << 24);
-  if (!value) return value.error();
-  settings.gpu_physical_memory = *value << 20;
-  return {};
+Reader percent(auto member) { return auto_or("an integer", 0, 100, 1, member); }
+
+Reader mebibytes(int64_t minimum, int64_t maximum, auto member) {
+  return {"MiB, an integer" + from_to(minimum, maximum), [=](Settings& settings, std::string_view text) -> Result<void> {
+            int64_t value = 0;
+            if (auto ok = take_integer(text, minimum, maximum, &value); !ok) return ok;
+            store(value << 20, &place(settings, member));
+            return {};
+          }};
 }
 
-Result<void> set_gpu_memory_oversub_ratio(Settings& settings, std::string_view text) {
-  Result<double> value = parse_decimal(text, 0.1, 100);
-  if (!value) return value.error();
-  settings.gpu_memory_oversub_ratio = *value;
-  return {};
+Reader bytes(const char* example, auto member) {
+  return {std::string("an amount of memory such as ") + example, [=](Settings& settings, std::string_view text) -> Result<void> {
+            Result<uint64_t> value = parse_bytes(text);
+            if (!value) return value.error();
+            store(static_cast<int64_t>(*value), &place(settings, member));
+            return {};
+          }};
 }
 
-Result<void> set_host_memory_budget(Settings& settings, std::string_view text) {
-  Result<uint64_t> value = parse_bytes(text);
-  if (!value) return value.error();
-  settings.host_memory_budget = static_cast<int64_t>(*value);
-  return {};
+template <typename Value>
+Reader choice(const std::vector<std::pair<const char*, Value>>& choices, auto member) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : choices) names.emplace_back(name);
+  return {listed(names), [=](Settings& settings, std::string_view text) -> Result<void> {
+            for (const auto& [name, value] : choices) {
+              if (text != name) continue;
+              place(settings, member) = value;
+              return {};
+            }
+            return error_format("'%.*s' is not one of them", settings::shown(text), text.data());
+          }};
 }
 
-Result<void> set_host_memory_kept_free(Settings& settings, std::string_view text) {
-  Result<uint64_t> value = parse_bytes(text);
-  if (!value) return value.error();
-  settings.host_memory_kept_free = static_cast<int64_t>(*value);
-  return {};
+Reader on_or_off(auto member) {
+  return {"on or off", [=](Settings& settings, std::string_view text) -> Result<void> {
+            if (auto ok = settings::take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
+            place(settings, member) = text == "on" || text == "true";
+            return {};
+          }};
 }
 
-Result<void> set_host_arena(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"auto", "process", "scheduler"}); !ok) return ok;
-  settings.host_arena = text == "auto" ? HostArena::kAuto : text == "process" ? HostArena::kProcess : HostArena::kScheduler;
-  return {};
-}
-
-Result<void> set_skip_unchanged(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
-  settings.skip_unchanged = text == "on" || text == "true";
-  return {};
-}
-
-Result<void> set_prefetch(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
-  settings.policy.prefetch = text == "on" || text == "true";
-  return {};
-}
-
-Result<void> set_sharing(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"together", "turns", "auto"}); !ok) return ok;
-  settings.sharing = *sharing_of(text);
-  return {};
-}
-
-Result<void> set_latency_target(Settings& settings, std::string_view text) {
-  return take_duration(text, kMillisecond, 10 * kSecond, &settings.policy.latency_target);
-}
-
-Result<void> set_mps(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
-  settings.mps = text == "on" || text == "true";
-  return {};
-}
-
-Result<void> set_take_over_patience(Settings& settings, std::string_view text) {
-  return take_duration(text, 0, kDay, &settings.take_over_patience);
-}
-
-Result<void> set_exit_when_idle(Settings& settings, std::string_view text) {
-  Duration value = 0;
-  if (auto ok = take_duration(text, 0, kDay, &value); !ok) return ok;
-  settings.exit_when_idle = value;
-  return {};
-}
-
-Result<void> set_restart_grace(Settings& settings, std::string_view text) {
-  return take_duration(text, 0, 60 * kSecond, &settings.restart_grace);
-}
-
-Result<void> set_nvml_interval(Settings& settings, std::string_view text) {
-  return take_duration(text, 10 * kMillisecond, 60 * kSecond, &settings.nvml_interval);
-}
-
-Result<void> set_nvml(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"on", "off", "true", "false"}); !ok) return ok;
-  settings.nvml = text == "on" || text == "true";
-  return {};
+Reader absolute_path(std::string Settings::*member) {
+  return {"an absolute path", [=](Settings& settings, std::string_view text) { return settings::take_path(text, &(settings.*member)); }};
 }
 
 // An IP address and a port; "off": empty. Names are not taken: what they stand for may change, and looking them up may take long.
@@ -219,51 +172,158 @@ Result<void> take_address(std::string_view text, std::string* out) {
   return {};
 }
 
-Result<void> set_metrics_address(Settings& settings, std::string_view text) { return take_address(text, &settings.metrics_address); }
-Result<void> set_page_address(Settings& settings, std::string_view text) { return take_address(text, &settings.page_address); }
-Result<void> set_page_token_file(Settings& settings, std::string_view text) { return take_path(text, &settings.page_token_file); }
-
-Result<void> set_metrics_tenants(Settings& settings, std::string_view text) {
-  Result<int64_t> value = parse_integer(text, 0, 10'000);
-  if (!value) return value.error();
-  settings.metrics_tenants = static_cast<int>(*value);
-  return {};
+Reader address(const char* examples, std::string Settings::*member) {
+  return {std::string("off, or an IP address and a port such as ") + examples,
+          [=](Settings& settings, std::string_view text) { return take_address(text, &(settings.*member)); }};
 }
 
-Result<void> take_count(std::string_view text, int64_t minimum, int64_t maximum, int64_t* out) {
-  Result<int64_t> value = parse_integer(text, minimum, maximum);
-  if (!value) return value.error();
-  *out = *value;
-  return {};
+Reader ratio(double minimum, double maximum, double Settings::*member) {
+  char accepted[64];
+  snprintf(accepted, sizeof accepted, "a number from %g to %g", minimum, maximum);
+  return {accepted, [=](Settings& settings, std::string_view text) -> Result<void> {
+            Result<double> value = parse_decimal(text, minimum, maximum);
+            if (!value) return value.error();
+            settings.*member = *value;
+            return {};
+          }};
 }
 
-Result<void> set_bypass(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"report", "refuse-turns"}); !ok) return ok;
-  settings.bypass = text == "report" ? Bypass::kReport : Bypass::kRefuseTurns;
-  return {};
+Reader scheduling_mode() {
+  using policy::SchedulingMode;
+  std::vector<std::pair<const char*, SchedulingMode>> modes;
+  for (const SchedulingMode mode : {SchedulingMode::kAuto, SchedulingMode::kWeighted, SchedulingMode::kSerial, SchedulingMode::kDynamic,
+                                    SchedulingMode::kRoundRobin, SchedulingMode::kConcurrent}) {
+    modes.emplace_back(policy::name_of(mode), mode);
+  }
+  return choice(modes, &Config::scheduling_mode);
 }
 
-Result<void> set_connections_per_tenant(Settings& settings, std::string_view text) {
-  return take_count(text, 1, 1'000'000, &settings.connections_per_tenant);
-}
-Result<void> set_connections_per_user(Settings& settings, std::string_view text) {
-  return take_count(text, 1, 1'000'000, &settings.connections_per_user);
-}
-Result<void> set_gpus_per_user(Settings& settings, std::string_view text) { return take_count(text, 1, 1024, &settings.gpus_per_user); }
-
-Result<void> set_runtime_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.runtime_dir); }
-Result<void> set_lock_dir(Settings& settings, std::string_view text) { return take_path(text, &settings.lock_dir); }
-
-Result<void> set_log_level(Settings& settings, std::string_view text) {
-  if (auto ok = take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
-  settings.log_level = text;
-  settings.policy.explains = text == "debug";
-  return {};
+Reader log_level() {
+  return {"error, warning, info or debug", [](Settings& settings, std::string_view text) -> Result<void> {
+            if (auto ok = settings::take_choice(text, {"error", "warning", "info", "debug"}); !ok) return ok;
+            settings.log_level = text;
+            settings.policy.explains = text == "debug";
+            return {};
+          }};
 }
 
-Result<void> set_trace(Settings& settings, std::string_view text) {
-  settings.trace_file = text;
-  return {};
+Reader any_path(std::string Settings::*member) {
+  return {"a path", [=](Settings& settings, std::string_view text) -> Result<void> {
+            settings.*member = text;
+            return {};
+          }};
+}
+
+// ---- the table ----
+
+constexpr bool kLive = true;  // may be changed by an admin request
+constexpr bool kAtStart = false;
+
+struct Row {
+  const char* name;
+  Reader reader;
+  bool live;
+  const char* help;
+  const char* flag_alone = nullptr;
+};
+
+// Turns, and compute limits.
+std::vector<Row> rows_of_turns() {
+  using policy::SwitchTimeMode;
+  return {
+      {"switch_time_mode",
+       choice<SwitchTimeMode>({{"auto", SwitchTimeMode::kAuto}, {"fixed", SwitchTimeMode::kFixed}}, &Config::switch_time_mode), kLive,
+       "how long a turn lasts while others wait"},
+      {"switch_time_fixed", duration(kMillisecond, kDay, &Config::switch_time_fixed), kLive, "a turn's length in mode fixed (60)"},
+      {"switch_time_multiplier", integer(1, 1000, &Config::switch_time_multiplier), kLive,
+       "mode auto: a turn lasts the cost of its swap times this (5)"},
+      {"switch_time_min", duration(kMillisecond, kDay, &Config::switch_time_min), kLive, "mode auto: at least so long (10)"},
+      {"switch_time_max", duration(kMillisecond, kDay, &Config::switch_time_max), kLive, "mode auto: at most so long (300)"},
+      {"memory_reserve_percent", integer(0, 90, &Config::memory_reserve_percent), kLive,
+       "GPU memory kept free, instead of the computed reserve"},
+      {"unanswered_grace", duration(kMillisecond, kDay, &Config::unanswered_grace), kLive,
+       "a client that leaves a drop unanswered for so long no longer holds up neighbours that fit (30)"},
+      {"gang_turns", on_or_off(&Config::gang_turns), kLive, "a tenant on several GPUs has its turns on all of them together (on)"},
+      {"scheduling_mode", scheduling_mode(), kLive,
+       "how tenants share a GPU on which one has a compute limit (auto: in turns those that saturate it, together those that leave gaps)"},
+      {"compute_window_ms", milliseconds(10, 600'000, &Config::compute_window), kLive,
+       "compute limits hold in each such window, what is not used in one is lost (auto: saved up and owed without borders)"},
+      {"quota_sample_interval_ms", milliseconds(1, 10'000, &Config::quota_sample_interval), kLive,
+       "how often compute limits are looked at (auto: when due)"},
+      {"quota_carryover_percent", percent(&Config::quota_carryover_percent), kLive,
+       "of the time used past a limit, how much is owed later (auto: all)"},
+      {"drop_tail_billing_percent", percent(&Config::drop_tail_billing_percent), kLive,
+       "of the time from a drop to its answer, how much is billed (auto: all but what a hand-over takes)"},
+      {"scheduling_slice_ms", milliseconds(1, 60'000, &Config::scheduling_slice), kLive,
+       "beside compute limits, a turn's length (auto; round-robin: 100)"},
+  };
+}
+
+// Memory, and how programs share a GPU where it fits.
+std::vector<Row> rows_of_memory() {
+  return {
+      {"gpu_physical_memory_mb", mebibytes(64, 1 << 24, &Settings::gpu_physical_memory), kAtStart,
+       "treat each GPU as this large, at most as it is"},
+      {"gpu_memory_oversub_ratio", ratio(0.1, 100, &Settings::gpu_memory_oversub_ratio), kLive,
+       "what `nvsharectl run --reserve-memory` reserves on a GPU may be this many times its memory in sum (1.0)"},
+      {"host_memory_budget", bytes("64Gi", &Settings::host_memory_budget), kLive,
+       "host memory for swapped GPU memory (80 % of what is free at start)"},
+      {"host_memory_kept_free", bytes("8Gi", &Settings::host_memory_kept_free), kLive,
+       "host memory that swapping leaves to others (20 % of what is free at start)"},
+      {"host_arena",
+       choice<HostArena>({{"auto", HostArena::kAuto}, {"process", HostArena::kProcess}, {"scheduler", HostArena::kScheduler}},
+                         &Settings::host_arena),
+       kLive, "whose memory swapped memory lies in: the program's where its cgroup has room, else the scheduler's (auto)"},
+      {"skip_unchanged", on_or_off(&Settings::skip_unchanged), kLive,
+       "memory of programs that start from now on leaves the GPU without a copy if it has not changed since it came in (off)"},
+      {"prefetch", on_or_off(&Config::prefetch), kLive,
+       "while a program runs, the memory of the one that comes next moves in beside it, as far as it fits (off)"},
+      {"sharing", choice<Sharing>({std::begin(kSharing), std::end(kSharing)}, &Settings::sharing), kLive,
+       "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, in turns of 100 ms, "
+       "which saturating programs get more done in, or as measured, whichever gets more done (together)"},
+      {"latency_target", duration(kMillisecond, 10 * kSecond, &Config::latency_target), kLive,
+       "where tenants take turns without moving memory, one that gives the GPU up by itself has waited for at most so long (50ms)"},
+      {"mps", on_or_off(&Settings::mps), kAtStart,
+       "programs of `nvsharectl run` share the GPU under an MPS daemon of their user's, which the scheduler starts and looks after; a "
+       "program that faults takes its user's others down (off)"},
+  };
+}
+
+// The daemon: when it starts and ends, what it looks at, what it shows, where things are.
+std::vector<Row> rows_of_daemon() {
+  return {
+      {"take_over_patience", duration(0, kDay, &Settings::take_over_patience), kAtStart,
+       "wait so long for another scheduler that serves the same folder to end, instead of ending with an error (0)"},
+      {"exit_when_idle", duration(0, kDay, &Settings::exit_when_idle), kAtStart,
+       "end when no client was there for so long (never; the flag alone: 60)", "60"},
+      {"restart_grace", duration(0, 60 * kSecond, &Settings::restart_grace), kAtStart,
+       "after a restart, wait so long for clients known before (2)"},
+      {"nvml_interval", duration(10 * kMillisecond, 60 * kSecond, &Settings::nvml_interval), kAtStart,
+       "between two looks at the GPUs' memory (0.25)"},
+      {"nvml", on_or_off(&Settings::nvml), kAtStart, "ask NVML about memory that others use (on)"},
+      {"metrics_address", address("127.0.0.1:9402 or [::]:9402 (port 0: any free one)", &Settings::metrics_address), kAtStart,
+       "serve metrics for Prometheus there, to anybody who can reach it (off)"},
+      {"metrics_tenants", integer(0, 10'000, &Settings::metrics_tenants), kAtStart,
+       "so many tenants have metrics of their own, the others are summed up (200)"},
+      {"page_address", address("127.0.0.1:9402 (port 0: any free one)", &Settings::page_address), kAtStart,
+       "serve a page for browsers there that shows what `nvsharectl status` says; other addresses than the loopback's need page_token_file "
+       "(off)"},
+      {"page_token_file", absolute_path(&Settings::page_token_file), kAtStart,
+       "a file with the token that the page asks for, readable by its owner alone (none)"},
+      {"bypass", choice<Bypass>({{"report", Bypass::kReport}, {"refuse-turns", Bypass::kRefuseTurns}}, &Settings::bypass), kLive,
+       "a tenant with limits of which a process uses a GPU past the library is shown, or its programs' turns end and none begins meanwhile "
+       "(report)"},
+      {"connections_per_tenant", integer(1, 1'000'000, &Settings::connections_per_tenant), kAtStart,
+       "a container, pod or unit has at most so many connections: one for each process and GPU (4096)"},
+      {"connections_per_user", integer(1, 1'000'000, &Settings::connections_per_user), kAtStart,
+       "the same of a user outside containers; root is not bound (4096)"},
+      {"gpus_per_user", integer(1, 1024, &Settings::gpus_per_user), kAtStart, "without NVML, a tenant or user may name so many GPUs (64)"},
+      {"runtime_dir", absolute_path(&Settings::runtime_dir), kAtStart, "where the sockets are (/run/nvshare)"},
+      {"lock_dir", absolute_path(&Settings::lock_dir), kAtStart,
+       "where GPUs are locked (root: /run/nvshare-locks; a user: /run/lock/nvshare-locks-UID)"},
+      {"log_level", log_level(), kLive, "what is logged (info)"},
+      {"trace", any_path(&Settings::trace_file), kAtStart, "append every policy event to this file"},
+  };
 }
 
 // What the settings must satisfy together.
@@ -309,106 +369,20 @@ Result<void> apply_file(Settings& settings, std::string_view file_name, std::str
 }  // namespace
 
 std::optional<Sharing> sharing_of(std::string_view text) {
-  if (text == "together") return Sharing::kTogether;
-  if (text == "turns") return Sharing::kTurns;
-  if (text == "auto") return Sharing::kAuto;
+  for (const auto& [name, value] : kSharing) {
+    if (text == name) return value;
+  }
   return std::nullopt;
 }
 
 const std::vector<SettingSpec>& setting_specs() {
-  static const std::vector<SettingSpec> specs = {
-      {"switch_time_mode", "auto or fixed", "how long a turn lasts while others wait", true, set_switch_time_mode},
-      {"switch_time_fixed", "a duration from 1ms to 24h, plain numbers are seconds", "a turn's length in mode fixed (60)", true,
-       set_switch_time_fixed},
-      {"switch_time_multiplier", "an integer from 1 to 1000", "mode auto: a turn lasts the cost of its swap times this (5)", true,
-       set_switch_time_multiplier},
-      {"switch_time_min", "a duration from 1ms to 24h, plain numbers are seconds", "mode auto: at least so long (10)", true,
-       set_switch_time_min},
-      {"switch_time_max", "a duration from 1ms to 24h, plain numbers are seconds", "mode auto: at most so long (300)", true,
-       set_switch_time_max},
-      {"memory_reserve_percent", "an integer from 0 to 90", "GPU memory kept free, instead of the computed reserve", true,
-       set_memory_reserve_percent},
-      {"unanswered_grace", "a duration from 1ms to 24h, plain numbers are seconds",
-       "a client that leaves a drop unanswered for so long no longer holds up neighbours that fit (30)", true, set_unanswered_grace},
-      {"gang_turns", "on or off", "a tenant on several GPUs has its turns on all of them together (on)", true, set_gang_turns},
-      {"scheduling_mode", "auto, weighted, serial, dynamic, round-robin or concurrent",
-       "how tenants share a GPU on which one has a compute limit (auto: in turns those that saturate it, together those that leave gaps)",
-       true, set_scheduling_mode},
-      {"compute_window_ms", "auto, or milliseconds from 10 to 600000",
-       "compute limits hold in each such window, what is not used in one is lost (auto: saved up and owed without borders)", true,
-       set_compute_window_ms},
-      {"quota_sample_interval_ms", "auto, or milliseconds from 1 to 10000", "how often compute limits are looked at (auto: when due)", true,
-       set_quota_sample_interval_ms},
-      {"quota_carryover_percent", "auto, or an integer from 0 to 100", "of the time used past a limit, how much is owed later (auto: all)",
-       true, set_quota_carryover_percent},
-      {"drop_tail_billing_percent", "auto, or an integer from 0 to 100",
-       "of the time from a drop to its answer, how much is billed (auto: all but what a hand-over takes)", true,
-       set_drop_tail_billing_percent},
-      {"scheduling_slice_ms", "auto, or milliseconds from 1 to 60000", "beside compute limits, a turn's length (auto; round-robin: 100)",
-       true, set_scheduling_slice_ms},
-      {"gpu_physical_memory_mb", "MiB, an integer from 64 to 16777216", "treat each GPU as this large, at most as it is", false,
-       set_gpu_physical_memory_mb},
-      {"gpu_memory_oversub_ratio", "a number from 0.1 to 100",
-       "what `nvsharectl run --reserve-memory` reserves on a GPU may be this many times its memory in sum (1.0)", true,
-       set_gpu_memory_oversub_ratio},
-      {"host_memory_budget", "an amount of memory such as 64Gi", "host memory for swapped GPU memory (80 % of what is free at start)", true,
-       set_host_memory_budget},
-      {"host_memory_kept_free", "an amount of memory such as 8Gi",
-       "host memory that swapping leaves to others (20 % of what is free at start)", true, set_host_memory_kept_free},
-      {"host_arena", "auto, process or scheduler",
-       "whose memory swapped memory lies in: the program's where its cgroup has room, else the scheduler's (auto)", true, set_host_arena},
-      {"skip_unchanged", "on or off",
-       "memory of programs that start from now on leaves the GPU without a copy if it has not changed since it came in (off)", true,
-       set_skip_unchanged},
-      {"prefetch", "on or off", "while a program runs, the memory of the one that comes next moves in beside it, as far as it fits (off)",
-       true, set_prefetch},
-      {"sharing", "together, turns or auto",
-       "how tenants share a GPU where memory fits and no compute limit applies: together, as the driver runs them, in turns of 100 ms, "
-       "which saturating programs get more done in, or as measured, whichever gets more done (together)",
-       true, set_sharing},
-      {"latency_target", "a duration from 1ms to 10s, plain numbers are seconds",
-       "where tenants take turns without moving memory, one that gives the GPU up by itself has waited for at most so long (50ms)", true,
-       set_latency_target},
-      {"mps", "on or off",
-       "programs of `nvsharectl run` share the GPU under an MPS daemon of their user's, which the scheduler starts and looks after; a "
-       "program "
-       "that faults takes its user's others down (off)",
-       false, set_mps},
-      {"take_over_patience", "a duration from 0 to 24h, plain numbers are seconds",
-       "wait so long for another scheduler that serves the same folder to end, instead of ending with an error (0)", false,
-       set_take_over_patience},
-      {"exit_when_idle", "a duration from 0 to 24h, plain numbers are seconds",
-       "end when no client was there for so long (never; the flag alone: 60)", false, set_exit_when_idle, "60"},
-      {"restart_grace", "a duration from 0 to 60s, plain numbers are seconds", "after a restart, wait so long for clients known before (2)",
-       false, set_restart_grace},
-      {"nvml_interval", "a duration from 10ms to 60s, plain numbers are seconds", "between two looks at the GPUs' memory (0.25)", false,
-       set_nvml_interval},
-      {"nvml", "on or off", "ask NVML about memory that others use (on)", false, set_nvml},
-      {"metrics_address", "off, or an IP address and a port such as 127.0.0.1:9402 or [::]:9402 (port 0: any free one)",
-       "serve metrics for Prometheus there, to anybody who can reach it (off)", false, set_metrics_address},
-      {"metrics_tenants", "an integer from 0 to 10000", "so many tenants have metrics of their own, the others are summed up (200)", false,
-       set_metrics_tenants},
-      {"page_address", "off, or an IP address and a port such as 127.0.0.1:9402 (port 0: any free one)",
-       "serve a page for browsers there that shows what `nvsharectl status` says; other addresses than the loopback's need page_token_file "
-       "(off)",
-       false, set_page_address},
-      {"page_token_file", "an absolute path", "a file with the token that the page asks for, readable by its owner alone (none)", false,
-       set_page_token_file},
-      {"bypass", "report or refuse-turns",
-       "a tenant with limits of which a process uses a GPU past the library is shown, or its programs' turns end and none begins meanwhile "
-       "(report)",
-       true, set_bypass},
-      {"connections_per_tenant", "an integer from 1 to 1000000",
-       "a container, pod or unit has at most so many connections: one for each process and GPU (4096)", false, set_connections_per_tenant},
-      {"connections_per_user", "an integer from 1 to 1000000", "the same of a user outside containers; root is not bound (4096)", false,
-       set_connections_per_user},
-      {"gpus_per_user", "an integer from 1 to 1024", "without NVML, a tenant or user may name so many GPUs (64)", false, set_gpus_per_user},
-      {"runtime_dir", "an absolute path", "where the sockets are (/run/nvshare)", false, set_runtime_dir},
-      {"lock_dir", "an absolute path", "where GPUs are locked (root: /run/nvshare-locks; a user: /run/lock/nvshare-locks-UID)", false,
-       set_lock_dir},
-      {"log_level", "error, warning, info or debug", "what is logged (info)", true, set_log_level},
-      {"trace", "a path", "append every policy event to this file", false, set_trace},
-  };
+  static const std::vector<SettingSpec> specs = [] {
+    std::vector<SettingSpec> all;
+    for (const auto& rows : {rows_of_turns(), rows_of_memory(), rows_of_daemon()}) {
+      for (const Row& row : rows) all.push_back({row.name, row.reader.accepted, row.help, row.live, row.reader.apply, row.flag_alone});
+    }
+    return all;
+  }();
   return specs;
 }
 

@@ -66,10 +66,10 @@ using settings::Texts;
 // One line of the table (base/settings_table.h).
 struct SettingSpec {
   const char* name;
-  const char* accepted;  // for people
+  std::string accepted;  // for people
   const char* help;
   bool live;  // may be changed by an admin request
-  Result<void> (*apply)(Settings& settings, std::string_view text);
+  std::function<Result<void>(Settings& settings, std::string_view text)> apply;
   const char* flag_alone = nullptr;  // the value of a flag that is given without one; null: not allowed
 };
 
