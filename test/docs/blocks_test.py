@@ -32,9 +32,11 @@ from stage import Stage  # noqa: E402
 ARGUMENTS = argparse.Namespace()
 PATIENCE = 120
 KINDS = {"sh", "text", "json", "toml", "yaml", "ini"}
+# No pipe: grep ends at the first match, and nvsharectl would fail of that now and then.
 PRELUDE = """set -euo pipefail
-start() { nvsharectl run --quiet --name "$1" -- python3 train.py 600 & until nvsharectl status | grep -w "$1" > /dev/null; do sleep 0.05; done; }
-gone() { while nvsharectl status | grep -w "$1" > /dev/null; do sleep 0.05; done; }
+listed() { grep -qw "$1" <<< "$(nvsharectl status)"; }
+start() { nvsharectl run --quiet --name "$1" -- python3 train.py 600 & until listed "$1"; do sleep 0.05; done; }
+gone() { while listed "$1"; do sleep 0.05; done; }
 end() { nvsharectl kill "$1"; gone "$1"; }
 """
 PROGRAM = """import ctypes, sys, time
