@@ -214,13 +214,13 @@ class OutlivesTest : public EngineTest {
 
   OutlivesTest() { alive_ = {kFirst, kNeighbour}; }
 
-  // The first program has loaded 10 GiB; what it was given last is its own.
-  void load_first() {
-    join(1, kFirst, 10 * kGiB, 0);
+  // The first program has loaded so much; what it was given last is its own.
+  void load_first(uint64_t bytes = 10 * kGiB) {
+    join(1, kFirst, bytes, 0);
     send(1, protocol::ReqLock{1});
     const auto lock = packets_.last<protocol::LockOk>(1);
     ASSERT_TRUE(lock);
-    const protocol::Memory memory{10 * kGiB, 10 * kGiB, 0, 0, 0};
+    const protocol::Memory memory{bytes, bytes, 0, 0, 0};
     send(1, protocol::MemUpdate{memory, lock->budget, lock->budget_sequence, 0, 0, 0});
     send(1, protocol::LockReleased{lock->grant, 1, {}, 0, 0, 0, memory});
   }
@@ -336,13 +336,7 @@ TEST_F(OutlivesTest, AStoppedProgramKeepsWhatItWasGrantedOverARestart) {
 // Found by test/simulation (seeds 30045972, 32024249, 581136601): it grew while no scheduler was there, and was stopped before the next one
 // came.
 TEST_F(OutlivesTest, WhatAStoppedProgramGrewByWithoutASchedulerCountsOnceNvmlShowsIt) {
-  join(1, kFirst, 2 * kGiB, 0);
-  send(1, protocol::ReqLock{1});
-  const auto lock = packets_.last<protocol::LockOk>(1);
-  ASSERT_TRUE(lock);
-  const protocol::Memory memory{2 * kGiB, 2 * kGiB, 0, 0, 0};
-  send(1, protocol::MemUpdate{memory, lock->budget, lock->budget_sequence, 0, 0, 0});
-  send(1, protocol::LockReleased{lock->grant, 1, {}, 0, 0, 0, memory});
+  load_first(2 * kGiB);
   restart();
   join(kWaits, kNeighbour, kGiB, 0);
   sample(10 * kGiB, {{kFirst, 10 * kGiB}});

@@ -115,6 +115,7 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
   if (account == nullptr || !account->shrinking || account->shrinking->id != shrink) return;
   ledger_.change(client, [&](Account& changed) {
     changed.shrinking.reset();
+    changed.empty_then = 0;
     if (bytes > 0) return;
     changed.shrink_not_before = now + kShrinkAgain;
     changed.empty_then = changed.empty();
@@ -364,6 +365,7 @@ void HostBudget::give_up_shrinking(policy::Instant now) {
     ledger_.change(id, [&](Account& account) {
       account.shrinking.reset();
       account.shrink_not_before = now + kShrinkAgain;
+      account.empty_then = kNoBound;  // whatever it reports: others would wait for it again
     });
   }
 }
