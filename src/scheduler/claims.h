@@ -8,9 +8,12 @@
 #include <optional>
 
 #include "policy/policy.h"
-#include "protocol/messages.h"
+#include "protocol/codec.h"
 
 namespace nvshare::scheduler {
+
+// An amount that a client says, as the policy counts.
+inline int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, protocol::kMemoryBytesMax)); }
 
 class ClaimBound {
  public:

@@ -16,7 +16,7 @@
 #include "base/descriptors.h"
 #include "policy/policy.h"
 #include "protocol/admin.h"
-#include "protocol/codec.h"
+#include "protocol/directions.h"
 #include "scheduler/bypass_watch.h"
 #include "scheduler/claims.h"
 #include "scheduler/exports.h"
@@ -215,8 +215,29 @@ class Engine : private HostBorrowers {
   // barred: the program may not use the GPU without a scheduler instead.
   void refuse(ConnectionId connection, const std::string& reason, policy::Instant now, bool barred = false);
 
-  // engine.cc
+  // engine_messages.cc
+  struct Incoming;  // engine_messages.h
+  void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
+                Descriptors descriptors);
+
+  // engine_registration.cc
+  // What is known of a process that registers.
+  struct Former {
+    std::optional<ClaimBound> claims;        // of its client that has just left
+    int64_t allocated = 0;                   // that was believed of that
+    std::vector<policy::ClientId> replaced;  // whose memory is the newcomer's now
+    bool returns = false;                    // it was a client of an earlier scheduler
+    policy::TenantId tenant = 0;             // then
+  };
   void register_client(ConnectionId connection, const protocol::Register& message, policy::Instant now);
+  void answer_only(ConnectionId connection, const protocol::Register& message, uint16_t version, policy::GpuId gpu);
+  Former take_former(const Peer& peer, policy::GpuId gpu, const protocol::Register& message, policy::Instant now);
+  Client& add_client(ConnectionId connection, const protocol::Register& message, policy::GpuId gpu, const Tenant& tenant,
+                     const Former& former, policy::Instant now);
+  void log_joined(const Client& client, const Tenant& tenant, const protocol::Register& message, const Former& former, policy::Instant now);
+  static bool wants_lock(const protocol::Register& message);
+  policy::ClientJoined begin_client(Client& client, const Tenant& tenant, const protocol::Register& message, Former former,
+                                    policy::Instant now);
   Result<policy::GpuId> gpu_of(const protocol::Register& message, const Peer& peer, policy::Instant now);
   // engine_gpus.cc
   bool awaits_listing(ConnectionId connection, const protocol::Register& message);
@@ -226,8 +247,6 @@ class Engine : private HostBorrowers {
   int64_t gpus_named_by(const std::string& account) const;
   std::set<policy::GpuId> gpus_that_count(policy::Instant now) const;
   bool make_room_for_gpu(const std::string* account, policy::Instant now);
-  void dispatch(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now,
-                Descriptors descriptors);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
   void note_unwritten(Client& client, const protocol::Memory& memory) const;
   void take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now);
@@ -245,6 +264,7 @@ class Engine : private HostBorrowers {
   void perform(const policy::Actions& actions);
   template <typename Payload>
   void send(const Client& client, const Payload& payload, Descriptors descriptors = {}) {
+    static_assert(protocol::kIsOneOf<Payload, protocol::SchedulerMessages> || protocol::kIsOneOf<Payload, protocol::OpeningAnswers>);
     const protocol::Packet packet = protocol::encode(payload, client.version);
     if (packet.length == 0) return;  // its version has no such message
     spdlog::debug("client {} <- {}", client.id, protocol::TypeOf<Payload>::name);
@@ -288,7 +308,6 @@ class Engine : private HostBorrowers {
   HostLender::Borrower borrower(const Client& client) const;
   void update_host_memory(policy::Instant now, bool force = false);  // looks at the host only if much was swapped, or when forced
   void prepare_swaps(policy::GpuId gpu);
-  bool dispatch_arena(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
   bool is_there(policy::ClientId client) const override { return clients_.contains(client); }
   bool is_alive(pid_t pid, uint64_t start_time) const override;
   void lend(policy::ClientId client, const protocol::ArenaSegment& segment, Descriptors descriptors) override;
@@ -298,7 +317,6 @@ class Engine : private HostBorrowers {
   void host_room_changed(int64_t room, policy::Instant now) override;
 
   // engine_limits.cc: the tenants' memory limits
-  void dispatch_headroom(Client& client, protocol::MessageType type, std::span<const std::byte> packet, policy::Instant now);
   void perform(const MemoryLedger::Decisions& decisions, policy::Instant now);
   protocol::UpdateLimit limit_message(const Client& client) const;
   void note_over_limit(policy::TenantId tenant, policy::GpuId gpu);

@@ -51,18 +51,21 @@ void Engine::receive(ConnectionId connection, std::span<const std::byte> packet,
       return refuse(connection, std::string("bad message: ") + ok.error().text, now);
   }
   if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now, std::move(descriptors));
-  if (*type == MessageType::kAskMps) return ask_mps(connection);
-  if (*type == MessageType::kAskOwn) {
-    Result<AskOwn> question = decode<AskOwn>(packet);
-    return question ? answer_own(connection, *question, now)
-                    : refuse(connection, std::string("bad message: ") + question.error().text, now);
-  }
-  if (*type != MessageType::kRegister)
+  if (!contains(OpeningMessages{}, *type))
     return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
-  Result<Register> message = decode<Register>(packet);
-  if (!message) return refuse(connection, std::string("bad message: ") + message.error().text, now);
-  if (at->second.asked_mps) return refuse(connection, "a connection that asked for MPS is for that alone", now);
-  register_client(connection, *message, now);
+  struct Opening {
+    Engine& engine;
+    const ConnectionId connection;
+    const policy::Instant now;
+    void operator()(const AskMps&) const { engine.ask_mps(connection); }
+    void operator()(const AskOwn& question) const { engine.answer_own(connection, question, now); }
+    void operator()(const Register& message) const {
+      if (!engine.connections_.at(connection).asked_mps) return engine.register_client(connection, message, now);
+      engine.refuse(connection, "a connection that asked for MPS is for that alone", now);
+    }
+  };
+  const Result<void> handled = protocol::dispatch(OpeningMessages{}, *type, packet, Opening{*this, connection, now});
+  if (!handled) refuse(connection, std::string("bad message: ") + handled.error().text, now);
 }
 
 void Engine::disconnected(ConnectionId connection, const char* why, policy::Instant now) {

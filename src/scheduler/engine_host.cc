@@ -96,33 +96,4 @@ void Engine::prepare_swaps(policy::GpuId gpu) {
   }
 }
 
-// ---- from clients ----
-
-// False: the message was bad, and the connection is no more.
-bool Engine::dispatch_arena(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now) {
-  const policy::ClientId id = client.id;
-  const ConnectionId connection = client.connection;
-  auto with = [&]<typename Payload>(Payload*, auto handle) {
-    Result<Payload> message = decode<Payload>(packet);
-    if (message) {
-      handle(*message);
-      update_host_memory(now, true);
-    } else {
-      refuse(connection, std::string("bad message: ") + message.error().text, now);
-    }
-    return static_cast<bool>(message);
-  };
-  if (type == MessageType::kArenaRequest) {
-    return with(static_cast<ArenaRequest*>(nullptr),
-                [&](const ArenaRequest& message) { host_.request(id, message, settings_.host_arena); });
-  }
-  if (type == MessageType::kArenaReturned) {
-    return with(static_cast<ArenaReturned*>(nullptr), [&](const ArenaReturned& message) { host_.returned(id, message, now); });
-  }
-  if (type == MessageType::kArenaShrunk) {
-    return with(static_cast<ArenaShrunk*>(nullptr), [&](const ArenaShrunk& message) { host_.shrunk(id, message, now); });
-  }
-  return with(static_cast<ArenaHeld*>(nullptr), [&](const ArenaHeld& message) { host_.held(id, message); });
-}
-
 }  // namespace nvshare::scheduler

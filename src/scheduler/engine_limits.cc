@@ -10,31 +10,6 @@ namespace nvshare::scheduler {
 
 using namespace protocol;
 
-void Engine::dispatch_headroom(Client& client, MessageType type, std::span<const std::byte> packet, policy::Instant now) {
-  const policy::ClientId id = client.id;
-  auto with = [&]<typename Payload>(Payload*, auto handle) {
-    Result<Payload> message = decode<Payload>(packet);
-    if (!message) return refuse(client.connection, std::string("bad message: ") + message.error().text, now);
-    perform(handle(*message), now);
-    note_over_limit(client.tenant, client.gpu);
-  };
-  if (type == MessageType::kAskHeadroom) {
-    return with(static_cast<AskHeadroom*>(nullptr), [&](const AskHeadroom& message) {
-      return ledger_.ask(id, message.request, static_cast<int64_t>(message.bytes), static_cast<int64_t>(message.returned), now);
-    });
-  }
-  if (type == MessageType::kHeadroomTaken) {
-    return with(static_cast<HeadroomTaken*>(nullptr), [&](const HeadroomTaken& message) {
-      MemoryLedger::Decisions decisions = ledger_.taken(id, static_cast<int64_t>(message.bytes), now);
-      keep_lease(id);
-      return decisions;
-    });
-  }
-  with(static_cast<HeadroomReturned*>(nullptr), [&](const HeadroomReturned& message) {
-    return ledger_.returned(id, message.recall, static_cast<int64_t>(message.bytes), static_cast<int64_t>(message.charged), now);
-  });
-}
-
 void Engine::perform(const MemoryLedger::Decisions& decisions, policy::Instant now) {
   struct Performer {
     Engine& engine;

@@ -9,8 +9,6 @@
 namespace nvshare::scheduler {
 namespace {
 
-int64_t bounded(uint64_t bytes) { return static_cast<int64_t>(std::min<uint64_t>(bytes, protocol::kMemoryBytesMax)); }
-
 constexpr char kBypassed[] = "another process of its tenant uses a GPU past nvshare, and the node gives such tenants no turns";
 
 // No context of its own: NVML has not listed the process for so long, though it lists others.

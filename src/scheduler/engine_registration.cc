@@ -1,0 +1,210 @@
+// A client registers: what is known of its process from before, whose limits hold for it, and what it is told.
+#include <cstring>
+#include <utility>
+
+#include "policy/parts.h"
+#include "scheduler/engine.h"
+
+namespace nvshare::scheduler {
+
+using namespace protocol;
+
+namespace {
+
+constexpr policy::Duration kSampleHolds = 5'000'000'000;  // so long a look at the GPU says something of a process that comes now
+
+}  // namespace
+
+void Engine::register_client(ConnectionId connection, const Register& message, policy::Instant now) {
+  const uint16_t version = common_version(message.version_min, message.version_max);
+  if (version == 0) {
+    return refuse(connection,
+                  fmt::format("no common version: this scheduler speaks {} to {}, the library {} to {}; install the same release of both",
+                              kVersionMin, version_spoken(), message.version_min, message.version_max),
+                  now);
+  }
+  if (message.gpu_total_bytes == 0) return refuse(connection, "bad message: Register holds only its versions", now);
+  if (awaits_listing(connection, message)) return;
+  const Result<policy::GpuId> gpu = gpu_of(message, connections_.at(connection).peer, now);
+  if (!gpu) return refuse(connection, gpu.error().text, now);
+  if (!hold_) count_absent(now);
+  if (!hold_) hold_absent(now);
+  if (message.asks_only != 0) return answer_only(connection, message, version, *gpu);
+
+  const Peer& peer = connections_.at(connection).peer;
+  Former former = take_former(peer, *gpu, message, now);
+  Tenant& tenant = tenants_.join(peer, printable(message.program), former.tenant);
+  save_tenants_soon(now);
+  // What an earlier scheduler was told of the tenant.
+  if (former.returns) recall_limit(tenant, gpus_[*gpu].uuid_text, bounded(message.node_limit));
+  Tenants::settle_memory(tenant, gpus_[*gpu].total);
+  const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
+  const uint64_t part = tenants_.part_of(tenant, peer.pid);
+  if (auto ok = admit_reservation(*gpu, tenant); !ok && !former.returns) {
+    tenants_.leave(tenant.id);
+    for (const policy::ClientId left : former.replaced) apply(policy::ClientMemoryFreed{left}, now);
+    if (!hold_) perform(ledger_.freeze(false, now), now);
+    return refuse(connection, ok.error().text, now, true);
+  }
+
+  Client& client = add_client(connection, message, *gpu, tenant, former, now);
+  host_.join(borrower(client), former.returns);
+  usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(*state_, *gpu, tenant.id, now)});
+  remember(client, message.memory, now);
+  const MemoryLedger::Decisions decisions =
+      ledger_.join({client.id, tenant.id, *gpu, bounded(message.memory_limit), node_limit, bounded(message.memory.charged),
+                    static_cast<int64_t>(message.lease), false, part},
+                   now);
+  keep_lease(client.id);
+  log_joined(client, tenant, message, former, now);
+  const policy::ClientJoined joined = begin_client(client, tenant, message, std::move(former), now);
+  trace_names(client, tenant.name, now);
+  trace(joined, now);
+  take_over_account(tenant.id, *gpu, now);
+  perform(decisions, now);
+  if (!hold_) perform(ledger_.freeze(false, now), now);
+  prepare_swaps(*gpu);
+  if (wants_lock(message) && hold_) request_lock(client.id, now);
+  if (hold_ && known_.missing().empty()) end_hold(now);
+  tell_share(client, now);
+  if (client_joined_) client_joined_(client.uid);
+}
+
+// It becomes no client: it is told what the GPU would look like to it.
+void Engine::answer_only(ConnectionId connection, const Register& message, uint16_t version, policy::GpuId gpu) {
+  const Peer& peer = connections_.at(connection).peer;
+  const auto total = static_cast<uint64_t>(gpus_[gpu].total);
+  const Tenants::Asked tenant = tenants_.ask(peer, gpus_[gpu].uuid_text, gpus_[gpu].total);
+  const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
+  transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION, 0, {}}, version),
+                  {});
+  for (const TenantUse& use : use_of(tenant.id, gpu, limit, peer.pid)) transport_.send(connection, encode(use, version), {});
+  transport_.close(connection);
+  connections_.erase(connection);
+}
+
+Engine::Former Engine::take_former(const Peer& peer, policy::GpuId gpu, const Register& message, policy::Instant now) {
+  Former former;
+  // A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
+  if (const auto same = of_processes_.find({peer.pid, gpu}); same != of_processes_.end()) {
+    const Client& other = clients_.at(same->second);
+    const ConnectionId old = other.connection;
+    transport_.close(old);
+    connections_.erase(old);
+    perform(ledger_.freeze(true, now), now);  // what it holds goes to nobody else meanwhile
+    former.claims = other.claims;
+    former.allocated = other.believed.allocated;
+    leave(other.id, false, "its process registered anew", now);
+  }
+  if (auto left = take_left(peer, gpu, &former.replaced); left && !former.claims) {
+    former.claims = left->claims;
+    former.allocated = left->allocated;
+  }
+  // Its own id of before, and not another's that it guessed.
+  const auto before = known_.missing().find(message.client_id);
+  former.returns = before != known_.missing().end() && before->second.pid == peer.pid && before->second.start_time == peer.start_time &&
+                   before->second.gpu == gpus_[gpu].uuid_text;
+  if (former.returns) former.tenant = before->second.tenant;
+  return former;
+}
+
+Engine::Client& Engine::add_client(ConnectionId connection, const Register& message, policy::GpuId gpu, const Tenant& tenant,
+                                   const Former& former, policy::Instant now) {
+  const Peer& peer = connections_.at(connection).peer;
+  const policy::ClientId id =
+      known_.join(message.client_id, {peer.pid, peer.start_time, tenant.id, gpus_[gpu].uuid_text, 0, bounded(message.memory_limit), 0});
+  if (id == message.client_id) tenants_.awaited_no_more(former.tenant);
+  for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
+    if (!problem.empty()) warnings_.warn(problem, now, "{}", problem);
+  }
+  Client& client = clients_[id];
+  client.connection = connection;
+  client.id = id;
+  client.gpu = gpu;
+  client.tenant = tenant.id;
+  client.pid = peer.pid;
+  if (peer.pid != 0) of_processes_[{peer.pid, gpu}] = id;
+  client.uid = peer.uid;
+  client.start_time = peer.start_time;
+  client.program = printable(message.program);
+  client.lines_of = tenant.kind == "process" ? fmt::format("user {}", peer.uid) : fmt::format("tenant {}", tenant.id);
+  client.backend = static_cast<Backend>(message.backend);
+  managed_clients_ += client.backend == Backend::kManaged;
+  client.version = common_version(message.version_min, message.version_max);
+  client.ceiling = gpus_[gpu].total;
+  if (former.returns) client.claims.granted(bounded(message.memory.resident));
+  if (former.claims) client.claims = *former.claims;
+  if (!uses_nvml_) client.claims.go_by_grants();
+  client.believed.allocated = former.returns ? bounded(message.memory.allocated) : former.allocated;
+  if (const std::optional<GpuSample>& last = gpus_[gpu].sample;
+      !former.returns && !former.claims && last && now - last->taken_at < kSampleHolds) {
+    int64_t unexplained = unexplained_memory(*last);
+    see_claims(client, *last, &unexplained);
+  }
+  client.overhead_taken = overhead_of_newcomer(client);
+  connections_.at(connection).client = id;
+  return client;
+}
+
+void Engine::log_joined(const Client& client, const Tenant& tenant, const Register& message, const Former& former, policy::Instant now) {
+  std::string more;
+  if (!lines_.allows(client.lines_of, now, &more)) return;
+  spdlog::info("client {} joined: {} (pid {}, tenant {} '{}') on {}{}{}", client.id, client.program, client.pid, tenant.kind, tenant.name,
+               gpus_[client.gpu].uuid_text,
+               !message.has_lock ? ""
+               : former.returns  ? ", with the lock of the previous scheduler"
+                                 : ", with a lock of which only it knows",
+               more);
+}
+
+bool Engine::wants_lock(const Register& message) { return message.wants_lock != 0 && message.has_lock == 0; }
+
+// The policy hears of it, it hears what it is, and then what the policy decided. The event, for the trace.
+policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, const Register& message, Former former,
+                                          policy::Instant now) {
+  apply(policy::ComputeLimit{tenant.id, tenant.core_limit_in_force(), tenant.core_reserved_in_force()}, now);
+  for (const policy::Event& exception : exceptions_of(tenant, true)) apply(exception, now);
+  // A lock that only the client speaks of it may have all the same, since before there was a scheduler, say.
+  const bool proven = former.returns;
+  policy::ClientJoined joined{client.id,
+                              client.gpu,
+                              tenant.id,
+                              tenant.priority_in_force(),
+                              believe(client, message.memory),
+                              client.backend != Backend::kNone,
+                              message.has_lock != 0,
+                              wants_lock(message) && !hold_,
+                              tenant.gang_turns,
+                              former.returns && tenant.pod.ends,
+                              proven,
+                              client.overhead_taken,
+                              std::move(former.replaced),
+                              static_cast<policy::ProcessId>(client.pid),
+                              client.version >= 3 && client.backend == Backend::kVmm};
+  const policy::Actions actions = step(joined, now);
+  for (const policy::Action& action : actions) {
+    const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
+    if (ceiling != nullptr && ceiling->client == client.id) client.ceiling = ceiling->ceiling;
+  }
+  Registered answer{client.version,
+                    {},
+                    client.id,
+                    epoch_,
+                    static_cast<uint64_t>(ledger_.limit_of(client.id)),
+                    static_cast<uint64_t>(tenant.memory_limit_on(gpus_[client.gpu].uuid_text)),
+                    static_cast<uint64_t>(ledger_.lease_of(client.id)),
+                    static_cast<uint64_t>(ledger_.charged_by_others(client.id)),
+                    static_cast<uint64_t>(client.ceiling),
+                    static_cast<uint64_t>(gpus_[client.gpu].total),
+                    NVSHARE_VERSION,
+                    tenant.id,
+                    {},
+                    static_cast<uint8_t>(settings_.skip_unchanged ? 1 : 0),
+                    {}};
+  std::strncpy(answer.tenant_name, tenant.name.c_str(), sizeof answer.tenant_name - 1);
+  send(client, answer);
+  perform(actions);
+  return joined;
+}
+
+}  // namespace nvshare::scheduler
