@@ -55,7 +55,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
   for (const auto& [id, client] : known_.missing()) {
-    tenants_.await(client.tenant);
+    if (Tenant* tenant = tenants_.find(client.tenant)) ++tenant->awaited;
     tenants_.keep_id(client.tenant);
   }
   if (!options.tenants_file.empty()) tenants_.save_later();

@@ -119,9 +119,9 @@ class Engine : private HostBorrowers {
   std::vector<protocol::admin::PodNotice> notices_after(uint64_t number) const { return notices_.after(number); }
 
   size_t client_count() const { return clients_.size(); }
-  bool has_runs() { return tenants_.has_runs(); }      // programs of `nvsharectl run` that live, with or without clients
-  std::vector<GpuUuid> gpus_in_use() const;            // with clients, or memory of dead ones; all, while a restart is waited out
-  std::vector<GpuUuid> gpus_shared_by_limits() const;  // where a tenant has a compute limit
+  bool has_runs() { return scheduler::has_runs(tenants_); }  // programs of `nvsharectl run` that live, with or without clients
+  std::vector<GpuUuid> gpus_in_use() const;                  // with clients, or memory of dead ones; all, while a restart is waited out
+  std::vector<GpuUuid> gpus_shared_by_limits() const;        // where a tenant has a compute limit
   bool awaits_departed() const { return !departed_.empty() || !left_.waiting().empty(); }
   const Settings& settings() const { return settings_; }
   bool uses_nvml() const { return uses_nvml_; }

@@ -126,10 +126,11 @@ void Engine::count_absent(policy::Instant now) {
     if (tenant == nullptr || gpu == gpus_.end() || ledger_.knows(id)) continue;
     spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
                  known.pid, tenant->id);
-    perform(ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit,
-                          tenant->memory_limit_on(known.gpu), known.charged, known.lease, true, tenants_.part_of(*tenant, known.pid)},
-                         now),
-            now);
+    perform(
+        ledger_.join({id, tenant->id, static_cast<policy::GpuId>(gpu - gpus_.begin()), known.own_limit, tenant->memory_limit_on(known.gpu),
+                      known.charged, known.lease, true, part_of(*tenant, known.pid, tenants_.cgroups)},
+                     now),
+        now);
   }
 }
 
@@ -144,7 +145,7 @@ void Engine::forget_absent(policy::Instant now) {
   }
   for (const auto& [id, tenant] : ended) {
     known_.forget(id);
-    tenants_.awaited_no_more(tenant);
+    if (Tenant* its = tenants_.find(tenant)) its->is_awaited_no_more();
     perform(ledger_.leave(id, now), now);
     if (held_absent_.erase(id) > 0 && !departed_.contains(id)) apply(policy::ClientMemoryFreed{id}, now);
   }

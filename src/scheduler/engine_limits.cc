@@ -207,13 +207,13 @@ Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant
     limits.turn_seconds = pod.turn_seconds;
     limits.member_of = pod.member_of;
     named.insert(pod.uid);
-    if (const PodLimits* held = tenants_.limits_of_pod(pod.uid); pod.only_lowers && held != nullptr) limits = lowest_of(*held, limits);
+    if (const PodLimits* held = limits_of_pod(tenants_, pod.uid); pod.only_lowers && held != nullptr) limits = lowest_of(*held, limits);
     if (pod.gone) {
-      change(pod.uid, tenants_.pod_gone(pod.uid));
+      change(pod.uid, pod_gone(tenants_, pod.uid));
       continue;
     }
     if (Tenant* tenant = tenants_.find_pod(pod.uid)) tenant->name = limits.name;
-    tenants_.remember_pod(pod.uid, limits);
+    tenants_.pods.remember(pod.uid, limits);
     change(pod.uid, limits);
   }
   using List = admin::PodsRequest::List;
@@ -223,7 +223,7 @@ Result<void> Engine::set_pods(const admin::PodsRequest& request, policy::Instant
   if (listed_all) named.swap(*listed_pods_);
   if (request.complete || listed_all) {
     listed_pods_.reset();
-    for (const std::string& uid : tenants_.pods_but(named)) change(uid, tenants_.pod_gone(uid));
+    for (const std::string& uid : pods_but(tenants_, named)) change(uid, pod_gone(tenants_, uid));
   }
   tenants_.prune();
   tenants_.save();

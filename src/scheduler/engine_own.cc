@@ -38,7 +38,7 @@ Result<FileDescriptor> sealed(const std::string& text) {
 // The tenant that it belongs to; and, as long as it is in no container, those of the same user's programs outside containers.
 std::set<policy::TenantId> Engine::own_tenants(const Peer& peer) {
   std::set<policy::TenantId> own = {tenants_.ask(peer, {}).id};
-  if (!tenants_.is_outside_containers(peer)) return own;
+  if (!tenants_.cgroups.is_outside_containers(peer)) return own;
   for (const auto& [id, client] : clients_) {
     const Tenant* tenant = tenants_.find(client.tenant);
     if (client.uid == peer.uid && tenant != nullptr && !is_container(*tenant)) own.insert(client.tenant);

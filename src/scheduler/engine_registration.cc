@@ -37,9 +37,9 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   save_tenants_soon(now);
   // What an earlier scheduler was told of the tenant.
   if (former.returns) recall_limit(tenant, gpus_[*gpu].uuid_text, bounded(message.node_limit));
-  Tenants::settle_memory(tenant, gpus_[*gpu].total);
+  settle_memory(tenant, gpus_[*gpu].total);
   const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
-  const uint64_t part = tenants_.part_of(tenant, peer.pid);
+  const uint64_t part = part_of(tenant, peer.pid, tenants_.cgroups);
   if (auto ok = admit_reservation(*gpu, tenant); !ok && !former.returns) {
     tenants_.leave(tenant.id);
     for (const policy::ClientId left : former.replaced) apply(policy::ClientMemoryFreed{left}, now);
@@ -113,7 +113,7 @@ Engine::Client& Engine::add_client(ConnectionId connection, const Register& mess
   const Peer& peer = connections_.at(connection).peer;
   const policy::ClientId id =
       known_.join(message.client_id, {peer.pid, peer.start_time, tenant.id, gpus_[gpu].uuid_text, 0, bounded(message.memory_limit), 0});
-  if (id == message.client_id) tenants_.awaited_no_more(former.tenant);
+  if (Tenant* before = tenants_.find(former.tenant); before != nullptr && id == message.client_id) before->is_awaited_no_more();
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) warnings_.warn(problem, now, "{}", problem);
   }

@@ -137,9 +137,9 @@ TEST(Tenants, AProcessTreeIsOneTenantAndGoesWithItsRoot) {
     EXPECT_EQ(*tenants.add_run(root.pid, "renamed", 6), *run);
     EXPECT_EQ(tenants.find(*run)->gpu_memory_limit, 6);
     tenants.leave(*run);
-    EXPECT_TRUE(tenants.has_runs()) << "its root lives";
+    EXPECT_TRUE(has_runs(tenants)) << "its root lives";
   }
-  EXPECT_FALSE(tenants.has_runs());
+  EXPECT_FALSE(has_runs(tenants));
   EXPECT_TRUE(tenants.all().empty());
   EXPECT_FALSE(tenants.add_run(99'999'999, "nobody", 0));
 }

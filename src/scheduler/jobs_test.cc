@@ -174,15 +174,15 @@ TEST(Jobs, APartOfTheGpuBecomesALimitWithTheFirstClient) {
   request.gpu_memory_percent = 30;
   request.gpu_memory_limit = 0;
   Tenant& tenant = **tenants.add_job(request);
-  Tenants::settle_memory(tenant, 10 * kGiB);
+  settle_memory(tenant, 10 * kGiB);
   EXPECT_EQ(tenant.memory_limit_in_force(), 10 * kGiB / 100 * 30);
-  Tenants::settle_memory(tenant, 5 * kGiB);
+  settle_memory(tenant, 5 * kGiB);
   EXPECT_EQ(tenant.memory_limit_in_force(), 10 * kGiB / 100 * 30);
   request.job = 8;
   request.gpu_memory_limit = kGiB;
   Tenant& lower = **tenants.add_job(request);
   EXPECT_EQ(tenants.ask(step.task(), "GPU-a", 10 * kGiB).id, tenant.id);
-  Tenants::settle_memory(lower, 10 * kGiB);
+  settle_memory(lower, 10 * kGiB);
   EXPECT_EQ(lower.memory_limit_in_force(), kGiB) << "the lower one";
 }
 

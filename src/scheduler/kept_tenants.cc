@@ -221,8 +221,7 @@ void Tenants::load() {
     tenants_.clear();
     by_id_.clear();
     trees_.clear();
-    pods_.clear();
-    gone_pods_.clear();
+    pods.clear();
     next_id_ = 1;
     problem_ = why + "; tenants, their limits and runs of the previous scheduler are not known";
   };
@@ -251,7 +250,7 @@ void Tenants::load() {
         continue;
       }
       // As it was told: whoever speaks for pods says it again, or that it holds no longer.
-      if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods_[key.substr(4)] = tenant.pod;
+      if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods.remember(key.substr(4), tenant.pod);
       if (!has_ended(key, tenant)) index(tenants_.insert_or_assign(key, tenant).first);
     }
     // Since a later release than the rest; of an earlier one only pods with clients are known.
@@ -262,8 +261,7 @@ void Tenants::load() {
         left_out += "; pod '" + printable(uid.c_str()) + "': " + read.error().text;
         continue;
       }
-      if (limits.gone) gone_pods_.push_back(uid);
-      pods_[uid] = limits;
+      pods.restore(uid, limits);
     }
     if (left_out.empty()) {
       written_ = **content;
@@ -288,14 +286,14 @@ const std::string& Tenants::text_of(const std::string& key, const Tenant& tenant
 void Tenants::save() {
   is_unsaved_ = false;
   if (file_.empty()) return;
-  Json pods = Json::array();
-  for (const auto& [uid, limits] : pods_) {
-    Json& one = pods.emplace_back(to_json(limits));
+  Json told = Json::array();
+  for (const auto& [uid, limits] : pods.all()) {
+    Json& one = told.emplace_back(to_json(limits));
     one["uid"] = uid;
     if (limits.gone) one["gone"] = true;
   }
   std::string content = "{\"format\": " + Json(kFormat).dump() + ",\n\"next_id\": " + std::to_string(next_id_) +
-                        ",\n\"pods\": " + dumped(pods) + ",\n\"tenants\": [";
+                        ",\n\"pods\": " + dumped(told) + ",\n\"tenants\": [";
   const char* before = "\n";
   for (const auto& [key, tenant] : tenants_) {
     content.append(before).append(text_of(key, tenant));

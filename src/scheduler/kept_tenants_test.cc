@@ -215,7 +215,7 @@ TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {
     EXPECT_NE(next.find("other"), nullptr);
   }
   Tenants next(file_);
-  next.await(run);
+  ++next.find(run)->awaited;
   next.prune();
   ASSERT_NE(next.find(run), nullptr);
   // Its process no longer hangs from the run's, which has ended.
@@ -223,7 +223,7 @@ TEST_F(KeptTenants, WhatHasEndedIsForgottenUnlessItsClientsAreAwaited) {
   orphan.end();
   Sleeper adopted;
   EXPECT_EQ(next.join(peer_with(adopted.pid()), "worker", run).id, run);
-  next.awaited_no_more(run);
+  next.find(run)->is_awaited_no_more();
   next.leave(run);
   EXPECT_EQ(next.find(run), nullptr);
 }
@@ -268,8 +268,8 @@ TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
 TEST_F(KeptTenants, ABadPodIsLeftOutAndTheOthersAreKept) {
   {
     Tenants tenants(file_);
-    tenants.remember_pod("0b4e", {"team/train", 3 * kGiB, 50});
-    tenants.remember_pod("77aa", {"team/serve", 2 * kGiB, 60});
+    tenants.pods.remember("0b4e", {"team/train", 3 * kGiB, 50});
+    tenants.pods.remember("77aa", {"team/serve", 2 * kGiB, 60});
     tenants.save();
   }
   const nlohmann::json kept = nlohmann::json::parse(text());
@@ -280,7 +280,7 @@ TEST_F(KeptTenants, ABadPodIsLeftOutAndTheOthersAreKept) {
     ASSERT_TRUE(write_kept_file(file_, wrong.dump()));
     const Tenants next(file_);
     EXPECT_NE(next.problem().find("pod '"), std::string::npos) << field << ": " << next.problem();
-    EXPECT_EQ(next.pods_but({}), (std::set<std::string>{"77aa"})) << field;
+    EXPECT_EQ(pods_but(next, {}), (std::set<std::string>{"77aa"})) << field;
   }
   nlohmann::json earlier = kept;
   earlier.erase("pods");

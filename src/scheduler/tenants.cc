@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "base/parse.h"
-#include "scheduler/admin_peers.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -40,19 +39,6 @@ std::string key_of_process(const char* kind, pid_t pid, uint64_t start_time) {
 
 }  // namespace
 
-PodLimits lowest_of(const PodLimits& held, PodLimits told) {
-  told.gpu_memory_limit = lower_limit(held.gpu_memory_limit, told.gpu_memory_limit);
-  told.core_limit = std::min(held.core_limit, told.core_limit);
-  told.core_reserved = std::min(held.core_reserved, told.core_limit);
-  for (const auto& [gpu, bytes] : held.memory_on) told.memory_on[gpu] = lower_limit(bytes, told.memory_on[gpu]);
-  told.priority = held.priority;
-  told.turn_seconds = static_cast<int>(lower_limit(held.turn_seconds, told.turn_seconds));
-  told.ends = held.ends || told.ends;
-  if (!held.name.empty()) told.name = held.name;
-  if (told.member_of.empty()) told.member_of = held.member_of;
-  return told;
-}
-
 policy::TenantTurns Tenant::turns_in_force() const {
   const std::string& word = sharing_in_force();
   return {id,
@@ -63,7 +49,7 @@ policy::TenantTurns Tenant::turns_in_force() const {
 }
 
 Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader reader, StartTimeOf start_time)
-    : look_at_cgroups_(std::move(look_at_cgroups)), reader_(std::move(reader)), start_time_(std::move(start_time)), file_(std::move(file)) {
+    : cgroups(std::move(look_at_cgroups), std::move(reader)), start_time_(std::move(start_time)), file_(std::move(file)) {
   if (!file_.empty()) load();
 }
 
@@ -107,10 +93,6 @@ Tenants::Asked Tenants::ask(const Peer& peer, const std::string& gpu, int64_t gp
   return asked;
 }
 
-bool Tenants::is_outside_containers(const Peer& peer) const {
-  return may_administer(reader_, look_at_cgroups_(peer.pid), status_text_of(peer.pid));
-}
-
 namespace {
 
 bool is_limited(const Tenant& tenant) {
@@ -123,14 +105,13 @@ bool is_limited(const Tenant& tenant) {
 std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
   const Tenant* tenant = run_of(pid);
   if (tenant == nullptr) {
-    const auto cgroup = reader_.identify(look_at_cgroups_(pid));
+    const auto cgroup = cgroups.identify(pid);
     if (!cgroup) return std::nullopt;
     if (cgroup->kind == CgroupIdentity::Kind::kPod) {
-      tenant = find_pod(pod_of_tenant(cgroup->name));
-      const auto told = pods_.find(cgroup->name);
-      const bool is_named = told != pods_.end() && (told->second.told() || !told->second.limits_nothing());
-      if (is_named)
-        return Limited{tenant != nullptr ? tenant->id : 0, told->second.told() ? told->second.name : cgroup->name, cgroup->name};
+      tenant = find_pod(pods.leader_of(cgroup->name));
+      const PodLimits* told = pods.find(cgroup->name);
+      if (told != nullptr && (told->told() || !told->limits_nothing()))
+        return Limited{tenant != nullptr ? tenant->id : 0, told->told() ? told->name : cgroup->name, cgroup->name};
     } else if (cgroup->kind == CgroupIdentity::Kind::kJob) {
       tenant = find_job(cgroup->job);
     } else if (const auto known = tenants_.find(std::string(name_of(cgroup->kind)) + ":" + cgroup->path); known != tenants_.end()) {
@@ -142,13 +123,13 @@ std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
 }
 
 bool Tenants::has_limited() const {
-  return !pods_.empty() || std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return is_limited(entry.second); });
+  return !pods.all().empty() || std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return is_limited(entry.second); });
 }
 
 Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
   if (Tenant* run = run_of(peer.pid)) return *run;
   if (Tenant* known = find(former); known != nullptr && (known->root != 0 || known->job)) return *known;
-  const auto cgroup = reader_.identify(look_at_cgroups_(peer.pid));
+  const auto cgroup = cgroups.identify(peer.pid);
   // A process that has ended meanwhile, and whose number another one has by now, belongs to nobody.
   if (cgroup && start_time_(peer.pid) == peer.start_time) {
     if (cgroup->kind == CgroupIdentity::Kind::kPod) return of_pod(cgroup->name);
@@ -162,28 +143,21 @@ Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::Tenant
   return get(key_of_process("process", peer.pid, peer.start_time), "process", program);
 }
 
-const std::string& Tenants::pod_of_tenant(const std::string& uid) const {
-  const auto told = pods_.find(uid);
-  return told == pods_.end() || told->second.member_of.empty() ? uid : told->second.member_of;
-}
-
 // Its UID is its own, and what its limits are told by; it was found below the kubelet's root only.
 Tenant& Tenants::of_pod(const std::string& uid) {
-  const std::string leader = pod_of_tenant(uid);
+  const std::string leader = pods.leader_of(uid);
   Tenant& tenant = get(kPodKey + leader, name_of(CgroupIdentity::Kind::kPod), leader);
-  auto told = pods_.find(leader);
-  if (told == pods_.end()) told = pods_.find(uid);  // of the tenant's other pod only the members are known
-  if (told == pods_.end()) return tenant;
-  if (told->second.told()) tenant.name = told->second.name;
-  tenant.pod = told->second;
+  const PodLimits* told = pods.find(leader);
+  if (told == nullptr) told = pods.find(uid);  // of the tenant's other pod only the members are known
+  if (told == nullptr) return tenant;
+  if (told->told()) tenant.name = told->name;
+  tenant.pod = *told;
   tenant.pod.member_of.clear();
   return tenant;
 }
 
-uint64_t Tenants::part_of(const Tenant& tenant, pid_t pid) const {
-  if (tenant.kind != name_of(CgroupIdentity::Kind::kPod)) return 0;
-  const auto cgroup = reader_.identify(look_at_cgroups_(pid));
-  return cgroup && !cgroup->container.empty() ? std::hash<std::string>()(cgroup->container) : 0;
+uint64_t part_of(const Tenant& tenant, pid_t pid, const ProcessCgroups& cgroups) {
+  return tenant.kind == name_of(CgroupIdentity::Kind::kPod) ? cgroups.container_of(pid) : 0;
 }
 
 void Tenants::leave(policy::TenantId id) {
@@ -193,14 +167,6 @@ void Tenants::leave(policy::TenantId id) {
   if (tenant.clients > 0) --tenant.clients;
   if (is_over(tenant)) forget(at->second);
   save_change();
-}
-
-void Tenants::await(policy::TenantId id) {
-  if (Tenant* tenant = find(id)) ++tenant->awaited;
-}
-
-void Tenants::awaited_no_more(policy::TenantId id) {
-  if (Tenant* tenant = find(id); tenant != nullptr && tenant->awaited > 0) --tenant->awaited;
 }
 
 Tenant* Tenants::find(policy::TenantId id) {
@@ -241,59 +207,47 @@ std::string Tenants::pod_of(policy::TenantId tenant) const {
   return at->second->first.substr(std::string_view(kPodKey).size());
 }
 
-PodLimits Tenants::pod_gone(const std::string& uid) {
-  const Tenant* tenant = find_pod(uid);
-  const auto told = pods_.find(uid);
-  PodLimits limits = told != pods_.end() ? told->second : tenant != nullptr ? tenant->pod : PodLimits();
+PodLimits pod_gone(Tenants& tenants, const std::string& uid) {
+  const PodLimits* held = limits_of_pod(tenants, uid);
+  PodLimits limits = held != nullptr ? *held : PodLimits();
   limits.priority = std::min(limits.priority, 0);
   limits.ends = false;
   limits.gone = true;
-  std::erase(gone_pods_, uid);
-  pods_.erase(uid);
-  if (limits.limits_nothing()) return limits;
-  pods_[uid] = limits;
-  gone_pods_.push_back(uid);
-  if (gone_pods_.size() > kGonePodsMax) {
-    // The oldest, but none that has clients: they may leave and come back.
-    auto least = std::find_if(gone_pods_.begin(), gone_pods_.end(), [&](const std::string& each) {
-      const Tenant* its = find_pod(pod_of_tenant(each));
-      return its == nullptr || its->clients == 0;
-    });
-    if (least == gone_pods_.end()) least = gone_pods_.begin();
-    if (const auto oldest = pods_.find(*least); oldest != pods_.end() && oldest->second.gone) pods_.erase(oldest);
-    gone_pods_.erase(least);
-  }
+  tenants.pods.put_gone(uid, limits, [&](const std::string& each) {
+    const Tenant* its = tenants.find_pod(tenants.pods.leader_of(each));
+    return its != nullptr && its->clients > 0;  // they may leave and come back
+  });
   return limits;
 }
 
-std::set<std::string> Tenants::pods_but(const std::set<std::string>& named) const {
+std::set<std::string> pods_but(const Tenants& tenants, const std::set<std::string>& named) {
   std::set<std::string> uids;
   const auto add = [&](const std::string& uid, const PodLimits& limits) {
     if (!limits.gone && !named.contains(uid)) uids.insert(uid);
   };
-  for (const auto& [uid, limits] : pods_) add(uid, limits);
-  for (const auto& [key, tenant] : tenants_) {
+  for (const auto& [uid, limits] : tenants.pods.all()) add(uid, limits);
+  for (const auto& [key, tenant] : tenants.all()) {
     if (key.starts_with(kPodKey)) add(key.substr(sizeof kPodKey - 1), tenant.pod);
   }
   return uids;
 }
 
-const PodLimits* Tenants::limits_of_pod(const std::string& uid) {
-  if (const auto told = pods_.find(uid); told != pods_.end()) return &told->second;
-  const Tenant* tenant = find_pod(uid);
+const PodLimits* limits_of_pod(Tenants& tenants, const std::string& uid) {
+  if (const PodLimits* told = tenants.pods.find(uid)) return told;
+  const Tenant* tenant = tenants.find_pod(uid);
   return tenant == nullptr ? nullptr : &tenant->pod;
 }
 
-bool Tenants::has_runs() {
-  prune();
-  return std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return entry.second.root != 0; });
+bool has_runs(Tenants& tenants) {
+  tenants.prune();
+  return std::any_of(tenants.all().begin(), tenants.all().end(), [](const auto& entry) { return entry.second.root != 0; });
 }
 
 bool Tenants::is_over(const Tenant& tenant) {
   if (tenant.clients > 0 || tenant.awaited > 0) return false;
   if (tenant.job && tenant.job->told) return tenant.job->gone;
   if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
-  // A limit, a priority or a pause that somebody set outlives the tenant's processes; what holds for a pod that is gone is in pods_.
+  // A limit, a priority or a pause that somebody set outlives the tenant's processes; what holds for a pod that is gone is in `pods`.
   if (tenant.pod.gone)
     return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.core_ceiling == 100 && tenant.priority == 0 &&
            tenant.sharing == "node";

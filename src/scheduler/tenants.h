@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -17,34 +16,11 @@
 #include "base/result.h"
 #include "policy/policy.h"
 #include "protocol/admin.h"
-#include "scheduler/cgroup_identity.h"
 #include "scheduler/identity.h"
+#include "scheduler/pods_told.h"
+#include "scheduler/process_cgroups.h"
 
 namespace nvshare::scheduler {
-
-// 0 means none.
-inline int64_t lower_limit(int64_t a, int64_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); }
-
-// What the node's agent says of a pod, whether it has clients or not.
-struct PodLimits {
-  std::string name;              // "namespace/name"
-  int64_t gpu_memory_limit = 0;  // bytes, 0 = none
-  int core_limit = 100;          // percent of each GPU's time, its ceiling; 100 = none
-  int priority = 0;
-  bool ends = false;                           // it is being deleted
-  std::map<std::string, int64_t> memory_on;    // by the GPU's UUID: what it has there at most
-  bool gone = false;                           // nobody speaks for it any more: it is held to what it had
-  int core_reserved = 0;                       // of core_limit what it was granted; 0 = none
-  std::string sharing = "node";                // one of protocol::admin::kSharingWords
-  int turn_seconds = 0;                        // the longest turn while others wait; 0 = as long as all others'
-  std::string member_of;                       // the UID of the pod whose tenant it belongs to; empty: its own
-  bool told() const { return !name.empty(); }  // else it is from clients that came back, if any
-  bool limits_nothing() const { return gpu_memory_limit == 0 && core_limit == 100 && memory_on.empty(); }
-  bool operator==(const PodLimits&) const = default;
-};
-
-// Of each limit the lower one; all else as `held` has it. For what is told by somebody who does not know all that holds for the pod.
-PodLimits lowest_of(const PodLimits& held, PodLimits told);
 
 // What a tenant has used of a GPU's time, and owes, beside compute limits.
 struct KeptAccount {
@@ -107,6 +83,7 @@ struct Tenant {
   std::optional<Job> job;  // of a job
   // By the GPU's UUID: as of the last Engine::housekeep; and of an earlier scheduler, until it is taken over by the first client there.
   std::map<std::string, KeptAccount> accounts, former_accounts;
+  void is_awaited_no_more() { awaited -= awaited > 0 ? 1 : 0; }  // one of those is back, or has ended
   bool operator==(const Tenant&) const = default;
 };
 
@@ -115,15 +92,17 @@ inline bool Tenant::paused_in_force() const { return paused || (job && job->susp
 class Tenants {
  public:
   static constexpr size_t kIdleJobsMax = 256;  // without a step or client: their end is not told yet, or never will be
-  static constexpr size_t kGonePodsMax = 200;  // a force-deleted pod's processes end within minutes; the file is written with each change
 
-  using LookAtCgroups = std::function<std::string(pid_t)>;
+  using LookAtCgroups = ProcessCgroups::Look;
   explicit Tenants(LookAtCgroups look_at_cgroups = cgroups_of, CgroupReader reader = {})
-      : look_at_cgroups_(std::move(look_at_cgroups)), reader_(std::move(reader)) {}
+      : cgroups(std::move(look_at_cgroups), std::move(reader)) {}
   // `file`: where tenants, their limits and the process trees that make them are kept for the next scheduler; empty: nowhere. Takes over
   // what is there of those whose processes live; a file that is damaged, or not ours, is refused: problem().
   explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of, CgroupReader reader = {},
                    StartTimeOf start_time = start_time_of);
+
+  const ProcessCgroups cgroups;
+  PodsTold pods;  // telling leaves the tenant as it is: see Tenant::pod
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,
@@ -137,8 +116,6 @@ class Tenants {
   // The tenant of a process; counts one more client. `former`: that it was a client of before a restart, 0: none; a run's processes stay
   // its own when the process that they hang from has ended.
   Tenant& join(const Peer& peer, const std::string& program, policy::TenantId former = 0);
-  // Where a job's memory limit is a part of the GPU: how much that is, now that it is known.
-  static void settle_memory(Tenant& tenant, int64_t gpu_total);
   void leave(policy::TenantId id);
   // The tenant that the process belongs to, or would (an id that no client has then).
   struct Asked {
@@ -146,7 +123,6 @@ class Tenants {
     int64_t gpu_memory_limit;  // on that GPU; 0 = none
   };
   Asked ask(const Peer& peer, const std::string& gpu, int64_t gpu_total = 0);
-  bool is_outside_containers(const Peer& peer) const;
 
   // The tenant of a process that must not use a GPU past the library: limits hold for it, or it is a pod that the node's agent named,
   // which shares its GPU by what it was granted. Nothing: another one's, or nobody's.
@@ -158,33 +134,17 @@ class Tenants {
   std::optional<Limited> limited(pid_t pid);
   bool has_limited() const;  // there may be such processes
 
-  // Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
-  uint64_t part_of(const Tenant& tenant, pid_t pid) const;
-
   Tenant* find(policy::TenantId id);
   const Tenant* find(policy::TenantId id) const;
   // By name, by the decimal id, or of a Slurm job "job=" and its number. Null when there is none or several of that name.
   Tenant* find(const std::string& name_or_id);
   const std::map<std::string, Tenant>& all() const { return tenants_; }
 
-  // Pods that the node's agent has told of, by UID. Telling leaves the tenant as it is: see Tenant::pod.
-  void remember_pod(const std::string& uid, const PodLimits& limits) { pods_[uid] = limits; }
-  // Nobody speaks for it any more. Its processes may go on (it was deleted by force), leave and come back: they are held to what it had,
-  // and have no priority over others. Of pods that are gone the last kGonePodsMax are known. What holds for it from now on.
-  PodLimits pod_gone(const std::string& uid);
-  // All pods that were told of, or have clients, and are not gone; but for these.
-  std::set<std::string> pods_but(const std::set<std::string>& named) const;
-  Tenant* find_pod(const std::string& uid);                // null: it has no clients in a tenant of its own
-  std::string pod_of(policy::TenantId tenant) const;       // its UID; empty: the tenant is no pod
-  const PodLimits* limits_of_pod(const std::string& uid);  // that hold for it, or will for its first client; null: nobody told of it
+  Tenant* find_pod(const std::string& uid);           // null: it has no clients in a tenant of its own
+  std::string pod_of(policy::TenantId tenant) const;  // its UID; empty: the tenant is no pod
 
-  bool has_runs();  // whose root process lives
   // Forgets runs that ended.
   void prune();
-
-  // One of its clients of before the restart is waited for; or is back, or has ended.
-  void await(policy::TenantId id);
-  void awaited_no_more(policy::TenantId id);
 
   // Writes the file if what it is to say has changed.
   void save();
@@ -201,8 +161,6 @@ class Tenants {
   void save_change();
   void index(Map::iterator at);
   static bool is_over(const Tenant& tenant);  // and may be forgotten
-  // The UID of the pod whose tenant new processes of this one belong to.
-  const std::string& pod_of_tenant(const std::string& uid) const;
   Map::iterator forget(Map::iterator at);
   const std::string& text_of(const std::string& key, const Tenant& tenant);
   Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
@@ -214,12 +172,8 @@ class Tenants {
   void forget_idle_jobs();
   Tenant* run_of(pid_t pid);
 
-  const LookAtCgroups look_at_cgroups_;
-  const CgroupReader reader_;
   const StartTimeOf start_time_ = start_time_of;
-  std::map<std::string, PodLimits> pods_;
-  std::deque<std::string> gone_pods_;  // of pods_, and some that are back; the longest gone first
-  Map tenants_;                        // by what identifies it, such as "unit:/system.slice/train.service"
+  Map tenants_;  // by what identifies it, such as "unit:/system.slice/train.service"
   std::map<policy::TenantId, Map::iterator> by_id_;
   std::map<policy::TenantId, Tenant*> trees_;  // runs and jobs: process trees
   bool saves_later_ = false;
@@ -234,5 +188,19 @@ class Tenants {
   std::map<std::string, Line> lines_;  // of the file, by tenants_'s keys: made anew for a tenant that has changed
   std::string problem_;
 };
+
+// Where a job's memory limit is a part of the GPU: how much that is, now that it is known.
+void settle_memory(Tenant& tenant, int64_t gpu_total);
+// Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
+uint64_t part_of(const Tenant& tenant, pid_t pid, const ProcessCgroups& cgroups);
+bool has_runs(Tenants& tenants);  // whose root process lives
+
+// Nobody speaks for the pod any more. Its processes may go on (it was deleted by force), leave and come back: they are held to what it had,
+// and have no priority over others. What holds for it from now on.
+PodLimits pod_gone(Tenants& tenants, const std::string& uid);
+// All pods that were told of, or have clients, and are not gone; but for these.
+std::set<std::string> pods_but(const Tenants& tenants, const std::set<std::string>& named);
+// That hold for the pod, or will for its first client; null: nobody told of it.
+const PodLimits* limits_of_pod(Tenants& tenants, const std::string& uid);
 
 }  // namespace nvshare::scheduler

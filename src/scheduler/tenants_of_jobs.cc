@@ -60,7 +60,7 @@ Result<Tenant*> Tenants::add_job(const protocol::admin::JobRequest& request) {
   return &tenant;
 }
 
-void Tenants::settle_memory(Tenant& tenant, int64_t gpu_total) {
+void settle_memory(Tenant& tenant, int64_t gpu_total) {
   if (!tenant.job || tenant.job->memory_percent == 0 || gpu_total <= 0) return;
   tenant.gpu_memory_limit = lower_limit(tenant.gpu_memory_limit, gpu_total / 100 * tenant.job->memory_percent);
   tenant.job->memory_percent = 0;
