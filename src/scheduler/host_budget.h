@@ -48,10 +48,14 @@ class HostBudget {
   };
   // Unless it is set, the first look says what is kept free: a fifth of what was available then.
   void observe(const Machine& machine);
-  void set_kept_free(std::optional<int64_t> bytes) {
-    if (bytes) kept_free_ = bytes;
+  struct Bounds {
+    std::optional<int64_t> budget;     // nullopt: none
+    std::optional<int64_t> kept_free;  // nullopt: as it is
+  };
+  void set_bounds(const Bounds& bounds) {
+    budget_ = bounds.budget;
+    if (bounds.kept_free) kept_free_ = bounds.kept_free;
   }
-  void set_budget(std::optional<int64_t> bytes) { budget_ = bytes; }
   // Swapped bytes that lie in host memory outside of any segment (managed memory).
   void set_elsewhere(int64_t bytes) { elsewhere_ = bytes; }
 
@@ -83,10 +87,6 @@ class HostBudget {
   void discarded(SegmentId segment);
   // Somebody still has it: Discard again, later.
   void still_held(SegmentId segment, policy::Instant now);
-  // The client that has left and may have it; 0: none.
-  policy::ClientId holder_of(SegmentId segment) const;
-  // Whether something of this client's, which has left, is not gone yet.
-  bool awaits(policy::ClientId client) const { return ledger_.has_left_some(client); }
 
   // ---- what is to be done ----
   struct Make {
@@ -119,10 +119,8 @@ class HostBudget {
   std::optional<policy::Instant> next_deadline() const;
 
   // ---- how things stand ----
-  // For the policy: more that could be swapped out. What is lent and unused counts, as it can be had back.
-  int64_t room() const;
-
   struct View {
+    int64_t room = 0;      // for the policy: more that could be swapped out. What is lent and unused counts, as it can be had back
     int64_t budget = 0;    // that can be lent in all, as things stand
     int64_t reserved = 0;  // lent, in the making, or kept for a tenant's next use
     int64_t used = 0;      // by swapped memory
@@ -130,7 +128,7 @@ class HostBudget {
     Bound bound = Bound::kNone;
   };
   View view() const;
-  int64_t used() const { return elsewhere_ + ledger_.sums().used; }  // View::used
+  int64_t used() const { return elsewhere_ + ledger_.sums.all.used; }  // View::used
   struct ClientView {
     int64_t lent_process = 0;
     int64_t lent_scheduler = 0;
@@ -139,22 +137,21 @@ class HostBudget {
     Bound bound = Bound::kNone;
   };
   ClientView view(policy::ClientId client) const;
-  int64_t kept_free() const { return kept_free_.value_or(0); }
-
-  // What is wrong in the books, for tests (HostLedger).
-  std::string wrong_in_books() const { return ledger_.wrong_in_sums(); }
+  const HostLedger& books() const { return ledger_; }
 
  private:
   using Account = HostLedger::Account;
 
+  int64_t kept_free() const { return kept_free_.value_or(0); }
+  int64_t room() const;
   void apply_report(policy::ClientId client);
   int64_t reserved() const;
   // Of `raw` free bytes of `total`, what a tenant that holds so much may have.
   int64_t left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const;
-  int64_t share(int64_t total) const { return total / (ledger_.sums().tenants + 1); }  // of each tenant, and as much for one that comes
+  int64_t share(int64_t total) const { return total / (ledger_.sums.all.tenants + 1); }  // of each tenant, and as much for one that comes
   // What may be lent at once, and what bounds it.
   int64_t free_for(Owner owner, std::optional<policy::TenantId> tenant, Bound* bound) const;
-  int64_t own_cgroup_free() const { return *machine_.own_room - ledger_.sums().making; }  // what is in the making will take its part
+  int64_t own_cgroup_free() const { return *machine_.own_room - ledger_.sums.all.making; }  // what is in the making will take its part
   void serve(policy::ClientId client, policy::Instant now);
   void fail(policy::ClientId client, SegmentId segment);
   // What it asked for: `missing` for `bound`, and `beyond` what it can need.
@@ -167,7 +164,7 @@ class HostBudget {
   // Asks who has unused segments for `bytes`, less what is asked for already.
   void reclaim(int64_t bytes, std::optional<policy::ClientId> beneficiary, policy::Instant now);
   void give_up_shrinking(policy::Instant now);
-  bool memory_comes_back() const { return ledger_.sums().coming_back > 0 || !ledger_.shrinking().empty(); }  // within moments
+  bool memory_comes_back() const { return ledger_.sums.all.coming_back > 0 || !ledger_.shrinking().empty(); }  // within moments
 
   std::optional<int64_t> budget_;
   std::optional<int64_t> kept_free_;

@@ -58,13 +58,13 @@ class HostBudgetTest : public testing::Test {
 };
 
 TEST_F(HostBudgetTest, AsMuchIsKeptFreeAsIsSet) {
-  EXPECT_EQ(budget_.room(), 80 * kGiB) << "a fifth of what there was";
-  budget_.set_kept_free(std::nullopt);
-  EXPECT_EQ(budget_.room(), 80 * kGiB);
-  budget_.set_kept_free(5 * kGiB);
-  EXPECT_EQ(budget_.room(), 95 * kGiB);
+  EXPECT_EQ(budget_.view().room, 80 * kGiB) << "a fifth of what there was";
+  budget_.set_bounds({{}, std::nullopt});
+  EXPECT_EQ(budget_.view().room, 80 * kGiB);
+  budget_.set_bounds({{}, 5 * kGiB});
+  EXPECT_EQ(budget_.view().room, 95 * kGiB);
   budget_.observe({6 * kGiB, std::nullopt});
-  EXPECT_EQ(budget_.room(), 1 * kGiB);
+  EXPECT_EQ(budget_.view().room, 1 * kGiB);
 }
 
 TEST_F(HostBudgetTest, ATenantWithManySegmentsGetsNoSmallOnes) {
@@ -87,7 +87,7 @@ TEST_F(HostBudgetTest, WhatAReturningClientReportedBeforeItsSegmentsCounts) {
   budget_.report(1, 40 * kGiB, 40 * kGiB);
   budget_.observe({60 * kGiB, std::nullopt});
   EXPECT_EQ(budget_.view().used, 40 * kGiB);
-  EXPECT_EQ(budget_.room(), 40 * kGiB);
+  EXPECT_EQ(budget_.view().room, 40 * kGiB);
   budget_.leave(1);
   for (const auto& discard : of<HostBudget::Discard>(settle())) budget_.still_held(discard.segment, now_);
   HostBudget::Member again = member(1);
@@ -113,7 +113,7 @@ TEST_F(HostBudgetTest, LendsInSegmentsWhatIsFree) {
 }
 
 TEST_F(HostBudgetTest, NobodyGetsMoreThanTheBudgetAndTheReasonIsKept) {
-  budget_.set_budget(kGiB);
+  budget_.set_bounds({kGiB, {}});
   EXPECT_EQ(lent(ask(1, 900 * kMiB)), 900 * kMiB);
   budget_.report(1, 900 * kMiB, 900 * kMiB);
   auto decisions = ask(2, 512 * kMiB);
@@ -132,7 +132,7 @@ TEST_F(HostBudgetTest, NobodyGetsMoreThanTheBudgetAndTheReasonIsKept) {
 }
 
 TEST_F(HostBudgetTest, NothingTooSmallForWhatMovesAtOnceIsLent) {
-  budget_.set_budget(40 * kMiB);
+  budget_.set_bounds({40 * kMiB, {}});
   EXPECT_EQ(lent(ask(1, 512 * kMiB)), 0);
   EXPECT_EQ(lent(ask(1, 30 * kMiB)), 30 * kMiB) << "but what suffices is";
 }
@@ -151,7 +151,7 @@ TEST_F(HostBudgetTest, WhatIsLentAndNotBuiltYetCountsAsGone) {
 }
 
 TEST_F(HostBudgetTest, TheUrgentGetsWhatOthersDoNotUse) {
-  budget_.set_budget(kGiB);
+  budget_.set_bounds({kGiB, {}});
   ask(1, kGiB, Owner::kProcess, false);
   budget_.report(1, kGiB, 256 * kMiB);
   EXPECT_EQ(of<HostBudget::Refuse>(ask(2, 512 * kMiB, Owner::kProcess, false)).size(), 1u) << "who only prepares takes from nobody";
@@ -172,7 +172,7 @@ TEST_F(HostBudgetTest, TheUrgentGetsWhatOthersDoNotUse) {
 }
 
 TEST_F(HostBudgetTest, WhoDoesNotAnswerIsNotWaitedForLong) {
-  budget_.set_budget(kGiB);
+  budget_.set_bounds({kGiB, {}});
   ask(1, kGiB);
   budget_.report(1, kGiB, 0);
   EXPECT_EQ(of<HostBudget::Shrink>(ask(2, 512 * kMiB)).size(), 1u);
@@ -190,7 +190,7 @@ TEST_F(HostBudgetTest, WhoDoesNotAnswerIsNotWaitedForLong) {
 // It had nothing to give when it was asked, then brought memory in that it had swapped out. What it has now is what its neighbour waits for
 // (simulation, seed 61020020).
 TEST_F(HostBudgetTest, WhoGaveNothingIsAskedAgainOnceItHasMore) {
-  budget_.set_budget(kGiB);
+  budget_.set_bounds({kGiB, {}});
   ask(1, kGiB);
   budget_.report(1, kGiB, kGiB - 32 * kMiB);
   const auto first = of<HostBudget::Shrink>(ask(2, 512 * kMiB));
@@ -206,7 +206,7 @@ TEST_F(HostBudgetTest, WhoGaveNothingIsAskedAgainOnceItHasMore) {
 }
 
 TEST_F(HostBudgetTest, WhoSwapsOutItselfIsNotAskedToShrink) {
-  budget_.set_budget(kGiB);
+  budget_.set_bounds({kGiB, {}});
   ask(1, 900 * kMiB);
   budget_.report(1, 900 * kMiB, 0);
   budget_.request(1, ++requests_, 2 * kGiB, Owner::kProcess, true);
@@ -238,7 +238,7 @@ TEST_F(HostBudgetTest, ReturnedSegmentsServeTheSameTenantOnly) {
 }
 
 TEST_F(HostBudgetTest, ThePoolGivesWayAndGrowsOld) {
-  budget_.set_budget(512 * kMiB);
+  budget_.set_bounds({512 * kMiB, {}});
   auto lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
   budget_.returned(3, lends.at(0).segment, now_);
   auto decisions = ask(1, 512 * kMiB);
@@ -296,7 +296,7 @@ TEST_F(HostBudgetTest, WhatCannotBeMadeIsRefused) {
 }
 
 TEST_F(HostBudgetTest, WhatAnEarlierSchedulerLentCounts) {
-  budget_.set_budget(kGiB);
+  budget_.set_bounds({kGiB, {}});
   HostBudget::Member returning = member(1);
   returning.held_scheduler = 800 * kMiB;
   returning.held_process = kGiB;
@@ -360,7 +360,7 @@ TEST_F(HostBudgetTest, WhatNobodyKnowsOfIsNotHeld) {
 
 // They were counted as free, and 2.5 budgets could be held.
 TEST_F(HostBudgetTest, WhatSomebodyKeepsCountsUntilItIsGone) {
-  budget_.set_budget(512 * kMiB);
+  budget_.set_bounds({512 * kMiB, {}});
   auto lends = of<HostBudget::Lend>(ask(3, 256 * kMiB, Owner::kScheduler));
   budget_.leave(3);
   for (int i = 0; i < 8; ++i) {
@@ -374,7 +374,7 @@ TEST_F(HostBudgetTest, WhatSomebodyKeepsCountsUntilItIsGone) {
   }
   EXPECT_EQ(lent(ask(1, 512 * kMiB)), 256 * kMiB);
   EXPECT_EQ(budget_.view(1).bound, Bound::kBudget) << "it is not waited for either";
-  EXPECT_EQ(budget_.room(), 256 * kMiB);
+  EXPECT_EQ(budget_.view().room, 256 * kMiB);
   budget_.discarded(lends.at(0).segment);
   EXPECT_EQ(lent(ask(1, 512 * kMiB)), 256 * kMiB);
 }
@@ -425,7 +425,7 @@ TEST(HostBudgetShares, EachTenantThatComesFindsSomeThatNobodyElseCouldTake) {
     HostBudget budget([&last] { return ++last; });
     if (owner == Owner::kProcess) {
       budget.observe({1000 * kGiB, std::nullopt});
-      budget.set_budget(64 * kGiB);
+      budget.set_bounds({64 * kGiB, {}});
     } else {
       budget.observe({1000 * kGiB, 64 * kGiB});
     }
@@ -470,7 +470,7 @@ TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {
   auto shrinks = of<HostBudget::Shrink>(settle());
   ASSERT_EQ(shrinks.size(), 1u);
   EXPECT_EQ(shrinks[0].bytes, 2 * kGiB);
-  EXPECT_EQ(budget_.room(), kGiB) << "18 + 3 unused - 20 kept free";
+  EXPECT_EQ(budget_.view().room, kGiB) << "18 + 3 unused - 20 kept free";
   EXPECT_EQ(lent(ask(2, kGiB)), 0);
   budget_.shrunk(1, shrinks[0].shrink, 0, now_);
   EXPECT_EQ(of<HostBudget::Refuse>(settle()).size(), 1u);
@@ -478,19 +478,19 @@ TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {
 }
 
 TEST_F(HostBudgetTest, RoomIsWhatCouldBeSwappedOutYet) {
-  EXPECT_EQ(budget_.room(), 80 * kGiB);
-  budget_.set_budget(10 * kGiB);
-  EXPECT_EQ(budget_.room(), 10 * kGiB);
+  EXPECT_EQ(budget_.view().room, 80 * kGiB);
+  budget_.set_bounds({10 * kGiB, {}});
+  EXPECT_EQ(budget_.view().room, 10 * kGiB);
   ask(1, 4 * kGiB);
   budget_.report(1, 4 * kGiB, 3 * kGiB);
   budget_.set_elsewhere(kGiB);
-  EXPECT_EQ(budget_.room(), 6 * kGiB) << "what is unused can be had back";
+  EXPECT_EQ(budget_.view().room, 6 * kGiB) << "what is unused can be had back";
   EXPECT_EQ(budget_.view().used, 4 * kGiB);
   budget_.observe({100 * kGiB, 2 * kGiB});
-  EXPECT_EQ(budget_.room(), 6 * kGiB);
+  EXPECT_EQ(budget_.view().room, 6 * kGiB);
   ask(2, 64 * kMiB, Owner::kScheduler);
   budget_.report(2, 64 * kMiB, 0);
-  EXPECT_EQ(budget_.room(), 2 * kGiB + 64 * kMiB) << "somebody depends on the scheduler's own memory";
+  EXPECT_EQ(budget_.view().room, 2 * kGiB + 64 * kMiB) << "somebody depends on the scheduler's own memory";
 }
 
 TEST_F(HostBudgetTest, ClaimsAreBoundedByWhatWasLent) {

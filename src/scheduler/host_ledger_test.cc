@@ -47,7 +47,7 @@ class RandomEvents {
         return settle();
     }
   }
-  std::string problem() const { return budget_.wrong_in_books(); }
+  std::string problem() const { return budget_.books().wrong_in_sums(); }
 
  private:
   uint64_t below(uint64_t bound) { return std::uniform_int_distribution<uint64_t>(0, bound - 1)(random_); }
@@ -67,7 +67,7 @@ class RandomEvents {
   }
 
   void look_at_the_machine() {
-    budget_.set_budget(below(2) == 0 ? std::optional<int64_t>(bytes(60)) : std::nullopt);
+    budget_.set_bounds({below(2) == 0 ? std::optional<int64_t>(bytes(60)) : std::nullopt, {}});
     budget_.observe({bytes(120), below(2) == 0 ? std::optional<int64_t>(bytes(20)) : std::nullopt});
     budget_.set_elsewhere(bytes(2));
   }
@@ -103,12 +103,12 @@ TEST(HostLedger, ATenantThatIsGoneLeavesNothing) {
   HostLedger ledger;
   ledger.open(1, [](HostLedger::Account& account) { account.tenant = 7; });
   ledger.put(1, 11, {kGiB, HostLedger::Owner::kScheduler, true, false});
-  EXPECT_EQ(ledger.held_by(7, true), kGiB);
-  EXPECT_EQ(ledger.sums().lent, kGiB);
+  EXPECT_EQ(ledger.sums.held_by(7, true), kGiB);
+  EXPECT_EQ(ledger.sums.all.lent, kGiB);
   ledger.close(1);
-  EXPECT_EQ(ledger.sums(), HostLedger::Sums());
+  EXPECT_EQ(ledger.sums, HostSums());
   EXPECT_FALSE(ledger.knows(11));
-  EXPECT_EQ(ledger.most_used_below(kGiB), std::nullopt) << "it uses nothing any more";
+  EXPECT_EQ(ledger.sums.most_used_below(kGiB), std::nullopt) << "it uses nothing any more";
 }
 
 }  // namespace

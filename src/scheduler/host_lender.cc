@@ -85,7 +85,7 @@ void HostLender::join(const Borrower& borrower, bool returns) {
 
 void HostLender::leave(const Borrower& borrower) {
   budget_.leave(borrower.id);
-  if (budget_.awaits(borrower.id)) {
+  if (budget_.books().nobodys.has_left_some(borrower.id)) {
     holders_[borrower.id] = {borrower.pid, borrower.start_time, borrower.gpu};
   } else {
     holders_.erase(borrower.id);
@@ -129,12 +129,11 @@ void HostLender::update(const Settings& settings, int64_t elsewhere, bool force,
   const int64_t used = budget_.used();
   if (!force && std::abs(used - used_then_) < kMovedStep) return;
   used_then_ = used;
-  budget_.set_budget(settings.host_memory_budget);
-  budget_.set_kept_free(settings.host_memory_kept_free);
+  budget_.set_bounds({settings.host_memory_budget, settings.host_memory_kept_free});
   budget_.observe(look_at_host_());
   settle(now);
   const bool moved = std::exchange(moved_since_, false);
-  if (auto room = room_.update(budget_.room(), moved)) borrowers_.host_room_changed(*room, now);
+  if (auto room = room_.update(budget_.view().room, moved)) borrowers_.host_room_changed(*room, now);
 }
 
 void HostLender::deadline_reached(policy::Instant now) {
@@ -220,10 +219,11 @@ void HostLender::made(SegmentId segment, FileDescriptor memory) {
 
 void HostLender::discarded(SegmentId segment, bool still_held, policy::Instant now) {
   if (still_held) return budget_.still_held(segment, now);
-  const policy::ClientId holder = budget_.holder_of(segment);
+  const NobodysSegments::Leaving* leaving = budget_.books().nobodys.leaving(segment);
+  const policy::ClientId holder = leaving != nullptr ? leaving->holder : 0;  // which has left and may have it; 0: none
   segments_.erase(segment);
   budget_.discarded(segment);
-  if (!budget_.awaits(holder)) holders_.erase(holder);
+  if (!budget_.books().nobodys.has_left_some(holder)) holders_.erase(holder);
 }
 
 // ---- reports ----
