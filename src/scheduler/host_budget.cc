@@ -49,8 +49,8 @@ void HostBudget::join(policy::ClientId client, const Member& member) {
     account.held_scheduler = member.held_scheduler;
   });
   if (member.former == 0) return;
-  for (const SegmentId id : ledger_.nobodys.left_by(member.former)) {
-    ledger_.nobodys.change_leaving(id, [&](NobodysSegments::Leaving& leaving) { leaving.holder = client; });
+  for (const SegmentId id : ledger_.unowned().left_by(member.former)) {
+    ledger_.unowned().change_leaving(id, [&](UnownedSegments::Leaving& leaving) { leaving.holder = client; });
   }
 }
 
@@ -61,18 +61,18 @@ void HostBudget::leave(policy::ClientId client) {
   // data there.
   for (const auto& [id, segment] : account->segments) {
     if (!segment.there) {
-      if (std::optional<NobodysSegments::Making> making = ledger_.nobodys.take_making(id)) {
+      if (std::optional<UnownedSegments::Making> making = ledger_.unowned().take_making(id)) {
         making->client = 0;
-        ledger_.nobodys.put_making(id, *making);
+        ledger_.unowned().put_making(id, *making);
       }
       continue;
     }
-    ledger_.nobodys.put_leaving(id, {.tenant = account->tenant,
-                                     .holder = client,
-                                     .bytes = segment.bytes,
-                                     .owner = segment.owner,
-                                     .adopted = segment.adopted,
-                                     .pause = kLookAgain});
+    ledger_.unowned().put_leaving(id, {.tenant = account->tenant,
+                                       .holder = client,
+                                       .bytes = segment.bytes,
+                                       .owner = segment.owner,
+                                       .adopted = segment.adopted,
+                                       .pause = kLookAgain});
     decisions_.push_back(Discard{id, client});
   }
 }
@@ -91,8 +91,8 @@ void HostBudget::request(policy::ClientId client, uint64_t request, int64_t tota
     account.arrival = next_arrival_++;
   });
   // It has said by now what it has of its connection before. The rest of that is nobody's.
-  for (const SegmentId id : ledger_.nobodys.left_by(client)) {
-    ledger_.nobodys.change_leaving(id, [](NobodysSegments::Leaving& leaving) { leaving.holder = 0; });
+  for (const SegmentId id : ledger_.unowned().left_by(client)) {
+    ledger_.unowned().change_leaving(id, [](UnownedSegments::Leaving& leaving) { leaving.holder = 0; });
   }
 }
 
@@ -108,7 +108,7 @@ void HostBudget::returned(policy::ClientId client, SegmentId id, policy::Instant
     changed.wanted = std::min(changed.wanted, changed.lent);  // it does not want back at once what it gives
   });
   if (segment.owner == Owner::kScheduler && !segment.adopted)
-    ledger_.nobodys.put_pooled(id, {account->tenant, segment.bytes, now + kPoolKept});
+    ledger_.unowned().put_pooled(id, {account->tenant, segment.bytes, now + kPoolKept});
 }
 
 void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes, policy::Instant now) {
@@ -126,9 +126,9 @@ void HostBudget::shrunk(policy::ClientId client, uint64_t shrink, int64_t bytes,
 void HostBudget::held(policy::ClientId client, SegmentId segment, int64_t bytes, Owner owner) {
   const Account* account = ledger_.find(client);
   if (account == nullptr) return;
-  if (const NobodysSegments::Leaving* former = ledger_.nobodys.leaving(segment); former != nullptr && former->holder == client) {
+  if (const UnownedSegments::Leaving* former = ledger_.unowned().leaving(segment); former != nullptr && former->holder == client) {
     ledger_.put(client, segment, {former->bytes, former->owner, true, former->adopted});
-    ledger_.nobodys.take_leaving(segment);
+    ledger_.unowned().take_leaving(segment);
   } else {
     const int64_t believed = owner == Owner::kProcess ? account->held_process : account->held_scheduler;
     if (ledger_.knows(segment) || bytes > believed || account->lent + bytes > account->most) return;
@@ -140,12 +140,12 @@ void HostBudget::held(policy::ClientId client, SegmentId segment, int64_t bytes,
 }
 
 void HostBudget::discarded(SegmentId segment) {
-  ledger_.nobodys.take_leaving(segment);
+  ledger_.unowned().take_leaving(segment);
   ledger_.take(segment);  // where a client said meanwhile that it had it, that was not so
 }
 
 void HostBudget::still_held(SegmentId segment, policy::Instant now) {
-  ledger_.nobodys.change_leaving(segment, [&](NobodysSegments::Leaving& leaving) {
+  ledger_.unowned().change_leaving(segment, [&](UnownedSegments::Leaving& leaving) {
     leaving.looking = false;
     leaving.held = true;
     leaving.look_at = now + leaving.pause;
@@ -154,9 +154,9 @@ void HostBudget::still_held(SegmentId segment, policy::Instant now) {
 }
 
 void HostBudget::look_again(policy::Instant now) {
-  while (const std::optional<SegmentId> id = ledger_.nobodys.to_look_at(now)) {
-    ledger_.nobodys.change_leaving(*id, [](NobodysSegments::Leaving& leaving) { leaving.looking = true; });
-    decisions_.push_back(Discard{*id, ledger_.nobodys.leaving(*id)->holder});
+  while (const std::optional<SegmentId> id = ledger_.unowned().to_look_at(now)) {
+    ledger_.unowned().change_leaving(*id, [](UnownedSegments::Leaving& leaving) { leaving.looking = true; });
+    decisions_.push_back(Discard{*id, ledger_.unowned().leaving(*id)->holder});
   }
 }
 
@@ -184,7 +184,7 @@ void HostBudget::apply_report(policy::ClientId client) {
 }
 
 void HostBudget::made(SegmentId id, bool there) {
-  const std::optional<NobodysSegments::Making> making = ledger_.nobodys.take_making(id);
+  const std::optional<UnownedSegments::Making> making = ledger_.unowned().take_making(id);
   if (!making) return;
   const Account* account = ledger_.find(making->client);
   const bool is_awaited = account != nullptr && account->segments.contains(id);
@@ -227,8 +227,8 @@ void HostBudget::refuse(policy::ClientId client, int64_t missing, int64_t beyond
 // ---- what is to be done ----
 
 int64_t HostBudget::reserved() const {
-  const HostSums::Totals& sums = ledger_.sums.all;
-  return elsewhere_ + sums.pooled + sums.leaving + sums.lent + sums.making_nobodys;
+  const HostSums::Totals& sums = ledger_.sums().all;
+  return elsewhere_ + sums.pooled + sums.leaving + sums.lent + sums.making_unowned;
 }
 
 int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const {
@@ -240,7 +240,7 @@ int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total, int64_t s
 }
 
 int64_t HostBudget::free_for(Owner owner, std::optional<policy::TenantId> tenant, Bound* bound) const {
-  const HostSums::Totals& sums = ledger_.sums.all;
+  const HostSums::Totals& sums = ledger_.sums().all;
   *bound = Bound::kNone;
   int64_t free = kNoBound;
   auto bounded_by = [&](int64_t bytes, Bound by) {
@@ -255,18 +255,18 @@ int64_t HostBudget::free_for(Owner owner, std::optional<policy::TenantId> tenant
   }
   if (tenant && *bound != Bound::kNone) {
     const int64_t raw = std::max<int64_t>(free, 0);
-    bounded_by(left_for(ledger_.sums.held_by(*tenant, false), raw, raw + reserved(), share(raw + reserved())), Bound::kShare);
+    bounded_by(left_for(ledger_.sums().held_by(*tenant, false), raw, raw + reserved(), share(raw + reserved())), Bound::kShare);
     if (owner == Owner::kScheduler && machine_.own_room) {
       const int64_t of_all = sums.pooled + sums.lent_scheduler;
       const int64_t own = std::max<int64_t>(own_cgroup_free(), 0);
-      bounded_by(left_for(ledger_.sums.held_by(*tenant, true), own, own + of_all, share(own + of_all)), Bound::kShare);
+      bounded_by(left_for(ledger_.sums().held_by(*tenant, true), own, own + of_all, share(own + of_all)), Bound::kShare);
     }
   }
   return std::max<int64_t>(free, 0);
 }
 
 bool HostBudget::lend_pooled(policy::ClientId client, policy::TenantId tenant) {
-  const auto pooled = ledger_.nobodys.take_pooled_of(tenant);
+  const auto pooled = ledger_.unowned().take_pooled_of(tenant);
   if (!pooled) return false;
   ledger_.put(client, pooled->first, {pooled->second.bytes, Owner::kScheduler, true, false});
   decisions_.push_back(Lend{client, pooled->first, pooled->second.bytes, Owner::kScheduler});
@@ -276,7 +276,7 @@ bool HostBudget::lend_pooled(policy::ClientId client, policy::TenantId tenant) {
 int64_t HostBudget::discard_pooled(int64_t bytes) {
   int64_t freed = 0;
   while (freed < bytes) {
-    const auto oldest = ledger_.nobodys.take_oldest_pooled(std::numeric_limits<policy::Instant>::max());
+    const auto oldest = ledger_.unowned().take_oldest_pooled(std::numeric_limits<policy::Instant>::max());
     if (!oldest) break;
     freed += oldest->second.bytes;
     discard(oldest->first, oldest->second.tenant, oldest->second.bytes);
@@ -285,13 +285,13 @@ int64_t HostBudget::discard_pooled(int64_t bytes) {
 }
 
 void HostBudget::discard(SegmentId segment, policy::TenantId tenant, int64_t bytes) {
-  ledger_.nobodys.put_leaving(segment, {.tenant = tenant, .bytes = bytes, .pause = kLookAgain});
+  ledger_.unowned().put_leaving(segment, {.tenant = tenant, .bytes = bytes, .pause = kLookAgain});
   decisions_.push_back(Discard{segment, 0});
 }
 
 void HostBudget::reclaim(int64_t bytes, std::optional<policy::ClientId> beneficiary, policy::Instant now) {
   for (const policy::ClientId id : ledger_.shrinking()) bytes -= ledger_.find(id)->shrinking->bytes;
-  if (bytes <= 0 || ledger_.sums.all.empty < kUnit) return;
+  if (bytes <= 0 || ledger_.sums().all.empty < kUnit) return;
   std::vector<std::pair<int64_t, policy::ClientId>> order;  // who has the most unused first
   for (const auto& [id, account] : ledger_.accounts()) {
     const bool needs_it_itself = account.urgent && !account.answered;
@@ -315,7 +315,7 @@ void HostBudget::serve(policy::ClientId client, policy::Instant now) {
   const Account& account = *ledger_.find(client);
   Bound bound = Bound::kNone;
   int64_t missing = account.wanted - account.lent;
-  const int64_t least = ledger_.sums.segments_of(account.tenant) >= kSegmentsSmall ? kPieceMax : 0;
+  const int64_t least = ledger_.sums().segments_of(account.tenant) >= kSegmentsSmall ? kPieceMax : 0;
   while (missing > 0) {
     if (account.owner == Owner::kScheduler && lend_pooled(client, account.tenant)) {
       missing = account.wanted - account.lent;
@@ -325,8 +325,8 @@ void HostBudget::serve(policy::ClientId client, policy::Instant now) {
     const int64_t free = round_down(free_for(account.owner, account.tenant, &bound));
     if (bytes > free) {
       // Smaller pieces serve as well, but nothing that is too small for what swapping moves at once.
-      if (account.urgent) discard_pooled(missing - free - ledger_.sums.all.coming_back);
-      if (account.urgent && ledger_.sums.all.coming_back > 0) break;  // and then again
+      if (account.urgent) discard_pooled(missing - free - ledger_.sums().all.coming_back);
+      if (account.urgent && ledger_.sums().all.coming_back > 0) break;  // and then again
       if (free < std::max(least, std::min(missing, kPieceMax))) break;
       bytes = std::min(bytes, free);
     }
@@ -334,7 +334,7 @@ void HostBudget::serve(policy::ClientId client, policy::Instant now) {
     ledger_.put(client, id, {bytes, account.owner, account.owner == Owner::kProcess, false});
     missing -= bytes;
     if (account.owner == Owner::kScheduler) {
-      ledger_.nobodys.put_making(id, {client, account.tenant, bytes});
+      ledger_.unowned().put_making(id, {client, account.tenant, bytes});
       decisions_.push_back(Make{id, bytes});
     } else {
       decisions_.push_back(Lend{client, id, bytes, Owner::kProcess});
@@ -368,7 +368,7 @@ void HostBudget::give_up_shrinking(policy::Instant now) {
 
 std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
   give_up_shrinking(now);
-  while (const auto over = ledger_.nobodys.take_oldest_pooled(now)) discard(over->first, over->second.tenant, over->second.bytes);
+  while (const auto over = ledger_.unowned().take_oldest_pooled(now)) discard(over->first, over->second.tenant, over->second.bytes);
   look_again(now);
   std::vector<std::tuple<bool, uint64_t, policy::ClientId>> order;  // the urgent first, then by arrival
   for (const policy::ClientId id : ledger_.unanswered()) {
@@ -387,14 +387,14 @@ std::vector<HostBudget::Decision> HostBudget::settle(policy::Instant now) {
   // The machine runs short: what is unused goes first.
   const int64_t deficit = kept_free() - machine_.available;
   if (deficit > 0) {
-    const int64_t coming = ledger_.sums.all.coming_back;
+    const int64_t coming = ledger_.sums().all.coming_back;
     reclaim(deficit - coming - discard_pooled(deficit - coming), std::nullopt, now);
   }
   return std::exchange(decisions_, {});
 }
 
 std::optional<policy::Instant> HostBudget::next_deadline() const {
-  std::optional<policy::Instant> next = ledger_.nobodys.next_time();
+  std::optional<policy::Instant> next = ledger_.unowned().next_time();
   for (const policy::ClientId id : ledger_.shrinking()) {
     const policy::Instant until = ledger_.find(id)->shrinking->until;
     next = std::min(next.value_or(until), until);
@@ -405,7 +405,7 @@ std::optional<policy::Instant> HostBudget::next_deadline() const {
 // ---- how things stand ----
 
 int64_t HostBudget::room() const {
-  const HostSums::Totals& sums = ledger_.sums.all;
+  const HostSums::Totals& sums = ledger_.sums().all;
   const int64_t used = elsewhere_ + sums.leaving + sums.used;
   int64_t room = machine_.available + sums.pooled + sums.empty - kept_free();
   if (budget_) room = std::min(room, *budget_ - used);
@@ -413,8 +413,8 @@ int64_t HostBudget::room() const {
   // Tenants differ in what they may still have: the more one uses, the less. What a tenant within its share could not move could not be
   // moved for anybody; one beyond it is only asked for what it has room for already.
   const int64_t total = room + used;
-  std::optional<int64_t> most_used = ledger_.sums.most_used_below(share(total));
-  if (!most_used) most_used = ledger_.sums.most_used_below(kNoBound);
+  std::optional<int64_t> most_used = ledger_.sums().most_used_below(share(total));
+  if (!most_used) most_used = ledger_.sums().most_used_below(kNoBound);
   if (most_used) room = left_for(*most_used, room, total, share(total));
   // Somebody can have no other memory than the scheduler's: better too little is moved than a movement begun that cannot end.
   if (sums.scheduler_owners > 0 && machine_.own_room) room = std::min(room, *machine_.own_room + sums.pooled + sums.empty_scheduler);
@@ -425,9 +425,9 @@ HostBudget::View HostBudget::view() const {
   View view;
   view.room = room();
   view.reserved = reserved();
-  view.pooled = ledger_.sums.all.pooled;
+  view.pooled = ledger_.sums().all.pooled;
   view.used = used();
-  const int64_t free = free_for(ledger_.sums.all.scheduler_owners > 0 ? Owner::kScheduler : Owner::kProcess, std::nullopt, &view.bound);
+  const int64_t free = free_for(ledger_.sums().all.scheduler_owners > 0 ? Owner::kScheduler : Owner::kProcess, std::nullopt, &view.bound);
   view.budget = view.reserved + free;
   if (view.bound == Bound::kBudget) view.budget = *budget_;
   return view;

@@ -128,7 +128,7 @@ class HostBudget {
     Bound bound = Bound::kNone;
   };
   View view() const;
-  int64_t used() const { return elsewhere_ + ledger_.sums.all.used; }  // View::used
+  int64_t used() const { return elsewhere_ + ledger_.sums().all.used; }  // View::used
   struct ClientView {
     int64_t lent_process = 0;
     int64_t lent_scheduler = 0;
@@ -148,10 +148,10 @@ class HostBudget {
   int64_t reserved() const;
   // Of `raw` free bytes of `total`, what a tenant that holds so much may have.
   int64_t left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const;
-  int64_t share(int64_t total) const { return total / (ledger_.sums.all.tenants + 1); }  // of each tenant, and as much for one that comes
+  int64_t share(int64_t total) const { return total / (ledger_.sums().all.tenants + 1); }  // of each tenant, and as much for one that comes
   // What may be lent at once, and what bounds it.
   int64_t free_for(Owner owner, std::optional<policy::TenantId> tenant, Bound* bound) const;
-  int64_t own_cgroup_free() const { return *machine_.own_room - ledger_.sums.all.making; }  // what is in the making will take its part
+  int64_t own_cgroup_free() const { return *machine_.own_room - ledger_.sums().all.making; }  // what is in the making will take its part
   void serve(policy::ClientId client, policy::Instant now);
   void fail(policy::ClientId client, SegmentId segment);
   // What it asked for: `missing` for `bound`, and `beyond` what it can need.
@@ -164,7 +164,7 @@ class HostBudget {
   // Asks who has unused segments for `bytes`, less what is asked for already.
   void reclaim(int64_t bytes, std::optional<policy::ClientId> beneficiary, policy::Instant now);
   void give_up_shrinking(policy::Instant now);
-  bool memory_comes_back() const { return ledger_.sums.all.coming_back > 0 || !ledger_.shrinking().empty(); }  // within moments
+  bool memory_comes_back() const { return ledger_.sums().all.coming_back > 0 || !ledger_.shrinking().empty(); }  // within moments
 
   std::optional<int64_t> budget_;
   std::optional<int64_t> kept_free_;

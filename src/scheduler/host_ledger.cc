@@ -23,14 +23,14 @@ std::optional<HostLedger::Account> HostLedger::close(policy::ClientId client) {
 
 // All that this client adds to the sums.
 void HostLedger::count(policy::ClientId client, const Account& account, int sign) {
-  sums.all.lent += sign * account.lent;
-  sums.all.lent_scheduler += sign * account.lent_scheduler;
-  sums.all.unbuilt += sign * std::max<int64_t>(0, account.lent - account.ready);
-  sums.all.used += sign * account.used;
-  sums.all.empty += sign * account.empty();
-  sums.all.empty_scheduler += sign * std::min(account.empty(), account.there_scheduler);
-  sums.all.scheduler_owners += account.owner == Owner::kScheduler ? sign : 0;
-  sums.change_tenant(account.tenant, [&](HostSums::OfTenant& tenant) {
+  sums_.all.lent += sign * account.lent;
+  sums_.all.lent_scheduler += sign * account.lent_scheduler;
+  sums_.all.unbuilt += sign * std::max<int64_t>(0, account.lent - account.ready);
+  sums_.all.used += sign * account.used;
+  sums_.all.empty += sign * account.empty();
+  sums_.all.empty_scheduler += sign * std::min(account.empty(), account.there_scheduler);
+  sums_.all.scheduler_owners += account.owner == Owner::kScheduler ? sign : 0;
+  sums_.change_tenant(account.tenant, [&](HostSums::OfTenant& tenant) {
     tenant.clients += sign;
     tenant.held += sign * account.lent;
     tenant.held_scheduler += sign * account.lent_scheduler;
@@ -97,12 +97,12 @@ std::string HostLedger::wrong_in_sums() const {
     });
     for (const auto& [id, segment] : account.segments) anew.put(client, id, segment);
   }
-  nobodys.copy_to(&anew.nobodys);
-  if (anew.sums.all != sums.all) return "the sums over all clients";
-  if (anew.sums != sums) return "the sums of tenants";
+  unowned_.copy_to(&anew.unowned_);
+  if (anew.sums_.all != sums_.all) return "the sums over all clients";
+  if (anew.sums_ != sums_) return "the sums of tenants";
   if (anew.client_of_ != client_of_) return "whose segment is whose";
   if (anew.unanswered_ != unanswered_ || anew.missing_ != missing_ || anew.shrinking_ != shrinking_) return "the lists of clients";
-  const char* differs = nobodys.differs_from(anew.nobodys);
+  const char* differs = unowned_.differs_from(anew.unowned_);
   return differs != nullptr ? differs : "";
 }
 

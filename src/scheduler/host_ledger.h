@@ -14,7 +14,7 @@
 
 #include "policy/policy.h"
 #include "scheduler/host_sums.h"
-#include "scheduler/nobodys_segments.h"
+#include "scheduler/unowned_segments.h"
 
 namespace nvshare::scheduler {
 
@@ -92,10 +92,12 @@ class HostLedger {
   void take(SegmentId id);  // from whatever client has it
   void set_there(policy::ClientId client, SegmentId id);
 
-  // Changed by this and by `nobodys` alone.
-  HostSums sums;
-  NobodysSegments nobodys{sums};  // one in the making for a client is here, too
-  bool knows(SegmentId id) const { return client_of_.contains(id) || nobodys.knows(id); }
+  // ---- segments of no client ----
+  UnownedSegments& unowned() { return unowned_; }  // one in the making for a client is here, too
+  const UnownedSegments& unowned() const { return unowned_; }
+  bool knows(SegmentId id) const { return client_of_.contains(id) || unowned_.knows(id); }
+
+  const HostSums& sums() const { return sums_; }  // over both
 
   // What is wrong in the sums, by counting everything anew; for tests. Empty: nothing.
   std::string wrong_in_sums() const;
@@ -104,6 +106,8 @@ class HostLedger {
   void count(policy::ClientId client, const Account& account, int sign);
   void count_segment(Account* account, const Segment& segment, int sign);
 
+  HostSums sums_;
+  UnownedSegments unowned_{sums_};
   std::map<policy::ClientId, Account> accounts_;
   std::map<SegmentId, policy::ClientId> client_of_;
   // Indexes of the above.

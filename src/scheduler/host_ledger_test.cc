@@ -103,12 +103,12 @@ TEST(HostLedger, ATenantThatIsGoneLeavesNothing) {
   HostLedger ledger;
   ledger.open(1, [](HostLedger::Account& account) { account.tenant = 7; });
   ledger.put(1, 11, {kGiB, HostLedger::Owner::kScheduler, true, false});
-  EXPECT_EQ(ledger.sums.held_by(7, true), kGiB);
-  EXPECT_EQ(ledger.sums.all.lent, kGiB);
+  EXPECT_EQ(ledger.sums().held_by(7, true), kGiB);
+  EXPECT_EQ(ledger.sums().all.lent, kGiB);
   ledger.close(1);
-  EXPECT_EQ(ledger.sums, HostSums());
+  EXPECT_EQ(ledger.sums(), HostSums());
   EXPECT_FALSE(ledger.knows(11));
-  EXPECT_EQ(ledger.sums.most_used_below(kGiB), std::nullopt) << "it uses nothing any more";
+  EXPECT_EQ(ledger.sums().most_used_below(kGiB), std::nullopt) << "it uses nothing any more";
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ void HostLender::join(const Borrower& borrower, bool returns) {
 
 void HostLender::leave(const Borrower& borrower) {
   budget_.leave(borrower.id);
-  if (budget_.books().nobodys.has_left_some(borrower.id)) {
+  if (budget_.books().unowned().has_left_some(borrower.id)) {
     holders_[borrower.id] = {borrower.pid, borrower.start_time, borrower.gpu};
   } else {
     holders_.erase(borrower.id);
@@ -219,11 +219,11 @@ void HostLender::made(SegmentId segment, FileDescriptor memory) {
 
 void HostLender::discarded(SegmentId segment, bool still_held, policy::Instant now) {
   if (still_held) return budget_.still_held(segment, now);
-  const NobodysSegments::Leaving* leaving = budget_.books().nobodys.leaving(segment);
+  const UnownedSegments::Leaving* leaving = budget_.books().unowned().leaving(segment);
   const policy::ClientId holder = leaving != nullptr ? leaving->holder : 0;  // which has left and may have it; 0: none
   segments_.erase(segment);
   budget_.discarded(segment);
-  if (!budget_.books().nobodys.has_left_some(holder)) holders_.erase(holder);
+  if (!budget_.books().unowned().has_left_some(holder)) holders_.erase(holder);
 }
 
 // ---- reports ----

@@ -25,7 +25,7 @@ class HostSums {
     int64_t leaving = 0;
     int64_t coming_back = 0;       // of leaving, what nobody is known to keep
     int64_t making = 0;            // for clients or nobody
-    int64_t making_nobodys = 0;    // of that, for clients that have left
+    int64_t making_unowned = 0;    // of that, for clients that have left
     int64_t scheduler_owners = 0;  // clients that ask for the scheduler's memory
     int64_t tenants = 0;           // of clients
 

@@ -136,7 +136,7 @@ TEST_F(PodsTest, WhatWasToldOfPodsWithoutClientsOutlivesTheScheduler) {
 // What is kept of them has a bound, whatever is deleted in a scheduler's life.
 TEST_F(PodsTest, OfPodsThatAreGoneTheLatestAreKnown) {
   const auto uid = [](size_t i) { return fmt::format("{:08x}-31d7-4f6e-9c05-7a1b2c3d4e5f", i); };
-  for (size_t i = 0; i <= PodsTold::kGoneMax; ++i) {
+  for (size_t i = 0; i <= PodRegistry::kGoneMax; ++i) {
     set({{uid(i), "team/" + std::to_string(i), 3 * kGiB, 50, false}});
     set({{uid(i), "", 0, 100, true}});
   }
@@ -154,7 +154,7 @@ TEST_F(PodsTest, AGoneMemberWhoseProgramsRunIsKnown) {
   set({{kTrain, "team/train", 4 * kGiB, 100, false}, member});
   join(1, kServe);
   set({{kServe, "", 0, 100, true}});
-  for (size_t i = 0; i <= PodsTold::kGoneMax; ++i) {
+  for (size_t i = 0; i <= PodRegistry::kGoneMax; ++i) {
     set({{uid(i), "team/" + std::to_string(i), 3 * kGiB, 50, false}});
     set({{uid(i), "", 0, 100, true}});
   }

@@ -17,7 +17,7 @@
 #include "policy/policy.h"
 #include "protocol/admin.h"
 #include "scheduler/identity.h"
-#include "scheduler/pods_told.h"
+#include "scheduler/pod_registry.h"
 #include "scheduler/process_cgroups.h"
 
 namespace nvshare::scheduler {
@@ -102,7 +102,7 @@ class Tenants {
                    StartTimeOf start_time = start_time_of);
 
   const ProcessCgroups cgroups;
-  PodsTold pods;  // telling leaves the tenant as it is: see Tenant::pod
+  PodRegistry pods;  // a pod's tenant is not changed with it: see Tenant::pod
 
   // Registers the process tree rooted at `pid`. Registering the same process again changes name, limits and priority.
   Result<policy::TenantId> add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns = true,

@@ -1,4 +1,4 @@
-#include "scheduler/pods_told.h"
+#include "scheduler/pod_registry.h"
 
 namespace nvshare::scheduler {
 
@@ -15,7 +15,7 @@ PodLimits lowest_of(const PodLimits& held, PodLimits told) {
   return told;
 }
 
-void PodsTold::put_gone(const std::string& uid, const PodLimits& limits, const std::function<bool(const std::string& uid)>& is_used) {
+void PodRegistry::put_gone(const std::string& uid, const PodLimits& limits, const std::function<bool(const std::string& uid)>& is_used) {
   std::erase(gone_, uid);
   pods_.erase(uid);
   if (limits.limits_nothing()) return;
@@ -28,22 +28,22 @@ void PodsTold::put_gone(const std::string& uid, const PodLimits& limits, const s
   gone_.erase(least);
 }
 
-void PodsTold::restore(const std::string& uid, const PodLimits& limits) {
+void PodRegistry::restore(const std::string& uid, const PodLimits& limits) {
   if (limits.gone) gone_.push_back(uid);
   pods_[uid] = limits;
 }
 
-void PodsTold::clear() {
+void PodRegistry::clear() {
   pods_.clear();
   gone_.clear();
 }
 
-const PodLimits* PodsTold::find(const std::string& uid) const {
+const PodLimits* PodRegistry::find(const std::string& uid) const {
   const auto told = pods_.find(uid);
   return told == pods_.end() ? nullptr : &told->second;
 }
 
-const std::string& PodsTold::leader_of(const std::string& uid) const {
+const std::string& PodRegistry::leader_of(const std::string& uid) const {
   const PodLimits* told = find(uid);
   return told == nullptr || told->member_of.empty() ? uid : told->member_of;
 }

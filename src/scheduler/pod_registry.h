@@ -36,7 +36,7 @@ struct PodLimits {
 PodLimits lowest_of(const PodLimits& held, PodLimits told);
 
 // By UID. Pods that nobody speaks for any more are among them as long as something holds for them: the last kGoneMax.
-class PodsTold {
+class PodRegistry {
  public:
   static constexpr size_t kGoneMax = 200;  // a force-deleted pod's processes end within minutes; the file is written with each change
 

@@ -1,29 +1,29 @@
-#include "scheduler/nobodys_segments.h"
+#include "scheduler/unowned_segments.h"
 
 #include <algorithm>
 
 namespace nvshare::scheduler {
 
-void NobodysSegments::put_making(SegmentId id, const Making& making) {
+void UnownedSegments::put_making(SegmentId id, const Making& making) {
   take_making(id);
   making_[id] = making;
   sums_.all.making += making.bytes;
   if (making.client != 0) return;  // its client's segment counts
-  sums_.all.making_nobodys += making.bytes;
+  sums_.all.making_unowned += making.bytes;
   sums_.change_tenant(making.tenant, [&](HostSums::OfTenant& tenant) {
     tenant.held += making.bytes;
     tenant.held_scheduler += making.bytes;
   });
 }
 
-std::optional<NobodysSegments::Making> NobodysSegments::take_making(SegmentId id) {
+std::optional<UnownedSegments::Making> UnownedSegments::take_making(SegmentId id) {
   const auto at = making_.find(id);
   if (at == making_.end()) return std::nullopt;
   const Making making = at->second;
   making_.erase(at);
   sums_.all.making -= making.bytes;
   if (making.client != 0) return making;
-  sums_.all.making_nobodys -= making.bytes;
+  sums_.all.making_unowned -= making.bytes;
   sums_.change_tenant(making.tenant, [&](HostSums::OfTenant& tenant) {
     tenant.held -= making.bytes;
     tenant.held_scheduler -= making.bytes;
@@ -31,7 +31,7 @@ std::optional<NobodysSegments::Making> NobodysSegments::take_making(SegmentId id
   return making;
 }
 
-void NobodysSegments::put_pooled(SegmentId id, const Pooled& pooled) {
+void UnownedSegments::put_pooled(SegmentId id, const Pooled& pooled) {
   pool_[id] = pooled;
   pool_of_.emplace(pooled.tenant, id);
   pool_until_.emplace(pooled.until, id);
@@ -43,7 +43,7 @@ void NobodysSegments::put_pooled(SegmentId id, const Pooled& pooled) {
   });
 }
 
-std::pair<SegmentId, NobodysSegments::Pooled> NobodysSegments::take_pooled(SegmentId id) {
+std::pair<SegmentId, UnownedSegments::Pooled> UnownedSegments::take_pooled(SegmentId id) {
   const auto at = pool_.find(id);
   const Pooled pooled = at->second;
   pool_.erase(at);
@@ -58,18 +58,18 @@ std::pair<SegmentId, NobodysSegments::Pooled> NobodysSegments::take_pooled(Segme
   return {id, pooled};
 }
 
-std::optional<std::pair<SegmentId, NobodysSegments::Pooled>> NobodysSegments::take_pooled_of(policy::TenantId tenant) {
+std::optional<std::pair<SegmentId, UnownedSegments::Pooled>> UnownedSegments::take_pooled_of(policy::TenantId tenant) {
   const auto first = pool_of_.lower_bound({tenant, 0});
   if (first == pool_of_.end() || first->first != tenant) return std::nullopt;
   return take_pooled(first->second);
 }
 
-std::optional<std::pair<SegmentId, NobodysSegments::Pooled>> NobodysSegments::take_oldest_pooled(policy::Instant until) {
+std::optional<std::pair<SegmentId, UnownedSegments::Pooled>> UnownedSegments::take_oldest_pooled(policy::Instant until) {
   if (pool_until_.empty() || pool_until_.begin()->first > until) return std::nullopt;
   return take_pooled(pool_until_.begin()->second);
 }
 
-void NobodysSegments::count_leaving(SegmentId id, const Leaving& leaving, int sign) {
+void UnownedSegments::count_leaving(SegmentId id, const Leaving& leaving, int sign) {
   sums_.all.leaving += sign * leaving.bytes;
   sums_.all.coming_back += leaving.held ? 0 : sign * leaving.bytes;
   sums_.change_tenant(leaving.tenant, [&](HostSums::OfTenant& tenant) {
@@ -91,13 +91,13 @@ void NobodysSegments::count_leaving(SegmentId id, const Leaving& leaving, int si
   if (left->second.empty()) left_by_.erase(left);
 }
 
-void NobodysSegments::put_leaving(SegmentId id, const Leaving& leaving) {
+void UnownedSegments::put_leaving(SegmentId id, const Leaving& leaving) {
   take_leaving(id);
   leaving_[id] = leaving;
   count_leaving(id, leaving, +1);
 }
 
-std::optional<NobodysSegments::Leaving> NobodysSegments::take_leaving(SegmentId id) {
+std::optional<UnownedSegments::Leaving> UnownedSegments::take_leaving(SegmentId id) {
   const auto at = leaving_.find(id);
   if (at == leaving_.end()) return std::nullopt;
   const Leaving leaving = at->second;
@@ -106,35 +106,35 @@ std::optional<NobodysSegments::Leaving> NobodysSegments::take_leaving(SegmentId 
   return leaving;
 }
 
-const NobodysSegments::Leaving* NobodysSegments::leaving(SegmentId id) const {
+const UnownedSegments::Leaving* UnownedSegments::leaving(SegmentId id) const {
   const auto at = leaving_.find(id);
   return at != leaving_.end() ? &at->second : nullptr;
 }
 
-std::set<SegmentId> NobodysSegments::left_by(policy::ClientId holder) const {
+std::set<SegmentId> UnownedSegments::left_by(policy::ClientId holder) const {
   const auto at = left_by_.find(holder);
   return at != left_by_.end() ? at->second : std::set<SegmentId>();
 }
 
-std::optional<SegmentId> NobodysSegments::to_look_at(policy::Instant now) const {
+std::optional<SegmentId> UnownedSegments::to_look_at(policy::Instant now) const {
   if (look_at_.empty() || look_at_.begin()->first > now) return std::nullopt;
   return look_at_.begin()->second;
 }
 
-std::optional<policy::Instant> NobodysSegments::next_time() const {
+std::optional<policy::Instant> UnownedSegments::next_time() const {
   std::optional<policy::Instant> next;
   if (!pool_until_.empty()) next = pool_until_.begin()->first;
   if (!look_at_.empty()) next = std::min(next.value_or(look_at_.begin()->first), look_at_.begin()->first);
   return next;
 }
 
-void NobodysSegments::copy_to(NobodysSegments* other) const {
+void UnownedSegments::copy_to(UnownedSegments* other) const {
   for (const auto& [id, making] : making_) other->put_making(id, making);
   for (const auto& [id, pooled] : pool_) other->put_pooled(id, pooled);
   for (const auto& [id, leaving] : leaving_) other->put_leaving(id, leaving);
 }
 
-const char* NobodysSegments::differs_from(const NobodysSegments& anew) const {
+const char* UnownedSegments::differs_from(const UnownedSegments& anew) const {
   if (anew.pool_of_ != pool_of_ || anew.pool_until_ != pool_until_) return "the order of what is kept for a tenant's next use";
   if (anew.left_by_ != left_by_ || anew.look_at_ != look_at_) return "the order of what leaves";
   return nullptr;

@@ -16,7 +16,7 @@ namespace nvshare::scheduler {
 using SegmentId = uint64_t;
 enum class SegmentOwner : uint8_t { kProcess, kScheduler };
 
-class NobodysSegments {
+class UnownedSegments {
  public:
   using Owner = SegmentOwner;
   // Memory that is not to be used any more, or whose client has left.
@@ -42,7 +42,9 @@ class NobodysSegments {
     int64_t bytes = 0;
   };
 
-  explicit NobodysSegments(HostSums& sums) : sums_(sums) {}
+  explicit UnownedSegments(HostSums& sums) : sums_(sums) {}
+  UnownedSegments(const UnownedSegments&) = delete;  // a copy would count in the sums of the original
+  UnownedSegments& operator=(const UnownedSegments&) = delete;
 
   void put_making(SegmentId id, const Making& making);
   std::optional<Making> take_making(SegmentId id);
@@ -67,9 +69,9 @@ class NobodysSegments {
   bool knows(SegmentId id) const { return making_.contains(id) || leaving_.contains(id) || pool_.contains(id); }
 
   // Puts all of it into another's books.
-  void copy_to(NobodysSegments* other) const;
+  void copy_to(UnownedSegments* other) const;
   // Null: the indexes are as those of `anew`; else which is not.
-  const char* differs_from(const NobodysSegments& anew) const;
+  const char* differs_from(const UnownedSegments& anew) const;
 
  private:
   std::pair<SegmentId, Pooled> take_pooled(SegmentId id);
