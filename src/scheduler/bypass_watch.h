@@ -5,7 +5,9 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -80,9 +82,19 @@ class BypassWatch {
   }
   const std::map<policy::GpuId, std::map<std::pair<pid_t, uint64_t>, Seen>>& seen() const { return seen_; }
 
+  // Tenants that get no turns for it, from now on. Those for which that has changed.
+  std::set<policy::TenantId> refuse(std::set<policy::TenantId> tenants) {
+    std::set<policy::TenantId> changed;
+    std::set_symmetric_difference(refused_.begin(), refused_.end(), tenants.begin(), tenants.end(), std::inserter(changed, changed.end()));
+    refused_ = std::move(tenants);
+    return changed;
+  }
+  bool refuses(policy::TenantId tenant) const { return refused_.contains(tenant); }
+
  private:
   std::map<policy::GpuId, std::map<std::pair<pid_t, uint64_t>, Seen>> seen_;
   std::map<policy::GpuId, policy::Instant> looked_at_;
+  std::set<policy::TenantId> refused_;
 };
 
 }  // namespace nvshare::scheduler

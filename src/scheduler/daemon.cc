@@ -91,7 +91,7 @@ Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
                             call_engine([this] { engine_->housekeep(monotonic_ns()); });
                           }),
       idle_timer_(loop_, [this] {
-        if (engine_->has_runs()) return idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
+        if (has_runs(engine_->parts().tenants)) return idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
         spdlog::info("no client for {:.1f} s: ending", static_cast<double>(*settings_.exit_when_idle) / 1e9);
         loop_.stop();
       }) {}
@@ -122,10 +122,11 @@ Result<void> Daemon::open(const char* nvml_library) {
     options.trace = std::make_unique<TraceWriter>(std::move(*trace));
   }
   if (settings_.nvml) start_nvml(nvml_library);
-  if (monitor_) options.list_gpus = [this] { monitor_->list_mig_devices(); };
+  if (monitor_) options.gpus = monitor_->gpus();
+  if (monitor_) options.hooks.list_gpus = [this] { monitor_->list_mig_devices(); };
   if (auto ok = check_that_a_gpu_is_free(); !ok) return ok;
-  options.ask_mps = [this](ConnectionId connection, const Peer& peer) { mps_->ask(connection, peer.pid, peer.uid); };
-  options.client_joined = [this](uid_t user) { mps_->joined(user); };
+  options.hooks.ask_mps = [this](ConnectionId connection, const Peer& peer) { mps_->ask(connection, peer.pid, peer.uid); };
+  options.hooks.client_joined = [this](uid_t user) { mps_->joined(user); };
 
   Result<FileDescriptor> client_listener = runtime_dir_.listen_clients();
   if (!client_listener) return client_listener.error();
@@ -142,9 +143,6 @@ Result<void> Daemon::open(const char* nvml_library) {
       settings_.register_within);
   engine_ = std::make_unique<Engine>(std::move(options), *clients_, monotonic_ns());
   clients_->serve(*engine_);
-  if (monitor_) {
-    for (const FoundGpu& gpu : monitor_->gpus()) engine_->gpu_found(gpu.uuid, gpu.name, gpu.total);
-  }
   status_writer_ = std::make_unique<StatusWriter>(loop_, reports_);
   change_watch_ = std::make_unique<ChangeWatch>(loop_, [this](uint64_t changes) {
     for (const auto& endpoint : endpoints_) endpoint->changed(changes);
@@ -201,11 +199,11 @@ Result<void> Daemon::serve_http(const HttpEndpoint::Options& options) {
   return {};
 }
 
-protocol::admin::StatusReport Daemon::report() { return complete(engine_->status(monotonic_ns())); }
+protocol::admin::StatusReport Daemon::report() { return complete(status_of(engine_->parts(), monotonic_ns())); }
 
 std::optional<protocol::admin::StatusReport> Daemon::part_of_report(bool begins) {
   const policy::Instant now = monotonic_ns();
-  if (begins) report_in_parts_ = std::make_unique<ReportInParts>(*engine_, now);
+  if (begins) report_in_parts_ = std::make_unique<ReportInParts>(engine_->parts(), now);
   if (!report_in_parts_->go_on(now)) return std::nullopt;
   return complete(std::exchange(report_in_parts_, nullptr)->take());
 }
@@ -218,7 +216,7 @@ protocol::admin::StatusReport Daemon::complete(protocol::admin::StatusReport rep
   report.bounds.connections_refused = clients_->bounds().refused();
   report.bounds.reads_paused = clients_->bounds().paused();
   for (const bounds::Bound& bound : bounds::kTable) report.bounds.values[bound.name] = value_of(bound, settings_);
-  change_marks_.mark(report, engine_->changes());
+  change_marks_.mark(report, engine_->parts().steps.changes());
   return report;
 }
 
@@ -234,9 +232,9 @@ void Daemon::start_nvml(const char* library) {
 }
 
 void Daemon::start_mps() {
-  MpsService::Options options{settings_.runtime_dir, settings_.mps, [this] {
-                                return engine_->has_mig_devices() ? std::string("a GPU here is divided into MIG devices") : std::string();
-                              }};
+  MpsService::Options options{
+      settings_.runtime_dir, settings_.mps,
+      [this] { return engine_->parts().gpus.has_mig_devices() ? std::string("a GPU here is divided into MIG devices") : std::string(); }};
   MpsService::Callbacks callbacks{
       [this](MpsGroups::Asker asker, const protocol::MpsGroup& answer) { call_engine([&] { engine_->answer_mps(asker, answer); }); },
       [this](uid_t user, const std::set<pid_t>& programs) { call_engine([&] { engine_->mps_seen(user, programs, monotonic_ns()); }); }};
@@ -251,7 +249,7 @@ void Daemon::sampled(const std::vector<GpuSample>& samples) {
   call_engine([&] { engine_->memory_sampled(samples, monotonic_ns()); });
 }
 
-bool Daemon::quiet() const { return !engine_->awaits_departed() && monotonic_ns() - active_at_ > kQuietAfterNs; }
+bool Daemon::quiet() const { return engine_->parts().departures.is_empty() && monotonic_ns() - active_at_ > kQuietAfterNs; }
 
 Result<void> Daemon::check_that_a_gpu_is_free() const {
   if (!monitor_ || monitor_->gpus().empty()) return {};
@@ -272,7 +270,7 @@ void Daemon::run() {
   loop_.run();
   notify_service_manager("STOPPING=1");
   engine_->keep_accounts(monotonic_ns());
-  spdlog::info("nvshare-scheduler ends; {} clients go on without it", engine_->client_count());
+  spdlog::info("nvshare-scheduler ends; {} clients go on without it", engine_->parts().clients.all().size());
 }
 
 void Daemon::stop() {
@@ -298,7 +296,7 @@ void Daemon::call_engine(const Callback& call) {
 
 void Daemon::after_engine() {
   rearm();
-  change_watch_->changed(engine_->changes());
+  change_watch_->changed(engine_->parts().steps.changes());
   watch_memory();
   watch_idleness();
 }
@@ -312,17 +310,19 @@ void Daemon::rearm() {
 void Daemon::watch_memory() {
   const bool is_quiet = quiet();
   const int64_t interval = is_quiet ? std::max(settings_.nvml_interval, kQuietIntervalNs) : settings_.nvml_interval;
-  if (monitor_)
-    monitor_->watch(engine_->gpus_in_use(), engine_->gpus_shared_by_limits(), engine_->awaits_departed() ? kDepartedIntervalNs : interval);
+  if (monitor_) {
+    const Engine::Look look = engine_->to_look_at();
+    monitor_->watch(look.in_use, look.shared_by_limits, engine_->parts().departures.is_empty() ? interval : kDepartedIntervalNs);
+  }
   // Without a client nothing but the end of what `nvsharectl run` started is to be noticed, which may have had none.
-  if ((engine_->client_count() > 0 || engine_->has_runs()) && !std::exchange(housekeeping_, true)) {
+  if ((!engine_->parts().clients.all().empty() || has_runs(engine_->parts().tenants)) && !std::exchange(housekeeping_, true)) {
     housekeeping_timer_.arm(monotonic_ns() + (is_quiet ? kQuietHousekeepingNs : kHousekeepingNs));
   }
 }
 
 void Daemon::watch_idleness() {
   if (!settings_.exit_when_idle) return;
-  bool was_idle = std::exchange(idle_, engine_->client_count() == 0);
+  bool was_idle = std::exchange(idle_, engine_->parts().clients.all().empty());
   if (idle_ == was_idle) return;
   if (idle_) {
     idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);
@@ -350,7 +350,7 @@ void Daemon::answer_with_status(const protocol::admin::StatusRequest& request, A
   // One of the others' may do: who is to have all of it soon takes it.
   if (until - early_ns <= monotonic_ns() && reports_.written(early_ns, request.changes)) return write(all);
   change_watch_->wait(request.changes, until, early_ns, [this, write, all](bool news) {
-    write(news ? StatusWriter::Wish{all.changes_min, ChangeWatch::kApartNs, engine_->changes()} : all);
+    write(news ? StatusWriter::Wish{all.changes_min, ChangeWatch::kApartNs, engine_->parts().steps.changes()} : all);
   });
 }
 
@@ -366,7 +366,7 @@ std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSo
     Daemon& daemon;
     std::string operator()(const admin::StatusRequest&) const { return {}; }  // above
     std::string operator()(const admin::TraceRequest& asked) const {
-      const TraceRing::Part part = daemon.engine_->recorded(asked, monotonic_ns());
+      const TraceRing::Part part = daemon.engine_->parts().steps.recorded(asked, monotonic_ns());
       return admin::encode_trace_part({part.lines, part.next, part.more});
     }
     std::string operator()(const admin::TenantRequest& tenant) const {
@@ -382,7 +382,7 @@ std::optional<std::string> Daemon::answer_request(std::string_view line, AdminSo
     std::string operator()(const admin::PodsRequest& pods) const {
       Result<void> ok = daemon.engine_->set_pods(pods, monotonic_ns());
       daemon.after_engine();
-      if (ok && pods.notices_after) return admin::encode_notices(daemon.engine_->notices_after(*pods.notices_after));
+      if (ok && pods.notices_after) return admin::encode_notices(daemon.engine_->parts().notices.after(*pods.notices_after));
       return ok ? admin::encode_ok() : admin::encode_error(ok.error().text);
     }
     std::string operator()(const admin::JobRequest& job) const {

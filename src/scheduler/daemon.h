@@ -16,7 +16,7 @@
 #include "scheduler/http_endpoint.h"
 #include "scheduler/mps_service.h"
 #include "scheduler/nvml_monitor.h"
-#include "scheduler/report_in_parts.h"
+#include "scheduler/reports.h"
 #include "scheduler/runtime_dir.h"
 #include "scheduler/segment_maker.h"
 #include "scheduler/settings.h"

@@ -9,7 +9,6 @@
 #include <stdexcept>
 
 #include "policy/parts.h"
-#include "scheduler/visible_changes.h"
 
 namespace nvshare::scheduler {
 namespace {
@@ -38,19 +37,17 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     : settings_(std::move(options.settings)),
       epoch_(options.epoch),
       started_(now),
-      trace_(std::move(options.trace)),
       transport_(transport),
-      state_(policy::make_state(settings_.policy)),
+      hooks_(std::move(options.hooks)),
+      steps_(settings_.policy, std::move(options.trace)),
       start_time_if_alive_(options.start_time_if_alive),
       known_(options.known_clients_file, options.start_time_if_alive),
       tenants_(options.tenants_file, options.look_at_cgroups ? options.look_at_cgroups : cgroups_of, options.cgroup_reader,
                options.start_time_of),
+      gpus_(options.gpus, options.gpus_most),
+      departures_(known_, [this](pid_t pid, uint64_t start_time) { return is_alive(pid, start_time); }),
       host_({std::move(options.look_at_host), std::move(options.host_memory_of), std::move(options.new_segment_id), options.segment_maker},
-            *this),
-      gpus_most_(options.gpus_most),
-      list_gpus_(std::move(options.list_gpus)),
-      ask_mps_(std::move(options.ask_mps)),
-      client_joined_(std::move(options.client_joined)) {
+            *this) {
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) spdlog::warn("{}", problem);
   }
@@ -114,38 +111,36 @@ void Engine::change_memory(policy::MemoryChanged event, policy::Instant now) {
   }
   apply(event, now);
   update_host_memory(now);
-  if (const Client* client = find(event.client)) prepare_swaps(client->gpu);
+  if (const Client* client = clients_.find(event.client)) prepare_swaps(client->gpu);
 }
 
 void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, policy::Instant now) {
-  auto at = clients_.find(id);
-  if (at == clients_.end()) return;
-  const Client& client = at->second;
+  const RegisteredClient* found = clients_.find(id);
+  if (found == nullptr) return;
+  const RegisteredClient& client = *found;
   if (std::string more; lines_.allows(client.lines_of, now, &more)) {
     spdlog::info("client {} left: {} (pid {}): {}{}", id, client.program, client.pid, why, more);
   }
   if (hold_) hold_->growths.erase(id);
-  const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || nvml_sees_pids_);
+  const bool watched = !memory_freed && gpus_[client.gpu].nvml && (client.seen_by_nvml || gpus_.nvml_sees_pids());
   // Its socket closes before its GPU memory is free; or its connection broke, and it goes on with what it has.
   const bool waits_for_end = !memory_freed && !watched && is_alive(client.pid, client.start_time);
-  if (watched) departed_[id] = {client.pid, client.gpu, now, client.believed.resident, most_on_gpu(client), now, now};
+  if (watched) departures_.watch(id, {client.pid, client.gpu, now, client.believed.resident, client.most_on_gpu(), now, now});
   if (!memory_freed) {
-    left_.put(id, {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end});
+    departures_.add(id, {client.pid, client.start_time, client.gpu, now, client.claims, client.believed.allocated, waits_for_end});
   }
   keep_on_gpu(client, true);
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), 0);
-  if (auto view = policy::view_of_client(*state_, id, now)) usage_totals_.leaves(id, {std::move(*view)});
+  if (auto view = policy::view_of_client(steps_.state(), id, now)) usage_totals_.leaves(id, {std::move(*view)});
   const Tenant* tenant = tenants_.find(client.tenant);
   const bool is_last = tenant != nullptr && tenant->clients == 1;
   const std::vector<policy::Event> exceptions = is_last ? exceptions_of(*tenant, false) : std::vector<policy::Event>();
   tenants_.leave(client.tenant);
   save_tenants_soon(now);
   host_.leave(borrower(client));
-  managed_clients_ -= client.backend == Backend::kManaged;
   const policy::GpuId gpu = client.gpu;
-  if (client.pid != 0) of_processes_.erase({client.pid, gpu});
-  clients_.erase(at);
-  if (clients_.empty()) forget_totals(now);  // while there are some, housekeeping does it
+  clients_.erase(id);
+  if (clients_.all().empty()) forget_totals(now);  // while there are some, housekeeping does it
   watched || waits_for_end ? known_.depart(id) : known_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched || waits_for_end}, now);
   for (const policy::Event& exception : exceptions) apply(exception, now);
@@ -157,7 +152,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
 
 void Engine::forget_totals(policy::Instant now) {
   usage_totals_.keep_only([this](policy::TenantId tenant) { return tenants_.find(tenant) != nullptr; },
-                          policy::view_of_tenants(*state_, now));
+                          policy::view_of_tenants(steps_.state(), now));
 }
 
 void Engine::housekeep(policy::Instant now) {
@@ -166,22 +161,23 @@ void Engine::housekeep(policy::Instant now) {
   for (policy::GpuId gpu = 0; gpu < gpus_.size(); ++gpu) prepare_swaps(gpu);
   update_host_memory(now, true);
   forget_absent(now);
-  free_left(now);
-  forget_left(now);
-  for (const auto& [id, client] : clients_) {
+  apply(departures_.look_up(settings_.policy, now), now);
+  departures_.forget_old(settings_.policy, now);
+  for (const auto& [id, client] : clients_.all()) {
     keep_lease(id);
     keep_on_gpu(client, true);
   }
   known_.keep_up();
   keep_accounts(now);
-  if (trace_) trace_->flush();
+  steps_.flush();
 }
 
 std::optional<policy::Instant> Engine::next_deadline() const {
-  std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
+  std::optional<policy::Instant> deadline = policy::next_deadline(steps_.state());
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
   if (save_at_ && (!deadline || *save_at_ < *deadline)) deadline = save_at_;
-  for (const std::optional<policy::Instant>& other : {host_.next_deadline(), ledger_.next_deadline(), looks_at_left_at()}) {
+  for (const std::optional<policy::Instant>& other :
+       {host_.next_deadline(), ledger_.next_deadline(), departures_.next_deadline(settings_.policy)}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
   return deadline;
@@ -196,11 +192,8 @@ void Engine::deadline_reached(policy::Instant now) {
     save_at_.reset();
     if (tenants_.is_unsaved()) tenants_.save();
   }
-  if (const auto at = looks_at_left_at(); at && *at <= now) {
-    looked_at_left_ = now;
-    free_left(now);
-  }
-  std::optional<policy::Instant> deadline = policy::next_deadline(*state_);
+  apply(departures_.deadline_reached(settings_.policy, now), now);
+  std::optional<policy::Instant> deadline = policy::next_deadline(steps_.state());
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
   host_.deadline_reached(now);
   std::optional<policy::Instant> of_ledger = ledger_.next_deadline();
@@ -210,47 +203,28 @@ void Engine::deadline_reached(policy::Instant now) {
 void Engine::end_hold(policy::Instant now) {
   RestartHold ended = std::move(*hold_);
   hold_.reset();
-  hold_absent(now);
+  apply(departures_.hold_absent(gpus_, settings_.policy, now), now);
   see_foreign(now);
   count_absent(now);
   perform(ledger_.freeze(false, now), now);
   for (auto& [id, growth] : ended.growths) {
-    Client* client = find(id);
+    Client* client = clients_.find(id);
     if (client == nullptr) continue;
     growth.memory = believe(*client, client->memory);
     apply(growth, now);
   }
   for (policy::ClientId id : ended.lock_requests) {
-    if (find(id) != nullptr) apply(policy::LockRequested{id}, now);
+    if (clients_.find(id) != nullptr) apply(policy::LockRequested{id}, now);
   }
 }
 
-policy::Actions Engine::step(const policy::Event& event, policy::Instant now) {
-  policy::Actions actions = policy::step(*state_, event, now);
-  if (is_visible(event, actions)) ++changes_;
-#ifndef NDEBUG
-  if (auto broken = policy::check_invariants(*state_)) spdlog::error("the policy broke a promise: {}", *broken);
-#endif
-  return actions;
-}
-
 void Engine::apply(const policy::Event& event, policy::Instant now) {
-  perform(step(event, now));
-  trace(event, now);
+  perform(steps_.step(event, now));
+  steps_.record(event, now);
 }
 
-// After what follows from it was sent: somebody may be waiting for that with the GPU idle.
-void Engine::trace(const policy::Event& event, policy::Instant now) {
-  trace_ring_.happened(*state_, event, now);
-  if (trace_) trace_->write(TraceEvent{now, event});
-}
-
-void Engine::trace_names(const Client& client, const std::string& tenant, policy::Instant now) {
-  const Gpu& gpu = gpus_[client.gpu];
-  const TraceNames names{client.id,     client.program, client.pid,
-                         client.tenant, tenant,         gpu.name.empty() ? gpu.uuid_text : gpu.name + ", " + gpu.uuid_text};
-  trace_ring_.name(names, now);
-  if (trace_) trace_->write(names);
+void Engine::apply(const std::vector<policy::Event>& events, policy::Instant now) {
+  for (const policy::Event& event : events) apply(event, now);
 }
 
 void Engine::perform(const policy::Actions& actions) {
@@ -274,7 +248,7 @@ void Engine::perform(const policy::Actions& actions) {
     void operator()(const policy::SendAskProgress& a) const { engine.ask_progress(a); }
     void operator()(const policy::SendPrefetch& a) const { engine.prefetch(a); }
     void operator()(const policy::SendCeiling& a) const {
-      Client* client = engine.find(a.client);
+      RegisteredClient* client = engine.clients_.find(a.client);
       if (client == nullptr || client->ceiling == a.ceiling) return;
       client->ceiling = a.ceiling;
       engine.send(*client, engine.limit_message(*client));
@@ -282,11 +256,6 @@ void Engine::perform(const policy::Actions& actions) {
     void operator()(const policy::Note& note) const { engine.log_note(note); }
   };
   for (const policy::Action& action : actions) std::visit(Performer{*this}, action);
-}
-
-Engine::Client* Engine::find(policy::ClientId client) {
-  auto at = clients_.find(client);
-  return at == clients_.end() ? nullptr : &at->second;
 }
 
 }  // namespace nvshare::scheduler

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <string_view>
 
@@ -22,10 +21,9 @@ bool is_in_first_pid_namespace() {
 
 void Engine::look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
   static const bool is_first = is_in_first_pid_namespace();
-  if (hold_ || !(nvml_sees_pids_ || is_first) || !bypass_.is_due(gpu, now)) return;
+  if (hold_ || !(gpus_.nvml_sees_pids() || is_first) || !bypass_.is_due(gpu, now)) return;
   const auto is_ours = [&](pid_t pid) {
-    const auto is_it = [&](const auto& entry) { return entry.second.pid == pid && entry.second.gpu == gpu; };
-    return std::any_of(clients_.begin(), clients_.end(), is_it) || std::any_of(departed_.begin(), departed_.end(), is_it) ||
+    return clients_.of_process(pid, gpu) != nullptr || departures_.watches(pid, gpu) ||
            std::any_of(known_.missing().begin(), known_.missing().end(), [&](const auto& entry) { return entry.second.pid == pid; });
   };
   std::vector<BypassWatch::Process> found;
@@ -54,26 +52,11 @@ void Engine::look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, polic
 
 // Turns of tenants with such a process end, and none begins until it has ended or the setting says that they may go on.
 void Engine::refuse_turns(policy::Instant now) {
-  std::set<policy::TenantId> refused;
-  if (settings_.bypass == Bypass::kRefuseTurns) refused = bypass_.tenants();
-  refused.swap(bypassed_);
-  std::set<policy::TenantId> changed;
-  std::set_symmetric_difference(refused.begin(), refused.end(), bypassed_.begin(), bypassed_.end(), std::inserter(changed, changed.end()));
-  for (const policy::TenantId id : changed) {
+  const bool refuses = settings_.bypass == Bypass::kRefuseTurns;
+  for (const policy::TenantId id : bypass_.refuse(refuses ? bypass_.tenants() : std::set<policy::TenantId>())) {
     const Tenant* tenant = tenants_.find(id);
     if (tenant == nullptr || tenant->clients == 0 || tenant->paused_in_force()) continue;  // no change for the policy
-    apply(policy::TenantPaused{id, bypassed_.contains(id)}, now);
-  }
-}
-
-void Engine::report_bypasses(protocol::admin::StatusReport* report, policy::Instant now) const {
-  for (const auto& [gpu, processes] : bypass_.seen()) {
-    for (const auto& [key, seen] : processes) {
-      if (!seen.told) continue;
-      const BypassWatch::Process& process = seen.process;
-      report->bypasses.push_back({process.pid, process.program, process.tenant, gpus_[gpu].uuid_text, process.used, now - seen.since,
-                                  bypassed_.contains(process.id)});
-    }
+    apply(policy::TenantPaused{id, bypass_.refuses(id)}, now);
   }
 }
 

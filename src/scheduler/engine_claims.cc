@@ -25,7 +25,7 @@ policy::Memory Engine::believe(Client& client, const protocol::Memory& memory) {
 
 // Before it hears of it.
 void Engine::note_grant(policy::ClientId client, int64_t budget) {
-  Client* granted = find(client);
+  Client* granted = clients_.find(client);
   if (granted == nullptr) return;
   granted->claims.granted(budget);
   granted->prefetch = 0;
@@ -34,7 +34,7 @@ void Engine::note_grant(policy::ClientId client, int64_t budget) {
 
 void Engine::prefetch(const policy::SendPrefetch& action) {
   note_grant(action.client, action.budget);
-  if (Client* client = find(action.client)) client->prefetch = action.prefetch;
+  if (Client* client = clients_.find(action.client)) client->prefetch = action.prefetch;
   send_to(action.client, protocol::Prefetch{action.prefetch, static_cast<uint64_t>(action.budget)});
 }
 
@@ -46,14 +46,12 @@ void Engine::note_prefetched(Client& client, const protocol::SwapProgress& messa
   client.claims.released();
 }
 
-int64_t Engine::most_on_gpu(const Client& client) { return std::max(client.believed.resident, client.claims.budget()); }
-
-void Engine::keep_on_gpu(const Client& client, bool may_lower) { known_.keep_on_gpu(client.id, most_on_gpu(client), may_lower); }
+void Engine::keep_on_gpu(const Client& client, bool may_lower) { known_.keep_on_gpu(client.id, client.most_on_gpu(), may_lower); }
 
 // CUDA's figure is what programs can have, and NVML's a little more: where there is one, only figures close to it are believed. Clients
 // of one GPU say the same, but for those that lie, so a larger one is taken: a smaller one would take memory from everybody.
 void Engine::size_gpu(policy::GpuId id, int64_t claimed, policy::Instant now) {
-  Gpu& gpu = gpus_[id];
+  KnownGpu& gpu = gpus_[id];
   const bool credible = gpu.nvml_total == 0 || (claimed <= gpu.nvml_total && claimed > gpu.nvml_total / 10 * 9);
   const int64_t before = gpu.total;
   const int64_t figure = std::min(claimed, kGpuBytesMost);
@@ -72,12 +70,12 @@ void Engine::size_gpu(policy::GpuId id, int64_t claimed, policy::Instant now) {
 
 bool Engine::lists_others(const GpuSample& sample) const {
   return std::any_of(sample.processes.begin(), sample.processes.end(), [&](const ProcessMemory& process) {
-    return std::none_of(clients_.begin(), clients_.end(), [&](const auto& entry) { return entry.second.pid == process.pid; });
+    return std::none_of(clients_.all().begin(), clients_.all().end(), [&](const auto& entry) { return entry.second.pid == process.pid; });
   });
 }
 
 void Engine::see_claims(Client& client, const GpuSample& sample, int64_t* unexplained) {
-  if (!nvml_sees_pids_) return client.claims.seen(sample.used_after);
+  if (!gpus_.nvml_sees_pids()) return client.claims.seen(sample.used_after);
   const ProcessMemory* process = find_process(sample, client.pid);
   const int64_t listed = process != nullptr ? process->used : 0;
   if (client.backend == protocol::Backend::kManaged) return client.claims.seen(listed + *unexplained);  // that need not be in its figure
@@ -99,12 +97,12 @@ bool Engine::is_of_same_owner(const Client& a, const Client& b) const {
 // A process that registers has a context, or is about to make one, which NVML shows soon. Until then it counts with the usual size; all of
 // one owner's with a part of the GPU at most.
 std::optional<int64_t> Engine::overhead_of_newcomer(const Client& client) const {
-  const Gpu& gpu = gpus_[client.gpu];
+  const KnownGpu& gpu = gpus_[client.gpu];
   if (!gpu.nvml) return std::nullopt;
   const int64_t usual = settings_.policy.overhead_default;
   const int64_t most = std::max(gpu.total / kUnseenPart, 2 * usual);
   int64_t taken = 0;
-  for (const auto& [id, other] : clients_) {
+  for (const auto& [id, other] : clients_.all()) {
     const bool counts = other.gpu == client.gpu && id != client.id && !other.seen_by_nvml && is_of_same_owner(client, other);
     if (counts) taken += other.overhead_taken.value_or(usual);
   }

@@ -50,7 +50,7 @@ void Engine::receive(ConnectionId connection, std::span<const std::byte> packet,
     if (auto ok = check_version(packet, clients_.at(*at->second.client).version); !ok)
       return refuse(connection, std::string("bad message: ") + ok.error().text, now);
   }
-  if (at->second.client) return dispatch(clients_.at(*at->second.client), *type, packet, now, std::move(descriptors));
+  if (at->second.client) return dispatch(*clients_.find(*at->second.client), *type, packet, now, std::move(descriptors));
   if (!contains(OpeningMessages{}, *type))
     return refuse(connection, std::string("the first message must be Register, not ") + name_of(*type), now);
   struct Opening {

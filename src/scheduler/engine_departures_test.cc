@@ -133,24 +133,24 @@ TEST_F(EngineTest, WhatAClientFreesCountsWhileARestartIsWaitedOut) {
 TEST_F(EngineTest, AfterARestartEachGpuIsLookedAtUntilClientsAreBack) {
   KnownClient missing{getpid(), start_time_of(getpid())};
   KnownClients(folder_.path() + "/clients").join(0, missing);
-  EXPECT_EQ(engine().gpus_in_use().size(), 1u);
+  EXPECT_EQ(engine().to_look_at().in_use.size(), 1u);
   now_ += settings_.restart_grace;
   engine().deadline_reached(now_);
-  EXPECT_TRUE(engine().gpus_in_use().empty());
+  EXPECT_TRUE(engine().to_look_at().in_use.empty());
 }
 
 TEST_F(EngineTest, TheDeadsMemoryCountsUntilNvmlShowsItFreeAndIsNotForeignMeanwhile) {
   join(1, 1001, 4 * kGiB, 4 * kGiB);
   for (int i = 0; i < 3; ++i) sample(4 * kGiB, {{1001, 4 * kGiB}});
   engine().disconnected(1, "test", ++now_);
-  EXPECT_TRUE(engine().awaits_departed());
-  EXPECT_EQ(engine().gpus_in_use().size(), 1u);
+  EXPECT_TRUE(!engine().parts().departures.is_empty());
+  EXPECT_EQ(engine().to_look_at().in_use.size(), 1u);
   sample(4 * kGiB, {{1001, 4 * kGiB}});
   EXPECT_GE(gpu().departed, 4 * kGiB);
   EXPECT_EQ(gpu().foreign, 0);
   sample(0, {});
   EXPECT_EQ(gpu().departed, 0);
-  EXPECT_FALSE(engine().awaits_departed());
+  EXPECT_FALSE(!engine().parts().departures.is_empty());
 }
 
 // Told to use less than the GPU has, nothing else would count such memory.
@@ -252,13 +252,13 @@ TEST_F(OutlivesTest, WithoutNvmlALostConnectionFreesNothingWhileItsProcessLives)
   has_nvml_ = false;
   load_first();
   engine().disconnected(1, "test", ++now_);
-  EXPECT_TRUE(engine().awaits_departed());
+  EXPECT_TRUE(!engine().parts().departures.is_empty());
   pass(10 * kSecond);
   EXPECT_FALSE(neighbour_is_granted());
   alive_->erase(kFirst);
   pass(kSecond);
   EXPECT_TRUE(neighbour_is_granted());
-  EXPECT_FALSE(engine().awaits_departed());
+  EXPECT_FALSE(!engine().parts().departures.is_empty());
 }
 
 // The driver takes a moment after the end of the process.

@@ -23,7 +23,7 @@ bool Engine::is_alone(const Client& client) const {
 }
 
 void Engine::import(const Client& importer, const Import& message, policy::Instant now) {
-  const Client* exporter = find(message.exporter);
+  const Client* exporter = clients_.find(message.exporter);
   if (exporter == nullptr) return send(importer, refusal(message.request, ExportStatus::kUnknown));
   if (exporter->tenant != importer.tenant && !(exporter->uid == importer.uid && is_alone(*exporter) && is_alone(importer))) {
     warnings_.warn_of(importer.lines_of, "refused import " + std::to_string(importer.id), now,

@@ -6,6 +6,7 @@
 
 #include "scheduler/engine.h"
 #include "scheduler/log.h"
+#include "scheduler/reports.h"
 #include "scheduler/test_client.h"
 
 namespace nvshare::scheduler {
@@ -71,7 +72,7 @@ class NamedGpus : public testing::Test {
   }
 
   bool is_known(const std::string& start) {
-    for (const auto& gpu : engine().status(now_).gpus) {
+    for (const auto& gpu : status_of(engine().parts(), now_).gpus) {
       if (gpu.uuid.starts_with(start)) return true;
     }
     return false;
@@ -106,14 +107,14 @@ TEST_F(NamedGpus, ThoseThatNobodyUsesMakeRoomForOthers) {
   EXPECT_TRUE(is_known("GPU-0001")) << "what is known of it stays until its place is needed";
   EXPECT_TRUE(names(7, "user 1000", 4));
   EXPECT_FALSE(is_known("GPU-0001"));
-  EXPECT_EQ(engine().status(now_).gpus.size(), 4u);
+  EXPECT_EQ(status_of(engine().parts(), now_).gpus.size(), 4u);
   EXPECT_EQ(lock_files(), 4 * kFilesOfALock) << "nor do files pile up";
   EXPECT_FALSE(names(8, "user 1000", 1)) << "the others are in use";
   EXPECT_TRUE(names(9, "user 1000", 2)) << "this one is known";
   leaves(5);
   pass(120 * kOneSecond);
   EXPECT_FALSE(names(10, "user 1000", 1)) << "another's place is not its own";
-  EXPECT_FALSE(engine().broken_promise());
+  EXPECT_FALSE(engine().parts().steps.broken_promise());
 }
 
 // What a tenant with a limit owed there stood for ever where no other tenant with one came.
@@ -143,7 +144,7 @@ TEST_F(NamedGpus, InAllTheyAreBoundedAndAccountsWithManyMakeRoomFirst) {
   EXPECT_FALSE(names(50, "late", 50)) << "all of them may still matter";
   pass(120 * kOneSecond);
   for (int i = 0; i < 7; ++i) EXPECT_TRUE(names(51 + static_cast<ConnectionId>(i), "late", 51 + i));
-  EXPECT_EQ(engine().status(now_).gpus.size(), 10u);
+  EXPECT_EQ(status_of(engine().parts(), now_).gpus.size(), 10u);
   EXPECT_TRUE(is_known("GPU-0001")) << "though it was named first";
   for (int i = 7; i < 10; ++i) EXPECT_TRUE(names(51 + static_cast<ConnectionId>(i), "late", 51 + i));
   EXPECT_FALSE(is_known("GPU-0001")) << "nobody uses it";

@@ -27,8 +27,8 @@ HostLender::Borrower Engine::borrower(const Client& client) const {
 
 void Engine::update_host_memory(policy::Instant now, bool force) {
   int64_t elsewhere = 0;
-  for (const auto& [id, client] : clients_) {
-    if (managed_clients_ == 0) break;
+  for (const auto& [id, client] : clients_.all()) {
+    if (!clients_.has_managed()) break;
     // Managed memory lies where the driver likes, not in segments.
     if (client.backend != Backend::kManaged) continue;
     elsewhere +=
@@ -54,7 +54,7 @@ void Engine::lend(policy::ClientId client, const ArenaSegment& segment, Descript
 }
 
 void Engine::refuse(policy::ClientId id, const ArenaRefused& message, bool urgent, HostBudget::Bound bound, policy::Instant now) {
-  if (const Client* client = find(id); client != nullptr && urgent) {
+  if (const Client* client = clients_.find(id); client != nullptr && urgent) {
     warnings_.warn_of(client->lines_of, "host memory " + std::to_string(id), now,
                       "client {} ({}): {} MiB more host memory to swap out to are not to be had, because of {}; what cannot move stays", id,
                       client->program, message.missing >> 20, describe(bound));
@@ -68,7 +68,7 @@ void Engine::host_room_changed(int64_t room, policy::Instant now) { apply(policy
 
 void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy::Instant now) {
   const auto at = connections_.find(connection);
-  Client* client = at != connections_.end() && at->second.client ? find(*at->second.client) : nullptr;
+  Client* client = at != connections_.end() && at->second.client ? clients_.find(*at->second.client) : nullptr;
   const Result<MessageType> type = decode_type(packet.span());
   if (client == nullptr || !type) return;
   warnings_.warn("not delivered", now, "client {} ({}): {} could not be passed on, as the kernel takes no more descriptors; it is told so",
@@ -84,10 +84,10 @@ void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy
 }
 
 void Engine::prepare_swaps(policy::GpuId gpu) {
-  if (!gpus_[gpu].prepares && !policy::may_swap(*state_, gpu)) return;
+  if (!gpus_[gpu].prepares && !policy::may_swap(steps_.state(), gpu)) return;
   gpus_[gpu].prepares = false;
-  for (const policy::SwapDemand& demand : policy::swap_demands(*state_, gpu)) {
-    Client* client = find(demand.client);
+  for (const policy::SwapDemand& demand : policy::swap_demands(steps_.state(), gpu)) {
+    Client* client = clients_.find(demand.client);
     if (client == nullptr || client->backend != Backend::kVmm) continue;
     const int64_t bytes = to_step(demand.bytes);
     if (bytes > client->prepares) send(*client, PrepareSwap{static_cast<uint64_t>(bytes)});

@@ -16,7 +16,8 @@ void Engine::perform(const MemoryLedger::Decisions& decisions, policy::Instant n
     const policy::Instant now;
     void operator()(const MemoryLedger::Grant& grant) const {
       engine.keep_lease(grant.client);
-      if (const Client* client = grant.granted ? nullptr : engine.find(grant.client)) engine.note_refusal(*client, grant.asked, now);
+      if (const Client* client = grant.granted ? nullptr : engine.clients_.find(grant.client))
+        engine.note_refusal(*client, grant.asked, now);
       const auto limit = static_cast<uint64_t>(engine.ledger_.limit_of(grant.client));
       const auto others = static_cast<uint64_t>(engine.ledger_.charged_by_others(grant.client));
       engine.send_to(grant.client, Headroom{grant.request, static_cast<uint64_t>(grant.bytes), limit, others, grant.granted, {}});
@@ -25,7 +26,7 @@ void Engine::perform(const MemoryLedger::Decisions& decisions, policy::Instant n
       engine.send_to(recall.client, RecallHeadroom{recall.recall, static_cast<uint64_t>(recall.bytes)});
     }
     void operator()(const MemoryLedger::Tell& tell) const {
-      if (const Client* client = engine.find(tell.client)) engine.send(*client, engine.limit_message(*client));
+      if (const Client* client = engine.clients_.find(tell.client)) engine.send(*client, engine.limit_message(*client));
     }
   };
   for (const MemoryLedger::Decision& decision : decisions) std::visit(Performer{*this, now}, decision);
@@ -86,7 +87,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
   const bool sharing_changes = changed.sharing_in_force() != tenant.sharing_in_force();
   const bool turns_change = sharing_changes || changed.pod.turn_seconds != tenant.pod.turn_seconds;
   tenant = changed;
-  if (memory_changes || !gpus.empty() || pause_changes || turns_change) ++changes_;  // the policy's step sees the others
+  if (memory_changes || !gpus.empty() || pause_changes || turns_change) steps_.note_change();  // the policy's step sees the others
   if (memory_changes)
     spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
   for (policy::GpuId gpu : gpus) {
@@ -257,14 +258,5 @@ Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, p
 }
 
 void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
-
-void Engine::report_limits(const ReportsOfTenants& reports) const {
-  for (const MemoryLedger::View& view : ledger_.view()) {
-    const auto at = reports.find(view.tenant);
-    if (at == reports.end()) continue;
-    at->second->memory.push_back({gpus_[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(),
-                                  view.asking, view.silent, view.asks});
-  }
-}
 
 }  // namespace nvshare::scheduler

@@ -9,51 +9,39 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr char kBypassed[] = "another process of its tenant uses a GPU past nvshare, and the node gives such tenants no turns";
-
 // No context of its own: NVML has not listed the process for so long, though it lists others.
 constexpr policy::Duration kUnlistedGrace = 10'000'000'000;
 
 }  // namespace
 
-std::vector<GpuUuid> Engine::gpus_in_use() const {
-  std::vector<GpuUuid> in_use;
+Engine::Look Engine::to_look_at() const {
+  Look look;
   // Where limits hold for somebody, programs that are no clients are looked for everywhere; after a restart, clients that are not back.
   const bool looks_everywhere = tenants_.has_limited() || hold_;
   for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
     auto is_here = [&](const auto& entry) { return entry.second.gpu == id; };
     const bool looks_for_others = looks_everywhere && gpus_[id].nvml;
-    if (looks_for_others || std::any_of(clients_.begin(), clients_.end(), is_here) ||
-        std::any_of(departed_.begin(), departed_.end(), is_here)) {
-      in_use.push_back(gpus_[id].uuid);
-    }
+    if (looks_for_others || std::any_of(clients_.all().begin(), clients_.all().end(), is_here) || departures_.watches(id))
+      look.in_use.push_back(gpus_[id].uuid);
+    if (policy::shares_by_limits(steps_.state(), id)) look.shared_by_limits.push_back(gpus_[id].uuid);
   }
-  return in_use;
-}
-
-std::vector<GpuUuid> Engine::gpus_shared_by_limits() const {
-  std::vector<GpuUuid> shared;
-  for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
-    if (policy::shares_by_limits(*state_, id)) shared.push_back(gpus_[id].uuid);
-  }
-  return shared;
+  return look;
 }
 
 void Engine::memory_sampled(const std::vector<GpuSample>& samples, policy::Instant now) {
   for (const GpuSample& sample : samples) {
-    auto at = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& gpu) { return gpu.uuid == sample.uuid; });
-    if (at == gpus_.end()) continue;
-    const auto id = static_cast<policy::GpuId>(at - gpus_.begin());
-    if (at->total > 0) sampled(id, sample, now);
-    look_for_bypasses(id, sample, now);
+    const std::optional<policy::GpuId> id = gpus_.find(sample.uuid);
+    if (!id) continue;
+    if (gpus_[*id].total > 0) sampled(*id, sample, now);
+    look_for_bypasses(*id, sample, now);
   }
 }
 
 void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
   gpus_[id].sample = sample;
   const int64_t ours = measure_clients(id, sample, now);
-  free_departed(id, sample, ours, now);
-  if (!policy::shares_by_limits(*state_, id)) {
+  apply(departures_.sampled(id, sample, ours, clients_, settings_.policy, now), now);
+  if (!policy::shares_by_limits(steps_.state(), id)) {
     gpus_[id].use.forget();
   } else if (sample.use) {
     compare_use(id, *sample.use, now);
@@ -62,13 +50,9 @@ void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant 
 }
 
 void Engine::see_foreign(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
-  Gpu& gpu = gpus_[id];
-  int64_t ours = 0;
-  for (const auto& [client_id, client] : clients_) ours += client.gpu == id ? used_by(client, sample) : 0;
-  for (const auto& [client, departed] : departed_) {
-    const ProcessMemory* process = departed.gpu == id ? find_process(sample, departed.pid) : nullptr;
-    if (process != nullptr) ours += process->used;
-  }
+  KnownGpu& gpu = gpus_[id];
+  int64_t ours = departures_.used_by_watched(id, sample);
+  for (const auto& [client_id, client] : clients_.all()) ours += client.gpu == id ? used_by(client, sample) : 0;
   if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total)) {
     spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
     apply(policy::ForeignMemory{id, *foreign}, now);
@@ -90,7 +74,7 @@ void Engine::see_foreign(policy::Instant now) {
 int64_t Engine::used_by(const Client& client, const GpuSample& sample) const {
   if (const ProcessMemory* process = find_process(sample, client.pid)) return process->used;
   const int64_t resident = client.believed.resident;
-  const bool has_context = !nvml_sees_pids_ && resident > 0;
+  const bool has_context = !gpus_.nvml_sees_pids() && resident > 0;
   return resident + (has_context ? settings_.policy.overhead_default : 0);
 }
 
@@ -99,10 +83,13 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
   int64_t ours = 0;
   int64_t unexplained = unexplained_memory(sample);
   std::vector<policy::Event> events;
-  for (auto& [id, client] : clients_) {
-    if (client.gpu == gpu && find_process(sample, client.pid) != nullptr) client.seen_by_nvml = nvml_sees_pids_ = true;
+  for (auto& [id, client] : clients_.all()) {
+    if (client.gpu == gpu && find_process(sample, client.pid) != nullptr) {
+      client.seen_by_nvml = true;
+      gpus_.note_nvml_sees_pids();
+    }
   }
-  for (auto& [id, client] : clients_) {
+  for (auto& [id, client] : clients_.all()) {
     if (client.gpu != gpu) continue;
     see_claims(client, sample, &unexplained);
     if (const policy::Memory before = client.believed, believed = believe(client, client.memory);
@@ -112,7 +99,7 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
     const ProcessMemory* process = find_process(sample, client.pid);
     if (process == nullptr) {
       if (client.unlisted_since == 0) client.unlisted_since = sample.taken_at;
-      const bool has_none = (nvml_sees_pids_ || !lists_others(sample)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
+      const bool has_none = (gpus_.nvml_sees_pids() || !lists_others(sample)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
       if (has_none && client.overhead_taken != 0) {
         client.overhead_taken = 0;
         client.overhead = OverheadWatch();
@@ -133,10 +120,12 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
 
 void Engine::keep_accounts(policy::Instant now) {
   const auto has_accounts = [](const auto& entry) { return !entry.second.accounts.empty(); };
-  if (gpus_shared_by_limits().empty() && std::none_of(tenants_.all().begin(), tenants_.all().end(), has_accounts)) return;
-  for (const policy::GpuView& gpu : policy::view_of_tenants(*state_, now)) {
+  bool any_is_shared = false;
+  for (policy::GpuId id = 0; id < gpus_.size(); ++id) any_is_shared = any_is_shared || policy::shares_by_limits(steps_.state(), id);
+  if (!any_is_shared && std::none_of(tenants_.all().begin(), tenants_.all().end(), has_accounts)) return;
+  for (const policy::GpuView& gpu : policy::view_of_tenants(steps_.state(), now)) {
     const std::string& uuid = gpus_[gpu.gpu].uuid_text;
-    const bool is_shared = policy::shares_by_limits(*state_, gpu.gpu);
+    const bool is_shared = policy::shares_by_limits(steps_.state(), gpu.gpu);
     for (const auto& [key, known] : tenants_.all()) {
       Tenant* tenant = tenants_.find(known.id);
       const auto account =
@@ -166,18 +155,18 @@ void Engine::take_over_account(policy::TenantId id, policy::GpuId gpu, policy::I
 // Only shown, never billed by: utilization_monitor.h.
 void Engine::compare_use(policy::GpuId id, const UseSample& sample, policy::Instant now) {
   std::map<int32_t, policy::TenantId> tenant_of;
-  for (const auto& [client_id, client] : clients_) {
+  for (const auto& [client_id, client] : clients_.all()) {
     if (client.gpu == id) tenant_of[client.pid] = client.tenant;
   }
   std::map<policy::TenantId, int64_t> billed;
-  for (const policy::GpuView& gpu : policy::view_of_tenants(*state_, now)) {
+  for (const policy::GpuView& gpu : policy::view_of_tenants(steps_.state(), now)) {
     if (gpu.gpu != id) continue;
     for (const policy::TenantView& tenant : gpu.tenants) billed[tenant.tenant] = tenant.used;
   }
-  Gpu& gpu = gpus_[id];
+  KnownGpu& gpu = gpus_[id];
   if (!sample.unknown.empty() && gpu.use.unknown().empty()) spdlog::info("{}: {}", gpu.uuid_text, sample.unknown);
   const std::vector<UtilizationMonitor::Change> changes = gpu.use.update(sample, tenant_of, billed, now);
-  if (!nvml_sees_pids_) return;  // it has other numbers for processes than we do
+  if (!gpus_.nvml_sees_pids()) return;  // it has other numbers for processes than we do
   for (const UtilizationMonitor::Change& change : changes) {
     const Tenant* tenant = change.tenant ? tenants_.find(*change.tenant) : nullptr;
     const std::string who = tenant != nullptr ? fmt::format("tenant {} '{}'", tenant->id, tenant->name) : "programs that are no clients";
@@ -212,46 +201,18 @@ void Engine::log_note(const policy::Note& note) const {
   if (!spdlog::should_log(level)) return;
   std::string about;
   if (note.gpu && *note.gpu < gpus_.size()) about = gpus_[*note.gpu].uuid_text + ": ";
-  const auto client = clients_.find(note.client);
-  const policy::TenantId tenant = client != clients_.end() ? client->second.tenant : note.tenant;
+  const RegisteredClient* client = clients_.find(note.client);
+  const policy::TenantId tenant = client != nullptr ? client->tenant : note.tenant;
   std::string name;
   if (const Tenant* known = tenants_.find(tenant)) name = fmt::format("tenant {} '{}'", tenant, known->name);
-  if (client != clients_.end()) {
-    about += fmt::format("client {} ({}, {}): ", note.client, client->second.program, name);
+  if (client != nullptr) {
+    about += fmt::format("client {} ({}, {}): ", note.client, client->program, name);
   } else if (note.client != 0) {
     about += fmt::format("client {}: ", note.client);
   } else if (!name.empty()) {
     about += name + ": ";
   }
   spdlog::log(level, "{}{}", about, note.text);
-}
-
-std::string Engine::name_of_client(const policy::ClientView& view) const {
-  const Client& client = clients_.at(view.client);
-  const Tenant* known = tenants_.find(client.tenant);
-  const std::string tenant = known != nullptr ? known->name : std::to_string(client.tenant);
-  const char* fault = !view.drainable                                    ? ", whose GPU work does not end"
-                      : view.state == policy::ClientState::kUnresponsive ? ", which does not answer"
-                                                                         : "";
-  return fmt::format("{} (pid {}, tenant {}{})", client.program, client.pid, tenant, fault);
-}
-
-std::string Engine::waiting_sentence(const policy::ClientView& view, policy::Instant now) const {
-  constexpr size_t kNamesMax = 2;
-  if (!view.waiting_for.empty() && bypassed_.contains(clients_.at(view.client).tenant)) return kBypassed;
-  std::string sentence = view.waiting_for;
-  const size_t others = view.held_up_by.size();
-  for (size_t i = 0; i < std::min(others, kNamesMax); ++i) {
-    const auto other = policy::view_of_client(*state_, view.held_up_by[i], now);
-    if (other) sentence += (i == 0 ? "; on the GPU: " : ", ") + name_of_client(other->clients.front());
-  }
-  if (others > kNamesMax) sentence += fmt::format(" and {} more", others - kNamesMax);
-  return sentence;
-}
-
-std::string Engine::why_waiting(const Client& client, policy::Instant now) const {
-  const auto view = policy::view_of_client(*state_, client.id, now);
-  return view ? waiting_sentence(view->clients.front(), now) : std::string();
 }
 
 void Engine::take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now) {

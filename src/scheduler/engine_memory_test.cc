@@ -43,7 +43,7 @@ TEST_F(EngineTest, WhatWasAllocatedWithoutTheLockNeedsNoHostMemory) {
     protocol::MemUpdate update{};
     update.memory = {allocated, resident, 0, uint64_t{4} * kGiB, allocated};
     send(1, update);
-    return engine().status(now_).host_memory_used;
+    return status_of(engine().parts(), now_).host_memory_used;
   };
   EXPECT_EQ(report(4 * kGiB, 4 * kGiB), 0);
   EXPECT_EQ(report(6 * kGiB, 4 * kGiB), 0) << "an address, so far";
@@ -151,10 +151,10 @@ TEST_F(EngineTest, WithoutNvmlALaterClientCorrectsTheSizeThatALiarGaveTheGpu) {
   join_as(1, 1001, 1000, message);
   message.gpu_total_bytes = honest;
   join_as(2, 1002, 1001, message);
-  EXPECT_EQ(engine().status(now_).gpus.at(0).total, static_cast<int64_t>(honest));
+  EXPECT_EQ(status_of(engine().parts(), now_).gpus.at(0).total, static_cast<int64_t>(honest));
   message.gpu_total_bytes = uint64_t{1} << 50;
   join_as(3, 1003, 1000, message);
-  EXPECT_LE(engine().status(now_).gpus.at(0).total, int64_t{1} << 42);
+  EXPECT_LE(status_of(engine().parts(), now_).gpus.at(0).total, int64_t{1} << 42);
 }
 
 TEST_F(EngineTest, WithoutNvmlAClientHasWhatItWasGrantedAndNoMore) {
@@ -190,23 +190,23 @@ TEST_F(EngineTest, AClaimDoesNotGrowPastTheTenantsLimit) {
 TEST_F(EngineTest, LimitsAndTurnsAreChangesAndFiguresAreNot) {
   join(1, 1001, kGiB, 0);
   const std::string tenant = std::to_string(client(0).tenant);
-  uint64_t before = engine().changes();
+  uint64_t before = engine().parts().steps.changes();
   ASSERT_TRUE(engine().set({{}, tenant, kGiB, {}, {}}, now_));
-  EXPECT_GT(engine().changes(), before);
-  before = engine().changes();
+  EXPECT_GT(engine().parts().steps.changes(), before);
+  before = engine().parts().steps.changes();
   ASSERT_TRUE(engine().set({{}, tenant, kGiB, {}, {}}, now_));
-  EXPECT_EQ(engine().changes(), before) << "the same limit again";
+  EXPECT_EQ(engine().parts().steps.changes(), before) << "the same limit again";
   protocol::admin::SetRequest sharing;
   sharing.tenant = tenant;
   sharing.sharing = "turns";
   ASSERT_TRUE(engine().set(sharing, now_));
-  EXPECT_GT(engine().changes(), before);
-  before = engine().changes();
+  EXPECT_GT(engine().parts().steps.changes(), before);
+  before = engine().parts().steps.changes();
   send(1, protocol::MemUpdate{{kGiB / 2, 0, 0, 0, 0}, 0, 0, 0, 0, 0});
-  EXPECT_EQ(engine().changes(), before) << "an amount";
+  EXPECT_EQ(engine().parts().steps.changes(), before) << "an amount";
   send(1, protocol::ReqLock{1});
-  EXPECT_GT(engine().changes(), before);
-  EXPECT_EQ(engine().status(now_).changes, engine().changes());
+  EXPECT_GT(engine().parts().steps.changes(), before);
+  EXPECT_EQ(status_of(engine().parts(), now_).changes, engine().parts().steps.changes());
 }
 
 TEST_F(EngineTest, WithoutNvmlTheConfiguredSizeOfTheGpuHolds) {
@@ -215,7 +215,7 @@ TEST_F(EngineTest, WithoutNvmlTheConfiguredSizeOfTheGpuHolds) {
   auto message = test_registration(0);
   message.gpu_total_bytes = 1;
   join_as(1, 1001, 1000, message);
-  EXPECT_EQ(engine().status(now_).gpus.at(0).total, 8 * kGiB);
+  EXPECT_EQ(status_of(engine().parts(), now_).gpus.at(0).total, 8 * kGiB);
 }
 
 TEST_F(EngineTest, HugeFiguresFromAClientDoNotOverflow) {

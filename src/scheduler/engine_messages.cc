@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "scheduler/reports.h"
+
 namespace nvshare::scheduler {
 
 using namespace protocol;
@@ -70,7 +72,7 @@ void Engine::Incoming::operator()(const SwapProgress& message) const { engine.ta
 
 void Engine::Incoming::operator()(const AskWhyWaiting& message) const {
   WhyWaiting answer{message.question, {}};
-  snprintf(answer.text, sizeof answer.text, "%s", engine.why_waiting(client, now).c_str());
+  snprintf(answer.text, sizeof answer.text, "%s", waiting_sentence(engine.parts(), client.id, now).c_str());
   engine.send(client, answer);
 }
 

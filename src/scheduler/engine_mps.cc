@@ -14,7 +14,7 @@ constexpr uint16_t kTellsProgress = 3;  // the first version that has Progress
 void Engine::ask_mps(ConnectionId connection) {
   Connection& asks = connections_.at(connection);
   if (std::exchange(asks.asked_mps, true)) return;
-  if (ask_mps_) return ask_mps_(connection, asks.peer);
+  if (hooks_.ask_mps) return hooks_.ask_mps(connection, asks.peer);
   answer_mps(connection, MpsGroup{});
 }
 
@@ -26,7 +26,7 @@ void Engine::answer_mps(ConnectionId connection, const MpsGroup& answer) {
 }
 
 void Engine::mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant now) {
-  for (auto& [id, client] : clients_) {
+  for (auto& [id, client] : clients_.all()) {
     if (client.uid != user) continue;
     const bool is = attached.contains(client.pid);
     if (std::exchange(client.mps, is) == is) continue;
@@ -36,7 +36,7 @@ void Engine::mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Insta
 }
 
 void Engine::tell_shares(policy::Instant now) {
-  for (auto& [id, client] : clients_) tell_share(client, now);
+  for (auto& [id, client] : clients_.all()) tell_share(client, now);
 }
 
 // Programs on one MPS server run at the same time, but where turns are measured to get more done.

@@ -115,14 +115,14 @@ TEST_F(EngineMpsTest, ATenantMayBeToldHowItShares) {
   EXPECT_FALSE(dropped());
   set("turns");
   EXPECT_TRUE(dropped()) << "it takes turns with all others";
-  EXPECT_EQ(engine().status(now_).tenants.at(0).sharing, "turns");
+  EXPECT_EQ(status_of(engine().parts(), now_).tenants.at(0).sharing, "turns");
   protocol::admin::SetRequest node;
   node.settings["sharing"] = "turns";
   ASSERT_TRUE(engine().set(node, ++now_));
   set("together");
-  EXPECT_EQ(engine().status(now_).tenants.at(0).sharing, "together");
+  EXPECT_EQ(status_of(engine().parts(), now_).tenants.at(0).sharing, "together");
   set("node");
-  EXPECT_EQ(engine().status(now_).tenants.at(0).sharing, "node");
+  EXPECT_EQ(status_of(engine().parts(), now_).tenants.at(0).sharing, "node");
 }
 
 // What clients say they submitted decides; what was not asked for is not heard.
@@ -137,7 +137,7 @@ TEST_F(EngineMpsTest, WithSharingAutoBothWaysAreMeasured) {
   uint64_t work = 0;
   bool counts = false;
   std::map<ConnectionId, uint64_t> answered, released;
-  for (int ms = 0; ms < 3000 && engine().status(now_).gpus.at(0).sharing_trials == 0; ++ms) {
+  for (int ms = 0; ms < 3000 && status_of(engine().parts(), now_).gpus.at(0).sharing_trials == 0; ++ms) {
     now_ += kMillisecond;
     engine().deadline_reached(now_);
     work += 10;
@@ -157,7 +157,7 @@ TEST_F(EngineMpsTest, WithSharingAutoBothWaysAreMeasured) {
       send(client, protocol::Progress{asked->question + 7, 1'000'000'000});
     }
   }
-  const auto gpu = engine().status(now_).gpus.at(0);
+  const auto gpu = status_of(engine().parts(), now_).gpus.at(0);
   EXPECT_EQ(gpu.sharing_trials, 1u);
   EXPECT_NEAR(static_cast<double>(gpu.sharing_percent), 100, 2) << "the same either way";
   EXPECT_EQ(gpu.sharing, "together");
@@ -190,7 +190,7 @@ TEST_F(EngineMpsTest, WithSharingAutoAnEarlierLibraryIsNotAskedAndAllRunTogether
     EXPECT_FALSE(packets_.last<protocol::DropLock>(client)) << client;
     EXPECT_TRUE(packets_.last<protocol::LockOk>(client)) << client;
   }
-  EXPECT_EQ(engine().status(now_).gpus.at(0).sharing_trials, 0u);
+  EXPECT_EQ(status_of(engine().parts(), now_).gpus.at(0).sharing_trials, 0u);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ void Engine::note_bypass(const BypassWatch::Process& process, policy::GpuId gpu,
 // The tenant's programs there, those with most first.
 std::string Engine::users_of(policy::TenantId tenant, policy::GpuId gpu) const {
   std::vector<std::pair<int64_t, const Client*>> users;
-  for (const auto& [id, client] : clients_) {
+  for (const auto& [id, client] : clients_.all()) {
     if (client.tenant == tenant && client.gpu == gpu) users.emplace_back(ledger_.charged_by(id), &client);
   }
   std::sort(users.begin(), users.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

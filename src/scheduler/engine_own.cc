@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "policy/parts.h"
 #include "scheduler/engine.h"
+#include "scheduler/reports.h"
 
 namespace nvshare::scheduler {
 
@@ -39,7 +39,7 @@ Result<FileDescriptor> sealed(const std::string& text) {
 std::set<policy::TenantId> Engine::own_tenants(const Peer& peer) {
   std::set<policy::TenantId> own = {tenants_.ask(peer, {}).id};
   if (!tenants_.cgroups.is_outside_containers(peer)) return own;
-  for (const auto& [id, client] : clients_) {
+  for (const auto& [id, client] : clients_.all()) {
     const Tenant* tenant = tenants_.find(client.tenant);
     if (client.uid == peer.uid && tenant != nullptr && !is_container(*tenant)) own.insert(client.tenant);
   }
@@ -57,7 +57,7 @@ void Engine::answer_own(ConnectionId connection, const AskOwn& question, policy:
     if (tenant == nullptr) return refuse(connection, fmt::format("{} is no tenant of yours", question.tenant), now);
     release(*tenant, now);
   }
-  const std::string line = admin::encode(own_report(peer, own, now));
+  const std::string line = admin::encode(own_report(parts(), peer.pid, own, now));
   Result<FileDescriptor> memory = sealed(line);
   if (!memory) return refuse(connection, memory.error().text, now);
   Descriptors descriptors;
@@ -65,58 +65,6 @@ void Engine::answer_own(ConnectionId connection, const AskOwn& question, policy:
   transport_.send(connection, encode(OwnReport{line.size()}), std::move(descriptors));
   transport_.close(connection);
   connections_.erase(connection);
-}
-
-admin::StatusReport Engine::own_report(const Peer& peer, const std::set<policy::TenantId>& own, policy::Instant now) const {
-  admin::StatusReport report;
-  report.own = true;
-  report.version = NVSHARE_VERSION;
-  report.runtime_dir = settings_.runtime_dir;
-  report.epoch = epoch_;
-  report.uptime_ns = now - started_;
-  std::map<policy::GpuId, policy::GpuView> views;  // with their own clients alone
-  for (const auto& [id, client] : clients_) {
-    if (!own.contains(client.tenant)) continue;
-    const auto view = policy::view_of_client(*state_, id, now);
-    if (view) views[client.gpu].clients.push_back(view->clients.front());
-  }
-  for (const policy::TenantId id : own) {
-    const Tenant* tenant = tenants_.find(id);
-    if (tenant == nullptr || (tenant->clients == 0 && tenant->root == 0)) continue;
-    admin::TenantReport& out = report.tenants.emplace_back();
-    out.id = id;
-    out.name = tenant->name;
-    out.kind = tenant->kind;
-    out.gpu_memory_limit = tenant->memory_limit_in_force();
-    out.gpu_core_limit = tenant->core_limit_in_force();
-    out.gpu_core_reserved = tenant->core_reserved_in_force();
-    out.priority = tenant->priority_in_force();
-    out.ends = tenant->pod.ends;
-    out.paused = tenant->paused_in_force();
-    out.sharing = tenant->sharing_in_force();
-    out.turn_most_ns = tenant->turns_in_force().most;
-    out.clients = tenant->clients;
-    out.clients_ever = tenant->clients_ever;
-    out.root = tenant->root != 0 ? pid_as_seen_by(peer.pid, tenant->root) : 0;
-  }
-  const ReportsOfTenants reports = by_tenant(&report);
-  for (auto& [id, view] : views) {
-    view.gpu = id;
-    admin::GpuReport& out = report.gpus.emplace_back();
-    out.uuid = gpus_[id].uuid_text;
-    out.name = gpus_[id].name;
-    out.total = out.real_total = gpus_[id].total;
-    out.compute_mode = "unlimited";
-    for (const policy::ClientView& client : view.clients) {
-      admin::ClientReport& said = report.clients.emplace_back(report_of(client, out.uuid, now));
-      said.pid = pid_as_seen_by(peer.pid, clients_.at(client.client).pid);
-      // In the policy's words, which know no names.
-      said.waiting_for = client.waiting_for;
-    }
-    report_usage(view, reports);
-  }
-  report_limits(reports);
-  return report;
 }
 
 // As if it were paused and resumed at once: whoever runs is asked to end its turn.

@@ -96,7 +96,7 @@ TEST_F(EngineOwn, NothingOfOthersIsInTheReport) {
   EXPECT_EQ(report->gpus[0].overhead, 0);
   EXPECT_EQ(line.find("hidden"), std::string::npos) << line;
   EXPECT_EQ(line.find(std::to_string(secret.pid())), std::string::npos) << line;
-  EXPECT_EQ(engine().status(now_).clients.size(), 2u) << "who asks becomes no client";
+  EXPECT_EQ(status_of(engine().parts(), now_).clients.size(), 2u) << "who asks becomes no client";
 }
 
 TEST_F(EngineOwn, WhoWaitsForANeighbourIsNotToldItsName) {
@@ -197,7 +197,7 @@ TEST_F(EngineOwn, RootReleasesByNameAndAPausedTenantStaysPaused) {
   pause.paused = true;
   ASSERT_TRUE(engine().set(pause, ++now_));
   ASSERT_TRUE(engine().set(change, ++now_));
-  EXPECT_TRUE(engine().status(now_).tenants.at(0).paused);
+  EXPECT_TRUE(status_of(engine().parts(), now_).tenants.at(0).paused);
 }
 
 TEST_F(EngineOwn, TooManyQuestionsAreRefusedForASecond) {

@@ -28,7 +28,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   const Result<policy::GpuId> gpu = gpu_of(message, connections_.at(connection).peer, now);
   if (!gpu) return refuse(connection, gpu.error().text, now);
   if (!hold_) count_absent(now);
-  if (!hold_) hold_absent(now);
+  if (!hold_) apply(departures_.hold_absent(gpus_, settings_.policy, now), now);
   if (message.asks_only != 0) return answer_only(connection, message, version, *gpu);
 
   const Peer& peer = connections_.at(connection).peer;
@@ -49,7 +49,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
 
   Client& client = add_client(connection, message, *gpu, tenant, former, now);
   host_.join(borrower(client), former.returns);
-  usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(*state_, *gpu, tenant.id, now)});
+  usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(steps_.state(), *gpu, tenant.id, now)});
   remember(client, message.memory, now);
   const MemoryLedger::Decisions decisions =
       ledger_.join({client.id, tenant.id, *gpu, bounded(message.memory_limit), node_limit, bounded(message.memory.charged),
@@ -58,8 +58,8 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   keep_lease(client.id);
   log_joined(client, tenant, message, former, now);
   const policy::ClientJoined joined = begin_client(client, tenant, message, std::move(former), now);
-  trace_names(client, tenant.name, now);
-  trace(joined, now);
+  record_names(client, tenant.name, now);
+  steps_.record(joined, now);
   take_over_account(tenant.id, *gpu, now);
   perform(decisions, now);
   if (!hold_) perform(ledger_.freeze(false, now), now);
@@ -67,7 +67,7 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   if (wants_lock(message) && hold_) request_lock(client.id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
   tell_share(client, now);
-  if (client_joined_) client_joined_(client.uid);
+  if (hooks_.client_joined) hooks_.client_joined(client.uid);
 }
 
 // It becomes no client: it is told what the GPU would look like to it.
@@ -86,17 +86,15 @@ void Engine::answer_only(ConnectionId connection, const Register& message, uint1
 Engine::Former Engine::take_former(const Peer& peer, policy::GpuId gpu, const Register& message, policy::Instant now) {
   Former former;
   // A process has one client per GPU. It comes again when its connection broke and we have not noticed yet.
-  if (const auto same = of_processes_.find({peer.pid, gpu}); same != of_processes_.end()) {
-    const Client& other = clients_.at(same->second);
-    const ConnectionId old = other.connection;
-    transport_.close(old);
-    connections_.erase(old);
+  if (const Client* other = clients_.of_process(peer.pid, gpu)) {
+    transport_.close(other->connection);
+    connections_.erase(other->connection);
     perform(ledger_.freeze(true, now), now);  // what it holds goes to nobody else meanwhile
-    former.claims = other.claims;
-    former.allocated = other.believed.allocated;
-    leave(other.id, false, "its process registered anew", now);
+    former.claims = other->claims;
+    former.allocated = other->believed.allocated;
+    leave(other->id, false, "its process registered anew", now);
   }
-  if (auto left = take_left(peer, gpu, &former.replaced); left && !former.claims) {
+  if (auto left = departures_.take(peer, gpu, gpus_[gpu].uuid_text, &former.replaced); left && !former.claims) {
     former.claims = left->claims;
     former.allocated = left->allocated;
   }
@@ -117,25 +115,24 @@ Engine::Client& Engine::add_client(ConnectionId connection, const Register& mess
   for (const std::string& problem : {known_.problem(), tenants_.problem()}) {
     if (!problem.empty()) warnings_.warn(problem, now, "{}", problem);
   }
-  Client& client = clients_[id];
-  client.connection = connection;
-  client.id = id;
-  client.gpu = gpu;
-  client.tenant = tenant.id;
-  client.pid = peer.pid;
-  if (peer.pid != 0) of_processes_[{peer.pid, gpu}] = id;
-  client.uid = peer.uid;
-  client.start_time = peer.start_time;
-  client.program = printable(message.program);
-  client.lines_of = tenant.kind == "process" ? fmt::format("user {}", peer.uid) : fmt::format("tenant {}", tenant.id);
-  client.backend = static_cast<Backend>(message.backend);
-  managed_clients_ += client.backend == Backend::kManaged;
-  client.version = common_version(message.version_min, message.version_max);
-  client.ceiling = gpus_[gpu].total;
-  if (former.returns) client.claims.granted(bounded(message.memory.resident));
-  if (former.claims) client.claims = *former.claims;
-  if (!uses_nvml_) client.claims.go_by_grants();
-  client.believed.allocated = former.returns ? bounded(message.memory.allocated) : former.allocated;
+  Client fresh;
+  fresh.connection = connection;
+  fresh.id = id;
+  fresh.gpu = gpu;
+  fresh.tenant = tenant.id;
+  fresh.pid = peer.pid;
+  fresh.uid = peer.uid;
+  fresh.start_time = peer.start_time;
+  fresh.program = printable(message.program);
+  fresh.lines_of = tenant.kind == "process" ? fmt::format("user {}", peer.uid) : fmt::format("tenant {}", tenant.id);
+  fresh.backend = static_cast<Backend>(message.backend);
+  fresh.version = common_version(message.version_min, message.version_max);
+  fresh.ceiling = gpus_[gpu].total;
+  if (former.returns) fresh.claims.granted(bounded(message.memory.resident));
+  if (former.claims) fresh.claims = *former.claims;
+  if (!gpus_.uses_nvml()) fresh.claims.go_by_grants();
+  fresh.believed.allocated = former.returns ? bounded(message.memory.allocated) : former.allocated;
+  Client& client = clients_.add(std::move(fresh));
   if (const std::optional<GpuSample>& last = gpus_[gpu].sample;
       !former.returns && !former.claims && last && now - last->taken_at < kSampleHolds) {
     int64_t unexplained = unexplained_memory(*last);
@@ -155,6 +152,12 @@ void Engine::log_joined(const Client& client, const Tenant& tenant, const Regist
                : former.returns  ? ", with the lock of the previous scheduler"
                                  : ", with a lock of which only it knows",
                more);
+}
+
+void Engine::record_names(const Client& client, const std::string& tenant, policy::Instant now) {
+  const KnownGpu& gpu = gpus_[client.gpu];
+  const std::string name = gpu.name.empty() ? gpu.uuid_text : gpu.name + ", " + gpu.uuid_text;
+  steps_.record(TraceNames{client.id, client.program, client.pid, client.tenant, tenant, name}, now);
 }
 
 bool Engine::wants_lock(const Register& message) { return message.wants_lock != 0 && message.has_lock == 0; }
@@ -181,7 +184,7 @@ policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, 
                               std::move(former.replaced),
                               static_cast<policy::ProcessId>(client.pid),
                               client.version >= 3 && client.backend == Backend::kVmm};
-  const policy::Actions actions = step(joined, now);
+  const policy::Actions actions = steps_.step(joined, now);
   for (const policy::Action& action : actions) {
     const auto* ceiling = std::get_if<policy::SendCeiling>(&action);
     if (ceiling != nullptr && ceiling->client == client.id) client.ceiling = ceiling->ceiling;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "scheduler/report_in_parts.h"
+#include "scheduler/reports.h"
 #include "scheduler/test_engine.h"
 
 namespace nvshare::scheduler {
@@ -20,12 +20,12 @@ TEST_F(EngineTest, AReportInPartsIsTheSameAsOneAtOnceWhenNothingHappens) {
   settings_.policy.overhead_default = kMiB;  // all of them fit
   for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
   send(7, protocol::ReqLock{1});
-  ReportInParts parts(engine(), now_);
+  ReportInParts parts(engine().parts(), now_);
   int count = 1;
   while (!parts.go_on(now_)) ++count;
   EXPECT_GT(count, 4) << "others are served in between";
   const protocol::admin::StatusReport report = parts.take();
-  EXPECT_EQ(protocol::admin::encode(report), protocol::admin::encode(engine().status(now_)));
+  EXPECT_EQ(protocol::admin::encode(report), protocol::admin::encode(status_of(engine().parts(), now_)));
   ASSERT_EQ(report.clients.size(), kClients);
   EXPECT_EQ(report.gpus.at(0).usage.grants, 1u);
   ASSERT_EQ(report.tenants.size(), kClients);
@@ -36,8 +36,8 @@ TEST_F(EngineTest, ClientsThatComeAndGoWhileAReportIsMadeAreInItOnceOrNot) {
   settings_.policy.overhead_default = kMiB;  // all of them fit
   for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
   ConnectionId next = kClients + 1;
-  ReportInParts parts(engine(), now_);
-  const uint64_t begun = engine().changes();
+  ReportInParts parts(engine().parts(), now_);
+  const uint64_t begun = engine().parts().steps.changes();
   while (!parts.go_on(now_)) {
     engine().disconnected(next - kClients, "it left", ++now_);
     join(next, static_cast<pid_t>(100'000 + next), kMiB, 0);
@@ -45,7 +45,7 @@ TEST_F(EngineTest, ClientsThatComeAndGoWhileAReportIsMadeAreInItOnceOrNot) {
   }
   const protocol::admin::StatusReport report = parts.take();
   EXPECT_EQ(report.changes, begun) << "whoever has it is to look again";
-  EXPECT_GT(engine().changes(), begun);
+  EXPECT_GT(engine().parts().steps.changes(), begun);
   std::set<uint64_t> ids;
   for (const auto& client : report.clients) EXPECT_TRUE(ids.insert(client.id).second) << "twice";
   EXPECT_GE(ids.size(), kClients - 10);
@@ -58,8 +58,8 @@ TEST_F(EngineTest, TurnsOfClientsThatLeaveWhileAReportIsMadeAreCountedOnce) {
   settings_.policy.overhead_default = kMiB;  // all of them fit
   for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
   for (const ConnectionId id : {ConnectionId{1}, kClients}) send(id, protocol::ReqLock{1});
-  ASSERT_EQ(engine().status(now_).gpus.at(0).usage.grants, 2u);
-  ReportInParts parts(engine(), now_);
+  ASSERT_EQ(status_of(engine().parts(), now_).gpus.at(0).usage.grants, 2u);
+  ReportInParts parts(engine().parts(), now_);
   ASSERT_FALSE(parts.go_on(now_));
   for (const ConnectionId id : {ConnectionId{1}, kClients}) engine().disconnected(id, "it left", ++now_);
   while (!parts.go_on(now_)) {

@@ -9,7 +9,7 @@ std::vector<protocol::TenantUse> Engine::use_of(policy::TenantId tenant, policy:
   using namespace protocol;
   std::vector<TenantProcess> processes;
   uint64_t allocated = 0;
-  for (const auto& [id, client] : clients_) {
+  for (const auto& [id, client] : clients_.all()) {
     if (client.tenant != tenant || client.gpu != gpu) continue;
     allocated += client.memory.charged;
     const pid_t pid = pid_as_seen_by(viewer, client.pid);
@@ -30,12 +30,6 @@ std::vector<protocol::TenantUse> Engine::use_of(policy::TenantId tenant, policy:
     first += here;
   } while (first < processes.size());
   return messages;
-}
-
-void Engine::report_usage(const policy::GpuView& gpu, const ReportsOfTenants& reports) const {
-  for (auto& [tenant, usage] : usage_totals_.of_tenants(gpu, gpus_[gpu.gpu].uuid_text)) {
-    if (const auto report = reports.find(tenant); report != reports.end()) report->second->usage.push_back(std::move(usage));
-  }
 }
 
 }  // namespace nvshare::scheduler

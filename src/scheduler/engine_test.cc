@@ -27,8 +27,8 @@ TEST_F(EngineTest, APausedTenantGetsNoTurnsUntilItIsResumed) {
   EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
   EXPECT_TRUE(packets_.last<protocol::LockOk>(2));
   EXPECT_EQ(client(0).waiting_for, "its tenant to be resumed: it was paused");
-  EXPECT_TRUE(engine().status(now_).tenants.at(0).paused);
-  EXPECT_FALSE(engine().status(now_).tenants.at(1).paused);
+  EXPECT_TRUE(status_of(engine().parts(), now_).tenants.at(0).paused);
+  EXPECT_FALSE(status_of(engine().parts(), now_).tenants.at(1).paused);
   change.paused = false;
   ASSERT_TRUE(engine().set(change, ++now_));
   EXPECT_TRUE(packets_.last<protocol::LockOk>(1));
@@ -48,7 +48,7 @@ TEST_F(EngineTest, ASuspendedJobIsPausedUntilItGoesOn) {
   suspended.job = 7;
   suspended.suspended = true;
   ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
-  EXPECT_TRUE(engine().status(now_).tenants.at(0).paused);
+  EXPECT_TRUE(status_of(engine().parts(), now_).tenants.at(0).paused);
 
   engine_.reset();  // its processes cannot tell the next scheduler
   come(2, getpid(), self);
@@ -66,7 +66,7 @@ TEST_F(EngineTest, ASuspendedJobIsPausedUntilItGoesOn) {
   change.paused = true;
   ASSERT_TRUE(engine().set(change, ++now_));
   ASSERT_TRUE(engine().tell_of_job(suspended, ++now_));
-  EXPECT_TRUE(engine().status(now_).tenants.at(0).paused);
+  EXPECT_TRUE(status_of(engine().parts(), now_).tenants.at(0).paused);
 }
 
 TEST_F(EngineTest, APauseOutlivesTheScheduler) {
@@ -81,7 +81,7 @@ TEST_F(EngineTest, APauseOutlivesTheScheduler) {
   come(2, getpid(), self);
   now_ += settings_.restart_grace;
   engine().deadline_reached(now_);
-  ASSERT_TRUE(engine().status(now_).tenants.at(0).paused);
+  ASSERT_TRUE(status_of(engine().parts(), now_).tenants.at(0).paused);
   send(2, protocol::ReqLock{1});
   EXPECT_FALSE(packets_.last<protocol::LockOk>(2));
   change.paused = false;
@@ -109,7 +109,7 @@ TEST_F(EngineTest, AProcessThatRegistersAgainReplacesItsFormerSelfAndNobodyElse)
   for (const ConnectionId again : {3, 4}) {  // its connection broke, and nobody has noticed
     join(again, 1001, kGiB, 0);
     std::multiset<int64_t> pids;
-    for (const protocol::admin::ClientReport& one : engine().status(++now_).clients) pids.insert(one.pid);
+    for (const protocol::admin::ClientReport& one : status_of(engine().parts(), ++now_).clients) pids.insert(one.pid);
     EXPECT_EQ(pids, (std::multiset<int64_t>{1001, 1002}));
   }
   send(1, protocol::ReqLock{1});  // of the connection that it left behind
@@ -124,7 +124,7 @@ TEST_F(EngineTest, MessagesOfAClosedConnectionAreIgnored) {
   join(1, 1001, kGiB, 0);
   engine().received(1, {}, ++now_);
   EXPECT_EQ(packets_.closed, std::vector<ConnectionId>{1});
-  EXPECT_EQ(engine().client_count(), 0u);
+  EXPECT_EQ(engine().parts().clients.all().size(), 0u);
   send(1, protocol::ReqLock{1});
   engine().disconnected(1, "test", ++now_);
   EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
@@ -183,8 +183,8 @@ TEST_F(EngineTest, AnErrorOfOurOwnEndsOnlyTheConnectionThatBroughtItAbout) {
   send(1, protocol::ArenaRequest{1, 64 << 20, 0, 0, {}});
   look_fails_ = false;
   EXPECT_EQ(packets_.closed, std::vector<ConnectionId>{1});
-  ASSERT_EQ(engine().status(now_).clients.size(), 1u);
-  EXPECT_EQ(engine().status(now_).clients[0].pid, 200);
+  ASSERT_EQ(status_of(engine().parts(), now_).clients.size(), 1u);
+  EXPECT_EQ(status_of(engine().parts(), now_).clients[0].pid, 200);
   send(2, protocol::ReqLock{1});
   EXPECT_TRUE(packets_.last<protocol::LockOk>(2));
   join(3, 100, kGiB, 0);
@@ -240,9 +240,9 @@ TEST_F(EngineTest, AfterARestartRunsAndLimitsAreKnownAndWhoIsNotBackKeepsItsLeas
   const auto back = come(12, getpid(), self, {.lease = static_cast<uint64_t>(kGiB)});
   EXPECT_EQ(back.client_id, self);
   EXPECT_EQ(back.memory_limit, static_cast<uint64_t>(4 * kGiB));
-  ASSERT_EQ(engine().status(now_).tenants.size(), 1u);
-  EXPECT_EQ(engine().status(now_).tenants[0].name, "train");
-  EXPECT_EQ(engine().status(now_).tenants[0].gpu_core_limit, 40);
+  ASSERT_EQ(status_of(engine().parts(), now_).tenants.size(), 1u);
+  EXPECT_EQ(status_of(engine().parts(), now_).tenants[0].name, "train");
+  EXPECT_EQ(status_of(engine().parts(), now_).tenants[0].gpu_core_limit, 40);
   now_ += settings_.restart_grace;
   engine().deadline_reached(now_);
   EXPECT_FALSE(ask(12, 5, kGiB)) << "the stopped process may have charged it";
@@ -282,7 +282,7 @@ TEST_F(EngineTest, WhereNvmlRunsGpusThatItDoesNotListAreRefused) {
     EXPECT_NE(std::string(refused->reason).find("is no GPU of this machine; NVML lists GPU-01010101 and 0 MIG devices"), std::string::npos)
         << refused->reason;
   }
-  EXPECT_EQ(engine().status(now_).gpus.size(), 1u);
+  EXPECT_EQ(status_of(engine().parts(), now_).gpus.size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/GPU-02020202-0202-0202-0202-020202020202.lock"));
 }
 
@@ -317,7 +317,7 @@ TEST_F(EngineTest, WithoutNvmlEachAccountNamesAFewGpus) {
     return packets_.last<protocol::Registered>(connection).has_value();
   };
   for (uint8_t gpu = 1; gpu < 100; ++gpu) EXPECT_EQ(name_gpu(gpu, "user 1000", gpu), gpu <= 3);
-  EXPECT_EQ(engine().status(now_).gpus.size(), 3u);
+  EXPECT_EQ(status_of(engine().parts(), now_).gpus.size(), 3u);
   EXPECT_TRUE(name_gpu(200, "user 1000", 2)) << "one that is known";
   EXPECT_TRUE(name_gpu(201, "user 1001", 50));
 }
@@ -356,9 +356,9 @@ TEST_F(EngineTest, AProcessOfALimitedTenantThatIsNoClientIsNamed) {
     }
   };
   look(true, 30);  // 7.5 s: a program may be about to become a client
-  EXPECT_TRUE(engine().status(now_).bypasses.empty());
+  EXPECT_TRUE(status_of(engine().parts(), now_).bypasses.empty());
   look(true, 30);
-  const auto seen = engine().status(now_).bypasses;
+  const auto seen = status_of(engine().parts(), now_).bypasses;
   ASSERT_EQ(seen.size(), 1u);
   EXPECT_EQ(seen[0].pid, bypassing);
   EXPECT_EQ(seen[0].tenant, "train");
@@ -369,7 +369,7 @@ TEST_F(EngineTest, AProcessOfALimitedTenantThatIsNoClientIsNamed) {
   kill(bypassing, SIGKILL);
   waitpid(bypassing, nullptr, 0);
   look(false, 8);
-  EXPECT_TRUE(engine().status(now_).bypasses.empty());
+  EXPECT_TRUE(status_of(engine().parts(), now_).bypasses.empty());
 }
 
 TEST_F(EngineTest, ATenantThatGoesPastTheLibraryMayGetNoTurns) {
@@ -386,7 +386,7 @@ TEST_F(EngineTest, ATenantThatGoesPastTheLibraryMayGetNoTurns) {
   EXPECT_FALSE(packets_.last<protocol::LockOk>(1));
   send(1, protocol::AskWhyWaiting{1});
   EXPECT_NE(std::string(packets_.last<protocol::WhyWaiting>(1)->text).find("past nvshare"), std::string::npos);
-  EXPECT_TRUE(engine().status(now_).bypasses.at(0).turns_refused);
+  EXPECT_TRUE(status_of(engine().parts(), now_).bypasses.at(0).turns_refused);
   kill(bypassing, SIGKILL);
   waitpid(bypassing, nullptr, 0);
   for (int i = 0; i < 8; ++i) sample(kGiB, {{getpid(), kGiB}});

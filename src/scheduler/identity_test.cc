@@ -140,6 +140,7 @@ TEST(Tenants, AProcessTreeIsOneTenantAndGoesWithItsRoot) {
     EXPECT_TRUE(has_runs(tenants)) << "its root lives";
   }
   EXPECT_FALSE(has_runs(tenants));
+  tenants.prune();
   EXPECT_TRUE(tenants.all().empty());
   EXPECT_FALSE(tenants.add_run(99'999'999, "nobody", 0));
 }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "scheduler/engine.h"
+#include "scheduler/reports.h"
 #include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 
@@ -355,9 +356,9 @@ TEST_F(DelayedSaveTest, ASchedulerThatEndsWritesWhatWaits) {
 // It was killed within that tenth of a second: its successor knows the client, whose tenant is nobody else's.
 TEST_F(DelayedSaveTest, ASchedulerThatIsKilledBeforeTheWriteLosesNoClient) {
   come(1);
-  ASSERT_EQ(engine_->status(now_).tenants.size(), 1u);
-  const policy::TenantId tenant = engine_->status(now_).tenants[0].id;
-  const policy::ClientId client = engine_->status(now_).clients[0].id;
+  ASSERT_EQ(status_of(engine_->parts(), now_).tenants.size(), 1u);
+  const policy::TenantId tenant = status_of(engine_->parts(), now_).tenants[0].id;
+  const policy::ClientId client = status_of(engine_->parts(), now_).clients[0].id;
   const std::string clients = text_of(clients_);
   ASSERT_EQ(kept(), "");
   engine_.reset();
@@ -372,8 +373,8 @@ TEST_F(DelayedSaveTest, ASchedulerThatIsKilledBeforeTheWriteLosesNoClient) {
   ASSERT_TRUE(other) << other.error().text;
   EXPECT_GT(*other, tenant);
   come(2, client);
-  ASSERT_EQ(engine_->status(now_).clients.size(), 1u);
-  EXPECT_EQ(engine_->status(now_).clients[0].id, client);
+  ASSERT_EQ(status_of(engine_->parts(), now_).clients.size(), 1u);
+  EXPECT_EQ(status_of(engine_->parts(), now_).clients[0].id, client);
 }
 
 }  // namespace

@@ -92,6 +92,19 @@ void tell_usage(Families& out, const std::string& who, const Labels& labels, con
   count("_prefetched_in_vain_bytes_total", "Of these, bytes that left again before they were used.", number(usage.prefetched_in_vain));
 }
 
+void tell_tenant(Families& out, const TenantReport& tenant) {
+  out.gauge("nvshare_tenant_info", "The tenant's kind, and of a Slurm job its number, user and partition; always 1.",
+            {{"tenant", label_text(tenant.name)},
+             {"tenant_id", std::to_string(tenant.id)},
+             {"kind", label_text(tenant.kind)},
+             {"job", tenant.job != 0 ? std::to_string(tenant.job) : std::string()},
+             {"user", label_text(tenant.user)},
+             {"partition", label_text(tenant.partition)}},
+            1);
+  out.gauge("nvshare_tenant_paused", "1 while an administrator has paused it: its programs get no turns.",
+            {{"tenant", label_text(tenant.name)}, {"tenant_id", std::to_string(tenant.id)}}, tenant.paused ? 1 : 0);
+}
+
 struct TenantMemory {
   uint64_t clients = 0;
   int64_t allocated = 0, resident = 0, swapped = 0, unswappable = 0;
@@ -265,16 +278,7 @@ std::vector<MetricFamily> MetricsOfReport::families(const StatusReport& full_rep
   }
   for (const TenantReport& tenant : report.tenants) {
     if (!own_.contains(tenant.id)) continue;
-    out.gauge("nvshare_tenant_info", "The tenant's kind, and of a Slurm job its number, user and partition; always 1.",
-              {{"tenant", label_text(tenant.name)},
-               {"tenant_id", std::to_string(tenant.id)},
-               {"kind", label_text(tenant.kind)},
-               {"job", tenant.job != 0 ? std::to_string(tenant.job) : std::string()},
-               {"user", label_text(tenant.user)},
-               {"partition", label_text(tenant.partition)}},
-              1);
-    out.gauge("nvshare_tenant_paused", "1 while an administrator has paused it: its programs get no turns.",
-              {{"tenant", label_text(tenant.name)}, {"tenant_id", std::to_string(tenant.id)}}, tenant.paused ? 1 : 0);
+    tell_tenant(out, tenant);
     std::map<std::string, TenantMemory> memory;
     sum_memory(report, tenant.id, &memory);
     for (const UsageReport& usage : tenant.usage) {

@@ -13,15 +13,10 @@
 
 #include "cuda/nvml.h"
 #include "scheduler/event_loop.h"
+#include "scheduler/gpus.h"
 #include "scheduler/memory_watch.h"
 
 namespace nvshare::scheduler {
-
-struct FoundGpu {
-  GpuUuid uuid{};
-  std::string name;
-  int64_t total = 0;  // bytes that programs can use
-};
 
 class NvmlMonitor {
  public:

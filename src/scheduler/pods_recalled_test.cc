@@ -13,7 +13,7 @@ namespace admin = protocol::admin;
 TEST_F(PodsTest, WhatClientsRecallHoldsOnTheirGpu) {
   join(1, kTrain);
   join(2, kTrain, test_registration(kGiB, 2), getpid());
-  const std::string low = engine_->status(now_).gpus.at(0).uuid;
+  const std::string low = status_of(engine_->parts(), now_).gpus.at(0).uuid;
   admin::PodRequest pod{kTrain, "team/train", 6 * kGiB, 100, false};
   pod.gpu_memory_on = {{low, 2 * kGiB}};
   set({pod});
@@ -21,7 +21,7 @@ TEST_F(PodsTest, WhatClientsRecallHoldsOnTheirGpu) {
   ASSERT_EQ(sink_.limits[2], static_cast<uint64_t>(6 * kGiB));
   join(3, kTrain, test_registration(kGiB), getpid());
   std::map<std::string, uint64_t> ids;  // of this process's, by GPU
-  for (const auto& client : engine_->status(now_).clients) {
+  for (const auto& client : status_of(engine_->parts(), now_).clients) {
     if (client.pid == getpid()) ids[client.gpu] = client.id;
   }
   start();
@@ -39,7 +39,7 @@ TEST_F(PodsTest, WhatClientsRecallHoldsOnTheirGpu) {
 TEST_F(PodsTest, WhatClientsRecallIsNothingBesideWhatWasToldSince) {
   join(1, kTrain, test_registration(kGiB), getpid());
   set({{kTrain, "team/train", 4 * kGiB, 100, false}});
-  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  const uint64_t id = status_of(engine_->parts(), now_).clients.at(0).id;
   start();
   set({{kTrain, "team/train", 0, 100, false}}, true);
   come_back(2, kTrain, id, 4 * kGiB);
@@ -49,7 +49,7 @@ TEST_F(PodsTest, WhatClientsRecallIsNothingBesideWhatWasToldSince) {
 TEST_F(PodsTest, ALimitThatIsGoneIsNotRecalledForEver) {
   set({{kTrain, "team/train", 4 * kGiB, 30, false}});
   join(1, kTrain, test_registration(kGiB), getpid());
-  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  const uint64_t id = status_of(engine_->parts(), now_).clients.at(0).id;
   start();
   come_back(2, kTrain, id, 4 * kGiB);
   EXPECT_EQ(sink_.limits[2], 4u * kGiB) << "until somebody speaks for the pod";
@@ -64,7 +64,7 @@ TEST_F(PodsTest, WhatAnAdministratorSetIsRecalledAsNothingElse) {
   join(1, kTrain, test_registration(kGiB), getpid());
   ASSERT_TRUE(engine_->set({{}, kTrain, 8 * kGiB, {}, {}}, ++now_));
   ASSERT_EQ(sink_.limits[1], static_cast<uint64_t>(8 * kGiB));
-  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  const uint64_t id = status_of(engine_->parts(), now_).clients.at(0).id;
   start();
   come_back(2, kTrain, id, static_cast<uint64_t>(8 * kGiB));
   EXPECT_EQ(sink_.limits[2], static_cast<uint64_t>(8 * kGiB));
@@ -78,7 +78,7 @@ TEST_F(PodsTest, WhatAnAdministratorSetIsRecalledAsNothingElse) {
 TEST_F(PodsTest, APodThatWasOnlyRecalledKeepsAName) {
   join(1, kTrain, test_registration(kGiB), getpid());
   set({{kTrain, "team/train", 4 * kGiB, 100, false}});
-  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  const uint64_t id = status_of(engine_->parts(), now_).clients.at(0).id;
   start();
   come_back(2, kTrain, id, 4 * kGiB);
   set({}, true);

@@ -43,9 +43,9 @@ TEST_F(PodsTest, APodThatIsGoneIsHeldToWhatItHad) {
   EXPECT_EQ(tenants(), all);
   EXPECT_EQ(sink_.limits[1], static_cast<uint64_t>(3 * kGiB));
   EXPECT_EQ(sink_.limits[2], 2u * kGiB);
-  EXPECT_EQ(engine_->status(now_).tenants.at(0).priority, 0) << "nobody gives it one any more";
-  EXPECT_FALSE(engine_->status(now_).tenants.at(0).ends);
-  EXPECT_EQ(engine_->status(now_).tenants.at(1).priority, -7);
+  EXPECT_EQ(status_of(engine_->parts(), now_).tenants.at(0).priority, 0) << "nobody gives it one any more";
+  EXPECT_FALSE(status_of(engine_->parts(), now_).tenants.at(0).ends);
+  EXPECT_EQ(status_of(engine_->parts(), now_).tenants.at(1).priority, -7);
   join(3, kTrain);
   EXPECT_EQ(sink_.limits[3], static_cast<uint64_t>(3 * kGiB));
   // Its last client leaves, and comes back.
@@ -66,7 +66,7 @@ TEST_F(PodsTest, ASchedulerThatStartsAnewHoldsAPodThatIsGoneToWhatItHad) {
   set({{kTrain, "team/train", 3 * kGiB, 50, false}}, true);
   join(1, kTrain, test_registration(kGiB), getpid());
   set({}, true);
-  const uint64_t id = engine_->status(now_).clients.at(0).id;
+  const uint64_t id = status_of(engine_->parts(), now_).clients.at(0).id;
   start();
   set({}, true);
   auto returning = test_registration(kGiB);
@@ -85,7 +85,7 @@ TEST_F(PodsTest, AllPodsMayBeNamedInSeveralRequests) {
   };
   const auto priorities = [&] {
     std::string text;
-    for (const auto& tenant : engine_->status(now_).tenants) text += std::to_string(tenant.priority);
+    for (const auto& tenant : status_of(engine_->parts(), now_).tenants) text += std::to_string(tenant.priority);
     return text;
   };
   set({pod(kTrain), pod(kServe), pod(kOther), pod(kLate)});
@@ -113,7 +113,7 @@ TEST_F(PodsTest, WhatWasToldOfPodsWithoutClientsOutlivesTheScheduler) {
   admin::PodRequest granted{kServe, "team/serve", 0, 100, false};
   set({{kTrain, "team/train", 3 * kGiB, 50, false}, {kOther, "team/other", 2 * kGiB, 60, false}});
   join(1, kServe);
-  granted.gpu_memory_on = {{engine_->status(now_).gpus.at(0).uuid, kGiB}};
+  granted.gpu_memory_on = {{status_of(engine_->parts(), now_).gpus.at(0).uuid, kGiB}};
   engine_->disconnected(1, "its connection ended", ++now_);
   set({granted, {kOther, "", 0, 100, true}});
   for (int round = 0; round < 2; ++round) {
@@ -176,7 +176,7 @@ TEST_F(PodsTest, WhoDoesNotKnowAllOfAPodOnlyLowers) {
     set({granted(kTrain, 8 * kGiB, 50, {{"GPU-x", 2 * kGiB}}), granted(kServe, 6 * kGiB, 60)});
     EXPECT_EQ(sink_.limits[1], 4u * kGiB);
     EXPECT_NE(tenants().find("pod team/train 4 30; "), std::string::npos) << tenants() << "also over a restart of the scheduler";
-    EXPECT_EQ(engine_->status(now_).tenants.at(0).priority, -5);
+    EXPECT_EQ(status_of(engine_->parts(), now_).tenants.at(0).priority, -5);
     start();
     join(1, kTrain);
   }
@@ -209,7 +209,7 @@ TEST_F(PodsTest, WhoDoesNotKnowAllOfAPodOnlyLowers) {
 // What the node granted is reserved; a ceiling, whoever set it, takes from that and adds nothing.
 TEST_F(PodsTest, OnlyWhatWasGrantedIsReserved) {
   const auto reserved = [&] {
-    const auto tenant = engine_->status(now_).tenants.at(0);
+    const auto tenant = status_of(engine_->parts(), now_).tenants.at(0);
     return std::pair(tenant.gpu_core_limit, tenant.gpu_core_reserved);
   };
   protocol::admin::PodRequest pod{kTrain, "team/train", 0, 95, false};
@@ -268,7 +268,7 @@ TEST_F(PodsTest, AnEnvironmentsLimitIsItsContainersAndThePodHasTheSum) {
   join(2, kTrain, sidecar, 0, 'b');
   EXPECT_EQ(sink_.limits[1], 4u * kGiB);
   EXPECT_EQ(sink_.limits[2], 2u * kGiB);
-  EXPECT_EQ(engine_->status(now_).tenants.at(0).memory.at(0).limit, 6 * kGiB);
+  EXPECT_EQ(status_of(engine_->parts(), now_).tenants.at(0).memory.at(0).limit, 6 * kGiB);
   set({{kTrain, "team/train", 6 * kGiB, 100, false}});
   EXPECT_EQ(sink_.limits[1], 4u * kGiB);
   set({{kTrain, "team/train", 3 * kGiB, 100, false}});
@@ -288,7 +288,7 @@ TEST_F(PodsTest, AnEnvironmentsLimitIsItsContainersAndThePodHasTheSum) {
 // What it was granted on each GPU lowers the pod's limit there, and an annotation's both.
 TEST_F(PodsTest, WhatWasGrantedOnAGpuHoldsThere) {
   join(1, kTrain);
-  const std::string gpu = engine_->status(now_).gpus.at(0).uuid;
+  const std::string gpu = status_of(engine_->parts(), now_).gpus.at(0).uuid;
   const auto with = [&](int64_t limit, std::map<std::string, int64_t> on) {
     admin::PodRequest pod{kTrain, "team/train", limit, 100, false};
     pod.gpu_memory_on = std::move(on);
@@ -323,8 +323,8 @@ TEST_F(PodsTest, PodsOfOneClaimAreOneTenant) {
   join(2, kTrain);
   join(3, kServe, test_registration(kGiB), 0, 'b');
   EXPECT_EQ(tenants(), "pod team/train 4 30; ");
-  ASSERT_EQ(engine_->status(now_).tenants.size(), 1u);
-  EXPECT_EQ(engine_->status(now_).tenants.at(0).clients, 3u);
+  ASSERT_EQ(status_of(engine_->parts(), now_).tenants.size(), 1u);
+  EXPECT_EQ(status_of(engine_->parts(), now_).tenants.at(0).clients, 3u);
   leader.gpu_memory_limit = 2 * kGiB;
   set({leader});
   for (ConnectionId connection : {1, 2, 3}) EXPECT_EQ(sink_.limits[connection], 2u * kGiB) << connection;
@@ -389,7 +389,7 @@ TEST_F(PodsTest, LimitsThatAddUpToMoreThanThereIsKeepNobodyOut) {
 }
 
 TEST_F(PodsTest, PrioritiesAreAddedAndLive) {
-  const auto priority = [&] { return engine_->status(now_).tenants.at(0).priority; };
+  const auto priority = [&] { return status_of(engine_->parts(), now_).tenants.at(0).priority; };
   set({{kTrain, "team/train", 0, 100, false, -5, false}});
   join(1, kTrain);
   EXPECT_EQ(priority(), -5);
@@ -428,22 +428,23 @@ TEST_F(PodsTest, APodThatEndsGetsTheNextTurn) {
   EXPECT_EQ(locks(), (std::vector<ConnectionId>{1}));
   EXPECT_FALSE(sink_.dropped.contains(1)) << "its turn lasts a minute";
   set({{kTrain, "team/train", 0, 100, false, 0, true}});
-  EXPECT_TRUE(engine_->status(now_).tenants.at(0).ends);
+  EXPECT_TRUE(status_of(engine_->parts(), now_).tenants.at(0).ends);
   ASSERT_TRUE(sink_.dropped.contains(1));
   obey(1);
   EXPECT_EQ(locks(), (std::vector<ConnectionId>{1, 3})) << "before the second, which has waited for longer";
   set({{kTrain, "", 0, 100, true}});
-  EXPECT_FALSE(engine_->status(now_).tenants.at(0).ends);
+  EXPECT_FALSE(status_of(engine_->parts(), now_).tenants.at(0).ends);
 }
 
 // Its container has no library (a runtime that drops CDI devices): nobody knew, and a pod without limits was not even looked for.
 TEST_F(PodsTest, AGrantedPodThatNeverConnectsIsTold) {
   GpuUuid gpu;
   gpu.fill(1);
-  engine_->gpu_found(gpu, "GPU of this test", 8 * kGiB);
-  EXPECT_TRUE(engine_->gpus_in_use().empty()) << "nobody to look for";
+  gpus_ = {{gpu, "GPU of this test", 8 * kGiB}};
+  start();
+  EXPECT_TRUE(engine_->to_look_at().in_use.empty()) << "nobody to look for";
   set({{kTrain, "team/train", 0, 100, false}});
-  EXPECT_EQ(engine_->gpus_in_use().size(), 1u);
+  EXPECT_EQ(engine_->to_look_at().in_use.size(), 1u);
   cgroups_[getpid()] = container_of(kTrain, 'a');
   const auto sample = [&](int samples) {
     for (int i = 0; i < samples; ++i) {
@@ -457,15 +458,15 @@ TEST_F(PodsTest, AGrantedPodThatNeverConnectsIsTold) {
     }
   };
   sample(9);
-  EXPECT_TRUE(engine_->notices_after(0).empty()) << "it may be about to connect";
+  EXPECT_TRUE(engine_->parts().notices.after(0).empty()) << "it may be about to connect";
   sample(3);
-  const auto notices = engine_->notices_after(0);
+  const auto notices = engine_->parts().notices.after(0);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_EQ(notices[0].uid, kTrain);
   EXPECT_EQ(notices[0].reason, "NotShared");
   EXPECT_NE(notices[0].text.find("past nvshare, 1024 MiB"), std::string::npos) << notices[0].text;
-  EXPECT_EQ(engine_->status(now_).bypasses.size(), 1u) << "and so the metric";
-  EXPECT_TRUE(engine_->notices_after(notices[0].number).empty());
+  EXPECT_EQ(status_of(engine_->parts(), now_).bypasses.size(), 1u) << "and so the metric";
+  EXPECT_TRUE(engine_->parts().notices.after(notices[0].number).empty());
 }
 
 TEST_F(PodsTest, AnAllocationPastTheLimitIsToldWithWhoHasWhat) {
@@ -477,7 +478,7 @@ TEST_F(PodsTest, AnAllocationPastTheLimitIsToldWithWhoHasWhat) {
     engine_->received(connection, protocol::encode(protocol::AskHeadroom{++request_, static_cast<uint64_t>(bytes), 0}).span(), ++now_);
   };
   ask(1, 5 * kGiB);
-  auto notices = engine_->notices_after(0);
+  auto notices = engine_->parts().notices.after(0);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_EQ(notices[0].reason, "GpuOutOfMemory");
   EXPECT_EQ(notices[0].uid, kTrain);
@@ -486,10 +487,10 @@ TEST_F(PodsTest, AnAllocationPastTheLimitIsToldWithWhoHasWhat) {
   }
   for (int i = 0; i < 1000; ++i) ask(1, 5 * kGiB);
   const uint64_t first = notices[0].number;
-  EXPECT_TRUE(engine_->notices_after(first).empty()) << "not each of them";
+  EXPECT_TRUE(engine_->parts().notices.after(first).empty()) << "not each of them";
   now_ += PodNotices::kInterval;
   ask(1, 5 * kGiB);
-  notices = engine_->notices_after(first);
+  notices = engine_->parts().notices.after(first);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_NE(notices[0].text.find("1001 times"), std::string::npos) << notices[0].text;
 }

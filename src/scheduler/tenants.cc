@@ -238,12 +238,12 @@ const PodLimits* limits_of_pod(Tenants& tenants, const std::string& uid) {
   return tenant == nullptr ? nullptr : &tenant->pod;
 }
 
-bool has_runs(Tenants& tenants) {
-  tenants.prune();
-  return std::any_of(tenants.all().begin(), tenants.all().end(), [](const auto& entry) { return entry.second.root != 0; });
+bool has_runs(const Tenants& tenants) {
+  return std::any_of(tenants.all().begin(), tenants.all().end(),
+                     [](const auto& entry) { return entry.second.root != 0 && !is_over(entry.second); });
 }
 
-bool Tenants::is_over(const Tenant& tenant) {
+bool is_over(const Tenant& tenant) {
   if (tenant.clients > 0 || tenant.awaited > 0) return false;
   if (tenant.job && tenant.job->told) return tenant.job->gone;
   if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;

@@ -160,7 +160,6 @@ class Tenants {
   using Map = std::map<std::string, Tenant>;
   void save_change();
   void index(Map::iterator at);
-  static bool is_over(const Tenant& tenant);  // and may be forgotten
   Map::iterator forget(Map::iterator at);
   const std::string& text_of(const std::string& key, const Tenant& tenant);
   Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
@@ -193,7 +192,8 @@ class Tenants {
 void settle_memory(Tenant& tenant, int64_t gpu_total);
 // Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
 uint64_t part_of(const Tenant& tenant, pid_t pid, const ProcessCgroups& cgroups);
-bool has_runs(Tenants& tenants);  // whose root process lives
+bool is_over(const Tenant& tenant);     // and may be forgotten
+bool has_runs(const Tenants& tenants);  // whose root process lives, or that have clients
 
 // Nobody speaks for the pod any more. Its processes may go on (it was deleted by force), leave and come back: they are held to what it had,
 // and have no priority over others. What holds for it from now on.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "scheduler/engine.h"
+#include "scheduler/reports.h"
 #include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 
@@ -63,8 +64,8 @@ class EngineTest : public testing::Test {
         if (look_fails_) throw std::out_of_range("as a defect would");
         return HostBudget::Machine{1000 * kGiB, std::nullopt};
       };
-      options.list_gpus = list_gpus_;
-      options.ask_mps = ask_mps_;
+      options.hooks.list_gpus = list_gpus_;
+      options.hooks.ask_mps = ask_mps_;
       if (look_at_cgroups_) options.look_at_cgroups = look_at_cgroups_;
       if (alive_) {
         options.start_time_if_alive = [this](pid_t pid) -> uint64_t {
@@ -72,10 +73,10 @@ class EngineTest : public testing::Test {
           return alive_->contains(pid) ? 1 : 0;
         };
       }
-      engine_.emplace(std::move(options), packets_, now_);
       GpuUuid uuid;
       uuid.fill(1);
-      if (has_nvml_) engine_->gpu_found(uuid, "card", 16 * kGiB);
+      if (has_nvml_) options.gpus = {{uuid, "card", 16 * kGiB}};
+      engine_.emplace(std::move(options), packets_, now_);
     }
     return *engine_;
   }
@@ -136,8 +137,8 @@ class EngineTest : public testing::Test {
     engine().memory_sampled({sample}, ++now_);
   }
 
-  protocol::admin::GpuReport gpu() { return engine().status(now_).gpus.at(0); }
-  protocol::admin::ClientReport client(size_t index) { return engine().status(now_).clients.at(index); }
+  protocol::admin::GpuReport gpu() { return status_of(engine().parts(), now_).gpus.at(0); }
+  protocol::admin::ClientReport client(size_t index) { return status_of(engine().parts(), now_).clients.at(index); }
 
   TestFolder folder_;
   bool look_fails_ = false;

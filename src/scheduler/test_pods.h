@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "scheduler/engine.h"
+#include "scheduler/reports.h"
 #include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 
@@ -61,6 +62,7 @@ class PodsTest : public testing::Test {
     if (keeps_tenants_) options.tenants_file = folder_.path() + "/tenants";
     options.look_at_host = [] { return HostBudget::Machine{1000 * kGiB, std::nullopt}; };
     options.look_at_cgroups = [this](pid_t pid) { return cgroups_[pid]; };
+    options.gpus = gpus_;
     engine_.reset();
     engine_.emplace(std::move(options), sink_, now_);
   }
@@ -99,7 +101,7 @@ class PodsTest : public testing::Test {
   // "kind name memory in GiB, core" of each tenant.
   std::string tenants() {
     std::string text;
-    for (const auto& tenant : engine_->status(now_).tenants) {
+    for (const auto& tenant : status_of(engine_->parts(), now_).tenants) {
       text += tenant.kind + " " + tenant.name + " " + std::to_string(tenant.gpu_memory_limit / kGiB) + " " +
               std::to_string(tenant.gpu_core_limit) + "; ";
     }
@@ -109,6 +111,7 @@ class PodsTest : public testing::Test {
   TestFolder folder_;
   std::string tenants_file_;  // empty: none
   Settings settings_;
+  std::vector<FoundGpu> gpus_;  // by NVML
   bool keeps_tenants_ = false;  // for the next scheduler
   std::map<pid_t, std::string> cgroups_;
   PodsSink sink_;

@@ -98,12 +98,12 @@ void TestSession::start_engine() {
   options.look_at_cgroups = [this](pid_t pid) { return "0::/system.slice/tenant" + std::to_string(tenant_of(pid)) + ".service\n"; };
   options.segment_maker = this;
   options.new_segment_id = [this] { return next_segment_ += 1 + liar_.below(3); };
-  engine_.emplace(std::move(options), *this, now_);
   for (uint8_t gpu = 1; options_.nvml && gpu <= 3; ++gpu) {
     GpuUuid uuid;
     uuid.fill(gpu);
-    engine_->gpu_found(uuid, "card", 16 * kGiB);
+    options.gpus.push_back({uuid, "card", 16 * kGiB});
   }
+  engine_.emplace(std::move(options), *this, now_);
 }
 
 // Connections break, the processes live.
@@ -165,7 +165,7 @@ void TestSession::serve_jobs() {
 // Every process that has a client on the GPU has a context there, but for every third liar.
 void TestSession::look_with_nvml() {
   std::vector<GpuSample> samples;
-  const protocol::admin::StatusReport report = engine_->status(now_);
+  const protocol::admin::StatusReport report = status_of(engine_->parts(), now_);
   for (uint8_t gpu = 1; gpu <= 3; ++gpu) {
     GpuSample sample;
     sample.uuid.fill(gpu);
@@ -202,7 +202,7 @@ void TestSession::step() {
 
 std::string TestSession::problem() {
   if (!found_.empty()) return found_;
-  if (auto broken = engine_->broken_promise()) return "the policy broke a promise: " + *broken;
+  if (auto broken = engine_->parts().steps.broken_promise()) return "the policy broke a promise: " + *broken;
   for (size_t i = 0; i < honest_; ++i) {
     const Client& client = clients_[i];
     if (client.was_refused && client.inbox.empty()) return "an honest client was refused";
@@ -217,7 +217,7 @@ std::string TestSession::problem() {
 }
 
 std::string TestSession::wrong_in_books() {
-  const protocol::admin::StatusReport report = engine_->status(now_);
+  const protocol::admin::StatusReport report = status_of(engine_->parts(), now_);
   size_t honest = 0;
   size_t there = 0;
   for (size_t i = 0; i < honest_; ++i) there += clients_[i].registered ? 1U : 0U;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "scheduler/engine.h"
+#include "scheduler/reports.h"
 #include "scheduler/test_amounts.h"
 #include "scheduler/test_client.h"
 #include "scheduler/test_liar.h"

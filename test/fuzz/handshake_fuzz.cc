@@ -10,6 +10,7 @@
 #include "fuzz.h"
 #include "scheduler/engine.h"
 #include "scheduler/log.h"
+#include "scheduler/reports.h"
 #include "scheduler/test_client.h"
 
 namespace {
@@ -98,9 +99,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       engine.disconnected(connection, "it left", now);
     }
     if (const auto due = engine.next_deadline(); due && *due <= now) engine.deadline_reached(now);
-    require(!engine.broken_promise(), "the policy keeps its promises");
+    require(!engine.parts().steps.broken_promise(), "the policy keeps its promises");
   }
-  require(engine.client_count() <= wire.registered_.size(), "every client was told that it is registered");
+  require(engine.parts().clients.all().size() <= wire.registered_.size(), "every client was told that it is registered");
   connect(engine, wire, kHonest);
   auto message = test_registration(1 << 20, kHonestGpu);
   message.wants_lock = 1;
@@ -108,6 +109,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   engine.received(kHonest, packet.span(), now);
   require(wire.registered_.contains(kHonest), "a client that keeps to the protocol is registered");
   require(wire.got_lock_, "and gets the lock of a GPU that it has for itself");
-  static_cast<void>(engine.status(now));
+  static_cast<void>(status_of(engine.parts(), now));
   return 0;
 }

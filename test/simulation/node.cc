@@ -65,11 +65,10 @@ void Node::start_engine() {
     return at == tenants_.end() ? std::string() : "0::/system.slice/" + tenant_name(at->second) + ".service\n";
   };
   options.start_time_of = options.start_time_if_alive = [this](pid_t pid) { return tenants_.contains(pid) ? kProcessStart : 0; };
+  for (int gpu = 0; plan_.nvml && gpu < plan_.gpus; ++gpu) options.gpus.push_back({uuid_of(gpu), "card", plan_.gpu_bytes});
   engine_.emplace(std::move(options), *this, world_.now());
   world_.tell("scheduler: starts, epoch {}, protocol version {}", 1000 + lives_, version_);
   world_.after(kSec, [this, life = lives_] { housekeep(life); });
-  for (int gpu = 0; plan_.nvml && gpu < plan_.gpus; ++gpu)
-    call([&](auto& engine) { engine.gpu_found(uuid_of(gpu), "card", plan_.gpu_bytes); });
   if (plan_.nvml) world_.after(kNvmlInterval, [this, life = lives_] { look_with_nvml(life); });
   engine_called();
 }
@@ -78,7 +77,7 @@ void Node::start_engine() {
 void Node::look_with_nvml(uint64_t life) {
   if (!engine_ || life != lives_) return;
   std::vector<scheduler::GpuSample> samples;
-  const std::vector<scheduler::GpuUuid> in_use = engine_->gpus_in_use();
+  const std::vector<scheduler::GpuUuid> in_use = engine_->to_look_at().in_use;
   for (int gpu = 0; gpu < plan_.gpus; ++gpu) {
     if (std::find(in_use.begin(), in_use.end(), uuid_of(gpu)) == in_use.end()) continue;
     scheduler::GpuSample sample;
@@ -261,7 +260,7 @@ void Node::restart(Duration away, bool former) {
 void Node::engine_called() {
   glimpse_stale_ = true;
   if (!engine_) return;
-  if (auto broken = engine_->broken_promise()) return world_.fail("the policy broke a promise: " + *broken);
+  if (auto broken = engine_->parts().steps.broken_promise()) return world_.fail("the policy broke a promise: " + *broken);
   const std::optional<policy::Instant> deadline = engine_->next_deadline();
   if (!deadline || *deadline >= due_) return;
   due_ = *deadline;
@@ -278,7 +277,7 @@ const std::vector<policy::ClientGlimpse>& Node::glimpse() {
   if (!engine_) {
     glimpse_.clear();
   } else if (glimpse_stale_) {
-    policy::glimpse(engine_->policy_state(), glimpse_);
+    policy::glimpse(engine_->parts().steps.state(), glimpse_);
   }
   glimpse_stale_ = false;
   return glimpse_;

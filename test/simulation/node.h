@@ -14,6 +14,7 @@
 #include "canaries.h"
 #include "plan.h"
 #include "scheduler/engine.h"
+#include "scheduler/reports.h"
 
 namespace nvshare::simulation {
 
@@ -62,10 +63,10 @@ class Node : public scheduler::Transport {
   bool serves(ConnectionId connection) const { return links_.contains(connection) && links_.at(connection).served; }
   bool quiet(ConnectionId connection) const;  // nothing is under way either way
   const std::vector<policy::ClientGlimpse>& glimpse();
-  const policy::State& policy_state() const { return engine_->policy_state(); }
-  size_t client_count() const { return engine_ ? engine_->client_count() : 0; }
+  const policy::State& policy_state() const { return engine_->parts().steps.state(); }
+  size_t client_count() const { return engine_ ? engine_->parts().clients.all().size() : 0; }
   policy::ClientState state_of(uint64_t client);
-  protocol::admin::StatusReport status() const { return engine_->status(world_.now()); }
+  protocol::admin::StatusReport status() const { return status_of(engine_->parts(), world_.now()); }
 
  private:
   struct Link {

@@ -1,0 +1,44 @@
+// The policy's state, and what its steps leave beside their actions: a recording, for `nvsharectl trace` and a file, and a count of the
+// changes that a viewer should see. One thread, the engine's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "policy/policy.h"
+#include "protocol/admin.h"
+#include "scheduler/trace.h"
+#include "scheduler/trace_ring.h"
+
+namespace nvshare::scheduler {
+
+class PolicySteps {
+ public:
+  PolicySteps(const policy::Config& config, std::unique_ptr<TraceWriter> file)  // null: into none
+      : state_(policy::make_state(config)), file_(std::move(file)) {}
+
+  const policy::State& state() const { return *state_; }
+  // record() is to follow, once what follows from it was sent: somebody may be waiting for that with the GPU idle.
+  policy::Actions step(const policy::Event& event, policy::Instant now);
+  void record(const policy::Event& event, policy::Instant now);
+  void record(const TraceNames& names, policy::Instant now);  // before the client's first event
+  void flush();
+  TraceRing::Part recorded(const protocol::admin::TraceRequest& request, policy::Instant now) const {
+    return ring_.read(request.after, request.last_ns, now);
+  }
+
+  uint64_t changes() const { return changes_; }  // StatusReport::changes
+  void note_change() { ++changes_; }             // of something that the policy does not know
+  // For tests: what is wrong in the policy's state; nothing: nothing.
+  std::optional<std::string> broken_promise() const { return policy::check_invariants(*state_); }
+
+ private:
+  policy::StatePointer state_;
+  std::unique_ptr<TraceWriter> file_;
+  TraceRing ring_;
+  uint64_t changes_ = 1;
+};
+
+}  // namespace nvshare::scheduler
