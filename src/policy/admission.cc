@@ -226,15 +226,15 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
 
 // Tells those that wait why, where their tenant's limit or share keeps them all. A tenant that was told is looked at again when that
 // changes, or another client of it comes.
-bool holds_all_of(Context& context, const Gpu& gpu, Tenancy& tenancy) {
-  const Verdict verdict = may_run(context.state, gpu, *tenancy.account);
+bool holds_all_of(const Gpu& gpu, Account& account, const Exclusive& is_exclusive) {
+  const Verdict verdict = may_run(is_exclusive, gpu.quota, account);
   if (verdict == Verdict::kRun) return false;
   const WaitReason reason = verdict == Verdict::kLimit ? WaitReason::kLimit : WaitReason::kShare;
   const bool rotates = gpu.quota.mode == GpuMode::kRotation;
-  if (tenancy.held_for == reason && tenancy.held_in_rotation == rotates) return true;
-  for (const auto& [id, client] : tenancy.waiting) set_reason(gpu, *client, verdict);
-  tenancy.held_for = reason;
-  tenancy.held_in_rotation = rotates;
+  if (account.held_for == reason && account.held_in_rotation == rotates) return true;
+  for (const auto& [id, client] : account.here->waiting) set_reason(gpu, *client, verdict);
+  account.held_for = reason;
+  account.held_in_rotation = rotates;
   return true;
 }
 
@@ -410,8 +410,9 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
   };
   if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) return add(gpu.waiting);
   if (limits_rest) return add(gpu.queue.free);
-  for (const Account& account : gpu.quota.accounts) {
-    if (account.here != nullptr && account.here->waits > 0 && !holds_all_of(context, gpu, *account.here)) add(account.here->waiting);
+  const Exclusive is_exclusive(context.config(), gpu);
+  for (Account& account : gpu.quota.accounts) {
+    if (account.does.waits > 0 && !holds_all_of(gpu, account, is_exclusive)) add(account.here->waiting);
   }
 }
 

@@ -115,7 +115,10 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   tenancy.clients[client.id] = &client;
   client.tenancy = &tenancy;
   if (tenancy.account == nullptr) {
-    if (Account* account = known_account(state.config, gpu, client.tenant)) open_account(gpu, tenancy, *account);
+    if (Account* account = known_account(state.config, gpu, client.tenant)) {
+      open_account(gpu, tenancy, *account);
+      take_turns_of_tenant(state, *account);  // it was away, with a debt
+    }
   }
   ++gpu.priorities[client.priority];
   gpu.ceilings_due = true;
@@ -136,6 +139,7 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
   if (here->second.clients.empty()) {
     if (Account* account = here->second.account) {
       account->here = nullptr;
+      account->does = {};
       --gpu.quota.accounts_here;
     }
     gpu.of_tenant.erase(here);

@@ -209,9 +209,9 @@ void open_account(Gpu& gpu, Tenancy& tenancy, Account& account);  // for clients
 // An account that there is; that of a tenant that left comes back to Quota::accounts, as it stands now. Null: none, or nothing is owed any
 // more.
 Account* known_account(const Config& config, Gpu& gpu, TenantId tenant);
-Account left_account(const Config& config, const Gpu& gpu, Account account);  // one of Quota::left as of Quota::until
+Account left_account(const Config& config, const Gpu& gpu, const Account& as_left);  // one of Quota::left as of Quota::until
 // What it owes at that time, for people: a tenant that runs is billed by steps.
-Account account_at(const Config& config, const Gpu& gpu, Account account, Instant now);
+Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now);
 bool outlives_clients(const Quota& quota, const Account& account, Instant now);
 void set_left_apart(Context& context, Gpu& gpu);  // brings those that left up to date; those that owe nothing any more are forgotten
 // Tenants below their shares that want the GPU: what another uses beyond its own is taken from them.
@@ -245,13 +245,32 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus);
 
 // quota_turns.cc: who may run
 enum class Verdict { kRun, kLimit, kShare };
-const char* name_of(GpuMode mode);                                                // view.cc
-void settle_quota(Context& context, Gpu& gpu);                                    // unless limits rest
-void watch_quota(Context& context, Gpu& gpu);                                     // when to look again
-bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account);  // takes turns with others that do
+const char* name_of(GpuMode mode);              // view.cc
+void settle_quota(Context& context, Gpu& gpu);  // unless limits rest
+void watch_quota(Context& context, Gpu& gpu);   // when to look again
+// Which tenants take turns with others that do, of one GPU as it is now: asked of each account in most steps.
+class Exclusive {
+ public:
+  Exclusive(const Config& config, const Gpu& gpu);
+  bool operator()(const Account& account) const {
+    if (account.gang) return false;  // it has its turns on several GPUs at once
+    if (rotates_) return true;
+    if (account.sharing != TenantSharing::kNode) return account.sharing == TenantSharing::kTurns;
+    return by_gaps_ ? !account.gappy : others_;
+  }
+
+ private:
+  const bool rotates_;
+  bool by_gaps_ = false, others_ = false;
+};
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
-Verdict may_run(const State& state, const Gpu& gpu, const Account& account);  // a client that does not end and is in no gang
+// A client that does not end and is in no gang, beside limits.
+inline Verdict may_run(const Exclusive& is_exclusive, const Quota& quota, const Account& account) {
+  if (account.throttled) return Verdict::kLimit;
+  if (account.yields) return Verdict::kShare;
+  return quota.owner != account.tenant && is_exclusive(account) ? Verdict::kShare : Verdict::kRun;
+}
 // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
 void take_turns_of_tenant(const State& state, Account& account);  // what State::turns says of it
 Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate);

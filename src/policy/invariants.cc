@@ -18,7 +18,7 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
     if (!gpu.wake_at) return broken("pauses and nobody watches");
     for (const auto& [id, other] : gpu.clients) {
       if (id == client.id || (!other.stays() && !other.waits())) continue;
-      if (client.tenancy->account == nullptr || is_exclusive(state.config, gpu, *client.tenancy->account))
+      if (client.tenancy->account == nullptr || Exclusive(state.config, gpu)(*client.tenancy->account))
         return broken("pauses beside others that take turns with it");
       if (other.waits() && other.waited_for_memory) return broken("pauses while another waits for memory");
       if (may_run(state, client) != Verdict::kRun) return broken("pauses, and might not go on beside others");
@@ -156,24 +156,23 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
     for (const auto& [id, client] : tenancy.clients) {
       if (client->tenancy != &tenancy) return "client " + std::to_string(id) + " counts for another tenant";
       const bool works = client->holds_lock() && client->turn_start;
-      counted.waits += client->waits();
-      counted.holds += client->holds_lock();
-      counted.stays += client->stays();
-      counted.works += works;
-      counted.works_on += works && client->stays();
-      counted.busy += client->waits() || (client->holds_lock() && !client->paused_since);
+      counted.does.waits += client->waits();
+      counted.does.holds += client->holds_lock();
+      counted.does.stays += client->stays();
+      counted.does.works += works;
+      counted.does.works_on += works && client->stays();
+      counted.does.busy += client->waits() || (client->holds_lock() && !client->paused_since);
     }
-    if (counted.waits != tenancy.waits || counted.holds != tenancy.holds || counted.stays != tenancy.stays ||
-        counted.waits != std::ssize(tenancy.waiting) || counted.works != tenancy.works || counted.works_on != tenancy.works_on ||
-        counted.busy != tenancy.busy)
+    if (counted.does != tenancy.does || counted.does.waits != std::ssize(tenancy.waiting))
       return "the counts of tenant " + std::to_string(tenant) + " are not those of its clients";
-    working += tenancy.works > 0;
+    working += tenancy.does.works > 0;
   }
   if (working != gpu.tenants_working) return "the number of tenants that work is wrong";
   for (const Account& account : gpu.quota.accounts) {
     const auto at = gpu.of_tenant.find(account.tenant);
     if (at != gpu.of_tenant.end() && at->second.account != &account) return "a tenant has lost its account";
     if (account.here != (at == gpu.of_tenant.end() ? nullptr : &at->second)) return "an account has lost its clients";
+    if (account.does != (account.here == nullptr ? Doing() : account.here->does)) return "an account has lost what its clients do";
     accounts_here += account.here != nullptr;
   }
   for (const Account& account : gpu.quota.left) {
@@ -214,8 +213,9 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
     if (held == queue.free.contains(id)) return broken("limits keep it, or not?");
     free += !held;
     ending += client->ends;
-    const WaitReason held_for = client->tenancy->held_for;
-    const bool rotates = held_for == WaitReason::kShare && client->tenancy->held_in_rotation;
+    const Account* account = client->tenancy->account;
+    const WaitReason held_for = account != nullptr ? account->held_for : WaitReason::kNone;
+    const bool rotates = held_for == WaitReason::kShare && account->held_in_rotation;
     if (held_for != WaitReason::kNone && (held_for != client->reason || rotates != client->waited_for_memory))
       return broken("its tenant's clients wait for something else");
     if (!client->tenancy->waiting.contains(id)) return broken("is missing among those of its tenant");

@@ -66,26 +66,26 @@ std::string list_of(const Neighbours& clients) {
 }  // namespace
 
 void note_throttled(Context& context, const Gpu& gpu, Account& account) {
-  ++account.throttles_unnoted;
-  account.throttle_noted = is_due(account.throttle_noted_at, context.now);
-  if (!account.throttle_noted && !context.config().explains) return;
+  ++account.throttles.unnoted;
+  account.throttles.noted = is_due(account.throttles.at, context.now);
+  if (!account.throttles.noted && !context.config().explains) return;
   const Duration window = window_of(context.config(), gpu);
   std::string text = "throttled: used " + ms(account.in_window) + " of " + ms(portion(window, account.quota)) + " in this window of " +
                      ms(window) + ", limit " + std::to_string(account.ceiling) + " %, in force " + percent(account.quota) + "; " +
                      owes(account);
-  if (account.throttles_unnoted > 1) text += " (" + std::to_string(account.throttles_unnoted) + " times since the last such line)";
-  context.note(account.throttle_noted ? Level::kInfo : Level::kDebug, gpu, account.tenant, std::move(text));
-  if (!account.throttle_noted) return;
-  account.throttle_noted_at = context.now;
-  account.throttles_unnoted = 0;
+  if (account.throttles.unnoted > 1) text += " (" + std::to_string(account.throttles.unnoted) + " times since the last such line)";
+  context.note(account.throttles.noted ? Level::kInfo : Level::kDebug, gpu, account.tenant, std::move(text));
+  if (!account.throttles.noted) return;
+  account.throttles.at = context.now;
+  account.throttles.unnoted = 0;
 }
 
 void note_released(Context& context, const Gpu& gpu, Account& account) {
-  if (!account.throttle_noted && !context.config().explains) return;
-  context.note(account.throttle_noted ? Level::kInfo : Level::kDebug, gpu, account.tenant,
+  if (!account.throttles.noted && !context.config().explains) return;
+  context.note(account.throttles.noted ? Level::kInfo : Level::kDebug, gpu, account.tenant,
                "may run again, after " + ms(context.now - account.throttled_at) + ", limit " + std::to_string(account.ceiling) +
                    " %, in force " + percent(account.quota) + "; " + owes(account));
-  account.throttle_noted = false;
+  account.throttles.noted = false;
 }
 
 void note_limit(Context& context, const Gpu& gpu, const Account& account, const CoreLimit& former) {

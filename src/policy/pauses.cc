@@ -16,7 +16,7 @@ bool is_eligible(const State& state, const Gpu& gpu, const Client& client) {
 
 // Others do not wait for it, and it would not wait for them.
 bool runs_beside(const State& state, const Gpu& gpu, const Client& client) {
-  return client.tenancy->account != nullptr && !is_exclusive(state.config, gpu, *client.tenancy->account);
+  return client.tenancy->account != nullptr && !Exclusive(state.config, gpu)(*client.tenancy->account);
 }
 
 bool memory_is_wanted(const Gpu& gpu) {

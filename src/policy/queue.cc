@@ -120,7 +120,7 @@ void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
   if (client.home != nullptr && cannot_have_it_soon(client.reason) != cannot_have_it_soon(reason)) limits_change(*client.home);
   client.reason = reason;
   client.waited_for_memory = waited_for_memory;
-  if (client.tenancy != nullptr) client.tenancy->held_for = WaitReason::kNone;
+  if (client.tenancy != nullptr) client.tenancy->forget_held_for();
   if (client.home != nullptr) note_waiting(*client.home, client);
 }
 

@@ -39,9 +39,9 @@ Use use_of(const Client& client) {
   return client.stays() ? Use::kRuns : Use::kDrains;
 }
 
-Use use_of(const Tenancy* tenancy) {
-  if (tenancy == nullptr || tenancy->works == 0) return Use::kNone;
-  return tenancy->works_on > 0 ? Use::kRuns : Use::kDrains;
+Use use_of(const Doing& does) {
+  if (does.works == 0) return Use::kNone;
+  return does.works_on > 0 ? Use::kRuns : Use::kDrains;
 }
 
 void use_recently(Account& account, Instant now, Duration used) {
@@ -145,9 +145,11 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   if (nobodys) quota.swap_time += time;
   const Pressers others = pressers(gpu);  // as of the beginning of the time
   if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
+  size_t place = 0;
   for (Account& account : quota.accounts) {
-    const Use use = use_of(account.here);
-    const bool waits = account.here != nullptr && account.here->waits > 0;
+    quota.accounts.look_ahead(place++);
+    const Use use = use_of(account.does);
+    const bool waits = account.does.waits > 0;
     if (use != Use::kNone) account.used = true;
     if ((account.throttled || account.yields) && waits) account.throttled_waiting += time;
     if (nobodys) continue;
@@ -204,10 +206,9 @@ void bring_up_to(Context& context, Gpu& gpu) {
 Pressers pressers(const Gpu& gpu) {
   Pressers found;
   for (const Account& account : gpu.quota.accounts) {
-    if (account.throttled || account.balance < 0 || account.here == nullptr) continue;
-    const Tenancy& here = *account.here;
+    if (account.throttled || account.balance < 0) continue;
     const auto may_soon = [](const Client& client) { return client.waits() && !cannot_have_it_soon(client.reason); };
-    if (here.works == 0 && (here.waits == 0 || !any_client(here, may_soon))) continue;
+    if (account.does.works == 0 && (account.does.waits == 0 || !any_client(*account.here, may_soon))) continue;
     found.several = found.any;
     found.any = true;
     found.tenant = account.tenant;
@@ -256,17 +257,19 @@ bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
   return (account.has_ceiling() || account.owed > 0) && now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
 }
 
-Account account_at(const Config& config, const Gpu& gpu, Account account, Instant now) {
+Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now) {
+  Account account = as_billed;
   const Quota& quota = gpu.quota;
   Duration time = account.here == nullptr && quota.accounts.find(account.tenant) == nullptr ? quota.left_earns : 0;
   const bool goes_on = quota.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
   if (goes_on) time += std::max<Duration>(now - quota.until, 0);
-  const bool waits = account.here != nullptr && account.here->waits > 0;
-  if (use_of(account.here) == Use::kNone && (account.used || waits)) earn(config, gpu, account, time, waits, now);
+  const bool waits = account.does.waits > 0;
+  if (use_of(account.does) == Use::kNone && (account.used || waits)) earn(config, gpu, account, time, waits, now);
   return account;
 }
 
-Account left_account(const Config& config, const Gpu& gpu, Account account) {
+Account left_account(const Config& config, const Gpu& gpu, const Account& as_left) {
+  Account account = as_left;
   if (account.used) earn(config, gpu, account, gpu.quota.left_earns, false, gpu.quota.until);
   return account;
 }
@@ -323,6 +326,8 @@ std::unique_ptr<Account> Accounts::extract(TenantId tenant) {
 
 void open_account(Gpu& gpu, Tenancy& tenancy, Account& account) {
   account.here = &tenancy;
+  account.does = tenancy.does;
+  account.held_for = WaitReason::kNone;
   tenancy.account = &account;
   ++gpu.quota.accounts_here;
 }

@@ -54,6 +54,7 @@ inline constexpr Duration kNotePause = 10'000'000'000;  // between two lines of 
 
 struct Context;
 struct Tenancy;
+enum class WaitReason;
 
 // How much of its speed alone a tenant keeps in its part (1/n) of the time in which n tenants run: the driver loses some of it by
 // switching between them. Learnt from its turns (quota_overlap.cc).
@@ -68,37 +69,61 @@ struct Overlap {
   int64_t kept = kWholeGpu;  // what came of it, in millionths
 };
 
+// How many of a tenant's clients on a GPU do what.
+struct Doing {
+  int32_t waits = 0, stays = 0, holds = 0;
+  int32_t works = 0;     // hold the lock, have loaded, and do not pause: they are billed
+  int32_t works_on = 0;  // the same that were not asked to drop
+  int32_t busy = 0;      // wait, or hold the lock and do not pause
+
+  bool operator==(const Doing&) const = default;
+};
+
+// What a tenant's share of a GPU was worked out from.
+struct ShareTerms {
+  bool active = false;
+  int ceiling = 0, reserved = 0;  // percent; a ceiling of 0: it was not
+
+  bool operator==(const ShareTerms&) const = default;
+};
+
+// What the log has of a tenant's ceiling.
+struct ThrottleNotes {
+  bool noted = false;    // this time that it is throttled
+  Instant at = 0;        // the last that it has
+  uint64_t unnoted = 0;  // since then
+};
+
 struct Account {
-  // What most steps look at stands first, together.
-  TenantId tenant = 0;
-  Tenancy* here = nullptr;  // its clients there; null: none
-  int64_t quota = 0;        // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
-  Duration balance = 0;     // of its quota: what it may use before others come first; below 0: it is above its quota
-  Duration headroom = 0;    // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
-  Instant last_busy = 0;    // held or wanted the lock
-  int ceiling = 100;        // percent; 100 = none
-  int reserved = 0;         // percent
-  int shared_ceiling = 0;   // with these the shares were worked out last; 0: they were not
-  int shared_reserved = 0;  // the same
-  int gaps = 0;             // percent of the latest turns that it ended by itself
-  bool used = false;        // it has run once: from then on it saves up
-  bool throttled = false;   // above its ceiling
-  bool yields = false;      // above its quota, while another that is below its own wants the GPU
-  bool active = false;      // counts in the shares
-  bool present = false;     // was busy lately
-  bool shared_as_active = false;  // so the shares were worked out last
-  bool gang = false;              // its turns are on several GPUs together
-  bool gappy = false;             // leaves gaps that others can use: runs beside them
-  bool runs = false;              // has since slice_began
-  bool interrupted = false;       // its last turn was ended by a drop: it will want another at once
-  bool borrows = false;           // has a turn before its balance allows one, because the GPU would stand still
+  // What most steps look at stands first, in two lines of the processor's caches.
+  alignas(64) TenantId tenant = 0;
+  Tenancy* here = nullptr;   // its clients there; null: none
+  Doing does;                // the same as in `here`
+  int64_t quota = 0;         // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
+  Duration balance = 0;      // of its quota: what it may use before others come first; below 0: it is above its quota
+  Duration headroom = 0;     // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
+  Instant last_busy = 0;     // held or wanted the lock
+  int ceiling = 100;         // percent; 100 = none
+  int reserved = 0;          // percent
+  ShareTerms shared;         // of the shares as they are
+  int gaps = 0;              // percent of the latest turns that it ended by itself
+  bool used = false;         // it has run once: from then on it saves up
+  bool throttled = false;    // above its ceiling
+  bool yields = false;       // above its quota, while another that is below its own wants the GPU
+  bool active = false;       // counts in the shares
+  bool present = false;      // was busy lately
+  bool gang = false;         // its turns are on several GPUs together
+  bool gappy = false;        // leaves gaps that others can use: runs beside them
+  bool runs = false;         // has since slice_began
+  bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
+  WaitReason held_for{};     // limits keep all of its clients waiting that wait; kNone: they may have different reasons
+  bool held_in_rotation = false;
+  bool borrows = false;  // has a turn before its balance allows one, because the GPU would stand still
   TenantSharing sharing = TenantSharing::kNode;
   Instant slice_began = 0;
 
   Instant throttled_at = 0;
-  bool throttle_noted = false;     // the log has this time that it was throttled
-  Instant throttle_noted_at = 0;   // the last that it has
-  uint64_t throttles_unnoted = 0;  // since then
+  ThrottleNotes throttles;
   // When its ceiling was taken away: what it owed, and what was gone of its window's time, which counts again if it gets another one
   // before that window's end.
   Duration owed = 0, spent = 0;
@@ -120,7 +145,7 @@ struct Account {
   bool has_ceiling() const { return ceiling < 100; }
   bool is_limited() const { return ceiling < 100 || reserved > 0; }
   int64_t ceiling_rate() const { return ceiling * (kWholeGpu / 100); }
-  bool shares_are_known() const { return active == shared_as_active && ceiling == shared_ceiling && reserved == shared_reserved; }
+  bool shares_are_known() const { return shared == ShareTerms{active, ceiling, reserved}; }
 };
 
 // Accounts by tenant, in the order of tenants; an account stays where it is, from one table to another as well.
@@ -151,6 +176,15 @@ class Accounts {
   Iterator<const Account> begin() const { return Iterator<const Account>(order_.data()); }
   Iterator<const Account> end() const { return Iterator<const Account>(order_.data() + order_.size()); }
   size_t size() const { return order_.size(); }
+  // Before the account at `place` is looked at: some behind it are on their way from memory: those of many GPUs do not fit the
+  // processor's caches.
+  void look_ahead(size_t place) const {
+    constexpr size_t kAhead = 8;
+    if (place + kAhead < order_.size()) {
+      __builtin_prefetch(order_[place + kAhead]);
+      __builtin_prefetch(reinterpret_cast<const char*>(order_[place + kAhead]) + 64);
+    }
+  }
   bool empty() const { return order_.empty(); }
 
   Account* find(TenantId tenant);  // null: there is none

@@ -54,7 +54,7 @@ void learn_overlap(const Context& context, const Gpu& gpu, const Client& client,
   Account* const account = client.tenancy->account;
   if (!gpu.quota.limited || account == nullptr || !client.turn_start) return;
   Overlap& overlap = account->overlap;
-  if (client.tenancy->works > 1) {
+  if (client.tenancy->does.works > 1) {
     overlap.mixed = true;
     return;
   }

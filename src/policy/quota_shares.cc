@@ -33,8 +33,9 @@ std::vector<Border> borders_of(const std::vector<Claim>& claims) {
   std::vector<Border> borders;
   borders.reserve(101);
   const auto add = [&](int64_t at, int64_t rising) {
-    if (at % kPercent == 0 && at >= 0 && at <= kWholeGpu) {
-      percents[static_cast<size_t>(at / kPercent)] += rising;
+    const int64_t percent = at / kPercent;
+    if (percent * kPercent == at && percent >= 0 && percent <= 100) {
+      percents[static_cast<size_t>(percent)] += rising;
     } else {
       borders.push_back({at, rising});
     }
@@ -57,14 +58,15 @@ std::vector<Border> borders_of(const std::vector<Claim>& claims) {
 // What one more claim would get beside those of a GPU, for many of them: each costs a search among the borders.
 class OneMore {
  public:
-  explicit OneMore(const std::vector<Claim>& claims) : claims_(claims) {
+  // `borders`: theirs, as borders_of() has them.
+  OneMore(const std::vector<Claim>& claims, const std::vector<Border>& borders) : claims_(claims) {
     for (const Claim& claim : claims) {
       reserved_ += claim.reserved;
       ceilings_ += claim.ceiling;
       most_ = claim.reserved == 0 ? kWholeGpu - kRestLeast : most_;
     }
     int64_t level = 0, filled = 0, rising = 0;
-    for (const Border& border : borders_of(claims)) {
+    for (const Border& border : borders) {
       filled += rising * (border.at - level);
       level = border.at;
       rising += border.rising;
@@ -117,9 +119,9 @@ class OneMore {
 
 }  // namespace
 
-int64_t share_beside(const std::vector<Claim>& claims, const Claim& more) { return OneMore(claims).share(more); }
+int64_t share_beside(const std::vector<Claim>& claims, const Claim& more) { return OneMore(claims, borders_of(claims)).share(more); }
 
-void share_out(std::vector<Claim>& claims) {
+static void share_out(std::vector<Claim>& claims, const std::vector<Border>& borders) {
   int64_t ceilings = 0, left = kWholeGpu;
   for (const Claim& claim : claims) {
     ceilings += claim.ceiling;
@@ -129,7 +131,7 @@ void share_out(std::vector<Claim>& claims) {
   if (ceilings > kWholeGpu) {
     int64_t rising = 0;
     level = 0;
-    for (const Border& border : borders_of(claims)) {
+    for (const Border& border : borders) {
       if (rising * (border.at - level) >= left) break;
       left -= rising * (border.at - level);
       level = border.at;
@@ -140,20 +142,26 @@ void share_out(std::vector<Claim>& claims) {
   for (Claim& claim : claims) claim.share = std::max(claim.reserved, std::min(claim.ceiling, level));
 }
 
+void share_out(std::vector<Claim>& claims) { share_out(claims, borders_of(claims)); }
+
 namespace {
 
 void look_at_tenants(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   begin_accounts(gpu, context.now);
   if (quota.accounts_here < gpu.of_tenant.size()) {
-    for (const auto& [tenant, clients] : gpu.of_tenant) account_of(context.state, gpu, tenant, context.now);
+    for (const auto& [tenant, clients] : gpu.of_tenant) {
+      if (clients.account == nullptr) account_of(context.state, gpu, tenant, context.now);
+    }
   }
   quota.limited = false;
   const bool gangs = !context.state.gangs.empty();
   bool any_over = false;
+  size_t place = 0;
   for (Account& account : quota.accounts) {
+    quota.accounts.look_ahead(place++);
     const bool here = account.here != nullptr;
-    const bool busy = here && account.here->busy > 0;
+    const bool busy = account.does.busy > 0;
     if (busy) account.last_busy = context.now;
     account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
     account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
@@ -182,6 +190,7 @@ Claim claim_of(const Account& account) { return {account.reserved * (kWholeGpu /
 struct Sharing {
   std::vector<Account*> accounts;
   std::vector<Claim> claims;
+  std::vector<Border> borders;  // of the claims, when they were shared out last
 };
 using Claims = std::vector<Claim*>;  // of a gang, one for each of its GPUs
 
@@ -198,7 +207,10 @@ void even_out(std::map<GpuId, Sharing>& gpus, std::map<TenantId, Claims> gangs) 
     for (Claim* claim : claims) claim->reserved = least;
   }
   for (;;) {
-    for (auto& [id, sharing] : gpus) share_out(sharing.claims);
+    for (auto& [id, sharing] : gpus) {
+      sharing.borders = borders_of(sharing.claims);
+      share_out(sharing.claims, sharing.borders);
+    }
     if (gangs.empty()) return;
     const auto next = std::min_element(gangs.begin(), gangs.end(),
                                        [](const auto& a, const auto& b) { return least_share(a.second) < least_share(b.second); });
@@ -230,7 +242,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     ceilings += account.ceiling_rate();
   }
   // What those that are not active would have if they were.
-  const OneMore one_more(sharing.claims);
+  const OneMore one_more(sharing.claims, sharing.borders);
   std::array<std::optional<int64_t>, 101> of_ceilings;   // without a reservation
   gpu.quota.shares_known = context.state.gangs.empty();  // these even their shares out
   const auto set_idle = [&](Account& account) {
@@ -245,9 +257,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     set_share(config, gpu, account, in_force(account, share), context.now);
   };
   for (Account& account : gpu.quota.accounts) {
-    account.shared_as_active = account.active;
-    account.shared_ceiling = account.ceiling;
-    account.shared_reserved = account.reserved;
+    account.shared = {account.active, account.ceiling, account.reserved};
     if (!account.active) set_idle(account);
   }
   if (gpu.quota.left_settles) {

@@ -3,39 +3,39 @@
 // measured in the time in which its quota would have given it so much.
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "policy/concerns.h"
 
 namespace nvshare::policy {
 
-bool is_exclusive(const Config& config, const Gpu& gpu, const Account& account) {
-  if (account.gang) return false;  // it has its turns on several GPUs at once
-  if (gpu.quota.mode == GpuMode::kRotation) return true;
-  if (account.sharing != TenantSharing::kNode) return account.sharing == TenantSharing::kTurns;
+Exclusive::Exclusive(const Config& config, const Gpu& gpu) : rotates_(gpu.quota.mode == GpuMode::kRotation) {
   switch (config.scheduling_mode) {
     case SchedulingMode::kAuto:
-      return !account.gappy;
+      by_gaps_ = true;
+      return;
     case SchedulingMode::kRoundRobin:
-      return true;
+      others_ = true;
+      return;
     case SchedulingMode::kSerial:
     case SchedulingMode::kDynamic:
-      return gpu.quota.over_asked;
+      others_ = gpu.quota.over_asked;
+      return;
     case SchedulingMode::kWeighted:
     case SchedulingMode::kConcurrent:
-      return false;
+      return;
   }
-  return false;
 }
 
 namespace {
 
-bool waits(const Account& account) { return account.here != nullptr && account.here->waits > 0; }
+bool waits(const Account& account) { return account.does.waits > 0; }
 
-bool works(const Account& account) { return account.here != nullptr && account.here->works > 0; }
+bool works(const Account& account) { return account.does.works > 0; }
 
-bool stays(const Account& account) { return account.here != nullptr && account.here->stays > 0; }
+bool stays(const Account& account) { return account.does.stays > 0; }
 
-bool holds_any(const Account& account) { return account.here != nullptr && account.here->holds > 0; }
+bool holds_any(const Account& account) { return account.does.holds > 0; }
 
 // It has the lock and nobody knows that it cannot give it up.
 bool blocks(const Context& context, const Account& account) {
@@ -75,6 +75,15 @@ Duration owed(const Account& account) {
   const int64_t quota = std::max<int64_t>(account.quota, 1);
   if (account.balance >= -kProductFits && account.balance <= kProductFits) return account.balance * kWholeGpu / quota;
   return account.balance / quota * kWholeGpu + account.balance % quota * kWholeGpu / quota;
+}
+
+// Whether it is owed more than that; as owed() has it, without its division.
+bool is_owed_more(const Account& account, Duration than) {
+  constexpr Duration kProductFits = 9'000'000'000'000;
+  if (account.balance < -kProductFits || account.balance > kProductFits) return owed(account) > than;
+  __extension__ using Wide = __int128;
+  const Wide own = account.balance * kWholeGpu, quota = std::max<int64_t>(account.quota, 1);
+  return than >= 0 ? own >= (than + 1) * quota : own > than * quota;
 }
 
 // ---- how things stand ----
@@ -117,10 +126,11 @@ struct Present {
 
 Present present_on(const Config& config, const Gpu& gpu) {
   Present present;
+  const Exclusive is_exclusive(config, gpu);
   for (const Account& account : gpu.quota.accounts) {
     if (!account.present) continue;
     ++present.tenants;
-    present.exclusive += is_exclusive(config, gpu, account);
+    present.exclusive += is_exclusive(account);
     present.least = std::min(present.least, std::max<int64_t>(account.quota, kWholeGpu / 200));
   }
   return present;
@@ -176,7 +186,7 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
   }
 }
 
-void judge_use(Context& context, Gpu& gpu, Account& account) {
+void judge_turn(Context& context, Gpu& gpu, Account& account) {
   const bool runs = works(account);
   if (runs && !account.runs) account.slice_began = context.now;
   account.runs = runs;
@@ -184,6 +194,10 @@ void judge_use(Context& context, Gpu& gpu, Account& account) {
   const Instant long_turn = account.slice_began + 3 * std::max(gpu.quota.period, kPeriodMax);
   if (runs && account.gappy && context.now >= long_turn) account.gaps = 0;
   if (runs && account.gappy && context.now < long_turn) context.wake(gpu, long_turn);
+}
+
+void judge_use(Context& context, Gpu& gpu, Account& account) {
+  if (account.runs || works(account)) judge_turn(context, gpu, account);
   account.gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
 }
 
@@ -258,11 +272,11 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
 
 // Among tenants that run together: who is above its quota makes way while another is below its own. Those that run one after the other
 // need no such word, because next is always who is owed most.
-void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers& others, bool looks) {
+void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive& is_exclusive, const Pressers& others, bool looks) {
   const Config& config = context.config();
   const bool yielded = std::exchange(account.yields, false);
   if (!others.press(account) || (!yielded && account.balance > 0)) return;
-  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
+  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(account)) return;
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
   if (yielded ? account.balance > band : account.balance > -band) return;
   // So that neighbours with short bursts do not drop it at each of them.
@@ -276,10 +290,10 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Pressers&
 }
 
 // When that will have to be looked at again.
-void watch_quota_of(Context& context, Gpu& gpu, const Account& account, int64_t billed) {
+void watch_quota_of(Context& context, Gpu& gpu, const Account& account, const Exclusive& is_exclusive, int64_t billed) {
   const Config& config = context.config();
   if (!account.yields && !account.runs) return;
-  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(config, gpu, account)) return;
+  if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(account)) return;
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
   if (account.yields) {
@@ -319,21 +333,21 @@ struct Turn {
 };
 
 // Who comes next of those that may run; null: nobody.
-Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
+Turn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId but_not) {
   Quota& quota = gpu.quota;
   Turn best, best_throttled;
   int64_t demand = 0;
+  const bool any_skipped = !quota.skipped.empty();
   for (Account& account : quota.accounts) {
     const bool wants = waits(account);
     if (!wants && !account.interrupted) continue;
-    if (!is_exclusive(context.config(), gpu, account) || account.tenant == but_not) continue;
+    if (!is_exclusive(account) || account.tenant == but_not) continue;
     if (wants || (account.active && account.interrupted)) demand += account.quota;
-    if (!wants || quota.skipped.contains(account.tenant)) continue;
+    if (!wants || (any_skipped && quota.skipped.contains(account.tenant))) continue;
     // Above a ceiling that is more than its quota, it waits, whoever stands still.
     if (account.throttled && account.quota < account.ceiling_rate()) continue;
     Turn& known = account.throttled ? best_throttled : best;
-    const Duration own = owed(account);
-    if (!known.account || own > known.owed) known = {&account, own};
+    if (!known.account || is_owed_more(account, known.owed)) known = {&account, owed(account)};
   }
   // Together they are entitled to all of the GPU: then who is owed most comes next, and nobody waits until a whole turn is saved up.
   const bool may_borrow = demand >= kWholeGpu - kWholeGpu / 1000 && but_not == 0 && !is_windowed(context.config(), gpu);
@@ -344,39 +358,58 @@ Turn next_of(Context& context, Gpu& gpu, TenantId but_not) {
   return best_throttled;
 }
 
+// Those with the lock, in the order of tenants: where few have it they are not looked for among all.
+std::vector<Account*> accounts_that_hold(Gpu& gpu) {
+  std::vector<Account*> holding;
+  if (gpu.holders.size() < gpu.quota.accounts.size() / 8) {
+    for (const auto& [grant, client] : gpu.holders) {
+      if (client->tenancy->account != nullptr) holding.push_back(client->tenancy->account);
+    }
+    std::sort(holding.begin(), holding.end(), [](const Account* a, const Account* b) { return a->tenant < b->tenant; });
+    holding.erase(std::unique(holding.begin(), holding.end()), holding.end());
+  } else {
+    for (Account& account : gpu.quota.accounts) {
+      if (holds_any(account)) holding.push_back(&account);
+    }
+  }
+  return holding;
+}
+
 void hold_to_turns(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
+  const Exclusive is_exclusive(context.config(), gpu);
+  std::vector<Account*> holding = accounts_that_hold(gpu);
+  std::erase_if(holding, [&](const Account* account) { return !is_exclusive(*account); });
   Turn holder;
   bool leaving = false, last_turn = false;
-  for (Account& account : quota.accounts) {
-    if (!holds_any(account) || !is_exclusive(context.config(), gpu, account)) continue;
+  for (Account* account : holding) {
     // Nobody's turn waits for a tenant that does not give the lock up when asked: it runs beside the others, and is asked again.
-    const bool holds = stays(account) && blocks(context, account);
-    leaving |= !stays(account) && blocks(context, account);
+    const bool holds = stays(*account) && blocks(context, *account);
+    leaving |= !stays(*account) && blocks(context, *account);
     if (!holds) continue;
-    const bool lasts = has_last_turn(context, gpu, account);
-    if (!holder.account || (lasts && !last_turn) || (lasts == last_turn && owed(account) > holder.owed)) holder = {&account, owed(account)};
+    const bool lasts = has_last_turn(context, gpu, *account);
+    if (!holder.account || (lasts && !last_turn) || (lasts == last_turn && owed(*account) > holder.owed))
+      holder = {account, owed(*account)};
     last_turn |= lasts;
   }
   if (!holder.account) {
-    const Turn next = leaving ? Turn{} : next_of(context, gpu, 0);
+    const Turn next = leaving ? Turn{} : next_of(context, gpu, is_exclusive, 0);
     quota.owner = next.account ? next.account->tenant : 0;
     if (!next.account) return;
-    for (Account& account : quota.accounts) {
-      if (stays(account) && account.tenant != quota.owner && is_exclusive(context.config(), gpu, account))
-        drop_tenant(context, gpu, account.tenant, "it keeps the GPU against requests, and it is another tenant's turn");
+    for (const Account* account : holding) {
+      if (stays(*account) && account->tenant != quota.owner)
+        drop_tenant(context, gpu, account->tenant, "it keeps the GPU against requests, and it is another tenant's turn");
     }
     return;
   }
   Account& owner = *holder.account;
   quota.owner = owner.tenant;
-  for (Account& account : quota.accounts) {  // from a time when they ran together
-    if (stays(account) && account.tenant != owner.tenant && is_exclusive(context.config(), gpu, account) &&
-        !has_last_turn(context, gpu, account))
-      drop_tenant(context, gpu, account.tenant, "tenants take turns now, and it is another's");
+  for (const Account* account : holding) {  // from a time when they ran together
+    if (stays(*account) && account->tenant != owner.tenant && !has_last_turn(context, gpu, *account))
+      drop_tenant(context, gpu, account->tenant, "tenants take turns now, and it is another's");
   }
   if (last_turn) return;
-  const Turn next = next_of(context, gpu, owner.tenant);
+  const Turn next = next_of(context, gpu, is_exclusive, owner.tenant);
   if (!next.account) return;
   const Duration lead = owed(owner) - next.owed;  // it shrinks by the holder's use and by what the next one is owed meanwhile
   const Duration lasts = lead > kStepMin ? portion(lead, owner.quota) + kStepMin : 0;
@@ -424,13 +457,15 @@ static void settle_all(Context& context, Gpu& gpu) {
     if (account.throttled || (account.has_ceiling() && account.headroom <= 0)) hold_to_ceiling(context, gpu, account, looks);
   }
   const Pressers others = pressers(gpu);
+  const Exclusive is_exclusive(context.config(), gpu);
   for (Account& account : quota.accounts) {
-    if (account.yields || account.balance <= 0) hold_to_quota(context, gpu, account, others, looks);
+    if (account.yields || (account.balance <= 0 && !is_exclusive(account)))
+      hold_to_quota(context, gpu, account, is_exclusive, others, looks);
   }
   if (quota.left_settles) {
     for (Account& account : quota.left) {
       hold_to_ceiling(context, gpu, account, true);
-      hold_to_quota(context, gpu, account, others, true);
+      hold_to_quota(context, gpu, account, is_exclusive, others, true);
     }
   }
   hold_to_turns(context, gpu);
@@ -449,15 +484,16 @@ static void watch_all(Context& context, Gpu& gpu) {
   const Account* const owner = gpu.quota.accounts.find(gpu.quota.owner);
   const bool owner_stays = owner != nullptr && stays(*owner);
   bool exclusive_waits = false;
+  const Exclusive is_exclusive(context.config(), gpu);
   for (Account& account : gpu.quota.accounts) {
     judge_use(context, gpu, account);
     if (account.throttled || account.yields || account.runs) {
       const int64_t billed = billing_rate(context.config(), gpu, account);
       watch_ceiling(context, gpu, account, stalled, billed);
-      watch_quota_of(context, gpu, account, billed);
+      watch_quota_of(context, gpu, account, is_exclusive, billed);
     }
     if (waits(account)) {
-      exclusive_waits = exclusive_waits || (owner_stays && !account.throttled && is_exclusive(context.config(), gpu, account));
+      exclusive_waits = exclusive_waits || (owner_stays && !account.throttled && is_exclusive(account));
     } else if (account.active && !account.runs) {  // neighbours' quotas grow when it has been idle for long enough
       context.wake(gpu, account.last_busy + kActiveGrace);
     }
@@ -491,17 +527,11 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
   return quota.owner != 0;
 }
 
-Verdict may_run(const State& state, const Gpu& gpu, const Account& account) {
-  if (!gpu.quota.limited) return Verdict::kRun;
-  if (account.throttled) return Verdict::kLimit;
-  if (account.yields) return Verdict::kShare;
-  return gpu.quota.owner != account.tenant && is_exclusive(state.config, gpu, account) ? Verdict::kShare : Verdict::kRun;
-}
-
 static Verdict may_run_here(const State& state, const Client& client) {
   const Account* account = client.tenancy->account;
   if (account == nullptr || client.ends) return Verdict::kRun;  // who is about to be ended owes for its last turn, as for any other
-  return may_run(state, *client.home, *account);
+  const Gpu& gpu = *client.home;
+  return gpu.quota.limited ? may_run(Exclusive(state.config, gpu), gpu.quota, *account) : Verdict::kRun;
 }
 
 Verdict may_run(const State& state, const Client& client) {

@@ -121,15 +121,17 @@ static void add(Sums& sums, const Sums& more, int64_t sign) {
   sums.moving_released += sign * more.moving_released;
 }
 
-static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int64_t sign) {
-  gpu.tenants_working -= tenancy.works > 0;
-  tenancy.waits += sign * roles.waits;
-  tenancy.holds += sign * (roles.grant != 0);
-  tenancy.stays += sign * roles.stays;
-  tenancy.works += sign * roles.works;
-  tenancy.works_on += sign * (roles.works && roles.stays);
-  tenancy.busy += sign * roles.busy;
-  gpu.tenants_working += tenancy.works > 0;
+static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int32_t sign) {
+  gpu.tenants_working -= tenancy.does.works > 0;
+  Doing& does = tenancy.does;
+  does.waits += sign * roles.waits;
+  does.holds += sign * (roles.grant != 0);
+  does.stays += sign * roles.stays;
+  does.works += sign * roles.works;
+  does.works_on += sign * (roles.works && roles.stays);
+  does.busy += sign * roles.busy;
+  gpu.tenants_working += does.works > 0;
+  if (tenancy.account != nullptr) tenancy.account->does = does;
 }
 
 // Limits look at these, but not at who could move memory out, or was here lately.
@@ -158,7 +160,7 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   };
   move(former.waits, roles.waits, gpu.waiting);
   move(former.waits, roles.waits, client.tenancy->waiting);
-  if (roles.waits && !former.waits) client.tenancy->held_for = WaitReason::kNone;
+  if (roles.waits && !former.waits) client.tenancy->forget_held_for();
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.evictable);
   count_in_tenancy(gpu, *client.tenancy, former, -1);

@@ -339,16 +339,14 @@ struct Departed {
   Instant until = 0;
 };
 
-// A tenant's clients on a GPU, and how many of them do what.
+// A tenant's clients on a GPU.
 struct Tenancy {
-  int64_t waits = 0, stays = 0, holds = 0;
-  int64_t works = 0;           // hold the lock, have loaded, and do not pause: they are billed
-  int64_t works_on = 0;        // the same that were not asked to drop
-  int64_t busy = 0;            // wait, or hold the lock and do not pause
+  Doing does;
   Account* account = nullptr;  // null: none yet
-  // What limits keep all of them waiting for that wait; kNone: they may have different reasons.
-  WaitReason held_for = WaitReason::kNone;
-  bool held_in_rotation = false;
+  // A client comes, or has another reason to wait than limits.
+  void forget_held_for() const {
+    if (account != nullptr) account->held_for = WaitReason::kNone;
+  }
   std::map<ClientId, Client*> clients;
   std::map<ClientId, Client*> waiting;  // of them
 };
