@@ -22,6 +22,9 @@ HARMLESS = re.compile(r"cu\w*(Get|Query|IsLoaded|IsCapturing)")
 SELECTORS = ("cuPointerGetAttribute", "cuDeviceGetAttribute", "cuStreamGetAttribute", "cuMemPoolGetAttribute", "cuFuncGetAttribute")
 
 
+CRASH = re.compile(r"crashed: -?\d+ (-?\d+) (.*)")  # the sequence's number in its file, the call's, the entry point and the signal
+
+
 def code_of(line):
     words = line.split()
     return words[2] if words[0].startswith("~cuMem") and len(words) > 2 else words[1] if len(words) > 1 else ""
@@ -34,6 +37,12 @@ def tells_of_a_fault(line):
 def differences(plan, native, other):
     """Pairs of lines that differ, as (call's number, call, native line, other line), up to the first that changes what comes after it."""
     found = []
+    if native and native[-1].startswith("crashed"):
+        return found  # there is nothing to compare with
+    if len(other) == 1 and (crash := CRASH.match(other[0])) and native:  # a crash takes the lines before it along
+        last = min(len(plan), len(native)) - 1
+        at = min(int(crash[1]), last) if int(crash[1]) >= 0 else last  # -1: while the process tidied up
+        return [(at, plan[at], native[at], other[0])]
     faults = [next((at for at, line in enumerate(lines) if tells_of_a_fault(line)), None) for lines in (native, other)]
     if None not in faults:  # work on the GPU faulted in both: which call is the first to tell of it depends on time
         native, other = native[:min(faults)], other[:min(faults)]
@@ -52,6 +61,8 @@ def differences(plan, native, other):
 def kind_of(difference):
     """What makes two differences the same: the call, what it was asked for, and the two codes, or that only what came back differs."""
     _, call, native, other = difference
+    if crash := CRASH.match(other):
+        return ("crashed", "", crash[2])  # wherever in its sequence
     symbol = native.split()[0]
     if symbol in SELECTORS:
         selector = next((word for word in call.split() if word.startswith("i:")), "")
@@ -59,11 +70,13 @@ def kind_of(difference):
     return (symbol, code_of(native), code_of(other) if other.split()[0] == native.split()[0] else other)
 
 
-def explanation_of(difference, state, rows):
-    _, call, native, other = difference
+def explanation_of(difference, state, rows, plan=()):
+    at, call, native, other = difference
     symbol = native.split()[0]
     for row in rows:
         if not any(fnmatch.fnmatchcase(symbol, pattern) for pattern in row["symbols"]) or state not in row.get("states", [state]):
+            continue
+        if "after" in row and not any(re.fullmatch(row["after"], earlier) for earlier in plan[:at]):
             continue
         if "attributes" in row:  # a program that is older than --unshown shows their values
             if code_of(native) == code_of(other) and {f"i:{number}" for number in row["attributes"]} & set(call.split()):
@@ -74,11 +87,11 @@ def explanation_of(difference, state, rows):
     return None
 
 
-def run_both(instrument, state, plans, seconds=120):
+def run_both(instrument, state, plans, seconds=120, hashes=False):
     """The plans natively and in the state, at the same time."""
     with concurrent.futures.ThreadPoolExecutor(1 if instrument.options.processes == 1 else 2) as pool:
-        native = pool.submit(instrument.run_plans, instrument.twin(state), plans, seconds)
-        other = pool.submit(instrument.run_plans, state, plans, seconds)
+        native = pool.submit(instrument.run_plans, instrument.twin(state), plans, seconds, hashes=hashes)
+        other = pool.submit(instrument.run_plans, state, plans, seconds, hashes=hashes)
         return native.result(), other.result()
 
 
@@ -123,17 +136,19 @@ class Comparison:
         self.changed = lambda: None
         self.unreached = collections.Counter()
         self.crashed_natively = collections.Counter()
-        self.unseen = collections.Counter()  # differences that a second run of the same sequence did not show
+        self.unseen = collections.Counter()  # differences that no second run of the same sequence showed
+        self.left_behind = collections.Counter()  # natively, earlier sequences of the process had made the difference
+        self.once = collections.defaultdict(list)  # of the unseen: sequences that nvshare answered otherwise the first time
 
-    def examine(self, state, sequences):
-        """Runs the sequences once more, line by line, and sorts what differs."""
+    def examine(self, state, sequences, swept=None):
+        """Runs the sequences once more, line by line, and sorts what differs. `swept`: the outcomes that differed, natively and in the state."""
         # A process for each sequence takes long to start on a real GPU.
         fresh = self.instrument.states[state].fresh
         each, at_once = (10, 2) if fresh else (40, 4)
         parts = [sequences[at:at + each] for at in range(0, len(sequences), each)]
         with concurrent.futures.ThreadPoolExecutor(max(1, self.instrument.options.processes // at_once)) as pool:
             for part, found in zip(parts, pool.map(lambda part: self.both(state, part), parts)):
-                for sequence, plan, a, b in zip(part, *found):
+                for sequence, plan, (a, first), (b, second) in zip(part, *found):
                     if not a or not b:
                         self.unreached[state] += 1  # the time was over
                         continue
@@ -141,26 +156,57 @@ class Comparison:
                         self.crashed_natively[state] += 1  # there is nothing to compare with
                         continue
                     seen = differences(plan, a, b)
-                    self.unseen[state] += not seen
+                    if not seen:
+                        self.not_seen(state, sequence, (first, second), swept)
                     for difference in seen:
                         self.sort_in(state, sequence, plan, difference)
                 self.changed()
 
     def both(self, state, part):
+        nothing = [[]] * len(part), [([], None)] * len(part), [([], None)] * len(part)
         if time.monotonic() > self.deadline:
-            return [[]] * len(part), [[]] * len(part), [[]] * len(part)
+            return nothing
         plans = self.instrument.plans(part)
         if len(plans) != len(part):
-            return [[]] * len(part), [[]] * len(part), [[]] * len(part)
-        return plans, *run_both(self.instrument, state, plans, max(1.0, self.deadline - time.monotonic()))
+            return nothing
+        return plans, *run_both(self.instrument, state, plans, max(1.0, self.deadline - time.monotonic()), hashes=True)
 
-    def sort_in(self, state, sequence, plan, difference):
-        row = explanation_of(difference, state, self.rows)
+    def not_seen(self, state, sequence, hashes, swept):
+        """A second run shows no difference: which side had answered otherwise? Then that one's process is made again up to the sequence."""
+        if swept is None or sequence not in swept[0].hashes or sequence not in swept[1].hashes:
+            self.unseen[state] += 1
+            return
+        native, other = ((outcome.others if self.apart_in(state) else {s: h for s, (h, _) in outcome.hashes.items()})[sequence] for outcome in swept)
+        again = hashes[0][1 if self.apart_in(state) else 0], hashes[1][1 if self.apart_in(state) else 0]
+        if other == again[1] and native != again[0]:
+            self.left_behind[state] += 1
+            return
+        self.unseen[state] += 1
+        if other != again[1]:
+            self.once[state].append(sequence)
+            self.in_company(state, sequence, swept[1].begins.get(sequence, sequence))
+
+    def in_company(self, state, sequence, begin):
+        """The sequences of its process up to this one, in one process natively and one in the state; the last one's lines are compared."""
+        if begin == sequence or sequence - begin > 60 or self.instrument.states[state].fresh:
+            return
+        plans, natively, inside = self.both(state, list(range(begin, sequence + 1)))
+        if natively[-1][0] and inside[-1][0]:
+            for difference in differences(plans[-1], natively[-1][0], inside[-1][0]):
+                self.sort_in(state, sequence, plans[-1], difference, after=begin)
+
+    def apart_in(self, state):
+        return any("apart" in row and state in row.get("states", [state]) for row in self.rows)
+
+    def sort_in(self, state, sequence, plan, difference, after=None):
+        row = explanation_of(difference, state, self.rows, plan)
         if row is not None:
             self.explained[row["name"]] += 1
             return
         at, _, native, other = difference
         example = {"sequence": sequence, "plan": plan, "native": native, "nvshare": other, "at": at}
+        if after is not None:
+            example["in_the_process_that_began_with"] = after
         entry = self.found.setdefault((state, kind_of(difference)), {"count": 0, **example})
         entry["count"] += 1
         if at < entry["at"]:
@@ -175,7 +221,7 @@ class Comparison:
             kind, (state, entry) = item
             if time.monotonic() < self.deadline - 5:
                 plan = entry["plan"][:entry["at"] + 1] or entry["plan"]
-                entry["shrunk"] = shrink(self.instrument, state, plan, kind, min(self.deadline, time.monotonic() + 30))
+                entry["shrunk"] = shrink(self.instrument, state, plan, kind, min(self.deadline, time.monotonic() + max(30, self.instrument.options.budget / 4)))
 
         with concurrent.futures.ThreadPoolExecutor(max(1, self.instrument.options.processes // 2)) as pool:
             for _ in pool.map(one, first.items()):
@@ -351,7 +397,7 @@ class Comparing:
         native, options = self.native, self.options
         crashed = outcome.crashed()
         common = [s for s in outcome.hashes if s in native.hashes and s not in self.unstable]
-        apart = any("apart" in row and name in row.get("states", [name]) for row in self.comparison.rows)
+        apart = self.comparison.apart_in(name)
         differing = sorted(s for s in common if (outcome.others[s] != native.others[s] if apart else outcome.hashes[s] != native.hashes[s]))
         differing += [s for s in crashed if s in native.hashes]
         self.figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
@@ -359,7 +405,7 @@ class Comparing:
                               "first_differing": differing[:40]}
         if differing:
             self.enter(f"{name}: line by line, {len(differing[:options.examined])} of {len(differing)} that differ")
-            self.comparison.examine(name, differing[:options.examined])
+            self.comparison.examine(name, differing[:options.examined], (native, outcome))
 
     def fill(self):
         result, comparison, native = self.result, self.comparison, self.native
@@ -376,6 +422,8 @@ class Comparing:
         result.figure("coverage", coverage(native, self.is_there))
         result.figure("explained", dict(comparison.explained))
         result.figure("not_seen_again", dict(comparison.unseen))
+        result.figure("otherwise_once", dict(comparison.once))
+        result.figure("left_behind_natively", dict(comparison.left_behind))
         result.figure("crashed_natively", dict(comparison.crashed_natively))
         result.figure("racy_natively", native_found)
         result.figure("differences", found)

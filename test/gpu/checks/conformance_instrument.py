@@ -64,6 +64,7 @@ class Outcome:
     def __init__(self):
         self.hashes = {}   # sequence -> (hash, calls made)
         self.others = {}   # sequence -> hash without what differences.toml compares apart
+        self.begins = {}   # sequence -> the first one of its process
         self.lines = {}    # sequence -> outcomes, where they were asked for
         self.events = []   # crashes, hangs, broken contexts
         self.counts = collections.Counter()
@@ -71,7 +72,7 @@ class Outcome:
         self.swaps = 0
 
     def take(self, text):
-        pending = []
+        pending, begin = [], None
         for line in text:
             kind, _, rest = line.partition(" ")
             if kind == "L":
@@ -80,10 +81,13 @@ class Outcome:
                 number, value, _, made, other = rest.split()
                 self.hashes[int(number)] = (value, int(made))
                 self.others[int(number)] = other
+                begin = int(number) if begin is None else begin
+                self.begins[int(number)] = begin
                 if pending:
                     self.lines[int(number)] = pending
                     pending = []
             elif kind in ("P", "X", "H"):
+                begin = None
                 self.events.append((kind, rest))
                 if kind != "P" and pending:
                     self.lines[int(rest.split()[0])] = pending
@@ -98,6 +102,7 @@ class Outcome:
     def merge(self, other):
         self.hashes.update(other.hashes)
         self.others.update(other.others)
+        self.begins.update(other.begins)
         self.lines.update(other.lines)
         self.events += other.events
         self.counts += other.counts
@@ -252,8 +257,8 @@ class Instrument:
                     whole.merge(outcome)
         return whole
 
-    def run_plans(self, name, plans, seconds=120, watch=None):
-        """Runs plans (lists of lines); the outcomes' lines of each: none where the time was over before."""
+    def run_plans(self, name, plans, seconds=120, watch=None, hashes=False):
+        """Runs plans (lists of lines); the outcomes' lines of each: none where the time was over before. `hashes`: and both hashes."""
         state = self.states[name]
         path = self.config.work / f"plans-{next(self.groups)}.txt"
         path.write_text("".join("= \n" + "".join(line + "\n" for line in plan) for plan in plans))
@@ -263,7 +268,10 @@ class Instrument:
         outcome = self.group(state, jobs, seconds, first_decides=True, watch=watch)[0]
         path.unlink(missing_ok=True)
         crashed = outcome.crashed()
-        return [outcome.lines.get(i, []) + ([f"crashed: {crashed[i]}"] if i in crashed else []) for i in range(len(plans))]
+        lines = [outcome.lines.get(i, []) + ([f"crashed: {crashed[i]}"] if i in crashed else []) for i in range(len(plans))]
+        if not hashes:
+            return lines
+        return [(said, (outcome.hashes.get(i, ("", 0))[0], outcome.others.get(i, ""))) for i, said in enumerate(lines)]
 
     def plans(self, sequences):
         process = Process(self.config, "conformance-list", self.list_arguments(sequences))

@@ -120,7 +120,7 @@ class Program:
         if kind == "kp":
             self.structs += 1
             first, second = ("dst", "src") if v[0] == "3" else ("dst", None)
-            words = [f"(unsigned long long)({refs.get(first, 0)})", f"(unsigned long long)({refs[second]})" if second else v[1], v[1] if second else v[2]]
+            words = [f"(unsigned long long)({refs.get(first, 0)})", f"(unsigned long long)({refs.get(second, 0)})" if second else v[1], v[1] if second else v[2]]
             before.append(f"unsigned long long words{self.structs}[] = {{{', '.join(words)}}};")
             before.append(f"void* params{self.structs}[] = {{&words{self.structs}[0], &words{self.structs}[1], &words{self.structs}[2]}};")
             refs["params"] = f"params{self.structs}"

@@ -75,6 +75,7 @@ void Runner::clean_up(std::vector<std::string>& lines) {
   end_exchanges(lines, Exchange::kCloseAll);
   free_memory(lines);
   end_exchanges(lines, Exchange::kFreeAll);
+  partner_asked_ = false;  // what later sequences of this process print does not depend on it
   if (pool_set_) {
     end("cuDeviceSetMemPool", {0, world_.object('p', 0).value});
     pool_set_ = false;

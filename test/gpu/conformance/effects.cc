@@ -493,6 +493,7 @@ void Runner::special_effect(const Call& call, Made& made) {
       break;
     case Special::kLasting:
       lasting_ = true;
+      context_gone_ = context_gone_ || std::strstr(ops()[static_cast<size_t>(call.op)].symbol, "Retain") == nullptr;
       break;
     case Special::kArrayWrite:
       for (const Arg& arg : call.args) {

@@ -373,7 +373,7 @@ bool Runner::resolve_handle(const Arg& arg, Made& made, uint64_t& value) {
     value = arg.letter == 's' ? static_cast<uint64_t>(-1 - slot) : 0;
   } else {
     const ObjectState& object = world_.object(arg.letter, slot);
-    if (!object.live) {
+    if (!object.live || (context_gone_ && arg.letter != 'c' && arg.letter != 'p')) {
       return false;
     }
     value = object.value;

@@ -157,6 +157,7 @@ class Runner {
   bool cautious_ = false;
   bool sticky_ = false;
   bool lasting_ = false;
+  bool context_gone_ = false;  // the primary one, and all handles with it
   bool pool_set_ = false;
   int64_t capturing_ = -1;
   std::vector<Use> captured_;

@@ -81,7 +81,7 @@ def print_result(result, out):
         print(f"{name}: {row}"[:600])
     covered = figures.get("coverage", {})
     print("coverage: " + ", ".join(f"{key} {value}" for key, value in covered.items() if isinstance(value, int)))
-    for key in ("left_out", "explained", "not_seen_again", "crashed_natively"):
+    for key in ("left_out", "explained", "not_seen_again", "otherwise_once", "left_behind_natively", "crashed_natively"):
         print(f"{key}: {figures.get(key)}")
     for title, rows in (("DIFFERENCE", figures.get("differences", [])), ("not the same natively", figures.get("racy_natively", []))):
         for row in rows:
