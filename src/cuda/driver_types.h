@@ -476,6 +476,18 @@ struct CUmemcpy3DOperand {
 };
 inline constexpr unsigned CU_MEMCPY_OPERAND_TYPE_POINTER = 1;
 
+// When a copy of a batch reads its source.
+inline constexpr unsigned CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1;
+inline constexpr unsigned CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2;
+inline constexpr unsigned CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3;
+inline constexpr unsigned CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1;
+
+struct CUmemcpyAttributes {
+  unsigned srcAccessOrder;
+  CUmemLocation srcLocHint, dstLocHint;
+  unsigned flags;
+};
+
 struct CUDA_MEMCPY3D_BATCH_OP {
   CUmemcpy3DOperand src, dst;
   size_t extent[3];
@@ -525,7 +537,6 @@ struct CUDA_GRAPH_INSTANTIATE_PARAMS;
 struct CUctxCreateParams;
 struct CUexecAffinityParam;
 struct CUgraphEdgeData;
-struct CUmemcpyAttributes;
 struct CUmemDecompressParams;
 struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
 struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;

@@ -228,6 +228,18 @@ TEST_F(Answers, GreenContexts) {
   expect_same_unshared({"green_contexts"});
 }
 // Both are swapped out by a thread of ours, to which no green context is ever current: the stand-in would count that as a fault.
+TEST_F(Answers, StreamsOfGreenContexts) {
+  expect_same_alone({"green_streams", "green_batches"});
+  expect_same_unshared({"green_streams", "green_batches"});
+}
+TEST_F(Answers, HostPointers) {
+  expect_same_alone({"host_pointers"});
+  expect_same_swapped_out("host_pointers");
+}
+TEST_F(Answers, CopiesOfExecutableGraphsStayWithTheirKindOfMemory) {
+  expect_same_alone({"changed_copies"});
+  expect_same_unshared({"changed_copies"});
+}
 TEST_F(Answers, GreenContextsWhileSwappedOut) {
   expect_same_swapped_out("green_contexts");
   expect_same_swapped_out("green_contexts_gone");

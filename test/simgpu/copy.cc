@@ -254,6 +254,9 @@ CUresult fill(const Fill& request, CUstream handle, Default null_means, Timing t
     if (!place_of(reading, request.address).known || (range != nullptr && !may_use(*stream->context, *range))) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    // Of memory that was opened by IPC they are the context's that opened it (measured).
+    const Context* own = stream->context->parent != nullptr ? stream->context->parent : stream->context;
+    if (range != nullptr && range->kind == RangeKind::kImported && range->context != own) return CUDA_ERROR_INVALID_VALUE;
   }
   return submit(*stream, Submission::kOther, make_fill(request));
 }

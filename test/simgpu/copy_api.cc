@@ -1,5 +1,7 @@
 // The calls that copy and fill, in all their variants.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "simgpu/array.h"
 #include "simgpu/context.h"
@@ -41,16 +43,101 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* description, CUstream stream, De
                  sides_of(description->srcContext, description->dstContext));
 }
 
-CUresult copy_batch(const CUdeviceptr* targets, const CUdeviceptr* sources, const size_t* sizes, size_t count, size_t* fail_index,
-                    CUstream stream, Default null_means) {
-  if (targets == nullptr || sources == nullptr || sizes == nullptr || count == 0 || stream == nullptr) return CUDA_ERROR_INVALID_VALUE;
+bool is_mapped(CUdeviceptr address) {
+  AddressSpace::Reading reading(here().memory);
+  const Range* range = reading.find(address);
+  return range != nullptr && range->kind == RangeKind::kMapping;
+}
+
+// As the driver does (seen with 580.159.04).
+void crash_if_mapped(const Stream& stream, CUdeviceptr target, CUdeviceptr source) {
+  if (stream.context->parent == nullptr || (!is_mapped(target) && !is_mapped(source))) return;
+  std::fprintf(stderr, "simgpu: a batch of copies of mapped memory on a green context's stream, with which the driver crashes\n");
+  std::abort();
+}
+
+// What is looked at before the first copy (measured).
+bool is_sound(const size_t* sizes, size_t count, const CUmemcpyAttributes* attributes, const size_t* begins, size_t kinds,
+              size_t* fail_index) {
+  if (count == 0 || attributes == nullptr || begins == nullptr || kinds == 0 || kinds > count || begins[0] != 0) return false;
+  for (size_t i = 0; i < kinds; ++i) {
+    const CUmemcpyAttributes& each = attributes[i];
+    if (each.srcAccessOrder < 1 || each.srcAccessOrder > 3 || each.flags > 1 || (i > 0 && begins[i] <= begins[i - 1])) return false;
+  }
+  const size_t empty = static_cast<size_t>(std::find(sizes, sizes + count, size_t{0}) - sizes);
+  if (empty < count) *fail_index = empty;
+  return empty == count;
+}
+
+CUresult copy_batch(const CUdeviceptr* targets, const CUdeviceptr* sources, const size_t* sizes, size_t count,
+                    const CUmemcpyAttributes* attributes, const size_t* begins, size_t kinds, size_t* fail_index, CUstream handle,
+                    Default null_means) {
+  size_t unnamed = 0;
+  if (fail_index == nullptr) fail_index = &unnamed;
+  if (targets == nullptr || sources == nullptr || sizes == nullptr || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  *fail_index = SIZE_MAX;
+  const bool sound = is_sound(sizes, count, attributes, begins, kinds, fail_index);
+  if (count > 0 && (sound || *fail_index != SIZE_MAX)) crash_if_mapped(*stream, targets[0], sources[0]);
+  if (!sound) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
-    const CUresult result = copy(line(targets[i], sources[i], sizes[i]), kAny, kAny, stream, null_means, kAsynchronous);
+    const CUresult result = copy(line(targets[i], sources[i], sizes[i]), kAny, kAny, handle, null_means, kAsynchronous);
     if (result == CUDA_SUCCESS) continue;
-    if (fail_index != nullptr) *fail_index = i;
+    *fail_index = i;
     return result;
   }
-  if (fail_index != nullptr) *fail_index = SIZE_MAX;
+  return CUDA_SUCCESS;
+}
+
+bool is_sound(const CUDA_MEMCPY3D_BATCH_OP& each) {
+  const auto too_short = [&](const CUmemcpy3DOperand& side) {
+    const size_t row = side.op.ptr.rowLength, layer = side.op.ptr.layerHeight;
+    return (row != 0 && row < each.extent[0]) || (layer != 0 && layer < each.extent[1]);
+  };
+  return each.extent[0] != 0 && each.extent[1] != 0 && each.extent[2] != 0 && !too_short(each.src) && !too_short(each.dst) &&
+         each.srcAccessOrder >= 1 && each.srcAccessOrder <= 3 && each.flags <= 1;
+}
+
+CUDA_MEMCPY3D description_of(const CUDA_MEMCPY3D_BATCH_OP& each) {
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  copy.srcDevice = each.src.op.ptr.ptr;
+  copy.dstDevice = each.dst.op.ptr.ptr;
+  const auto or_extent = [&](size_t given, int at) { return given != 0 ? given : each.extent[at]; };
+  copy.srcPitch = or_extent(each.src.op.ptr.rowLength, 0);
+  copy.srcHeight = or_extent(each.src.op.ptr.layerHeight, 1);
+  copy.dstPitch = or_extent(each.dst.op.ptr.rowLength, 0);
+  copy.dstHeight = or_extent(each.dst.op.ptr.layerHeight, 1);
+  copy.WidthInBytes = each.extent[0];
+  copy.Height = each.extent[1];
+  copy.Depth = each.extent[2];
+  return copy;
+}
+
+CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* all, size_t* fail_index, unsigned long long flags, CUstream handle,
+                       Default null_means) {
+  size_t unnamed = 0;
+  if (fail_index == nullptr) fail_index = &unnamed;
+  if (all == nullptr || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
+  *fail_index = SIZE_MAX;
+  for (size_t i = 0; i < count; ++i) {
+    if (all[i].src.type != CU_MEMCPY_OPERAND_TYPE_POINTER || all[i].dst.type != CU_MEMCPY_OPERAND_TYPE_POINTER) {
+      return CUDA_ERROR_NOT_SUPPORTED;  // arrays: not made yet
+    }
+    if (!is_sound(all[i])) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  crash_if_mapped(*stream, all[0].dst.op.ptr.ptr, all[0].src.op.ptr.ptr);
+  for (size_t i = 0; i < count; ++i) {
+    const CUDA_MEMCPY3D copy = description_of(all[i]);
+    const CUresult result = copy_3d(&copy, handle, null_means, kAsynchronous);
+    if (result == CUDA_SUCCESS) continue;
+    *fail_index = i;
+    return result;
+  }
   return CUDA_SUCCESS;
 }
 
@@ -196,13 +283,20 @@ SIM_API CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* description, CUst
 SIM_API CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* description, CUstream stream) {
   return copy_3d_peer(description, stream, kPerThread, kAsynchronous);
 }
-SIM_API CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count, CUmemcpyAttributes*, size_t*,
-                                    size_t, size_t* fail_index, CUstream stream) {
-  return copy_batch(targets, sources, sizes, count, fail_index, stream, kLegacy);
+SIM_API CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count, CUmemcpyAttributes* attributes,
+                                    size_t* begins, size_t kinds, size_t* fail_index, CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, attributes, begins, kinds, fail_index, stream, kLegacy);
 }
-SIM_API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count, CUmemcpyAttributes*,
-                                       size_t*, size_t, CUstream stream) {
-  return copy_batch(targets, sources, sizes, count, nullptr, stream, kLegacy);
+SIM_API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count,
+                                       CUmemcpyAttributes* attributes, size_t* begins, size_t kinds, CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, attributes, begins, kinds, nullptr, stream, kLegacy);
+}
+SIM_API CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP* all, size_t* fail_index, unsigned long long flags,
+                                      CUstream stream) {
+  return copy_3d_batch(count, all, fail_index, flags, stream, kLegacy);
+}
+SIM_API CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* all, unsigned long long flags, CUstream stream) {
+  return copy_3d_batch(count, all, nullptr, flags, stream, kLegacy);
 }
 SIM_API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kLegacy, kBlocking); }
 SIM_API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* description) {

@@ -174,6 +174,19 @@ CUresult copy_node(const CUDA_MEMCPY3D* description, CUcontext handle, WorkPtr* 
   return make_copy(transfer, expect(description->srcMemoryType), expect(description->dstMemoryType), device, work);
 }
 
+bool is_linear(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
+
+bool changes_kind(CUmemorytype type, CUdeviceptr address, CUmemorytype new_type, CUdeviceptr new_address) {
+  return is_linear(type) && is_linear(new_type) && is_virtual_or_of_pool(address) != is_virtual_or_of_pool(new_address);
+}
+
+// In an executable graph each side stays with memory that has a context of its own, or with memory that has none (measured).
+bool changes_kind(const CUDA_MEMCPY3D& was, const CUDA_MEMCPY3D& now) {
+  if (was.WidthInBytes == 0) return false;  // captured
+  return changes_kind(was.dstMemoryType, was.dstDevice, now.dstMemoryType, now.dstDevice) ||
+         changes_kind(was.srcMemoryType, was.srcDevice, now.srcMemoryType, now.srcDevice);
+}
+
 // Plain memory is taken of any device. Other memory is looked for from the context that is given, else from the current one (measured).
 CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext handle, WorkPtr* work) {
   if (const CUresult result = enter_process()) return result;
@@ -358,7 +371,9 @@ SIM_API CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUg
   if (context == nullptr && t_thread.current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   WorkPtr work;
   if (const CUresult result = copy_node(description, context, &work)) return result;
-  return add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMCPY);
+  const CUresult result = add_node(out, graph, after, count, std::move(work), CU_GRAPH_NODE_TYPE_MEMCPY);
+  if (result == CUDA_SUCCESS) to_node(*out)->copy = *description;
+  return result;
 }
 SIM_API CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* after, size_t count,
                                       const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context) {
@@ -385,7 +400,16 @@ SIM_API CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgr
 SIM_API CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* description) {
   WorkPtr work;
   if (const CUresult result = copy_node(description, nullptr, &work)) return result;
-  return set_work(node, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(work));
+  if (const CUresult result = set_work(node, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(work))) return result;
+  to_node(node)->copy = *description;
+  return CUDA_SUCCESS;
+}
+SIM_API CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
+  if (const CUresult result = enter_process()) return result;
+  if (node == nullptr || out == nullptr || to_node(node)->type != CU_GRAPH_NODE_TYPE_MEMCPY) return CUDA_ERROR_INVALID_VALUE;
+  if (to_node(node)->copy.WidthInBytes == 0) return CUDA_ERROR_NOT_SUPPORTED;  // of a capture's
+  *out = to_node(node)->copy;
+  return CUDA_SUCCESS;
 }
 SIM_API CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params) {
   WorkPtr work;
@@ -396,6 +420,7 @@ SIM_API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphN
                                                 CUcontext context) {
   WorkPtr work;
   if (const CUresult result = copy_node(description, context, &work, true)) return result;
+  if (node != nullptr && changes_kind(to_node(node)->copy, *description)) return CUDA_ERROR_INVALID_VALUE;
   return replace(executable, node, std::move(work));
 }
 SIM_API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,

@@ -10,6 +10,7 @@ struct GraphNode {
   WorkPtr work;
   std::vector<GraphNode*> after;
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  CUDA_MEMCPY3D copy{};  // of a copy that was not captured
 };
 
 struct Graph {

@@ -81,6 +81,14 @@ SIM_API CUresult cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx handle) {
   return CUDA_SUCCESS;
 }
 
+SIM_API CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* out) {
+  Stream* stream = nullptr;
+  if (const CUresult result = find_stream(handle, Default::kLegacy, &stream)) return result;
+  if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *out = stream->context->parent != nullptr ? reinterpret_cast<CUgreenCtx>(stream->context) : nullptr;
+  return CUDA_SUCCESS;
+}
+
 SIM_API CUresult cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx handle, unsigned flags, int priority) {
   if (const CUresult result = enter_process()) return result;
   Context* context = to_green(handle);

@@ -113,8 +113,9 @@ SIM_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, u
   if (const CUresult result = enter(&context)) return result;
   AddressSpace::Reading reading(here().memory);
   const Range* range = reading.find(reinterpret_cast<uint64_t>(pointer));
-  if (range == nullptr || !range->on_host()) return CUDA_ERROR_INVALID_VALUE;
-  *out = reinterpret_cast<CUdeviceptr>(pointer);
+  const bool mapped = range != nullptr && range->kind == RangeKind::kMapping;  // of which it is the begin (measured)
+  if (range == nullptr || (!mapped && !range->on_host())) return CUDA_ERROR_INVALID_VALUE;
+  *out = mapped ? range->base : reinterpret_cast<CUdeviceptr>(pointer);
   return CUDA_SUCCESS;
 }
 

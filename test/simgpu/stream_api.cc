@@ -125,6 +125,7 @@ CUresult find_stream(CUstream handle, Default null_means, Stream** stream) {
     Context* context = nullptr;
     if (const CUresult result = enter(&context)) return result;
     const bool per_thread = handle == CU_STREAM_PER_THREAD || (handle == nullptr && null_means == Default::kPerThread);
+    if (per_thread && context->parent != nullptr) return CUDA_ERROR_INVALID_HANDLE;  // no stream of a green context's (measured)
     *stream = per_thread ? per_thread_stream(*context) : context->legacy;
     return CUDA_SUCCESS;
   }

@@ -135,6 +135,7 @@ NVSHARE_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLoca
 NVSHARE_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType, unsigned long long flags);
 NVSHARE_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total);
 NVSHARE_EXPORT CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type);
+NVSHARE_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned Flags);
 NVSHARE_EXPORT CUresult cuMemHostGetFlags(unsigned* flags, void* pointer);
 NVSHARE_EXPORT CUresult cuMemHostUnregister(void* p);
 NVSHARE_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType);

@@ -102,6 +102,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuGraphLaunch",
     "cuGraphLaunch_ptsz",
     "cuGraphMemAllocNodeGetParams",
+    "cuGraphMemcpyNodeGetParams",
     "cuGraphMemcpyNodeSetParams",
     "cuGraphMemsetNodeSetParams",
     "cuGraphNodeGetType",
@@ -363,6 +364,7 @@ const char* const kSlotNames[kDriverSlots] = {
     "cuStreamEndCapture_ptsz",
     "cuStreamGetCaptureInfo",
     "cuStreamGetCtx",
+    "cuStreamGetGreenCtx",
     "cuStreamGetId",
     "cuStreamIsCapturing",
     "cuStreamQuery",
@@ -485,6 +487,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10000,  // cuGraphLaunch
     10000,  // cuGraphLaunch_ptsz
     0,  // cuGraphMemAllocNodeGetParams
+    0,  // cuGraphMemcpyNodeGetParams
     10000,  // cuGraphMemcpyNodeSetParams
     10000,  // cuGraphMemsetNodeSetParams
     0,  // cuGraphNodeGetType
@@ -560,7 +563,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     3020,  // cuMemGetInfo_v2
     13000,  // cuMemGetMemPool
     0,  // cuMemHostAlloc
-    0,  // cuMemHostGetDevicePointer_v2
+    3020,  // cuMemHostGetDevicePointer_v2
     2030,  // cuMemHostGetFlags
     0,  // cuMemHostRegister_v2
     4000,  // cuMemHostUnregister
@@ -746,6 +749,7 @@ const uint16_t kSlotSince[kDriverSlots] = {
     10000,  // cuStreamEndCapture_ptsz
     0,  // cuStreamGetCaptureInfo
     0,  // cuStreamGetCtx
+    0,  // cuStreamGetGreenCtx
     0,  // cuStreamGetId
     0,  // cuStreamIsCapturing
     0,  // cuStreamQuery
@@ -899,6 +903,7 @@ constinit const RealDriver kHooks = {
     .cuMemGetHandleForAddressRange = &cuMemGetHandleForAddressRange,
     .cuMemGetInfo_v2 = &cuMemGetInfo_v2,
     .cuMemGetMemPool = &cuMemGetMemPool,
+    .cuMemHostGetDevicePointer_v2 = &cuMemHostGetDevicePointer_v2,
     .cuMemHostGetFlags = &cuMemHostGetFlags,
     .cuMemHostUnregister = &cuMemHostUnregister,
     .cuMemImportFromShareableHandle = &cuMemImportFromShareableHandle,
@@ -1192,6 +1197,7 @@ constinit const RealDriver kMissing = {
     .cuGraphLaunch = missing<decltype(RealDriver::cuGraphLaunch)>,
     .cuGraphLaunch_ptsz = missing<decltype(RealDriver::cuGraphLaunch_ptsz)>,
     .cuGraphMemAllocNodeGetParams = missing<decltype(RealDriver::cuGraphMemAllocNodeGetParams)>,
+    .cuGraphMemcpyNodeGetParams = missing<decltype(RealDriver::cuGraphMemcpyNodeGetParams)>,
     .cuGraphMemcpyNodeSetParams = missing<decltype(RealDriver::cuGraphMemcpyNodeSetParams)>,
     .cuGraphMemsetNodeSetParams = missing<decltype(RealDriver::cuGraphMemsetNodeSetParams)>,
     .cuGraphNodeGetType = missing<decltype(RealDriver::cuGraphNodeGetType)>,
@@ -1453,6 +1459,7 @@ constinit const RealDriver kMissing = {
     .cuStreamEndCapture_ptsz = missing<decltype(RealDriver::cuStreamEndCapture_ptsz)>,
     .cuStreamGetCaptureInfo = missing<decltype(RealDriver::cuStreamGetCaptureInfo)>,
     .cuStreamGetCtx = missing<decltype(RealDriver::cuStreamGetCtx)>,
+    .cuStreamGetGreenCtx = missing<decltype(RealDriver::cuStreamGetGreenCtx)>,
     .cuStreamGetId = missing<decltype(RealDriver::cuStreamGetId)>,
     .cuStreamIsCapturing = missing<decltype(RealDriver::cuStreamIsCapturing)>,
     .cuStreamQuery = missing<decltype(RealDriver::cuStreamQuery)>,

@@ -106,6 +106,7 @@ struct RealDriver {
   decltype(&cuda::api::cuGraphLaunch) cuGraphLaunch;
   decltype(&cuda::api::cuGraphLaunch) cuGraphLaunch_ptsz;
   decltype(&cuda::api::cuGraphMemAllocNodeGetParams) cuGraphMemAllocNodeGetParams;
+  decltype(&cuda::api::cuGraphMemcpyNodeGetParams) cuGraphMemcpyNodeGetParams;
   decltype(&cuda::api::cuGraphMemcpyNodeSetParams) cuGraphMemcpyNodeSetParams;
   decltype(&cuda::api::cuGraphMemsetNodeSetParams) cuGraphMemsetNodeSetParams;
   decltype(&cuda::api::cuGraphNodeGetType) cuGraphNodeGetType;
@@ -367,6 +368,7 @@ struct RealDriver {
   decltype(&cuda::api::cuStreamEndCapture) cuStreamEndCapture_ptsz;
   decltype(&cuda::api::cuStreamGetCaptureInfo) cuStreamGetCaptureInfo;
   decltype(&cuda::api::cuStreamGetCtx) cuStreamGetCtx;
+  decltype(&cuda::api::cuStreamGetGreenCtx) cuStreamGetGreenCtx;
   decltype(&cuda::api::cuStreamGetId) cuStreamGetId;
   decltype(&cuda::api::cuStreamIsCapturing) cuStreamIsCapturing;
   decltype(&cuda::api::cuStreamQuery) cuStreamQuery;
@@ -394,7 +396,7 @@ struct RealDriver {
   decltype(&cuda::api::cuWaitExternalSemaphoresAsync) cuWaitExternalSemaphoresAsync_ptsz;
 };
 
-inline constexpr size_t kDriverSlots = 380;
+inline constexpr size_t kDriverSlots = 382;
 static_assert(sizeof(RealDriver) == kDriverSlots * sizeof(void*));
 
 inline constexpr int kNewestListed = 13040;  // the newest CUDA version of which entry_points.txt has a function

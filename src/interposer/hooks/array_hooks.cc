@@ -52,7 +52,9 @@ CUresult destroy(Handle handle) {
 // is mapped with it, which would be copied: so the driver is asked about an address without memory then.
 CUdeviceptr as_long_as_it_is(CUdeviceptr address, size_t bytes) {
   AllocationRange range;
-  if (!process().active() || process().owner(address, &range) == nullptr) return address;
+  int ordinal = -1;
+  if (!process().active()) return address;
+  if (process().owner(address, &range) == nullptr && !process().ipc.find(address, &range, &ordinal)) return address;
   return bytes > range.base + range.bytes - address ? kNowhere : address;
 }
 

@@ -85,7 +85,7 @@ NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* executabl
   return instantiate<&RealDriver::cuGraphInstantiateWithParams_ptsz>(executable, graph, parameters);
 }
 NVSHARE_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec graph, CUgraphNode node, const CUDA_MEMCPY3D* copy, CUcontext context) {
-  if (copy != nullptr && mixes_plain_and_other(named_by(copy))) return CUDA_ERROR_INVALID_VALUE;
+  if (copy != nullptr && (mixes_plain_and_other(named_by(copy)) || changes_kind(node, *copy))) return CUDA_ERROR_INVALID_VALUE;
   return look<&RealDriver::cuGraphExecMemcpyNodeSetParams>(graph, node, copy, context);
 }
 NVSHARE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {

@@ -2,6 +2,7 @@
 // that was recorded comes to pass; and a wait for one that a neighbour records later waits for nothing, by the driver's rules.
 #include "interposer/generated/hooks.h"
 #include "interposer/hooks/nowhere.h"
+#include "interposer/hooks/reach.h"
 #include "interposer/memory/pools.h"
 #include "interposer/process/ipc.h"
 #include "interposer/process/process.h"
@@ -15,7 +16,10 @@ template <auto Function>
 CUresult open_memory(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   CUresult result = CUDA_SUCCESS;
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (process().active() && process().ipc.open(address, handle, flags, &result)) return result;
+  if (process().active() && process().ipc.open(address, handle, flags, &result)) {
+    if (result == CUDA_SUCCESS) opened_to_others.store(true, std::memory_order_relaxed);
+    return result;
+  }
   return call_real<Function>(address, handle, flags);
 }
 

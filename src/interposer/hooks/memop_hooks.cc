@@ -163,6 +163,10 @@ NVSHARE_EXPORT CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodePar
   return look<&RealDriver::cuGraphNodeSetParams_v2>(node, NodeSeen(parameters).get());
 }
 NVSHARE_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec graph, CUgraphNode node, CUgraphNodeParams* parameters) {
+  if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
+      changes_kind(node, reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(parameters->rest)->copyParams)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return look<&RealDriver::cuGraphExecNodeSetParams>(graph, node, NodeSeen(parameters).get());
 }
 

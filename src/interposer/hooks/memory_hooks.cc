@@ -187,6 +187,8 @@ CUdeviceptr unless_plain(CUdeviceptr address) {
   return process().active() && (process().owner(address, &range, &within) != nullptr || within) ? kNowhere : address;
 }
 
+void* unless_plain(void* pointer) { return reinterpret_cast<void*>(unless_plain(reinterpret_cast<CUdeviceptr>(pointer))); }
+
 // The driver keeps advice; we only have to leave on the host what is to stay there.
 void advised(CUdeviceptr address, size_t bytes, CUmem_advise advice, bool host) {
   if (advice != CU_MEM_ADVISE_SET_PREFERRED_LOCATION && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION) return;
@@ -321,11 +323,10 @@ NVSHARE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
 // Our memory is virtual memory to the driver, which answers for that as for host memory; of plain memory it refuses the question
 // (measured).
 NVSHARE_EXPORT CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
-  auto address = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(pointer));
-  AllocationRange range;
-  bool within = false;
-  if (process().active() && (process().owner(address, &range, &within) != nullptr || within)) address = kNowhere;
-  return call_real<&RealDriver::cuMemHostGetFlags>(flags, reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
+  return call_real<&RealDriver::cuMemHostGetFlags>(flags, unless_plain(pointer));
+}
+NVSHARE_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer, unsigned flags) {
+  return call_real<&RealDriver::cuMemHostGetDevicePointer_v2>(address, unless_plain(pointer), flags);
 }
 
 // The same of memory that the program has not registered: measured on an H200, 1 where it is an allocation, 713 where it was freed.

@@ -208,7 +208,6 @@ bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (within) *address = kNowhere;
   owner->ipc_capable = owner->of_pool = false;
   owner->imported = true;
-  range->id = 0;
   return process().ipc.find(*address, range, &owner->ordinal);
 }
 

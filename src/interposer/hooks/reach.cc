@@ -83,17 +83,41 @@ bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
   return process().vmm.get_access(&flags, &location, address) != CUDA_SUCCESS || flags != 0;
 }
 
+namespace {
+
+enum class Kind { kUnknown, kOfContext, kOfNone };
+
+Kind kind_of(CUdeviceptr address) {
+  AllocationRange range;
+  ProgramVmm::View view;
+  if (process().owner(address, &range) != nullptr) {
+    return pools().placed_at(range.base).pool != nullptr ? Kind::kOfNone : Kind::kOfContext;
+  }
+  if (process().vmm.find(address, &view)) return Kind::kOfNone;
+  return process().managed_owner(address) != nullptr ? Kind::kOfContext : Kind::kUnknown;
+}
+
+Kind kind_of(CUmemorytype type, CUdeviceptr address) {
+  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? kind_of(address) : Kind::kUnknown;
+}
+
+bool differ(Kind a, Kind b) { return a != Kind::kUnknown && b != Kind::kUnknown && a != b; }
+
+}  // namespace
+
 bool mixes_plain_and_other(const Addresses& named) {
   CUcontext current = nullptr;
   if (!governs() || real_driver().cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != nullptr) return false;
   const auto is_plain = [](CUdeviceptr address) { return context_of(address) != nullptr; };
-  const auto is_other = [](CUdeviceptr address) {
-    AllocationRange range;
-    ProgramVmm::View view;
-    const bool of_pool = process().owner(address, &range) != nullptr && pools().placed_at(range.base).pool != nullptr;
-    return of_pool || process().vmm.find(address, &view);
-  };
+  const auto is_other = [](CUdeviceptr address) { return kind_of(address) == Kind::kOfNone; };
   return std::any_of(named.begin(), named.end(), is_plain) && std::any_of(named.begin(), named.end(), is_other);
+}
+
+bool changes_kind(CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  CUDA_MEMCPY3D was{};
+  if (!governs() || real_driver().cuGraphMemcpyNodeGetParams(node, &was) != CUDA_SUCCESS) return false;
+  return differ(kind_of(was.dstMemoryType, was.dstDevice), kind_of(copy.dstMemoryType, copy.dstDevice)) ||
+         differ(kind_of(was.srcMemoryType, was.srcDevice), kind_of(copy.srcMemoryType, copy.srcDevice));
 }
 
 bool need_no_context(const Addresses& named) {
@@ -138,10 +162,14 @@ bool reach_each_other(const Addresses& named) {
 
 bool fill_lacks_access(CUdeviceptr address, CUstream stream) {
   AllocationRange range;
-  Device* owner = process().active() ? process().owner(address, &range) : nullptr;
-  if (owner == nullptr || pools().placed_at(range.base).pool != nullptr) return false;
-  AtStream at(stream);
   int ordinal = -1;
+  if (!process().active()) return false;
+  Device* owner = process().owner(address, &range);
+  const bool imported = owner == nullptr && process().ipc.find(address, &range, &ordinal);
+  if (!imported && (owner == nullptr || pools().placed_at(range.base).pool != nullptr)) return false;
+  AtStream at(stream);
+  if (imported) return at.context() != nullptr && at.context() != range.context;
+  ordinal = -1;
   if (real_driver().cuCtxGetDevice(&ordinal) != CUDA_SUCCESS || ordinal < 0) return false;
   return (process().peers.accessors(owner->ordinal()) >> ordinal & 1) == 0;
 }

@@ -81,10 +81,11 @@ bool names_several_gpus(const Addresses& named);
 // Opens what is ours among them to the GPUs of this process; true: something was not open, so that the call may be made again.
 bool reach_each_other(const Addresses& named);
 
-// Some memory was opened so: fills of it are to be looked at.
+// Some memory was opened so, or imported: fills of it are to be looked at.
 inline constinit std::atomic<bool> opened_to_others{false};
 // A fill wants access also of plain memory, which a copy may have opened without the program's knowing (measured: 1 where peer access is
-// not enabled).
+// not enabled); and of memory that was opened by IPC, which only the context has that opened it (measured: 1 from any other, where copies
+// are made).
 bool fill_lacks_access(CUdeviceptr address, CUstream stream);
 
 // The current context's GPU may use an allocation of that GPU: its own, and of others what peer access opens, or for memory of a pool what
@@ -96,6 +97,11 @@ bool may_use(CUdeviceptr address, const ProgramVmm::View& view);
 // Of an executable graph's copy in a thread without a context: a driver refuses plain memory on one side and memory without a context of
 // its own, virtual or a pool's, on the other (measured). To it, ours is virtual as well.
 bool mixes_plain_and_other(const Addresses& named);
+
+// Each side of an executable graph's copy stays with memory of the kind that the node's copy names: with a context of its own (plain,
+// managed), or without (of a pool, virtual); else a driver refuses the change (measured). To it, ours is always virtual. False where either
+// is not known: host memory, an array, memory that was freed.
+bool changes_kind(CUgraphNode node, const CUDA_MEMCPY3D& copy);
 
 // A thread without a context may name them: plain memory, and none that has no context of its own (of a pool, virtual).
 bool need_no_context(const Addresses& named);

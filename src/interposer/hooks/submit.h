@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "interposer/gate/gate.h"
+#include "interposer/hooks/batches.h"
 #include "interposer/hooks/nowhere.h"
 #include "interposer/hooks/reach.h"
 #include "interposer/symbols/real_driver.h"
@@ -152,10 +153,13 @@ bool by_peers(bool, CUresult*, Others...) {
   return false;
 }
 
-// Copies (class submit, cuMemcpy*): see reach.h.
+// Copies (class submit, cuMemcpy*): see reach.h and batches.h.
 template <auto Function, int Stream, bool PerThread, typename... Arguments>
 CUresult submit_copy(Arguments... arguments) {
-  CUresult result = submit<Function, Stream, PerThread>(arguments...);
+  CUresult result = CUDA_SUCCESS;
+  if (batch_one_by_one(&result, arguments...)) [[unlikely]]
+    return result;
+  result = submit<Function, Stream, PerThread>(arguments...);
   if (result != CUDA_ERROR_INVALID_VALUE) [[likely]]
     return result;
   const Addresses named = named_by(arguments...);

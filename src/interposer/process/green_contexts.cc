@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "interposer/symbols/real_driver.h"
+
 namespace nvshare::interposer {
 
 using cuda::CUcontext;
@@ -43,6 +45,11 @@ bool GreenContexts::find(CUgreenCtx handle, Green* found) {
 void GreenContexts::gone(CUgreenCtx handle) {
   Lock lock(mutex_);
   std::erase_if(greens_, [&](const Green& green) { return green.handle == handle; });
+}
+
+bool GreenContexts::is_current() {
+  CUcontext current = nullptr;
+  return any() && real_driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && primary_of(current) != current;
 }
 
 CUcontext GreenContexts::look_up(CUcontext context) {

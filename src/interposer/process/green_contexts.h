@@ -25,6 +25,10 @@ class GreenContexts {
   bool find(cuda::CUgreenCtx handle, Green* found);
   void gone(cuda::CUgreenCtx handle);
 
+  // The program has made one.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+  // To the calling thread.
+  bool is_current();
   // The primary context that `context` is a part of; any other context is its own.
   cuda::CUcontext primary_of(cuda::CUcontext context) { return any_.load(std::memory_order_relaxed) ? look_up(context) : context; }
 

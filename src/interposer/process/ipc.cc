@@ -23,7 +23,8 @@ namespace {
 
 constexpr char kMagic[8] = "nvshare";
 constexpr uint32_t kTokenVersion = 1;
-constexpr int64_t kPatience_ns = 10'000'000'000;  // for the exporter's answer: it may be stopped
+constexpr uint64_t kImportedIds = uint64_t{1} << 40;  // apart from those of the program's own allocations
+constexpr int64_t kPatience_ns = 10'000'000'000;      // for the exporter's answer: it may be stopped
 
 bool is_ours(const IpcToken& token) { return memcmp(token.magic, kMagic, sizeof kMagic) == 0; }
 
@@ -137,7 +138,7 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   ++known->references;
   auto same = std::find_if(known->slices.begin(), known->slices.end(), [&](const Import::Slice& s) { return s.offset == token.offset; });
   if (same == known->slices.end()) {
-    known->slices.push_back({token.offset, token.bytes, 1, false});
+    known->slices.push_back({++last_slice_, token.offset, token.bytes, 1, false});
   } else {
     ++same->references;
     same->bytes = token.bytes;  // another allocation may lie there by now
@@ -312,6 +313,7 @@ bool Ipc::find(CUdeviceptr address, AllocationRange* range, int* ordinal) {
   Import* import = find_import(address);
   const Import::Slice* slice = import != nullptr ? find_slice(*import, address) : nullptr;
   if (slice == nullptr) return false;
+  range->id = kImportedIds | slice->id;
   range->base = import->base + slice->offset;
   range->bytes = slice->bytes;
   range->context = import->context;

@@ -79,6 +79,7 @@ class Ipc {
     bool inherited;
     uint32_t accessors;  // GPUs that may use the mapping
     struct Slice {       // an allocation in it that was opened
+      uint64_t id;       // of the opening: no other of this process has it
       uint64_t offset;
       uint64_t bytes;
       uint32_t references;
@@ -115,6 +116,7 @@ class Ipc {
   Pending pending_ GUARDED_BY(mutex_);
   bool opening_ GUARDED_BY(mutex_) = false;
   uint64_t last_request_ GUARDED_BY(mutex_) = 0;
+  uint64_t last_slice_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace nvshare::interposer

@@ -83,6 +83,15 @@ struct Imported {
     check(launch(place.kernels.mix, place.stream, address, uint64_t{expected.size()}, round), "sim_mix");
     model_mix(expected.data(), expected.size(), round);
   }
+  // A fill is the context's that opened it, copies are anybody's (measured).
+  void look_from_another_context() const {
+    CUcontext other = nullptr;
+    check(cuda().cuCtxCreate_v2(&other, 0, 0), "cuCtxCreate");
+    expect(cuda().cuMemsetD8Async(address, 1, 64, nullptr), CUDA_ERROR_INVALID_VALUE, "filling imported memory from another context");
+    uint64_t word = 0;
+    check(cuda().cuMemcpyDtoH_v2(&word, address, sizeof word), "copying imported memory from another context");
+    check(cuda().cuCtxDestroy_v2(other), "cuCtxDestroy");  // the one before is current again
+  }
   void verify() const {
     std::vector<uint64_t> got(expected.size());
     check(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
@@ -149,6 +158,12 @@ void run_ipc_import(const Options& options) {
   expect(cuda().cuIpcOpenMemHandle_v2(&none, handed.handles[0], 0), CUDA_ERROR_INVALID_VALUE, "opening without the flag");
   std::vector<std::unique_ptr<Imported>> opened;
   for (int i = 0; i < Handed::kBlocks; ++i) opened.push_back(std::make_unique<Imported>(handed.handles[i], handed.bytes[i]));
+  unsigned long long ids[Handed::kBlocks] = {};
+  for (int i = 0; i < Handed::kBlocks; ++i) {
+    check(cuda().cuPointerGetAttribute(&ids[i], CU_POINTER_ATTRIBUTE_BUFFER_ID, opened[static_cast<size_t>(i)]->address),
+          "the buffer's id");
+    if (i > 0 && ids[i] == ids[0]) fail(kExitUnexpected, "two imported blocks have the id %llx", ids[i]);
+  }
   say("opened");
   const uint64_t steps = options.number("steps", 100);
   for (uint64_t round = 0; round < steps; ++round) {
@@ -159,6 +174,7 @@ void run_ipc_import(const Options& options) {
       for (auto& memory : opened) memory->verify();
     }
   }
+  opened.front()->look_from_another_context();
   for (auto& memory : opened) memory->verify();
   write_file(options.text("file", "") + ".done", &steps, sizeof steps);
   if (!options.text("go", "").empty()) stand_still(options);

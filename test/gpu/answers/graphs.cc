@@ -199,4 +199,145 @@ void hand_graphs_updated() {
   say("filled and copied: %d", first_byte(memory.b));
 }
 
+namespace {
+
+struct OfKind {
+  const char* name;
+  Address address;
+};
+
+void* new_pool() {
+  struct {
+    AllocationProperties properties;
+    unsigned char rest[56];
+  } wanted{};
+  static_assert(sizeof wanted == 88);
+  wanted.properties = on_gpu(0);
+  void* pool = nullptr;
+  must("cuMemPoolCreate", &pool, static_cast<const void*>(&wanted));
+  return pool;
+}
+
+Address in_order(void* pool) {
+  Address address = 0;
+  if (pool != nullptr) must("cuMemAllocFromPoolAsync", &address, size_t{kMiB}, pool, Stream{nullptr});
+  if (pool == nullptr) must("cuMemAllocAsync", &address, size_t{kMiB}, Stream{nullptr});
+  return address;
+}
+
+Address plain() {
+  Address address = 0;
+  must("cuMemAlloc_v2", &address, size_t{kMiB});
+  return address;
+}
+
+Address managed() {
+  Address address = 0;
+  must("cuMemAllocManaged", &address, size_t{kMiB}, 1u);
+  return address;
+}
+
+Address mapped() {
+  Handle handle = 0;
+  const AllocationProperties properties = on_gpu(0);
+  must("cuMemCreate", &handle, size_t{kPage}, &properties, 0ull);
+  Address address = 0;
+  must("cuMemAddressReserve", &address, size_t{kPage}, size_t{0}, Address{0}, 0ull);
+  must("cuMemMap", address, size_t{kPage}, size_t{0}, handle, 0ull);
+  const Access access{{1, 0}, 3};
+  must("cuMemSetAccess", address, size_t{kPage}, &access, size_t{1});
+  return address;
+}
+
+struct Made {
+  std::string name;
+  Graph graph;
+  Node node;
+  Executable executable;
+};
+
+Made make_copy(const std::string& name, Address to, Address from, Context context) {
+  Made made{name, make_graph(), nullptr, nullptr};
+  made.node = add_copy(made.graph, line(to, from, 64), context).node;
+  must("cuGraphInstantiateWithFlags", &made.executable, made.graph, 0ull);
+  return made;
+}
+
+}  // namespace
+
+// An executable graph's copy is changed from memory of one kind, which may be gone, to memory of another.
+void changed_copies() {
+  const Context context = use(0);
+  Memory memory = make_memory();
+  void* const kept = new_pool();
+  void* const ending = new_pool();
+  const OfKind kinds[] = {
+      {"plain", plain()}, {"in order", in_order(nullptr)}, {"of a pool", in_order(kept)}, {"of a pool that goes", in_order(ending)}};
+  const OfKind targets[] = {{"plain", memory.b}, {"in order", in_order(nullptr)}, {"of a pool", in_order(kept)}};
+  must("cuCtxSynchronize");
+  std::vector<Made> all;
+  for (const OfKind& each : kinds) {
+    all.push_back(make_copy(std::string("to ") + each.name, each.address, memory.a, context));
+    all.push_back(make_copy(std::string("from ") + each.name, memory.a, each.address, context));
+  }
+  settle();
+  const auto change_all = [&](const char* when) {
+    for (const Made& each : all) {
+      std::string results;
+      for (const OfKind& to : targets) {
+        const Copy3D changed = line(to.address + 128, memory.a + 256, 48);
+        results += " " + std::to_string(call("cuGraphExecMemcpyNodeSetParams", each.executable, each.node, &changed, context));
+      }
+      say("%s, %s:%s", when, each.name.c_str(), results.c_str());
+    }
+  };
+  change_all("all there");
+  say_result("destroy a pool whose memory is in use", call("cuMemPoolDestroy", ending));
+  change_all("a pool gone");
+}
+
+// Not compared: what the kinds of memory mean to each way of changing a graph that is instantiated.
+void changed_nodes() {
+  const Context context = use(0);
+  Memory memory = make_memory();
+  void* const pool = new_pool();
+  const OfKind kinds[] = {
+      {"plain", plain()}, {"in order", in_order(nullptr)}, {"of a pool", in_order(pool)}, {"managed", managed()}, {"virtual", mapped()}};
+  const OfKind targets[] = {
+      {"plain", memory.b}, {"in order", in_order(nullptr)}, {"of a pool", in_order(pool)}, {"managed", managed()}, {"virtual", mapped()}};
+  must("cuCtxSynchronize");
+  settle();
+  for (const OfKind& each : kinds) {
+    std::string copies, generic, updates, fills, changed_before, fill_updates;
+    for (const OfKind& to : targets) {
+      const Copy3D changed = line(to.address + 128, memory.a + 256, 48);
+      Made made = make_copy("", each.address, memory.a, context);
+      copies += " " + std::to_string(call("cuGraphExecMemcpyNodeSetParams", made.executable, made.node, &changed, context));
+      NodeParameters node{};
+      node.type = kMemcpyNode;
+      node.of.copy = {0, 0, context, changed};
+      generic += " " + std::to_string(call("cuGraphExecNodeSetParams", made.executable, made.node, &node));
+      const Graph twin = make_graph();
+      add_copy(twin, changed, context);
+      UpdateResult update{};
+      updates += " " + std::to_string(call("cuGraphExecUpdate_v2", made.executable, twin, &update));
+      Made other = make_copy("", each.address, memory.a, context);
+      const Result before = call("cuGraphMemcpyNodeSetParams", other.node, &changed);
+      changed_before += " " + std::to_string(before) + "/" +
+                        std::to_string(call("cuGraphExecMemcpyNodeSetParams", other.executable, other.node, &changed, context));
+      const Graph filling = make_graph();
+      const Added fill = add_fill(filling, {each.address, 0, 5, 1, 64, 1}, context);
+      Executable executable = nullptr;
+      must("cuGraphInstantiateWithFlags", &executable, filling, 0ull);
+      const MemsetNode filled{to.address + 64, 0, 8, 1, 48, 1};
+      fills += " " + std::to_string(call("cuGraphExecMemsetNodeSetParams", executable, fill.node, &filled, context));
+      const Graph fill_twin = make_graph();
+      add_fill(fill_twin, filled, context);
+      fill_updates += " " + std::to_string(call("cuGraphExecUpdate_v2", executable, fill_twin, &update));
+    }
+    say("%s: copies%s, generic%s, updates%s, changed before%s, fills%s, updates of fills%s", each.name, copies.c_str(), generic.c_str(),
+        updates.c_str(), changed_before.c_str(), fills.c_str(), fill_updates.c_str());
+  }
+}
+
 }  // namespace answers

@@ -333,4 +333,49 @@ void textures() {
   say_result("rows at 256", texture(pitched(large + 256, 512)));
 }
 
+// Whether a device address passes for mapped host memory depends on whether the process has any host memory.
+void host_pointers() {
+  const Context primary = use(0);
+  const Address memory = plain(4 * kMiB), small = plain(1000);
+  Address ordered = 0, managed = 0;
+  must("cuMemAllocAsync", &ordered, size_t{4 * kMiB}, Stream{nullptr});
+  must("cuCtxSynchronize");
+  settle();
+  const auto look = [&](const char* when) {
+    const auto tell = [&](const char* kind, Address address) {
+      Address found = 0;
+      const Result result = call("cuMemHostGetDevicePointer_v2", &found, reinterpret_cast<void*>(address), 0u);
+      say("%s, %s: %d, %s", when, kind, result, found == address ? "the same" : found == 0 ? "none" : "another");
+    };
+    tell("plain", memory);
+    tell("within plain", memory + 12345);
+    tell("small", small + 8);
+    tell("in order", ordered + 4096);
+    if (managed != 0) tell("managed", managed + 4096);
+    tell("nothing", 4096);
+  };
+  look("at first");
+  must("cuMemAllocManaged", &managed, size_t{4 * kMiB}, 1u);
+  look("managed memory");
+  void* host = nullptr;
+  must("cuMemHostAlloc", &host, size_t{kMiB}, 0u);
+  look("host memory");
+  must("cuMemFreeHost", host);
+  look("host memory is gone");
+  std::vector<char> pages(2 * kMiB);
+  void* const page = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(pages.data()) + 4095) / 4096 * 4096);
+  must("cuMemHostRegister_v2", page, size_t{kMiB}, 0u);
+  look("registered");
+  must("cuMemHostUnregister", page);
+  look("unregistered");
+  Context other = nullptr;
+  must("cuCtxCreate_v2", &other, 0u, 0);
+  must("cuMemHostAlloc", &host, size_t{kMiB}, 0u);
+  look("host memory of another context, from there");
+  must("cuCtxSetCurrent", primary);
+  look("host memory of another context");
+  must("cuCtxDestroy_v2", other);
+  look("that context is gone");
+}
+
 }  // namespace answers
