@@ -38,6 +38,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
       epoch_(options.epoch),
       started_(now),
       transport_(transport),
+      messenger_(clients_, transport),
       hooks_(std::move(options.hooks)),
       steps_(settings_.policy, std::move(options.trace)),
       start_time_if_alive_(options.start_time_if_alive),
@@ -60,7 +61,7 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
     spdlog::info("{} clients of the previous scheduler live; granting nothing until they are back, for {:.1f} s at most",
                  known_.missing().size(), static_cast<double>(settings_.restart_grace) / 1e9);
     hold_ = RestartHold{now + settings_.restart_grace, {}, {}};
-    ledger_.freeze(true, now);
+    limits_.freeze(true, now);
   }
   update_host_memory(now, true);
 }
@@ -80,8 +81,7 @@ void Engine::remember(Client& client, const Memory& memory, policy::Instant now)
   const int64_t swapped = bounded(memory.allocated) - bounded(memory.resident);
   note_unwritten(client, memory);
   client.memory = memory;
-  perform(ledger_.report(client.id, bounded(memory.charged), now), now);
-  note_over_limit(client.tenant, client.gpu);
+  limits_.report(client, bounded(memory.charged), now);
   ++client.reports;
   // Swapped memory lies in the client's segments; what was never written lies nowhere.
   host_.report(client.id, bounded(memory.swappable_host), std::min(swapped - client.unwritten, bounded(memory.swappable_host)));
@@ -144,8 +144,8 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   watched || waits_for_end ? known_.depart(id) : known_.leave(id);
   apply(policy::ClientLeft{id, memory_freed, watched || waits_for_end}, now);
   for (const policy::Event& exception : exceptions) apply(exception, now);
-  client_left_exports(id);
-  perform(ledger_.leave(id, now), now);
+  exports_.client_left(id);
+  limits_.leave(id, now);
   update_host_memory(now, true);
   prepare_swaps(gpu);
 }
@@ -164,7 +164,7 @@ void Engine::housekeep(policy::Instant now) {
   apply(departures_.look_up(settings_.policy, now), now);
   departures_.forget_old(settings_.policy, now);
   for (const auto& [id, client] : clients_.all()) {
-    keep_lease(id);
+    limits_.keep_lease(id);
     keep_on_gpu(client, true);
   }
   known_.keep_up();
@@ -177,7 +177,7 @@ std::optional<policy::Instant> Engine::next_deadline() const {
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
   if (save_at_ && (!deadline || *save_at_ < *deadline)) deadline = save_at_;
   for (const std::optional<policy::Instant>& other :
-       {host_.next_deadline(), ledger_.next_deadline(), departures_.next_deadline(settings_.policy)}) {
+       {host_.next_deadline(), limits_.next_deadline(), departures_.next_deadline(settings_.policy)}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
   return deadline;
@@ -196,8 +196,7 @@ void Engine::deadline_reached(policy::Instant now) {
   std::optional<policy::Instant> deadline = policy::next_deadline(steps_.state());
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
   host_.deadline_reached(now);
-  std::optional<policy::Instant> of_ledger = ledger_.next_deadline();
-  if (of_ledger && *of_ledger <= now) perform(ledger_.tick(now), now);
+  limits_.deadline_reached(now);
 }
 
 void Engine::end_hold(policy::Instant now) {
@@ -206,7 +205,7 @@ void Engine::end_hold(policy::Instant now) {
   apply(departures_.hold_absent(gpus_, settings_.policy, now), now);
   see_foreign(now);
   count_absent(now);
-  perform(ledger_.freeze(false, now), now);
+  limits_.freeze(false, now);
   for (auto& [id, growth] : ended.growths) {
     Client* client = clients_.find(id);
     if (client == nullptr) continue;
@@ -232,26 +231,28 @@ void Engine::perform(const policy::Actions& actions) {
     Engine& engine;
     void operator()(const policy::SendLock& a) const {
       engine.note_grant(a.client, a.budget);
-      engine.send_to(a.client, LockOk{{engine.epoch_, a.grant}, static_cast<uint64_t>(a.budget), a.budget_sequence});
+      engine.messenger_.send_to(a.client, LockOk{{engine.epoch_, a.grant}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
     void operator()(const policy::SendDrop& a) const {
-      engine.send_to(a.client, DropLock{{engine.epoch_, a.grant}, a.attempt, a.together, {}});
+      engine.messenger_.send_to(a.client, DropLock{{engine.epoch_, a.grant}, a.attempt, a.together, {}});
     }
-    void operator()(const policy::SendKeep& a) const { engine.send_to(a.client, KeepLock{{engine.epoch_, a.grant}}); }
-    void operator()(const policy::SendEvict& a) const { engine.send_to(a.client, Evict{a.eviction, static_cast<uint64_t>(a.bytes)}); }
-    void operator()(const policy::SendWait& a) const { engine.send_to(a.client, WaitForMem{a.request}); }
+    void operator()(const policy::SendKeep& a) const { engine.messenger_.send_to(a.client, KeepLock{{engine.epoch_, a.grant}}); }
+    void operator()(const policy::SendEvict& a) const {
+      engine.messenger_.send_to(a.client, Evict{a.eviction, static_cast<uint64_t>(a.bytes)});
+    }
+    void operator()(const policy::SendWait& a) const { engine.messenger_.send_to(a.client, WaitForMem{a.request}); }
     void operator()(const policy::SendMemory& a) const {
       engine.note_grant(a.client, a.budget);
-      engine.send_to(a.client, MemAvailable{a.request, a.granted, {}, static_cast<uint64_t>(a.budget), a.budget_sequence});
+      engine.messenger_.send_to(a.client, MemAvailable{a.request, a.granted, {}, static_cast<uint64_t>(a.budget), a.budget_sequence});
     }
-    void operator()(const policy::SendContention& a) const { engine.send_to(a.client, contention_of(a)); }
+    void operator()(const policy::SendContention& a) const { engine.messenger_.send_to(a.client, contention_of(a)); }
     void operator()(const policy::SendAskProgress& a) const { engine.ask_progress(a); }
     void operator()(const policy::SendPrefetch& a) const { engine.prefetch(a); }
     void operator()(const policy::SendCeiling& a) const {
       RegisteredClient* client = engine.clients_.find(a.client);
       if (client == nullptr || client->ceiling == a.ceiling) return;
       client->ceiling = a.ceiling;
-      engine.send(*client, engine.limit_message(*client));
+      engine.limits_.send_limit(*client);
     }
     void operator()(const policy::Note& note) const { engine.log_note(note); }
   };

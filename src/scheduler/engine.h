@@ -19,16 +19,17 @@
 #include "protocol/directions.h"
 #include "scheduler/bypass_watch.h"
 #include "scheduler/claims.h"
+#include "scheduler/client_messenger.h"
 #include "scheduler/clients.h"
 #include "scheduler/departures.h"
 #include "scheduler/engine_parts.h"
-#include "scheduler/exports.h"
+#include "scheduler/export_broker.h"
 #include "scheduler/gpus.h"
 #include "scheduler/host_lender.h"
 #include "scheduler/identity.h"
 #include "scheduler/known_clients.h"
 #include "scheduler/log.h"
-#include "scheduler/memory_ledger.h"
+#include "scheduler/memory_limits.h"
 #include "scheduler/memory_watch.h"
 #include "scheduler/pod_notices.h"
 #include "scheduler/policy_steps.h"
@@ -37,15 +38,6 @@
 #include "scheduler/usage_totals.h"
 
 namespace nvshare::scheduler {
-
-// The engine's way out. Neither call may call back into the engine.
-class Transport {
- public:
-  virtual ~Transport() = default;
-  virtual void send(ConnectionId connection, const protocol::Packet& packet, Descriptors descriptors) = 0;
-  // Closes it after what was sent; the engine has forgotten it already.
-  virtual void close(ConnectionId connection) = 0;
-};
 
 class Engine : private HostBorrowers {
  public:
@@ -117,7 +109,8 @@ class Engine : private HostBorrowers {
   };
   Look to_look_at() const;
   EngineParts parts() const {
-    return {epoch_, started_, settings_, steps_, clients_, departures_, gpus_, tenants_, ledger_, host_, usage_totals_, bypass_, notices_};
+    return {epoch_,   started_,         settings_, steps_,        clients_, departures_, gpus_,
+            tenants_, limits_.ledger(), host_,     usage_totals_, bypass_,  notices_};
   }
 
  private:
@@ -191,18 +184,6 @@ class Engine : private HostBorrowers {
   void apply(const policy::Event& event, policy::Instant now);
   void apply(const std::vector<policy::Event>& events, policy::Instant now);  // one after the other
   void perform(const policy::Actions& actions);
-  template <typename Payload>
-  void send(const Client& client, const Payload& payload, Descriptors descriptors = {}) {
-    static_assert(protocol::kIsOneOf<Payload, protocol::SchedulerMessages> || protocol::kIsOneOf<Payload, protocol::OpeningAnswers>);
-    const protocol::Packet packet = protocol::encode(payload, client.version);
-    if (packet.length == 0) return;  // its version has no such message
-    spdlog::debug("client {} <- {}", client.id, protocol::TypeOf<Payload>::name);
-    transport_.send(client.connection, packet, std::move(descriptors));
-  }
-  template <typename Payload>
-  void send_to(policy::ClientId id, const Payload& payload, Descriptors descriptors = {}) {
-    if (const Client* client = clients_.find(id)) send(*client, payload, std::move(descriptors));
-  }
 
   // engine_claims.cc: how much of what clients say is believed
   policy::Memory believe(Client& client, const protocol::Memory& memory);
@@ -212,19 +193,13 @@ class Engine : private HostBorrowers {
   void see_claims(Client& client, const GpuSample& sample, int64_t* unexplained);
   bool lists_others(const GpuSample& sample) const;
   void note_grant(policy::ClientId client, int64_t budget);
+  void keep_on_gpu(const Client& client, bool may_lower = false);
   void prefetch(const policy::SendPrefetch& action);
   void note_prefetched(Client& client, const protocol::SwapProgress& message);
 
   // engine_departures.cc: clients that were known before a restart and are not back
   void count_absent(policy::Instant now);   // under their tenants' limits
   void forget_absent(policy::Instant now);  // those that have ended
-
-  // engine_exports.cc: memory handed from process to process
-  bool is_alone(const Client& client) const;  // it belongs to no run, job, pod, container or unit
-  void import(const Client& importer, const protocol::Import& message, policy::Instant now);
-  void exported(const Client& exporter, const protocol::Exported& message, Descriptors descriptors);
-  void inherit(const std::optional<ImportKey>& heir);
-  void client_left_exports(policy::ClientId client);
 
   // engine_host.cc
   HostLender::Borrower borrower(const Client& client) const;
@@ -238,25 +213,14 @@ class Engine : private HostBorrowers {
   void ask_back(policy::ClientId client, const protocol::ArenaShrink& message) override;
   void host_room_changed(int64_t room, policy::Instant now) override;
 
-  // engine_limits.cc: the tenants' memory limits
-  void perform(const MemoryLedger::Decisions& decisions, policy::Instant now);
-  protocol::UpdateLimit limit_message(const Client& client) const;
-  void note_over_limit(policy::TenantId tenant, policy::GpuId gpu);
-  void keep_lease(policy::ClientId client);
-  void keep_on_gpu(const Client& client, bool may_lower = false);
-  // Whether what the node reserved for the tenant fits beside what it reserved for the others that are on that GPU.
-  Result<void> admit_reservation(policy::GpuId gpu, const Tenant& tenant) const;
+  // engine_limits.cc
   // What a tenant's limits and priority come from, as it is to be.
   void change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
   void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);  // as a client that came back was told it there
 
-  // engine_notices.cc
-  void note_bypass(const BypassWatch::Process& process, policy::GpuId gpu, policy::Instant now);
-  void note_refusal(const Client& client, int64_t bytes, policy::Instant now);
-  std::string users_of(policy::TenantId tenant, policy::GpuId gpu) const;
-
   // engine_bypass.cc
   void look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
+  void note_bypass(const BypassWatch::Process& process, policy::GpuId gpu, policy::Instant now);
   void refuse_turns(policy::Instant now);
   // In what the tenant is not as all others: to be told before its first client, and taken back after its last one.
   std::vector<policy::Event> exceptions_of(const Tenant& tenant, bool begins) const;
@@ -283,16 +247,14 @@ class Engine : private HostBorrowers {
   const uint64_t epoch_;
   const policy::Instant started_;
   Transport& transport_;
+  const ClientMessenger messenger_;
   const Hooks hooks_;
   PolicySteps steps_;
   const StartTimeOf start_time_if_alive_;
   KnownClients known_;
   Tenants tenants_;
-  Exports exports_;
-  MemoryLedger ledger_;
   std::optional<std::set<std::string>> listed_pods_;  // UIDs, while the agent names all pods in several requests
   UsageTotals usage_totals_;
-  std::set<std::pair<policy::TenantId, policy::GpuId>> over_limit_;  // that were told in the log
   std::map<ConnectionId, Connection> connections_;
   Clients clients_;
   Gpus gpus_;
@@ -301,8 +263,10 @@ class Engine : private HostBorrowers {
   HostLender host_;
   std::optional<policy::Instant> save_at_;  // tenants that joined or left
   BypassWatch bypass_;
-  PodNotices notices_;
   RepeatedWarnings warnings_;
+  PodNotices notices_;
+  MemoryLimits limits_{{clients_, gpus_, tenants_, messenger_, known_, notices_}};
+  ExportBroker exports_{clients_, tenants_, messenger_, warnings_};
   struct OwnQuestions {  // in the second that began then, by account
     policy::Instant since = 0;
     std::map<std::string, int64_t> asked;

@@ -1,4 +1,5 @@
 // Processes of limited tenants that use a GPU past the library: found among those that NVML lists, named, and perhaps answered.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,16 @@ void Engine::look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, polic
     }
   }
   refuse_turns(now);
+}
+
+// What the pod's owner is told, who sees its pod's events (`kubectl describe pod`), not the node's logs and status.
+void Engine::note_bypass(const BypassWatch::Process& process, policy::GpuId gpu, policy::Instant now) {
+  if (process.pod.empty()) return;
+  notices_.add(process.pod, "NotShared",
+               fmt::format("process {} ({}) uses {} past nvshare, {} MiB of its memory: no limit holds for it, and it takes no turns. Its "
+                           "container has no libnvshare.so, or the program goes around it",
+                           process.pid, process.program, gpus_[gpu].uuid_text, process.used >> 20),
+               now);
 }
 
 // Turns of tenants with such a process end, and none begins until it has ended or the setting says that they may go on.

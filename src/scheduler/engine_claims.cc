@@ -35,7 +35,7 @@ void Engine::note_grant(policy::ClientId client, int64_t budget) {
 void Engine::prefetch(const policy::SendPrefetch& action) {
   note_grant(action.client, action.budget);
   if (Client* client = clients_.find(action.client)) client->prefetch = action.prefetch;
-  send_to(action.client, protocol::Prefetch{action.prefetch, static_cast<uint64_t>(action.budget)});
+  messenger_.send_to(action.client, protocol::Prefetch{action.prefetch, static_cast<uint64_t>(action.budget)});
 }
 
 // Unless a grant has taken the promise over.

@@ -15,13 +15,14 @@ void Engine::count_absent(policy::Instant now) {
   for (const auto& [id, known] : known_.missing()) {
     const Tenant* tenant = tenants_.find(known.tenant);
     const std::optional<policy::GpuId> gpu = gpus_.find(known.gpu);
-    if (tenant == nullptr || !gpu || gpus_[*gpu].total == 0 || ledger_.knows(id)) continue;
+    if (tenant == nullptr || !gpu || gpus_[*gpu].total == 0 || limits_.ledger().knows(id)) continue;
     spdlog::info("client {} of the previous scheduler (pid {}) is not back: what it may have of tenant {}'s memory stays counted", id,
                  known.pid, tenant->id);
-    perform(ledger_.join({id, tenant->id, *gpu, known.own_limit, tenant->memory_limit_on(known.gpu), known.charged, known.lease, true,
-                          part_of(*tenant, known.pid, tenants_.cgroups)},
-                         now),
-            now);
+    const uint64_t part = part_of(*tenant, known.pid, tenants_.cgroups);
+    limits_.perform(
+        limits_.join({id, tenant->id, *gpu, known.own_limit, tenant->memory_limit_on(known.gpu), known.charged, known.lease, true, part},
+                     now),
+        now);
   }
 }
 
@@ -36,7 +37,7 @@ void Engine::forget_absent(policy::Instant now) {
   for (const auto& [id, tenant] : ended) {
     known_.forget(id);
     if (Tenant* its = tenants_.find(tenant)) its->is_awaited_no_more();
-    perform(ledger_.leave(id, now), now);
+    limits_.leave(id, now);
     if (departures_.forget_absent(id)) apply(policy::ClientMemoryFreed{id}, now);
   }
   if (ended.empty()) return;

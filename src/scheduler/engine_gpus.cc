@@ -78,7 +78,7 @@ std::set<policy::GpuId> Engine::gpus_that_count(policy::Instant now) const {
   }
   count.merge(departures_.gpus());
   count.merge(host_.gpus_of_holders());
-  for (const MemoryLedger::View& view : ledger_.view()) count.insert(view.gpu);
+  for (const MemoryLedger::View& view : limits_.ledger().view()) count.insert(view.gpu);
   for (const auto& [id, missing] : known_.missing()) {
     if (const auto gpu = gpus_.find(missing.gpu)) count.insert(*gpu);
   }
@@ -94,7 +94,7 @@ bool Engine::make_room_for_gpu(const std::string* account, policy::Instant now) 
   spdlog::debug("{} is forgotten: nobody uses it, and its place is needed", gpus_[*id].uuid_text);
   if (gpus_[*id].lock) gpus_[*id].lock->remove();
   usage_totals_.forget_gpu(*id);
-  std::erase_if(over_limit_, [&](const auto& key) { return key.second == *id; });
+  limits_.forget_gpu(*id);
   gpus_.forget(*id);
   return true;
 }

@@ -50,7 +50,7 @@ void Engine::segment_discarded(SegmentId segment, bool still_held, policy::Insta
 // ---- to clients ----
 
 void Engine::lend(policy::ClientId client, const ArenaSegment& segment, Descriptors descriptors) {
-  send_to(client, segment, std::move(descriptors));
+  messenger_.send_to(client, segment, std::move(descriptors));
 }
 
 void Engine::refuse(policy::ClientId id, const ArenaRefused& message, bool urgent, HostBudget::Bound bound, policy::Instant now) {
@@ -59,10 +59,10 @@ void Engine::refuse(policy::ClientId id, const ArenaRefused& message, bool urgen
                       "client {} ({}): {} MiB more host memory to swap out to are not to be had, because of {}; what cannot move stays", id,
                       client->program, message.missing >> 20, describe(bound));
   }
-  send_to(id, message);
+  messenger_.send_to(id, message);
 }
 
-void Engine::ask_back(policy::ClientId client, const ArenaShrink& message) { send_to(client, message); }
+void Engine::ask_back(policy::ClientId client, const ArenaShrink& message) { messenger_.send_to(client, message); }
 
 void Engine::host_room_changed(int64_t room, policy::Instant now) { apply(policy::HostMemory{room}, now); }
 
@@ -79,7 +79,7 @@ void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy
     Imported failed{};
     if (auto imported = decode<Imported>(packet.span())) failed.request = imported->request;
     failed.status = static_cast<uint8_t>(ExportStatus::kFailed);
-    send(*client, failed);
+    messenger_.send(*client, failed);
   }
 }
 
@@ -90,7 +90,7 @@ void Engine::prepare_swaps(policy::GpuId gpu) {
     Client* client = clients_.find(demand.client);
     if (client == nullptr || client->backend != Backend::kVmm) continue;
     const int64_t bytes = to_step(demand.bytes);
-    if (bytes > client->prepares) send(*client, PrepareSwap{static_cast<uint64_t>(bytes)});
+    if (bytes > client->prepares) messenger_.send(*client, PrepareSwap{static_cast<uint64_t>(bytes)});
     client->prepares = std::max(bytes, bytes == 0 ? 0 : client->prepares);
     gpus_[gpu].prepares |= client->prepares > 0;
   }

@@ -1,5 +1,4 @@
-// The engine's part of the tenants' limits: messages to the ledger and back, admission of reservations, what people and the node set, and
-// the report.
+// What people, Slurm and the node's agent set for tenants, and how it takes effect. Memory limits towards clients: memory_limits.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,71 +9,10 @@ namespace nvshare::scheduler {
 
 using namespace protocol;
 
-void Engine::perform(const MemoryLedger::Decisions& decisions, policy::Instant now) {
-  struct Performer {
-    Engine& engine;
-    const policy::Instant now;
-    void operator()(const MemoryLedger::Grant& grant) const {
-      engine.keep_lease(grant.client);
-      if (const Client* client = grant.granted ? nullptr : engine.clients_.find(grant.client))
-        engine.note_refusal(*client, grant.asked, now);
-      const auto limit = static_cast<uint64_t>(engine.ledger_.limit_of(grant.client));
-      const auto others = static_cast<uint64_t>(engine.ledger_.charged_by_others(grant.client));
-      engine.send_to(grant.client, Headroom{grant.request, static_cast<uint64_t>(grant.bytes), limit, others, grant.granted, {}});
-    }
-    void operator()(const MemoryLedger::Recall& recall) const {
-      engine.send_to(recall.client, RecallHeadroom{recall.recall, static_cast<uint64_t>(recall.bytes)});
-    }
-    void operator()(const MemoryLedger::Tell& tell) const {
-      if (const Client* client = engine.clients_.find(tell.client)) engine.send(*client, engine.limit_message(*client));
-    }
-  };
-  for (const MemoryLedger::Decision& decision : decisions) std::visit(Performer{*this, now}, decision);
-}
-
-UpdateLimit Engine::limit_message(const Client& client) const {
-  const Tenant* tenant = tenants_.find(client.tenant);
-  const auto node_limit = static_cast<uint64_t>(tenant != nullptr ? tenant->memory_limit_on(gpus_[client.gpu].uuid_text) : 0);
-  return {static_cast<uint64_t>(ledger_.limit_of(client.id)), node_limit, static_cast<uint64_t>(client.ceiling),
-          static_cast<uint64_t>(ledger_.charged_by_others(client.id))};
-}
-
-// Says once when a tenant has more than its limit, and once when it no longer has.
-void Engine::note_over_limit(policy::TenantId id, policy::GpuId gpu) {
-  const std::optional<MemoryLedger::View> view = ledger_.view_of(id, gpu);
-  if (!view || !view->over()) {
-    over_limit_.erase({id, gpu});
-  } else if (over_limit_.insert({id, gpu}).second) {
-    const Tenant* tenant = tenants_.find(id);
-    spdlog::warn("tenant {} '{}' has {} MiB of GPU memory on {}, over its limit of {} MiB: it keeps them, and gets no more", id,
-                 tenant != nullptr ? tenant->name : "", view->charged >> 20, gpus_[gpu].uuid_text, view->limit >> 20);
-  }
-}
-
-// A limit is a ceiling: it takes nothing from anybody. Only what the node reserved for a run counts here.
-Result<void> Engine::admit_reservation(policy::GpuId gpu, const Tenant& tenant) const {
-  if (tenant.gpu_memory_reserved == 0) return {};
-  const int64_t total = gpus_[gpu].total;
-  const auto bound = static_cast<int64_t>(settings_.gpu_memory_oversub_ratio * static_cast<double>(total));
-  int64_t sum = tenant.gpu_memory_reserved;
-  for (const MemoryLedger::View& view : ledger_.view()) {
-    if (view.gpu != gpu) continue;
-    if (view.tenant == tenant.id) return {};  // another of its programs is there already
-    for (const auto& [key, other] : tenants_.all()) sum += other.id == view.tenant ? other.gpu_memory_reserved : 0;
-  }
-  if (sum <= bound) return {};
-  return error_format(
-      "GPU %.8s has no room for a reservation of %lld MiB: %lld MiB would be reserved in sum; accepted: up to %lld MiB (%s is %g, of %lld "
-      "MiB)",
-      gpus_[gpu].uuid_text.c_str() + 4, static_cast<long long>(tenant.gpu_memory_reserved >> 20), static_cast<long long>(sum >> 20),
-      static_cast<long long>(bound >> 20), variable_of("gpu_memory_oversub_ratio").c_str(), settings_.gpu_memory_oversub_ratio,
-      static_cast<long long>(total >> 20));
-}
-
 void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now) {
   const int64_t limit = changed.memory_limit_in_force();
   std::vector<policy::GpuId> gpus;  // on which its memory limit changes
-  for (policy::GpuId gpu : ledger_.gpus_of(tenant.id)) {
+  for (policy::GpuId gpu : limits_.ledger().gpus_of(tenant.id)) {
     const std::string& uuid = gpus_[gpu].uuid_text;
     if (changed.memory_limit_on(uuid) != tenant.memory_limit_on(uuid)) gpus.push_back(gpu);
   }
@@ -94,9 +32,8 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
     const int64_t there = tenant.memory_limit_on(gpus_[gpu].uuid_text);
     if (there != limit)
       spdlog::info("tenant {} '{}': memory limit on {}: {} MiB", tenant.id, tenant.name, gpus_[gpu].uuid_text, there >> 20);
-    perform(ledger_.set_limit(tenant.id, gpu, there, now), now);
+    limits_.set_limit(tenant.id, gpu, there, now);
   }
-  for (policy::GpuId gpu : gpus) note_over_limit(tenant.id, gpu);
   if (core_changes) {
     spdlog::info("tenant {} '{}': compute limit {} %, of which {} % are reserved", tenant.id, tenant.name, tenant.core_limit_in_force(),
                  tenant.core_reserved_in_force());
@@ -256,7 +193,5 @@ Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, p
   if (!tenants_.problem().empty()) warnings_.warn(tenants_.problem(), now, "{}", tenants_.problem());
   return id;
 }
-
-void Engine::keep_lease(policy::ClientId client) { known_.keep_lease(client, ledger_.lease_of(client), ledger_.charged_by(client)); }
 
 }  // namespace nvshare::scheduler

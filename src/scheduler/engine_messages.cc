@@ -73,7 +73,7 @@ void Engine::Incoming::operator()(const SwapProgress& message) const { engine.ta
 void Engine::Incoming::operator()(const AskWhyWaiting& message) const {
   WhyWaiting answer{message.question, {}};
   snprintf(answer.text, sizeof answer.text, "%s", waiting_sentence(engine.parts(), client.id, now).c_str());
-  engine.send(client, answer);
+  engine.messenger_.send(client, answer);
 }
 
 void Engine::Incoming::operator()(const About& message) const { client.release = printable(message.release); }
@@ -81,14 +81,12 @@ void Engine::Incoming::operator()(const KeepsMemory& message) const { client.kee
 
 // ---- memory handed from process to process ----
 
-void Engine::Incoming::operator()(const Import& message) const { engine.import(client, message, now); }
-void Engine::Incoming::operator()(const Exported& message) const { engine.exported(client, message, std::move(descriptors)); }
-void Engine::Incoming::operator()(const ImportClosed& message) const {
-  engine.inherit(engine.exports_.import_closed({client.id, message.request}));
+void Engine::Incoming::operator()(const Import& message) const {
+  engine.exports_.import(client, engine.connections_.at(client.connection).peer.account, message, now);
 }
-void Engine::Incoming::operator()(const ExportEnded& message) const {
-  engine.inherit(engine.exports_.export_ended(client.id, message.export_id));
-}
+void Engine::Incoming::operator()(const Exported& message) const { engine.exports_.exported(client, message, std::move(descriptors)); }
+void Engine::Incoming::operator()(const ImportClosed& message) const { engine.exports_.import_closed(client, message); }
+void Engine::Incoming::operator()(const ExportEnded& message) const { engine.exports_.export_ended(client, message); }
 
 // ---- host memory ----
 
@@ -111,22 +109,8 @@ void Engine::Incoming::operator()(const ArenaHeld& message) const {
 
 // ---- the tenant's memory limit ----
 
-void Engine::Incoming::decided(const MemoryLedger::Decisions& decisions) const {
-  engine.perform(decisions, now);
-  engine.note_over_limit(client.tenant, client.gpu);
-}
-
-void Engine::Incoming::operator()(const AskHeadroom& message) const {
-  decided(engine.ledger_.ask(client.id, message.request, static_cast<int64_t>(message.bytes), static_cast<int64_t>(message.returned), now));
-}
-void Engine::Incoming::operator()(const HeadroomReturned& message) const {
-  decided(
-      engine.ledger_.returned(client.id, message.recall, static_cast<int64_t>(message.bytes), static_cast<int64_t>(message.charged), now));
-}
-void Engine::Incoming::operator()(const HeadroomTaken& message) const {
-  const MemoryLedger::Decisions decisions = engine.ledger_.taken(client.id, static_cast<int64_t>(message.bytes), now);
-  engine.keep_lease(client.id);
-  decided(decisions);
-}
+void Engine::Incoming::operator()(const AskHeadroom& message) const { engine.limits_.ask(client, message, now); }
+void Engine::Incoming::operator()(const HeadroomReturned& message) const { engine.limits_.returned(client, message, now); }
+void Engine::Incoming::operator()(const HeadroomTaken& message) const { engine.limits_.taken(client, message, now); }
 
 }  // namespace nvshare::scheduler

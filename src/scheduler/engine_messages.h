@@ -38,7 +38,6 @@ struct Engine::Incoming {
 
  private:
   bool is_of_this_epoch(const protocol::Grant& grant) const { return grant.epoch == engine.epoch_; }
-  void decided(const MemoryLedger::Decisions& decisions) const;
 };
 
 }  // namespace nvshare::scheduler

@@ -52,7 +52,7 @@ void Engine::tell_share(Client& client, policy::Instant now) {
 }
 
 void Engine::ask_progress(const policy::SendAskProgress& action) {
-  send_to(action.client, AskProgress{action.question, static_cast<uint8_t>(action.counts), {}});
+  messenger_.send_to(action.client, AskProgress{action.question, static_cast<uint8_t>(action.counts), {}});
 }
 
 void Engine::take_progress(const Client& client, const Progress& message, policy::Instant now) {

@@ -40,10 +40,10 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   settle_memory(tenant, gpus_[*gpu].total);
   const int64_t node_limit = tenant.memory_limit_on(gpus_[*gpu].uuid_text);
   const uint64_t part = part_of(tenant, peer.pid, tenants_.cgroups);
-  if (auto ok = admit_reservation(*gpu, tenant); !ok && !former.returns) {
+  if (auto ok = limits_.admit_reservation(*gpu, tenant, settings_.gpu_memory_oversub_ratio); !ok && !former.returns) {
     tenants_.leave(tenant.id);
     for (const policy::ClientId left : former.replaced) apply(policy::ClientMemoryFreed{left}, now);
-    if (!hold_) perform(ledger_.freeze(false, now), now);
+    if (!hold_) limits_.freeze(false, now);
     return refuse(connection, ok.error().text, now, true);
   }
 
@@ -52,17 +52,16 @@ void Engine::register_client(ConnectionId connection, const Register& message, p
   usage_totals_.joins(tenant.id, *gpu, {policy::view_of_tenant(steps_.state(), *gpu, tenant.id, now)});
   remember(client, message.memory, now);
   const MemoryLedger::Decisions decisions =
-      ledger_.join({client.id, tenant.id, *gpu, bounded(message.memory_limit), node_limit, bounded(message.memory.charged),
+      limits_.join({client.id, tenant.id, *gpu, bounded(message.memory_limit), node_limit, bounded(message.memory.charged),
                     static_cast<int64_t>(message.lease), false, part},
                    now);
-  keep_lease(client.id);
   log_joined(client, tenant, message, former, now);
   const policy::ClientJoined joined = begin_client(client, tenant, message, std::move(former), now);
   record_names(client, tenant.name, now);
   steps_.record(joined, now);
   take_over_account(tenant.id, *gpu, now);
-  perform(decisions, now);
-  if (!hold_) perform(ledger_.freeze(false, now), now);
+  limits_.perform(decisions, now);
+  if (!hold_) limits_.freeze(false, now);
   prepare_swaps(*gpu);
   if (wants_lock(message) && hold_) request_lock(client.id, now);
   if (hold_ && known_.missing().empty()) end_hold(now);
@@ -89,7 +88,7 @@ Engine::Former Engine::take_former(const Peer& peer, policy::GpuId gpu, const Re
   if (const Client* other = clients_.of_process(peer.pid, gpu)) {
     transport_.close(other->connection);
     connections_.erase(other->connection);
-    perform(ledger_.freeze(true, now), now);  // what it holds goes to nobody else meanwhile
+    limits_.freeze(true, now);  // what it holds goes to nobody else meanwhile
     former.claims = other->claims;
     former.allocated = other->believed.allocated;
     leave(other->id, false, "its process registered anew", now);
@@ -193,10 +192,10 @@ policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, 
                     {},
                     client.id,
                     epoch_,
-                    static_cast<uint64_t>(ledger_.limit_of(client.id)),
+                    static_cast<uint64_t>(limits_.ledger().limit_of(client.id)),
                     static_cast<uint64_t>(tenant.memory_limit_on(gpus_[client.gpu].uuid_text)),
-                    static_cast<uint64_t>(ledger_.lease_of(client.id)),
-                    static_cast<uint64_t>(ledger_.charged_by_others(client.id)),
+                    static_cast<uint64_t>(limits_.ledger().lease_of(client.id)),
+                    static_cast<uint64_t>(limits_.ledger().charged_by_others(client.id)),
                     static_cast<uint64_t>(client.ceiling),
                     static_cast<uint64_t>(gpus_[client.gpu].total),
                     NVSHARE_VERSION,
@@ -205,7 +204,7 @@ policy::ClientJoined Engine::begin_client(Client& client, const Tenant& tenant, 
                     static_cast<uint8_t>(settings_.skip_unchanged ? 1 : 0),
                     {}};
   std::strncpy(answer.tenant_name, tenant.name.c_str(), sizeof answer.tenant_name - 1);
-  send(client, answer);
+  messenger_.send(client, answer);
   perform(actions);
   return joined;
 }
