@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -48,8 +49,26 @@ struct RegisteredClient {
   bool measured = false;     // the same
   OverheadWatch overhead;
 
+  // What it says that it has.
+  void report(const protocol::Memory& now) {
+    note_unwritten(now);
+    memory = now;
+    ++reports;
+  }
   // Bytes that it may have on its GPU.
   int64_t most_on_gpu() const { return std::max(believed.resident, claims.budget()); }
+
+ private:
+  // What a client allocates without the lock is an address until its next turn: it grew, and nothing left the GPU. What it frees is taken
+  // to be of that, so that its host memory is never taken for less than it is.
+  void note_unwritten(const protocol::Memory& now) {
+    if (reports == 0) return;  // how it came to what it had is not known
+    const int64_t allocated_more = bounded(now.allocated) - bounded(memory.allocated);
+    const int64_t swapped = bounded(now.allocated) - bounded(now.resident);
+    const int64_t swapped_more = swapped - (bounded(memory.allocated) - bounded(memory.resident));
+    unwritten += allocated_more < 0 ? allocated_more : std::clamp<int64_t>(swapped_more, 0, allocated_more);
+    unwritten = std::clamp<int64_t>(unwritten, 0, swapped);
+  }
 };
 
 class Clients {

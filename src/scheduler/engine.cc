@@ -79,23 +79,10 @@ void Engine::save_tenants_soon(policy::Instant now) {
 void Engine::remember(Client& client, const Memory& memory, policy::Instant now) {
   usage_totals_.allocates(client.tenant, client.gpu, bounded(client.memory.allocated), bounded(memory.allocated));
   const int64_t swapped = bounded(memory.allocated) - bounded(memory.resident);
-  note_unwritten(client, memory);
-  client.memory = memory;
+  client.report(memory);
   limits_.report(client, bounded(memory.charged), now);
-  ++client.reports;
   // Swapped memory lies in the client's segments; what was never written lies nowhere.
   host_.report(client.id, bounded(memory.swappable_host), std::min(swapped - client.unwritten, bounded(memory.swappable_host)));
-}
-
-// What a client allocates without the lock is an address until its next turn: it grew, and nothing left the GPU. What it frees is taken to
-// be of that, so that its host memory is never taken for less than it is.
-void Engine::note_unwritten(Client& client, const Memory& memory) const {
-  if (client.reports == 0) return;  // how it came to what it had is not known
-  const int64_t allocated_more = bounded(memory.allocated) - bounded(client.memory.allocated);
-  const int64_t swapped = bounded(memory.allocated) - bounded(memory.resident);
-  const int64_t swapped_more = swapped - (bounded(client.memory.allocated) - bounded(client.memory.resident));
-  client.unwritten += allocated_more < 0 ? allocated_more : std::clamp<int64_t>(swapped_more, 0, allocated_more);
-  client.unwritten = std::clamp<int64_t>(client.unwritten, 0, swapped);
 }
 
 void Engine::request_lock(policy::ClientId client, policy::Instant now) {

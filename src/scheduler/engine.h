@@ -172,7 +172,6 @@ class Engine : private HostBorrowers {
   std::set<policy::GpuId> gpus_that_count(policy::Instant now) const;
   bool make_room_for_gpu(const std::string* account, policy::Instant now);
   void remember(Client& client, const protocol::Memory& memory, policy::Instant now);
-  void note_unwritten(Client& client, const protocol::Memory& memory) const;
   void take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void warn_of_swap(const Client& client, const protocol::SwapProgress& message, policy::Instant now);
   void request_lock(policy::ClientId client, policy::Instant now);
@@ -188,10 +187,6 @@ class Engine : private HostBorrowers {
   // engine_claims.cc: how much of what clients say is believed
   policy::Memory believe(Client& client, const protocol::Memory& memory);
   void size_gpu(policy::GpuId gpu, int64_t claimed, policy::Instant now);
-  std::optional<int64_t> overhead_of_newcomer(const Client& client) const;
-  bool is_of_same_owner(const Client& a, const Client& b) const;
-  void see_claims(Client& client, const GpuSample& sample, int64_t* unexplained);
-  bool lists_others(const GpuSample& sample) const;
   void note_grant(policy::ClientId client, int64_t budget);
   void keep_on_gpu(const Client& client, bool may_lower = false);
   void prefetch(const policy::SendPrefetch& action);
@@ -216,7 +211,6 @@ class Engine : private HostBorrowers {
   // engine_limits.cc
   // What a tenant's limits and priority come from, as it is to be.
   void change_limits(Tenant& tenant, const Tenant& changed, policy::Instant now);
-  void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);  // as a client that came back was told it there
 
   // engine_bypass.cc
   void look_for_bypasses(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
@@ -230,14 +224,10 @@ class Engine : private HostBorrowers {
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void see_foreign(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void see_foreign(policy::Instant now);
-  int64_t used_by(const Client& client, const GpuSample& sample) const;
   int64_t measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);
   void take_over_account(policy::TenantId tenant, policy::GpuId gpu, policy::Instant now);
   void compare_use(policy::GpuId gpu, const UseSample& sample, policy::Instant now);
   void log_note(const policy::Note& note) const;
-  // engine_tenant_use.cc
-  // Who asks is process `viewer`, for whom that limit holds.
-  std::vector<protocol::TenantUse> use_of(policy::TenantId tenant, policy::GpuId gpu, uint64_t limit, pid_t viewer) const;
   // engine_own.cc
   void answer_own(ConnectionId connection, const protocol::AskOwn& question, policy::Instant now);
   std::set<policy::TenantId> own_tenants(const Peer& peer);

@@ -7,7 +7,6 @@ namespace nvshare::scheduler {
 namespace {
 
 constexpr int64_t kGpuBytesMost = int64_t{1} << 42;
-constexpr int64_t kUnseenPart = 16;  // of the GPU: so much the contexts take at most that one tenant's clients are said to have
 
 }  // namespace
 
@@ -66,48 +65,6 @@ void Engine::size_gpu(policy::GpuId id, int64_t claimed, policy::Instant now) {
   spdlog::info("{} ({}): {} MiB{}", gpu.uuid_text, gpu.name, gpu.total >> 20,
                gpu.told() ? fmt::format(", as told, of {} MiB", gpu.real_total >> 20) : "");
   apply(policy::GpuAppeared{id, gpu.total}, now);
-}
-
-bool Engine::lists_others(const GpuSample& sample) const {
-  return std::any_of(sample.processes.begin(), sample.processes.end(), [&](const ProcessMemory& process) {
-    return std::none_of(clients_.all().begin(), clients_.all().end(), [&](const auto& entry) { return entry.second.pid == process.pid; });
-  });
-}
-
-void Engine::see_claims(Client& client, const GpuSample& sample, int64_t* unexplained) {
-  if (!gpus_.nvml_sees_pids()) return client.claims.seen(sample.used_after);
-  const ProcessMemory* process = find_process(sample, client.pid);
-  const int64_t listed = process != nullptr ? process->used : 0;
-  if (client.backend == protocol::Backend::kManaged) return client.claims.seen(listed + *unexplained);  // that need not be in its figure
-  if (process != nullptr) return client.claims.seen(listed);
-  const auto resident = static_cast<int64_t>(std::min<uint64_t>(client.memory.resident, INT64_MAX));
-  *unexplained -= client.claims.not_listed(resident, *unexplained);
-}
-
-// Whose many registrations count together: a tenant's, or a user's, who can make any number of tenants.
-bool Engine::is_of_same_owner(const Client& a, const Client& b) const {
-  const auto is_contained = [&](const Client& client) {
-    const Tenant* tenant = tenants_.find(client.tenant);
-    return tenant != nullptr && (tenant->kind == "pod" || tenant->kind == "container");
-  };
-  if (a.tenant == b.tenant) return true;
-  return a.uid != 0 && a.uid == b.uid && !is_contained(a) && !is_contained(b);
-}
-
-// A process that registers has a context, or is about to make one, which NVML shows soon. Until then it counts with the usual size; all of
-// one owner's with a part of the GPU at most.
-std::optional<int64_t> Engine::overhead_of_newcomer(const Client& client) const {
-  const KnownGpu& gpu = gpus_[client.gpu];
-  if (!gpu.nvml) return std::nullopt;
-  const int64_t usual = settings_.policy.overhead_default;
-  const int64_t most = std::max(gpu.total / kUnseenPart, 2 * usual);
-  int64_t taken = 0;
-  for (const auto& [id, other] : clients_.all()) {
-    const bool counts = other.gpu == client.gpu && id != client.id && !other.seen_by_nvml && is_of_same_owner(client, other);
-    if (counts) taken += other.overhead_taken.value_or(usual);
-  }
-  if (taken + usual <= most) return std::nullopt;
-  return std::max<int64_t>(most - taken, 0);
 }
 
 }  // namespace nvshare::scheduler

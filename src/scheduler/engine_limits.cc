@@ -72,22 +72,6 @@ std::vector<policy::Event> Engine::exceptions_of(const Tenant& tenant, bool begi
   return exceptions;
 }
 
-// Who speaks for pods will say it again, or that it no longer holds; until then each GPU has the lowest that was told there, and others the
-// highest of them.
-void Engine::recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory) {
-  if (memory == 0) return;
-  if (tenant.kind != "pod") {
-    if (tenant.memory_limit_in_force() == 0) tenant.gpu_memory_limit = memory;
-    return;
-  }
-  if (tenant.pod.told()) return;
-  if (tenant.gpu_memory_limit != 0 && memory >= tenant.gpu_memory_limit) return;  // that is what `set` asked for, and known
-  auto [there, is_new] = tenant.pod.memory_on.try_emplace(gpu, memory);
-  there->second = std::min(there->second, memory);
-  tenant.pod.gpu_memory_limit = 0;
-  for (const auto& [uuid, limit] : tenant.pod.memory_on) tenant.pod.gpu_memory_limit = std::max(tenant.pod.gpu_memory_limit, limit);
-}
-
 Result<policy::TenantId> Engine::add_run(const admin::TenantRequest& request) {
   Result<policy::TenantId> id =
       tenants_.add_run(request.pid, printable(request.name.c_str()), request.gpu_memory_limit, request.gang_turns, request.gpu_core_limit,

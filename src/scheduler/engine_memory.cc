@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "policy/parts.h"
+#include "scheduler/client_measures.h"
 #include "scheduler/engine.h"
 
 namespace nvshare::scheduler {
@@ -52,7 +53,8 @@ void Engine::sampled(policy::GpuId id, const GpuSample& sample, policy::Instant 
 void Engine::see_foreign(policy::GpuId id, const GpuSample& sample, policy::Instant now) {
   KnownGpu& gpu = gpus_[id];
   int64_t ours = departures_.used_by_watched(id, sample);
-  for (const auto& [client_id, client] : clients_.all()) ours += client.gpu == id ? used_by(client, sample) : 0;
+  for (const auto& [client_id, client] : clients_.all())
+    ours += client.gpu == id ? used_by(client, sample, gpus_.nvml_sees_pids(), settings_.policy) : 0;
   if (auto foreign = gpu.foreign.update(sample, ours, gpu.real_total - gpu.total)) {
     spdlog::debug("{}: {} MiB of other programs", gpu.uuid_text, *foreign >> 20);
     apply(policy::ForeignMemory{id, *foreign}, now);
@@ -69,15 +71,6 @@ void Engine::see_foreign(policy::Instant now) {
   }
 }
 
-// A client that NVML does not list counts by its own report: NVML may see other process numbers than we do; or its context is gone and its
-// handles are not, or not yet. A liar gains nothing, because the policy counts what it says against it.
-int64_t Engine::used_by(const Client& client, const GpuSample& sample) const {
-  if (const ProcessMemory* process = find_process(sample, client.pid)) return process->used;
-  const int64_t resident = client.believed.resident;
-  const bool has_context = !gpus_.nvml_sees_pids() && resident > 0;
-  return resident + (has_context ? settings_.policy.overhead_default : 0);
-}
-
 // Tells the policy what the clients' contexts use; returns what the clients use in all.
 int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, policy::Instant now) {
   int64_t ours = 0;
@@ -91,15 +84,16 @@ int64_t Engine::measure_clients(policy::GpuId gpu, const GpuSample& sample, poli
   }
   for (auto& [id, client] : clients_.all()) {
     if (client.gpu != gpu) continue;
-    see_claims(client, sample, &unexplained);
+    see_claims(client, sample, gpus_.nvml_sees_pids(), &unexplained);
     if (const policy::Memory before = client.believed, believed = believe(client, client.memory);
         believed.resident != before.resident || believed.unswappable != before.unswappable)
       events.emplace_back(policy::MemoryBelieved{id, believed});
-    ours += used_by(client, sample);
+    ours += used_by(client, sample, gpus_.nvml_sees_pids(), settings_.policy);
     const ProcessMemory* process = find_process(sample, client.pid);
     if (process == nullptr) {
       if (client.unlisted_since == 0) client.unlisted_since = sample.taken_at;
-      const bool has_none = (gpus_.nvml_sees_pids() || !lists_others(sample)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
+      const bool has_none =
+          (gpus_.nvml_sees_pids() || !lists_others(sample, clients_)) && sample.taken_at - client.unlisted_since >= kUnlistedGrace;
       if (has_none && client.overhead_taken != 0) {
         client.overhead_taken = 0;
         client.overhead = OverheadWatch();

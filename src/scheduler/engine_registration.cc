@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "policy/parts.h"
+#include "scheduler/client_measures.h"
 #include "scheduler/engine.h"
+#include "scheduler/tenant_use.h"
 
 namespace nvshare::scheduler {
 
@@ -77,7 +79,8 @@ void Engine::answer_only(ConnectionId connection, const Register& message, uint1
   const auto limit = static_cast<uint64_t>(lower_limit(bounded(message.memory_limit), tenant.gpu_memory_limit));
   transport_.send(connection, encode(Registered{version, {}, 0, epoch_, limit, 0, 0, 0, total, total, NVSHARE_VERSION, 0, {}}, version),
                   {});
-  for (const TenantUse& use : use_of(tenant.id, gpu, limit, peer.pid)) transport_.send(connection, encode(use, version), {});
+  for (const TenantUse& use : use_of(clients_, tenant.id, gpu, gpus_[gpu].total, limit, peer.pid))
+    transport_.send(connection, encode(use, version), {});
   transport_.close(connection);
   connections_.erase(connection);
 }
@@ -135,9 +138,9 @@ Engine::Client& Engine::add_client(ConnectionId connection, const Register& mess
   if (const std::optional<GpuSample>& last = gpus_[gpu].sample;
       !former.returns && !former.claims && last && now - last->taken_at < kSampleHolds) {
     int64_t unexplained = unexplained_memory(*last);
-    see_claims(client, *last, &unexplained);
+    see_claims(client, *last, gpus_.nvml_sees_pids(), &unexplained);
   }
-  client.overhead_taken = overhead_of_newcomer(client);
+  client.overhead_taken = overhead_of_newcomer(client, gpus_[gpu], clients_, tenants_, settings_.policy);
   connections_.at(connection).client = id;
   return client;
 }

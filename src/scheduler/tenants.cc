@@ -238,6 +238,20 @@ const PodLimits* limits_of_pod(Tenants& tenants, const std::string& uid) {
   return tenant == nullptr ? nullptr : &tenant->pod;
 }
 
+void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory) {
+  if (memory == 0) return;
+  if (tenant.kind != "pod") {
+    if (tenant.memory_limit_in_force() == 0) tenant.gpu_memory_limit = memory;
+    return;
+  }
+  if (tenant.pod.told()) return;
+  if (tenant.gpu_memory_limit != 0 && memory >= tenant.gpu_memory_limit) return;  // that is what `set` asked for, and known
+  auto [there, is_new] = tenant.pod.memory_on.try_emplace(gpu, memory);
+  there->second = std::min(there->second, memory);
+  tenant.pod.gpu_memory_limit = 0;
+  for (const auto& [uuid, limit] : tenant.pod.memory_on) tenant.pod.gpu_memory_limit = std::max(tenant.pod.gpu_memory_limit, limit);
+}
+
 bool has_runs(const Tenants& tenants) {
   return std::any_of(tenants.all().begin(), tenants.all().end(),
                      [](const auto& entry) { return entry.second.root != 0 && !is_over(entry.second); });

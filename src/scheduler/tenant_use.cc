@@ -1,15 +1,17 @@
-// What tenants use: what a process that asks is told of its own, and what the report says of all.
+#include "scheduler/tenant_use.h"
+
 #include <algorithm>
 
-#include "scheduler/engine.h"
+#include "scheduler/identity.h"
 
 namespace nvshare::scheduler {
 
-std::vector<protocol::TenantUse> Engine::use_of(policy::TenantId tenant, policy::GpuId gpu, uint64_t limit, pid_t viewer) const {
+std::vector<protocol::TenantUse> use_of(const Clients& clients, policy::TenantId tenant, policy::GpuId gpu, int64_t total, uint64_t limit,
+                                        pid_t viewer) {
   using namespace protocol;
   std::vector<TenantProcess> processes;
   uint64_t allocated = 0;
-  for (const auto& [id, client] : clients_.all()) {
+  for (const auto& [id, client] : clients.all()) {
     if (client.tenant != tenant || client.gpu != gpu) continue;
     allocated += client.memory.charged;
     const pid_t pid = pid_as_seen_by(viewer, client.pid);
@@ -20,7 +22,7 @@ std::vector<protocol::TenantUse> Engine::use_of(policy::TenantId tenant, policy:
   do {
     TenantUse message{};
     message.memory_limit = limit;
-    message.gpu_total_bytes = static_cast<uint64_t>(gpus_[gpu].total);
+    message.gpu_total_bytes = static_cast<uint64_t>(total);
     message.allocated = std::min(allocated, kMemoryBytesMax);
     message.processes = static_cast<uint32_t>(processes.size());
     message.first = static_cast<uint32_t>(first);
