@@ -36,23 +36,23 @@ bool goes_before(const Row& a, const Row& b, Sort sort) {
 }
 
 void move_selection(Ui& ui, const Model& model, int64_t by) {
-  const std::vector<Row> rows = rows_shown(model, ui);
+  const std::vector<const Row*> rows = rows_shown(model, ui);
   if (rows.empty()) return;
-  const auto chosen = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.client.id == ui.selected; });
+  const auto chosen = std::find_if(rows.begin(), rows.end(), [&](const Row* row) { return row->client.id == ui.selected; });
   const auto last = static_cast<int64_t>(rows.size()) - 1;
   // Nothing is chosen yet: the first move takes the first row.
   const int64_t at = chosen == rows.end() ? (by > 0 ? 0 : last) : std::clamp<int64_t>(chosen - rows.begin() + by, 0, last);
-  ui.selected = rows[static_cast<size_t>(at)].client.id;
+  ui.selected = rows[static_cast<size_t>(at)]->client.id;
 }
 
 void ask(Ui& ui, const Model& model, Ui::Prompt prompt) {
   ui.message.clear();
-  std::vector<Row> rows = rows_shown(model, ui);
-  if (rows.size() == 1) ui.selected = rows.front().client.id;
-  for (const Row& row : rows) {
-    if (row.client.id != ui.selected) continue;
+  const std::vector<const Row*> rows = rows_shown(model, ui);
+  if (rows.size() == 1) ui.selected = rows.front()->client.id;
+  for (const Row* row : rows) {
+    if (row->client.id != ui.selected) continue;
     ui.prompt = prompt;
-    ui.prompt_tenant = row.client.tenant;
+    ui.prompt_tenant = row->client.tenant;
     ui.typed.clear();
     return;
   }
@@ -245,10 +245,12 @@ Wish press(Ui& ui, const Model& model, Key key) {
   return {};
 }
 
-std::vector<Row> rows_shown(const Model& model, const Ui& ui) {
-  std::vector<Row> rows;
-  std::copy_if(model.rows.begin(), model.rows.end(), std::back_inserter(rows), [&](const Row& row) { return matches(row, ui.filter); });
-  std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) { return goes_before(a, b, ui.sort); });
+std::vector<const Row*> rows_shown(const Model& model, const Ui& ui) {
+  std::vector<const Row*> rows;
+  for (const Row& row : model.rows) {
+    if (matches(row, ui.filter)) rows.push_back(&row);
+  }
+  std::stable_sort(rows.begin(), rows.end(), [&](const Row* a, const Row* b) { return goes_before(*a, *b, ui.sort); });
   return rows;
 }
 

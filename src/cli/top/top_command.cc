@@ -189,7 +189,8 @@ class Follower {
     if (source_.asked()) return source_.take();
     if (now_s() < next_s_) return {};
     asked_s_ = now_s();
-    return source_.begin(std::max(all_s_ + interval_s_ - asked_s_, 0.0), std::min(interval_s_ * kEarlyShare, kEarlySMax));
+    return source_.begin(std::max(all_s_ + pace_.whole_every_s(interval_s_) - asked_s_, 0.0),
+                         std::min(interval_s_ * kEarlyShare, kEarlySMax));
   }
 
   void look() {
@@ -205,8 +206,7 @@ class Follower {
   // After a look, when the next one is asked for.
   void settle_pace() {
     const double used_s = processor_seconds(), took_s = used_s - std::exchange(used_s_, used_s);
-    // A whole report costs several times as much and comes once an interval, whatever changes: no change waits until that is made up for.
-    pace_.looked(source_.is_all() ? 0 : took_s, now_s());
+    source_.is_all() ? pace_.looked_at_all(took_s) : pace_.looked(took_s, now_s());
     next_s_ = source_.tells_of_changes() ? now_s() + pace_.wait_s() : asked_s_ + interval_s_;
   }
 

@@ -237,7 +237,7 @@ TEST(Top, KeysSortAndFilter) {
   const History history = watched();
   Ui ui;
   type(ui, history.model(), "ss");  // by swapped
-  EXPECT_EQ(rows_shown(history.model(), ui)[0].tenant, "sweep-of-learning-rates");
+  EXPECT_EQ(rows_shown(history.model(), ui)[0]->tenant, "sweep-of-learning-rates");
   type(ui, history.model(), "/sweep\r");
   EXPECT_EQ(rows_shown(history.model(), ui).size(), 1u);
   type(ui, history.model(), "\033");
@@ -273,6 +273,19 @@ TEST(Top, WhatIsNewIsShownAndRatesStay) {
   EXPECT_EQ(history.model().rows.size(), before.rows.size() + 1);
   EXPECT_EQ(history.model().gpus[0].out_rate, before.gpus[0].out_rate);
   EXPECT_EQ(history.model().gpus[0].strip, before.gpus[0].strip);
+}
+
+TEST(Pace, WholeReportsComeAsOftenAsTheirCostAllows) {
+  Pace pace;
+  EXPECT_EQ(pace.whole_every_s(1), 1) << "before the first";
+  pace.looked_at_all(0.0005);
+  EXPECT_EQ(pace.whole_every_s(1), 1) << "a small one";
+  pace.looked_at_all(0.012);
+  EXPECT_DOUBLE_EQ(pace.whole_every_s(1), 0.012 / Pace::kWholeShare);
+  EXPECT_EQ(pace.whole_every_s(10), 10) << "no oftener than is wished for";
+  pace.looked_at_all(1);
+  EXPECT_EQ(pace.whole_every_s(1), Pace::kWholeEveryMaxS);
+  EXPECT_EQ(pace.wait_s(), Pace::kApartMinS) << "changes do not wait for that";
 }
 
 TEST(Pace, AChangeAfterAQuietTimeIsShownAtOnceAndEndlessOnesTakeTheirShare) {

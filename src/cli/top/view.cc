@@ -290,18 +290,18 @@ Screen draw(const Model& model, const Ui& ui, size_t width, size_t height) {
     for (const GpuPanel& gpu : model.gpus) in_full ? draw_gpu(screen, model, gpu, width) : draw_gpu_short(screen, gpu, width);
     screen.emplace_back();
     draw_row(screen, nullptr, false, width);
-    const std::vector<Row> rows = rows_shown(model, ui);
-    const auto chosen = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.client.id == ui.selected; });
-    if (live && chosen != rows.end()) draw_details(below, *chosen);
+    const std::vector<const Row*> rows = rows_shown(model, ui);
+    const auto chosen = std::find_if(rows.begin(), rows.end(), [&](const Row* row) { return row->client.id == ui.selected; });
+    if (live && chosen != rows.end()) draw_details(below, **chosen);
     const size_t used = screen.size() + below.size() + 1;
     const size_t room = !live ? rows.size() : height > used ? height - used : 1;
     const auto at = static_cast<size_t>(chosen - rows.begin());
     const size_t first = chosen != rows.end() && at >= room ? at - room + 1 : 0;
     for (size_t i = first; i < rows.size() && i - first < room; ++i)
-      draw_row(screen, &rows[i], live && rows[i].client.id == ui.selected, width);
-    for (const Row& row : live || width >= kWide ? std::vector<Row>() : rows) {
-      if (!row.client.waiting_for.empty())
-        screen.push_back(Line(fmt::format("{} {} waits for {}", row.letter, row.client.pid, row.client.waiting_for)));
+      draw_row(screen, rows[i], live && rows[i]->client.id == ui.selected, width);
+    for (const Row* row : live || width >= kWide ? std::vector<const Row*>() : rows) {
+      if (!row->client.waiting_for.empty())
+        screen.push_back(Line(fmt::format("{} {} waits for {}", row->letter, row->client.pid, row->client.waiting_for)));
     }
     if (rows.empty()) screen.push_back(Line(model.rows.empty() ? "No clients." : "No client matches the filter '" + ui.filter + "'."));
   }

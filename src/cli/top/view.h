@@ -45,7 +45,7 @@ struct Wish {
 Wish press(Ui& ui, const Model& model, Key key);
 
 // The rows that are shown, in their order.
-std::vector<Row> rows_shown(const Model& model, const Ui& ui);
+std::vector<const Row*> rows_shown(const Model& model, const Ui& ui);
 
 // At most `height` lines of at most `width` columns; a height of 0: as many as there are, without what is for keys. From 60 columns on.
 Screen draw(const Model& model, const Ui& ui, size_t width, size_t height);
