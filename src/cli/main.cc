@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/convert/convert_command.h"
@@ -151,20 +154,119 @@ CLI::App* add_run(CLI::App& app, RunOptions& options) {
   return run_app;
 }
 
-CLI::App* add_convert(CLI::App& app, nvshare::cli::convert::ConvertOptions& options) {
-  CLI::App* convert_app = app.add_subcommand(
+// What runs where a command is named, and has its options.
+using Commands = std::vector<std::pair<const CLI::App*, std::function<int()>>>;
+
+void add_status(CLI::App& app, Commands& commands) {
+  const auto json = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("status", "GPUs, tenants and clients as the scheduler sees them");
+  command->add_flag("--json", *json, "the scheduler's own report, one line of JSON");
+  commands.emplace_back(command, [json] { return nvshare::cli::status_command(*json); });
+}
+
+void add_top(CLI::App& app, Commands& commands) {
+  const auto top = std::make_shared<nvshare::cli::top::TopOptions>();
+  CLI::App* command = app.add_subcommand("top", "Live: who has the GPUs, who waits for what, where the memory is; keys set limits");
+  command->add_option("--interval", top->interval_s, "seconds between two looks (1)")->check(CLI::Range(0.1, 3600.0));
+  command->add_flag("--once", top->once, "one picture as text, for scripts and logs");
+  command->add_option("--columns", top->columns, "width of that picture; the terminal's by default, else 120")->check(CLI::Range(60, 1000));
+  command->add_flag("!--no-colour,!--no-color", top->colour, "without colours (NO_COLOR does the same)");
+  commands.emplace_back(command, [top] { return nvshare::cli::top::top_command(*top); });
+}
+
+void add_trace(CLI::App& app, Commands& commands) {
+  const auto trace = std::make_shared<nvshare::cli::TraceOptions>();
+  CLI::App* command =
+      app.add_subcommand("trace", "What the scheduler did in the last minute, or a recording, as a picture for ui.perfetto.dev");
+  command->add_option(
+      "recording", trace->recording,
+      "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes; without it, the last minute of the scheduler that runs");
+  command->add_option("--last", trace->last_s, "of the scheduler that runs: only so many seconds back")->check(CLI::Range(0.001, 60.0));
+  command->add_option("--output,-o", trace->output,
+                      "the file to write, JSON in Chrome's trace format; '-': standard output (nvshare-trace.json)");
+  commands.emplace_back(command, [trace] { return nvshare::cli::trace_command(*trace); });
+}
+
+void add_set(CLI::App& app, Commands& commands) {
+  const auto changes = std::make_shared<std::vector<std::string>>();
+  CLI::App* command = app.add_subcommand("set",
+                                         "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
+                                         "memory=8Gi; nvsharectl set scheduling_mode=auto");
+  command
+      ->add_option("changes", *changes,
+                   "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, priority=-100..100 and "
+                   "sharing=together, turns, auto or node; or SETTING=VALUE")
+      ->required();
+  commands.emplace_back(command, [changes] { return nvshare::cli::set_command(*changes); });
+}
+
+// A command about one tenant. Its name or id.
+std::shared_ptr<std::string> add_tenant(CLI::App* command) {
+  auto tenant = std::make_shared<std::string>();
+  command->add_option("tenant", *tenant, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
+  return tenant;
+}
+
+void add_turns_of_tenants(CLI::App& app, Commands& commands) {
+  CLI::App* pause = app.add_subcommand("pause", "A tenant's turns end and none begins, until 'resume'; its memory gives way to others'");
+  commands.emplace_back(pause, [tenant = add_tenant(pause)] { return nvshare::cli::pause_command(*tenant, true); });
+  CLI::App* resume = app.add_subcommand("resume", "A tenant that was paused goes on");
+  commands.emplace_back(resume, [tenant = add_tenant(resume)] { return nvshare::cli::pause_command(*tenant, false); });
+  CLI::App* release =
+      app.add_subcommand("release", "A tenant's turns end now; it gets new ones when it asks for them, and others go before");
+  commands.emplace_back(release, [tenant = add_tenant(release)] { return nvshare::cli::release_command(*tenant); });
+}
+
+void add_kill(CLI::App& app, Commands& commands) {
+  CLI::App* command = app.add_subcommand("kill", "A signal to all processes of a tenant");
+  const auto tenant = add_tenant(command);
+  const auto signal = std::make_shared<std::string>("TERM");
+  command->add_option("--signal,-s", *signal, "TERM (by default), INT, HUP, QUIT, KILL, USR1, USR2, STOP or CONT");
+  commands.emplace_back(command, [tenant, signal] { return nvshare::cli::kill_command(*tenant, *signal); });
+}
+
+void add_logs(CLI::App& app, Commands& commands) {
+  const auto logs = std::make_shared<nvshare::cli::LogsOptions>();
+  CLI::App* command = app.add_subcommand("logs", "What the scheduler has logged, wherever its log goes");
+  command->add_option("--lines,-n", logs->lines, "the last so many lines (50)")->check(CLI::Range(0, 1'000'000));
+  command->add_flag("--follow,-f", logs->follow, "and what comes, until Ctrl-C");
+  commands.emplace_back(command, [logs] { return nvshare::cli::logs_command(*logs); });
+}
+
+void add_doctor(CLI::App& app, Commands& commands) {
+  const auto doctor = std::make_shared<nvshare::cli::doctor::DoctorOptions>();
+  CLI::App* command = app.add_subcommand("doctor", "What keeps programs from sharing GPUs here, what it means and what to do");
+  command->add_option("program", doctor->program, "a program that is to be run: can the library be preloaded into it?");
+  command->add_flag("--json", doctor->json, "the findings as one line of JSON");
+  command->add_option("--bundle", doctor->bundle, "a new file for a bug report: findings, status, trace and log, without names and keys");
+  commands.emplace_back(command, [doctor] { return nvshare::cli::doctor::doctor_command(*doctor); });
+}
+
+void add_convert(CLI::App& app, Commands& commands) {
+  const auto options = std::make_shared<nvshare::cli::convert::ConvertOptions>();
+  CLI::App* command = app.add_subcommand(
       "convert",
       "Kubernetes manifests that ask for GPUs by resources of nvshare's device plugin, of NVIDIA's or of HAMi, rewritten to "
       "claims (mode: dra); what is not as it was goes to standard error");
-  convert_app->add_option("files", options.files, "manifests in YAML or JSON; '-': standard input")->required();
-  convert_app->add_option("--memory", options.memory, "for each GPU that no memory is asked of, such as 4Gi; without it, the whole GPU's");
-  convert_app->add_option("--cores", options.cores, "percent of each GPU that no compute is asked of; without it, 100")
+  command->add_option("files", options->files, "manifests in YAML or JSON; '-': standard input")->required();
+  command->add_option("--memory", options->memory, "for each GPU that no memory is asked of, such as 4Gi; without it, the whole GPU's");
+  command->add_option("--cores", options->cores, "percent of each GPU that no compute is asked of; without it, 100")
       ->check(CLI::Range(1, 100));
-  convert_app->add_option("--memory-unit", options.memory_unit,
-                          "what one nvshare.com/gpu-memory is: the nodes' NVSHARE_GPU_MEMORY_UNIT (1Gi)");
-  convert_app->add_option("--device-class", options.device_class, "the DeviceClass of the claims (gpu.nvshare.com)");
-  convert_app->add_option("--output,-o", options.output, "the file to write; '-': standard output (-)");
-  return convert_app;
+  command->add_option("--memory-unit", options->memory_unit,
+                      "what one nvshare.com/gpu-memory is: the nodes' NVSHARE_GPU_MEMORY_UNIT (1Gi)");
+  command->add_option("--device-class", options->device_class, "the DeviceClass of the claims (gpu.nvshare.com)");
+  command->add_option("--output,-o", options->output, "the file to write; '-': standard output (-)");
+  commands.emplace_back(command, [options] { return nvshare::cli::convert::convert_command(*options); });
+}
+
+void add_demo(CLI::App& app, Commands& commands) {
+  const auto demo = std::make_shared<nvshare::cli::demo::DemoOptions>();
+  CLI::App* command = app.add_subcommand("demo", "Jobs that do not fit together take turns; compares with one after the other");
+  command->add_option("--jobs", demo->jobs, "how many, each needing three quarters of the GPU's memory (4)")->check(CLI::Range(2, 8));
+  command->add_flag("--json", demo->json, "the outcome as one line of JSON");
+  command->add_flag("--stand-in", demo->stand_in, "use the stand-in GPU even where there is a real one");
+  command->add_flag("!--no-paging", demo->paging, "leave out the comparison with demand paging");
+  commands.emplace_back(command, [demo] { return nvshare::cli::demo::demo_command(*demo); });
 }
 
 int run(int argc, char** argv) {
@@ -174,79 +276,19 @@ int run(int argc, char** argv) {
 
   RunOptions options;
   const CLI::App* run_app = add_run(app, options);
-
-  bool json = false;
-  CLI::App* status_app = app.add_subcommand("status", "GPUs, tenants and clients as the scheduler sees them");
-  status_app->add_flag("--json", json, "the scheduler's own report, one line of JSON");
-
-  nvshare::cli::top::TopOptions top;
-  CLI::App* top_app = app.add_subcommand("top", "Live: who has the GPUs, who waits for what, where the memory is; keys set limits");
-  top_app->add_option("--interval", top.interval_s, "seconds between two looks (1)")->check(CLI::Range(0.1, 3600.0));
-  top_app->add_flag("--once", top.once, "one picture as text, for scripts and logs");
-  top_app->add_option("--columns", top.columns, "width of that picture; the terminal's by default, else 120")->check(CLI::Range(60, 1000));
-  top_app->add_flag("!--no-colour,!--no-color", top.colour, "without colours (NO_COLOR does the same)");
-
-  nvshare::cli::TraceOptions trace;
-  CLI::App* trace_app =
-      app.add_subcommand("trace", "What the scheduler did in the last minute, or a recording, as a picture for ui.perfetto.dev");
-  trace_app->add_option(
-      "recording", trace.recording,
-      "the file that 'nvshare-scheduler --trace FILE' wrote, or still writes; without it, the last minute of the scheduler that runs");
-  trace_app->add_option("--last", trace.last_s, "of the scheduler that runs: only so many seconds back")->check(CLI::Range(0.001, 60.0));
-  trace_app->add_option("--output,-o", trace.output,
-                        "the file to write, JSON in Chrome's trace format; '-': standard output (nvshare-trace.json)");
-
-  std::vector<std::string> changes;
-  CLI::App* set_app = app.add_subcommand("set",
-                                         "Change a tenant's limits, or the scheduler's settings, at once: nvsharectl set train core=40 "
-                                         "memory=8Gi; nvsharectl set scheduling_mode=auto");
-  set_app
-      ->add_option("changes", changes,
-                   "a tenant's name or id, then core=PERCENT, ceiling=PERCENT and memory=BYTES, or =none, priority=-100..100 and "
-                   "sharing=together, turns, auto or node; or SETTING=VALUE")
-      ->required();
-
-  std::string paused;
-  CLI::App* pause_app =
-      app.add_subcommand("pause", "A tenant's turns end and none begins, until 'resume'; its memory gives way to others'");
-  pause_app->add_option("tenant", paused, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
-  std::string resumed;
-  CLI::App* resume_app = app.add_subcommand("resume", "A tenant that was paused goes on");
-  resume_app->add_option("tenant", resumed, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
-
-  std::string released;
-  CLI::App* release_app =
-      app.add_subcommand("release", "A tenant's turns end now; it gets new ones when it asks for them, and others go before");
-  release_app->add_option("tenant", released, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
-
-  std::string killed;
-  std::string signal = "TERM";
-  CLI::App* kill_app = app.add_subcommand("kill", "A signal to all processes of a tenant");
-  kill_app->add_option("tenant", killed, "its name or id, as 'status' shows them; of a Slurm job, job=NUMBER")->required();
-  kill_app->add_option("--signal,-s", signal, "TERM (by default), INT, HUP, QUIT, KILL, USR1, USR2, STOP or CONT");
-
-  nvshare::cli::LogsOptions logs;
-  CLI::App* logs_app = app.add_subcommand("logs", "What the scheduler has logged, wherever its log goes");
-  logs_app->add_option("--lines,-n", logs.lines, "the last so many lines (50)")->check(CLI::Range(0, 1'000'000));
-  logs_app->add_flag("--follow,-f", logs.follow, "and what comes, until Ctrl-C");
-
-  nvshare::cli::doctor::DoctorOptions doctor;
-  CLI::App* doctor_app = app.add_subcommand("doctor", "What keeps programs from sharing GPUs here, what it means and what to do");
-  doctor_app->add_option("program", doctor.program, "a program that is to be run: can the library be preloaded into it?");
-  doctor_app->add_flag("--json", doctor.json, "the findings as one line of JSON");
-  doctor_app->add_option("--bundle", doctor.bundle, "a new file for a bug report: findings, status, trace and log, without names and keys");
-
-  nvshare::cli::convert::ConvertOptions convert;
-  const CLI::App* convert_app = add_convert(app, convert);
-
-  CLI::App* version_app = app.add_subcommand("version", "Releases of nvsharectl, the scheduler and the libraries that programs have");
-
-  nvshare::cli::demo::DemoOptions demo;
-  CLI::App* demo_app = app.add_subcommand("demo", "Jobs that do not fit together take turns; compares with one after the other");
-  demo_app->add_option("--jobs", demo.jobs, "how many, each needing three quarters of the GPU's memory (4)")->check(CLI::Range(2, 8));
-  demo_app->add_flag("--json", demo.json, "the outcome as one line of JSON");
-  demo_app->add_flag("--stand-in", demo.stand_in, "use the stand-in GPU even where there is a real one");
-  demo_app->add_flag("!--no-paging", demo.paging, "leave out the comparison with demand paging");
+  Commands commands;  // the others
+  add_status(app, commands);
+  add_top(app, commands);
+  add_trace(app, commands);
+  add_set(app, commands);
+  add_turns_of_tenants(app, commands);
+  add_kill(app, commands);
+  add_logs(app, commands);
+  add_doctor(app, commands);
+  add_convert(app, commands);
+  commands.emplace_back(app.add_subcommand("version", "Releases of nvsharectl, the scheduler and the libraries that programs have"),
+                        nvshare::cli::version_command);
+  add_demo(app, commands);
 
   std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "run") {
@@ -269,24 +311,13 @@ int run(int argc, char** argv) {
       return nvshare::cli::kExitUsage;
     }
     const int code = nvshare::cli::run_command(options);
-    const std::vector<std::string> commands = commands_of(app);
-    if (code == nvshare::cli::kExitNotFound && std::find(commands.begin(), commands.end(), options.program[0]) != commands.end())
+    const std::vector<std::string> names = commands_of(app);
+    if (code == nvshare::cli::kExitNotFound && std::find(names.begin(), names.end(), options.program[0]) != names.end())
       fmt::print(stderr, "nvshare: there is a command of that name: nvsharectl {}\n", fmt::join(options.program, " "));
     return code;
   }
-  if (*demo_app) return nvshare::cli::demo::demo_command(demo);
-  if (*top_app) return nvshare::cli::top::top_command(top);
-  if (*trace_app) return nvshare::cli::trace_command(trace);
-  if (*doctor_app) return nvshare::cli::doctor::doctor_command(doctor);
-  if (*convert_app) return nvshare::cli::convert::convert_command(convert);
-  if (*version_app) return nvshare::cli::version_command();
-  if (*pause_app) return nvshare::cli::pause_command(paused, true);
-  if (*resume_app) return nvshare::cli::pause_command(resumed, false);
-  if (*release_app) return nvshare::cli::release_command(released);
-  if (*kill_app) return nvshare::cli::kill_command(killed, signal);
-  if (*logs_app) return nvshare::cli::logs_command(logs);
-  if (*set_app) return nvshare::cli::set_command(changes);
-  return nvshare::cli::status_command(json);
+  const auto named = std::find_if(commands.begin(), commands.end(), [](const auto& command) { return command.first->parsed(); });
+  return named->second();  // there is one: app requires it
 }
 
 }  // namespace

@@ -173,6 +173,16 @@ int fail(int code, const Error& error) {
   return code;
 }
 
+// Which option only a scheduler that answers us can serve, and why.
+std::optional<std::string> needs_an_answer(const RunOptions& options, const Limit& limit) {
+  if (options.gpu_core_limit < 100 || options.gpu_core_ceiling < 100)
+    return fmt::format("{}: only a scheduler that answers us can hold a program to it",
+                       options.gpu_core_limit < 100 ? "--gpu-core-limit" : "--gpu-core-ceiling");
+  if (limit.reserved > 0) return "--reserve-memory: only a scheduler that answers us can reserve anything";
+  if (options.priority != 0) return "--priority: only a scheduler that answers us can be told of it";
+  return std::nullopt;
+}
+
 }  // namespace
 
 int run_command(const RunOptions& options) {
@@ -207,17 +217,8 @@ int run_command(const RunOptions& options) {
   if (link->runtime_directory != protocol::kRuntimeDirectoryDefault) {
     environment[protocol::kRuntimeDirectoryVariable] = link->runtime_directory;
   }
-  if ((options.gpu_core_limit < 100 || options.gpu_core_ceiling < 100) && !link->admin) {
-    say("{}: only a scheduler that answers us can hold a program to it: {}",
-        options.gpu_core_limit < 100 ? "--gpu-core-limit" : "--gpu-core-ceiling", link->admin_error);
-    return kExitCannotRun;
-  }
-  if (limit->reserved > 0 && !link->admin) {
-    say("--reserve-memory: only a scheduler that answers us can reserve anything: {}", link->admin_error);
-    return kExitCannotRun;
-  }
-  if (options.priority != 0 && !link->admin) {
-    say("--priority: only a scheduler that answers us can be told of it: {}", link->admin_error);
+  if (const auto needs = needs_an_answer(options, *limit); needs && !link->admin) {
+    say("{}: {}", *needs, link->admin_error);
     return kExitCannotRun;
   }
   auto trace = begin_trace(options.trace, *link);

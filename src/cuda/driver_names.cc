@@ -2,6 +2,7 @@
 
 namespace nvshare::cuda {
 
+// Long because it is a table, of which the compiler tells what is missing.
 const char* name_of(CUresult result) {
 #define NVSHARE_NAME(code) \
   case code:               \

@@ -55,6 +55,21 @@ constexpr size_t kProcessesMax = 1024;
 
 }  // namespace
 
+struct NvmlMigApi {
+  Return (*mode)(NvmlDevice, unsigned*, unsigned*);
+  Return (*count_max)(NvmlDevice, unsigned*);
+  Return (*device)(NvmlDevice, unsigned, NvmlDevice*);
+  Return (*gpu_of)(NvmlDevice, NvmlDevice*);
+};
+
+struct NvmlEventApi {
+  Return (*create_set)(void**);
+  Return (*free_set)(void*);
+  Return (*wait)(void*, EventData*, unsigned);
+  Return (*watch)(NvmlDevice, unsigned long long, void*);
+};
+
+// Each is null where the library has no such function.
 struct NvmlApi {
   Return (*init)();
   Return (*shutdown)();
@@ -74,14 +89,8 @@ struct NvmlApi {
   Return (*process_use)(NvmlDevice, ProcessSample*, unsigned*, unsigned long long);
   Return (*pci_info)(NvmlDevice, PciInfo*);
   Return (*peer_status)(NvmlDevice, NvmlDevice, unsigned, unsigned*);
-  Return (*mig_mode)(NvmlDevice, unsigned*, unsigned*);
-  Return (*mig_count_max)(NvmlDevice, unsigned*);
-  Return (*mig_device)(NvmlDevice, unsigned, NvmlDevice*);
-  Return (*gpu_of_mig_device)(NvmlDevice, NvmlDevice*);
-  Return (*event_set_create)(void**);
-  Return (*event_set_free)(void*);
-  Return (*event_set_wait)(void*, EventData*, unsigned);
-  Return (*register_events)(NvmlDevice, unsigned long long, void*);
+  NvmlMigApi mig;
+  NvmlEventApi events;
 };
 
 namespace {
@@ -120,14 +129,14 @@ void find_all(void* library, NvmlApi* api) {
   find(library, &api->process_use, {"nvmlDeviceGetProcessUtilization"});
   find(library, &api->pci_info, {"nvmlDeviceGetPciInfo_v3"});
   find(library, &api->peer_status, {"nvmlDeviceGetP2PStatus"});
-  find(library, &api->mig_mode, {"nvmlDeviceGetMigMode"});
-  find(library, &api->mig_count_max, {"nvmlDeviceGetMaxMigDeviceCount"});
-  find(library, &api->mig_device, {"nvmlDeviceGetMigDeviceHandleByIndex"});
-  find(library, &api->gpu_of_mig_device, {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle"});
-  find(library, &api->event_set_create, {"nvmlEventSetCreate"});
-  find(library, &api->event_set_free, {"nvmlEventSetFree"});
-  find(library, &api->event_set_wait, {"nvmlEventSetWait_v2", "nvmlEventSetWait"});
-  find(library, &api->register_events, {"nvmlDeviceRegisterEvents"});
+  find(library, &api->mig.mode, {"nvmlDeviceGetMigMode"});
+  find(library, &api->mig.count_max, {"nvmlDeviceGetMaxMigDeviceCount"});
+  find(library, &api->mig.device, {"nvmlDeviceGetMigDeviceHandleByIndex"});
+  find(library, &api->mig.gpu_of, {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle"});
+  find(library, &api->events.create_set, {"nvmlEventSetCreate"});
+  find(library, &api->events.free_set, {"nvmlEventSetFree"});
+  find(library, &api->events.wait, {"nvmlEventSetWait_v2", "nvmlEventSetWait"});
+  find(library, &api->events.watch, {"nvmlDeviceRegisterEvents"});
   find(library, &api->graphics_processes, {"nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"});
 }
 
@@ -225,23 +234,23 @@ Result<void> Nvml::uuid_text_of(NvmlDevice device, std::span<char> text) const {
 bool Nvml::is_divided(NvmlDevice gpu) const {
   unsigned now = 0;
   unsigned after_reset = 0;
-  return api_->mig_mode != nullptr && api_->mig_mode(gpu, &now, &after_reset) == kSuccess && now == 1;
+  return api_->mig.mode != nullptr && api_->mig.mode(gpu, &now, &after_reset) == kSuccess && now == 1;
 }
 
 size_t Nvml::mig_devices_of(NvmlDevice gpu, std::span<NvmlDevice> devices) const {
   unsigned most = 0;
-  if (api_->mig_count_max == nullptr || api_->mig_device == nullptr || api_->mig_count_max(gpu, &most) != kSuccess) return 0;
+  if (api_->mig.count_max == nullptr || api_->mig.device == nullptr || api_->mig.count_max(gpu, &most) != kSuccess) return 0;
   size_t count = 0;
   for (unsigned i = 0; i < most && count < devices.size(); ++i) {  // indices need not follow each other
     NvmlDevice device = nullptr;
-    if (api_->mig_device(gpu, i, &device) == kSuccess) devices[count++] = device;
+    if (api_->mig.device(gpu, i, &device) == kSuccess) devices[count++] = device;
   }
   return count;
 }
 
 NvmlDevice Nvml::gpu_of(NvmlDevice device) const {
   NvmlDevice gpu = nullptr;
-  return api_->gpu_of_mig_device != nullptr && api_->gpu_of_mig_device(device, &gpu) == kSuccess ? gpu : device;
+  return api_->mig.gpu_of != nullptr && api_->mig.gpu_of(device, &gpu) == kSuccess ? gpu : device;
 }
 
 Result<void> Nvml::name_of(NvmlDevice device, std::span<char> name) const {
@@ -351,15 +360,15 @@ Result<bool> Nvml::nvlink_joins(NvmlDevice one, NvmlDevice other) const {
 }
 
 Result<void*> Nvml::watch_faults(std::span<const NvmlDevice> devices) const {
-  if (api_->event_set_create == nullptr || api_->event_set_wait == nullptr || api_->register_events == nullptr) {
+  if (api_->events.create_set == nullptr || api_->events.wait == nullptr || api_->events.watch == nullptr) {
     return lacking("what goes wrong with a GPU");
   }
   void* watch = nullptr;
-  if (Return code = api_->event_set_create(&watch); code != kSuccess) return failure(*api_, "what goes wrong with a GPU", code);
+  if (Return code = api_->events.create_set(&watch); code != kSuccess) return failure(*api_, "what goes wrong with a GPU", code);
   Return last = kSuccess;
   size_t watched = 0;
   for (NvmlDevice device : devices) {
-    const Return code = api_->register_events(device, kEventXid, watch);
+    const Return code = api_->events.watch(device, kEventXid, watch);
     if (code == kSuccess) ++watched;
     if (code != kSuccess) last = code;
   }
@@ -369,12 +378,12 @@ Result<void*> Nvml::watch_faults(std::span<const NvmlDevice> devices) const {
 }
 
 void Nvml::forget_faults(void* watch) const {
-  if (watch != nullptr && api_->event_set_free != nullptr) api_->event_set_free(watch);
+  if (watch != nullptr && api_->events.free_set != nullptr) api_->events.free_set(watch);
 }
 
 Result<std::optional<NvmlFault>> Nvml::wait_for_fault(void* watch, uint32_t timeout_ms) const {
   EventData event{};
-  const Return code = api_->event_set_wait(watch, &event, timeout_ms);
+  const Return code = api_->events.wait(watch, &event, timeout_ms);
   if (code == kTimeout || (code == kSuccess && event.type != kEventXid)) return std::optional<NvmlFault>();
   if (code != kSuccess) return failure(*api_, "what goes wrong with a GPU", code);
   return std::optional(NvmlFault{event.device, event.data});

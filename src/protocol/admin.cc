@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/json_nesting.h"
 #include "base/parse.h"
@@ -202,9 +203,12 @@ Result<PodRequest> decode_pod(const Json& json) {
     if (!name->is_string()) return error_format("a pod's name must be text");
     pod.name = name->get<std::string>().substr(0, kPodNameBytesMax);
   }
-  if (auto gone = json.find("gone"); gone != json.end()) {
-    if (!gone->is_boolean()) return error_format("a pod's gone must be true or false");
-    pod.gone = gone->get<bool>();
+  for (const auto& [word, flag] :
+       {std::pair("gone", &pod.gone), std::pair("ends", &pod.ends), std::pair("only_lowers", &pod.only_lowers)}) {
+    const auto said = json.find(word);
+    if (said == json.end()) continue;
+    if (!said->is_boolean()) return error_format("a pod's %s must be true or false", word);
+    *flag = said->get<bool>();
   }
   Result<int64_t> memory = limit_field(json, "gpu_memory_limit");
   if (!memory) return memory.error();
@@ -228,14 +232,6 @@ Result<PodRequest> decode_pod(const Json& json) {
   auto priority = priority_field(json);
   if (!priority) return priority.error();
   pod.priority = priority->value_or(0);
-  if (auto ends = json.find("ends"); ends != json.end()) {
-    if (!ends->is_boolean()) return error_format("a pod's ends must be true or false");
-    pod.ends = ends->get<bool>();
-  }
-  if (auto only_lowers = json.find("only_lowers"); only_lowers != json.end()) {
-    if (!only_lowers->is_boolean()) return error_format("a pod's only_lowers must be true or false");
-    pod.only_lowers = only_lowers->get<bool>();
-  }
   if (auto sharing = json.find("sharing"); sharing != json.end()) {
     pod.sharing = text_of(*sharing);
     if (!is_sharing_word(pod.sharing)) return error_format("a pod's sharing must be node, together, turns or auto");

@@ -57,6 +57,30 @@ CURLM* make_multi() {
   return ready ? curl_multi_init() : nullptr;
 }
 
+// What the handle points to outlives the transfer.
+struct Transfer {
+  std::string url;
+  std::string authority;  // the file of the cluster's CA
+  Receiver receiver;
+  char why[CURL_ERROR_SIZE] = {};
+};
+
+void set_up(CURL* easy, Transfer& transfer, long whole_ms) {
+  curl_easy_setopt(easy, CURLOPT_URL, transfer.url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https");
+  curl_easy_setopt(easy, CURLOPT_CAINFO, transfer.authority.c_str());
+  curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);
+  curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);  // a new CA is seen at the next connection
+  curl_easy_setopt(easy, CURLOPT_PROXY, "");  // the API server is inside the cluster, whatever the environment says of the outside
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, kConnectPatienceMs);
+  curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, whole_ms);
+  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer.why);
+  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, receive);
+  curl_easy_setopt(easy, CURLOPT_WRITEDATA, &transfer.receiver);
+}
+
 }  // namespace
 
 std::string api_time_now() {
@@ -117,27 +141,13 @@ Result<ApiServer::Reply> ApiServer::send(const Request& request, Patience patien
   if (request.body != nullptr) add(&headers, std::string("Content-Type: ") + request.content_type);
   add(&headers, "User-Agent: " + address_.program);
 
-  Receiver receiver;
+  Transfer transfer{address_.url + request.path, address_.service_account + "/ca.crt", {}, {}};
+  Receiver& receiver = transfer.receiver;
   receiver.handle = easy.get();
   receiver.take = &take;
   receiver.heard = Clock::now();
-  char why[CURL_ERROR_SIZE] = {};
-  const std::string url = address_.url + request.path;
-  const std::string authority = address_.service_account + "/ca.crt";
-  curl_easy_setopt(easy.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(easy.get(), CURLOPT_PROTOCOLS_STR, "https");
-  curl_easy_setopt(easy.get(), CURLOPT_CAINFO, authority.c_str());
-  curl_easy_setopt(easy.get(), CURLOPT_CAPATH, nullptr);
-  curl_easy_setopt(easy.get(), CURLOPT_CA_CACHE_TIMEOUT, 0L);  // a new CA is seen at the next connection
+  set_up(easy.get(), transfer, patience.whole_ms);
   curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers.get());
-  curl_easy_setopt(easy.get(), CURLOPT_PROXY, "");  // the API server is inside the cluster, whatever the environment says of the outside
-  curl_easy_setopt(easy.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy.get(), CURLOPT_TCP_KEEPALIVE, 1L);
-  curl_easy_setopt(easy.get(), CURLOPT_CONNECTTIMEOUT_MS, kConnectPatienceMs);
-  curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, patience.whole_ms);
-  curl_easy_setopt(easy.get(), CURLOPT_ERRORBUFFER, why);
-  curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, receive);
-  curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &receiver);
   if (request.body != nullptr) {
     curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body->size()));
     curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, request.body->c_str());
@@ -166,7 +176,8 @@ Result<ApiServer::Reply> ApiServer::send(const Request& request, Patience patien
   if (interrupted_) return error_format("interrupted");
   if (quiet) return error_format("%.100s: nothing came for %ld ms", address_.url.c_str(), patience.quiet_ms);
   if (receiver.refused) return error_format("%.100s: what came could not be taken", address_.url.c_str());
-  if (result != CURLE_OK) return error_format("%.100s: %.120s", address_.url.c_str(), *why != 0 ? why : curl_easy_strerror(result));
+  if (result != CURLE_OK)
+    return error_format("%.100s: %.120s", address_.url.c_str(), *transfer.why != 0 ? transfer.why : curl_easy_strerror(result));
   reply.status = static_cast<int>(status);
   reply.body = std::move(receiver.body);
   return reply;
