@@ -110,7 +110,10 @@ void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
 
 void earn_left(const Config& config, Gpu& gpu) {
   Quota& quota = gpu.quota;
-  for (Account& account : quota.left) account = left_account(config, gpu, account);
+  if (quota.left_earns == 0) return;
+  for (Account& account : quota.left) {
+    if (account.used) earn(config, gpu, account, quota.left_earns, false, quota.until);
+  }
   quota.left_earns = 0;
 }
 

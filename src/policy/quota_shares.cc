@@ -1,6 +1,7 @@
 // What each active tenant is entitled to on each GPU (docs/adr/0017): its reservation, and of the rest as much as everybody else up to its
 // ceiling. A ceiling only ever takes: no figure here grows for anybody because a ceiling of its own was set.
 #include <array>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -22,14 +23,40 @@ namespace {
 
 constexpr int64_t kPercent = kWholeGpu / 100;
 
+struct ClaimSums {
+  int64_t reserved = 0, ceilings = 0;
+  int64_t reserved_most = kWholeGpu;  // without scaling
+
+  void add(const Claim& claim) {
+    reserved += claim.reserved;
+    ceilings += claim.ceiling;
+    if (claim.reserved == 0) reserved_most = kWholeGpu - kRestLeast;
+  }
+};
+
+ClaimSums sums_of(const std::vector<Claim>& claims) {
+  ClaimSums sums;
+  for (const Claim& claim : claims) sums.add(claim);
+  return sums;
+}
+
 // Where `rising` of the shares, more or less than below it, rise with the level.
 struct Border {
   int64_t at = 0, rising = 0;
 };
 
+// At each per cent.
+using Percents = std::array<int64_t, 101>;
+
+void add_borders(std::vector<Border>& borders, const Percents& percents) {
+  for (int64_t percent = 0; percent <= 100; ++percent) {
+    if (const int64_t rising = percents[static_cast<size_t>(percent)]; rising != 0) borders.push_back({percent * kPercent, rising});
+  }
+}
+
 // In their order. Most tenants ask for whole per cents, so that few are different.
 std::vector<Border> borders_of(const std::vector<Claim>& claims) {
-  std::array<int64_t, 101> percents{};
+  Percents percents{};
   std::vector<Border> borders;
   borders.reserve(101);
   const auto add = [&](int64_t at, int64_t rising) {
@@ -45,9 +72,7 @@ std::vector<Border> borders_of(const std::vector<Claim>& claims) {
     add(claim.ceiling, -1);
   }
   const auto others = static_cast<std::ptrdiff_t>(borders.size());
-  for (int64_t percent = 0; percent <= 100; ++percent) {
-    if (const int64_t rising = percents[static_cast<size_t>(percent)]; rising != 0) borders.push_back({percent * kPercent, rising});
-  }
+  add_borders(borders, percents);
   if (others == 0) return borders;
   const auto less = [](const Border& a, const Border& b) { return std::tie(a.at, a.rising) < std::tie(b.at, b.rising); };
   std::sort(borders.begin(), borders.begin() + others, less);
@@ -58,13 +83,11 @@ std::vector<Border> borders_of(const std::vector<Claim>& claims) {
 // What one more claim would get beside those of a GPU, for many of them: each costs a search among the borders.
 class OneMore {
  public:
+  using ToScale = std::function<std::vector<Claim>()>;  // the claims, where they have to be scaled for one more
+
   // `borders`: theirs, as borders_of() has them.
-  OneMore(const std::vector<Claim>& claims, const std::vector<Border>& borders) : claims_(claims) {
-    for (const Claim& claim : claims) {
-      reserved_ += claim.reserved;
-      ceilings_ += claim.ceiling;
-      most_ = claim.reserved == 0 ? kWholeGpu - kRestLeast : most_;
-    }
+  OneMore(const ClaimSums& sums, const std::vector<Border>& borders, ToScale claims) : sums_(sums), claims_(std::move(claims)) {
+    steps_.reserve(borders.size());
     int64_t level = 0, filled = 0, rising = 0;
     for (const Border& border : borders) {
       filled += rising * (border.at - level);
@@ -75,9 +98,9 @@ class OneMore {
   }
 
   int64_t share(const Claim& more) const {
-    const int64_t most = more.reserved == 0 ? kWholeGpu - kRestLeast : most_;
-    if (reserved_ + more.reserved > most) return share_of_scaled(more);
-    const int64_t level = ceilings_ + more.ceiling > kWholeGpu ? level_with(more) : kWholeGpu;
+    const int64_t most = more.reserved == 0 ? kWholeGpu - kRestLeast : sums_.reserved_most;
+    if (sums_.reserved + more.reserved > most) return share_of_scaled(more);
+    const int64_t level = sums_.ceilings + more.ceiling > kWholeGpu ? level_with(more) : kWholeGpu;
     return std::max(more.reserved, std::min(more.ceiling, level));
   }
 
@@ -88,7 +111,7 @@ class OneMore {
   };
 
   int64_t share_of_scaled(const Claim& more) const {
-    std::vector<Claim> claims = claims_;
+    std::vector<Claim> claims = claims_();
     claims.push_back(more);
     scale_reservations(claims);
     share_out(claims);
@@ -96,7 +119,7 @@ class OneMore {
   }
 
   int64_t level_with(const Claim& more) const {
-    const int64_t left = kWholeGpu - reserved_ - more.reserved;
+    const int64_t left = kWholeGpu - sums_.reserved - more.reserved;
     if (left <= 0) return 0;
     const auto own = [&](int64_t level) { return std::clamp(level, more.reserved, more.ceiling) - more.reserved; };
     const auto own_rises = [&](int64_t level) { return static_cast<int64_t>(more.reserved <= level && level < more.ceiling); };
@@ -112,34 +135,34 @@ class OneMore {
     return rising > 0 ? last.level + (left - last.filled - own(last.level)) / rising : last.level;
   }
 
-  const std::vector<Claim>& claims_;
-  int64_t reserved_ = 0, ceilings_ = 0, most_ = kWholeGpu;
+  const ClaimSums sums_;
+  const ToScale claims_;
   std::vector<Step> steps_;
 };
 
 }  // namespace
 
-int64_t share_beside(const std::vector<Claim>& claims, const Claim& more) { return OneMore(claims, borders_of(claims)).share(more); }
+int64_t share_beside(const std::vector<Claim>& claims, const Claim& more) {
+  return OneMore(sums_of(claims), borders_of(claims), [&] { return claims; }).share(more);
+}
+
+static int64_t level_of(const ClaimSums& sums, const std::vector<Border>& borders) {
+  if (sums.ceilings <= kWholeGpu) return kWholeGpu;
+  int64_t rising = 0, level = 0, left = kWholeGpu - sums.reserved;
+  for (const Border& border : borders) {
+    if (rising * (border.at - level) >= left) break;
+    left -= rising * (border.at - level);
+    level = border.at;
+    rising += border.rising;
+  }
+  return rising > 0 ? level + std::max<int64_t>(left, 0) / rising : level;
+}
+
+static int64_t share_at(int64_t level, const Claim& claim) { return std::max(claim.reserved, std::min(claim.ceiling, level)); }
 
 static void share_out(std::vector<Claim>& claims, const std::vector<Border>& borders) {
-  int64_t ceilings = 0, left = kWholeGpu;
-  for (const Claim& claim : claims) {
-    ceilings += claim.ceiling;
-    left -= claim.reserved;
-  }
-  int64_t level = kWholeGpu;
-  if (ceilings > kWholeGpu) {
-    int64_t rising = 0;
-    level = 0;
-    for (const Border& border : borders) {
-      if (rising * (border.at - level) >= left) break;
-      left -= rising * (border.at - level);
-      level = border.at;
-      rising += border.rising;
-    }
-    if (rising > 0) level += std::max<int64_t>(left, 0) / rising;
-  }
-  for (Claim& claim : claims) claim.share = std::max(claim.reserved, std::min(claim.ceiling, level));
+  const int64_t level = level_of(sums_of(claims), borders);
+  for (Claim& claim : claims) claim.share = share_at(level, claim);
 }
 
 void share_out(std::vector<Claim>& claims) { share_out(claims, borders_of(claims)); }
@@ -227,6 +250,24 @@ void set_share(const Config& config, const Gpu& gpu, Account& account, int64_t s
   account.balance += former > 0 ? portion(window_of(config, gpu), share - former) : portion(rest_of_window(config, gpu, now), share);
 }
 
+// What tenants that are not active would have if they were.
+class IdleShares {
+ public:
+  IdleShares(const ClaimSums& sums, const std::vector<Border>& borders, OneMore::ToScale claims)
+      : one_more_(sums, borders, std::move(claims)) {}
+
+  int64_t of(const Account& account) {
+    if (account.reserved > 0) return one_more_.share(claim_of(account));
+    std::optional<int64_t>& known = of_ceilings_[static_cast<size_t>(account.ceiling)];
+    if (!known) known = one_more_.share(claim_of(account));
+    return *known;
+  }
+
+ private:
+  const OneMore one_more_;
+  std::array<std::optional<int64_t>, 101> of_ceilings_;  // without a reservation
+};
+
 void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   const Config& config = context.config();
   // Each is billed in full there, so that shares say nothing about who works how much: limits are held to one by one.
@@ -234,6 +275,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   const auto in_force = [&](const Account& account, int64_t share) {
     return one_by_one && account.has_ceiling() ? account.ceiling_rate() : share;
   };
+  const ClaimSums sum_of_claims = sums_of(sharing.claims);
   int64_t demand = 0, ceilings = 0;
   for (size_t i = 0; i < sharing.accounts.size(); ++i) {
     Account& account = *sharing.accounts[i];
@@ -241,21 +283,9 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     demand += account.quota;
     ceilings += account.ceiling_rate();
   }
-  // What those that are not active would have if they were.
-  const OneMore one_more(sharing.claims, sharing.borders);
-  std::array<std::optional<int64_t>, 101> of_ceilings;   // without a reservation
+  IdleShares idle(sum_of_claims, sharing.borders, [&] { return sharing.claims; });
   gpu.quota.shares_known = context.state.gangs.empty();  // these even their shares out
-  const auto set_idle = [&](Account& account) {
-    int64_t share = 0;
-    if (account.reserved > 0) {
-      share = one_more.share(claim_of(account));
-    } else {
-      std::optional<int64_t>& known = of_ceilings[static_cast<size_t>(account.ceiling)];
-      if (!known) known = one_more.share(claim_of(account));
-      share = *known;
-    }
-    set_share(config, gpu, account, in_force(account, share), context.now);
-  };
+  const auto set_idle = [&](Account& account) { set_share(config, gpu, account, in_force(account, idle.of(account)), context.now); };
   for (Account& account : gpu.quota.accounts) {
     account.shared = {account.active, account.ceiling, account.reserved};
     if (!account.active) set_idle(account);
@@ -266,6 +296,54 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   if (!one_by_one) note_scale(context, gpu);
   gpu.quota.over_asked = ceilings > kWholeGpu;
   gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
+}
+
+// The same as set_shares() where no share depends on another GPU: most GPUs have nothing but whole per cents. False: a reservation has to
+// be scaled, or limits are held to one by one.
+bool set_shares_here(Context& context, Gpu& gpu) {
+  const Config& config = context.config();
+  if (config.scheduling_mode == SchedulingMode::kConcurrent) return false;
+  Quota& quota = gpu.quota;
+  ClaimSums sums;
+  Percents percents{};
+  for (const Account& account : quota.accounts) {
+    if (!account.active) continue;
+    sums.add(claim_of(account));
+    ++percents[static_cast<size_t>(account.reserved)];
+    --percents[static_cast<size_t>(account.ceiling)];
+  }
+  if (sums.reserved > sums.reserved_most) return false;
+  std::vector<Border> borders;
+  borders.reserve(percents.size());
+  add_borders(borders, percents);
+  const int64_t level = level_of(sums, borders);
+  IdleShares idle(sums, borders, [&] {
+    std::vector<Claim> claims;
+    for (const Account& account : quota.accounts) {
+      if (account.active) claims.push_back(claim_of(account));
+    }
+    return claims;
+  });
+  const bool windowed = is_windowed(config, gpu);
+  const auto set = [&](Account& account, int64_t share) {
+    if (windowed) return set_share(config, gpu, account, share, context.now);
+    account.quota = share;
+  };
+  int64_t demand = 0;
+  for (Account& account : quota.accounts) {
+    account.shared = {account.active, account.ceiling, account.reserved};
+    set(account, account.active ? share_at(level, claim_of(account)) : idle.of(account));
+    demand += account.active ? account.quota : 0;
+  }
+  if (quota.left_settles) {
+    for (Account& account : quota.left) set(account, idle.of(account));
+  }
+  quota.shares_known = true;
+  quota.scaled_as_noted = quota.scale_noted == kWholeGpu;
+  if (!quota.scaled_as_noted) note_scale(context, gpu);
+  quota.over_asked = sums.ceilings > kWholeGpu;
+  quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
+  return true;
 }
 
 }  // namespace
@@ -281,6 +359,7 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus) {
       if (!gpu.quota.scaled_as_noted && context.config().scheduling_mode != SchedulingMode::kConcurrent) note_scale(context, gpu);
       continue;
     }
+    if (context.state.gangs.empty() && set_shares_here(context, gpu)) continue;
     Sharing& sharing = sharings[id];
     for (Account& account : gpu.quota.accounts) {
       if (!account.active) continue;
