@@ -140,6 +140,7 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
     if (Account* account = here->second.account) {
       account->here = nullptr;
       account->does = {};
+      note_change(gpu.quota, *account);
       --gpu.quota.accounts_here;
     }
     gpu.of_tenant.erase(here);
@@ -182,7 +183,10 @@ void set_turns(Context& context, const TenantTurns& event) {
     context.state.turns.insert_or_assign(event.tenant, event);
   }
   for (auto& [id, gpu] : context.state.gpus) {
-    if (Account* account = gpu.quota.accounts.find(event.tenant)) take_turns_of_tenant(context.state, *account);
+    Account* account = gpu.quota.accounts.find(event.tenant);
+    if (account == nullptr) continue;
+    take_turns_of_tenant(context.state, *account);
+    gpu.quota.changes.counted.reset();
   }
 }
 

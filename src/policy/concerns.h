@@ -235,6 +235,10 @@ bool is_windowed(const Config& config, const Gpu& gpu);  // what is not used in 
 Duration rest_of_window(const Config& config, const Gpu& gpu, Instant now);
 int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& account);  // of a tenant that runs now
 
+// quota_changes.cc: which accounts a step looks at
+void look_at_accounts(Context& context, Quota& quota);
+Instant last_busy(const Quota& quota, const Account& account);
+
 // quota_overlap.cc: what a tenant keeps of its speed beside others
 void note_overlap(Overlap& overlap, Duration time, int64_t running);  // its tenant ran for so long, as one of so many
 // Before the client's turn, or the part of it that a pause ends, is forgotten. What it says of it: as LockReleased has it.
@@ -245,7 +249,8 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus);
 
 // quota_turns.cc: who may run
 enum class Verdict { kRun, kLimit, kShare };
-const char* name_of(GpuMode mode);              // view.cc
+const char* name_of(GpuMode mode);  // view.cc
+Present count_present(const Config& config, const Gpu& gpu);
 void settle_quota(Context& context, Gpu& gpu);  // unless limits rest
 void watch_quota(Context& context, Gpu& gpu);   // when to look again
 // Which tenants take turns with others that do, of one GPU as it is now: asked of each account in most steps.

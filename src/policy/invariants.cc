@@ -183,6 +183,45 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
   return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
 
+// What the last look at each account found, against the account. Those that have changed since are looked at in the next step.
+std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
+  const Quota& quota = gpu.quota;
+  const Changes& changes = quota.changes;
+  int64_t limited = 0;
+  size_t active = 0, present = 0, runs = 0, gone = 0;
+  for (const Account& account : quota.accounts) {
+    const Seen& seen = account.seen;
+    const auto broken = [&](const char* what) { return "the account of tenant " + std::to_string(account.tenant) + ": " + what; };
+    limited += seen.limited;
+    active += seen.active_until != 0 && changes.active.contains({seen.active_until, account.tenant});
+    present += seen.present_until != 0 && changes.present.contains({seen.present_until, account.tenant});
+    runs += seen.runs;
+    gone += seen.gone;
+    if (account.runs && !seen.runs) return broken("runs, and is not judged");
+    const bool held = account.throttled || account.yields;
+    if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
+      return broken("is held back, and is not watched");
+    if (seen.to_look || changes.all) continue;
+    const bool here = account.here != nullptr, busy = account.does.busy > 0;
+    const Duration idle = changes.looked_at - last_busy(quota, account);
+    if (seen.busy != busy) return broken("is busy, or not?");
+    if (seen.limited != (here && account.is_limited())) return broken("is limited, or not?");
+    if (account.active != (busy || (here && account.used && idle < kActiveGrace))) return broken("is active, or not?");
+    if (account.present != (busy || (here && account.used && idle < kPresentGrace))) return broken("is present, or not?");
+    if (seen.active_until != (account.active && !busy ? account.last_busy + kActiveGrace : 0)) return broken("stays active for how long?");
+    if (seen.present_until != (account.present && !busy ? account.last_busy + kPresentGrace : 0))
+      return broken("stays present for how long?");
+    if (seen.gone == here) return broken("has clients, or not?");
+    if (quota.shares_known && !account.shares_are_known()) return broken("its share is that of other terms");
+  }
+  const bool rotates = quota.mode == GpuMode::kRotation;
+  if (quota.changes.counted && quota.changes.counted->rotates == rotates && *quota.changes.counted != count_present(config, gpu))
+    return "others are present on GPU " + std::to_string(gpu.id) + " than are counted";
+  const bool same = limited == changes.limited && active == changes.active.size() && present == changes.present.size() &&
+                    runs == changes.runs.size() && gone == changes.gone.size();
+  return same ? std::nullopt : std::optional<std::string>("accounts are looked at that are none");
+}
+
 // What the queue has of those that wait, against what they say; the order itself is as of the last time that it was asked for.
 std::optional<std::string> check_queue(const Gpu& gpu) {
   const Queue& queue = gpu.queue;
@@ -247,6 +286,7 @@ std::optional<std::string> check_invariants(const State& state) {
     if (auto broken = check_roles(gpu)) return broken;
     if (auto broken = check_queue(gpu)) return broken;
     if (auto broken = check_tenancies(gpu)) return broken;
+    if (auto broken = check_changes(state.config, gpu)) return broken;
     for (const auto& [client_id, client] : gpu.clients) {
       if (auto broken = check(state, gpu, client)) return broken;
     }

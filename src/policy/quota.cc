@@ -46,20 +46,20 @@ Use use_of(const Doing& does) {
 
 void use_recently(Account& account, Instant now, Duration used) {
   const int64_t index = now / kRecentWindow;
-  if (index != account.recent_index) {
-    account.recent_before = index == account.recent_index + 1 ? account.recent : 0;
-    account.recent = 0;
-    account.recent_index = index;
+  if (index != account.recent.index) {
+    account.recent.before = index == account.recent.index + 1 ? account.recent.newer : 0;
+    account.recent.newer = 0;
+    account.recent.index = index;
   }
-  account.recent += used;
+  account.recent.newer += used;
 }
 
 // Its use over about the last kRecentWindow.
 Duration recent_use(const Account& account, Instant now) {
   const int64_t index = now / kRecentWindow;
-  if (index > account.recent_index + 1) return 0;
-  const Duration newer = index == account.recent_index ? account.recent : 0;
-  const Duration older = index == account.recent_index ? account.recent_before : account.recent;
+  if (index > account.recent.index + 1) return 0;
+  const Duration newer = index == account.recent.index ? account.recent.newer : 0;
+  const Duration older = index == account.recent.index ? account.recent.before : account.recent.newer;
   return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
 }
 
@@ -284,7 +284,9 @@ Account* known_account(const Config& config, Gpu& gpu, TenantId tenant) {
   if (left == nullptr || !outlives_clients(quota, *left, quota.until)) return nullptr;
   *left = left_account(config, gpu, *left);
   quota.shares_known = false;
-  return &quota.accounts.insert(std::move(left));
+  Account& account = quota.accounts.insert(std::move(left));
+  note_change(quota, account);
+  return &account;
 }
 
 void set_left_apart(Context& context, Gpu& gpu) {
@@ -295,8 +297,13 @@ void set_left_apart(Context& context, Gpu& gpu) {
   earn_left(context.config(), gpu);
   quota.left.extract_if(nullptr, [&](const Account& account) { return !outlives_clients(quota, account, context.now); });
   if (quota.accounts.size() == quota.accounts_here) return;
-  quota.accounts.extract_if(&quota.left, [](const Account& account) { return account.here == nullptr; });
-  for (Account& account : quota.left) account.runs = false;
+  const auto is_gone = [](const Account* account) { return account->here == nullptr; };
+  for (Account* account : quota.changes.gone) {
+    account->runs = false;
+    account->seen = {};
+  }
+  quota.changes.forget(is_gone);
+  quota.accounts.extract_if(&quota.left, [&](const Account& account) { return is_gone(&account); });
 }
 
 size_t Accounts::place_of(TenantId tenant) const {
@@ -333,6 +340,8 @@ void open_account(Gpu& gpu, Tenancy& tenancy, Account& account) {
   account.held_for = WaitReason::kNone;
   tenancy.account = &account;
   ++gpu.quota.accounts_here;
+  gpu.quota.changes.counted.reset();
+  note_change(gpu.quota, account);
 }
 
 void take_turns_of_tenant(const State& state, Account& account) {
@@ -358,6 +367,7 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
     if (is_windowed(state.config, gpu)) account.headroom = portion(rest_of_window(state.config, gpu, now), account.ceiling_rate());
   }
   account.joined_at = account.last_busy = now;
+  note_change(gpu.quota, account);
   return account;
 }
 
@@ -375,7 +385,7 @@ static void begin_ceiling(const Config& config, const Gpu& gpu, Account& account
   const Duration owed = in_its_window ? account.spent : std::min(account.owed, portion(kDebtMax, rate));
   const Duration window = in_its_window ? window_of(config, gpu) : windowed ? rest_of_window(config, gpu, now) : 0;
   account.headroom = portion(window, rate) - owed;
-  account.recent = account.recent_before = 0;
+  account.recent.newer = account.recent.before = 0;
   account.owed = account.spent = 0;
   account.spent_until = 0;
   // Among others its place stays what it was: no change of a ceiling clears what it owes them. What it saved by another rule is not spent
@@ -410,6 +420,7 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
     begin_accounts(gpu, context.now);
     Account& account = *known;
     const CoreLimit former = {account.ceiling, account.reserved};
+    note_change(gpu.quota, account);
     if (former.ceiling == limit && former.reserved == reserved) continue;
     if (limit == 100 && former.ceiling < 100) keep_what_is_owed(context.config(), gpu, account);
     account.ceiling = limit;
@@ -440,12 +451,14 @@ void take_kept_account(Context& context, const AccountKept& event) {
   account.balance = std::min<Duration>(account.balance, 0) - debt;
   account.headroom = std::min<Duration>(account.headroom, 0) - debt;
   account.used = true;
+  note_change(gpu->second.quota, account);
 }
 
 void quota_config_changed(Context& context, const Config& former) {
   const Config& config = context.config();
   for (auto& [id, gpu] : context.state.gpus) {
     gpu.quota.shares_known = false;
+    gpu.quota.changes.all = true;
     earn_left(former, gpu);
     gpu.quota.left.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
     if (!gpu.quota.limited) continue;
@@ -519,6 +532,7 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
       any_client(gpu, client.tenant, [&](const Client& other) { return other.id != client.id && use_of(other) != Use::kNone; });
   if (goes_on) return;
   account.interrupted = !by_choice;
+  note_change(quota, account);
   account.gaps = (3 * account.gaps + (by_choice ? 100 : 0)) / 4;
   const bool dropped = !by_choice && client.state == ClientState::kDropping;
   if (dropped) quota.tails[quota.tails_known++ % kTailsKept] = context.now - client.drop_sent_at;

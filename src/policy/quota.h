@@ -94,6 +94,22 @@ struct ThrottleNotes {
   uint64_t unnoted = 0;  // since then
 };
 
+// What the last look at an account found (quota_changes.cc).
+struct Seen {
+  bool busy = false;
+  bool limited = false;                                                // counts in Changes::limited
+  bool to_look = false, to_judge = false, runs = false, gone = false;  // stands in the list of that name
+  Instant active_until = 0, present_until = 0;                         // as the indexes have it; 0: it is in none
+
+  bool operator==(const Seen&) const = default;
+};
+
+// Use over which saving up is judged.
+struct RecentUse {
+  int64_t index = 0;
+  Duration newer = 0, before = 0;  // in the running and in the previous kRecentWindow
+};
+
 struct Account {
   // What most steps look at stands first, in two lines of the processor's caches.
   alignas(64) TenantId tenant = 0;
@@ -131,10 +147,9 @@ struct Account {
   Instant joined_at = 0;
   Duration turn_most = 0;  // its turns are to be no longer, 0 = as they are
 
-  // Its use in the running and in the last window; in the running and the previous kRecentWindow.
-  Duration in_window = 0, last_window = 0;
-  int64_t recent_index = 0;
-  Duration recent = 0, recent_before = 0;
+  Duration in_window = 0, last_window = 0;  // its use in the running and in the last window
+  RecentUse recent;
+  Seen seen;
   Duration billed = 0;
   Duration trust = kUnusedMost;  // so much that its clients say they did not use may be believed, as of trust_at
   Instant trust_at = 0;
@@ -221,15 +236,46 @@ enum class GpuMode {
   kRotation,  // so do all, because they do not fit together: the turns are as long as the swaps need
 };
 
+// The tenants that were here lately.
+struct Present {
+  int64_t tenants = 0;
+  int64_t exclusive = 0;      // of them
+  int64_t least = kWholeGpu;  // of their quotas
+  bool rotates = false;       // whoever they are, because memory forces turns
+
+  bool operator==(const Present&) const = default;
+};
+
+// Which accounts of a GPU a step looks at (quota_changes.cc).
+struct Changes {
+  bool all = true;
+  Instant looked_at = 0;                                   // busy tenants were so then
+  std::vector<Account*> to_look, to_judge;                 // changed since they were looked at, or judged
+  std::vector<Account*> runs;                              // Account::runs
+  std::vector<Account*> held;                              // that may be throttled, or yield
+  std::vector<Account*> gone;                              // without clients here
+  std::set<std::pair<Instant, TenantId>> active, present;  // of those that are not busy: until when they count so
+  int64_t limited = 0;                                     // how many with clients here have a limit
+
+  std::optional<Present> counted;  // of all; none: something has changed since they were
+
+  // Before those go of which `test` says so.
+  template <typename Test>
+  void forget(Test test) {
+    for (auto* accounts : {&to_look, &to_judge, &runs, &held, &gone}) std::erase_if(*accounts, test);
+  }
+};
+
 struct Quota {
   Accounts accounts;  // of tenants with clients here, and of those that left in the last moment
   // Of those that left a debt: nothing but the time changes these, so that they cost nothing in most steps. Their balances are as of
   // left_at.
   Accounts left;
   Instant left_at = 0;
-  Duration left_earns = 0;      // since then: the time in which tenants were owed something
-  bool left_settles = false;    // they are looked at in this step
-  size_t accounts_here = 0;     // of those with clients
+  Duration left_earns = 0;    // since then: the time in which tenants were owed something
+  bool left_settles = false;  // they are looked at in this step
+  size_t accounts_here = 0;   // of those with clients
+  Changes changes;
   Instant until = 0;            // the accounts are right as of this time
   Instant due = 0;              // until then news of memory is none for limits
   std::optional<Instant> wake;  // when they asked to be looked at
@@ -254,6 +300,8 @@ struct Quota {
   size_t tails_known = 0;
   Duration swap_time = 0;  // in which nobody ran because memory moved: nobody's
 };
+
+void note_change(Quota& quota, Account& account);  // of what its clients do, its limits or its gaps
 
 // What a tenant asks of one GPU, and gets, in millionths of it.
 struct Claim {

@@ -177,28 +177,7 @@ void look_at_tenants(Context& context, Gpu& gpu) {
       if (clients.account == nullptr) account_of(context.state, gpu, tenant, context.now);
     }
   }
-  quota.limited = false;
-  const bool gangs = !context.state.gangs.empty();
-  bool any_over = false;
-  size_t place = 0;
-  for (Account& account : quota.accounts) {
-    quota.accounts.look_ahead(place++);
-    const bool here = account.here != nullptr;
-    const bool busy = account.does.busy > 0;
-    if (busy) account.last_busy = context.now;
-    account.active = busy || (here && account.used && context.now - account.last_busy < kActiveGrace);
-    account.present = busy || (here && account.used && context.now - account.last_busy < kPresentGrace);
-    account.gang =
-        gangs && here && any_client(*account.here, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
-    quota.limited |= here && account.is_limited();
-    quota.shares_known &= account.shares_are_known();
-    any_over |= !here && !outlives_clients(quota, account, context.now);
-  }
-  if (any_over) {
-    quota.shares_known = false;
-    quota.accounts.extract_if(
-        nullptr, [&](const Account& account) { return account.here == nullptr && !outlives_clients(quota, account, context.now); });
-  }
+  look_at_accounts(context, quota);
   set_left_apart(context, gpu);
   if (quota.limited) {
     context.state.limited.emplace(gpu.id, &gpu);
@@ -294,6 +273,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     for (Account& account : gpu.quota.left) set_idle(account);
   }
   if (!one_by_one) note_scale(context, gpu);
+  gpu.quota.changes.counted.reset();
   gpu.quota.over_asked = ceilings > kWholeGpu;
   gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
 }
@@ -341,6 +321,7 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   quota.shares_known = true;
   quota.scaled_as_noted = quota.scale_noted == kWholeGpu;
   if (!quota.scaled_as_noted) note_scale(context, gpu);
+  quota.changes.counted.reset();
   quota.over_asked = sums.ceilings > kWholeGpu;
   quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
   return true;

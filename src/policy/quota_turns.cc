@@ -117,27 +117,14 @@ Duration period_of_rotation(const Config& config, const Gpu& gpu, Duration swap_
   return std::max(period, time_for(worth, least));
 }
 
-// The tenants that were here lately.
-struct Present {
-  int64_t tenants = 0;
-  int64_t exclusive = 0;      // of them
-  int64_t least = kWholeGpu;  // of their quotas
-};
-
-Present present_on(const Config& config, const Gpu& gpu) {
-  Present present;
-  const Exclusive is_exclusive(config, gpu);
-  for (const Account& account : gpu.quota.accounts) {
-    if (!account.present) continue;
-    ++present.tenants;
-    present.exclusive += is_exclusive(account);
-    present.least = std::min(present.least, std::max<int64_t>(account.quota, kWholeGpu / 200));
-  }
-  return present;
+const Present& present_on(const Config& config, Gpu& gpu) {
+  std::optional<Present>& known = gpu.quota.changes.counted;
+  if (!known || known->rotates != (gpu.quota.mode == GpuMode::kRotation)) known = count_present(config, gpu);
+  return *known;
 }
 
-Duration period_of(const Config& config, const Gpu& gpu, const Present& present, std::optional<Duration> swap_cost) {
-  if (swap_cost) return period_of_rotation(config, gpu, *swap_cost, present.least);
+Duration period_of(const Config& config, const Gpu& gpu, const Present& present, const std::optional<Switch>& turns) {
+  if (turns) return period_of_rotation(config, gpu, turns->cost, present.least);
   const bool in_turns = gpu.quota.mode == GpuMode::kTurns;
   const int64_t per_hand_over = in_turns ? kPeriodOfTurnsPerHandOver : kPeriodPerHandOver;
   return std::clamp(present.tenants * per_hand_over * hand_over(gpu), kPeriodMin, in_turns ? kPeriodOfTurns : kPeriodMax);
@@ -146,9 +133,8 @@ Duration period_of(const Config& config, const Gpu& gpu, const Present& present,
 void choose_mode(Context& context, Gpu& gpu) {
   Quota& quota = gpu.quota;
   const std::optional<Switch> turns = quota.limited ? cost_of_turns(context, gpu) : std::nullopt;
-  const std::optional<Duration> swap_cost = turns ? std::optional(turns->cost) : std::nullopt;
   GpuMode mode = GpuMode::kUnlimited;
-  const GpuMode before = std::exchange(quota.mode, swap_cost ? GpuMode::kRotation : GpuMode::kTurns);
+  const GpuMode before = std::exchange(quota.mode, turns ? GpuMode::kRotation : GpuMode::kTurns);
   const Present present = present_on(context.config(), gpu);
   quota.mode = before;
   if (quota.limited) {
@@ -156,10 +142,10 @@ void choose_mode(Context& context, Gpu& gpu) {
       gpu.switch_cost = turns->cost;
       note_switch_time(context, gpu, *turns);
     }
-    mode = swap_cost ? GpuMode::kRotation : present.exclusive > 1 ? GpuMode::kTurns : GpuMode::kTogether;
+    mode = turns ? GpuMode::kRotation : present.exclusive > 1 ? GpuMode::kTurns : GpuMode::kTogether;
   }
   const GpuMode former = std::exchange(quota.mode, mode);
-  quota.period = period_of(context.config(), gpu, present, swap_cost);
+  quota.period = period_of(context.config(), gpu, present, turns);
   if (former == mode) return;
   ++quota.mode_changes;
   note_mode(context, gpu, former);
@@ -198,7 +184,24 @@ void judge_turn(Context& context, Gpu& gpu, Account& account) {
 
 void judge_use(Context& context, Gpu& gpu, Account& account) {
   if (account.runs || works(account)) judge_turn(context, gpu, account);
-  account.gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
+  const bool gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
+  if (account.gappy != gappy) gpu.quota.changes.counted.reset();
+  account.gappy = gappy;
+}
+
+// Those that run, and those of which something has changed.
+void judge_uses(Context& context, Gpu& gpu) {
+  Changes& changes = gpu.quota.changes;
+  for (Account* account : changes.to_judge) {
+    account->seen.to_judge = false;
+    if (!std::exchange(account->seen.runs, true)) changes.runs.push_back(account);
+  }
+  changes.to_judge.clear();
+  std::erase_if(changes.runs, [&](Account* account) {
+    judge_use(context, gpu, *account);
+    account->seen.runs = account->runs;
+    return !account->runs;
+  });
 }
 
 // ---- limits ----
@@ -431,6 +434,19 @@ void note_wakes(Gpu& gpu, Part part) {
 
 }  // namespace
 
+Present count_present(const Config& config, const Gpu& gpu) {
+  Present present;
+  present.rotates = gpu.quota.mode == GpuMode::kRotation;
+  const Exclusive is_exclusive(config, gpu);
+  for (const Account& account : gpu.quota.accounts) {
+    if (!account.present) continue;
+    ++present.tenants;
+    present.exclusive += is_exclusive(account);
+    present.least = std::min(present.least, std::max<int64_t>(account.quota, kWholeGpu / 200));
+  }
+  return present;
+}
+
 Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
   return portion(slice_of(config, gpu, account), kWholeGpu - rate) / 2;
 }
@@ -443,25 +459,34 @@ static void settle_all(Context& context, Gpu& gpu) {
   if (!quota.limited) {
     quota.owner = 0;
     for (auto* accounts : {&quota.accounts, &quota.left}) {
-      for (Account& account : *accounts) account.throttled = account.yields = account.runs = false;
+      for (Account& account : *accounts) account.throttled = account.yields = account.runs = account.seen.runs = false;
     }
+    quota.changes.runs.clear();
+    for (Account& account : quota.accounts) note_change(quota, account);  // to be judged when limits come back
     return;
   }
-  for (Account& account : quota.accounts) judge_use(context, gpu, account);
+  judge_uses(context, gpu);
   const Duration interval = context.config().quota_sample_interval;
   const bool looks = context.now >= quota.next_sample || interval == 0;
   if (looks) quota.next_sample = context.now + interval;
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
+  std::vector<Account*>& held = quota.changes.held;
+  held.clear();
   for (Account& account : quota.accounts) {
-    if (account.throttled || (account.has_ceiling() && account.headroom <= 0)) hold_to_ceiling(context, gpu, account, looks);
+    if (account.throttled || (account.has_ceiling() && account.headroom <= 0) || account.yields || account.balance <= 0)
+      held.push_back(&account);
+  }
+  for (Account* account : held) {
+    if (account->throttled || (account->has_ceiling() && account->headroom <= 0)) hold_to_ceiling(context, gpu, *account, looks);
   }
   const Pressers others = pressers(gpu);
   const Exclusive is_exclusive(context.config(), gpu);
-  for (Account& account : quota.accounts) {
-    if (account.yields || (account.balance <= 0 && !is_exclusive(account)))
-      hold_to_quota(context, gpu, account, is_exclusive, others, looks);
+  for (Account* account : held) {
+    if (account->yields || (account->balance <= 0 && !is_exclusive(*account)))
+      hold_to_quota(context, gpu, *account, is_exclusive, others, looks);
   }
+  std::erase_if(held, [](const Account* account) { return !account->throttled && !account->yields; });
   if (quota.left_settles) {
     for (Account& account : quota.left) {
       hold_to_ceiling(context, gpu, account, true);
@@ -477,30 +502,47 @@ void settle_quota(Context& context, Gpu& gpu) {
   note_wakes(gpu, [&] { settle_all(context, gpu); });
 }
 
+// Neighbours' quotas grow when a tenant has been idle for long enough.
+static void watch_idle(Context& context, Gpu& gpu) {
+  const Quota& quota = gpu.quota;
+  const auto look = [&](const Account& account) {
+    const bool counts = !waits(account) && account.active && !account.runs;
+    if (counts) context.wake(gpu, last_busy(quota, account) + kActiveGrace);
+    return counts;
+  };
+  for (const auto& [until, tenant] : quota.changes.active) {
+    if (look(*quota.accounts.find(tenant))) break;
+  }
+  for (const Account* account : quota.changes.to_look) look(*account);
+  for (const auto& [id, client] : gpu.unsettled) {  // such as those that load
+    if (client->tenancy->account != nullptr) look(*client->tenancy->account);
+  }
+}
+
 static void watch_all(Context& context, Gpu& gpu) {
-  if (!gpu.quota.limited) return;
+  Quota& quota = gpu.quota;
+  if (!quota.limited) return;
   const bool stalled = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(),
                                    [](const auto& entry) { return entry.second->state == ClientState::kLoading; });
-  const Account* const owner = gpu.quota.accounts.find(gpu.quota.owner);
-  const bool owner_stays = owner != nullptr && stays(*owner);
-  bool exclusive_waits = false;
   const Exclusive is_exclusive(context.config(), gpu);
-  for (Account& account : gpu.quota.accounts) {
-    judge_use(context, gpu, account);
-    if (account.throttled || account.yields || account.runs) {
-      const int64_t billed = billing_rate(context.config(), gpu, account);
-      watch_ceiling(context, gpu, account, stalled, billed);
-      watch_quota_of(context, gpu, account, is_exclusive, billed);
-    }
-    if (waits(account)) {
-      exclusive_waits = exclusive_waits || (owner_stays && !account.throttled && is_exclusive(account));
-    } else if (account.active && !account.runs) {  // neighbours' quotas grow when it has been idle for long enough
-      context.wake(gpu, account.last_busy + kActiveGrace);
-    }
+  judge_uses(context, gpu);
+  const auto watch = [&](const Account& account) {
+    const int64_t billed = billing_rate(context.config(), gpu, account);
+    watch_ceiling(context, gpu, account, stalled, billed);
+    watch_quota_of(context, gpu, account, is_exclusive, billed);
+  };
+  for (const Account* account : quota.changes.runs) watch(*account);
+  for (const Account* account : quota.changes.held) {
+    if ((account->throttled || account->yields) && !account->runs) watch(*account);
   }
-  if (exclusive_waits) {
-    context.wake(gpu, slice_end(context, gpu, *owner));
-  }
+  watch_idle(context, gpu);
+  const Account* const owner = quota.accounts.find(quota.owner);
+  if (owner == nullptr || !stays(*owner)) return;
+  const bool exclusive_waits = std::any_of(gpu.waiting.begin(), gpu.waiting.end(), [&](const auto& entry) {
+    const Account* account = entry.second->tenancy->account;
+    return account != nullptr && !account->throttled && is_exclusive(*account);
+  });
+  if (exclusive_waits) context.wake(gpu, slice_end(context, gpu, *owner));
 }
 
 void watch_quota(Context& context, Gpu& gpu) {

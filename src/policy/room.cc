@@ -131,7 +131,9 @@ static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int
   does.works_on += sign * (roles.works && roles.stays);
   does.busy += sign * roles.busy;
   gpu.tenants_working += does.works > 0;
-  if (tenancy.account != nullptr) tenancy.account->does = does;
+  if (tenancy.account == nullptr || tenancy.account->does == does) return;
+  tenancy.account->does = does;
+  note_change(gpu.quota, *tenancy.account);
 }
 
 // Limits look at these, but not at who could move memory out, or was here lately.
