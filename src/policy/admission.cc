@@ -226,16 +226,10 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
 
 // Tells those that wait why, where their tenant's limit or share keeps them all. A tenant that was told is looked at again when that
 // changes, or another client of it comes.
-bool holds_all_of(const Gpu& gpu, Account& account, const Exclusive& is_exclusive) {
-  const Verdict verdict = may_run(is_exclusive, gpu.quota, account);
-  if (verdict == Verdict::kRun) return false;
-  const WaitReason reason = verdict == Verdict::kLimit ? WaitReason::kLimit : WaitReason::kShare;
-  const bool rotates = gpu.quota.mode == GpuMode::kRotation;
-  if (account.held_for == reason && account.held_in_rotation == rotates) return true;
+void hold_all_of(const Gpu& gpu, Account& account, Verdict verdict, WaitReason reason, bool rotates) {
   for (const auto& [id, client] : account.here->waiting) set_reason(gpu, *client, verdict);
   account.held_for = reason;
   account.held_in_rotation = rotates;
-  return true;
 }
 
 // A GPU as it is while nobody gets the lock and nobody is asked to give it up: so that each of many that wait costs little.
@@ -411,8 +405,16 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
   if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) return add(gpu.waiting);
   if (limits_rest) return add(gpu.queue.free);
   const Exclusive is_exclusive(context.config(), gpu);
+  const bool rotates = gpu.quota.mode == GpuMode::kRotation;
   for (Account& account : gpu.quota.accounts) {
-    if (account.does.waits > 0 && !holds_all_of(gpu, account, is_exclusive)) add(account.here->waiting);
+    if (account.does.waits == 0) continue;
+    const Verdict verdict = may_run(is_exclusive, gpu.quota, account);
+    const WaitReason reason = verdict == Verdict::kLimit ? WaitReason::kLimit : WaitReason::kShare;
+    if (verdict == Verdict::kRun) {
+      add(account.here->waiting);
+    } else if (account.held_for != reason || account.held_in_rotation != rotates) {
+      hold_all_of(gpu, account, verdict, reason, rotates);
+    }
   }
 }
 

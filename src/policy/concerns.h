@@ -237,6 +237,9 @@ int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& accoun
 
 // quota_changes.cc: which accounts a step looks at
 void look_at_accounts(Context& context, Quota& quota);
+void judge_uses(Context& context, Gpu& gpu);               // who runs, and who leaves gaps
+const std::vector<Account*>& accounts_held(Quota& quota);  // that are throttled, yield, or owe, and maybe others; in the order of tenants
+Present count_present(const Config& config, const Gpu& gpu);
 Instant last_busy(const Quota& quota, const Account& account);
 
 // quota_overlap.cc: what a tenant keeps of its speed beside others
@@ -268,6 +271,17 @@ class Exclusive {
   const bool rotates_;
   bool by_gaps_ = false, others_ = false;
 };
+// How long turns last beside limits, of one GPU as it is now.
+class Slices {
+ public:
+  Slices(const Config& config, const Gpu& gpu);
+  Duration of(const Account& account) const { return std::max(fixed_ > 0 ? fixed_ : portion(per_, account.quota), kSliceMin); }
+  // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
+  Duration half_band(const Account& account, int64_t rate) const { return portion(of(account), kWholeGpu - rate) / 2; }
+
+ private:
+  Duration per_, fixed_ = 0;
+};
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
 // A client that does not end and is in no gang, beside limits.
@@ -276,7 +290,6 @@ inline Verdict may_run(const Exclusive& is_exclusive, const Quota& quota, const 
   if (account.yields) return Verdict::kShare;
   return quota.owner != account.tenant && is_exclusive(account) ? Verdict::kShare : Verdict::kRun;
 }
-// How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
 void take_turns_of_tenant(const State& state, Account& account);  // what State::turns says of it
 Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate);
 Duration idle_release(const Gpu& gpu);

@@ -201,6 +201,8 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     const bool held = account.throttled || account.yields;
     if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
       return broken("is held back, and is not watched");
+    const bool owes = account.balance <= 0 || (account.has_ceiling() && account.headroom <= 0);
+    if (quota.limited && owes && !seen.held && !changes.balances && !seen.to_judge) return broken("owes, and is not looked at");
     if (seen.to_look || changes.all) continue;
     const bool here = account.here != nullptr, busy = account.does.busy > 0;
     const Duration idle = changes.looked_at - last_busy(quota, account);

@@ -170,10 +170,13 @@ Concerned apply(Context& context, const Event& event) {
 
 // Moves GPUs to where their state says that they should be. Step by step on all of them, because gangs tie them together.
 void settle(Context& context, const std::vector<GpuId>& gpus) {
+  std::vector<Gpu*> settled;
+  settled.reserve(gpus.size());
+  for (const GpuId id : gpus) settled.push_back(&context.state.gpus.at(id));
   const auto on_each = [&](auto... concerns) {
-    for (const GpuId id : gpus) (concerns(context, context.state.gpus.at(id)), ...);
+    for (Gpu* gpu : settled) (concerns(context, *gpu), ...);
   };
-  for (const GpuId id : gpus) context.state.gpus.at(id).wake_at.reset();
+  for (Gpu* gpu : settled) gpu->wake_at.reset();
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context, gpus);
   start_gangs(context, gpus);
@@ -183,7 +186,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;
-    for (const GpuId id : gpus) again |= pass_over_blocked(context, context.state.gpus.at(id));
+    for (Gpu* gpu : settled) again |= pass_over_blocked(context, *gpu);
     if (again) admit(context, gpus);
   }
   start_gangs(context, gpus);

@@ -83,7 +83,7 @@ Duration headroom_least(const Gpu& gpu, const Account& account) {
 }
 
 // A time in which the tenant wanted the GPU, or may save up.
-void earn(const Config& config, const Gpu& gpu, Account& account, Duration time, bool wants, Instant now) {
+void earn(const Config& config, const Gpu& gpu, const Slices& slices, Account& account, Duration time, bool wants, Instant now) {
   // What bounds savings is dear to work out, and above 0: who owes comes nowhere near it.
   const Duration grown = account.balance + portion(time, account.quota);
   account.balance = grown <= 0 ? grown : std::max(account.balance, std::min(grown, balance_most(config, gpu, account, wants, now)));
@@ -92,11 +92,11 @@ void earn(const Config& config, const Gpu& gpu, Account& account, Duration time,
   // again.
   const int64_t rate = account.ceiling_rate();
   const Duration less_owed = account.headroom + portion(time, rate);
-  if (less_owed <= 0) {
+  if (less_owed <= std::max<Duration>(account.balance, 0)) {
     account.headroom = less_owed;
     return;
   }
-  const Duration headroom_most = std::max({account.balance, portion(gpu.quota.period, rate), half_band(config, gpu, account, rate)});
+  const Duration headroom_most = std::max({account.balance, portion(gpu.quota.period, rate), slices.half_band(account, rate)});
   account.headroom = std::max(account.headroom, std::min(less_owed, headroom_most));
 }
 
@@ -111,8 +111,9 @@ void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
 void earn_left(const Config& config, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (quota.left_earns == 0) return;
+  const Slices slices(config, gpu);
   for (Account& account : quota.left) {
-    if (account.used) earn(config, gpu, account, quota.left_earns, false, quota.until);
+    if (account.used) earn(config, gpu, slices, account, quota.left_earns, false, quota.until);
   }
   quota.left_earns = 0;
 }
@@ -124,6 +125,7 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   note_window(context, gpu, length);
   quota.window_start += length;
   quota.last_window_length = length;
+  quota.changes.balances = true;
   const auto end = [&](Account& account) {
     account.last_window = account.in_window;
     account.in_window = 0;
@@ -148,6 +150,9 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   if (nobodys) quota.swap_time += time;
   const Pressers others = pressers(gpu);  // as of the beginning of the time
   if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
+  const bool windowed = is_windowed(config, gpu);
+  const Slices slices(config, gpu);
+  quota.changes.balances = true;
   size_t place = 0;
   for (Account& account : quota.accounts) {
     quota.accounts.look_ahead(place++);
@@ -157,7 +162,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
     if ((account.throttled || account.yields) && waits) account.throttled_waiting += time;
     if (nobodys) continue;
     if (use != Use::kNone) note_overlap(account.overlap, time, gpu.tenants_working);
-    if (!is_windowed(config, gpu) && (account.used || waits)) earn(config, gpu, account, time, waits || use != Use::kNone, to);
+    if (!windowed && (account.used || waits)) earn(config, gpu, slices, account, time, waits || use != Use::kNone, to);
     if (use == Use::kNone) continue;
     Duration billed = portion(time, billing_rate(config, gpu, account));
     if (use == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
@@ -267,13 +272,13 @@ Account account_at(const Config& config, const Gpu& gpu, const Account& as_bille
   const bool goes_on = quota.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
   if (goes_on) time += std::max<Duration>(now - quota.until, 0);
   const bool waits = account.does.waits > 0;
-  if (use_of(account.does) == Use::kNone && (account.used || waits)) earn(config, gpu, account, time, waits, now);
+  if (use_of(account.does) == Use::kNone && (account.used || waits)) earn(config, gpu, Slices(config, gpu), account, time, waits, now);
   return account;
 }
 
 Account left_account(const Config& config, const Gpu& gpu, const Account& as_left) {
   Account account = as_left;
-  if (account.used) earn(config, gpu, account, gpu.quota.left_earns, false, gpu.quota.until);
+  if (account.used) earn(config, gpu, Slices(config, gpu), account, gpu.quota.left_earns, false, gpu.quota.until);
   return account;
 }
 

@@ -97,9 +97,9 @@ struct ThrottleNotes {
 // What the last look at an account found (quota_changes.cc).
 struct Seen {
   bool busy = false;
-  bool limited = false;                                                // counts in Changes::limited
-  bool to_look = false, to_judge = false, runs = false, gone = false;  // stands in the list of that name
-  Instant active_until = 0, present_until = 0;                         // as the indexes have it; 0: it is in none
+  bool limited = false;                                                              // counts in Changes::limited
+  bool to_look = false, to_judge = false, runs = false, held = false, gone = false;  // stands in the list of that name
+  Instant active_until = 0, present_until = 0;                                       // as the indexes have it; 0: it is in none
 
   bool operator==(const Seen&) const = default;
 };
@@ -252,7 +252,8 @@ struct Changes {
   Instant looked_at = 0;                                   // busy tenants were so then
   std::vector<Account*> to_look, to_judge;                 // changed since they were looked at, or judged
   std::vector<Account*> runs;                              // Account::runs
-  std::vector<Account*> held;                              // that may be throttled, or yield
+  std::vector<Account*> held;                              // that may be throttled, yield, or owe
+  bool balances = true;                                    // have changed since `held` was made
   std::vector<Account*> gone;                              // without clients here
   std::set<std::pair<Instant, TenantId>> active, present;  // of those that are not busy: until when they count so
   int64_t limited = 0;                                     // how many with clients here have a limit

@@ -1,6 +1,7 @@
 // Compute limits: which accounts a step looks at. Those that changed (note_change), and those that were busy and whose time to count as
-// active, or as present, is over. With gangs all of them.
+// active, or as present, is over. With gangs all of them. And what follows for who runs, who may owe, and who is present.
 #include <algorithm>
+#include <utility>
 
 #include "policy/concerns.h"
 
@@ -85,6 +86,66 @@ void look_at_accounts(Context& context, Quota& quota) {
   changes.looked_at = context.now;
   quota.limited = changes.limited > 0;
   forget_gone(context, quota);
+}
+
+static void judge_turn(Context& context, Gpu& gpu, Account& account) {
+  const bool runs = account.does.works > 0;
+  if (runs && !account.runs) account.slice_began = context.now;
+  account.runs = runs;
+  // A tenant that nobody interrupts shows by holding on that it leaves no gaps.
+  const Instant long_turn = account.slice_began + 3 * std::max(gpu.quota.period, kPeriodMax);
+  if (runs && account.gappy && context.now >= long_turn) account.gaps = 0;
+  if (runs && account.gappy && context.now < long_turn) context.wake(gpu, long_turn);
+}
+
+static void judge_use(Context& context, Gpu& gpu, Account& account) {
+  if (account.runs || account.does.works > 0) judge_turn(context, gpu, account);
+  const bool gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
+  if (account.gappy != gappy) gpu.quota.changes.counted.reset();
+  account.gappy = gappy;
+}
+
+static bool comes_before(const Account* a, const Account* b) { return a->tenant < b->tenant; }
+
+void judge_uses(Context& context, Gpu& gpu) {
+  Changes& changes = gpu.quota.changes;
+  for (Account* account : changes.to_judge) {
+    account->seen.to_judge = false;
+    if (!std::exchange(account->seen.runs, true)) changes.runs.push_back(account);
+    if (!std::exchange(account->seen.held, true))
+      changes.held.insert(std::lower_bound(changes.held.begin(), changes.held.end(), account, comes_before), account);
+  }
+  changes.to_judge.clear();
+  std::erase_if(changes.runs, [&](Account* account) {
+    judge_use(context, gpu, *account);
+    account->seen.runs = account->runs;
+    return !account->runs;
+  });
+}
+
+// That are throttled, yield, or owe, and maybe others; in the order of tenants.
+const std::vector<Account*>& accounts_held(Quota& quota) {
+  Changes& changes = quota.changes;
+  if (!std::exchange(changes.balances, false)) return changes.held;
+  changes.held.clear();
+  for (Account& account : quota.accounts) {
+    account.seen.held = account.throttled || account.yields || account.balance <= 0 || (account.has_ceiling() && account.headroom <= 0);
+    if (account.seen.held) changes.held.push_back(&account);
+  }
+  return changes.held;
+}
+
+Present count_present(const Config& config, const Gpu& gpu) {
+  Present present;
+  present.rotates = gpu.quota.mode == GpuMode::kRotation;
+  const Exclusive is_exclusive(config, gpu);
+  for (const Account& account : gpu.quota.accounts) {
+    if (!account.present) continue;
+    ++present.tenants;
+    present.exclusive += is_exclusive(account);
+    present.least = std::min(present.least, std::max<int64_t>(account.quota, kWholeGpu / 200));
+  }
+  return present;
 }
 
 }  // namespace nvshare::policy

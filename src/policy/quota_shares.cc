@@ -274,6 +274,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   }
   if (!one_by_one) note_scale(context, gpu);
   gpu.quota.changes.counted.reset();
+  gpu.quota.changes.balances = true;
   gpu.quota.over_asked = ceilings > kWholeGpu;
   gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
 }
@@ -322,6 +323,7 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   quota.scaled_as_noted = quota.scale_noted == kWholeGpu;
   if (!quota.scaled_as_noted) note_scale(context, gpu);
   quota.changes.counted.reset();
+  quota.changes.balances |= windowed;
   quota.over_asked = sums.ceilings > kWholeGpu;
   quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
   return true;

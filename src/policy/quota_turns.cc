@@ -1,6 +1,7 @@
 // Who may run on a GPU with compute limits. Each tenant's balance swings around zero: it is throttled half a band below, and runs again
 // half a band above, which makes one turn a period. Tenants that saturate the GPU run one after the other: next is who is owed most,
 // measured in the time in which its quota would have given it so much.
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -27,11 +28,20 @@ Exclusive::Exclusive(const Config& config, const Gpu& gpu) : rotates_(gpu.quota.
   }
 }
 
+Slices::Slices(const Config& config, const Gpu& gpu) : per_(gpu.quota.period) {
+  if (gpu.quota.mode == GpuMode::kRotation) return;
+  if (config.scheduling_slice > 0) {
+    fixed_ = config.scheduling_slice;
+  } else if (config.scheduling_mode == SchedulingMode::kRoundRobin) {
+    fixed_ = kSliceRoundRobin;
+  } else if (config.scheduling_mode == SchedulingMode::kSerial || config.scheduling_mode == SchedulingMode::kDynamic) {
+    per_ = window_of(config, gpu);
+  }
+}
+
 namespace {
 
 bool waits(const Account& account) { return account.does.waits > 0; }
-
-bool works(const Account& account) { return account.does.works > 0; }
 
 bool stays(const Account& account) { return account.does.stays > 0; }
 
@@ -56,18 +66,7 @@ bool has_last_turn(Context& context, Gpu& gpu, const Account& account) {
   });
 }
 
-Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) {
-  const bool rotates = gpu.quota.mode == GpuMode::kRotation;
-  Duration slice = portion(gpu.quota.period, account.quota);
-  if (!rotates && config.scheduling_slice > 0) {
-    slice = config.scheduling_slice;
-  } else if (!rotates && config.scheduling_mode == SchedulingMode::kRoundRobin) {
-    slice = kSliceRoundRobin;
-  } else if (!rotates && (config.scheduling_mode == SchedulingMode::kSerial || config.scheduling_mode == SchedulingMode::kDynamic)) {
-    slice = portion(window_of(config, gpu), account.quota);
-  }
-  return std::max(slice, kSliceMin);
-}
+Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) { return Slices(config, gpu).of(account); }
 
 // Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
 Duration owed(const Account& account) {
@@ -85,6 +84,27 @@ bool is_owed_more(const Account& account, Duration than) {
   const Wide own = account.balance * kWholeGpu, quota = std::max<int64_t>(account.quota, 1);
   return than >= 0 ? own >= (than + 1) * quota : own > than * quota;
 }
+
+// Of many accounts who is owed most, the first of several. Nearly all are owed less by far, which a product of floating point shows.
+class MostOwed {
+ public:
+  void add(Account& account) {
+    if (account_ != nullptr) {
+      const auto own = static_cast<double>(account.balance) * kWholeGpu;
+      if (own < surely_less_ * static_cast<double>(std::max<int64_t>(account.quota, 1)) || !is_owed_more(account, owed_)) return;
+    }
+    account_ = &account;
+    owed_ = owed(account);
+    surely_less_ = static_cast<double>(owed_) - std::abs(static_cast<double>(owed_)) * 1e-9 - 1;
+  }
+  Account* account() const { return account_; }
+  Duration owed_to() const { return owed_; }
+
+ private:
+  Account* account_ = nullptr;
+  Duration owed_ = 0;
+  double surely_less_ = 0;
+};
 
 // ---- how things stand ----
 
@@ -170,38 +190,6 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
     account.balance -= portion(*least - quota.period, account.quota);
     account.yields = false;  // all are owed: nobody is above its share. Else two gangs that yield on a GPU each wait for each other
   }
-}
-
-void judge_turn(Context& context, Gpu& gpu, Account& account) {
-  const bool runs = works(account);
-  if (runs && !account.runs) account.slice_began = context.now;
-  account.runs = runs;
-  // A tenant that nobody interrupts shows by holding on that it leaves no gaps.
-  const Instant long_turn = account.slice_began + 3 * std::max(gpu.quota.period, kPeriodMax);
-  if (runs && account.gappy && context.now >= long_turn) account.gaps = 0;
-  if (runs && account.gappy && context.now < long_turn) context.wake(gpu, long_turn);
-}
-
-void judge_use(Context& context, Gpu& gpu, Account& account) {
-  if (account.runs || works(account)) judge_turn(context, gpu, account);
-  const bool gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
-  if (account.gappy != gappy) gpu.quota.changes.counted.reset();
-  account.gappy = gappy;
-}
-
-// Those that run, and those of which something has changed.
-void judge_uses(Context& context, Gpu& gpu) {
-  Changes& changes = gpu.quota.changes;
-  for (Account* account : changes.to_judge) {
-    account->seen.to_judge = false;
-    if (!std::exchange(account->seen.runs, true)) changes.runs.push_back(account);
-  }
-  changes.to_judge.clear();
-  std::erase_if(changes.runs, [&](Account* account) {
-    judge_use(context, gpu, *account);
-    account->seen.runs = account->runs;
-    return !account->runs;
-  });
 }
 
 // ---- limits ----
@@ -338,27 +326,30 @@ struct Turn {
 // Who comes next of those that may run; null: nobody.
 Turn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId but_not) {
   Quota& quota = gpu.quota;
-  Turn best, best_throttled;
+  MostOwed best, best_throttled;
   int64_t demand = 0;
   const bool any_skipped = !quota.skipped.empty();
+  const bool lends = but_not == 0 && !is_windowed(context.config(), gpu);
   for (Account& account : quota.accounts) {
     const bool wants = waits(account);
-    if (!wants && !account.interrupted) continue;
+    if (!wants && (!lends || !account.interrupted)) continue;
+    if (account.throttled && !lends) continue;
     if (!is_exclusive(account) || account.tenant == but_not) continue;
-    if (wants || (account.active && account.interrupted)) demand += account.quota;
+    if (wants || account.active) demand += account.quota;
     if (!wants || (any_skipped && quota.skipped.contains(account.tenant))) continue;
     // Above a ceiling that is more than its quota, it waits, whoever stands still.
     if (account.throttled && account.quota < account.ceiling_rate()) continue;
-    Turn& known = account.throttled ? best_throttled : best;
-    if (!known.account || is_owed_more(account, known.owed)) known = {&account, owed(account)};
+    (account.throttled ? best_throttled : best).add(account);
   }
   // Together they are entitled to all of the GPU: then who is owed most comes next, and nobody waits until a whole turn is saved up.
-  const bool may_borrow = demand >= kWholeGpu - kWholeGpu / 1000 && but_not == 0 && !is_windowed(context.config(), gpu);
-  if (!may_borrow || !best_throttled.account || (best.account && best.owed >= best_throttled.owed)) return best;
-  best_throttled.account->throttled = false;
-  note_released(context, gpu, *best_throttled.account);
-  best_throttled.account->borrows = true;
-  return best_throttled;
+  const bool may_borrow = lends && demand >= kWholeGpu - kWholeGpu / 1000;
+  const bool borrows = may_borrow && best_throttled.account() && (!best.account() || best.owed_to() < best_throttled.owed_to());
+  if (!borrows) return {best.account(), best.owed_to()};
+  Account& borrower = *best_throttled.account();
+  borrower.throttled = false;
+  note_released(context, gpu, borrower);
+  borrower.borrows = true;
+  return {&borrower, best_throttled.owed_to()};
 }
 
 // Those with the lock, in the order of tenants: where few have it they are not looked for among all.
@@ -434,21 +425,8 @@ void note_wakes(Gpu& gpu, Part part) {
 
 }  // namespace
 
-Present count_present(const Config& config, const Gpu& gpu) {
-  Present present;
-  present.rotates = gpu.quota.mode == GpuMode::kRotation;
-  const Exclusive is_exclusive(config, gpu);
-  for (const Account& account : gpu.quota.accounts) {
-    if (!account.present) continue;
-    ++present.tenants;
-    present.exclusive += is_exclusive(account);
-    present.least = std::min(present.least, std::max<int64_t>(account.quota, kWholeGpu / 200));
-  }
-  return present;
-}
-
 Duration half_band(const Config& config, const Gpu& gpu, const Account& account, int64_t rate) {
-  return portion(slice_of(config, gpu, account), kWholeGpu - rate) / 2;
+  return Slices(config, gpu).half_band(account, rate);
 }
 
 static void settle_all(Context& context, Gpu& gpu) {
@@ -471,12 +449,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   if (looks) quota.next_sample = context.now + interval;
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
-  std::vector<Account*>& held = quota.changes.held;
-  held.clear();
-  for (Account& account : quota.accounts) {
-    if (account.throttled || (account.has_ceiling() && account.headroom <= 0) || account.yields || account.balance <= 0)
-      held.push_back(&account);
-  }
+  const std::vector<Account*>& held = accounts_held(quota);
   for (Account* account : held) {
     if (account->throttled || (account->has_ceiling() && account->headroom <= 0)) hold_to_ceiling(context, gpu, *account, looks);
   }
@@ -486,7 +459,6 @@ static void settle_all(Context& context, Gpu& gpu) {
     if (account->yields || (account->balance <= 0 && !is_exclusive(*account)))
       hold_to_quota(context, gpu, *account, is_exclusive, others, looks);
   }
-  std::erase_if(held, [](const Account* account) { return !account->throttled && !account->yields; });
   if (quota.left_settles) {
     for (Account& account : quota.left) {
       hold_to_ceiling(context, gpu, account, true);
