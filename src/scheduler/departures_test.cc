@@ -11,8 +11,6 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr policy::Duration kSecond = 1'000'000'000;
-
 class DeparturesTest : public testing::Test {
  protected:
   // Of process 100 + id, on GPU 0.
@@ -41,6 +39,7 @@ class DeparturesTest : public testing::Test {
     return departures_.sampled(0, sample, 0, Clients(), config_, now_ + kSecond);
   }
 
+  static constexpr policy::Duration kSecond = 1'000'000'000;
   static constexpr policy::Instant now_ = 1000 * kSecond;
   policy::Config config_;
   KnownClients known_{""};
