@@ -87,7 +87,7 @@ bool has_pattern(Address address, size_t bytes, uint32_t seed);
 
 struct Sequence {
   const char* name;
-  int devices;  // 0: for nvshare only
+  int devices;  // 0: not compared with what a driver says natively
   void (*run)();
 };
 

@@ -41,6 +41,28 @@ def checked(lines):
     return [line.split()[1] for line in lines if line.startswith("~check")]
 
 
+class WhatDiffers(unittest.TestCase):
+    PLAN = ["cuCtxGetDevice oi", "cuMemAllocManaged +m:1:1:8 i:8 i:1", "cuGraphExecMemcpyNodeSetParams x:0 n:0 ~dst:1:0:0:4 memcpy3d:2:2:4:4:1:1 c:0"]
+    NATIVE = ["cuCtxGetDevice 0 0", "cuMemAllocManaged 0 a512", "cuGraphExecMemcpyNodeSetParams 0"]
+
+    def test_a_crash_is_where_it_happened_and_of_one_kind_wherever(self):
+        found = conformance.differences(self.PLAN, self.NATIVE, ["crashed: 17 1 cuMemAllocManaged 11"])
+        self.assertEqual([each[:3] for each in found], [(1, self.PLAN[1], self.NATIVE[1])])
+        other = conformance.differences(self.PLAN, self.NATIVE, ["crashed: 3 0 cuMemAllocManaged 11"])
+        self.assertEqual(conformance.kind_of(found[0]), conformance.kind_of(other[0]))
+        tidying = conformance.differences(self.PLAN, self.NATIVE, ["crashed: 3 -1 - 11"])
+        self.assertEqual(tidying[0][0], 2, "behind the last call")
+        self.assertEqual(conformance.differences(self.PLAN, ["crashed: 0 1 cuMemAllocManaged 11"], self.NATIVE), [], "natively: nothing to compare with")
+
+    @unittest.skipIf(tomllib is None, "Python 3.11 reads differences.toml")
+    def test_a_row_may_ask_for_an_earlier_call(self):
+        rows = conformance.read_differences()
+        difference = (2, self.PLAN[2], self.NATIVE[2], "cuGraphExecMemcpyNodeSetParams 1")
+        self.assertIsNotNone(conformance.explanation_of(difference, "alone", rows, self.PLAN))
+        without = [self.PLAN[0], "cuMemAlloc_v2 +m:1:0:8 i:8", self.PLAN[2]]
+        self.assertIsNone(conformance.explanation_of(difference, "alone", rows, without), "absent memory that is looked at would pass for it")
+
+
 class WhatIsCompared(unittest.TestCase):
     def test_memory_that_was_written_is_compared(self):
         self.assertEqual(checked(lines_of("cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuMemsetD8_v2 dst:6:0:1:4096 i:7 i:4096")), ["m6"])
