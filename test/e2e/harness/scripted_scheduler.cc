@@ -81,6 +81,7 @@ void ScriptedScheduler::run() {
     FileDescriptor client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (client) serve(client.get());
   }
+  listener_ = FileDescriptor();  // who comes now finds nobody
 }
 
 void ScriptedScheduler::serve(int fd) {
@@ -151,6 +152,7 @@ void ScriptedScheduler::handle(int fd, std::span<const std::byte> packet) {
     }
     const bool piecemeal = script_.piecemeal_bytes > 0 && grants_ > 1;
     send(fd, LockOk{{kEpoch, grant}, piecemeal ? script_.piecemeal_bytes : kMemoryBytesMax, ++budget_sequence_});
+    if (grants_ == script_.gone_with_grant) stop_ = true;
   } else if (*type == MessageType::kMemUpdate) {
     const auto update = decode<MemUpdate>(packet);
     if (!update) return complain(update.error().text);
