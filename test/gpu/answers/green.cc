@@ -135,6 +135,7 @@ void batches(const char* name, Stream stream, Address from, Address to) {
   deep.extent[1] = 16;
   deep.extent[2] = 4;
   deep.source_access = 1;
+  must("cuStreamSynchronize", stream);  // the pattern goes by another stream
   write_pattern(to, kBytes, 12);
   tell("3D batch", call("cuMemcpy3DBatchAsync", size_t{1}, &deep, &failed, 0ull, stream));
   tell("synchronise", call("cuStreamSynchronize", stream));
