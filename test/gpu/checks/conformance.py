@@ -87,6 +87,23 @@ def explanation_of(difference, state, rows, plan=()):
     return None
 
 
+def digest_differences(plan, native, other):
+    """What `differences` says, of digests: codes are known, values are not. A value that alone differs is a hash."""
+    found = []
+    for at, (a, b) in enumerate(zip(native.split(), other.split())):
+        if a == b:
+            continue
+        call = plan[at] if at < len(plan) else "~end"
+        symbol = next((word for word in call.split() if word.startswith("cu")), call)
+        codes = [word.partition("/")[0] for word in (a, b)]
+        if codes[0] == codes[1]:
+            codes = [word.replace("/", " ") for word in (a, b)]
+        found.append((at, call, *(f"{symbol} {code}" for code in codes)))
+        if not HARMLESS.match(symbol):
+            break
+    return found
+
+
 def run_both(instrument, state, plans, seconds=120, hashes=False):
     """The plans natively and in the state, at the same time."""
     with concurrent.futures.ThreadPoolExecutor(1 if instrument.options.processes == 1 else 2) as pool:
@@ -138,7 +155,7 @@ class Comparison:
         self.crashed_natively = collections.Counter()
         self.unseen = collections.Counter()  # differences that no second run of the same sequence showed
         self.left_behind = collections.Counter()  # natively, earlier sequences of the process had made the difference
-        self.once = collections.defaultdict(list)  # of the unseen: sequences that nvshare answered otherwise the first time
+        self.once = collections.defaultdict(list)  # of the unseen: what nvshare answered otherwise the first time
 
     def examine(self, state, sequences, swept=None):
         """Runs the sequences once more, line by line, and sorts what differs. `swept`: the outcomes that differed, natively and in the state."""
@@ -157,7 +174,7 @@ class Comparison:
                         continue
                     seen = differences(plan, a, b)
                     if not seen:
-                        self.not_seen(state, sequence, (first, second), swept)
+                        self.not_seen(state, sequence, plan, (first, second), swept)
                     for difference in seen:
                         self.sort_in(state, sequence, plan, difference)
                 self.changed()
@@ -171,7 +188,7 @@ class Comparison:
             return nothing
         return plans, *run_both(self.instrument, state, plans, max(1.0, self.deadline - time.monotonic()), hashes=True)
 
-    def not_seen(self, state, sequence, hashes, swept):
+    def not_seen(self, state, sequence, plan, hashes, swept):
         """A second run shows no difference: which side had answered otherwise? Then that one's process is made again up to the sequence."""
         if swept is None or sequence not in swept[0].hashes or sequence not in swept[1].hashes:
             self.unseen[state] += 1
@@ -183,7 +200,10 @@ class Comparison:
             return
         self.unseen[state] += 1
         if other != again[1]:
-            self.once[state].append(sequence)
+            digests = [outcome.digests.get(sequence, "") for outcome in swept]
+            seen = digest_differences(plan, *digests)
+            unexplained = [d for d in seen if explanation_of(d, state, self.rows, plan) is None]
+            self.once[state].append({"sequence": sequence, "calls": [" | ".join((str(at), *texts)) for at, *texts in unexplained or seen]})
             self.in_company(state, sequence, swept[1].begins.get(sequence, sequence))
 
     def in_company(self, state, sequence, begin):

@@ -66,23 +66,29 @@ class Outcome:
         self.others = {}   # sequence -> hash without what differences.toml compares apart
         self.begins = {}   # sequence -> the first one of its process
         self.lines = {}    # sequence -> outcomes, where they were asked for
+        self.digests = {}  # sequence -> a word for each outcome, `CODE/HASH`, where those were not asked for
         self.events = []   # crashes, hangs, broken contexts
         self.counts = collections.Counter()
         self.failures = collections.Counter()
         self.swaps = 0
 
     def take(self, text):
-        pending, begin = [], None
+        pending, begin, digest = [], None, ""
         for line in text:
             kind, _, rest = line.partition(" ")
             if kind == "L":
                 pending.append(rest)
+            elif kind == "D":
+                digest = rest
             elif kind == "S":
                 number, value, _, made, other = rest.split()
                 self.hashes[int(number)] = (value, int(made))
                 self.others[int(number)] = other
                 begin = int(number) if begin is None else begin
                 self.begins[int(number)] = begin
+                if digest:
+                    self.digests[int(number)] = digest
+                    digest = ""
                 if pending:
                     self.lines[int(number)] = pending
                     pending = []
@@ -104,6 +110,7 @@ class Outcome:
         self.others.update(other.others)
         self.begins.update(other.begins)
         self.lines.update(other.lines)
+        self.digests.update(other.digests)
         self.events += other.events
         self.counts += other.counts
         self.failures += other.failures

@@ -21,14 +21,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from checks import conformance  # noqa: E402
 
 
-def said_of(*plans):
+def said_of(*plans, verbose=True):
     """What the program prints for these plans, which one process makes one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan")
         with open(path, "w") as file:
             file.write("".join("= \n" + "".join(call + "\n" for call in calls) for calls in plans))
         environment = dict(os.environ, LD_LIBRARY_PATH=SIMGPU, SIMGPU_STATE=os.path.join(folder, "state"), SIMGPU_TIME_SCALE="0")
-        said = subprocess.run([PROGRAM, "--plan", path, "--verbose"], env=environment, capture_output=True, text=True, timeout=60, check=True)
+        said = subprocess.run([PROGRAM, "--plan", path, *["--verbose"] * verbose], env=environment, capture_output=True, text=True, timeout=60, check=True)
     return said.stdout.splitlines()
 
 
@@ -53,6 +53,19 @@ class WhatDiffers(unittest.TestCase):
         tidying = conformance.differences(self.PLAN, self.NATIVE, ["crashed: 3 -1 - 11"])
         self.assertEqual(tidying[0][0], 2, "behind the last call")
         self.assertEqual(conformance.differences(self.PLAN, ["crashed: 0 1 cuMemAllocManaged 11"], self.NATIVE), [], "natively: nothing to compare with")
+
+    def test_a_digest_tells_which_call_answered_otherwise_once(self):
+        plan = ["cuMemAlloc_v2 +m:6:0:4096 i:4096", "cuMemAlloc_v2 +m:7:0:4096 i:4096", "cuMemFree_v2 -m:6"]
+        outcome, other = conformance.Outcome(), conformance.Outcome()
+        outcome.take(said_of(plan, verbose=False))
+        other.take(said_of([plan[0], "cuMemAlloc_v2 +m:7:0:4096 i:0", plan[2]], verbose=False))
+        self.assertEqual(conformance.digest_differences(plan, outcome.digests[0], outcome.digests[0]), [])
+        found = conformance.digest_differences(plan, outcome.digests[0], other.digests[0])
+        self.assertEqual(found, [(1, plan[1], "cuMemAlloc_v2 0", "cuMemAlloc_v2 1")])
+
+    def test_a_digest_tells_of_values_as_well(self):
+        found = conformance.digest_differences(["cuCtxGetDevice oi"], "0/1234 0/1", "0/4321 0/1")
+        self.assertEqual(found, [(0, "cuCtxGetDevice oi", "cuCtxGetDevice 0 1234", "cuCtxGetDevice 0 4321")])
 
     @unittest.skipIf(tomllib is None, "Python 3.11 reads differences.toml")
     def test_a_row_may_ask_for_an_earlier_call(self):

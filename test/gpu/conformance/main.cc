@@ -16,7 +16,8 @@
 //   --seconds S    ends after so long
 //   --only A,B     --list: these sequences
 //   --repeat S     begins anew until S seconds are over (a neighbour)
-// Prints, one line each:  S SEQUENCE HASH CALLS MADE HASH2   with --verbose before it `L TEXT` for each outcome
+// Prints, one line each:  S SEQUENCE HASH CALLS MADE HASH2   before it `D CODE/HASH ...`, a word an outcome; with --verbose `L TEXT` for
+// each
 //   P SEQUENCE: its context is broken, or not as it was: what follows runs in a new process;  X SEQUENCE CALL SYMBOL SIGNAL: it crashed;  H
 //   SEQUENCE CALL SYMBOL: it hung;  C SYMBOL SUCCESSES FAILURES: at the end;  M SYMBOL: the driver has no such entry point;  ! TEXT:
 //   nothing can run
@@ -89,6 +90,21 @@ uint64_t hash_of(const Job& job, const Plan& plan, const std::vector<std::string
   return hash;
 }
 
+// Of each outcome the code and a few bits of all of it: which one differed is known then of a sequence that no second run shows to differ.
+void print_digest(const std::vector<std::string>& lines) {
+  std::string digest;
+  for (const std::string& line : lines) {
+    size_t begin = std::min(line.find(' '), line.size() - 1) + 1;
+    if (line.compare(0, 6, "~cuMem") == 0) {  // the memory is named first
+      begin = std::min(line.find(' ', begin), line.size() - 1) + 1;
+    }
+    char hash[8];
+    std::snprintf(hash, sizeof(hash), "/%04x ", static_cast<unsigned>(checksum(line.data(), line.size()) & 0xffff));
+    digest += line.substr(begin, line.find(' ', begin) - begin) + hash;
+  }
+  std::printf("D %s\n", digest.c_str());
+}
+
 // Runs [first, end) and ends the process.
 [[noreturn]] void work(const Job& job, uint64_t first, uint64_t end) {
   report_crashes();
@@ -111,6 +127,9 @@ uint64_t hash_of(const Job& job, const Plan& plan, const std::vector<std::string
       if (job.verbose) {
         std::printf("L %s\n", line.c_str());
       }
+    }
+    if (!job.verbose) {
+      print_digest(lines);
     }
     std::printf("S %" PRIu64 " %016" PRIx64 " %zu %zu %016" PRIx64 "\n", sequence, hash_of(job, plan, lines, true), plan.size(), made,
                 hash_of(job, plan, lines, false));
