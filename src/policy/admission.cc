@@ -24,7 +24,7 @@ bool wakes_up(Gpu& gpu, const Client& client, Instant now) {
 bool wakers_may_pass(const Context& context, const Gpu& gpu) {
   const Duration limit = turn_limit(context.config(), gpu);
   const auto& ordinary = gpu.queue.ordinary;
-  return ordinary.empty() || gpu.time_passing - ordinary.begin()->first < limit;
+  return ordinary.empty() || gpu.switches.passing - ordinary.begin()->first < limit;
 }
 
 }  // namespace
@@ -282,7 +282,7 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
   }
   if (!plan->doubtful) becomes_head(*plan);
   waits_for(plan->doubtful ? WaitReason::kStuck : plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn);
-  gpu.switch_cost = plan->cost;
+  gpu.switches.cost = plan->cost;
   note_switch_time(context, gpu, *plan);
   if (plan->at > context.now) {
     context.wake(gpu, plan->at);
@@ -335,7 +335,7 @@ void request_lock(Context& context, Gpu& gpu, Client& client) {
   client.asked = true;
   client.arrival = context.state.next_arrival++;
   client.waiting_since = context.now;
-  client.passed_at_start = gpu.time_passing;
+  client.passed_at_start = gpu.switches.passing;
   client.waited_for_memory = false;
   client.reason = client.reason_noted = WaitReason::kNone;
   set_state(client, ClientState::kWaiting, context.now);
@@ -346,7 +346,7 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.load_allowance = load_allowance(gpu, room_if(context.state, gpu, {{client.id}}, context.now).shortfall, in);
   client.loads = in > 0;
   if (client.waited_for_memory) {
-    ++gpu.switches;
+    ++gpu.switches.count;
     if (client.woke || client.ends) client.passing_since = context.now;
   }
   client.grant = context.state.next_grant++;
@@ -457,12 +457,12 @@ static void admit_with_gangs(Context& context, const std::vector<GpuId>& gpus) {
 static void note_next(const Context& context, const Heads& heads) {
   for (const auto& [id, head] : heads) {
     if (head.clients.size() == 1 && !head.plan.leavers.empty() && head.plan.at > context.now)
-      context.state.gpus.at(id).next = head.clients.front();
+      context.state.gpus.at(id).prefetch.next = head.clients.front();
   }
 }
 
 void admit(Context& context, const std::vector<GpuId>& gpus) {
-  for (const GpuId id : gpus) context.state.gpus.at(id).next.reset();
+  for (const GpuId id : gpus) context.state.gpus.at(id).prefetch.next.reset();
   if (!context.state.gangs.empty()) return admit_with_gangs(context, gpus);
   Heads heads;
   Gpu* const alone = gpus.size() == 1 ? &context.state.gpus.at(gpus.front()) : nullptr;

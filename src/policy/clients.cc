@@ -121,7 +121,7 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
     }
   }
   ++gpu.priorities[client.priority];
-  gpu.ceilings_due = true;
+  gpu.ceilings.due = true;
   client.home = &gpu;
   state.clients[client.id] = &client;
   ++state.homes[client.tenant][gpu.id];

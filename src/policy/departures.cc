@@ -4,6 +4,16 @@
 
 namespace nvshare::policy {
 
+void DepartedMemory::hold(ClientId client, const Part& part) {
+  release(client);
+  by_client_.emplace(client, part);
+  bytes_ += part.bytes;
+}
+
+void DepartedMemory::release(ClientId client) {
+  if (const auto part = by_client_.extract(client)) bytes_ -= part.mapped().bytes;
+}
+
 void leave(Context& context, const ClientLeft& event) {
   Client* const known = context.state.find(event.client);
   if (known == nullptr) return;
@@ -14,22 +24,19 @@ void leave(Context& context, const ClientLeft& event) {
     Bytes bytes = client.holds_lock() ? std::max(client.budget, client.memory.resident) : held(client);
     if (!context.config().memory_reserve_percent) bytes += overhead_of(context.config(), client);
     const Duration grace = event.watched ? context.config().watched_grace : context.config().departed_grace;
-    gpu->departed[event.client] = Departed{bytes, context.now + grace};
-    gpu->departed_bytes += bytes;
+    gpu->departed.hold(event.client, {bytes, context.now + grace});
   }
-  if (client.passing_since) gpu->time_passing += context.now - *client.passing_since;
+  if (client.passing_since) gpu->switches.passing += context.now - *client.passing_since;
   const TenantId tenant = client.tenant;
-  if (client.prefetch) gpu->prefetching = 0;
+  if (client.prefetch) gpu->prefetch.client = 0;
   uncount(*gpu, client);
   forget_in_indexes(context.state, *gpu, client);
   gpu->clients.erase(event.client);
-  if (!gpu->of_tenant.contains(tenant)) gpu->speeds.erase(tenant);
+  if (!gpu->of_tenant.contains(tenant)) gpu->link.of_tenants.erase(tenant);
 }
 
 void departed_freed(State& state, ClientId client) {
-  for (auto& [id, gpu] : state.gpus) {
-    if (const auto left = gpu.departed.extract(client)) gpu.departed_bytes -= left.mapped().bytes;
-  }
+  for (auto& [id, gpu] : state.gpus) gpu.departed.release(client);
 }
 
 void hold_memory(Context& context, const MemoryHeld& event) {
@@ -38,21 +45,19 @@ void hold_memory(Context& context, const MemoryHeld& event) {
   departed_freed(context.state, event.client);
   Bytes bytes = std::max<Bytes>(event.bytes, 0);
   if (!context.config().memory_reserve_percent) bytes += context.config().overhead_default;
-  gpu->second.departed[event.client] = Departed{bytes, context.now + context.config().watched_grace};
-  gpu->second.departed_bytes += bytes;
+  gpu->second.departed.hold(event.client, {bytes, context.now + context.config().watched_grace});
 }
 
 void forget_departed(Context& context, Gpu& gpu) {
-  for (auto at = gpu.departed.begin(); at != gpu.departed.end();) {
-    const Departed& departed = at->second;
-    if (departed.until <= context.now) {
-      gpu.departed_bytes -= departed.bytes;
-      at = gpu.departed.erase(at);
+  std::vector<ClientId> over;
+  for (const auto& [id, part] : gpu.departed.by_client()) {
+    if (part.until <= context.now) {
+      over.push_back(id);
     } else {
-      context.wake(gpu, departed.until);
-      ++at;
+      context.wake(gpu, part.until);
     }
   }
+  for (const ClientId id : over) gpu.departed.release(id);
 }
 
 }  // namespace nvshare::policy

@@ -42,17 +42,6 @@ std::optional<Duration> time_since_request(const Client& client, const SwapProgr
   return client.holds_lock() && client.grant == event.id ? std::optional(now - client.granted_at) : std::nullopt;
 }
 
-// The lower one of two: a tenant that says it is slow has to be slow, one that says it is fast need not be fast.
-Bytes median_speed(const Gpu& gpu, Bytes LinkSpeed::*direction) {
-  std::vector<Bytes> all;
-  for (const auto& [tenant, speed] : gpu.speeds) {
-    if (speed.*direction > 0) all.push_back(speed.*direction);
-  }
-  const auto middle = all.begin() + (std::ssize(all) - 1) / 2;
-  std::nth_element(all.begin(), middle, all.end());
-  return *middle;
-}
-
 void measure(Gpu& gpu, const Client& client, const SwapProgressed& event, Instant now) {
   const std::optional<Duration> possible = time_since_request(client, event, now);
   if (!possible) return;
@@ -60,13 +49,23 @@ void measure(Gpu& gpu, const Client& client, const SwapProgressed& event, Instan
   if (event.copied < kBandwidthSample || elapsed <= 0) return;
   const Bytes kib_per_second = (event.copied >> 10) * (kSecond / 1000) / std::max<Duration>(elapsed / 1000, 1);
   const Bytes sample = std::clamp(kib_per_second, kBandwidthLeast >> 10, kBandwidthMost >> 10) << 10;
-  const auto direction = event.out ? &LinkSpeed::out : &LinkSpeed::in;
-  Bytes& own = gpu.speeds[client.tenant].*direction;
-  own = own == 0 ? sample : (3 * own + sample) / 4;
-  (event.out ? gpu.bandwidth_out : gpu.bandwidth_in) = median_speed(gpu, direction);
+  gpu.link.take(client.tenant, event.out ? &LinkSpeed::out : &LinkSpeed::in, sample);
 }
 
 }  // namespace
+
+void Link::take(TenantId tenant, Bytes LinkSpeed::*direction, Bytes sample) {
+  Bytes& own = of_tenants[tenant].*direction;
+  own = own == 0 ? sample : (3 * own + sample) / 4;
+  std::vector<Bytes> all;
+  for (const auto& [id, speed] : of_tenants) {
+    if (speed.*direction > 0) all.push_back(speed.*direction);
+  }
+  // The lower one of two: a tenant that says it is slow has to be slow, one that says it is fast need not be fast.
+  const auto middle = all.begin() + (std::ssize(all) - 1) / 2;
+  std::nth_element(all.begin(), middle, all.end());
+  median.*direction = *middle;
+}
 
 // A program that grows asks again and again, a few MiB each time: more is moved at once, so that not every step waits for a movement.
 static Bytes growth_batch(const Context& context, const Gpu& gpu) {

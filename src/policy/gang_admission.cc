@@ -192,7 +192,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     const WaitReason reason = leavers ? WaitReason::kTurn : on_gpu != plan->switches.end() ? WaitReason::kDrain : WaitReason::kGang;
     set_reasons(context, {{gpu_id, clients}}, reason);
     Gpu& gpu = state.gpus.at(gpu_id);
-    gpu.switch_cost = plan->cost;
+    gpu.switches.cost = plan->cost;
     if (on_gpu != plan->switches.end()) note_switch_time(context, gpu, on_gpu->second);
     context.wake(gpu, plan->at);
   }

@@ -15,7 +15,7 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if ((client.state == ClientState::kPaused) != (client.paused_since && client.stays())) return broken("pauses, or does not?");
   if (client.paused_since && client.turn_start) return broken("is billed for a pause");
   if (client.state == ClientState::kPaused) {
-    if (!gpu.wake_at) return broken("pauses and nobody watches");
+    if (!gpu.wake.at) return broken("pauses and nobody watches");
     for (const auto& [id, other] : gpu.clients) {
       if (id == client.id || (!other.stays() && !other.waits())) continue;
       if (client.tenancy->account == nullptr || Exclusive(state.config, gpu)(*client.tenancy->account))
@@ -28,29 +28,29 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   if (holder && client.keeps_place) return broken("keeps a place beside its lock");
   if (client.keeps_place && !gang_of(state, client)) return broken("keeps a place and is in no gang");
   if (client.prefetch && (holder || client.eviction)) return broken("memory comes in without the lock, and it has that or moves out");
-  if (client.prefetch.has_value() != (gpu.prefetching == client.id)) return broken("memory comes in, and nobody knows");
-  if (client.prefetch && !client.prefetch->overdue && !gpu.wake_at) return broken("memory comes in, and nobody watches");
+  if (client.prefetch.has_value() != (gpu.prefetch.client == client.id)) return broken("memory comes in, and nobody knows");
+  if (client.prefetch && !client.prefetch->overdue && !gpu.wake.at) return broken("memory comes in, and nobody watches");
   if (client.keeps_place && client.eviction) return broken("moves out and keeps its place");
   if (client.memory.allocated < client.memory.resident) return broken("more is resident than allocated");
   if (client.drain_step != DrainStep::kAlone && !state.asked_together.contains({gpu.id, client.id}))
     return broken("drains with others and is not among those");
   if (client.is_held() && client.state != ClientState::kDropping) return broken("was told to hold on and does not leave");
-  if (client.state == ClientState::kDropping && !gpu.wake_at) return broken("is dropping and nobody watches");
+  if (client.state == ClientState::kDropping && !gpu.wake.at) return broken("is dropping and nobody watches");
   if (client.waits() && state.paused.contains(client.tenant) && !others_run(state, client))
     return broken("waits though its tenant is paused");
   if (client.asks_paused && (client.holds_lock() || client.waits())) return broken("asks, and waits or runs besides");
   if (client.stays() && state.paused.contains(client.tenant)) {
     const Gang* gang = gang_of(state, client);
     if (gang == nullptr && client.drain.failures == 0) return broken("runs on though its tenant is paused");
-    const bool watched = gang == nullptr ? gpu.wake_at.has_value()
+    const bool watched = gang == nullptr ? gpu.wake.at.has_value()
                                          : std::any_of(gang->members.begin(), gang->members.end(), [&](const Gang::Member& member) {
-                                             return state.gpus.at(member.gpu).wake_at.has_value();
+                                             return state.gpus.at(member.gpu).wake.at.has_value();
                                            });
     if (!watched) return broken("runs on though its tenant is paused, and nobody watches");
   }
   if (client.asks_paused && !state.paused.contains(client.tenant)) return broken("asks, and nobody serves it");
   if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");
-  if (client.reason == WaitReason::kTurn && client.waits() && !gpu.wake_at) return broken("waits for a turn that has no end");
+  if (client.reason == WaitReason::kTurn && client.waits() && !gpu.wake.at) return broken("waits for a turn that has no end");
   const bool for_quota = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;
   const bool moves = std::any_of(gpu.clients.begin(), gpu.clients.end(),
                                  [](const auto& entry) { return entry.second.holds_lock() || entry.second.eviction.has_value(); });
@@ -64,7 +64,7 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
   // Where memory keeps everybody from running, whose share comes next is decided when memory changes.
   constexpr Instant kLater = std::numeric_limits<Instant>::max() / 2;  // when what did not move may be asked again
   const auto fits = [&] { return room_if(state, gpu, {.comers = {client.id}}, kLater).fits(); };
-  if (client.waits() && for_quota && !gpu.wake_at && !moves && !gang_decides && gang_of(state, client) == nullptr && fits())
+  if (client.waits() && for_quota && !gpu.wake.at && !moves && !gang_decides && gang_of(state, client) == nullptr && fits())
     return broken("waits for its share and nobody watches");
   if (state.find(client.id) != &client) return broken("is not where the index says");
   return std::nullopt;
@@ -73,8 +73,8 @@ std::optional<std::string> check(const State& state, const Gpu& gpu, const Clien
 // What is kept beside the clients, against what they say one by one.
 std::optional<std::string> check_indexes(const State& state, const Gpu& gpu) {
   Bytes departed = 0;
-  for (const auto& [id, left] : gpu.departed) departed += left.bytes;
-  if (departed != gpu.departed_bytes) return "the sum of departed memory is not that of the departed";
+  for (const auto& [id, part] : gpu.departed.by_client()) departed += part.bytes;
+  if (departed != gpu.departed.bytes()) return "the sum of departed memory is not that of the departed";
   std::map<TenantId, std::map<ClientId, const Client*>> of_tenant;
   for (const auto& [id, client] : gpu.clients) {
     of_tenant[client.tenant][id] = &client;
@@ -280,9 +280,9 @@ std::optional<std::string> check_invariants(const State& state) {
   for (const auto& [id, gpu] : state.gpus) {
     if (gpu.quota.behind != nullptr) return "the accounts of GPU " + std::to_string(id) + " wait for a step that has ended";
     if (gpu.quota.limited && !state.limited.contains(id)) return "the limits of GPU " + std::to_string(id) + " are not known";
-    if (gpu.wake_at && !state.wakes.contains({*gpu.wake_at, id})) return "nobody wakes for GPU " + std::to_string(id);
+    if (gpu.wake.at && !state.wakes.contains({*gpu.wake.at, id})) return "nobody wakes for GPU " + std::to_string(id);
     clients += gpu.clients.size();
-    if (gpu.prefetching != 0 && !gpu.clients.contains(gpu.prefetching)) return "memory comes in for a client that left";
+    if (gpu.prefetch.client != 0 && !gpu.clients.contains(gpu.prefetch.client)) return "memory comes in for a client that left";
     if (sums_of(gpu) != gpu.sums) return "the running sums of GPU " + std::to_string(id) + " are not those of its clients";
     if (auto broken = check_indexes(state, gpu)) return broken;
     if (auto broken = check_roles(gpu)) return broken;

@@ -166,18 +166,16 @@ void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {
   const Config& config = context.config();
   if (config.switch_time_mode != SwitchTimeMode::kAuto) return;
   const Duration length = switch_time(config, plan.cost);
-  const Duration known = gpu.switch_time_noted;
+  const Duration known = gpu.switches.noted;
   if (known != 0 && (length == known || (std::abs(length - known) < known / 10 && length > config.switch_time_min) ||
-                     !is_due(gpu.switch_time_noted_at, context.now)))
+                     !is_due(gpu.switches.noted_at, context.now)))
     return;
-  gpu.switch_time_noted = length;
-  gpu.switch_time_noted_at = context.now;
+  gpu.switches.noted = length;
+  gpu.switches.noted_at = context.now;
   const auto speed = [](Bytes bandwidth) { return bandwidth > 0 ? mib(bandwidth) + "/s measured" : mib(kBandwidthAssumed) + "/s assumed"; };
-  const Bytes out_speed = gpu.bandwidth_out > 0 ? gpu.bandwidth_out : gpu.bandwidth_in;
-  const Bytes in_speed = gpu.bandwidth_in > 0 ? gpu.bandwidth_in : gpu.bandwidth_out;
   context.note(Level::kInfo, gpu, 0,
-               "turns last " + seconds(length) + " while others wait: " + mib(plan.out) + " out at " + speed(out_speed) + " and " +
-                   mib(plan.in) + " in at " + speed(in_speed) + " take " + seconds(plan.cost) + ", times " +
+               "turns last " + seconds(length) + " while others wait: " + mib(plan.out) + " out at " + speed(gpu.link.out()) + " and " +
+                   mib(plan.in) + " in at " + speed(gpu.link.in()) + " take " + seconds(plan.cost) + ", times " +
                    std::to_string(config.switch_time_multiplier) + ", within " + seconds(config.switch_time_min) + " and " +
                    seconds(config.switch_time_max));
 }

@@ -65,7 +65,7 @@ void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& ev
   client.turn_without_room = client.turn_carried = client.earned = 0;
   client.drain.succeeded();
   client.due_cap.reset();
-  if (client.passing_since) gpu.time_passing += context.now - *client.passing_since;
+  if (client.passing_since) gpu.switches.passing += context.now - *client.passing_since;
   client.passing_since.reset();
   client.paused_since = client.idle_since = client.last_used = context.now;
   recount(gpu, client);

@@ -176,7 +176,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   const auto on_each = [&](auto... concerns) {
     for (Gpu* gpu : settled) (concerns(context, *gpu), ...);
   };
-  for (Gpu* gpu : settled) gpu->wake_at.reset();
+  for (Gpu* gpu : settled) gpu->wake.at.reset();
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context, gpus);
   start_gangs(context, gpus);
@@ -213,10 +213,10 @@ std::set<GpuId> around_before(State& state, const Event& event) {
 }
 
 void note_wake(State& state, Gpu& gpu) {
-  if (gpu.wake_at == gpu.wake_known) return;
-  if (gpu.wake_known) state.wakes.erase({*gpu.wake_known, gpu.id});
-  if (gpu.wake_at) state.wakes.emplace(*gpu.wake_at, gpu.id);
-  gpu.wake_known = gpu.wake_at;
+  if (gpu.wake.at == gpu.wake.indexed) return;
+  if (gpu.wake.indexed) state.wakes.erase({*gpu.wake.indexed, gpu.id});
+  if (gpu.wake.at) state.wakes.emplace(*gpu.wake.at, gpu.id);
+  gpu.wake.indexed = gpu.wake.at;
 }
 
 }  // namespace

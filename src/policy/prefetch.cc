@@ -37,12 +37,12 @@ void watch(Context& context, Gpu& gpu, Client& client) {
 }  // namespace
 
 void prefetch_next(Context& context, Gpu& gpu) {
-  if (gpu.prefetching != 0) return watch(context, gpu, gpu.clients.at(gpu.prefetching));
-  if (!context.config().prefetch || !gpu.next || gpu.quota.limited || !context.state.gangs.empty() || !is_settled(gpu)) return;
-  Client& next = gpu.clients.at(*gpu.next);
+  if (gpu.prefetch.client != 0) return watch(context, gpu, gpu.clients.at(gpu.prefetch.client));
+  if (!context.config().prefetch || !gpu.prefetch.next || gpu.quota.limited || !context.state.gangs.empty() || !is_settled(gpu)) return;
+  Client& next = gpu.clients.at(*gpu.prefetch.next);
   const Bytes missing = next.memory.allocated - next.memory.resident;
   if (!next.prefetches || next.prefetch_ended || next.evict.failures > 0 || missing <= 0) return;
-  if (context.now < gpu.prefetch_at) return context.wake(gpu, gpu.prefetch_at);
+  if (context.now < gpu.prefetch.not_before) return context.wake(gpu, gpu.prefetch.not_before);
 
   const Bytes batch = batch_on(context, gpu);
   const Bytes free = free_bytes(context.config(), gpu) - kept_free(context, gpu);
@@ -52,12 +52,12 @@ void prefetch_next(Context& context, Gpu& gpu) {
   const Bytes out = std::min(batch, missing - std::max<Bytes>(free, 0));
   const bool moves_out = out > 0 && evict_ahead(context, gpu, next, out);
   if (!moves_in && !moves_out) return;
-  gpu.prefetch_at = context.now + kPace * std::max<Duration>(swap_time(gpu, batch, batch), kMillisecond);
-  context.wake(gpu, gpu.prefetch_at);
+  gpu.prefetch.not_before = context.now + kPace * std::max<Duration>(swap_time(gpu, batch, batch), kMillisecond);
+  context.wake(gpu, gpu.prefetch.not_before);
   if (!moves_in) return;
   const Instant deadline = context.now + context.config().unanswered_grace;
   next.prefetch = Prefetch{context.state.next_prefetch++, next.memory.resident + in, next.memory.resident, deadline, false};
-  gpu.prefetching = next.id;
+  gpu.prefetch.client = next.id;
   recount(gpu, next);
   context.wake(gpu, deadline);
   context.actions.push_back(SendPrefetch{next.id, next.prefetch->id, next.prefetch->budget});
@@ -65,12 +65,14 @@ void prefetch_next(Context& context, Gpu& gpu) {
     context.state.broken = "GPU " + std::to_string(gpu.id) + ": a prefetch was promised past the safe limit";
 }
 
-void put_off_prefetch(const Context& context, Gpu& gpu) { gpu.prefetch_at = std::max(gpu.prefetch_at, context.now + kAfterOthers); }
+void put_off_prefetch(const Context& context, Gpu& gpu) {
+  gpu.prefetch.not_before = std::max(gpu.prefetch.not_before, context.now + kAfterOthers);
+}
 
 void prefetch_ends(Gpu& gpu, Client& client) {
   if (!client.prefetch) return;
   client.prefetch.reset();
-  gpu.prefetching = 0;
+  gpu.prefetch.client = 0;
   recount(gpu, client);
 }
 

@@ -159,7 +159,7 @@ void choose_mode(Context& context, Gpu& gpu) {
   quota.mode = before;
   if (quota.limited) {
     if (turns) {
-      gpu.switch_cost = turns->cost;
+      gpu.switches.cost = turns->cost;
       note_switch_time(context, gpu, *turns);
     }
     mode = turns ? GpuMode::kRotation : present.exclusive > 1 ? GpuMode::kTurns : GpuMode::kTogether;
@@ -416,11 +416,11 @@ void hold_to_turns(Context& context, Gpu& gpu) {
 // What limits ask to be woken for, while that function runs.
 template <typename Part>
 void note_wakes(Gpu& gpu, Part part) {
-  const std::optional<Instant> others = std::exchange(gpu.wake_at, std::nullopt);
+  const std::optional<Instant> others = std::exchange(gpu.wake.at, std::nullopt);
   part();
   Quota& quota = gpu.quota;
-  if (gpu.wake_at) quota.wake = std::min(quota.wake.value_or(*gpu.wake_at), *gpu.wake_at);
-  if (others) gpu.wake_at = std::min(gpu.wake_at.value_or(*others), *others);
+  if (gpu.wake.at) quota.wake = std::min(quota.wake.value_or(*gpu.wake.at), *gpu.wake.at);
+  if (others) gpu.wake.at = std::min(gpu.wake.at.value_or(*others), *others);
 }
 
 }  // namespace
@@ -562,7 +562,7 @@ Verdict may_run(const State& state, const Client& client) {
 Duration idle_release(const Gpu& gpu) {
   if (gpu.share_turn.group) return kIdleRelease;  // a slice would else be over before a client gives the GPU up
   if (!gpu.quota.limited) return 0;
-  return gpu.quota.mode == GpuMode::kRotation ? std::clamp(gpu.switch_cost, kIdleRelease, 10 * kSecond) : kIdleRelease;
+  return gpu.quota.mode == GpuMode::kRotation ? std::clamp(gpu.switches.cost, kIdleRelease, 10 * kSecond) : kIdleRelease;
 }
 
 }  // namespace nvshare::policy

@@ -37,18 +37,18 @@ std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contende
   std::vector<Client*> clients;
   // Nobody may pause where several are there, so that limits are the same for all.
   const bool plain = (!gpu.quota.limited || there > 1) && !has_gangs(context.state, gpu);
-  const bool rules_same = gpu.contention_limited == limited && gpu.contention_idle == idle;
-  const bool was_plain = gpu.contention_plain && rules_same;
-  gpu.contention_plain = plain;
-  gpu.contention_limited = limited;
-  gpu.contention_idle = idle;
-  const Contenders told = std::exchange(gpu.contention_told, {all.waiters > 0, all.memory_waiters > 0});
-  const Duration cost = std::exchange(gpu.contention_cost, gpu.switch_cost);
+  const bool rules_same = gpu.contention.limited == limited && gpu.contention.idle == idle;
+  const bool was_plain = gpu.contention.plain && rules_same;
+  gpu.contention.plain = plain;
+  gpu.contention.limited = limited;
+  gpu.contention.idle = idle;
+  const Contenders told = std::exchange(gpu.contention.contenders, {all.waiters > 0, all.memory_waiters > 0});
+  const Duration cost = std::exchange(gpu.contention.cost, gpu.switches.cost);
   if (!plain || !was_plain) {
     for (auto& [id, client] : gpu.clients) clients.push_back(&client);
     return clients;
   }
-  if (told == gpu.contention_told && (cost == gpu.switch_cost || all.memory_waiters == 0)) {
+  if (told == gpu.contention.contenders && (cost == gpu.switches.cost || all.memory_waiters == 0)) {
     for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
     for (const ClientId id : gpu.touched) {
       if (Client* const client = context.state.find(id); client != nullptr && client->home == &gpu) clients.push_back(client);
@@ -116,15 +116,15 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     const auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
     // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.
     const bool other_cost =
-        memory_others > 0 && (gpu.switch_cost > client.contention_cost / 2 * 3 || gpu.switch_cost < client.contention_cost / 2);
+        memory_others > 0 && (gpu.switches.cost > client.contention_cost / 2 * 3 || gpu.switches.cost < client.contention_cost / 2);
     // How many they are changes nothing for the library, and with hundreds of holders each message to all of them is hundreds of answers.
     const bool same =
         (others > 0) == (client.contention_waiters > 0) && (memory_others > 0) == (client.contention_memory_waiters > 0) && !other_cost;
     if (same && !rules_change) continue;
     client.contention_waiters = others;
     client.contention_memory_waiters = memory_others;
-    client.contention_cost = gpu.switch_cost;
-    context.actions.push_back(SendContention{id, others, memory_others, gpu.switch_cost, limited, idle, gang_runs, pause});
+    client.contention_cost = gpu.switches.cost;
+    context.actions.push_back(SendContention{id, others, memory_others, gpu.switches.cost, limited, idle, gang_runs, pause});
   }
 }
 
@@ -140,16 +140,16 @@ void tell_ceiling(Context& context, Gpu& gpu, Client& client) {
 // One client that comes or goes changes the ceilings of all: with many of them each is told once in kCeilingsWithin, and when it says
 // something itself, not for each that comes or goes.
 void tell_some_ceilings(Context& context, Gpu& gpu) {
-  if (gpu.ceilings_left == 0) return;
-  if (context.now < gpu.ceilings_at) return context.wake(gpu, gpu.ceilings_at);
-  auto at = gpu.clients.lower_bound(gpu.ceilings_next);
-  for (size_t i = 0; i < kCeilingsAtOnce && gpu.ceilings_left > 0; ++i, --gpu.ceilings_left) {
+  if (gpu.ceilings.left == 0) return;
+  if (context.now < gpu.ceilings.at) return context.wake(gpu, gpu.ceilings.at);
+  auto at = gpu.clients.lower_bound(gpu.ceilings.next);
+  for (size_t i = 0; i < kCeilingsAtOnce && gpu.ceilings.left > 0; ++i, --gpu.ceilings.left) {
     if (at == gpu.clients.end()) at = gpu.clients.begin();
     tell_ceiling(context, gpu, (at++)->second);
   }
-  gpu.ceilings_next = at == gpu.clients.end() ? 0 : at->first;
-  gpu.ceilings_at = context.now + kCeilingsWithin / static_cast<Duration>(gpu.clients.size() / kCeilingsAtOnce + 1);
-  if (gpu.ceilings_left > 0) context.wake(gpu, gpu.ceilings_at);
+  gpu.ceilings.next = at == gpu.clients.end() ? 0 : at->first;
+  gpu.ceilings.at = context.now + kCeilingsWithin / static_cast<Duration>(gpu.clients.size() / kCeilingsAtOnce + 1);
+  if (gpu.ceilings.left > 0) context.wake(gpu, gpu.ceilings.at);
 }
 
 }  // namespace
@@ -157,11 +157,11 @@ void tell_some_ceilings(Context& context, Gpu& gpu) {
 void report_ceilings(Context& context, Gpu& gpu) {
   const std::optional<ClientId> speaks = std::exchange(gpu.speaks, std::nullopt);
   const Bytes base = safe_limit(context.config(), gpu) - gpu.sums.immovable;
-  if (gpu.ceilings_due || base != gpu.ceilings_base) gpu.ceilings_left = gpu.clients.size();
-  gpu.ceilings_due = false;
-  gpu.ceilings_base = base;
+  if (gpu.ceilings.due || base != gpu.ceilings.base) gpu.ceilings.left = gpu.clients.size();
+  gpu.ceilings.due = false;
+  gpu.ceilings.base = base;
   if (gpu.clients.size() <= kCeilingsAtOnce) {
-    if (std::exchange(gpu.ceilings_left, 0) == 0) return;
+    if (std::exchange(gpu.ceilings.left, 0) == 0) return;
     for (auto& [id, client] : gpu.clients) tell_ceiling(context, gpu, client);
     return;
   }

@@ -13,7 +13,7 @@ Bytes safe_limit(const Config& config, const Gpu& gpu) {
   return limit - gpu.sums.overhead_told - gpu.sums.overhead_untold * config.overhead_default;
 }
 
-Bytes departed_bytes(const Gpu& gpu) { return gpu.departed_bytes; }
+Bytes departed_bytes(const Gpu& gpu) { return gpu.departed.bytes(); }
 
 Bytes committed(const Gpu& gpu) { return departed_bytes(gpu) + gpu.sums.committed; }
 
@@ -195,7 +195,7 @@ void recount(Gpu& gpu, Client& client) {
   add(gpu.sums, client.counted, -1);
   client.counted = counted_of(client);
   if (gpu.touched.empty() || gpu.touched.back() != client.id) gpu.touched.push_back(client.id);
-  gpu.ceilings_due |= client.counted.immovable != immovable_before;
+  gpu.ceilings.due |= client.counted.immovable != immovable_before;
   add(gpu.sums, client.counted, 1);
   gpu.needs_most = std::max(gpu.needs_most, client.counted.needed - client.counted.immovable);
   set_roles(gpu, client, roles_of(client));

@@ -31,7 +31,7 @@ TEST(SwitchTime, TheTableOfTheMission) {
     Config config;
     config.switch_time_multiplier = each.multiplier;
     Gpu gpu;
-    gpu.bandwidth_out = gpu.bandwidth_in = each.bandwidth;
+    gpu.link.median.out = gpu.link.median.in = each.bandwidth;
     const Duration cost = swap_time(gpu, each.bytes, each.bytes);
     EXPECT_NEAR(static_cast<double>(switch_time(config, cost)), static_cast<double>(each.ours), 1e6) << each.what;
     if (each.document == each.ours) continue;

@@ -15,10 +15,7 @@ static Duration time_to_move(Bytes bytes, Bytes bandwidth) {
 }
 
 Duration swap_time(const Gpu& gpu, Bytes out, Bytes in) {
-  // Until memory has moved both ways, the other way is taken to be as fast.
-  const Bytes out_speed = gpu.bandwidth_out > 0 ? gpu.bandwidth_out : gpu.bandwidth_in;
-  const Bytes in_speed = gpu.bandwidth_in > 0 ? gpu.bandwidth_in : gpu.bandwidth_out;
-  return std::max(time_to_move(out, out_speed), time_to_move(in, in_speed));  // both directions work at once
+  return std::max(time_to_move(out, gpu.link.out()), time_to_move(in, gpu.link.in()));  // both directions work at once
 }
 
 static Duration quantum_of(const Config& config, Duration cost) { return cost * config.switch_time_multiplier; }
@@ -308,7 +305,7 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
     client.turn_carried = 0;
     client.last_used = now;
   }
-  if (client.passing_since) gpu.time_passing += now - *client.passing_since;
+  if (client.passing_since) gpu.switches.passing += now - *client.passing_since;
   if (client.last_turn) {
     // Given up by its own choice it goes on later: writing down what was copied from the GPU leaves that idle.
     client.last_turn_ran += now - client.granted_at;  // loading included, so that many short ones are no way to have more

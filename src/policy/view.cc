@@ -131,10 +131,10 @@ static GpuView view_of(const State& state, const Gpu& gpu) {
   view.safe_limit = safe_limit(state.config, gpu);
   view.mode = name_of(gpu.quota.mode);
   view.departed = departed_bytes(gpu);
-  view.bandwidth_out = static_cast<double>(gpu.bandwidth_out);
-  view.bandwidth_in = static_cast<double>(gpu.bandwidth_in);
-  view.switches = gpu.switches;
-  view.switch_time = switch_time(state.config, gpu.switch_cost);
+  view.bandwidth_out = static_cast<double>(gpu.link.median.out);
+  view.bandwidth_in = static_cast<double>(gpu.link.median.in);
+  view.switches = gpu.switches.count;
+  view.switch_time = switch_time(state.config, gpu.switches.cost);
   view.mode_changes = gpu.quota.mode_changes;
   view.window = gpu.quota.last_window_length;
   view.swap_time = gpu.quota.swap_time;
