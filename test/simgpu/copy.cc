@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "simgpu/bulk.h"
 #include "simgpu/capture.h"
 #include "simgpu/config.h"
 #include "simgpu/context.h"
@@ -69,7 +70,7 @@ class CopyWork : public Work {
       if (!staged_.empty()) source = reinterpret_cast<uint64_t>(staged_.data()) + at;
       if (route_.source_checked && !usable(reading, execution, source, width, false)) return false;
       if (route_.target_checked && !usable(reading, execution, target, width, true)) return false;
-      std::memmove(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), width);
+      move_bytes(target, source, width);
     }
     return true;
   }
@@ -132,12 +133,11 @@ class FillWork : public Work {
 
  private:
   void write(uint64_t address, uint64_t bytes) const {
+    if (fill_.element == 1) return fill_bytes(address, static_cast<unsigned char>(fill_.value & 0xff), bytes);
     auto* to = reinterpret_cast<unsigned char*>(address);
-    if (fill_.element == 1) {
-      std::memset(to, static_cast<int>(fill_.value & 0xff), bytes);
-      return;
-    }
-    for (uint64_t i = 0; i < bytes; i += fill_.element) std::memcpy(to + i, &fill_.value, fill_.element);  // little-endian
+    const uint64_t first = std::min(bytes, kBulkBytes);
+    for (uint64_t i = 0; i < first; i += fill_.element) std::memcpy(to + i, &fill_.value, fill_.element);  // little-endian
+    for (uint64_t i = first; i < bytes; i += first) move_bytes(address + i, address, std::min(first, bytes - i));
   }
   const Fill fill_;
 };

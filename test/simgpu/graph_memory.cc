@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "simgpu/bulk.h"
 #include "simgpu/context.h"
 #include "simgpu/memory.h"
 
@@ -49,7 +50,7 @@ class AllocationWork : public Work {
       all.note_highs(allocation_->device);
     }
     if (!usable) return execution.fault(CUDA_ERROR_ILLEGAL_ADDRESS, "a graph allocates memory that is allocated, or was trimmed");
-    std::memset(reinterpret_cast<void*>(allocation_->base), kPoison, allocation_->owned);
+    fill_bytes(allocation_->base, kPoison, allocation_->owned);
     Range range;
     range.kind = RangeKind::kPool;
     range.base = allocation_->base;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "simgpu/bulk.h"
 #include "simgpu/capture.h"
 #include "simgpu/config.h"
 #include "simgpu/context.h"
@@ -133,7 +134,7 @@ CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, 
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  std::memset(reinterpret_cast<void*>(range.base), kPoison, range.owned != 0 ? range.owned : bytes);
+  fill_bytes(range.base, kPoison, range.owned != 0 ? range.owned : bytes);
   *out = range.base;
   AddressSpace::Writing writing(here().memory);
   writing.add(std::move(range));

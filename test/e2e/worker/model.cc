@@ -1,5 +1,7 @@
 #include "e2e/worker/model.h"
 
+#include <cstring>
+
 #include "simgpu/kernels.h"
 
 namespace nvshare::e2e {
@@ -25,7 +27,14 @@ uint64_t model_checksum(const uint64_t* words, size_t count) {
 Difference difference_between(const unsigned char* a, const unsigned char* b, size_t bytes) {
   Difference found{0, 0};
   for (size_t i = 0; i < bytes; ++i) {
-    if (a[i] == b[i]) continue;
+    uint64_t words[2];
+    while (i + sizeof words[0] <= bytes) {
+      std::memcpy(&words[0], a + i, sizeof words[0]);
+      std::memcpy(&words[1], b + i, sizeof words[1]);
+      if (words[0] != words[1]) break;
+      i += sizeof words[0];
+    }
+    if (i == bytes || a[i] == b[i]) continue;
     if (found.count++ == 0) found.first = i;
   }
   return found;
