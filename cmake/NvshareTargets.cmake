@@ -68,6 +68,18 @@ if(NVSHARE_FUZZ)
   target_compile_definitions(nvshare_sanitizer INTERFACE NVSHARE_SANITIZED=1)
 endif()
 
+option(NVSHARE_COVERAGE "Count which lines run of the targets that are named to nvshare_counts_lines, for ./dev coverage" OFF)
+if(NVSHARE_COVERAGE)
+  add_link_options(--coverage)
+endif()
+
+# nvshare_counts_lines(TARGET): everything else is compiled as for a release, which ccache has already; what counts it compiles anew in each folder.
+function(nvshare_counts_lines target)
+  if(NVSHARE_COVERAGE AND TARGET ${target})
+    target_compile_options(${target} PRIVATE -Og --coverage)
+  endif()
+endfunction()
+
 option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
 
 # nvshare_unity(TARGET [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled eight at a time. Most of what such a
