@@ -1,5 +1,5 @@
 // The node's host memory for swapping: who holds how much of it, who gets more, who gives back. It is lent in *segments*, which are either
-// the client's own memory (the lease is only leave to make it) or memory that the scheduler makes and passes on (a memfd, charged to the
+// the client's own memory (lending it is only leave to make it) or memory that the scheduler makes and passes on (a memfd, charged to the
 // scheduler's cgroup instead of the client's).
 //
 // Two rules keep it from liars (docs/adr/0015). What is lent counts until it is known to be gone: a segment that was given back, or whose

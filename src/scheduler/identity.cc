@@ -32,7 +32,7 @@ std::string read_proc(pid_t pid, const char* file) {
   std::snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
   const FileDescriptor opened(open(path, O_RDONLY | O_CLOEXEC));
   std::string text;
-  char part[1024];
+  char part[4096];  // all of most files, so that one more call finds the end
   for (ssize_t length = 0; opened && (length = read(opened.get(), part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(length));
   return text;
 }

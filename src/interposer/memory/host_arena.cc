@@ -96,7 +96,7 @@ HostSlot HostArena::allocate(size_t bytes) {
     }
     if (refused_) break;
     // Fragmentation, or more swapped than was foreseen: as much more as is missing now.
-    ask(leased_ + round_up(bytes), true);
+    ask(lent_ + round_up(bytes), true);
   }
   --waiters_;
   return slot;
@@ -145,14 +145,14 @@ void HostArena::notify() {
 }
 
 bool HostArena::coming() const {
-  const bool being_made = building_ > 0 || (!leases_.empty() && workers_ > 0);
-  return being_made || (asked_ > leased_ && !refused_);
+  const bool being_made = building_ > 0 || (!loans_.empty() && workers_ > 0);
+  return being_made || (asked_ > lent_ && !refused_);
 }
 
 void HostArena::ask(size_t total, bool urgent) {
-  asked_ = std::min<size_t>(std::max(round_up(total), leased_), protocol::kArenaBytesMax);
+  asked_ = std::min<size_t>(std::max(round_up(total), lent_), protocol::kArenaBytesMax);
   refused_ = false;
-  if (asked_ <= leased_) return;
+  if (asked_ <= lent_) return;
   ++request_;
   urgent_ = urgent;
   request_due_ = true;
@@ -163,15 +163,15 @@ void HostArena::grow_to(size_t bytes, cuda::CUcontext context, bool urgent) {
   Lock lock(mutex_);
   if (ending_) return;
   context_ = context;
-  const bool asked_already = asked_ > leased_ && !refused_ && asked_ >= round_up(bytes) && (urgent_ || !urgent);
+  const bool asked_already = asked_ > lent_ && !refused_ && asked_ >= round_up(bytes) && (urgent_ || !urgent);
   if (!asked_already) ask(std::max(bytes, urgent ? size_t{0} : asked_), urgent);
   start_workers(urgent);  // also for what lost its registration with an earlier context
 }
 
 void HostArena::lent(const protocol::ArenaSegment& segment, FileDescriptor memory) {
   Lock lock(mutex_);
-  leased_ += segment.bytes;
-  leases_.push_back({segment.segment, segment.bytes, static_cast<ArenaOwner>(segment.owner), std::move(memory)});
+  lent_ += segment.bytes;
+  loans_.push_back({segment.segment, segment.bytes, static_cast<ArenaOwner>(segment.owner), std::move(memory)});
   start_workers(urgent_ || waiters_ > 0);
   if (workers_ == 0 && context_ != nullptr) {
     // No thread to be had: allocate() must not wait for one.
@@ -190,7 +190,7 @@ void HostArena::refused(const protocol::ArenaRefused& message) {
     log(LogLevel::kInfo, "host memory is short: %llu MiB more were wanted to swap out to; what cannot move stays on the GPU",
         static_cast<unsigned long long>(message.missing >> 20));
   }
-  asked_ = leased_;
+  asked_ = lent_;
   changed_.notify_all();
 }
 
@@ -198,7 +198,7 @@ void HostArena::lender_gone() {
   Lock lock(mutex_);
   request_due_ = false;
   refused_ = true;
-  asked_ = leased_;
+  asked_ = lent_;
   returned_.clear();  // the next scheduler hears only of what we have
   shrunk_.clear();
   shrink_ = 0;
@@ -218,7 +218,7 @@ std::vector<protocol::ArenaHeld> HostArena::held() {
   for (const Segment& segment : segments_) {
     if (segment.data != nullptr) add(segment.id, segment.bytes, segment.owner);
   }
-  for (const Lease& lease : leases_) add(lease.id, lease.bytes, lease.owner);
+  for (const Loan& loan : loans_) add(loan.id, loan.bytes, loan.owner);
   return all;
 }
 
@@ -226,7 +226,7 @@ bool HostArena::take_outbox(Outbox* outbox) {
   size_t more = 0;
   {
     Lock lock(mutex_);
-    if (request_due_) more = asked_ > leased_ ? asked_ - leased_ : 0;
+    if (request_due_) more = asked_ > lent_ ? asked_ - lent_ : 0;
   }
   const ArenaOwner owner = more > 0 ? owner_for(more) : ArenaOwner::kProcess;  // reads files: not under the mutex
   Lock lock(mutex_);
@@ -247,15 +247,15 @@ bool HostArena::take_outbox(Outbox* outbox) {
 
 size_t HostArena::mark_leaving(size_t bytes, bool only_own) {
   size_t marked = 0;
-  for (auto lease = leases_.begin(); lease != leases_.end() && marked < bytes;) {
-    if (only_own && lease->owner != ArenaOwner::kProcess) {
-      ++lease;
+  for (auto loan = loans_.begin(); loan != loans_.end() && marked < bytes;) {
+    if (only_own && loan->owner != ArenaOwner::kProcess) {
+      ++loan;
       continue;
     }
-    marked += lease->bytes;
-    leased_ -= lease->bytes;
-    returned_.push_back(lease->id);
-    lease = leases_.erase(lease);
+    marked += loan->bytes;
+    lent_ -= loan->bytes;
+    returned_.push_back(loan->id);
+    loan = loans_.erase(loan);
   }
   // The scheduler's first: they help whoever needs it.
   for (ArenaOwner owner : {ArenaOwner::kScheduler, ArenaOwner::kProcess}) {
@@ -265,10 +265,10 @@ size_t HostArena::mark_leaving(size_t bytes, bool only_own) {
       if (segment.data == nullptr || segment.used_units > 0 || segment.leaving || segment.busy || segment.owner != owner) continue;
       segment.leaving = true;
       marked += segment.bytes;
-      leased_ -= segment.bytes;
+      lent_ -= segment.bytes;
     }
   }
-  asked_ = std::min(asked_, leased_);
+  asked_ = std::min(asked_, lent_);
   if (marked > 0) start_workers(false);
   return marked;
 }
@@ -319,8 +319,8 @@ void HostArena::give_up(int64_t patience_ns) {
 void HostArena::reset_after_fork() {
   mutex_.reset_after_fork();
   segments_.clear();  // MADV_DONTFORK: the child has no such mappings
-  leases_.clear();    // closes what the parent still has
-  ready_ = leased_ = building_ = asked_ = 0;
+  loans_.clear();     // closes what the parent still has
+  ready_ = lent_ = building_ = asked_ = 0;
   workers_ = in_driver_ = waiters_ = 0;
   context_ = nullptr;
 }

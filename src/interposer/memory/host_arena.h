@@ -4,7 +4,7 @@
 // anonymous memory (the fastest to make; charged to the program's cgroup) or memory that the scheduler made and passed on (a memfd,
 // charged to the scheduler's cgroup): the latter where the program's cgroup leaves too little (docs/adr/0005-host-memory-is-lent.md).
 //
-// Segments are made, pinned and given back by background threads (pinning 8 GiB takes seconds on one thread): grow_to() asks for leases,
+// Segments are made, pinned and given back by background threads (pinning 8 GiB takes seconds on one thread): grow_to() asks for loans,
 // allocate() hands out what is ready and waits for what is coming. Never inherited by fork (a fork with gigabytes of pinned memory takes
 // seconds). Thread-safe; its mutex is near the end of the lock order (sync.h), and it calls nothing of ours that takes another.
 #pragma once
@@ -96,7 +96,7 @@ class HostArena {
     uint32_t used_units = 0;
   };
   // Lent, and not made yet.
-  struct Lease {
+  struct Loan {
     uint64_t id = 0;
     size_t bytes = 0;
     protocol::ArenaOwner owner = protocol::ArenaOwner::kProcess;
@@ -125,9 +125,9 @@ class HostArena {
   Mutex mutex_;
   Condition changed_;
   std::vector<Segment> segments_ GUARDED_BY(mutex_);
-  std::vector<Lease> leases_ GUARDED_BY(mutex_);
-  size_t ready_ GUARDED_BY(mutex_) = 0;   // sum of bytes of segments_
-  size_t leased_ GUARDED_BY(mutex_) = 0;  // what the scheduler takes us to have, less what is on its way back
+  std::vector<Loan> loans_ GUARDED_BY(mutex_);
+  size_t ready_ GUARDED_BY(mutex_) = 0;  // sum of bytes of segments_
+  size_t lent_ GUARDED_BY(mutex_) = 0;   // what the scheduler takes us to have, less what is on its way back
   size_t building_ GUARDED_BY(mutex_) = 0;
   uint32_t workers_ GUARDED_BY(mutex_) = 0;    // threads
   uint32_t in_driver_ GUARDED_BY(mutex_) = 0;  // of them, in a driver call with a context

@@ -158,13 +158,13 @@ void HostArena::look_at_cgroup() {
 }
 
 void HostArena::start_workers(bool urgent) {
-  size_t work = leases_.size();
+  size_t work = loans_.size();
   for (const Segment& segment : segments_) {
     if (segment.data == nullptr || segment.busy) continue;
     const bool to_pin = segment.pinned_in == nullptr && !segment.unpinnable && context_ != nullptr;
     if (segment.leaving || to_pin) ++work;
   }
-  if (context_ == nullptr) work -= leases_.size();
+  if (context_ == nullptr) work -= loans_.size();
   // Who only prepares takes one processor for it: the program runs.
   uint32_t most = 1;
   if (urgent) {
@@ -219,26 +219,26 @@ bool HostArena::unmap_one() {
 }
 
 bool HostArena::build_one() {
-  if (leases_.empty()) return false;
-  Lease lease = std::move(leases_.front());
-  leases_.erase(leases_.begin());
+  if (loans_.empty()) return false;
+  Loan loan = std::move(loans_.front());
+  loans_.erase(loans_.begin());
   const CUcontext context = context_;
-  building_ += lease.bytes;
+  building_ += loan.bytes;
   ++in_driver_;
   mutex_.unlock();
-  const bool own = lease.owner == ArenaOwner::kProcess;
-  char* data = own ? make_own(lease.bytes) : map_lent(lease.memory.get(), lease.bytes);
-  lease.memory.reset();  // the mapping holds it
-  const bool pinned = data != nullptr && pin(data, lease.bytes, context);
+  const bool own = loan.owner == ArenaOwner::kProcess;
+  char* data = own ? make_own(loan.bytes) : map_lent(loan.memory.get(), loan.bytes);
+  loan.memory.reset();  // the mapping holds it
+  const bool pinned = data != nullptr && pin(data, loan.bytes, context);
   mutex_.lock();
-  building_ -= lease.bytes;
+  building_ -= loan.bytes;
   --in_driver_;
   if (data != nullptr) {
     Segment segment;
     segment.data = data;
-    segment.bytes = lease.bytes;
-    segment.id = lease.id;
-    segment.owner = lease.owner;
+    segment.bytes = loan.bytes;
+    segment.id = loan.id;
+    segment.owner = loan.owner;
     segment.pinned_in = pinned ? context : nullptr;
     segment.unpinnable = !pinned;
     auto vacant = std::find_if(segments_.begin(), segments_.end(), [](const Segment& s) { return s.data == nullptr; });
@@ -247,16 +247,16 @@ bool HostArena::build_one() {
     } else {
       segments_.push_back(segment);
     }
-    ready_ += lease.bytes;
+    ready_ += loan.bytes;
   } else {
-    leased_ -= lease.bytes;
-    returned_.push_back(lease.id);
+    lent_ -= loan.bytes;
+    returned_.push_back(loan.id);
     if (own && mode_ == Mode::kAuto && !tight_) {
       tight_ = true;  // then let it be the scheduler's
       ask(asked_, urgent_ || waiters_ > 0);
     } else {
-      log(LogLevel::kWarning, "host memory is short: the swap arena cannot grow by %zu MiB", lease.bytes >> 20);
-      asked_ = std::min(asked_, leased_);
+      log(LogLevel::kWarning, "host memory is short: the swap arena cannot grow by %zu MiB", loan.bytes >> 20);
+      asked_ = std::min(asked_, lent_);
       refused_ = true;
     }
   }
