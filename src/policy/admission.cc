@@ -14,10 +14,10 @@ int64_t sharers(Gpu& gpu, Instant now) {
 
 // It comes back after a pause of its own, or begins after one, and had less than half of its fair share of the time that it was here.
 bool wakes_up(Gpu& gpu, const Client& client, Instant now) {
-  const Instant without_since = client.turns > 0 ? client.released_at : client.joined_at;
-  if (!client.left_early && now - without_since < kOwnPause) return false;
-  const Duration entitled = std::min(kShareWindow, now - client.joined_at) / std::max<int64_t>(sharers(gpu, now), 1);
-  return client.usage.recent(now) < entitled / 2;
+  const Instant without_since = client.totals.turns > 0 ? client.past.released_at : client.joined.at;
+  if (!client.past.left_early && now - without_since < kOwnPause) return false;
+  const Duration entitled = std::min(kShareWindow, now - client.joined.at) / std::max<int64_t>(sharers(gpu, now), 1);
+  return client.past.usage.recent(now) < entitled / 2;
 }
 
 // Waking clients, and those that end, go before those that wait, until that has cost one of these a whole turn.
@@ -38,14 +38,14 @@ Pressed::Pressed(const Config& config, Gpu& gpu) {
   empty_ = pressed.empty();
   if (empty_) return;
   for (const auto& [id, client] : gpu.clients) {
-    later_.push_back({client.joined, immovable(client) + (config.memory_reserve_percent ? 0 : overhead_of(config, client))});
+    later_.push_back({client.joined.order, immovable(client) + (config.memory_reserve_percent ? 0 : overhead_of(config, client))});
   }
   const auto by_joined = [](const auto& a, const auto& b) { return a.joined < b.joined; };
   if (!std::is_sorted(later_.begin(), later_.end(), by_joined)) std::sort(later_.begin(), later_.end(), by_joined);
   for (size_t i = later_.size() - 1; i > 0; --i) later_[i - 1].bytes += later_[i].bytes;
   for (const Client* client : pressed) {
     const Bytes lacks = need(*client) - ceiling(config, gpu, *client);
-    if (lacks <= taken_after(client->joined)) lacks_.push_back({client->joined, lacks});
+    if (lacks <= taken_after(client->joined.order)) lacks_.push_back({client->joined.order, lacks});
   }
   std::sort(lacks_.begin(), lacks_.end(), by_joined);
   for (size_t i = 1; i < lacks_.size(); ++i) lacks_[i].bytes = std::max(lacks_[i].bytes, lacks_[i - 1].bytes);
@@ -58,9 +58,9 @@ Bytes Pressed::taken_after(uint64_t joined) const {
 }
 
 bool Pressed::crowded_by(const Client& comer) const {
-  const auto older =
-      std::upper_bound(lacks_.begin(), lacks_.end(), comer.joined, [](uint64_t than, const Part& part) { return than < part.joined; });
-  return older != lacks_.begin() && std::prev(older)->bytes > taken_after(comer.joined);
+  const auto older = std::upper_bound(lacks_.begin(), lacks_.end(), comer.joined.order,
+                                      [](uint64_t than, const Part& part) { return than < part.joined; });
+  return older != lacks_.begin() && std::prev(older)->bytes > taken_after(comer.joined.order);
 }
 
 bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers) {
@@ -76,10 +76,11 @@ void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan) {
   for (const ClientId leaver : plan.leavers) {
     Client& client = gpu.clients.at(leaver);
     if (!client.takes_place()) continue;
-    client.interrupted = plan.interrupted.contains(leaver);
-    client.interruption = plan.quantum;
-    ask_to_drop(context, gpu, client,
-                client.interrupted ? "a program that wakes up, or ends, comes first" : "its turn is over, and others wait for its memory");
+    client.turn.interrupted = plan.interrupted.contains(leaver);
+    client.turn.interruption = plan.quantum;
+    ask_to_drop(
+        context, gpu, client,
+        client.turn.interrupted ? "a program that wakes up, or ends, comes first" : "its turn is over, and others wait for its memory");
   }
 }
 
@@ -88,7 +89,7 @@ namespace {
 // May the comer, which fits now, go before the head? Only if the head's turn does not begin later for it.
 bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& comer) {
   if (fits_beside(context, gpu, head, {comer.id})) return true;
-  if (comer.drain.failures > 0 || comer.failed_drains > 0 || comer.unanswered_drops > 0) return false;
+  if (comer.drain.backoff.failures > 0 || comer.totals.failed_drains > 0 || comer.totals.unanswered_drops > 0) return false;
   // Not beside the head, so only until then, and only if that is worth the loading and takes nothing from the head.
   const Room room = room_if(context.state, gpu, {.comers = {comer.id}, .dropping_released = false}, context.now);
   Bytes elsewhere = 0;
@@ -99,7 +100,7 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
   if (room.shortfall > elsewhere) return false;
   const Duration load = swap_time(gpu, room.shortfall, need(comer) - comer.memory.resident);
   if (head.plan.at - context.now <= load * (1 + context.config().switch_time_multiplier)) return false;
-  comer.due_cap = head.plan.at;
+  comer.turn.due_cap = head.plan.at;
   return true;
 }
 
@@ -125,11 +126,11 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
     highest = std::max(highest, highest_priority(gpu));
     promote_after = std::max(promote_after, kPromoteTurns * turn_limit(context.config(), gpu));
     if (!client.waits()) continue;
-    ends |= client.ends;
-    last |= client.comes_last(context.now);
+    ends |= client.last_turn.due;
+    last |= client.drain.overstay.comes_last(context.now);
     may_pass &= wakers_may_pass(context, gpu);
-    since = std::min(since, client.waiting_since);
-    arrival = std::min(arrival, client.arrival);
+    since = std::min(since, client.wait.since);
+    arrival = std::min(arrival, client.wait.arrival);
     first = std::min(first, client.id);
   }
   return {joins  ? 0
@@ -151,13 +152,13 @@ PlaceTerms place_terms_on(const Context& context, const Gpu& gpu) {
 
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client) {
   if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
-  const int priority = context.now - client.waiting_since >= terms.promote_after ? terms.highest : client.priority;
-  return {client.comes_last(context.now) ? 2 : 1,
-          !(client.ends && terms.wakers_pass),
+  const int priority = context.now - client.wait.since >= terms.promote_after ? terms.highest : client.priority;
+  return {client.drain.overstay.comes_last(context.now) ? 2 : 1,
+          !(client.last_turn.due && terms.wakers_pass),
           -priority,
-          !(client.woke && terms.wakers_pass),
-          client.last_used,
-          client.arrival,
+          !(client.wait.woke && terms.wakers_pass),
+          client.past.last_used,
+          client.wait.arrival,
           client.id};
 }
 
@@ -186,15 +187,15 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
       Client& client = *waiting;
       Gang* gang = gang_of(context.state, client);
       if (gang == nullptr) {
-        const bool ends = client.ends && terms.wakers_pass;
+        const bool ends = client.last_turn.due && terms.wakers_pass;
         queue.push_back(
-            {place_of(context, terms, client), nullptr, false, ends || (client.woke && terms.wakers_pass), ends, &gpu, &client});
+            {place_of(context, terms, client), nullptr, false, ends || (client.wait.woke && terms.wakers_pass), ends, &gpu, &client});
         continue;
       }
       const auto [at, first] = of_gangs.try_emplace(gang, queue.size());
       if (first) {
         const bool joins = joins_its_gang(context.state, client);
-        queue.push_back({place_of(context, terms, client), gang, joins, joins || (client.woke && terms.wakers_pass), false});
+        queue.push_back({place_of(context, terms, client), gang, joins, joins || (client.wait.woke && terms.wakers_pass), false});
       }
       queue[at->second].clients[gpu_id].push_back(id);
     }
@@ -251,12 +252,12 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
   if (not_now(context, gpu, client)) return;
   Head* head = heads.contains(gpu.id) ? &heads.at(gpu.id) : nullptr;
   const auto becomes_head = [&](const Switch& plan) { heads.try_emplace(gpu.id, Head{{id}, plan}); };
-  if (client.eviction) {
-    set_reason(client, WaitReason::kEviction, client.waited_for_memory);
+  if (client.evictions.current) {
+    set_reason(client, WaitReason::kEviction, client.wait.for_memory);
     return becomes_head({.at = context.now});
   }
   if (look_at(looks, context, gpu).pressed.crowded_by(client)) {
-    set_reason(client, WaitReason::kCrowding, client.waited_for_memory);
+    set_reason(client, WaitReason::kCrowding, client.wait.for_memory);
     return;
   }
   const auto waits_for = [&](WaitReason reason) { set_reason(client, reason, true); };
@@ -266,7 +267,7 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
       grant(context, gpu, client);
       looks.erase(gpu.id);
     } else {
-      set_reason(client, WaitReason::kQueue, client.waited_for_memory);
+      set_reason(client, WaitReason::kQueue, client.wait.for_memory);
     }
     return;
   }
@@ -327,42 +328,43 @@ WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std:
 void request_lock(Context& context, Gpu& gpu, Client& client) {
   if (client.holds_lock() || client.waits()) return;
   if (context.state.paused.contains(client.tenant) && !others_run(context.state, client)) {
-    client.asked = client.asks_paused = true;
+    client.wait.asked = client.wait.while_paused = true;
     return;
   }
-  client.woke = gang_of(context.state, client) == nullptr && !client.comes_last(context.now) && wakes_up(gpu, client, context.now);
+  client.wait.woke =
+      gang_of(context.state, client) == nullptr && !client.drain.overstay.comes_last(context.now) && wakes_up(gpu, client, context.now);
   note_share_wish(context, gpu, client);
-  client.asked = true;
-  client.arrival = context.state.next_arrival++;
-  client.waiting_since = context.now;
-  client.passed_at_start = gpu.switches.passing;
-  client.waited_for_memory = false;
-  client.reason = client.reason_noted = WaitReason::kNone;
+  client.wait.asked = true;
+  client.wait.arrival = context.state.next_arrival++;
+  client.wait.since = context.now;
+  client.wait.passed_at_start = gpu.switches.passing;
+  client.wait.for_memory = false;
+  client.wait.reason = client.noted.reason = WaitReason::kNone;
   set_state(client, ClientState::kWaiting, context.now);
 }
 
 void grant(Context& context, Gpu& gpu, Client& client) {
   const Bytes in = need(client) - client.memory.resident;
-  client.load_allowance = load_allowance(gpu, room_if(context.state, gpu, {{client.id}}, context.now).shortfall, in);
-  client.loads = in > 0;
-  if (client.waited_for_memory) {
+  client.turn.load_allowance = load_allowance(gpu, room_if(context.state, gpu, {{client.id}}, context.now).shortfall, in);
+  client.turn.loads = in > 0;
+  if (client.wait.for_memory) {
     ++gpu.switches.count;
-    if (client.woke || client.ends) client.passing_since = context.now;
+    if (client.wait.woke || client.last_turn.due) client.turn.passing_since = context.now;
   }
   client.grant = context.state.next_grant++;
-  client.budget = client.budget_told = held(client);  // what was promised before may be on its way
+  client.budget.bytes = client.budget.told = held(client);  // what was promised before may be on its way
   prefetch_ends(gpu, client);
-  client.unused_ahead = 0;
-  client.prefetch_ended = false;
+  client.prefetches.unused = 0;
+  client.prefetches.ended = false;
   recount(gpu, client);
-  client.budget_dirty = true;
-  client.slack_declined = client.unproven = false;
-  client.granted_at = context.now;
-  client.woke = client.left_early = client.waited_for_memory = false;
-  client.keeps_place = client.place_leaves = client.lost_place = false;
-  client.last_turn = client.ends;
-  client.reason = WaitReason::kNone;
-  ++client.turns;
+  client.budget.dirty = true;
+  client.budget.slack_declined = client.turn.unproven = false;
+  client.turn.granted_at = context.now;
+  client.wait.woke = client.past.left_early = client.wait.for_memory = false;
+  client.place = {};
+  client.last_turn.runs = client.last_turn.due;
+  client.wait.reason = WaitReason::kNone;
+  ++client.totals.turns;
   note_grant(context, gpu, client);
   set_state(client, ClientState::kLoading, context.now);
   start_running(context, gpu);
@@ -375,8 +377,8 @@ static void admit_single(Context& context, Gpu& gpu, Heads& heads) {
   if (gpu.waiting.empty()) return;
   const PlaceTerms terms = refresh_queue(context, gpu);
   const auto look = [&](Client& client) {
-    const bool ends = client.ends && terms.wakers_pass;
-    admit_client(context, gpu, heads, looks, client, ends || (client.woke && terms.wakers_pass), ends && client.last_turn_ran == 0);
+    const bool ends = client.last_turn.due && terms.wakers_pass;
+    admit_client(context, gpu, heads, looks, client, ends || (client.wait.woke && terms.wakers_pass), ends && client.last_turn.ran == 0);
   };
   Place last{};
   for (auto at = gpu.queue.order.begin(); at != gpu.queue.order.end() && heads.empty();) {
@@ -400,7 +402,7 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
   if (gpu.waiting.empty() || (limits_rest && gpu.queue.free.empty())) return;
   refresh_queue(context, gpu);
   const auto add = [&](const std::map<ClientId, Client*>& clients) {
-    for (const auto& [id, client] : clients) queue.emplace_back(*client->queued.place, client);
+    for (const auto& [id, client] : clients) queue.emplace_back(*client->indexed.queued.place, client);
   };
   if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) return add(gpu.waiting);
   if (limits_rest) return add(gpu.queue.free);
@@ -425,8 +427,9 @@ static void admit_each(Context& context, const std::vector<GpuId>& gpus, Heads& 
   std::sort(queue.begin(), queue.end());
   Looks looks;
   for (const auto& [place, client] : queue) {
-    const bool passes = client->home->queue.terms.wakers_pass, ends = client->ends && passes;
-    admit_client(context, *client->home, heads, looks, *client, ends || (client->woke && passes), ends && client->last_turn_ran == 0);
+    const bool passes = client->indexed.home->queue.terms.wakers_pass, ends = client->last_turn.due && passes;
+    admit_client(context, *client->indexed.home, heads, looks, *client, ends || (client->wait.woke && passes),
+                 ends && client->last_turn.ran == 0);
   }
 }
 
@@ -435,7 +438,7 @@ static void admit_with_gangs(Context& context, const std::vector<GpuId>& gpus) {
   Looks looks;
   for (Waiters& waiters : queue_of(context, gpus)) {
     if (waiters.gang == nullptr) {
-      const bool at_once = waiters.ends && waiters.client->last_turn_ran == 0;
+      const bool at_once = waiters.ends && waiters.client->last_turn.ran == 0;
       admit_client(context, *waiters.gpu, heads, looks, *waiters.client, waiters.wakes, at_once);
       continue;
     }

@@ -23,11 +23,11 @@ std::optional<Duration> waiting_bound(const State& state, ClientId id) {
   const Client* const known = state.find(id);
   if (known == nullptr) return std::nullopt;
   const Client& client = *known;
-  if (!client.waits() || unbounded(client.reason) || client.last_until > client.waiting_since) return std::nullopt;
+  if (!client.waits() || unbounded(client.wait.reason) || client.drain.overstay.last_until > client.wait.since) return std::nullopt;
   if (const Gang* gang = gang_of(state, client)) {
     for (const Gang::Member& member : gang->members) {
       const Client& other = state.gpus.at(member.gpu).clients.at(member.client);
-      if (other.waits() && (unbounded(other.reason) || other.last_until > other.waiting_since)) return std::nullopt;
+      if (other.waits() && (unbounded(other.wait.reason) || other.drain.overstay.last_until > other.wait.since)) return std::nullopt;
     }
   }
   int64_t slots = 0;

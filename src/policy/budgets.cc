@@ -13,7 +13,7 @@ std::vector<Client*> unsettled_by_grant(const Gpu& gpu) {
   return holders;
 }
 
-Bytes missing_to(const Client& client) { return need(client) - client.budget; }
+Bytes missing_to(const Client& client) { return need(client) - client.budget.bytes; }
 
 // First who lacks least: a small one need not wait for all that a large one still has to load, and delays that by little. All of them fit
 // together, so each comes to its turn.
@@ -24,8 +24,8 @@ std::vector<Client*> holders_by_lack(const Gpu& gpu) {
 }
 
 void raise(Gpu& gpu, Client& client, Bytes to) {
-  client.budget = to;
-  client.budget_dirty = true;
+  client.budget.bytes = to;
+  client.budget.dirty = true;
   recount(gpu, client);
 }
 
@@ -34,46 +34,46 @@ void raise(Gpu& gpu, Client& client, Bytes to) {
 void raise_budgets(Context& context, Gpu& gpu) {
   const bool some_wait = !gpu.waiting.empty();
   for (Client* client : holders_by_lack(gpu)) {
-    if (client->unproven && some_wait) continue;  // is about to be dropped: what is free is for those who wait
+    if (client->turn.unproven && some_wait) continue;  // is about to be dropped: what is free is for those who wait
     const Bytes missing = missing_to(*client);
     const Bytes free = free_bytes(context.config(), gpu);
     if (missing > 0 && free > 0) {
       if (free >= missing) {
         raise(gpu, *client, need(*client));
-      } else if (client->state == ClientState::kLoading && (free >= kBudgetStep || client->budget_dirty)) {
-        raise(gpu, *client, client->budget + free);  // loads while others still move out
+      } else if (client->state == ClientState::kLoading && (free >= kBudgetStep || client->budget.dirty)) {
+        raise(gpu, *client, client->budget.bytes + free);  // loads while others still move out
       }
     }
-    if (client->growth && client->budget >= need(*client) && !client->growth->satisfied) {
+    if (client->growth && client->budget.bytes >= need(*client) && !client->growth->satisfied) {
       client->growth->satisfied = true;
-      client->budget_dirty = true;
+      client->budget.dirty = true;
       recount(gpu, *client);
     }
-    if (client->state == ClientState::kLoading && client->load.failures > 0 && client->load.retry_at != 0) {
-      if (client->load.holds(context.now)) {
-        context.wake(gpu, client->load.retry_at);
+    if (client->state == ClientState::kLoading && client->turn.load.failures > 0 && client->turn.load.retry_at != 0) {
+      if (client->turn.load.holds(context.now)) {
+        context.wake(gpu, client->turn.load.retry_at);
       } else {
-        client->load.retry_at = 0;  // told once per failure
-        client->budget_dirty = true;
+        client->turn.load.retry_at = 0;  // told once per failure
+        client->budget.dirty = true;
       }
     }
   }
 }
 
 void lower_budget(Gpu& gpu, Client& client, const MemoryChanged& event) {
-  if (!client.holds_lock() || event.budget_sequence != client.budget_sequence || event.budget >= client.budget) return;
+  if (!client.holds_lock() || event.budget_sequence != client.budget.sequence || event.budget >= client.budget.bytes) return;
   // What it needs stays reserved for it: it would only be given again.
-  client.budget = std::max({event.budget, client.memory.resident, std::min(client.budget, need(client))});
-  client.budget_told = std::min(client.budget_told, client.budget);
-  client.slack_declined = true;
+  client.budget.bytes = std::max({event.budget, client.memory.resident, std::min(client.budget.bytes, need(client))});
+  client.budget.told = std::min(client.budget.told, client.budget.bytes);
+  client.budget.slack_declined = true;
   recount(gpu, client);
 }
 
 void give_slack(Context& context, Gpu& gpu) {
   if (!gpu.waiting.empty()) return;
   for (const auto& [id, client] : gpu.unsettled) {
-    const bool settled = client->state != ClientState::kDropping && client->state != ClientState::kUnresponsive && !client->eviction &&
-                         (!client->stays() || client->budget >= need(*client));
+    const bool settled = client->state != ClientState::kDropping && client->state != ClientState::kUnresponsive &&
+                         !client->evictions.current && (!client->stays() || client->budget.bytes >= need(*client));
     if (!settled) return;
   }
   const auto slack_now = [&] { return std::min(kSlackMax, free_bytes(context.config(), gpu) / 8); };
@@ -88,16 +88,16 @@ void give_slack(Context& context, Gpu& gpu) {
 }
 
 void send_budget(Context& context, Gpu& gpu, Client& client) {
-  if (!client.budget_dirty) return;
-  client.budget_dirty = false;
-  const bool raised = client.budget > std::max(client.budget_told, client.memory.resident);
-  client.budget_told = client.budget;
-  const uint64_t sequence = ++client.budget_sequence;
+  if (!client.budget.dirty) return;
+  client.budget.dirty = false;
+  const bool raised = client.budget.bytes > std::max(client.budget.told, client.memory.resident);
+  client.budget.told = client.budget.bytes;
+  const uint64_t sequence = ++client.budget.sequence;
   if (client.growth && client.growth->satisfied) {
-    context.actions.push_back(SendMemory{client.id, client.growth->request, true, client.budget, sequence});
+    context.actions.push_back(SendMemory{client.id, client.growth->request, true, client.budget.bytes, sequence});
     growth_ends(client, context.now);
   } else {
-    context.actions.push_back(SendLock{client.id, client.grant, client.budget, sequence});
+    context.actions.push_back(SendLock{client.id, client.grant, client.budget.bytes, sequence});
   }
   recount(gpu, client);
   if (raised && free_bytes(context.config(), gpu) < 0 && !context.state.broken) {

@@ -157,134 +157,253 @@ struct QueueEntry {
   bool counts = false, counts_for_memory = false, held = false;
 };
 
+struct Joining {
+  uint64_t order = 0;  // of arrival
+  Instant at = 0;
+};
+
+// A client's request for the lock. Of meaning while it waits, but for `asked` and `while_paused`.
+struct Wait {
+  bool asked = false;         // it has asked for the lock once, or come with it
+  bool while_paused = false;  // asked while its tenant is paused
+  uint64_t arrival = 0;       // of its request
+  Instant since = 0;
+  bool woke = false;  // it waits after having been idle, and used little lately
+  bool for_memory = false;
+  Duration passed_at_start = 0;  // Switches::passing when it began to wait
+  WaitReason reason = WaitReason::kNone;
+};
+
+// The turn that a client whose tenant ends (TenantEnds) gets before all others.
+struct LastTurn {
+  bool due = false;   // the client has it before it
+  bool runs = false;  // this turn is it
+  Duration ran = 0;   // of it so far: one that the client gives up by itself, to write down what it has, goes on later
+};
+
+// How much a lock holder may have on the GPU. `bytes` is 0 without the lock, and never less than what is resident with it.
+struct Budget {
+  Bytes bytes = 0;
+  uint64_t sequence = 0;
+  Bytes told = 0;               // as last sent with this grant
+  bool dirty = false;           // to be sent at the end of this step
+  bool slack_declined = false;  // it gave slack back: none again until it grows
+};
+
+// A turn's pause: the client keeps the lock, and uses nothing until it says otherwise. Then Turn::start is not set.
+struct Pause {
+  std::optional<Instant> since;
+  Duration unused_before = 0;  // of the turn before; and at which rate that was billed
+  int64_t billed_before = 0;
+};
+
+// A client's turn, from its grant until the lock is given up. `carried` outlives it, for the turn that resumes an interrupted one.
+struct Turn {
+  Instant granted_at = 0;
+  bool unproven = false;  // only the client says that it had the lock already: it is dropped before all others
+  Duration load_allowance = 0;
+  bool loads = false;  // has yet to tell that all has come in; its memory counts as resident before the copies are done
+  Backoff load;
+  std::optional<Instant> start;          // when loading ended
+  Duration without_room = 0;             // of the turn: allocations waited for room
+  Duration carried = 0;                  // of an interrupted turn that this one resumes
+  std::optional<Instant> due_cap;        // passed a larger waiter: has to be gone by that one's turn
+  std::optional<Instant> passing_since;  // it ended another's early
+  std::optional<Instant> idle_since;     // the client said that nothing runs
+  Pause pause;
+  bool interrupted = false;   // being dropped for a waking client, before its time
+  Duration interruption = 0;  // work that the switch for which it is being dropped asks for (Switch::quantum)
+
+  // When loading has ended, at the latest when its allowance is over.
+  Instant began() const { return start.value_or(granted_at + load_allowance); }
+  // When its time is over, were the client in no gang.
+  Instant due(Duration length, Duration quantum) const { return std::max(began() - carried + length, began() + std::min(length, quantum)); }
+  void end();
+};
+
+// Requests to drop in a row that a client did not follow. One that does not for too long comes after everybody else, and for as long
+// again after it gave the GPU up.
+struct Overstay {
+  Instant since = 0, until = 0;  // the first, and the last answer
+  bool too_long = false;
+  Instant last_until = 0;  // so long it comes last after it gave the GPU up
+
+  bool comes_last(Instant now) const { return too_long || now < last_until; }
+  void end(Instant now);  // it gave the GPU up
+};
+
+// A request to drop, and how the client's work comes to an end.
+struct Drain {
+  Instant asked_at = 0;
+  DrainStep step = DrainStep::kAlone;
+  uint64_t attempt = 0;
+  Instant drained_at = 0;
+  Duration took = 0;  // its last that ended while nobody went on for its sake: so long its own work takes to end
+  Backoff backoff;
+  Overstay overstay;
+
+  // The client has told that its work has ended, and waits for our word, or goes on until we ask again.
+  bool is_held() const { return step == DrainStep::kDrained || step == DrainStep::kCatchingUp; }
+};
+
+// The place of a client that gave the lock up while others of its gang go on: it is kept until the gang's turn ends.
+// Invariant: `leaves` and `lost` only with `kept`.
+struct GangPlace {
+  bool kept = false;
+  bool leaves = false;  // the others were asked to drop
+  bool lost = false;    // the client waits, and does not fit into it
+};
+
+// What the turns that are over leave: for the client's place in the waiting order, and for whether it wakes.
+struct PastTurns {
+  Instant last_used = 0;  // end of the last one; when it joined, if it had none
+  Instant released_at = 0;
+  bool left_early = false;  // the last one ended by the client's own choice
+  Duration earned = 0;      // their work that no switch was charged for
+  Usage usage;
+};
+
+// Memory that moves out at the scheduler's request, one request at a time.
+struct Evictions {
+  std::optional<Eviction> current;
+  Backoff backoff;
+};
+
+// Memory that comes in without the lock, before the client's turn (prefetch.cc).
+struct Prefetches {
+  bool supported = false;
+  std::optional<Prefetch> current;
+  bool ended = false;  // nothing more comes in that way before its next turn
+  Bytes unused = 0;    // came in so since its last turn, and is still there
+};
+
+// The last swap that the client told of. Its messages have running totals.
+struct Movement {
+  struct Part {
+    Bytes copied, unmoved;
+  };
+  Part take(const SwapProgressed& event);  // what is new in it
+
+ private:
+  uint64_t id_ = 0;
+  bool out_ = false, ahead_ = false;
+  Bytes copied_ = 0, unmoved_ = 0;
+};
+
+// What a client was sent last, so that only what differs is sent.
+struct Sent {
+  struct Rules {  // as SendContention has them
+    bool limited = false;
+    Duration idle_release = 0;
+    bool gang_runs = false;
+    Duration pause = 0;
+
+    bool operator==(const Rules&) const = default;
+  };
+  uint32_t waiters = 0, memory_waiters = 0;  // these and the cost: with this grant
+  Duration cost = 0;
+  Rules rules;
+  std::optional<Bytes> ceiling;
+
+  void grant_ends() { waiters = memory_waiters = 0, cost = 0; }
+};
+
+// What the log has of a client.
+struct Noted {
+  uint64_t beside = 0;  // a hash of its neighbours at its grant
+  Instant beside_at = 0;
+  WaitReason reason = WaitReason::kNone;  // what it waited for
+  Instant wait_at = 0;
+};
+
+// How a client stands in the indexes of its GPU and tenant, and what it adds to sums. Only recount(), note_waiting() and what they call
+// change this.
+struct Indexed {
+  Gpu* home = nullptr;  // null: a copy, to be looked at
+  Tenancy* tenancy = nullptr;
+  Sums counted;  // its part of Gpu::sums
+  Roles roles;
+  QueueEntry queued;
+  std::optional<Bytes> slack_key;  // in Gpu::slack_takers: no more than its slack, which may have grown since
+};
+
+// The answer to SendAskProgress.
+struct Progress {
+  uint64_t question = 0, work = 0;
+  Instant at = 0;
+};
+
+// A client among groups that share the GPU in different ways (share_turns.cc, share_trials.cc).
+struct ShareMember {
+  uint64_t group = 0;     // as ClientShares has it
+  bool measured = false;  // the same
+  Progress progress;
+  int gaps_in_row = 0;           // turns that its own choice ended while groups took turns
+  bool leaves_by_choice = true;  // so its last such turn ended, or it had none yet, or it did not want it back at once
+  Instant beside_until = 0;      // it leaves gaps, so it takes no turns with other groups
+  Duration beside_for = 0;       // so long, the last time; 0: since it held on, it has not
+
+  bool is_in_group() const { return group != 0 || measured; }
+  void note_gap(Instant now);
+};
+
+struct StateTimes {
+  Duration running = 0, waiting = 0, swapping = 0;
+};
+
+// What a client did since it joined, for people. `turns` also tells whether it had one.
+struct Totals {
+  uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
+  StateTimes times;  // without the state that it has
+  Bytes swapped_out = 0, swapped_in = 0, unmoved = 0;
+  Bytes prefetched = 0, prefetched_in_vain = 0;
+};
+
 struct Client {
+  // Who it is.
   ClientId id = 0;
   GpuId gpu = 0;
   TenantId tenant = 0;
   ProcessId process = 0;
   int priority = 0;
   bool swappable = true;
-  bool gang = true;            // as its tenant wants it
-  bool asked = false;          // it has asked for the lock, or come with it
-  bool ends = false;           // it has its last turn before it, which comes before all others'
-  bool last_turn = false;      // and this is it
-  Duration last_turn_ran = 0;  // of it so far: one that it gives up by itself, to write down what it has, goes on later
-  uint64_t joined = 0;         // order of arrival
-  Instant joined_at = 0;
+  bool gang = true;  // as its tenant wants it
+  Joining joined;
+
+  // What it has and does.
   Memory memory;
   std::optional<Bytes> overhead;
-
   ClientState state = ClientState::kIdle;
-  Instant since = 0;
+  Instant since = 0;  // of the state
+
+  // Without the lock.
+  Wait wait;
+  LastTurn last_turn;
+  GangPlace place;
+  PastTurns past;
+  Evictions evictions;
+  Prefetches prefetches;
 
   // With the lock.
   GrantId grant = 0;  // 0: without the lock
-  Bytes budget = 0;
-  uint64_t budget_sequence = 0;
-  Bytes budget_told = 0;        // as last sent with this grant
-  bool budget_dirty = false;    // to be sent at the end of this step
-  bool slack_declined = false;  // it gave slack back: none again until it grows
-  bool unproven = false;        // only it says that it had the lock already: it is dropped before all others
-  Instant granted_at = 0;
-  Duration load_allowance = 0;
-  bool loads = false;                    // has yet to tell that all has come in; its memory counts as resident before the copies are done
-  std::optional<Instant> turn_start;     // when loading ended
-  Duration turn_without_room = 0;        // of the turn: allocations waited for room
-  Duration turn_carried = 0;             // of an interrupted turn that this one resumes
-  std::optional<Instant> due_cap;        // passed a larger waiter: has to be gone by that one's turn
-  std::optional<Instant> passing_since;  // its turn ended another's early
-  std::optional<Instant> idle_since;     // it said that nothing runs
-  std::optional<Instant> paused_since;   // it said that it uses nothing until it says otherwise; then turn_start is not set
-  Duration unused_before_pause = 0;      // of the turn before; and at which rate that was billed
-  int64_t billed_before_pause = 0;
-  bool interrupted = false;   // being dropped for a waking client, before its time
-  Duration interruption = 0;  // work that the switch for which it is being dropped asks for (Switch::quantum)
-  Duration earned = 0;        // work of its former turns that no switch was charged for
-  Instant drop_sent_at = 0;
-  DrainStep drain_step = DrainStep::kAlone;
-  uint64_t drain_attempt = 0;
-  Instant overstays_since = 0, overstays_until = 0;  // requests to drop in a row that it did not follow: the first, and the last answer
-  bool overstays = false;                            // for too long: everybody goes before it
-  Instant last_until = 0;                            // the same after it gave the GPU up
-  Instant drained_at = 0;
-  Duration drain_took = 0;  // its last that ended while nobody went on for its sake: so long its own work takes to end
-  Backoff drain;
-  Backoff load;
+  Budget budget;
   std::optional<Growth> growth;
-  uint32_t contention_waiters = 0, contention_memory_waiters = 0;  // as last sent
-  Duration contention_cost = 0;                                    // the same
-  bool limited_sent = false;
-  Duration idle_release_sent = 0;
-  bool gang_runs_sent = false;
-  Duration pause_sent = 0;
+  Turn turn;
+  Drain drain;
 
-  uint64_t beside_noted = 0;  // a hash of its neighbours at its grant, and what it waited for, as the log has them last
-  Instant beside_noted_at = 0;
-  Instant wait_noted_at = 0;
-
-  // Without it.
-  bool asks_paused = false;  // asked for it while its tenant is paused
-  uint64_t arrival = 0;      // of its lock request
-  Instant waiting_since = 0;
-  Instant last_used = 0;  // end of its last turn; when it joined, if it had none
-  // It gave the lock up while others of its gang go on: its place is kept until the gang's turn ends. place_leaves: they were asked to
-  // drop.
-  bool keeps_place = false;
-  bool place_leaves = false;
-  bool lost_place = false;  // waits, and does not fit into the place that is kept
-  Instant released_at = 0;
-  bool left_early = false;  // its last turn ended by its own choice
-  bool woke = false;        // it waits after having been idle, and used little lately
-  bool waited_for_memory = false;
-  Duration passed_at_start = 0;  // Switches::passing when it began to wait
-  WaitReason reason = WaitReason::kNone;
-  WaitReason reason_noted = WaitReason::kNone;
-  std::optional<Eviction> eviction;
-  Backoff evict;
-  bool prefetches = false;  // it knows how to
-  std::optional<Prefetch> prefetch;
-  bool prefetch_ended = false;  // nothing more comes in that way before its next turn
-  Bytes unused_ahead = 0;       // came in so since its last turn, and is still there
-
-  uint64_t movement = 0;  // of its last swap message: id and direction, to turn running totals into differences
-  bool movement_out = false, movement_ahead = false;
-  Bytes movement_copied = 0, movement_unmoved = 0;
-  std::optional<Bytes> ceiling_sent;
-
-  Sums counted;         // its part of Gpu::sums
-  Gpu* home = nullptr;  // where it is indexed; null: a copy, to be looked at
-  Roles roles;          // as indexed there
-  QueueEntry queued;    // the same
-  Tenancy* tenancy = nullptr;
-  // Its key in Gpu::slack_takers: no more than its slack, which may have grown since.
-  std::optional<Bytes> slack_key;
-
-  uint64_t share_group = 0;  // as ClientShares has it
-  bool measured = false;     // the same
-  struct Progress {
-    uint64_t question = 0, work = 0;
-    Instant at = 0;
-  } progress;                     // its last answer
-  int gaps_in_row = 0;            // turns that its own choice ended while groups took turns
-  bool leaves_by_choice = true;   // so its last such turn ended, or it had none yet, or it did not want it back at once
-  Instant runs_beside_until = 0;  // it leaves gaps, so it takes no turns with other groups
-  Duration beside_for = 0;        // so long, the last time; 0: since it held on, it has not
-
-  Usage usage;
-  uint64_t turns = 0, drops = 0, unanswered_drops = 0, failed_drains = 0;
-  Duration time_running = 0, time_waiting = 0, time_swapping = 0;
-  Bytes swapped_out = 0, swapped_in = 0, unmoved = 0;
-  Bytes prefetched = 0, prefetched_in_vain = 0;
+  ShareMember share;
+  Movement movement;
+  Totals totals;
+  Sent sent;
+  Noted noted;
+  Indexed indexed;
 
   bool holds_lock() const { return grant != 0; }
   bool stays() const {
     return state == ClientState::kLoading || state == ClientState::kRunning || state == ClientState::kPaused;
   }  // holds the lock and was not asked to drop
-  // It has told that its work has ended, and waits for our word, or goes on until we ask again.
-  bool is_held() const { return drain_step == DrainStep::kDrained || drain_step == DrainStep::kCatchingUp; }
-  bool comes_last(Instant now) const { return overstays || now < last_until; }
   bool waits() const { return state == ClientState::kWaiting; }
-  bool takes_place() const { return stays() || (keeps_place && !place_leaves); }  // whoever comes has to fit beside it
+  bool takes_place() const { return stays() || (place.kept && !place.leaves); }  // whoever comes has to fit beside it
 };
 
 }  // namespace nvshare::policy

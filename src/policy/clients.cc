@@ -46,7 +46,7 @@ Duration Usage::recent(Instant now) const {
 }
 
 StateTimes times_until(const Client& client, Instant now) {
-  StateTimes times{client.time_running, client.time_waiting, client.time_swapping};
+  StateTimes times = client.totals.times;
   const Duration lasted = now - client.since;
   switch (client.state) {
     case ClientState::kIdle:
@@ -68,10 +68,7 @@ StateTimes times_until(const Client& client, Instant now) {
 }
 
 void set_state(Client& client, ClientState to, Instant now) {
-  const StateTimes times = times_until(client, now);
-  client.time_running = times.running;
-  client.time_waiting = times.waiting;
-  client.time_swapping = times.swapping;
+  client.totals.times = times_until(client, now);
   client.state = to;
   client.since = now;
   recount(client);
@@ -82,7 +79,7 @@ void take_memory(Gpu& gpu, Client& client, const Memory& memory) {
   client.memory.allocated = std::clamp(memory.allocated, client.memory.resident, kBytesMost);
   client.memory.unswappable = std::clamp<Bytes>(memory.unswappable, 0, client.memory.allocated);
   // What it holds beyond its budget counts while it says so, and is no budget that it was given.
-  if (client.holds_lock()) client.budget = std::max(client.budget_told, client.memory.resident);
+  if (client.holds_lock()) client.budget.bytes = std::max(client.budget.told, client.memory.resident);
   recount(gpu, client);
 }
 
@@ -113,7 +110,7 @@ static void note_on_several(State& state, TenantId tenant, const Spread& spread)
 void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   Tenancy& tenancy = gpu.of_tenant[client.tenant];
   tenancy.clients[client.id] = &client;
-  client.tenancy = &tenancy;
+  client.indexed.tenancy = &tenancy;
   if (tenancy.account == nullptr) {
     if (Account* account = known_account(state.config, gpu, client.tenant)) {
       open_account(gpu, tenancy, *account);
@@ -122,7 +119,7 @@ void note_in_indexes(State& state, Gpu& gpu, Client& client) {
   }
   ++gpu.priorities[client.priority];
   gpu.ceilings.due = true;
-  client.home = &gpu;
+  client.indexed.home = &gpu;
   state.clients[client.id] = &client;
   ++state.homes[client.tenant][gpu.id];
   if (!client.gang) return;
@@ -160,18 +157,18 @@ void forget_in_indexes(State& state, Gpu& gpu, const Client& client) {
 
 void set_priority(Context& context, const TenantPriority& event) {
   each_client_of(context.state, event.tenant, [&](Client& client) {
-    forget_priority(*client.home, client);
+    forget_priority(*client.indexed.home, client);
     client.priority = event.priority;
-    ++client.home->priorities[client.priority];
+    ++client.indexed.home->priorities[client.priority];
     recount(client);
   });
 }
 
 void set_ends(Context& context, const TenantEnds& event) {
   each_client_of(context.state, event.tenant, [&](Client& client) {
-    if (event.ends && !client.ends) client.last_turn_ran = 0;
-    client.ends = event.ends;
-    client.last_turn = client.last_turn && event.ends;
+    if (event.ends && !client.last_turn.due) client.last_turn.ran = 0;
+    client.last_turn.due = event.ends;
+    client.last_turn.runs = client.last_turn.runs && event.ends;
     recount(client);
   });
 }
@@ -197,7 +194,7 @@ void set_paused(Context& context, const TenantPaused& event) {
   }
   context.state.paused.erase(event.tenant);
   each_client_of(context.state, event.tenant, [&](Client& client) {
-    if (std::exchange(client.asks_paused, false)) request_lock(context, context.state.gpus.at(client.gpu), client);
+    if (std::exchange(client.wait.while_paused, false)) request_lock(context, context.state.gpus.at(client.gpu), client);
   });
 }
 
@@ -210,8 +207,8 @@ bool gang_is_not_whole(Context& context, Gpu& gpu, const Client& client) {
   bool missing = false;
   for (const Gang::Member& member : gang->members) {
     const Client& other = context.state.gpus.at(member.gpu).clients.at(member.client);
-    const Instant patience = std::max(other.drain.holds(context.now) ? other.drain.retry_at : 0,
-                                      joins_its_gang(context.state, other) ? other.waiting_since + kGangReturn : 0);
+    const Instant patience = std::max(other.drain.backoff.holds(context.now) ? other.drain.backoff.retry_at : 0,
+                                      joins_its_gang(context.state, other) ? other.wait.since + kGangReturn : 0);
     if (patience <= context.now) continue;
     missing = true;
     context.wake(gpu, patience);
@@ -221,17 +218,17 @@ bool gang_is_not_whole(Context& context, Gpu& gpu, const Client& client) {
 
 void hold(Context& context, Gpu& gpu, Client& client) {
   const bool gang_needs_it = others_run(context.state, client);
-  if (client.asks_paused && gang_needs_it) {
-    client.asks_paused = false;
+  if (client.wait.while_paused && gang_needs_it) {
+    client.wait.while_paused = false;
     request_lock(context, gpu, client);
   } else if (client.waits() && !gang_needs_it) {
-    client.asks_paused = true;
-    client.reason = client.reason_noted = WaitReason::kNone;
+    client.wait.while_paused = true;
+    client.wait.reason = client.noted.reason = WaitReason::kNone;
     set_state(client, ClientState::kIdle, context.now);
   }
   if (!client.stays() || gang_is_not_whole(context, gpu, client)) return;
-  if (client.drain.holds(context.now)) return context.wake(gpu, client.drain.retry_at);
-  client.interrupted = false;
+  if (client.drain.backoff.holds(context.now)) return context.wake(gpu, client.drain.backoff.retry_at);
+  client.turn.interrupted = false;
   ask_to_drop(context, gpu, client, "its tenant was paused");
 }
 
@@ -269,12 +266,12 @@ void join(Context& context, const ClientJoined& event) {
   client.process = event.process;
   client.priority = event.priority;
   client.swappable = event.swappable;
-  client.prefetches = event.prefetches && event.swappable;
+  client.prefetches.supported = event.prefetches && event.swappable;
   client.gang = event.gang;
-  client.ends = event.ends;
+  client.last_turn.due = event.ends;
   if (event.overhead) client.overhead = std::max<Bytes>(*event.overhead, 0);
-  client.joined = state.next_arrival++;
-  client.joined_at = client.since = client.last_used = context.now;
+  client.joined.order = state.next_arrival++;
+  client.joined.at = client.since = client.past.last_used = context.now;
   gpu.speaks = client.id;
   note_in_indexes(state, gpu, client);
   take_memory(gpu, client, event.memory);
@@ -287,11 +284,11 @@ void join(Context& context, const ClientJoined& event) {
   if (event.has_lock) {
     // It ran when the previous scheduler ended, and goes on: the new grant only gives its later release a name.
     // No slack for it: others who ran beside it may not be back yet.
-    client.asked = true;
+    client.wait.asked = true;
     grant(context, gpu, client);
-    client.slack_declined = true;
+    client.budget.slack_declined = true;
     recount(gpu, client);
-    client.unproven = !event.proven;
+    client.turn.unproven = !event.proven;
   } else if (event.wants_lock) {
     request_lock(context, gpu, client);
   }

@@ -7,9 +7,6 @@
 namespace nvshare::policy {
 
 // clients.cc: a client's life and its state
-struct StateTimes {
-  Duration running, waiting, swapping;
-};
 StateTimes times_until(const Client& client, Instant now);  // in all, with the state that it has
 void set_state(Client& client, ClientState to, Instant now);
 void join(Context& context, const ClientJoined& event);
@@ -98,8 +95,6 @@ Duration swap_time(const Gpu& gpu, Bytes out, Bytes in);
 Duration turn_limit(const Config& config, const Gpu& gpu);  // the longest that a turn can last while somebody waits
 Duration switch_time(const Config& config, Duration cost);  // of a switch that costs so much
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in);
-Instant turn_began(const Client& client);
-Instant turn_due(const Client& client, Duration length, Duration quantum);        // when its turn's time is over, were it in no gang
 Instant growth_due(const Context& context, const Client& client, Duration cost);  // the same, for a neighbour's growth
 struct Comers {
   std::vector<ClientId> clients;  // that are to run on this GPU
@@ -228,7 +223,7 @@ void quota_config_changed(Context& context, const Config& former);  // after it 
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used);
 // The same of a turn that a pause ends; the first returns what quota_turn_ended is to be told.
 std::optional<Duration> note_unused_before_pause(const Context& context, const Gpu& gpu, Client& client, std::optional<Duration> used);
-void quota_pause_ended(const Context& context, const Gpu& gpu, Client& client);  // before paused_since is forgotten
+void quota_pause_ended(const Context& context, const Gpu& gpu, Client& client);  // before Pause::since is forgotten
 Duration hand_over(const Gpu& gpu);                                              // what one costs
 Duration window_of(const Config& config, const Gpu& gpu);
 bool is_windowed(const Config& config, const Gpu& gpu);  // what is not used in a window is lost
@@ -264,7 +259,7 @@ class Exclusive {
     if (account.gang) return false;  // it has its turns on several GPUs at once
     if (rotates_) return true;
     if (account.sharing != TenantSharing::kNode) return account.sharing == TenantSharing::kTurns;
-    return by_gaps_ ? !account.gappy : others_;
+    return by_gaps_ ? !account.slice.gappy : others_;
   }
 
  private:

@@ -16,11 +16,11 @@ bool crowds_out(const Config& config, const Gpu& gpu, const Client& comer) {
   };
   for (const auto& [grant, older] : gpu.holders) {
     const Bytes most = ceiling(config, gpu, *older);
-    if (need(*older) <= most || older->joined > comer.joined) continue;
+    if (need(*older) <= most || older->joined.order > comer.joined.order) continue;
     Bytes beside_comer = most, alone = most;
     for (const auto& [id, other] : gpu.clients) {
-      if (other.joined > comer.joined) beside_comer += takes(other);
-      if (other.joined > older->joined) alone += takes(other);
+      if (other.joined.order > comer.joined.order) beside_comer += takes(other);
+      if (other.joined.order > older->joined.order) alone += takes(other);
     }
     if (need(*older) > beside_comer && need(*older) <= alone) return true;
   }

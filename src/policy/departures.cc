@@ -18,17 +18,17 @@ void leave(Context& context, const ClientLeft& event) {
   Client* const known = context.state.find(event.client);
   if (known == nullptr) return;
   Client& client = *known;
-  Gpu* const gpu = client.home;
+  Gpu* const gpu = client.indexed.home;
   if (!event.memory_freed) {
     // The driver takes a while to tear a dead process down. All that it may have mapped counts until then, its context included.
-    Bytes bytes = client.holds_lock() ? std::max(client.budget, client.memory.resident) : held(client);
+    Bytes bytes = client.holds_lock() ? std::max(client.budget.bytes, client.memory.resident) : held(client);
     if (!context.config().memory_reserve_percent) bytes += overhead_of(context.config(), client);
     const Duration grace = event.watched ? context.config().watched_grace : context.config().departed_grace;
     gpu->departed.hold(event.client, {bytes, context.now + grace});
   }
-  if (client.passing_since) gpu->switches.passing += context.now - *client.passing_since;
+  if (client.turn.passing_since) gpu->switches.passing += context.now - *client.turn.passing_since;
   const TenantId tenant = client.tenant;
-  if (client.prefetch) gpu->prefetch.client = 0;
+  if (client.prefetches.current) gpu->prefetch.client = 0;
   uncount(*gpu, client);
   forget_in_indexes(context.state, *gpu, client);
   gpu->clients.erase(event.client);

@@ -16,9 +16,9 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   std::vector<Client*> order;
   const PlaceTerms terms = place_terms_on(context, gpu);
   for (const auto& [id, client] : gpu.evictable) {
-    if (client->keeps_place) continue;
+    if (client->place.kept) continue;
     if (!client->waits()) {
-      idle.emplace_back(!context.state.paused.contains(client->tenant), client->last_used, id, client);
+      idle.emplace_back(!context.state.paused.contains(client->tenant), client->past.last_used, id, client);
     } else if (may_run(context.state, *client) == Verdict::kLimit) {
       order.push_back(client);
     } else {
@@ -37,9 +37,10 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
 // How long a movement can have taken: since it was asked for. Nothing: nobody asked for it, so it says nothing of the link.
 std::optional<Duration> time_since_request(const Client& client, const SwapProgressed& event, Instant now) {
   if (event.out)
-    return client.eviction && client.eviction->id == event.id && !client.eviction->ahead ? std::optional(now - client.eviction->asked_at)
-                                                                                         : std::nullopt;
-  return client.holds_lock() && client.grant == event.id ? std::optional(now - client.granted_at) : std::nullopt;
+    return client.evictions.current && client.evictions.current->id == event.id && !client.evictions.current->ahead
+               ? std::optional(now - client.evictions.current->asked_at)
+               : std::nullopt;
+  return client.holds_lock() && client.grant == event.id ? std::optional(now - client.turn.granted_at) : std::nullopt;
 }
 
 void measure(Gpu& gpu, const Client& client, const SwapProgressed& event, Instant now) {
@@ -53,6 +54,18 @@ void measure(Gpu& gpu, const Client& client, const SwapProgressed& event, Instan
 }
 
 }  // namespace
+
+Movement::Part Movement::take(const SwapProgressed& event) {
+  const bool goes_on = id_ == event.id && out_ == event.out && ahead_ == event.ahead;
+  if (!goes_on) copied_ = unmoved_ = 0;
+  id_ = event.id;
+  out_ = event.out;
+  ahead_ = event.ahead;
+  const Part part{std::max<Bytes>(event.copied - copied_, 0), std::max<Bytes>(event.unmoved - unmoved_, 0)};
+  copied_ += part.copied;
+  unmoved_ += part.unmoved;
+  return part;
+}
 
 void Link::take(TenantId tenant, Bytes LinkSpeed::*direction, Bytes sample) {
   Bytes& own = of_tenants[tenant].*direction;
@@ -76,16 +89,17 @@ static Bytes growth_batch(const Context& context, const Gpu& gpu) {
 
 static void ask_to_move(Context& context, Gpu& gpu, Client& client, Bytes bytes, bool ahead = false) {
   const Duration patience = context.config().unanswered_grace + 2 * swap_time(gpu, bytes, 0);
-  client.eviction = Eviction{context.state.next_eviction++, client.memory.resident - bytes, context.now + patience, context.now, ahead};
+  client.evictions.current =
+      Eviction{context.state.next_eviction++, client.memory.resident - bytes, context.now + patience, context.now, ahead};
   if (!ahead) put_off_prefetch(context, gpu);
   recount(gpu, client);
-  context.actions.push_back(SendEvict{client.id, client.eviction->id, bytes});
+  context.actions.push_back(SendEvict{client.id, client.evictions.current->id, bytes});
 }
 
 void evict_paused(Context& context, Gpu& gpu) {
   for (const TenantId tenant : context.state.paused) {
     each_client(gpu, tenant, [&](Client& client) {
-      if (client.holds_lock() || client.waits() || client.keeps_place || client.eviction || client.prefetch) return;
+      if (client.holds_lock() || client.waits() || client.place.kept || client.evictions.current || client.prefetches.current) return;
       const Bytes bytes = std::min(movable(client, context.now), host_room(context.state));
       if (bytes > 0) ask_to_move(context, gpu, client, bytes);
     });
@@ -98,10 +112,10 @@ void evict_shortfall(Context& context, Gpu& gpu) {
   missing = std::max(missing, std::min(growth_batch(context, gpu), host_room(context.state) - kPieceMost));
   for (Client* client : by_distance_of_turn(context, gpu)) {
     if (missing <= 0) return;
-    if (client->eviction) continue;
+    if (client->evictions.current) continue;
     const Bytes bytes = std::min({missing, movable(*client, context.now), host_room(context.state)});
     if (bytes <= 0) continue;
-    if (client->prefetch) {  // which ends in a moment
+    if (client->prefetches.current) {  // which ends in a moment
       missing -= bytes;
       continue;
     }
@@ -114,7 +128,7 @@ bool evict_ahead(Context& context, Gpu& gpu, const Client& next, Bytes bytes) {
   const Bytes room = host_room(context.state) - kPieceMost;
   for (Client* client : by_distance_of_turn(context, gpu)) {
     const Bytes moves = std::min({bytes, movable(*client, context.now), room});
-    if (client->id == next.id || client->evict.failures > 0 || moves <= 0) continue;
+    if (client->id == next.id || client->evictions.backoff.failures > 0 || moves <= 0) continue;
     ask_to_move(context, gpu, *client, moves, true);
     return true;
   }
@@ -124,14 +138,14 @@ bool evict_ahead(Context& context, Gpu& gpu, const Client& next, Bytes bytes) {
 void watch_evictions(Context& context, Gpu& gpu) {
   for (const auto& [id, unsettled] : gpu.unsettled) {
     Client& client = *unsettled;
-    if (client.eviction && client.eviction->deadline <= context.now) {
-      client.eviction.reset();
-      client.evict.failed(context.now);  // so that it stays unsettled
+    if (client.evictions.current && client.evictions.current->deadline <= context.now) {
+      client.evictions.current.reset();
+      client.evictions.backoff.failed(context.now);  // so that it stays unsettled
       recount(gpu, client);
       context.note(Note::Level::kWarning, id, "does not move its memory out as asked; others have to");
     }
-    if (client.eviction) context.wake(gpu, client.eviction->deadline);
-    if (client.evict.failures > 0) context.wake(gpu, client.evict.retry_at);
+    if (client.evictions.current) context.wake(gpu, client.evictions.current->deadline);
+    if (client.evictions.backoff.failures > 0) context.wake(gpu, client.evictions.backoff.retry_at);
   }
 }
 
@@ -140,18 +154,10 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   event.ahead &= !event.out;
   event.copied = std::clamp<Bytes>(event.copied, 0, std::max<Bytes>(gpu.total, 0));  // no movement is larger
   event.unmoved = std::clamp<Bytes>(event.out ? event.unmoved : 0, 0, std::max<Bytes>(gpu.total, 0));
-  const bool goes_on = client.movement == event.id && client.movement_out == event.out && client.movement_ahead == event.ahead;
-  if (!goes_on) client.movement_copied = client.movement_unmoved = 0;
-  client.movement = event.id;
-  client.movement_out = event.out;
-  client.movement_ahead = event.ahead;
-  const Bytes copied = std::max<Bytes>(event.copied - client.movement_copied, 0);
-  client.movement_copied = std::max(client.movement_copied, event.copied);
-  Bytes& total = event.out ? client.swapped_out : client.swapped_in;
+  const auto [copied, unmoved] = client.movement.take(event);
+  Bytes& total = event.out ? client.totals.swapped_out : client.totals.swapped_in;
   total += std::min(copied, std::numeric_limits<Bytes>::max() - total);
-  const Bytes unmoved = std::max<Bytes>(event.unmoved - client.movement_unmoved, 0);
-  client.movement_unmoved = std::max(client.movement_unmoved, event.unmoved);
-  client.unmoved += std::min(unmoved, std::numeric_limits<Bytes>::max() - client.unmoved);
+  client.totals.unmoved += std::min(unmoved, std::numeric_limits<Bytes>::max() - client.totals.unmoved);
   if (event.finished && !event.ahead) measure(gpu, client, event, context.now);
 
   const Bytes resident_before = client.memory.resident;
@@ -165,29 +171,29 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   }
 
   if (event.out) {
-    if (!client.eviction || client.eviction->id != event.id) return;
+    if (!client.evictions.current || client.evictions.current->id != event.id) return;
     if (!event.finished) {
-      client.eviction->deadline = context.now + context.config().unanswered_grace;
+      client.evictions.current->deadline = context.now + context.config().unanswered_grace;
       return;
     }
-    const bool done = !event.failed && client.memory.resident <= client.eviction->resident_target;
-    client.eviction.reset();
+    const bool done = !event.failed && client.memory.resident <= client.evictions.current->resident_target;
+    client.evictions.current.reset();
     if (done) {
-      client.evict.succeeded();
+      client.evictions.backoff.succeeded();
       recount(gpu, client);
     } else {
-      client.evict.failed(context.now);
+      client.evictions.backoff.failed(context.now);
       recount(gpu, client);
-      context.note(client.evict.failures == 1 ? Note::Level::kInfo : Note::Level::kDebug, client.id,
+      context.note(client.evictions.backoff.failures == 1 ? Note::Level::kInfo : Note::Level::kDebug, client.id,
                    "could not move all of the memory out that was asked for; " + mib(client.memory.resident) + " stay on the GPU");
     }
   } else if (event.finished && !event.ahead && event.id == client.grant && client.holds_lock()) {
-    client.loads = client.loads && event.failed;
+    client.turn.loads = client.turn.loads && event.failed;
     if (event.failed) {
-      client.load.failed(context.now);
-    } else if (client.state == ClientState::kLoading && client.budget >= client.memory.allocated) {
-      client.load.succeeded();
-      client.turn_start = context.now;
+      client.turn.load.failed(context.now);
+    } else if (client.state == ClientState::kLoading && client.budget.bytes >= client.memory.allocated) {
+      client.turn.load.succeeded();
+      client.turn.start = context.now;
       set_state(client, ClientState::kRunning, context.now);
     }
   }

@@ -8,7 +8,7 @@ void set_reasons(Context& context, const Waiting& waiting, WaitReason reason) {
   for (const auto& [gpu_id, clients] : waiting) {
     for (const ClientId id : clients) {
       Client& client = context.state.gpus.at(gpu_id).clients.at(id);
-      set_reason(client, reason, client.waited_for_memory);
+      set_reason(client, reason, client.wait.for_memory);
     }
   }
 }
@@ -44,7 +44,7 @@ void grant_gang(Context& context, Gang& gang, const Waiting& waiting) {
     for (const ClientId id : clients) {
       Client& client = gpu.clients.at(id);
       grant(context, gpu, client);
-      gang.load_allowance = std::max(gang.load_allowance, client.load_allowance);
+      gang.load_allowance = std::max(gang.load_allowance, client.turn.load_allowance);
     }
   }
 }
@@ -54,8 +54,8 @@ Instant returns_by(const Context& context, const Gang& gang) {
   Instant latest = 0;
   for (const Gang::Member& member : gang.members) {
     const Client& client = context.state.gpus.at(member.gpu).clients.at(member.client);
-    if (client.state == ClientState::kIdle && client.turns > 0 && !client.left_early)
-      latest = std::max(latest, client.released_at + kGangReturn);
+    if (client.state == ClientState::kIdle && client.totals.turns > 0 && !client.past.left_early)
+      latest = std::max(latest, client.past.released_at + kGangReturn);
   }
   return latest;
 }
@@ -111,7 +111,8 @@ void ask_rivals_to_drop(Context& context, const std::set<GangId>& rivals) {
 bool would_be_complete(const Context& context, const Waiting& waiting) {
   for (const auto& [gpu_id, clients] : waiting) {
     const Gpu& gpu = context.state.gpus.at(gpu_id);
-    if (std::any_of(clients.begin(), clients.end(), [&](ClientId id) { return gpu.clients.at(id).eviction.has_value(); })) return false;
+    if (std::any_of(clients.begin(), clients.end(), [&](ClientId id) { return gpu.clients.at(id).evictions.current.has_value(); }))
+      return false;
     const WhatIf granted{.comers = clients, .dropping_released = false, .lost_places_yield = true};
     if (!room_if(context.state, gpu, granted, context.now).fits()) return false;
   }
@@ -122,7 +123,7 @@ bool would_be_complete(const Context& context, const Waiting& waiting) {
 void take_places(Context& context, Gpu& gpu) {
   for (auto& [id, client] : gpu.clients) {
     if (room_if(context.state, gpu, {.dropping_released = false}, context.now).fits()) return;
-    if (client.lost_place) client.keeps_place = client.place_leaves = client.lost_place = false;
+    if (client.place.lost) client.place = {};
   }
 }
 
@@ -148,7 +149,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
   for (const auto& [gpu_id, clients] : waiting) {
     for (const ClientId id : clients) {
       Gpu& gpu = state.gpus.at(gpu_id);
-      if (gpu.clients.at(id).eviction) {
+      if (gpu.clients.at(id).evictions.current) {
         set_reason_of(context, waiting, gpu_id, WaitReason::kEviction);
         return make_head(context, heads, waiting, {});
       }
@@ -163,7 +164,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     Gpu& gpu = state.gpus.at(gpu_id);
     if (fits_now(context, gpu, clients)) continue;
     all_fit = false;
-    for (const ClientId id : clients) set_reason(gpu.clients.at(id), gpu.clients.at(id).reason, true);
+    for (const ClientId id : clients) set_reason(gpu.clients.at(id), gpu.clients.at(id).wait.reason, true);
   }
   if (all_fit && !host_has_room(context, waiting)) return set_reasons(context, waiting, WaitReason::kHostMemory);
   for (const auto& [gpu_id, clients] : waiting) {

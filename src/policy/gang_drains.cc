@@ -14,20 +14,20 @@
 namespace nvshare::policy {
 namespace {
 
-struct Drain {
+struct GangDrain {
   std::vector<Client*> asked, drained, catching_up;
 };
 
-bool is_leaving(const Client& client) { return client.state == ClientState::kDropping && client.drain_step != DrainStep::kAlone; }
+bool is_leaving(const Client& client) { return client.state == ClientState::kDropping && client.drain.step != DrainStep::kAlone; }
 
-Drain drain_of(State& state, const Gang& gang) {
-  Drain drain;
+GangDrain drain_of(State& state, const Gang& gang) {
+  GangDrain drain;
   for (const Gang::Member& member : gang.members) {
     Client& client = state.gpus.at(member.gpu).clients.at(member.client);
     if (!is_leaving(client)) continue;
-    if (client.drain_step == DrainStep::kTogether) drain.asked.push_back(&client);
-    if (client.drain_step == DrainStep::kDrained) drain.drained.push_back(&client);
-    if (client.drain_step == DrainStep::kCatchingUp) drain.catching_up.push_back(&client);
+    if (client.drain.step == DrainStep::kTogether) drain.asked.push_back(&client);
+    if (client.drain.step == DrainStep::kDrained) drain.drained.push_back(&client);
+    if (client.drain.step == DrainStep::kCatchingUp) drain.catching_up.push_back(&client);
   }
   return drain;
 }
@@ -36,7 +36,7 @@ void keep(Context& context, Client& client) { context.actions.push_back(SendKeep
 
 void settle_drain(Context& context, Gang& gang) {
   State& state = context.state;
-  const Drain drain = drain_of(state, gang);
+  const GangDrain drain = drain_of(state, gang);
   if (drain.asked.empty()) {
     // Who is not answering at all (kUnresponsive) is not waited for.
     if (drain.catching_up.empty()) {
@@ -50,15 +50,15 @@ void settle_drain(Context& context, Gang& gang) {
   for (const auto* held : {&drain.drained, &drain.catching_up}) {
     for (const Client* client : *held) {
       for (const Client* other : drain.asked) {
-        context.wake(state.gpus.at(client->gpu), other->drop_sent_at + context.config().unanswered_grace);
+        context.wake(state.gpus.at(client->gpu), other->drain.asked_at + context.config().unanswered_grace);
       }
     }
   }
   if (drain.drained.empty()) return;
   Instant until = 0;
-  for (const Client* client : drain.drained) until = std::max(until, client->drained_at + kCatchUpAfter);
+  for (const Client* client : drain.drained) until = std::max(until, client->drain.drained_at + kCatchUpAfter);
   for (const Client* client : drain.asked) {
-    until = std::max(until, client->drop_sent_at + std::min(2 * client->drain_took, kCatchUpAfterMost));
+    until = std::max(until, client->drain.asked_at + std::min(2 * client->drain.took, kCatchUpAfterMost));
   }
   if (context.now < until) {
     for (const Client* client : drain.drained) context.wake(state.gpus.at(client->gpu), until);
@@ -66,14 +66,14 @@ void settle_drain(Context& context, Gang& gang) {
   }
   if (++gang.catch_ups > kCatchUps) {
     for (Client* client : drain.asked) {
-      client->drain.failed(context.now, kDrainBackoffMax);
-      ++client->failed_drains;
+      client->drain.backoff.failed(context.now, kDrainBackoffMax);
+      ++client->totals.failed_drains;
       note_overstay(context, *client);
     }
     return gang_goes_on(context, *drain.asked.front());
   }
   for (Client* client : drain.drained) {
-    client->drain_step = DrainStep::kCatchingUp;
+    client->drain.step = DrainStep::kCatchingUp;
     resume_turn(context, *client);
     keep(context, *client);
   }
@@ -83,13 +83,13 @@ void settle_drain(Context& context, Gang& gang) {
 
 void take_drained(Context& context, Client& client, const Drained& event) {
   const bool expected = client.state == ClientState::kDropping || client.state == ClientState::kUnresponsive;
-  if (!expected || client.drain_step != DrainStep::kTogether || client.grant != event.grant || client.drain_attempt != event.attempt)
+  if (!expected || client.drain.step != DrainStep::kTogether || client.grant != event.grant || client.drain.attempt != event.attempt)
     return;
   if (client.state == ClientState::kUnresponsive) set_state(client, ClientState::kDropping, context.now);
-  client.drain_step = DrainStep::kDrained;
-  client.drained_at = context.now;
+  client.drain.step = DrainStep::kDrained;
+  client.drain.drained_at = context.now;
   const Gang* gang = gang_of(context.state, client);
-  if (gang != nullptr && drain_of(context.state, *gang).catching_up.empty()) client.drain_took = context.now - client.drop_sent_at;
+  if (gang != nullptr && drain_of(context.state, *gang).catching_up.empty()) client.drain.took = context.now - client.drain.asked_at;
 }
 
 void settle_gang_drains(Context& context, const std::vector<GpuId>& gpus) {
@@ -98,9 +98,9 @@ void settle_gang_drains(Context& context, const std::vector<GpuId>& gpus) {
     Gpu& gpu = context.state.gpus.at(gpu_id);
     const auto client = gpu.clients.find(client_id);
     // Nothing ties it to the others any more.
-    if (client != gpu.clients.end() && client->second.is_held() && gang_of(context.state, client->second) == nullptr)
+    if (client != gpu.clients.end() && client->second.drain.is_held() && gang_of(context.state, client->second) == nullptr)
       send_drop(context, gpu, client->second, DrainStep::kAlone, "it is in no gang any more");
-    if (client == gpu.clients.end() || client->second.drain_step == DrainStep::kAlone)
+    if (client == gpu.clients.end() || client->second.drain.step == DrainStep::kAlone)
       context.state.asked_together.erase({gpu_id, client_id});
   }
   for (auto& [id, gang] : context.state.gangs) {
@@ -114,10 +114,10 @@ void gang_goes_on(Context& context, const Client& client) {
   for (const Gang::Member& member : gang->members) {
     Client& other = context.state.gpus.at(member.gpu).clients.at(member.client);
     if (!is_leaving(other)) continue;
-    other.drain_step = DrainStep::kAlone;
-    other.interrupted = false;
+    other.drain.step = DrainStep::kAlone;
+    other.turn.interrupted = false;
     resume_turn(context, other);
-    set_state(other, other.turn_start ? ClientState::kRunning : ClientState::kLoading, context.now);
+    set_state(other, other.turn.start ? ClientState::kRunning : ClientState::kLoading, context.now);
     keep(context, other);
   }
 }

@@ -120,14 +120,14 @@ TEST_F(GangPlaces, WhatGrewWhileItLoadsDoesNotWaitForAKeptPlaceForEver) {
   for (const ClientId client : {1, 2, 3, 4}) ASSERT_NE(clients_[client].grant, 0U) << client << ": all of them fit";
   give_up(1, true);
   give_up(2, true);
-  ASSERT_TRUE(state_->find(1)->keeps_place);
+  ASSERT_TRUE(state_->find(1)->place.kept);
   loads_ = false;
   feed(LockRequested{2});
   ASSERT_TRUE(state_->find(2)->stays());
   loads_ = true;
   One& grown = clients_[2];
   grown.memory.allocated = 10 * kGiB;
-  feed(MemoryChanged{2, grown.memory, grown.budget, state_->find(2)->budget_sequence, 0, 1});
+  feed(MemoryChanged{2, grown.memory, grown.budget, state_->find(2)->budget.sequence, 0, 1});
   pass(10 * kSec);
   EXPECT_EQ(grown.memory.resident, 10 * kGiB) << "it stands still with " << (grown.budget >> 20) << " MiB";
 }

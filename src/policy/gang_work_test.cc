@@ -94,10 +94,10 @@ TEST_P(GangOverstays, ForLongAndComesLast) {
   feed(ClientJoined{3, 1, 200, 0, {900 * kGiB, 0, 0}, true, false, true});
   ASSERT_EQ(gang_gpus(1), 2U);
   go_on_for(kGangOverstayMost / 2, GetParam());
-  EXPECT_GT(state_->find(1)->drops, 0U);
-  EXPECT_FALSE(state_->find(1)->overstays) << "drains of gangs may fail for a while";
+  EXPECT_GT(state_->find(1)->totals.drops, 0U);
+  EXPECT_FALSE(state_->find(1)->drain.overstay.too_long) << "drains of gangs may fail for a while";
   go_on_for(kGangOverstayMost, GetParam());
-  EXPECT_TRUE(state_->find(1)->overstays);
+  EXPECT_TRUE(state_->find(1)->drain.overstay.too_long);
 }
 
 INSTANTIATE_TEST_SUITE_P(AnswersOrNot, GangOverstays, ::testing::Bool());

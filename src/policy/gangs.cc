@@ -70,20 +70,20 @@ void follow_turn(Context& context, Gang& gang) {
     gang.load_allowance = 0;
     each_member(context.state, gang, [&](const Gpu&, const Client& client) {
       if (!client.holds_lock()) return;
-      gang.granted_at = std::min(gang.granted_at, client.granted_at);
-      gang.load_allowance = std::max(gang.load_allowance, client.load_allowance);
+      gang.granted_at = std::min(gang.granted_at, client.turn.granted_at);
+      gang.load_allowance = std::max(gang.load_allowance, client.turn.load_allowance);
     });
     each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {  // a drain may have been under way
-      if (client.holds_lock() || client.memory.resident == 0 || client.eviction) return;
-      client.keeps_place = room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
+      if (client.holds_lock() || client.memory.resident == 0 || client.evictions.current) return;
+      client.place.kept = room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
     });
   }
   const bool leaves = !any_member(context.state, gang, [](const Client& client) { return client.stays(); });
   each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {
     if (const Gang* own = gang_of(context.state, client); own != nullptr && own != &gang) return;  // its process's
-    client.keeps_place = client.keeps_place && gang.in_turn && gang.whole;
-    client.place_leaves = client.keeps_place && leaves;
-    client.lost_place = client.keeps_place && client.waits() &&
+    client.place.kept = client.place.kept && gang.in_turn && gang.whole;
+    client.place.leaves = client.place.kept && leaves;
+    client.place.lost = client.place.kept && client.waits() &&
                         !room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
   });
 }
@@ -92,7 +92,7 @@ void follow_turn(Context& context, Gang& gang) {
 // all GPUs where it waits.
 bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Gang& comes) {
   const auto holds = [&](const Gang& gang, const Client& client) {
-    return client.holds_lock() || client.keeps_place || (&gang == &comes && client.waits());
+    return client.holds_lock() || client.place.kept || (&gang == &comes && client.waits());
   };
   for (const Gang::Member& member : x.members) {
     const Gpu& gpu = context.state.gpus.at(member.gpu);
@@ -106,7 +106,7 @@ bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Ga
       meets |= holds(y, gpu.clients.at(other.client));
     }
     if (!meets) continue;
-    if (!client.asked && context.now - client.joined_at < kGangForming) return true;  // nobody knows yet what it will need
+    if (!client.wait.asked && context.now - client.joined.at < kGangForming) return true;  // nobody knows yet what it will need
     for (const Gang::Member& own : x.members) {
       if (own.gpu == member.gpu) all.push_back(own.client);
     }
@@ -146,7 +146,7 @@ Gang& form_gang(Context& context, GangId id, std::vector<Gang::Member> members) 
   gang.members = std::move(members);
   if (is_new) {
     gang.last_used = context.now;
-    each_member(state, gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.last_used); });
+    each_member(state, gang, [&](const Gpu&, const Client& client) { gang.last_used = std::min(gang.last_used, client.past.last_used); });
   }
   gang.whole = state.config.gang_turns && fits_together(state, gang);
   return gang;
@@ -181,7 +181,7 @@ void form_gangs(Context& context, const std::vector<GpuId>& gpus) {
       continue;
     }
     for (auto& [gpu_id, gpu] : state.gpus) {
-      each_client(gpu, tenant, [](Client& client) { client.keeps_place = client.place_leaves = client.lost_place = false; });
+      each_client(gpu, tenant, [](Client& client) { client.place = {}; });
     }
     at = state.gangs.erase(at);
   }
@@ -233,9 +233,9 @@ bool joins_its_gang(const State& state, const Client& client) {
 
 void keep_place(Context& context, Client& client) {
   const Gang* gang = gang_of(context.state, client);
-  client.keeps_place =
+  client.place.kept =
       gang != nullptr && any_member(context.state, *gang, [&](const Client& other) { return other.id != client.id && in_use(other); });
-  client.place_leaves = client.keeps_place && phase_of(context.state, *gang) == GangPhase::kLeaving;
+  client.place.leaves = client.place.kept && phase_of(context.state, *gang) == GangPhase::kLeaving;
 }
 
 bool others_run(const State& state, const Client& client) {
@@ -270,13 +270,13 @@ Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& term
   bool idle = true;
   std::optional<Instant> cap;
   each_member(context.state, gang, [&](const Gpu&, const Client& client) {
-    if (client.keeps_place && client.waits()) idle = false;
+    if (client.place.kept && client.waits()) idle = false;
     if (!client.stays()) return;
-    idle = idle && client.idle_since.has_value();
-    due = std::max(due, turn_began(client) + std::min(terms.length, terms.quantum));
-    worth = std::max(worth, turn_began(client) + std::max<Duration>(terms.quantum - client.earned, 0));
-    if (client.due_cap && (!cap || *client.due_cap < *cap)) cap = client.due_cap;
-    if (client.drain.failures > 0) retry_at = std::max(retry_at, client.drain.retry_at);
+    idle = idle && client.turn.idle_since.has_value();
+    due = std::max(due, client.turn.began() + std::min(terms.length, terms.quantum));
+    worth = std::max(worth, client.turn.began() + std::max<Duration>(terms.quantum - client.past.earned, 0));
+    if (client.turn.due_cap && (!cap || *client.turn.due_cap < *cap)) cap = client.turn.due_cap;
+    if (client.drain.backoff.failures > 0) retry_at = std::max(retry_at, client.drain.backoff.retry_at);
   });
   if (terms.wakes) due = std::min(due, worth);
   if (cap) due = std::min(due, *cap);

@@ -9,7 +9,7 @@ namespace {
 void refuse(Context& context, Client& client, const std::string& why) {
   context.note(Note::Level::kWarning, client.id,
                "out of memory: it has " + mib(client.memory.allocated) + " and asks for " + mib(client.growth->wanted) + " more; " + why);
-  context.actions.push_back(SendMemory{client.id, client.growth->request, false, client.budget, ++client.budget_sequence});
+  context.actions.push_back(SendMemory{client.id, client.growth->request, false, client.budget.bytes, ++client.budget.sequence});
   growth_ends(client, context.now);
 }
 
@@ -18,13 +18,13 @@ void refuse(Context& context, Client& client, const std::string& why) {
 bool is_locked_in(const State& state, const Client& client) {
   const auto waits = [](const Client& one) { return one.growth && !one.growth->satisfied; };
   const Gang* gang = gang_of(state, client);
-  if (gang == nullptr) return waits(client) && client.drain.failures >= kUndrainable;
+  if (gang == nullptr) return waits(client) && client.drain.backoff.failures >= kUndrainable;
   bool any_waits = false;
   int failures = 0;
   for (const Gang::Member& member : gang->members) {
     const Client& one = state.gpus.at(member.gpu).clients.at(member.client);
     any_waits |= waits(one) || one.waits();
-    failures = std::max(failures, one.drain.failures);
+    failures = std::max(failures, one.drain.backoff.failures);
   }
   return any_waits && failures >= kUndrainable;
 }
@@ -49,8 +49,8 @@ std::set<ClientId> choose_to_end(const Context& context, const Gpu& gpu) {
   std::vector<std::tuple<bool, int, Instant, const Client*>> order;
   std::set<ClientId> leavers;
   each_in_place(context.state, gpu, [&](const Client& client) {
-    const int priority = client.unproven ? std::numeric_limits<int>::min() : client.priority;
-    order.emplace_back(is_locked_in(context.state, client) && !client.unproven, priority, turn_due(client, 0, 0), &client);
+    const int priority = client.turn.unproven ? std::numeric_limits<int>::min() : client.priority;
+    order.emplace_back(is_locked_in(context.state, client) && !client.turn.unproven, priority, client.turn.due(0, 0), &client);
     leavers.insert(client.id);
   });
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
@@ -95,8 +95,9 @@ bool memory_moves(const State& state, const Gpu& gpu, Instant now) {
   return std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) {
     const Client& client = entry.second;
     if (is_locked_in(state, client)) return false;
-    return client.eviction || (client.prefetch && !client.prefetch->overdue) || client.state == ClientState::kDropping ||
-           (client.evict.holds(now) && client.evict.failures < kEvictionHopeless) ||
+    return client.evictions.current || (client.prefetches.current && !client.prefetches.current->overdue) ||
+           client.state == ClientState::kDropping ||
+           (client.evictions.backoff.holds(now) && client.evictions.backoff.failures < kEvictionHopeless) ||
            (client.state == ClientState::kRunning && !client.growth);  // runs on, and will end
   });
 }
@@ -120,7 +121,7 @@ void break_deadlock(Context& context, Gpu& gpu) {
 }  // namespace
 
 void growth_ends(Client& client, Instant now) {
-  if (client.growth && client.turn_start) client.turn_without_room += now - std::max(client.growth->since, *client.turn_start);
+  if (client.growth && client.turn.start) client.turn.without_room += now - std::max(client.growth->since, *client.turn.start);
   client.growth.reset();
   recount(client);
 }
@@ -135,7 +136,7 @@ void take_growth(Context& context, Client& client, const MemoryChanged& event) {
   } else {
     growth_ends(client, context.now);
     client.growth = Growth{std::min(event.wanted, kBytesMost), event.request, context.state.next_arrival++, context.now};
-    client.slack_declined = false;
+    client.budget.slack_declined = false;
     recount(client);
   }
 }
@@ -169,7 +170,7 @@ void settle_growth(Context& context, Gpu& gpu) {
   bool loads_in_vain = false;  // or one who has to go, beside one who stays: only as a waiter does it come to a turn
   bool some_stay = false;
   each_in_place(context.state, gpu, [&](const Client& client) {
-    const bool lacks = client.stays() && client.budget < need(client), leaves = leavers.contains(client.id);
+    const bool lacks = client.stays() && client.budget.bytes < need(client), leaves = leavers.contains(client.id);
     loads_in_vain |= leaves && lacks;
     helps |= !leaves && lacks;
     some_stay |= !leaves;
@@ -180,10 +181,10 @@ void settle_growth(Context& context, Gpu& gpu) {
   for (const ClientId id : leavers) {
     Client& client = gpu.clients.at(id);
     // Who waits for memory, or still loads, loses nothing by leaving at once; nor may it stay once the GPU itself has shrunk.
-    const bool at_once = client.growth || client.state == ClientState::kLoading || client.idle_since || !growing;
+    const bool at_once = client.growth || client.state == ClientState::kLoading || client.turn.idle_since || !growing;
     if (!client.takes_place()) continue;  // left with its gang
     Instant due = at_once ? context.now : growth_due(context, client, cost);
-    if (client.drain.failures > 0) due = std::max(due, client.drain.retry_at);
+    if (client.drain.backoff.failures > 0) due = std::max(due, client.drain.backoff.retry_at);
     if (due <= context.now) {
       ask_to_drop(context, gpu, client, "those that run no longer fit together: an allocation needs its memory");
     } else {

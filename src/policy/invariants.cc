@@ -5,69 +5,105 @@
 namespace nvshare::policy {
 namespace {
 
-std::optional<std::string> check(const State& state, const Gpu& gpu, const Client& client) {
-  const auto broken = [&](const char* what) { return "client " + std::to_string(client.id) + " (" + name_of(client.state) + "): " + what; };
-  const bool holder = client.stays() || client.state == ClientState::kDropping || client.state == ClientState::kUnresponsive;
-  if (holder != client.holds_lock()) return broken("its state and its grant do not agree");
-  if (holder && client.budget < client.memory.resident) return broken("more is resident than its budget");
-  if (holder && client.eviction) return broken("memory is moved out of a lock holder");
-  if (!holder && client.growth) return broken("waits for memory without the lock");
-  if ((client.state == ClientState::kPaused) != (client.paused_since && client.stays())) return broken("pauses, or does not?");
-  if (client.paused_since && client.turn_start) return broken("is billed for a pause");
-  if (client.state == ClientState::kPaused) {
-    if (!gpu.wake.at) return broken("pauses and nobody watches");
-    for (const auto& [id, other] : gpu.clients) {
-      if (id == client.id || (!other.stays() && !other.waits())) continue;
-      if (client.tenancy->account == nullptr || Exclusive(state.config, gpu)(*client.tenancy->account))
-        return broken("pauses beside others that take turns with it");
-      if (other.waits() && other.waited_for_memory) return broken("pauses while another waits for memory");
-      if (may_run(state, client) != Verdict::kRun) return broken("pauses, and might not go on beside others");
-    }
+using Broken = std::optional<std::string>;
+
+Broken fault(const Client& client, const char* what) {
+  return "client " + std::to_string(client.id) + " (" + name_of(client.state) + "): " + what;
+}
+
+Broken check_pause(const State& state, const Gpu& gpu, const Client& client) {
+  if ((client.state == ClientState::kPaused) != (client.turn.pause.since && client.stays())) return fault(client, "pauses, or does not?");
+  if (client.turn.pause.since && client.turn.start) return fault(client, "is billed for a pause");
+  if (client.state != ClientState::kPaused) return std::nullopt;
+  if (!gpu.wake.at) return fault(client, "pauses and nobody watches");
+  for (const auto& [id, other] : gpu.clients) {
+    if (id == client.id || (!other.stays() && !other.waits())) continue;
+    if (client.indexed.tenancy->account == nullptr || Exclusive(state.config, gpu)(*client.indexed.tenancy->account))
+      return fault(client, "pauses beside others that take turns with it");
+    if (other.waits() && other.wait.for_memory) return fault(client, "pauses while another waits for memory");
+    if (may_run(state, client) != Verdict::kRun) return fault(client, "pauses, and might not go on beside others");
   }
-  if (client.budget_dirty) return broken("a budget was not sent");
-  if (holder && client.keeps_place) return broken("keeps a place beside its lock");
-  if (client.keeps_place && !gang_of(state, client)) return broken("keeps a place and is in no gang");
-  if (client.prefetch && (holder || client.eviction)) return broken("memory comes in without the lock, and it has that or moves out");
-  if (client.prefetch.has_value() != (gpu.prefetch.client == client.id)) return broken("memory comes in, and nobody knows");
-  if (client.prefetch && !client.prefetch->overdue && !gpu.wake.at) return broken("memory comes in, and nobody watches");
-  if (client.keeps_place && client.eviction) return broken("moves out and keeps its place");
-  if (client.memory.allocated < client.memory.resident) return broken("more is resident than allocated");
-  if (client.drain_step != DrainStep::kAlone && !state.asked_together.contains({gpu.id, client.id}))
-    return broken("drains with others and is not among those");
-  if (client.is_held() && client.state != ClientState::kDropping) return broken("was told to hold on and does not leave");
-  if (client.state == ClientState::kDropping && !gpu.wake.at) return broken("is dropping and nobody watches");
-  if (client.waits() && state.paused.contains(client.tenant) && !others_run(state, client))
-    return broken("waits though its tenant is paused");
-  if (client.asks_paused && (client.holds_lock() || client.waits())) return broken("asks, and waits or runs besides");
-  if (client.stays() && state.paused.contains(client.tenant)) {
-    const Gang* gang = gang_of(state, client);
-    if (gang == nullptr && client.drain.failures == 0) return broken("runs on though its tenant is paused");
-    const bool watched = gang == nullptr ? gpu.wake.at.has_value()
-                                         : std::any_of(gang->members.begin(), gang->members.end(), [&](const Gang::Member& member) {
-                                             return state.gpus.at(member.gpu).wake.at.has_value();
-                                           });
-    if (!watched) return broken("runs on though its tenant is paused, and nobody watches");
-  }
-  if (client.asks_paused && !state.paused.contains(client.tenant)) return broken("asks, and nobody serves it");
-  if (client.waits() && client.reason == WaitReason::kNone) return broken("waits for no reason");
-  if (client.reason == WaitReason::kTurn && client.waits() && !gpu.wake.at) return broken("waits for a turn that has no end");
-  const bool for_quota = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;
+  return std::nullopt;
+}
+
+Broken check_memory(const Gpu& gpu, const Client& client) {
+  if (client.holds_lock() && client.budget.bytes < client.memory.resident) return fault(client, "more is resident than its budget");
+  if (!client.holds_lock() && client.budget.bytes != 0) return fault(client, "has a budget without the lock");
+  if (client.budget.dirty) return fault(client, "a budget was not sent");
+  if (!client.holds_lock() && client.growth) return fault(client, "waits for memory without the lock");
+  if (client.memory.allocated < client.memory.resident) return fault(client, "more is resident than allocated");
+  const bool moves_out = client.evictions.current.has_value();
+  if (client.holds_lock() && moves_out) return fault(client, "memory is moved out of a lock holder");
+  const std::optional<Prefetch>& prefetch = client.prefetches.current;
+  if (prefetch && (client.holds_lock() || moves_out))
+    return fault(client, "memory comes in without the lock, and it has that or moves out");
+  if (prefetch.has_value() != (gpu.prefetch.client == client.id)) return fault(client, "memory comes in, and nobody knows");
+  if (prefetch && !prefetch->overdue && !gpu.wake.at) return fault(client, "memory comes in, and nobody watches");
+  return std::nullopt;
+}
+
+Broken check_gang_place(const State& state, const Client& client) {
+  if (!client.place.kept && (client.place.leaves || client.place.lost)) return fault(client, "a place that it does not keep is in doubt");
+  if (!client.place.kept) return std::nullopt;
+  if (client.holds_lock()) return fault(client, "keeps a place beside its lock");
+  if (!gang_of(state, client)) return fault(client, "keeps a place and is in no gang");
+  if (client.evictions.current) return fault(client, "moves out and keeps its place");
+  return std::nullopt;
+}
+
+Broken check_drain(const State& state, const Gpu& gpu, const Client& client) {
+  if (client.drain.step != DrainStep::kAlone && !state.asked_together.contains({gpu.id, client.id}))
+    return fault(client, "drains with others and is not among those");
+  if (client.drain.is_held() && client.state != ClientState::kDropping) return fault(client, "was told to hold on and does not leave");
+  if (client.state == ClientState::kDropping && !gpu.wake.at) return fault(client, "is dropping and nobody watches");
+  return std::nullopt;
+}
+
+Broken check_paused_tenant(const State& state, const Gpu& gpu, const Client& client) {
+  if (client.wait.while_paused && (client.holds_lock() || client.waits())) return fault(client, "asks, and waits or runs besides");
+  if (!state.paused.contains(client.tenant)) return client.wait.while_paused ? fault(client, "asks, and nobody serves it") : std::nullopt;
+  if (client.waits() && !others_run(state, client)) return fault(client, "waits though its tenant is paused");
+  if (!client.stays()) return std::nullopt;
+  const Gang* gang = gang_of(state, client);
+  if (gang == nullptr && client.drain.backoff.failures == 0) return fault(client, "runs on though its tenant is paused");
+  const bool watched =
+      gang == nullptr ? gpu.wake.at.has_value() : std::any_of(gang->members.begin(), gang->members.end(), [&](const Gang::Member& member) {
+        return state.gpus.at(member.gpu).wake.at.has_value();
+      });
+  return watched ? std::nullopt : fault(client, "runs on though its tenant is paused, and nobody watches");
+}
+
+Broken check_wait(const State& state, const Gpu& gpu, const Client& client) {
+  if (!client.waits()) return std::nullopt;
+  if (client.wait.reason == WaitReason::kNone) return fault(client, "waits for no reason");
+  if (client.wait.reason == WaitReason::kTurn && !gpu.wake.at) return fault(client, "waits for a turn that has no end");
+  if (client.wait.reason != WaitReason::kLimit && client.wait.reason != WaitReason::kShare) return std::nullopt;
+  if (gpu.wake.at || gang_of(state, client) != nullptr) return std::nullopt;
   const bool moves = std::any_of(gpu.clients.begin(), gpu.clients.end(),
-                                 [](const auto& entry) { return entry.second.holds_lock() || entry.second.eviction.has_value(); });
+                                 [](const auto& entry) { return entry.second.holds_lock() || entry.second.evictions.current.has_value(); });
   // A gang that has left this GPU and not yet the others, or waits here for what moves on another, is decided about when that is over.
   const bool gang_decides = std::any_of(state.gangs.begin(), state.gangs.end(), [&](const auto& entry) {
     const Gang& gang = entry.second;
     return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) {
-      return member.gpu == gpu.id && (gang.in_turn || gpu.clients.at(member.client).reason == WaitReason::kGang);
+      return member.gpu == gpu.id && (gang.in_turn || gpu.clients.at(member.client).wait.reason == WaitReason::kGang);
     });
   });
   // Where memory keeps everybody from running, whose share comes next is decided when memory changes.
   constexpr Instant kLater = std::numeric_limits<Instant>::max() / 2;  // when what did not move may be asked again
-  const auto fits = [&] { return room_if(state, gpu, {.comers = {client.id}}, kLater).fits(); };
-  if (client.waits() && for_quota && !gpu.wake.at && !moves && !gang_decides && gang_of(state, client) == nullptr && fits())
-    return broken("waits for its share and nobody watches");
-  if (state.find(client.id) != &client) return broken("is not where the index says");
-  return std::nullopt;
+  const bool decided = !moves && !gang_decides && room_if(state, gpu, {.comers = {client.id}}, kLater).fits();
+  return decided ? fault(client, "waits for its share and nobody watches") : std::nullopt;
+}
+
+Broken check(const State& state, const Gpu& gpu, const Client& client) {
+  const bool holder = client.stays() || client.state == ClientState::kDropping || client.state == ClientState::kUnresponsive;
+  if (holder != client.holds_lock()) return fault(client, "its state and its grant do not agree");
+  if (state.find(client.id) != &client) return fault(client, "is not where the index says");
+  if (Broken found = check_pause(state, gpu, client)) return found;
+  if (Broken found = check_memory(gpu, client)) return found;
+  if (Broken found = check_gang_place(state, client)) return found;
+  if (Broken found = check_drain(state, gpu, client)) return found;
+  if (Broken found = check_paused_tenant(state, gpu, client)) return found;
+  return check_wait(state, gpu, client);
 }
 
 // What is kept beside the clients, against what they say one by one.
@@ -109,8 +145,8 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
   int64_t grouped = 0, measured = 0;
   for (const auto& [id, client] : gpu.clients) {
     const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " " + what; };
-    if (client.home != &gpu) return broken("is indexed elsewhere");
-    if (client.roles != roles_of(client)) return broken("is not indexed as what it is");
+    if (client.indexed.home != &gpu) return broken("is indexed elsewhere");
+    if (client.indexed.roles != roles_of(client)) return broken("is not indexed as what it is");
     const auto has = [id = id, own = &client](const std::map<ClientId, Client*>& index) {
       const auto at = index.find(id);
       return at != index.end() && at->second == own;
@@ -118,24 +154,25 @@ std::optional<std::string> check_roles(const Gpu& gpu) {
     const auto holder = gpu.holders.find(client.grant);
     if (client.holds_lock() && (holder == gpu.holders.end() || holder->second != &client)) return broken("is missing among the holders");
     if (client.waits() && !has(gpu.waiting)) return broken("is missing among the waiting");
-    if (client.roles.unsettled && !has(gpu.unsettled)) return broken("is missing among the unsettled");
-    if (takes_slack(client) != client.slack_key.has_value()) return broken("is to be given slack, or is not?");
-    if (client.slack_key && (*client.slack_key > slack_of(client) || !gpu.slack_takers.contains({*client.slack_key, id})))
+    if (client.indexed.roles.unsettled && !has(gpu.unsettled)) return broken("is missing among the unsettled");
+    if (takes_slack(client) != client.indexed.slack_key.has_value()) return broken("is to be given slack, or is not?");
+    if (client.indexed.slack_key &&
+        (*client.indexed.slack_key > slack_of(client) || !gpu.slack_takers.contains({*client.indexed.slack_key, id})))
       return broken("has less slack than the index says");
     if (need(client) - immovable(client) > gpu.needs_most) return broken("needs more than the most that is known");
-    takers += client.slack_key.has_value();
+    takers += client.indexed.slack_key.has_value();
     if (client.holds_lock()) holders_hash += hash_of(id);
     holders += client.holds_lock();
     waiting += client.waits();
-    unsettled += client.roles.unsettled;
+    unsettled += client.indexed.roles.unsettled;
     ++priorities[client.priority];
-    grouped += client.share_group != 0 || client.measured;
-    measured += client.measured;
+    grouped += client.share.group != 0 || client.share.measured;
+    measured += client.share.measured;
   }
   if (holders_hash != gpu.holders_hash) return "the hash of the holders of GPU " + std::to_string(gpu.id) + " is not that of its holders";
   for (const auto& [last_used, id] : gpu.lately) {
     const auto at = gpu.clients.find(id);
-    if (at == gpu.clients.end() || at->second.roles.lately != last_used)
+    if (at == gpu.clients.end() || at->second.indexed.roles.lately != last_used)
       return "client " + std::to_string(id) + " had the lock at another time";
   }
   if (holders != gpu.holders.size() || waiting != gpu.waiting.size() || unsettled != gpu.unsettled.size() ||
@@ -154,14 +191,14 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
   for (const auto& [tenant, tenancy] : gpu.of_tenant) {
     Tenancy counted;
     for (const auto& [id, client] : tenancy.clients) {
-      if (client->tenancy != &tenancy) return "client " + std::to_string(id) + " counts for another tenant";
-      const bool works = client->holds_lock() && client->turn_start;
+      if (client->indexed.tenancy != &tenancy) return "client " + std::to_string(id) + " counts for another tenant";
+      const bool works = client->holds_lock() && client->turn.start;
       counted.does.waits += client->waits();
       counted.does.holds += client->holds_lock();
       counted.does.stays += client->stays();
       counted.does.works += works;
       counted.does.works_on += works && client->stays();
-      counted.does.busy += client->waits() || (client->holds_lock() && !client->paused_since);
+      counted.does.busy += client->waits() || (client->holds_lock() && !client->turn.pause.since);
     }
     if (counted.does != tenancy.does || counted.does.waits != std::ssize(tenancy.waiting))
       return "the counts of tenant " + std::to_string(tenant) + " are not those of its clients";
@@ -178,7 +215,7 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
   for (const Account& account : gpu.quota.left) {
     if (account.here != nullptr || gpu.of_tenant.contains(account.tenant) || gpu.quota.accounts.find(account.tenant) != nullptr)
       return "an account that was left belongs to a tenant that is here";
-    if (account.runs || account.active) return "an account that was left is in use";
+    if (account.slice.runs || account.active) return "an account that was left is in use";
   }
   return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
@@ -197,17 +234,17 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     present += seen.present_until != 0 && changes.present.contains({seen.present_until, account.tenant});
     runs += seen.runs;
     gone += seen.gone;
-    if (account.runs && !seen.runs) return broken("runs, and is not judged");
+    if (account.slice.runs && !seen.runs) return broken("runs, and is not judged");
     const bool held = account.throttled || account.yields;
     if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
       return broken("is held back, and is not watched");
-    const bool owes = account.balance <= 0 || (account.has_ceiling() && account.headroom <= 0);
+    const bool owes = account.balance <= 0 || (account.limit.has_ceiling() && account.headroom <= 0);
     if (quota.limited && owes && !seen.held && !changes.balances && !seen.to_judge) return broken("owes, and is not looked at");
     if (seen.to_look || changes.all) continue;
     const bool here = account.here != nullptr, busy = account.does.busy > 0;
     const Duration idle = changes.looked_at - last_busy(quota, account);
     if (seen.busy != busy) return broken("is busy, or not?");
-    if (seen.limited != (here && account.is_limited())) return broken("is limited, or not?");
+    if (seen.limited != (here && account.limit.is_limited())) return broken("is limited, or not?");
     if (account.active != (busy || (here && account.used && idle < kActiveGrace))) return broken("is active, or not?");
     if (account.present != (busy || (here && account.used && idle < kPresentGrace))) return broken("is present, or not?");
     if (seen.active_until != (account.active && !busy ? account.last_busy + kActiveGrace : 0)) return broken("stays active for how long?");
@@ -230,12 +267,13 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
   size_t placed = 0, unplaced = 0, unnoted = 0, below = 0, late = 0, ordinary = 0, free = 0, ending = 0;
   uint32_t waiters = 0, memory_waiters = 0;
   for (const auto& [id, client] : gpu.waiting) {
-    const QueueEntry& entry = client->queued;
+    const QueueEntry& entry = client->indexed.queued;
     const auto broken = [&, id = id](const char* what) { return "client " + std::to_string(id) + " in the queue: " + what; };
     if (!entry.waits) return broken("is missing");
     const QueueKeys& keys = entry.keys;
-    if (keys.ends != client->ends || keys.woke != client->woke || keys.priority != client->priority ||
-        keys.last_used != client->last_used || keys.arrival != client->arrival || keys.last_until != client->last_until)
+    if (keys.ends != client->last_turn.due || keys.woke != client->wait.woke || keys.priority != client->priority ||
+        keys.last_used != client->past.last_used || keys.arrival != client->wait.arrival ||
+        keys.last_until != client->drain.overstay.last_until)
       return broken("stands where another would");
     if (entry.place.has_value() == queue.fresh.contains(id)) return broken("has a place, or none, or both");
     if (entry.place && queue.order.at(*entry.place) != client) return broken("another has its place");
@@ -246,20 +284,20 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
     unplaced += !is_put_off(*client);
     unnoted += entry.unnoted.has_value();
     below += entry.low || entry.promoted;
-    late += queue.late.contains({client->last_until, id});
-    ordinary += queue.ordinary.contains({client->passed_at_start, id});
-    waiters += client->reason != WaitReason::kLimit;
-    memory_waiters += client->waited_for_memory;
-    const bool held = client->reason == WaitReason::kLimit || client->reason == WaitReason::kShare;
+    late += queue.late.contains({client->drain.overstay.last_until, id});
+    ordinary += queue.ordinary.contains({client->wait.passed_at_start, id});
+    waiters += client->wait.reason != WaitReason::kLimit;
+    memory_waiters += client->wait.for_memory;
+    const bool held = client->wait.reason == WaitReason::kLimit || client->wait.reason == WaitReason::kShare;
     if (held == queue.free.contains(id)) return broken("limits keep it, or not?");
     free += !held;
-    ending += client->ends;
-    const Account* account = client->tenancy->account;
+    ending += client->last_turn.due;
+    const Account* account = client->indexed.tenancy->account;
     const WaitReason held_for = account != nullptr ? account->held_for : WaitReason::kNone;
     const bool rotates = held_for == WaitReason::kShare && account->held_in_rotation;
-    if (held_for != WaitReason::kNone && (held_for != client->reason || rotates != client->waited_for_memory))
+    if (held_for != WaitReason::kNone && (held_for != client->wait.reason || rotates != client->wait.for_memory))
       return broken("its tenant's clients wait for something else");
-    if (!client->tenancy->waiting.contains(id)) return broken("is missing among those of its tenant");
+    if (!client->indexed.tenancy->waiting.contains(id)) return broken("is missing among those of its tenant");
   }
   const bool same = placed == queue.order.size() && placed + queue.fresh.size() == gpu.waiting.size() && late == queue.late.size() &&
                     unplaced == queue.unplaced.size() && unnoted == queue.unnoted.size() && ordinary == queue.ordinary.size() &&
@@ -284,13 +322,13 @@ std::optional<std::string> check_invariants(const State& state) {
     clients += gpu.clients.size();
     if (gpu.prefetch.client != 0 && !gpu.clients.contains(gpu.prefetch.client)) return "memory comes in for a client that left";
     if (sums_of(gpu) != gpu.sums) return "the running sums of GPU " + std::to_string(id) + " are not those of its clients";
-    if (auto broken = check_indexes(state, gpu)) return broken;
-    if (auto broken = check_roles(gpu)) return broken;
-    if (auto broken = check_queue(gpu)) return broken;
-    if (auto broken = check_tenancies(gpu)) return broken;
-    if (auto broken = check_changes(state.config, gpu)) return broken;
+    if (auto found = check_indexes(state, gpu)) return found;
+    if (auto found = check_roles(gpu)) return found;
+    if (auto found = check_queue(gpu)) return found;
+    if (auto found = check_tenancies(gpu)) return found;
+    if (auto found = check_changes(state.config, gpu)) return found;
     for (const auto& [client_id, client] : gpu.clients) {
-      if (auto broken = check(state, gpu, client)) return broken;
+      if (auto found = check(state, gpu, client)) return found;
     }
   }
   if (clients != state.clients.size()) return "the index holds clients that left";

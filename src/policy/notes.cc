@@ -66,33 +66,34 @@ std::string list_of(const Neighbours& clients) {
 }  // namespace
 
 void note_throttled(Context& context, const Gpu& gpu, Account& account) {
-  ++account.throttles.unnoted;
-  account.throttles.noted = is_due(account.throttles.at, context.now);
-  if (!account.throttles.noted && !context.config().explains) return;
+  ++account.throttling.notes.unnoted;
+  account.throttling.notes.noted = is_due(account.throttling.notes.at, context.now);
+  if (!account.throttling.notes.noted && !context.config().explains) return;
   const Duration window = window_of(context.config(), gpu);
-  std::string text = "throttled: used " + ms(account.in_window) + " of " + ms(portion(window, account.quota)) + " in this window of " +
-                     ms(window) + ", limit " + std::to_string(account.ceiling) + " %, in force " + percent(account.quota) + "; " +
-                     owes(account);
-  if (account.throttles.unnoted > 1) text += " (" + std::to_string(account.throttles.unnoted) + " times since the last such line)";
-  context.note(account.throttles.noted ? Level::kInfo : Level::kDebug, gpu, account.tenant, std::move(text));
-  if (!account.throttles.noted) return;
-  account.throttles.at = context.now;
-  account.throttles.unnoted = 0;
+  std::string text = "throttled: used " + ms(account.consumed.in_window) + " of " + ms(portion(window, account.quota)) +
+                     " in this window of " + ms(window) + ", limit " + std::to_string(account.limit.ceiling) + " %, in force " +
+                     percent(account.quota) + "; " + owes(account);
+  if (account.throttling.notes.unnoted > 1)
+    text += " (" + std::to_string(account.throttling.notes.unnoted) + " times since the last such line)";
+  context.note(account.throttling.notes.noted ? Level::kInfo : Level::kDebug, gpu, account.tenant, std::move(text));
+  if (!account.throttling.notes.noted) return;
+  account.throttling.notes.at = context.now;
+  account.throttling.notes.unnoted = 0;
 }
 
 void note_released(Context& context, const Gpu& gpu, Account& account) {
-  if (!account.throttles.noted && !context.config().explains) return;
-  context.note(account.throttles.noted ? Level::kInfo : Level::kDebug, gpu, account.tenant,
-               "may run again, after " + ms(context.now - account.throttled_at) + ", limit " + std::to_string(account.ceiling) +
+  if (!account.throttling.notes.noted && !context.config().explains) return;
+  context.note(account.throttling.notes.noted ? Level::kInfo : Level::kDebug, gpu, account.tenant,
+               "may run again, after " + ms(context.now - account.throttling.at) + ", limit " + std::to_string(account.limit.ceiling) +
                    " %, in force " + percent(account.quota) + "; " + owes(account));
-  account.throttles.noted = false;
+  account.throttling.notes.noted = false;
 }
 
 void note_limit(Context& context, const Gpu& gpu, const Account& account, const CoreLimit& former) {
   context.note(Level::kInfo, gpu, account.tenant,
-               "compute limit " + text_of({account.ceiling, account.reserved}) + " now (was " + text_of(former) + "); used " +
-                   ms(account.in_window) + " in this window, owes " +
-                   ms(std::max<Duration>(account.has_ceiling() ? -account.headroom : 0, account.owed)) + ", which stays");
+               "compute limit " + text_of(account.limit) + " now (was " + text_of(former) + "); used " + ms(account.consumed.in_window) +
+                   " in this window, owes " +
+                   ms(std::max<Duration>(account.limit.has_ceiling() ? -account.headroom : 0, account.lifted.owed)) + ", which stays");
 }
 
 void note_scale(Context& context, Gpu& gpu) {
@@ -100,8 +101,8 @@ void note_scale(Context& context, Gpu& gpu) {
   int64_t sum = 0, most = kWholeGpu;
   for (const Account& account : quota.accounts) {
     if (!account.active) continue;
-    sum += account.reserved * (kWholeGpu / 100);
-    if (account.reserved == 0) most = kWholeGpu - kRestLeast;
+    sum += account.limit.reserved * (kWholeGpu / 100);
+    if (account.limit.reserved == 0) most = kWholeGpu - kRestLeast;
   }
   const int64_t scale = sum > most ? most * (kWholeGpu / 100) / (sum / 100) : kWholeGpu;
   quota.scaled_as_noted = scale == quota.scale_noted;
@@ -112,8 +113,9 @@ void note_scale(Context& context, Gpu& gpu) {
   if (scale == kWholeGpu) return context.note(Level::kInfo, gpu, 0, "compute reservations are in force as they are, no longer scaled");
   std::string text = "compute reservations of the active tenants add up to " + percent(sum) + " of " + percent(most) + ": each is scaled";
   for (const Account& account : quota.accounts) {
-    if (account.active && account.reserved > 0)
-      text += ", tenant " + std::to_string(account.tenant) + " " + std::to_string(account.reserved) + " % to " + percent(account.quota);
+    if (account.active && account.limit.reserved > 0)
+      text +=
+          ", tenant " + std::to_string(account.tenant) + " " + std::to_string(account.limit.reserved) + " % to " + percent(account.quota);
   }
   context.note(Level::kInfo, gpu, 0, text + (none_before ? "" : " (was scaled otherwise)"));
 }
@@ -125,7 +127,8 @@ void note_window(Context& context, Gpu& gpu, Duration length) {
   if (!due && !context.config().explains) return;
   std::string text = (windowed ? "window reset after " : "figures of the last ") + ms(length);
   for (const Account& account : quota.accounts) {
-    text += ", tenant " + std::to_string(account.tenant) + " used " + ms(account.in_window) + " of " + ms(portion(length, account.quota));
+    text += ", tenant " + std::to_string(account.tenant) + " used " + ms(account.consumed.in_window) + " of " +
+            ms(portion(length, account.quota));
     if (account.balance < 0) text += " and " + owes(account);
   }
   context.note(due ? Level::kInfo : Level::kDebug, gpu, 0, std::move(text));
@@ -137,7 +140,7 @@ void note_mode(Context& context, const Gpu& gpu, GpuMode former) {
   int64_t present = 0, gappy = 0;
   for (const Account& account : quota.accounts) {
     present += account.present;
-    gappy += account.present && account.gappy;
+    gappy += account.present && account.slice.gappy;
   }
   std::string why;
   switch (quota.mode) {
@@ -181,11 +184,11 @@ void note_switch_time(Context& context, Gpu& gpu, const Switch& plan) {
 }
 
 void note_grant(Context& context, const Gpu& gpu, Client& client) {
-  const bool due = is_due(client.beside_noted_at, context.now);
+  const bool due = is_due(client.noted.beside_at, context.now);
   if (!due && !context.config().explains) return;
   const bool alone = gpu.holders.size() == 1;
   const uint64_t hash = gpu.holders_hash - hash_of(client.id);
-  const bool told = due && !alone && hash != client.beside_noted;
+  const bool told = due && !alone && hash != client.noted.beside;
   if (!told && !context.config().explains) return;
   const Neighbours beside = holders_beside(gpu, client);
   const Bytes together = gpu.sums.held_needed;
@@ -193,16 +196,17 @@ void note_grant(Context& context, const Gpu& gpu, Client& client) {
   text += alone ? "alone: it needs " + mib(together) : "beside " + list_of(beside) + ": they need " + mib(together) + " together";
   context.note(told ? Level::kInfo : Level::kDebug, client.id, text + ", " + mib(safe_limit(context.config(), gpu)) + " may be used");
   if (!told) return;
-  client.beside_noted = hash;
-  client.beside_noted_at = context.now;
+  client.noted.beside = hash;
+  client.noted.beside_at = context.now;
 }
 
 void note_wait(Context& context, const Gpu& gpu, Client& client) {
-  const bool for_limit = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;  // what is throttled has a line
-  const bool told = !for_limit && client.reason != WaitReason::kNone && is_due(client.wait_noted_at, context.now);
+  const bool for_limit =
+      client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare;  // what is throttled has a line
+  const bool told = !for_limit && client.wait.reason != WaitReason::kNone && is_due(client.noted.wait_at, context.now);
   if (!told && !context.config().explains) return;
-  client.reason_noted = client.reason;
-  if (told) client.wait_noted_at = context.now;
+  client.noted.reason = client.wait.reason;
+  if (told) client.noted.wait_at = context.now;
   recount(client);
   const Neighbours holders = holders_beside(gpu, client);
   std::string text = "waits for " + waiting_sentence(context.state, gpu, client);

@@ -10,13 +10,13 @@ namespace nvshare::policy {
 namespace {
 
 bool is_eligible(const State& state, const Gpu& gpu, const Client& client) {
-  return gpu.quota.limited && gpu.quota.mode != GpuMode::kRotation && gang_of(state, client) == nullptr && !client.ends &&
-         !client.last_turn;
+  return gpu.quota.limited && gpu.quota.mode != GpuMode::kRotation && gang_of(state, client) == nullptr && !client.last_turn.due &&
+         !client.last_turn.runs;
 }
 
 // Others do not wait for it, and it would not wait for them.
 bool runs_beside(const State& state, const Gpu& gpu, const Client& client) {
-  return client.tenancy->account != nullptr && !Exclusive(state.config, gpu)(*client.tenancy->account);
+  return client.indexed.tenancy->account != nullptr && !Exclusive(state.config, gpu)(*client.indexed.tenancy->account);
 }
 
 bool memory_is_wanted(const Gpu& gpu) {
@@ -35,7 +35,7 @@ bool stands_in_the_way(const State& state, const Gpu& gpu, const Client& client)
 
 // A neighbour that comes and goes would have it told each time: so it counts as there for a while.
 static bool counts_as_there(const Context& context, const Client& client) {
-  return client.holds_lock() || client.waits() || (client.turns > 0 && context.now - client.last_used < kAloneFor);
+  return client.holds_lock() || client.waits() || (client.totals.turns > 0 && context.now - client.past.last_used < kAloneFor);
 }
 
 int64_t count_there(const Context& context, const Gpu& gpu) {
@@ -53,32 +53,32 @@ Duration may_pause(const Context& context, const Gpu& gpu, const Client& client,
 
 void pause_turn(Context& context, Gpu& gpu, Client& client, const LockPaused& event) {
   // Without the lock, of a turn that is over, or it pauses already.
-  if (!client.holds_lock() || client.grant != event.grant || client.paused_since) return;
-  if (!client.turn_start) {  // it had loaded, and used nothing; that it has loaded is still on its way
-    client.loads = false;
-    client.turn_start = context.now;
+  if (!client.holds_lock() || client.grant != event.grant || client.turn.pause.since) return;
+  if (!client.turn.start) {  // it had loaded, and used nothing; that it has loaded is still on its way
+    client.turn.loads = false;
+    client.turn.start = context.now;
   }
-  client.usage.add(*client.turn_start + client.turn_without_room, context.now);
+  client.past.usage.add(*client.turn.start + client.turn.without_room, context.now);
   learn_overlap(context, gpu, client, event.used, event.work);
   quota_turn_ended(context, gpu, client, true, note_unused_before_pause(context, gpu, client, event.used));
-  client.turn_start.reset();
-  client.turn_without_room = client.turn_carried = client.earned = 0;
-  client.drain.succeeded();
-  client.due_cap.reset();
-  if (client.passing_since) gpu.switches.passing += context.now - *client.passing_since;
-  client.passing_since.reset();
-  client.paused_since = client.idle_since = client.last_used = context.now;
+  client.turn.start.reset();
+  client.turn.without_room = client.turn.carried = client.past.earned = 0;
+  client.drain.backoff.succeeded();
+  client.turn.due_cap.reset();
+  if (client.turn.passing_since) gpu.switches.passing += context.now - *client.turn.passing_since;
+  client.turn.passing_since.reset();
+  client.turn.pause.since = client.turn.idle_since = client.past.last_used = context.now;
   recount(gpu, client);
   if (client.stays()) set_state(client, ClientState::kPaused, context.now);
 }
 
 void resume_turn(Context& context, Client& client) {
-  if (!client.paused_since) return;
-  quota_pause_ended(context, *client.home, client);
-  client.paused_since.reset();
-  client.idle_since.reset();
-  client.turn_start = client.granted_at = context.now;
-  ++client.turns;
+  if (!client.turn.pause.since) return;
+  quota_pause_ended(context, *client.indexed.home, client);
+  client.turn.pause.since.reset();
+  client.turn.idle_since.reset();
+  client.turn.start = client.turn.granted_at = context.now;
+  ++client.totals.turns;
   recount(client);
   if (client.state == ClientState::kPaused) set_state(client, ClientState::kRunning, context.now);
 }
@@ -87,7 +87,7 @@ void end_pauses(Context& context, Gpu& gpu) {
   for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
     Client& client = *(at++)->second;
     if (client.state != ClientState::kPaused) continue;
-    const Instant until = *client.paused_since + kPauseMost;
+    const Instant until = *client.turn.pause.since + kPauseMost;
     if (is_eligible(context.state, gpu, client) && context.now < until && !stands_in_the_way(context.state, gpu, client)) {
       context.wake(gpu, until);
     } else {

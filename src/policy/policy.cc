@@ -33,7 +33,7 @@ Concerned apply(Context& context, const Event& event) {
   const auto with = [&](ClientId id, auto handler) -> Concerned {
     Client* const client = state.find(id);
     if (client == nullptr) return kAll;
-    Gpu& gpu = *client->home;
+    Gpu& gpu = *client->indexed.home;
     gpu.speaks = id;
     gpu.touched.push_back(id);
     handler(gpu, *client);
@@ -54,7 +54,7 @@ Concerned apply(Context& context, const Event& event) {
           [&](const HostMemory& e) -> Concerned {
             if (state.host_available && e.available > *state.host_available) {
               for (auto& [id, gpu] : state.gpus) {
-                for (auto& [client_id, client] : gpu.clients) client.evict.retry_at = context.now;  // what failed may work now
+                for (auto& [client_id, client] : gpu.clients) client.evictions.backoff.retry_at = context.now;  // what failed may work now
               }
             }
             state.host_available = std::min(e.available, kHostMost);
@@ -73,7 +73,7 @@ Concerned apply(Context& context, const Event& event) {
           [&](const ClientLeft& e) -> Concerned {
             const Client* const client = state.find(e.client);
             // What it was moving out no longer takes host memory from the movements on other GPUs.
-            const bool elsewhere = client == nullptr || client->eviction;
+            const bool elsewhere = client == nullptr || client->evictions.current;
             Concerned concerned = elsewhere ? kAll : only(client->gpu);
             leave(context, e);
             return concerned;
@@ -108,9 +108,9 @@ Concerned apply(Context& context, const Event& event) {
           },
           [&](const MemoryChanged& e) {
             return with(e.client, [&](Gpu& gpu, Client& client) {
-              if (e.memory.allocated > client.memory.allocated) client.slack_declined = false;
+              if (e.memory.allocated > client.memory.allocated) client.budget.slack_declined = false;
               take_memory(gpu, client, e.memory);
-              client.idle_since.reset();
+              client.turn.idle_since.reset();
               take_growth(context, client, e);
               lower_budget(gpu, client, e);
             });
@@ -119,7 +119,7 @@ Concerned apply(Context& context, const Event& event) {
           [&](const MemoryBelieved& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_memory(gpu, client, e.memory); }); },
           [&](const ClientIdle& e) {
             return with(e.client, [&](Gpu&, Client& client) {
-              if (client.holds_lock()) client.idle_since = std::max(context.now - e.idle, client.granted_at);
+              if (client.holds_lock()) client.turn.idle_since = std::max(context.now - e.idle, client.turn.granted_at);
             });
           },
           [&](const ConfigChanged& e) -> Concerned {

@@ -19,18 +19,19 @@ Bytes kept_free(const Context& context, const Gpu& gpu) { return std::min(kGrowt
 
 // Nobody loads, leaves, grows or moves.
 bool is_settled(const Gpu& gpu) {
-  return gpu.departed.empty() && std::none_of(gpu.unsettled.begin(), gpu.unsettled.end(),
-                                              [](const auto& entry) { return entry.second->holds_lock() || entry.second->eviction; });
+  return gpu.departed.empty() && std::none_of(gpu.unsettled.begin(), gpu.unsettled.end(), [](const auto& entry) {
+           return entry.second->holds_lock() || entry.second->evictions.current;
+         });
 }
 
 void watch(Context& context, Gpu& gpu, Client& client) {
-  Prefetch& prefetch = *client.prefetch;
+  Prefetch& prefetch = *client.prefetches.current;
   if (prefetch.overdue) return;
   if (context.now < prefetch.deadline) return context.wake(gpu, prefetch.deadline);
   prefetch.overdue = true;
-  client.evict.failed(context.now);
+  client.evictions.backoff.failed(context.now);
   recount(gpu, client);
-  context.wake(gpu, client.evict.retry_at);
+  context.wake(gpu, client.evictions.backoff.retry_at);
   context.note(Note::Level::kWarning, client.id, "does not bring memory in as asked; what it was promised stays counted until it answers");
 }
 
@@ -41,7 +42,7 @@ void prefetch_next(Context& context, Gpu& gpu) {
   if (!context.config().prefetch || !gpu.prefetch.next || gpu.quota.limited || !context.state.gangs.empty() || !is_settled(gpu)) return;
   Client& next = gpu.clients.at(*gpu.prefetch.next);
   const Bytes missing = next.memory.allocated - next.memory.resident;
-  if (!next.prefetches || next.prefetch_ended || next.evict.failures > 0 || missing <= 0) return;
+  if (!next.prefetches.supported || next.prefetches.ended || next.evictions.backoff.failures > 0 || missing <= 0) return;
   if (context.now < gpu.prefetch.not_before) return context.wake(gpu, gpu.prefetch.not_before);
 
   const Bytes batch = batch_on(context, gpu);
@@ -56,11 +57,11 @@ void prefetch_next(Context& context, Gpu& gpu) {
   context.wake(gpu, gpu.prefetch.not_before);
   if (!moves_in) return;
   const Instant deadline = context.now + context.config().unanswered_grace;
-  next.prefetch = Prefetch{context.state.next_prefetch++, next.memory.resident + in, next.memory.resident, deadline, false};
+  next.prefetches.current = Prefetch{context.state.next_prefetch++, next.memory.resident + in, next.memory.resident, deadline, false};
   gpu.prefetch.client = next.id;
   recount(gpu, next);
   context.wake(gpu, deadline);
-  context.actions.push_back(SendPrefetch{next.id, next.prefetch->id, next.prefetch->budget});
+  context.actions.push_back(SendPrefetch{next.id, next.prefetches.current->id, next.prefetches.current->budget});
   if (free_bytes(context.config(), gpu) < 0 && !context.state.broken)
     context.state.broken = "GPU " + std::to_string(gpu.id) + ": a prefetch was promised past the safe limit";
 }
@@ -70,24 +71,24 @@ void put_off_prefetch(const Context& context, Gpu& gpu) {
 }
 
 void prefetch_ends(Gpu& gpu, Client& client) {
-  if (!client.prefetch) return;
-  client.prefetch.reset();
+  if (!client.prefetches.current) return;
+  client.prefetches.current.reset();
   gpu.prefetch.client = 0;
   recount(gpu, client);
 }
 
 void take_prefetched(Gpu& gpu, Client& client, const SwapProgressed& event, Bytes copied) {
-  client.prefetched += std::min(copied, kBytesMost);
-  client.unused_ahead += std::min(copied, kBytesMost);
-  if (!event.finished || !client.prefetch || client.prefetch->id != event.id) return;
-  client.prefetch_ended = event.failed || client.memory.resident <= client.prefetch->resident_before;
+  client.totals.prefetched += std::min(copied, kBytesMost);
+  client.prefetches.unused += std::min(copied, kBytesMost);
+  if (!event.finished || !client.prefetches.current || client.prefetches.current->id != event.id) return;
+  client.prefetches.ended = event.failed || client.memory.resident <= client.prefetches.current->resident_before;
   prefetch_ends(gpu, client);
 }
 
 void note_in_vain(Client& client, Bytes resident) {
-  const Bytes lost = std::max<Bytes>(client.unused_ahead - resident, 0);
-  client.unused_ahead -= lost;
-  client.prefetched_in_vain += lost;
+  const Bytes lost = std::max<Bytes>(client.prefetches.unused - resident, 0);
+  client.prefetches.unused -= lost;
+  client.totals.prefetched_in_vain += lost;
 }
 
 }  // namespace nvshare::policy

@@ -11,12 +11,18 @@ namespace nvshare::policy {
 namespace {
 
 QueueKeys keys_of(const Client& client) {
-  return {client.ends,    client.woke,          client.priority,        client.last_used,
-          client.arrival, client.waiting_since, client.passed_at_start, client.last_until};
+  return {client.last_turn.due,
+          client.wait.woke,
+          client.priority,
+          client.past.last_used,
+          client.wait.arrival,
+          client.wait.since,
+          client.wait.passed_at_start,
+          client.drain.overstay.last_until};
 }
 
 void take_out_of_order(Queue& queue, Client& client) {
-  QueueEntry& entry = client.queued;
+  QueueEntry& entry = client.indexed.queued;
   if (entry.place) queue.order.erase(*entry.place);
   entry.place.reset();
   if (entry.low) queue.low.erase({entry.keys.waiting_since, client.id});
@@ -32,7 +38,7 @@ void place_anew(Queue& queue, Client& client) {
 bool is_ordinary(const QueueKeys& keys) { return !keys.woke && !keys.ends; }
 
 void leave(Queue& queue, Client& client) {
-  QueueEntry& entry = client.queued;
+  QueueEntry& entry = client.indexed.queued;
   take_out_of_order(queue, client);
   queue.fresh.erase(client.id);
   if (entry.keys.last_until > 0) queue.late.erase({entry.keys.last_until, client.id});
@@ -48,7 +54,7 @@ void leave(Queue& queue, Client& client) {
 }
 
 void enter(Queue& queue, Client& client, const QueueKeys& keys) {
-  QueueEntry& entry = client.queued;
+  QueueEntry& entry = client.indexed.queued;
   entry.waits = true;
   entry.keys = keys;
   entry.room = room_asked(client);
@@ -63,22 +69,26 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
 }  // namespace
 
 // The least that has to be free for it, whether or not what of it is on the GPU can move.
-Bytes room_asked(const Client& client) { return charge(client) - (client.evict.failures > 0 ? held(client) : immovable(client)); }
+Bytes room_asked(const Client& client) {
+  return charge(client) - (client.evictions.backoff.failures > 0 ? held(client) : immovable(client));
+}
 
-bool is_put_off(const Client& client) { return client.reason == WaitReason::kQueue && client.waited_for_memory && !client.eviction; }
+bool is_put_off(const Client& client) {
+  return client.wait.reason == WaitReason::kQueue && client.wait.for_memory && !client.evictions.current;
+}
 
 std::optional<Instant> wait_note_due(const Client& client) {
-  if (client.reason == client.reason_noted) return std::nullopt;
-  if (cannot_have_it_soon(client.reason)) return 0;
-  if (client.reason == WaitReason::kNone || client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare)
+  if (client.wait.reason == client.noted.reason) return std::nullopt;
+  if (cannot_have_it_soon(client.wait.reason)) return 0;
+  if (client.wait.reason == WaitReason::kNone || client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare)
     return std::numeric_limits<Instant>::max();
-  return client.wait_noted_at == 0 ? 0 : client.wait_noted_at + kNotePause;
+  return client.noted.wait_at == 0 ? 0 : client.noted.wait_at + kNotePause;
 }
 
 void note_waiting(Gpu& gpu, Client& client) {
   Queue& queue = gpu.queue;
-  QueueEntry& entry = client.queued;
-  if (!client.waits() || client.home != &gpu) {
+  QueueEntry& entry = client.indexed.queued;
+  if (!client.waits() || client.indexed.home != &gpu) {
     if (entry.waits) leave(queue, client);
     return;
   }
@@ -100,28 +110,29 @@ void note_waiting(Gpu& gpu, Client& client) {
     if (due) queue.unnoted.emplace(*due, client.id);
     entry.unnoted = due;
   }
-  const bool counts = client.reason != WaitReason::kLimit;
+  const bool counts = client.wait.reason != WaitReason::kLimit;
   queue.waiters += counts - entry.counts;
-  queue.memory_waiters += client.waited_for_memory - entry.counts_for_memory;
+  queue.memory_waiters += client.wait.for_memory - entry.counts_for_memory;
   entry.counts = counts;
-  entry.counts_for_memory = client.waited_for_memory;
-  const bool held = client.reason == WaitReason::kLimit || client.reason == WaitReason::kShare;
+  entry.counts_for_memory = client.wait.for_memory;
+  const bool held = client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare;
   if (held && !entry.held) queue.free.erase(client.id);
   if (!held && entry.held) queue.free.emplace(client.id, &client);
   entry.held = held;
 }
 
 void forget_waiting(Gpu& gpu, Client& client) {
-  if (client.queued.waits) leave(gpu.queue, client);
+  if (client.indexed.queued.waits) leave(gpu.queue, client);
 }
 
 void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
-  if (client.reason == reason && client.waited_for_memory == waited_for_memory) return;
-  if (client.home != nullptr && cannot_have_it_soon(client.reason) != cannot_have_it_soon(reason)) limits_change(*client.home);
-  client.reason = reason;
-  client.waited_for_memory = waited_for_memory;
-  if (client.tenancy != nullptr) client.tenancy->forget_held_for();
-  if (client.home != nullptr) note_waiting(*client.home, client);
+  if (client.wait.reason == reason && client.wait.for_memory == waited_for_memory) return;
+  if (client.indexed.home != nullptr && cannot_have_it_soon(client.wait.reason) != cannot_have_it_soon(reason))
+    limits_change(*client.indexed.home);
+  client.wait.reason = reason;
+  client.wait.for_memory = waited_for_memory;
+  if (client.indexed.tenancy != nullptr) client.indexed.tenancy->forget_held_for();
+  if (client.indexed.home != nullptr) note_waiting(*client.indexed.home, client);
 }
 
 const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {
@@ -140,13 +151,13 @@ const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {
   while (!queue.promoted.empty() && context.now - queue.promoted.rbegin()->first < terms.promote_after)
     place_anew(queue, gpu.clients.at(queue.promoted.rbegin()->second));
   for (const auto& [id, client] : queue.fresh) {
-    QueueEntry& entry = client->queued;
+    QueueEntry& entry = client->indexed.queued;
     entry.place = place_of(context, terms, *client);
     queue.order.emplace(*entry.place, client);
     const bool below = client->priority < terms.highest;
-    entry.promoted = below && context.now - client->waiting_since >= terms.promote_after;
+    entry.promoted = below && context.now - client->wait.since >= terms.promote_after;
     entry.low = below && !entry.promoted;
-    if (below) (entry.promoted ? queue.promoted : queue.low).emplace(client->waiting_since, id);
+    if (below) (entry.promoted ? queue.promoted : queue.low).emplace(client->wait.since, id);
   }
   queue.fresh.clear();
   return queue.terms;
@@ -155,7 +166,7 @@ const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {
 std::vector<Client*> that_may_fit(const Gpu& gpu, const Place& after, Bytes room) {
   std::vector<Client*> clients;
   const auto look = [&](Client& client) {
-    if (client.queued.place && *client.queued.place > after) clients.push_back(&client);
+    if (client.indexed.queued.place && *client.indexed.queued.place > after) clients.push_back(&client);
   };
   for (const auto& [id, client] : gpu.queue.unplaced) look(*client);
   for (const auto& [asked, id] : gpu.queue.by_room) {
@@ -163,7 +174,8 @@ std::vector<Client*> that_may_fit(const Gpu& gpu, const Place& after, Bytes room
     Client& client = *gpu.waiting.at(id);
     if (is_put_off(client)) look(client);
   }
-  std::sort(clients.begin(), clients.end(), [](const Client* a, const Client* b) { return *a->queued.place < *b->queued.place; });
+  std::sort(clients.begin(), clients.end(),
+            [](const Client* a, const Client* b) { return *a->indexed.queued.place < *b->indexed.queued.place; });
   return clients;
 }
 

@@ -35,7 +35,7 @@ enum class Use { kNone, kRuns, kDrains };
 
 // A client that loads uses nothing yet. What it says about being idle does not count: only giving the lock up ends the bill.
 Use use_of(const Client& client) {
-  if (!client.holds_lock() || !client.turn_start) return Use::kNone;
+  if (!client.holds_lock() || !client.turn.start) return Use::kNone;
   return client.stays() ? Use::kRuns : Use::kDrains;
 }
 
@@ -46,20 +46,20 @@ Use use_of(const Doing& does) {
 
 void use_recently(Account& account, Instant now, Duration used) {
   const int64_t index = now / kRecentWindow;
-  if (index != account.recent.index) {
-    account.recent.before = index == account.recent.index + 1 ? account.recent.newer : 0;
-    account.recent.newer = 0;
-    account.recent.index = index;
+  if (index != account.consumed.recent.index) {
+    account.consumed.recent.before = index == account.consumed.recent.index + 1 ? account.consumed.recent.newer : 0;
+    account.consumed.recent.newer = 0;
+    account.consumed.recent.index = index;
   }
-  account.recent.newer += used;
+  account.consumed.recent.newer += used;
 }
 
 // Its use over about the last kRecentWindow.
 Duration recent_use(const Account& account, Instant now) {
   const int64_t index = now / kRecentWindow;
-  if (index > account.recent.index + 1) return 0;
-  const Duration newer = index == account.recent.index ? account.recent.newer : 0;
-  const Duration older = index == account.recent.index ? account.recent.before : account.recent.newer;
+  if (index > account.consumed.recent.index + 1) return 0;
+  const Duration newer = index == account.consumed.recent.index ? account.consumed.recent.newer : 0;
+  const Duration older = index == account.consumed.recent.index ? account.consumed.recent.before : account.consumed.recent.newer;
   return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
 }
 
@@ -74,12 +74,12 @@ Duration balance_most(const Config& config, const Gpu& gpu, const Account& accou
 }
 
 Duration balance_least(const Gpu& gpu, const Account& account) {
-  if (!account.has_ceiling()) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
+  if (!account.limit.has_ceiling()) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
 }
 
 Duration headroom_least(const Gpu& gpu, const Account& account) {
-  return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.ceiling_rate());
+  return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.limit.ceiling_rate());
 }
 
 // A time in which the tenant wanted the GPU, or may save up.
@@ -87,10 +87,10 @@ void earn(const Config& config, const Gpu& gpu, const Slices& slices, Account& a
   // What bounds savings is dear to work out, and above 0: who owes comes nowhere near it.
   const Duration grown = account.balance + portion(time, account.quota);
   account.balance = grown <= 0 ? grown : std::max(account.balance, std::min(grown, balance_most(config, gpu, account, wants, now)));
-  if (!account.has_ceiling()) return;
+  if (!account.limit.has_ceiling()) return;
   // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it runs
   // again.
-  const int64_t rate = account.ceiling_rate();
+  const int64_t rate = account.limit.ceiling_rate();
   const Duration less_owed = account.headroom + portion(time, rate);
   if (less_owed <= std::max<Duration>(account.balance, 0)) {
     account.headroom = less_owed;
@@ -101,9 +101,9 @@ void earn(const Config& config, const Gpu& gpu, const Slices& slices, Account& a
 }
 
 void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
-  if (account.has_ceiling()) account.headroom = std::max(account.headroom - billed, headroom_least(gpu, account));
+  if (account.limit.has_ceiling()) account.headroom = std::max(account.headroom - billed, headroom_least(gpu, account));
   // Up to its ceiling it owes nobody what nobody wants.
-  const bool owes = pressed || (account.has_ceiling() && account.quota >= account.ceiling_rate());
+  const bool owes = pressed || (account.limit.has_ceiling() && account.quota >= account.limit.ceiling_rate());
   const Duration least = balance_least(gpu, account);
   account.balance = std::max(account.balance - billed, owes ? least : std::max(least, std::min<Duration>(account.balance, 0)));
 }
@@ -127,12 +127,12 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   quota.last_window_length = length;
   quota.changes.balances = true;
   const auto end = [&](Account& account) {
-    account.last_window = account.in_window;
-    account.in_window = 0;
+    account.consumed.last_window = account.consumed.in_window;
+    account.consumed.in_window = 0;
     if (!is_windowed(config, gpu)) return;
     const int64_t carried = config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100);
     account.balance = portion(std::min<Duration>(account.balance, 0), carried) + portion(window, account.quota);
-    account.headroom = portion(std::min<Duration>(account.headroom, 0), carried) + portion(window, account.ceiling_rate());
+    account.headroom = portion(std::min<Duration>(account.headroom, 0), carried) + portion(window, account.limit.ceiling_rate());
   };
   if (is_windowed(config, gpu) && quota.left_earns > 0) earn_left(config, gpu);  // windows have just begun to count
   for (Account& account : quota.accounts) end(account);
@@ -159,7 +159,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
     const Use use = use_of(account.does);
     const bool waits = account.does.waits > 0;
     if (use != Use::kNone) account.used = true;
-    if ((account.throttled || account.yields) && waits) account.throttled_waiting += time;
+    if ((account.throttled || account.yields) && waits) account.throttling.waiting += time;
     if (nobodys) continue;
     if (use != Use::kNone) note_overlap(account.overlap, time, gpu.tenants_working);
     if (!windowed && (account.used || waits)) earn(config, gpu, slices, account, time, waits || use != Use::kNone, to);
@@ -167,17 +167,17 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
     Duration billed = portion(time, billing_rate(config, gpu, account));
     if (use == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
     spend(gpu, account, billed, others.press(account));
-    const Duration taken_back = std::min(account.taken_back, billed);  // so that what people see never goes down
-    account.taken_back -= taken_back;
-    account.billed += billed - taken_back;
-    account.in_window += billed - taken_back;
+    const Duration taken_back = std::min(account.consumed.taken_back, billed);  // so that what people see never goes down
+    account.consumed.taken_back -= taken_back;
+    account.consumed.billed += billed - taken_back;
+    account.consumed.in_window += billed - taken_back;
     use_recently(account, to, billed);
     if (config.explains) {
       context.note(Note::Level::kDebug, gpu, account.tenant,
                    "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
                        std::to_string(gpu.tenants_working) + (use == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
                        std::to_string(account.balance / 1000) + " us, headroom " +
-                       (account.has_ceiling() ? std::to_string(account.headroom / 1000) + " us" : std::string("unbounded")));
+                       (account.limit.has_ceiling() ? std::to_string(account.headroom / 1000) + " us" : std::string("unbounded")));
     }
   }
 }
@@ -215,7 +215,7 @@ Pressers pressers(const Gpu& gpu) {
   Pressers found;
   for (const Account& account : gpu.quota.accounts) {
     if (account.throttled || account.balance < 0) continue;
-    const auto may_soon = [](const Client& client) { return client.waits() && !cannot_have_it_soon(client.reason); };
+    const auto may_soon = [](const Client& client) { return client.waits() && !cannot_have_it_soon(client.wait.reason); };
     if (account.does.works == 0 && (account.does.waits == 0 || !any_client(*account.here, may_soon))) continue;
     found.several = found.any;
     found.any = true;
@@ -262,7 +262,7 @@ void begin_accounts(Gpu& gpu, Instant now) {
 // A debt outlives the programs that made it, as long as the largest takes to be paid. Where nobody with a limit is left nothing is
 // earned, so that what the account says is no measure.
 bool outlives_clients(const Quota& quota, const Account& account, Instant now) {
-  return (account.has_ceiling() || account.owed > 0) && now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
+  return (account.limit.has_ceiling() || account.lifted.owed > 0) && now - account.last_busy <= std::max(kDebtMax, 2 * quota.period);
 }
 
 Account account_at(const Config& config, const Gpu& gpu, const Account& as_billed, Instant now) {
@@ -304,7 +304,7 @@ void set_left_apart(Context& context, Gpu& gpu) {
   if (quota.accounts.size() == quota.accounts_here) return;
   const auto is_gone = [](const Account* account) { return account->here == nullptr; };
   for (Account* account : quota.changes.gone) {
-    account->runs = false;
+    account->slice.runs = false;
     account->seen = {};
   }
   quota.changes.forget(is_gone);
@@ -366,10 +366,10 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
   Account& account = gpu.quota.accounts.insert(std::move(owned));
   if (const auto here = gpu.of_tenant.find(tenant); here != gpu.of_tenant.end()) open_account(gpu, here->second, account);
   if (const auto limit = state.core_limits.find(tenant); limit != state.core_limits.end()) {
-    account.ceiling = limit->second.ceiling;
-    account.reserved = limit->second.reserved;
+    account.limit.ceiling = limit->second.ceiling;
+    account.limit.reserved = limit->second.reserved;
     // Who comes in mid-window has the rest of it, as set_share has it for the quota.
-    if (is_windowed(state.config, gpu)) account.headroom = portion(rest_of_window(state.config, gpu, now), account.ceiling_rate());
+    if (is_windowed(state.config, gpu)) account.headroom = portion(rest_of_window(state.config, gpu, now), account.limit.ceiling_rate());
   }
   account.joined_at = account.last_busy = now;
   note_change(gpu.quota, account);
@@ -378,21 +378,22 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
 
 // Its ceiling is taken away: another one may come, and what it owes must not be gone for that.
 static void keep_what_is_owed(const Config& config, const Gpu& gpu, Account& account) {
-  account.owed = std::max<Duration>(-account.headroom, 0);
-  account.spent = portion(window_of(config, gpu), account.ceiling_rate()) - account.headroom;  // what it owed before the window included
-  account.spent_until = is_windowed(config, gpu) ? gpu.quota.window_start + window_of(config, gpu) : 0;
+  account.lifted.owed = std::max<Duration>(-account.headroom, 0);
+  account.lifted.spent =
+      portion(window_of(config, gpu), account.limit.ceiling_rate()) - account.headroom;  // what it owed before the window included
+  account.lifted.spent_until = is_windowed(config, gpu) ? gpu.quota.window_start + window_of(config, gpu) : 0;
 }
 
 // It had none. What it used, or saved, without a ceiling is nobody's business; what it owed when it lost its last one it still owes.
 static void begin_ceiling(const Config& config, const Gpu& gpu, Account& account, Instant now) {
-  const bool windowed = is_windowed(config, gpu), in_its_window = windowed && now < account.spent_until;
-  const int64_t rate = account.ceiling_rate();
-  const Duration owed = in_its_window ? account.spent : std::min(account.owed, portion(kDebtMax, rate));
+  const bool windowed = is_windowed(config, gpu), in_its_window = windowed && now < account.lifted.spent_until;
+  const int64_t rate = account.limit.ceiling_rate();
+  const Duration owed = in_its_window ? account.lifted.spent : std::min(account.lifted.owed, portion(kDebtMax, rate));
   const Duration window = in_its_window ? window_of(config, gpu) : windowed ? rest_of_window(config, gpu, now) : 0;
   account.headroom = portion(window, rate) - owed;
-  account.recent.newer = account.recent.before = 0;
-  account.owed = account.spent = 0;
-  account.spent_until = 0;
+  account.consumed.recent.newer = account.consumed.recent.before = 0;
+  account.lifted.owed = account.lifted.spent = 0;
+  account.lifted.spent_until = 0;
   // Among others its place stays what it was: no change of a ceiling clears what it owes them. What it saved by another rule is not spent
   // under this one.
   if (gpu.quota.limited) {
@@ -407,7 +408,7 @@ static void begin_ceiling(const Config& config, const Gpu& gpu, Account& account
 // A lower limit came: what was saved under the former one is worth one period of it.
 static void lower_savings(const Config& config, const Gpu& gpu, Account& account) {
   if (is_windowed(config, gpu)) return;
-  const Duration most = portion(gpu.quota.period, account.ceiling_rate());
+  const Duration most = portion(gpu.quota.period, account.limit.ceiling_rate());
   account.balance = std::min(account.balance, most);
   account.headroom = std::min(account.headroom, most);
 }
@@ -424,12 +425,12 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
     if (known == nullptr) continue;
     begin_accounts(gpu, context.now);
     Account& account = *known;
-    const CoreLimit former = {account.ceiling, account.reserved};
+    const CoreLimit former = account.limit;
     note_change(gpu.quota, account);
     if (former.ceiling == limit && former.reserved == reserved) continue;
     if (limit == 100 && former.ceiling < 100) keep_what_is_owed(context.config(), gpu, account);
-    account.ceiling = limit;
-    account.reserved = reserved;
+    account.limit.ceiling = limit;
+    account.limit.reserved = reserved;
     if (former.ceiling == 100 && limit < 100) {
       begin_ceiling(context.config(), gpu, account, context.now);
     } else if (limit < 100 && is_windowed(context.config(), gpu)) {  // it counts from its window's beginning: what was used stays used
@@ -448,11 +449,11 @@ void take_kept_account(Context& context, const AccountKept& event) {
   if (known == nullptr) return;  // it has no client here
   Account& account = *known;
   account.joined_at = std::min(account.joined_at, event.joined_at);
-  account.billed += std::max<Duration>(event.used, 0);
-  account.throttled_waiting += std::max<Duration>(event.throttled_time, 0);
+  account.consumed.billed += std::max<Duration>(event.used, 0);
+  account.throttling.waiting += std::max<Duration>(event.throttled_time, 0);
   const Duration debt = std::clamp<Duration>(event.debt, 0, std::max(kDebtMax, 2 * gpu->second.quota.period));
   if (debt == 0) return;
-  if (!account.has_ceiling()) account.owed = std::max(account.owed, debt);
+  if (!account.limit.has_ceiling()) account.lifted.owed = std::max(account.lifted.owed, debt);
   account.balance = std::min<Duration>(account.balance, 0) - debt;
   account.headroom = std::min<Duration>(account.headroom, 0) - debt;
   account.used = true;
@@ -479,68 +480,61 @@ void quota_config_changed(Context& context, const Config& former) {
     } else {  // what a long window allowed is not saved up for the time after it
       for (Account& account : gpu.quota.accounts) {
         account.balance = std::min(account.balance, portion(window_of(config, gpu), 2 * account.quota));
-        account.headroom = std::min(account.headroom, portion(window_of(config, gpu), 2 * account.ceiling_rate()));
+        account.headroom = std::min(account.headroom, portion(window_of(config, gpu), 2 * account.limit.ceiling_rate()));
       }
     }
   }
-}
-
-static Duration trusted(const Account& account, Instant now) {
-  return std::min(account.trust + (now - account.trust_at) / (kPeriodMin / kUnusedMost), kUnusedMost);
 }
 
 // What of the turn that ends is not billed, because nobody worked then: from the grant to its first work, and from the end of its last
 // to the end of the turn. Only the client saw that; so far as it is not believed, nothing but what a hand-over is known to take.
 static Duration unused_in(const Context& context, const Gpu& gpu, Account& account, const Client& client, bool dropped,
                           std::optional<Duration> used) {
-  const Duration turn = context.now - *client.turn_start;
+  const Duration turn = context.now - *client.turn.start;
   const Duration known = dropped ? std::min(hand_over(gpu), turn) : 0;
   // Of a turn that began beside another of its tenant's processes, the tenant may have used what this one did not.
-  if (!used || *client.turn_start > account.slice_began) return known;
-  account.trust = trusted(account, context.now);
-  account.trust_at = context.now;
-  const Duration unused = std::clamp<Duration>(turn - std::max<Duration>(*used, 0), 0, account.trust);
-  account.trust -= unused;
+  if (!used || *client.turn.start > account.slice.began) return known;
+  const Duration unused = account.trust.believe(turn - std::max<Duration>(*used, 0), context.now);
   return portion(unused, billing_rate(context.config(), gpu, account));
 }
 
 static void take_back(Account& account, Duration unused) {
   account.balance += unused;
   account.headroom += unused;
-  account.taken_back += unused;
+  account.consumed.taken_back += unused;
 }
 
 // A client waits for kPauseAfter before it pauses, because it is asked to: what it did not use then is not billed, but of what it says no
 // more than the pause lasts. Returns what it used for the rest of the rules.
 std::optional<Duration> note_unused_before_pause(const Context& context, const Gpu& gpu, Client& client, std::optional<Duration> used) {
-  client.unused_before_pause = 0;
-  const Account* account = client.tenancy->account;
-  if (!gpu.quota.limited || account == nullptr || !client.turn_start || !used || *client.turn_start > account->slice_began) return used;
-  const Duration unused = context.now - *client.turn_start - std::max<Duration>(*used, 0);
-  client.unused_before_pause = std::clamp<Duration>(unused, 0, kPauseAfter);
-  client.billed_before_pause = billing_rate(context.config(), gpu, *account);
-  return *used + client.unused_before_pause;
+  client.turn.pause.unused_before = 0;
+  const Account* account = client.indexed.tenancy->account;
+  if (!gpu.quota.limited || account == nullptr || !client.turn.start || !used || *client.turn.start > account->slice.began) return used;
+  const Duration unused = context.now - *client.turn.start - std::max<Duration>(*used, 0);
+  client.turn.pause.unused_before = std::clamp<Duration>(unused, 0, kPauseAfter);
+  client.turn.pause.billed_before = billing_rate(context.config(), gpu, *account);
+  return *used + client.turn.pause.unused_before;
 }
 
 void quota_pause_ended(const Context& context, const Gpu& gpu, Client& client) {
-  const Duration unused = std::exchange(client.unused_before_pause, 0);
-  Account* const account = client.tenancy->account;
-  if (unused == 0 || !client.paused_since || !gpu.quota.limited || account == nullptr) return;
-  take_back(*account, std::min(portion(unused, client.billed_before_pause), context.now - *client.paused_since));
+  const Duration unused = std::exchange(client.turn.pause.unused_before, 0);
+  Account* const account = client.indexed.tenancy->account;
+  if (unused == 0 || !client.turn.pause.since || !gpu.quota.limited || account == nullptr) return;
+  take_back(*account, std::min(portion(unused, client.turn.pause.billed_before), context.now - *client.turn.pause.since));
 }
 
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used) {
   Quota& quota = gpu.quota;
-  if (!quota.limited || client.tenancy->account == nullptr || !client.turn_start) return;
-  Account& account = *client.tenancy->account;
+  if (!quota.limited || client.indexed.tenancy->account == nullptr || !client.turn.start) return;
+  Account& account = *client.indexed.tenancy->account;
   const bool goes_on =
       any_client(gpu, client.tenant, [&](const Client& other) { return other.id != client.id && use_of(other) != Use::kNone; });
   if (goes_on) return;
-  account.interrupted = !by_choice;
+  account.slice.interrupted = !by_choice;
   note_change(quota, account);
-  account.gaps = (3 * account.gaps + (by_choice ? 100 : 0)) / 4;
+  account.slice.gaps = (3 * account.slice.gaps + (by_choice ? 100 : 0)) / 4;
   const bool dropped = !by_choice && client.state == ClientState::kDropping;
-  if (dropped) quota.tails[quota.tails_known++ % kTailsKept] = context.now - client.drop_sent_at;
+  if (dropped) quota.tails[quota.tails_known++ % kTailsKept] = context.now - client.drain.asked_at;
   const Duration unused = unused_in(context, gpu, account, client, dropped, used);
   take_back(account, unused);
   if (!dropped || is_windowed(context.config(), gpu)) return;

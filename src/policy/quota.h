@@ -4,6 +4,7 @@
 // Amounts are nanoseconds of GPU time. A quota is in millionths of the GPU (kWholeGpu).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <iterator>
@@ -110,57 +111,95 @@ struct RecentUse {
   Duration newer = 0, before = 0;  // in the running and in the previous kRecentWindow
 };
 
-struct Account {
-  // What most steps look at stands first, in two lines of the processor's caches.
-  alignas(64) TenantId tenant = 0;
-  Tenancy* here = nullptr;   // its clients there; null: none
-  Doing does;                // the same as in `here`
-  int64_t quota = 0;         // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
-  Duration balance = 0;      // of its quota: what it may use before others come first; below 0: it is above its quota
-  Duration headroom = 0;     // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
-  Instant last_busy = 0;     // held or wanted the lock
-  int ceiling = 100;         // percent; 100 = none
-  int reserved = 0;          // percent
-  ShareTerms shared;         // of the shares as they are
-  int gaps = 0;              // percent of the latest turns that it ended by itself
-  bool used = false;         // it has run once: from then on it saves up
-  bool throttled = false;    // above its ceiling
-  bool yields = false;       // above its quota, while another that is below its own wants the GPU
-  bool active = false;       // counts in the shares
-  bool present = false;      // was busy lately
-  bool gang = false;         // its turns are on several GPUs together
-  bool gappy = false;        // leaves gaps that others can use: runs beside them
-  bool runs = false;         // has since slice_began
-  bool interrupted = false;  // its last turn was ended by a drop: it will want another at once
-  WaitReason held_for{};     // limits keep all of its clients waiting that wait; kNone: they may have different reasons
-  bool held_in_rotation = false;
-  bool borrows = false;  // has a turn before its balance allows one, because the GPU would stand still
-  TenantSharing sharing = TenantSharing::kNode;
-  Instant slice_began = 0;
-
-  Instant throttled_at = 0;
-  ThrottleNotes throttles;
-  // When its ceiling was taken away: what it owed, and what was gone of its window's time, which counts again if it gets another one
-  // before that window's end.
-  Duration owed = 0, spent = 0;
-  Instant spent_until = 0;
-  Instant joined_at = 0;
-  Duration turn_most = 0;  // its turns are to be no longer, 0 = as they are
-
-  Duration in_window = 0, last_window = 0;  // its use in the running and in the last window
-  RecentUse recent;
-  Seen seen;
-  Duration billed = 0;
-  Duration trust = kUnusedMost;  // so much that its clients say they did not use may be believed, as of trust_at
-  Instant trust_at = 0;
-  Duration taken_back = 0;  // of what was billed, and not yet of the two figures above it
-  Overlap overlap;
-  Duration throttled_waiting = 0;  // for its limit
+// What a tenant is allowed and granted of a GPU's time, in percent. Invariant: reserved <= ceiling.
+struct CoreLimit {
+  int ceiling = 100;  // the most that it may use; 100 = none
+  int reserved = 0;   // of that, what is granted to it
 
   bool has_ceiling() const { return ceiling < 100; }
   bool is_limited() const { return ceiling < 100 || reserved > 0; }
   int64_t ceiling_rate() const { return ceiling * (kWholeGpu / 100); }
-  bool shares_are_known() const { return shared == ShareTerms{active, ceiling, reserved}; }
+};
+
+// A tenant's slice of a GPU's time: the one under way, and how the latest ended.
+struct Slice {
+  Instant began = 0;
+  int gaps = 0;              // percent of the latest that it ended by itself
+  bool runs = false;         // it has since `began`
+  bool interrupted = false;  // the last was ended by a drop: it will want another at once
+  bool gappy = false;        // it leaves gaps that others can use: it runs beside them
+  bool borrows = false;      // it has one before its balance allows it, because the GPU would stand still
+};
+
+// When a tenant was above its ceiling.
+struct Throttling {
+  Instant at = 0;        // the last time that it began
+  Duration waiting = 0;  // in all, while it wanted to run
+  ThrottleNotes notes;
+};
+
+// A ceiling that was taken away: it counts again if the tenant gets another one before that window's end.
+struct LiftedCeiling {
+  Duration owed = 0;
+  Duration spent = 0;  // was gone of its window's time
+  Instant spent_until = 0;
+};
+
+// What a tenant has used of a GPU's time, for people and to judge what it may save up. Balances are apart.
+struct Consumption {
+  Duration in_window = 0, last_window = 0;  // in the running and in the last window
+  RecentUse recent;
+  Duration billed = 0;      // in all
+  Duration taken_back = 0;  // of what was billed, and not yet of `billed` and `in_window`, which never go down
+};
+
+// How much a tenant's clients may say that they did not use, and be believed: it is used up by what they say, and grows with time.
+struct Trust {
+  Duration left = kUnusedMost;  // as of `at`
+  Instant at = 0;
+
+  Duration believe(Duration unused, Instant now) {
+    left = std::min(left + (now - at) / (kPeriodMin / kUnusedMost), kUnusedMost);
+    at = now;
+    unused = std::clamp<Duration>(unused, 0, left);
+    left -= unused;
+    return unused;
+  }
+};
+
+// A tenant's account of a GPU's time.
+struct Account {
+  // What most steps look at stands first, in two lines of the processor's caches.
+  alignas(64) TenantId tenant = 0;
+  Tenancy* here = nullptr;  // its clients there; null: none
+  Doing does;               // the same as in `here`
+  int64_t quota = 0;        // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
+  Duration balance = 0;     // of its quota: what it may use before others come first; below 0: it is above its quota
+  Duration headroom = 0;    // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
+  Instant last_busy = 0;    // held or wanted the lock
+  CoreLimit limit;
+  ShareTerms shared;  // of the shares as they are
+  TenantSharing sharing = TenantSharing::kNode;
+  bool used = false;       // it has run once: from then on it saves up
+  bool throttled = false;  // above its ceiling
+  bool yields = false;     // above its quota, while another that is below its own wants the GPU
+  bool active = false;     // counts in the shares
+  bool present = false;    // was busy lately
+  bool gang = false;       // its turns are on several GPUs together
+  bool held_in_rotation = false;
+  WaitReason held_for{};  // limits keep all of its clients waiting that wait; kNone: they may have different reasons
+  Slice slice;
+
+  Instant joined_at = 0;
+  Duration turn_most = 0;  // its turns are to be no longer, 0 = as they are
+  Throttling throttling;
+  LiftedCeiling lifted;
+  Consumption consumed;
+  Trust trust;
+  Overlap overlap;
+  Seen seen;
+
+  bool shares_are_known() const { return shared == ShareTerms{active, limit.ceiling, limit.reserved}; }
 };
 
 // Accounts by tenant, in the order of tenants; an account stays where it is, from one table to another as well.
@@ -251,7 +290,7 @@ struct Changes {
   bool all = true;
   Instant looked_at = 0;                                   // busy tenants were so then
   std::vector<Account*> to_look, to_judge;                 // changed since they were looked at, or judged
-  std::vector<Account*> runs;                              // Account::runs
+  std::vector<Account*> runs;                              // Slice::runs
   std::vector<Account*> held;                              // that may be throttled, yield, or owe
   bool balances = true;                                    // have changed since `held` was made
   std::vector<Account*> gone;                              // without clients here

@@ -39,7 +39,7 @@ static void look_at(Context& context, Quota& quota, Account& account) {
                  any_client(*account.here, [&](const Client& client) { return gang_of(context.state, client) != nullptr; });
   note_until(changes.active, account.tenant, seen.active_until, account.active && !busy ? account.last_busy + kActiveGrace : 0);
   note_until(changes.present, account.tenant, seen.present_until, present && !busy ? account.last_busy + kPresentGrace : 0);
-  const bool limited = here && account.is_limited();
+  const bool limited = here && account.limit.is_limited();
   changes.limited += limited - seen.limited;
   seen.limited = limited;
   quota.shares_known &= account.shares_are_known();
@@ -90,19 +90,19 @@ void look_at_accounts(Context& context, Quota& quota) {
 
 static void judge_turn(Context& context, Gpu& gpu, Account& account) {
   const bool runs = account.does.works > 0;
-  if (runs && !account.runs) account.slice_began = context.now;
-  account.runs = runs;
+  if (runs && !account.slice.runs) account.slice.began = context.now;
+  account.slice.runs = runs;
   // A tenant that nobody interrupts shows by holding on that it leaves no gaps.
-  const Instant long_turn = account.slice_began + 3 * std::max(gpu.quota.period, kPeriodMax);
-  if (runs && account.gappy && context.now >= long_turn) account.gaps = 0;
-  if (runs && account.gappy && context.now < long_turn) context.wake(gpu, long_turn);
+  const Instant long_turn = account.slice.began + 3 * std::max(gpu.quota.period, kPeriodMax);
+  if (runs && account.slice.gappy && context.now >= long_turn) account.slice.gaps = 0;
+  if (runs && account.slice.gappy && context.now < long_turn) context.wake(gpu, long_turn);
 }
 
 static void judge_use(Context& context, Gpu& gpu, Account& account) {
-  if (account.runs || account.does.works > 0) judge_turn(context, gpu, account);
-  const bool gappy = account.gaps >= (account.gappy ? kGapsToLeave : kGapsToJoin);
-  if (account.gappy != gappy) gpu.quota.changes.counted.reset();
-  account.gappy = gappy;
+  if (account.slice.runs || account.does.works > 0) judge_turn(context, gpu, account);
+  const bool gappy = account.slice.gaps >= (account.slice.gappy ? kGapsToLeave : kGapsToJoin);
+  if (account.slice.gappy != gappy) gpu.quota.changes.counted.reset();
+  account.slice.gappy = gappy;
 }
 
 static bool comes_before(const Account* a, const Account* b) { return a->tenant < b->tenant; }
@@ -118,8 +118,8 @@ void judge_uses(Context& context, Gpu& gpu) {
   changes.to_judge.clear();
   std::erase_if(changes.runs, [&](Account* account) {
     judge_use(context, gpu, *account);
-    account->seen.runs = account->runs;
-    return !account->runs;
+    account->seen.runs = account->slice.runs;
+    return !account->slice.runs;
   });
 }
 
@@ -129,7 +129,8 @@ const std::vector<Account*>& accounts_held(Quota& quota) {
   if (!std::exchange(changes.balances, false)) return changes.held;
   changes.held.clear();
   for (Account& account : quota.accounts) {
-    account.seen.held = account.throttled || account.yields || account.balance <= 0 || (account.has_ceiling() && account.headroom <= 0);
+    account.seen.held =
+        account.throttled || account.yields || account.balance <= 0 || (account.limit.has_ceiling() && account.headroom <= 0);
     if (account.seen.held) changes.held.push_back(&account);
   }
   return changes.held;

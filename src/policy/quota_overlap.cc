@@ -51,17 +51,17 @@ void note_overlap(Overlap& overlap, Duration time, int64_t running) {
 }
 
 void learn_overlap(const Context& context, const Gpu& gpu, const Client& client, std::optional<Duration> used, uint64_t work) {
-  Account* const account = client.tenancy->account;
-  if (!gpu.quota.limited || account == nullptr || !client.turn_start) return;
+  Account* const account = client.indexed.tenancy->account;
+  if (!gpu.quota.limited || account == nullptr || !client.turn.start) return;
   Overlap& overlap = account->overlap;
-  if (client.tenancy->does.works > 1) {
+  if (client.indexed.tenancy->does.works > 1) {
     overlap.mixed = true;
     return;
   }
-  const bool whole = !std::exchange(overlap.mixed, false) && *client.turn_start <= account->slice_began;
+  const bool whole = !std::exchange(overlap.mixed, false) && *client.turn.start <= account->slice.began;
   Duration alone = std::exchange(overlap.alone, 0), shared = std::exchange(overlap.shared, 0);
   if (!whole || !used || work == 0) return;
-  const Duration unused = std::clamp<Duration>(context.now - *client.turn_start - *used, 0, context.now - *client.turn_start);
+  const Duration unused = std::clamp<Duration>(context.now - *client.turn.start - *used, 0, context.now - *client.turn.start);
   if (gpu.tenants_working > 1) {
     shared = std::max<Duration>(shared - unused / gpu.tenants_working, 0);
   } else {

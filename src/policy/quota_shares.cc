@@ -186,7 +186,7 @@ void look_at_tenants(Context& context, Gpu& gpu) {
   }
 }
 
-Claim claim_of(const Account& account) { return {account.reserved * (kWholeGpu / 100), account.ceiling_rate()}; }
+Claim claim_of(const Account& account) { return {account.limit.reserved * (kWholeGpu / 100), account.limit.ceiling_rate()}; }
 
 // The claims of the tenants that are active on a GPU.
 struct Sharing {
@@ -236,8 +236,8 @@ class IdleShares {
       : one_more_(sums, borders, std::move(claims)) {}
 
   int64_t of(const Account& account) {
-    if (account.reserved > 0) return one_more_.share(claim_of(account));
-    std::optional<int64_t>& known = of_ceilings_[static_cast<size_t>(account.ceiling)];
+    if (account.limit.reserved > 0) return one_more_.share(claim_of(account));
+    std::optional<int64_t>& known = of_ceilings_[static_cast<size_t>(account.limit.ceiling)];
     if (!known) known = one_more_.share(claim_of(account));
     return *known;
   }
@@ -252,7 +252,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   // Each is billed in full there, so that shares say nothing about who works how much: limits are held to one by one.
   const bool one_by_one = config.scheduling_mode == SchedulingMode::kConcurrent;
   const auto in_force = [&](const Account& account, int64_t share) {
-    return one_by_one && account.has_ceiling() ? account.ceiling_rate() : share;
+    return one_by_one && account.limit.has_ceiling() ? account.limit.ceiling_rate() : share;
   };
   const ClaimSums sum_of_claims = sums_of(sharing.claims);
   int64_t demand = 0, ceilings = 0;
@@ -260,13 +260,13 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
     Account& account = *sharing.accounts[i];
     set_share(config, gpu, account, in_force(account, sharing.claims[i].share), context.now);
     demand += account.quota;
-    ceilings += account.ceiling_rate();
+    ceilings += account.limit.ceiling_rate();
   }
   IdleShares idle(sum_of_claims, sharing.borders, [&] { return sharing.claims; });
   gpu.quota.shares_known = context.state.gangs.empty();  // these even their shares out
   const auto set_idle = [&](Account& account) { set_share(config, gpu, account, in_force(account, idle.of(account)), context.now); };
   for (Account& account : gpu.quota.accounts) {
-    account.shared = {account.active, account.ceiling, account.reserved};
+    account.shared = {account.active, account.limit.ceiling, account.limit.reserved};
     if (!account.active) set_idle(account);
   }
   if (gpu.quota.left_settles) {
@@ -290,8 +290,8 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   for (const Account& account : quota.accounts) {
     if (!account.active) continue;
     sums.add(claim_of(account));
-    ++percents[static_cast<size_t>(account.reserved)];
-    --percents[static_cast<size_t>(account.ceiling)];
+    ++percents[static_cast<size_t>(account.limit.reserved)];
+    --percents[static_cast<size_t>(account.limit.ceiling)];
   }
   if (sums.reserved > sums.reserved_most) return false;
   std::vector<Border> borders;
@@ -312,7 +312,7 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   };
   int64_t demand = 0;
   for (Account& account : quota.accounts) {
-    account.shared = {account.active, account.ceiling, account.reserved};
+    account.shared = {account.active, account.limit.ceiling, account.limit.reserved};
     set(account, account.active ? share_at(level, claim_of(account)) : idle.of(account));
     demand += account.active ? account.quota : 0;
   }

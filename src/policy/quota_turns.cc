@@ -59,8 +59,8 @@ bool has_last_turn(Context& context, Gpu& gpu, const Account& account) {
   if (!stays(account)) return false;
   const Duration limit = turn_limit(context.config(), gpu);
   return any_client(*account.here, [&](const Client& client) {
-    const Instant until = client.granted_at + limit - client.last_turn_ran;
-    if (!client.last_turn || !client.stays() || context.now >= until) return false;
+    const Instant until = client.turn.granted_at + limit - client.last_turn.ran;
+    if (!client.last_turn.runs || !client.stays() || context.now >= until) return false;
     context.wake(gpu, until);
     return true;
   });
@@ -114,7 +114,7 @@ std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
   std::vector<ClientId> all;
   Bytes sum = 0;
   for (const auto& [id, client] : gpu.clients) {
-    const Account& account = *client.tenancy->account;
+    const Account& account = *client.indexed.tenancy->account;
     if (account.gang) return std::nullopt;
     if (!account.present) continue;
     all.push_back(id);
@@ -197,19 +197,19 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
 void drop_tenant(Context& context, Gpu& gpu, TenantId tenant, const char* why) {
   each_client(gpu, tenant, [&](Client& client) {
     if (!client.stays()) return;
-    if (client.drain.holds(context.now)) return context.wake(gpu, client.drain.retry_at);
-    client.interrupted = false;
+    if (client.drain.backoff.holds(context.now)) return context.wake(gpu, client.drain.backoff.retry_at);
+    client.turn.interrupted = false;
     ask_to_drop(context, gpu, client, why);
   });
 }
 
 // When the turn that it has now is as long as its slice.
 Instant slice_end(const Context& context, const Gpu& gpu, const Account& account) {
-  Instant began = account.slice_began;
-  if (!account.runs) {
+  Instant began = account.slice.began;
+  if (!account.slice.runs) {
     began = 0;
     if (account.here != nullptr) {
-      for (const auto& [id, client] : account.here->clients) began = client->stays() ? std::max(began, turn_began(*client)) : began;
+      for (const auto& [id, client] : account.here->clients) began = client->stays() ? std::max(began, client->turn.began()) : began;
     }
   }
   return began + slice_of(context.config(), gpu, account);
@@ -231,13 +231,13 @@ std::optional<Instant> gang_has_loaded(const Context& context, const Gpu& gpu, c
 // `looks`: the time to look at limits has come.
 void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   const Config& config = context.config();
-  if (!account.has_ceiling()) {
+  if (!account.limit.has_ceiling()) {
     account.throttled = false;
     return;
   }
   const bool windowed = is_windowed(config, gpu);
   const bool near = account.throttled ? account.headroom >= 0 : account.headroom <= 0;  // else its band, which is dear, says nothing
-  const Duration band = windowed || !near ? 0 : half_band(config, gpu, account, account.ceiling_rate());
+  const Duration band = windowed || !near ? 0 : half_band(config, gpu, account, account.limit.ceiling_rate());
   if (account.throttled && near && (windowed ? account.headroom > 0 : account.headroom >= band)) {
     account.throttled = false;
     note_released(context, gpu, account);
@@ -245,13 +245,13 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   const bool holds = stays(account);
   if (!account.throttled && near && account.headroom <= -band && looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
-    const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.borrows);
+    const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.slice.borrows);
     Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
     if (const auto loaded = gang_has_loaded(context, gpu, account)) end = std::max(end, *loaded + slice_of(config, gpu, account));
     if (end <= context.now) {
       account.throttled = true;
-      account.throttled_at = context.now;
-      account.borrows = false;
+      account.throttling.at = context.now;
+      account.slice.borrows = false;
       note_throttled(context, gpu, account);
     } else {
       context.wake(gpu, end);
@@ -272,8 +272,8 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive
   if (yielded ? account.balance > band : account.balance > -band) return;
   // So that neighbours with short bursts do not drop it at each of them.
   const std::optional<Instant> loaded = gang_has_loaded(context, gpu, account);
-  const Instant long_enough = std::max(account.slice_began, loaded.value_or(0)) + kSliceMin;
-  if (!yielded && (account.runs || loaded) && (context.now < long_enough || !looks))
+  const Instant long_enough = std::max(account.slice.began, loaded.value_or(0)) + kSliceMin;
+  if (!yielded && (account.slice.runs || loaded) && (context.now < long_enough || !looks))
     return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
   account.yields = true;
   if (stays(account) && !has_last_turn(context, gpu, account))
@@ -283,13 +283,13 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive
 // When that will have to be looked at again.
 void watch_quota_of(Context& context, Gpu& gpu, const Account& account, const Exclusive& is_exclusive, int64_t billed) {
   const Config& config = context.config();
-  if (!account.yields && !account.runs) return;
+  if (!account.yields && !account.slice.runs) return;
   if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(account)) return;
   const bool windowed = is_windowed(config, gpu);
   const Duration band = windowed ? 0 : half_band(config, gpu, account, account.quota);
   if (account.yields) {
     if (waits(account)) context.wake(gpu, context.now + std::max(time_for(band - account.balance, account.quota), kStepMin));
-  } else if (account.runs && stays(account) && gpu.quota.accounts.size() + gpu.quota.left.size() > 1) {
+  } else if (account.slice.runs && stays(account) && gpu.quota.accounts.size() + gpu.quota.left.size() > 1) {
     const int64_t rate = billed - (windowed ? 0 : account.quota);
     const bool above = account.balance <= -band;
     if (above || rate > 0)
@@ -299,18 +299,18 @@ void watch_quota_of(Context& context, Gpu& gpu, const Account& account, const Ex
 
 // When its ceiling will have to be looked at again.
 void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stalled, int64_t billed) {
-  if (!account.has_ceiling() || (!account.throttled && !account.runs)) return;
+  if (!account.limit.has_ceiling() || (!account.throttled && !account.slice.runs)) return;
   const Config& config = context.config();
   const bool windowed = is_windowed(config, gpu);
-  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.ceiling_rate());
-  if (windowed && (account.throttled || account.runs)) {  // its end may be past: windows have just become shorter
+  const Duration band = windowed ? 0 : half_band(config, gpu, account, account.limit.ceiling_rate());
+  if (windowed && (account.throttled || account.slice.runs)) {  // its end may be past: windows have just become shorter
     context.wake(gpu, std::max(gpu.quota.window_start + window_of(config, gpu), context.now + kStepMin));
   }
   if (account.throttled) {
     if (windowed || stalled || !waits(account)) return;
-    context.wake(gpu, context.now + std::max(time_for(band - account.headroom, account.ceiling_rate()), kStepMin));
-  } else if (account.runs && stays(account)) {
-    const int64_t rate = billed - (windowed ? 0 : account.ceiling_rate());
+    context.wake(gpu, context.now + std::max(time_for(band - account.headroom, account.limit.ceiling_rate()), kStepMin));
+  } else if (account.slice.runs && stays(account)) {
+    const int64_t rate = billed - (windowed ? 0 : account.limit.ceiling_rate());
     if (account.headroom <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
     if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.headroom + band, rate), kStepMin));
   }
@@ -318,13 +318,13 @@ void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stal
 
 // ---- turns ----
 
-struct Turn {
+struct NextTurn {
   Account* account = nullptr;
   Duration owed = 0;
 };
 
 // Who comes next of those that may run; null: nobody.
-Turn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId but_not) {
+NextTurn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId but_not) {
   Quota& quota = gpu.quota;
   MostOwed best, best_throttled;
   int64_t demand = 0;
@@ -332,13 +332,13 @@ Turn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId
   const bool lends = but_not == 0 && !is_windowed(context.config(), gpu);
   for (Account& account : quota.accounts) {
     const bool wants = waits(account);
-    if (!wants && (!lends || !account.interrupted)) continue;
+    if (!wants && (!lends || !account.slice.interrupted)) continue;
     if (account.throttled && !lends) continue;
     if (!is_exclusive(account) || account.tenant == but_not) continue;
     if (wants || account.active) demand += account.quota;
     if (!wants || (any_skipped && quota.skipped.contains(account.tenant))) continue;
     // Above a ceiling that is more than its quota, it waits, whoever stands still.
-    if (account.throttled && account.quota < account.ceiling_rate()) continue;
+    if (account.throttled && account.quota < account.limit.ceiling_rate()) continue;
     (account.throttled ? best_throttled : best).add(account);
   }
   // Together they are entitled to all of the GPU: then who is owed most comes next, and nobody waits until a whole turn is saved up.
@@ -348,7 +348,7 @@ Turn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId
   Account& borrower = *best_throttled.account();
   borrower.throttled = false;
   note_released(context, gpu, borrower);
-  borrower.borrows = true;
+  borrower.slice.borrows = true;
   return {&borrower, best_throttled.owed_to()};
 }
 
@@ -357,7 +357,7 @@ std::vector<Account*> accounts_that_hold(Gpu& gpu) {
   std::vector<Account*> holding;
   if (gpu.holders.size() < gpu.quota.accounts.size() / 8) {
     for (const auto& [grant, client] : gpu.holders) {
-      if (client->tenancy->account != nullptr) holding.push_back(client->tenancy->account);
+      if (client->indexed.tenancy->account != nullptr) holding.push_back(client->indexed.tenancy->account);
     }
     std::sort(holding.begin(), holding.end(), [](const Account* a, const Account* b) { return a->tenant < b->tenant; });
     holding.erase(std::unique(holding.begin(), holding.end()), holding.end());
@@ -374,7 +374,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   const Exclusive is_exclusive(context.config(), gpu);
   std::vector<Account*> holding = accounts_that_hold(gpu);
   std::erase_if(holding, [&](const Account* account) { return !is_exclusive(*account); });
-  Turn holder;
+  NextTurn holder;
   bool leaving = false, last_turn = false;
   for (Account* account : holding) {
     // Nobody's turn waits for a tenant that does not give the lock up when asked: it runs beside the others, and is asked again.
@@ -387,7 +387,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
     last_turn |= lasts;
   }
   if (!holder.account) {
-    const Turn next = leaving ? Turn{} : next_of(context, gpu, is_exclusive, 0);
+    const NextTurn next = leaving ? NextTurn{} : next_of(context, gpu, is_exclusive, 0);
     quota.owner = next.account ? next.account->tenant : 0;
     if (!next.account) return;
     for (const Account* account : holding) {
@@ -403,7 +403,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
       drop_tenant(context, gpu, account->tenant, "tenants take turns now, and it is another's");
   }
   if (last_turn) return;
-  const Turn next = next_of(context, gpu, is_exclusive, owner.tenant);
+  const NextTurn next = next_of(context, gpu, is_exclusive, owner.tenant);
   if (!next.account) return;
   const Duration lead = owed(owner) - next.owed;  // it shrinks by the holder's use and by what the next one is owed meanwhile
   const Duration lasts = lead > kStepMin ? portion(lead, owner.quota) + kStepMin : 0;
@@ -437,7 +437,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   if (!quota.limited) {
     quota.owner = 0;
     for (auto* accounts : {&quota.accounts, &quota.left}) {
-      for (Account& account : *accounts) account.throttled = account.yields = account.runs = account.seen.runs = false;
+      for (Account& account : *accounts) account.throttled = account.yields = account.slice.runs = account.seen.runs = false;
     }
     quota.changes.runs.clear();
     for (Account& account : quota.accounts) note_change(quota, account);  // to be judged when limits come back
@@ -451,7 +451,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   forget_common_arrears(context, gpu);
   const std::vector<Account*>& held = accounts_held(quota);
   for (Account* account : held) {
-    if (account->throttled || (account->has_ceiling() && account->headroom <= 0)) hold_to_ceiling(context, gpu, *account, looks);
+    if (account->throttled || (account->limit.has_ceiling() && account->headroom <= 0)) hold_to_ceiling(context, gpu, *account, looks);
   }
   const Pressers others = pressers(gpu);
   const Exclusive is_exclusive(context.config(), gpu);
@@ -478,7 +478,7 @@ void settle_quota(Context& context, Gpu& gpu) {
 static void watch_idle(Context& context, Gpu& gpu) {
   const Quota& quota = gpu.quota;
   const auto look = [&](const Account& account) {
-    const bool counts = !waits(account) && account.active && !account.runs;
+    const bool counts = !waits(account) && account.active && !account.slice.runs;
     if (counts) context.wake(gpu, last_busy(quota, account) + kActiveGrace);
     return counts;
   };
@@ -487,7 +487,7 @@ static void watch_idle(Context& context, Gpu& gpu) {
   }
   for (const Account* account : quota.changes.to_look) look(*account);
   for (const auto& [id, client] : gpu.unsettled) {  // such as those that load
-    if (client->tenancy->account != nullptr) look(*client->tenancy->account);
+    if (client->indexed.tenancy->account != nullptr) look(*client->indexed.tenancy->account);
   }
 }
 
@@ -505,13 +505,13 @@ static void watch_all(Context& context, Gpu& gpu) {
   };
   for (const Account* account : quota.changes.runs) watch(*account);
   for (const Account* account : quota.changes.held) {
-    if ((account->throttled || account->yields) && !account->runs) watch(*account);
+    if ((account->throttled || account->yields) && !account->slice.runs) watch(*account);
   }
   watch_idle(context, gpu);
   const Account* const owner = quota.accounts.find(quota.owner);
   if (owner == nullptr || !stays(*owner)) return;
   const bool exclusive_waits = std::any_of(gpu.waiting.begin(), gpu.waiting.end(), [&](const auto& entry) {
-    const Account* account = entry.second->tenancy->account;
+    const Account* account = entry.second->indexed.tenancy->account;
     return account != nullptr && !account->throttled && is_exclusive(*account);
   });
   if (exclusive_waits) context.wake(gpu, slice_end(context, gpu, *owner));
@@ -533,7 +533,7 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
   if (!quota.limited || quota.owner == 0) return false;
   const Account& owner = *quota.accounts.find(quota.owner);
   const bool blocked = !blocks(context, owner) && waits(owner) && !any_client(gpu, owner.tenant, [](const Client& client) {
-    return client.waits() && !cannot_have_it_soon(client.reason);
+    return client.waits() && !cannot_have_it_soon(client.wait.reason);
   });
   if (!blocked) return false;
   quota.skipped.insert(quota.owner);
@@ -542,9 +542,10 @@ bool pass_over_blocked(Context& context, Gpu& gpu) {
 }
 
 static Verdict may_run_here(const State& state, const Client& client) {
-  const Account* account = client.tenancy->account;
-  if (account == nullptr || client.ends) return Verdict::kRun;  // who is about to be ended owes for its last turn, as for any other
-  const Gpu& gpu = *client.home;
+  const Account* account = client.indexed.tenancy->account;
+  if (account == nullptr || client.last_turn.due)
+    return Verdict::kRun;  // who is about to be ended owes for its last turn, as for any other
+  const Gpu& gpu = *client.indexed.home;
   return gpu.quota.limited ? may_run(Exclusive(state.config, gpu), gpu.quota, *account) : Verdict::kRun;
 }
 

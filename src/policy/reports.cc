@@ -9,13 +9,13 @@ namespace {
 
 Contenders counted(const Client& client) {
   const bool grows = client.stays() && client.growth;
-  return {(client.waits() && client.reason != WaitReason::kLimit) || grows, (client.waits() && client.waited_for_memory) || grows};
+  return {(client.waits() && client.wait.reason != WaitReason::kLimit) || grows, (client.waits() && client.wait.for_memory) || grows};
 }
 
 Contenders all_contenders(const Gpu& gpu) {
   Contenders all{gpu.queue.waiters, gpu.queue.memory_waiters};
   for (const auto& [id, client] : gpu.unsettled) {
-    if (client->roles.waits) continue;  // it moves its memory out
+    if (client->indexed.roles.waits) continue;  // it moves its memory out
     const Contenders one = counted(*client);
     all.waiters += one.waiters;
     all.memory_waiters += one.memory_waiters;
@@ -51,7 +51,7 @@ std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contende
   if (told == gpu.contention.contenders && (cost == gpu.switches.cost || all.memory_waiters == 0)) {
     for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
     for (const ClientId id : gpu.touched) {
-      if (Client* const client = context.state.find(id); client != nullptr && client->home == &gpu) clients.push_back(client);
+      if (Client* const client = context.state.find(id); client != nullptr && client->indexed.home == &gpu) clients.push_back(client);
     }
   } else {
     for (const auto& [grant, client] : gpu.holders) clients.push_back(client);
@@ -102,28 +102,23 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
     const Gang* gang = gang_of(context.state, client);
     const bool gang_runs = gang != nullptr && counts.of(*gang).holders > (client.holds_lock() ? 1 : 0);
     const Duration pause = may_pause(context, gpu, client, there);
-    const bool rules_change = limited != client.limited_sent || idle != client.idle_release_sent || gang_runs != client.gang_runs_sent ||
-                              pause != client.pause_sent;
+    const Sent::Rules rules{limited, idle, gang_runs, pause};
+    const bool rules_change = rules != client.sent.rules;
     if (!client.holds_lock() && !rules_change) continue;
-    client.limited_sent = limited;
-    client.idle_release_sent = idle;
-    client.gang_runs_sent = gang_runs;
-    client.pause_sent = pause;
+    client.sent.rules = rules;
     if (!client.holds_lock()) {
       context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle, gang_runs, pause});
       continue;
     }
     const auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
     // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.
-    const bool other_cost =
-        memory_others > 0 && (gpu.switches.cost > client.contention_cost / 2 * 3 || gpu.switches.cost < client.contention_cost / 2);
+    const bool other_cost = memory_others > 0 && (gpu.switches.cost > client.sent.cost / 2 * 3 || gpu.switches.cost < client.sent.cost / 2);
     // How many they are changes nothing for the library, and with hundreds of holders each message to all of them is hundreds of answers.
-    const bool same =
-        (others > 0) == (client.contention_waiters > 0) && (memory_others > 0) == (client.contention_memory_waiters > 0) && !other_cost;
+    const bool same = (others > 0) == (client.sent.waiters > 0) && (memory_others > 0) == (client.sent.memory_waiters > 0) && !other_cost;
     if (same && !rules_change) continue;
-    client.contention_waiters = others;
-    client.contention_memory_waiters = memory_others;
-    client.contention_cost = gpu.switches.cost;
+    client.sent.waiters = others;
+    client.sent.memory_waiters = memory_others;
+    client.sent.cost = gpu.switches.cost;
     context.actions.push_back(SendContention{id, others, memory_others, gpu.switches.cost, limited, idle, gang_runs, pause});
   }
 }
@@ -132,8 +127,8 @@ namespace {
 
 void tell_ceiling(Context& context, Gpu& gpu, Client& client) {
   const Bytes most = ceiling(context.config(), gpu, client);
-  if (client.ceiling_sent && std::abs(*client.ceiling_sent - most) < kCeilingStep) return;
-  client.ceiling_sent = most;
+  if (client.sent.ceiling && std::abs(*client.sent.ceiling - most) < kCeilingStep) return;
+  client.sent.ceiling = most;
   context.actions.push_back(SendCeiling{client.id, most});
 }
 
@@ -179,7 +174,7 @@ static std::string gang_sentence(const State& state, const Client& client) {
     const Client& other = gpu.clients.at(member.client);
     const std::string who = "client " + std::to_string(other.id) + " on GPU " + std::to_string(gpu.id);
     if (other.state == ClientState::kDropping) return "its gang's turn to end: " + who + " is still dropping";
-    if (other.waits() && other.reason != WaitReason::kGang && other.id != client.id)
+    if (other.waits() && other.wait.reason != WaitReason::kGang && other.id != client.id)
       return "its gang: " + who + " waits for " + waiting_sentence(state, gpu, other);
   }
   return "another gang to leave, which could come to wait for this one";
@@ -199,12 +194,12 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
   const std::string wants = mib(need(client));
   if (client.holds_lock()) {
     if (client.growth) return mib(client.growth->wanted) + " more GPU memory";
-    if (client.state == ClientState::kLoading && client.budget < need(client)) return "neighbours to move out, of its " + wants;
+    if (client.state == ClientState::kLoading && client.budget.bytes < need(client)) return "neighbours to move out, of its " + wants;
     return {};
   }
-  if (client.asks_paused) return "its tenant to be resumed: it was paused";
+  if (client.wait.while_paused) return "its tenant to be resumed: it was paused";
   if (!client.waits()) return {};
-  switch (client.reason) {
+  switch (client.wait.reason) {
     case WaitReason::kNone:
     case WaitReason::kQueue:
       return "its place in the queue";
@@ -267,11 +262,11 @@ void report_waits(Context& context, Gpu& gpu) {
   std::sort(due.begin(), due.end());
   for (const ClientId id : due) {
     Client& client = *gpu.waiting.at(id);
-    if (!cannot_have_it_soon(client.reason)) {
+    if (!cannot_have_it_soon(client.wait.reason)) {
       note_wait(context, gpu, client);
       continue;
     }
-    client.reason_noted = client.reason;
+    client.noted.reason = client.wait.reason;
     recount(gpu, client);
     context.note(Note::Level::kWarning, id, "waits for " + waiting_sentence(context.state, gpu, client));
   }

@@ -22,12 +22,12 @@ Bytes free_bytes(const Config& config, const Gpu& gpu) { return safe_limit(confi
 Bytes need(const Client& client) { return client.memory.allocated + (client.holds_lock() && client.growth ? client.growth->wanted : 0); }
 
 Bytes held(const Client& client) {
-  return client.prefetch ? std::max(client.memory.resident, client.prefetch->budget) : client.memory.resident;
+  return client.prefetches.current ? std::max(client.memory.resident, client.prefetches.current->budget) : client.memory.resident;
 }
 
 Bytes charge(const Client& client) {
   const Bytes wants = std::max(need(client), held(client));
-  return client.holds_lock() ? std::max(wants, client.budget) : wants;
+  return client.holds_lock() ? std::max(wants, client.budget.bytes) : wants;
 }
 
 Bytes immovable(const Client& client) {
@@ -37,25 +37,25 @@ Bytes immovable(const Client& client) {
 static Bytes movable_at_best(const Client& client) { return held(client) - immovable(client); }
 
 Bytes movable(const Client& client, Instant now) {
-  const bool answers = !client.evict.holds(now) && !(client.prefetch && client.prefetch->overdue);
+  const bool answers = !client.evictions.backoff.holds(now) && !(client.prefetches.current && client.prefetches.current->overdue);
   return answers ? movable_at_best(client) : 0;
 }
 
 Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client) {
-  return std::max<Bytes>(safe_limit(config, gpu) - (gpu.sums.immovable - client.counted.immovable), 0);
+  return std::max<Bytes>(safe_limit(config, gpu) - (gpu.sums.immovable - client.indexed.counted.immovable), 0);
 }
 
 bool all_may_fit(const Config& config, Gpu& gpu) {
   const Bytes base = safe_limit(config, gpu) - gpu.sums.immovable;
   if (base >= 0 && gpu.needs_most <= base) return true;
   Bytes most = 0;
-  for (const auto& [id, client] : gpu.clients) most = std::max(most, client.counted.needed - client.counted.immovable);
+  for (const auto& [id, client] : gpu.clients) most = std::max(most, client.indexed.counted.needed - client.indexed.counted.immovable);
   gpu.needs_most = most;
   return base >= 0 && most <= base;
 }
 
 static Bytes evicting_bytes(const Client& client) {
-  return client.eviction ? std::max<Bytes>(client.memory.resident - client.eviction->resident_target, 0) : 0;
+  return client.evictions.current ? std::max<Bytes>(client.memory.resident - client.evictions.current->resident_target, 0) : 0;
 }
 
 Bytes evicting_bytes(const Gpu& gpu) { return gpu.sums.evicting; }
@@ -67,10 +67,10 @@ static Sums counted_of(const Client& client) {
             immovable(client),
             need(client),
             client.holds_lock() ? need(client) : 0,
-            client.holds_lock() ? client.budget : held(client),
+            client.holds_lock() ? client.budget.bytes : held(client),
             evicting_bytes(client)};
   const Bytes stays = immovable(client), moves = movable_at_best(client);
-  const Bytes budget = std::max(client.budget, client.memory.resident);
+  const Bytes budget = std::max(client.budget.bytes, client.memory.resident);
   sums.charged = charge(client);
   const bool drops = client.state == ClientState::kDropping;
   sums.fixed = client.stays() ? charge(client) : client.holds_lock() ? budget : stays;
@@ -81,23 +81,23 @@ static Sums counted_of(const Client& client) {
 }
 
 Roles roles_of(const Client& client) {
-  const bool settled = !client.holds_lock() || (client.state == ClientState::kRunning && client.budget >= need(client) && !client.growth &&
-                                                !client.budget_dirty && client.drain.failures == 0);
-  const bool idle = !client.holds_lock() && !client.waits() && client.turns > 0;
+  const bool settled = !client.holds_lock() || (client.state == ClientState::kRunning && client.budget.bytes >= need(client) &&
+                                                !client.growth && !client.budget.dirty && client.drain.backoff.failures == 0);
+  const bool idle = !client.holds_lock() && !client.waits() && client.totals.turns > 0;
   const bool evictable = !client.holds_lock() && movable_at_best(client) > 0;
   return {client.grant,
           client.waits(),
-          !settled || client.eviction || client.evict.failures > 0,
+          !settled || client.evictions.current || client.evictions.backoff.failures > 0,
           evictable,
           client.stays(),
-          client.holds_lock() && client.turn_start.has_value(),
-          client.waits() || (client.holds_lock() && !client.paused_since),
-          idle ? std::optional(client.last_used) : std::nullopt};
+          client.holds_lock() && client.turn.start.has_value(),
+          client.waits() || (client.holds_lock() && !client.turn.pause.since),
+          idle ? std::optional(client.past.last_used) : std::nullopt};
 }
 
-bool takes_slack(const Client& client) { return client.stays() && !client.slack_declined; }
+bool takes_slack(const Client& client) { return client.stays() && !client.budget.slack_declined; }
 
-Bytes slack_of(const Client& client) { return client.budget - need(client); }
+Bytes slack_of(const Client& client) { return client.budget.bytes - need(client); }
 
 uint64_t hash_of(ClientId client) {  // splitmix64
   uint64_t hash = client + 0x9e3779b97f4a7c15U;
@@ -143,9 +143,9 @@ static bool limits_see(const Roles& former, const Roles& roles) {
 }
 
 static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
-  if (client.roles == roles) return;
-  if (limits_see(client.roles, roles)) limits_change(gpu);
-  const Roles former = std::exchange(client.roles, roles);
+  if (client.indexed.roles == roles) return;
+  if (limits_see(client.indexed.roles, roles)) limits_change(gpu);
+  const Roles former = std::exchange(client.indexed.roles, roles);
   if (former.grant != roles.grant) {
     if (former.grant != 0) gpu.holders.erase(former.grant);
     if (roles.grant != 0) gpu.holders.emplace_hint(gpu.holders.end(), roles.grant, &client);
@@ -161,19 +161,19 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
     if (!before && now) index.emplace(client.id, &client);
   };
   move(former.waits, roles.waits, gpu.waiting);
-  move(former.waits, roles.waits, client.tenancy->waiting);
-  if (roles.waits && !former.waits) client.tenancy->forget_held_for();
+  move(former.waits, roles.waits, client.indexed.tenancy->waiting);
+  if (roles.waits && !former.waits) client.indexed.tenancy->forget_held_for();
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.evictable);
-  count_in_tenancy(gpu, *client.tenancy, former, -1);
-  count_in_tenancy(gpu, *client.tenancy, roles, 1);
+  count_in_tenancy(gpu, *client.indexed.tenancy, former, -1);
+  count_in_tenancy(gpu, *client.indexed.tenancy, roles, 1);
 }
 
 // A key that is too low costs a look when slack is given; so only one that is too high is put right here.
 static void note_slack(Gpu& gpu, Client& client, bool takes, Bytes slack) {
-  if (takes ? client.slack_key && *client.slack_key <= slack : !client.slack_key) return;
-  if (client.slack_key) gpu.slack_takers.erase({*client.slack_key, client.id});
-  client.slack_key = takes ? std::optional(slack) : std::nullopt;
+  if (takes ? client.indexed.slack_key && *client.indexed.slack_key <= slack : !client.indexed.slack_key) return;
+  if (client.indexed.slack_key) gpu.slack_takers.erase({*client.indexed.slack_key, client.id});
+  client.indexed.slack_key = takes ? std::optional(slack) : std::nullopt;
   if (takes) gpu.slack_takers.emplace(std::pair(slack, client.id), &client);
 }
 
@@ -191,25 +191,25 @@ void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers) {
 }
 
 void recount(Gpu& gpu, Client& client) {
-  const Bytes immovable_before = client.counted.immovable;
-  add(gpu.sums, client.counted, -1);
-  client.counted = counted_of(client);
+  const Bytes immovable_before = client.indexed.counted.immovable;
+  add(gpu.sums, client.indexed.counted, -1);
+  client.indexed.counted = counted_of(client);
   if (gpu.touched.empty() || gpu.touched.back() != client.id) gpu.touched.push_back(client.id);
-  gpu.ceilings.due |= client.counted.immovable != immovable_before;
-  add(gpu.sums, client.counted, 1);
-  gpu.needs_most = std::max(gpu.needs_most, client.counted.needed - client.counted.immovable);
+  gpu.ceilings.due |= client.indexed.counted.immovable != immovable_before;
+  add(gpu.sums, client.indexed.counted, 1);
+  gpu.needs_most = std::max(gpu.needs_most, client.indexed.counted.needed - client.indexed.counted.immovable);
   set_roles(gpu, client, roles_of(client));
   note_slack(gpu, client, takes_slack(client), slack_of(client));
   note_waiting(gpu, client);
 }
 
 void recount(Client& client) {
-  if (client.home != nullptr) recount(*client.home, client);
+  if (client.indexed.home != nullptr) recount(*client.indexed.home, client);
 }
 
 void uncount(Gpu& gpu, Client& client) {
-  add(gpu.sums, client.counted, -1);
-  client.counted = {};
+  add(gpu.sums, client.indexed.counted, -1);
+  client.indexed.counted = {};
   forget_waiting(gpu, client);
   set_roles(gpu, client, {});
   note_slack(gpu, client, false, 0);
@@ -243,8 +243,8 @@ void RoomCount::sum_up() {
   // What the sums do not know, client by client.
   const auto leaves = [&](ClientId id) { return what_if_.leavers && what_if_.leavers->contains(id); };
   const auto correct = [&](const Client& client) {
-    const Bytes fixed = what_if_.dropping_released ? client.counted.fixed_released : client.counted.fixed;
-    const Bytes moving = what_if_.dropping_released ? client.counted.moving_released : client.counted.moving;
+    const Bytes fixed = what_if_.dropping_released ? client.indexed.counted.fixed_released : client.indexed.counted.fixed;
+    const Bytes moving = what_if_.dropping_released ? client.indexed.counted.moving_released : client.indexed.counted.moving;
     const Part part = part_of(client, comes(client), leaves(client.id));
     sum_.fixed += part.fixed - fixed;
     sum_.moving += part.moving - moving;
@@ -254,11 +254,11 @@ void RoomCount::sum_up() {
     return;
   }
   for (const auto& [id, client] : gpu_.unsettled) {
-    if (client->evict.failures > 0 || comes(*client) || leaves(id)) correct(*client);
+    if (client->evictions.backoff.failures > 0 || comes(*client) || leaves(id)) correct(*client);
   }
   const auto correct_settled = [&](ClientId id) {
     const auto at = gpu_.clients.find(id);
-    if (at != gpu_.clients.end() && !at->second.roles.unsettled) correct(at->second);
+    if (at != gpu_.clients.end() && !at->second.indexed.roles.unsettled) correct(at->second);
   };
   for (const ClientId id : what_if_.comers) correct_settled(id);
   if (what_if_.leavers == nullptr) return;
@@ -270,11 +270,11 @@ void RoomCount::sum_up() {
 bool RoomCount::comes(const Client& client) const { return std::binary_search(what_if_.comers.begin(), what_if_.comers.end(), client.id); }
 
 RoomCount::Part RoomCount::part_of(const Client& client, bool comes, bool leaves) const {
-  const bool yields = (what_if_.lost_places_yield && client.lost_place) || (what_if_.dropping_released && client.place_leaves);
-  const bool keeps_place = client.keeps_place && !yields;
+  const bool yields = (what_if_.lost_places_yield && client.place.lost) || (what_if_.dropping_released && client.place.leaves);
+  const bool keeps_place = client.place.kept && !yields;
   if (comes || ((client.stays() || keeps_place) && !leaves)) return {charge(client), 0};
   if (client.holds_lock() && !leaves && !(what_if_.dropping_released && client.state == ClientState::kDropping))
-    return {std::max(client.budget, client.memory.resident), 0};
+    return {std::max(client.budget.bytes, client.memory.resident), 0};
   const Bytes can_move = what_if_.evictions_succeed ? movable_at_best(client) : movable(client, now_);
   return {held(client) - can_move, can_move};
 }

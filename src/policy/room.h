@@ -8,7 +8,7 @@
 
 namespace nvshare::policy {
 
-// After a change of what Sums, Roles and Client::slack_key are of: overhead, memory, budget, declined slack, grant, state, growth,
+// After a change of what Sums, Roles and Indexed::slack_key are of: overhead, memory, budget, declined slack, grant, state, growth,
 // backoffs or eviction of a client; before it goes.
 void recount(Gpu& gpu, Client& client);
 void recount(Client& client);  // where it is indexed

@@ -37,8 +37,8 @@ std::optional<std::vector<ClientId>> mix_on(const Context& context, const Gpu& g
   if (gpu.holders.size() + gpu.waiting.size() > kClientsMost) return std::nullopt;
   bool all = true;
   const auto count = [&](const Client& client) {
-    if (!client.measured && client.share_group != 0) return;  // it was told how it shares
-    all &= client.measured && gang_of(context.state, client) == nullptr;
+    if (!client.share.measured && client.share.group != 0) return;  // it was told how it shares
+    all &= client.share.measured && gang_of(context.state, client) == nullptr;
     mix.push_back(client.id);
   };
   for (const auto& [grant, client] : gpu.holders) count(*client);
@@ -65,7 +65,7 @@ void ask(Context& context, ShareTrial& trial, bool counts) {
 bool all_answered(const Gpu& gpu, const ShareTrial& trial) {
   return std::all_of(trial.mix.begin(), trial.mix.end(), [&](ClientId id) {
     const auto at = gpu.clients.find(id);
-    return at != gpu.clients.end() && at->second.progress.question == trial.question;
+    return at != gpu.clients.end() && at->second.share.progress.question == trial.question;
   });
 }
 
@@ -85,10 +85,10 @@ void give_up(Context& context, Gpu& gpu) {
   trial.ended_at = context.now;
 }
 
-// Of the first of two answers, the second of which is in Client::progress.
+// Of the first of two answers, the second of which is in ShareMember::progress.
 void remember_answers(const Gpu& gpu, ShareTrial& trial) {
   trial.from.clear();
-  for (const ClientId id : trial.mix) trial.from[id] = gpu.clients.at(id).progress;
+  for (const ClientId id : trial.mix) trial.from[id] = gpu.clients.at(id).share.progress;
 }
 
 void begin_look(Context& context, Gpu& gpu) {
@@ -102,7 +102,7 @@ void end_look(Context& context, Gpu& gpu) {
   trial.phase = ShareTrial::Phase::kNone;
   trial.looked_at = context.now;
   for (const ClientId id : trial.mix) {
-    if (gpu.clients.at(id).progress.work == trial.from.at(id).work) continue;
+    if (gpu.clients.at(id).share.progress.work == trial.from.at(id).work) continue;
     const bool begins = trial.works.insert_or_assign(id, context.now).second;
     trial.works_changed |= begins;
   }
@@ -133,14 +133,14 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
 }
 
 // Submissions per thousand seconds: comparable between ways, not between clients.
-int64_t rate_of(const Client::Progress& from, const Client::Progress& to) {
+int64_t rate_of(const Progress& from, const Progress& to) {
   const auto work = static_cast<int64_t>(to.work > from.work ? std::min<uint64_t>(to.work - from.work, kWorkMost) : 0);
   return work * 1'000 * kSecond / std::max(to.at - from.at, kMillisecond);
 }
 
 void count_spell(Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
-  for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).progress);
+  for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).share.progress);
 }
 
 // Of the way tried first, which is in force, and of the other. Who did nothing in one of the spells had nothing to do: a request now and
@@ -262,8 +262,9 @@ const char* name_of(SharingWay way) { return way == SharingWay::kTurns ? "turns"
 
 void take_progress(const Context& context, Gpu& gpu, Client& client, const ClientProgressed& event) {
   const ShareTrial& trial = gpu.share_trial;
-  if (trial.phase == ShareTrial::Phase::kNone || event.question != trial.question || client.progress.question == event.question) return;
-  client.progress = {event.question, event.work, context.now};
+  if (trial.phase == ShareTrial::Phase::kNone || event.question != trial.question || client.share.progress.question == event.question)
+    return;
+  client.share.progress = {event.question, event.work, context.now};
 }
 
 void settle_share_trials(Context& context, Gpu& gpu) {

@@ -16,11 +16,11 @@ constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn bac
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
 bool takes_turns(const Context& context, const Client& client) {
-  return client.runs_beside_until <= context.now && gang_of(context.state, client) == nullptr;
+  return client.share.beside_until <= context.now && gang_of(context.state, client) == nullptr;
 }
 
 uint64_t group_of(const Gpu& gpu, const Client& client) {
-  return client.measured && gpu.share_trial.way == SharingWay::kTurns ? share_group_of(client.tenant) : client.share_group;
+  return client.share.measured && gpu.share_trial.way == SharingWay::kTurns ? share_group_of(client.tenant) : client.share.group;
 }
 
 // While turns are measured each group has as many slices within the spell as the others, and one at least.
@@ -37,7 +37,8 @@ bool holds_up(const Context& context, const Client& client) {
 }
 
 bool comes(const Context& context, const Client& client) {
-  return client.waits() && takes_turns(context, client) && !cannot_have_it_soon(client.reason) && !client.comes_last(context.now);
+  return client.waits() && takes_turns(context, client) && !cannot_have_it_soon(client.wait.reason) &&
+         !client.drain.overstay.comes_last(context.now);
 }
 
 struct Sharers {
@@ -50,17 +51,17 @@ using Groups = std::map<uint64_t, Sharers>;
 Groups groups_on(Context& context, Gpu& gpu, std::vector<ClientId>* comers) {
   Groups groups;
   for (const auto& [grant, client] : gpu.holders) {
-    if (client->runs_beside_until > context.now) context.wake(gpu, client->runs_beside_until);
+    if (client->share.beside_until > context.now) context.wake(gpu, client->share.beside_until);
     if (holds_up(context, *client)) groups[group_of(gpu, *client)].holders.push_back(client);
   }
   for (const auto& [id, client] : gpu.waiting) {
     if (!comes(context, *client)) continue;
     Sharers& sharers = groups[group_of(gpu, *client)];
-    const Instant since = client->waiting_since;
+    const Instant since = client->wait.since;
     const auto earlier = [since](std::optional<Instant> known) { return std::min(known.value_or(since), since); };
     sharers.waits_since = earlier(sharers.waits_since);
-    if (client->leaves_by_choice) {
-      const Instant due = since + (client->beside_for > 0 ? kLeast : context.state.config.latency_target);
+    if (client->share.leaves_by_choice) {
+      const Instant due = since + (client->share.beside_for > 0 ? kLeast : context.state.config.latency_target);
       sharers.brief_due = std::min(sharers.brief_due.value_or(due), due);
     }
     comers->push_back(id);
@@ -127,42 +128,42 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups, Dur
 }  // namespace
 
 void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
-  gpu.share_turn.members += (event.group != 0 || event.measured) - (client.share_group != 0 || client.measured);
-  gpu.share_trial.measured += event.measured - client.measured;
-  client.share_group = event.group;
-  client.measured = event.measured;
+  gpu.share_turn.members += (event.group != 0 || event.measured) - client.share.is_in_group();
+  gpu.share_trial.measured += event.measured - client.share.measured;
+  client.share.group = event.group;
+  client.share.measured = event.measured;
 }
 
 void forget_shares(Gpu& gpu, const Client& client) {
-  gpu.share_turn.members -= client.share_group != 0 || client.measured;
-  gpu.share_trial.measured -= client.measured;
+  gpu.share_turn.members -= client.share.is_in_group();
+  gpu.share_trial.measured -= client.share.measured;
 }
 
-static void note_gap(const Context& context, Client& client) {
-  client.leaves_by_choice = true;
-  if (client.runs_beside_until > context.now) {  // it still does
-    client.runs_beside_until = context.now + client.beside_for;
+void ShareMember::note_gap(Instant now) {
+  leaves_by_choice = true;
+  if (beside_until > now) {  // it still does
+    beside_until = now + beside_for;
     return;
   }
-  ++client.gaps_in_row;
-  if (client.gaps_in_row < kGapsToRunBeside && client.beside_for == 0) return;
-  client.gaps_in_row = 0;
-  client.beside_for = std::clamp(2 * client.beside_for, kRunsBesideFor, kRunsBesideMost);
-  client.runs_beside_until = context.now + client.beside_for;
+  ++gaps_in_row;
+  if (gaps_in_row < kGapsToRunBeside && beside_for == 0) return;
+  gaps_in_row = 0;
+  beside_for = std::clamp(2 * beside_for, kRunsBesideFor, kRunsBesideMost);
+  beside_until = now + beside_for;
 }
 
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
   if (!gpu.share_turn.group) return;
-  client.leaves_by_choice = by_choice;
-  if (by_choice) note_gap(context, client);
+  client.share.leaves_by_choice = by_choice;
+  if (by_choice) client.share.note_gap(context.now);
 }
 
 // Of a turn that others ended only the next wish tells whether it was in use.
 void note_share_wish(const Context& context, const Gpu& gpu, Client& client) {
-  if (gpu.share_turn.members == 0 || client.leaves_by_choice) return;
-  if (context.now - client.last_used >= kPauses) return note_gap(context, client);
-  client.gaps_in_row = 0;
-  client.beside_for = 0;
+  if (gpu.share_turn.members == 0 || client.share.leaves_by_choice) return;
+  if (context.now - client.past.last_used >= kPauses) return client.share.note_gap(context.now);
+  client.share.gaps_in_row = 0;
+  client.share.beside_for = 0;
 }
 
 void settle_share_turns(Context& context, Gpu& gpu) {
@@ -177,11 +178,11 @@ void settle_share_turns(Context& context, Gpu& gpu) {
     if (group == *turn.group) continue;
     for (Client* client : sharers.holders) {
       if (!client->stays()) continue;
-      if (client->drain.holds(context.now)) {
-        context.wake(gpu, client->drain.retry_at);
+      if (client->drain.backoff.holds(context.now)) {
+        context.wake(gpu, client->drain.backoff.retry_at);
         continue;
       }
-      client->interrupted = false;
+      client->turn.interrupted = false;
       ask_to_drop(context, gpu, *client, "programs that share the GPU in another way have their turn");
     }
   }

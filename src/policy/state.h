@@ -130,7 +130,7 @@ struct ShareTrial {
   bool failed = false;        // the last trial
   int wins = 0;               // of the other way, in so many of their trials in a row
   int changes = 0;            // of way, of the same clients
-  std::map<ClientId, Client::Progress> from;
+  std::map<ClientId, Progress> from;
   std::map<ClientId, std::array<int64_t, 2>> rates;  // of the spells
   std::map<ClientId, Instant> works;                 // which of `mix` did when they were asked, and when that was seen last
   bool works_changed = false;                        // since the last trial
@@ -160,13 +160,13 @@ struct Queue {
   std::set<std::pair<Instant, ClientId>> low, promoted;  // of lower priority than others: by when they began to wait
   std::map<ClientId, Client*> fresh;                     // that are not in `order` yet
   std::set<std::pair<Instant, ClientId>> late;           // that come last until then
-  std::set<std::pair<Duration, ClientId>> ordinary;      // that others may go before: by Client::passed_at_start
+  std::set<std::pair<Duration, ClientId>> ordinary;      // that others may go before: by Wait::passed_at_start
   std::set<std::pair<Bytes, ClientId>> by_room;          // all, by room_asked()
   std::map<ClientId, Client*> unplaced;                  // that are not is_put_off()
   std::set<std::pair<Instant, ClientId>> unnoted;        // whose reason the log does not have: by when it may
   uint32_t waiters = 0, memory_waiters = 0;              // that wait for neighbours; for memory
   std::map<ClientId, Client*> free;                      // that neither limits nor turns keep waiting
-  size_t ending = 0;                                     // Client::ends
+  size_t ending = 0;                                     // LastTurn::due
 };
 
 struct Gpu {
@@ -190,7 +190,7 @@ struct Gpu {
   std::map<int, int64_t> priorities;  // how many clients have which
   // Without the lock, and not waiting for it: when they had it last. Those of more than kShareWindow ago may be missing.
   std::set<std::pair<Instant, ClientId>> lately;
-  std::map<std::pair<Bytes, ClientId>, Client*> slack_takers;  // holders that may be given more than they need, by Client::slack_key
+  std::map<std::pair<Bytes, ClientId>, Client*> slack_takers;  // holders that may be given more than they need, by Indexed::slack_key
   Bytes needs_most = 0;            // no client's need() beyond its immovable() bytes is more; all may be less by now
   uint64_t holders_hash = 0;       // of who has the lock: a sum, so that one can be taken out
   std::vector<ClientId> touched;   // in the last step: those that it may have changed; some twice, some that are gone
@@ -239,10 +239,6 @@ struct Gang {
 struct Spread {
   std::map<GpuId, int64_t> on;
   size_t clients = 0;
-};
-
-struct CoreLimit {
-  int ceiling = 100, reserved = 0;
 };
 
 class State {

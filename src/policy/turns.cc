@@ -32,12 +32,22 @@ Duration turn_limit(const Config& config, const Gpu& gpu) {
 
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in) { return 2 * swap_time(gpu, out, in) + kLoadGrace; }
 
-// A turn begins when loading has ended, at the latest when its allowance is over.
-Instant turn_began(const Client& client) { return client.turn_start.value_or(client.granted_at + client.load_allowance); }
+void Turn::end() {
+  start.reset();
+  due_cap.reset();
+  passing_since.reset();
+  without_room = 0;
+  interrupted = false;
+  interruption = 0;
+  idle_since.reset();
+  pause.since.reset();
+  load.succeeded();
+}
 
-Instant turn_due(const Client& client, Duration length, Duration quantum) {
-  const Instant began = turn_began(client);
-  return std::max(began - client.turn_carried + length, began + std::min(length, quantum));
+void Overstay::end(Instant now) {
+  if (too_long) last_until = now + std::min(now - since, kLastFor);
+  too_long = false;
+  since = until = 0;
 }
 
 TurnTerms terms_of(const Config& config, Duration cost, bool wakes) {
@@ -55,7 +65,7 @@ Instant growth_due(const Context& context, const Client& client, Duration cost) 
   TurnTerms terms = terms_of(context.config(), cost, false);
   terms.length = own_length(context.state, client.tenant, terms.length, terms.quantum);
   if (const Gang* gang = gang_of(context.state, client)) return gang_due(context, *gang, terms);
-  return turn_due(client, terms.length, terms.quantum);
+  return client.turn.due(terms.length, terms.quantum);
 }
 
 // When it may be dropped for the comers.
@@ -63,20 +73,21 @@ Instant drop_due(const Context& context, const Client& client, TurnTerms terms) 
   terms.length = own_length(context.state, client.tenant, terms.length, terms.quantum);
   const bool stuck = client.state == ClientState::kLoading && terms.load_is_stuck;
   if (const Gang* gang = gang_of(context.state, client)) return gang_due(context, *gang, {terms.length, terms.quantum, terms.wakes, stuck});
-  Instant due = turn_due(client, terms.length, terms.quantum);
+  Instant due = client.turn.due(terms.length, terms.quantum);
   // Work that earlier interruptions were not charged for counts: a short one, just before, does not make a second waker wait anew.
   // Nobody ends a last turn early: of two that end, one would keep the other from it for ever.
-  if (terms.wakes && !client.last_turn) due = std::min(due, turn_began(client) + std::max<Duration>(terms.quantum - client.earned, 0));
-  if (client.due_cap) due = std::min(due, *client.due_cap);
-  if (client.idle_since || client.unproven || stuck) due = context.now;
-  return client.drain.failures > 0 ? std::max(due, client.drain.retry_at) : due;
+  if (terms.wakes && !client.last_turn.runs)
+    due = std::min(due, client.turn.began() + std::max<Duration>(terms.quantum - client.past.earned, 0));
+  if (client.turn.due_cap) due = std::min(due, *client.turn.due_cap);
+  if (client.turn.idle_since || client.turn.unproven || stuck) due = context.now;
+  return client.drain.backoff.failures > 0 ? std::max(due, client.drain.backoff.retry_at) : due;
 }
 
 bool drain_is_doubtful(const State& state, const Client& client, Instant now) {
   // A gang's drain fails whenever it meets the members at different places: that says less than a single client's.
   const int doubtful = gang_of(state, client) ? kUndrainable : kDoubtful;
-  return client.drain.failures >= doubtful || client.state == ClientState::kUnresponsive ||
-         (client.state == ClientState::kDropping && now - client.drop_sent_at >= kSlowDrain);
+  return client.drain.backoff.failures >= doubtful || client.state == ClientState::kUnresponsive ||
+         (client.state == ClientState::kDropping && now - client.drain.asked_at >= kSlowDrain);
 }
 
 namespace {
@@ -144,7 +155,7 @@ bool never_fit(const Config& config, const Gpu& gpu, const std::vector<ClientId>
   Bytes fixed = gpu.sums.immovable + departed_bytes(gpu);
   for (const ClientId id : comers) {
     const Client& client = gpu.clients.at(id);
-    fixed += charge(client) - client.counted.immovable;
+    fixed += charge(client) - client.indexed.counted.immovable;
   }
   return fixed > safe_limit(config, gpu);
 }
@@ -222,17 +233,17 @@ std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const 
 
 void send_drop(Context& context, Gpu& gpu, Client& client, DrainStep step, const char* why) {
   if (context.config().explains) context.note(Note::Level::kDebug, client.id, std::string("DropLock: ") + why);
-  client.drain_step = step;
+  client.drain.step = step;
   if (step == DrainStep::kTogether) context.state.asked_together.insert({gpu.id, client.id});
-  client.drop_sent_at = context.now;
-  context.actions.push_back(SendDrop{client.id, client.grant, step == DrainStep::kTogether, ++client.drain_attempt});
+  client.drain.asked_at = context.now;
+  context.actions.push_back(SendDrop{client.id, client.grant, step == DrainStep::kTogether, ++client.drain.attempt});
   context.wake(gpu, context.now + context.config().unanswered_grace);
 }
 
 static void ask_to_drop_as(DrainStep step, Context& context, Gpu& gpu, Client& client, const char* why) {
   send_budget(context, gpu, client);  // first: the drop may be the first that it hears of this grant
   set_state(client, ClientState::kDropping, context.now);
-  client.drops += !client.paused_since;  // who pauses is interrupted in nothing
+  client.totals.drops += !client.turn.pause.since;  // who pauses is interrupted in nothing
   send_drop(context, gpu, client, step, why);
 }
 
@@ -244,15 +255,15 @@ void ask_to_drop(Context& context, Gpu& gpu, Client& client, const char* why) {
   if (!client.takes_place()) return;  // left with its gang a moment ago
   Gang* gang = gang_of(context.state, client);
   if (gang == nullptr) return ask_one_to_drop(context, gpu, client, why);
-  gang->interrupted = client.interrupted;
+  gang->interrupted = client.turn.interrupted;
   gang->catch_ups = 0;
   const std::vector<Client*> members = stays_together(context.state, client);
   const auto holders = std::count_if(members.begin(), members.end(), [](const Client* member) { return member->stays(); });
   for (Client* member : members) {
-    member->interrupted = client.interrupted;
-    member->interruption = client.interruption;
-    if (member->keeps_place) {
-      member->place_leaves = true;
+    member->turn.interrupted = client.turn.interrupted;
+    member->turn.interruption = client.turn.interruption;
+    if (member->place.kept) {
+      member->place.leaves = true;
     } else {
       ask_to_drop_as(holders > 1 ? DrainStep::kTogether : DrainStep::kAlone, context, context.state.gpus.at(member->gpu), *member, why);
     }
@@ -270,69 +281,58 @@ static Duration overstay_most(const State& state, const Client& client) {
 }
 
 void note_overstay(Context& context, Client& client) {
-  const bool in_row = client.overstays_since != 0 && client.drop_sent_at - client.overstays_until <= 2 * kBackoffMax;
-  if (!in_row) client.overstays_since = client.drop_sent_at;
-  client.overstays_until = context.now;
-  if (client.overstays || context.now - client.overstays_since < overstay_most(context.state, client)) return;
-  client.overstays = true;
+  const bool in_row = client.drain.overstay.since != 0 && client.drain.asked_at - client.drain.overstay.until <= 2 * kBackoffMax;
+  if (!in_row) client.drain.overstay.since = client.drain.asked_at;
+  client.drain.overstay.until = context.now;
+  if (client.drain.overstay.too_long || context.now - client.drain.overstay.since < overstay_most(context.state, client)) return;
+  client.drain.overstay.too_long = true;
   context.note(Note::Level::kWarning, client.id,
-               "has kept the GPU for " + std::to_string((context.now - client.overstays_since) / kSecond) +
+               "has kept the GPU for " + std::to_string((context.now - client.drain.overstay.since) / kSecond) +
                    " s against requests to give it up: from now on it comes after everybody else");
 }
 
 void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& event) {
   const Instant now = context.now;
-  if (client.overstays) client.last_until = now + std::min(now - client.overstays_since, kLastFor);
-  client.overstays = false;
-  client.overstays_since = client.overstays_until = 0;
+  client.drain.overstay.end(now);
   bool by_choice = event.early;
-  const Duration idle = std::clamp<Duration>(event.idle, 0, now - client.turn_start.value_or(now));
-  const Instant worked_until = client.idle_since.value_or(now - idle);
+  const Duration idle = std::clamp<Duration>(event.idle, 0, now - client.turn.start.value_or(now));
+  const Instant worked_until = client.turn.idle_since.value_or(now - idle);
   growth_ends(client, now);
   // To wait until there is room for an allocation is no use of the GPU.
-  const Instant worked_from = client.turn_start.value_or(now) + client.turn_without_room;
+  const Instant worked_from = client.turn.start.value_or(now) + client.turn.without_room;
   const Duration ran = std::max<Duration>(worked_until - worked_from, 0);
-  client.usage.add(worked_from, worked_until);
-  by_choice |= client.idle_since.has_value();
+  client.past.usage.add(worked_from, worked_until);
+  by_choice |= client.turn.idle_since.has_value();
   learn_overlap(context, gpu, client, event.used, event.work);
   quota_turn_ended(context, gpu, client, by_choice, event.used);
   note_share_turn(context, gpu, client, by_choice);
-  const Duration earned = std::min(client.earned + ran, earned_most(context.config(), gpu)) - client.interruption;
-  client.earned = by_choice ? 0 : std::max<Duration>(earned, 0);
-  if (client.interrupted && !by_choice) {
-    client.turn_carried += ran;  // comes back in its old place, for the rest of its turn
+  const Duration earned = std::min(client.past.earned + ran, earned_most(context.config(), gpu)) - client.turn.interruption;
+  client.past.earned = by_choice ? 0 : std::max<Duration>(earned, 0);
+  if (client.turn.interrupted && !by_choice) {
+    client.turn.carried += ran;  // comes back in its old place, for the rest of its turn
   } else {
-    client.turn_carried = 0;
-    client.last_used = now;
+    client.turn.carried = 0;
+    client.past.last_used = now;
   }
-  if (client.passing_since) gpu.switches.passing += now - *client.passing_since;
-  if (client.last_turn) {
+  if (client.turn.passing_since) gpu.switches.passing += now - *client.turn.passing_since;
+  if (client.last_turn.runs) {
     // Given up by its own choice it goes on later: writing down what was copied from the GPU leaves that idle.
-    client.last_turn_ran += now - client.granted_at;  // loading included, so that many short ones are no way to have more
-    client.ends = (by_choice || client.interrupted) && client.last_turn_ran < turn_limit(context.config(), gpu);
-    client.last_turn = false;
+    client.last_turn.ran += now - client.turn.granted_at;  // loading included, so that many short ones are no way to have more
+    client.last_turn.due = (by_choice || client.turn.interrupted) && client.last_turn.ran < turn_limit(context.config(), gpu);
+    client.last_turn.runs = false;
   }
 
   client.grant = 0;
-  client.budget = 0;
+  client.budget.bytes = 0;
   recount(gpu, client);
-  client.budget_dirty = false;
-  client.turn_start.reset();
-  client.due_cap.reset();
-  client.passing_since.reset();
-  client.turn_without_room = 0;
-  client.interrupted = false;
-  client.interruption = 0;
-  client.idle_since.reset();
+  client.budget.dirty = false;
   quota_pause_ended(context, gpu, client);
-  client.paused_since.reset();
-  client.left_early = by_choice;
-  client.released_at = now;
-  client.drain.succeeded();
-  client.drain_step = DrainStep::kAlone;
-  client.load.succeeded();
-  client.contention_waiters = client.contention_memory_waiters = 0;
-  client.contention_cost = 0;
+  client.turn.end();
+  client.past.left_early = by_choice;
+  client.past.released_at = now;
+  client.drain.backoff.succeeded();
+  client.drain.step = DrainStep::kAlone;
+  client.sent.grant_ends();
   set_state(client, ClientState::kIdle, now);
   keep_place(context, client);
 }
@@ -340,19 +340,19 @@ void end_turn(Context& context, Gpu& gpu, Client& client, const LockReleased& ev
 void drain_failed(Context& context, Client& client) {
   if (client.state != ClientState::kDropping && client.state != ClientState::kUnresponsive) return;
   resume_turn(context, client);  // if it had paused: it goes on now
-  client.drain.failed(context.now, kDrainBackoffMax);
-  const Duration held_up = std::min(2 * (context.now - client.drop_sent_at), kBackoffMax);
-  client.drain.retry_at = std::max(client.drain.retry_at, context.now + held_up);
-  client.interrupted = false;
-  ++client.failed_drains;
+  client.drain.backoff.failed(context.now, kDrainBackoffMax);
+  const Duration held_up = std::min(2 * (context.now - client.drain.asked_at), kBackoffMax);
+  client.drain.backoff.retry_at = std::max(client.drain.backoff.retry_at, context.now + held_up);
+  client.turn.interrupted = false;
+  ++client.totals.failed_drains;
   note_overstay(context, client);
-  if (client.drain.failures == kUndrainable) {
+  if (client.drain.backoff.failures == kUndrainable) {
     context.note(Note::Level::kWarning, client.id,
                  "its GPU work does not end when asked to: it keeps its memory, neighbours that fit go on");
   }
-  const bool together = client.drain_step != DrainStep::kAlone;
-  client.drain_step = DrainStep::kAlone;
-  set_state(client, client.turn_start ? ClientState::kRunning : ClientState::kLoading, context.now);
+  const bool together = client.drain.step != DrainStep::kAlone;
+  client.drain.step = DrainStep::kAlone;
+  set_state(client, client.turn.start ? ClientState::kRunning : ClientState::kLoading, context.now);
   if (!together) return;
   // It too: another request may have crossed its message, so that it is draining again.
   context.actions.push_back(SendKeep{client.id, client.grant});
@@ -362,8 +362,8 @@ void drain_failed(Context& context, Client& client) {
 void start_running(Context& context, Gpu& gpu) {
   for (auto at = gpu.unsettled.begin(); at != gpu.unsettled.end();) {
     Client& client = *(at++)->second;  // it may be settled then
-    if (client.state != ClientState::kLoading || client.loads || client.memory.resident < client.memory.allocated) continue;
-    client.turn_start = context.now;
+    if (client.state != ClientState::kLoading || client.turn.loads || client.memory.resident < client.memory.allocated) continue;
+    client.turn.start = context.now;
     set_state(client, ClientState::kRunning, context.now);
   }
 }
@@ -373,19 +373,19 @@ void watch_answers(Context& context, Gpu& gpu) {
   if (late != gpu.queue.late.end()) context.wake(gpu, late->first);
   for (const auto& [id, unsettled] : gpu.unsettled) {
     Client& client = *unsettled;
-    if (client.stays() && client.drain.failures > 0) context.wake(gpu, client.drain.retry_at);
-    if (client.state == ClientState::kUnresponsive && !client.overstays) {
+    if (client.stays() && client.drain.backoff.failures > 0) context.wake(gpu, client.drain.backoff.retry_at);
+    if (client.state == ClientState::kUnresponsive && !client.drain.overstay.too_long) {
       note_overstay(context, client);
-      if (!client.overstays) context.wake(gpu, client.overstays_since + overstay_most(context.state, client));
+      if (!client.drain.overstay.too_long) context.wake(gpu, client.drain.overstay.since + overstay_most(context.state, client));
     }
     if (client.state != ClientState::kDropping) continue;
-    if (client.is_held()) continue;  // it is ours to answer
-    context.wake(gpu, client.drop_sent_at + kSlowDrain);
-    const Instant until = client.drop_sent_at + context.config().unanswered_grace;
+    if (client.drain.is_held()) continue;  // it is ours to answer
+    context.wake(gpu, client.drain.asked_at + kSlowDrain);
+    const Instant until = client.drain.asked_at + context.config().unanswered_grace;
     context.wake(gpu, until);
     if (context.now < until) continue;
     set_state(client, ClientState::kUnresponsive, context.now);
-    ++client.unanswered_drops;
+    ++client.totals.unanswered_drops;
     context.note(Note::Level::kWarning, id,
                  "has not answered a request to drop the lock for " + std::to_string(context.config().unanswered_grace / kSecond) +
                      " s; its memory stays counted, neighbours that fit go on beside it");

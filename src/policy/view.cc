@@ -64,7 +64,7 @@ static std::vector<ClientId> held_up_by(const Gpu& gpu, const Client& client) {
   }
   std::sort(holders.begin(), holders.end());
   for (const auto& [id, other] : gpu.unsettled) {
-    if (id != client.id && other->eviction) movers.push_back(id);
+    if (id != client.id && other->evictions.current) movers.push_back(id);
   }
   return holders.empty() || client.state == ClientState::kLoading ? movers : holders;
 }
@@ -78,47 +78,47 @@ static ClientView view_of(const State& state, const Gpu& gpu, const Client& clie
   view.priority = client.priority;
   view.state = client.state;
   view.memory = client.memory;
-  view.budget = client.holds_lock() ? client.budget : held(client);
+  view.budget = client.holds_lock() ? client.budget.bytes : held(client);
   view.overhead = overhead_of(state.config, client);
   view.since = client.since;
   view.waiting_for = waiting_sentence(state, gpu, client);
-  view.held = client.asks_paused;
-  if (!view.waiting_for.empty() && !client.asks_paused) view.held_up_by = held_up_by(gpu, client);
-  view.turns = client.turns;
-  view.drops = client.drops;
-  view.unanswered_drops = client.unanswered_drops;
-  view.failed_drains = client.failed_drains;
+  view.held = client.wait.while_paused;
+  if (!view.waiting_for.empty() && !client.wait.while_paused) view.held_up_by = held_up_by(gpu, client);
+  view.turns = client.totals.turns;
+  view.drops = client.totals.drops;
+  view.unanswered_drops = client.totals.unanswered_drops;
+  view.failed_drains = client.totals.failed_drains;
   view.time_running = times.running;
   view.time_waiting = times.waiting;
   view.time_swapping = times.swapping;
-  view.swapped_out_total = client.swapped_out;
-  view.swapped_in_total = client.swapped_in;
-  view.unmoved_total = client.unmoved;
-  view.prefetched_total = client.prefetched;
-  view.prefetched_in_vain_total = client.prefetched_in_vain;
-  view.evicting = client.eviction.has_value();
-  view.in_turn = client.holds_lock() && !client.paused_since;
-  view.failed_drains_in_row = client.drain.failures;
-  view.drainable = client.drain.failures < kUndrainable;
+  view.swapped_out_total = client.totals.swapped_out;
+  view.swapped_in_total = client.totals.swapped_in;
+  view.unmoved_total = client.totals.unmoved;
+  view.prefetched_total = client.totals.prefetched;
+  view.prefetched_in_vain_total = client.totals.prefetched_in_vain;
+  view.evicting = client.evictions.current.has_value();
+  view.in_turn = client.holds_lock() && !client.turn.pause.since;
+  view.failed_drains_in_row = client.drain.backoff.failures;
+  view.drainable = client.drain.backoff.failures < kUndrainable;
   if (const Gang* gang = gang_of(state, gpu.clients.at(client.id))) view.gang_gpus = static_cast<uint32_t>(gpus_of(*gang).size());
   return view;
 }
 
 static TenantView view_of(const State& state, const Gpu& gpu, const Account& as_billed, Instant now) {
   const Account account = account_at(state.config, gpu, as_billed, now);
-  const Duration owed = account.has_ceiling() ? -account.headroom : -account.balance;
+  const Duration owed = account.limit.has_ceiling() ? -account.headroom : -account.balance;
   return {account.tenant,
-          account.ceiling,
-          account.reserved,
+          account.limit.ceiling,
+          account.limit.reserved,
           static_cast<double>(account.quota) * 100 / static_cast<double>(kWholeGpu),
-          account.last_window,
+          account.consumed.last_window,
           now - account.joined_at,
-          account.billed,
+          account.consumed.billed,
           account.active,
           account.throttled || account.yields,
-          account.throttled_waiting,
-          std::max({owed, account.owed, Duration{0}}),
-          account.gappy};
+          account.throttling.waiting,
+          std::max({owed, account.lifted.owed, Duration{0}}),
+          account.slice.gappy};
 }
 
 // Without clients and tenants.
@@ -193,7 +193,7 @@ std::optional<GpuView> view_of_client(const State& state, ClientId client, Insta
   const Client* const known = state.find(client);
   if (known == nullptr) return std::nullopt;
   GpuView view = view_of_tenant(state, known->gpu, known->tenant, now);
-  view.clients.push_back(view_of(state, *known->home, *known, now));
+  view.clients.push_back(view_of(state, *known->indexed.home, *known, now));
   return view;
 }
 
@@ -214,8 +214,16 @@ std::vector<GpuView> view_of_tenants(const State& state, Instant now) {
 }
 
 static ClientGlimpse glimpse_of(const Client& client) {
-  return {client.id,    client.gpu,    client.tenant,      client.state,      client.holds_lock() && !client.paused_since,
-          client.turns, client.memory, client.swapped_out, client.swapped_in, client.asks_paused};
+  return {client.id,
+          client.gpu,
+          client.tenant,
+          client.state,
+          client.holds_lock() && !client.turn.pause.since,
+          client.totals.turns,
+          client.memory,
+          client.totals.swapped_out,
+          client.totals.swapped_in,
+          client.wait.while_paused};
 }
 
 void glimpse(const State& state, std::vector<ClientGlimpse>& clients) {
@@ -240,7 +248,7 @@ void glimpse_touched(const State& state, std::vector<ClientGlimpse>& clients) {
 
 std::string waiting_for(const State& state, ClientId client) {
   const Client* const known = state.find(client);
-  return known == nullptr ? std::string() : waiting_sentence(state, *known->home, *known);
+  return known == nullptr ? std::string() : waiting_sentence(state, *known->indexed.home, *known);
 }
 
 static Bytes excess_of(const State& state, const Gpu& gpu) { return gpu.sums.needed - safe_limit(state.config, gpu); }
