@@ -109,39 +109,44 @@ bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& 
 // on all their GPUs: so gangs that wait for the same GPUs are served one after the other.
 int highest_priority(const Gpu& gpu) { return gpu.priorities.empty() ? 0 : std::max(gpu.priorities.rbegin()->first, 0); }
 
+// The rule of the waiting order, for one client, or for those of a gang that wait.
+Place place_by(const QueueKeys& keys, const PlaceTerms& terms, bool joins, ClientId id, Instant now) {
+  const int priority = now - keys.waiting_since >= terms.promote_after ? terms.highest : keys.priority;
+  return {joins                   ? 0
+          : now < keys.last_until ? 2
+                                  : 1,
+          !(keys.ends && terms.wakers_pass),
+          -priority,
+          !(keys.woke && terms.wakers_pass),
+          keys.last_used,
+          keys.arrival,
+          id};
+}
+
+// A gang stands where the first of its members would, and never wakes.
 Place place_of(const Context& context, const Gang& gang, bool joins) {
-  int own = std::numeric_limits<int>::min();
-  int highest = 0;
-  Duration promote_after = 0;
-  Instant since = context.now;
-  uint64_t arrival = std::numeric_limits<uint64_t>::max();
+  QueueKeys keys{.priority = std::numeric_limits<int>::min(),
+                 .last_used = gang.last_used,
+                 .arrival = std::numeric_limits<uint64_t>::max(),
+                 .waiting_since = context.now};
+  PlaceTerms terms{.wakers_pass = true};
   ClientId first = std::numeric_limits<ClientId>::max();
-  bool ends = false;
-  bool may_pass = true;
-  bool last = false;
   for (const Gang::Member& member : gang.members) {
     const Gpu& gpu = context.state.gpus.at(member.gpu);
-    const Client& client = gpu.clients.at(member.client);
-    own = std::max(own, client.priority);
-    highest = std::max(highest, highest_priority(gpu));
-    promote_after = std::max(promote_after, kPromoteTurns * turn_limit(context.config(), gpu));
-    if (!client.waits()) continue;
-    ends |= client.last_turn.due;
-    last |= client.drain.overstay.comes_last(context.now);
-    may_pass &= wakers_may_pass(context, gpu);
-    since = std::min(since, client.wait.since);
-    arrival = std::min(arrival, client.wait.arrival);
-    first = std::min(first, client.id);
+    const PlaceTerms here = place_terms_on(context, gpu);
+    const QueueKeys own = keys_of(gpu.clients.at(member.client));
+    keys.priority = std::max(keys.priority, own.priority);
+    terms.highest = std::max(terms.highest, here.highest);
+    terms.promote_after = std::max(terms.promote_after, here.promote_after);
+    if (!gpu.clients.at(member.client).waits()) continue;
+    terms.wakers_pass &= here.wakers_pass;
+    keys.ends |= own.ends;
+    keys.last_until = std::max(keys.last_until, own.last_until);
+    keys.waiting_since = std::min(keys.waiting_since, own.waiting_since);
+    keys.arrival = std::min(keys.arrival, own.arrival);
+    first = std::min(first, member.client);
   }
-  return {joins  ? 0
-          : last ? 2
-                 : 1,
-          !(ends && may_pass),
-          -(context.now - since >= promote_after ? highest : own),
-          true,
-          gang.last_used,
-          arrival,
-          first};
+  return place_by(keys, terms, joins, first, context.now);
 }
 
 }  // namespace
@@ -152,14 +157,7 @@ PlaceTerms place_terms_on(const Context& context, const Gpu& gpu) {
 
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client) {
   if (const Gang* gang = gang_of(context.state, client)) return place_of(context, *gang, joins_its_gang(context.state, client));
-  const int priority = context.now - client.wait.since >= terms.promote_after ? terms.highest : client.priority;
-  return {client.drain.overstay.comes_last(context.now) ? 2 : 1,
-          !(client.last_turn.due && terms.wakers_pass),
-          -priority,
-          !(client.wait.woke && terms.wakers_pass),
-          client.past.last_used,
-          client.wait.arrival,
-          client.id};
+  return place_by(keys_of(client), terms, false, client.id, context.now);
 }
 
 namespace {

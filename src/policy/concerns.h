@@ -120,6 +120,7 @@ void start_running(Context& context, Gpu& gpu);        // whoever has loaded
 void watch_answers(Context& context, Gpu& gpu);
 
 // queue.cc: those that wait
+QueueKeys keys_of(const Client& client);
 Bytes room_asked(const Client& client);
 bool is_put_off(const Client& client);                                              // behind others, and for memory
 std::optional<Instant> wait_note_due(const Client& client);                         // nullopt: the log has its reason

@@ -107,6 +107,28 @@ void ask_rivals_to_drop(Context& context, const std::set<GangId>& rivals) {
   }
 }
 
+// The gang's turn has to wait for others: says so, and asks them to leave once their time is over.
+void await_switches(Context& context, Heads& heads, const Waiting& waiting, const GangPlan& plan, const std::set<GangId>& rivals) {
+  const auto doubtful = std::find_if(plan.switches.begin(), plan.switches.end(), [](const auto& entry) { return entry.second.doubtful; });
+  if (doubtful == plan.switches.end()) make_head(context, heads, waiting, plan);
+  for (const auto& [gpu_id, clients] : waiting) {
+    const auto on_gpu = plan.switches.find(gpu_id);
+    const bool leavers = on_gpu != plan.switches.end() && !on_gpu->second.leavers.empty();
+    const WaitReason reason = leavers ? WaitReason::kTurn : on_gpu != plan.switches.end() ? WaitReason::kDrain : WaitReason::kGang;
+    set_reasons(context, {{gpu_id, clients}}, reason);
+    Gpu& gpu = context.state.gpus.at(gpu_id);
+    gpu.switches.cost = plan.cost;
+    if (on_gpu != plan.switches.end()) note_switch_time(context, gpu, on_gpu->second);
+    context.wake(gpu, plan.at);
+  }
+  if (doubtful != plan.switches.end()) set_reason_of(context, waiting, doubtful->first, WaitReason::kStuck);
+  if (plan.at > context.now) return;
+  for (const auto& [gpu_id, on_gpu] : plan.switches) ask_leavers_to_drop(context, context.state.gpus.at(gpu_id), on_gpu);
+  ask_rivals_to_drop(context, rivals);
+  if (doubtful != plan.switches.end()) return;
+  for (const auto& [gpu_id, on_gpu] : plan.switches) set_reasons(context, {{gpu_id, waiting.at(gpu_id)}}, WaitReason::kDrain);
+}
+
 // All of them fit, but for places that are of no use to whom they are kept for.
 bool would_be_complete(const Context& context, const Waiting& waiting) {
   for (const auto& [gpu_id, clients] : waiting) {
@@ -185,24 +207,7 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
     const Gpu& gpu = state.gpus.at(blocking);
     return set_reason_of(context, waiting, blocking, why_not_even_alone(context, gpu, waiting.at(blocking)));
   }
-  const auto doubtful = std::find_if(plan->switches.begin(), plan->switches.end(), [](const auto& entry) { return entry.second.doubtful; });
-  if (doubtful == plan->switches.end()) make_head(context, heads, waiting, *plan);
-  for (const auto& [gpu_id, clients] : waiting) {
-    const auto on_gpu = plan->switches.find(gpu_id);
-    const bool leavers = on_gpu != plan->switches.end() && !on_gpu->second.leavers.empty();
-    const WaitReason reason = leavers ? WaitReason::kTurn : on_gpu != plan->switches.end() ? WaitReason::kDrain : WaitReason::kGang;
-    set_reasons(context, {{gpu_id, clients}}, reason);
-    Gpu& gpu = state.gpus.at(gpu_id);
-    gpu.switches.cost = plan->cost;
-    if (on_gpu != plan->switches.end()) note_switch_time(context, gpu, on_gpu->second);
-    context.wake(gpu, plan->at);
-  }
-  if (doubtful != plan->switches.end()) set_reason_of(context, waiting, doubtful->first, WaitReason::kStuck);
-  if (plan->at > context.now) return;
-  for (const auto& [gpu_id, on_gpu] : plan->switches) ask_leavers_to_drop(context, state.gpus.at(gpu_id), on_gpu);
-  ask_rivals_to_drop(context, rivals);
-  if (doubtful != plan->switches.end()) return;
-  for (const auto& [gpu_id, on_gpu] : plan->switches) set_reasons(context, {{gpu_id, waiting.at(gpu_id)}}, WaitReason::kDrain);
+  await_switches(context, heads, waiting, *plan, rivals);
 }
 
 }  // namespace nvshare::policy

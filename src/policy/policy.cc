@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "policy/concerns.h"
-#include "policy/overloaded.h"
 
 namespace nvshare::policy {
 namespace {
@@ -26,146 +25,189 @@ Concerned where(const State& state, TenantId tenant) {
   return gpus;
 }
 
-// Takes an event into the state.
-Concerned apply(Context& context, const Event& event) {
+// Takes an event about a client into the state, as `change` says, if the client is known (an event may cross its departure).
+template <typename Change>
+Concerned take_of(Context& context, ClientId id, Change change) {
+  Client* const client = context.state.find(id);
+  if (client == nullptr) return kAll;
+  Gpu& gpu = *client->indexed.home;
+  gpu.speaks = id;
+  gpu.touched.push_back(id);
+  change(gpu, *client);
+  return only(gpu.id);
+}
+
+Gpu& gpu_at(State& state, GpuId id) {
+  Gpu& gpu = state.gpus[id];
+  gpu.id = id;
+  return gpu;
+}
+
+// Each event is taken into the state by one of these. They return the GPUs that it concerns.
+Concerned take(Context& context, const GpuAppeared& e) {
+  gpu_at(context.state, e.gpu).total = e.total;
+  return only(e.gpu);
+}
+
+Concerned take(Context& context, const ForeignMemory& e) {
+  gpu_at(context.state, e.gpu).foreign = std::max<Bytes>(e.bytes, 0);
+  return only(e.gpu);
+}
+
+Concerned take(Context& context, const HostMemory& e) {
   State& state = context.state;
-  // Calls the handler if the client is known (an event may cross its departure).
-  const auto with = [&](ClientId id, auto handler) -> Concerned {
-    Client* const client = state.find(id);
-    if (client == nullptr) return kAll;
-    Gpu& gpu = *client->indexed.home;
-    gpu.speaks = id;
-    gpu.touched.push_back(id);
-    handler(gpu, *client);
-    return only(gpu.id);
-  };
-  return std::visit(
-      Overloaded{
-          [&](const GpuAppeared& e) -> Concerned {
-            state.gpus[e.gpu].id = e.gpu;
-            state.gpus[e.gpu].total = e.total;
-            return only(e.gpu);
-          },
-          [&](const ForeignMemory& e) -> Concerned {
-            state.gpus[e.gpu].id = e.gpu;
-            state.gpus[e.gpu].foreign = std::max<Bytes>(e.bytes, 0);
-            return only(e.gpu);
-          },
-          [&](const HostMemory& e) -> Concerned {
-            if (state.host_available && e.available > *state.host_available) {
-              for (auto& [id, gpu] : state.gpus) {
-                for (auto& [client_id, client] : gpu.clients) client.evictions.backoff.retry_at = context.now;  // what failed may work now
-              }
-            }
-            state.host_available = std::min(e.available, kHostMost);
-            return kAll;
-          },
-          [&](const ClientJoined& e) -> Concerned {
-            join(context, e);
-            return only(e.gpu);
-          },
-          [&](const ClientOverhead& e) {
-            return with(e.client, [&](Gpu& gpu, Client& client) {
-              client.overhead = std::max<Bytes>(e.bytes, 0);
-              recount(gpu, client);
-            });
-          },
-          [&](const ClientLeft& e) -> Concerned {
-            const Client* const client = state.find(e.client);
-            // What it was moving out no longer takes host memory from the movements on other GPUs.
-            const bool elsewhere = client == nullptr || client->evictions.current;
-            Concerned concerned = elsewhere ? kAll : only(client->gpu);
-            leave(context, e);
-            return concerned;
-          },
-          [&](const ClientMemoryFreed& e) -> Concerned {
-            departed_freed(state, e.client);
-            return kAll;
-          },
-          [&](const MemoryHeld& e) -> Concerned {
-            hold_memory(context, e);
-            return only(e.gpu);
-          },
-          [&](const LockRequested& e) { return with(e.client, [&](Gpu& gpu, Client& client) { request_lock(context, gpu, client); }); },
-          [&](const LockReleased& e) {
-            return with(e.client, [&](Gpu& gpu, Client& client) {
-              if (!client.holds_lock() || client.grant != e.grant) return;
-              take_memory(gpu, client, e.memory);
-              end_turn(context, gpu, client, e);
-            });
-          },
-          [&](const LockPaused& e) { return with(e.client, [&](Gpu& gpu, Client& client) { pause_turn(context, gpu, client, e); }); },
-          [&](const LockResumed& e) {
-            return with(e.client, [&](Gpu&, Client& client) {
-              if (client.grant == e.grant) resume_turn(context, client);
-            });
-          },
-          [&](const Drained& e) { return with(e.client, [&](Gpu&, Client& client) { take_drained(context, client, e); }); },
-          [&](const DrainFailed& e) {
-            return with(e.client, [&](Gpu&, Client& client) {
-              if (client.grant == e.grant) drain_failed(context, client);
-            });
-          },
-          [&](const MemoryChanged& e) {
-            return with(e.client, [&](Gpu& gpu, Client& client) {
-              if (e.memory.allocated > client.memory.allocated) client.budget.slack_declined = false;
-              take_memory(gpu, client, e.memory);
-              client.turn.idle_since.reset();
-              take_growth(context, client, e);
-              lower_budget(gpu, client, e);
-            });
-          },
-          [&](const SwapProgressed& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_swap(context, gpu, client, e); }); },
-          [&](const MemoryBelieved& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_memory(gpu, client, e.memory); }); },
-          [&](const ClientIdle& e) {
-            return with(e.client, [&](Gpu&, Client& client) {
-              if (client.holds_lock()) client.turn.idle_since = std::max(context.now - e.idle, client.turn.granted_at);
-            });
-          },
-          [&](const ConfigChanged& e) -> Concerned {
-            const Config former = std::exchange(state.config, e.config);
-            quota_config_changed(context, former);
-            return kAll;
-          },
-          [&](const ComputeLimit& e) -> Concerned {
-            set_core_limit(context, e);
-            return where(state, e.tenant);
-          },
-          [&](const TenantPriority& e) -> Concerned {
-            set_priority(context, e);
-            return where(state, e.tenant);
-          },
-          [&](const TenantEnds& e) -> Concerned {
-            set_ends(context, e);
-            return where(state, e.tenant);
-          },
-          [&](const TenantPaused& e) -> Concerned {
-            set_paused(context, e);
-            return where(state, e.tenant);
-          },
-          [&](const TenantTurns& e) -> Concerned {
-            set_turns(context, e);
-            return where(state, e.tenant);
-          },
-          [&](const ClientShares& e) { return with(e.client, [&](Gpu& gpu, Client& client) { take_shares(gpu, client, e); }); },
-          [&](const ClientProgressed& e) {
-            return with(e.client, [&](Gpu& gpu, Client& client) { take_progress(context, gpu, client, e); });
-          },
-          [&](const AccountKept& e) -> Concerned {
-            take_kept_account(context, e);
-            return kAll;
-          },
-          [&](const Tick&) -> Concerned {
-            std::vector<GpuId> due;
-            for (const auto& [at, gpu] : state.wakes) {
-              if (at > context.now) break;
-              due.push_back(gpu);
-            }
-            std::sort(due.begin(), due.end());
-            return due.empty() ? kAll : due;
-          },
-      },
-      event);
+  if (state.host_available && e.available > *state.host_available) {
+    for (auto& [id, gpu] : state.gpus) {
+      for (auto& [client_id, client] : gpu.clients) client.evictions.backoff.retry_at = context.now;  // what failed may work now
+    }
+  }
+  state.host_available = std::min(e.available, kHostMost);
+  return kAll;
+}
+
+Concerned take(Context& context, const ClientJoined& e) {
+  join(context, e);
+  return only(e.gpu);
+}
+
+Concerned take(Context& context, const ClientOverhead& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) {
+    client.overhead = std::max<Bytes>(e.bytes, 0);
+    recount(gpu, client);
+  });
+}
+
+Concerned take(Context& context, const ClientLeft& e) {
+  const Client* const client = context.state.find(e.client);
+  // What it was moving out no longer takes host memory from the movements on other GPUs.
+  const bool elsewhere = client == nullptr || client->evictions.current;
+  Concerned concerned = elsewhere ? kAll : only(client->gpu);
+  leave(context, e);
+  return concerned;
+}
+
+Concerned take(Context& context, const ClientMemoryFreed& e) {
+  departed_freed(context.state, e.client);
+  return kAll;
+}
+
+Concerned take(Context& context, const MemoryHeld& e) {
+  hold_memory(context, e);
+  return only(e.gpu);
+}
+
+Concerned take(Context& context, const LockRequested& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { request_lock(context, gpu, client); });
+}
+
+Concerned take(Context& context, const LockReleased& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) {
+    if (!client.holds_lock() || client.grant != e.grant) return;
+    take_memory(gpu, client, e.memory);
+    end_turn(context, gpu, client, e);
+  });
+}
+
+Concerned take(Context& context, const LockPaused& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { pause_turn(context, gpu, client, e); });
+}
+
+Concerned take(Context& context, const LockResumed& e) {
+  return take_of(context, e.client, [&](Gpu&, Client& client) {
+    if (client.grant == e.grant) resume_turn(context, client);
+  });
+}
+
+Concerned take(Context& context, const Drained& e) {
+  return take_of(context, e.client, [&](Gpu&, Client& client) { take_drained(context, client, e); });
+}
+
+Concerned take(Context& context, const DrainFailed& e) {
+  return take_of(context, e.client, [&](Gpu&, Client& client) {
+    if (client.grant == e.grant) drain_failed(context, client);
+  });
+}
+
+Concerned take(Context& context, const MemoryChanged& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) {
+    if (e.memory.allocated > client.memory.allocated) client.budget.slack_declined = false;
+    take_memory(gpu, client, e.memory);
+    client.turn.idle_since.reset();
+    take_growth(context, client, e);
+    lower_budget(gpu, client, e);
+  });
+}
+
+Concerned take(Context& context, const SwapProgressed& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { take_swap(context, gpu, client, e); });
+}
+
+Concerned take(Context& context, const MemoryBelieved& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { take_memory(gpu, client, e.memory); });
+}
+
+Concerned take(Context& context, const ClientIdle& e) {
+  return take_of(context, e.client, [&](Gpu&, Client& client) {
+    if (client.holds_lock()) client.turn.idle_since = std::max(context.now - e.idle, client.turn.granted_at);
+  });
+}
+
+Concerned take(Context& context, const ConfigChanged& e) {
+  const Config former = std::exchange(context.state.config, e.config);
+  quota_config_changed(context, former);
+  return kAll;
+}
+
+Concerned take(Context& context, const ComputeLimit& e) {
+  set_core_limit(context, e);
+  return where(context.state, e.tenant);
+}
+
+Concerned take(Context& context, const TenantPriority& e) {
+  set_priority(context, e);
+  return where(context.state, e.tenant);
+}
+
+Concerned take(Context& context, const TenantEnds& e) {
+  set_ends(context, e);
+  return where(context.state, e.tenant);
+}
+
+Concerned take(Context& context, const TenantPaused& e) {
+  set_paused(context, e);
+  return where(context.state, e.tenant);
+}
+
+Concerned take(Context& context, const TenantTurns& e) {
+  set_turns(context, e);
+  return where(context.state, e.tenant);
+}
+
+Concerned take(Context& context, const ClientShares& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { take_shares(gpu, client, e); });
+}
+
+Concerned take(Context& context, const ClientProgressed& e) {
+  return take_of(context, e.client, [&](Gpu& gpu, Client& client) { take_progress(context, gpu, client, e); });
+}
+
+Concerned take(Context& context, const AccountKept& e) {
+  take_kept_account(context, e);
+  return kAll;
+}
+
+Concerned take(Context& context, const Tick&) {
+  std::vector<GpuId> due;
+  for (const auto& [at, gpu] : context.state.wakes) {
+    if (at > context.now) break;
+    due.push_back(gpu);
+  }
+  std::sort(due.begin(), due.end());
+  return due.empty() ? kAll : due;
+}
+
+Concerned apply(Context& context, const Event& event) {
+  return std::visit([&](const auto& e) { return take(context, e); }, event);
 }
 
 // Moves GPUs to where their state says that they should be. Step by step on all of them, because gangs tie them together.

@@ -10,17 +10,6 @@
 namespace nvshare::policy {
 namespace {
 
-QueueKeys keys_of(const Client& client) {
-  return {client.last_turn.due,
-          client.wait.woke,
-          client.priority,
-          client.past.last_used,
-          client.wait.arrival,
-          client.wait.since,
-          client.wait.passed_at_start,
-          client.drain.overstay.last_until};
-}
-
 void take_out_of_order(Queue& queue, Client& client) {
   QueueEntry& entry = client.indexed.queued;
   if (entry.place) queue.order.erase(*entry.place);
@@ -67,6 +56,17 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
 }
 
 }  // namespace
+
+QueueKeys keys_of(const Client& client) {
+  return {client.last_turn.due,
+          client.wait.woke,
+          client.priority,
+          client.past.last_used,
+          client.wait.arrival,
+          client.wait.since,
+          client.wait.passed_at_start,
+          client.drain.overstay.last_until};
+}
 
 // The least that has to be free for it, whether or not what of it is on the GPU can move.
 Bytes room_asked(const Client& client) {

@@ -160,6 +160,33 @@ bool never_fit(const Config& config, const Gpu& gpu, const std::vector<ClientId>
   return fixed > safe_limit(config, gpu);
 }
 
+// Of candidates, which stand in the order in which they may leave: those without whom the comers fit, and no more of them than that takes.
+// False: the comers do not fit whoever of them leaves.
+bool choose_leavers(const std::vector<Party>& candidates, RoomCount& count, std::set<ClientId>& leavers) {
+  const auto add = [&](const Party& party) {
+    party.each([&](const Client& client) {
+      if (leavers.insert(client.id).second) count.leaves(client);
+    });
+  };
+  const auto spare = [&](const Party& party) {
+    party.each([&](const Client& client) {
+      if (leavers.erase(client.id) > 0) count.stays(client);
+    });
+  };
+  const auto fits = [&] { return count.room().fits(); };
+  for (const Party& party : candidates) {
+    if (party.must_leave) add(party);
+  }
+  for (auto party = candidates.begin(); party != candidates.end() && !fits(); ++party) add(*party);
+  if (!fits()) return false;
+  for (auto party = candidates.rbegin(); party != candidates.rend(); ++party) {  // spare whom a later one made unnecessary
+    if (party->must_leave || !leavers.contains(party->first->id)) continue;
+    spare(*party);
+    if (!fits()) add(*party);
+  }
+  return true;
+}
+
 std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Comers& comers, bool doubtful_too) {
   const State& state = context.state;
   if (never_fit(context.config(), gpu, comers.clients)) return std::nullopt;
@@ -177,27 +204,7 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
 
   const std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes), doubtful_too);
   RoomCount count(state, gpu, {.comers = comers.clients}, context.now);
-  const auto add = [&](const Party& party) {
-    party.each([&](const Client& client) {
-      if (plan.leavers.insert(client.id).second) count.leaves(client);
-    });
-  };
-  const auto spare = [&](const Party& party) {
-    party.each([&](const Client& client) {
-      if (plan.leavers.erase(client.id) > 0) count.stays(client);
-    });
-  };
-  const auto fits = [&] { return count.room().fits(); };
-  for (const Party& party : candidates) {
-    if (party.must_leave) add(party);
-  }
-  for (auto party = candidates.begin(); party != candidates.end() && !fits(); ++party) add(*party);
-  if (!fits()) return std::nullopt;
-  for (auto party = candidates.rbegin(); party != candidates.rend(); ++party) {  // spare whom a later one made unnecessary
-    if (party->must_leave || !plan.leavers.contains(party->first->id)) continue;
-    spare(*party);
-    if (!fits()) add(*party);
-  }
+  if (!choose_leavers(candidates, count, plan.leavers)) return std::nullopt;
 
   plan.in = in;
   plan.out = count.room().shortfall;
