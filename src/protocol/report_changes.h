@@ -4,7 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <unordered_map>
 
 #include "protocol/admin.h"
 
@@ -24,7 +24,7 @@ class ChangeMarks {
     uint64_t changed = 0;
     uint64_t round = 0;
   };
-  using Known = std::map<uint64_t, Seen>;  // by the client's or tenant's id
+  using Known = std::unordered_map<uint64_t, Seen>;  // by the client's or tenant's id
 
   uint64_t see(Known& known, uint64_t id, size_t looks, uint64_t changes) const;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <optional>
 
 #include "policy/parts.h"
@@ -85,21 +86,15 @@ admin::TenantReport report_of(const Tenant& tenant) {
   return out;
 }
 
-ReportsOfTenants by_tenant(admin::StatusReport* report) {
-  ReportsOfTenants reports;
-  for (admin::TenantReport& tenant : report->tenants) reports[tenant.id] = &tenant;
-  return reports;
-}
-
 void add_compute(const EngineParts& engine, const policy::GpuView& gpu, const ReportsOfTenants& reports) {
   const auto percent = [](policy::Duration part, policy::Duration whole) {
     return whole > 0 ? static_cast<double>(part) * 100 / static_cast<double>(whole) : 0;
   };
   for (const policy::TenantView& tenant : gpu.tenants) {
-    const auto report = reports.find(tenant.tenant);
-    if (report == reports.end()) continue;
+    admin::TenantReport* report = reports.find(tenant.tenant);
+    if (report == nullptr) continue;
     const std::optional<UtilizationMonitor::Shares> use = engine.gpus[gpu.gpu].use.of_tenant(tenant.tenant);
-    admin::ComputeReport& out = report->second->compute.emplace_back();
+    admin::ComputeReport& out = report->compute.emplace_back();
     out.gpu = engine.gpus[gpu.gpu].uuid_text;
     out.quota = tenant.quota;
     out.share_window = percent(tenant.last_window, gpu.window);
@@ -118,7 +113,7 @@ void add_compute(const EngineParts& engine, const policy::GpuView& gpu, const Re
 
 void add_usage(const EngineParts& engine, const policy::GpuView& gpu, const ReportsOfTenants& reports) {
   for (auto& [tenant, usage] : engine.usage_totals.of_tenants(gpu, engine.gpus[gpu.gpu].uuid_text)) {
-    if (const auto report = reports.find(tenant); report != reports.end()) report->second->usage.push_back(std::move(usage));
+    if (admin::TenantReport* report = reports.find(tenant); report != nullptr) report->usage.push_back(std::move(usage));
   }
 }
 
@@ -177,10 +172,10 @@ std::string name_of(const EngineParts& engine, const policy::ClientView& view) {
 
 void add_limits(const EngineParts& engine, const ReportsOfTenants& reports) {
   for (const MemoryLedger::View& view : engine.ledger.view()) {
-    const auto at = reports.find(view.tenant);
-    if (at == reports.end()) continue;
-    at->second->memory.push_back({engine.gpus[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(),
-                                  view.asking, view.silent, view.asks});
+    admin::TenantReport* report = reports.find(view.tenant);
+    if (report == nullptr) continue;
+    report->memory.push_back({engine.gpus[view.gpu].uuid_text, view.limit, view.charged, view.limit > 0 ? view.leased : 0, view.over(),
+                              view.asking, view.silent, view.asks});
   }
 }
 
@@ -196,6 +191,17 @@ void add_bypasses(const EngineParts& engine, admin::StatusReport* report, policy
 }
 
 }  // namespace
+
+ReportsOfTenants::ReportsOfTenants(std::vector<admin::TenantReport>& tenants) {
+  by_id_.reserve(tenants.size());
+  for (admin::TenantReport& tenant : tenants) by_id_.push_back(&tenant);
+  std::ranges::sort(by_id_, {}, &admin::TenantReport::id);
+}
+
+admin::TenantReport* ReportsOfTenants::find(policy::TenantId id) const {
+  const auto at = std::ranges::lower_bound(by_id_, id, {}, &admin::TenantReport::id);
+  return at == by_id_.end() || (*at)->id != id ? nullptr : *at;
+}
 
 ReportInParts::ReportInParts(const EngineParts& engine, policy::Instant now) : engine_(engine) {
   report_.runtime_dir = engine.settings.runtime_dir;
@@ -263,7 +269,7 @@ void ReportInParts::add_tenants() {
     any_tenant_ = true;
   }
   if (at != all.end()) return;
-  of_tenants_ = by_tenant(&report_);
+  of_tenants_ = ReportsOfTenants(report_.tenants);
   next_ = Next::kUse;
 }
 
@@ -309,7 +315,7 @@ admin::StatusReport own_report(const EngineParts& engine, pid_t viewer, const st
     out.user = out.partition = {};
     out.root = tenant->root != 0 ? pid_as_seen_by(viewer, tenant->root) : 0;
   }
-  const ReportsOfTenants reports = by_tenant(&report);
+  const ReportsOfTenants reports(report.tenants);
   for (auto& [id, view] : views) {
     view.gpu = id;
     admin::GpuReport& out = report.gpus.emplace_back();

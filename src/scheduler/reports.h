@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,7 +14,17 @@
 
 namespace nvshare::scheduler {
 
-using ReportsOfTenants = std::map<policy::TenantId, protocol::admin::TenantReport*>;
+// A report's tenants by their ids; the report outlives it, and has no more of them.
+class ReportsOfTenants {
+ public:
+  ReportsOfTenants() = default;
+  explicit ReportsOfTenants(std::vector<protocol::admin::TenantReport>& tenants);
+
+  protocol::admin::TenantReport* find(policy::TenantId id) const;  // null: it is not in the report
+
+ private:
+  std::vector<protocol::admin::TenantReport*> by_id_;  // in order
+};
 
 // All that there is. With thousands of clients it is made in parts, so that clients are served in between. Each part is as things stand at
 // its time.

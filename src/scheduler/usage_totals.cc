@@ -32,6 +32,13 @@ const policy::TenantView* account_of(policy::TenantId tenant, const policy::GpuV
   return at == gpu.tenants.end() || at->tenant != tenant ? nullptr : &*at;
 }
 
+// By the tenant's id, in order; end: it is not there.
+template <typename Pairs>
+auto find(Pairs& all, policy::TenantId tenant) {
+  const auto at = std::lower_bound(all.begin(), all.end(), tenant, [](const auto& pair, policy::TenantId id) { return pair.first < id; });
+  return at == all.end() || at->first != tenant ? all.end() : at;
+}
+
 const policy::GpuView* gpu_of(policy::GpuId id, const std::vector<policy::GpuView>& views) {
   auto at = std::find_if(views.begin(), views.end(), [&](const policy::GpuView& view) { return view.gpu == id; });
   return at == views.end() ? nullptr : &*at;
@@ -94,26 +101,26 @@ void UsageTotals::forget_gpu(policy::GpuId gpu) {
   left_of_gpu_.erase(gpu);
 }
 
-std::map<policy::TenantId, UsageReport> UsageTotals::of_tenants(const policy::GpuView& gpu, const std::string& uuid) const {
-  std::map<policy::TenantId, UsageReport> all;
+std::vector<std::pair<policy::TenantId, UsageReport>> UsageTotals::of_tenants(const policy::GpuView& gpu, const std::string& uuid) const {
+  std::vector<std::pair<policy::TenantId, UsageReport>> all;
   for (auto at = shares_.lower_bound({gpu.gpu, 0}); at != shares_.end() && at->first.first == gpu.gpu; ++at) {
     const Share& share = at->second;
     const policy::TenantView* account = account_of(at->first.second, gpu);
-    UsageReport& usage = all.emplace_hint(all.end(), at->first.second, share.left)->second;
+    UsageReport& usage = all.emplace_back(at->first.second, share.left).second;
     usage.gpu = uuid;
     usage.memory_peak = share.peak;
     usage.billed_ns += account != nullptr ? account->used : share.billed_then;
     usage.throttled_ns += account != nullptr ? account->throttled_time : share.throttled_then;
   }
   for (const policy::ClientView& client : gpu.clients) {
-    if (const auto at = all.find(client.tenant); at != all.end()) add(at->second, client, false);
+    if (const auto at = find(all, client.tenant); at != all.end()) add(at->second, client, false);
   }
   return all;
 }
 
 std::optional<UsageReport> UsageTotals::of_tenant(policy::TenantId tenant, const policy::GpuView& gpu, const std::string& uuid) const {
   auto all = of_tenants(gpu, uuid);
-  const auto at = all.find(tenant);
+  const auto at = find(all, tenant);
   return at == all.end() ? std::nullopt : std::optional(std::move(at->second));
 }
 

@@ -29,8 +29,8 @@ class UsageTotals {
   // Another GPU has its number from now on.
   void forget_gpu(policy::GpuId gpu);
 
-  // Those that are there, as the view shows them, included: of each tenant that ever had a client there.
-  std::map<policy::TenantId, UsageReport> of_tenants(const policy::GpuView& gpu, const std::string& uuid) const;
+  // Those that are there, as the view shows them, included: of each tenant that ever had a client there, by its id.
+  std::vector<std::pair<policy::TenantId, UsageReport>> of_tenants(const policy::GpuView& gpu, const std::string& uuid) const;
   // Of one of them, or nothing.
   std::optional<UsageReport> of_tenant(policy::TenantId tenant, const policy::GpuView& gpu, const std::string& uuid) const;
   UsageReport of_gpu(const policy::GpuView& gpu, const std::string& uuid) const;
