@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What viewers cost, and how soon they show what happens: `nvsharectl top` in a pseudo-terminal and the page in a headless Chromium.
 
-  bench/viewers.py [--build BUILD] [--clients 200] [--gpus 8] [--seconds 20] [--events 100] [--rates 1,40] [--json FILE]
+  bench/viewers.py [--build BUILD] [--clients 200] [--gpus 8] [--seconds 20] [--events 100] [--rates 1,40] [--json FILE] [--all-seen]
 
 The clients are bench/load's, over the scheduler's real socket: all fit, and of so many messages a second (--rates) a tenth asks for the lock, a
 tenth gives it up, a twentieth ends a program. One more client, the probe, has a GPU of its own: it asks for the lock and gives it up, and its
@@ -45,8 +45,6 @@ import protocol  # noqa: E402
 PROBE = b"vprobe"  # short enough for its column
 PROBE_GPU = b"GPU-of-the-probe"  # the bytes of a UUID
 PATIENCE_S = 60
-SETTLE_S = 4
-EVENT_PATIENCE_S = 5
 DELAY_MAX_MS, PERCENT_MAX = 100, 2
 CALLED_ROWS = 300  # so many lines has the terminal that the probe is looked for in: all clients' rows are on it
 LIMITS = (60, 160)
@@ -147,11 +145,13 @@ class Probe:
         self.connection.send(protocol.encode("Register", version_min=1, version_max=protocol.VERSION_MAX, gpu_uuid=PROBE_GPU,
                                              gpu_total_bytes=1 << 30, gpu_name=b"test card", program=PROBE, pid=os.getpid()))
         self.wait_for("Registered")
-        (client,) = [client for client in load.status()["clients"] if client["program"] == PROBE.decode()]
+        status = load.status()
+        (client,) = [client for client in status["clients"] if client["program"] == PROBE.decode()]
         self.tenant, self.gpu = client["tenant"], client["gpu"]
         self.grant = None
         self.requests = 0
-        self.priority = 0
+        # A priority outlives the tenant's programs: an earlier probe of this process has left it one.
+        (self.priority,) = [tenant["priority"] for tenant in status["tenants"] if tenant["id"] == self.tenant]
 
     def wait_for(self, wanted):
         while True:
@@ -206,11 +206,14 @@ class Top:
     def look_at(self, _gpu):
         pass  # all rows are on the terminal
 
-    def shown_at(self, state, priority):
+    def shown_at(self, state, priority, patience_s):
         def shows():
             return self.seen and re.search(rf"\b{state}\b", self.seen[0]) and (not priority or re.search(rf"\s{priority}\s", self.seen[0]))
         with self.changed:
-            return self.seen[1] if self.changed.wait_for(shows, EVENT_PATIENCE_S) else None
+            return self.seen[1] if self.changed.wait_for(shows, patience_s) else None
+
+    def last_seen(self):
+        return self.seen and self.seen[0]
 
     def pids(self):
         return [self.pid]
@@ -258,14 +261,18 @@ class Page:
             raise SystemExit("the page does not show the probe's GPU")
         self.tab.evaluate(f"{panel}.scrollIntoView()")
 
-    def shown_at(self, state, priority):
-        deadline = time.monotonic() + EVENT_PATIENCE_S
+    def shown_at(self, state, priority, patience_s):
+        deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             time.sleep(0.15)  # looking costs the page's own time: seldom, and after it should have been seen
             seen = self.tab.evaluate("window.seen")
             if seen and seen["text"] == f"{state} {priority}":
                 return seen["at"] / 1e3 + self.offset
         return None
+
+    def last_seen(self):
+        seen = self.tab.evaluate("window.seen")
+        return seen and seen["text"]
 
     def pids(self):
         return family(self.browser.process.pid)
@@ -274,18 +281,20 @@ class Page:
         self.browser.close()
 
 
-def measure_delays(viewer, probe, count):
-    delays, missed = [], 0
+def measure_delays(viewer, probe, count, pause_s, patience_s):
+    delays, missed, began = [], 0, time.monotonic()
     for _ in range(count):
-        time.sleep(random.uniform(0.1, 0.3))
+        time.sleep(random.uniform(pause_s / 2, pause_s * 3 / 2))
         at = time.monotonic()
-        seen = viewer.shown_at(*probe.happen())
+        wanted = probe.happen()
+        seen = viewer.shown_at(*wanted, patience_s)
         if seen is None:
             missed += 1
+            print(f"not seen within {patience_s} s: {wanted}; {type(viewer).__name__} shows {viewer.last_seen()}", file=sys.stderr)
         else:
             delays.append((seen - at) * 1e3)
-    return {"events": count, "not_seen": missed, "p50_ms": percentile(delays, 0.5), "p99_ms": percentile(delays, 0.99),
-            "max_ms": round(max(delays), 1) if delays else None}
+    return {"events": count, "events_per_second": round(count / (time.monotonic() - began), 2), "not_seen": missed,
+            "p50_ms": percentile(delays, 0.5), "p99_ms": percentile(delays, 0.99), "max_ms": round(max(delays), 1) if delays else None}
 
 
 def measure_costs(viewer, load, seconds):
@@ -299,25 +308,26 @@ def measure_costs(viewer, load, seconds):
 
 def measure(options, rate):
     # For as long as it may take where the machine is busy; it is killed at the end.
-    load = Load(options, rate, options.seconds * 3 + options.events * 2 * EVENT_PATIENCE_S + SETTLE_S * 6 + PATIENCE_S * 2)
+    load = Load(options, rate, options.seconds * 3 + options.events * 2 * (options.pause + options.patience) + options.settle * 6 + PATIENCE_S * 2)
     found = {"messages_per_second": rate}
     try:
-        time.sleep(SETTLE_S)
+        time.sleep(options.settle)
         found["no_viewer"] = measure_costs(None, load, options.seconds)
         viewers = {"top": lambda: Top(options.build, load)}
         if chromium.find():
             viewers["page"] = lambda: Page(options.build, load)
         for name, begin in viewers.items():
             viewer = begin()
-            time.sleep(SETTLE_S)
+            time.sleep(options.settle)
             found[name] = measure_costs(viewer, load, options.seconds)
             if name == "top":  # in one that shows all rows
                 viewer.close()
                 viewer = Top(options.build, load, CALLED_ROWS)
             probe = Probe(load)
             viewer.look_at(probe.gpu)
-            viewer.shown_at("idle", 0)
-            found[name]["from_event_to_screen"] = measure_delays(viewer, probe, options.events)
+            if viewer.shown_at("idle", probe.priority, PATIENCE_S) is None:
+                raise SystemExit(f"{name} does not show the probe, but {viewer.last_seen()}")
+            found[name]["from_event_to_screen"] = measure_delays(viewer, probe, options.events, options.pause, options.patience)
             probe.connection.close()
             viewer.close()
             time.sleep(1)
@@ -338,7 +348,7 @@ def measure_page_alone(options, rate):
     browser = chromium.Chromium(chromium.find())
     tab = browser.open(scheduler.url)
     tab.wait_for("document.getElementById('connection')?.textContent === 'Live'")
-    time.sleep(SETTLE_S)
+    time.sleep(options.settle)
     pids, before = family(browser.process.pid), time.monotonic()
     used = processor_s(pids)
     time.sleep(options.seconds)
@@ -377,6 +387,10 @@ def main():
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--events", type=int, default=100)
+    parser.add_argument("--settle", type=float, default=4, help="seconds before a viewer is measured")
+    parser.add_argument("--pause", type=float, default=1, help="seconds between two events, half as much more or less")
+    parser.add_argument("--patience", type=float, default=5, help="seconds after which an event counts as not seen")
+    parser.add_argument("--all-seen", action="store_true", help="fails where an event was not seen")
     parser.add_argument("--rates", default="1,40", help="messages per second of all clients together")
     parser.add_argument("--grant-rate", type=int, default=400)
     parser.add_argument("--pairs", type=int, default=3)
@@ -403,6 +417,9 @@ def main():
     print(text)
     if options.json:
         options.json.write_text(text + "\n")
+    seen = [each[name]["from_event_to_screen"] for each in found.get("viewers", []) for name in ("top", "page") if name in each]
+    if options.all_seen and (missed := sum(each["not_seen"] for each in seen)):
+        sys.exit(f"{missed} events were not seen")
 
 
 if __name__ == "__main__":
