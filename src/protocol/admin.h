@@ -176,41 +176,36 @@ struct TenantReport {
   uint64_t changed = 0;            // not sent: report_changes.h
 };
 
-struct ClientReport {
-  uint64_t id = 0;
-  int32_t pid = 0;
-  std::string program;
-  uint64_t tenant = 0;    // TenantReport::id
-  std::string gpu;        // GpuReport::uuid
-  std::string backend;    // "vmm", "managed" or "none"
-  uint32_t protocol = 1;  // the version that it and the scheduler use
-  std::string library;    // its release; empty: it is too old to say
-  std::string state;      // "idle", "waiting", "loading", "running", "paused", "dropping" or "unresponsive"
-  int64_t since_ns = 0;   // for how long it has been in that state
+// What a client has on its GPU, and what of it counts against its tenant's limit. Bytes.
+struct ClientMemoryReport {
   int64_t allocated = 0;
   int64_t resident = 0;
   int64_t swapped = 0;
   int64_t unswappable = 0;
-  bool mps = false;          // its process is attached to an MPS daemon of the scheduler's
   std::string keeps_memory;  // empty, or why all of its memory stays on the GPU: a sentence's end
   int64_t overhead = 0;
   int64_t budget = 0;
   int64_t gpu_memory_limit = 0;  // the tenant's, in force on this GPU, 0 = none
   int64_t charged = 0;           // against it, by this client
   int64_t lease = 0;             // what it may charge without asking
-  int64_t host_memory = 0;       // ready for swapping
+};
+
+// Host memory for what a client swaps out. Bytes.
+struct ClientHostReport {
+  int64_t host_memory = 0;  // ready for swapping
   // Lent to it: its own memory, and the scheduler's.
   int64_t host_memory_process = 0;
   int64_t host_memory_scheduler = 0;
   int64_t host_memory_missing = 0;  // that it asked for to swap out to, and could not have
   std::string host_memory_bound;    // empty, or what keeps it from that: a sentence's end
-  std::string waiting_for;          // empty, or a sentence
-  uint32_t gang_gpus = 0;           // its turns begin and end on so many GPUs together; 0: on this one alone
+};
+
+// What a client did since it joined: its turns, the time in its states, the bytes that moved.
+struct ClientTotalsReport {
   uint64_t turns = 0;
   uint64_t drops = 0;
   uint64_t unanswered = 0;     // drops that it did not answer in time
   uint64_t failed_drains = 0;  // drops that it answered with "cannot"
-  bool drainable = true;       // false: so many of them in a row that its memory counts as unswappable for now
   int64_t time_running_ns = 0;
   int64_t time_waiting_ns = 0;
   int64_t time_swapping_ns = 0;
@@ -219,7 +214,25 @@ struct ClientReport {
   int64_t unmoved_total = 0;             // that left without a copy, as they had not changed
   int64_t prefetched_total = 0;          // of swapped_in_total, while another program ran
   int64_t prefetched_in_vain_total = 0;  // of these, what left again before it was used
-  uint64_t changed = 0;                  // not sent: report_changes.h
+};
+
+// The parts are bases, because their fields are this object's fields in JSON.
+struct ClientReport : ClientMemoryReport, ClientHostReport, ClientTotalsReport {
+  uint64_t id = 0;
+  int32_t pid = 0;
+  std::string program;
+  uint64_t tenant = 0;      // TenantReport::id
+  std::string gpu;          // GpuReport::uuid
+  std::string backend;      // "vmm", "managed" or "none"
+  uint32_t protocol = 1;    // the version that it and the scheduler use
+  std::string library;      // its release; empty: it is too old to say
+  std::string state;        // "idle", "waiting", "loading", "running", "paused", "dropping" or "unresponsive"
+  int64_t since_ns = 0;     // for how long it has been in that state
+  bool mps = false;         // its process is attached to an MPS daemon of the scheduler's
+  std::string waiting_for;  // empty, or a sentence
+  uint32_t gang_gpus = 0;   // its turns begin and end on so many GPUs together; 0: on this one alone
+  bool drainable = true;    // false: so many failed drains in a row that its memory counts as unswappable for now
+  uint64_t changed = 0;     // not sent: report_changes.h
 };
 
 // A process that uses a GPU, by NVML, without being a client, though limits hold for its tenant.

@@ -237,7 +237,7 @@ void HostLender::report(admin::StatusReport* report) const {
   report->host_memory_bound = describe(view.bound);
 }
 
-void HostLender::report(policy::ClientId client, admin::ClientReport* report) const {
+void HostLender::report(policy::ClientId client, admin::ClientHostReport* report) const {
   const HostBudget::ClientView view = budget_.view(client);
   report->host_memory_process = view.lent_process;
   report->host_memory_scheduler = view.lent_scheduler;

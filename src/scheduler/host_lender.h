@@ -96,7 +96,7 @@ class HostLender {
   // Those of clients that have left and may still have memory.
   std::set<policy::GpuId> gpus_of_holders() const;
   void report(protocol::admin::StatusReport* report) const;
-  void report(policy::ClientId client, protocol::admin::ClientReport* report) const;
+  void report(policy::ClientId client, protocol::admin::ClientHostReport* report) const;
 
  private:
   // Who may still have memory of a client that has left.
