@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
 """How large the classes and functions of the product are, and which are larger than a reader can hold in mind.
 
-  tools/sizes.py            the table of what exceeds the bounds, and of what it had when its ceiling was written
+  tools/sizes.py            the table of what exceeds the bounds
   tools/sizes.py --all      every class with its counts
-  tools/sizes.py --lower    lowers ceilings to what is there now, and removes those that are not needed any more
 
-Bounds: 20 public functions and 30 members a class, 60 lines a function. What exceeded them when this rule came stands in
-tools/size_ceilings.txt, each with a ceiling; `tools/lint.py` fails where a number is above its ceiling, and where it is below, so that a
-ceiling only falls. Nothing is added to that file.
+Bounds: 20 public functions and 30 members a class, 60 lines a function. `tools/lint.py` fails where one is exceeded.
 
 Counted as public functions: each declaration, overloads and static ones too, without constructors, destructors, operators and what is
 deleted or defaulted. As members: data of each object, public or not, so no static ones. Nested classes count for themselves. A function
@@ -20,7 +17,6 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CEILINGS = ROOT / "tools" / "size_ceilings.txt"
 BOUNDS = {"public": 20, "members": 30, "lines": 60}
 REASON = "Long because"
 
@@ -291,48 +287,18 @@ def excesses(classes, functions):
     return found
 
 
-def read_ceilings(path=CEILINGS):
-    ceilings = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line and not line.startswith("#"):
-            source, name, what, number = line.split()
-            ceilings[(source, name, what)] = int(number)
-    return ceilings
-
-
 def problems(root, paths):
     """For tools/lint.py."""
-    return compare(excesses(*read_all(root, concerned(root, paths))), read_ceilings())
+    return complaints(excesses(*read_all(root, concerned(root, paths))))
 
 
-def compare(found, ceilings):
+def complaints(found):
     units = {"public": "public functions", "members": "members", "lines": "lines"}
     bad = []
-    for key in sorted(set(found) | set(ceilings)):
-        source, name, what = key
-        number, ceiling = found.get(key), ceilings.get(key)
-        if ceiling is None:
-            hint = f", or a comment above it that begins with '{REASON}'" if what == "lines" else ""
-            bad.append(f"{source}: {name} has {number} {units[what]}, at most {BOUNDS[what]}{hint}")
-        elif number is None:
-            bad.append(f"{source}: {name} is within {BOUNDS[what]} {units[what]} now: tools/sizes.py --lower")
-        elif number > ceiling:
-            bad.append(f"{source}: {name} has {number} {units[what]}; its ceiling is {ceiling} and may only fall")
-        elif number < ceiling:
-            bad.append(f"{source}: {name} has {number} {units[what]}, fewer than its ceiling of {ceiling}: tools/sizes.py --lower")
+    for source, name, what in sorted(found):
+        hint = f", or a comment above it that begins with '{REASON}'" if what == "lines" else ""
+        bad.append(f"{source}: {name} has {found[(source, name, what)]} {units[what]}, at most {BOUNDS[what]}{hint}")
     return bad
-
-
-def lower(found, path=CEILINGS):
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line or line.startswith("#"):
-            kept.append(line)
-            continue
-        source, name, what, number = line.split()
-        if (source, name, what) in found:
-            kept.append(f"{source} {name} {what} {min(int(number), found[(source, name, what)])}")
-    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
 
 
 def main():
@@ -340,19 +306,15 @@ def main():
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--lower", action="store_true")
     arguments = parser.parse_args()
     classes, functions = read_all(ROOT, concerned(ROOT, lint.tracked_files()))
-    found = excesses(classes, functions)
-    if arguments.lower:
-        lower(found)
     if arguments.all:
         for each in sorted(classes, key=lambda one: (one.path, one.line)):
             print(f"{each.public:4} public {each.private:4} private {each.members:4} members  {each.path} {each.name}")
         return 0
-    ceilings = read_ceilings()
+    found = excesses(classes, functions)
     for key in sorted(found, key=lambda one: (one[2], -found[one])):
-        print(f"{found[key]:4} {key[2]:8} ceiling {ceilings.get(key, '-'):>4}  {key[0]} {key[1]}")
+        print(f"{found[key]:4} {key[2]:8} {key[0]} {key[1]}")
     return 0
 
 

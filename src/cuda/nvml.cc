@@ -359,31 +359,33 @@ Result<bool> Nvml::nvlink_joins(NvmlDevice one, NvmlDevice other) const {
   return status == kIsSo;
 }
 
-Result<void*> Nvml::watch_faults(std::span<const NvmlDevice> devices) const {
-  if (api_->events.create_set == nullptr || api_->events.wait == nullptr || api_->events.watch == nullptr) {
-    return lacking("what goes wrong with a GPU");
-  }
-  void* watch = nullptr;
-  if (Return code = api_->events.create_set(&watch); code != kSuccess) return failure(*api_, "what goes wrong with a GPU", code);
+Result<NvmlFaults> NvmlFaults::watch(const Nvml& nvml, std::span<const NvmlDevice> gpus) {
+  constexpr const char* kWhat = "what goes wrong with a GPU";
+  const NvmlApi& api = *nvml.api_;
+  if (api.events.create_set == nullptr || api.events.wait == nullptr || api.events.watch == nullptr) return lacking(kWhat);
+  void* events = nullptr;
+  if (Return code = api.events.create_set(&events); code != kSuccess) return failure(api, kWhat, code);
+  NvmlFaults faults(&api, events);
   Return last = kSuccess;
   size_t watched = 0;
-  for (NvmlDevice device : devices) {
-    const Return code = api_->events.watch(device, kEventXid, watch);
+  for (NvmlDevice gpu : gpus) {
+    const Return code = api.events.watch(gpu, kEventXid, events);
     if (code == kSuccess) ++watched;
     if (code != kSuccess) last = code;
   }
-  if (watched > 0) return watch;
-  forget_faults(watch);
-  return failure(*api_, "what goes wrong with a GPU", last);
+  if (watched == 0) return failure(api, kWhat, last);
+  return faults;
 }
 
-void Nvml::forget_faults(void* watch) const {
-  if (watch != nullptr && api_->events.free_set != nullptr) api_->events.free_set(watch);
+NvmlFaults::NvmlFaults(NvmlFaults&& other) noexcept : api_(other.api_), events_(other.events_) { other.events_ = nullptr; }
+
+NvmlFaults::~NvmlFaults() {
+  if (events_ != nullptr && api_->events.free_set != nullptr) api_->events.free_set(events_);
 }
 
-Result<std::optional<NvmlFault>> Nvml::wait_for_fault(void* watch, uint32_t timeout_ms) const {
+Result<std::optional<NvmlFault>> NvmlFaults::wait(uint32_t timeout_ms) const {
   EventData event{};
-  const Return code = api_->events.wait(watch, &event, timeout_ms);
+  const Return code = api_->events.wait(events_, &event, timeout_ms);
   if (code == kTimeout || (code == kSuccess && event.type != kEventXid)) return std::optional<NvmlFault>();
   if (code != kSuccess) return failure(*api_, "what goes wrong with a GPU", code);
   return std::optional(NvmlFault{event.device, event.data});

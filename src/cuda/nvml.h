@@ -91,15 +91,28 @@ class Nvml {
   // Whether NVLink joins two GPUs, by links of their own or through switches. An error where the driver does not tell.
   Result<bool> nvlink_joins(NvmlDevice one, NvmlDevice other) const;
 
-  // XIDs of these GPUs from now on; those that cannot tell are left out, and it is an error if none can. For wait_for_fault.
-  Result<void*> watch_faults(std::span<const NvmlDevice> devices) const;
-  void forget_faults(void* watch) const;
-  // The next one; nothing after so many milliseconds. One thread at a time for each watch.
-  Result<std::optional<NvmlFault>> wait_for_fault(void* watch, uint32_t timeout_ms) const;
-
  private:
+  friend class NvmlFaults;
   explicit Nvml(const NvmlApi* api) : api_(api) {}
   const NvmlApi* api_;  // null after a move
+};
+
+// What the driver reports of some GPUs from its creation on. It ends before its Nvml does.
+class NvmlFaults {
+ public:
+  // GPUs that cannot tell are left out; an error if none can.
+  static Result<NvmlFaults> watch(const Nvml& nvml, std::span<const NvmlDevice> gpus);
+  NvmlFaults(NvmlFaults&& other) noexcept;
+  NvmlFaults& operator=(NvmlFaults&&) = delete;
+  ~NvmlFaults();
+
+  // The next one; nothing after so many milliseconds. One thread at a time.
+  Result<std::optional<NvmlFault>> wait(uint32_t timeout_ms) const;
+
+ private:
+  NvmlFaults(const NvmlApi* api, void* events) : api_(api), events_(events) {}
+  const NvmlApi* api_;
+  void* events_;  // nvmlEventSet_t; null after a move
 };
 
 // "GPU-01234567-89ab-cdef-0123-456789abcdef", NUL included.

@@ -151,18 +151,16 @@ std::string Ailments::reason(const std::string& uuid) const {
   return scheduler_answers_ ? "" : "no scheduler answers on this node";
 }
 
-// NVML, and its event set.
+// NVML, and what it reports of GPUs.
 class HealthWatch::Driver {
  public:
-  ~Driver() { close(); }
   void close() {
-    if (nvml_) nvml_->forget_faults(events_);
-    events_ = nullptr;
+    faults_.reset();
     nvml_.reset();
   }
   bool had_nvml() const { return had_nvml_; }
   const cuda::Nvml* nvml() const { return nvml_ ? &*nvml_ : nullptr; }
-  bool has_events() const { return events_ != nullptr; }
+  bool has_events() const { return faults_.has_value(); }
   void open(const std::vector<std::string>& uuids) {
     if (nvml_) return;
     Result<cuda::Nvml> loaded = cuda::Nvml::load();
@@ -178,9 +176,9 @@ class HealthWatch::Driver {
       if (std::find(devices.begin(), devices.end(), gpu) == devices.end()) devices.push_back(gpu);
       offered_on_.emplace_back(gpu, uuid);
     }
-    Result<void*> events = nvml_->watch_faults(devices);
-    if (events) events_ = *events;
-    if (!events && !std::exchange(complained_, true)) spdlog::info("errors of GPUs (XID) are not seen: {}", events.error().text);
+    Result<cuda::NvmlFaults> faults = cuda::NvmlFaults::watch(*nvml_, devices);
+    if (faults) faults_.emplace(std::move(*faults));
+    if (!faults && !std::exchange(complained_, true)) spdlog::info("errors of GPUs (XID) are not seen: {}", faults.error().text);
   }
   struct Fault {
     std::vector<std::string> uuids;  // what is offered of that GPU
@@ -188,7 +186,7 @@ class HealthWatch::Driver {
   };
   // Nothing: none in that time. An error: it cannot be waited.
   Result<std::optional<Fault>> wait(uint32_t milliseconds) {
-    auto came = nvml_->wait_for_fault(events_, milliseconds);
+    auto came = faults_->wait(milliseconds);
     if (!came) return came.error();
     if (!*came) return std::optional<Fault>();
     Fault fault{{}, (*came)->xid};
@@ -200,7 +198,7 @@ class HealthWatch::Driver {
 
  private:
   std::optional<cuda::Nvml> nvml_;
-  void* events_ = nullptr;
+  std::optional<cuda::NvmlFaults> faults_;                            // of nvml_, and so goes before it
   std::vector<std::pair<cuda::NvmlDevice, std::string>> offered_on_;  // a GPU, and what is offered of it
   bool had_nvml_ = false;
   bool complained_ = false;
