@@ -48,7 +48,7 @@ TEST(StartCondition, WithoutANamedGpuOneThatIsFreeIsEnough) {
   add_client(status, 7, "GPU-b", "waiting", 1);
   EXPECT_EQ(missing_for(status, any), "a free GPU (GPU 0: 'train' has it, running for 2 min 05 s, GPU 1: 2 wait)");
   for (ClientReport& client : status.clients) client.state = "idle";
-  EXPECT_EQ(missing_for(status, {true, {"GPU-a", "GPU-b"}, {}}), "") << "idle clients, or those of paused tenants, use nothing";
+  EXPECT_EQ(missing_for(status, {true, {"GPU-a", "GPU-b"}, {}}), "") << "idle clients, or those of suspended tenants, use nothing";
 }
 
 TEST(StartCondition, ATenantHasEndedWhenItsProgramHas) {

@@ -325,8 +325,8 @@ WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std:
 
 void request_lock(Context& context, Gpu& gpu, Client& client) {
   if (client.holds_lock() || client.waits()) return;
-  if (context.state.paused.contains(client.tenant) && !others_run(context.state, client)) {
-    client.wait.asked = client.wait.while_paused = true;
+  if (context.state.suspended.contains(client.tenant) && !others_run(context.state, client)) {
+    client.wait.asked = client.wait.while_suspended = true;
     return;
   }
   client.wait.woke =

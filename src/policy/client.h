@@ -162,11 +162,11 @@ struct Joining {
   Instant at = 0;
 };
 
-// A client's request for the lock. Of meaning while it waits, but for `asked` and `while_paused`.
+// A client's request for the lock. Of meaning while it waits, but for `asked` and `while_suspended`.
 struct Wait {
-  bool asked = false;         // it has asked for the lock once, or come with it
-  bool while_paused = false;  // asked while its tenant is paused
-  uint64_t arrival = 0;       // of its request
+  bool asked = false;            // it has asked for the lock once, or come with it
+  bool while_suspended = false;  // asked while its tenant is suspended
+  uint64_t arrival = 0;          // of its request
   Instant since = 0;
   bool woke = false;  // it waits after having been idle, and used little lately
   bool for_memory = false;

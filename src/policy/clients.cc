@@ -187,14 +187,14 @@ void set_turns(Context& context, const TenantTurns& event) {
   }
 }
 
-void set_paused(Context& context, const TenantPaused& event) {
-  if (event.paused) {
-    context.state.paused.insert(event.tenant);
-    return;  // hold_paused does the rest
+void set_suspended(Context& context, const TenantSuspended& event) {
+  if (event.suspended) {
+    context.state.suspended.insert(event.tenant);
+    return;  // hold_suspended does the rest
   }
-  context.state.paused.erase(event.tenant);
+  context.state.suspended.erase(event.tenant);
   each_client_of(context.state, event.tenant, [&](Client& client) {
-    if (std::exchange(client.wait.while_paused, false)) request_lock(context, context.state.gpus.at(client.gpu), client);
+    if (std::exchange(client.wait.while_suspended, false)) request_lock(context, context.state.gpus.at(client.gpu), client);
   });
 }
 
@@ -218,11 +218,11 @@ bool gang_is_not_whole(Context& context, Gpu& gpu, const Client& client) {
 
 void hold(Context& context, Gpu& gpu, Client& client) {
   const bool gang_needs_it = others_run(context.state, client);
-  if (client.wait.while_paused && gang_needs_it) {
-    client.wait.while_paused = false;
+  if (client.wait.while_suspended && gang_needs_it) {
+    client.wait.while_suspended = false;
     request_lock(context, gpu, client);
   } else if (client.waits() && !gang_needs_it) {
-    client.wait.while_paused = true;
+    client.wait.while_suspended = true;
     client.wait.reason = client.noted.reason = WaitReason::kNone;
     set_state(client, ClientState::kIdle, context.now);
   }
@@ -234,8 +234,8 @@ void hold(Context& context, Gpu& gpu, Client& client) {
 
 }  // namespace
 
-void hold_paused(Context& context, Gpu& gpu) {
-  for (const TenantId tenant : context.state.paused) {
+void hold_suspended(Context& context, Gpu& gpu) {
+  for (const TenantId tenant : context.state.suspended) {
     each_client(gpu, tenant, [&](Client& client) { hold(context, gpu, client); });
   }
 }

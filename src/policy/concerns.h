@@ -13,9 +13,9 @@ void join(Context& context, const ClientJoined& event);
 void take_memory(Gpu& gpu, Client& client, const Memory& memory);  // what a client reports, made consistent
 void set_priority(Context& context, const TenantPriority& event);
 void set_ends(Context& context, const TenantEnds& event);
-void set_paused(Context& context, const TenantPaused& event);
+void set_suspended(Context& context, const TenantSuspended& event);
 void set_turns(Context& context, const TenantTurns& event);
-void hold_paused(Context& context, Gpu& gpu);  // clients of paused tenants: no turn goes on or is waited for
+void hold_suspended(Context& context, Gpu& gpu);  // clients of suspended tenants: no turn goes on or is waited for
 // A client's place in the indexes by tenant; before it goes.
 void note_in_indexes(State& state, Gpu& gpu, Client& client);
 void forget_in_indexes(State& state, Gpu& gpu, const Client& client);
@@ -304,7 +304,7 @@ void settle_growth(Context& context, Gpu& gpu);
 
 // eviction.cc
 void evict_shortfall(Context& context, Gpu& gpu);
-void evict_paused(Context& context, Gpu& gpu);  // what clients of paused tenants have
+void evict_suspended(Context& context, Gpu& gpu);  // what clients of suspended tenants have
 // Room for one that comes next, while nobody waits for it yet. False: nobody has anything to move.
 bool evict_ahead(Context& context, Gpu& gpu, const Client& next, Bytes bytes);
 void watch_evictions(Context& context, Gpu& gpu);

@@ -8,8 +8,8 @@
 namespace nvshare::policy {
 namespace {
 
-// First whose next turn is furthest away: those that a compute limit keeps waiting; clients of paused tenants; the idle, the longest unused
-// first; then the waiting, the last in the queue first.
+// First whose next turn is furthest away: those that a compute limit keeps waiting; clients of suspended tenants; the idle, the longest
+// unused first; then the waiting, the last in the queue first.
 std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   std::vector<std::tuple<bool, Instant, ClientId, Client*>> idle;
   std::vector<std::pair<Place, Client*>> waiting;
@@ -18,7 +18,7 @@ std::vector<Client*> by_distance_of_turn(const Context& context, Gpu& gpu) {
   for (const auto& [id, client] : gpu.evictable) {
     if (client->place.kept) continue;
     if (!client->waits()) {
-      idle.emplace_back(!context.state.paused.contains(client->tenant), client->past.last_used, id, client);
+      idle.emplace_back(!context.state.suspended.contains(client->tenant), client->past.last_used, id, client);
     } else if (may_run(context.state, *client) == Verdict::kLimit) {
       order.push_back(client);
     } else {
@@ -96,8 +96,8 @@ static void ask_to_move(Context& context, Gpu& gpu, Client& client, Bytes bytes,
   context.actions.push_back(SendEvict{client.id, client.evictions.current->id, bytes});
 }
 
-void evict_paused(Context& context, Gpu& gpu) {
-  for (const TenantId tenant : context.state.paused) {
+void evict_suspended(Context& context, Gpu& gpu) {
+  for (const TenantId tenant : context.state.suspended) {
     each_client(gpu, tenant, [&](Client& client) {
       if (client.holds_lock() || client.waits() || client.place.kept || client.evictions.current || client.prefetches.current) return;
       const Bytes bytes = std::min(movable(client, context.now), host_room(context.state));

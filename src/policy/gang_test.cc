@@ -306,8 +306,8 @@ class Workload {
     if (chance(20)) world_.at(world_.now() + between(0, 200) * kSec, [this, tenant] { world_.announce_end(tenant); });
     if (chance(10)) {
       const Instant from = world_.now() + between(0, 200) * kSec;
-      world_.at(from, [this, tenant] { world_.pause_tenant(tenant, true); });
-      world_.at(from + between(0, 100'000) * kMs, [this, tenant] { world_.pause_tenant(tenant, false); });
+      world_.at(from, [this, tenant] { world_.suspend_tenant(tenant, true); });
+      world_.at(from + between(0, 100'000) * kMs, [this, tenant] { world_.suspend_tenant(tenant, false); });
     }
     if (chance(20)) {
       world_.at(world_.now() + between(0, 200) * kSec,

@@ -59,18 +59,19 @@ Broken check_drain(const State& state, const Gpu& gpu, const Client& client) {
   return std::nullopt;
 }
 
-Broken check_paused_tenant(const State& state, const Gpu& gpu, const Client& client) {
-  if (client.wait.while_paused && (client.holds_lock() || client.waits())) return fault(client, "asks, and waits or runs besides");
-  if (!state.paused.contains(client.tenant)) return client.wait.while_paused ? fault(client, "asks, and nobody serves it") : std::nullopt;
-  if (client.waits() && !others_run(state, client)) return fault(client, "waits though its tenant is paused");
+Broken check_suspended_tenant(const State& state, const Gpu& gpu, const Client& client) {
+  if (client.wait.while_suspended && (client.holds_lock() || client.waits())) return fault(client, "asks, and waits or runs besides");
+  if (!state.suspended.contains(client.tenant))
+    return client.wait.while_suspended ? fault(client, "asks, and nobody serves it") : std::nullopt;
+  if (client.waits() && !others_run(state, client)) return fault(client, "waits though its tenant is suspended");
   if (!client.stays()) return std::nullopt;
   const Gang* gang = gang_of(state, client);
-  if (gang == nullptr && client.drain.backoff.failures == 0) return fault(client, "runs on though its tenant is paused");
+  if (gang == nullptr && client.drain.backoff.failures == 0) return fault(client, "runs on though its tenant is suspended");
   const bool watched =
       gang == nullptr ? gpu.wake.at.has_value() : std::any_of(gang->members.begin(), gang->members.end(), [&](const Gang::Member& member) {
         return state.gpus.at(member.gpu).wake.at.has_value();
       });
-  return watched ? std::nullopt : fault(client, "runs on though its tenant is paused, and nobody watches");
+  return watched ? std::nullopt : fault(client, "runs on though its tenant is suspended, and nobody watches");
 }
 
 Broken check_wait(const State& state, const Gpu& gpu, const Client& client) {
@@ -102,7 +103,7 @@ Broken check(const State& state, const Gpu& gpu, const Client& client) {
   if (Broken found = check_memory(gpu, client)) return found;
   if (Broken found = check_gang_place(state, client)) return found;
   if (Broken found = check_drain(state, gpu, client)) return found;
-  if (Broken found = check_paused_tenant(state, gpu, client)) return found;
+  if (Broken found = check_suspended_tenant(state, gpu, client)) return found;
   return check_wait(state, gpu, client);
 }
 
@@ -238,7 +239,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     const bool held = account.throttled || account.yields;
     if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
       return broken("is held back, and is not watched");
-    const bool owes = account.balance <= 0 || (account.limit.has_ceiling() && account.headroom <= 0);
+    const bool owes = account.balance <= 0 || (account.limit.has_ceiling() && account.ceiling_balance <= 0);
     if (quota.limited && owes && !seen.held && !changes.balances && !seen.to_judge) return broken("owes, and is not looked at");
     if (seen.to_look || changes.all) continue;
     const bool here = account.here != nullptr, busy = account.does.busy > 0;

@@ -23,7 +23,7 @@ std::string percent(int64_t millionths) {
   return std::to_string(tenths / 10) + (tenths % 10 != 0 ? "." + std::to_string(tenths % 10) : "") + " %";
 }
 
-std::string owes(const Account& account) { return "owes " + ms(std::max<Duration>(-account.headroom, 0)); }
+std::string owes(const Account& account) { return "owes " + ms(std::max<Duration>(-account.ceiling_balance, 0)); }
 
 std::string text_of(const CoreLimit& limit) {
   if (limit.ceiling == 100 && limit.reserved == 0) return "none";
@@ -93,7 +93,8 @@ void note_limit(Context& context, const Gpu& gpu, const Account& account, const 
   context.note(Level::kInfo, gpu, account.tenant,
                "compute limit " + text_of(account.limit) + " now (was " + text_of(former) + "); used " + ms(account.consumed.in_window) +
                    " in this window, owes " +
-                   ms(std::max<Duration>(account.limit.has_ceiling() ? -account.headroom : 0, account.lifted.owed)) + ", which stays");
+                   ms(std::max<Duration>(account.limit.has_ceiling() ? -account.ceiling_balance : 0, account.lifted.owed)) +
+                   ", which stays");
 }
 
 void note_scale(Context& context, Gpu& gpu) {

@@ -173,8 +173,8 @@ Concerned take(Context& context, const TenantEnds& e) {
   return where(context.state, e.tenant);
 }
 
-Concerned take(Context& context, const TenantPaused& e) {
-  set_paused(context, e);
+Concerned take(Context& context, const TenantSuspended& e) {
+  set_suspended(context, e);
   return where(context.state, e.tenant);
 }
 
@@ -222,7 +222,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context, gpus);
   start_gangs(context, gpus);
-  on_each(end_pauses, hold_paused);
+  on_each(end_pauses, hold_suspended);
   settle_shares(context, gpus);
   on_each(settle_quota, settle_growth, settle_share_trials, settle_share_turns);
   admit(context, gpus);
@@ -233,7 +233,8 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   }
   start_gangs(context, gpus);
   settle_gang_drains(context, gpus);
-  on_each(end_pauses, watch_quota, evict_shortfall, evict_paused, prefetch_next, watch_evictions, raise_budgets, give_slack, send_budgets);
+  on_each(end_pauses, watch_quota, evict_shortfall, evict_suspended, prefetch_next, watch_evictions, raise_budgets, give_slack,
+          send_budgets);
   ContentionCounts counts(context.state);
   const auto report_counted = [&](Context& of, Gpu& gpu) { report_contention(of, gpu, counts); };
   on_each(report_counted, report_ceilings, report_waits);

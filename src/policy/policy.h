@@ -205,12 +205,12 @@ struct TenantEnds {
   TenantId tenant;
   bool ends;
 };
-// Of all the tenant's clients, those that come later included: their turns end, and none begins until `paused` is false. They keep what
+// Of all the tenant's clients, those that come later included: their turns end, and none begins until `suspended` is false. They keep what
 // they asked for, and their memory moves out as far as host memory has room: their processes may be stopped next. Such a wait counts as
 // none.
-struct TenantPaused {
+struct TenantSuspended {
   TenantId tenant;
-  bool paused;
+  bool suspended;
 };
 // How a tenant takes its turns, where it does not do as all: of its clients on each GPU, those that come later included.
 enum class TenantSharing {
@@ -254,8 +254,8 @@ struct Tick {};  // the deadline of next_deadline has come
 
 using Event = std::variant<GpuAppeared, ForeignMemory, HostMemory, ClientJoined, ClientOverhead, ClientLeft, ClientMemoryFreed, MemoryHeld,
                            LockRequested, LockReleased, LockPaused, LockResumed, Drained, DrainFailed, MemoryChanged, SwapProgressed,
-                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantPaused, TenantTurns,
-                           ClientShares, ClientProgressed, AccountKept, Tick>;
+                           MemoryBelieved, ClientIdle, ConfigChanged, ComputeLimit, TenantPriority, TenantEnds, TenantSuspended,
+                           TenantTurns, ClientShares, ClientProgressed, AccountKept, Tick>;
 
 // ---- actions ----
 // A grant, or a grant's new budget.
@@ -363,7 +363,7 @@ struct ClientView {
   Bytes prefetched_in_vain_total;             // of these, that left again before a turn of its
   bool evicting;
   bool in_turn = false;  // holds the lock, and does not pause: the last of its turns is not over
-  bool held = false;     // idle, has asked for the lock, and its tenant is paused
+  bool held = false;     // idle, has asked for the lock, and its tenant is suspended
   int failed_drains_in_row = 0;
   bool drainable = true;   // false after several drains in a row that did not end
   uint32_t gang_gpus = 0;  // its turns begin and end on so many GPUs together; 0: on this one alone
@@ -379,7 +379,7 @@ struct ClientGlimpse {
   uint64_t turns;
   Memory memory;
   Bytes swapped_out_total, swapped_in_total;
-  bool held = false;  // idle, has asked for the lock, and its tenant is paused
+  bool held = false;  // idle, has asked for the lock, and its tenant is suspended
 };
 
 // A tenant's use of a GPU's time, in nanoseconds of GPU time as billed.

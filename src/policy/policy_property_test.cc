@@ -59,8 +59,8 @@ class Workload {
     for (int64_t i = chance(30) ? between(1, 4) : 0; i > 0; --i) {
       const auto tenant = static_cast<TenantId>(between(1, 8));
       const Instant from = world_.now() + between(0, 600) * kSec;
-      world_.at(from, [this, tenant] { world_.pause_tenant(tenant, true); });
-      world_.at(from + between(0, 200'000) * kMs, [this, tenant] { world_.pause_tenant(tenant, false); });
+      world_.at(from, [this, tenant] { world_.suspend_tenant(tenant, true); });
+      world_.at(from + between(0, 200'000) * kMs, [this, tenant] { world_.suspend_tenant(tenant, false); });
     }
     if (traits_.foreign) {
       for (int i = 0; i < 6; ++i) {

@@ -78,7 +78,7 @@ Duration balance_least(const Gpu& gpu, const Account& account) {
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
 }
 
-Duration headroom_least(const Gpu& gpu, const Account& account) {
+Duration ceiling_balance_least(const Gpu& gpu, const Account& account) {
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.limit.ceiling_rate());
 }
 
@@ -91,17 +91,18 @@ void earn(const Config& config, const Gpu& gpu, const Slices& slices, Account& a
   // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it runs
   // again.
   const int64_t rate = account.limit.ceiling_rate();
-  const Duration less_owed = account.headroom + portion(time, rate);
+  const Duration less_owed = account.ceiling_balance + portion(time, rate);
   if (less_owed <= std::max<Duration>(account.balance, 0)) {
-    account.headroom = less_owed;
+    account.ceiling_balance = less_owed;
     return;
   }
-  const Duration headroom_most = std::max({account.balance, portion(gpu.quota.period, rate), slices.half_band(account, rate)});
-  account.headroom = std::max(account.headroom, std::min(less_owed, headroom_most));
+  const Duration ceiling_balance_most = std::max({account.balance, portion(gpu.quota.period, rate), slices.half_band(account, rate)});
+  account.ceiling_balance = std::max(account.ceiling_balance, std::min(less_owed, ceiling_balance_most));
 }
 
 void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
-  if (account.limit.has_ceiling()) account.headroom = std::max(account.headroom - billed, headroom_least(gpu, account));
+  if (account.limit.has_ceiling())
+    account.ceiling_balance = std::max(account.ceiling_balance - billed, ceiling_balance_least(gpu, account));
   // Up to its ceiling it owes nobody what nobody wants.
   const bool owes = pressed || (account.limit.has_ceiling() && account.quota >= account.limit.ceiling_rate());
   const Duration least = balance_least(gpu, account);
@@ -132,7 +133,8 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
     if (!is_windowed(config, gpu)) return;
     const int64_t carried = config.quota_carryover_percent.value_or(100) * (kWholeGpu / 100);
     account.balance = portion(std::min<Duration>(account.balance, 0), carried) + portion(window, account.quota);
-    account.headroom = portion(std::min<Duration>(account.headroom, 0), carried) + portion(window, account.limit.ceiling_rate());
+    account.ceiling_balance =
+        portion(std::min<Duration>(account.ceiling_balance, 0), carried) + portion(window, account.limit.ceiling_rate());
   };
   if (is_windowed(config, gpu) && quota.left_earns > 0) earn_left(config, gpu);  // windows have just begun to count
   for (Account& account : quota.accounts) end(account);
@@ -176,8 +178,8 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
       context.note(Note::Level::kDebug, gpu, account.tenant,
                    "billed " + std::to_string(billed / 1000) + " us of " + std::to_string(time / 1000) + " us, " +
                        std::to_string(gpu.tenants_working) + (use == Use::kDrains ? " ran, draining" : " ran") + "; balance " +
-                       std::to_string(account.balance / 1000) + " us, headroom " +
-                       (account.limit.has_ceiling() ? std::to_string(account.headroom / 1000) + " us" : std::string("unbounded")));
+                       std::to_string(account.balance / 1000) + " us, ceiling balance " +
+                       (account.limit.has_ceiling() ? std::to_string(account.ceiling_balance / 1000) + " us" : std::string("unbounded")));
     }
   }
 }
@@ -369,7 +371,8 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
     account.limit.ceiling = limit->second.ceiling;
     account.limit.reserved = limit->second.reserved;
     // Who comes in mid-window has the rest of it, as set_share has it for the quota.
-    if (is_windowed(state.config, gpu)) account.headroom = portion(rest_of_window(state.config, gpu, now), account.limit.ceiling_rate());
+    if (is_windowed(state.config, gpu))
+      account.ceiling_balance = portion(rest_of_window(state.config, gpu, now), account.limit.ceiling_rate());
   }
   account.joined_at = account.last_busy = now;
   note_change(gpu.quota, account);
@@ -378,9 +381,9 @@ Account& account_of(State& state, Gpu& gpu, TenantId tenant, Instant now) {
 
 // Its ceiling is taken away: another one may come, and what it owes must not be gone for that.
 static void keep_what_is_owed(const Config& config, const Gpu& gpu, Account& account) {
-  account.lifted.owed = std::max<Duration>(-account.headroom, 0);
+  account.lifted.owed = std::max<Duration>(-account.ceiling_balance, 0);
   account.lifted.spent =
-      portion(window_of(config, gpu), account.limit.ceiling_rate()) - account.headroom;  // what it owed before the window included
+      portion(window_of(config, gpu), account.limit.ceiling_rate()) - account.ceiling_balance;  // what it owed before the window included
   account.lifted.spent_until = is_windowed(config, gpu) ? gpu.quota.window_start + window_of(config, gpu) : 0;
 }
 
@@ -390,7 +393,7 @@ static void begin_ceiling(const Config& config, const Gpu& gpu, Account& account
   const int64_t rate = account.limit.ceiling_rate();
   const Duration owed = in_its_window ? account.lifted.spent : std::min(account.lifted.owed, portion(kDebtMax, rate));
   const Duration window = in_its_window ? window_of(config, gpu) : windowed ? rest_of_window(config, gpu, now) : 0;
-  account.headroom = portion(window, rate) - owed;
+  account.ceiling_balance = portion(window, rate) - owed;
   account.consumed.recent.newer = account.consumed.recent.before = 0;
   account.lifted.owed = account.lifted.spent = 0;
   account.lifted.spent_until = 0;
@@ -410,7 +413,7 @@ static void lower_savings(const Config& config, const Gpu& gpu, Account& account
   if (is_windowed(config, gpu)) return;
   const Duration most = portion(gpu.quota.period, account.limit.ceiling_rate());
   account.balance = std::min(account.balance, most);
-  account.headroom = std::min(account.headroom, most);
+  account.ceiling_balance = std::min(account.ceiling_balance, most);
 }
 
 void set_core_limit(Context& context, const ComputeLimit& event) {
@@ -434,7 +437,7 @@ void set_core_limit(Context& context, const ComputeLimit& event) {
     if (former.ceiling == 100 && limit < 100) {
       begin_ceiling(context.config(), gpu, account, context.now);
     } else if (limit < 100 && is_windowed(context.config(), gpu)) {  // it counts from its window's beginning: what was used stays used
-      account.headroom += portion(window_of(context.config(), gpu), (limit - former.ceiling) * (kWholeGpu / 100));
+      account.ceiling_balance += portion(window_of(context.config(), gpu), (limit - former.ceiling) * (kWholeGpu / 100));
     } else if (limit < former.ceiling || reserved < former.reserved) {
       lower_savings(context.config(), gpu, account);
     }
@@ -455,7 +458,7 @@ void take_kept_account(Context& context, const AccountKept& event) {
   if (debt == 0) return;
   if (!account.limit.has_ceiling()) account.lifted.owed = std::max(account.lifted.owed, debt);
   account.balance = std::min<Duration>(account.balance, 0) - debt;
-  account.headroom = std::min<Duration>(account.headroom, 0) - debt;
+  account.ceiling_balance = std::min<Duration>(account.ceiling_balance, 0) - debt;
   account.used = true;
   note_change(gpu->second.quota, account);
 }
@@ -480,7 +483,7 @@ void quota_config_changed(Context& context, const Config& former) {
     } else {  // what a long window allowed is not saved up for the time after it
       for (Account& account : gpu.quota.accounts) {
         account.balance = std::min(account.balance, portion(window_of(config, gpu), 2 * account.quota));
-        account.headroom = std::min(account.headroom, portion(window_of(config, gpu), 2 * account.limit.ceiling_rate()));
+        account.ceiling_balance = std::min(account.ceiling_balance, portion(window_of(config, gpu), 2 * account.limit.ceiling_rate()));
       }
     }
   }
@@ -500,7 +503,7 @@ static Duration unused_in(const Context& context, const Gpu& gpu, Account& accou
 
 static void take_back(Account& account, Duration unused) {
   account.balance += unused;
-  account.headroom += unused;
+  account.ceiling_balance += unused;
   account.consumed.taken_back += unused;
 }
 
@@ -540,7 +543,7 @@ void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_
   if (!dropped || is_windowed(context.config(), gpu)) return;
   const int64_t carried = context.config().quota_carryover_percent.value_or(100) * (kWholeGpu / 100);
   if (account.balance < 0) account.balance = portion(account.balance, carried);
-  if (account.headroom < 0) account.headroom = portion(account.headroom, carried);
+  if (account.ceiling_balance < 0) account.ceiling_balance = portion(account.ceiling_balance, carried);
 }
 
 }  // namespace nvshare::policy

@@ -175,8 +175,9 @@ struct Account {
   Doing does;               // the same as in `here`
   int64_t quota = 0;        // of the GPU: what it is entitled to among those that are active (quota_shares.cc)
   Duration balance = 0;     // of its quota: what it may use before others come first; below 0: it is above its quota
-  Duration headroom = 0;    // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
-  Instant last_busy = 0;    // held or wanted the lock
+  Duration ceiling_balance =
+      0;                  // of its ceiling: what it may use before it is throttled; below 0: debt. Without a ceiling it means nothing
+  Instant last_busy = 0;  // held or wanted the lock
   CoreLimit limit;
   ShareTerms shared;  // of the shares as they are
   TenantSharing sharing = TenantSharing::kNode;

@@ -130,7 +130,7 @@ const std::vector<Account*>& accounts_held(Quota& quota) {
   changes.held.clear();
   for (Account& account : quota.accounts) {
     account.seen.held =
-        account.throttled || account.yields || account.balance <= 0 || (account.limit.has_ceiling() && account.headroom <= 0);
+        account.throttled || account.yields || account.balance <= 0 || (account.limit.has_ceiling() && account.ceiling_balance <= 0);
     if (account.seen.held) changes.held.push_back(&account);
   }
   return changes.held;

@@ -1,4 +1,4 @@
-// A tenant that is about to be ended from outside has its next turn beside compute limits, too; one that is paused has none.
+// A tenant that is about to be ended from outside has its next turn beside compute limits, too; one that is suspended has none.
 #include <gtest/gtest.h>
 
 #include "policy/quota_world.h"
@@ -77,7 +77,7 @@ TEST(QuotaEnds, TwoThatEndHaveATurnEach) {
 }
 
 // Its neighbour has the GPU up to its ceiling meanwhile, and afterwards each has its own again: a pause is neither saved up nor owed.
-TEST(QuotaPauses, APausedTenantsShareGoesToTheOthersAndComesBack) {
+TEST(QuotaSuspensions, ASuspendedTenantsShareGoesToTheOthersAndComesBack) {
   for (const Bytes memory : {Bytes{0}, kLarge}) {
     QuotaWorld world = rotation(40, 60);
     world.ceiling(2, 80);
@@ -85,13 +85,13 @@ TEST(QuotaPauses, APausedTenantsShareGoesToTheOthersAndComesBack) {
     world.add(1, kMsec, memory);
     world.add(2, kMsec, memory);
     world.run_for(300 * kSeconds);
-    world.pause_tenant(1, true);
+    world.suspend_tenant(1, true);
     world.run_for(100 * kSeconds);
     const double before[] = {world.work(1), world.work(2)};
     world.run_for(300 * kSeconds);
     EXPECT_EQ(world.work(1), before[0]) << world.describe();
     EXPECT_NEAR((world.work(2) - before[1]) / 300e9, 0.8, 0.05) << world.describe();
-    world.pause_tenant(1, false);
+    world.suspend_tenant(1, false);
     world.run_for(200 * kSeconds);
     const double then[] = {world.work(1), world.work(2)};
     world.run_for(900 * kSeconds);

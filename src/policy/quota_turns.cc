@@ -236,14 +236,15 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     return;
   }
   const bool windowed = is_windowed(config, gpu);
-  const bool near = account.throttled ? account.headroom >= 0 : account.headroom <= 0;  // else its band, which is dear, says nothing
+  const bool near =
+      account.throttled ? account.ceiling_balance >= 0 : account.ceiling_balance <= 0;  // else its band, which is dear, says nothing
   const Duration band = windowed || !near ? 0 : half_band(config, gpu, account, account.limit.ceiling_rate());
-  if (account.throttled && near && (windowed ? account.headroom > 0 : account.headroom >= band)) {
+  if (account.throttled && near && (windowed ? account.ceiling_balance > 0 : account.ceiling_balance >= band)) {
     account.throttled = false;
     note_released(context, gpu, account);
   }
   const bool holds = stays(account);
-  if (!account.throttled && near && account.headroom <= -band && looks) {
+  if (!account.throttled && near && account.ceiling_balance <= -band && looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
     const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.slice.borrows);
     Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
@@ -308,11 +309,11 @@ void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stal
   }
   if (account.throttled) {
     if (windowed || stalled || !waits(account)) return;
-    context.wake(gpu, context.now + std::max(time_for(band - account.headroom, account.limit.ceiling_rate()), kStepMin));
+    context.wake(gpu, context.now + std::max(time_for(band - account.ceiling_balance, account.limit.ceiling_rate()), kStepMin));
   } else if (account.slice.runs && stays(account)) {
     const int64_t rate = billed - (windowed ? 0 : account.limit.ceiling_rate());
-    if (account.headroom <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
-    if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.headroom + band, rate), kStepMin));
+    if (account.ceiling_balance <= -band) return context.wake(gpu, std::max(slice_end(context, gpu, account), context.now + kMillisecond));
+    if (rate > 0) context.wake(gpu, context.now + std::max(time_for(account.ceiling_balance + band, rate), kStepMin));
   }
 }
 
@@ -451,7 +452,8 @@ static void settle_all(Context& context, Gpu& gpu) {
   forget_common_arrears(context, gpu);
   const std::vector<Account*>& held = accounts_held(quota);
   for (Account* account : held) {
-    if (account->throttled || (account->limit.has_ceiling() && account->headroom <= 0)) hold_to_ceiling(context, gpu, *account, looks);
+    if (account->throttled || (account->limit.has_ceiling() && account->ceiling_balance <= 0))
+      hold_to_ceiling(context, gpu, *account, looks);
   }
   const Pressers others = pressers(gpu);
   const Exclusive is_exclusive(context.config(), gpu);

@@ -68,7 +68,7 @@ class QuotaWorld {
   void ceiling(TenantId tenant, int percent);  // as a tenant sets it for itself
   void set(const ComputeLimit& limit);
   void end(TenantId tenant) { feed(TenantEnds{tenant, true}); }
-  void pause_tenant(TenantId tenant, bool pauses) { feed(TenantPaused{tenant, pauses}); }
+  void suspend_tenant(TenantId tenant, bool suspended) { feed(TenantSuspended{tenant, suspended}); }
   void set_turns(const TenantTurns& turns) { feed(turns); }
   void set_config(const Config& config);
   void talk_of_memory(Duration every);  // from now on each program says so often what it has, in turns

@@ -197,7 +197,7 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
     if (client.state == ClientState::kLoading && client.budget.bytes < need(client)) return "neighbours to move out, of its " + wants;
     return {};
   }
-  if (client.wait.while_paused) return "its tenant to be resumed: it was paused";
+  if (client.wait.while_suspended) return "its tenant to be resumed: it was paused";
   if (!client.waits()) return {};
   switch (client.wait.reason) {
     case WaitReason::kNone:

@@ -255,7 +255,7 @@ class State {
   std::set<std::pair<GpuId, ClientId>> asked_together;  // that may be past DrainStep::kAlone
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
   std::map<TenantId, TenantTurns> turns;                // of tenants that take theirs in another way than all
-  std::set<TenantId> paused;                            // that get no turns
+  std::set<TenantId> suspended;                         // that get no turns
   std::optional<Bytes> host_available;                  // nullopt: nobody said, so it is not a bound
   std::vector<GpuId> settled;                           // in the last step
   uint64_t next_arrival = 1;

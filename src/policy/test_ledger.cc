@@ -59,7 +59,7 @@ bool Ledger::anybody_waits(ClientId dropped) const {
   return std::any_of(accounts_.begin(), accounts_.end(), [&](const auto& entry) {
     const Account& account = entry.second;
     const bool lacks_budget = account.grant != 0 && account.memory.allocated > account.budget && entry.first != dropped;
-    const bool waits = account.waits && !paused_.contains(account.tenant);
+    const bool waits = account.waits && !suspended_.contains(account.tenant);
     return (any_gpu || gpus.contains(account.gpu)) && (waits || account.wanted > 0 || lacks_budget);
   });
 }
@@ -188,11 +188,11 @@ std::optional<std::string> Ledger::saw(const Event& event) {
                  },
                  [&](const TenantPriority&) {},
                  [&](const TenantEnds&) {},
-                 [&](const TenantPaused& e) {
-                   if (e.paused) {
-                     paused_.insert(e.tenant);
+                 [&](const TenantSuspended& e) {
+                   if (e.suspended) {
+                     suspended_.insert(e.tenant);
                    } else {
-                     paused_.erase(e.tenant);
+                     suspended_.erase(e.tenant);
                    }
                  },
                  [&](const TenantTurns&) {},
@@ -233,8 +233,8 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      claim(a.grant == account.grant || account.grant == 0, client_name(a.client) + ": a second grant");
                      claim(!account.evicting, client_name(a.client) + ": granted while it moves out");
                      // But for a new budget, what it came with, and a gang that needs it to come to an end.
-                     claim(account.grant != 0 || account.came_with_lock || its_gang_runs(a.client) || !paused_.contains(account.tenant),
-                           client_name(a.client) + ": granted while paused");
+                     claim(account.grant != 0 || account.came_with_lock || its_gang_runs(a.client) || !suspended_.contains(account.tenant),
+                           client_name(a.client) + ": granted while suspended");
                      claim(a.budget >= account.prefetch_budget, client_name(a.client) + ": budget below what may be coming in");
                      hand_out(account, a.budget, a.budget_sequence);
                      account.prefetch = account.prefetch_budget = 0;
@@ -247,7 +247,7 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      claim(!account.dropping || (account.drained && !a.together), client_name(a.client) + ": asked to drop twice");
                      const bool again = account.drained || account.catches_up;
                      claim(again || anybody_waits(a.client) || over_limit(a.client) || beside_limit(a.client) || beside_sharer(a.client) ||
-                               account.paused || paused_.contains(account.tenant) || loads_in_vain(a.client),
+                               account.paused || suspended_.contains(account.tenant) || loads_in_vain(a.client),
                            client_name(a.client) + ": asked to drop and nobody waits");
                      claim(a.attempt > account.attempt, client_name(a.client) + ": an old attempt");
                      account.attempt = a.attempt;
@@ -279,7 +279,7 @@ std::optional<std::string> Ledger::returned(const Actions& actions) {
                      claim(!account.evicting && account.prefetch == 0, client_name(a.client) + ": brings memory in twice, or moves out");
                      claim(a.budget > account.memory.resident && a.budget <= account.memory.allocated,
                            client_name(a.client) + ": brings in more than it has");
-                     claim(!paused_.contains(account.tenant), client_name(a.client) + ": brings memory in while paused");
+                     claim(!suspended_.contains(account.tenant), client_name(a.client) + ": brings memory in while suspended");
                      account.prefetch = a.prefetch;
                      account.prefetch_budget = a.budget;
                      raised[account.gpu] = true;

@@ -58,7 +58,7 @@ class Ledger {
     Bytes total = 0, foreign = 0;
   };
   std::set<TenantId> limited_;  // with a compute limit
-  std::set<TenantId> paused_;   // by the administrator
+  std::set<TenantId> suspended_;
   Bytes needed(GpuId gpu) const;
   Bytes places(GpuId gpu) const;  // that may be kept for members of gangs that run without them
 

@@ -68,13 +68,13 @@ void World::set_priority(TenantId tenant, int priority) {
   feed(TenantPriority{tenant, priority});
 }
 
-void World::pause_tenant(TenantId tenant, bool pauses) {
-  if (pauses) {
-    paused_.insert(tenant);
+void World::suspend_tenant(TenantId tenant, bool suspended) {
+  if (suspended) {
+    suspended_.insert(tenant);
   } else {
-    paused_.erase(tenant);
+    suspended_.erase(tenant);
   }
-  feed(TenantPaused{tenant, pauses});
+  feed(TenantSuspended{tenant, suspended});
 }
 
 Player& World::add_player(GpuId gpu, std::deque<Phase> phases, Bytes allocated, int priority) {
@@ -151,7 +151,7 @@ void World::restart_policy() {
   for (const auto& [gpu, total] : gpus_) feed(GpuAppeared{gpu, total});
   for (const auto& [gpu, bytes] : foreign_) feed(ForeignMemory{gpu, bytes});
   if (host_total_) feed(HostMemory{host_free()});
-  for (const TenantId tenant : paused_) feed(TenantPaused{tenant, true});
+  for (const TenantId tenant : suspended_) feed(TenantSuspended{tenant, true});
   // The daemon passes on lock requests only when all are back.
   for (auto& [id, player] : players_) {
     if (!player.alive || !player.joined) continue;

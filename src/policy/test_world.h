@@ -97,7 +97,7 @@ class World {
   void expect_members(TenantId tenant, size_t count) { members_expected_[tenant] = count; }
   void set_priority(TenantId tenant, int priority);
   void announce_end(TenantId tenant, bool ends = true) { feed(TenantEnds{tenant, ends}); }
-  void pause_tenant(TenantId tenant, bool pauses);
+  void suspend_tenant(TenantId tenant, bool suspended);
   void kill(ClientId id, bool freed_at_once);
   void restart_policy();  // a new scheduler, to which everybody registers again; messages under way are lost
   void at(Instant when, std::function<void()> what);
@@ -155,7 +155,7 @@ class World {
 
   Config config_;
   uint64_t epoch_ = 0;
-  std::set<TenantId> paused_;  // by the administrator
+  std::set<TenantId> suspended_;
   bool restarting_ = false;
   StatePointer state_;
   Ledger ledger_;

@@ -82,8 +82,8 @@ static ClientView view_of(const State& state, const Gpu& gpu, const Client& clie
   view.overhead = overhead_of(state.config, client);
   view.since = client.since;
   view.waiting_for = waiting_sentence(state, gpu, client);
-  view.held = client.wait.while_paused;
-  if (!view.waiting_for.empty() && !client.wait.while_paused) view.held_up_by = held_up_by(gpu, client);
+  view.held = client.wait.while_suspended;
+  if (!view.waiting_for.empty() && !client.wait.while_suspended) view.held_up_by = held_up_by(gpu, client);
   view.turns = client.totals.turns;
   view.drops = client.totals.drops;
   view.unanswered_drops = client.totals.unanswered_drops;
@@ -106,7 +106,7 @@ static ClientView view_of(const State& state, const Gpu& gpu, const Client& clie
 
 static TenantView view_of(const State& state, const Gpu& gpu, const Account& as_billed, Instant now) {
   const Account account = account_at(state.config, gpu, as_billed, now);
-  const Duration owed = account.limit.has_ceiling() ? -account.headroom : -account.balance;
+  const Duration owed = account.limit.has_ceiling() ? -account.ceiling_balance : -account.balance;
   return {account.tenant,
           account.limit.ceiling,
           account.limit.reserved,
@@ -223,7 +223,7 @@ static ClientGlimpse glimpse_of(const Client& client) {
           client.memory,
           client.totals.swapped_out,
           client.totals.swapped_in,
-          client.wait.while_paused};
+          client.wait.while_suspended};
 }
 
 void glimpse(const State& state, std::vector<ClientGlimpse>& clients) {

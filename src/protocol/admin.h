@@ -169,7 +169,7 @@ struct TenantReport {
   int32_t gpu_core_reserved = 0;           // the same: what it was granted, at most its ceiling; 0 = none
   std::vector<ComputeReport> compute;
   std::vector<UsageReport> usage;  // on each GPU where it has, or had, clients
-  bool paused = false;             // by the administrator: its programs get no turns
+  bool paused = false;             // suspended by the administrator: its programs get no turns; not the client state of that name
   std::string sharing = "node";    // in force: one of kSharingWords
   int64_t turn_most_ns = 0;        // its turns are no longer while others wait; 0 = as all others'
   int32_t root = 0;                // of a run: the process that its tree begins at; 0: none, or it has ended

@@ -229,9 +229,9 @@ TEST(ChromeTrace, NamesAndReasonsAreInIt) {
 TEST(ChromeTrace, APausedTenantsClientIsHeldInIt) {
   Recorder recorder;
   recorder.play(1005 * kSecond);
-  recorder.event(policy::TenantPaused{2, true});
+  recorder.event(policy::TenantSuspended{2, true});
   recorder.play(1030 * kSecond);
-  recorder.event(policy::TenantPaused{2, false});
+  recorder.event(policy::TenantSuspended{2, false});
   recorder.play(1040 * kSecond);
   for (const auto& lines : {recorder.lines(), recorder.remembered()}) {
     const json picture = picture_of(lines);

@@ -200,17 +200,17 @@ void ClientSockets::drop_silent() {
 
 void ClientSockets::pause(ConnectionId id, policy::Duration time) {
   connections_.at(id).socket_watch.pause();
-  const auto at = paused_.emplace(monotonic_ns() + time, id);
-  if (at == paused_.begin()) resume_timer_.arm(at->first);
+  const auto at = unread_until_.emplace(monotonic_ns() + time, id);
+  if (at == unread_until_.begin()) resume_timer_.arm(at->first);
 }
 
 void ClientSockets::resume_due() {
   const policy::Instant now = monotonic_ns();
-  while (!paused_.empty() && paused_.begin()->first <= now) {
-    if (const auto at = connections_.find(paused_.begin()->second); at != connections_.end()) at->second.socket_watch.resume();
-    paused_.erase(paused_.begin());
+  while (!unread_until_.empty() && unread_until_.begin()->first <= now) {
+    if (const auto at = connections_.find(unread_until_.begin()->second); at != connections_.end()) at->second.socket_watch.resume();
+    unread_until_.erase(unread_until_.begin());
   }
-  if (!paused_.empty()) resume_timer_.arm(paused_.begin()->first);
+  if (!unread_until_.empty()) resume_timer_.arm(unread_until_.begin()->first);
 }
 
 void ClientSockets::read(ConnectionId id) {

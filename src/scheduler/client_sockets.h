@@ -84,7 +84,7 @@ class ClientSockets : public Transport {
   const int64_t queued_descriptors_max_;
   int64_t queued_descriptors_ = 0;
   std::deque<std::pair<policy::Instant, ConnectionId>> silent_;  // by when each has to register
-  std::multimap<policy::Instant, ConnectionId> paused_;          // until when it is not read
+  std::multimap<policy::Instant, ConnectionId> unread_until_;    // until when it is not read
   RepeatedWarnings warnings_;
   Watch accept_watch_;
   Timer accept_timer_;

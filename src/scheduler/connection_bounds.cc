@@ -153,7 +153,7 @@ policy::Duration ConnectionBounds::wait(uint64_t connection, policy::Instant now
   for (const std::string* key : {&whose.tenant, &whose.user, &whose.process}) {
     if (!key->empty()) wait = std::max(wait, group(*key, now).messages.wait(now));
   }
-  if (wait > 0) ++paused_;
+  if (wait > 0) ++reads_paused_;
   return wait;
 }
 

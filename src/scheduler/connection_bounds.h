@@ -74,7 +74,7 @@ class ConnectionBounds {
 
   int64_t count() const { return static_cast<int64_t>(connections_.size()); }
   uint64_t refused() const { return refused_; }
-  uint64_t paused() const { return paused_; }
+  uint64_t reads_paused() const { return reads_paused_; }
 
  private:
   struct Group {
@@ -96,7 +96,7 @@ class ConnectionBounds {
   std::map<uint64_t, Connection> connections_;
   policy::Instant forgot_at_ = 0;
   uint64_t refused_ = 0;
-  uint64_t paused_ = 0;
+  uint64_t reads_paused_ = 0;
 };
 
 }  // namespace nvshare::scheduler

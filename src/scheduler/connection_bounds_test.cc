@@ -86,7 +86,7 @@ TEST(ConnectionBounds, ReadingPausesBeyondTheRateAndGoesOn) {
     }
   }
   EXPECT_NEAR(static_cast<double>(read), bounds::kMessageBurst + 10 * bounds::kMessagesPerSecond, 200);
-  EXPECT_GT(bounds.paused(), 0u);
+  EXPECT_GT(bounds.reads_paused(), 0u);
   const policy::Duration wait = bounds.wait(1, now);
   EXPECT_EQ(bounds.wait(1, now + wait), 0) << "not longer than it says";
 }

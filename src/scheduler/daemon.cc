@@ -214,7 +214,7 @@ protocol::admin::StatusReport Daemon::complete(protocol::admin::StatusReport rep
   report.mps = mps_->report();
   report.bounds.connections = clients_->bounds().count();
   report.bounds.connections_refused = clients_->bounds().refused();
-  report.bounds.reads_paused = clients_->bounds().paused();
+  report.bounds.reads_paused = clients_->bounds().reads_paused();
   for (const bounds::Bound& bound : bounds::kTable) report.bounds.values[bound.name] = value_of(bound, settings_);
   change_marks_.mark(report, engine_->parts().steps.changes());
   return report;

@@ -218,7 +218,7 @@ class Engine : private HostBorrowers {
   void refuse_turns(policy::Instant now);
   // In what the tenant is not as all others: to be told before its first client, and taken back after its last one.
   std::vector<policy::Event> exceptions_of(const Tenant& tenant, bool begins) const;
-  bool gets_no_turns(const Tenant& tenant) const { return tenant.paused_in_force() || bypass_.refuses(tenant.id); }
+  bool gets_no_turns(const Tenant& tenant) const { return tenant.suspended_in_force() || bypass_.refuses(tenant.id); }
 
   // engine_memory.cc
   void sampled(policy::GpuId gpu, const GpuSample& sample, policy::Instant now);

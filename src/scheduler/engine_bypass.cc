@@ -66,8 +66,8 @@ void Engine::refuse_turns(policy::Instant now) {
   const bool refuses = settings_.bypass == Bypass::kRefuseTurns;
   for (const policy::TenantId id : bypass_.refuse(refuses ? bypass_.tenants() : std::set<policy::TenantId>())) {
     const Tenant* tenant = tenants_.find(id);
-    if (tenant == nullptr || tenant->clients == 0 || tenant->paused_in_force()) continue;  // no change for the policy
-    apply(policy::TenantPaused{id, bypass_.refuses(id)}, now);
+    if (tenant == nullptr || tenant->clients == 0 || tenant->suspended_in_force()) continue;  // no change for the policy
+    apply(policy::TenantSuspended{id, bypass_.refuses(id)}, now);
   }
 }
 

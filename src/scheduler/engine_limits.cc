@@ -20,12 +20,12 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
       changed.core_limit_in_force() != tenant.core_limit_in_force() || changed.core_reserved_in_force() != tenant.core_reserved_in_force();
   const bool priority_changes = changed.priority_in_force() != tenant.priority_in_force();
   const bool ends_changes = changed.pod.ends != tenant.pod.ends;
-  const bool pause_changes = changed.paused_in_force() != tenant.paused_in_force();
+  const bool suspension_changes = changed.suspended_in_force() != tenant.suspended_in_force();
   const bool memory_changes = limit != tenant.memory_limit_in_force();
   const bool sharing_changes = changed.sharing_in_force() != tenant.sharing_in_force();
   const bool turns_change = sharing_changes || changed.pod.turn_seconds != tenant.pod.turn_seconds;
   tenant = changed;
-  if (memory_changes || !gpus.empty() || pause_changes || turns_change) steps_.note_change();  // the policy's step sees the others
+  if (memory_changes || !gpus.empty() || suspension_changes || turns_change) steps_.note_change();  // the policy's step sees the others
   if (memory_changes)
     spdlog::info("tenant {} '{}': memory limit {}", tenant.id, tenant.name, limit > 0 ? fmt::format("{} MiB", limit >> 20) : "none");
   for (policy::GpuId gpu : gpus) {
@@ -43,10 +43,10 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
     spdlog::info("tenant {} '{}': priority {}", tenant.id, tenant.name, tenant.priority_in_force());
     apply(policy::TenantPriority{tenant.id, tenant.priority_in_force()}, now);
   }
-  if (pause_changes) {
-    const bool paused = tenant.paused_in_force();
-    spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, paused ? "paused: its programs get no turns" : "resumed");
-    if (tenant.clients > 0) apply(policy::TenantPaused{tenant.id, gets_no_turns(tenant)}, now);
+  if (suspension_changes) {
+    const bool suspended = tenant.suspended_in_force();
+    spdlog::info("tenant {} '{}' is {}", tenant.id, tenant.name, suspended ? "paused: its programs get no turns" : "resumed");
+    if (tenant.clients > 0) apply(policy::TenantSuspended{tenant.id, gets_no_turns(tenant)}, now);
   }
   if (turns_change) {
     const std::string& sharing = tenant.sharing_in_force();
@@ -65,7 +65,7 @@ void Engine::change_limits(Tenant& tenant, const Tenant& changed, policy::Instan
 
 std::vector<policy::Event> Engine::exceptions_of(const Tenant& tenant, bool begins) const {
   std::vector<policy::Event> exceptions;
-  if (gets_no_turns(tenant)) exceptions.emplace_back(policy::TenantPaused{tenant.id, begins});
+  if (gets_no_turns(tenant)) exceptions.emplace_back(policy::TenantSuspended{tenant.id, begins});
   const policy::TenantTurns turns = tenant.turns_in_force();
   if (turns.is_as_all()) return exceptions;
   exceptions.emplace_back(begins ? turns : policy::TenantTurns{tenant.id});
@@ -96,7 +96,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.core_limit = request.gpu_core_limit.value_or(tenant->core_limit);
     wanted.core_ceiling = request.gpu_core_ceiling.value_or(tenant->core_ceiling);
     wanted.priority = request.priority.value_or(tenant->priority);
-    wanted.paused = request.paused.value_or(tenant->paused);
+    wanted.suspended = request.paused.value_or(tenant->suspended);
     wanted.sharing = request.sharing.value_or(tenant->sharing);
     change_limits(*tenant, wanted, now);
     tenants_.save();
@@ -168,7 +168,7 @@ Result<policy::TenantId> Engine::tell_of_job(const admin::JobRequest& request, p
     tenant.core_limit = before->core_limit;
     tenant.priority = before->priority;
     tenant.pod = before->pod;
-    tenant.paused = before->paused;
+    tenant.suspended = before->suspended;
     if (before->job) tenant.job->suspended = before->job->suspended;
   }
   change_limits(tenant, wanted, now);

@@ -71,8 +71,8 @@ void Engine::answer_own(ConnectionId connection, const AskOwn& question, policy:
 void Engine::release(const Tenant& tenant, policy::Instant now) {
   if (tenant.clients == 0 || gets_no_turns(tenant)) return;
   spdlog::info("tenant {} '{}' gives up its turns", tenant.id, tenant.name);
-  apply(policy::TenantPaused{tenant.id, true}, now);
-  apply(policy::TenantPaused{tenant.id, false}, now);
+  apply(policy::TenantSuspended{tenant.id, true}, now);
+  apply(policy::TenantSuspended{tenant.id, false}, now);
 }
 
 }  // namespace nvshare::scheduler

@@ -120,7 +120,7 @@ Json to_json(const std::string& key, const Tenant& tenant) {
                {"core_ceiling", tenant.core_ceiling},
                {"pod", to_json(tenant.pod)},
                {"priority", tenant.priority},
-               {"paused", tenant.paused},
+               {"paused", tenant.suspended},
                {"sharing", tenant.sharing},
                {"gang_turns", tenant.gang_turns},
                {"root", tenant.root},
@@ -176,7 +176,7 @@ Result<void> read_tenant(const Json& entry, std::string* key, Tenant* tenant, st
     tenant->core_ceiling = entry.value("core_ceiling", 100);
     read(entry.at("pod"), &tenant->pod);
     entry.at("priority").get_to(tenant->priority);
-    tenant->paused = entry.value("paused", false);
+    tenant->suspended = entry.value("paused", false);
     tenant->sharing = entry.value("sharing", "node");
     entry.at("gang_turns").get_to(tenant->gang_turns);
     entry.at("root").get_to(tenant->root);

@@ -75,7 +75,7 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
     changed = *tenants.add_run(root.pid(), "serve", 0);
     tenants.find(changed)->core_limit = 70;
     tenants.find(changed)->core_ceiling = 60;
-    tenants.find(changed)->paused = true;
+    tenants.find(changed)->suspended = true;
     tenants.find(changed)->sharing = "turns";
     tenants.find(changed)->pod.sharing = "together";
     tenants.find(changed)->pod.turn_seconds = 20;
@@ -96,8 +96,8 @@ TEST_F(KeptTenants, RunsLimitsAndIdsOutliveTheScheduler) {
   EXPECT_EQ(next.find(run)->clients, 0u);
   EXPECT_EQ(next.find("serve")->core_limit, 70);
   EXPECT_EQ(next.find("serve")->core_ceiling, 60);
-  EXPECT_TRUE(next.find("serve")->paused);
-  EXPECT_FALSE(next.find(run)->paused);
+  EXPECT_TRUE(next.find("serve")->suspended);
+  EXPECT_FALSE(next.find(run)->suspended);
   EXPECT_EQ(next.find("serve")->sharing, "turns");
   EXPECT_EQ(next.find("serve")->pod.sharing, "together");
   EXPECT_EQ(next.find("serve")->pod.turn_seconds, 20);
@@ -191,10 +191,10 @@ TEST_F(KeptTenants, APauseOutlivesTheTenantsPrograms) {
   Sleeper program;
   Tenants tenants(file_);
   const policy::TenantId tenant = tenants.join(peer_with(program.pid()), "notebook").id;
-  tenants.find(tenant)->paused = true;
+  tenants.find(tenant)->suspended = true;
   tenants.leave(tenant);
   ASSERT_NE(tenants.find(tenant), nullptr);
-  tenants.find(tenant)->paused = false;
+  tenants.find(tenant)->suspended = false;
   tenants.prune();
   EXPECT_EQ(tenants.find(tenant), nullptr);
 }

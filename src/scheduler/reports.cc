@@ -79,7 +79,7 @@ admin::TenantReport report_of(const Tenant& tenant) {
   out.clients_ever = tenant.clients_ever;
   out.gpu_core_limit = tenant.core_limit_in_force();
   out.gpu_core_reserved = tenant.core_reserved_in_force();
-  out.paused = tenant.paused_in_force();
+  out.paused = tenant.suspended_in_force();
   out.sharing = tenant.sharing_in_force();
   out.turn_most_ns = tenant.turns_in_force().most;
   out.root = tenant.root != 0 && start_time_of(tenant.root) == tenant.root_start_time ? tenant.root : 0;

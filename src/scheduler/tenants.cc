@@ -261,12 +261,12 @@ bool is_over(const Tenant& tenant) {
   if (tenant.clients > 0 || tenant.awaited > 0) return false;
   if (tenant.job && tenant.job->told) return tenant.job->gone;
   if (tenant.root != 0) return start_time_of(tenant.root) != tenant.root_start_time;
-  // A limit, a priority or a pause that somebody set outlives the tenant's processes; what holds for a pod that is gone is in `pods`.
+  // A limit, a priority or a suspension that somebody set outlives the tenant's processes; what holds for a pod that is gone is in `pods`.
   if (tenant.pod.gone)
     return tenant.gpu_memory_limit == 0 && tenant.core_limit == 100 && tenant.core_ceiling == 100 && tenant.priority == 0 &&
            tenant.sharing == "node";
   return tenant.memory_limit_in_force() == 0 && tenant.pod.memory_on.empty() && tenant.core_limit_in_force() == 100 &&
-         tenant.core_reserved_in_force() == 0 && tenant.priority_in_force() == 0 && tenant.sharing == "node" && !tenant.paused;
+         tenant.core_reserved_in_force() == 0 && tenant.priority_in_force() == 0 && tenant.sharing == "node" && !tenant.suspended;
 }
 
 Tenants::Map::iterator Tenants::forget(Map::iterator at) {

@@ -69,8 +69,8 @@ struct Tenant {
   int priority_in_force() const {
     return std::clamp(priority + pod.priority, protocol::admin::kPriorityMin, protocol::admin::kPriorityMax);
   }
-  bool paused = false;  // by the administrator: its programs get no turns
-  bool paused_in_force() const;
+  bool suspended = false;  // by the administrator ("paused" in requests and files): its programs get no turns
+  bool suspended_in_force() const;
   std::string sharing = "node";  // by the administrator: one of protocol::admin::kSharingWords
   const std::string& sharing_in_force() const { return sharing != "node" ? sharing : pod.sharing; }
   policy::TenantTurns turns_in_force() const;
@@ -87,7 +87,7 @@ struct Tenant {
   bool operator==(const Tenant&) const = default;
 };
 
-inline bool Tenant::paused_in_force() const { return paused || (job && job->suspended); }
+inline bool Tenant::suspended_in_force() const { return suspended || (job && job->suspended); }
 
 class Tenants {
  public:

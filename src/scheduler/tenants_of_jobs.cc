@@ -51,7 +51,7 @@ Result<Tenant*> Tenants::add_job(const protocol::admin::JobRequest& request) {
     tenant.core_limit = request.gpu_core_limit;
     tenant.core_ceiling = request.gpu_core_ceiling;
     tenant.priority = request.priority;
-    tenant.paused = false;
+    tenant.suspended = false;
     tenant.pod = {};
   }
   drop_ended_steps(job);

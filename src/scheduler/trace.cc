@@ -51,7 +51,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ConfigChanged, config)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ComputeLimit, tenant, ceiling, reserved)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPriority, tenant, priority)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantEnds, tenant, ends)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantPaused, tenant, paused)
+// "paused" and TenantPaused: the names that traces of earlier releases have.
+static void to_json(nlohmann::json& json, const TenantSuspended& event) { json = {{"tenant", event.tenant}, {"paused", event.suspended}}; }
+static void from_json(const nlohmann::json& json, TenantSuspended& event) {
+  json.at("tenant").get_to(event.tenant);
+  json.at("paused").get_to(event.suspended);
+}
 NLOHMANN_JSON_SERIALIZE_ENUM(TenantSharing,
                              {{TenantSharing::kNode, "node"}, {TenantSharing::kTogether, "together"}, {TenantSharing::kTurns, "turns"}})
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TenantTurns, tenant, sharing, most)

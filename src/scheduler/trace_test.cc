@@ -55,7 +55,7 @@ std::vector<TraceEvent> day() {
       {10, policy::ComputeLimit{2, 40, 30}},
       {10, policy::TenantPriority{2, -3}},
       {10, policy::TenantEnds{2, true}},
-      {10, policy::TenantPaused{3, true}},
+      {10, policy::TenantSuspended{3, true}},
       {10, policy::TenantTurns{2, policy::TenantSharing::kTurns, kSecond}},
       {10, policy::ClientShares{2, 7, true}},
       {10, policy::ClientProgressed{2, 3, 4}},

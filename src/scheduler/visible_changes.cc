@@ -28,7 +28,7 @@ struct OfEvents {
   bool operator()(const policy::ComputeLimit&) const { return true; }
   bool operator()(const policy::TenantPriority&) const { return true; }
   bool operator()(const policy::TenantEnds&) const { return true; }
-  bool operator()(const policy::TenantPaused&) const { return true; }
+  bool operator()(const policy::TenantSuspended&) const { return true; }
   bool operator()(const policy::TenantTurns&) const { return true; }
   bool operator()(const policy::ClientShares&) const { return false; }
   bool operator()(const policy::ClientProgressed&) const { return false; }  // what it decides is noted

@@ -108,7 +108,7 @@ Wish press_at_prompt(Ui& ui, Key key) {
 
 Wish pause_or_resume(Ui& ui, const Model& model) {
   for (const Row& row : model.rows) {
-    if (row.client.id == ui.selected) return {false, {std::to_string(row.client.tenant), row.paused ? "paused=no" : "paused=yes"}};
+    if (row.client.id == ui.selected) return {false, {std::to_string(row.client.tenant), row.suspended ? "paused=no" : "paused=yes"}};
   }
   ui.message = "choose a row first: up, down";
   ui.bad_message = true;

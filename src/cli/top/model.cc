@@ -55,7 +55,7 @@ Row row_of(const StatusReport& report, const ClientReport& client, size_t gpu, c
   row.core_limit = tenant->gpu_core_limit;
   row.core_reserved = tenant->gpu_core_reserved;
   row.priority = tenant->priority;
-  row.paused = tenant->paused;
+  row.suspended = tenant->paused;
   for (const auto& compute : tenant->compute) {
     if (compute.gpu != client.gpu || report.gpus[gpu].compute_mode == "unlimited") continue;
     row.share = compute.share_window;

@@ -49,7 +49,7 @@ struct Row {
   std::optional<double> share;  // percent of the GPU's time in the last window, where a compute limit applies
   int priority = 0;
   bool throttled = false;
-  bool paused = false;  // its tenant, by the administrator
+  bool suspended = false;  // its tenant, by the administrator
 };
 
 struct Model {

@@ -153,7 +153,7 @@ constexpr Column kColumns[] = {
     {"GPU", 3, true, false, [](const Row& row) { return std::to_string(row.gpu); }},
     {"STATE", 9, false, false,
      [](const Row& row) {
-       return row.paused && row.client.state == "idle"         ? "held"
+       return row.suspended && row.client.state == "idle"      ? "held"
               : row.throttled && row.client.state == "waiting" ? "throttled"
                                                                : row.client.state;
      }},

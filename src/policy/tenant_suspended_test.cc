@@ -1,4 +1,4 @@
-// A tenant that the administrator pauses: single steps. Random workloads pause tenants in policy_property_test and gang_test.
+// A tenant that the administrator suspends: single steps. Random workloads suspend tenants in policy_property_test and gang_test.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -11,8 +11,8 @@ namespace {
 constexpr Bytes kGiBs = 1LL << 30;
 constexpr Duration kSeconds = 1'000'000'000;
 
-struct TenantPauses : ::testing::Test {
-  TenantPauses() : state(make_state({})) {
+struct TenantSuspensions : ::testing::Test {
+  TenantSuspensions() : state(make_state({})) {
     feed(GpuAppeared{0, 16 * kGiBs});
     feed(HostMemory{100 * kGiBs});
   }
@@ -45,12 +45,12 @@ struct TenantPauses : ::testing::Test {
   std::map<ClientId, Bytes> evictions;
 };
 
-TEST_F(TenantPauses, ItsTurnEndsItsMemoryGivesWayAndItGoesOnWhenResumed) {
+TEST_F(TenantSuspensions, ItsTurnEndsItsMemoryGivesWayAndItGoesOnWhenResumed) {
   join(1, 12 * kGiBs, true);
   load(1, 12 * kGiBs);
   join(2, 12 * kGiBs, true);
   ASSERT_EQ(view_of(1).state, ClientState::kRunning);
-  feed(TenantPaused{1, true});
+  feed(TenantSuspended{1, true});
   ASSERT_EQ(drops[1], grants[1]) << "before its turn's time is over";
   feed(LockReleased{1, grants[1], {12 * kGiBs, 12 * kGiBs, 0}, false});
   EXPECT_GT(evictions[1], 0);
@@ -66,34 +66,34 @@ TEST_F(TenantPauses, ItsTurnEndsItsMemoryGivesWayAndItGoesOnWhenResumed) {
   const GrantId before = grants[1];
   now += 3600 * kSeconds;
   feed(Tick{});
-  EXPECT_EQ(grants[1], before) << "the GPU is free, and it stays paused";
+  EXPECT_EQ(grants[1], before) << "the GPU is free, and it stays suspended";
   EXPECT_EQ(view_of(1).time_waiting, 0);
 
-  feed(TenantPaused{1, false});
+  feed(TenantSuspended{1, false});
   EXPECT_GT(grants[1], before);
   EXPECT_EQ(view_of(1).waiting_for.find("paused"), std::string::npos);
 }
 
-TEST_F(TenantPauses, AClientThatWaitsOrComesLaterIsHeldToo) {
+TEST_F(TenantSuspensions, AClientThatWaitsOrComesLaterIsHeldToo) {
   join(1, 12 * kGiBs, true);
   load(1, 12 * kGiBs);
   join(2, 12 * kGiBs, true);
   ASSERT_EQ(view_of(2).state, ClientState::kWaiting);
-  feed(TenantPaused{2, true});
+  feed(TenantSuspended{2, true});
   EXPECT_EQ(view_of(2).state, ClientState::kIdle);
   now += 3600 * kSeconds;
   feed(Tick{});
   EXPECT_TRUE(drops.empty()) << "nobody waits for its neighbour's memory";
-  feed(TenantPaused{3, true});
+  feed(TenantSuspended{3, true});
   join(3, kGiBs, true);
   EXPECT_EQ(grants.count(3), 0u);
-  feed(TenantPaused{3, false});
+  feed(TenantSuspended{3, false});
   EXPECT_EQ(grants.count(3), 1u);
-  feed(TenantPaused{2, false});
+  feed(TenantSuspended{2, false});
   EXPECT_EQ(view_of(2).state, ClientState::kWaiting);
 }
 
-TEST_F(TenantPauses, ItsMemoryMovesOutAsFarAsHostMemoryHasRoom) {
+TEST_F(TenantSuspensions, ItsMemoryMovesOutAsFarAsHostMemoryHasRoom) {
   for (const ClientId client : {1, 2}) {
     join(client, 6 * kGiBs, true);
     load(client, 6 * kGiBs);
@@ -101,7 +101,7 @@ TEST_F(TenantPauses, ItsMemoryMovesOutAsFarAsHostMemoryHasRoom) {
     now += kSeconds;
   }
   feed(HostMemory{2 * kGiBs});
-  feed(TenantPaused{2, true});  // although nobody wants the room, and the other has not run for longer
+  feed(TenantSuspended{2, true});  // although nobody wants the room, and the other has not run for longer
   EXPECT_EQ(evictions.count(1), 0u);
   EXPECT_EQ(evictions[2], 2 * kGiBs);
   feed(SwapProgressed{2, true, true, false, 1, 2 * kGiBs, kSeconds, {6 * kGiBs, 4 * kGiBs, kGiBs}});
@@ -110,26 +110,26 @@ TEST_F(TenantPauses, ItsMemoryMovesOutAsFarAsHostMemoryHasRoom) {
   EXPECT_EQ(evictions[2], 3 * kGiBs) << "but not what cannot be swapped";
 }
 
-TEST_F(TenantPauses, AClientThatDiesLeavesNothingThatHoldsOthersUp) {
+TEST_F(TenantSuspensions, AClientThatDiesLeavesNothingThatHoldsOthersUp) {
   join(1, 12 * kGiBs, true);
   load(1, 12 * kGiBs);
   join(2, 12 * kGiBs, true);
-  feed(TenantPaused{1, true});
+  feed(TenantSuspended{1, true});
   feed(ClientLeft{1, true});
   EXPECT_EQ(view_of(2).state, ClientState::kLoading);
   join(1, kGiBs, true);  // its next program
   EXPECT_TRUE(view_of(1).held);
   feed(ClientLeft{1, true});
-  feed(TenantPaused{1, false});
+  feed(TenantSuspended{1, false});
   join(1, kGiBs, true);
   EXPECT_FALSE(view_of(1).held);
   EXPECT_NE(view_of(1).state, ClientState::kIdle);
 }
 
-TEST_F(TenantPauses, AProgramThatDoesNotDrainIsAskedAgain) {
+TEST_F(TenantSuspensions, AProgramThatDoesNotDrainIsAskedAgain) {
   join(1, kGiBs, true);
   load(1, kGiBs);
-  feed(TenantPaused{1, true});
+  feed(TenantSuspended{1, true});
   ASSERT_EQ(drops.count(1), 1u);
   feed(DrainFailed{1, grants[1]});
   const auto again = next_deadline(*state);
@@ -139,11 +139,11 @@ TEST_F(TenantPauses, AProgramThatDoesNotDrainIsAskedAgain) {
   EXPECT_EQ(drops.count(1), 1u);
 }
 
-TEST_F(TenantPauses, ATenantThatIsResumedAtOnceKeepsItsTurnOrGetsTheNext) {
+TEST_F(TenantSuspensions, ATenantThatIsResumedAtOnceKeepsItsTurnOrGetsTheNext) {
   join(1, kGiBs, true);
   load(1, kGiBs);
-  feed(TenantPaused{1, true});
-  feed(TenantPaused{1, false});
+  feed(TenantSuspended{1, true});
+  feed(TenantSuspended{1, false});
   feed(LockReleased{1, grants[1], {kGiBs, kGiBs, 0}, false});
   const GrantId before = grants[1];
   feed(LockRequested{1});
