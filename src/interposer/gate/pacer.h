@@ -1,13 +1,24 @@
-// Bounds the work that a program has in flight while somebody waits for the GPU or a compute limit applies, so that a drop takes
-// milliseconds: after every so many submissions of a thread an event; before more, the event before last must be done.
+// Bounds the work that a thread has in flight on the GPU, so that its end takes milliseconds once the GPU has to be given up. It does so
+// only while another client waits for the GPU or a compute limit applies.
 //
-// Somebody waits: the spacing adapts to about 10 ms of GPU time. A hold lasts 20 ms for each thread that is held just then, so that all of
-// a program's threads together go on no faster in vain than one would: else a hundred of them would put in flight a hundred times as much
-// as ends. Where work was seen to take longer than that, holds come to last as long as two such stretches; after one in vain they become
-// short, because the work may need what this thread does next, or stand still. A limit applies, and what is in flight at a drop is billed:
-// about 4 ms, and a submission waits as long as two long kernels take; one wait in vain, and the thread's waits are short until a short one
-// has sufficed. One Pacer per thread of the program, used by that thread only; what they share are a few counters. It has a ring of events
-// for each context that the thread submits to, a few at most: the least recently used one goes when there are more.
+// How. A thread records an event after every so many of its submissions, the *interval*. Having recorded one, it is *held*, outside the
+// gate, until the event before that one is done. So at most two intervals of its work are in flight. The interval is halved or doubled
+// until the GPU takes about this long from one event to the next:
+//
+//   another client waits      5 to 15 ms
+//   a compute limit applies   2 to 6 ms, because the work in flight at a drop is billed
+//
+// A hold ends after a time even if the event is not done: the work may need what this thread does next. Then the hold was *in vain*, and
+// the interval is halved.
+//
+//   another client waits      20 ms, or the time of two intervals if that is more; half after each hold in vain, 5 ms at least
+//   a compute limit applies   2 s, the time of two long kernels; 20 ms after a hold in vain, until one is not
+//
+// These times hold for one thread. With several threads held at once each is held that many times as long, 2 s at most: together they
+// submit no more in vain than one thread would.
+//
+// A thread has a Pacer, which only that thread uses, and in it a Ring of events for each of the eight contexts that it submitted to last.
+// Threads share nothing but counters.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +47,7 @@ class Ring {
 
  private:
   static constexpr int kEvents = 3;
-  static constexpr int64_t kHold_ns = 20'000'000;  // as a rule
+  static constexpr int64_t kHold_ns = 20'000'000;  // another client waits; or a limit applies, and the hold before was in vain
   bool prepare();
   void look_at_probe();
   bool wait_for(cuda::CUevent event, bool limited);
