@@ -45,6 +45,7 @@ import protocol  # noqa: E402
 PROBE = b"vprobe"  # short enough for its column
 PROBE_GPU = b"GPU-of-the-probe"  # the bytes of a UUID
 PATIENCE_S = 60
+START_S = 8  # after so long all viewers have started, and what a browser takes for that is no viewer's
 DELAY_MAX_MS, PERCENT_MAX = 100, 2
 CALLED_ROWS = 300  # so many lines has the terminal that the probe is looked for in: all clients' rows are on it
 LIMITS = (60, 160)
@@ -84,14 +85,14 @@ def percentile(values, part):
 class Load:
     """bench/load and its scheduler."""
 
-    def __init__(self, options, rate, seconds):
+    def __init__(self, options, rate, seconds, settle=1):
         self.folder = tempfile.mkdtemp(prefix="nvs-viewers-", dir="/tmp")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.page = f"127.0.0.1:{free.getsockname()[1]}"
         self.result = pathlib.Path(self.folder + ".json")
         words = ["--clients", options.clients, "--gpus", options.gpus, "--shape", "running", "--rate", rate, "--seconds", seconds, "--status", 0,
-                 "--folder", self.folder, "--page", self.page, "--json", self.result]
+                 "--folder", self.folder, "--page", self.page, "--json", self.result, "--settle", settle]
         self.process = subprocess.Popen([str(options.build / "bin/load"), *map(str, words)], stdout=subprocess.DEVNULL,
                                         start_new_session=True)
         self.environment = {**os.environ, "NVSHARE_RUNTIME_DIR": self.folder + "/run", "TERM": "xterm-256color"}
@@ -369,7 +370,7 @@ def measure_grants(options):
     found = {"messages_per_second": options.grant_rate, **{f"viewers_{count}": [] for count in VIEWERS}}
     for _ in range(options.pairs):
         for count in VIEWERS:
-            load = Load(options, options.grant_rate, options.seconds)
+            load = Load(options, options.grant_rate, options.seconds, START_S)
             viewers = open_viewers(options, load, count)
             mix = load.end()["mix"]
             for viewer in viewers:

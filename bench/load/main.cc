@@ -1,10 +1,10 @@
 // A scheduler under thousands of clients: see bench/README.md.
 //
 //   load [--clients 1000] [--gpus 1] [--shape running|waiting] [--rate 1000] [--seconds 10] [--idle 0] [--patience 120]
-//        [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200]
+//        [--scheduler PROGRAM] [--json FILE] [--folder FOLDER] [--page ADDRESS] [--status 200] [--settle 1]
 //
 // --folder: an empty one for the scheduler's files, for others that look at it (bench/viewers.py), as --page, the address of its page.
-// --status: milliseconds between two questions for the status; 0: none.
+// --status: milliseconds between two questions for the status; 0: none. --settle: seconds between the requests and the mix.
 //
 // Of 100 messages 70 change memory, 10 ask for the lock, 10 give it up, 5 end a program and begin another, 4 tell of memory moved in, and
 // one changes a priority over the admin socket. Processor time is the daemon's, by /proc. Where a phase takes longer than --patience the
@@ -44,6 +44,7 @@ struct Options {
   std::string folder;
   std::string page;
   int status_interval_ms = 200;
+  double settle = 1;
 };
 
 bool parse(int argc, char** argv, Options& options) {
@@ -73,6 +74,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.page = value;
     } else if (flag == "--status") {
       options.status_interval_ms = std::atoi(value.c_str());
+    } else if (flag == "--settle") {
+      options.settle = std::atof(value.c_str());
     } else {
       return false;
     }
@@ -180,7 +183,7 @@ Json measure_registrations(const Options& options, const Scheduler& scheduler, W
 }
 
 Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& workload) {
-  workload.listen(now_ns() + kSecondNs);
+  workload.listen(now_ns() + static_cast<int64_t>(options.settle * 1e9));
   workload.figures() = Figures();
   workload.figures().since_ns = now_ns();
   Admin admin(scheduler.admin_socket());

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -168,6 +169,29 @@ TEST_F(SharedReportsTest, AWriterMakesOneReportForViewersAndANewOneForWhoWantsIt
   EXPECT_EQ(report->since, 7u);
   EXPECT_EQ(ask(writer, {{0, kLongNs, 8}})[0], news[1]);
   EXPECT_EQ(looks_, 3);
+}
+
+// Whoever is answered wakes up and takes a processor: the loop serves others before the next viewer does.
+TEST_F(SharedReportsTest, AWriterAnswersViewersOneAfterTheOtherAndOthersAtOnce) {
+  report_.changes = 7;
+  StatusWriter writer(loop_, reports_);
+  std::string order;
+  size_t open = 4;
+  std::promise<void> done;
+  loop_.post([&] {
+    for (const char who : std::string("vvvs")) {
+      writer.ask(who == 'v' ? StatusWriter::Wish{0, kLongNs, 7} : StatusWriter::Wish{}, [&, who](const SharedReport::Text&) {
+        order += who;
+        loop_.post([&] {
+          order += 'o';
+          if (--open == 0) done.set_value();
+        });
+      });
+    }
+  });
+  thread_ = std::thread([this] { loop_.run(); });
+  done.get_future().wait();
+  EXPECT_EQ(order, "sovovovo");
 }
 
 }  // namespace

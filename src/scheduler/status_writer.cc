@@ -18,7 +18,8 @@ StatusWriter::Text failed(const std::exception& problem) {
 
 }  // namespace
 
-StatusWriter::StatusWriter(EventLoop& loop, SharedReports& reports) : loop_(loop), reports_(reports) {
+StatusWriter::StatusWriter(EventLoop& loop, SharedReports& reports)
+    : loop_(loop), reports_(reports), answer_timer_(loop, [this] { answer_next(); }) {
   // Signals are the loop's business: the thread inherits this.
   sigset_t all, before;
   sigfillset(&all);
@@ -74,18 +75,35 @@ void StatusWriter::look_on(bool begins) {
 
 // Those that want all of it and need not have it newer.
 void StatusWriter::answer_by_what_is_written() {
-  std::vector<std::pair<Done, Text>> answers;
-  std::erase_if(waiting_, [&](Asker& asker) {
+  for (Asker& asker : std::exchange(waiting_, {})) {  // who is answered may ask again
     const SharedReports::Report report = asker.wish.since == 0 ? reports_.written(asker.wish.age_max_ns, asker.wish.changes_min) : nullptr;
-    if (report) answers.emplace_back(std::move(asker.done), report->text(0));
-    return report != nullptr;
-  });
-  for (const auto& [done, text] : answers) done(text);  // may ask again
+    if (report) {
+      answer(std::move(asker), report->text(0));
+    } else {
+      waiting_.push_back(std::move(asker));
+    }
+  }
 }
 
 void StatusWriter::written(const Texts& texts) {
-  for (const Asker& asker : std::exchange(served_, {})) asker.done(texts.at(asker.wish.since));
+  for (Asker& asker : std::exchange(served_, {})) {
+    const uint64_t since = asker.wish.since;
+    answer(std::move(asker), texts.at(since));
+  }
   begin();
+}
+
+void StatusWriter::answer(Asker asker, Text text) {
+  if (!asker.wish.shares()) return asker.done(text);
+  answers_.push_back({std::move(asker.done), std::move(text)});
+  if (answers_.size() == 1) answer_timer_.arm(monotonic_ns());
+}
+
+void StatusWriter::answer_next() {
+  const Answer next = std::move(answers_.front());
+  answers_.pop_front();
+  if (!answers_.empty()) answer_timer_.arm(monotonic_ns() + kBetweenAnswersNs);
+  next.done(next.text);
 }
 
 void StatusWriter::write() {
