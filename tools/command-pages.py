@@ -12,7 +12,7 @@ import sys
 # Commands whose first argument is a tenant's name, completed from what the scheduler knows.
 TENANT_COMMANDS = ["set", "pause", "resume", "release", "kill"]
 DESCRIPTIONS_AT = 30
-SET_WORDS = "core= ceiling= memory= priority= paused="
+SET_WORDS = "core= ceiling= memory= priority= paused= sharing="
 TENANTS = "nvsharectl status --json 2>/dev/null | grep -o '\"tenants\":.*' | grep -oE '\"name\":\"[^\"]*\"' | cut -d'\"' -f4"
 
 
@@ -33,7 +33,8 @@ def sections(text):
             names, description = found[name][-1]
             found[name][-1] = (names, (description + " " + line.strip()).strip())
         elif line.startswith("  "):  # CLI11 begins descriptions in this column, in a line of their own where the name is longer
-            beside = len(line) > DESCRIPTIONS_AT and line[DESCRIPTIONS_AT - 1] == " "
+            name_there = line[:DESCRIPTIONS_AT]
+            beside = len(line) > DESCRIPTIONS_AT and name_there[-1] == " " and name_there.count("[") == name_there.count("]")
             found[name].append((line[:DESCRIPTIONS_AT].strip(), line[DESCRIPTIONS_AT:]) if beside else (line.strip(), ""))
     return found
 
@@ -80,7 +81,7 @@ def bash(commands):
         if name in TENANT_COMMANDS:
             flags += ' $([ "$COMP_CWORD" -eq 2 ] && ' + TENANTS + ")"
         if name == "set":
-            flags += " " + SET_WORDS
+            flags += ' $([ "$COMP_CWORD" -gt 2 ] && echo ' + SET_WORDS + ")"
         cases.append(f'    {name}) words="{flags}" ;;')
     names = " ".join(name for name, *_ in commands)
     return f"""# bash completion of nvsharectl; made by tools/command-pages.py
@@ -91,6 +92,7 @@ _nvsharectl() {{
     mapfile -t COMPREPLY < <(compgen -W "{names} --help --version" -- "$2")
     return
   fi
+  case " ${{COMP_WORDS[*]:2:COMP_CWORD-2}} " in *" -- "*) return ;; esac  # of another program
   case "${{COMP_WORDS[1]}}" in
 {chr(10).join(cases)}
   esac
@@ -100,19 +102,28 @@ complete -o default -F _nvsharectl nvsharectl
 """
 
 
-def quoted(text):
-    return text.replace("'", "").replace("[", "(").replace("]", ")").replace(":", " -")
+def in_zsh(text):
+    return text.replace("'", "'\\''").replace("[", "(").replace("]", ")").replace(":", " -")
+
+
+def in_fish(text):
+    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def zsh(commands):
-    described = "\n".join(f"    '{name}:{quoted(text)}'" for name, text, _, _ in commands)
+    described = "\n".join(f"    '{name}:{in_zsh(text)}'" for name, text, _, _ in commands)
     cases = []
     for name, _, options, _ in commands:
-        rows = [f"'{flag}[{quoted(text)}]{':value:_files' if value else ''}'" for flags, value, text in options for flag in flags]
+        rows = [f"'{flag}[{in_zsh(text)}]{':value:_files' if value else ''}'" for flags, value, text in options for flag in flags]
         if name in TENANT_COMMANDS:
             rows.append("'1:tenant:($(" + TENANTS.replace("'", "'\\''") + "))'")
-        rows.append("'*:argument:_files'")
-        cases.append(f"    {name}) _arguments " + " ".join(rows) + " ;;")
+        if name == "run":  # what follows is another program's command line
+            rows += ["'(-)1:program:_command_names -e'", "'*::argument:_normal'"]
+        elif name == "set":
+            rows.append(f"'*:limit:compadd -S \"\" {SET_WORDS}'")
+        else:
+            rows.append("'*:argument:_files'")
+        cases.append(f"    {name}) _arguments -S " + " ".join(rows) + " ;;")
     return f"""#compdef nvsharectl
 # made by tools/command-pages.py
 local -a commands=(
@@ -134,12 +145,17 @@ fi
 def fish(commands):
     lines = ["# made by tools/command-pages.py"]
     for name, description, options, _ in commands:
-        lines.append(f"complete -c nvsharectl -n __fish_use_subcommand -f -a {name} -d '{quoted(description)}'")
+        lines.append(f"complete -c nvsharectl -n __fish_use_subcommand -f -a {name} -d '{in_fish(description)}'")
         for flags, value, text in options:
             kinds = " ".join(f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}" for flag in flags)
-            lines.append(f"complete -c nvsharectl -n '__fish_seen_subcommand_from {name}' {kinds}{' -r' if value else ''} -d '{quoted(text)}'")
+            lines.append(f"complete -c nvsharectl -n '__fish_seen_subcommand_from {name}' {kinds}{' -r' if value else ''} -d '{in_fish(text)}'")
+        first = f"__fish_seen_subcommand_from {name}; and test (count (commandline -opc)) -eq 2"
         if name in TENANT_COMMANDS:
-            lines.append(f"complete -c nvsharectl -n '__fish_seen_subcommand_from {name}' -f -a \"({TENANTS.replace(chr(34), chr(92) + chr(34))})\"")
+            lines.append(f"complete -c nvsharectl -n '{first}' -f -a \"({TENANTS.replace(chr(34), chr(92) + chr(34))})\"")
+        if name == "set":
+            lines.append(f"complete -c nvsharectl -n '{first.replace('-eq', '-gt')}' -f -a '{SET_WORDS}'")
+        elif name in TENANT_COMMANDS:
+            lines.append(f"complete -c nvsharectl -n '__fish_seen_subcommand_from {name}' -f")
     return "\n".join(lines) + "\n"
 
 

@@ -16,10 +16,10 @@ build_packages=(
 # The site of the documents (tools/site).
 docs_packages=(git mkdocs mkdocs-material python3 python3-markdown-it)
 # The tests' own: a real Prometheus takes in the scheduler's metrics; Kubernetes manifests are checked; a real Slurm runs jobs, one
-# of them in a container of bubblewrap; a Jupyter kernel loads the extension; packages are made; a headless Chromium opens the
-# scheduler's page (100 MB, seconds; the test is skipped without).
+# of them in a container of bubblewrap; a Jupyter kernel loads the extension; packages are made; zsh and fish complete command
+# lines; a headless Chromium opens the scheduler's page (100 MB, seconds; the test is skipped without).
 services=(prometheus munge slurmctld slurmd)
-test_packages=("${services[@]}" bubblewrap python3-ipykernel python3-jsonschema python3-jupyter-client python3-yaml rpm slurm-client)
+test_packages=("${services[@]}" bubblewrap fish python3-ipykernel python3-jsonschema python3-jupyter-client python3-yaml rpm slurm-client zsh)
 if grep -qs '^ID=debian$' /etc/os-release; then
   test_packages+=(chromium-headless-shell)  # Ubuntu has it as a snap alone
   test_packages+=("${docs_packages[@]}")    # the site of the documents is tested with the mkdocs of Debian 12

@@ -158,7 +158,7 @@ class Packages(unittest.TestCase):
             {"id": 1, "name": "train", "paused": False}, {"id": 2, "name": "translate"}, {"id": 3, "name": "serve"}]}, separators=(",", ":")) + "'\n")
         program.chmod(0o755)
         for words, wanted in ((("pause", "tr"), "train translate"), (("resume", ""), "train translate serve --help -h"), (("set", "s"), "serve"),
-                              (("set", "train", "pau"), "paused="), (("pause", "train", "tr"), "")):
+                              (("set", "train", "pau"), "paused="), (("pause", "train", "tr"), ""), (("run", "--", "cat", "--gpu-m"), "")):
             line = " ".join(["nvsharectl", *(word or "''" for word in words)])
             found = run("bash", "-c", f"PATH={program.parent}:$PATH; source {share}/share/bash-completion/completions/nvsharectl; COMP_WORDS=({line}); "
                         f"COMP_CWORD={len(words)}; _nvsharectl nvsharectl '{words[-1]}' {words[0]}; echo ${{COMPREPLY[@]}}")
