@@ -5,8 +5,9 @@
 (() => {
   const kAllMs = 2000, kHiddenMs = 5000, kPatienceMs = 4000;
   // After an answer, at least. News come at once while changes are few; where they never end they take such a share of a processor, in the
-  // long run, besides the report of each two seconds: of a look the time that is seen here, and what it takes of the browser besides.
-  const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kLookMs = 4;
+  // long run, besides the report of each two seconds: of a look the time that is seen here, and what it takes of the browser besides. Seen is
+  // the median of the last ones: where others have the processor, one takes far longer than it uses.
+  const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kLookMs = 4, kLooks = 5;
   const kCellMs = 2000, kCells = 150, kCellsShown = 30;  // what is kept: a cell for each report; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
@@ -452,6 +453,12 @@
     const wait = document.hidden ? kHiddenMs : late ? kAllMs : Math.min(Math.max(kApartMs, -savedMs / kShare), all);
     if (!held) timer = setTimeout(poll, wait);
   };
+  const looks = [];  // milliseconds
+  const typicalLook = (ms) => {
+    looks.push(ms);
+    if (looks.length > kLooks) looks.shift();
+    return [...looks].sort((a, b) => a - b)[(looks.length - 1) >> 1];
+  };
   const take = (report, now) => {
     if (report.since) {
       if (!complete(report)) latest = null;  // all of it, next
@@ -461,7 +468,7 @@
       allAt = now;
       show(report, now);
     }
-    const spent = report.since ? kLookMs + 2 * (performance.now() - now) : 0;
+    const spent = report.since ? kLookMs + 2 * typicalLook(performance.now() - now) : 0;
     savedMs = Math.min(kSavedMs, savedMs + kShare * (now - savedAt)) - spent;
     savedAt = now;
   };
