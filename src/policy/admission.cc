@@ -213,12 +213,13 @@ void set_reason(const Gpu& gpu, Client& client, Verdict verdict) {
   }
 }
 
-// A compute limit keeps it, or another's share of the time.
+// A compute limit keeps it, or another's share of the time. Who could not have the lock whoever's turn it is has no part in turns of
+// groups, so it keeps its reason: with another it would count in the next step, and end turns that are there because it does not.
 bool not_now(Context& context, const Gpu& gpu, Client& client) {
   const Verdict verdict = may_run(context.state, client);
   set_reason(gpu, client, verdict);
   if (verdict != Verdict::kRun) return true;
-  if (has_share_turn(context, gpu, client)) return false;
+  if (cannot_have_it_soon(client.wait.reason) || has_share_turn(context, gpu, client)) return false;
   set_reason(client, WaitReason::kShare, false);
   return true;
 }
@@ -261,6 +262,7 @@ void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client
   const auto waits_for = [&](WaitReason reason) { set_reason(client, reason, true); };
   if (!head && need(client) > ceiling(context.config(), gpu, client)) return waits_for(WaitReason::kNeverFits);  // whoever leaves
   if (look_at(looks, context, gpu).now.room_with(client).fits()) {
+    if (!has_share_turn(context, gpu, client)) return set_reason(client, WaitReason::kShare, false);  // from now on it has a part in them
     if (!head || may_pass(context, gpu, *head, client)) {
       grant(context, gpu, client);
       looks.erase(gpu.id);

@@ -27,6 +27,7 @@ struct Program {
   Duration pause = 0;
   Duration drain = kMs;
   bool stuck = false;  // never drains
+  bool out = false;    // has nothing on the GPU as it joins
   GrantId grant = 0;
   bool wants = false;
   Instant changes_at = 0;  // begins or ends to work; with a drop: has drained
@@ -44,7 +45,7 @@ class World {
   ClientId add(const Program& program) {
     const ClientId id = programs_.size() + 1;
     programs_[id] = program;
-    feed(ClientJoined{id, 0, id, 0, {program.bytes, program.bytes, 0}, true, false, false});
+    feed(ClientJoined{id, 0, id, 0, {program.bytes, program.out ? 0 : program.bytes, 0}, true, false, false});
     if (program.group != 0) feed(ClientShares{id, program.group});
     wake_up(id);
     return id;
@@ -66,7 +67,7 @@ class World {
   Program& of(ClientId id) { return programs_.at(id); }
   double share(ClientId id, Duration of_time) const { return static_cast<double>(of(id).worked) / static_cast<double>(of_time); }
   Duration mixed() const { return mixed_; }
-  void feed(const Event& event) {
+  Actions feed(const Event& event) {
     const Actions actions = step(*state_, event, now_);
     EXPECT_EQ(check_invariants(*state_), std::nullopt);
     for (const Action& action : actions) {
@@ -77,6 +78,7 @@ class World {
         program.changes_at = program.stuck ? 0 : now_ + program.drain;
       }
     }
+    return actions;
   }
 
  private:
@@ -212,6 +214,29 @@ TEST(ShareTurns, WhereMemoryForcesTurnsThoseHold) {
   world.feed(MemoryChanged{other, {10 * kGiB, 0, 0}, 0, 0, 0, 0});
   world.run(5 * kSec);
   EXPECT_EQ(world.of(other).grant, 0u) << "its turn comes after ten seconds, not after a slice";
+}
+
+// It is no part of the turns, and so must not come to wait for its group's: else the next step finds that not all fit, and ends the turns,
+// the one after that begins them again. Each tells all clients of it, who answer (nvshare-simulate --seed 1500018328).
+TEST(ShareTurns, WhoCannotHaveItsMemoryDoesNotSwitchThemOnAndOff) {
+  World world;
+  world.feed(HostMemory{kGiB});
+  const ClientId first = world.add({.group = 7, .bytes = 4 * kGiB});
+  const ClientId second = world.add({.bytes = 6 * kGiB});
+  const ClientId large = world.add({.group = 8, .bytes = 8 * kGiB, .out = true});
+  for (int i = 0; i < 50; ++i) {
+    world.run(70 * kMs);
+    world.feed(Tick{});
+    EXPECT_TRUE(world.feed(Tick{}).empty());
+    EXPECT_TRUE(world.feed(Tick{}).empty());
+  }
+  EXPECT_NEAR(world.share(first, 3500 * kMs), 0.5, 0.06);
+  EXPECT_NEAR(world.share(second, 3500 * kMs), 0.5, 0.06);
+  EXPECT_EQ(world.of(large).worked, 0);
+  world.of(second).bytes = kGiB;
+  world.feed(MemoryChanged{second, {kGiB, kGiB, 0}, 0, 0, 0, 0});
+  world.run(3 * kSec);
+  EXPECT_GE(world.of(large).worked, 800 * kMs) << "it fits now, and has turns as the others";
 }
 
 TEST(ShareTurns, ComputeLimitsDecideWhereThereAreSome) {
