@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "protocol/admin.h"
@@ -24,6 +25,7 @@ class Checks {
  private:
   void check_client(const Process& process, const Client& client);
   void check_memory();
+  bool may_not_know_all(int gpu);
   void check_waits();
   void check_drops();
   void check_leases();
@@ -35,6 +37,7 @@ class Checks {
     Duration bound = 0;
   };
   std::map<uint64_t, Wait> waits_;  // by client
+  std::set<int> not_all_known_;     // GPUs: see may_not_know_all
 };
 
 }  // namespace nvshare::simulation

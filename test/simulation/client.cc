@@ -209,6 +209,7 @@ bool Client::grow_alone(Bytes bytes) {
   if (!turn::alone(turn_) || now() - turn_.disconnected_at < kAlone) return false;
   if (run().free_on(gpu_) < bytes) return false;
   step(turn::GrowthAlone{static_cast<uint64_t>(std::max(budget_, resident_ + bytes))});
+  has_grown_alone_ = true;
   return true;
 }
 
@@ -310,6 +311,7 @@ void Client::connect() {
 }
 
 void Client::registered(const protocol::Registered& answer) {
+  has_grown_alone_ = false;
   const bool first = id_ == 0;
   id_ = answer.client_id;
   version_ = answer.version;
