@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kRequestPatienceNs = 2'000'000'000;
 constexpr int64_t kAnswerPatienceNs = 5'000'000'000;
-constexpr int64_t kNewsPatienceNs = 2'000'000'000;
+constexpr int64_t kNewsPatienceNs = 3'000'000'000;
 // Of kConnectionsMax, those whose answer waits for news.
 constexpr size_t kHeldMax = 32;
 constexpr size_t kHeldOfAddressMax = 16;

@@ -9,7 +9,7 @@ import time
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "src/scheduler/page"
 FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
 GIB = 1 << 30
-WAIT_S = 2
+WAIT_S = 3
 
 
 class Scheduler:

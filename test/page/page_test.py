@@ -386,7 +386,7 @@ class ManyGpus(unittest.TestCase):
             comes_alone(False)
         for _ in range(5):
             comes_alone(True)
-            if all([comes_alone(False) for _ in range(3)]):  # one at most would come within two seconds
+            if all([comes_alone(False) for _ in range(3)]):  # one at most would come within three seconds
                 return
         self.fail("changes wait for whole reports")
 

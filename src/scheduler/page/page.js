@@ -1,14 +1,14 @@
-// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every two seconds, keeps five minutes of it, and draws;
+// Follows the scheduler: asks for /status.json (what `nvsharectl status --json` prints) every three seconds, keeps five minutes of it, and draws;
 // and between for what is new, which is answered when there is something. GPUs on the screen are drawn at once, of the others one with each
 // report, so that a node with many costs little. Names come from programs that nobody trusts: they become text of the document, never markup.
 'use strict';
 (() => {
-  const kAllMs = 2000, kHiddenMs = 5000, kPatienceMs = 4000;
+  const kAllMs = 3000, kHiddenMs = 5000, kPatienceMs = 5000;
   // After an answer, at least. News come at once while changes are few; where they never end they take such a share of a processor, in the
-  // long run, besides the report of each two seconds: of a look the time that is seen here, and what it takes of the browser besides. Seen is
+  // long run, besides the report of each three seconds: of a look the time that is seen here, and what it takes of the browser besides. Seen is
   // the median of the last ones: where others have the processor, one takes far longer than it uses.
   const kApartMs = 30, kShare = 0.015, kSavedMs = 80, kLookMs = 4, kLooks = 5;
-  const kCellMs = 2000, kCells = 150, kCellsShown = 30;  // what is kept: a cell for each report; and the least of it that is drawn
+  const kCellMs = 3000, kCells = 100, kCellsShown = 20;  // what is kept: a cell for each report; and the least of it that is drawn
   const kColours = 8;
   const kSvg = 'http://www.w3.org/2000/svg';
   const byId = (id) => document.getElementById(id);
