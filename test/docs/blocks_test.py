@@ -5,7 +5,7 @@
 
 Each block of code says what it is: ```sh, ```text, ```json, ```toml, ```yaml, ```ini. What is ```sh runs, unless the line before it is
 <!-- not run: REASON -->. What a block needs and readers have anyway stands in <!-- run before: COMMANDS -->, before it (`start NAME`
-starts a tenant, `end NAME` ends it, `gone NAME` waits for its end). Every FILE.py that a block runs is a program that works on 64 MiB of the GPU for the seconds of its first argument, or for a moment. Blocks of JSON, TOML and YAML
+starts a tenant, `end NAME` ends it, `gone NAME` waits for its end; $TREE is the source tree). Every FILE.py that a block runs is a program that works on 64 MiB of the GPU for the seconds of its first argument, or for a moment. Blocks of JSON, TOML and YAML
 must be such. Without markdown-it (tools/install-dependencies.sh docs) it is skipped: exit status 77.
 """
 import argparse
@@ -136,7 +136,7 @@ class Blocks(unittest.TestCase):
                 (programs / name).symlink_to(stage.build / "bin" / name)
             (programs / "nvshare").write_text((ROOT / "deploy/packaging/nvshare").read_text())
             (programs / "nvshare").chmod(0o755)
-            environment = {**stage.environment, "PATH": f"{programs}:/usr/bin:/bin", "TERM": "dumb"}
+            environment = {**stage.environment, "PATH": f"{programs}:/usr/bin:/bin", "TERM": "dumb", "TREE": str(ROOT)}
             # Into a file: programs in the background would keep a pipe open.
             with open(stage.path / "said", "wb") as said:
                 child = subprocess.Popen(["bash", "-c", script], cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=said,
