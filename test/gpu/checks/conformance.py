@@ -397,7 +397,7 @@ class Comparing:
         self.enter(name)
         options = self.options
         left = self.budget - (time.monotonic() - self.begin)
-        seconds = 0.7 * left / (len(self.names) - self.names.index(name))  # the rest is for what differs
+        seconds = 0.8 * left / (len(self.names) - self.names.index(name))  # the rest is for what differs
         if name == "first_turn":
             seconds /= 2
         outcome = self.instrument.sweep(name, options.first, self.volume_count(), seconds, self.part_of(name))
@@ -419,9 +419,10 @@ class Comparing:
         common = [s for s in outcome.hashes if s in native.hashes and s not in self.unstable]
         apart = self.comparison.apart_in(name)
         differing = sorted(s for s in common if (outcome.others[s] != native.others[s] if apart else outcome.hashes[s] != native.hashes[s]))
-        differing += [s for s in crashed if s in native.hashes]
+        as_native = outcome.crashed_as(native)
+        differing += [s for s in crashed if s in native.hashes and s not in as_native]
         self.figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
-                              "events": outcome.events[:20], "not_looked_at": max(0, len(differing) - options.examined),
+                              "crashed_as_natively": len(as_native), "events": outcome.events[:20], "not_looked_at": max(0, len(differing) - options.examined),
                               "first_differing": differing[:40]}
         if differing:
             self.enter(f"{name}: line by line, {len(differing[:options.examined])} of {len(differing)} that differ")

@@ -14,6 +14,7 @@ except ImportError:  # before Python 3.11: nothing is explained then
 from harness import MIB, Process, Scheduler, Skip
 
 HERE = pathlib.Path(__file__).resolve().parent.parent / "conformance"
+DRIVER_FRAME = re.compile(r"libcuda\.so[^(]*\((\w*\+0x[0-9a-f]+)\)")
 CRASHING = HERE / "crashing.txt"
 ENTRY_POINTS = HERE.parent.parent.parent / "src" / "interposer" / "entry_points.txt"
 # Display and video interop, other vendors' interfaces, and the debugger's: no program of this kind has what they need.
@@ -58,6 +59,27 @@ def states_of(config):
     )}
 
 
+class CrashSite:
+    """The driver's functions on the stack of a crash (crash_report.cc), from the one that crashed to the one that was called."""
+
+    def __init__(self):
+        self.frames, self.ended = [], False
+
+    def take(self, line):
+        found = DRIVER_FRAME.search(line)
+        if found and not self.ended:
+            self.frames.append(found[1])
+        elif self.frames:
+            self.ended = True
+
+    def same(self, other):
+        """The same calls; the last one crashed within the same few instructions."""
+        if not self.frames or not other.frames or self.frames[1:] != other.frames[1:]:
+            return False
+        tops = [frame.rpartition("+") for frame in (self.frames[0], other.frames[0])]
+        return tops[0][0] == tops[1][0] and abs(int(tops[0][2], 16) - int(tops[1][2], 16)) <= 64
+
+
 class Outcome:
     """What a run of the program said."""
 
@@ -68,13 +90,18 @@ class Outcome:
         self.lines = {}    # sequence -> outcomes, where they were asked for
         self.digests = {}  # sequence -> a word for each outcome, `CODE/HASH`, where those were not asked for
         self.events = []   # crashes, hangs, broken contexts
+        self.sites = {}    # sequence -> where in the driver it crashed (CrashSite)
         self.counts = collections.Counter()
         self.failures = collections.Counter()
         self.swaps = 0
 
     def take(self, text):
-        pending, begin, digest = [], None, ""
+        pending, begin, digest, site = [], None, "", None
         for line in text:
+            if line.startswith("signal "):
+                site = CrashSite()
+            elif site is not None and line.startswith("/"):
+                site.take(line)
             kind, _, rest = line.partition(" ")
             if kind == "L":
                 pending.append(rest)
@@ -95,6 +122,9 @@ class Outcome:
             elif kind in ("P", "X", "H"):
                 begin = None
                 self.events.append((kind, rest))
+                if kind == "X" and site is not None:
+                    self.sites[int(rest.split()[0])] = site
+                site = None
                 if kind != "P" and pending:
                     self.lines[int(rest.split()[0])] = pending
                 pending = []
@@ -112,12 +142,17 @@ class Outcome:
         self.lines.update(other.lines)
         self.digests.update(other.digests)
         self.events += other.events
+        self.sites.update(other.sites)
         self.counts += other.counts
         self.failures += other.failures
         self.swaps += other.swaps
 
     def calls(self):
         return sum(made for _, made in self.hashes.values())
+
+    def crashed_as(self, native):
+        """Sequences that crashed where the driver crashes natively, too, maybe in other sequences."""
+        return {sequence for sequence, site in self.sites.items() if any(site.same(known) for known in native.sites.values())}
 
     def crashed(self):
         return {int(rest.split()[0]): rest for kind, rest in self.events if kind in ("X", "H")}

@@ -435,6 +435,10 @@ bool Runner::resolve_out(const Arg& arg, Made& made, uint64_t& value) {
     }
   }
   if (arg.kind == Kind::kNew) {
+    // A reservation may lie where memory was that went with its context: what is asked of that memory would be told of it.
+    if (arg.letter == 'r' && context_gone_) {
+      return false;
+    }
     // A slot that is in use would lose its object.
     if (arg.letter == 'm' ? world_.memory(arg.v[0]).live : world_.object(arg.letter, arg.v[0]).live) {
       return false;

@@ -19,6 +19,7 @@ PROGRAM, SIMGPU = sys.argv[1:3]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from checks import conformance  # noqa: E402
+from checks import conformance_instrument as instrument  # noqa: E402
 
 
 def said_of(*plans, verbose=True):
@@ -44,6 +45,20 @@ def checked(lines):
 class WhatDiffers(unittest.TestCase):
     PLAN = ["cuCtxGetDevice oi", "cuMemAllocManaged +m:1:1:8 i:8 i:1", "cuGraphExecMemcpyNodeSetParams x:0 n:0 ~dst:1:0:0:4 memcpy3d:2:2:4:4:1:1 c:0"]
     NATIVE = ["cuCtxGetDevice 0 0", "cuMemAllocManaged 0 a512", "cuGraphExecMemcpyNodeSetParams 0"]
+
+    def test_a_crash_where_the_driver_crashes_natively_is_known_by_its_stack(self):
+        def crashed(sequence, top, *calls):
+            outcome = instrument.Outcome()
+            frames = ["/w/conformance(+0x1f139)[0x55]", "/lib/libc.so.6(+0x45330)[0x7f]", f"/l/libcuda.so.1(+{top})[0x7f]",
+                      *(f"/l/libcuda.so.1({call})[0x7f]" for call in calls), "/w/lib/libnvshare.so(cuStreamSynchronize+0x1f)[0x7f]",
+                      "/l/libcuda.so.1(cuFoo+0x1)[0x7f]"]
+            outcome.take(["signal 11, address 0x28, process 7:", *frames, f"X {sequence} 5 cuMemcpyHtoDAsync_v2 11"])
+            return outcome
+        native = crashed(3, "0x2eb7d4", "+0xf53352", "cuStreamSynchronize+0x20")
+        self.assertEqual(crashed(9, "0x2eb7df", "+0xf53352", "cuStreamSynchronize+0x20").crashed_as(native), {9})
+        self.assertEqual(crashed(9, "0x2eb9df", "+0xf53352", "cuStreamSynchronize+0x20").crashed_as(native), set(), "another function")
+        self.assertEqual(crashed(9, "0x2eb7d4", "+0xf53353", "cuStreamSynchronize+0x20").crashed_as(native), set(), "another way there")
+        self.assertEqual(crashed(9, "0x2eb7d4", "+0xf53352", "cuStreamSynchronize+0x20").crashed_as(instrument.Outcome()), set(), "not natively")
 
     def test_a_crash_is_where_it_happened_and_of_one_kind_wherever(self):
         found = conformance.differences(self.PLAN, self.NATIVE, ["crashed: 17 1 cuMemAllocManaged 11"])
