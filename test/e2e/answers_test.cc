@@ -208,6 +208,18 @@ TEST_F(Answers, PoolsOutliveContextsWhileSwappedOut) {
   expect_same_swapped_out("pools_outlive_contexts");
 }
 
+// A pool's memory had an address for kernels, and a handle opened without flags was refused for want of a context.
+TEST_F(Answers, WhatIsAskedOfAContextThatIsGone) {
+  expect_same_alone({"asked_of_gone_contexts"});
+  expect_same_unshared({"asked_of_gone_contexts"});
+}
+
+// Slots of a large slab crossed its pieces.
+TEST_F(Answers, SmallAllocationsLieInOnePiece) {
+  expect_same_alone({"small_mappings"});
+  expect_same_unshared({"small_mappings"});
+}
+
 // The legacy stream waits for what captures: memory in its order was made all the same.
 TEST_F(Answers, MemoryInOrderBesideCaptures) {
   expect_same_alone({"beside_captures"});
@@ -229,8 +241,8 @@ TEST_F(Answers, GreenContexts) {
 }
 // Both are swapped out by a thread of ours, to which no green context is ever current: the stand-in would count that as a fault.
 TEST_F(Answers, StreamsOfGreenContexts) {
-  expect_same_alone({"green_streams", "green_batches"});
-  expect_same_unshared({"green_streams", "green_batches"});
+  expect_same_alone({"green_streams", "green_batches", "green_batches_alone"});
+  expect_same_unshared({"green_streams", "green_batches", "green_batches_alone"});
 }
 TEST_F(Answers, HostPointers) {
   expect_same_alone({"host_pointers"});

@@ -69,6 +69,9 @@ bool is_sound(const size_t* sizes, size_t count, const CUmemcpyAttributes* attri
   return empty == count;
 }
 
+// A stream of a green context, while no context is current (measured).
+bool refuses_batches(const Stream& stream) { return t_thread.current() == nullptr && stream.context->parent != nullptr; }
+
 CUresult copy_batch(const CUdeviceptr* targets, const CUdeviceptr* sources, const size_t* sizes, size_t count,
                     const CUmemcpyAttributes* attributes, const size_t* begins, size_t kinds, size_t* fail_index, CUstream handle,
                     Default null_means) {
@@ -79,6 +82,7 @@ CUresult copy_batch(const CUdeviceptr* targets, const CUdeviceptr* sources, cons
   if (const CUresult result = find_stream(handle, null_means, &stream)) return result;
   *fail_index = SIZE_MAX;
   const bool sound = is_sound(sizes, count, attributes, begins, kinds, fail_index);
+  if (refuses_batches(*stream)) return CUDA_ERROR_INVALID_VALUE;
   if (count > 0 && (sound || *fail_index != SIZE_MAX)) crash_if_mapped(*stream, targets[0], sources[0]);
   if (!sound) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
@@ -129,7 +133,7 @@ CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* all, size_t* 
     }
     if (!is_sound(all[i])) return CUDA_ERROR_INVALID_VALUE;
   }
-  if (count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (count == 0 || flags != 0 || refuses_batches(*stream)) return CUDA_ERROR_INVALID_VALUE;
   crash_if_mapped(*stream, all[0].dst.op.ptr.ptr, all[0].src.op.ptr.ptr);
   for (size_t i = 0; i < count; ++i) {
     const CUDA_MEMCPY3D copy = description_of(all[i]);

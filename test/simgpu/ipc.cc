@@ -100,7 +100,10 @@ CUresult map_token(Shared& shared, Context* context, const Token& token, void* p
 
 CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned flags) {
   Context* context = nullptr;
-  if (const CUresult result = enter(&context)) return result;
+  const CUresult entered = enter(&context);
+  // Of a context that is gone the flags are looked at first (measured).
+  if (entered == CUDA_ERROR_CONTEXT_IS_DESTROYED && flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (entered != CUDA_SUCCESS) return entered;
   Token token;
   std::memcpy(&token, &handle, sizeof token);
   if (out == nullptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
@@ -108,6 +111,11 @@ CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned fl
   if (token.pid == static_cast<uint64_t>(getpid())) return CUDA_ERROR_INVALID_CONTEXT;
   Shared& shared = Shared::get();
   std::lock_guard lock(shared.mutex);
+  // Of a process's contexts on a GPU one opens what another process hands over of a GPU (measured).
+  for (const auto& [address, opened] : shared.opened) {
+    const bool same_way = opened.token.pid == token.pid && opened.token.device == token.device && opened.token.pool == 0;
+    if (same_way && opened.context != context && opened.context->device == context->device) return CUDA_ERROR_INVALID_HANDLE;
+  }
   for (auto& [address, opened] : shared.opened) {
     if (opened.context != context || std::memcmp(&opened.token, &token, sizeof token) != 0) continue;
     ++opened.references;

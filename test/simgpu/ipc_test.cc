@@ -45,6 +45,11 @@ int open_and_write() {
   if (cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS) return 3;
   if (cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_SUCCESS || again != address) return 4;
   if (cuMemFree_v2(address) != CUDA_ERROR_INVALID_VALUE) return 5;
+  CUcontext beside = nullptr;
+  if (cuCtxCreate_v2(&beside, 0, 0) != CUDA_SUCCESS) return 10;
+  if (cuIpcOpenMemHandle_v2(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) != CUDA_ERROR_INVALID_HANDLE) return 11;
+  if (cuMemGetAddressRange_v2(nullptr, nullptr, address) != CUDA_ERROR_NOT_FOUND) return 12;
+  if (cuCtxDestroy_v2(beside) != CUDA_SUCCESS || cuMemGetAddressRange_v2(nullptr, nullptr, address) != CUDA_SUCCESS) return 13;
   uint64_t word = 0;
   if (cuMemcpyDtoH_v2(&word, address, 8) != CUDA_SUCCESS) return 6;
   say(std::to_string(word));

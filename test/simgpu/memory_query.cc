@@ -40,6 +40,11 @@ void set_sync_memops(CUdeviceptr address, bool wanted) {
   if (Range* range = writing.find(address)) range->sync_memops = wanted;
 }
 
+// What another process handed over is for the context that opened it (measured).
+bool is_handed_to_another(const Context& context, const Range& range) {
+  return range.kind == RangeKind::kImported && range.pool == nullptr && range.context != &context;
+}
+
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   Answer answer;
   if (const CUresult result = find(address, &answer)) return result;
@@ -52,8 +57,9 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return put(data, range.on_host() ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      if (t_thread.current() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;  // of all attributes this one alone (measured)
-      if (!may_use(*t_thread.current(), range)) return CUDA_ERROR_INVALID_VALUE;
+      // Of all attributes this one alone (measured).
+      if (t_thread.current() == nullptr || !t_thread.current()->alive.load()) return CUDA_ERROR_INVALID_CONTEXT;
+      if (!may_use(*t_thread.current(), range) || is_handed_to_another(*t_thread.current(), range)) return CUDA_ERROR_INVALID_VALUE;
       return put(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return range.on_device() ? CUDA_ERROR_INVALID_VALUE : put(data, address);
@@ -151,6 +157,7 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
   if (const CUresult result = enter(&context)) return result;
   Answer answer;
   if (find(address, &answer) != CUDA_SUCCESS || !may_use(*context, answer.range)) return CUDA_ERROR_NOT_FOUND;
+  if (is_handed_to_another(*context, answer.range)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = answer.range.base;
   if (size != nullptr) *size = answer.range.size;
   return CUDA_SUCCESS;

@@ -42,6 +42,12 @@ bool is_sound(const size_t* sizes, size_t count, const CUmemcpyAttributes* attri
   return true;
 }
 
+// Without one a driver refuses a batch on a green context's stream (measured); copies one by one would be made.
+bool has_context() {
+  CUcontext current = nullptr;
+  return real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr;
+}
+
 bool names_addresses(const CUDA_MEMCPY3D_BATCH_OP& copy) {
   return copy.src.type == CU_MEMCPY_OPERAND_TYPE_POINTER && copy.dst.type == CU_MEMCPY_OPERAND_TYPE_POINTER;
 }
@@ -97,7 +103,7 @@ bool batch_one_by_one(CUresult* result, CUdeviceptr* to, CUdeviceptr* from, size
   if (failed == nullptr) failed = &unnamed;
   *failed = SIZE_MAX;
   *result = CUDA_ERROR_INVALID_VALUE;
-  if (!is_sound(sizes, count, attributes, begins, kinds, failed)) return true;
+  if (!is_sound(sizes, count, attributes, begins, kinds, failed) || !has_context()) return true;
   const auto make = [&](size_t i) { return submit_copy<&RealDriver::cuMemcpyAsync, 3, false>(to[i], from[i], sizes[i], stream); };
   size_t kind = 0;
   *result = make_all(count, failed, stream, make, [&](size_t i) {
@@ -114,7 +120,8 @@ bool batch_one_by_one(CUresult* result, size_t count, CUDA_MEMCPY3D_BATCH_OP* co
   if (failed == nullptr) failed = &unnamed;
   *failed = SIZE_MAX;
   *result = CUDA_ERROR_INVALID_VALUE;
-  if (count == 0 || flags != 0 || !std::all_of(copies, copies + count, [](const auto& copy) { return is_sound(copy); })) return true;
+  const bool sound = count != 0 && flags == 0 && std::all_of(copies, copies + count, [](const auto& copy) { return is_sound(copy); });
+  if (!sound || !has_context()) return true;
   const auto make = [&](size_t i) {
     const CUDA_MEMCPY3D copy = single(copies[i]);
     return submit_copy<&RealDriver::cuMemcpy3DAsync_v2, 1, false>(&copy, stream);

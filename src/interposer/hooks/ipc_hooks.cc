@@ -15,7 +15,8 @@ namespace {
 template <auto Function>
 CUresult open_memory(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   CUresult result = CUDA_SUCCESS;
-  if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  // The flags are looked at before the context is (measured).
+  if (process().current_is_gone() && flags == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (process().active() && process().ipc.open(address, handle, flags, &result)) {
     if (result == CUDA_SUCCESS) opened_to_others.store(true, std::memory_order_relaxed);
     return result;

@@ -10,6 +10,7 @@
 #include "interposer/memory/charges.h"
 #include "interposer/memory/graph_memory.h"
 #include "interposer/memory/pools.h"
+#include "interposer/process/green_contexts.h"
 #include "interposer/process/process.h"
 
 namespace nvshare::interposer {
@@ -360,6 +361,8 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (owner != nullptr && !may_use(owner->ordinal(), range.base, pools().placed_at(range.base).pool != nullptr))
     return CUDA_ERROR_NOT_FOUND;
+  // What another process handed over is known in the context that opened it (measured).
+  if (ordinal >= 0 && range.context != green_contexts().primary_of(context)) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = range.base;
   if (bytes != nullptr) *bytes = range.bytes;
   return CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #include "interposer/hooks/reach.h"
 #include "interposer/memory/charges.h"
 #include "interposer/memory/pools.h"
+#include "interposer/process/green_contexts.h"
 #include "interposer/process/process.h"
 #include "interposer/symbols/real_driver.h"
 
@@ -78,6 +79,19 @@ struct Owner {
   bool imported;  // from another process
 };
 
+// A context is current, and it has not ended: a pool's memory stays when its context ends.
+bool has_context() {
+  CUcontext current = nullptr;
+  if (real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return false;
+  return !process().current_is_gone();
+}
+
+// What another process handed over is for the context that opened it (measured).
+bool is_current(CUcontext context) {
+  CUcontext current = nullptr;
+  return real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && green_contexts().primary_of(current) == context;
+}
+
 CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Owner& owner, const AllocationRange& range) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const CUdeviceptr piece = owner.of_pool ? kPoolMappingBytes : kMappingBytes;
@@ -86,12 +100,10 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
       return answer<CUcontext>(data, owner.of_pool ? nullptr : range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {  // the only one that is asked of a context (measured)
-      CUcontext current = nullptr;
-      if (real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-      if (!owner.imported && !may_use(owner.ordinal, range.base, owner.of_pool)) return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // the only one that is asked of a context (measured)
+      if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+      if (owner.imported ? !is_current(range.context) : !may_use(owner.ordinal, range.base, owner.of_pool)) return CUDA_ERROR_INVALID_VALUE;
       return answer<CUdeviceptr>(data, address);
-    }
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       answer<void*>(data, nullptr);
       return CUDA_ERROR_INVALID_VALUE;
@@ -144,6 +156,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
       return may_use(address, view) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return answer<unsigned long long>(data, view.mapping_id);
@@ -242,7 +255,7 @@ NVSHARE_EXPORT CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribu
   for (unsigned i = 0; i < count; ++i) {
     CUresult result = attribute_of(data[i], attributes[i], address, owner, range);
     // Asked for many at once, the driver leaves a zero where a single question would fail.
-    if (result == CUDA_ERROR_INVALID_VALUE && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {
+    if (result != CUDA_SUCCESS && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {
       result = answer<CUdeviceptr>(data[i], 0);
     }
     if (result != CUDA_SUCCESS && attributes[i] != CU_POINTER_ATTRIBUTE_HOST_POINTER) return result;

@@ -27,7 +27,22 @@ constexpr ClassTable make_classes() {
 constexpr ClassTable kClasses = make_classes();
 static_assert(kClasses.bytes[kCount - 1] == SlabSet::kSlotBytesMax);
 
-bool is_occupied(const Slab& slab, uint32_t slot) { return (slab.occupied[slot / 64] >> (slot % 64) & 1) != 0; }
+constexpr size_t slots_in_piece(uint32_t class_index) { return SlabSet::kPieceBytes / kClasses.bytes[class_index]; }
+
+cuda::CUdeviceptr address_of(const Slab& slab, size_t slot) {
+  const size_t in_piece = slots_in_piece(slab.class_index);
+  return slab.block->base + slot / in_piece * SlabSet::kPieceBytes + slot % in_piece * kClasses.bytes[slab.class_index];
+}
+
+// The slot in which `address` lies, which is in the slab's block; slab.slots: it lies behind the last slot of its piece.
+size_t slot_at(const Slab& slab, cuda::CUdeviceptr address) {
+  const size_t offset = address - slab.block->base;
+  const size_t in_piece = slots_in_piece(slab.class_index);
+  const size_t slot = offset % SlabSet::kPieceBytes / kClasses.bytes[slab.class_index];
+  return slot < in_piece ? offset / SlabSet::kPieceBytes * in_piece + slot : slab.slots;
+}
+
+bool is_occupied(const Slab& slab, size_t slot) { return (slab.occupied[slot / 64] >> (slot % 64) & 1) != 0; }
 
 }  // namespace
 
@@ -60,7 +75,7 @@ void SlabSet::add_slab(Block* block, size_t bytes, SlabUse use) {
   slab->block = block;
   slab->class_index = index;
   slab->use = use;
-  slab->slots = static_cast<uint32_t>(block->bytes / kClasses.bytes[index]);
+  slab->slots = static_cast<uint32_t>(block->bytes / kPieceBytes * slots_in_piece(index));
   slab->occupied.resize((slab->slots + 63) / 64);
   slab->requested.resize(slab->slots);
   slab->notes.resize(slab->slots);
@@ -95,27 +110,24 @@ cuda::CUdeviceptr SlabSet::take_of(Class& of, size_t bytes, cuda::CUcontext cont
     slab->requested[slot] = static_cast<uint32_t>(bytes);
     slab->notes[slot] = new_notes();
     if (++slab->used == slab->slots) with_room.erase(with_room.begin() + static_cast<ptrdiff_t>(i));
-    return slab->block->base + size_t{slot} * kClasses.bytes[slab->class_index];
+    return address_of(*slab, slot);
   }
   return 0;
 }
 
 bool SlabSet::slot_of(const Slab* slab, cuda::CUdeviceptr address, cuda::CUdeviceptr* base, size_t* requested) {
-  size_t slot_size = kClasses.bytes[slab->class_index];
-  size_t slot = (address - slab->block->base) / slot_size;
-  if (slot >= slab->slots || (slab->occupied[slot / 64] >> (slot % 64) & 1) == 0) return false;
-  *base = slab->block->base + slot * slot_size;
+  const size_t slot = slot_at(*slab, address);
+  if (slot >= slab->slots || !is_occupied(*slab, slot)) return false;
+  *base = address_of(*slab, slot);
   *requested = slab->requested[slot];
   return address - *base < *requested;
 }
 
 void SlabSet::set_requested(Slab* slab, cuda::CUdeviceptr address, size_t bytes) {
-  slab->requested[(address - slab->block->base) / kClasses.bytes[slab->class_index]] = static_cast<uint32_t>(bytes);
+  slab->requested[slot_at(*slab, address)] = static_cast<uint32_t>(bytes);
 }
 
-AllocationNotes& SlabSet::notes_of(Slab* slab, cuda::CUdeviceptr address) {
-  return slab->notes[(address - slab->block->base) / kClasses.bytes[slab->class_index]];
-}
+AllocationNotes& SlabSet::notes_of(Slab* slab, cuda::CUdeviceptr address) { return slab->notes[slot_at(*slab, address)]; }
 
 bool SlabSet::outlives_context(const Slab* slab) {
   for (uint32_t slot = 0; slot < slab->slots; ++slot) {
@@ -128,7 +140,7 @@ std::vector<cuda::CUdeviceptr> SlabSet::ends_with_context(const Slab* slab) {
   std::vector<cuda::CUdeviceptr> ending;
   for (uint32_t slot = 0; slot < slab->slots; ++slot) {
     if (!is_occupied(*slab, slot) || slab->notes[slot].of_pool || slab->notes[slot].freed) continue;
-    ending.push_back(slab->block->base + size_t{slot} * kClasses.bytes[slab->class_index]);
+    ending.push_back(address_of(*slab, slot));
   }
   return ending;
 }
@@ -136,9 +148,9 @@ std::vector<cuda::CUdeviceptr> SlabSet::ends_with_context(const Slab* slab) {
 bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty) {
   cuda::CUdeviceptr base = 0;
   if (!slot_of(slab, address, &base, requested) || base != address) return false;
-  uint32_t slot = static_cast<uint32_t>((address - slab->block->base) / kClasses.bytes[slab->class_index]);
+  const size_t slot = slot_at(*slab, address);
   slab->occupied[slot / 64] &= ~(uint64_t{1} << (slot % 64));
-  if (slot / 64 < slab->first_free_word) slab->first_free_word = slot / 64;
+  slab->first_free_word = std::min(slab->first_free_word, static_cast<uint32_t>(slot / 64));
   std::vector<Slab*>& with_room = class_at(slab->class_index, slab->use).with_room;
   if (slab->used-- == slab->slots) with_room.push_back(slab);
   *empty = false;

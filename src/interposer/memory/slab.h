@@ -44,6 +44,8 @@ class SlabSet {
  public:
   static constexpr size_t kSlotBytesMax = size_t{1} << 20;  // larger allocations get blocks of their own
   static constexpr size_t kAlignment = 512;                 // of all that cuMemAlloc gives (measured); textures want it
+  // No slot crosses a multiple of it: a driver maps small allocations in pieces of 2 MiB, and CU_POINTER_ATTRIBUTE_MAPPING_SIZE tells so.
+  static constexpr size_t kPieceBytes = size_t{2} << 20;
 
   // The slot size that serves `bytes` (1 .. kSlotBytesMax).
   static size_t slot_bytes(size_t bytes);

@@ -49,6 +49,7 @@ TEST(Slab, RandomUseNeverOverlaps) {
       }
       ASSERT_NE(address, 0u);
       ASSERT_EQ(address % SlabSet::kAlignment, 0u);
+      ASSERT_EQ(address / SlabSet::kPieceBytes, (address + bytes - 1) / SlabSet::kPieceBytes);
       auto after = live.lower_bound(address);
       if (after != live.end()) {
         ASSERT_LE(address + bytes, after->first);
@@ -77,6 +78,28 @@ TEST(Slab, RandomUseNeverOverlaps) {
     slabs.remove(block->slab);
     delete block;
   }
+}
+
+// Three of 703 KiB want 768 KiB each; the third begins in the next piece, and what lies between is no allocation.
+TEST(Slab, WhatIsLeftAtTheEndOfAPieceIsNobodys) {
+  SlabSet slabs;
+  Block block;
+  block.base = 1 << 30;
+  block.bytes = 4 << 20;
+  block.context = reinterpret_cast<cuda::CUcontext>(uintptr_t{1});
+  slabs.add_slab(&block, 719'808);
+  for (const size_t offset : {0u, 768u << 10, 2u << 20, (2u << 20) + (768u << 10)}) {
+    EXPECT_EQ(slabs.take(719'808, block.context), block.base + offset);
+  }
+  EXPECT_EQ(slabs.take(719'808, block.context), 0u);
+  cuda::CUdeviceptr base = 0;
+  size_t requested = 0;
+  EXPECT_TRUE(SlabSet::slot_of(block.slab, block.base + (2 << 20) + 719'807, &base, &requested));
+  EXPECT_EQ(base, block.base + (2 << 20));
+  for (const size_t offset : {1536u << 10, (2u << 20) - 1, (3u << 20) + (512u << 10), (4u << 20) - 1}) {
+    EXPECT_FALSE(SlabSet::slot_of(block.slab, block.base + offset, &base, &requested)) << offset;
+  }
+  slabs.remove(block.slab);
 }
 
 TEST(Slab, AnotherContextGetsItsOwnSlab) {

@@ -89,6 +89,12 @@ Ipc::Import* Ipc::find_import(const IpcToken& token, CUcontext context) {
   return nullptr;
 }
 
+bool Ipc::is_open_elsewhere(const IpcToken& token, int user, CUcontext context) const {
+  return std::any_of(imports_.begin(), imports_.end(), [&](const Import& import) {
+    return import.token.exporter == token.exporter && import.user == user && import.context != context;
+  });
+}
+
 bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flags, CUresult* result) {
   IpcToken token;
   memcpy(&token, &handle, sizeof token);
@@ -108,6 +114,8 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
   collect();
   Lock lock(mutex_);
   while (opening_) changed_.wait(mutex_);
+  *result = cuda::CUDA_ERROR_INVALID_HANDLE;
+  if (is_open_elsewhere(token, device->ordinal(), context)) return true;
   Import* known = find_import(token, context);
   if (known == nullptr) {
     opening_ = true;
@@ -132,7 +140,6 @@ bool Ipc::open(CUdeviceptr* address, const CUipcMemHandle& handle, unsigned flag
     imports_.push_back(std::move(fresh));
     known = &imports_.back();
   } else if (token.offset > known->bytes || token.bytes > known->bytes - token.offset) {
-    *result = cuda::CUDA_ERROR_INVALID_HANDLE;
     return true;
   }
   ++known->references;

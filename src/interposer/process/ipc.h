@@ -102,6 +102,8 @@ class Ipc {
 
   Import* find_import(cuda::CUdeviceptr address) REQUIRES(mutex_);
   Import* find_import(const IpcToken& token, cuda::CUcontext context) REQUIRES(mutex_);
+  // Of the contexts that this process has on the GPU `user`, one opens what another process hands over of a GPU, as natively.
+  bool is_open_elsewhere(const IpcToken& token, int user, cuda::CUcontext context) const REQUIRES(mutex_);
   static Import::Slice* find_slice(Import& import, cuda::CUdeviceptr address);
   cuda::CUresult fetch(Device& device, const IpcToken& token) REQUIRES(mutex_);  // given up while waiting
   cuda::CUresult map(Import* import, const std::vector<cuda::CUmemGenericAllocationHandle>& handles);

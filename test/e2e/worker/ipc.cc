@@ -83,13 +83,20 @@ struct Imported {
     check(launch(place.kernels.mix, place.stream, address, uint64_t{expected.size()}, round), "sim_mix");
     model_mix(expected.data(), expected.size(), round);
   }
-  // A fill is the context's that opened it, copies are anybody's (measured).
-  void look_from_another_context() const {
+  // A fill is the context's that opened it, and so is the exporter; copies are anybody's (measured).
+  void look_from_another_context(const CUipcMemHandle& another) const {
     CUcontext other = nullptr;
     check(cuda().cuCtxCreate_v2(&other, 0, 0), "cuCtxCreate");
     expect(cuda().cuMemsetD8Async(address, 1, 64, nullptr), CUDA_ERROR_INVALID_VALUE, "filling imported memory from another context");
     uint64_t word = 0;
     check(cuda().cuMemcpyDtoH_v2(&word, address, sizeof word), "copying imported memory from another context");
+    CUdeviceptr opened = 0;
+    expect(cuda().cuMemGetAddressRange_v2(nullptr, nullptr, address), CUDA_ERROR_NOT_FOUND,
+           "the range of imported memory in another context");
+    expect(cuda().cuPointerGetAttribute(&opened, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address), CUDA_ERROR_INVALID_VALUE,
+           "the address of imported memory in another context");
+    expect(cuda().cuIpcOpenMemHandle_v2(&opened, another, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_HANDLE,
+           "opening memory in another context");
     check(cuda().cuCtxDestroy_v2(other), "cuCtxDestroy");  // the one before is current again
   }
   void verify() const {
@@ -174,7 +181,7 @@ void run_ipc_import(const Options& options) {
       for (auto& memory : opened) memory->verify();
     }
   }
-  opened.front()->look_from_another_context();
+  opened.front()->look_from_another_context(handed.handles[1]);
   for (auto& memory : opened) memory->verify();
   write_file(options.text("file", "") + ".done", &steps, sizeof steps);
   if (!options.text("go", "").empty()) stand_still(options);

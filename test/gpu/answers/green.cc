@@ -192,6 +192,30 @@ void green_batches() {
   batches("made, from the primary", made, from, to);
 }
 
+// Without a current context.
+void green_batches_alone() {
+  use(0);
+  const Part part = make_part();
+  const Address from = plain(kBytes, 1), to = plain(kBytes, 2);
+  Stream of_green = nullptr;
+  must("cuGreenCtxStreamCreate", &of_green, part.green, kNonBlocking, 0);
+  settle();
+  say_result("none is current", call("cuCtxSetCurrent", Context{nullptr}));
+  CopyAttributes attributes{1, {}, {}, 0};
+  Address target = to, source = from;
+  size_t size = kMiB, index = 0, failed = 77;
+  say_result("batch", call("cuMemcpyBatchAsync", &target, &source, &size, size_t{1}, &attributes, &index, size_t{1}, &failed, of_green));
+  say("index of the failure: %zu", failed);
+  say_result("batch, newer", call("cuMemcpyBatchAsync_v2", &target, &source, &size, size_t{1}, &attributes, &index, size_t{1}, of_green));
+  Copy3DOfBatch deep{};
+  deep.from.address = from;
+  deep.to.address = to;
+  deep.extent[0] = 4096;
+  deep.extent[1] = deep.extent[2] = 4;
+  deep.source_access = 1;
+  say_result("3D batch", call("cuMemcpy3DBatchAsync_v2", size_t{1}, &deep, 0ull, of_green));
+}
+
 void green_contexts() {
   const Context primary = use(0);
   const Part part = make_part();

@@ -460,4 +460,48 @@ void pools_outlive_contexts() {
   use_what_is_there(memory);
 }
 
+// What is asked once the primary context is gone: of memory of a pool, which stays, and of handles.
+void asked_of_gone_contexts() {
+  use(0);
+  Address pooled = 0, told = 1;
+  must("cuMemAllocAsync", &pooled, size_t{1000}, Stream{nullptr});
+  must("cuCtxSynchronize");
+  must("cuDevicePrimaryCtxReset_v2", 0);
+  int attributes[] = {3};  // CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+  void* places[] = {&told};
+  say_result("its address for a kernel", call("cuPointerGetAttribute", static_cast<void*>(&told), 3, pooled));
+  told = 1;
+  say_result("among several", call("cuPointerGetAttributes", 1u, attributes, places, pooled));
+  say("told: %d", told == 0 ? 0 : told == pooled ? 2 : 1);
+  struct {
+    unsigned char bytes[64];
+  } handle = {};
+  say_result("open a handle, no flags", call("cuIpcOpenMemHandle_v2", &told, handle, 0u));
+  say_result("with flags", call("cuIpcOpenMemHandle_v2", &told, handle, 1u));
+  say_result("none is current", call("cuCtxSetCurrent", Context{nullptr}));
+  say_result("its address for a kernel", call("cuPointerGetAttribute", static_cast<void*>(&told), 3, pooled));
+  told = 1;
+  say_result("among several", call("cuPointerGetAttributes", 1u, attributes, places, pooled));
+  say("told: %d", told == 0 ? 0 : told == pooled ? 2 : 1);
+}
+
+// A driver maps small allocations in pieces of 2 MiB, and none of them crosses two.
+void small_mappings() {
+  use(0);
+  for (const size_t bytes : {size_t{719808}, size_t{300000}, size_t{1} << 20}) {
+    Address memory[9] = {};
+    int pieces = 0;
+    for (Address& address : memory) {
+      size_t mapped = 0;
+      Address base = 0;
+      must("cuMemAlloc_v2", &address, bytes);
+      must("cuPointerGetAttribute", static_cast<void*>(&mapped), 18, address);
+      must("cuPointerGetAttribute", static_cast<void*>(&base), 19, address);
+      pieces += mapped == size_t{2} << 20 && base % mapped == 0 && address - base <= mapped - bytes ? 1 : 0;
+    }
+    say("%zu bytes: %d in one piece", bytes, pieces);
+    for (const Address address : memory) must("cuMemFree_v2", address);
+  }
+}
+
 }  // namespace answers
