@@ -14,7 +14,7 @@ namespace nvshare::interposer {
 namespace {
 
 // A driver maps plain memory in such pieces, of which small allocations share one, and pools' memory in larger ones (measured).
-constexpr CUdeviceptr kMappingBytes = 2 << 20;
+constexpr CUdeviceptr kMappingBytes = SlabSet::kPieceBytes;
 constexpr CUdeviceptr kPoolMappingBytes = 32 << 20;
 
 // Numbers of ours among the driver's, whose ids count up from one.
@@ -80,7 +80,7 @@ struct Owner {
 };
 
 // A context is current, and it has not ended: a pool's memory stays when its context ends.
-bool has_context() {
+bool context_lives() {
   CUcontext current = nullptr;
   if (real_driver().cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == nullptr) return false;
   return !process().current_is_gone();
@@ -101,7 +101,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:  // the only one that is asked of a context (measured)
-      if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+      if (!context_lives()) return CUDA_ERROR_INVALID_CONTEXT;
       if (owner.imported ? !is_current(range.context) : !may_use(owner.ordinal, range.base, owner.of_pool)) return CUDA_ERROR_INVALID_VALUE;
       return answer<CUdeviceptr>(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -156,7 +156,7 @@ CUresult attribute_of(void* data, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return answer<unsigned>(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+      if (!context_lives()) return CUDA_ERROR_INVALID_CONTEXT;
       return may_use(address, view) ? answer<CUdeviceptr>(data, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return answer<unsigned long long>(data, view.mapping_id);

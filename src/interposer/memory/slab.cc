@@ -8,7 +8,8 @@
 namespace nvshare::interposer {
 namespace {
 
-// 512, 1024, then 1.5 and 2 times each power of two, up to 1 MiB: above 1 KiB at most a third is lost to rounding.
+// 512, 1024, then 1.5 and 2 times each power of two, up to 1 MiB: above 1 KiB at most a third is lost to rounding. Of a piece at most a
+// quarter is lost at its end, with slots of 768 KiB.
 constexpr uint32_t kCount = 22;
 struct ClassTable {
   uint32_t bytes[kCount];
@@ -64,7 +65,7 @@ size_t SlabSet::slot_bytes(size_t bytes) { return kClasses.bytes[class_of(bytes)
 
 size_t SlabSet::next_slab_bytes(size_t bytes, size_t largest, SlabUse use) const {
   const uint32_t made = classes_[static_cast<uint32_t>(use)][class_of(bytes)].made;
-  size_t slab = size_t{2} << 20;
+  size_t slab = kPieceBytes;
   for (uint32_t i = 0; i < made && slab < kChunkBytesMax && slab * 2 <= largest; ++i) slab *= 2;
   return slab;
 }
