@@ -66,11 +66,9 @@ Engine::Engine(Options options, Transport& transport, policy::Instant now)
   update_host_memory(now, true);
 }
 
-Engine::~Engine() {
-  if (tenants_.is_unsaved()) tenants_.save();
-}
+Engine::~Engine() = default;
 
-// Nothing that a restart needs is lost by it: what people set is written at once, and which tenants' clients live is in known_.
+// Nothing that a restart needs is lost by it: what people set is kept at once, and which tenants' clients live is in known_.
 void Engine::save_tenants_soon(policy::Instant now) {
   if (tenants_.is_unsaved() && !save_at_)
     save_at_ = now + kSaveInterval + kSaveIntervalPerTenant * static_cast<int64_t>(tenants_.all().size());
@@ -177,7 +175,7 @@ void Engine::deadline_reached(policy::Instant now) {
   }
   if (save_at_ && *save_at_ <= now) {
     save_at_.reset();
-    if (tenants_.is_unsaved()) tenants_.save();
+    if (tenants_.is_unsaved()) tenants_.save_changes();
   }
   apply(departures_.deadline_reached(settings_.policy, now), now);
   std::optional<policy::Instant> deadline = policy::next_deadline(steps_.state());

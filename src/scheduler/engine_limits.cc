@@ -99,7 +99,7 @@ Result<void> Engine::set(const admin::SetRequest& request, policy::Instant now) 
     wanted.suspended = request.paused.value_or(tenant->suspended);
     wanted.sharing = request.sharing.value_or(tenant->sharing);
     change_limits(*tenant, wanted, now);
-    tenants_.save();
+    tenants_.save_changes(tenant->id);
     if (request.release) release(*tenant, now);
   }
   if (!request.settings.empty()) {

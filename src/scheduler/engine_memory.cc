@@ -18,7 +18,7 @@ constexpr policy::Duration kUnlistedGrace = 10'000'000'000;
 Engine::Look Engine::to_look_at() const {
   Look look;
   // Where limits hold for somebody, programs that are no clients are looked for everywhere; after a restart, clients that are not back.
-  const bool looks_everywhere = tenants_.has_limited() || hold_;
+  const bool looks_everywhere = has_limited(tenants_) || hold_;
   for (policy::GpuId id = 0; id < gpus_.size(); ++id) {
     auto is_here = [&](const auto& entry) { return entry.second.gpu == id; };
     const bool looks_for_others = looks_everywhere && gpus_[id].nvml;

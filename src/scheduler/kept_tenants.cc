@@ -216,7 +216,8 @@ bool has_ended(const std::string& key, const Tenant& tenant) {
 }  // namespace
 
 void Tenants::load() {
-  Result<std::optional<std::string>> content = read_kept_file(file_);
+  std::vector<std::string> changes;
+  const Result<std::optional<std::string>> content = file_->read(&changes);
   const auto refuse = [&](const std::string& why) {
     tenants_.clear();
     by_id_.clear();
@@ -227,49 +228,70 @@ void Tenants::load() {
   };
   if (!content) return refuse(content.error().text);
   if (!content->has_value()) return;
-  if (nests_too_deep(**content)) return refuse(file_ + " is damaged: it nests too deep");
+  const std::string& file = file_->file();
+  if (nests_too_deep(**content)) return refuse(file + " is damaged: it nests too deep");
+  std::string left_out;  // each with what is wrong with it; all else holds
   try {
     const Json json = protocol::parse_record(**content);
     if (const int format = json.at("format").get<int>(); format != kFormat) {
-      return refuse(file_ + " has format " + std::to_string(format) + ", known is " + std::to_string(kFormat));
+      return refuse(file + " has format " + std::to_string(format) + ", known is " + std::to_string(kFormat));
     }
     next_id_ = json.at("next_id").get<policy::TenantId>();
     const Json& tenants = json.at("tenants");
-    if (!tenants.is_array()) return refuse(file_ + " is damaged: its tenants are no list");
-    std::string left_out;  // each with what is wrong with it; all else holds
-    for (const Json& entry : tenants) {
-      Tenant tenant;
-      std::string key;
-      Result<void> read = read_tenant(entry, &key, &tenant, &left_out);
-      const bool is_given = tenant.id < next_id_;
-      if (!is_given && tenant.id < kTenantIdMax) next_id_ = tenant.id + 1;  // clients may know it: it is nobody else's
-      if (read && (!is_given || find(tenant.id) != nullptr || tenants_.contains(key)))
-        read = error_format("it has an impossible id, or another's");
-      if (!read) {
-        left_out += "; tenant '" + printable(key.c_str()) + "': " + read.error().text;
-        continue;
-      }
-      // As it was told: whoever speaks for pods says it again, or that it holds no longer.
-      if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods.remember(key.substr(4), tenant.pod);
-      if (!has_ended(key, tenant)) index(tenants_.insert_or_assign(key, tenant).first);
-    }
+    if (!tenants.is_array()) return refuse(file + " is damaged: its tenants are no list");
+    for (const Json& entry : tenants) load_tenant(entry, &left_out);
+    for (const std::string& line : changes) load_change(line, &left_out);
     // Since a later release than the rest; of an earlier one only pods with clients are known.
-    for (const Json& entry : json.value("pods", Json::array())) {
-      std::string uid;
-      PodLimits limits;
-      if (auto read = read_pod(entry, &uid, &limits); !read) {
-        left_out += "; pod '" + printable(uid.c_str()) + "': " + read.error().text;
-        continue;
-      }
-      pods.restore(uid, limits);
-    }
-    if (left_out.empty()) {
-      written_ = **content;
-    } else {
-      problem_ = file_ + " is damaged; left out of what the previous scheduler knew: " + left_out.substr(2);
-    }
+    for (const Json& entry : json.value("pods", Json::array())) load_pod(entry, &left_out);
   } catch (const Json::exception& problem) {
-    refuse(file_ + " is damaged: " + problem.what());
+    return refuse(file + " is damaged: " + problem.what());
+  }
+  if (!left_out.empty()) {
+    problem_ = file + " is damaged; left out of what the previous scheduler knew: " + left_out.substr(2);
+  } else if (changes.empty()) {
+    written_ = **content;
+  }
+}
+
+void Tenants::load_tenant(const Json& entry, std::string* left_out) {
+  Tenant tenant;
+  std::string key;
+  Result<void> read = read_tenant(entry, &key, &tenant, left_out);
+  const bool is_given = tenant.id < next_id_;
+  if (!is_given && tenant.id < kTenantIdMax) next_id_ = tenant.id + 1;  // clients may know it: it is nobody else's
+  if (read && (!is_given || find(tenant.id) != nullptr || tenants_.contains(key)))
+    read = error_format("it has an impossible id, or another's");
+  if (!read) {
+    *left_out += "; tenant '" + printable(key.c_str()) + "': " + read.error().text;
+    return;
+  }
+  // As it was told: whoever speaks for pods says it again, or that it holds no longer.
+  if (tenant.kind == "pod" && key.starts_with("pod:") && tenant.pod.told()) pods.remember(key.substr(4), tenant.pod);
+  if (!has_ended(key, tenant)) index(tenants_.insert_or_assign(key, tenant).first);
+}
+
+void Tenants::load_pod(const Json& entry, std::string* left_out) {
+  std::string uid;
+  PodLimits limits;
+  if (auto read = read_pod(entry, &uid, &limits); !read) {
+    *left_out += "; pod '" + printable(uid.c_str()) + "': " + read.error().text;
+    return;
+  }
+  pods.restore(uid, limits);
+}
+
+// {"next_id": N, "tenant": what save() writes of it} or {"next_id": N, "forgotten": its key}.
+void Tenants::load_change(const std::string& line, std::string* left_out) {
+  try {
+    if (nests_too_deep(line)) throw std::invalid_argument("it nests too deep");
+    const Json json = protocol::parse_record(line);
+    keep_id(json.at("next_id").get<policy::TenantId>() - 1);
+    const auto forgotten = json.find("forgotten");
+    const std::string key = forgotten != json.end() ? forgotten->get<std::string>() : json.at("tenant").at("key").get<std::string>();
+    if (const auto at = tenants_.find(key); at != tenants_.end()) forget(at);
+    if (forgotten == json.end()) load_tenant(json.at("tenant"), left_out);
+  } catch (const std::exception& problem) {
+    *left_out += "; a change: " + std::string(problem.what()).substr(0, 160);
   }
 }
 
@@ -277,15 +299,44 @@ void Tenants::keep_id(policy::TenantId id) {
   if (id < kTenantIdMax) next_id_ = std::max(next_id_, id + 1);
 }
 
-const std::string& Tenants::text_of(const std::string& key, const Tenant& tenant) {
-  const auto [at, is_new] = lines_.try_emplace(key);
-  if (is_new || at->second.tenant != tenant) at->second = {tenant, dumped(to_json(key, tenant))};
+const std::string& Tenants::text_of(const std::string& key, const Tenant& tenant, bool* is_new) {
+  const auto [at, was_added] = lines_.try_emplace(key);
+  *is_new = was_added || at->second.tenant != tenant;
+  if (*is_new) at->second = {tenant, dumped(to_json(key, tenant))};
   return at->second.text;
+}
+
+Tenants::~Tenants() {
+  if (is_unsaved_ || (file_ && file_->is_behind())) save();
+}
+
+void Tenants::save_changes(policy::TenantId changed) {
+  if (!file_) return;
+  if (changed != 0) touched_.insert(changed);
+  std::string lines;
+  const auto add = [&](const char* what, Json&& value) {
+    lines += Json{{"next_id", next_id_}, {what, std::move(value)}}.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  };
+  for (const std::string& key : forgotten_) add("forgotten", key);
+  for (const policy::TenantId id : touched_) {
+    const auto at = by_id_.find(id);
+    if (at == by_id_.end()) continue;
+    const auto& [key, tenant] = *at->second;
+    bool is_new = false;
+    text_of(key, tenant, &is_new);
+    if (is_new) add("tenant", to_json(key, tenant));
+  }
+  if (!lines.empty() && !file_->append(lines)) return save();
+  is_unsaved_ = false;
+  touched_.clear();
+  forgotten_.clear();
 }
 
 void Tenants::save() {
   is_unsaved_ = false;
-  if (file_.empty()) return;
+  touched_.clear();
+  forgotten_.clear();
+  if (!file_) return;
   Json told = Json::array();
   for (const auto& [uid, limits] : pods.all()) {
     Json& one = told.emplace_back(to_json(limits));
@@ -294,16 +345,18 @@ void Tenants::save() {
   }
   std::string content = "{\"format\": " + Json(kFormat).dump() + ",\n\"next_id\": " + std::to_string(next_id_) +
                         ",\n\"pods\": " + dumped(told) + ",\n\"tenants\": [";
+  content.reserve(written_.size() + 4096);
   const char* before = "\n";
   for (const auto& [key, tenant] : tenants_) {
-    content.append(before).append(text_of(key, tenant));
+    bool is_new = false;
+    content.append(before).append(text_of(key, tenant, &is_new));
     before = ",\n";
   }
   content += "\n]}\n";
-  if (content == written_) return problem_.clear();
-  Result<void> written = write_kept_file(file_, content);
+  if (content == written_ && !file_->is_behind()) return problem_.clear();
+  Result<void> written = file_->write(content);
   problem_ = written ? "" : written.error().text;
-  if (written) written_ = content;
+  if (written) written_ = std::move(content);
 }
 
 }  // namespace nvshare::scheduler

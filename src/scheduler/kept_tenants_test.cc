@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "scheduler/kept_file.h"
@@ -236,6 +237,7 @@ TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
     Tenants tenants(file_);
     ASSERT_TRUE(tenants.add_run(getpid(), "train", 5 * kGiB, true, 30));
     bad = *tenants.add_run(other.pid(), "broken", kGiB, true, 40);
+    tenants.save();
   }
   const nlohmann::json kept = nlohmann::json::parse(text());
   const auto is_left_out_with = [&](const char* field, const nlohmann::json& value, const std::string& why) {
@@ -263,6 +265,142 @@ TEST_F(KeptTenants, ABadTenantIsLeftOutAndTheOthersAreKept) {
   is_left_out_with("kind", "guess", "kind");
   is_left_out_with("pod", nullptr, "null");
   is_left_out_with("root", 0, "run");
+}
+
+// ---- changes beside it ----
+
+class KeptTenantsChanges : public KeptTenants {
+ protected:
+  KeptTenantsChanges() : tenants_(std::in_place, file_) {
+    tenants_->save_later();
+    train_ = *tenants_->add_run(getpid(), "train", 5 * kGiB, true, 30);
+    whole_ = text();
+  }
+  std::string changes() const {
+    std::ifstream stream(file_ + ".changes");
+    std::ostringstream content;
+    content << stream.rdbuf();
+    return content.str();
+  }
+  void set(int core_limit) {
+    tenants_->find(train_)->core_limit = core_limit;
+    tenants_->save_changes(train_);
+  }
+  int core_limit_read() const {
+    const Tenants next(file_);
+    EXPECT_EQ(next.problem(), "");
+    const Tenant* train = next.find(train_);
+    return train == nullptr ? 0 : train->core_limit;
+  }
+
+  std::optional<Tenants> tenants_;
+  policy::TenantId train_ = 0;
+  std::string whole_;
+};
+
+TEST_F(KeptTenantsChanges, OneOfThemIsALineAndIsReadBack) {
+  set(40);
+  EXPECT_EQ(text(), whole_) << "not all of it is written for that";
+  EXPECT_NE(changes().find("\"core_limit\":40"), std::string::npos) << changes();
+  EXPECT_EQ(core_limit_read(), 40);
+  set(55);
+  const std::string before = changes();
+  set(55);
+  EXPECT_EQ(changes(), before) << "nothing has changed";
+  EXPECT_EQ(core_limit_read(), 55);
+  Sleeper other;
+  const policy::TenantId serve = *tenants_->add_run(other.pid(), "serve", kGiB);
+  EXPECT_EQ(text(), whole_);
+  EXPECT_EQ(Tenants(file_).find(serve)->gpu_memory_limit, kGiB);
+  other.end();
+  tenants_->prune();
+  tenants_->save_changes();
+  Tenants next(file_);
+  EXPECT_EQ(next.find(serve), nullptr);
+  EXPECT_GT(*next.add_run(getppid(), "new", 0), serve) << "an id is never given twice";
+  tenants_->save();
+  EXPECT_EQ(changes(), "");
+  EXPECT_EQ(core_limit_read(), 55);
+}
+
+TEST_F(KeptTenantsChanges, ClientsThatCameAndWentAreThoseThatAreWritten) {
+  const policy::TenantId first = tenants_->join(peer_with(getppid()), "worker").id;
+  ASSERT_NE(first, train_);
+  tenants_->find(first)->core_limit = 20;
+  EXPECT_EQ(changes(), "");
+  EXPECT_TRUE(tenants_->is_unsaved());
+  tenants_->save_changes();
+  EXPECT_FALSE(tenants_->is_unsaved());
+  EXPECT_EQ(Tenants(file_).find(first)->core_limit, 20);
+  tenants_->find(first)->core_limit = 100;
+  tenants_->leave(first);
+  tenants_->save_changes();
+  EXPECT_EQ(Tenants(file_).find(first), nullptr);
+  EXPECT_EQ(text(), whole_);
+}
+
+TEST_F(KeptTenantsChanges, ALineThatWasCutOffIsNone) {
+  set(40);
+  const std::string one = changes();
+  set(50);
+  const std::string two = changes();
+  for (size_t length = one.size(); length < two.size(); length += 37) {
+    std::filesystem::resize_file(file_ + ".changes", length);
+    EXPECT_EQ(core_limit_read(), 40) << length;
+    ASSERT_TRUE(write_kept_file(file_ + ".changes", two));
+  }
+  EXPECT_EQ(core_limit_read(), 50);
+}
+
+TEST_F(KeptTenantsChanges, ThoseOfAnotherFileAreNone) {
+  set(40);
+  const std::string old = changes();
+  tenants_->save();
+  ASSERT_TRUE(write_kept_file(file_ + ".changes", old));
+  set(60);
+  EXPECT_EQ(core_limit_read(), 60);
+  tenants_->save();
+  ASSERT_TRUE(write_kept_file(file_ + ".changes", old));
+  EXPECT_EQ(core_limit_read(), 60) << "they followed an earlier one";
+  EXPECT_EQ(changes(), "") << "and cannot come to life again";
+}
+
+TEST_F(KeptTenantsChanges, ADamagedLineIsLeftOutAndToldAndTheOthersHold) {
+  set(40);
+  const std::string good = changes();
+  const std::string entry = good.substr(good.find('\n') + 1);
+  for (const std::string& bad : std::vector<std::string>{"{", "7", "[]", "{\"next_id\":\"x\"}", "{\"next_id\":9}", "\xff\xfe",
+                                                         "{\"next_id\":9,\"tenant\":{}}", std::string(100'000, '[')}) {
+    ASSERT_TRUE(write_kept_file(file_ + ".changes", good.substr(0, good.find('\n') + 1) + bad + "\n" + entry));
+    Tenants next(file_);
+    EXPECT_NE(next.problem().find(file_ + " is damaged"), std::string::npos) << bad.substr(0, 60) << ": " << next.problem();
+    EXPECT_EQ(next.problem().find('\n'), std::string::npos);
+    ASSERT_NE(next.find(train_), nullptr) << bad.substr(0, 60);
+    EXPECT_EQ(next.find(train_)->core_limit, 40) << bad.substr(0, 60);
+  }
+}
+
+TEST_F(KeptTenantsChanges, AnotherUsersAreRefused) {
+  set(40);
+  std::filesystem::permissions(file_ + ".changes", std::filesystem::perms(0666));
+  expect_refused(".changes");
+}
+
+TEST_F(KeptTenantsChanges, AllIsWrittenOnceTheyAreTooMany) {
+  for (int i = 0; i < 1000 && text() == whole_; ++i) set(1 + i % 90);
+  EXPECT_NE(text(), whole_);
+  const int last = tenants_->find(train_)->core_limit;
+  EXPECT_EQ(core_limit_read(), last);
+  set(95);
+  EXPECT_EQ(core_limit_read(), 95);
+}
+
+TEST_F(KeptTenantsChanges, AFileThatIsGoneIsWrittenAnew) {
+  set(40);
+  std::filesystem::remove(file_ + ".changes");
+  set(50);
+  EXPECT_EQ(core_limit_read(), 50);
+  EXPECT_NE(text(), whole_);
 }
 
 TEST_F(KeptTenants, ABadPodIsLeftOutAndTheOthersAreKept) {

@@ -42,7 +42,7 @@ policy::ClientId KnownClients::join(policy::ClientId claimed, const KnownClient&
 }
 
 void KnownClients::leave(policy::ClientId id) {
-  if (present_.erase(id) > 0) append("left " + std::to_string(id) + "\n");
+  if (present_.erase(id) > 0) append("left " + std::to_string(id) + "\n", 1);
   dirty_.erase(id);
 }
 
@@ -54,7 +54,7 @@ void KnownClients::depart(policy::ClientId id) {
 }
 
 void KnownClients::forget(policy::ClientId id) {
-  if (missing_.erase(id) + departed_.erase(id) > 0) append("left " + std::to_string(id) + "\n");
+  if (missing_.erase(id) + departed_.erase(id) > 0) append("left " + std::to_string(id) + "\n", 1);
 }
 
 void KnownClients::keep_lease(policy::ClientId id, int64_t lease, int64_t charged) {
@@ -88,11 +88,6 @@ void KnownClients::keep_on_gpu(policy::ClientId id, int64_t on_gpu, bool may_low
   dirty_.erase(id);
 }
 
-void KnownClients::keep_up() {
-  // One of them may have all of the file written, which leaves nothing dirty.
-  for (const policy::ClientId id : std::exchange(dirty_, {})) append(id, present_.at(id));
-}
-
 namespace {
 
 std::string line_of(policy::ClientId id, const KnownClient& client) {
@@ -111,17 +106,25 @@ bool is_there(const FileDescriptor& file) {
 
 }  // namespace
 
-// A later line about a client stands for the earlier ones. The file is written anew once most of its lines say nothing any more.
-void KnownClients::append(policy::ClientId id, const KnownClient& client) { append(line_of(id, client)); }
+void KnownClients::keep_up() {
+  std::string lines;
+  const std::set<policy::ClientId> dirty = std::exchange(dirty_, {});
+  for (const policy::ClientId id : dirty) lines += line_of(id, present_.at(id));
+  if (!dirty.empty()) append(lines, dirty.size());
+}
 
-void KnownClients::append(const std::string& line) {
+// A later line about a client stands for the earlier ones. The file is written anew once most of its lines say nothing any more.
+void KnownClients::append(policy::ClientId id, const KnownClient& client) { append(line_of(id, client), 1); }
+
+void KnownClients::append(const std::string& lines, size_t count) {
   constexpr size_t kLinesAtLeast = 64;
-  if (++appended_ > present_.size() + missing_.size() + departed_.size() + kLinesAtLeast || !is_there(end_)) return write();
+  appended_ += count;
+  if (appended_ > present_.size() + missing_.size() + departed_.size() + kLinesAtLeast || !is_there(end_)) return write();
   ssize_t wrote = -1;
   do {
-    wrote = ::write(end_.get(), line.data(), line.size());
+    wrote = ::write(end_.get(), lines.data(), lines.size());
   } while (wrote < 0 && errno == EINTR);
-  if (wrote != static_cast<ssize_t>(line.size())) write();
+  if (wrote != static_cast<ssize_t>(lines.size())) write();
 }
 
 // Lines "next ID", "left ID" and "client ID PID START_TIME TENANT GPU LEASE OWN_LIMIT CHARGED ON_GPU"; releases before this one wrote no

@@ -57,7 +57,7 @@ class KnownClients {
  private:
   void read();
   void write();  // all of it
-  void append(const std::string& line);
+  void append(const std::string& lines, size_t count);
   void append(policy::ClientId id, const KnownClient& client);
 
   std::string file_;

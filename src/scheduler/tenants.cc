@@ -49,8 +49,10 @@ policy::TenantTurns Tenant::turns_in_force() const {
 }
 
 Tenants::Tenants(std::string file, LookAtCgroups look_at_cgroups, CgroupReader reader, StartTimeOf start_time)
-    : cgroups(std::move(look_at_cgroups), std::move(reader)), start_time_(std::move(start_time)), file_(std::move(file)) {
-  if (!file_.empty()) load();
+    : cgroups(std::move(look_at_cgroups), std::move(reader)), start_time_(std::move(start_time)) {
+  if (file.empty()) return;
+  file_.emplace(std::move(file));
+  load();
 }
 
 Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, int64_t gpu_memory_limit, bool gang_turns, int core_limit,
@@ -68,7 +70,7 @@ Result<policy::TenantId> Tenants::add_run(pid_t pid, const std::string& name, in
   tenant.priority = priority;
   tenant.root = pid;
   tenant.root_start_time = start_time;
-  save();
+  save_changes(tenant.id);
   return tenant.id;
 }
 
@@ -76,11 +78,12 @@ Tenant& Tenants::join(const Peer& peer, const std::string& program, policy::Tena
   Tenant& tenant = of(peer, program, former);
   ++tenant.clients;
   ++tenant.clients_ever;
-  save_change();
+  touched_.insert(tenant.id);
+  clients_changed();
   return tenant;
 }
 
-void Tenants::save_change() {
+void Tenants::clients_changed() {
   is_unsaved_ = true;
   if (!saves_later_) save();
 }
@@ -122,10 +125,6 @@ std::optional<Tenants::Limited> Tenants::limited(pid_t pid) {
   return Limited{tenant->id, tenant->name, ""};
 }
 
-bool Tenants::has_limited() const {
-  return !pods.all().empty() || std::any_of(tenants_.begin(), tenants_.end(), [](const auto& entry) { return is_limited(entry.second); });
-}
-
 Tenant& Tenants::of(const Peer& peer, const std::string& program, policy::TenantId former) {
   if (Tenant* run = run_of(peer.pid)) return *run;
   if (Tenant* known = find(former); known != nullptr && (known->root != 0 || known->job)) return *known;
@@ -165,8 +164,9 @@ void Tenants::leave(policy::TenantId id) {
   if (at == by_id_.end()) return;
   Tenant& tenant = at->second->second;
   if (tenant.clients > 0) --tenant.clients;
+  touched_.insert(id);
   if (is_over(tenant)) forget(at->second);
-  save_change();
+  clients_changed();
 }
 
 Tenant* Tenants::find(policy::TenantId id) {
@@ -252,6 +252,11 @@ void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory) {
   for (const auto& [uuid, limit] : tenant.pod.memory_on) tenant.pod.gpu_memory_limit = std::max(tenant.pod.gpu_memory_limit, limit);
 }
 
+bool has_limited(const Tenants& tenants) {
+  return !tenants.pods.all().empty() ||
+         std::any_of(tenants.all().begin(), tenants.all().end(), [](const auto& entry) { return is_limited(entry.second); });
+}
+
 bool has_runs(const Tenants& tenants) {
   return std::any_of(tenants.all().begin(), tenants.all().end(),
                      [](const auto& entry) { return entry.second.root != 0 && !is_over(entry.second); });
@@ -271,7 +276,7 @@ bool is_over(const Tenant& tenant) {
 
 Tenants::Map::iterator Tenants::forget(Map::iterator at) {
   by_id_.erase(at->second.id);
-  lines_.erase(at->first);
+  if (lines_.erase(at->first) > 0) forgotten_.push_back(at->first);
   trees_.erase(at->second.id);
   return tenants_.erase(at);
 }
@@ -303,7 +308,7 @@ Tenant& Tenants::get(const CgroupIdentity& cgroup) {
   // An earlier release knew it by its name alone. Those of users, whose names say so, it did not tell apart: theirs are not taken over.
   if (!tenants_.contains(key)) {
     if (auto former = tenants_.extract(std::string(kind) + ":" + cgroup.name)) {
-      lines_.erase(former.key());
+      if (lines_.erase(former.key()) > 0) forgotten_.push_back(former.key());
       former.key() = key;
       index(tenants_.insert(std::move(former)).position);
     }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 #include "policy/policy.h"
 #include "protocol/admin.h"
 #include "scheduler/identity.h"
+#include "scheduler/kept_changes.h"
 #include "scheduler/pod_registry.h"
 #include "scheduler/process_cgroups.h"
 
@@ -100,6 +102,9 @@ class Tenants {
   // what is there of those whose processes live; a file that is damaged, or not ours, is refused: problem().
   explicit Tenants(std::string file, LookAtCgroups look_at_cgroups = cgroups_of, CgroupReader reader = {},
                    StartTimeOf start_time = start_time_of);
+  ~Tenants();  // the file is whole then, which a scheduler of an earlier release reads, too
+  Tenants(const Tenants&) = delete;
+  Tenants& operator=(const Tenants&) = delete;
 
   const ProcessCgroups cgroups;
   PodRegistry pods;  // a pod's tenant is not changed with it: see Tenant::pod
@@ -132,7 +137,6 @@ class Tenants {
     std::string pod;  // its UID; empty: it is none
   };
   std::optional<Limited> limited(pid_t pid);
-  bool has_limited() const;  // there may be such processes
 
   Tenant* find(policy::TenantId id);
   const Tenant* find(policy::TenantId id) const;
@@ -148,7 +152,9 @@ class Tenants {
 
   // Writes the file if what it is to say has changed.
   void save();
-  // From now on clients that join and leave do not write it: whoever calls this looks at is_unsaved(), and calls save() soon.
+  // Only what clients that joined and left have changed, and this tenant: costs what changed. Limits of pods are not among it.
+  void save_changes(policy::TenantId changed = 0);
+  // From now on clients that join and leave do not write it: whoever calls this looks at is_unsaved(), and calls save_changes() soon.
   void save_later() { saves_later_ = true; }
   bool is_unsaved() const { return is_unsaved_; }
   // Of ids that are known from elsewhere: nobody else gets them.
@@ -158,12 +164,15 @@ class Tenants {
 
  private:
   using Map = std::map<std::string, Tenant>;
-  void save_change();
+  void clients_changed();
   void index(Map::iterator at);
   Map::iterator forget(Map::iterator at);
-  const std::string& text_of(const std::string& key, const Tenant& tenant);
+  const std::string& text_of(const std::string& key, const Tenant& tenant, bool* is_new);
   Tenant& of(const Peer& peer, const std::string& program, policy::TenantId former);
   void load();
+  void load_pod(const nlohmann::json& entry, std::string* left_out);
+  void load_tenant(const nlohmann::json& entry, std::string* left_out);
+  void load_change(const std::string& line, std::string* left_out);
   Tenant& get(const std::string& key, const char* kind, const std::string& name);
   Tenant& get(const CgroupIdentity& cgroup);  // of all kinds but pods
   Tenant& of_pod(const std::string& uid);
@@ -178,8 +187,10 @@ class Tenants {
   bool saves_later_ = false;
   bool is_unsaved_ = false;
   policy::TenantId next_id_ = 1;
-  std::string file_;
-  std::string written_;  // what it says
+  std::optional<KeptChanges> file_;
+  std::string written_;                 // what it says as a whole
+  std::set<policy::TenantId> touched_;  // may have changed since the last save
+  std::vector<std::string> forgotten_;  // keys, since then
   struct Line {
     Tenant tenant;
     std::string text;
@@ -195,8 +206,9 @@ void recall_limit(Tenant& tenant, const std::string& gpu, int64_t memory);
 void settle_memory(Tenant& tenant, int64_t gpu_total);
 // Which part of the tenant the process is, for limits that hold for that alone: of a pod, the container. Else 0.
 uint64_t part_of(const Tenant& tenant, pid_t pid, const ProcessCgroups& cgroups);
-bool is_over(const Tenant& tenant);     // and may be forgotten
-bool has_runs(const Tenants& tenants);  // whose root process lives, or that have clients
+bool is_over(const Tenant& tenant);        // and may be forgotten
+bool has_limited(const Tenants& tenants);  // Tenants::limited(): there may be such processes
+bool has_runs(const Tenants& tenants);     // whose root process lives, or that have clients
 
 // Nobody speaks for the pod any more. Its processes may go on (it was deleted by force), leave and come back: they are held to what it had,
 // and have no priority over others. What holds for it from now on.

@@ -46,9 +46,13 @@ const Folder& folder() {
   return made;
 }
 
-void try_tenants(std::string_view content) {
-  const std::string file = folder().write("tenants", content);
-  scheduler::Tenants read(file, [](pid_t) { return std::string("0::/\n"); });
+scheduler::Tenants tenants_of(const std::string& file) {
+  return scheduler::Tenants(file, [](pid_t) { return std::string("0::/\n"); });
+}
+
+// What was read of `file` is possible, and is written and read again as it was.
+void check_tenants(const std::string& file) {
+  scheduler::Tenants read = tenants_of(file);
   if (!read.problem().empty()) require(read.problem().find('\n') == std::string::npos, "a problem is one line");
   for (const auto& [key, tenant] : read.all()) {
     require(tenant.id != 0, "a tenant has an id");
@@ -59,7 +63,7 @@ void try_tenants(std::string_view content) {
   }
   read.save();
   const std::string written = folder().read("tenants");
-  scheduler::Tenants again(file, [](pid_t) { return std::string("0::/\n"); });
+  scheduler::Tenants again = tenants_of(file);
   require(again.problem().empty(), "what was written is read again");
   again.save();
   require(folder().read("tenants") == written, "and says the same");
@@ -71,6 +75,28 @@ void try_tenants(std::string_view content) {
   int of_that_id = 0;
   for (const auto& [key, tenant] : again.all()) of_that_id += tenant.id == id ? 1 : 0;
   require(of_that_id == 1, "and nobody else's");
+}
+
+void try_tenants(std::string_view content) { check_tenants(folder().write("tenants", content)); }
+
+// Lines behind a file of one tenant.
+void try_changes(std::string_view content) {
+  const std::string file = folder().write("tenants", "");
+  std::filesystem::remove(file);
+  std::string changes, whole;
+  {
+    scheduler::Tenants written = tenants_of(file);
+    const auto id = written.add_run(getpid(), "train", 0);
+    require(fuzz::good(id), "a run is added");
+    written.find(*id)->core_limit = 40;
+    written.save_changes(*id);
+    changes = folder().read("tenants.changes");
+    whole = folder().read("tenants");
+  }
+  folder().write("tenants", whole);
+  require(changes.find("\"core_limit\":40") != std::string::npos, "a change is appended");
+  folder().write("tenants.changes", changes.substr(0, changes.find('\n') + 1).append(content));
+  check_tenants(file);
 }
 
 void try_clients(std::string_view content) {
@@ -157,6 +183,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case '5':
       try_job(text);
+      break;
+    case '6':
+      try_changes(text);
       break;
     default:
       break;
