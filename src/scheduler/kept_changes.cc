@@ -1,7 +1,6 @@
 #include "scheduler/kept_changes.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,12 +17,6 @@ constexpr size_t kBytesAtLeast = size_t{64} << 10;  // of lines, before all is w
 constexpr size_t kBytesMost = size_t{8} << 20;      // read_kept_file() reads twice that
 
 std::string first_line(std::string_view whole) { return "follows " + fnv_1a_text(whole) + "\n"; }
-
-// It can still be found by its name.
-bool is_there(const FileDescriptor& file) {
-  struct stat status {};
-  return file && fstat(file.get(), &status) == 0 && status.st_nlink > 0;
-}
 
 }  // namespace
 

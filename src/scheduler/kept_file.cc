@@ -8,8 +8,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "base/fd.h"
-
 namespace nvshare::scheduler {
 namespace {
 
@@ -52,6 +50,11 @@ Result<void> write_kept_file(const std::string& file, const std::string& content
   }
   if (written && std::rename(beside.c_str(), file.c_str()) == 0) return {};
   return error_format("cannot write %.150s: %s", file.c_str(), std::strerror(errno));
+}
+
+bool is_there(const FileDescriptor& file) {
+  struct stat status {};
+  return file && fstat(file.get(), &status) == 0 && status.st_nlink > 0;
 }
 
 }  // namespace nvshare::scheduler

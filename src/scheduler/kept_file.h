@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/fd.h"
 #include "base/result.h"
 
 namespace nvshare::scheduler {
@@ -15,5 +16,8 @@ Result<std::optional<std::string>> read_kept_file(const std::string& file);
 
 // As a whole or not at all: beside it first, then renamed.
 Result<void> write_kept_file(const std::string& file, const std::string& content);
+
+// It is open, and can still be found by a name.
+bool is_there(const FileDescriptor& file);
 
 }  // namespace nvshare::scheduler

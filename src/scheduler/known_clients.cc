@@ -1,7 +1,6 @@
 #include "scheduler/known_clients.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,12 +95,6 @@ std::string line_of(policy::ClientId id, const KnownClient& client) {
        << (client.gpu.empty() ? "-" : client.gpu) << " " << client.lease << " " << client.own_limit << " " << client.charged << " "
        << client.on_gpu << "\n";
   return line.str();
-}
-
-// It can still be found by its name.
-bool is_there(const FileDescriptor& file) {
-  struct stat status {};
-  return file && fstat(file.get(), &status) == 0 && status.st_nlink > 0;
 }
 
 }  // namespace
