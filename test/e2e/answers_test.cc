@@ -249,8 +249,21 @@ TEST_F(Answers, HostPointers) {
   expect_same_swapped_out("host_pointers");
 }
 TEST_F(Answers, CopiesOfExecutableGraphsStayWithTheirKindOfMemory) {
-  expect_same_alone({"changed_copies"});
-  expect_same_unshared({"changed_copies"});
+  expect_same_alone({"changed_copies", "copies_changed_later"});
+  expect_same_unshared({"changed_copies", "copies_changed_later"});
+}
+TEST_F(Answers, MemoryFreedBeforeItsContextEndedIsNotFreedAgain) {
+  Stage stage(options_for(1));
+  stage.start_scheduler();
+  for (const char* backend : {"vmm", "managed", "none"}) {
+    Child& child = stage.start_command(backend, command("freed_in_gone_contexts", {}), true,
+                                       {{"NVSHARE_MEMORY_BACKEND", backend}, {"NVSHARE_LOG_LEVEL", "debug"}});
+    EXPECT_EQ(child.wait(moments()).value_or(-1), 0) << child.log();
+    EXPECT_NE(child.log().find("> written: 1"), std::string::npos) << child.log();
+    EXPECT_EQ(child.log().find("giving back an address range failed"), std::string::npos) << backend << "\n" << child.log();
+    stage.forget(child);
+  }
+  stage.expect_gpu_unharmed();
 }
 TEST_F(Answers, GreenContextsWhileSwappedOut) {
   expect_same_swapped_out("green_contexts");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -18,10 +19,16 @@ Graph* to_graph(CUgraph handle) { return reinterpret_cast<Graph*>(handle); }
 GraphNode* to_node(CUgraphNode handle) { return reinterpret_cast<GraphNode*>(handle); }
 CUgraphNode to_handle(const GraphNode* node) { return reinterpret_cast<CUgraphNode>(const_cast<GraphNode*>(node)); }
 
+// Of each side of a copy: its memory has no context of its own. Nothing of what is not linear memory, and of other nodes.
+struct CopyKinds {
+  std::optional<bool> target_has_none, source_has_none;
+};
+
 // An instantiated graph: which work, in which order. A launch holds the work by itself, so destroying or changing this harms none.
 struct Executable {
   std::mutex mutex;
   std::vector<const GraphNode*> nodes;
+  std::vector<CopyKinds> kinds;  // of each
   std::shared_ptr<const std::vector<WorkPtr>> work;
 };
 
@@ -176,15 +183,26 @@ CUresult copy_node(const CUDA_MEMCPY3D* description, CUcontext handle, WorkPtr* 
 
 bool is_linear(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED; }
 
-bool changes_kind(CUmemorytype type, CUdeviceptr address, CUmemorytype new_type, CUdeviceptr new_address) {
-  return is_linear(type) && is_linear(new_type) && is_virtual_or_of_pool(address) != is_virtual_or_of_pool(new_address);
+// In an executable graph each side stays with memory that has a context of its own, or with memory that has none, as it was when it was
+// instantiated (measured), whatever its node names since (seen on an H200).
+CopyKinds kinds_of(const CUDA_MEMCPY3D& copy) {
+  CopyKinds kinds;
+  if (copy.WidthInBytes == 0) return kinds;  // captured
+  if (is_linear(copy.dstMemoryType)) kinds.target_has_none = is_virtual_or_of_pool(copy.dstDevice);
+  if (is_linear(copy.srcMemoryType)) kinds.source_has_none = is_virtual_or_of_pool(copy.srcDevice);
+  return kinds;
 }
 
-// In an executable graph each side stays with memory that has a context of its own, or with memory that has none (measured).
-bool changes_kind(const CUDA_MEMCPY3D& was, const CUDA_MEMCPY3D& now) {
-  if (was.WidthInBytes == 0) return false;  // captured
-  return changes_kind(was.dstMemoryType, was.dstDevice, now.dstMemoryType, now.dstDevice) ||
-         changes_kind(was.srcMemoryType, was.srcDevice, now.srcMemoryType, now.srcDevice);
+bool differ(std::optional<bool> a, std::optional<bool> b) { return a && b && *a != *b; }
+
+bool changes_kind(CUgraphExec handle, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  auto* executable = reinterpret_cast<Executable*>(handle);
+  std::lock_guard lock(executable->mutex);
+  const auto found = std::find(executable->nodes.begin(), executable->nodes.end(), to_node(node));
+  if (found == executable->nodes.end()) return false;
+  const CopyKinds& was = executable->kinds[static_cast<size_t>(found - executable->nodes.begin())];
+  const CopyKinds now = kinds_of(copy);
+  return differ(was.target_has_none, now.target_has_none) || differ(was.source_has_none, now.source_has_none);
 }
 
 // Plain memory is taken of any device. Other memory is looked for from the context that is given, else from the current one (measured).
@@ -217,9 +235,11 @@ bool prepare(const Graph& graph, Executable* executable) {
   if (order.empty() && !graph.nodes.empty()) return false;
   auto work = std::make_shared<std::vector<WorkPtr>>();
   executable->nodes.clear();
+  executable->kinds.clear();
   for (const GraphNode* node : order) {
     if (!node->work) continue;
     executable->nodes.push_back(node);
+    executable->kinds.push_back(kinds_of(node->copy));
     work->push_back(node->work);
   }
   executable->work = std::move(work);
@@ -420,7 +440,7 @@ SIM_API CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphN
                                                 CUcontext context) {
   WorkPtr work;
   if (const CUresult result = copy_node(description, context, &work, true)) return result;
-  if (node != nullptr && changes_kind(to_node(node)->copy, *description)) return CUDA_ERROR_INVALID_VALUE;
+  if (executable != nullptr && node != nullptr && changes_kind(executable, node, *description)) return CUDA_ERROR_INVALID_VALUE;
   return replace(executable, node, std::move(work));
 }
 SIM_API CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* params,

@@ -1,5 +1,7 @@
-// Graphs with memory nodes: the driver takes GPU memory when one is launched, so that launch waits for room as an allocation does.
+// Graphs with memory nodes: the driver takes GPU memory when one is launched, so that launch waits for room as an allocation does. And what
+// is known of an executable graph (graph_copies.h).
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/graph_copies.h"
 #include "interposer/hooks/looks.h"
 #include "interposer/hooks/memop_nodes.h"
 #include "interposer/hooks/unswappable.h"
@@ -47,7 +49,9 @@ CUresult launch(CUgraphExec graph, CUstream stream) {
 template <auto Function, typename... Arguments>
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, Arguments... arguments) {
   CUresult result = look<Function>(executable, graph, arguments...);
-  if (result == CUDA_SUCCESS) graph_memory().instantiated(*executable, graph);
+  if (result != CUDA_SUCCESS) return result;
+  graph_memory().instantiated(*executable, graph);
+  graph_copies().instantiated(*executable, graph);
   return result;
 }
 
@@ -85,11 +89,14 @@ NVSHARE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* executabl
   return instantiate<&RealDriver::cuGraphInstantiateWithParams_ptsz>(executable, graph, parameters);
 }
 NVSHARE_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec graph, CUgraphNode node, const CUDA_MEMCPY3D* copy, CUcontext context) {
-  if (copy != nullptr && (mixes_plain_and_other(named_by(copy)) || changes_kind(node, *copy))) return CUDA_ERROR_INVALID_VALUE;
+  if (copy != nullptr && (mixes_plain_and_other(named_by(copy)) || graph_copies().changes_kind(graph, node, *copy))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return look<&RealDriver::cuGraphExecMemcpyNodeSetParams>(graph, node, copy, context);
 }
 NVSHARE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
   graph_memory().destroyed(graph);
+  graph_copies().destroyed(graph);
   return call_real<&RealDriver::cuGraphExecDestroy>(graph);
 }
 

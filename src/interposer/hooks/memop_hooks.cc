@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "interposer/generated/hooks.h"
+#include "interposer/hooks/graph_copies.h"
 #include "interposer/hooks/looks.h"
 #include "interposer/hooks/memop_nodes.h"
 #include "interposer/hooks/nowhere.h"
@@ -168,7 +169,7 @@ NVSHARE_EXPORT CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodePar
 }
 NVSHARE_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec graph, CUgraphNode node, CUgraphNodeParams* parameters) {
   if (parameters != nullptr && parameters->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
-      changes_kind(node, reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(parameters->rest)->copyParams)) {
+      graph_copies().changes_kind(graph, node, reinterpret_cast<const CUDA_MEMCPY_NODE_PARAMS*>(parameters->rest)->copyParams)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return look<&RealDriver::cuGraphExecNodeSetParams>(graph, node, NodeSeen(parameters).get());

@@ -85,39 +85,28 @@ bool may_use(CUdeviceptr address, const ProgramVmm::View& view) {
 
 namespace {
 
-enum class Kind { kUnknown, kOfContext, kOfNone };
-
-Kind kind_of(CUdeviceptr address) {
+MemoryKind kind_of(CUdeviceptr address) {
   AllocationRange range;
   ProgramVmm::View view;
   if (process().owner(address, &range) != nullptr) {
-    return pools().placed_at(range.base).pool != nullptr ? Kind::kOfNone : Kind::kOfContext;
+    return pools().placed_at(range.base).pool != nullptr ? MemoryKind::kOfNone : MemoryKind::kOfContext;
   }
-  if (process().vmm.find(address, &view)) return Kind::kOfNone;
-  return process().managed_owner(address) != nullptr ? Kind::kOfContext : Kind::kUnknown;
+  if (process().vmm.find(address, &view)) return MemoryKind::kOfNone;
+  return process().managed_owner(address) != nullptr ? MemoryKind::kOfContext : MemoryKind::kUnknown;
 }
-
-Kind kind_of(CUmemorytype type, CUdeviceptr address) {
-  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? kind_of(address) : Kind::kUnknown;
-}
-
-bool differ(Kind a, Kind b) { return a != Kind::kUnknown && b != Kind::kUnknown && a != b; }
 
 }  // namespace
+
+MemoryKind kind_of(CUmemorytype type, CUdeviceptr address) {
+  return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? kind_of(address) : MemoryKind::kUnknown;
+}
 
 bool mixes_plain_and_other(const Addresses& named) {
   CUcontext current = nullptr;
   if (!governs() || real_driver().cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != nullptr) return false;
   const auto is_plain = [](CUdeviceptr address) { return context_of(address) != nullptr; };
-  const auto is_other = [](CUdeviceptr address) { return kind_of(address) == Kind::kOfNone; };
+  const auto is_other = [](CUdeviceptr address) { return kind_of(address) == MemoryKind::kOfNone; };
   return std::any_of(named.begin(), named.end(), is_plain) && std::any_of(named.begin(), named.end(), is_other);
-}
-
-bool changes_kind(CUgraphNode node, const CUDA_MEMCPY3D& copy) {
-  CUDA_MEMCPY3D was{};
-  if (!governs() || real_driver().cuGraphMemcpyNodeGetParams(node, &was) != CUDA_SUCCESS) return false;
-  return differ(kind_of(was.dstMemoryType, was.dstDevice), kind_of(copy.dstMemoryType, copy.dstDevice)) ||
-         differ(kind_of(was.srcMemoryType, was.srcDevice), kind_of(copy.srcMemoryType, copy.srcDevice));
 }
 
 bool need_no_context(const Addresses& named) {

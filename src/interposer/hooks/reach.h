@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <vector>
 
 #include "cuda/driver_api.h"
@@ -98,10 +99,10 @@ bool may_use(CUdeviceptr address, const ProgramVmm::View& view);
 // its own, virtual or a pool's, on the other (measured). To it, ours is virtual as well.
 bool mixes_plain_and_other(const Addresses& named);
 
-// Each side of an executable graph's copy stays with memory of the kind that the node's copy names: with a context of its own (plain,
-// managed), or without (of a pool, virtual); else a driver refuses the change (measured). To it, ours is always virtual. False where either
-// is not known: host memory, an array, memory that was freed.
-bool changes_kind(CUgraphNode node, const CUDA_MEMCPY3D& copy);
+// What memory is to a driver that looks at a graph's copy: it has a context of its own (plain, managed), or none (of a pool, virtual). Not
+// known: host memory, an array, memory that was freed.
+enum class MemoryKind : uint8_t { kUnknown, kOfContext, kOfNone };
+MemoryKind kind_of(CUmemorytype type, CUdeviceptr address);
 
 // A thread without a context may name them: plain memory, and none that has no context of its own (of a pool, virtual).
 bool need_no_context(const Addresses& named);

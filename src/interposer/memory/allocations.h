@@ -61,8 +61,8 @@ class Allocations {
   // The same for all of it, waiting for the GPU: the context of some of those streams is about to end. Not while something captures.
   void finish_frees() { collect_async(true); }
 
-  // Gives back what is freed and only kept for reuse.
-  void trim_cache();
+  // Gives back what is freed and only kept for reuse. `gone`: a context that the driver has destroyed.
+  void trim_cache(cuda::CUcontext gone = nullptr);
   // Of that, what is kept for a moment only: the oldest, until no more is left than may be kept for long.
   void trim_brief_cache();
   // That, what waits for the GPU to pass a stream-ordered free, and what the driver keeps. May wait for the GPU.

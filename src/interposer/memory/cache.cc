@@ -113,7 +113,7 @@ void Allocations::trim_brief_cache() {
   retire_uncached(victims);
 }
 
-void Allocations::trim_cache() {
+void Allocations::trim_cache(cuda::CUcontext gone) {
   std::vector<Block*> victims;
   {
     Lock lock(blocks_.mutex);
@@ -123,6 +123,9 @@ void Allocations::trim_cache() {
       victims.push_back(block);
       blocks_.erase(block);
     }
+  }
+  for (Block* block : victims) {
+    if (block->context == gone) block->context = nullptr;  // the driver's own memory went with it
   }
   retire_uncached(victims);
 }

@@ -23,7 +23,7 @@ bool Allocations::outlives_context(const Block& block) {
 }
 
 void Allocations::context_gone(CUcontext context) {
-  trim_cache();
+  trim_cache(context);
   std::vector<Block*> dead;
   std::vector<CUdeviceptr> passed;
   std::vector<CUdeviceptr> ended;

@@ -296,6 +296,37 @@ void changed_copies() {
   change_all("a pool gone");
 }
 
+// The node is changed once its graph is instantiated: what the executable graph may be changed to stays as it was.
+void copies_changed_later() {
+  const Context context = use(0);
+  Memory memory = make_memory();
+  void* const pool = new_pool();
+  const Address ordered = in_order(nullptr), pooled = in_order(pool), going = in_order(pool);
+  must("cuCtxSynchronize");
+  Made of_pool = make_copy("of a pool", going, ordered, context);
+  Made of_plain = make_copy("plain", memory.b, memory.a, context);
+  settle();
+  const auto change_both = [&](const char* when) {
+    const Copy3D pools = line(pooled + 128, ordered + 256, 48), plains = line(memory.b + 128, memory.a + 256, 48);
+    for (const Made& each : {of_pool, of_plain}) {
+      const Result to_pools = call("cuGraphExecMemcpyNodeSetParams", each.executable, each.node, &pools, context);
+      const Result to_plains = call("cuGraphExecMemcpyNodeSetParams", each.executable, each.node, &plains, context);
+      say("%s, %s: %d %d", when, each.name.c_str(), to_pools, to_plains);
+    }
+  };
+  change_both("as instantiated");
+  const Copy3D to_plain = line(memory.b + 64, ordered, 32), to_pool = line(pooled + 64, memory.a, 32);
+  say_result("the node to plain memory", call("cuGraphMemcpyNodeSetParams", of_pool.node, &to_plain));
+  say_result("the node to a pool's", call("cuGraphMemcpyNodeSetParams", of_plain.node, &to_pool));
+  change_both("its node changed");
+  must("cuMemFreeAsync", going, Stream{nullptr});
+  must("cuCtxSynchronize");
+  change_both("its memory freed");
+  say_result("destroy it", call("cuGraphExecDestroy", of_pool.executable));
+  must("cuGraphInstantiateWithFlags", &of_pool.executable, of_pool.graph, 0ull);
+  change_both("instantiated anew");
+}
+
 // Not compared: what the kinds of memory mean to each way of changing a graph that is instantiated.
 void changed_nodes() {
   const Context context = use(0);

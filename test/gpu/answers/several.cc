@@ -485,6 +485,26 @@ void asked_of_gone_contexts() {
   say("told: %d", told == 0 ? 0 : told == pooled ? 2 : 1);
 }
 
+// Memory that was freed before its context ended goes once.
+void freed_in_gone_contexts() {
+  const Context primary = use(0);
+  Context made = nullptr;
+  must("cuCtxCreate_v2", &made, 0u, 0);
+  for (const size_t bytes : {size_t{1000}, size_t{300000}, 4 * kMiB}) {
+    Address memory = 0;
+    must("cuMemAlloc_v2", &memory, bytes);
+    write_pattern(memory, bytes, 3);
+    must("cuMemFree_v2", memory);
+  }
+  must("cuCtxDestroy_v2", made);
+  must("cuCtxSetCurrent", primary);
+  Address memory = 0;
+  say_result("allocate", call("cuMemAlloc_v2", &memory, size_t{1000}));
+  write_pattern(memory, 1000, 4);
+  say("written: %d", has_pattern(memory, 1000, 4) ? 1 : 0);
+  say_result("free", call("cuMemFree_v2", memory));
+}
+
 // A driver maps small allocations in pieces of 2 MiB, and none of them crosses two.
 void small_mappings() {
   use(0);
