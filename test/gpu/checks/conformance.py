@@ -421,9 +421,10 @@ class Comparing:
         differing = sorted(s for s in common if (outcome.others[s] != native.others[s] if apart else outcome.hashes[s] != native.hashes[s]))
         as_native = outcome.crashed_as(native)
         differing += [s for s in crashed if s in native.hashes and s not in as_native]
+        stacks = {s: outcome.sites[s].frames[:16] for s in crashed if s in outcome.sites and s not in as_native}
         self.figures[name] = {"calls": outcome.calls(), "compared": len(common), "differing": len(differing), "drops": outcome.swaps,
                               "crashed_as_natively": len(as_native), "events": outcome.events[:20], "not_looked_at": max(0, len(differing) - options.examined),
-                              "first_differing": differing[:40]}
+                              "first_differing": differing[:40], "crash_stacks": dict(list(stacks.items())[:10])}
         if differing:
             self.enter(f"{name}: line by line, {len(differing[:options.examined])} of {len(differing)} that differ")
             self.comparison.examine(name, differing[:options.examined], (native, outcome))
@@ -438,7 +439,8 @@ class Comparing:
         for name, count in comparison.unreached.items():
             if name in self.figures:
                 self.figures[name]["out_of_time"] = count
-        first = {"native": {"calls": native.calls(), "sequences": len(native.hashes), "events": native.events[:50]}}
+        first = {"native": {"calls": native.calls(), "sequences": len(native.hashes), "events": native.events[:50],
+                            "crash_stacks": {s: site.frames[:16] for s, site in list(native.sites.items())[:10]}}}
         result.figure("states", {**first, "not_the_same_natively": len(self.unstable), **self.figures})
         result.figure("coverage", coverage(native, self.is_there))
         result.figure("explained", dict(comparison.explained))

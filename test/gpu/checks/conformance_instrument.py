@@ -14,6 +14,7 @@ except ImportError:  # before Python 3.11: nothing is explained then
 from harness import MIB, Process, Scheduler, Skip
 
 HERE = pathlib.Path(__file__).resolve().parent.parent / "conformance"
+FRAME = re.compile(r"\S+\(\S*\) ?\[0x[0-9a-f]+\]$")  # of a stack, as backtrace_symbols_fd writes it
 DRIVER_FRAME = re.compile(r"libcuda\.so[^(]*\((\w*\+0x[0-9a-f]+)\)")
 CRASHING = HERE / "crashing.txt"
 ENTRY_POINTS = HERE.parent.parent.parent / "src" / "interposer" / "entry_points.txt"
@@ -100,7 +101,7 @@ class Outcome:
         for line in text:
             if line.startswith("signal "):
                 site = CrashSite()
-            elif site is not None and line.startswith("/"):
+            elif site is not None and FRAME.match(line):
                 site.take(line)
             kind, _, rest = line.partition(" ")
             if kind == "L":
@@ -111,7 +112,7 @@ class Outcome:
                 number, value, _, made, other = rest.split()
                 self.hashes[int(number)] = (value, int(made))
                 self.others[int(number)] = other
-                begin = int(number) if begin is None else begin
+                begin, site = int(number) if begin is None else begin, None  # what crashed was the second process
                 self.begins[int(number)] = begin
                 if digest:
                     self.digests[int(number)] = digest

@@ -16,9 +16,12 @@ std::array<char, 256 << 10> handler_stack;  // the program's own may be what ove
 void report(int signal, siginfo_t* info, void* /*context*/) {
   std::array<char, 96> line;
   const int length = std::snprintf(line.data(), line.size(), "signal %d, address %p, process %d:\n", signal, info->si_addr, getpid());
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), static_cast<size_t>(length));
   std::array<void*, kFrames> frames;
-  backtrace_symbols_fd(frames.data(), backtrace(frames.data(), kFrames), STDERR_FILENO);
+  const int count = backtrace(frames.data(), kFrames);
+  for (const int to : {STDERR_FILENO, STDOUT_FILENO}) {  // a log; who compares crashes
+    [[maybe_unused]] const ssize_t written = write(to, line.data(), static_cast<size_t>(length));
+    backtrace_symbols_fd(frames.data(), count, to);
+  }
   raise(signal);  // SA_RESETHAND: as if this handler were not there
 }
 

@@ -60,6 +60,16 @@ class WhatDiffers(unittest.TestCase):
         self.assertEqual(crashed(9, "0x2eb7d4", "+0xf53353", "cuStreamSynchronize+0x20").crashed_as(native), set(), "another way there")
         self.assertEqual(crashed(9, "0x2eb7d4", "+0xf53352", "cuStreamSynchronize+0x20").crashed_as(instrument.Outcome()), set(), "not natively")
 
+    def test_the_stack_of_a_crash_is_read_from_what_the_program_prints(self):
+        plans = [["cuCtxGetDevice oi"], ["cuCtxGetDevice oi", "cuCtxGetDevice i:8"]]  # nothing is at address 8
+        for verbose in (False, True):
+            outcome = instrument.Outcome()
+            outcome.take(said_of(*plans, verbose=verbose))
+            self.assertEqual(outcome.crashed(), {1: "1 1 cuCtxGetDevice 11"})
+            self.assertEqual(list(outcome.hashes), [0])
+            self.assertTrue(outcome.sites[1].frames[-1].startswith("cuCtxGetDevice+0x"), outcome.sites[1].frames)
+            self.assertEqual(outcome.crashed_as(outcome), {1})
+
     def test_a_crash_is_where_it_happened_and_of_one_kind_wherever(self):
         found = conformance.differences(self.PLAN, self.NATIVE, ["crashed: 17 1 cuMemAllocManaged 11"])
         self.assertEqual([each[:3] for each in found], [(1, self.PLAN[1], self.NATIVE[1])])

@@ -304,6 +304,7 @@ Job job_of(const gputest::Options& options) {
 
 int main(int argc, char** argv) {
   using namespace conformance;
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whole lines before a crash report
   const gputest::Options options(argc, argv);
   Job job = job_of(options);
   if (options.has("symbols")) {
