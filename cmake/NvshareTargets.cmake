@@ -81,17 +81,19 @@ function(nvshare_counts_lines target)
 endfunction()
 
 option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
+set(NVSHARE_UNITY_SOURCES 8 CACHE STRING "How many at a time; with more than eight also those of targets that other builds compile one by one")
 
-# nvshare_unity(TARGET [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled eight at a time. Most of what such a
-# build takes is the instrumented code of templates (JSON, logging, GoogleTest) that each source would bring along again. Names in unnamed
-# namespaces then must differ within a layer; sources whose names do not, or that define what their neighbours only declare, stay APART.
+# nvshare_unity(TARGET [MANY] [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled eight (in the demo's 32) at a
+# time. Most of what such a build takes is the code of templates (JSON, logging, GoogleTest) that each source would bring along again. Names in unnamed
+# namespaces then must differ within a layer (tools/lint.py, names); sources whose names do not, or that define what their neighbours only declare, stay
+# APART. MANY: in the demo's build alone.
 # Other builds compile each source by itself; there warnings are errors, and shadowed names are warned of, which neighbours would be here.
 function(nvshare_unity target)
-  cmake_parse_arguments(ARG "" "" "APART" ${ARGN})
-  if(NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY) OR NOT TARGET ${target})
+  cmake_parse_arguments(ARG "MANY" "" "APART" ${ARGN})
+  if(NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY) OR NOT TARGET ${target} OR (ARG_MANY AND NOT NVSHARE_UNITY_SOURCES GREATER 8))
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NVSHARE_UNITY_SOURCES})
   set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 

@@ -151,6 +151,13 @@ def check_sizes(arguments):
     return sizes.problems(ROOT, tracked_files())
 
 
+def check_names(arguments):
+    """Sources that are compiled together have no name twice in their unnamed namespaces."""
+    import names
+
+    return names.problems(ROOT, tracked_files())
+
+
 def check_words(arguments):
     """No unfinished work, no paths of one machine, no unnamed suppressions; no tabs or trailing blanks in sources."""
     problems = []
@@ -338,6 +345,7 @@ CHECKS = {
     "sizes": check_sizes,
     "words": check_words,
     "headers": check_headers,
+    "names": check_names,
     "generated": check_generated,
     "links": check_links,
     "shell": check_shell,

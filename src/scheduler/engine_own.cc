@@ -15,7 +15,7 @@ using namespace protocol;
 
 namespace {
 
-constexpr policy::Duration kSecond = 1'000'000'000;
+constexpr policy::Duration kQuestionsPeriod = 1'000'000'000;
 constexpr size_t kAccountsMost = 4096;  // of which questions are counted in a second
 
 bool is_container(const Tenant& tenant) { return tenant.kind == "container" || tenant.kind == "pod"; }
@@ -48,7 +48,7 @@ std::set<policy::TenantId> Engine::own_tenants(const Peer& peer) {
 
 void Engine::answer_own(ConnectionId connection, const AskOwn& question, policy::Instant now) {
   const Peer& peer = connections_.at(connection).peer;
-  if (now - own_questions_.since >= kSecond || own_questions_.asked.size() >= kAccountsMost) own_questions_ = {now, {}};
+  if (now - own_questions_.since >= kQuestionsPeriod || own_questions_.asked.size() >= kAccountsMost) own_questions_ = {now, {}};
   if (++own_questions_.asked[peer.account] > bounds::kOwnQuestionsPerSecond)
     return refuse(connection, fmt::format("it asks too often; accepted: {} questions in a second", bounds::kOwnQuestionsPerSecond), now);
   const std::set<policy::TenantId> own = own_tenants(peer);

@@ -6,14 +6,14 @@
 namespace nvshare::scheduler {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kOneMillisecond = 1'000'000;
+constexpr int64_t kOneSecond = 1'000'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-constexpr int64_t kBetweenLooksAtStart = 50 * kMillisecond;
-constexpr int64_t kBetweenLooks = 10 * kSecond;
+constexpr int64_t kBetweenLooksAtStart = 50 * kOneMillisecond;
+constexpr int64_t kBetweenLooks = 10 * kOneSecond;
 // After a program has come: soon at first, as it may become a client before the server lists it.
-constexpr int64_t kSoon[] = {20 * kMillisecond, 100 * kMillisecond, 400 * kMillisecond, kSecond, 3 * kSecond};
+constexpr int64_t kSoon[] = {20 * kOneMillisecond, 100 * kOneMillisecond, 400 * kOneMillisecond, kOneSecond, 3 * kOneSecond};
 constexpr int kSoonLooks = std::size(kSoon);
 
 int64_t backoff_after(int failures) {
@@ -82,7 +82,7 @@ MpsGroups::Actions MpsGroups::asked(uid_t user, Asker asker, Instant now) {
   switch (group.state) {
     case State::kDown:
       if (now < group.retry_at) {
-        answer(user, group, group.trouble + "; it is started again in " + std::to_string((group.retry_at - now) / kSecond + 1) + " s",
+        answer(user, group, group.trouble + "; it is started again in " + std::to_string((group.retry_at - now) / kOneSecond + 1) + " s",
                actions);
       } else {
         start(user, group, now, actions);
@@ -168,7 +168,7 @@ MpsGroups::Actions MpsGroups::looked(uid_t user, const Looked& seen, Instant now
   group.looking = false;
   if (group.state == State::kDown || group.state == State::kEnding) return actions;
   if (!seen.answered) {
-    group.look_at = now + (group.state == State::kStarting ? kBetweenLooksAtStart : kSecond);
+    group.look_at = now + (group.state == State::kStarting ? kBetweenLooksAtStart : kOneSecond);
     if (group.state == State::kServing && ++group.unanswered >= kUnansweredMost) {
       actions.emplace_back(
           Note{true, whose(user) + ": its daemon (pid " + std::to_string(group.daemon) + ") does not answer: it is ended"});
@@ -218,7 +218,7 @@ void MpsGroups::look_after(uid_t user, Group& group, Instant now, Actions& actio
     case State::kStarting:
       if (now - group.since >= kStartPatience) {
         group.since = now;  // once
-        actions.emplace_back(Note{true, whose(user) + ": its daemon has not answered " + std::to_string(kStartPatience / kSecond) +
+        actions.emplace_back(Note{true, whose(user) + ": its daemon has not answered " + std::to_string(kStartPatience / kOneSecond) +
                                             " s after its start: it is ended"});
         actions.emplace_back(Kill{user});
         break;

@@ -14,10 +14,10 @@ namespace nvshare::interposer {
 
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kLongWait_ns = 2'000 * kMillisecond;
-constexpr int64_t kLook_ns = 500 * kMillisecond;             // for the program's end
-constexpr int64_t kAlonePatience_ns = 2'000 * kMillisecond;  // without a scheduler: as long as a restart takes
+constexpr int64_t kOneMillisecond = 1'000'000;
+constexpr int64_t kLongWait_ns = 2'000 * kOneMillisecond;
+constexpr int64_t kLook_ns = 500 * kOneMillisecond;             // for the program's end
+constexpr int64_t kAlonePatience_ns = 2'000 * kOneMillisecond;  // without a scheduler: as long as a restart takes
 
 }  // namespace
 
@@ -99,7 +99,7 @@ void Turns::carry_out(const protocol::LockReleased& message) {
   device_.client().send(full);
 }
 void Turns::carry_out(const turn::Log& effect) {
-  const long long after_ms = effect.after_ns / kMillisecond;
+  const long long after_ms = effect.after_ns / kOneMillisecond;
   switch (effect.what) {
     case turn::Log::What::kDrainGivenUp:
       return log(LogLevel::kInfo, "the GPU work of this program did not end within %lld ms; it keeps the GPU for now", after_ms);

@@ -13,7 +13,7 @@ constexpr size_t kTileRows = 8;
 constexpr size_t kUnit = size_t{64} << 10;
 constexpr size_t kElementBytesMax = 16;
 
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+size_t rounded_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 size_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR& shape) {
   size_t channel = 0;
@@ -52,11 +52,11 @@ size_t array_bytes_computed(const CUDA_ARRAY3D_DESCRIPTOR& shape, unsigned level
     const size_t width = std::max<size_t>(shape.Width >> level, 1);
     const size_t height = std::max<size_t>(shape.Height >> level, 1);
     const size_t depth = layered ? std::max<size_t>(shape.Depth, 1) : std::max<size_t>(shape.Depth >> level, 1);
-    const size_t row = round_up(product(width, element_bytes(shape)), kTileBytes);
-    const size_t rows = shape.Height == 0 ? 1 : round_up(height, kTileRows);
+    const size_t row = rounded_up(product(width, element_bytes(shape)), kTileBytes);
+    const size_t rows = shape.Height == 0 ? 1 : rounded_up(height, kTileRows);
     sum = std::min(sum + product(product(row, rows), depth), SIZE_MAX / 4);
   }
-  return round_up(sum, kUnit);
+  return rounded_up(sum, kUnit);
 }
 
 }  // namespace nvshare::interposer

@@ -11,8 +11,8 @@ using cuda::CUresult;
 
 namespace {
 
-constexpr int64_t kPatience_ns = 2'000'000'000;
-constexpr int64_t kPause_ns = 5'000'000;
+constexpr int64_t kRoomPatience_ns = 2'000'000'000;
+constexpr int64_t kRoomPause_ns = 5'000'000;
 
 // Its memory comes and goes with turns.
 bool takes_turns(const Block* block) { return block->kind != BlockKind::kPlain && !block->demand; }
@@ -104,8 +104,8 @@ CUresult Residency::place_without_context(Block& block) {
     use_.add_resident(block.bytes);
   }
   CUresult result = backing_.map(block, 0);
-  for (const int64_t start = now_ns(); result == cuda::CUDA_ERROR_OUT_OF_MEMORY && now_ns() - start < kPatience_ns;) {
-    sleep_ns(kPause_ns);  // neighbours that move out make room
+  for (const int64_t start = now_ns(); result == cuda::CUDA_ERROR_OUT_OF_MEMORY && now_ns() - start < kRoomPatience_ns;) {
+    sleep_ns(kRoomPause_ns);  // neighbours that move out make room
     result = backing_.map(block, 0);
   }
   {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kSlice_ns = 50'000'000;               // between looks whether a drain is still wanted
 constexpr uint64_t kReportBytes = uint64_t{128} << 20;  // between two reports of one movement
-constexpr int64_t kPause_ns = 1'000'000;
+constexpr int64_t kSwapPause_ns = 1'000'000;
 // Room on the GPU that does not come within this time is waited for without copies under way, so that the wait is not taken for copying.
 constexpr int64_t kStall_ns = 2'000'000;
 constexpr int64_t kComplaint_ns = 5'000'000'000;
@@ -253,7 +253,7 @@ void Mover::run_drain(const Job& job) {
     const bool together = turns.ask([&](const turn::Turn& turn) { return turn::drains_together(turn, job.id); });
     // What runs on other GPUs may use this one's memory. Where all of them are left together that is waited for when each has drained.
     if (synchronize(process().contexts, process().captures, together ? device_.ordinal() : Contexts::kAllGpus)) break;
-    sleep_ns(kPause_ns);  // a context is on its way out, or a capture came between
+    sleep_ns(kSwapPause_ns);  // a context is on its way out, or a capture came between
   }
   if (!turns.take(turn::WorkDrained{job.id}).agreed) return;
   device_.memory().residency.set_running(false);
@@ -275,7 +275,7 @@ int64_t Mover::look_for_idleness() {
     if (stopping()) return -1;
     const int64_t waits_from = now_ns();
     if (process().captures.capturing() || !synchronize(process().contexts, process().captures, device_.ordinal())) {
-      return now_ns() + kPause_ns;
+      return now_ns() + kSwapPause_ns;
     }
     turns.take(turn::WorkEnded{waits_from});
   }
@@ -330,7 +330,7 @@ Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
       log(LogLevel::kWarning, "for %lld s the GPU has not taken this program's memory in (CUDA error %d); trying on",
           static_cast<long long>((now_ns() - started) / 1'000'000'000), static_cast<int>(result));
     }
-    sleep_ns(kPause_ns);
+    sleep_ns(kSwapPause_ns);
   }
 }
 

@@ -15,7 +15,7 @@ using protocol::SwapProgress;
 
 namespace {
 
-constexpr uint64_t kReportBytes = uint64_t{32} << 20;  // between two reports
+constexpr uint64_t kOutReportBytes = uint64_t{32} << 20;  // between two reports
 constexpr int64_t kReportEvery_ns = 500'000;
 
 }  // namespace
@@ -197,7 +197,7 @@ void Mover::Eviction::finish_oldest() {
   memory_.residency.unpin(piece);
   first_ = (first_ + 1) % kDepth;
   --count_;
-  if (progress_.moved - reported_ >= kReportBytes && now_ns() - reported_at_ >= kReportEvery_ns) report(false);
+  if (progress_.moved - reported_ >= kOutReportBytes && now_ns() - reported_at_ >= kReportEvery_ns) report(false);
 }
 
 void Mover::Eviction::send(const Leaving& leaving) {

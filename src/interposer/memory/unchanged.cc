@@ -18,9 +18,9 @@ using cuda::CUresult;
 
 namespace {
 
-constexpr char kVariable[] = "NVSHARE_SKIP_UNCHANGED";
+constexpr char kSkipVariable[] = "NVSHARE_SKIP_UNCHANGED";
 constexpr char kKernel[] = "nvshare_chunk_hash";
-constexpr size_t kUnitsMax = 32768;              // in one launch: 16 GiB
+constexpr size_t kLaunchUnitsMax = 32768;        // in one launch: 16 GiB
 constexpr size_t kStageBytes = size_t{2} << 20;  // of a chunk that is compared, at a time
 constexpr uint64_t kComparedShare = 1000;        // of what is said to be unchanged, one in so many is compared
 constexpr int kMemoryShortMost = 16;             // times without memory for the kernel, until it is given up
@@ -30,20 +30,20 @@ static_assert(kStageBytes >= kHashUnitBytes);
 
 struct Unchanged::Shared {
   char stage[2][kStageBytes];
-  uint64_t units[kUnitsMax];
-  ChunkHash hashes[kUnitsMax];
+  uint64_t units[kLaunchUnitsMax];
+  ChunkHash hashes[kLaunchUnitsMax];
 };
 
 void Unchanged::configure() {
   random_ = static_cast<uint64_t>(now_ns()) ^ static_cast<uint64_t>(getpid()) << 32;
-  const char* text = getenv(kVariable);
+  const char* text = getenv(kSkipVariable);
   if (text == nullptr || *text == '\0') return;
   if (strcmp(text, "on") == 0) {
     wish_ = Wish::kOn;
   } else if (strcmp(text, "off") == 0) {
     wish_ = Wish::kOff;
   } else {
-    log(LogLevel::kError, "%s is '%.40s'; accepted: on, off. Going on with what the node says", kVariable, text);
+    log(LogLevel::kError, "%s is '%.40s'; accepted: on, off. Going on with what the node says", kSkipVariable, text);
   }
 }
 
@@ -127,7 +127,7 @@ bool Unchanged::hash_all(const std::vector<Piece>& pieces, std::vector<Finding>*
     for (; next < pieces.size(); ++next) {
       const Piece& piece = pieces[next];
       const size_t count = piece.bytes / kHashUnitBytes;
-      if (units + count > kUnitsMax) break;
+      if (units + count > kLaunchUnitsMax) break;
       if (!memory.copies.hash_wanted(piece) || process().vmm.open_window(memory.blocks, *piece.block) != cuda::CUDA_SUCCESS) continue;
       for (size_t i = 0; i < count; ++i) shared_->units[units++] = piece.address() + i * kHashUnitBytes;
       (*findings)[next].hashed = true;

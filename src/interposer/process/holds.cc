@@ -8,7 +8,7 @@ namespace nvshare::interposer {
 
 namespace {
 
-constexpr int64_t kPause_ns = 1'000'000;
+constexpr int64_t kBeginPause_ns = 1'000'000;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ bool Process::hold_resident(const char* why) {
       return true;
     }
     if (inside) return false;
-    sleep_ns(kPause_ns);  // the lock went in between, or the turn has not quite begun
+    sleep_ns(kBeginPause_ns);  // the lock went in between, or the turn has not quite begun
   }
 }
 

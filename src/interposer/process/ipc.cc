@@ -23,8 +23,8 @@ namespace {
 
 constexpr char kMagic[8] = "nvshare";
 constexpr uint32_t kTokenVersion = 1;
-constexpr uint64_t kImportedIds = uint64_t{1} << 40;  // apart from those of the program's own allocations
-constexpr int64_t kPatience_ns = 10'000'000'000;      // for the exporter's answer: it may be stopped
+constexpr uint64_t kImportedIds = uint64_t{1} << 40;      // apart from those of the program's own allocations
+constexpr int64_t kExporterPatience_ns = 10'000'000'000;  // for the exporter's answer: it may be stopped
 
 bool is_ours(const IpcToken& token) { return memcmp(token.magic, kMagic, sizeof kMagic) == 0; }
 
@@ -171,7 +171,7 @@ CUresult Ipc::fetch(Device& device, const IpcToken& token) {
     pending_.done = true;
     pending_.status = ExportStatus::kFailed;
   }
-  const int64_t deadline = now_ns() + kPatience_ns;
+  const int64_t deadline = now_ns() + kExporterPatience_ns;
   while (!pending_.done && changed_.wait_until(mutex_, deadline)) {
   }
   const char* why = "the process that exported it does not answer";

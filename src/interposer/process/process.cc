@@ -22,7 +22,7 @@ using cuda::CUresult;
 
 namespace {
 
-constexpr int64_t kLongWait_ns = 2'000'000'000;
+constexpr int64_t kGateWait_ns = 2'000'000'000;
 constexpr int64_t kJoinLook_ns = 50'000'000;
 constexpr int64_t kExitPatience_ns = 200'000'000;
 
@@ -264,9 +264,9 @@ void Process::wait_gate_change(uint32_t flags) {
   for_each_device([&](Device& device) {
     if ((flags & Gate::kClosedMask) == device.gate_bit()) opens = &device;
   });
-  if (opens == nullptr) return gate.wait_change(flags, kLongWait_ns);  // more than one message opens it
+  if (opens == nullptr) return gate.wait_change(flags, kGateWait_ns);  // more than one message opens it
   const Client& client = opens->client();
-  gate.wait_change_or_news(flags, opens->turns().signs.hurried() ? client.readable() : -1, client.bell(), kLongWait_ns);
+  gate.wait_change_or_news(flags, opens->turns().signs.hurried() ? client.readable() : -1, client.bell(), kGateWait_ns);
 }
 
 void Process::wait_for_gate(const TurnSigns* joins) {
@@ -287,7 +287,7 @@ void Process::wait_for_gate(const TurnSigns* joins) {
     } else {
       gate.wait_change(flags, kJoinLook_ns);
     }
-    if (!told && now_ns() - started >= kLongWait_ns) {
+    if (!told && now_ns() - started >= kGateWait_ns) {
       told = true;
       for_each_device([&](Device& device) {
         if ((flags & device.gate_bit()) != 0) device.client().ask_why_waiting();
