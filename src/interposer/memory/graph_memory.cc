@@ -14,13 +14,13 @@ using cuda::CUgraphNode;
 namespace {
 
 constexpr size_t kPageBytes = size_t{2} << 20;  // in which the driver takes memory for nodes
-constexpr int kDepthMax = 8;                    // of graphs within graphs
+constexpr int kPoolDepthMax = 8;                // of graphs within graphs
 
 // Adds up the allocations of a graph and of those in it. All are on one GPU as a rule; if not, the last one's is taken.
 void add_up(CUgraph graph, int depth, size_t* bytes, int* ordinal) {
   const RealDriver& driver = real_driver();
   size_t count = 0;
-  if (depth > kDepthMax || driver.cuGraphGetNodes(graph, nullptr, &count) != cuda::CUDA_SUCCESS || count == 0) return;
+  if (depth > kPoolDepthMax || driver.cuGraphGetNodes(graph, nullptr, &count) != cuda::CUDA_SUCCESS || count == 0) return;
   std::vector<CUgraphNode> nodes(count);
   if (driver.cuGraphGetNodes(graph, nodes.data(), &count) != cuda::CUDA_SUCCESS) return;
   for (size_t i = 0; i < std::min(count, nodes.size()); ++i) {
