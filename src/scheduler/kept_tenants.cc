@@ -288,8 +288,16 @@ void Tenants::load_change(const std::string& line, std::string* left_out) {
     keep_id(json.at("next_id").get<policy::TenantId>() - 1);
     const auto forgotten = json.find("forgotten");
     const std::string key = forgotten != json.end() ? forgotten->get<std::string>() : json.at("tenant").at("key").get<std::string>();
-    if (const auto at = tenants_.find(key); at != tenants_.end()) forget(at);
-    if (forgotten == json.end()) load_tenant(json.at("tenant"), left_out);
+    std::optional<Tenant> before;
+    if (const auto at = tenants_.find(key); at != tenants_.end()) {
+      before = at->second;
+      forget(at);
+    }
+    if (forgotten != json.end()) return;
+    const size_t known_faults = left_out->size();
+    load_tenant(json.at("tenant"), left_out);
+    // What cannot be taken over changes nothing.
+    if (left_out->size() > known_faults && before && !tenants_.contains(key)) index(tenants_.emplace(key, *before).first);
   } catch (const std::exception& problem) {
     *left_out += "; a change: " + std::string(problem.what()).substr(0, 160);
   }

@@ -380,6 +380,19 @@ TEST_F(KeptTenantsChanges, ADamagedLineIsLeftOutAndToldAndTheOthersHold) {
   }
 }
 
+TEST_F(KeptTenantsChanges, AnImpossibleOneLeavesTheTenantAsItWas) {
+  set(40);
+  set(60);
+  std::string wrong = changes();
+  wrong.replace(wrong.find("\"core_limit\":60"), 15, "\"core_limit\":0");
+  ASSERT_TRUE(write_kept_file(file_ + ".changes", wrong));
+  Tenants next(file_);
+  EXPECT_NE(next.problem().find("compute limit"), std::string::npos) << next.problem();
+  ASSERT_NE(next.find(train_), nullptr);
+  EXPECT_EQ(next.find(train_)->core_limit, 40);
+  EXPECT_EQ(next.find(train_)->gpu_memory_limit, 5 * kGiB);
+}
+
 TEST_F(KeptTenantsChanges, AnotherUsersAreRefused) {
   set(40);
   std::filesystem::permissions(file_ + ".changes", std::filesystem::perms(0666));

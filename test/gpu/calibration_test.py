@@ -2,7 +2,7 @@
 """Does `steady` find out how long its kernels are on a machine that stops it again and again?   calibration_test.py STEADY SIMGPU
 
 The stand-in's kernels take 1 ns for each round, so kernels of 1 and 10 ms have about 10^6 and 10^7. With a single measure they came out
-a fifth as long, or a thousand times too long: the shares measured with them then say nothing.
+a fifth as long, or seven times too long: the shares measured with them then say nothing.
 """
 import json
 import os

@@ -187,8 +187,8 @@ class Worker {
     return static_cast<double>(now_ns() - begin) / count;
   }
 
-  // The least of several: what the machine does beside makes each longer, and with one that it held up kernels came out a thousand times
-  // too long or too short.
+  // The least of several: what the machine does beside makes each longer, and with one that it held up kernels came out several times too
+  // long or too short.
   double least(uint64_t rounds, int count) {
     double ns = measure(rounds, count);
     for (int again = 1; again < kMeasures; ++again) ns = std::min(ns, measure(rounds, count));
