@@ -122,9 +122,8 @@ void Engine::keep_accounts(policy::Instant now) {
     const bool is_shared = policy::shares_by_limits(steps_.state(), gpu.gpu);
     for (const auto& [key, known] : tenants_.all()) {
       Tenant* tenant = tenants_.find(known.id);
-      const auto account =
-          std::find_if(gpu.tenants.begin(), gpu.tenants.end(), [&](const policy::TenantView& view) { return view.tenant == tenant->id; });
-      if (is_shared && account != gpu.tenants.end()) {
+      const auto account = std::ranges::lower_bound(gpu.tenants, known.id, {}, &policy::TenantView::tenant);
+      if (is_shared && account != gpu.tenants.end() && account->tenant == known.id) {
         tenant->accounts[uuid] = {now - account->since_joined, account->debt, account->used, account->throttled_time};
       } else {
         tenant->accounts.erase(uuid);

@@ -1,8 +1,10 @@
 // Tenants' file for the next scheduler: which processes one run made a tenant, the limits that hold, and what was used and is owed of GPUs'
 // time as of about a second ago. Not what was saved up.
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "base/json_nesting.h"
 #include "protocol/json_record.h"
@@ -107,6 +109,16 @@ void read(const Json& json, Job* job) {
 }
 
 std::string dumped(const Json& json) { return json.dump(1, ' ', false, Json::error_handler_t::replace); }
+
+// What dumped() wrote, without its line ends and what is before a line's text: within strings there is no line end.
+std::string& append_in_one_line(std::string_view dumped, std::string* to) {
+  for (size_t at = 0; at < dumped.size();) {
+    const size_t end = std::min(dumped.find('\n', at), dumped.size());
+    to->append(dumped, at, end - at);
+    at = std::min(dumped.find_first_not_of(' ', end + 1), dumped.size());
+  }
+  return *to;
+}
 
 Json to_json(const std::string& key, const Tenant& tenant) {
   Json json = {{"key", key},
@@ -322,17 +334,16 @@ void Tenants::save_changes(policy::TenantId changed) {
   if (!file_) return;
   if (changed != 0) touched_.insert(changed);
   std::string lines;
-  const auto add = [&](const char* what, Json&& value) {
-    lines += Json{{"next_id", next_id_}, {what, std::move(value)}}.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  };
-  for (const std::string& key : forgotten_) add("forgotten", key);
+  const std::string begin = "{\"next_id\":" + std::to_string(next_id_) + ",";
+  for (const std::string& key : forgotten_)
+    lines.append(begin).append("\"forgotten\":").append(Json(key).dump(-1, ' ', false, Json::error_handler_t::replace)).append("}\n");
   for (const policy::TenantId id : touched_) {
     const auto at = by_id_.find(id);
     if (at == by_id_.end()) continue;
     const auto& [key, tenant] = *at->second;
     bool is_new = false;
-    text_of(key, tenant, &is_new);
-    if (is_new) add("tenant", to_json(key, tenant));
+    const std::string& text = text_of(key, tenant, &is_new);
+    if (is_new) append_in_one_line(text, &lines.append(begin).append("\"tenant\":")).append("}\n");
   }
   if (!lines.empty() && !file_->append(lines)) return save();
   is_unsaved_ = false;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -301,7 +302,7 @@ class KeptTenantsChanges : public KeptTenants {
 TEST_F(KeptTenantsChanges, OneOfThemIsALineAndIsReadBack) {
   set(40);
   EXPECT_EQ(text(), whole_) << "not all of it is written for that";
-  EXPECT_NE(changes().find("\"core_limit\":40"), std::string::npos) << changes();
+  EXPECT_NE(changes().find("\"core_limit\": 40"), std::string::npos) << changes();
   EXPECT_EQ(core_limit_read(), 40);
   set(55);
   const std::string before = changes();
@@ -321,6 +322,17 @@ TEST_F(KeptTenantsChanges, OneOfThemIsALineAndIsReadBack) {
   tenants_->save();
   EXPECT_EQ(changes(), "");
   EXPECT_EQ(core_limit_read(), 55);
+}
+
+TEST_F(KeptTenantsChanges, ALineIsOneWhateverATenantIsCalled) {
+  const std::string name = "two\nlines, \"quoted\",   and spaces\n   ";
+  tenants_->find(train_)->name = name;
+  set(40);
+  const std::string text = changes();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << "one beside the first: " << text;
+  const Tenants next(file_);
+  ASSERT_NE(next.find(train_), nullptr);
+  EXPECT_EQ(next.find(train_)->name, name);
 }
 
 TEST_F(KeptTenantsChanges, ClientsThatCameAndWentAreThoseThatAreWritten) {
@@ -384,7 +396,7 @@ TEST_F(KeptTenantsChanges, AnImpossibleOneLeavesTheTenantAsItWas) {
   set(40);
   set(60);
   std::string wrong = changes();
-  wrong.replace(wrong.find("\"core_limit\":60"), 15, "\"core_limit\":0");
+  wrong.replace(wrong.find("\"core_limit\": 60"), 16, "\"core_limit\": 0");
   ASSERT_TRUE(write_kept_file(file_ + ".changes", wrong));
   Tenants next(file_);
   EXPECT_NE(next.problem().find("compute limit"), std::string::npos) << next.problem();

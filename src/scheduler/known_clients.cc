@@ -1,6 +1,7 @@
 #include "scheduler/known_clients.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,11 +91,8 @@ void KnownClients::keep_on_gpu(policy::ClientId id, int64_t on_gpu, bool may_low
 namespace {
 
 std::string line_of(policy::ClientId id, const KnownClient& client) {
-  std::ostringstream line;
-  line << "client " << id << " " << client.pid << " " << client.start_time << " " << client.tenant << " "
-       << (client.gpu.empty() ? "-" : client.gpu) << " " << client.lease << " " << client.own_limit << " " << client.charged << " "
-       << client.on_gpu << "\n";
-  return line.str();
+  return fmt::format("client {} {} {} {} {} {} {} {} {}\n", id, client.pid, client.start_time, client.tenant,
+                     client.gpu.empty() ? "-" : client.gpu, client.lease, client.own_limit, client.charged, client.on_gpu);
 }
 
 }  // namespace

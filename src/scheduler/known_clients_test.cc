@@ -343,7 +343,7 @@ TEST_F(DelayedSaveTest, WhatPeopleSetIsWrittenAtOnce) {
   change.tenant = "train";
   change.gpu_core_limit = 40;
   ASSERT_TRUE(engine_->set(change, now_));
-  EXPECT_NE(kept().find("\"core_limit\":40"), std::string::npos) << kept();
+  EXPECT_NE(kept().find("\"core_limit\": 40"), std::string::npos) << kept();
   engine_.reset();
   EXPECT_NE(text_of(tenants_).find("\"core_limit\": 40"), std::string::npos) << "as a whole, which an earlier release reads too";
 }

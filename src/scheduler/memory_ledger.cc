@@ -383,6 +383,13 @@ std::vector<MemoryLedger::View> MemoryLedger::view() const {
   return views;
 }
 
+std::vector<MemoryLedger::View> MemoryLedger::view_after(const Key& after, size_t most) const {
+  std::vector<View> views;
+  for (auto at = accounts_.upper_bound(after); at != accounts_.end() && views.size() < most; ++at)
+    views.push_back(view_of(at->first, at->second));
+  return views;
+}
+
 std::optional<MemoryLedger::View> MemoryLedger::view_of(TenantId tenant, GpuId gpu) const {
   const auto at = accounts_.find({tenant, gpu});
   return at == accounts_.end() ? std::nullopt : std::optional(view_of(at->first, at->second));
@@ -415,9 +422,8 @@ int64_t MemoryLedger::limit_on(TenantId tenant, GpuId gpu) const {
 
 std::vector<MemoryLedger::GpuId> MemoryLedger::gpus_of(TenantId tenant) const {
   std::vector<GpuId> gpus;
-  for (const auto& [key, account] : accounts_) {
-    if (key.first == tenant) gpus.push_back(key.second);
-  }
+  for (auto at = accounts_.lower_bound({tenant, 0}); at != accounts_.end() && at->first.first == tenant; ++at)
+    gpus.push_back(at->first.second);
   return gpus;
 }
 

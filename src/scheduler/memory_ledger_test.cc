@@ -201,6 +201,33 @@ TEST_F(MemoryLedgerTest, ADeathGivesItsLeaseToWhoWaits) {
   EXPECT_EQ(ledger_.lease_of(2), 8 * kGiB);
 }
 
+TEST_F(MemoryLedgerTest, AViewInPartsHasEveryAccountOnceAndATenantsGpusAreItsOwn) {
+  MemoryLedger::ClientId client = 0;
+  for (const MemoryLedger::TenantId tenant : {3, 1, 2}) {
+    for (const MemoryLedger::GpuId gpu : {2, 0, 5}) {
+      if (tenant != 2 || gpu != 5) ledger_.join({++client, tenant, gpu, 0, static_cast<int64_t>(client) * kGiB, 0, 0}, now_);
+    }
+  }
+  const std::vector<MemoryLedger::View> whole = ledger_.view();
+  ASSERT_EQ(whole.size(), 8u);
+  std::vector<MemoryLedger::View> parts;
+  for (std::pair<MemoryLedger::TenantId, MemoryLedger::GpuId> after{};;) {
+    const std::vector<MemoryLedger::View> part = ledger_.view_after(after, 3);
+    parts.insert(parts.end(), part.begin(), part.end());
+    if (part.size() < 3) break;
+    after = {part.back().tenant, part.back().gpu};
+  }
+  ASSERT_EQ(parts.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(parts[i].tenant, whole[i].tenant);
+    EXPECT_EQ(parts[i].gpu, whole[i].gpu);
+    EXPECT_EQ(parts[i].limit, whole[i].limit);
+  }
+  EXPECT_EQ(ledger_.gpus_of(1), (std::vector<MemoryLedger::GpuId>{0, 2, 5}));
+  EXPECT_EQ(ledger_.gpus_of(2), (std::vector<MemoryLedger::GpuId>{0, 2}));
+  EXPECT_TRUE(ledger_.gpus_of(4).empty());
+}
+
 TEST_F(MemoryLedgerTest, ARaisedLimitServesWhoWaitsAndALoweredOneGrantsNothingMore) {
   join(1, 2 * kGiB);
   join(2, 2 * kGiB);

@@ -38,15 +38,19 @@ class ReportInParts {
   protocol::admin::StatusReport take() { return std::move(report_); }
 
  private:
-  enum class Next { kClients, kTenants, kUse, kRest };
+  enum class Next { kClients, kTenants, kUse, kLimits, kRest };
   struct OfGpu {
-    size_t index;          // in report_.gpus
-    policy::GpuView view;  // its tenants are looked at last
+    enum class Use { kOfGpu, kCompute, kOfTenants };
+    size_t index;           // in report_.gpus
+    policy::GpuView view;   // its tenants are looked at last
+    Use use = Use::kOfGpu;  // what of it is next
   };
 
   void add_clients(policy::Instant now);
   void add_tenants();
   void add_use(policy::Instant now);
+  void forget_those_that_left(OfGpu& gpu) const;
+  void add_some_limits();
   bool is_still_there(const OfGpu& gpu) const;  // else another GPU has its number by now
 
   const EngineParts engine_;
@@ -56,7 +60,8 @@ class ReportInParts {
   size_t at_ = 0;       // in gpus_
   std::string tenant_;  // the key of the last that is in the report
   bool any_tenant_ = false;
-  ReportsOfTenants of_tenants_;  // in report_; once all are there
+  ReportsOfTenants of_tenants_;                             // in report_; once all are there
+  std::pair<policy::TenantId, policy::GpuId> limits_of_{};  // the last that are in the report; none has these numbers
 };
 
 // The same at once.

@@ -65,11 +65,17 @@ SharedReports::Report SharedReports::made(protocol::admin::StatusReport report, 
   Report made = std::make_shared<const SharedReport>(std::move(report), taken_at);
   if (latest_ && latest_->taken_at() > taken_at) return made;
   note_what_is_written();
-  return latest_ = std::move(made);
+  replace(latest_, made);
+  return made;
 }
 
 void SharedReports::note_what_is_written() {
-  if (latest_ && latest_->is_written()) written_ = latest_;
+  if (latest_ != written_ && latest_ && latest_->is_written()) replace(written_, latest_);
+}
+
+void SharedReports::replace(Report& report, Report by) {
+  Report former = std::exchange(report, std::move(by));
+  if (former && take_former_) take_former_(std::move(former));
 }
 
 SharedReports::Report SharedReports::written(int64_t age_max_ns, uint64_t changes_min) {

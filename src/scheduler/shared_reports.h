@@ -55,6 +55,9 @@ class SharedReports {
 
   SharedReports(Look look, LookInParts look_in_parts) : look_(std::move(look)), look_in_parts_(std::move(look_in_parts)) {}
 
+  // Who takes reports that nobody is to be given any more, instead of their end here: with thousands of clients that takes a while.
+  void hand_former_to(std::function<void(Report)> take) { take_former_ = std::move(take); }
+
   // The latest one, if it is at most `age_max_ns` old and its StatusReport::changes are at least `changes_min`; else one that is made now.
   Report fresh(int64_t age_max_ns, uint64_t changes_min);
   // As fresh(), but one that is made now is made in parts, so that clients are served in between: at most a fifth of the time goes into
@@ -67,10 +70,12 @@ class SharedReports {
   bool serves(const Report& report, int64_t age_max_ns, uint64_t changes_min) const;
 
   void note_what_is_written();
+  void replace(Report& report, Report by);
   Report made(protocol::admin::StatusReport report, int64_t taken_at);
 
   const Look look_;
   const LookInParts look_in_parts_;
+  std::function<void(Report)> take_former_;
   int64_t parts_begun_at_ = 0, part_ended_at_ = 0;
   Report latest_;   // taken
   Report written_;  // the latest that was seen to have its whole text

@@ -118,6 +118,29 @@ TEST_F(SharedReportsTest, WhatIsMadeInPartsIsAsOldAsItsBeginningAndReplacesNothi
   EXPECT_EQ(reports_.fresh(kLongNs, 0), whole);
 }
 
+TEST_F(SharedReportsTest, AReportThatWasReplacedIsHandedOver) {
+  std::vector<SharedReports::Report> former;
+  reports_.hand_former_to([&](SharedReports::Report report) { former.push_back(std::move(report)); });
+  const SharedReports::Report first = reports_.fresh(0, 0);
+  first->text(0);
+  ASSERT_EQ(reports_.written(kLongNs, 0), first);
+  const SharedReports::Report second = reports_.fresh(0, 0);
+  EXPECT_EQ(reports_.written(kLongNs, 0), first) << "whose text is still good";
+  EXPECT_EQ(former, (std::vector{first})) << "as the latest";
+  second->text(0);
+  EXPECT_EQ(reports_.written(kLongNs, 0), second);
+  EXPECT_EQ(former, (std::vector{first, first}));
+}
+
+TEST_F(SharedReportsTest, AWriterKeepsNoReportThatWasReplaced) {
+  StatusWriter writer(loop_, reports_);
+  const std::weak_ptr<const SharedReport> first = reports_.fresh(0, 0);
+  ask(writer, {{}});
+  ask(writer, {{}});
+  for (int waited = 0; !first.expired() && waited < 1000; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(first.expired());
+}
+
 TEST_F(SharedReportsTest, AReportIsMadeInFewerPartsWhereOthersTakeLong) {
   parts_ = 1'000'000;
   part_ns_ = 100'000;

@@ -26,9 +26,17 @@ StatusWriter::StatusWriter(EventLoop& loop, SharedReports& reports)
   pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { write(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  reports_.hand_former_to([this](SharedReports::Report report) {
+    {
+      std::lock_guard lock(mutex_);
+      former_.push_back(std::move(report));
+    }
+    changed_.notify_one();
+  });
 }
 
 StatusWriter::~StatusWriter() {
+  reports_.hand_former_to({});
   {
     std::lock_guard lock(mutex_);
     ends_ = true;
@@ -109,14 +117,17 @@ void StatusWriter::answer_next() {
 void StatusWriter::write() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ends_ || report_; });
+    changed_.wait(lock, [this] { return ends_ || report_ || !former_.empty(); });
     if (ends_) return;
-    const SharedReports::Report report = std::exchange(report_, nullptr);
+    std::vector<SharedReports::Report> former = std::exchange(former_, {});
+    SharedReports::Report report = std::exchange(report_, nullptr);
     const std::set<uint64_t> sinces = std::exchange(sinces_, {});
     lock.unlock();
+    former.clear();
     Texts texts;
     for (const uint64_t since : sinces) texts[since] = report->text(since);
-    loop_.post([this, texts = std::move(texts)] { written(texts); });
+    if (report) loop_.post([this, texts = std::move(texts)] { written(texts); });
+    report.reset();
     lock.lock();
   }
 }

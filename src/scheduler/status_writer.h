@@ -69,8 +69,9 @@ class StatusWriter {
 
   std::mutex mutex_;  // guards what is below; nobody waits for anything else with it
   std::condition_variable changed_;
-  SharedReports::Report report_;  // to be written
-  std::set<uint64_t> sinces_;     // for viewers that have these
+  SharedReports::Report report_;               // to be written
+  std::vector<SharedReports::Report> former_;  // that nobody is to be given any more: they end on the thread
+  std::set<uint64_t> sinces_;                  // for viewers that have these
   bool ends_ = false;
   std::thread thread_;
 };
