@@ -161,6 +161,13 @@ class TheSecondProcess(unittest.TestCase):
 
 
 class WhatSequencesLeave(unittest.TestCase):
+    def test_a_primary_context_that_is_gone_is_not_made_again(self):
+        calls = ["cuGreenCtxCreate oq null i:0 i:1", "cuDevicePrimaryCtxRetain oh i:0"]
+        self.assertNotIn("-", [line.split()[1] for line in lines_of(*calls)[:2]])
+        for end in ("cuDevicePrimaryCtxReset i:0", "cuDevicePrimaryCtxRelease i:0"):
+            lines = lines_of("cuMemAlloc_v2 +m:0:0:64 i:64", end, *calls)
+            self.assertEqual([line.split()[1] for line in lines[1:4]], ["0", "-", "-"])
+
     def test_a_sequence_finds_its_process_as_it_began(self):
         """Else two runs differ in which a driver crashed at different sequences."""
         said = said_of(["cuCtxGetFlags oi"], ["cuCtxSetFlags i:1"], ["cuCtxGetFlags oi"], ["cuDevicePrimaryCtxReset i:0"],
