@@ -87,8 +87,12 @@ Daemon::Daemon(const Settings& settings, RuntimeDir runtime_dir)
       deadline_timer_(loop_, [this] { call_engine([this] { engine_->deadline_reached(monotonic_ns()); }); }),
       housekeeping_timer_(loop_,
                           [this] {
-                            housekeeping_ = false;
-                            call_engine([this] { engine_->housekeep(monotonic_ns()); });
+                            call_engine([this] {
+                              housekeeping_ = false;
+                              if (engine_->housekeep(monotonic_ns(), false)) return;
+                              housekeeping_ = true;
+                              housekeeping_timer_.arm(monotonic_ns());  // whoever has said something meanwhile comes first
+                            });
                           }),
       idle_timer_(loop_, [this] {
         if (has_runs(engine_->parts().tenants)) return idle_timer_.arm(monotonic_ns() + *settings_.exit_when_idle);

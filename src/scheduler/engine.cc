@@ -17,6 +17,8 @@ using namespace protocol;
 
 constexpr policy::Duration kSaveInterval = 100'000'000;      // many that come or go within it are written together
 constexpr policy::Duration kSaveIntervalPerTenant = 50'000;  // and more, as the file is written as a whole
+constexpr policy::Duration kHostLookDelay = 20'000'000;      // after a client has left; many that leave within it share a look
+constexpr size_t kClientsKeptAtOnce = 250;                   // some 0.1 ms
 
 uint32_t idle_us(policy::Duration idle) { return static_cast<uint32_t>(std::clamp<policy::Duration>(idle / 1000, 0, kIdleReleaseUsMax)); }
 
@@ -122,6 +124,7 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   const std::vector<policy::Event> exceptions = is_last ? exceptions_of(*tenant, false) : std::vector<policy::Event>();
   tenants_.leave(client.tenant);
   save_tenants_soon(now);
+  const bool has_swapped = host_.concerns(id) || client.backend == Backend::kManaged;
   host_.leave(borrower(client));
   const policy::GpuId gpu = client.gpu;
   clients_.erase(id);
@@ -131,7 +134,11 @@ void Engine::leave(policy::ClientId id, bool memory_freed, const char* why, poli
   for (const policy::Event& exception : exceptions) apply(exception, now);
   exports_.client_left(id);
   limits_.leave(id, now);
-  update_host_memory(now, true);
+  if (has_swapped) {
+    update_host_memory(now, true);
+  } else if (!look_at_host_at_) {
+    look_at_host_at_ = now + kHostLookDelay;  // its own memory is the host's again, soon
+  }
   prepare_swaps(gpu);
 }
 
@@ -140,29 +147,66 @@ void Engine::forget_totals(policy::Instant now) {
                           policy::view_of_tenants(steps_.state(), now));
 }
 
-void Engine::housekeep(policy::Instant now) {
-  tenants_.prune();
-  forget_totals(now);
-  for (policy::GpuId gpu = 0; gpu < gpus_.size(); ++gpu) prepare_swaps(gpu);
-  update_host_memory(now, true);
-  forget_absent(now);
-  apply(departures_.look_up(settings_.policy, now), now);
-  departures_.forget_old(settings_.policy, now);
-  for (const auto& [id, client] : clients_.all()) {
-    limits_.keep_lease(id);
-    keep_on_gpu(client, true);
+bool Engine::housekeep(policy::Instant now, bool all) {
+  bool done = housekeep_on(now);
+  while (all && !done) done = housekeep_on(now);
+  return done;
+}
+
+// What comes next is set first: what fails is not done again and again.
+bool Engine::housekeep_on(policy::Instant now) {
+  using Next = Housekeeping::Next;
+  const auto is_followed_by = [this](Next next) { housekeeping_.next = next; };
+  switch (housekeeping_.next) {
+    case Next::kTenants:
+      is_followed_by(Next::kTotals);
+      tenants_.prune();
+      return false;
+    case Next::kTotals:
+      is_followed_by(Next::kMemory);
+      forget_totals(now);
+      return false;
+    case Next::kMemory:
+      is_followed_by(Next::kClients);
+      housekeeping_.client = 0;
+      for (policy::GpuId gpu = 0; gpu < gpus_.size(); ++gpu) prepare_swaps(gpu);
+      update_host_memory(now, true);
+      forget_absent(now);
+      apply(departures_.look_up(settings_.policy, now), now);
+      departures_.forget_old(settings_.policy, now);
+      return false;
+    case Next::kClients:
+      if (!keep_some_clients()) is_followed_by(Next::kKnown);
+      return false;
+    case Next::kKnown:
+      is_followed_by(Next::kAccounts);
+      known_.keep_up();
+      return false;
+    case Next::kAccounts:
+      break;
   }
-  known_.keep_up();
+  is_followed_by(Next::kTenants);
   keep_accounts(now);
   steps_.flush();
+  return true;
+}
+
+bool Engine::keep_some_clients() {
+  size_t count = 0;
+  for (auto at = clients_.all().upper_bound(housekeeping_.client); at != clients_.all().end(); ++at) {
+    if (++count > kClientsKeptAtOnce) return true;
+    housekeeping_.client = at->first;
+    limits_.keep_lease(at->first);
+    keep_on_gpu(at->second, true);
+  }
+  return false;
 }
 
 std::optional<policy::Instant> Engine::next_deadline() const {
   std::optional<policy::Instant> deadline = policy::next_deadline(steps_.state());
   if (hold_ && (!deadline || hold_->until < *deadline)) deadline = hold_->until;
-  if (save_at_ && (!deadline || *save_at_ < *deadline)) deadline = save_at_;
   for (const std::optional<policy::Instant>& other :
-       {host_.next_deadline(), limits_.next_deadline(), departures_.next_deadline(settings_.policy)}) {
+       {save_at_, look_at_host_at_, host_.next_deadline(), limits_.next_deadline(), departures_.next_deadline(settings_.policy)}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
   return deadline;
@@ -180,6 +224,7 @@ void Engine::deadline_reached(policy::Instant now) {
   apply(departures_.deadline_reached(settings_.policy, now), now);
   std::optional<policy::Instant> deadline = policy::next_deadline(steps_.state());
   if (deadline && *deadline <= now) apply(policy::Tick{}, now);
+  if (look_at_host_at_ && *look_at_host_at_ <= now) update_host_memory(now, true);
   host_.deadline_reached(now);
   limits_.deadline_reached(now);
 }

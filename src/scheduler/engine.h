@@ -89,7 +89,9 @@ class Engine : private HostBorrowers {
   void mps_seen(uid_t user, const std::set<pid_t>& attached, policy::Instant now);
   // A message that could not be passed on with its descriptors, which were none of the client's fault.
   void not_delivered(ConnectionId connection, const protocol::Packet& packet, policy::Instant now);
-  void housekeep(policy::Instant now);      // about once a second while there are clients
+  // About once a second while there are clients. With thousands of them it takes milliseconds: not `all` is its next part, so that clients
+  // are served in between; true: that was the last.
+  bool housekeep(policy::Instant now, bool all = true);
   void keep_accounts(policy::Instant now);  // of GPUs' time, for the next scheduler; housekeep does it too
 
   std::optional<policy::Instant> next_deadline() const;
@@ -178,6 +180,8 @@ class Engine : private HostBorrowers {
   void change_memory(policy::MemoryChanged event, policy::Instant now);
   void leave(policy::ClientId client, bool memory_freed, const char* why, policy::Instant now);
   void save_tenants_soon(policy::Instant now);
+  bool housekeep_on(policy::Instant now);   // a part
+  bool keep_some_clients();                 // false: there are no more
   void forget_totals(policy::Instant now);  // of tenants that are no more
   void end_hold(policy::Instant now);
   void apply(const policy::Event& event, policy::Instant now);
@@ -251,7 +255,14 @@ class Engine : private HostBorrowers {
   Departures departures_;
   std::optional<RestartHold> hold_;
   HostLender host_;
-  std::optional<policy::Instant> save_at_;  // tenants that joined or left
+  std::optional<policy::Instant> save_at_;          // tenants that joined or left
+  std::optional<policy::Instant> look_at_host_at_;  // clients have left
+  struct Housekeeping {                             // its next part
+    enum class Next { kTenants, kTotals, kMemory, kClients, kKnown, kAccounts };
+    Next next = Next::kTenants;
+    policy::ClientId client = 0;  // the last that was looked at
+  };
+  Housekeeping housekeeping_;
   BypassWatch bypass_;
   RepeatedWarnings warnings_;
   PodNotices notices_;

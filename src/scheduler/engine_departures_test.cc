@@ -37,6 +37,72 @@ TEST_F(EngineTest, WhatAProcessHasIsNobodyElsesWhileItRegistersAnew) {
 
 // Each look reads /proc, and nobody is served meanwhile; processes that live on without their connections may be as many as a user may
 // start.
+TEST_F(EngineTest, TheHostIsLookedAtOnceForAllThatLeaveTogether) {
+  has_nvml_ = false;
+  for (ConnectionId id = 1; id <= 50; ++id) join(id, static_cast<pid_t>(id), kMiB, 0);
+  looks_at_host_ = 0;
+  for (ConnectionId id = 1; id <= 49; ++id) engine().disconnected(id, "test", ++now_);
+  EXPECT_EQ(looks_at_host_, 0);
+  const auto due = engine().next_deadline();
+  ASSERT_TRUE(due);
+  EXPECT_LE(*due, now_ + 20 * kMillisecond);
+  now_ = *due;
+  engine().deadline_reached(now_);
+  EXPECT_EQ(looks_at_host_, 1);
+  engine().deadline_reached(now_ += 20 * kMillisecond);
+  EXPECT_EQ(looks_at_host_, 1) << "nobody has left since";
+}
+
+TEST_F(EngineTest, TheHostIsLookedAtAtOnceWhenWhoLeavesHadMemoryToSwapTo) {
+  has_nvml_ = false;
+  join(1, 100, kMiB, 0);
+  send(1, protocol::ArenaRequest{1, 64 * kMiB, static_cast<uint8_t>(protocol::ArenaOwner::kProcess), 1, {}});
+  ASSERT_TRUE(packets_.last<protocol::ArenaSegment>(1));
+  looks_at_host_ = 0;
+  engine().disconnected(1, "test", ++now_);
+  EXPECT_GT(looks_at_host_, 0);
+}
+
+// With clients that come and go between the parts.
+TEST_F(EngineTest, HousekeepingInPartsEndsAndBeginsAnew) {
+  has_nvml_ = false;
+  settings_.policy.overhead_default = kMiB;  // all of them fit
+  constexpr ConnectionId kClients = 600;
+  for (ConnectionId id = 1; id <= kClients; ++id) join(id, static_cast<pid_t>(100'000 + id), kMiB, 0);
+  ConnectionId next = kClients + 1;
+  for (int round = 0; round < 3; ++round) {
+    looks_at_host_ = 0;
+    int parts = 1;
+    while (!engine().housekeep(now_, false) && parts < 100) {
+      ++parts;
+      engine().disconnected(next - kClients, "it left", ++now_);
+      join(next, static_cast<pid_t>(100'000 + next), kMiB, 0);
+      ++next;
+    }
+    EXPECT_GE(parts, 8) << "five others beside three of clients";
+    EXPECT_LT(parts, 100);
+    EXPECT_EQ(looks_at_host_, 1);
+  }
+  EXPECT_EQ(engine().parts().clients.all().size(), kClients);
+}
+
+// What fails is not in the way of the rest.
+TEST_F(EngineTest, HousekeepingGoesOnBehindAPartThatFails) {
+  has_nvml_ = false;
+  join(1, 100, kMiB, 0);
+  look_fails_ = true;
+  int failures = 0, ends = 0;
+  for (int part = 0; part < 20; ++part) {
+    try {
+      ends += engine().housekeep(++now_, false) ? 1 : 0;
+    } catch (const std::exception&) {
+      ++failures;
+    }
+  }
+  EXPECT_GE(failures, 2);
+  EXPECT_GE(ends, 2);
+}
+
 TEST_F(EngineTest, ThousandsThatLiveOnWithoutTheirConnectionsAreLookedAtByAndBy) {
   has_nvml_ = false;
   alive_.emplace();

@@ -26,6 +26,7 @@ HostLender::Borrower Engine::borrower(const Client& client) const {
 }
 
 void Engine::update_host_memory(policy::Instant now, bool force) {
+  if (force) look_at_host_at_.reset();
   int64_t elsewhere = 0;
   for (const auto& [id, client] : clients_.all()) {
     if (!clients_.has_managed()) break;

@@ -62,6 +62,8 @@ class HostLedger {
     int64_t lent_scheduler = 0;   // by those that are the scheduler's
     int64_t there_scheduler = 0;  // by those of them that are there
 
+    // It has some, may have some of before, or waits for some.
+    bool has_or_wants() const { return !segments.empty() || held_process > 0 || held_scheduler > 0 || missing > 0 || !answered; }
     int64_t empty() const { return ready > used ? ready - used : 0; }
   };
 

@@ -83,6 +83,11 @@ void HostLender::join(const Borrower& borrower, bool returns) {
   budget_.join(borrower.id, member);
 }
 
+bool HostLender::concerns(policy::ClientId client) const {
+  const HostLedger::Account* account = budget_.books().find(client);
+  return account != nullptr && account->has_or_wants();
+}
+
 void HostLender::leave(const Borrower& borrower) {
   budget_.leave(borrower.id);
   if (budget_.books().unowned().has_left_some(borrower.id)) {

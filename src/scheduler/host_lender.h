@@ -71,6 +71,8 @@ class HostLender {
   // `returns`: it was a client of an earlier scheduler.
   void join(const Borrower& borrower, bool returns);
   void leave(const Borrower& borrower);
+  // It has some of the memory that is lent, or waits for some: others may have more without it, at once.
+  bool concerns(policy::ClientId client) const;
   // What clients say. update() is to follow.
   void request(policy::ClientId client, const protocol::ArenaRequest& message, HostArena wanted);
   void returned(policy::ClientId client, const protocol::ArenaReturned& message, policy::Instant now);

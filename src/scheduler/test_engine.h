@@ -61,6 +61,7 @@ class EngineTest : public testing::Test {
       options.known_clients_file = folder_.path() + "/clients";
       options.tenants_file = folder_.path() + "/tenants";
       options.look_at_host = [this] {
+        ++looks_at_host_;
         if (look_fails_) throw std::out_of_range("as a defect would");
         return HostBudget::Machine{1000 * kGiB, std::nullopt};
       };
@@ -142,6 +143,7 @@ class EngineTest : public testing::Test {
 
   TestFolder folder_;
   bool look_fails_ = false;
+  int looks_at_host_ = 0;
   Settings settings_;
   SentPackets packets_;
   policy::Instant now_ = 1'000'000'000;
