@@ -1,17 +1,17 @@
 #include "load/crowd.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cstdint>
 #include <cstring>
 
 namespace nvshare::bench {
@@ -19,69 +19,96 @@ namespace {
 
 constexpr size_t kStackBytes = 16384;
 
-struct Order {
-  sockaddr_un address{};
-  int socket = -1;
-  std::atomic<int> connected{0};  // 1: yes, -1: no
-};
+// Of the child. It shares the thread-local storage of who made it, and so does nothing but system calls, whose errors it does not read.
+long raw_call(long number, long a, long b, long c) {
+#if defined(__x86_64__)
+  long result = 0;
+  asm volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+  return result;
+#elif defined(__aarch64__)
+  register long x8 asm("x8") = number;
+  register long x0 asm("x0") = a;
+  register long x1 asm("x1") = b;
+  register long x2 asm("x2") = c;
+  asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+  return x0;
+#else
+#error "which instruction calls this kernel?"
+#endif
+}
 
-// Of the child. It shares the thread-local storage of who made it, and so does nothing but system calls; that one waits meanwhile.
 int live(void* argument) {
-  auto* order = static_cast<Order*>(argument);
-  const bool ok = connect(order->socket, reinterpret_cast<const sockaddr*>(&order->address), sizeof order->address) == 0;
-  order->connected.store(ok ? 1 : -1, std::memory_order_release);
-  for (;;) syscall(SYS_pause);
+  auto* place = static_cast<Crowd::Place*>(argument);
+  const long failed = raw_call(SYS_connect, place->socket, reinterpret_cast<long>(&place->address), sizeof place->address);
+  place->connected.store(failed == 0 ? 1 : -1, std::memory_order_release);
+  const uint64_t one = 1;
+  raw_call(SYS_write, place->news, reinterpret_cast<long>(&one), sizeof one);
+  const timespec day{86'400, 0};
+  for (;;) raw_call(SYS_nanosleep, reinterpret_cast<long>(&day), 0, 0);
 }
 
 }  // namespace
 
+Crowd::Crowd(const std::string& socket_path) : news_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  address_.sun_family = AF_UNIX;
+  std::strncpy(address_.sun_path, socket_path.c_str(), sizeof address_.sun_path - 1);
+}
+
 Crowd::~Crowd() {
   kill_all();
-  for (void* stack : stacks_) munmap(stack, kStackBytes);
+  for (const Place& place : places_) munmap(place.stack, kStackBytes);
 }
 
 Member Crowd::enter() {
-  if (free_stacks_.empty()) {
+  forget_dead();
+  if (free_.empty()) {
     void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (stack == MAP_FAILED) return {};
-    free_stacks_.push_back(stacks_.size());
-    stacks_.push_back(stack);
+    free_.push_back(places_.size());
+    places_.emplace_back().stack = stack;
   }
-  Order order;
-  order.address.sun_family = AF_UNIX;
-  std::strncpy(order.address.sun_path, socket_path_.c_str(), sizeof order.address.sun_path - 1);
   Member member;
+  member.place = free_.back();
   member.socket.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  order.socket = member.socket.get();
   if (!member.socket) return {};
-  const size_t stack = free_stacks_.back();
-  member.pid = clone(live, static_cast<char*>(stacks_[stack]) + kStackBytes, CLONE_VM | CLONE_FILES | SIGCHLD, &order);
-  if (member.pid < 0) return {};
-  free_stacks_.pop_back();
-  living_.push_back({member.pid, stack});
-  while (order.connected.load(std::memory_order_acquire) == 0) sched_yield();
-  if (order.connected.load() < 0) member.socket.reset();
-  if (member.socket) fcntl(member.socket.get(), F_SETFL, O_NONBLOCK);
+  Place& place = places_[member.place];
+  place.address = address_;
+  place.socket = member.socket.get();
+  place.news = news_.get();
+  place.connected = 0;
+  place.pid = clone(live, static_cast<char*>(place.stack) + kStackBytes, CLONE_VM | CLONE_FILES | SIGCHLD, &place);
+  if (place.pid < 0) return {};
+  free_.pop_back();
   return member;
 }
 
-void Crowd::kill(pid_t pid) {
-  const auto at = std::find_if(living_.begin(), living_.end(), [&](const Process& process) { return process.pid == pid; });
-  if (at == living_.end()) return;
-  ::kill(pid, SIGKILL);
-  waitpid(pid, nullptr, 0);
-  free_stacks_.push_back(at->stack);
-  *at = living_.back();
-  living_.pop_back();
+void Crowd::kill(size_t at) {
+  ::kill(places_[at].pid, SIGKILL);
+  dying_.push_back(at);
+  forget_dead();
+}
+
+// Its stack is another's only then.
+void Crowd::forget_dead() {
+  std::erase_if(dying_, [this](size_t at) {
+    if (waitpid(places_[at].pid, nullptr, WNOHANG) != places_[at].pid) return false;
+    places_[at].pid = -1;
+    free_.push_back(at);
+    return true;
+  });
 }
 
 void Crowd::kill_all() {
-  for (const Process& process : living_) ::kill(process.pid, SIGKILL);
-  for (const Process& process : living_) {
-    waitpid(process.pid, nullptr, 0);
-    free_stacks_.push_back(process.stack);
+  dying_.clear();
+  free_.clear();
+  for (const Place& place : places_) {
+    if (place.pid > 0) ::kill(place.pid, SIGKILL);
   }
-  living_.clear();
+  for (size_t at = 0; at < places_.size(); ++at) {
+    if (places_[at].pid > 0) waitpid(places_[at].pid, nullptr, 0);
+    places_[at].pid = -1;
+    free_.push_back(at);
+  }
 }
 
 }  // namespace nvshare::bench

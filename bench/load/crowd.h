@@ -1,10 +1,14 @@
 // Thousands of processes for one program to play: each is a task of its own to the kernel (a number, a death, SO_PEERCRED), but shares
-// memory and descriptors with the program, so that the program speaks for all of them from one loop. Not thread-safe.
+// memory and descriptors with the program, so that the program speaks for all of them from one loop. Nothing here waits for a process to
+// have had a processor, which takes a while where others want it too: whoever waits measures that, not the scheduler. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
+#include <sys/un.h>
 
+#include <atomic>
 #include <cstddef>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -13,31 +17,42 @@
 namespace nvshare::bench {
 
 struct Member {
-  pid_t pid = -1;
-  FileDescriptor socket;  // connected by that process, non-blocking; none: it could not connect
+  size_t place = 0;       // in the crowd
+  FileDescriptor socket;  // to be connected by that process; none: there is no process
 };
 
 class Crowd {
  public:
-  explicit Crowd(std::string socket_path) : socket_path_(std::move(socket_path)) {}
+  explicit Crowd(const std::string& socket_path);
   ~Crowd();
   Crowd(const Crowd&) = delete;
   Crowd& operator=(const Crowd&) = delete;
 
-  // A new process that connects, and sleeps until it is killed.
+  // A new process that connects by and by, and then sleeps until it is killed. Its member is not to end before has_answered().
   Member enter();
-  void kill(pid_t pid);  // and waits for its end
-  void kill_all();
+  // Readable when some have connected, or could not, since it was last emptied.
+  int news() const { return news_.get(); }
+  bool has_answered(size_t place) const { return places_[place].connected.load(std::memory_order_acquire) != 0; }
+  bool has_connected(size_t place) const { return places_[place].connected.load(std::memory_order_acquire) > 0; }
+  void kill(size_t place);
+  void kill_all();  // and waits for their ends
+
+  // What a process does, and where; of use here alone.
+  struct Place {
+    void* stack = nullptr;
+    pid_t pid = -1;  // -1: nobody
+    int socket = -1, news = -1;
+    sockaddr_un address{};
+    std::atomic<int> connected{0};  // 1: yes, -1: no
+  };
 
  private:
-  struct Process {
-    pid_t pid = -1;
-    size_t stack = 0;
-  };
-  const std::string socket_path_;
-  std::vector<Process> living_;
-  std::vector<void*> stacks_;
-  std::vector<size_t> free_stacks_;
+  void forget_dead();
+
+  sockaddr_un address_{};
+  const FileDescriptor news_;
+  std::deque<Place> places_;  // which stay where they are: processes know them
+  std::vector<size_t> free_, dying_;
 };
 
 }  // namespace nvshare::bench

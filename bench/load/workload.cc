@@ -1,5 +1,6 @@
 #include "load/workload.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@ constexpr uint64_t kSmall = 64 * kMiB;
 constexpr uint64_t kLarge = 10240 * kMiB;
 constexpr size_t kUnanswered = 128;  // registrations on their way: the listener's queue is no longer than that
 constexpr int kEvents = 256;
+constexpr uint64_t kNews = UINT64_MAX;  // of the crowd, among programs' numbers
 
 uint64_t gpu_total(const Plan& plan) {
   const uint64_t per_gpu = plan.clients / plan.gpus + 1;
@@ -35,7 +37,12 @@ Workload::Workload(Crowd& crowd, const Plan& plan)
       gpu_total_(gpu_total(plan)),
       programs_(plan.clients),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      seed_(plan.seed * 88172645463325252ULL + 1) {}
+      seed_(plan.seed * 88172645463325252ULL + 1) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kNews;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, crowd_.news(), &event);
+}
 
 Workload::~Workload() { close(epoll_); }
 
@@ -59,6 +66,28 @@ bool Workload::enter(size_t index) {
   if (!program.member.socket) return false;
   program.gpu = static_cast<uint32_t>(index % plan_.gpus);
   program.memory.allocated = program.memory.swappable_host = program.memory.charged = need_;
+  connecting_.push_back(index);
+  return true;
+}
+
+void Workload::register_connected() {
+  uint64_t count = 0;
+  if (::read(crowd_.news(), &count, sizeof count) < 0) return;
+  std::erase_if(connecting_, [this](size_t index) {
+    if (!crowd_.has_answered(programs_[index].member.place)) return false;
+    if (crowd_.has_connected(programs_[index].member.place)) {
+      register_one(index);
+    } else {
+      ++figures_.lost;
+      leave(index);
+    }
+    return true;
+  });
+}
+
+void Workload::register_one(size_t index) {
+  Program& program = programs_[index];
+  fcntl(program.member.socket.get(), F_SETFL, O_NONBLOCK);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = index;
@@ -72,12 +101,11 @@ bool Workload::enter(size_t index) {
   std::strcpy(message.gpu_name, "card under load");
   std::strcpy(message.program, "load");
   send(program, message);
-  return true;
 }
 
 void Workload::leave(size_t index) {
   Program& program = programs_[index];
-  crowd_.kill(program.member.pid);
+  crowd_.kill(program.member.place);
   epoll_ctl(epoll_, EPOLL_CTL_DEL, program.member.socket.get(), nullptr);
   registered_ -= program.registered;
   program = Program();
@@ -260,6 +288,10 @@ void Workload::poll_once(int64_t timeout_ns) {
   const timespec timeout{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   const int count = epoll_pwait2(epoll_, events, kEvents, &timeout, nullptr);
   for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 == kNews) {
+      register_connected();
+      continue;
+    }
     while (programs_[events[i].data.u64].member.socket && read(events[i].data.u64)) {
     }
   }

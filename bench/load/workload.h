@@ -70,6 +70,8 @@ class Workload {
 
   uint64_t random();
   bool enter(size_t index);
+  void register_connected();
+  void register_one(size_t index);
   void leave(size_t index);
   void act();
   void change_memory(Program& program);
@@ -89,6 +91,7 @@ class Workload {
   const uint64_t need_;
   const uint64_t gpu_total_;
   std::vector<Program> programs_;
+  std::vector<size_t> connecting_;
   size_t registered_ = 0;
   int epoll_ = -1;
   uint64_t seed_;
