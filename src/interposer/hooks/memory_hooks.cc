@@ -230,7 +230,7 @@ NVSHARE_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   if (owner == nullptr && address != 0 && process().active()) owner = process().managed_owner(address);
   if (owner == nullptr) return free_of_driver(address, [&] { return call_real<&RealDriver::cuMemFree_v2>(address); });
   if (process().current_is_gone()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  CUresult result = forbidden_by_a_capture();
+  CUresult result = forbidden_by_a_capture(owner->ordinal());
   if (result != CUDA_SUCCESS) return result;
   const Pools::Placed placed = pools().take(address);
   if (!owner->memory().allocations.free(address, &result)) result = call_real<&RealDriver::cuMemFree_v2>(address);

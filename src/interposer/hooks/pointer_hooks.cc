@@ -267,8 +267,9 @@ NVSHARE_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attri
   AllocationRange range;
   Owner owner{};
   if (value != nullptr && find_owner(&address, &range, &owner)) {
-    if (owner.of_pool && process().current_is_gone()) return CUDA_ERROR_INVALID_VALUE;               // recorded
-    if (const CUresult refused = forbidden_by_a_capture(); refused != CUDA_SUCCESS) return refused;  // whatever is set (measured)
+    if (owner.of_pool && process().current_is_gone()) return CUDA_ERROR_INVALID_VALUE;  // recorded
+    // Whatever is set (measured).
+    if (const CUresult refused = forbidden_by_a_capture(owner.ordinal); refused != CUDA_SUCCESS) return refused;
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
     process().set_sync_memops(address, *static_cast<const bool*>(value));
     return CUDA_SUCCESS;

@@ -129,6 +129,7 @@ void array_copies();
 void for_managed_memory();
 void pools();
 void captured_calls();
+void captured_elsewhere();
 void beside_captures();
 void memop_graphs();
 

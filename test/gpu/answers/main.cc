@@ -22,6 +22,7 @@ constexpr Sequence kSequences[] = {
     {"for_managed_memory", 1, for_managed_memory},
     {"pools", 1, pools},
     {"captured_calls", 1, captured_calls},
+    {"captured_elsewhere", 1, captured_elsewhere},
     {"beside_captures", 1, beside_captures},
     {"memop_graphs", 1, memop_graphs},
     {"stream_ordered", 1, stream_ordered},

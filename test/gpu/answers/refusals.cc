@@ -1,4 +1,6 @@
 // What a driver refuses of plain memory and of pools' memory, and in a capture, although it would take it of virtual memory.
+#include <thread>
+
 #include "answers/answers.h"
 #include "answers/structs.h"
 
@@ -205,6 +207,33 @@ void captured_calls() {
         return call("cuMemFreeAsync", each.address, stream);
       });
       say_result("free", mode == kRelaxed ? 0 : call("cuMemFree_v2", each.address));
+    }
+  }
+}
+
+// The same in a thread that has no current context, which neither a free nor an attribute needs.
+void captured_elsewhere() {
+  use(0);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  for (const unsigned mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    for (const Piece& each : pieces()) {
+      must("cuCtxSynchronize");
+      settle();
+      Result freed = 0;
+      const auto beside = [&](const char* what, auto make) {
+        must("cuStreamBeginCapture_v2", stream, mode);
+        Result result = 0;
+        std::thread([&] { result = make(); }).join();
+        say_result(std::string(each.kind) + ", beside mode " + std::to_string(mode) + ", " + what, result);
+        Graph graph = nullptr;
+        say_result("the capture", call("cuStreamEndCapture", stream, &graph));
+        if (graph != nullptr) must("cuGraphDestroy", graph);
+      };
+      bool value = true;
+      beside("sync-memops", [&] { return call("cuPointerSetAttribute", static_cast<const void*>(&value), kSyncMemops, each.address); });
+      beside("free", [&] { return freed = call("cuMemFree_v2", each.address); });
+      if (freed != 0) say_result("free", call("cuMemFree_v2", each.address));
     }
   }
 }
