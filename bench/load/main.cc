@@ -222,6 +222,7 @@ Json measure_mix(const Options& options, const Scheduler& scheduler, Workload& w
           {"grants_of_requests_before", figures.grants_of_before},
           {"grant_p50_ms", percentile(figures.grants_ms, 0.5)},
           {"grant_p99_ms", percentile(figures.grants_ms, 0.99)},
+          {"grant_max_ms", percentile(figures.grants_ms, 1)},
           {"statuses", status_ms.size()},
           {"status_p50_ms", percentile(status_ms, 0.5)},
           {"status_p99_ms", percentile(status_ms, 0.99)},
