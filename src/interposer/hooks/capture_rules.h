@@ -24,8 +24,8 @@ inline CUresult forbidden_by_a_capture() {
   return is_of_captures(result) ? result : CUDA_SUCCESS;
 }
 
-// The same for what names memory of that GPU and needs no context to be current (measured for frees: 900 without one, too): one of the
-// GPU's is, while the driver is asked.
+// The same for what names memory of that GPU and needs no context to be current, frees and attributes (measured: 900 without one, too): one
+// of the GPU's is, while the driver is asked.
 inline CUresult forbidden_by_a_capture(int ordinal) {
   if (!process().captures.capturing()) [[likely]]
     return CUDA_SUCCESS;
