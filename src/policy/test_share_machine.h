@@ -1,5 +1,5 @@
-// A GPU of which is said how much several programs at once get done on it, in steps of a millisecond, and the policy that shares it among
-// them. For tests of the choice of how programs share.
+// A GPU of which is said how much several programs at once get done on it, in steps of a millisecond or less, and the policy that shares it
+// among them. For tests of the choice of how programs share.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Program {
   // How it stands.
   GrantId grant = 0;
   bool waits = false, gone = false;
-  int drops_in = 0, idle = 0, wakes_in = 0;  // ms
+  int drops_in = 0, idle = 0, wakes_in = 0;  // steps
   double left = 0;
   Duration release = 0;
   double work = 0, told = 0;
@@ -48,12 +48,21 @@ struct Program {
 // How much of one program's work `running` of them at once get done together.
 using Model = std::function<double(int running)>;
 
+// How fine the machine's time is, and how the driver switches: it gives each of those that run so long in turn where they get no more done
+// together than one does. 0: it divides each step among them, which keeps bursts that overlap as far apart as they began.
+struct Clockwork {
+  Duration step = kMs;
+  Duration slice = 0;
+  unsigned seed = std::mt19937::default_seed;
+};
+
 inline double time_slicing(int running) { return running == 1 ? 1.0 : 0.9; }
 inline double small_kernels(int running) { return 0.9 * running; }
 
 class Machine {
  public:
-  explicit Machine(Model model, const Config& config = {}, Bytes total = 64 * kGiB) : model_(std::move(model)), state_(make_state(config)) {
+  explicit Machine(Model model, const Config& config = {}, Bytes total = 64 * kGiB, const Clockwork& clockwork = {})
+      : model_(std::move(model)), clockwork_(clockwork), random_(clockwork.seed), state_(make_state(config)) {
     feed(GpuAppeared{0, total});
   }
 
@@ -74,6 +83,11 @@ class Machine {
     program.waits = false;
     program.grant = 0;
     feed(ClientLeft{id, true});
+  }
+  // It does nothing until then, and begins a burst.
+  void begin_anew(ClientId id, Duration in) {
+    programs_.at(id).left = programs_.at(id).burst;
+    programs_.at(id).wakes_in = static_cast<int>(in / clockwork_.step) + 1;
   }
   void run(Duration time) {
     for (const Instant until = now_ + time; now_ < until;) pass();
@@ -104,7 +118,7 @@ class Machine {
     }
     for (const Action& action : actions) {
       if (const auto* lock = std::get_if<SendLock>(&action)) take(*lock);
-      if (const auto* drop = std::get_if<SendDrop>(&action)) programs_.at(drop->client).drops_in = 1;
+      if (const auto* drop = std::get_if<SendDrop>(&action)) programs_.at(drop->client).drops_in = steps(1);
       if (const auto* ask = std::get_if<SendAskProgress>(&action)) answer(*ask);
       if (const auto* told = std::get_if<SendContention>(&action)) programs_.at(told->client).release = told->idle_release;
     }
@@ -137,27 +151,45 @@ class Machine {
     feed(LockReleased{id, grant, {program.bytes, program.bytes, 0}, by_choice});
     if (!by_choice && program.wakes_in == 0) ask_for_lock(id);
   }
+  int steps(int ms) const { return static_cast<int>(ms * kMs / clockwork_.step); }
+  // Of what they get done together, in this step.
+  double part_of(ClientId id, int running) {
+    if (clockwork_.slice == 0 || model_(running) > 1 || running == 1) return 1.0 / running;
+    return id == on_gpu_ ? 1.0 : 0.0;
+  }
+  void switch_programs() {
+    const auto at = programs_.find(on_gpu_);
+    if (at != programs_.end() && works(at->second) && now_ < slice_ends_) return;
+    const auto next = [&](auto from, auto to) { return std::find_if(from, to, [](const auto& entry) { return works(entry.second); }); };
+    auto found = next(programs_.upper_bound(on_gpu_), programs_.end());
+    if (found == programs_.end()) found = next(programs_.begin(), programs_.end());
+    if (found == programs_.end()) return;
+    on_gpu_ = found->first;
+    slice_ends_ = now_ + clockwork_.slice;
+  }
   static bool works(const Program& program) { return program.grant != 0 && program.wakes_in == 0; }
   void pass() {
     int running = 0;
     for (const auto& [id, program] : programs_) running += works(program);
+    switch_programs();
+    const double step = static_cast<double>(clockwork_.step) / kMs;
     for (auto& [id, program] : programs_) {
       if (!works(program)) continue;
-      const double done = model_(running) / running;
+      const double done = model_(running) * part_of(id, running) * step;
       program.work += done;
       program.told += done * program.per_ms * (running > 1 ? program.told_together : 1);
       if (program.burst == 0) continue;
       program.left -= done;
       if (program.left > 0) continue;
       program.left += program.burst;
-      program.took.push_back(now_ + kMs - program.woke_at);
-      program.wakes_in =
-          program.pause + 1 +
-          (program.varies == 0 ? 0 : static_cast<int>(random_() % static_cast<unsigned>(2 * program.varies + 1)) - program.varies);
+      program.took.push_back(now_ + clockwork_.step - program.woke_at);
+      const int varied =
+          program.varies == 0 ? 0 : static_cast<int>(random_() % static_cast<unsigned>(2 * program.varies + 1)) - program.varies;
+      program.wakes_in = steps(program.pause + varied) + 1;
     }
-    if (counting_ && gpu().sharing_tried) tried_ += kMs;
-    if (counting_) counted_ += kMs;
-    now_ += kMs;
+    if (counting_ && gpu().sharing_tried) tried_ += clockwork_.step;
+    if (counting_) counted_ += clockwork_.step;
+    now_ += clockwork_.step;
     for (; !events_.empty(); events_.pop_front()) feed(events_.front());
     feed(Tick{});
     for (auto& [id, program] : programs_) {
@@ -166,7 +198,7 @@ class Machine {
       if (woke) program.woke_at = now_;
       if (program.grant != 0 && program.drops_in > 0 && --program.drops_in == 0) {
         give_up(id, false);
-      } else if (program.grant != 0 && program.wakes_in > 0 && program.release > 0 && ++program.idle > program.release / kMs) {
+      } else if (program.grant != 0 && program.wakes_in > 0 && program.release > 0 && ++program.idle > program.release / clockwork_.step) {
         give_up(id, true);
       } else if (woke && program.grant == 0 && !program.waits) {
         ask_for_lock(id);
@@ -176,7 +208,10 @@ class Machine {
   }
 
   Model model_;
+  Clockwork clockwork_;
   std::mt19937 random_;
+  ClientId on_gpu_ = 0;
+  Instant slice_ends_ = 0;
   StatePointer state_;
   Instant now_ = 100 * kSec;
   std::map<ClientId, Program> programs_;
