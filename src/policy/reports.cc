@@ -92,7 +92,8 @@ const ContentionCounts::OfGang& ContentionCounts::of(const Gang& gang) {
 }
 
 void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
-  const bool limited = gpu.quota.limited || gpu.share_turn.group;  // in slices a client gives the GPU up as soon as it is idle
+  // In slices, and where bursts follow each other, a client gives the GPU up as soon as it is idle.
+  const bool limited = gpu.quota.limited || gpu.share_turn.group || gpu.share_turn.bursts_apart;
   const Duration idle = idle_release(gpu);
   const Contenders& all = counts.on(gpu);
   const int64_t there = count_there(context, gpu);

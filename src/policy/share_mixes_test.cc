@@ -49,9 +49,10 @@ struct Outcome {
   Duration slowest = 0;  // p99 of the interactive program's requests
 };
 
-Outcome play(const Mix& mix, Way way) {
+Outcome play(const Mix& mix, Way way, unsigned seed) {
   bool changed = false;
-  Machine machine([&](int running) { return changed ? mix.then(running) : mix.model(running); });
+  Machine machine([&](int running) { return changed ? mix.then(running) : mix.model(running); }, {}, 64 * kGiB,
+                  {.step = kMs / 4, .slice = 2 * kMs, .seed = seed});
   std::vector<ClientId> ids;
   uint64_t group = 0;
   const auto add = [&](Program program) {
@@ -83,7 +84,10 @@ class TwentyMixes : public ::testing::TestWithParam<Mix> {};
 
 TEST_P(TwentyMixes, TheChoiceIsWithinTwoPercentOfTheBestFixedWay) {
   const Mix& mix = GetParam();
-  const Outcome together = play(mix, Way::kTogether), turns = play(mix, Way::kTurns), chosen = play(mix, Way::kAuto);
+  const char* given = std::getenv("NVSHARE_TEST_SEED");
+  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10)) : std::mt19937::default_seed;
+  SCOPED_TRACE("NVSHARE_TEST_SEED=" + std::to_string(seed));
+  const Outcome together = play(mix, Way::kTogether, seed), turns = play(mix, Way::kTurns, seed), chosen = play(mix, Way::kAuto, seed);
   if (std::getenv("NVSHARE_TEST_SHOW") != nullptr)
     std::cout << std::fixed << std::setprecision(3) << std::setw(44) << mix.name << "  together " << together.work << "  turns "
               << turns.work << "  auto " << chosen.work << "  p99 " << together.slowest / kMs << " " << turns.slowest / kMs << " "
@@ -92,6 +96,56 @@ TEST_P(TwentyMixes, TheChoiceIsWithinTwoPercentOfTheBestFixedWay) {
   EXPECT_LE(chosen.slowest, together.slowest + kToReact) << "requests, 99 of 100";
   EXPECT_LE(turns.slowest, together.slowest + Config{}.latency_target) << "requests, 99 of 100";
   EXPECT_GE(chosen.work, 0.985 * together.work);  // trials of who comes and goes cost up to 2 % of small grids' time (docs/known-gaps.md)
+}
+
+// Three that work 3.4 ms of every 10.4, as three of `test/gpu/run.py --rows auto20` do: together they get 2.45 done if they begin 2.5 ms
+// apart.
+double bursts_that_begin_apart(Duration apart, bool in_turns, const Program& program, size_t count) {
+  Machine machine(sum_of(0.98), {}, 64 * kGiB, {.step = kMs / 10, .slice = 2 * kMs});
+  std::vector<ClientId> ids;
+  for (size_t i = 0; i < count; ++i) {
+    Program one = program;
+    one.measured = false;
+    one.group = in_turns ? i + 1 : 0;
+    ids.push_back(machine.add(one));
+  }
+  machine.run(kSettles);
+  for (size_t i = 0; i < ids.size(); ++i) machine.begin_anew(ids[i], 200 * kMs + static_cast<Duration>(i) * apart);
+  machine.run(600 * kMs);  // within that bursts are put one after the other
+  return machine.work_in(2 * kSec) * (program.burst + program.pause) / program.burst;
+}
+
+TEST(Bursts, ThatOverlapStayLikeThatTogetherAndArePutApartInTurns) {
+  const Program program{.burst = 3.4, .pause = 7};
+  EXPECT_NEAR(bursts_that_begin_apart(2500 * kMs / 1000, false, program, 3), 2.45, 0.1) << "as measured on an H200";
+  EXPECT_NEAR(bursts_that_begin_apart(3500 * kMs / 1000, false, program, 3), 3.0, 0.02);
+  for (Duration apart = 0; apart <= 10 * kMs; apart += kMs / 2) {
+    EXPECT_GE(bursts_that_begin_apart(apart, true, program, 3), 0.98 * 3) << apart;
+    EXPECT_GE(bursts_that_begin_apart(apart, true, program, 2), 0.98 * 2) << apart;
+  }
+}
+
+Duration slowest_request_beside_bursts(bool in_turns) {
+  Machine machine(sum_of(0.98), {}, 64 * kGiB, {.step = kMs / 4, .slice = 2 * kMs});
+  std::vector<ClientId> ids;
+  for (uint64_t i = 0; i < 3; ++i) {
+    Program program = i < 2 ? Program{.burst = 3.4, .pause = 7, .varies = 4} : Program{.burst = 5, .pause = 200, .varies = 50};
+    program.measured = false;
+    program.group = in_turns ? i + 1 : 0;
+    ids.push_back(machine.add(program));
+  }
+  machine.run(kSettles);
+  std::vector<Duration>& took = machine.of(ids.back()).took;
+  took.clear();
+  machine.run(120 * kSec);
+  std::sort(took.begin(), took.end());
+  return took.at(took.size() * 99 / 100);
+}
+
+TEST(Bursts, PutApartTheyCostRequestsNoMoreThanATurnOfAnother) {
+  const Duration together = slowest_request_beside_bursts(false), turns = slowest_request_beside_bursts(true);
+  if (std::getenv("NVSHARE_TEST_SHOW") != nullptr) std::cout << "together " << together / 1000 << " turns " << turns / 1000 << " us\n";
+  EXPECT_LE(turns, together + 2 * kMs);
 }
 
 INSTANTIATE_TEST_SUITE_P(

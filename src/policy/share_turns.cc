@@ -14,6 +14,10 @@ constexpr Duration kRunsBesideFor = 5 * kSecond;  // then it is tried again, wit
 constexpr Duration kRunsBesideMost = 20 * kSecond;
 constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn back within that, which others ended, was idle in it
 
+constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one after the other, for
+constexpr Duration kBurstsApart = 30 * kMillisecond;
+constexpr size_t kBurstsMost = 64;  // clients: each hears of it twice
+
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
 bool takes_turns(const Context& context, const Client& client) {
   return client.share.beside_until <= context.now && gang_of(context.state, client) == nullptr;
@@ -39,6 +43,42 @@ bool holds_up(const Context& context, const Client& client) {
 bool comes(const Context& context, const Client& client) {
   return client.waits() && takes_turns(context, client) && !cannot_have_it_soon(client.wait.reason) &&
          !client.drain.overstay.comes_last(context.now);
+}
+
+// As far as is known: it runs beside the others, or ended its last turn by itself.
+bool leaves_gaps(const Context& context, const Client& client) {
+  return (client.share.beside_until > context.now || client.share.gaps_in_row > 0) && gang_of(context.state, client) == nullptr;
+}
+
+bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& client) {
+  if (!gpu.share_turn.bursts_apart || !leaves_gaps(context, client) || context.now >= client.wait.since + kLeast) return false;
+  return std::any_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
+    return leaves_gaps(context, *entry.second) && group_of(gpu, *entry.second) != group_of(gpu, client);
+  });
+}
+
+// The driver divides the GPU among bursts that overlap, so each takes longer and they overlap again the next time: programs that repeat
+// themselves stay as they began. So for a moment, now and then, who leaves gaps waits for another's burst, which costs it a burst once.
+void settle_bursts(Context& context, Gpu& gpu) {
+  ShareTurn& turn = gpu.share_turn;
+  const bool was_apart = std::exchange(turn.bursts_apart, false);
+  if (gpu.clients.size() > kBurstsMost) return;
+  std::set<uint64_t> groups;
+  std::vector<ClientId> comers;
+  for (const auto& [grant, client] : gpu.holders) {
+    if (leaves_gaps(context, *client)) groups.insert(group_of(gpu, *client));
+  }
+  for (const auto& [id, client] : gpu.waiting) {
+    if (leaves_gaps(context, *client)) groups.insert(group_of(gpu, *client));
+    if (was_apart) context.wake(gpu, std::max(client->wait.since + kLeast, context.now + kMillisecond));
+    comers.push_back(id);
+  }
+  if (groups.size() < 2) return;
+  if (context.now >= turn.bursts_next) turn.bursts_next = context.now + kBurstsEvery;
+  const Instant until = turn.bursts_next - kBurstsEvery + kBurstsApart;
+  turn.bursts_apart =
+      context.now < until && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
+  context.wake(gpu, turn.bursts_apart ? until : turn.bursts_next);
 }
 
 struct Sharers {
@@ -153,7 +193,7 @@ void ShareMember::note_gap(Instant now) {
 }
 
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
-  if (!gpu.share_turn.group) return;
+  if (!gpu.share_turn.group && !(gpu.share_turn.bursts_apart && leaves_gaps(context, client))) return;
   client.share.leaves_by_choice = by_choice;
   if (by_choice) client.share.note_gap(context.now);
 }
@@ -168,7 +208,11 @@ void note_share_wish(const Context& context, const Gpu& gpu, Client& client) {
 
 void settle_share_turns(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
-  if (turn.members == 0 || gpu.quota.mode != GpuMode::kUnlimited) return turn.group.reset();
+  if (turn.members == 0 || gpu.quota.mode != GpuMode::kUnlimited) {
+    turn.bursts_apart = false;
+    return turn.group.reset();
+  }
+  settle_bursts(context, gpu);
   std::vector<ClientId> comers;
   Groups groups = groups_on(context, gpu, &comers);
   if (groups.size() < 2 || !room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits())
@@ -190,6 +234,7 @@ void settle_share_turns(Context& context, Gpu& gpu) {
 }
 
 bool has_share_turn(const Context& context, const Gpu& gpu, const Client& client) {
+  if (waits_for_burst(context, gpu, client)) return false;
   if (!gpu.share_turn.group || !takes_turns(context, client)) return true;
   const uint64_t group = group_of(gpu, client);
   if (group != *gpu.share_turn.group) return false;

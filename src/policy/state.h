@@ -151,6 +151,8 @@ struct ShareTurn {
   int64_t members = 0;            // clients that are in a group
   std::optional<uint64_t> group;  // none: they run as memory allows
   Instant began = 0;
+  bool bursts_apart = false;  // who leaves gaps waits for another's burst
+  Instant bursts_next = 0;
 };
 
 // The clients that wait on a GPU (queue.cc).
