@@ -16,7 +16,8 @@ constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn bac
 
 constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one after the other, for
 constexpr Duration kBurstsApart = 30 * kMillisecond;
-constexpr size_t kBurstsMost = 64;  // clients: each hears of it twice
+constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is left out
+constexpr size_t kBurstsMost = 64;                   // clients: each hears of it twice
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
 bool takes_turns(const Context& context, const Client& client) {
@@ -61,7 +62,7 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
 // themselves stay as they began. So for a moment, now and then, who leaves gaps waits for another's burst, which costs it a burst once.
 void settle_bursts(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
-  const bool was_apart = std::exchange(turn.bursts_apart, false);
+  turn.bursts_apart = false;
   if (gpu.clients.size() > kBurstsMost) return;
   std::set<uint64_t> groups;
   std::vector<ClientId> comers;
@@ -70,15 +71,22 @@ void settle_bursts(Context& context, Gpu& gpu) {
   }
   for (const auto& [id, client] : gpu.waiting) {
     if (leaves_gaps(context, *client)) groups.insert(group_of(gpu, *client));
-    if (was_apart) context.wake(gpu, std::max(client->wait.since + kLeast, context.now + kMillisecond));
     comers.push_back(id);
   }
   if (groups.size() < 2) return;
-  if (context.now >= turn.bursts_next) turn.bursts_next = context.now + kBurstsEvery;
-  const Instant until = turn.bursts_next - kBurstsEvery + kBurstsApart;
+  if (context.now >= turn.bursts_next) {
+    // Only on time: else the request of one that seldom works would begin it, each time, and wait.
+    if (context.now < turn.bursts_next + kBurstsLate) turn.bursts_until = context.now + kBurstsApart;
+    turn.bursts_next = context.now + kBurstsEvery;
+  }
   turn.bursts_apart =
-      context.now < until && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
-  context.wake(gpu, turn.bursts_apart ? until : turn.bursts_next);
+      context.now < turn.bursts_until && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
+  if (!turn.bursts_apart) return context.wake(gpu, turn.bursts_next);
+  context.wake(gpu, turn.bursts_until);
+  for (const auto& [id, client] : gpu.waiting) {
+    const Instant waited = client->wait.since + kLeast;
+    if (context.now < waited) context.wake(gpu, waited);
+  }
 }
 
 struct Sharers {

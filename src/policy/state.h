@@ -152,7 +152,7 @@ struct ShareTurn {
   std::optional<uint64_t> group;  // none: they run as memory allows
   Instant began = 0;
   bool bursts_apart = false;  // who leaves gaps waits for another's burst
-  Instant bursts_next = 0;
+  Instant bursts_until = 0, bursts_next = 0;
 };
 
 // The clients that wait on a GPU (queue.cc).
