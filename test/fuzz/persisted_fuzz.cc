@@ -94,7 +94,7 @@ void try_changes(std::string_view content) {
     whole = folder().read("tenants");
   }
   folder().write("tenants", whole);
-  require(changes.find("\"core_limit\":40") != std::string::npos, "a change is appended");
+  require(changes.find("\"core_limit\": 40") != std::string::npos, "a change is appended");
   folder().write("tenants.changes", changes.substr(0, changes.find('\n') + 1).append(content));
   check_tenants(file);
 }
