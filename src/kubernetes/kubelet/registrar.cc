@@ -93,7 +93,9 @@ void Registrar::take_events() {
         successor_ = name;
         again_at_.clear();
       }
-      bool made = (event->mask & (IN_CREATE | IN_MOVED_TO)) != 0 && event->len > 0 && kKubeletSocket == event->name;
+      // The next one is another, also where it has the file number of this one and comes within the same tick of the file system's clock.
+      if ((event->mask & (IN_DELETE | IN_MOVED_FROM)) != 0 && kKubeletSocket == name) announced_to_ = {};
+      bool made = (event->mask & (IN_CREATE | IN_MOVED_TO)) != 0 && kKubeletSocket == name;
       // The event of a kubelet that this plugin has registered with already, when it made its sockets anew, says nothing new.
       const bool is_new = made && (!announced_ || kubelet() != announced_to_);
       if (is_new || (event->mask & IN_Q_OVERFLOW) != 0) {
