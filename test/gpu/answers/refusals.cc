@@ -38,6 +38,18 @@ MemOp writing(Address address, unsigned value) {
   return operation;
 }
 
+// What the call says while the stream captures, and what came of the capture.
+template <typename Make>
+Result say_in_capture(Stream stream, unsigned mode, const std::string& what, Make make) {
+  must("cuStreamBeginCapture_v2", stream, mode);
+  const Result result = make();
+  say_result(what, result);
+  Graph graph = nullptr;
+  say_result("the capture", call("cuStreamEndCapture", stream, &graph));
+  if (graph != nullptr) must("cuGraphDestroy", graph);
+  return result;
+}
+
 }  // namespace
 
 // Memory operations of streams, and questions that are for host memory or for whole pages.
@@ -191,11 +203,7 @@ void captured_calls() {
       must("cuCtxSynchronize");
       settle();
       const auto within = [&](const char* what, auto make) {
-        must("cuStreamBeginCapture_v2", stream, mode);
-        say_result(std::string(each.kind) + ", mode " + std::to_string(mode) + ", " + what, make());
-        Graph graph = nullptr;
-        say_result("the capture", call("cuStreamEndCapture", stream, &graph));
-        if (graph != nullptr) must("cuGraphDestroy", graph);
+        say_in_capture(stream, mode, std::string(each.kind) + ", mode " + std::to_string(mode) + ", " + what, make);
       };
       bool value = true;
       within("sync-memops", [&] { return call("cuPointerSetAttribute", static_cast<const void*>(&value), kSyncMemops, each.address); });
@@ -220,19 +228,16 @@ void captured_elsewhere() {
     for (const Piece& each : pieces()) {
       must("cuCtxSynchronize");
       settle();
-      Result freed = 0;
       const auto beside = [&](const char* what, auto make) {
-        must("cuStreamBeginCapture_v2", stream, mode);
-        Result result = 0;
-        std::thread([&] { result = make(); }).join();
-        say_result(std::string(each.kind) + ", beside mode " + std::to_string(mode) + ", " + what, result);
-        Graph graph = nullptr;
-        say_result("the capture", call("cuStreamEndCapture", stream, &graph));
-        if (graph != nullptr) must("cuGraphDestroy", graph);
+        return say_in_capture(stream, mode, std::string(each.kind) + ", beside mode " + std::to_string(mode) + ", " + what, [&] {
+          Result result = 0;
+          std::thread([&] { result = make(); }).join();
+          return result;
+        });
       };
       bool value = true;
       beside("sync-memops", [&] { return call("cuPointerSetAttribute", static_cast<const void*>(&value), kSyncMemops, each.address); });
-      beside("free", [&] { return freed = call("cuMemFree_v2", each.address); });
+      const Result freed = beside("free", [&] { return call("cuMemFree_v2", each.address); });
       if (freed != 0) say_result("free", call("cuMemFree_v2", each.address));
     }
   }
@@ -268,11 +273,7 @@ void beside_captures() {
         must("cuStreamSynchronize", other);
         settle();
         const auto beside = [&](const char* what, auto make) {
-          must("cuStreamBeginCapture_v2", capturing, mode);
-          say_result(where + what, make());
-          Graph graph = nullptr;
-          say_result("the capture", call("cuStreamEndCapture", capturing, &graph));
-          if (graph != nullptr) must("cuGraphDestroy", graph);
+          say_in_capture(capturing, mode, where + what, make);
           must("cuCtxSynchronize");
           if (made != 0) must("cuMemFree_v2", made);
           made = 0;
