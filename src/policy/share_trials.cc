@@ -9,6 +9,7 @@ namespace {
 
 constexpr Duration kSettles = 60 * kMillisecond;    // after each change of way, until submissions go on evenly
 constexpr Duration kSpell = kShareSpell;            // that is counted
+constexpr int kPieces = 5;                          // of the spell together: who did nothing in one of them had nothing to do
 constexpr Duration kPatience = 200 * kMillisecond;  // for answers
 constexpr Duration kStays = 200 * kMillisecond;     // the same clients use the GPU for so long before they are measured
 constexpr Duration kLately = 2 * kSecond;           // who used it within that still counts as one that does
@@ -86,9 +87,10 @@ void give_up(Context& context, Gpu& gpu) {
 }
 
 // Of the first of two answers, the second of which is in ShareMember::progress.
-void remember_answers(const Gpu& gpu, ShareTrial& trial) {
-  trial.from.clear();
-  for (const ClientId id : trial.mix) trial.from[id] = gpu.clients.at(id).share.progress;
+std::map<ClientId, Progress> answers_of(const Gpu& gpu, const ShareTrial& trial) {
+  std::map<ClientId, Progress> answers;
+  for (const ClientId id : trial.mix) answers[id] = gpu.clients.at(id).share.progress;
+  return answers;
 }
 
 void begin_look(Context& context, Gpu& gpu) {
@@ -126,6 +128,7 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   trial.mix = std::move(mix);
   trial.second = false;
   trial.rates.clear();
+  trial.seldom.clear();
   trial.failed = trial.works_changed = false;
   if (!confirms) --trial.spare;
   ask(context, trial, true);
@@ -138,17 +141,47 @@ int64_t rate_of(const Progress& from, const Progress& to) {
   return work * 1'000 * kSecond / std::max(to.at - from.at, kMillisecond);
 }
 
+void begin_spell(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  trial.from.clear();
+  trial.pieces = trial.way == SharingWay::kTogether ? kPieces : 1;
+  ask(context, trial, true);
+  enter(context, gpu, ShareTrial::Phase::kCounts, kSpell / trial.pieces);
+}
+
+// With the answers of when the piece began; those of when it ends are asked for.
+void end_piece(Context& context, Gpu& gpu) {
+  ShareTrial& trial = gpu.share_trial;
+  trial.piece_from = answers_of(gpu, trial);
+  if (trial.from.empty()) trial.from = trial.piece_from;
+  const bool last = --trial.pieces == 0;
+  ask(context, trial, !last || !trial.second);
+  enter(context, gpu, last ? ShareTrial::Phase::kEnds : ShareTrial::Phase::kCounts, last ? 0 : kSpell / kPieces);
+}
+
+void note_seldom(const Gpu& gpu, ShareTrial& trial) {
+  if (trial.way != SharingWay::kTogether || trial.from.empty()) return;
+  for (const ClientId id : trial.mix) {
+    if (gpu.clients.at(id).share.progress.work == trial.piece_from.at(id).work) trial.seldom.insert(id);
+  }
+}
+
 void count_spell(Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).share.progress);
 }
 
 // Of the way tried first, which is in force, and of the other. Who did nothing in one of the spells had nothing to do: a request now and
-// then falls into one of them by chance, and would weigh as much as a program that works all the time.
+// then falls into one of them by chance, and would weigh as much as a program that works all the time. So does one with a request or two
+// in each, which is left out as well where two others are there to go by.
 std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
+  const auto works = [](const auto& entry) { return entry.second[0] > 0 && entry.second[1] > 0; };
+  const auto often = [&](const auto& entry) { return works(entry) && !trial.seldom.contains(entry.first); };
+  const bool without_seldom = std::count_if(trial.rates.begin(), trial.rates.end(), often) >= 2;
   std::pair<int64_t, int64_t> work;
-  for (const auto& [id, rates] : trial.rates) {
-    if (rates[0] == 0 || rates[1] == 0) continue;
+  for (const auto& entry : trial.rates) {
+    if (!works(entry) || (without_seldom && !often(entry))) continue;
+    const std::array<int64_t, 2>& rates = entry.second;
     const int64_t sum = rates[0] + rates[1];
     work.first += rates[0] * 2 * kParts / sum;
     work.second += rates[1] * 2 * kParts / sum;
@@ -198,20 +231,19 @@ void go_on(Context& context, Gpu& gpu) {
     case ShareTrial::Phase::kNone:
       return;
     case ShareTrial::Phase::kSettles:
-      ask(context, trial, true);
-      return enter(context, gpu, ShareTrial::Phase::kCounts, kSpell);
+      return begin_spell(context, gpu);
     case ShareTrial::Phase::kCounts:
-      remember_answers(gpu, trial);
-      ask(context, trial, !trial.second);
-      return enter(context, gpu, ShareTrial::Phase::kEnds, 0);
+      note_seldom(gpu, trial);
+      return end_piece(context, gpu);
     case ShareTrial::Phase::kEnds:
+      note_seldom(gpu, trial);
       count_spell(gpu);
       if (trial.second) return decide(context, gpu);
       trial.second = true;
       trial.way = other_than(trial.chosen);
       return enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
     case ShareTrial::Phase::kLooks:
-      remember_answers(gpu, trial);
+      trial.from = answers_of(gpu, trial);
       ask(context, trial, false);
       return enter(context, gpu, ShareTrial::Phase::kHasLooked, 0);
     case ShareTrial::Phase::kHasLooked:

@@ -58,22 +58,36 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
   });
 }
 
+// Who is told to give the GPU up once it is idle, and had it all the time, saturates it by now.
+void take_turns_again(const Context& context, Gpu& gpu) {
+  for (const auto& [grant, client] : gpu.holders) {
+    if (!leaves_gaps(context, *client) || client->turn.granted_at > gpu.share_turn.bursts_until - kBurstsApart) continue;
+    client->share.beside_until = context.now;
+    client->share.gaps_in_row = 0;
+  }
+}
+
 // The driver divides the GPU among bursts that overlap, so each takes longer and they overlap again the next time: programs that repeat
 // themselves stay as they began. So for a moment, now and then, who leaves gaps waits for another's burst, which costs it a burst once.
+// And only then is it seen whether they still leave gaps: who runs beside the others else keeps the lock.
 void settle_bursts(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
+  if (turn.bursts_apart && context.now >= turn.bursts_until) take_turns_again(context, gpu);
   turn.bursts_apart = false;
   if (gpu.clients.size() > kBurstsMost) return;
   std::set<uint64_t> groups;
+  bool gaps = false;
   std::vector<ClientId> comers;
-  for (const auto& [grant, client] : gpu.holders) {
-    if (leaves_gaps(context, *client)) groups.insert(group_of(gpu, *client));
-  }
+  const auto add = [&](const Client& client) {
+    groups.insert(group_of(gpu, client));
+    gaps |= leaves_gaps(context, client);
+  };
+  for (const auto& [grant, client] : gpu.holders) add(*client);
   for (const auto& [id, client] : gpu.waiting) {
-    if (leaves_gaps(context, *client)) groups.insert(group_of(gpu, *client));
+    add(*client);
     comers.push_back(id);
   }
-  if (groups.size() < 2) return;
+  if (!gaps || groups.size() < 2) return;
   if (context.now >= turn.bursts_next) {
     // Only on time: else the request of one that seldom works would begin it, each time, and wait.
     if (context.now < turn.bursts_next + kBurstsLate) turn.bursts_until = context.now + kBurstsApart;

@@ -130,8 +130,10 @@ struct ShareTrial {
   bool failed = false;        // the last trial
   int wins = 0;               // of the other way, in so many of their trials in a row
   int changes = 0;            // of way, of the same clients
-  std::map<ClientId, Progress> from;
+  int pieces = 0;             // of the spell that are yet to be counted
+  std::map<ClientId, Progress> from, piece_from;
   std::map<ClientId, std::array<int64_t, 2>> rates;  // of the spells
+  std::set<ClientId> seldom;                         // did nothing in a piece of the spell together
   std::map<ClientId, Instant> works;                 // which of `mix` did when they were asked, and when that was seen last
   bool works_changed = false;                        // since the last trial
   Instant looked_at = 0;
