@@ -9,7 +9,7 @@ namespace {
 
 constexpr Duration kSettles = 60 * kMillisecond;    // after each change of way, until submissions go on evenly
 constexpr Duration kSpell = kShareSpell;            // that is counted
-constexpr int kPieces = 5;                          // of the spell together: who did nothing in one of them had nothing to do
+constexpr int kPieces = 5;                          // of a spell: who did nothing in one of them, together, had nothing to do
 constexpr Duration kPatience = 200 * kMillisecond;  // for answers
 constexpr Duration kStays = 200 * kMillisecond;     // the same clients use the GPU for so long before they are measured
 constexpr Duration kLately = 2 * kSecond;           // who used it within that still counts as one that does
@@ -144,9 +144,9 @@ int64_t rate_of(const Progress& from, const Progress& to) {
 void begin_spell(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   trial.from.clear();
-  trial.pieces = trial.way == SharingWay::kTogether ? kPieces : 1;
+  trial.pieces = kPieces;
   ask(context, trial, true);
-  enter(context, gpu, ShareTrial::Phase::kCounts, kSpell / trial.pieces);
+  enter(context, gpu, ShareTrial::Phase::kCounts, kSpell / kPieces);
 }
 
 // With the answers of when the piece began; those of when it ends are asked for.
@@ -159,11 +159,17 @@ void end_piece(Context& context, Gpu& gpu) {
   enter(context, gpu, last ? ShareTrial::Phase::kEnds : ShareTrial::Phase::kCounts, last ? 0 : kSpell / kPieces);
 }
 
-void note_seldom(const Gpu& gpu, ShareTrial& trial) {
-  if (trial.way != SharingWay::kTogether || trial.from.empty()) return;
+// Whether anybody did anything in the piece that is over: a pause of all would count for the one way or the other. In turns one whose
+// kernels take long may submit nothing for so long, but has the lock.
+bool note_piece(const Gpu& gpu, ShareTrial& trial) {
+  if (trial.from.empty()) return true;  // none is
+  bool works = trial.way == SharingWay::kTurns && !(gpu.holders.empty() && gpu.waiting.empty());
   for (const ClientId id : trial.mix) {
-    if (gpu.clients.at(id).share.progress.work == trial.piece_from.at(id).work) trial.seldom.insert(id);
+    const bool did = gpu.clients.at(id).share.progress.work != trial.piece_from.at(id).work;
+    if (!did && trial.way == SharingWay::kTogether) trial.seldom.insert(id);
+    works |= did;
   }
+  return works;
 }
 
 void count_spell(Gpu& gpu) {
@@ -233,10 +239,10 @@ void go_on(Context& context, Gpu& gpu) {
     case ShareTrial::Phase::kSettles:
       return begin_spell(context, gpu);
     case ShareTrial::Phase::kCounts:
-      note_seldom(gpu, trial);
+      if (!note_piece(gpu, trial)) return give_up(context, gpu);
       return end_piece(context, gpu);
     case ShareTrial::Phase::kEnds:
-      note_seldom(gpu, trial);
+      if (!note_piece(gpu, trial)) return give_up(context, gpu);
       count_spell(gpu);
       if (trial.second) return decide(context, gpu);
       trial.second = true;

@@ -116,6 +116,24 @@ TEST(ShareTrials, RequestsThatFallIntoSpellsByChanceDecideNothing) {
   }
 }
 
+// All stop in one of the spells and go on in the other, as programs between two phases do: that says nothing about either way.
+TEST(ShareTrials, APauseOfAllInASpellDecidesNothing) {
+  for (const Duration after : {0, 50, 100, 200, 300, 400, 500, 600, 700}) {
+    Machine machine(time_slicing);
+    std::vector<ClientId> ids = {machine.add({}), machine.add({})};
+    machine.run(20 * kSec);
+    ASSERT_EQ(machine.chosen(), SharingWay::kTurns);
+    while (!machine.gpu().sharing_tried) machine.run(kMs);
+    machine.run(after * kMs);
+    for (const ClientId id : ids) machine.begin_anew(id, 250 * kMs);
+    for (int i = 0; i < 60; ++i) {
+      machine.run(kSec);
+      EXPECT_EQ(machine.chosen(), SharingWay::kTurns) << after;
+      EXPECT_LE(machine.gpu().sharing_gain, 1.2) << after;
+    }
+  }
+}
+
 // In a look of 40 ms one of two that take turns of 100 ms may have submitted nothing.
 TEST(ShareTrials, InTurnsNothingIsLookedFor) {
   Machine machine(time_slicing);
