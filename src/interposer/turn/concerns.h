@@ -37,7 +37,8 @@ void drop(Turn& turn, const At& at, const protocol::DropLock& message);
 void keep(Turn& turn, const At& at, const protocol::KeepLock& message);
 void drained(Turn& turn, const At& at, uint64_t drain);
 void settle_pause(Turn& turn, const At& at, bool waiters);
-bool about_to_pause(const Turn& turn);  // LookForWaiters is to be answered with settle_pause
+bool drains_by_choice(const Turn& turn);  // and may still go on
+bool about_to_pause(const Turn& turn);    // LookForWaiters is to be answered with settle_pause
 void check_drain(Turn& turn, const At& at);
 void check_reopening(Turn& turn, const At& at);
 Instant reopening_due(const Turn& turn);

@@ -75,6 +75,7 @@ void look_for_idleness(Turn& turn, const At& at) {
   }
   const bool billed = turn.idle.gave_up() == Idleness::Reason::kBill;
   if (!billed) at.add(Log{Log::What::kIdle, at.now - turn.idle.idle_since_ns()});
+  at.add(ForgetWish{});  // a thread that comes says so, and ends the drain
   begin_drain(turn, at, ReleaseReason::kEarly, false);
   turn.drain.pauses = billed && turn.idle.terms().may_pause;
   at.add(WakeLink{});  // for the drain's deadline

@@ -107,6 +107,13 @@ void drained(Turn& turn, const At& at, uint64_t id) {
   }
 }
 
+// It gives the GPU up because it was idle, and nobody has asked for that. A thread that comes before the work has ended says that it is
+// idle no more; nor would the work end, in a process on several GPUs, whose one gate holds up what the work on another GPU waits for.
+bool drains_by_choice(const Turn& turn) {
+  const Drain& drain = turn.drain;
+  return turn.phase == Phase::kDraining && turn.context && drain.reason == ReleaseReason::kEarly && !drain.together && !drain.done;
+}
+
 bool about_to_pause(const Turn& turn) { return turn.phase == Phase::kDraining && turn.drain.done && turn.drain.pauses; }
 
 // The work has ended and nobody is inside the gate. The lock stays, so the memory does too.

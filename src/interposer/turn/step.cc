@@ -37,6 +37,7 @@ struct Handler {
     turn.wish.at = event.at;
     if (turn.phase == Phase::kPaused) return resume(turn, at);
     if (turn.phase == Phase::kRunning) return at.add(WakeLink{});  // the gate has opened meanwhile
+    if (drains_by_choice(turn)) return go_on(turn, at);
     turn.wish.wanted = true;
     // From the thread's own section, which saves the time that the socket's thread takes to wake.
     if (turn.phase == Phase::kOut && turn.connected && !turn.wish.requested && !event.news_first) return request();

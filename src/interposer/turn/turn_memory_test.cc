@@ -206,6 +206,31 @@ TEST(TurnIdleness, WithMemoryToMoveTheGpuIsGivenUpAndThePauseIsReported) {
   EXPECT_TRUE(turn.sent<protocol::LockPaused>().empty());
 }
 
+// Work on another GPU of the process may wait for what that thread is about to submit, and the drain waits for that work.
+TEST(TurnIdleness, AThreadThatComesBeforeTheWorkHasEndedKeepsTheGpu) {
+  TestTurn turn;
+  turn.bring_to(D, ReleaseReason::kEarly);
+  EXPECT_FALSE(turn.wish_known) << "so that it says that it comes";
+  turn.take(Wished{turn.now, false});
+  EXPECT_EQ(turn->phase, R);
+  EXPECT_TRUE(turn.gate_open);
+  EXPECT_FALSE(turn.take(WorkDrained{turn.drains.back()}).agreed);
+  EXPECT_TRUE(turn.sent<protocol::LockReleased>().empty());
+  turn.go_idle();
+  EXPECT_EQ(turn->phase, D) << "idle again";
+  EXPECT_TRUE(turn.take(WorkDrained{turn.drains.back()}).agreed);
+  turn.take(Wished{turn.now, false});
+  EXPECT_EQ(turn->phase, D) << "too late: the memory leaves";
+}
+
+TEST(TurnIdleness, AThreadThatComesEndsNoDrainThatTheSchedulerAskedFor) {
+  TestTurn turn;
+  turn.bring_to(D, ReleaseReason::kEarly);
+  turn.take(protocol::DropLock{TestTurn::grant(2), 1, 0, {}});
+  turn.take(Wished{turn.now, false});
+  EXPECT_EQ(turn->phase, D);
+}
+
 TEST(TurnIdleness, IsLookedForFromTheMomentThatThereIsAReason) {
   TestTurn turn;
   turn.bring_to(R);
