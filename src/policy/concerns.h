@@ -58,7 +58,8 @@ void form_gangs(Context& context, const std::vector<GpuId>& gpus);
 Gang* gang_of(State& state, const Client& client);  // null: its turns are its own
 const Gang* gang_of(const State& state, const Client& client);
 bool is_member(const Gang& gang, const Client& client);
-Instant gang_began(const Gang& gang);  // its turn: when all had loaded, or will have at the latest
+Instant gang_began(const Gang& gang);        // its turn: when all had loaded, or will have at the latest
+Duration gang_loaded_for(const Gang& gang);  // before that: no longer than the link takes
 std::set<GpuId> gpus_of(const Gang& gang);
 GangPhase phase_of(const State& state, const Gang& gang);
 bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs

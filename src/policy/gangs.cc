@@ -215,6 +215,11 @@ const Gang* gang_of(const State& state, const Client& client) { return gang_of(c
 
 Instant gang_began(const Gang& gang) { return gang.turn_start.value_or(gang.granted_at + gang.load_allowance); }
 
+Duration gang_loaded_for(const Gang& gang) {
+  const Duration expected = std::max<Duration>(gang.load_allowance - kLoadGrace, 0) / 2;
+  return std::clamp<Duration>(gang_began(gang) - gang.granted_at, 0, expected);
+}
+
 std::set<GpuId> gpus_of(const Gang& gang) {
   std::set<GpuId> gpus;
   for (const Gang::Member& member : gang.members) gpus.insert(member.gpu);

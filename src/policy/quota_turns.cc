@@ -66,6 +66,11 @@ bool has_last_turn(Context& context, Gpu& gpu, const Account& account) {
   });
 }
 
+// The least that a turn is to last for such swaps, though limits would end it.
+Duration worth_of(const Config& config, Duration swap_cost) {
+  return std::min(switch_time(config, swap_cost), swap_cost * config.switch_time_multiplier);
+}
+
 Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) { return Slices(config, gpu).of(account); }
 
 // Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
@@ -129,7 +134,7 @@ std::optional<Switch> cost_of_turns(const Context& context, const Gpu& gpu) {
 // that nobody's share changes; no turn is shorter than is worth its swaps.
 Duration period_of_rotation(const Config& config, const Gpu& gpu, Duration swap_cost, int64_t least) {
   const Duration length = switch_time(config, swap_cost);
-  const Duration worth = std::min(length, swap_cost * config.switch_time_multiplier);
+  const Duration worth = worth_of(config, swap_cost);
   Duration period = time_for(length, least);
   for (const Account& account : gpu.quota.accounts) {
     if (account.present && account.turn_most > 0) period = std::min(period, time_for(account.turn_most, std::max(account.quota, least)));
@@ -215,17 +220,37 @@ Instant slice_end(const Context& context, const Gpu& gpu, const Account& account
   return began + slice_of(context.config(), gpu, account);
 }
 
+// It may have to make room until its next turn: on one of its GPUs not all that are there fit together.
+bool loads_again(const Context& context, const Gang& gang) {
+  return std::any_of(gang.members.begin(), gang.members.end(), [&](const Gang::Member& member) {
+    const Gpu& gpu = context.state.gpus.at(member.gpu);
+    return gpu.sums.charged > safe_limit(context.config(), gpu);
+  });
+}
+
 // A gang is billed where it has loaded while it still loads elsewhere: it may use what it loaded, also where a member gave the GPU up
-// meanwhile, because it had nothing to do before the others. When all of it has loaded, at the latest; nullopt: no gang runs.
-std::optional<Instant> gang_has_loaded(const Context& context, const Gpu& gpu, const Account& account) {
-  std::optional<Instant> loaded;
-  if (!account.gang) return loaded;
+// meanwhile, because it had nothing to do before the others.
+struct GangTurn {
+  Instant loaded = 0;       // when all of it has, at the latest
+  Instant worth_until = 0;  // then the turn has been worth its load, as one of a rotation is worth its swaps. 0: it loads but once
+};
+
+// nullopt: no gang runs.
+std::optional<GangTurn> turn_of_gang(const Context& context, const Gpu& gpu, const Account& account) {
+  std::optional<GangTurn> turn;
+  if (!account.gang) return turn;
+  const Config& config = context.config();
   any_client(gpu, account.tenant, [&](const Client& client) {
     const Gang* gang = gang_of(context.state, client);
-    if (gang != nullptr && phase_of(context.state, *gang) == GangPhase::kRunning) loaded = std::max(loaded.value_or(0), gang_began(*gang));
+    if (gang == nullptr || phase_of(context.state, *gang) != GangPhase::kRunning) return false;
+    const Instant loaded = gang_began(*gang);
+    if (!turn) turn.emplace();
+    turn->loaded = std::max(turn->loaded, loaded);
+    if (!loads_again(context, *gang)) return false;
+    turn->worth_until = std::max(turn->worth_until, loaded + worth_of(config, gang_loaded_for(*gang)));
     return false;
   });
-  return loaded;
+  return turn;
 }
 
 // `looks`: the time to look at limits has come.
@@ -248,7 +273,8 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     // Where turns cost swaps, one that has begun is worth its time; the rest is owed.
     const bool whole_slice = holds && (gpu.quota.mode == GpuMode::kRotation || account.slice.borrows);
     Instant end = whole_slice ? slice_end(context, gpu, account) : context.now;
-    if (const auto loaded = gang_has_loaded(context, gpu, account)) end = std::max(end, *loaded + slice_of(config, gpu, account));
+    if (const auto turn = turn_of_gang(context, gpu, account))
+      end = std::max({end, turn->loaded + slice_of(config, gpu, account), turn->worth_until});
     if (end <= context.now) {
       account.throttled = true;
       account.throttling.at = context.now;
@@ -272,9 +298,10 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
   if (yielded ? account.balance > band : account.balance > -band) return;
   // So that neighbours with short bursts do not drop it at each of them.
-  const std::optional<Instant> loaded = gang_has_loaded(context, gpu, account);
-  const Instant long_enough = std::max(account.slice.began, loaded.value_or(0)) + kSliceMin;
-  if (!yielded && (account.slice.runs || loaded) && (context.now < long_enough || !looks))
+  const std::optional<GangTurn> turn = turn_of_gang(context, gpu, account);
+  Instant long_enough = account.slice.began + kSliceMin;
+  if (turn) long_enough = std::max({long_enough, turn->loaded + kSliceMin, turn->worth_until});
+  if (!yielded && (account.slice.runs || turn) && (context.now < long_enough || !looks))
     return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
   account.yields = true;
   if (stays(account) && !has_last_turn(context, gpu, account))

@@ -450,22 +450,40 @@ TEST_F(Step, ProcessesOfATenantThatDoesNotFitTogetherHaveTheirGpusTogether) {
 }
 
 // What has loaded is billed while others of its gang load. Dropped in the middle of that for its limit, the gang would never run.
-TEST_F(Step, AGangMayUseWhatItLoadedBeforeItsLimitEndsItsTurn) {
-  feed(GpuAppeared{1, 16 * kGiB});
-  feed(ComputeLimit{7, 20});
-  feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
-  feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
-  const auto drops_within = [&](Duration time) {
+struct GangThatLoads : Step {
+  GangThatLoads() {
+    feed(GpuAppeared{1, 16 * kGiB});
+    feed(ComputeLimit{7, 20});
+  }
+  void begins() {
+    feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
+    feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
+  }
+  bool drops_within(Duration time) {
     bool drops = false;
     for (const Instant end = now + time; now < end && !drops; now += kSec / 100) {
       const Actions actions = feed(Tick{});
       drops = find<SendDrop>(actions, 1) || find<SendDrop>(actions, 2);
     }
     return drops;
-  };
+  }
+};
+
+TEST_F(GangThatLoads, MayUseThatBeforeItsLimitEndsItsTurn) {
+  begins();
   EXPECT_FALSE(drops_within(5 * kSec)) << "on one GPU it loads";
   load(1, 4 * kGiB);
   EXPECT_TRUE(drops_within(kSec));
+}
+
+// Else nearly all that its limit leaves it would go into loading, on the GPUs where its members wait for that.
+TEST_F(GangThatLoads, HasATurnThatIsWorthItWhereItWouldHaveToLoadAgain) {
+  feed(ClientJoined{3, 0, 8, 0, {14 * kGiB, 0, 0}, true, false, false});
+  begins();
+  EXPECT_FALSE(drops_within(5 * kSec));
+  load(1, 4 * kGiB);
+  EXPECT_FALSE(drops_within(20 * kSec)) << "five times what 4 GiB take";
+  EXPECT_TRUE(drops_within(3 * kSec));
 }
 
 // One that had nothing to do before the others had loaded gives its GPU up. It gets it back when they run: its work needs all of them.

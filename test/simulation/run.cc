@@ -6,7 +6,7 @@ namespace nvshare::simulation {
 
 namespace {
 constexpr Duration kLongest = 2'000 * kSec;  // everybody has ended long before
-// The same where gangs have compute limits: much of their time is used up while they load (docs/known-gaps.md).
+// The same where gangs have compute limits, which are billed while they load, and load longer than they work.
 constexpr Duration kLongestOfGangs = 10'000 * kSec;
 constexpr uint64_t kMostSteps = 2'000'000;  // the same: over a slow link a million may be
 constexpr uint64_t kMostOfCanary = 500'000;
