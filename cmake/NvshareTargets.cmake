@@ -81,7 +81,8 @@ function(nvshare_counts_lines target)
 endfunction()
 
 option(NVSHARE_UNITY "Compile several sources at a time, see nvshare_unity; sanitizer builds do it anyway" OFF)
-set(NVSHARE_UNITY_SOURCES 8 CACHE STRING "How many at a time; with more than eight also those of targets that other builds compile one by one")
+set(NVSHARE_UNITY_SOURCES 8 CACHE STRING "How many at a time")
+option(NVSHARE_UNITY_MANY "So also those targets that other such builds compile one by one" OFF)
 
 # nvshare_unity(TARGET [MANY] [APART sources...]): in a sanitizer build, and in ./dev demo's, the target's sources are compiled eight (in the demo's 32) at a
 # time. Most of what such a build takes is the code of templates (JSON, logging, GoogleTest) that each source would bring along again. Names in unnamed
@@ -90,7 +91,7 @@ set(NVSHARE_UNITY_SOURCES 8 CACHE STRING "How many at a time; with more than eig
 # Other builds compile each source by itself; there warnings are errors, and shadowed names are warned of, which neighbours would be here.
 function(nvshare_unity target)
   cmake_parse_arguments(ARG "MANY" "" "APART" ${ARGN})
-  if(NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY) OR NOT TARGET ${target} OR (ARG_MANY AND NOT NVSHARE_UNITY_SOURCES GREATER 8))
+  if(NOT (NVSHARE_SANITIZER OR NVSHARE_UNITY) OR NOT TARGET ${target} OR (ARG_MANY AND NOT NVSHARE_UNITY_MANY))
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NVSHARE_UNITY_SOURCES})

@@ -1,10 +1,9 @@
 #include "interposer/memory/pools.h"
 
 #include <algorithm>
-#include <atomic>
 #include <iterator>
-#include <new>
 
+#include "interposer/once.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -13,21 +12,7 @@ using cuda::CUdeviceptr;
 using cuda::CUmemoryPool;
 using cuda::CUmemPool_attribute;
 
-Pools& pools() {
-  alignas(Pools) static constinit unsigned char storage[sizeof(Pools)] = {};
-  static constinit std::atomic<Pools*> instance{nullptr};
-  static constinit Mutex making;
-  Pools* found = instance.load(std::memory_order_acquire);
-  if (found != nullptr) [[likely]]
-    return *found;
-  Lock lock(making);
-  found = instance.load(std::memory_order_acquire);
-  if (found == nullptr) {
-    found = new (storage) Pools;
-    instance.store(found, std::memory_order_release);
-  }
-  return *found;
-}
+Pools& pools() { return made_once<Pools>(); }
 
 // What a pool would have from the driver: whole pages.
 size_t Pools::reserved(size_t used) {

@@ -1,8 +1,8 @@
 #include "interposer/process/green_contexts.h"
 
 #include <algorithm>
-#include <new>
 
+#include "interposer/once.h"
 #include "interposer/symbols/real_driver.h"
 
 namespace nvshare::interposer {
@@ -10,21 +10,7 @@ namespace nvshare::interposer {
 using cuda::CUcontext;
 using cuda::CUgreenCtx;
 
-GreenContexts& green_contexts() {
-  alignas(GreenContexts) static constinit unsigned char storage[sizeof(GreenContexts)] = {};
-  static constinit std::atomic<GreenContexts*> instance{nullptr};
-  static constinit Mutex making;
-  GreenContexts* found = instance.load(std::memory_order_acquire);
-  if (found != nullptr) [[likely]]
-    return *found;
-  Lock lock(making);
-  found = instance.load(std::memory_order_acquire);
-  if (found == nullptr) {
-    found = new (storage) GreenContexts;
-    instance.store(found, std::memory_order_release);
-  }
-  return *found;
-}
+GreenContexts& green_contexts() { return made_once<GreenContexts>(); }
 
 void GreenContexts::made(const Green& green) {
   Lock lock(mutex_);

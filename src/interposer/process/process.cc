@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include <algorithm>
-#include <new>
 
 #include "interposer/gate/pacer.h"
 #include "interposer/hooks/submit.h"
 #include "interposer/log.h"
+#include "interposer/once.h"
 #include "interposer/process/green_contexts.h"
 #include "interposer/symbols/real_driver.h"
 #include "interposer/symbols/unknown_calls.h"
@@ -25,8 +25,6 @@ namespace {
 constexpr int64_t kGateWait_ns = 2'000'000'000;
 constexpr int64_t kJoinLook_ns = 50'000'000;
 constexpr int64_t kExitPatience_ns = 200'000'000;
-
-constinit Mutex start_mutex;
 
 void say_why(char (&why)[protocol::kKeepsWhyBytes], const char* name, const char* session) {
   if (session != nullptr) {
@@ -69,21 +67,7 @@ void Process::program_ends() {
   gate.clear(0);  // wakes who waits
 }
 
-Process& process() {
-  // Never destroyed: threads of ours may run until the process is gone.
-  alignas(Process) static constinit unsigned char storage[sizeof(Process)] = {};
-  static constinit std::atomic<Process*> instance{nullptr};
-  Process* found = instance.load(std::memory_order_acquire);
-  if (found != nullptr) [[likely]]
-    return *found;
-  Lock lock(start_mutex);
-  found = instance.load(std::memory_order_acquire);
-  if (found == nullptr) {
-    found = new (storage) Process;
-    instance.store(found, std::memory_order_release);
-  }
-  return *found;
-}
+Process& process() { return made_once<Process>(); }
 
 CUresult Process::start() {
   Lock lock(attach_mutex_);
