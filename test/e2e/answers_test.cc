@@ -157,6 +157,14 @@ TEST_F(Answers, WhatADriverRefuses) {
   expect_same_unshared({"refusals", "array_copies", "pools", "captured_calls", "captured_elsewhere"});
 }
 
+// Its memory stays until the capture ends, and queries told of it.
+TEST_F(Answers, MemoryThatIsFreedWhileAStreamCapturesIsGone) {
+  expect_same_alone({"freed_in_captures"});
+  expect_same_by("managed", {"freed_in_captures"});
+  expect_same_by("none", {"freed_in_captures"});
+  expect_same_unshared({"freed_in_captures"});
+}
+
 // Plain memory is managed memory with that backend, and was taken for it.
 TEST_F(Answers, WhatIsForManagedMemoryOnly) {
   expect_same_alone({"for_managed_memory"});

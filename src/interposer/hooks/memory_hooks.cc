@@ -346,6 +346,10 @@ NVSHARE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes
   int ordinal = -1;
   bool within = false;
   const Device* owner = process().active() ? process().owner(address, &range, &within) : nullptr;
+  if (owner != nullptr && range.gone) {
+    owner = nullptr;
+    within = true;
+  }
   if (owner == nullptr && (!process().active() || !process().ipc.find(address, &range, &ordinal))) {
     if (within) address = kNowhere;  // of ours, but no memory of the program's
     ProgramVmm::View view;

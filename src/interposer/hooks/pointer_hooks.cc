@@ -213,12 +213,13 @@ CUresult attributes_of(unsigned count, CUpointer_attribute* attributes, void** d
 bool find_owner(CUdeviceptr* address, AllocationRange* range, Owner* owner) {
   if (!process().active()) return false;
   bool within = false;
-  if (Device* device = process().owner(*address, range, &within)) {
+  Device* device = process().owner(*address, range, &within);
+  if (device != nullptr && !range->gone) {
     const bool of_pool = pools().placed_at(range->base).pool != nullptr;
     *owner = {device->ordinal(), device->backend() != protocol::Backend::kManaged && !of_pool, of_pool, false};
     return true;
   }
-  if (within) *address = kNowhere;
+  if (within || device != nullptr) *address = kNowhere;
   owner->ipc_capable = owner->of_pool = false;
   owner->imported = true;
   return process().ipc.find(*address, range, &owner->ordinal);

@@ -280,6 +280,7 @@ bool Allocations::free(CUdeviceptr address, CUresult* result) {
     deferred.address = address;
     deferred.stream_context = deferred.context;
     deferred.reusable = false;
+    deferred.at_once = true;
     if (!defer(deferred)) {
       *result = cuda::CUDA_ERROR_INVALID_VALUE;
     } else {

@@ -103,6 +103,7 @@ class Allocations {
     cuda::CUevent event;  // null: unknown, wait for the whole context
     cuda::CUcontext context;
     bool reusable = true;  // by a later allocation on the same stream
+    bool at_once = false;  // by cuMemFree
   };
   // False: it is there already (freed twice).
   bool defer(const AsyncFree& pending);

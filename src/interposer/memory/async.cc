@@ -65,6 +65,7 @@ bool Allocations::defer(const AsyncFree& pending) {
   Block* block = blocks_.lookup(pending.address);
   if (block == nullptr || Blocks::notes_of(*block, pending.address).freed) return false;
   Blocks::notes_of(*block, pending.address).freed = true;
+  Blocks::notes_of(*block, pending.address).gone = pending.at_once;
   async_frees_.push_back(pending);
   if (pending.event == nullptr) deferred_.fetch_add(1, std::memory_order_relaxed);
   return true;

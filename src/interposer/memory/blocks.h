@@ -21,6 +21,7 @@ struct AllocationRange {
   cuda::CUcontext context;
   uint64_t id;  // of the allocation, unique over the process's time
   bool sync_memops;
+  bool gone;  // AllocationNotes::gone
 };
 
 class Blocks {

@@ -18,12 +18,13 @@ struct AllocationNotes {
   uint64_t id = 0;           // no other allocation of this process ever has it
   bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, as the program set it
   bool freed = false;        // by cuMemFreeAsync, or during a capture: it is nobody's to free again
+  bool gone = false;         // by cuMemFree during a capture: it waits for that alone, and the program knows that it is not there
   bool of_pool = false;      // the device's, not its context's: it stays when that ends
 
   bool outlives_context() const { return of_pool && !freed; }
 };
 inline constinit std::atomic<uint64_t> last_allocation_id{0};
-inline AllocationNotes new_notes() { return {last_allocation_id.fetch_add(1, std::memory_order_relaxed) + 1, false, false, false}; }
+inline AllocationNotes new_notes() { return {last_allocation_id.fetch_add(1, std::memory_order_relaxed) + 1, false, false, false, false}; }
 
 // What a slab's allocations are for. A driver opens plain memory to other GPUs and to their copies, never a pool's.
 enum class SlabUse : uint8_t { kPlain, kPool };

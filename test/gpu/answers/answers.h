@@ -130,6 +130,7 @@ void for_managed_memory();
 void pools();
 void captured_calls();
 void captured_elsewhere();
+void freed_in_captures();
 void beside_captures();
 void memop_graphs();
 

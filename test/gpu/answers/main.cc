@@ -23,6 +23,7 @@ constexpr Sequence kSequences[] = {
     {"pools", 1, pools},
     {"captured_calls", 1, captured_calls},
     {"captured_elsewhere", 1, captured_elsewhere},
+    {"freed_in_captures", 1, freed_in_captures},
     {"beside_captures", 1, beside_captures},
     {"memop_graphs", 1, memop_graphs},
     {"stream_ordered", 1, stream_ordered},

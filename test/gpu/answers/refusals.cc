@@ -219,6 +219,36 @@ void captured_calls() {
   }
 }
 
+// A capture that allows frees: what was freed in it is gone at once.
+void freed_in_captures() {
+  use(0);
+  Stream stream = nullptr;
+  must("cuStreamCreate", &stream, kNonBlocking);
+  for (const Piece& each : pieces()) {
+    must("cuCtxSynchronize");
+    settle();
+    say_in_capture(stream, kRelaxed, std::string(each.kind) + ", free", [&] { return call("cuMemFree_v2", each.address); });
+    for (const bool captures : {true, false}) {
+      const auto ask = [&] {
+        Address base = 77;
+        size_t size = 77;
+        unsigned type = 77;
+        bool value = true;
+        say_result("free again", call("cuMemFree_v2", each.address));
+        say_result("range", call("cuMemGetAddressRange_v2", &base, &size, each.address));
+        say_result("type", call("cuPointerGetAttribute", static_cast<void*>(&type), 2, each.address));
+        say_result("sync-memops", call("cuPointerSetAttribute", static_cast<const void*>(&value), kSyncMemops, each.address));
+        return call("cuMemFree_v2", each.address);
+      };
+      if (captures) {
+        say_in_capture(stream, kRelaxed, "free once more", ask);
+      } else {
+        say_result("free once more", ask());
+      }
+    }
+  }
+}
+
 // The same in a thread that has no current context, which neither a free nor an attribute needs.
 void captured_elsewhere() {
   use(0);
