@@ -30,6 +30,7 @@ struct Physical {
   const uint64_t bytes;
   const int device;
   const int handle_types;  // CUmemAllocationHandleType: how it may be exported
+  uint64_t handle = 0;     // the one number that it ever has
   bool charged = true;     // imported memory is charged to its exporter
 };
 

@@ -20,8 +20,9 @@ namespace simgpu {
 
 inline constexpr int kMaxDevices = 8;
 inline constexpr int kMaxProcesses = 2048;
-inline constexpr uint64_t kPageBytes = 2u << 20;  // physical granularity, and the unit in which managed memory moves
-inline constexpr int kMaxFrames = 32768;          // of managed memory: 64 GiB
+inline constexpr uint64_t kPageBytes = 2u << 20;        // physical granularity, and the unit in which managed memory moves
+inline constexpr uint64_t kPoolPieceBytes = 32u << 20;  // in which a driver maps pools' memory; no block that fits crosses two
+inline constexpr int kMaxFrames = 32768;                // of managed memory: 64 GiB
 
 enum class Engine : int { kCompute, kToDevice, kToHost };
 inline constexpr int kEngines = 3;

@@ -80,10 +80,11 @@ CUresult map_token(Shared& shared, Context* context, const Token& token, void* p
     if (fd >= 0) close(fd);
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  void* at = mmap(nullptr, token.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const uint64_t mapped = map_memory(token.file_bytes, kPageBytes);
+  const bool there =
+      mapped != 0 && mmap(pointer(mapped), token.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
   close(fd);
-  if (at == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
-  const auto mapped = reinterpret_cast<uint64_t>(at);
+  if (!there) return CUDA_ERROR_MAP_FAILED;
   Range range;
   range.kind = RangeKind::kImported;
   range.base = mapped + token.offset;
@@ -111,6 +112,7 @@ CUresult open_memory(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned fl
   if (token.pid == static_cast<uint64_t>(getpid())) return CUDA_ERROR_INVALID_CONTEXT;
   Shared& shared = Shared::get();
   std::lock_guard lock(shared.mutex);
+  if (context->parent != nullptr) context = context->parent;  // a green context has no memory of its own
   // Of a process's contexts on a GPU one opens what another process hands over of a GPU (measured).
   for (const auto& [address, opened] : shared.opened) {
     const bool same_way = opened.token.pid == token.pid && opened.token.device == token.device && opened.token.pool == 0;

@@ -34,7 +34,7 @@ CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
   range.kind = RangeKind::kHost;
   range.size = bytes;
   range.owned = round_up(bytes, 4096);
-  range.base = map_memory(range.owned, 4096);
+  range.base = map_memory(range.owned, kPageBytes);  // no small one crosses two pieces (recorded: CU_POINTER_ATTRIBUTE_MAPPING_SIZE)
   if (range.base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   range.device = context->device;
   range.context = context;

@@ -17,8 +17,8 @@ namespace {
 CUresult allocate_checked(CUdeviceptr* out, uint64_t bytes) {
   Context* context = nullptr;
   if (const CUresult result = enter(&context)) return result;
+  if (const CUresult result = check_unsafe_call()) return result;  // before the size is looked at (recorded)
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult result = check_unsafe_call()) return result;
   if (fault_strikes(Machine::get().faults().alloc_oom)) return CUDA_ERROR_OUT_OF_MEMORY;
   return allocate(*context, bytes, RangeKind::kPlain, nullptr, out);
 }
@@ -128,7 +128,7 @@ CUresult allocate(Context& context, uint64_t bytes, RangeKind kind, void* pool, 
   } else {
     range.owned = round_up(bytes, kPageBytes);
     if (!Machine::get().charge(context.device, here().slot, Charge::kPlain, range.owned)) return CUDA_ERROR_OUT_OF_MEMORY;
-    range.base = map_memory(range.owned, kPageBytes);
+    range.base = map_memory(range.owned, kind == RangeKind::kPool ? kPoolPieceBytes : kPageBytes);
     if (range.base == 0) {
       Machine::get().release(context.device, here().slot, Charge::kPlain, range.owned);
       return CUDA_ERROR_OUT_OF_MEMORY;

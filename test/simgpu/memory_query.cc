@@ -11,7 +11,6 @@ namespace {
 
 constexpr CUdevice kNoDevice = -2;
 constexpr uint32_t kAddressSpaceToken = 65024;  // as an H200 answers for plain and pool memory
-constexpr uint64_t kPoolPieceBytes = 32 << 20;  // in which a driver maps pools' memory
 
 struct Answer {
   Range range;

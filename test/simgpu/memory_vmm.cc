@@ -42,7 +42,8 @@ std::shared_ptr<Physical> look_up(uint64_t handle) {
 uint64_t open_handle(std::shared_ptr<Physical> memory) {
   Handles& handles = Handles::get();
   std::lock_guard lock(handles.mutex);
-  const uint64_t handle = handles.next++;
+  if (memory->handle == 0) memory->handle = handles.next++;
+  const uint64_t handle = memory->handle;  // also of memory that is mapped and has had no handle for a while
   handles.open[handle].memory = std::move(memory);
   return handle;
 }
