@@ -93,7 +93,7 @@ class Program:
             return literal(v[0]) if abs(int(v[0])) < 1 << 31 else f"(size_t){literal(v[0])}"
         if kind == "flt":
             return f"{int(v[0]) / 1000}f"
-        if kind in ("dst", "src", "ptr", "freed"):
+        if kind in ("dst", "src", "ptr", "freed", "lost"):
             text = f"{self.name('m', v[0])} + {v[1]}" if v[1] != "0" else self.name("m", v[0])
             refs["src" if kind == "src" else "dst" if kind == "dst" else "ptr"] = text
             return text

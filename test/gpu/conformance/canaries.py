@@ -4,14 +4,19 @@
   canaries.py --build build/release --simgpu build/release/simgpu --small      on the stand-in GPU
   canaries.py --build build/release --libraries DIR     builds the libraries only: DIR/0/libnvshare.so, ...
   canaries.py --prebuilt DIR --root dist                asks with these: on a GPU, where nothing is built
+  canaries.py --build build/release --check             whether each can be put back and compiles; changes and builds nothing
 Edits files of the checkout and restores them; refuses where one of them has changes.
 """
 import argparse
+import concurrent.futures
 import fnmatch
+import json
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -27,6 +32,7 @@ def parse_arguments():
     parser.add_argument("--build", default="", help="a configured build folder")
     parser.add_argument("--libraries", default="", help="only build, into this folder")
     parser.add_argument("--prebuilt", default="", help="such a folder; nothing is built")
+    parser.add_argument("--check", action="store_true", help="compile what would be changed, in --build's way")
     parser.add_argument("--only", default="", help="part of a name")
     parser.add_argument("--budget", type=float, default=60, help="seconds for each")
     parser.add_argument("--processes", type=int, default=8)
@@ -38,16 +44,57 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def with_defect(canary):
+    """The file's text with the defect."""
+    text = (REPO / canary["file"]).read_text()
+    if text.count(canary["text"]) != 1:
+        raise RuntimeError(f"{canary['name']}: the text to change is {text.count(canary['text'])} times in {canary['file']}")
+    return text.replace(canary["text"], canary["defect"])
+
+
+def compilation_of(build, file):
+    """How the build compiles that file, or, of a header, the first source that includes it: the words without output and input, and the source."""
+    entries = json.loads((pathlib.Path(build) / "compile_commands.json").read_text())
+    include = f'#include "{pathlib.Path(file).relative_to("src")}"'
+    for entry in entries:
+        source = pathlib.Path(entry["file"])
+        if source.is_relative_to(REPO / "src") and (source == REPO / file or (file.endswith(".h") and include in source.read_text())):
+            words = shlex.split(entry["command"])
+            return words[:words.index("-o")], source, entry["directory"]
+    raise RuntimeError(f"{build} does not compile {file}")
+
+
+def fault_of(build, canary):
+    """What is wrong with a canary, or nothing: it has no place, or what it makes does not compile."""
+    try:
+        text = with_defect(canary)
+        words, source, directory = compilation_of(build, canary["file"])
+    except RuntimeError as error:
+        return str(error)
+    with tempfile.TemporaryDirectory(prefix="nvshare-canary-") as folder:
+        changed = pathlib.Path(folder) / pathlib.Path(canary["file"]).relative_to("src")
+        changed.parent.mkdir(parents=True)
+        changed.write_text(text)
+        compiled = changed if source == REPO / canary["file"] else source
+        run = subprocess.run([words[0], f"-I{folder}", *words[1:], "-fsyntax-only", str(compiled)], cwd=directory, capture_output=True, text=True, check=False)
+        return f"{canary['name']}: {run.stderr[:2000]}" if run.returncode != 0 else ""
+
+
+def check_all(build, rows):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        faults = [fault for fault in pool.map(lambda canary: fault_of(build, canary), rows) if fault]
+    print("\n".join(faults) or f"{len(rows)} defects can be put back and compile")
+    return 1 if faults else 0
+
+
 def build_with_defect(build, canary, target):
     """The library with the defect, at `target`; the checkout is as before afterwards."""
     path = REPO / canary["file"]
     if subprocess.run(["git", "-C", str(REPO), "diff", "--quiet", "--", canary["file"]], check=False).returncode != 0:
         raise RuntimeError(f"{canary['file']} has changes")
-    text = path.read_text()
-    if text.count(canary["text"]) != 1:
-        raise RuntimeError(f"{canary['name']}: the text to change is {text.count(canary['text'])} times in {canary['file']}")
+    text, defect = path.read_text(), with_defect(canary)
     try:
-        path.write_text(text.replace(canary["text"], canary["defect"]))
+        path.write_text(defect)
         subprocess.run(["cmake", "--build", build, "--target", "nvshare"], check=True, stdout=subprocess.DEVNULL)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(pathlib.Path(build) / "lib" / "libnvshare.so", target)
@@ -76,6 +123,8 @@ def seconds_to_find(args, canary, library):
 def main():
     args = parse_arguments()
     rows = checks.tomllib.loads((pathlib.Path(__file__).resolve().parent / "canaries.toml").read_text())["canary"]
+    if args.check:
+        return check_all(args.build, rows)
     args.root = args.root or args.build
     folder = pathlib.Path(args.prebuilt or args.libraries or args.out).resolve()
     missed = 0

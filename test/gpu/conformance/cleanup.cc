@@ -93,6 +93,7 @@ void Runner::clean_up(std::vector<std::string>& lines) {
     const char* symbol;
   } kLater[] = {{'h', "cuMemRelease"},    {'e', "cuEventDestroy_v2"}, {'s', "cuStreamDestroy_v2"}, {'l', "cuModuleUnload"},
                 {'b', "cuLibraryUnload"}, {'z', "cuLinkDestroy"},     {'c', "cuCtxDestroy_v2"}};
+  detach_all(lines);
   for (const auto& [letter, symbol] : kLater) {
     const int first = letter == 'c' ? 2 : 0;
     for (int slot = first; slot < slots_of(letter) && (letter == 'c' || !context_gone_); ++slot) {
@@ -111,6 +112,18 @@ void Runner::clean_up(std::vector<std::string>& lines) {
   }
   call("cuCtxSetCurrent", {world_.object('c', 0).value});
   world_.clear();
+}
+
+// Contexts are as often attached to as before the sequence.
+void Runner::detach_all(std::vector<std::string>& lines) {
+  for (int slot = 0; slot < slots_of('c') && !context_gone_; ++slot) {
+    ObjectState& context = world_.object('c', slot);
+    for (; context.live && context.attachments > 0; --context.attachments) {
+      call("cuCtxSetCurrent", {context.value});
+      lines.push_back("~cuCtxDetach " + std::to_string(call("cuCtxDetach", {context.value})));
+    }
+  }
+  call("cuCtxSetCurrent", {world_.object('c', 0).value});
 }
 
 // The second process lets go of what it has.

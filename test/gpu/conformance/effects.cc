@@ -58,6 +58,35 @@ bool Runner::uses_alive(const std::vector<Use>& uses) {
   return true;
 }
 
+// A context is attached to, and detached from, while it is current; what a driver does otherwise is not known.
+bool Runner::may_attach(const Call& call, Special special) {
+  const int current = current_context();
+  if (special == Special::kAttach) {
+    return call.args.back().v[0] != 0 || (current >= 0 && world_.object('c', current).green == 0 && !context_gone_);
+  }
+  const int slot = detached_from(call);
+  if (slot < 0) {
+    return true;  // from none
+  }
+  const ObjectState& context = world_.object('c', slot);
+  return slot == current && context.green == 0 && !context_gone_ && (context.attachments > 0 || (slot >= 2 && capturing_ < 0));
+}
+
+// The slot of the context; -1: none.
+int Runner::detached_from(const Call& call) {
+  const Arg* context = call.args.empty() ? nullptr : call.args.data();
+  return context != nullptr && context->kind == Kind::kHandle ? static_cast<int>(context->v[0]) : -1;
+}
+
+bool Runner::ends_a_context(const Call& call) {
+  const Special special = specials_[static_cast<size_t>(call.op)];
+  if (special != Special::kDetach) {
+    return special == Special::kContextDestroy || special == Special::kLasting;
+  }
+  const int slot = detached_from(call);
+  return slot >= 0 && world_.object('c', slot).attachments == 0;
+}
+
 // Whether the call may be made at all: what could break the context, or would be a race, is not.
 bool Runner::allowed(const Call& call, Made& made) {
   const Special special = specials_[static_cast<size_t>(call.op)];
@@ -116,13 +145,20 @@ bool Runner::allowed(const Call& call, Made& made) {
   if (context_gone_ && (symbol == "cuDevicePrimaryCtxRetain" || symbol == "cuGreenCtxCreate")) {
     return false;
   }
+  if ((special == Special::kAttach || special == Special::kDetach) && !may_attach(call, special)) {
+    return false;
+  }
+  for (const Arg& arg : call.args) {
+    if (special == Special::kContextDestroy && arg.kind == Kind::kGone && world_.object('c', arg.v[0]).attachments != 0) {
+      return false;
+    }
+  }
   return special != Special::kBeginCapture || capturing_ < 0;
 }
 
 // Before a stream uses memory that another one used last. Nothing can be waited for while a stream captures.
 bool Runner::wait_for_owners(const Call& call, const Made& made) {
-  const Special special = specials_[static_cast<size_t>(call.op)];
-  if (special == Special::kContextDestroy || special == Special::kLasting) {
+  if (ends_a_context(call)) {
     end_kept(-1);
   }
   for (const Arg& arg : call.args) {
@@ -143,7 +179,13 @@ bool Runner::wait_for_owners(const Call& call, const Made& made) {
   }
   // Calls that only ask need not wait; one that takes memory or access away must.
   const bool changes = (ops()[static_cast<size_t>(call.op)].group & kVmm) != 0;
-  for (const int slot : {made.dst, made.src, changes ? made.named : -1}) {
+  std::vector<int> slots = {made.dst, made.src, changes ? made.named : -1};
+  if (made.exec >= 0 && specials_[static_cast<size_t>(call.op)] == Special::kGraphLaunch) {
+    for (const Use& use : world_.object('x', made.exec).uses) {
+      slots.push_back(use.letter == 'm' ? use.slot : -1);
+    }
+  }
+  for (const int slot : slots) {
     if (slot < 0) {
       continue;
     }
@@ -189,7 +231,7 @@ void Runner::take_effect(const Call& call, Made& made, bool captured) {
   }
   for (const Arg& arg : call.args) {
     if (arg.kind == Kind::kGone) {
-      end_objects(arg);
+      end_objects(arg, std::strstr(ops()[static_cast<size_t>(call.op)].symbol, "cuMemFreeAsync") != nullptr);
     } else if (arg.kind == Kind::kBind) {
       MemoryState& memory = world_.memory(arg.v[0]);
       memory = MemoryState{};
@@ -263,12 +305,12 @@ void Runner::make_objects(const Arg& arg, const Call& call, Made& made) {
     object.parent = made.graph;
     object.uses = world_.object('g', made.graph).uses;
     object.poisoned = world_.object('g', made.graph).poisoned;
-  } else if (arg.letter == 'r') {
+  } else if (arg.letter == 'r' || arg.letter == 'c') {
     ++allocations_;
   }
 }
 
-void Runner::end_objects(const Arg& arg) {
+void Runner::end_objects(const Arg& arg, bool in_order) {
   if (arg.letter == 'm') {
     MemoryState& memory = world_.memory(arg.v[0]);
     for (int slot = 0; memory.kind == kMemVmm && slot < slots_of('h'); ++slot) {
@@ -277,6 +319,7 @@ void Runner::end_objects(const Arg& arg) {
     }
     memory.live = false;
     memory.freed_at = allocations_;
+    memory.in_order = in_order;
     return;
   }
   ObjectState& object = world_.object(arg.letter, arg.v[0]);
@@ -489,7 +532,23 @@ void Runner::special_effect(const Call& call, Made& made) {
     case Special::kContextDestroy:
       for (const Arg& arg : call.args) {
         if (arg.kind == Kind::kGone) {
-          world_.forget_context(arg.v[0]);
+          world_.forget_context(arg.v[0], allocations_);
+        }
+      }
+      break;
+    case Special::kAttach:
+      if (const int current = current_context(); current >= 0) {
+        ++world_.object('c', current).attachments;
+      }
+      break;
+    case Special::kDetach:
+      if (const int slot = detached_from(call); slot >= 0) {
+        ObjectState& context = world_.object('c', slot);
+        if (context.attachments > 0) {
+          --context.attachments;
+        } else {
+          context.live = false;
+          world_.forget_context(slot, allocations_);
         }
       }
       break;

@@ -111,7 +111,7 @@ int Runner::take_over(Made& made, Exchange what, const Reply& reply, int descrip
     auto* open = reinterpret_cast<int (*)(uint64_t*, IpcHandle, unsigned)>(dlsym(library_, "cuIpcOpenMemHandle_v2"));
     return open != nullptr ? open(&made.outs[0], handle, 1) : 801;
   }
-  if (what == Exchange::kMakeHandle) {
+  if (what == Exchange::kMakeHandle || what == Exchange::kBare) {
     return this->call("cuMemImportFromShareableHandle", {word_of(&made.outs[0]), static_cast<uint64_t>(descriptor), 1});
   }
   return 0;
@@ -170,6 +170,9 @@ std::string Runner::make_exchange(const Call& call, Made& made) {
     ask_child(reply);
     return line + " 0" + text_of(reply);
   }
+  if (request.what == Exchange::kBare) {
+    return make_bare(call, made, request);
+  }
   if (request.what == Exchange::kGreen || request.what == Exchange::kGreenEnd) {
     return make_green(call, made, request.what == Exchange::kGreenEnd);
   }
@@ -207,6 +210,26 @@ std::string Runner::make_exchange(const Call& call, Made& made) {
     exchange_effect(call, made, request.what);
   }
   return line + " " + std::to_string(code) + details;
+}
+
+std::string Runner::make_bare(const Call& call, Made& made, const Request& request) {
+  Reply reply;
+  int descriptor = -1;
+  ask_bare(request, reply, descriptor);
+  std::string line = text_of(reply);
+  int code = reply.first_failure();
+  if (code == 0) {
+    code = take_over(made, request.what, reply, descriptor);
+    line += " " + std::to_string(code);
+  }
+  if (descriptor >= 0) {
+    close(descriptor);
+  }
+  (code == 0 ? counts_[call.op].success : counts_[call.op].failure) += 1;
+  if (code == 0) {
+    take_effect(call, made, false);
+  }
+  return ops()[static_cast<size_t>(call.op)].symbol + (" " + std::to_string(code)) + line;
 }
 
 // What was made with a green context current is the primary one's, and stays; its streams are not used again.

@@ -58,6 +58,8 @@ Special special_of(std::string_view symbol) {
   if (has("cuGraphClone")) return Special::kClone;
   if (has("cuCtxCreate")) return Special::kContextCreate;
   if (has("cuCtxDestroy")) return Special::kContextDestroy;
+  if (symbol == "cuCtxAttach") return Special::kAttach;
+  if (symbol == "cuCtxDetach") return Special::kDetach;
   if (has("cuStreamWriteValue")) return Special::kWrites;
   if (has("cuStreamWaitValue")) return Special::kWaits;
   if (has("SetMemPool")) return Special::kSetPool;
@@ -266,6 +268,7 @@ bool Runner::resolve_one(const Call& call, const Arg& arg, Made& made, uint64_t&
     case Kind::kSrc:
     case Kind::kPtr:
     case Kind::kFreed:
+    case Kind::kLost:
     case Kind::kHostPtr:
     case Kind::kBind:
       return resolve_memory(arg, made, value);
@@ -336,12 +339,16 @@ bool Runner::resolve_memory(const Arg& arg, Made& made, uint64_t& value) {
   }
   const MemoryState& memory = world_.memory(arg.v[0]);
   value = memory.address + static_cast<uint64_t>(arg.v[1]);
-  if (arg.kind == Kind::kFreed) {
+  if (arg.kind == Kind::kFreed || arg.kind == Kind::kLost) {
     made.unknown_source = made.wrong_pointer = true;
     made.refs.dst = made.refs.dst != 0 ? made.refs.dst : value;
     made.refs.src = made.refs.src != 0 ? made.refs.src : value;
     made.refs.ptr = value;
-    return !memory.live && memory.address != 0 && memory.freed_at == allocations_;
+    const bool named_so = !memory.in_order || (arg.count > 2 && arg.v[2] == 1);
+    return !memory.live && memory.address != 0 &&
+           (arg.kind == Kind::kLost ? memory.lost_at
+            : named_so              ? memory.freed_at
+                                    : 0) == allocations_;
   }
   if (!memory.live) {
     return false;

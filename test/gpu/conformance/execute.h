@@ -52,6 +52,8 @@ enum class Special : uint8_t {
   kUpdate,
   kContextCreate,
   kContextDestroy,
+  kAttach,
+  kDetach,
   kWrites,
   kWaits,
   kSetPool,
@@ -111,8 +113,12 @@ class Runner {
   bool resolve_out(const Arg& arg, Made& made, uint64_t& value);
   bool resolve_params(const Arg& arg, Made& made, uint64_t& value);
   bool allowed(const Call& call, Made& made);
+  bool may_attach(const Call& call, Special special);
+  static int detached_from(const Call& call);
+  bool ends_a_context(const Call& call);
   static int exchange_of(const Call& call);
   std::string make_exchange(const Call& call, Made& made);
+  std::string make_bare(const Call& call, Made& made, const Request& request);
   int hand_over(const Call& call, Made& made, Request& request, int& descriptor);
   int take_over(Made& made, Exchange what, const Reply& reply, int descriptor);
   bool sum_is_known(const Call& call, const Made& made, Exchange what);
@@ -127,7 +133,7 @@ class Runner {
   void take_effect(const Call& call, Made& made, bool captured);
   void note_alias(int64_t slot, uint64_t handle);
   void make_objects(const Arg& arg, const Call& call, Made& made);
-  void end_objects(const Arg& arg);
+  void end_objects(const Arg& arg, bool in_order);
   void data_effect(const Call& call, Made& made, bool captured);
   void special_effect(const Call& call, Made& made);
   bool is_capturing(uint64_t stream);
@@ -140,6 +146,7 @@ class Runner {
   void check_all(std::vector<std::string>& lines);
   void clean_up(std::vector<std::string>& lines);
   void free_memory(std::vector<std::string>& lines);
+  void detach_all(std::vector<std::string>& lines);
   void end_threads();
 
   Partner partner_;             // first: it is forked before there is a driver

@@ -176,12 +176,19 @@ class Arguments : public Model {
     return true;
   }
 
-  // $c0: the primary context of the first GPU; $c:dst, $c:src: that of the memory.
+  // $c0: the primary context of the first GPU; $c:dst, $c:src: that of the memory; $c:now: the current one, if the program may let go of
+  // it.
   bool use_context(Word rest) {
     int64_t slot = 0;
     if (rest == "dst" || rest == "src") {
       const int of = rest == "dst" ? dst_ : src_;
       slot = of >= 0 ? memory_[static_cast<size_t>(of)].context : 0;
+    } else if (rest == "now") {
+      slot = current_;
+      call_.thread = 0;
+      if (!object('c', slot).live || object('c', slot).tag == 1 || (slot < 2 && object('c', slot).attachments == 0)) {
+        return false;
+      }
     } else if (rest != "0") {
       slot = random_.chance(8) ? -1 : pick_object('c', {}, false);
     }

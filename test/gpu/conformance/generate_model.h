@@ -36,6 +36,7 @@ struct Object {
   int serial = 0;   // of the graph that it had
   int context = 0;
   int64_t size = 0;
+  int attachments = 0;  // of a context
 };
 
 struct Memory {

@@ -5,6 +5,7 @@
 """
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,38 @@ class WhatIsCompared(unittest.TestCase):
                          ["cuTexRefGetAddress_v2 0 m6+512", "cuTexRefGetAddress_v2 0 ?"])
 
 
+class WhatIsGone(unittest.TestCase):
+    MADE = ("cuCtxCreate_v2 +c:2 i:0 i:0", "cuMemAlloc_v2 +m:3:0:4096 i:4096")
+    ASKED = ("cuCtxSetCurrent c:0", "cuPointerGetAttribute oattr:2 i:2 lost:3:0", "cuMemFree_v2 lost:3:0")
+
+    def test_a_context_ends_when_it_was_detached_from_as_often_as_attached_to(self):
+        lines = lines_of(*self.MADE, "cuCtxAttach oh i:0", "cuCtxDetach c:2", "cuMemsetD8_v2 dst:3:0:1:4096 i:1 i:4096", "cuMemFree_v2 lost:3:0", "cuCtxDetach c:2", *self.ASKED)
+        self.assertEqual(lines[2:10], ["cuCtxAttach 0", "cuCtxDetach 0", "cuMemsetD8_v2 0", "cuMemFree_v2 -", "cuCtxDetach 0", "cuCtxSetCurrent 0", "cuPointerGetAttribute 1", "cuMemFree_v2 1"])
+        self.assertEqual(checked(lines), [])
+
+    def test_what_went_with_its_context_is_named_until_something_may_have_its_address(self):
+        self.assertEqual(lines_of(*self.MADE, "cuCtxDestroy_v2 -c:2", *self.ASKED)[2:6], ["cuCtxDestroy_v2 0", "cuCtxSetCurrent 0", "cuPointerGetAttribute 1", "cuMemFree_v2 1"])
+        for between in ("cuMemAlloc_v2 +m:4:0:4096 i:4096", "cuCtxCreate_v2 +c:3 i:0 i:0"):
+            lines = lines_of(*self.MADE, "cuCtxDestroy_v2 -c:2", "cuCtxSetCurrent c:0", between, *self.ASKED)
+            self.assertEqual(lines[6:8], ["cuPointerGetAttribute -", "cuMemFree_v2 -"])
+
+    def test_what_was_freed_in_stream_order_is_not_named(self):
+        """A driver may crash."""
+        freed = ("cuMemAlloc_v2 +m:3:0:4096 i:4096", "cuMemFreeAsync -m:3 s:-1", "cuStreamSynchronize s:-1")
+        self.assertEqual(lines_of(*freed, "cuMemFree_v2 freed:3:0", "cuMemFree_v2 freed:3:0:1")[2:5], ["cuStreamSynchronize 0", "cuMemFree_v2 -", "cuMemFree_v2 1"])
+
+    def test_contexts_are_left_as_often_attached_to_as_they_were(self):
+        lines = lines_of("cuCtxDetach c:0", "cuCtxAttach oh i:0", "cuCtxAttach oh i:0", "cuCtxDetach c:0", *self.MADE, "cuCtxAttach oh i:0", "cuCtxDestroy_v2 -c:2", "cuCtxDetach c:0")
+        self.assertEqual([line for line in lines if "cuCtx" in line], ["cuCtxDetach -", "cuCtxAttach 0", "cuCtxAttach 0", "cuCtxDetach 0", "cuCtxCreate_v2 0", "cuCtxAttach 0",
+                                                                       "cuCtxDestroy_v2 -", "cuCtxDetach -", "~cuCtxSetCurrent 0", "~cuCtxSynchronize 0", "~cuCtxSynchronize 0",
+                                                                       "~cuCtxSynchronize 0", "~cuCtxDetach 0", "~cuCtxDetach 0", "~cuCtxDestroy_v2 0"])
+
+    def test_a_free_in_a_capture_that_allows_it_frees_once(self):
+        lines = lines_of("cuMemAlloc_v2 +m:3:0:4096 i:4096", "cuStreamCreate +s:0 i:1", "cuStreamBeginCapture_v2 s:0 i:2", "cuMemFree_v2 -m:3", "cuMemFree_v2 freed:3:0",
+                         "cuMemGetAddressRange_v2 op oq freed:3:0", "cuStreamEndCapture s:0 +g:0")
+        self.assertEqual(lines[3:7], ["cuMemFree_v2 0", "cuMemFree_v2 1", "cuMemGetAddressRange_v2 500", "cuStreamEndCapture 0"])
+
+
 class TheSecondProcess(unittest.TestCase):
     """What goes from one process to another (partner.h)."""
 
@@ -155,6 +188,15 @@ class TheSecondProcess(unittest.TestCase):
         events = lines_of("cuEventCreate +e:0 i:6", "cuEventRecord e:0 s:-1", "cuIpcOpenEventHandle e:0 partner:12:1", "cuEventCreate +e:1 i:0", "cuIpcOpenEventHandle e:1 partner:12:1")
         self.assertEqual(events[2], "cuIpcOpenEventHandle 0 partner 0 0 0 0")
         self.assertNotEqual(events[4].split()[1], "0")
+
+    def test_a_process_without_a_context_hands_over_a_handle(self):
+        codes = ("0 0 0 0 0 0", "0 0 0 0 0", "0 0 0")  # it maps it; exports it twice, and imports it; only hands it over
+        for seed, its in enumerate(codes):
+            lines = lines_of(f"cuMemExportToShareableHandle +h:0:0 partner:16:{seed}", "cuMemAddressReserve +r:0 i:8388608 i:0 i:0 i:0", "cuMemMap at:0:0 i:2097152 i:0 h:0 i:0 ~bind:3:7:2097152:0:0",
+                             "cuMemSetAccess ptr:3:0 i:2097152 access:0:3:1 i:1", "cuMemsetD8_v2 dst:3:0:1:2097152 i:7 i:2097152")
+            self.assertEqual(lines[0], f"cuMemExportToShareableHandle 0 partner {its} 0")
+            self.assertEqual([line.split()[1] for line in lines[1:5]], ["0"] * 4)
+            self.assertEqual(checked(lines), ["m3"])
 
     def test_a_forked_child_has_no_driver(self):
         self.assertEqual(lines_of("cuInit partner:13:1")[0], "cuInit 0 partner 3 3 3 3 3 3")
@@ -200,6 +242,12 @@ class Volumes(unittest.TestCase):
 
 
 class Plans(unittest.TestCase):
+    def test_what_shows_the_known_defects_is_done(self):
+        listed = subprocess.run([PROGRAM, "--list", "--count", "1500"], capture_output=True, text=True, timeout=60, check=True).stdout
+        for call in (r"cuMemFree_v2 -m:(\d+)\ncuMemFree_v2 freed:\1:0", r"i:2\ncuMemFree_v2 -m:(\d+)\n(.* freed:.*\n)*cuMemFree_v2 freed:\1:0", r"cuMemExportToShareableHandle \+h:\d:0 partner:16:",
+                     r"cuCtxDetach c:([23])\ncuMemsetD8_v2 .*\ncuCtxSynchronize\ncuCtxDetach c:\1\ncuCtxSetCurrent c:0\n.* lost:"):
+            self.assertGreaterEqual(len(re.findall(call, listed)), 5, call)
+
     def test_what_comes_before_the_first_turn_has_graphs_and_no_work(self):
         listed = subprocess.run([PROGRAM, "--list", "--first", "20000000", "--count", "20"], capture_output=True, text=True, timeout=60, check=True)
         beginnings = [plan.splitlines()[1:9] for plan in listed.stdout.split("= ")[1:]]

@@ -306,6 +306,9 @@ int main(int argc, char** argv) {
   using namespace conformance;
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // whole lines before a crash report
   const gputest::Options options(argc, argv);
+  if (options.has("bare")) {
+    serve_bare(3);
+  }
   Job job = job_of(options);
   if (options.has("symbols")) {
     for (const Op& op : ops()) {

@@ -165,6 +165,8 @@ const std::vector<Op> kObjectOps = {
     {"cuCtxSetCurrent", "$c", kContext, 14},
     {"cuCtxPushCurrent_v2", "$c", kContext, 5},
     {"cuCtxPopCurrent_v2", ">h", kContext, 4},
+    {"cuCtxAttach", ">h #0|0|5", kContext, 3, kCodeOnly},
+    {"cuCtxDetach", "$c:now", kContext, 3},
     {"cuCtxEnablePeerAccess", "$c #0", kPeer, 5},
     {"cuCtxDisablePeerAccess", "$c", kPeer, 4},
     {"cuDevicePrimaryCtxRetain", ">h d", kContext, 3},

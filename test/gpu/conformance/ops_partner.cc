@@ -20,6 +20,7 @@ const std::vector<Op> kPartnerOps = {
     {"cuMemPoolImportPointer", "srcof:pool partner:11", kIpc | kAsync, 30},
     {"cuIpcOpenEventHandle", "$e partner:12", kIpc, 12},
     {"cuInit", "partner:13", kIpc, 2},
+    {"cuMemExportToShareableHandle", "$+h partner:16", kIpc | kVmm, 5},
     {"cuGreenCtxCreate", "$+c:green d partner:14", kGreen, 20},
     {"cuGreenCtxDestroy", "$-c:green partner:15", kGreen, 8},
 };

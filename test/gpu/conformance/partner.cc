@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -134,11 +135,20 @@ class Answers {
           free_lent(address);
         }
         break;
+      case Exchange::kBare:
+        make_bare(request, descriptor);
+        break;
       case Exchange::kFork:
       case Exchange::kGreen:
       case Exchange::kGreenEnd:
         break;
     }
+  }
+  // A process without a context.
+  void answer_bare(const Request& request, Reply& reply, int& descriptor) {
+    started_ = true;
+    library_ = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    answer(request, reply, descriptor);
   }
 
  private:
@@ -267,6 +277,24 @@ class Answers {
     descriptor = made;
   }
 
+  // As a parent does that hands memory to its children. Some map the memory as well, before or after.
+  void make_bare(const Request& request, int& descriptor) {
+    uint64_t handle = 0, address = 0, again = 0;
+    const Properties properties;
+    int made = -1, second = -1;
+    make("cuInit", 0U);
+    make("cuMemCreate", &handle, static_cast<size_t>(kGranule), &properties, 0ULL);
+    if (request.seed % 3 == 0) {
+      map(handle, address);
+    }
+    make("cuMemExportToShareableHandle", static_cast<void*>(&made), handle, 1, 0ULL);
+    if (request.seed % 3 == 1) {
+      make("cuMemExportToShareableHandle", static_cast<void*>(&second), handle, 1, 0ULL);
+      make("cuMemImportFromShareableHandle", &again, reinterpret_cast<void*>(static_cast<intptr_t>(second)), 1);
+    }
+    descriptor = made;
+  }
+
   void use_pool(const Request& request, int& descriptor) {
     void* pool = nullptr;
     uint64_t address = 0;
@@ -348,6 +376,51 @@ Partner::~Partner() {
 
 bool Partner::ask(const Request& request, Reply& reply, int& descriptor) {
   return send_all(socket_, &request, sizeof(request), descriptor) && receive_all(socket_, &reply, sizeof(reply), descriptor);
+}
+
+void ask_bare(const Request& request, Reply& reply, int& descriptor) {
+  constexpr int kItsEnd = 3;
+  int ends[2];
+  descriptor = -1;
+  reply.codes[reply.count++] = -1;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return;
+  }
+  // Not by fork alone: a child of a process that has the driver has none.
+  char program[] = "conformance", bare[] = "--bare";
+  char* const arguments[] = {program, bare, nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], kItsEnd);
+  pid_t child = -1;
+  Reply said;
+  if (posix_spawn(&child, "/proc/self/exe", &actions, nullptr, arguments, environ) == 0) {
+    close(ends[1]);
+    ends[1] = -1;
+    if (send_all(ends[0], &request, sizeof(request), -1) && receive_all(ends[0], &said, sizeof(said), descriptor)) {
+      reply = said;
+    }
+    waitpid(child, nullptr, 0);
+  }
+  posix_spawn_file_actions_destroy(&actions);
+  for (const int end : ends) {
+    if (end >= 0) {
+      close(end);
+    }
+  }
+}
+
+void serve_bare(int socket) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Answers answers;
+  Request request;
+  Reply reply;
+  int descriptor = -1;
+  if (receive_all(socket, &request, sizeof(request), descriptor)) {
+    answers.answer_bare(request, reply, descriptor);
+    send_all(socket, &reply, sizeof(reply), descriptor);
+  }
+  _exit(0);
 }
 
 void ask_child(Reply& reply) {

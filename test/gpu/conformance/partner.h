@@ -26,6 +26,7 @@ enum class Exchange : int {
   kFork,          // not the partner: a child of the first process makes calls of its own
   kGreen,         // the program alone: a green context of all multiprocessors
   kGreenEnd,      // destroys it
+  kBare,          // a new process without a context makes a memory handle and hands it over
   kCloseAll,      // closes what it keeps open
   kFreeAll,       // frees what it handed over
 };
@@ -72,6 +73,12 @@ class Partner {
   int socket_ = -1;
   pid_t process_ = -1;
 };
+
+// A process that has no context, ever: makes a memory handle, hands it over, and ends. What it got from the driver, -1 where it did not end
+// well; `descriptor`: of the handle, or -1.
+void ask_bare(const Request& request, Reply& reply, int& descriptor);
+// That process; `socket` is its end.
+[[noreturn]] void serve_bare(int socket);
 
 // What a child made by fork() gets from the driver: the codes of a few calls, -1 where it did not end in 10 s.
 void ask_child(Reply& reply);

@@ -28,7 +28,7 @@ constexpr Named kNames[] = {
     {Kind::kOutPointer, "op"},   {Kind::kOutHandle, "oh"},
     {Kind::kOutText, "oz"},      {Kind::kOutString, "os"},
     {Kind::kOutBytes, "ox"},     {Kind::kOutAttribute, "oattr"},
-    {Kind::kPartner, "partner"},
+    {Kind::kPartner, "partner"}, {Kind::kLost, "lost"},
 };
 
 [[noreturn]] void no_call(std::string_view text) {

@@ -17,7 +17,8 @@ enum class Kind : uint8_t {
   kDst,       // dst:SLOT:OFFSET:WHOLE:SPAN   memory that the call writes; WHOLE 1: all of it
   kSrc,       // src:SLOT:OFFSET:SPAN         memory that the call reads
   kPtr,       // ptr:SLOT:OFFSET         memory that the call only names
-  kFreed,     // freed:SLOT:OFFSET       what was freed just before
+  kFreed,     // freed:SLOT:OFFSET[:1]   what was freed just before; :1: in stream order, too
+  kLost,      // lost:SLOT:OFFSET        what was of a context that has just ended
   kHostPtr,   // hostp:OFFSET            a buffer of the program that the driver does not know
   kRegion,    // region:SLOT             page-aligned host memory for cuMemHostRegister
   kHostIn,    // hin:SEED:BYTES          a host buffer filled from the seed

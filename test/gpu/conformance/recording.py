@@ -119,7 +119,7 @@ def objects_of(call):
         elif kind == "dst":
             written.add("m" + slot)
             whole = rest.split(":")[2] == "1"
-        elif kind in ("src", "ptr", "freed"):
+        elif kind in ("src", "ptr", "freed", "lost"):
             used.add("m" + slot)
         elif kind == "at":
             used.add("r" + slot)

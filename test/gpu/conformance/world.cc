@@ -83,10 +83,11 @@ bool World::alive(const Use& use) {
   return o.live && o.serial == use.serial;
 }
 
-void World::forget_context(int64_t slot) {
+void World::forget_context(int64_t slot, uint64_t now) {
   for (MemoryState& m : memory_) {
     if (m.live && m.context == slot && m.kind != kMemVmm && m.kind != kMemRegistered) {
       m.live = false;
+      m.lost_at = m.kind == kMemPlain || m.kind == kMemPitch || m.kind == kMemAsync ? now : 0;
     }
   }
   for (auto& [letter, all] : objects_) {

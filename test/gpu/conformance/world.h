@@ -31,6 +31,8 @@ struct MemoryState {
   uint64_t size = 0;
   uint32_t serial = 0;
   uint64_t freed_at = 0;  // the count of calls that allocate, when it was freed
+  bool in_order = false;  // it was freed in stream order
+  uint64_t lost_at = 0;   // and when its context ended
   uint64_t buffer_id = 0;
   Owner owner;
   int64_t waited_offset = -1, waited_value = 0;  // what a stream wrote here last
@@ -57,6 +59,7 @@ struct ObjectState {
   bool written = false;   // of an array
   bool retained = false;  // of a memory handle
   uint64_t green = 0;     // of a context: what it is of
+  int attachments = 0;    // of a context: by cuCtxAttach
   bool filled = false;    // of a memory handle: its memory holds bytes that are the same everywhere
 };
 
@@ -73,8 +76,8 @@ class World {
   std::string pointer_name(uint64_t address) const;
   std::string handle_name(uint64_t value) const;
   bool alive(const Use& use);
-  // All that belongs to a context that is gone.
-  void forget_context(int64_t slot);
+  // All that belongs to a context that is gone. `now`: the count of calls that allocate.
+  void forget_context(int64_t slot, uint64_t now);
   // What belongs to a green context that is gone is the primary one's; but for its streams, which nobody may use. Nothing is pending.
   void leave_context(int64_t slot, int primary);
 
