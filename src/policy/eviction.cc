@@ -113,9 +113,10 @@ void evict_shortfall(Context& context, Gpu& gpu) {
   for (Client* client : by_distance_of_turn(context, gpu)) {
     if (missing <= 0) return;
     if (client->evictions.current) continue;
-    const Bytes bytes = std::min({missing, movable(*client, context.now), host_room(context.state)});
-    if (bytes <= 0) continue;
-    if (client->prefetches.current) {  // which ends in a moment
+    const Bytes wanted = std::min(missing, movable(*client, context.now));
+    const Bytes bytes = std::min(wanted, host_room(context.state));
+    if (bytes <= 0 || bytes < std::min(wanted, kPieceMost)) continue;  // part of a piece does not leave
+    if (client->prefetches.current) {                                  // which ends in a moment
       missing -= bytes;
       continue;
     }
@@ -165,9 +166,10 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   if (event.ahead) take_prefetched(gpu, client, event, copied);
   if (event.out) note_in_vain(client, client.memory.resident);
   if (context.state.host_available) {  // until the next report
-    const Bytes gone = resident_before - client.memory.resident;
+    const Bytes gone = std::max<Bytes>(resident_before - client.memory.resident, 0);
+    const Bytes came = std::min(copied, std::max<Bytes>(client.memory.resident - resident_before, 0));
     Bytes& available = *context.state.host_available;
-    available = std::min(available - (event.out ? std::max<Bytes>(gone, 0) : -copied), kHostMost);
+    available = std::min(available + (event.out ? -gone : came), kHostMost);
   }
 
   if (event.out) {

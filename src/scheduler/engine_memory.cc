@@ -210,6 +210,7 @@ void Engine::log_note(const policy::Note& note) const {
 
 void Engine::take_swap(Client& client, const protocol::SwapProgress& message, policy::Instant now) {
   using protocol::SwapDirection;
+  const int64_t resident_before = bounded(client.memory.resident);
   remember(client, message.memory, now);
   warn_of_swap(client, message, now);
   const auto direction = static_cast<SwapDirection>(message.direction);
@@ -218,7 +219,7 @@ void Engine::take_swap(Client& client, const protocol::SwapProgress& message, po
                                bounded(message.unchanged), direction == SwapDirection::kAhead},
         now);
   note_prefetched(client, message);
-  host_.note_moved();
+  host_.note_moved(std::abs(bounded(client.memory.resident) - resident_before));
   update_host_memory(now);
 }
 

@@ -132,12 +132,13 @@ std::set<policy::GpuId> HostLender::gpus_of_holders() const {
 void HostLender::update(const Settings& settings, int64_t elsewhere, bool force, policy::Instant now) {
   budget_.set_elsewhere(elsewhere);
   const int64_t used = budget_.used();
-  if (!force && std::abs(used - used_then_) < kMovedStep) return;
+  // What the policy reckons with may have moved though `used` has not: a client's first load takes nothing from host memory.
+  if (!force && std::abs(used - used_then_) < kMovedStep && moved_since_ < kMovedStep) return;
   used_then_ = used;
   budget_.set_bounds({settings.host_memory_budget, settings.host_memory_kept_free});
   budget_.observe(look_at_host_());
   settle(now);
-  const bool moved = std::exchange(moved_since_, false);
+  const bool moved = std::exchange(moved_since_, 0) > 0;
   if (auto room = room_.update(budget_.view().room, moved)) borrowers_.host_room_changed(*room, now);
 }
 

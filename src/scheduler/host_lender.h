@@ -84,10 +84,10 @@ class HostLender {
 
   // A program asks for more than it has on its GPU only because what is free lies in pieces.
   static int64_t most_needed(int64_t gpu_total) { return gpu_total + gpu_total / 4 + HostBudget::kSegmentMax; }
-  // Looks at the host only if much was swapped, or when forced. `elsewhere`: swapped bytes that lie in no segment (managed memory).
+  // Looks at the host only if much was swapped since, or when forced. `elsewhere`: swapped bytes that lie in no segment (managed memory).
   void update(const Settings& settings, int64_t elsewhere, bool force, policy::Instant now);
-  // Memory was swapped: the policy's own reckoning differs from what it was told.
-  void note_moved() { moved_since_ = true; }
+  // So much memory was swapped: the policy's own reckoning differs from what it was told.
+  void note_moved(int64_t bytes) { moved_since_ += bytes; }
   // From the segment maker; update() is to follow.
   void made(SegmentId segment, FileDescriptor memory);  // none: it could not be
   void discarded(SegmentId segment, bool still_held, policy::Instant now);
@@ -123,8 +123,8 @@ class HostLender {
   HostRoomWatch room_;
   std::map<SegmentId, FileDescriptor> segments_;  // of the scheduler's own memory that were lent or are kept, or are not gone yet
   std::map<policy::ClientId, Holder> holders_;
-  int64_t used_then_ = 0;     // by swapped memory, when the host was last looked at
-  bool moved_since_ = false;  // swap messages came since
+  int64_t used_then_ = 0;    // by swapped memory, when the host was last looked at
+  int64_t moved_since_ = 0;  // bytes that swap messages told of since
 };
 
 // The kernel's word for HostLender::Options::memory_of.

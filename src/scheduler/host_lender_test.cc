@@ -77,6 +77,21 @@ TEST_F(LentHostMemory, ThePolicyHearsOfTheRoomWhenItHasChanged) {
   EXPECT_EQ(rooms_.size(), 2u);
 }
 
+// It took what had moved for room until it was told, and that need not change what is used.
+TEST_F(LentHostMemory, ThePolicyHearsOfItAgainWhenMemoryHasMoved) {
+  lender_.update(settings_, 0, true, now_);
+  ASSERT_EQ(rooms_.size(), 2u);
+  lender_.note_moved(32 * kMiB);
+  lender_.update(settings_, 0, false, now_);
+  EXPECT_EQ(rooms_.size(), 2u) << "too little";
+  lender_.note_moved(32 * kMiB);
+  lender_.update(settings_, 0, false, now_);
+  ASSERT_EQ(rooms_.size(), 3u);
+  EXPECT_EQ(rooms_[2], rooms_[1]);
+  lender_.update(settings_, 0, false, now_);
+  EXPECT_EQ(rooms_.size(), 3u);
+}
+
 TEST_F(LentHostMemory, WhatAClientLeavesCountsOnItsGpuWhileItsProcessLives) {
   ask(64 * kMiB, ArenaOwner::kProcess);
   lender_.leave(borrower());
