@@ -168,6 +168,9 @@ void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
 bool cannot_have_it_soon(WaitReason reason);  // not by waiting alone
 WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
 
+// trades.cc: where nobody is whole and host memory is short
+void trade_places(Context& context, Gpu& gpu);
+
 // gang_admission.cc: a gang's turn, on all GPUs where its members wait
 using Waiting = std::map<GpuId, std::vector<ClientId>>;
 // For a gang that runs without those who wait: they get the lock if that makes it complete. A gang that lacks a member may be unable

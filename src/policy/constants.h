@@ -15,7 +15,10 @@ inline constexpr Duration kSecond = 1'000'000'000;
 
 inline constexpr Bytes kGrowthBatchMax = 256 * kMiB;  // moved out at once for a program that grows
 inline constexpr Bytes kPieceMost = 64 * kMiB;        // memory moves out in pieces as large as that, and the last one goes as a whole
-inline constexpr Bytes kSlackMax = 256 * kMiB;        // budget beyond the need while nobody waits
+// Where two programs trade places piece by piece, this much has to be free on the GPU and in host memory together: segments of host memory
+// of which a part is in use cannot change hands.
+inline constexpr Bytes kTradeLeast = 512 * kMiB;
+inline constexpr Bytes kSlackMax = 256 * kMiB;  // budget beyond the need while nobody waits
 inline constexpr Bytes kSlackMin = 8 * kMiB;
 inline constexpr Bytes kBudgetStep = 32 * kMiB;   // smallest raise on the way to a full budget: one message per chunk, not per page
 inline constexpr Bytes kCeilingStep = 64 * kMiB;  // smallest change of a ceiling worth a message

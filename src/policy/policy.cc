@@ -231,6 +231,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
     for (Gpu* gpu : settled) again |= pass_over_blocked(context, *gpu);
     if (again) admit(context, gpus);
   }
+  on_each(trade_places);
   start_gangs(context, gpus);
   settle_gang_drains(context, gpus);
   on_each(end_pauses, watch_quota, evict_shortfall, evict_suspended, prefetch_next, watch_evictions, raise_budgets, give_slack,

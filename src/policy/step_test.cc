@@ -85,6 +85,52 @@ TEST_F(Step, WhoCannotLoadBesideAHolderComesToATurn) {
   ASSERT_TRUE(next_deadline(*state));
 }
 
+// Else there seems to be room for a neighbour's memory that is not there, and its movement ends halfway.
+TEST_F(Step, HostMemoryHasNoMoreRoomThanWhatCameInHasLeft) {
+  feed(HostMemory{kGiB});
+  join(1, 10 * kGiB, true, 10 * kGiB);
+  load(1, 10 * kGiB);
+  join(2, 10 * kGiB, true);
+  feed(SwapProgressed{1, false, true, false, grants[1], 8 * kGiB, 1, {10 * kGiB, 10 * kGiB, 0}});
+  const Actions actions = feed(LockReleased{1, grants[1], {10 * kGiB, 10 * kGiB, 0}, false});
+  EXPECT_FALSE(find<SendEvict>(actions, 1));
+  EXPECT_FALSE(find<SendLock>(actions, 2));
+}
+
+// A movement was given up halfway. What the first loads leaves room for what the other has to move out.
+TEST_F(Step, TwoOfWhichNeitherIsWholeTradePlacesWhereHostMemoryIsShort) {
+  feed(HostMemory{46 * kMiB});
+  join(1, 10 * kGiB, true, 5 * kGiB);
+  join(2, 10 * kGiB, false, 7 * kGiB);
+  feed(LockReleased{1, grants[1], {10 * kGiB, 5 * kGiB, 0}, false});
+  const Actions actions = feed(LockRequested{2});
+  feed(LockRequested{1});
+  EXPECT_EQ(view_of(1).state, ClientState::kWaiting);
+  ASSERT_EQ(view_of(2).state, ClientState::kLoading) << "it lacks less";
+  const auto lock = find<SendLock>(actions, 2);
+  ASSERT_TRUE(lock);
+  EXPECT_EQ(lock->budget, gpu().safe_limit - 5 * kGiB);
+  EXPECT_FALSE(find<SendEvict>(actions, 1)) << "there is no room for a piece";
+  const Bytes loaded = lock->budget;
+  const Actions more = feed(SwapProgressed{2, false, false, false, grants[2], loaded - 7 * kGiB, 1, {10 * kGiB, loaded, 0}});
+  const auto evict = find<SendEvict>(more, 1);
+  ASSERT_TRUE(evict);
+  EXPECT_EQ(evict->bytes, 10 * kGiB - loaded);
+  feed(SwapProgressed{1, true, true, false, evict->eviction, evict->bytes, 1, {10 * kGiB, 5 * kGiB - evict->bytes, 0}});
+  EXPECT_EQ(view_of(2).budget, 10 * kGiB);
+  load(2, 10 * kGiB);
+  EXPECT_EQ(view_of(2).state, ClientState::kRunning);
+}
+
+TEST_F(Step, WhoIsWholeDoesNotMoveWhereHostMemoryIsShort) {
+  feed(HostMemory{46 * kMiB});
+  join(1, 10 * kGiB, false, 10 * kGiB);
+  join(2, 10 * kGiB, true, 4 * kGiB);
+  EXPECT_EQ(view_of(2).state, ClientState::kWaiting);
+  feed(LockRequested{1});
+  EXPECT_EQ(view_of(1).state, ClientState::kRunning);
+}
+
 TEST_F(Step, ReservePercentReplacesTheComputedReserve) {
   config.memory_reserve_percent = 10;
   feed(ConfigChanged{config});
