@@ -13,7 +13,7 @@ import types
 import unittest
 
 import run
-from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, swap, trace
+from checks import calls, deaths, interactive, mission, nvml_beside, programs, quota, sharing_real, swap, trace
 from harness import Config, Process, Result, Skip, archive_logs, run_check, wait_all
 
 
@@ -157,6 +157,21 @@ class Quota(unittest.TestCase):
             table.at_most("three", 1.0, 1.5)
             self.assertEqual([row["holds"] for row in table.rows], [False, True, True])
             self.assertEqual(result.state, state)
+
+
+class RealLoads(unittest.TestCase):
+    FOUND = {"alone": {}, "2 trainers": {way: {"trainers": [0.5, steps], "requests": 0} for way, steps in (("native", 0.4), ("auto", 0.5))},
+             "4 servers": {way: {"trainers": [], "requests": 9, "p50_ms": 10, "p99_ms": late} for way, late in (("native", 20), ("auto", 30))}}
+
+    def test_steps_over_alone_and_requests_as_one_list(self):
+        answers = [{"done": 6, "seconds": 2.0, "took_ms": []}, {"done": 3, "seconds": 2.0, "took_ms": [5.0, 9.0, 1.0]}]
+        self.assertEqual(sharing_real.summary(["train", "serve"], answers, {"train": 4}),
+                         {"trainers": [0.75], "requests": 3, "p50_ms": 5.0, "p95_ms": 9.0, "p99_ms": 9.0})
+
+    def test_a_mix_that_waits_longer_than_natively_is_named(self):
+        result = Result("sharing")
+        sharing_real.judge(result, self.FOUND)
+        self.assertEqual([each["what"] for each in result.requirements if not each["holds"]], ["4 servers: requests, p99"])
 
 
 class Symbols(unittest.TestCase):

@@ -4,7 +4,7 @@ With the row `auto` also with `sharing = auto`, without and with MPS: against th
 A row is a load; what is measured is the sum of the programs' work over what one of them gets done alone and natively. `mixed`: one program
 that is attached to the MPS server beside one that is not, both saturating. Then, under MPS: a program that is killed, one that faults, the
 daemon killed; and what the control daemon answers, word for word. --rows picks of: control, 1ms, 20us, small, bursty, auto, limits, mixed, deaths;
-or auto20 alone: twenty mixes without MPS (sharing_mixes.py).
+or alone auto20: twenty mixes without MPS (sharing_mixes.py), or real: PyTorch's training and servers (sharing_real.py).
 """
 import os
 import pathlib
@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 
-from checks import sharing_mixes
+from checks import sharing_mixes, sharing_real
 from checks.quota import SECOND, done_at
 from harness import Process, Scheduler, Skip, median, parallel
 
@@ -25,7 +25,7 @@ ROWS = (
     ("bursty", "three that work 3 ms of every 10", 3, 1024, "burst", 2.9),
 )
 PARTS = ("control", *(row[0] for row in ROWS), "auto", "limits", "mixed", "deaths")
-ALONE = ("auto20",)  # rows that run only where they are all that is asked for
+ALONE = ("auto20", "real")  # rows that run only where they are all that is asked for
 # Each way's name, the settings `mps` and `sharing`.
 FIXED = (("mps-off", "off", "together"), ("turns", "off", "turns"), ("mps-on", "on", "together"))
 AUTO = (("auto", "off", "auto"), ("auto-mps", "on", "auto"))
@@ -353,30 +353,56 @@ def record_control(config, result):
     result.figure("control daemon", answers)
 
 
-def twenty_mixes(config, result):
-    native = Way(config, "native").begin()
-    result.figure("kernels", native.calibrate())
-    fixed = {"together": "together", "turns": "turns", "auto": "auto"}
-    schedulers = {name: Scheduler(config, None, None, settings(config, "off", sharing_way)) for name, sharing_way in fixed.items()}
-    found = {}
+def beside_fixed_ways(config, measure):
+    """measure(name -> scheduler), without MPS: together, in turns, and as measured."""
+    schedulers = {name: Scheduler(config, None, None, settings(config, "off", name)) for name in ("together", "turns", "auto")}
     try:
-        ways = {name: Way(config, name, scheduler.__enter__()).begin(native.rounds, native.round_ps) for name, scheduler in schedulers.items()}
-        found = sharing_mixes.measure(config, ways, native)
-        for way in (native, *ways.values()):
-            way.end()
+        measure({name: scheduler.__enter__() for name, scheduler in schedulers.items()})
     finally:
         for scheduler in schedulers.values():
             scheduler.__exit__(None, None, None)
+
+
+def twenty_mixes(config, result):
+    native = Way(config, "native").begin()
+    result.figure("kernels", native.calibrate())
+
+    def measure(schedulers):
+        ways = {name: Way(config, name, scheduler).begin(native.rounds, native.round_ps) for name, scheduler in schedulers.items()}
+        found = sharing_mixes.measure(config, ways, native)
+        for way in (native, *ways.values()):
+            way.end()
         result.figure("sum over one alone natively, p99 of requests", found)
-    result.require("mixes", len(found), ">=", 1)
-    sharing_mixes.judge(result, found)
+        result.require("mixes", len(found), ">=", 1)
+        sharing_mixes.judge(result, found)
+
+    beside_fixed_ways(config, measure)
+
+
+def real_loads(config, result):
+    probe = subprocess.run([config.python, "-c", "import torch, transformers, sys; sys.exit(0 if torch.cuda.is_available() else 4)"], check=False,
+                           capture_output=True, env=config.environment, timeout=120)
+    if probe.returncode != 0:
+        raise Skip(f"{config.python} has no PyTorch with CUDA and transformers")
+
+    def measure(schedulers):
+        ways = {name: sharing_real.Loads(config, name, scheduler) for name, scheduler in (("native", None), *schedulers.items())}
+        for way in ways.values():
+            way.wait()
+        found = sharing_real.measure(config, ways)
+        for way in ways.values():
+            way.end()
+        result.figure("steps over alone natively, and requests", found)
+        sharing_real.judge(result, found)
+
+    beside_fixed_ways(config, measure)
 
 
 def sharing(config, result):
     if config.nvsharectl is None:
         raise Skip("nvsharectl is not built")
-    if config.rows == ALONE[0]:
-        twenty_mixes(config, result)
+    if config.rows in ALONE:
+        {"auto20": twenty_mixes, "real": real_loads}[config.rows](config, result)
         return
     found = subprocess.run(["sh", "-c", f"command -v {CONTROL}"], env=config.environment, capture_output=True, text=True, check=False)
     if found.returncode != 0:

@@ -1,0 +1,96 @@
+"""Real loads for the check `sharing`, row `real`: PyTorch training and small inference servers (programs/torch_loads.py) by the driver alone, under
+nvshare together, in turns, and with `sharing = auto`, one mix after the other in the same schedulers.
+
+What counts: the sum of the trainers' steps over each one's alone and natively, and how long requests take, of which all of a mix count as one
+list. About four minutes on a GPU, of which one is the programs' start.
+"""
+import time
+
+from checks.quota import SECOND
+from harness import Process, parallel
+
+MIXES = {
+    "2 trainers": ["train", "train"],
+    "trainer, small": ["train", "small"],
+    "4 servers": ["serve"] * 4,
+    "trainer, 2 servers": ["train", "serve", "serve"],
+}
+PROGRAMS = ["train", "train", "small", "serve", "serve", "serve", "serve"]
+RATE = 4  # requests a second of each server
+CHOOSES_S = 4
+
+
+class Loads:
+    """Seven programs of one way: natively, or under `nvsharectl run`."""
+
+    def __init__(self, config, name, scheduler=None):
+        self.programs = []
+        for index, kind in enumerate(PROGRAMS):
+            argv = [config.python, str(config.repo / "test" / "gpu" / "programs" / "torch_loads.py"), kind]
+            environment = None
+            if scheduler:
+                environment = scheduler.program_environment()
+                environment.pop("LD_PRELOAD", None)
+                argv = [config.nvsharectl, "run", "--name", f"{name}-{index}", "--", *argv]
+            self.programs.append((kind, Process(config, f"{name}-{index}", argv, environment)))
+
+    def wait(self):
+        for _, process in self.programs:
+            process.wait_event("ready", 240)
+
+    def work(self, kinds, seconds):
+        left = list(self.programs)
+        chosen = []
+        for kind in kinds:
+            at = next(index for index, (each, _) in enumerate(left) if each == kind)
+            chosen.append(left.pop(at)[1])
+        begin = time.monotonic_ns() + SECOND // 5
+        end = begin + int(seconds * SECOND)
+        return parallel([lambda process=process, seed=seed: process.order(f"work {begin} {end} {RATE} {seed}", seconds + 60)
+                         for seed, process in enumerate(chosen)])
+
+    def end(self):
+        for _, process in self.programs:
+            process.close_input()
+        for _, process in self.programs:
+            process.expect_success(60)
+
+
+def rate_of(answer):
+    return answer["done"] / answer["seconds"] if answer["seconds"] > 0 else 0
+
+
+def summary(kinds, answers, solo):
+    took = sorted(ms for answer in answers for ms in answer["took_ms"])
+    rates = [rate_of(answer) / solo[kind] for kind, answer in zip(kinds, answers) if kind != "serve"]
+    at = lambda part: took[min(len(took) - 1, int(len(took) * part))]
+    return {"trainers": [round(rate, 3) for rate in rates], "requests": len(took),
+            **({"p50_ms": at(0.5), "p95_ms": at(0.95), "p99_ms": at(0.99)} if took else {})}
+
+
+def measure(config, ways):
+    """mix -> way -> what summary() says; `ways`: name -> Loads, of which one is `native`."""
+    seconds = 2 if config.small else 8
+    native = ways["native"]
+    solo = {kind: rate_of(native.work([kind], seconds / 2)[0]) for kind in ("train", "small")}
+    found = {"alone": {"steps a second": solo, "requests": summary(["serve"], native.work(["serve"], seconds), {})}}
+    for mix, kinds in MIXES.items():
+        found[mix] = {}
+        for name, way in ways.items():
+            if name == "auto":
+                way.work(kinds, CHOOSES_S)
+            found[mix][name] = summary(kinds, way.work(kinds, seconds), solo)
+        print(f"      {mix:20} " + "  ".join(f"{name} {one['trainers']} {one.get('p50_ms', '')} {one.get('p99_ms', '')}" for name, one in found[mix].items()))
+    return found
+
+
+def judge(result, found):
+    """Against the driver alone `auto` loses nothing, and its requests take no longer."""
+    for mix, ways in list(found.items())[1:]:
+        native, auto = ways["native"], ways["auto"]
+        if native["trainers"]:
+            result.require_time(f"{mix}: steps, auto over the driver alone", round(sum(auto["trainers"]) / max(sum(native["trainers"]), 1e-9), 3), ">=", 0.99)
+        if native["requests"]:
+            result.require(f"{mix}: requests answered", auto["requests"], "==", native["requests"])
+            for which, slack in (("p50_ms", 1.05), ("p99_ms", 1.1)):
+                result.require_time(f"{mix}: requests, {which[:3]}", auto[which], "<=", round(slack * native[which] + 1, 2), "ms")
