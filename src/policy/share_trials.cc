@@ -177,22 +177,20 @@ void count_spell(Gpu& gpu) {
   for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).share.progress);
 }
 
-// Of the way tried first, which is in force, and of the other. Who did nothing in one of the spells had nothing to do: a request now and
-// then falls into one of them by chance, and would weigh as much as a program that works all the time. So does one with a request or two
-// in each, which is left out as well where two others are there to go by.
+// Of the way tried first, which is in force, and of the other. Who did nothing in one of the spells, or in a piece of the one together,
+// works seldom: its requests fall into the spells by chance, and would weigh as much as a program that works all the time. One alone that
+// works all the time has nobody to take turns with.
 std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
-  const auto works = [](const auto& entry) { return entry.second[0] > 0 && entry.second[1] > 0; };
-  const auto often = [&](const auto& entry) { return works(entry) && !trial.seldom.contains(entry.first); };
-  const bool without_seldom = std::count_if(trial.rates.begin(), trial.rates.end(), often) >= 2;
   std::pair<int64_t, int64_t> work;
-  for (const auto& entry : trial.rates) {
-    if (!works(entry) || (without_seldom && !often(entry))) continue;
-    const std::array<int64_t, 2>& rates = entry.second;
+  int counted = 0;
+  for (const auto& [id, rates] : trial.rates) {
+    if (rates[0] == 0 || rates[1] == 0 || trial.seldom.contains(id)) continue;
     const int64_t sum = rates[0] + rates[1];
     work.first += rates[0] * 2 * kParts / sum;
     work.second += rates[1] * 2 * kParts / sum;
+    ++counted;
   }
-  return work;
+  return counted < 2 ? std::pair(kParts, kParts) : work;
 }
 
 void decide(Context& context, Gpu& gpu) {

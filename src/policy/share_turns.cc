@@ -17,6 +17,7 @@ constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn bac
 constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one after the other, for
 constexpr Duration kBurstsApart = 30 * kMillisecond;
 constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is left out
+constexpr int kHeldMoments = 3;                      // in a row, and who had the lock all the time leaves gaps no more
 constexpr size_t kBurstsMost = 64;                   // clients: each hears of it twice
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
@@ -58,10 +59,13 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
   });
 }
 
-// Who is told to give the GPU up once it is idle, and had it all the time, saturates it by now.
+// Who is told to give the GPU up once it is idle, and had it all the time again and again, saturates it by now: one request may last as
+// long as a moment.
 void take_turns_again(const Context& context, Gpu& gpu) {
   for (const auto& [grant, client] : gpu.holders) {
     if (!leaves_gaps(context, *client) || client->turn.granted_at > gpu.share_turn.bursts_until - kBurstsApart) continue;
+    if (++client->share.held_moments < kHeldMoments) continue;
+    client->share.held_moments = 0;
     client->share.beside_until = context.now;
     client->share.gaps_in_row = 0;
   }
@@ -203,6 +207,7 @@ void forget_shares(Gpu& gpu, const Client& client) {
 
 void ShareMember::note_gap(Instant now) {
   leaves_by_choice = true;
+  held_moments = 0;
   if (beside_until > now) {  // it still does
     beside_until = now + beside_for;
     return;
