@@ -58,12 +58,13 @@ void Checks::check_client(const Process& process, const Client& client) {
   }
 }
 
-// Without NVML a scheduler cannot know what a program grew by while there was none, if it is stopped before it can register
-// (docs/known-gaps.md).
+// Without NVML a scheduler cannot know what a program grew by while there was none, if it is stopped or killed before it can register: what
+// a killed one had is there until the driver has freed it (docs/known-gaps.md).
 bool Checks::may_not_know_all(int gpu) {
   if (run_.plan().nvml || not_all_known_.contains(gpu)) return !run_.plan().nvml;
   for (const auto& process : run_.processes()) {
-    if (!process->stopped()) continue;
+    const bool killed = !process->alive() && process->has_context();
+    if (!process->stopped() && !killed) continue;
     for (const auto& client : process->clients()) {
       if (client->gpu() == gpu && client->has_grown_alone()) not_all_known_.insert(gpu);
     }
