@@ -80,8 +80,8 @@ void Runner::clean_up(std::vector<std::string>& lines) {
   partner_asked_ = false;  // what later sequences of this process print does not depend on it
   if (pool_set_) {
     end("cuDeviceSetMemPool", {0, world_.object('p', 0).value});
-    pool_set_ = false;
   }
+  part_gpus();
   // Pools stay: where memory of one was freed on a default stream, a driver of 580 crashes at a later synchronisation of that stream.
   for (int slot = 1; slot < slots_of('p'); ++slot) {
     if (world_.object('p', slot).live) {
@@ -112,6 +112,25 @@ void Runner::clean_up(std::vector<std::string>& lines) {
   }
   call("cuCtxSetCurrent", {world_.object('c', 0).value});
   world_.clear();
+}
+
+// GPUs and their pools are as closed to each other as before the sequence.
+void Runner::part_gpus() {
+  if (devices_ > 1 && !context_gone_) {
+    for (uint64_t each = 0; each < 2 && peers_; ++each) {
+      call("cuCtxSetCurrent", {world_.object('c', static_cast<int64_t>(each)).value});
+      call("cuCtxDisablePeerAccess", {world_.object('c', static_cast<int64_t>(1 - each)).value});
+    }
+    for (uint64_t each = 0; each < 2 && (pool_opened_ || pool_set_); ++each) {
+      const struct { int type, id, flags; } closed = {1, static_cast<int>(1 - each), 0};
+      uint64_t pool = 0;
+      call("cuDeviceGetDefaultMemPool", {word_of(&pool), each});
+      call("cuDeviceSetMemPool", {each, pool});
+      call("cuMemPoolSetAccess", {pool, word_of(&closed), 1});
+    }
+    call("cuCtxSetCurrent", {world_.object('c', 0).value});
+  }
+  peers_ = pool_opened_ = pool_set_ = false;
 }
 
 // Contexts are as often attached to as before the sequence.

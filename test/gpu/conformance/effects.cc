@@ -555,6 +555,12 @@ void Runner::special_effect(const Call& call, Made& made) {
     case Special::kSetPool:
       pool_set_ = true;
       break;
+    case Special::kPeer:
+      peers_ = true;
+      break;
+    case Special::kOpenPool:
+      pool_opened_ = true;
+      break;
     case Special::kLasting:
       lasting_ = true;
       context_gone_ = context_gone_ || std::strstr(ops()[static_cast<size_t>(call.op)].symbol, "Retain") == nullptr;

@@ -63,6 +63,8 @@ Special special_of(std::string_view symbol) {
   if (has("cuStreamWriteValue")) return Special::kWrites;
   if (has("cuStreamWaitValue")) return Special::kWaits;
   if (has("SetMemPool")) return Special::kSetPool;
+  if (symbol == "cuCtxEnablePeerAccess") return Special::kPeer;
+  if (symbol == "cuMemPoolSetAccess") return Special::kOpenPool;
   if (has("cuTexRefSetAddress_v2") || has("cuTexRefSetAddress2D_v")) return Special::kTexture;
   if (has("cuMemcpyHtoA")) return Special::kArrayWrite;
   if (has("cuMemcpyDtoA") || has("cuMemcpyAtoA")) return Special::kArrayMixes;

@@ -57,6 +57,8 @@ enum class Special : uint8_t {
   kWrites,
   kWaits,
   kSetPool,
+  kPeer,      // a GPU's memory is opened to another
+  kOpenPool,  // or a pool's
   kPitch,
   kArrayWrite,
   kArrayMixes,
@@ -146,6 +148,7 @@ class Runner {
   void check_all(std::vector<std::string>& lines);
   void clean_up(std::vector<std::string>& lines);
   void free_memory(std::vector<std::string>& lines);
+  void part_gpus();
   void detach_all(std::vector<std::string>& lines);
   void end_threads();
 
@@ -166,6 +169,7 @@ class Runner {
   bool lasting_ = false;
   bool context_gone_ = false;  // the primary one, and all handles with it
   bool pool_set_ = false;
+  bool peers_ = false, pool_opened_ = false;
   int64_t capturing_ = -1;
   std::vector<Use> captured_;
   bool capture_poisoned_ = false, capture_loose_ = false;
