@@ -190,6 +190,13 @@ TEST_F(Answers, MemoryThatIsFreedAgainHarmsNoOther) {
   expect_same_unshared({"freed_beside"});
 }
 
+// Pools of these backends have their memory from the context, and what went with it was taken for theirs afterwards.
+TEST_F(Answers, WhatLiesWhereMemoryOfAPoolWasIsPlain) {
+  expect_same_by("managed", {"plain_after_pools"});
+  expect_same_by("none", {"plain_after_pools"});
+  expect_same_alone({"plain_after_pools"});
+}
+
 TEST_F(Answers, TexturesOfSmallAllocations) {
   expect_same_alone({"textures"});
   expect_same_unshared({"textures"});

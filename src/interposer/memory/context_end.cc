@@ -1,6 +1,7 @@
 // What the end of a context leaves: plain memory goes with it, memory of pools is the device's and stays, as natively.
 #include "interposer/memory/allocations.h"
 #include "interposer/memory/charges.h"
+#include "interposer/memory/pools.h"
 #include "interposer/process/device.h"
 #include "interposer/process/process.h"
 #include "interposer/process/synchronize.h"
@@ -27,6 +28,7 @@ void Allocations::context_gone(CUcontext context) {
   std::vector<Block*> dead;
   std::vector<CUdeviceptr> passed;
   std::vector<CUdeviceptr> ended;
+  std::vector<CUdeviceptr> of_pools;  // that go nevertheless: these backends serve pools from the context's memory
   {
     Lock lock(blocks_.mutex);
     for (Block* block : blocks_.by_address()) {
@@ -58,7 +60,10 @@ void Allocations::context_gone(CUcontext context) {
     }
     for (Block* block : dead) {
       size_t charged = charged_bytes(block->requested);
+      if (block->slab == nullptr && block->notes.of_pool) of_pools.push_back(block->base);
       if (block->slab != nullptr) {
+        const std::vector<CUdeviceptr> within = SlabSet::of_pools(block->slab);
+        of_pools.insert(of_pools.end(), within.begin(), within.end());
         charged = 0;
         for (uint32_t slot = 0; slot < block->slab->slots; ++slot) {
           if ((block->slab->occupied[slot / 64] >> (slot % 64) & 1) != 0) charged += charged_bytes(block->slab->requested[slot]);
@@ -69,6 +74,7 @@ void Allocations::context_gone(CUcontext context) {
       refund(device_, charged);
     }
   }
+  for (CUdeviceptr address : of_pools) pools().take(address);
   for (Block* block : dead) retire(block, false);
   size_t requested = 0;
   for (CUdeviceptr address : passed) give_back(address, false, &requested);

@@ -146,6 +146,14 @@ std::vector<cuda::CUdeviceptr> SlabSet::ends_with_context(const Slab* slab) {
   return ending;
 }
 
+std::vector<cuda::CUdeviceptr> SlabSet::of_pools(const Slab* slab) {
+  std::vector<cuda::CUdeviceptr> found;
+  for (uint32_t slot = 0; slot < slab->slots; ++slot) {
+    if (is_occupied(*slab, slot) && slab->notes[slot].of_pool) found.push_back(address_of(*slab, slot));
+  }
+  return found;
+}
+
 bool SlabSet::give_back(Slab* slab, cuda::CUdeviceptr address, size_t* requested, bool* empty) {
   cuda::CUdeviceptr base = 0;
   if (!slot_of(slab, address, &base, requested) || base != address) return false;

@@ -70,6 +70,8 @@ class SlabSet {
   static bool outlives_context(const Slab* slab);
   // What does not, and was not freed yet: where it begins.
   static std::vector<cuda::CUdeviceptr> ends_with_context(const Slab* slab);
+  // What pools have handed out of it: where it begins.
+  static std::vector<cuda::CUdeviceptr> of_pools(const Slab* slab);
   void remove(Slab* slab);
   // The slabs that nothing is in leave the set; their blocks.
   std::vector<Block*> remove_empty();

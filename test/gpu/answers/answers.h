@@ -108,6 +108,7 @@ void attached_contexts();
 void gone_contexts();
 void pools_outlive_resets();
 void pools_outlive_contexts();
+void plain_after_pools();
 void asked_of_gone_contexts();
 void freed_in_gone_contexts();
 void small_mappings();

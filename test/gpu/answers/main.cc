@@ -38,6 +38,7 @@ constexpr Sequence kSequences[] = {
     {"gone_contexts", 1, gone_contexts},
     {"pools_outlive_resets", 1, pools_outlive_resets},
     {"pools_outlive_contexts", 1, pools_outlive_contexts},
+    {"plain_after_pools", 1, plain_after_pools},
     {"asked_of_gone_contexts", 1, asked_of_gone_contexts},
     {"freed_in_gone_contexts", 1, freed_in_gone_contexts},
     {"small_mappings", 1, small_mappings},

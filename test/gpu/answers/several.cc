@@ -460,6 +460,32 @@ void pools_outlive_contexts() {
   use_what_is_there(memory);
 }
 
+// Plain memory may come to lie where memory of a pool was whose context is gone.
+void plain_after_pools() {
+  const Context primary = use(0);
+  Context made = nullptr;
+  must("cuCtxCreate_v2", &made, 0u, 0);
+  for (const size_t bytes : {size_t{1000}, 3 * kMiB}) {
+    Address pooled = 0;
+    must("cuMemAllocAsync", &pooled, bytes, Stream{nullptr});
+    write_pattern(pooled, bytes, 2);
+  }
+  settle();
+  must("cuCtxDestroy_v2", made);
+  must("cuCtxSetCurrent", primary);
+  for (const size_t bytes : {size_t{1000}, 3 * kMiB}) {
+    bool of_it = true;
+    for (int i = 0; i < 4; ++i) {
+      Address plain = 0;
+      Context context = nullptr;
+      must("cuMemAlloc_v2", &plain, bytes);
+      must("cuPointerGetAttribute", static_cast<void*>(&context), 1, plain);
+      of_it = of_it && context == primary;
+    }
+    say("%zu bytes, all of the context: %d", bytes, of_it);
+  }
+}
+
 // What is asked once the primary context is gone: of memory of a pool, which stays, and of handles.
 void asked_of_gone_contexts() {
   use(0);
