@@ -302,6 +302,22 @@ SIM_API CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP* all,
 SIM_API CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* all, unsigned long long flags, CUstream stream) {
   return copy_3d_batch(count, all, nullptr, flags, stream, kLegacy);
 }
+SIM_API CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count,
+                                         CUmemcpyAttributes* attributes, size_t* begins, size_t kinds, size_t* fail_index,
+                                         CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, attributes, begins, kinds, fail_index, stream, kPerThread);
+}
+SIM_API CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count,
+                                            CUmemcpyAttributes* attributes, size_t* begins, size_t kinds, CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, attributes, begins, kinds, nullptr, stream, kPerThread);
+}
+SIM_API CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP* all, size_t* fail_index, unsigned long long flags,
+                                           CUstream stream) {
+  return copy_3d_batch(count, all, fail_index, flags, stream, kPerThread);
+}
+SIM_API CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP* all, unsigned long long flags, CUstream stream) {
+  return copy_3d_batch(count, all, nullptr, flags, stream, kPerThread);
+}
 SIM_API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* description) { return copy_2d(description, nullptr, kLegacy, kBlocking); }
 SIM_API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* description) {
   return copy_2d(description, nullptr, kPerThread, kBlocking);

@@ -70,7 +70,7 @@ CUresult kernel_of(const void* parameters, WorkPtr* work) {
   if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const auto* params = static_cast<const CUDA_KERNEL_NODE_PARAMS*>(parameters);
   if (params->func == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *work = make_kernel(*reinterpret_cast<const Function*>(params->func), params->kernelParams, params->extra);
+  *work = make_kernel(*reinterpret_cast<const Function*>(params->func), params->kernelParams, params->extra, t_thread.current());
   return *work ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

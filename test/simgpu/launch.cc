@@ -113,7 +113,7 @@ CUresult launch(CUfunction handle, CUstream stream_handle, Default null_means, v
   if (const CUresult result = find_stream(stream_handle, null_means, &stream)) return result;
   const Function* function = to_function(handle);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  WorkPtr work = make_kernel(*function, parameters, extra);
+  WorkPtr work = make_kernel(*function, parameters, extra, stream->context);
   if (!work) return CUDA_ERROR_INVALID_VALUE;
   if (!ready_to_launch(*stream)) return CUDA_ERROR_OUT_OF_MEMORY;
   return submit(*stream, Submission::kKernel, std::move(work));
@@ -135,10 +135,10 @@ Function* find_function(const char* name) {
   return nullptr;
 }
 
-WorkPtr make_kernel(const Function& function, void** parameters, void** extra) {
+WorkPtr make_kernel(const Function& function, void** parameters, void** extra, Context* context) {
   const KernelDefinition& kernel = *function.kernel;
   if (kernel.parameters == 0) {
-    static const auto* const kNoop = new WorkPtr(std::make_shared<KernelWork>(kernel, std::array<uint64_t, kMaxParameters>{}));
+    static const auto* const kNoop = new WorkPtr(std::make_shared<KernelWork>(kernel, std::array<uint64_t, kMaxParameters>{}, nullptr));
     return *kNoop;  // there is only one kernel without parameters
   }
   std::array<uint64_t, kMaxParameters> arguments{};
@@ -156,7 +156,7 @@ WorkPtr make_kernel(const Function& function, void** parameters, void** extra) {
   } else {
     return nullptr;
   }
-  return std::make_shared<KernelWork>(kernel, arguments);
+  return std::make_shared<KernelWork>(kernel, arguments, context);
 }
 
 void KernelWork::spans(std::vector<Span>& out) const {
@@ -174,9 +174,10 @@ void KernelWork::run(Execution& execution) const {
   std::vector<Span> needed;
   spans(needed);
   if (!execution.prepare(needed, CUDA_ERROR_ILLEGAL_ADDRESS, kernel_.name)) return;
-  if (const uint64_t foreign = out_of_reach(execution.context, needed); foreign != 0) {
+  Context& where = context_ != nullptr && context_->alive.load() ? *context_ : execution.context;
+  if (const uint64_t foreign = out_of_reach(where, needed); foreign != 0) {
     execution.fault(CUDA_ERROR_ILLEGAL_ADDRESS, "%s uses %llx, another device's memory to which device %d has no access", kernel_.name,
-                    static_cast<unsigned long long>(foreign), execution.device);
+                    static_cast<unsigned long long>(foreign), where.device);
     return;
   }
   for (bool first = true; kernel_.waits != nullptr && kernel_.waits(arguments_.data(), first); first = false)

@@ -18,8 +18,8 @@ Function* find_function(const char* name);
 
 class KernelWork : public Work {
  public:
-  KernelWork(const KernelDefinition& kernel, const std::array<uint64_t, kMaxParameters>& arguments)
-      : kernel_(kernel), arguments_(arguments) {}
+  KernelWork(const KernelDefinition& kernel, const std::array<uint64_t, kMaxParameters>& arguments, Context* context)
+      : kernel_(kernel), arguments_(arguments), context_(context) {}
   void run(Execution& execution) const override;
   void spans(std::vector<Span>& out) const override;
   bool instant() const override { return kernel_.compute == nullptr && kernel_.duration == kNoParameter; }
@@ -30,9 +30,10 @@ class KernelWork : public Work {
  private:
   const KernelDefinition& kernel_;
   const std::array<uint64_t, kMaxParameters> arguments_;
+  Context* const context_;  // in which it was made: a graph's runs there, whatever stream the graph is launched in
 };
 
-// Reads the arguments the way the driver takes them; null: they are not given.
-WorkPtr make_kernel(const Function& function, void** parameters, void** extra);
+// Reads the arguments the way the driver takes them; null: they are not given. `context`: where it runs, or null.
+WorkPtr make_kernel(const Function& function, void** parameters, void** extra, Context* context);
 
 }  // namespace simgpu
