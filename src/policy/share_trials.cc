@@ -160,10 +160,11 @@ void end_piece(Context& context, Gpu& gpu) {
 }
 
 // Whether anybody did anything in the piece that is over: a pause of all would count for the one way or the other. In turns one whose
-// kernels take long may submit nothing for so long, but has the lock.
-bool note_piece(const Gpu& gpu, ShareTrial& trial) {
+// kernels take long may submit nothing for so long, but then others wait for their turn. Who holds the lock alone keeps it, also idle.
+bool note_piece(const Context& context, const Gpu& gpu, ShareTrial& trial) {
   if (trial.from.empty()) return true;  // none is
-  bool works = trial.way == SharingWay::kTurns && !(gpu.holders.empty() && gpu.waiting.empty());
+  const auto takes_turns = [&](const auto& entry) { return entry.second->share.beside_until <= context.now; };
+  bool works = trial.way == SharingWay::kTurns && std::any_of(gpu.waiting.begin(), gpu.waiting.end(), takes_turns);
   for (const ClientId id : trial.mix) {
     const bool did = gpu.clients.at(id).share.progress.work != trial.piece_from.at(id).work;
     if (!did && trial.way == SharingWay::kTogether) trial.seldom.insert(id);
@@ -237,10 +238,10 @@ void go_on(Context& context, Gpu& gpu) {
     case ShareTrial::Phase::kSettles:
       return begin_spell(context, gpu);
     case ShareTrial::Phase::kCounts:
-      if (!note_piece(gpu, trial)) return give_up(context, gpu);
+      if (!note_piece(context, gpu, trial)) return give_up(context, gpu);
       return end_piece(context, gpu);
     case ShareTrial::Phase::kEnds:
-      if (!note_piece(gpu, trial)) return give_up(context, gpu);
+      if (!note_piece(context, gpu, trial)) return give_up(context, gpu);
       count_spell(gpu);
       if (trial.second) return decide(context, gpu);
       trial.second = true;
