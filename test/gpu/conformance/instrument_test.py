@@ -203,6 +203,12 @@ class TheSecondProcess(unittest.TestCase):
 
 
 class WhatSequencesLeave(unittest.TestCase):
+    def test_pages_that_were_registered_are_no_longer(self):
+        listed = subprocess.run([PROGRAM, "--list", "--count", "500"], capture_output=True, text=True, timeout=60, check=True).stdout
+        call = re.search(r"^cuMemHostRegister_v2 .*region:.*", listed, re.MULTILINE)[0]
+        said = [line[2:] for line in said_of([call], [call]) if "Host" in line and line.startswith("L ")]
+        self.assertEqual([line.split()[-1] for line in said], ["0"] * 4, said)
+
     def test_a_primary_context_that_is_gone_is_not_made_again(self):
         calls = ["cuGreenCtxCreate oq null i:0 i:1", "cuDevicePrimaryCtxRetain oh i:0"]
         self.assertNotIn("-", [line.split()[1] for line in lines_of(*calls)[:2]])

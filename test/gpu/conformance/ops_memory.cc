@@ -12,7 +12,7 @@ const std::vector<Op> kMemoryOps = {
     {"cuMemAllocHost_v2", "$+m:host size", kHost, 8},
     {"cuMemHostAlloc", "$+m:host size #0|1|2|3", kHost, 8},
     {"cuMemFreeHost", "$-m:host", kHost, 8},
-    {"cuMemHostRegister_v2", "$+m:registered region size #0|1|2|3", kHost, 8},
+    {"cuMemHostRegister_v2", "~$+m:registered region size #0|1|2|3", kHost, 8},
     {"cuMemHostUnregister", "$-m:registered", kHost, 5},
     {"cuMemHostGetDevicePointer_v2", ">p ptr:host|registered #0", kHost, 6},
     {"cuMemHostGetFlags", ">i ptr:host|registered|plain", kHost, 6},
