@@ -177,6 +177,7 @@ void Client::load(Progress made) {
   const Bytes piece = std::min(absent, kPiece);
   if (budget_ < resident_ + piece && run().canary() != Canary::kFreedStaysInLoad) unpin();
   if (budget_ < resident_ + piece) {  // until it has grown, something was freed, or the load is cancelled
+    if (made.moved > made.reported) progress(made, false, false);
     on_change_ = [this, made] { load(made); };
     return;
   }

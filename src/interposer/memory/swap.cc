@@ -335,7 +335,7 @@ Mover::Arrival Mover::bring_in(const Piece& piece, bool* copied) {
 }
 
 // False: the load is cancelled, or the program has freed the piece, the first of `rest`.
-bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, int64_t* stalled_ns) {
+bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, Load* load) {
   const Piece& piece = rest.front();
   Memory& memory = device_.memory();
   Turns& turns = device_.turns();
@@ -346,6 +346,8 @@ bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, 
   // What the program frees keeps its room as long as it is pinned, and the scheduler, which hears of the free, makes no room for that.
   // Parts of what is still to come in may never have left.
   finish_in(under_way);  // an error is the next call's to find
+  // Who is to make room may need the host memory that what came in has left.
+  if (load->progress.moved > load->reported) report(load);
   bool room = false;
   int64_t complained = stalls;
   while (!room && !load_cancelled() && !memory.residency.freed(piece)) {
@@ -362,7 +364,7 @@ bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, 
         static_cast<long long>((complained - stalls) / 1'000'000'000), device_.ordinal(), memory.use.resident(), turns.signs.budget(),
         needed());
   }
-  *stalled_ns += now_ns() - stalls;
+  load->stalled_ns += now_ns() - stalls;
   return room;
 }
 
@@ -377,10 +379,15 @@ CUresult Mover::finish_in(std::vector<Piece>* under_way) {
   return result;
 }
 
-Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progress, int64_t started, int64_t* stalled_ns) {
+void Mover::report(Load* load) {
+  load->progress.elapsed_ns = static_cast<uint64_t>(now_ns() - load->started - load->stalled_ns);
+  load->progress.memory = device_.memory().report();
+  device_.turns().take(load->progress);
+  load->reported = load->progress.moved;
+}
+
+Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, Load* load) {
   Memory& memory = device_.memory();
-  Turns& turns = device_.turns();
-  uint64_t reported = progress->moved;
   std::vector<Piece> under_way;
   size_t next = 0;
   Arrival arrival = Arrival::kIn;
@@ -393,7 +400,7 @@ Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progr
       continue;
     }
     bool copied = false;
-    const bool room = wait_for_room(std::span(pieces).subspan(next), &under_way, stalled_ns) && !stopping();
+    const bool room = wait_for_room(std::span(pieces).subspan(next), &under_way, load) && !stopping();
     const bool freed = memory.residency.freed(piece);
     if (!freed) arrival = room ? bring_in(piece, &copied) : Arrival::kCancelled;
     if (freed || arrival != Arrival::kIn) {
@@ -403,14 +410,9 @@ Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progr
     }
     memory.residency.arrived(piece);
     under_way.push_back(piece);
-    progress->moved += piece.bytes;
-    if (copied) progress->copied += piece.bytes;
-    if (progress->moved - reported >= kReportBytes) {
-      progress->elapsed_ns = static_cast<uint64_t>(now_ns() - started - *stalled_ns);
-      progress->memory = memory.report();
-      turns.take(*progress);
-      reported = progress->moved;
-    }
+    load->progress.moved += piece.bytes;
+    if (copied) load->progress.copied += piece.bytes;
+    if (load->progress.moved - load->reported >= kReportBytes) report(load);
   }
   for (; next < pieces.size(); ++next) {
     if (pieces[next].block != nullptr) memory.residency.unpin(pieces[next]);
@@ -426,9 +428,7 @@ Mover::Arrival Mover::load_pieces(std::vector<Piece> pieces, SwapProgress* progr
 void Mover::run_load(const Job& job) {
   Memory& memory = device_.memory();
   Turns& turns = device_.turns();
-  SwapProgress progress = new_progress(SwapDirection::kIn, job.id);
-  int64_t started = now_ns();
-  int64_t stalled_ns = 0;
+  Load load{.progress = new_progress(SwapDirection::kIn, job.id), .started = now_ns()};
   Arrival arrival = Arrival::kCancelled;
   CUresult no_entry = cuda::CUDA_SUCCESS;
   const bool entered = enter_context(&no_entry);
@@ -450,7 +450,7 @@ void Mover::run_load(const Job& job) {
       }
       break;
     }
-    arrival = load_pieces(std::move(pieces), &progress, started, &stalled_ns);
+    arrival = load_pieces(std::move(pieces), &load);
     if (arrival != Arrival::kIn) break;
     arrival = Arrival::kCancelled;
   }
@@ -460,11 +460,10 @@ void Mover::run_load(const Job& job) {
   const bool complete = arrival != Arrival::kCancelled;
   bool open = complete && turns.take(turn::LoadEnded{}).agreed;
   if (!open) memory.residency.set_running(false);
-  progress.finished = 1;
-  progress.failed = open ? 0 : 1;
-  progress.elapsed_ns = static_cast<uint64_t>(now_ns() - started - stalled_ns);
-  progress.memory = memory.report();
-  turns.take(progress);
+  const SwapProgress& progress = load.progress;
+  load.progress.finished = 1;
+  load.progress.failed = open ? 0 : 1;
+  report(&load);
   if (open) {
     memory.copies.forget(keeps_host_copies());
     log(LogLevel::kDebug, "moved in %llu MiB (%llu copied) in %lld ms", static_cast<unsigned long long>(progress.moved >> 20),

@@ -72,10 +72,16 @@ class Mover {
 
   enum class Arrival : uint8_t { kIn, kCancelled, kLost };  // lost: the context has failed, the program is to see that
   Arrival bring_in(const Piece& piece, bool* copied);
-  bool wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, int64_t* stalled_ns);
+  struct Load {
+    protocol::SwapProgress progress;
+    int64_t started = 0;
+    int64_t stalled_ns = 0;  // since then, waiting for others to make room
+    uint64_t reported = 0;   // of progress.moved
+  };
+  bool wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, Load* load);
   cuda::CUresult finish_in(std::vector<Piece>* under_way);  // waits for their copies; they are in, and unpinned
-  // *stalled_ns: of the time since `started`, what was spent waiting for others to make room.
-  Arrival load_pieces(std::vector<Piece> pieces, protocol::SwapProgress* progress, int64_t started, int64_t* stalled_ns);
+  Arrival load_pieces(std::vector<Piece> pieces, Load* load);
+  void report(Load* load);
 
   static constexpr uint32_t kDepth = 4;  // copies under way at once
 
