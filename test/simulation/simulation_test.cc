@@ -97,6 +97,15 @@ TEST(Simulation, AProgramOnSeveralGpusIsNotHeldUpByADrainOfItsOwnChoice) {
   EXPECT_LT(run.elapsed(), 50 * kSec) << "of which the work takes 21 s, 26 at its limit, and the last 10 are after its end";
 }
 
+// What has come in leaves host memory, which a neighbour needs to make room for the rest; the scheduler did not hear of the last of it.
+TEST(Simulation, ALoadThatWaitsForRoomTellsFirstWhatItHasMoved) {
+  scheduler::set_log_level("off");
+  const Folder folder;
+  simulation::Run::Options options;
+  options.folder = folder.path();
+  EXPECT_EQ(simulation::Run(draw_plan(1530185300), options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   scheduler::set_log_level("off");
   const Folder folder;
