@@ -178,9 +178,9 @@ void count_spell(Gpu& gpu) {
   for (const ClientId id : trial.mix) trial.rates[id][trial.second ? 1 : 0] = rate_of(trial.from.at(id), gpu.clients.at(id).share.progress);
 }
 
-// Of the way tried first, which is in force, and of the other. Who did nothing in one of the spells, or in a piece of the one together,
-// works seldom: its requests fall into the spells by chance, and would weigh as much as a program that works all the time. One alone that
-// works all the time has nobody to take turns with.
+// Of the way tried first, which is in force, and of the other. A client that did nothing in one of the spells, or in a piece of the one
+// together, works seldom: its requests fall into the spells by chance, and would weigh as much as a program that works all the time. One
+// alone that works all the time has nobody to take turns with.
 std::pair<int64_t, int64_t> work_of(const ShareTrial& trial) {
   std::pair<int64_t, int64_t> work;
   int counted = 0;

@@ -17,7 +17,7 @@ constexpr Duration kPauses = 10 * kMillisecond;  // who does not want a turn bac
 constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one after the other, for
 constexpr Duration kBurstsApart = 30 * kMillisecond;
 constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is left out
-constexpr int kHeldMoments = 3;                      // in a row, and who had the lock all the time leaves gaps no more
+constexpr int kHeldMoments = 3;                      // in a row, and a client that had the lock all the time leaves gaps no more
 constexpr size_t kBurstsMost = 64;                   // clients: each hears of it twice
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
@@ -59,8 +59,8 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
   });
 }
 
-// Who is told to give the GPU up once it is idle, and had it all the time again and again, saturates it by now: one request may last as
-// long as a moment.
+// A client that is told to give the GPU up once it is idle, and had it all the time again and again, saturates it by now: one request may
+// last as long as a moment.
 void take_turns_again(const Context& context, Gpu& gpu) {
   for (const auto& [grant, client] : gpu.holders) {
     if (!leaves_gaps(context, *client) || client->turn.granted_at > gpu.share_turn.bursts_until - kBurstsApart) continue;
@@ -73,7 +73,7 @@ void take_turns_again(const Context& context, Gpu& gpu) {
 
 // The driver divides the GPU among bursts that overlap, so each takes longer and they overlap again the next time: programs that repeat
 // themselves stay as they began. So for a moment, now and then, who leaves gaps waits for another's burst, which costs it a burst once.
-// And only then is it seen whether they still leave gaps: who runs beside the others else keeps the lock.
+// And only then is it seen whether they still leave gaps: a client that runs beside the others else keeps the lock.
 void settle_bursts(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
   if (turn.bursts_apart && context.now >= turn.bursts_until) take_turns_again(context, gpu);

@@ -346,7 +346,7 @@ bool Mover::wait_for_room(std::span<Piece> rest, std::vector<Piece>* under_way, 
   // What the program frees keeps its room as long as it is pinned, and the scheduler, which hears of the free, makes no room for that.
   // Parts of what is still to come in may never have left.
   finish_in(under_way);  // an error is the next call's to find
-  // Who is to make room may need the host memory that what came in has left.
+  // The neighbours that are to make room may need the host memory that what came in has left.
   if (load->progress.moved > load->reported) report(load);
   bool room = false;
   int64_t complained = stalls;
