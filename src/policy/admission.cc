@@ -174,11 +174,11 @@ struct Waiters {
   Waiting clients = {};  // of a gang
 };
 
-std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) {
+std::vector<Waiters> queue_of(Context& context, const Gpus& gpus) {
   std::vector<Waiters> queue;
   std::map<Gang*, size_t> of_gangs;
-  for (const GpuId gpu_id : gpus) {
-    Gpu& gpu = context.state.gpus.at(gpu_id);
+  for (Gpu* const settled : gpus) {
+    Gpu& gpu = *settled;
     if (gpu.waiting.empty()) continue;
     const PlaceTerms terms = place_terms_on(context, gpu);
     for (const auto& [id, waiting] : gpu.waiting) {
@@ -195,7 +195,7 @@ std::vector<Waiters> queue_of(Context& context, const std::vector<GpuId>& gpus) 
         const bool joins = joins_its_gang(context.state, client);
         queue.push_back({place_of(context, terms, client), gang, joins, joins || (client.wait.woke && terms.wakers_pass), false});
       }
-      queue[at->second].clients[gpu_id].push_back(id);
+      queue[at->second].clients[gpu.id].push_back(id);
     }
   }
   std::sort(queue.begin(), queue.end(), [](const Waiters& a, const Waiters& b) { return a.place < b.place; });
@@ -421,9 +421,9 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
 }
 
 // Where there are no gangs, but limits, turns of groups, or several GPUs.
-static void admit_each(Context& context, const std::vector<GpuId>& gpus, Heads& heads) {
+static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
   InOrder queue;
-  for (const GpuId id : gpus) add_waiting(context, context.state.gpus.at(id), queue);
+  for (Gpu* gpu : gpus) add_waiting(context, *gpu, queue);
   std::sort(queue.begin(), queue.end());
   Looks looks;
   for (const auto& [place, client] : queue) {
@@ -433,7 +433,7 @@ static void admit_each(Context& context, const std::vector<GpuId>& gpus, Heads& 
   }
 }
 
-static void admit_with_gangs(Context& context, const std::vector<GpuId>& gpus) {
+static void admit_with_gangs(Context& context, const Gpus& gpus) {
   Heads heads;
   Looks looks;
   for (Waiters& waiters : queue_of(context, gpus)) {
@@ -464,11 +464,11 @@ static void note_next(const Context& context, const Heads& heads) {
   }
 }
 
-void admit(Context& context, const std::vector<GpuId>& gpus) {
-  for (const GpuId id : gpus) context.state.gpus.at(id).prefetch.next.reset();
+void admit(Context& context, const Gpus& gpus) {
+  for (Gpu* gpu : gpus) gpu->prefetch.next.reset();
   if (!context.state.gangs.empty()) return admit_with_gangs(context, gpus);
   Heads heads;
-  Gpu* const alone = gpus.size() == 1 ? &context.state.gpus.at(gpus.front()) : nullptr;
+  Gpu* const alone = gpus.size() == 1 ? gpus.front() : nullptr;
   if (alone != nullptr && !alone->quota.limited && !alone->share_turn.group) {
     admit_single(context, *alone, heads);
   } else {

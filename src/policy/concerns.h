@@ -44,8 +44,9 @@ void hold_memory(Context& context, const MemoryHeld& event);
 void forget_departed(Context& context, Gpu& gpu);  // whose grace is over
 
 // gangs.cc: tenants, or processes, on several GPUs, switched together
-// The GPUs that an event is about; nullopt: all.
-using Concerned = std::optional<std::vector<GpuId>>;
+// The GPUs that an event is about: nearly always one.
+struct AllGpus {};
+using Concerned = std::variant<AllGpus, Gpu*, Gpus>;
 enum class GangPhase { kOut, kRunning, kLeaving };
 struct TurnTerms {
   Duration length = 0;         // how long a turn lasts
@@ -53,8 +54,8 @@ struct TurnTerms {
   bool wakes = false;          // such a client comes
   bool load_is_stuck = false;  // what holds the lock on this GPU does not fit together
 };
-// The members of gangs, and how their turns stand: of tenants with clients on these GPUs, which settled_with() gave.
-void form_gangs(Context& context, const std::vector<GpuId>& gpus);
+// The members of gangs, and how their turns stand: of tenants with clients on these GPUs, which settle_with() found.
+void form_gangs(Context& context, const Gpus& gpus);
 Gang* gang_of(State& state, const Client& client);  // null: its turns are its own
 const Gang* gang_of(const State& state, const Client& client);
 bool is_member(const Gang& gang, const Client& client);
@@ -65,21 +66,21 @@ GangPhase phase_of(const State& state, const Gang& gang);
 bool joins_its_gang(const State& state, const Client& client);            // waits while its gang runs
 void keep_place(Context& context, Client& client);                        // it gave the lock up; do others of its gang go on?
 bool others_run(const State& state, const Client& client);                // of its gang: they hold the lock
-void start_gangs(Context& context, const std::vector<GpuId>& gpus);       // turns whose members have loaded
+void start_gangs(Context& context, const Gpus& gpus);                     // turns whose members have loaded
 std::vector<Client*> stays_together(State& state, const Client& client);  // all that leave with it; empty: it is in no gang
 Instant gang_due(const Context& context, const Gang& gang, const TurnTerms& terms);
 std::set<GangId> rivals_of(const Context& context, const Gang& comes);  // gangs that must have left before it may come
 std::set<GpuId> tied_to(const State& state, GpuId gpu);                 // the GPUs whose turns may depend on that one's, by way of gangs
 // The same of several, by way of tenants that are, or could become, gangs.
 std::set<GpuId> gpus_around(const State& state, std::set<GpuId> around);
-// GPUs to be settled after an event that concerns some, in order: those around them now, and around those of `besides`.
+// GPUs to be settled after an event that concerns some (State::settled): those around them now, and around those of `besides`.
 // Either all of a gang's GPUs are among them or none.
-std::vector<GpuId> settled_with(const State& state, const Concerned& concerned, std::set<GpuId> besides);
-bool is_settled_with(const Gang& gang, const std::vector<GpuId>& gpus);
+void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besides);
+bool is_settled_with(const Gang& gang, const Gpus& gpus);
 
 // gang_drains.cc: how the members of a gang come to an end together
 void take_drained(Context& context, Client& client, const Drained& event);
-void settle_gang_drains(Context& context, const std::vector<GpuId>& gpus);
+void settle_gang_drains(Context& context, const Gpus& gpus);
 void gang_goes_on(Context& context, const Client& client);  // with its drain given up for all: one of them cannot end
 
 // turns.cc: how long a turn lasts, and how it ends
@@ -134,7 +135,7 @@ PlaceTerms place_terms_on(const Context& context, const Gpu& gpu);
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client);
 void request_lock(Context& context, Gpu& gpu, Client& client);
 void grant(Context& context, Gpu& gpu, Client& client);
-void admit(Context& context, const std::vector<GpuId>& gpus);
+void admit(Context& context, const Gpus& gpus);
 // The first of the waiting on a GPU that do not fit now, but will by somebody's leaving: one client, or those of a gang.
 struct Head {
   std::vector<ClientId> clients;
@@ -248,7 +249,7 @@ void note_overlap(Overlap& overlap, Duration time, int64_t running);  // its ten
 void learn_overlap(const Context& context, const Gpu& gpu, const Client& client, std::optional<Duration> used, uint64_t work);
 
 // quota_shares.cc: what each tenant is entitled to
-void settle_shares(Context& context, const std::vector<GpuId>& gpus);
+void settle_shares(Context& context, const Gpus& gpus);
 
 // quota_turns.cc: who may run
 enum class Verdict { kRun, kLimit, kShare };

@@ -92,7 +92,7 @@ void take_drained(Context& context, Client& client, const Drained& event) {
   if (gang != nullptr && drain_of(context.state, *gang).catching_up.empty()) client.drain.took = context.now - client.drain.asked_at;
 }
 
-void settle_gang_drains(Context& context, const std::vector<GpuId>& gpus) {
+void settle_gang_drains(Context& context, const Gpus& gpus) {
   const std::set<std::pair<GpuId, ClientId>> asked = context.state.asked_together;
   for (const auto& [gpu_id, client_id] : asked) {
     Gpu& gpu = context.state.gpus.at(gpu_id);

@@ -116,11 +116,11 @@ bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Ga
 }
 
 // Of those with clients on these GPUs.
-std::set<TenantId> tenants_on_several(const State& state, const std::vector<GpuId>& gpus) {
+std::set<TenantId> tenants_on_several(const State& state, const Gpus& gpus) {
   std::set<TenantId> tenants;
   if (state.on_several.empty()) return tenants;
-  for (const GpuId id : gpus) {
-    for (const auto& [tenant, clients] : state.gpus.at(id).of_tenant) {
+  for (const Gpu* gpu : gpus) {
+    for (const auto& [tenant, clients] : gpu->of_tenant) {
       if (state.on_several.contains(tenant)) tenants.insert(tenant);
     }
   }
@@ -172,7 +172,7 @@ void form_gangs_of_processes(Context& context, const Gang& all) {
 
 }  // namespace
 
-void form_gangs(Context& context, const std::vector<GpuId>& gpus) {
+void form_gangs(Context& context, const Gpus& gpus) {
   State& state = context.state;
   for (auto at = state.gangs.begin(); at != state.gangs.end();) {
     const TenantId tenant = at->first.tenant;
@@ -248,7 +248,7 @@ bool others_run(const State& state, const Client& client) {
   return gang != nullptr && any_member(state, *gang, [&](const Client& other) { return other.id != client.id && other.holds_lock(); });
 }
 
-void start_gangs(Context& context, const std::vector<GpuId>& gpus) {
+void start_gangs(Context& context, const Gpus& gpus) {
   for (auto& [id, gang] : context.state.gangs) {
     if (!gang.in_turn || gang.turn_start || !is_settled_with(gang, gpus)) continue;
     const bool loading = any_member(context.state, gang, [](const Client& client) { return client.state == ClientState::kLoading; });
@@ -306,22 +306,26 @@ std::set<GpuId> gpus_around(const State& state, std::set<GpuId> around) {
   return around;
 }
 
-std::vector<GpuId> settled_with(const State& state, const Concerned& concerned, std::set<GpuId> besides) {
-  std::vector<GpuId> gpus;
-  if (!concerned) {
-    for (const auto& [id, gpu] : state.gpus) gpus.push_back(id);
-    return gpus;
+void settle_with(State& state, const Concerned& concerned, std::set<GpuId> besides) {
+  state.settled.clear();
+  if (std::holds_alternative<AllGpus>(concerned)) {
+    for (auto& [id, gpu] : state.gpus) state.settled.push_back(&gpu);
+    return;
   }
-  for (const GpuId id : *concerned) {
-    if (state.gpus.contains(id)) besides.insert(id);
+  Gpu* const* const only = std::get_if<Gpu*>(&concerned);
+  if (only != nullptr && besides.empty() && state.on_several.empty()) return state.settled.push_back(*only);
+  if (only != nullptr) {
+    besides.insert((*only)->id);
+  } else {
+    for (const Gpu* gpu : std::get<Gpus>(concerned)) besides.insert(gpu->id);
   }
-  const std::set<GpuId> around = gpus_around(state, std::move(besides));
-  gpus.assign(around.begin(), around.end());
-  return gpus;
+  for (const GpuId id : gpus_around(state, std::move(besides))) state.settled.push_back(&state.gpus.at(id));
 }
 
-bool is_settled_with(const Gang& gang, const std::vector<GpuId>& gpus) {
-  return std::binary_search(gpus.begin(), gpus.end(), gang.members.front().gpu);
+bool is_settled_with(const Gang& gang, const Gpus& gpus) {
+  const GpuId id = gang.members.front().gpu;
+  const auto at = std::lower_bound(gpus.begin(), gpus.end(), id, [](const Gpu* gpu, GpuId other) { return gpu->id < other; });
+  return at != gpus.end() && (*at)->id == id;
 }
 
 std::set<GpuId> tied_to(const State& state, GpuId gpu) {

@@ -6,22 +6,21 @@
 namespace nvshare::policy {
 namespace {
 
-const Concerned kAll;
+constexpr AllGpus kAll;
 
-Concerned only(GpuId gpu) { return std::vector<GpuId>{gpu}; }
+Concerned only(State& state, GpuId id) {
+  const auto at = state.gpus.find(id);
+  return at == state.gpus.end() ? Concerned(Gpus{}) : Concerned(&at->second);
+}
 
 // The GPUs where the tenant has clients, or an account.
-Concerned where(const State& state, TenantId tenant) {
-  std::vector<GpuId> gpus;
+Concerned where(State& state, TenantId tenant) {
+  Gpus gpus;
   const auto home = state.homes.find(tenant);
-  if (home != state.homes.end()) {
-    for (const auto& [gpu, count] : home->second) gpus.push_back(gpu);
+  for (auto& [id, gpu] : state.gpus) {
+    const bool is_there = home != state.homes.end() && home->second.contains(id);
+    if (is_there || gpu.quota.accounts.find(tenant) != nullptr || gpu.quota.left.find(tenant) != nullptr) gpus.push_back(&gpu);
   }
-  for (const auto& [id, gpu] : state.gpus) {
-    if (gpu.quota.accounts.find(tenant) != nullptr || gpu.quota.left.find(tenant) != nullptr) gpus.push_back(id);
-  }
-  std::sort(gpus.begin(), gpus.end());
-  gpus.erase(std::unique(gpus.begin(), gpus.end()), gpus.end());
   return gpus;
 }
 
@@ -34,7 +33,7 @@ Concerned take_of(Context& context, ClientId id, Change change) {
   gpu.speaks = id;
   gpu.touched.push_back(id);
   change(gpu, *client);
-  return only(gpu.id);
+  return &gpu;
 }
 
 Gpu& gpu_at(State& state, GpuId id) {
@@ -46,12 +45,12 @@ Gpu& gpu_at(State& state, GpuId id) {
 // Each event is taken into the state by one of these. They return the GPUs that it concerns.
 Concerned take(Context& context, const GpuAppeared& e) {
   gpu_at(context.state, e.gpu).total = e.total;
-  return only(e.gpu);
+  return only(context.state, e.gpu);
 }
 
 Concerned take(Context& context, const ForeignMemory& e) {
   gpu_at(context.state, e.gpu).foreign = std::max<Bytes>(e.bytes, 0);
-  return only(e.gpu);
+  return only(context.state, e.gpu);
 }
 
 Concerned take(Context& context, const HostMemory& e) {
@@ -67,7 +66,7 @@ Concerned take(Context& context, const HostMemory& e) {
 
 Concerned take(Context& context, const ClientJoined& e) {
   join(context, e);
-  return only(e.gpu);
+  return only(context.state, e.gpu);
 }
 
 Concerned take(Context& context, const ClientOverhead& e) {
@@ -81,7 +80,8 @@ Concerned take(Context& context, const ClientLeft& e) {
   const Client* const client = context.state.find(e.client);
   // What it was moving out no longer takes host memory from the movements on other GPUs.
   const bool elsewhere = client == nullptr || client->evictions.current;
-  Concerned concerned = elsewhere ? kAll : only(client->gpu);
+  Concerned concerned = kAll;
+  if (!elsewhere) concerned = client->indexed.home;
   leave(context, e);
   return concerned;
 }
@@ -93,7 +93,7 @@ Concerned take(Context& context, const ClientMemoryFreed& e) {
 
 Concerned take(Context& context, const MemoryHeld& e) {
   hold_memory(context, e);
-  return only(e.gpu);
+  return only(context.state, e.gpu);
 }
 
 Concerned take(Context& context, const LockRequested& e) {
@@ -197,13 +197,14 @@ Concerned take(Context& context, const AccountKept& e) {
 }
 
 Concerned take(Context& context, const Tick&) {
-  std::vector<GpuId> due;
+  Gpus due;
   for (const auto& [at, gpu] : context.state.wakes) {
     if (at > context.now) break;
-    due.push_back(gpu);
+    due.push_back(&context.state.gpus.at(gpu));
   }
-  std::sort(due.begin(), due.end());
-  return due.empty() ? kAll : due;
+  if (due.empty()) return kAll;
+  std::sort(due.begin(), due.end(), [](const Gpu* a, const Gpu* b) { return a->id < b->id; });
+  return due;
 }
 
 Concerned apply(Context& context, const Event& event) {
@@ -211,14 +212,11 @@ Concerned apply(Context& context, const Event& event) {
 }
 
 // Moves GPUs to where their state says that they should be. Step by step on all of them, because gangs tie them together.
-void settle(Context& context, const std::vector<GpuId>& gpus) {
-  std::vector<Gpu*> settled;
-  settled.reserve(gpus.size());
-  for (const GpuId id : gpus) settled.push_back(&context.state.gpus.at(id));
+void settle(Context& context, const Gpus& gpus) {
   const auto on_each = [&](auto... concerns) {
-    for (Gpu* gpu : settled) (concerns(context, *gpu), ...);
+    for (Gpu* gpu : gpus) (concerns(context, *gpu), ...);
   };
-  for (Gpu* gpu : settled) gpu->wake.at.reset();
+  for (Gpu* gpu : gpus) gpu->wake.at.reset();
   on_each(forget_departed, watch_answers, watch_evictions, start_running, raise_budgets);
   settle_gang_drains(context, gpus);
   start_gangs(context, gpus);
@@ -228,7 +226,7 @@ void settle(Context& context, const std::vector<GpuId>& gpus) {
   admit(context, gpus);
   for (bool again = true; again;) {
     again = false;
-    for (Gpu* gpu : settled) again |= pass_over_blocked(context, *gpu);
+    for (Gpu* gpu : gpus) again |= pass_over_blocked(context, *gpu);
     if (again) admit(context, gpus);
   }
   on_each(trade_places);
@@ -279,20 +277,20 @@ bool is_about_memory(const Event& event) {
          std::holds_alternative<SwapProgressed>(event) || std::holds_alternative<ClientOverhead>(event);
 }
 
-// The GPUs on which the event may change what clients do, or what limits say; nullopt: all.
-Concerned changed_by(const State& state, const Event& event) {
+// The GPUs on which the event may change what clients do, or what limits say.
+Concerned changed_by(State& state, const Event& event) {
   if (!state.gangs.empty()) return kAll;
   return std::visit(
       [&](const auto& e) -> Concerned {
         if constexpr (std::is_same_v<std::decay_t<decltype(e)>, Tick>) {
-          return std::vector<GpuId>{};
+          return Gpus{};
         } else if constexpr (requires { e.gpu; }) {
-          return only(e.gpu);
+          return only(state, e.gpu);
         } else if constexpr (requires { e.tenant; }) {
           return where(state, e.tenant);
         } else if constexpr (requires { e.client; }) {
           const Client* client = state.find(e.client);
-          return client ? only(client->gpu) : std::vector<GpuId>{};
+          return client != nullptr ? Concerned(client->indexed.home) : Concerned(Gpus{});
         } else {
           return kAll;
         }
@@ -302,45 +300,43 @@ Concerned changed_by(const State& state, const Event& event) {
 
 // Before the event changes what the time since the last step is billed by. Accounts may rest in a step about memory.
 void bill_before(Context& context, const Event& event) {
-  const Concerned gpus = changed_by(context.state, event);
-  if (!gpus) {
-    for (auto& [id, limited] : context.state.limited) bring_accounts_up_to(context, *limited);
+  if (context.state.limited.empty() && context.state.core_limits.empty()) return;
+  const auto bill = [&](Gpu& gpu) {
+    if (is_about_memory(event) && limits_rest(context, gpu)) {
+      gpu.quota.behind = &context;
+    } else {
+      bring_accounts_up_to(context, gpu);
+    }
+  };
+  const Concerned concerned = changed_by(context.state, event);
+  if (Gpu* const* gpu = std::get_if<Gpu*>(&concerned)) return bill(**gpu);
+  if (const Gpus* gpus = std::get_if<Gpus>(&concerned)) {
+    for (Gpu* gpu : *gpus) bill(*gpu);
     return;
   }
-  for (const GpuId id : *gpus) {
-    const auto at = context.state.gpus.find(id);
-    if (at == context.state.gpus.end()) continue;
-    if (is_about_memory(event) && limits_rest(context, at->second)) {
-      at->second.quota.behind = &context;
-    } else {
-      bring_accounts_up_to(context, at->second);
-    }
-  }
+  for (auto& [id, limited] : context.state.limited) bring_accounts_up_to(context, *limited);
 }
 
 // Of those that the event is not about, nothing has changed yet.
 void bill_settled(Context& context) {
-  for (const GpuId id : context.state.settled) {
-    Gpu& gpu = context.state.gpus.at(id);
-    if (gpu.quota.behind == nullptr || !limits_rest(context, gpu)) bring_accounts_up_to(context, gpu);
+  for (Gpu* gpu : context.state.settled) {
+    if (gpu->quota.behind == nullptr || !limits_rest(context, *gpu)) bring_accounts_up_to(context, *gpu);
   }
 }
 
 Actions step(State& state, const Event& event, Instant now) {
   Actions actions;
   Context context{state, now, actions};
-  for (const GpuId id : state.settled) state.gpus.at(id).touched.clear();
+  for (Gpu* gpu : state.settled) gpu->touched.clear();
   bill_before(context, event);
   std::set<GpuId> before = around_before(state, event);
-  const Concerned concerned = apply(context, event);
-  state.settled = settled_with(state, concerned, std::move(before));
+  settle_with(state, apply(context, event), std::move(before));
   form_gangs(context, state.settled);
   bill_settled(context);
   settle(context, state.settled);
-  for (const GpuId id : state.settled) {
-    Gpu& gpu = state.gpus.at(id);
-    gpu.quota.behind = nullptr;
-    note_wake(state, gpu);
+  for (Gpu* gpu : state.settled) {
+    gpu->quota.behind = nullptr;
+    note_wake(state, *gpu);
   }
   return actions;
 }

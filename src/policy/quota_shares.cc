@@ -331,11 +331,11 @@ bool set_shares_here(Context& context, Gpu& gpu) {
 
 }  // namespace
 
-void settle_shares(Context& context, const std::vector<GpuId>& gpus) {
+void settle_shares(Context& context, const Gpus& gpus) {
   std::map<GpuId, Sharing> sharings;
   std::map<TenantId, Claims> gangs;
-  for (const GpuId id : gpus) {
-    Gpu& gpu = context.state.gpus.at(id);
+  for (Gpu* const settled : gpus) {
+    Gpu& gpu = *settled;
     if ((!gpu.quota.limited && context.state.core_limits.empty()) || gpu.quota.behind != nullptr) continue;
     look_at_tenants(context, gpu);
     if (context.state.gangs.empty() && gpu.quota.shares_known && !gpu.quota.left_settles) {  // else all are worked out anew
@@ -343,7 +343,7 @@ void settle_shares(Context& context, const std::vector<GpuId>& gpus) {
       continue;
     }
     if (context.state.gangs.empty() && set_shares_here(context, gpu)) continue;
-    Sharing& sharing = sharings[id];
+    Sharing& sharing = sharings[gpu.id];
     for (Account& account : gpu.quota.accounts) {
       if (!account.active) continue;
       sharing.accounts.push_back(&account);

@@ -33,8 +33,9 @@ bool has_gangs(const State& state, const Gpu& gpu) {
 }
 
 // Those that may have to hear of it: where nothing has changed for all, those that have, or that wait for memory themselves.
-std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contenders& all, bool limited, Duration idle, int64_t there) {
-  std::vector<Client*> clients;
+void find_to_tell(const Context& context, Gpu& gpu, const Contenders& all, bool limited, Duration idle, int64_t there) {
+  std::vector<Client*>& clients = gpu.contention.to_tell;
+  clients.clear();
   // Nobody may pause where several are there, so that limits are the same for all.
   const bool plain = (!gpu.quota.limited || there > 1) && !has_gangs(context.state, gpu);
   const bool rules_same = gpu.contention.limited == limited && gpu.contention.idle == idle;
@@ -46,7 +47,7 @@ std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contende
   const Duration cost = std::exchange(gpu.contention.cost, gpu.switches.cost);
   if (!plain || !was_plain) {
     for (auto& [id, client] : gpu.clients) clients.push_back(&client);
-    return clients;
+    return;
   }
   if (told == gpu.contention.contenders && (cost == gpu.switches.cost || all.memory_waiters == 0)) {
     for (const auto& [id, client] : gpu.unsettled) clients.push_back(client);
@@ -59,7 +60,6 @@ std::vector<Client*> to_be_told(const Context& context, Gpu& gpu, const Contende
   }
   std::sort(clients.begin(), clients.end(), [](const Client* a, const Client* b) { return a->id < b->id; });
   clients.erase(std::unique(clients.begin(), clients.end()), clients.end());
-  return clients;
 }
 
 }  // namespace
@@ -95,9 +95,10 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
   // In slices, and where bursts follow each other, a client gives the GPU up as soon as it is idle.
   const bool limited = gpu.quota.limited || gpu.share_turn.group || gpu.share_turn.bursts_apart;
   const Duration idle = idle_release(gpu);
-  const Contenders& all = counts.on(gpu);
+  const Contenders all = context.state.gangs.empty() ? all_contenders(gpu) : counts.on(gpu);
   const int64_t there = count_there(context, gpu);
-  for (Client* const told : to_be_told(context, gpu, all, limited, idle, there)) {
+  find_to_tell(context, gpu, all, limited, idle, there);
+  for (Client* const told : gpu.contention.to_tell) {
     Client& client = *told;
     const ClientId id = client.id;
     const Gang* gang = gang_of(context.state, client);

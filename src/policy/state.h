@@ -98,6 +98,7 @@ struct ContentionReports {
   Duration idle = 0;
   Contenders contenders;  // whether there are any
   Duration cost = 0;
+  std::vector<Client*> to_tell;  // in the step under way
 };
 
 // When a GPU is to be looked at again.
@@ -245,6 +246,8 @@ struct Spread {
   size_t clients = 0;
 };
 
+using Gpus = std::vector<Gpu*>;  // in the order of their ids
+
 class State {
  public:
   Config config;
@@ -261,7 +264,7 @@ class State {
   std::map<TenantId, TenantTurns> turns;                // of tenants that take theirs in another way than all
   std::set<TenantId> suspended;                         // that get no turns
   std::optional<Bytes> host_available;                  // nullopt: nobody said, so it is not a bound
-  std::vector<GpuId> settled;                           // in the last step
+  Gpus settled;                                         // in the last step
   uint64_t next_arrival = 1;
   GrantId next_grant = 1;
   EvictionId next_eviction = 1;

@@ -235,13 +235,12 @@ void glimpse(const State& state, std::vector<ClientGlimpse>& clients) {
 
 void glimpse_touched(const State& state, std::vector<ClientGlimpse>& clients) {
   clients.clear();
-  for (const GpuId id : state.settled) {
-    const Gpu& gpu = state.gpus.at(id);
-    std::vector<ClientId> touched = gpu.touched;
+  for (const Gpu* gpu : state.settled) {
+    std::vector<ClientId> touched = gpu->touched;
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const ClientId client : touched) {
-      if (const auto at = gpu.clients.find(client); at != gpu.clients.end()) clients.push_back(glimpse_of(at->second));
+      if (const auto at = gpu->clients.find(client); at != gpu->clients.end()) clients.push_back(glimpse_of(at->second));
     }
   }
 }
