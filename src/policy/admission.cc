@@ -21,8 +21,7 @@ bool wakes_up(Gpu& gpu, const Client& client, Instant now) {
 }
 
 // Waking clients, and those that end, go before those that wait, until that has cost one of these a whole turn.
-bool wakers_may_pass(const Context& context, const Gpu& gpu) {
-  const Duration limit = turn_limit(context.config(), gpu);
+bool wakers_may_pass(const Gpu& gpu, Duration limit) {
   const auto& ordinary = gpu.queue.ordinary;
   return ordinary.empty() || gpu.switches.passing - ordinary.begin()->first < limit;
 }
@@ -63,12 +62,15 @@ bool Pressed::crowded_by(const Client& comer) const {
   return older != lacks_.begin() && std::prev(older)->bytes > taken_after(comer.joined.order);
 }
 
-bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers) {
-  comers.insert(comers.end(), head.clients.begin(), head.clients.end());
-  return room_if(context.state, gpu, {comers, &head.plan.leavers}, context.now).fits();
+bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::span<const ClientId> comers) {
+  std::vector<ClientId> all(comers.begin(), comers.end());
+  all.insert(all.end(), head.clients.begin(), head.clients.end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return room_if(context.state, gpu, {all, &head.plan.leavers}, context.now).fits();
 }
 
-bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients) {
+bool fits_when_departed_freed(const Context& context, const Gpu& gpu, std::span<const ClientId> clients) {
   return !gpu.departed.empty() && room_if(context.state, gpu, {.comers = clients, .departed_freed = true}, context.now).fits();
 }
 
@@ -88,10 +90,10 @@ namespace {
 
 // May the comer, which fits now, go before the head? Only if the head's turn does not begin later for it.
 bool may_pass(const Context& context, const Gpu& gpu, const Head& head, Client& comer) {
-  if (fits_beside(context, gpu, head, {comer.id})) return true;
+  if (fits_beside(context, gpu, head, only(comer))) return true;
   if (comer.drain.backoff.failures > 0 || comer.totals.failed_drains > 0 || comer.totals.unanswered_drops > 0) return false;
   // Not beside the head, so only until then, and only if that is worth the loading and takes nothing from the head.
-  const Room room = room_if(context.state, gpu, {.comers = {comer.id}, .dropping_released = false}, context.now);
+  const Room room = room_if(context.state, gpu, {.comers = only(comer), .dropping_released = false}, context.now);
   Bytes elsewhere = 0;
   for (const auto& [id, client] : gpu.evictable) {
     const bool in_head = std::find(head.clients.begin(), head.clients.end(), id) != head.clients.end();
@@ -152,7 +154,8 @@ Place place_of(const Context& context, const Gang& gang, bool joins) {
 }  // namespace
 
 PlaceTerms place_terms_on(const Context& context, const Gpu& gpu) {
-  return {wakers_may_pass(context, gpu), kPromoteTurns * turn_limit(context.config(), gpu), highest_priority(gpu)};
+  const Duration limit = turn_limit(context.config(), gpu);
+  return {wakers_may_pass(gpu, limit), kPromoteTurns * limit, highest_priority(gpu)};
 }
 
 Place place_of(const Context& context, const PlaceTerms& terms, const Client& client) {
@@ -237,61 +240,63 @@ struct Look {
   RoomCount now;  // without those that come; those that drop are still there
   Pressed pressed;
 };
-using Looks = std::map<GpuId, Look>;
+using Looks = std::map<GpuId, std::optional<Look>>;
 
-const Look& look_at(Looks& looks, const Context& context, Gpu& gpu) {
-  const auto at = looks.find(gpu.id);
-  if (at != looks.end()) return at->second;
-  Look look{RoomCount(context.state, gpu, {.dropping_released = false}, context.now), Pressed(context.config(), gpu)};
-  return looks.emplace(gpu.id, std::move(look)).first->second;
+const Look& look_at(std::optional<Look>& look, const Context& context, Gpu& gpu) {
+  if (!look) look.emplace(RoomCount(context.state, gpu, {.dropping_released = false}, context.now), Pressed(context.config(), gpu));
+  return *look;
 }
 
-void admit_client(Context& context, Gpu& gpu, Heads& heads, Looks& looks, Client& client, bool wakes, bool at_once) {
-  const ClientId id = client.id;
-  if (not_now(context, gpu, client)) return;
-  Head* head = heads.contains(gpu.id) ? &heads.at(gpu.id) : nullptr;
-  const auto becomes_head = [&](const Switch& plan) { heads.try_emplace(gpu.id, Head{{id}, plan}); };
-  if (client.evictions.current) {
-    set_reason(client, WaitReason::kEviction, client.wait.for_memory);
-    return becomes_head({.at = context.now});
-  }
-  if (look_at(looks, context, gpu).pressed.crowded_by(client)) {
-    set_reason(client, WaitReason::kCrowding, client.wait.for_memory);
-    return;
-  }
+// It waits for others to leave. True: they were asked to.
+bool await_switch(Context& context, Gpu& gpu, Client& client, const Switch& plan) {
   const auto waits_for = [&](WaitReason reason) { set_reason(client, reason, true); };
-  if (!head && need(client) > ceiling(context.config(), gpu, client)) return waits_for(WaitReason::kNeverFits);  // whoever leaves
-  if (look_at(looks, context, gpu).now.room_with(client).fits()) {
-    if (!has_share_turn(context, gpu, client)) return set_reason(client, WaitReason::kShare, false);  // from now on it has a part in them
-    if (!head || may_pass(context, gpu, *head, client)) {
-      grant(context, gpu, client);
-      looks.erase(gpu.id);
-    } else {
-      set_reason(client, WaitReason::kQueue, client.wait.for_memory);
-    }
-    return;
+  waits_for(plan.doubtful ? WaitReason::kStuck : plan.leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn);
+  gpu.switches.cost = plan.cost;
+  note_switch_time(context, gpu, plan);
+  if (plan.at > context.now) {
+    context.wake(gpu, plan.at);
+    return false;
   }
-  if (head) return waits_for(WaitReason::kQueue);
-  if (fits_when_departed_freed(context, gpu, {id})) {
-    waits_for(WaitReason::kDeparted);
-    return becomes_head({.at = context.now});
+  ask_leavers_to_drop(context, gpu, plan);
+  if (!plan.leavers.empty() && !plan.doubtful) waits_for(WaitReason::kDrain);
+  return true;
+}
+
+// True: others were asked to leave, with gangs on other GPUs, too.
+bool admit_client(Context& context, Gpu& gpu, std::optional<Head>& head, std::optional<Look>& look, Client& client, bool wakes,
+                  bool at_once) {
+  if (not_now(context, gpu, client)) return false;
+  const auto waits_for = [&](WaitReason reason, bool for_memory) {
+    set_reason(client, reason, for_memory);
+    return false;
+  };
+  const auto becomes_head = [&](Switch plan) {
+    if (!head) head.emplace(only(client), std::move(plan));
+  };
+  if (client.evictions.current) {
+    becomes_head({.at = context.now});
+    return waits_for(WaitReason::kEviction, client.wait.for_memory);
   }
-  const std::optional<Switch> plan = plan_switch(context, gpu, {.clients = {id}, .wakes = wakes, .at_once = at_once});
-  if (!plan) {
-    waits_for(why_not_even_alone(context, gpu, {id}));
-    return;
+  if (look_at(look, context, gpu).pressed.crowded_by(client)) return waits_for(WaitReason::kCrowding, client.wait.for_memory);
+  if (!head && need(client) > ceiling(context.config(), gpu, client)) return waits_for(WaitReason::kNeverFits, true);  // whoever leaves
+  if (look_at(look, context, gpu).now.room_with(client).fits()) {
+    if (!has_share_turn(context, gpu, client)) return waits_for(WaitReason::kShare, false);  // from now on it has a part in them
+    if (head && !may_pass(context, gpu, *head, client)) return waits_for(WaitReason::kQueue, client.wait.for_memory);
+    grant(context, gpu, client);
+    look.reset();
+    return false;
   }
-  if (!plan->doubtful) becomes_head(*plan);
-  waits_for(plan->doubtful ? WaitReason::kStuck : plan->leavers.empty() ? WaitReason::kDrain : WaitReason::kTurn);
-  gpu.switches.cost = plan->cost;
-  note_switch_time(context, gpu, *plan);
-  if (plan->at > context.now) {
-    context.wake(gpu, plan->at);
-    return;
+  if (head) return waits_for(WaitReason::kQueue, true);
+  if (fits_when_departed_freed(context, gpu, only(client))) {
+    becomes_head({.at = context.now});
+    return waits_for(WaitReason::kDeparted, true);
   }
-  ask_leavers_to_drop(context, gpu, *plan);
-  looks.clear();  // gangs leave on several GPUs
-  if (!plan->leavers.empty() && !plan->doubtful) waits_for(WaitReason::kDrain);
+  std::optional<Switch> plan = plan_switch(context, gpu, {.clients = only(client), .wakes = wakes, .at_once = at_once});
+  if (!plan) return waits_for(why_not_even_alone(context, gpu, only(client)), true);
+  const bool asked = await_switch(context, gpu, client, *plan);
+  if (asked) look.reset();
+  if (!plan->doubtful) becomes_head(*std::move(plan));
+  return asked;
 }
 
 bool gang_must_wait(Context& context, const Waiting& waiting) {
@@ -305,7 +310,7 @@ bool gang_must_wait(Context& context, const Waiting& waiting) {
 
 }  // namespace
 
-WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients) {
+WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, std::span<const ClientId> clients) {
   for (const ClientId id : clients) {
     if (need(gpu.clients.at(id)) > ceiling(context.config(), gpu, gpu.clients.at(id))) return WaitReason::kNeverFits;
   }
@@ -345,7 +350,7 @@ void request_lock(Context& context, Gpu& gpu, Client& client) {
 
 void grant(Context& context, Gpu& gpu, Client& client) {
   const Bytes in = need(client) - client.memory.resident;
-  client.turn.load_allowance = load_allowance(gpu, room_if(context.state, gpu, {{client.id}}, context.now).shortfall, in);
+  client.turn.load_allowance = load_allowance(gpu, room_if(context.state, gpu, {only(client)}, context.now).shortfall, in);
   client.turn.loads = in > 0;
   if (client.wait.for_memory) {
     ++gpu.switches.count;
@@ -372,26 +377,26 @@ void grant(Context& context, Gpu& gpu, Client& client) {
 
 // Where there are neither gangs, limits nor turns of groups. Behind the head stands who waits for memory, and waits on: of them only those
 // are looked at that may fit by now.
-static void admit_single(Context& context, Gpu& gpu, Heads& heads) {
-  Looks looks;
+static void admit_single(Context& context, Gpu& gpu, std::optional<Head>& head) {
+  std::optional<Look> look;
   if (gpu.waiting.empty()) return;
   const PlaceTerms terms = refresh_queue(context, gpu);
-  const auto look = [&](Client& client) {
+  const auto admit_one = [&](Client& client) {
     const bool ends = client.last_turn.due && terms.wakers_pass;
-    admit_client(context, gpu, heads, looks, client, ends || (client.wait.woke && terms.wakers_pass), ends && client.last_turn.ran == 0);
+    admit_client(context, gpu, head, look, client, ends || (client.wait.woke && terms.wakers_pass), ends && client.last_turn.ran == 0);
   };
   Place last{};
-  for (auto at = gpu.queue.order.begin(); at != gpu.queue.order.end() && heads.empty();) {
+  for (auto at = gpu.queue.order.begin(); at != gpu.queue.order.end() && !head;) {
     last = at->first;
     const size_t waiting = gpu.queue.order.size();
     const auto next = std::next(at);
-    look(*at->second);
+    admit_one(*at->second);
     at = gpu.queue.order.size() == waiting ? next : gpu.queue.order.upper_bound(last);
   }
-  if (heads.empty()) return;
-  const Look& now = look_at(looks, context, gpu);
+  if (!head) return;
+  const Look& now = look_at(look, context, gpu);
   const Bytes room = now.pressed.empty() ? now.now.room_left() : std::numeric_limits<Bytes>::max();  // else any may crowd them out
-  for (Client* client : that_may_fit(gpu, last, room)) look(*client);
+  for (Client* client : that_may_fit(gpu, last, room)) admit_one(*client);
 }
 
 using InOrder = std::vector<std::pair<Place, Client*>>;
@@ -427,8 +432,9 @@ static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
   std::sort(queue.begin(), queue.end());
   Looks looks;
   for (const auto& [place, client] : queue) {
-    const bool passes = client->indexed.home->queue.terms.wakers_pass, ends = client->last_turn.due && passes;
-    admit_client(context, *client->indexed.home, heads, looks, *client, ends || (client->wait.woke && passes),
+    Gpu& gpu = *client->indexed.home;
+    const bool passes = gpu.queue.terms.wakers_pass, ends = client->last_turn.due && passes;
+    admit_client(context, gpu, heads[gpu.id], looks[gpu.id], *client, ends || (client->wait.woke && passes),
                  ends && client->last_turn.ran == 0);
   }
 }
@@ -436,10 +442,13 @@ static void admit_each(Context& context, const Gpus& gpus, Heads& heads) {
 static void admit_with_gangs(Context& context, const Gpus& gpus) {
   Heads heads;
   Looks looks;
+  const auto admit_one = [&](Gpu& gpu, Client& client, bool wakes, bool at_once) {
+    if (admit_client(context, gpu, heads[gpu.id], looks[gpu.id], client, wakes, at_once)) looks.clear();
+  };
   for (Waiters& waiters : queue_of(context, gpus)) {
     if (waiters.gang == nullptr) {
       const bool at_once = waiters.ends && waiters.client->last_turn.ran == 0;
-      admit_client(context, *waiters.gpu, heads, looks, *waiters.client, waiters.wakes, at_once);
+      admit_one(*waiters.gpu, *waiters.client, waiters.wakes, at_once);
       continue;
     }
     if (gang_must_wait(context, waiters.clients)) continue;
@@ -451,30 +460,29 @@ static void admit_with_gangs(Context& context, const Gpus& gpus) {
     if (complete_gang(context, waiters.clients)) continue;
     for (const auto& [gpu_id, clients] : waiters.clients) {
       Gpu& gpu = context.state.gpus.at(gpu_id);
-      for (const ClientId id : clients) admit_client(context, gpu, heads, looks, gpu.clients.at(id), waiters.wakes, false);
+      for (const ClientId id : clients) admit_one(gpu, gpu.clients.at(id), waiters.wakes, false);
     }
   }
 }
 
 // Whose turn begins when those end that run now: what of its memory fits beside them may come in.
-static void note_next(const Context& context, const Heads& heads) {
-  for (const auto& [id, head] : heads) {
-    if (head.clients.size() == 1 && !head.plan.leavers.empty() && head.plan.at > context.now)
-      context.state.gpus.at(id).prefetch.next = head.clients.front();
-  }
+static void note_next(const Context& context, Gpu& gpu, const std::optional<Head>& head) {
+  if (head && head->clients.size() == 1 && !head->plan.leavers.empty() && head->plan.at > context.now)
+    gpu.prefetch.next = head->clients.front();
 }
 
 void admit(Context& context, const Gpus& gpus) {
   for (Gpu* gpu : gpus) gpu->prefetch.next.reset();
   if (!context.state.gangs.empty()) return admit_with_gangs(context, gpus);
-  Heads heads;
   Gpu* const alone = gpus.size() == 1 ? gpus.front() : nullptr;
   if (alone != nullptr && !alone->quota.limited && !alone->share_turn.group) {
-    admit_single(context, *alone, heads);
-  } else {
-    admit_each(context, gpus, heads);
+    std::optional<Head> head;
+    admit_single(context, *alone, head);
+    return note_next(context, *alone, head);
   }
-  note_next(context, heads);
+  Heads heads;
+  admit_each(context, gpus, heads);
+  for (const auto& [id, head] : heads) note_next(context, context.state.gpus.at(id), head);
 }
 
 }  // namespace nvshare::policy

@@ -99,11 +99,11 @@ Duration switch_time(const Config& config, Duration cost);  // of a switch that 
 Duration load_allowance(const Gpu& gpu, Bytes out, Bytes in);
 Instant growth_due(const Context& context, const Client& client, Duration cost);  // the same, for a neighbour's growth
 struct Comers {
-  std::vector<ClientId> clients;  // that are to run on this GPU
-  bool wakes = false;             // may end turns before their time
-  bool at_once = false;           // and need not wait until those have worked for what the switch costs
-  std::set<GangId> rivals = {};   // have to leave in any case
-  Duration least_cost = 0;        // of the same switch on other GPUs
+  std::span<const ClientId> clients;  // that are to run on this GPU
+  bool wakes = false;                 // may end turns before their time
+  bool at_once = false;               // and need not wait until those have worked for what the switch costs
+  std::set<GangId> rivals = {};       // have to leave in any case
+  Duration least_cost = 0;            // of the same switch on other GPUs
 };
 // Prefers leavers whose drain is not in doubt.
 std::optional<Switch> plan_switch(const Context& context, const Gpu& gpu, const Comers& comers);
@@ -138,12 +138,12 @@ void grant(Context& context, Gpu& gpu, Client& client);
 void admit(Context& context, const Gpus& gpus);
 // The first of the waiting on a GPU that do not fit now, but will by somebody's leaving: one client, or those of a gang.
 struct Head {
-  std::vector<ClientId> clients;
+  std::span<const ClientId> clients;
   Switch plan;
 };
-using Heads = std::map<GpuId, Head>;
-bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::vector<ClientId> comers);
-bool fits_when_departed_freed(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
+using Heads = std::map<GpuId, std::optional<Head>>;
+bool fits_beside(const Context& context, const Gpu& gpu, const Head& head, std::span<const ClientId> comers);
+bool fits_when_departed_freed(const Context& context, const Gpu& gpu, std::span<const ClientId> clients);
 // Lock holders whose needs pass their ceilings: the contexts of clients that came later take what they need. Right as long as no client
 // changes.
 class Pressed {
@@ -167,7 +167,7 @@ class Pressed {
 void ask_leavers_to_drop(Context& context, Gpu& gpu, const Switch& plan);
 // They would not fit if all lock holders who answer left.
 bool cannot_have_it_soon(WaitReason reason);  // not by waiting alone
-WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, const std::vector<ClientId>& clients);
+WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, std::span<const ClientId> clients);
 
 // trades.cc: where nobody is whole and host memory is short
 void trade_places(Context& context, Gpu& gpu);

@@ -94,7 +94,7 @@ void make_head(const Context& context, Heads& heads, const Waiting& waiting, con
     const auto on_gpu = plan.switches.find(gpu_id);
     Switch of_gpu = on_gpu != plan.switches.end() ? on_gpu->second : Switch{};
     of_gpu.at = std::max(plan.at, context.now);
-    heads.try_emplace(gpu_id, Head{clients, of_gpu});
+    if (std::optional<Head>& head = heads[gpu_id]; !head) head = Head{clients, of_gpu};
   }
 }
 
@@ -191,7 +191,8 @@ void admit_gang(Context& context, Heads& heads, Gang& gang, const Waiting& waiti
   if (all_fit && !host_has_room(context, waiting)) return set_reasons(context, waiting, WaitReason::kHostMemory);
   for (const auto& [gpu_id, clients] : waiting) {
     const auto head = heads.find(gpu_id);
-    if (head == heads.end() || (all_fit && fits_beside(context, state.gpus.at(gpu_id), head->second, clients))) continue;
+    if (head == heads.end() || !head->second) continue;
+    if (all_fit && fits_beside(context, state.gpus.at(gpu_id), *head->second, clients)) continue;
     return set_reason_of(context, waiting, gpu_id, WaitReason::kQueue);
   }
   if (all_fit) return grant_gang(context, gang, waiting);

@@ -75,7 +75,7 @@ void follow_turn(Context& context, Gang& gang) {
     });
     each_member(context.state, gang, [&](const Gpu& gpu, Client& client) {  // a drain may have been under way
       if (client.holds_lock() || client.memory.resident == 0 || client.evictions.current) return;
-      client.place.kept = room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
+      client.place.kept = room_if(context.state, gpu, {.comers = only(client), .dropping_released = false}, context.now).fits();
     });
   }
   const bool leaves = !any_member(context.state, gang, [](const Client& client) { return client.stays(); });
@@ -84,7 +84,7 @@ void follow_turn(Context& context, Gang& gang) {
     client.place.kept = client.place.kept && gang.in_turn && gang.whole;
     client.place.leaves = client.place.kept && leaves;
     client.place.lost = client.place.kept && client.waits() &&
-                        !room_if(context.state, gpu, {.comers = {client.id}, .dropping_released = false}, context.now).fits();
+                        !room_if(context.state, gpu, {.comers = only(client), .dropping_released = false}, context.now).fits();
   });
 }
 
@@ -110,6 +110,7 @@ bool may_wait_for(const Context& context, const Gang& x, const Gang& y, const Ga
     for (const Gang::Member& own : x.members) {
       if (own.gpu == member.gpu) all.push_back(own.client);
     }
+    std::sort(all.begin(), all.end());
     if (!room_if(context.state, gpu, {.comers = all}, context.now).fits()) return true;
   }
   return false;

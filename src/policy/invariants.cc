@@ -91,7 +91,7 @@ Broken check_wait(const State& state, const Gpu& gpu, const Client& client) {
   });
   // Where memory keeps everybody from running, whose share comes next is decided when memory changes.
   constexpr Instant kLater = std::numeric_limits<Instant>::max() / 2;  // when what did not move may be asked again
-  const bool decided = !moves && !gang_decides && room_if(state, gpu, {.comers = {client.id}}, kLater).fits();
+  const bool decided = !moves && !gang_decides && room_if(state, gpu, {.comers = only(client)}, kLater).fits();
   return decided ? fault(client, "waits for its share and nobody watches") : std::nullopt;
 }
 

@@ -188,7 +188,7 @@ static Bytes host_missing(const State& state, const Gpu& gpu, const Client& clie
   for (const auto& [id, other] : gpu.clients) {
     if (other.stays()) leavers.insert(id);
   }
-  const Room room = room_if(state, gpu, {.comers = {client.id}, .leavers = &leavers, .evictions_succeed = true}, 0);
+  const Room room = room_if(state, gpu, {.comers = only(client), .leavers = &leavers, .evictions_succeed = true}, 0);
   return std::max<Bytes>(room.host_needed - host_room(state), 0);
 }
 

@@ -19,21 +19,6 @@ Bytes committed(const Gpu& gpu) { return departed_bytes(gpu) + gpu.sums.committe
 
 Bytes free_bytes(const Config& config, const Gpu& gpu) { return safe_limit(config, gpu) - committed(gpu); }
 
-Bytes need(const Client& client) { return client.memory.allocated + (client.holds_lock() && client.growth ? client.growth->wanted : 0); }
-
-Bytes held(const Client& client) {
-  return client.prefetches.current ? std::max(client.memory.resident, client.prefetches.current->budget) : client.memory.resident;
-}
-
-Bytes charge(const Client& client) {
-  const Bytes wants = std::max(need(client), held(client));
-  return client.holds_lock() ? std::max(wants, client.budget.bytes) : wants;
-}
-
-Bytes immovable(const Client& client) {
-  return client.swappable ? std::min(client.memory.unswappable, client.memory.resident) : client.memory.resident;
-}
-
 static Bytes movable_at_best(const Client& client) { return held(client) - immovable(client); }
 
 Bytes movable(const Client& client, Instant now) {
@@ -228,11 +213,8 @@ Bytes host_room(const State& state) {
   return std::max<Bytes>(room, 0);
 }
 
-RoomCount::RoomCount(const State& state, const Gpu& gpu, WhatIf what_if, Instant now)
-    : state_(state), gpu_(gpu), what_if_(std::move(what_if)), now_(now) {
-  std::vector<ClientId>& comers = what_if_.comers;
-  std::sort(comers.begin(), comers.end());
-  comers.erase(std::unique(comers.begin(), comers.end()), comers.end());
+RoomCount::RoomCount(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now)
+    : state_(state), gpu_(gpu), what_if_(what_if), now_(now) {
   sum_up();
 }
 

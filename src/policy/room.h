@@ -4,6 +4,8 @@
 // handed out.
 #pragma once
 
+#include <span>
+
 #include "policy/state.h"
 
 namespace nvshare::policy {
@@ -29,20 +31,36 @@ Bytes departed_bytes(const Gpu& gpu);
 Bytes committed(const Gpu& gpu);                         // the left side of the rule
 Bytes free_bytes(const Config& config, const Gpu& gpu);  // safe limit - committed; negative after foreign memory grew
 
-Bytes need(const Client& client);    // what it must be able to have resident to run: allocated, and what its allocation waits for
-Bytes charge(const Client& client);  // what it takes from the GPU as a lock holder: its need, or a larger budget that it still has
-Bytes held(const Client& client);    // on the GPU, or may be by what it was promised without the lock
+// These are asked of clients many times in each step.
+// What it must be able to have resident to run: allocated, and what its allocation waits for.
+inline Bytes need(const Client& client) {
+  return client.memory.allocated + (client.holds_lock() && client.growth ? client.growth->wanted : 0);
+}
+// On the GPU, or may be by what it was promised without the lock.
+inline Bytes held(const Client& client) {
+  return client.prefetches.current ? std::max(client.memory.resident, client.prefetches.current->budget) : client.memory.resident;
+}
+// What it takes from the GPU as a lock holder: its need, or a larger budget that it still has.
+inline Bytes charge(const Client& client) {
+  const Bytes wants = std::max(need(client), held(client));
+  return client.holds_lock() ? std::max(wants, client.budget.bytes) : wants;
+}
+// Resident bytes that can never be moved out.
+inline Bytes immovable(const Client& client) {
+  return client.swappable ? std::min(client.memory.unswappable, client.memory.resident) : client.memory.resident;
+}
 Bytes movable(const Client& client, Instant now);                           // resident bytes that can be moved out at present
-Bytes immovable(const Client& client);                                      // resident bytes that can never be moved out
 Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client);  // the most that it could ever have resident
 bool all_may_fit(const Config& config, Gpu& gpu);                           // each of its clients, alone, within its ceiling
 
 Bytes evicting_bytes(const Gpu& gpu);  // still to come from evictions under way
 Bytes host_room(const State& state);   // for further evictions
 
+inline std::span<const ClientId> only(const Client& client) { return {&client.id, 1}; }
+
 // A question: if these came and those left, would the lock holders fit together?
 struct WhatIf {
-  std::vector<ClientId> comers;                 // get the lock
+  std::span<const ClientId> comers;             // get the lock; by id, each once
   const std::set<ClientId>* leavers = nullptr;  // give it up
   bool dropping_released = true;                // those already asked to drop have done so
   bool evictions_succeed = false;               // also of those that failed a moment ago
@@ -65,7 +83,7 @@ Room room_if(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant 
 // Right as long as no client changes.
 class RoomCount {
  public:
-  RoomCount(const State& state, const Gpu& gpu, WhatIf what_if, Instant now);
+  RoomCount(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now);
 
   void leaves(const Client& client);  // gives the lock up as well
   void stays(const Client& client);   // does not, after all
@@ -86,7 +104,7 @@ class RoomCount {
 
   const State& state_;
   const Gpu& gpu_;
-  WhatIf what_if_;
+  const WhatIf what_if_;
   const Instant now_;
   Part sum_;
 };

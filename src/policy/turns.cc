@@ -1,5 +1,6 @@
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "policy/concerns.h"
 
@@ -92,7 +93,7 @@ bool drain_is_doubtful(const State& state, const Client& client, Instant now) {
 
 namespace {
 
-// Who leaves a GPU together: one client, or those of a gang.
+// Who may leave a GPU together: one client, or those of a gang.
 struct Party {
   Instant due = 0;
   int priority = 0;
@@ -100,6 +101,7 @@ struct Party {
   std::vector<const Client*> others = {};  // of a gang
   bool must_leave = false;
   bool doubtful = false;  // one of them may not drain
+  bool leaves = false;    // it is among those that are chosen
 
   template <typename Look>
   void each(Look look) const {
@@ -118,6 +120,7 @@ Instant due_of(const Context& context, const Party& party, const TurnTerms& term
 // First who may be dropped first. Without those in doubt, unless these too.
 std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers& comers, const TurnTerms& terms, bool doubtful_too) {
   std::vector<Party> all;
+  all.reserve(gpu.holders.size());
   std::map<const Gang*, size_t> of_gangs;
   const auto add = [&](const Client& client) {
     if (!client.takes_place() || std::find(comers.clients.begin(), comers.clients.end(), client.id) != comers.clients.end()) return;
@@ -151,7 +154,7 @@ std::vector<Party> parties(const Context& context, const Gpu& gpu, const Comers&
 }
 
 // Whoever left: what cannot move, and these, are more than there is.
-bool never_fit(const Config& config, const Gpu& gpu, const std::vector<ClientId>& comers) {
+bool never_fit(const Config& config, const Gpu& gpu, std::span<const ClientId> comers) {
   Bytes fixed = gpu.sums.immovable + departed_bytes(gpu);
   for (const ClientId id : comers) {
     const Client& client = gpu.clients.at(id);
@@ -162,25 +165,27 @@ bool never_fit(const Config& config, const Gpu& gpu, const std::vector<ClientId>
 
 // Of candidates, which stand in the order in which they may leave: those without whom the comers fit, and no more of them than that takes.
 // False: the comers do not fit whoever of them leaves.
-bool choose_leavers(const std::vector<Party>& candidates, RoomCount& count, std::set<ClientId>& leavers) {
-  const auto add = [&](const Party& party) {
-    party.each([&](const Client& client) {
-      if (leavers.insert(client.id).second) count.leaves(client);
-    });
+bool choose_leavers(std::vector<Party>& candidates, RoomCount& count) {
+  const auto add = [&](Party& party) {
+    if (std::exchange(party.leaves, true)) return;
+    party.each([&](const Client& client) { count.leaves(client); });
   };
-  const auto spare = [&](const Party& party) {
-    party.each([&](const Client& client) {
-      if (leavers.erase(client.id) > 0) count.stays(client);
-    });
+  const auto spare = [&](Party& party) {
+    party.leaves = false;
+    party.each([&](const Client& client) { count.stays(client); });
   };
   const auto fits = [&] { return count.room().fits(); };
-  for (const Party& party : candidates) {
+  for (Party& party : candidates) {
     if (party.must_leave) add(party);
   }
-  for (auto party = candidates.begin(); party != candidates.end() && !fits(); ++party) add(*party);
-  if (!fits()) return false;
+  bool enough = fits();
+  for (auto party = candidates.begin(); party != candidates.end() && !enough; ++party) {
+    add(*party);
+    enough = fits();
+  }
+  if (!enough) return false;
   for (auto party = candidates.rbegin(); party != candidates.rend(); ++party) {  // spare whom a later one made unnecessary
-    if (party->must_leave || !leavers.contains(party->first->id)) continue;
+    if (party->must_leave || !party->leaves) continue;
     spare(*party);
     if (!fits()) add(*party);
   }
@@ -202,9 +207,10 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   Switch plan;
   plan.cost = std::max(comers.least_cost, swap_time(gpu, in, in));
 
-  const std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes), doubtful_too);
+  std::vector<Party> candidates = parties(context, gpu, comers, terms(plan.cost, comers.wakes), doubtful_too);
   RoomCount count(state, gpu, {.comers = comers.clients}, context.now);
-  if (!choose_leavers(candidates, count, plan.leavers)) return std::nullopt;
+  if (!choose_leavers(candidates, count)) return std::nullopt;
+  std::erase_if(candidates, [](const Party& party) { return !party.leaves; });
 
   plan.in = in;
   plan.out = count.room().shortfall;
@@ -213,12 +219,12 @@ std::optional<Switch> plan_with(const Context& context, const Gpu& gpu, const Co
   plan.at = context.now;
   const TurnTerms with = terms(plan.cost, comers.wakes), without = terms(plan.cost, false);
   for (const Party& party : candidates) {
-    if (!plan.leavers.contains(party.first->id)) continue;
+    party.each([&](const Client& client) { plan.leavers.insert(client.id); });
     plan.at = std::max(plan.at, due_of(context, party, with));
     plan.doubtful |= party.doubtful;
   }
   for (const Party& party : candidates) {
-    if (!plan.leavers.contains(party.first->id) || due_of(context, party, without) <= plan.at) continue;
+    if (due_of(context, party, without) <= plan.at) continue;
     party.each([&](const Client& client) { plan.interrupted.insert(client.id); });
   }
   const bool counts_on_doubtful = std::any_of(gpu.unsettled.begin(), gpu.unsettled.end(), [&](const auto& entry) {
