@@ -184,6 +184,7 @@ void set_turns(Context& context, const TenantTurns& event) {
     if (account == nullptr) continue;
     take_turns_of_tenant(context.state, *account);
     gpu.quota.changes.counted.reset();
+    gpu.quota.changes.balances = true;
   }
 }
 

@@ -238,8 +238,11 @@ int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& accoun
 
 // quota_changes.cc: which accounts a step looks at
 void look_at_accounts(Context& context, Quota& quota);
-void judge_uses(Context& context, Gpu& gpu);               // who runs, and who leaves gaps
-const std::vector<Account*>& accounts_held(Quota& quota);  // that are throttled, yield, or owe, and maybe others; in the order of tenants
+void judge_uses(Context& context, Gpu& gpu);  // who runs, and who leaves gaps
+// It is throttled, yields or owes. Those that take turns may owe: next is always who is owed most.
+class Exclusive;
+bool may_be_held(const Exclusive& is_exclusive, const Account& account);
+const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu);  // these, and maybe others; in the order of tenants
 Present count_present(const Config& config, const Gpu& gpu);
 Instant last_busy(const Quota& quota, const Account& account);
 

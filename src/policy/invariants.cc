@@ -227,6 +227,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
   const Changes& changes = quota.changes;
   int64_t limited = 0;
   size_t active = 0, present = 0, runs = 0, gone = 0;
+  const Exclusive is_exclusive(config, gpu);
   for (const Account& account : quota.accounts) {
     const Seen& seen = account.seen;
     const auto broken = [&](const char* what) { return "the account of tenant " + std::to_string(account.tenant) + ": " + what; };
@@ -239,8 +240,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     const bool held = account.throttled || account.yields;
     if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
       return broken("is held back, and is not watched");
-    const bool owes = account.balance <= 0 || (account.limit.has_ceiling() && account.ceiling_balance <= 0);
-    if (quota.limited && owes && !seen.held && !changes.balances && !seen.to_judge) return broken("owes, and is not looked at");
+    if (quota.limited && may_be_held(is_exclusive, account) && !seen.held && !changes.balances && !seen.to_judge) return broken("owes, and is not looked at");
     if (seen.to_look || changes.all) continue;
     const bool here = account.here != nullptr, busy = account.does.busy > 0;
     const Duration idle = changes.looked_at - last_busy(quota, account);

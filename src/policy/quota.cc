@@ -4,6 +4,10 @@
 
 namespace nvshare::policy {
 
+Duration portion_of_long(Duration time, int64_t millionths) {
+  return time / kWholeGpu * millionths + time % kWholeGpu * millionths / kWholeGpu;
+}
+
 Duration time_for(Duration amount, int64_t rate) {
   if (amount <= 0 || rate <= 0) return amount <= 0 ? 0 : kRotationMax;
   const Duration whole = amount / rate;
@@ -63,15 +67,6 @@ Duration recent_use(const Account& account, Instant now) {
   return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
 }
 
-// The most that a tenant can have saved up. Waiting for others it loses nothing that they owe it; by itself it saves for bursts no longer
-// than those that it has had: a program that starts, or has only just begun, gets no advance.
-Duration balance_most(const Config& config, const Gpu& gpu, const Account& account, bool waits, Instant now) {
-  const Duration window = window_of(config, gpu);
-  const Duration of_window = portion(window, account.quota);
-  if (waits || is_windowed(config, gpu)) return 2 * of_window;
-  const Duration burst = portion(window, std::min(recent_use(account, now), kRecentWindow) / (kRecentWindow / kWholeGpu));
-  return std::max(std::min(of_window, burst), portion(gpu.quota.period, account.quota));
-}
 
 Duration balance_least(const Gpu& gpu, const Account& account) {
   if (!account.limit.has_ceiling()) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
@@ -82,23 +77,54 @@ Duration ceiling_balance_least(const Gpu& gpu, const Account& account) {
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.limit.ceiling_rate());
 }
 
-// A time in which the tenant wanted the GPU, or may save up.
-void earn(const Config& config, const Gpu& gpu, const Slices& slices, Account& account, Duration time, bool wants, Instant now) {
-  // What bounds savings is dear to work out, and above 0: who owes comes nowhere near it.
-  const Duration grown = account.balance + portion(time, account.quota);
-  account.balance = grown <= 0 ? grown : std::max(account.balance, std::min(grown, balance_most(config, gpu, account, wants, now)));
-  if (!account.limit.has_ceiling()) return;
-  // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it runs
-  // again.
-  const int64_t rate = account.limit.ceiling_rate();
-  const Duration less_owed = account.ceiling_balance + portion(time, rate);
-  if (less_owed <= std::max<Duration>(account.balance, 0)) {
-    account.ceiling_balance = less_owed;
-    return;
+// What tenants of a GPU earn in a time in which they want the GPU, or may save up. All of them in one go, so that what is the same for
+// all is worked out once.
+class Earnings {
+ public:
+  Earnings(const Config& config, const Gpu& gpu, Duration time, Instant now)
+      : time_(time),
+        now_(now),
+        window_(window_of(config, gpu)),
+        period_(gpu.quota.period),
+        windowed_(is_windowed(config, gpu)),
+        slices_(config, gpu) {}
+
+  void add_to(Account& account, bool wants) const {
+    // What bounds savings is dear to work out, and above 0: who owes comes nowhere near it.
+    const Duration grown = account.balance + portion(time_, account.quota);
+    account.balance = grown <= 0 ? grown : std::max(account.balance, std::min(grown, balance_most(account, wants)));
+    if (account.limit.has_ceiling()) add_to_ceiling(account);
   }
-  const Duration ceiling_balance_most = std::max({account.balance, portion(gpu.quota.period, rate), slices.half_band(account, rate)});
-  account.ceiling_balance = std::max(account.ceiling_balance, std::min(less_owed, ceiling_balance_most));
-}
+
+ private:
+  // The most that a tenant can have saved up. Waiting for others it loses nothing that they owe it; by itself it saves for bursts no longer
+  // than those that it has had: a program that starts, or has only just begun, gets no advance.
+  Duration balance_most(const Account& account, bool waits) const {
+    const Duration of_window = portion(window_, account.quota);
+    if (waits || windowed_) return 2 * of_window;
+    const Duration burst = portion(window_, std::min(recent_use(account, now_), kRecentWindow) / (kRecentWindow / kWholeGpu));
+    return std::max(std::min(of_window, burst), portion(period_, account.quota));
+  }
+
+  void add_to_ceiling(Account& account) const {
+    // Beyond its ceiling it may catch up with what others owe it, and no more than one period of its own; but it has to come to where it
+    // runs again.
+    const int64_t rate = account.limit.ceiling_rate();
+    const Duration less_owed = account.ceiling_balance + portion(time_, rate);
+    if (less_owed <= std::max<Duration>(account.balance, 0)) {
+      account.ceiling_balance = less_owed;
+      return;
+    }
+    const Duration ceiling_balance_most = std::max({account.balance, portion(period_, rate), slices_.half_band(account, rate)});
+    account.ceiling_balance = std::max(account.ceiling_balance, std::min(less_owed, ceiling_balance_most));
+  }
+
+  const Duration time_;
+  const Instant now_;
+  const Duration window_, period_;
+  const bool windowed_;
+  const Slices slices_;
+};
 
 void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
   if (account.limit.has_ceiling())
@@ -112,9 +138,9 @@ void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
 void earn_left(const Config& config, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (quota.left_earns == 0) return;
-  const Slices slices(config, gpu);
+  const Earnings earnings(config, gpu, quota.left_earns, quota.until);
   for (Account& account : quota.left) {
-    if (account.used) earn(config, gpu, slices, account, quota.left_earns, false, quota.until);
+    if (account.used) earnings.add_to(account, false);
   }
   quota.left_earns = 0;
 }
@@ -153,7 +179,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   const Pressers others = pressers(gpu);  // as of the beginning of the time
   if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
   const bool windowed = is_windowed(config, gpu);
-  const Slices slices(config, gpu);
+  const Earnings earnings(config, gpu, time, to);
   quota.changes.balances = true;
   size_t place = 0;
   for (Account& account : quota.accounts) {
@@ -164,7 +190,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
     if ((account.throttled || account.yields) && waits) account.throttling.waiting += time;
     if (nobodys) continue;
     if (use != Use::kNone) note_overlap(account.overlap, time, gpu.tenants_working);
-    if (!windowed && (account.used || waits)) earn(config, gpu, slices, account, time, waits || use != Use::kNone, to);
+    if (!windowed && (account.used || waits)) earnings.add_to(account, waits || use != Use::kNone);
     if (use == Use::kNone) continue;
     Duration billed = portion(time, billing_rate(config, gpu, account));
     if (use == Use::kDrains) billed = billed * config.drop_tail_billing_percent.value_or(100) / 100;
@@ -274,13 +300,13 @@ Account account_at(const Config& config, const Gpu& gpu, const Account& as_bille
   const bool goes_on = quota.limited && !is_windowed(config, gpu) && (gpu.tenants_working > 0 || !loads(gpu));
   if (goes_on) time += std::max<Duration>(now - quota.until, 0);
   const bool waits = account.does.waits > 0;
-  if (use_of(account.does) == Use::kNone && (account.used || waits)) earn(config, gpu, Slices(config, gpu), account, time, waits, now);
+  if (use_of(account.does) == Use::kNone && (account.used || waits)) Earnings(config, gpu, time, now).add_to(account, waits);
   return account;
 }
 
 Account left_account(const Config& config, const Gpu& gpu, const Account& as_left) {
   Account account = as_left;
-  if (account.used) earn(config, gpu, Slices(config, gpu), account, gpu.quota.left_earns, false, gpu.quota.until);
+  if (account.used) Earnings(config, gpu, gpu.quota.left_earns, gpu.quota.until).add_to(account, false);
   return account;
 }
 
@@ -467,7 +493,7 @@ void quota_config_changed(Context& context, const Config& former) {
   const Config& config = context.config();
   for (auto& [id, gpu] : context.state.gpus) {
     gpu.quota.shares_known = false;
-    gpu.quota.changes.all = true;
+    gpu.quota.changes.all = gpu.quota.changes.balances = true;
     earn_left(former, gpu);
     gpu.quota.left.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
     if (!gpu.quota.limited) continue;

@@ -292,8 +292,8 @@ struct Changes {
   Instant looked_at = 0;                                   // busy tenants were so then
   std::vector<Account*> to_look, to_judge;                 // changed since they were looked at, or judged
   std::vector<Account*> runs;                              // Slice::runs
-  std::vector<Account*> held;                              // that may be throttled, yield, or owe
-  bool balances = true;                                    // have changed since `held` was made
+  std::vector<Account*> held;                              // that may be throttled, yield, or owe (may_be_held())
+  bool balances = true;                                    // or who is exclusive, may have changed since `held` was made
   std::vector<Account*> gone;                              // without clients here
   std::set<std::pair<Instant, TenantId>> active, present;  // of those that are not busy: until when they count so
   int64_t limited = 0;                                     // how many with clients here have a limit
@@ -359,10 +359,12 @@ void share_out(std::vector<Claim>& claims);
 int64_t share_beside(const std::vector<Claim>& claims, const Claim& more);
 
 // Part of a duration; no overflow below a month.
+Duration portion_of_long(Duration time, int64_t millionths);
 inline Duration portion(Duration time, int64_t millionths) {
   constexpr Duration kProductFits = 9'000'000'000'000;  // times kWholeGpu; nearly all are, and cost one division
-  if (time >= -kProductFits && time <= kProductFits && millionths <= kWholeGpu) return time * millionths / kWholeGpu;
-  return time / kWholeGpu * millionths + time % kWholeGpu * millionths / kWholeGpu;
+  if (time >= -kProductFits && time <= kProductFits && millionths <= kWholeGpu) [[likely]]
+    return time * millionths / kWholeGpu;
+  return portion_of_long(time, millionths);
 }
 // The time in which `rate` millionths add up to `amount`, rounded up.
 Duration time_for(Duration amount, int64_t rate);

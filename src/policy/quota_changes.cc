@@ -101,8 +101,9 @@ static void judge_turn(Context& context, Gpu& gpu, Account& account) {
 static void judge_use(Context& context, Gpu& gpu, Account& account) {
   if (account.slice.runs || account.does.works > 0) judge_turn(context, gpu, account);
   const bool gappy = account.slice.gaps >= (account.slice.gappy ? kGapsToLeave : kGapsToJoin);
-  if (account.slice.gappy != gappy) gpu.quota.changes.counted.reset();
-  account.slice.gappy = gappy;
+  if (std::exchange(account.slice.gappy, gappy) == gappy) return;
+  gpu.quota.changes.counted.reset();
+  gpu.quota.changes.balances = true;
 }
 
 static bool comes_before(const Account* a, const Account* b) { return a->tenant < b->tenant; }
@@ -123,14 +124,18 @@ void judge_uses(Context& context, Gpu& gpu) {
   });
 }
 
-// That are throttled, yield, or owe, and maybe others; in the order of tenants.
-const std::vector<Account*>& accounts_held(Quota& quota) {
-  Changes& changes = quota.changes;
+bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
+  return account.throttled || account.yields || (account.limit.has_ceiling() && account.ceiling_balance <= 0) ||
+         (account.balance <= 0 && !is_exclusive(account));
+}
+
+const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu) {
+  Changes& changes = gpu.quota.changes;
   if (!std::exchange(changes.balances, false)) return changes.held;
   changes.held.clear();
-  for (Account& account : quota.accounts) {
-    account.seen.held =
-        account.throttled || account.yields || account.balance <= 0 || (account.limit.has_ceiling() && account.ceiling_balance <= 0);
+  const Exclusive is_exclusive(config, gpu);
+  for (Account& account : gpu.quota.accounts) {
+    account.seen.held = may_be_held(is_exclusive, account);
     if (account.seen.held) changes.held.push_back(&account);
   }
   return changes.held;

@@ -323,8 +323,9 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   quota.scaled_as_noted = quota.scale_noted == kWholeGpu;
   if (!quota.scaled_as_noted) note_scale(context, gpu);
   quota.changes.counted.reset();
-  quota.changes.balances |= windowed;
-  quota.over_asked = sums.ceilings > kWholeGpu;
+  const bool over_asked = sums.ceilings > kWholeGpu;
+  quota.changes.balances |= windowed || over_asked != quota.over_asked;
+  quota.over_asked = over_asked;
   quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
   return true;
 }

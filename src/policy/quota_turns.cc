@@ -172,6 +172,7 @@ void choose_mode(Context& context, Gpu& gpu) {
   const GpuMode former = std::exchange(quota.mode, mode);
   quota.period = period_of(context.config(), gpu, present, turns);
   if (former == mode) return;
+  quota.changes.balances = true;
   ++quota.mode_changes;
   note_mode(context, gpu, former);
 }
@@ -477,7 +478,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   if (looks) quota.next_sample = context.now + interval;
   if (interval > 0) context.wake(gpu, quota.next_sample);
   forget_common_arrears(context, gpu);
-  const std::vector<Account*>& held = accounts_held(quota);
+  const std::vector<Account*>& held = accounts_held(context.config(), gpu);
   for (Account* account : held) {
     if (account->throttled || (account->limit.has_ceiling() && account->ceiling_balance <= 0))
       hold_to_ceiling(context, gpu, *account, looks);
