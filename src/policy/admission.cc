@@ -205,6 +205,18 @@ std::vector<Waiters> queue_of(Context& context, const Gpus& gpus) {
   return queue;
 }
 
+WaitReason reason_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kRun:
+      return WaitReason::kNone;
+    case Verdict::kLimit:
+      return WaitReason::kLimit;
+    case Verdict::kShare:
+      return WaitReason::kShare;
+  }
+  return WaitReason::kNone;
+}
+
 void set_reason(const Gpu& gpu, Client& client, Verdict verdict) {
   switch (verdict) {
     case Verdict::kRun:
@@ -229,10 +241,10 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
 
 // Tells those that wait why, where their tenant's limit or share keeps them all. A tenant that was told is looked at again when that
 // changes, or another client of it comes.
-void hold_all_of(const Gpu& gpu, Account& account, Verdict verdict, WaitReason reason, bool rotates) {
+void hold_all_of(const Gpu& gpu, Account& account, Verdict verdict) {
   for (const auto& [id, client] : account.here->waiting) set_reason(gpu, *client, verdict);
-  account.held_for = reason;
-  account.held_in_rotation = rotates;
+  account.held_for = reason_of(verdict);
+  account.held_in_rotation = gpu.quota.mode == GpuMode::kRotation;
 }
 
 // A GPU as it is while nobody gets the lock and nobody is asked to give it up: so that each of many that wait costs little.
@@ -309,6 +321,11 @@ bool gang_must_wait(Context& context, const Waiting& waiting) {
 }
 
 }  // namespace
+
+bool knows_verdict(const Gpu& gpu, const Account& account, Verdict verdict) {
+  return verdict != Verdict::kRun && account.held_for == reason_of(verdict) &&
+         account.held_in_rotation == (gpu.quota.mode == GpuMode::kRotation);
+}
 
 WaitReason why_not_even_alone(const Context& context, const Gpu& gpu, std::span<const ClientId> clients) {
   for (const ClientId id : clients) {
@@ -411,18 +428,20 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
   };
   if (!gpu.quota.limited || gpu.share_turn.members > 0 || gpu.queue.ending > 0) return add(gpu.waiting);
   if (limits_rest) return add(gpu.queue.free);
-  const Exclusive is_exclusive(context.config(), gpu);
-  const bool rotates = gpu.quota.mode == GpuMode::kRotation;
-  for (Account& account : gpu.quota.accounts) {
-    if (account.does.waits == 0) continue;
-    const Verdict verdict = may_run(is_exclusive, gpu.quota, account);
-    const WaitReason reason = verdict == Verdict::kLimit ? WaitReason::kLimit : WaitReason::kShare;
-    if (verdict == Verdict::kRun) {
-      add(account.here->waiting);
-    } else if (account.held_for != reason || account.held_in_rotation != rotates) {
-      hold_all_of(gpu, account, verdict, reason, rotates);
-    }
+  Changes& changes = gpu.quota.changes;
+  if (std::exchange(changes.hold_all, false)) {
+    for (Account& account : gpu.quota.accounts) note_verdict(gpu.quota, account);
   }
+  const Exclusive is_exclusive(context.config(), gpu);
+  std::erase_if(changes.to_hold, [&](Account* account) {
+    const bool waits = account->does.waits > 0;
+    const Verdict verdict = may_run(is_exclusive, gpu.quota, *account);
+    const bool runs = waits && verdict == Verdict::kRun;
+    if (runs) add(account->here->waiting);
+    if (waits && !runs && !knows_verdict(gpu, *account, verdict)) hold_all_of(gpu, *account, verdict);
+    account->seen.to_hold = runs;  // who may run and has to wait for memory is looked at in the next step, too
+    return !runs;
+  });
 }
 
 // Where there are no gangs, but limits, turns of groups, or several GPUs.

@@ -185,6 +185,7 @@ void set_turns(Context& context, const TenantTurns& event) {
     take_turns_of_tenant(context.state, *account);
     gpu.quota.changes.counted.reset();
     gpu.quota.changes.balances = true;
+    note_verdict(gpu.quota, *account);
   }
 }
 

@@ -286,6 +286,8 @@ class Slices {
  private:
   Duration per_, fixed_ = 0;
 };
+// Limits keep all of its clients waiting that wait, and they know of that verdict.
+bool knows_verdict(const Gpu& gpu, const Account& account, Verdict verdict);
 bool pass_over_blocked(Context& context, Gpu& gpu);         // whose turn it is, but who cannot have the lock: then it is another's
 Verdict may_run(const State& state, const Client& client);  // of a gang: on all of its GPUs
 // A client that does not end and is in no gang, beside limits.

@@ -226,7 +226,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
   const Quota& quota = gpu.quota;
   const Changes& changes = quota.changes;
   int64_t limited = 0;
-  size_t active = 0, present = 0, runs = 0, gone = 0;
+  size_t active = 0, present = 0, runs = 0, gone = 0, to_hold = 0;
   const Exclusive is_exclusive(config, gpu);
   for (const Account& account : quota.accounts) {
     const Seen& seen = account.seen;
@@ -236,11 +236,15 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     present += seen.present_until != 0 && changes.present.contains({seen.present_until, account.tenant});
     runs += seen.runs;
     gone += seen.gone;
+    to_hold += seen.to_hold;
     if (account.slice.runs && !seen.runs) return broken("runs, and is not judged");
     const bool held = account.throttled || account.yields;
     if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
       return broken("is held back, and is not watched");
     if (quota.limited && may_be_held(is_exclusive, account) && !seen.held && !changes.balances && !seen.to_judge) return broken("owes, and is not looked at");
+    const Verdict verdict = may_run(is_exclusive, quota, account);
+    if (quota.limited && account.does.waits > 0 && !seen.to_hold && !changes.hold_all && !knows_verdict(gpu, account, verdict))
+      return broken("has clients that may run, or do not know why not");
     if (seen.to_look || changes.all) continue;
     const bool here = account.here != nullptr, busy = account.does.busy > 0;
     const Duration idle = changes.looked_at - last_busy(quota, account);
@@ -258,7 +262,7 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
   if (quota.changes.counted && quota.changes.counted->rotates == rotates && *quota.changes.counted != count_present(config, gpu))
     return "others are present on GPU " + std::to_string(gpu.id) + " than are counted";
   const bool same = limited == changes.limited && active == changes.active.size() && present == changes.present.size() &&
-                    runs == changes.runs.size() && gone == changes.gone.size();
+                    runs == changes.runs.size() && gone == changes.gone.size() && to_hold == changes.to_hold.size();
   return same ? std::nullopt : std::optional<std::string>("accounts are looked at that are none");
 }
 

@@ -125,13 +125,20 @@ void forget_waiting(Gpu& gpu, Client& client) {
   if (client.indexed.queued.waits) leave(gpu.queue, client);
 }
 
+void forget_held_for(const Client& client) {
+  Account* const account = client.indexed.tenancy != nullptr ? client.indexed.tenancy->account : nullptr;
+  if (account == nullptr) return;
+  account->held_for = WaitReason::kNone;
+  note_verdict(client.indexed.home->quota, *account);
+}
+
 void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
   if (client.wait.reason == reason && client.wait.for_memory == waited_for_memory) return;
   if (client.indexed.home != nullptr && cannot_have_it_soon(client.wait.reason) != cannot_have_it_soon(reason))
     limits_change(*client.indexed.home);
   client.wait.reason = reason;
   client.wait.for_memory = waited_for_memory;
-  if (client.indexed.tenancy != nullptr) client.indexed.tenancy->forget_held_for();
+  forget_held_for(client);
   if (client.indexed.home != nullptr) note_waiting(*client.indexed.home, client);
 }
 

@@ -493,7 +493,7 @@ void quota_config_changed(Context& context, const Config& former) {
   const Config& config = context.config();
   for (auto& [id, gpu] : context.state.gpus) {
     gpu.quota.shares_known = false;
-    gpu.quota.changes.all = gpu.quota.changes.balances = true;
+    gpu.quota.changes.all = gpu.quota.changes.balances = gpu.quota.changes.hold_all = true;
     earn_left(former, gpu);
     gpu.quota.left.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
     if (!gpu.quota.limited) continue;

@@ -99,7 +99,8 @@ struct ThrottleNotes {
 struct Seen {
   bool busy = false;
   bool limited = false;                                                              // counts in Changes::limited
-  bool to_look = false, to_judge = false, runs = false, held = false, gone = false;  // stands in the list of that name
+  // Stands in the list of that name.
+  bool to_look = false, to_judge = false, to_hold = false, runs = false, held = false, gone = false;
   Instant active_until = 0, present_until = 0;                                       // as the indexes have it; 0: it is in none
 
   bool operator==(const Seen&) const = default;
@@ -291,6 +292,8 @@ struct Changes {
   bool all = true;
   Instant looked_at = 0;                                   // busy tenants were so then
   std::vector<Account*> to_look, to_judge;                 // changed since they were looked at, or judged
+  std::vector<Account*> to_hold;                           // whose clients that wait may run, or have to hear why not
+  bool hold_all = true;                                    // all of them may
   std::vector<Account*> runs;                              // Slice::runs
   std::vector<Account*> held;                              // that may be throttled, yield, or owe (may_be_held())
   bool balances = true;                                    // or who is exclusive, may have changed since `held` was made
@@ -303,7 +306,7 @@ struct Changes {
   // Before those go of which `test` says so.
   template <typename Test>
   void forget(Test test) {
-    for (auto* accounts : {&to_look, &to_judge, &runs, &held, &gone}) std::erase_if(*accounts, test);
+    for (auto* accounts : {&to_look, &to_judge, &to_hold, &runs, &held, &gone}) std::erase_if(*accounts, test);
   }
 };
 
@@ -342,7 +345,9 @@ struct Quota {
   Duration swap_time = 0;  // in which nobody ran because memory moved: nobody's
 };
 
-void note_change(Quota& quota, Account& account);  // of what its clients do, its limits or its gaps
+void note_change(Quota& quota, Account& account);    // of what its clients do, its limits or its gaps
+void note_verdict(Quota& quota, Account& account);   // may_run() may say something else of it
+void set_owner(Quota& quota, const Account* owner);  // null: it is nobody's turn
 
 // What a tenant asks of one GPU, and gets, in millionths of it.
 struct Claim {

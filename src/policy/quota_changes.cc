@@ -12,6 +12,20 @@ void note_change(Quota& quota, Account& account) {
   if (!seen.to_look) quota.changes.to_look.push_back(&account);
   if (!seen.to_judge) quota.changes.to_judge.push_back(&account);
   seen.to_look = seen.to_judge = true;
+  note_verdict(quota, account);
+}
+
+void note_verdict(Quota& quota, Account& account) {
+  if (account.here == nullptr) return;
+  if (!std::exchange(account.seen.to_hold, true)) quota.changes.to_hold.push_back(&account);
+}
+
+void set_owner(Quota& quota, const Account* owner) {
+  const TenantId former = std::exchange(quota.owner, owner != nullptr ? owner->tenant : 0);
+  if (former == quota.owner) return;
+  for (const TenantId tenant : {former, quota.owner}) {
+    if (Account* account = tenant != 0 ? quota.accounts.find(tenant) : nullptr) note_verdict(quota, *account);
+  }
 }
 
 Instant last_busy(const Quota& quota, const Account& account) { return account.seen.busy ? quota.changes.looked_at : account.last_busy; }
@@ -102,6 +116,7 @@ static void judge_use(Context& context, Gpu& gpu, Account& account) {
   if (account.slice.runs || account.does.works > 0) judge_turn(context, gpu, account);
   const bool gappy = account.slice.gaps >= (account.slice.gappy ? kGapsToLeave : kGapsToJoin);
   if (std::exchange(account.slice.gappy, gappy) == gappy) return;
+  note_verdict(gpu.quota, account);
   gpu.quota.changes.counted.reset();
   gpu.quota.changes.balances = true;
 }

@@ -172,7 +172,7 @@ void choose_mode(Context& context, Gpu& gpu) {
   const GpuMode former = std::exchange(quota.mode, mode);
   quota.period = period_of(context.config(), gpu, present, turns);
   if (former == mode) return;
-  quota.changes.balances = true;
+  quota.changes.balances = quota.changes.hold_all = true;
   ++quota.mode_changes;
   note_mode(context, gpu, former);
 }
@@ -194,7 +194,8 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
   for (Account& account : quota.accounts) {
     if (!account.active) continue;
     account.balance -= portion(*least - quota.period, account.quota);
-    account.yields = false;  // all are owed: nobody is above its share. Else two gangs that yield on a GPU each wait for each other
+    // All are owed: nobody is above its share. Else two gangs that yield on a GPU each wait for each other.
+    if (std::exchange(account.yields, false)) note_verdict(quota, account);
   }
 }
 
@@ -257,16 +258,16 @@ std::optional<GangTurn> turn_of_gang(const Context& context, const Gpu& gpu, con
 // `looks`: the time to look at limits has come.
 void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
   const Config& config = context.config();
-  if (!account.limit.has_ceiling()) {
-    account.throttled = false;
-    return;
-  }
+  const auto set_throttled = [&](bool throttled) {
+    if (std::exchange(account.throttled, throttled) != throttled) note_verdict(gpu.quota, account);
+  };
+  if (!account.limit.has_ceiling()) return set_throttled(false);
   const bool windowed = is_windowed(config, gpu);
   const bool near =
       account.throttled ? account.ceiling_balance >= 0 : account.ceiling_balance <= 0;  // else its band, which is dear, says nothing
   const Duration band = windowed || !near ? 0 : half_band(config, gpu, account, account.limit.ceiling_rate());
   if (account.throttled && near && (windowed ? account.ceiling_balance > 0 : account.ceiling_balance >= band)) {
-    account.throttled = false;
+    set_throttled(false);
     note_released(context, gpu, account);
   }
   const bool holds = stays(account);
@@ -277,7 +278,7 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
     if (const auto turn = turn_of_gang(context, gpu, account))
       end = std::max({end, turn->loaded + slice_of(config, gpu, account), turn->worth_until});
     if (end <= context.now) {
-      account.throttled = true;
+      set_throttled(true);
       account.throttling.at = context.now;
       account.slice.borrows = false;
       note_throttled(context, gpu, account);
@@ -294,6 +295,7 @@ void hold_to_ceiling(Context& context, Gpu& gpu, Account& account, bool looks) {
 void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive& is_exclusive, const Pressers& others, bool looks) {
   const Config& config = context.config();
   const bool yielded = std::exchange(account.yields, false);
+  if (yielded) note_verdict(gpu.quota, account);
   if (!others.press(account) || (!yielded && account.balance > 0)) return;
   if (config.scheduling_mode == SchedulingMode::kConcurrent || is_exclusive(account)) return;
   const Duration band = is_windowed(config, gpu) ? 0 : half_band(config, gpu, account, account.quota);
@@ -305,6 +307,7 @@ void hold_to_quota(Context& context, Gpu& gpu, Account& account, const Exclusive
   if (!yielded && (account.slice.runs || turn) && (context.now < long_enough || !looks))
     return context.wake(gpu, std::max(long_enough, context.now + kMillisecond));
   account.yields = true;
+  note_verdict(gpu.quota, account);
   if (stays(account) && !has_last_turn(context, gpu, account))
     drop_tenant(context, gpu, account.tenant, "it is above its share, and another tenant is below its own");
 }
@@ -376,6 +379,7 @@ NextTurn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, Tena
   if (!borrows) return {best.account(), best.owed_to()};
   Account& borrower = *best_throttled.account();
   borrower.throttled = false;
+  note_verdict(quota, borrower);
   note_released(context, gpu, borrower);
   borrower.slice.borrows = true;
   return {&borrower, best_throttled.owed_to()};
@@ -417,7 +421,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   }
   if (!holder.account) {
     const NextTurn next = leaving ? NextTurn{} : next_of(context, gpu, is_exclusive, 0);
-    quota.owner = next.account ? next.account->tenant : 0;
+    set_owner(quota, next.account);
     if (!next.account) return;
     for (const Account* account : holding) {
       if (stays(*account) && account->tenant != quota.owner)
@@ -426,7 +430,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
     return;
   }
   Account& owner = *holder.account;
-  quota.owner = owner.tenant;
+  set_owner(quota, &owner);
   for (const Account* account : holding) {  // from a time when they ran together
     if (stays(*account) && account->tenant != owner.tenant && !has_last_turn(context, gpu, *account))
       drop_tenant(context, gpu, account->tenant, "tenants take turns now, and it is another's");
@@ -439,7 +443,7 @@ void hold_to_turns(Context& context, Gpu& gpu) {
   const Instant due = std::max(slice_end(context, gpu, owner), context.now + lasts);
   if (due > context.now) return context.wake(gpu, due);
   drop_tenant(context, gpu, owner.tenant, "its slice of the GPU's time is over, and another tenant is owed more");
-  quota.owner = 0;
+  set_owner(quota, nullptr);
 }
 
 // What limits ask to be woken for, while that function runs.
@@ -464,7 +468,7 @@ static void settle_all(Context& context, Gpu& gpu) {
   quota.skipped.clear();
   choose_mode(context, gpu);
   if (!quota.limited) {
-    quota.owner = 0;
+    set_owner(quota, nullptr);
     for (auto* accounts : {&quota.accounts, &quota.left}) {
       for (Account& account : *accounts) account.throttled = account.yields = account.slice.runs = account.seen.runs = false;
     }

@@ -40,10 +40,6 @@ class DepartedMemory {
 struct Tenancy {
   Doing does;
   Account* account = nullptr;  // null: none yet
-  // A client comes, or has another reason to wait than limits.
-  void forget_held_for() const {
-    if (account != nullptr) account->held_for = WaitReason::kNone;
-  }
   std::map<ClientId, Client*> clients;
   std::map<ClientId, Client*> waiting;  // of them
 };
