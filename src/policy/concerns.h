@@ -239,10 +239,7 @@ int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& accoun
 // quota_changes.cc: which accounts a step looks at
 void look_at_accounts(Context& context, Quota& quota);
 void judge_uses(Context& context, Gpu& gpu);  // who runs, and who leaves gaps
-// It is throttled, yields or owes. Those that take turns may owe: next is always who is owed most.
-class Exclusive;
-bool may_be_held(const Exclusive& is_exclusive, const Account& account);
-const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu);  // these, and maybe others; in the order of tenants
+const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu);  // may_be_held(), and maybe others; in the order of tenants
 Present count_present(const Config& config, const Gpu& gpu);
 Instant last_busy(const Quota& quota, const Account& account);
 
@@ -275,6 +272,17 @@ class Exclusive {
   const bool rotates_;
   bool by_gaps_ = false, others_ = false;
 };
+// It is throttled, or uses up its ceiling.
+inline bool is_at_ceiling(const Account& account) {
+  return account.throttled || (account.limit.has_ceiling() && account.ceiling_balance <= 0);
+}
+// It yields, or owes. Those that take turns may owe: next is always who is owed most.
+inline bool is_above_quota(const Exclusive& is_exclusive, const Account& account) {
+  return account.yields || (account.balance <= 0 && !is_exclusive(account));
+}
+inline bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
+  return is_at_ceiling(account) || is_above_quota(is_exclusive, account);
+}
 // How long turns last beside limits, of one GPU as it is now.
 class Slices {
  public:

@@ -176,7 +176,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   quota.until = to;
   const bool nobodys = gpu.tenants_working == 0 && swaps && quota.limited;
   if (nobodys) quota.swap_time += time;
-  const Pressers others = pressers(gpu);  // as of the beginning of the time
+  const Pressers others = gpu.tenants_working > 0 ? pressers(gpu) : Pressers();  // as of the beginning of the time
   if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
   const bool windowed = is_windowed(config, gpu);
   const Earnings earnings(config, gpu, time, to);
@@ -244,7 +244,8 @@ Pressers pressers(const Gpu& gpu) {
   for (const Account& account : gpu.quota.accounts) {
     if (account.throttled || account.balance < 0) continue;
     const auto may_soon = [](const Client& client) { return client.waits() && !cannot_have_it_soon(client.wait.reason); };
-    if (account.does.works == 0 && (account.does.waits == 0 || !any_client(*account.here, may_soon))) continue;
+    const auto wants = [&] { return account.held_for != WaitReason::kNone || any_client(*account.here, may_soon); };  // limits end soon
+    if (account.does.works == 0 && (account.does.waits == 0 || !wants())) continue;
     found.several = found.any;
     found.any = true;
     found.tenant = account.tenant;

@@ -139,11 +139,6 @@ void judge_uses(Context& context, Gpu& gpu) {
   });
 }
 
-bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
-  return account.throttled || account.yields || (account.limit.has_ceiling() && account.ceiling_balance <= 0) ||
-         (account.balance <= 0 && !is_exclusive(account));
-}
-
 const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu) {
   Changes& changes = gpu.quota.changes;
   if (!std::exchange(changes.balances, false)) return changes.held;

@@ -484,19 +484,20 @@ static void settle_all(Context& context, Gpu& gpu) {
   forget_common_arrears(context, gpu);
   const std::vector<Account*>& held = accounts_held(context.config(), gpu);
   for (Account* account : held) {
-    if (account->throttled || (account->limit.has_ceiling() && account->ceiling_balance <= 0))
-      hold_to_ceiling(context, gpu, *account, looks);
+    if (is_at_ceiling(*account)) hold_to_ceiling(context, gpu, *account, looks);
   }
-  const Pressers others = pressers(gpu);
   const Exclusive is_exclusive(context.config(), gpu);
-  for (Account* account : held) {
-    if (account->yields || (account->balance <= 0 && !is_exclusive(*account)))
-      hold_to_quota(context, gpu, *account, is_exclusive, others, looks);
-  }
+  std::optional<Pressers> others;  // few steps ask for them
+  const auto hold_if_above = [&](Account& account, bool at_once) {
+    if (!is_above_quota(is_exclusive, account)) return;
+    if (!others) others = pressers(gpu);
+    hold_to_quota(context, gpu, account, is_exclusive, *others, at_once);
+  };
+  for (Account* account : held) hold_if_above(*account, looks);
   if (quota.left_settles) {
     for (Account& account : quota.left) {
-      hold_to_ceiling(context, gpu, account, true);
-      hold_to_quota(context, gpu, account, is_exclusive, others, true);
+      if (is_at_ceiling(account)) hold_to_ceiling(context, gpu, account, true);
+      hold_if_above(account, true);
     }
   }
   hold_to_turns(context, gpu);
