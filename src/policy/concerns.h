@@ -238,7 +238,7 @@ int64_t billing_rate(const Config& config, const Gpu& gpu, const Account& accoun
 
 // quota_changes.cc: which accounts a step looks at
 void look_at_accounts(Context& context, Quota& quota);
-void judge_uses(Context& context, Gpu& gpu);  // who runs, and who leaves gaps
+void judge_uses(Context& context, Gpu& gpu);                                 // who runs, and who leaves gaps
 const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu);  // may_be_held(), and maybe others; in the order of tenants
 Present count_present(const Config& config, const Gpu& gpu);
 Instant last_busy(const Quota& quota, const Account& account);
@@ -250,6 +250,17 @@ void learn_overlap(const Context& context, const Gpu& gpu, const Client& client,
 
 // quota_shares.cc: what each tenant is entitled to
 void settle_shares(Context& context, const Gpus& gpus);
+
+// quota_ranking.cc: who comes next of those that take turns
+class Exclusive;
+// Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
+Duration owed(const Account& account);
+struct NextTurn {
+  Account* account = nullptr;  // null: nobody
+  Duration owed = 0;
+};
+// Of those that may run. Who is throttled may, too, where the GPU would stand still.
+NextTurn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId but_not);
 
 // quota_turns.cc: who may run
 enum class Verdict { kRun, kLimit, kShare };
@@ -272,6 +283,10 @@ class Exclusive {
   const bool rotates_;
   bool by_gaps_ = false, others_ = false;
 };
+// It takes turns and waits for its own.
+inline bool waits_for_turn(const Exclusive& is_exclusive, const Account& account) {
+  return account.does.waits > 0 && !account.throttled && is_exclusive(account);
+}
 // It is throttled, or uses up its ceiling.
 inline bool is_at_ceiling(const Account& account) {
   return account.throttled || (account.limit.has_ceiling() && account.ceiling_balance <= 0);

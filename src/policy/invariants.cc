@@ -221,12 +221,38 @@ std::optional<std::string> check_tenancies(const Gpu& gpu) {
   return accounts_here == gpu.quota.accounts_here ? std::nullopt : std::optional<std::string>("the number of accounts is wrong");
 }
 
+// Who comes next of those that wait for their turn, against all of them.
+std::optional<std::string> check_ranking(const Config& config, const Gpu& gpu) {
+  const Ranking& ranking = gpu.quota.changes.ranking;
+  if (!gpu.quota.limited || !ranking.known) return std::nullopt;
+  const Exclusive is_exclusive(config, gpu);
+  size_t found = 0;
+  for (const Account& account : gpu.quota.accounts) {
+    const auto broken = [&](const char* what) { return "tenant " + std::to_string(account.tenant) + " in the ranking: " + what; };
+    const auto at =
+        std::find_if(ranking.first.begin(), ranking.first.end(), [&](const Ranking::Place& place) { return place.account == &account; });
+    found += at != ranking.first.end();
+    if (account.seen.to_rank) continue;  // it is looked at first
+    const Ranking::Place place{owed(account), account.tenant, nullptr};
+    if (at != ranking.first.end()) {
+      if (!waits_for_turn(is_exclusive, account)) return broken("does not wait for a turn");
+      if (at->owed != place.owed) return broken("is owed something else");
+    } else if (waits_for_turn(is_exclusive, account) && (!ranking.bound || place.is_before(*ranking.bound))) {
+      return broken("is missing");
+    }
+  }
+  const bool in_order = std::is_sorted(ranking.first.begin(), ranking.first.end(),
+                                       [](const Ranking::Place& a, const Ranking::Place& b) { return a.is_before(b); });
+  return in_order && found == ranking.first.size() ? std::nullopt
+                                                   : std::optional<std::string>("the ranking has others, or in another order");
+}
+
 // What the last look at each account found, against the account. Those that have changed since are looked at in the next step.
 std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
   const Quota& quota = gpu.quota;
   const Changes& changes = quota.changes;
   int64_t limited = 0;
-  size_t active = 0, present = 0, runs = 0, gone = 0, to_hold = 0;
+  size_t active = 0, present = 0, runs = 0, gone = 0, to_hold = 0, to_rank = 0;
   const Exclusive is_exclusive(config, gpu);
   for (const Account& account : quota.accounts) {
     const Seen& seen = account.seen;
@@ -237,11 +263,13 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
     runs += seen.runs;
     gone += seen.gone;
     to_hold += seen.to_hold;
+    to_rank += seen.to_rank;
     if (account.slice.runs && !seen.runs) return broken("runs, and is not judged");
     const bool held = account.throttled || account.yields;
     if (quota.limited && held && std::find(changes.held.begin(), changes.held.end(), &account) == changes.held.end())
       return broken("is held back, and is not watched");
-    if (quota.limited && may_be_held(is_exclusive, account) && !seen.held && !changes.balances && !seen.to_judge) return broken("owes, and is not looked at");
+    if (quota.limited && may_be_held(is_exclusive, account) && !seen.held && !changes.balances && !seen.to_judge)
+      return broken("owes, and is not looked at");
     const Verdict verdict = may_run(is_exclusive, quota, account);
     if (quota.limited && account.does.waits > 0 && !seen.to_hold && !changes.hold_all && !knows_verdict(gpu, account, verdict))
       return broken("has clients that may run, or do not know why not");
@@ -262,7 +290,8 @@ std::optional<std::string> check_changes(const Config& config, const Gpu& gpu) {
   if (quota.changes.counted && quota.changes.counted->rotates == rotates && *quota.changes.counted != count_present(config, gpu))
     return "others are present on GPU " + std::to_string(gpu.id) + " than are counted";
   const bool same = limited == changes.limited && active == changes.active.size() && present == changes.present.size() &&
-                    runs == changes.runs.size() && gone == changes.gone.size() && to_hold == changes.to_hold.size();
+                    runs == changes.runs.size() && gone == changes.gone.size() && to_hold == changes.to_hold.size() &&
+                    to_rank == changes.to_rank.size();
   return same ? std::nullopt : std::optional<std::string>("accounts are looked at that are none");
 }
 
@@ -332,6 +361,7 @@ std::optional<std::string> check_invariants(const State& state) {
     if (auto found = check_queue(gpu)) return found;
     if (auto found = check_tenancies(gpu)) return found;
     if (auto found = check_changes(state.config, gpu)) return found;
+    if (auto found = check_ranking(state.config, gpu)) return found;
     for (const auto& [client_id, client] : gpu.clients) {
       if (auto found = check(state, gpu, client)) return found;
     }

@@ -67,7 +67,6 @@ Duration recent_use(const Account& account, Instant now) {
   return newer + portion(older, (kRecentWindow - now % kRecentWindow) / (kRecentWindow / kWholeGpu));
 }
 
-
 Duration balance_least(const Gpu& gpu, const Account& account) {
   if (!account.limit.has_ceiling()) return -portion(std::max(10 * kWindowAuto, 2 * gpu.quota.period), account.quota);
   return -portion(std::max(kDebtMax, 2 * gpu.quota.period), account.quota);
@@ -153,6 +152,7 @@ void end_window(Context& context, Gpu& gpu, Duration length, Duration window) {
   quota.window_start += length;
   quota.last_window_length = length;
   quota.changes.balances = true;
+  quota.changes.ranking.known = false;
   const auto end = [&](Account& account) {
     account.consumed.last_window = account.consumed.in_window;
     account.consumed.in_window = 0;
@@ -181,6 +181,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   const bool windowed = is_windowed(config, gpu);
   const Earnings earnings(config, gpu, time, to);
   quota.changes.balances = true;
+  quota.changes.ranking.known = false;
   size_t place = 0;
   for (Account& account : quota.accounts) {
     quota.accounts.look_ahead(place++);
@@ -495,6 +496,7 @@ void quota_config_changed(Context& context, const Config& former) {
   for (auto& [id, gpu] : context.state.gpus) {
     gpu.quota.shares_known = false;
     gpu.quota.changes.all = gpu.quota.changes.balances = gpu.quota.changes.hold_all = true;
+    gpu.quota.changes.ranking.known = false;
     earn_left(former, gpu);
     gpu.quota.left.extract_if(&gpu.quota.accounts, [](const Account&) { return true; });  // until they are looked at again
     if (!gpu.quota.limited) continue;
@@ -551,6 +553,7 @@ void quota_pause_ended(const Context& context, const Gpu& gpu, Client& client) {
   Account* const account = client.indexed.tenancy->account;
   if (unused == 0 || !client.turn.pause.since || !gpu.quota.limited || account == nullptr) return;
   take_back(*account, std::min(portion(unused, client.turn.pause.billed_before), context.now - *client.turn.pause.since));
+  note_verdict(client.indexed.home->quota, *account);
 }
 
 void quota_turn_ended(Context& context, Gpu& gpu, const Client& client, bool by_choice, std::optional<Duration> used) {

@@ -98,10 +98,10 @@ struct ThrottleNotes {
 // What the last look at an account found (quota_changes.cc).
 struct Seen {
   bool busy = false;
-  bool limited = false;                                                              // counts in Changes::limited
+  bool limited = false;  // counts in Changes::limited
   // Stands in the list of that name.
-  bool to_look = false, to_judge = false, to_hold = false, runs = false, held = false, gone = false;
-  Instant active_until = 0, present_until = 0;                                       // as the indexes have it; 0: it is in none
+  bool to_look = false, to_judge = false, to_hold = false, to_rank = false, runs = false, held = false, gone = false;
+  Instant active_until = 0, present_until = 0;  // as the indexes have it; 0: it is in none
 
   bool operator==(const Seen&) const = default;
 };
@@ -287,13 +287,29 @@ struct Present {
   bool operator==(const Present&) const = default;
 };
 
+// Of the tenants that take turns those that wait for theirs, as far as is known: who is owed most comes first, of several the first one.
+// Kept from step to step, since between two times that all accounts change few of them do (Changes::to_rank).
+struct Ranking {
+  struct Place {
+    Duration owed;
+    TenantId tenant;
+    Account* account;
+    bool is_before(const Place& other) const { return owed > other.owed || (owed == other.owed && tenant < other.tenant); }
+  };
+  bool known = false;          // false: all have to be gone over
+  std::vector<Place> first;    // in their order
+  std::optional<Place> bound;  // all others come after it, account or not; none: there are no others
+};
+
 // Which accounts of a GPU a step looks at (quota_changes.cc).
 struct Changes {
   bool all = true;
-  Instant looked_at = 0;                                   // busy tenants were so then
-  std::vector<Account*> to_look, to_judge;                 // changed since they were looked at, or judged
-  std::vector<Account*> to_hold;                           // whose clients that wait may run, or have to hear why not
-  bool hold_all = true;                                    // all of them may
+  Instant looked_at = 0;                    // busy tenants were so then
+  std::vector<Account*> to_look, to_judge;  // changed since they were looked at, or judged
+  std::vector<Account*> to_hold;            // whose clients that wait may run, or have to hear why not
+  bool hold_all = true;                     // all of them may
+  std::vector<Account*> to_rank;            // that may stand in another place
+  Ranking ranking;
   std::vector<Account*> runs;                              // Slice::runs
   std::vector<Account*> held;                              // that may be throttled, yield, or owe (may_be_held())
   bool balances = true;                                    // or who is exclusive, may have changed since `held` was made
@@ -306,7 +322,8 @@ struct Changes {
   // Before those go of which `test` says so.
   template <typename Test>
   void forget(Test test) {
-    for (auto* accounts : {&to_look, &to_judge, &to_hold, &runs, &held, &gone}) std::erase_if(*accounts, test);
+    for (auto* accounts : {&to_look, &to_judge, &to_hold, &to_rank, &runs, &held, &gone}) std::erase_if(*accounts, test);
+    std::erase_if(ranking.first, [&](const Ranking::Place& place) { return test(place.account); });
   }
 };
 
@@ -346,7 +363,7 @@ struct Quota {
 };
 
 void note_change(Quota& quota, Account& account);    // of what its clients do, its limits or its gaps
-void note_verdict(Quota& quota, Account& account);   // may_run() may say something else of it
+void note_verdict(Quota& quota, Account& account);   // may_run() may say something else of it, or what it is owed
 void set_owner(Quota& quota, const Account* owner);  // null: it is nobody's turn
 
 // What a tenant asks of one GPU, and gets, in millionths of it.

@@ -18,6 +18,7 @@ void note_change(Quota& quota, Account& account) {
 void note_verdict(Quota& quota, Account& account) {
   if (account.here == nullptr) return;
   if (!std::exchange(account.seen.to_hold, true)) quota.changes.to_hold.push_back(&account);
+  if (!std::exchange(account.seen.to_rank, true)) quota.changes.to_rank.push_back(&account);
 }
 
 void set_owner(Quota& quota, const Account* owner) {

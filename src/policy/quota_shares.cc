@@ -275,6 +275,7 @@ void set_shares(Context& context, Gpu& gpu, const Sharing& sharing) {
   if (!one_by_one) note_scale(context, gpu);
   gpu.quota.changes.counted.reset();
   gpu.quota.changes.balances = gpu.quota.changes.hold_all = true;
+  gpu.quota.changes.ranking.known = false;
   gpu.quota.over_asked = ceilings > kWholeGpu;
   gpu.quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
 }
@@ -326,6 +327,7 @@ bool set_shares_here(Context& context, Gpu& gpu) {
   const bool over_asked = sums.ceilings > kWholeGpu;
   quota.changes.balances |= windowed || over_asked != quota.over_asked;
   quota.changes.hold_all |= over_asked != quota.over_asked;
+  quota.changes.ranking.known = false;
   quota.over_asked = over_asked;
   quota.full_demand = demand >= kWholeGpu - kWholeGpu / 1000;
   return true;

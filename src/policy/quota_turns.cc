@@ -1,7 +1,6 @@
 // Who may run on a GPU with compute limits. Each tenant's balance swings around zero: it is throttled half a band below, and runs again
 // half a band above, which makes one turn a period. Tenants that saturate the GPU run one after the other: next is who is owed most,
 // measured in the time in which its quota would have given it so much.
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -73,44 +72,6 @@ Duration worth_of(const Config& config, Duration swap_cost) {
 
 Duration slice_of(const Config& config, const Gpu& gpu, const Account& account) { return Slices(config, gpu).of(account); }
 
-// Its balance as the time in which its quota adds up to it: who is owed most is furthest behind.
-Duration owed(const Account& account) {
-  constexpr Duration kProductFits = 9'000'000'000'000;
-  const int64_t quota = std::max<int64_t>(account.quota, 1);
-  if (account.balance >= -kProductFits && account.balance <= kProductFits) return account.balance * kWholeGpu / quota;
-  return account.balance / quota * kWholeGpu + account.balance % quota * kWholeGpu / quota;
-}
-
-// Whether it is owed more than that; as owed() has it, without its division.
-bool is_owed_more(const Account& account, Duration than) {
-  constexpr Duration kProductFits = 9'000'000'000'000;
-  if (account.balance < -kProductFits || account.balance > kProductFits) return owed(account) > than;
-  __extension__ using Wide = __int128;
-  const Wide own = account.balance * kWholeGpu, quota = std::max<int64_t>(account.quota, 1);
-  return than >= 0 ? own >= (than + 1) * quota : own > than * quota;
-}
-
-// Of many accounts who is owed most, the first of several. Nearly all are owed less by far, which a product of floating point shows.
-class MostOwed {
- public:
-  void add(Account& account) {
-    if (account_ != nullptr) {
-      const auto own = static_cast<double>(account.balance) * kWholeGpu;
-      if (own < surely_less_ * static_cast<double>(std::max<int64_t>(account.quota, 1)) || !is_owed_more(account, owed_)) return;
-    }
-    account_ = &account;
-    owed_ = owed(account);
-    surely_less_ = static_cast<double>(owed_) - std::abs(static_cast<double>(owed_)) * 1e-9 - 1;
-  }
-  Account* account() const { return account_; }
-  Duration owed_to() const { return owed_; }
-
- private:
-  Account* account_ = nullptr;
-  Duration owed_ = 0;
-  double surely_less_ = 0;
-};
-
 // ---- how things stand ----
 
 // Whether those that have been here lately fit together; else what the swaps between them cost.
@@ -173,6 +134,7 @@ void choose_mode(Context& context, Gpu& gpu) {
   quota.period = period_of(context.config(), gpu, present, turns);
   if (former == mode) return;
   quota.changes.balances = quota.changes.hold_all = true;
+  quota.changes.ranking.known = false;
   ++quota.mode_changes;
   note_mode(context, gpu, former);
 }
@@ -191,6 +153,7 @@ void forget_common_arrears(Context& context, Gpu& gpu) {
     least = std::min(least.value_or(own), own);
   }
   if (tenants < 2 || *least <= quota.period) return;
+  quota.changes.ranking.known = false;
   for (Account& account : quota.accounts) {
     if (!account.active) continue;
     account.balance -= portion(*least - quota.period, account.quota);
@@ -349,41 +312,6 @@ void watch_ceiling(Context& context, Gpu& gpu, const Account& account, bool stal
 }
 
 // ---- turns ----
-
-struct NextTurn {
-  Account* account = nullptr;
-  Duration owed = 0;
-};
-
-// Who comes next of those that may run; null: nobody.
-NextTurn next_of(Context& context, Gpu& gpu, const Exclusive& is_exclusive, TenantId but_not) {
-  Quota& quota = gpu.quota;
-  MostOwed best, best_throttled;
-  int64_t demand = 0;
-  const bool any_skipped = !quota.skipped.empty();
-  const bool lends = but_not == 0 && !is_windowed(context.config(), gpu);
-  for (Account& account : quota.accounts) {
-    const bool wants = waits(account);
-    if (!wants && (!lends || !account.slice.interrupted)) continue;
-    if (account.throttled && !lends) continue;
-    if (!is_exclusive(account) || account.tenant == but_not) continue;
-    if (wants || account.active) demand += account.quota;
-    if (!wants || (any_skipped && quota.skipped.contains(account.tenant))) continue;
-    // Above a ceiling that is more than its quota, it waits, whoever stands still.
-    if (account.throttled && account.quota < account.limit.ceiling_rate()) continue;
-    (account.throttled ? best_throttled : best).add(account);
-  }
-  // Together they are entitled to all of the GPU: then who is owed most comes next, and nobody waits until a whole turn is saved up.
-  const bool may_borrow = lends && demand >= kWholeGpu - kWholeGpu / 1000;
-  const bool borrows = may_borrow && best_throttled.account() && (!best.account() || best.owed_to() < best_throttled.owed_to());
-  if (!borrows) return {best.account(), best.owed_to()};
-  Account& borrower = *best_throttled.account();
-  borrower.throttled = false;
-  note_verdict(quota, borrower);
-  note_released(context, gpu, borrower);
-  borrower.slice.borrows = true;
-  return {&borrower, best_throttled.owed_to()};
-}
 
 // Those with the lock, in the order of tenants: where few have it they are not looked for among all.
 std::vector<Account*> accounts_that_hold(Gpu& gpu) {
