@@ -302,7 +302,8 @@ inline bool may_be_held(const Exclusive& is_exclusive, const Account& account) {
 class Slices {
  public:
   Slices(const Config& config, const Gpu& gpu);
-  Duration of(const Account& account) const { return std::max(fixed_ > 0 ? fixed_ : portion(per_, account.quota), kSliceMin); }
+  Duration of(int64_t quota) const { return std::max(fixed_ > 0 ? fixed_ : portion(per_, quota), kSliceMin); }
+  Duration of(const Account& account) const { return of(account.quota); }
   // How far a balance that grows at that rate swings from where its tenant is throttled to where it runs again.
   Duration half_band(const Account& account, int64_t rate) const { return portion(of(account), kWholeGpu - rate) / 2; }
 

@@ -86,23 +86,33 @@ class Earnings {
         window_(window_of(config, gpu)),
         period_(gpu.quota.period),
         windowed_(is_windowed(config, gpu)),
-        slices_(config, gpu) {}
+        slices_(config, gpu),
+        share_(share_of(0)) {}
 
-  void add_to(Account& account, bool wants) const {
-    // What bounds savings is dear to work out, and above 0: who owes comes nowhere near it.
-    const Duration grown = account.balance + portion(time_, account.quota);
+  void add_to(Account& account, bool wants) {
+    if (account.quota != share_.quota) share_ = share_of(account.quota);
+    // What bounds savings is above 0: who owes comes nowhere near it.
+    const Duration grown = account.balance + share_.earned;
     account.balance = grown <= 0 ? grown : std::max(account.balance, std::min(grown, balance_most(account, wants)));
     if (account.limit.has_ceiling()) add_to_ceiling(account);
   }
 
  private:
+  // What follows from a tenant's quota. Nearly all that have no ceiling below it have the same one, so the last is kept.
+  struct Share {
+    int64_t quota = 0;
+    Duration earned = 0, of_window = 0, of_period = 0, slice = 0;
+  };
+  Share share_of(int64_t quota) const {
+    return {quota, portion(time_, quota), portion(window_, quota), portion(period_, quota), slices_.of(quota)};
+  }
+
   // The most that a tenant can have saved up. Waiting for others it loses nothing that they owe it; by itself it saves for bursts no longer
   // than those that it has had: a program that starts, or has only just begun, gets no advance.
   Duration balance_most(const Account& account, bool waits) const {
-    const Duration of_window = portion(window_, account.quota);
-    if (waits || windowed_) return 2 * of_window;
+    if (waits || windowed_) return 2 * share_.of_window;
     const Duration burst = portion(window_, std::min(recent_use(account, now_), kRecentWindow) / (kRecentWindow / kWholeGpu));
-    return std::max(std::min(of_window, burst), portion(period_, account.quota));
+    return std::max(std::min(share_.of_window, burst), share_.of_period);
   }
 
   void add_to_ceiling(Account& account) const {
@@ -114,7 +124,8 @@ class Earnings {
       account.ceiling_balance = less_owed;
       return;
     }
-    const Duration ceiling_balance_most = std::max({account.balance, portion(period_, rate), slices_.half_band(account, rate)});
+    const Duration half_band = portion(share_.slice, kWholeGpu - rate) / 2;  // as Slices has it
+    const Duration ceiling_balance_most = std::max({account.balance, portion(period_, rate), half_band});
     account.ceiling_balance = std::max(account.ceiling_balance, std::min(less_owed, ceiling_balance_most));
   }
 
@@ -123,6 +134,7 @@ class Earnings {
   const Duration window_, period_;
   const bool windowed_;
   const Slices slices_;
+  Share share_;
 };
 
 void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
@@ -137,7 +149,7 @@ void spend(const Gpu& gpu, Account& account, Duration billed, bool pressed) {
 void earn_left(const Config& config, Gpu& gpu) {
   Quota& quota = gpu.quota;
   if (quota.left_earns == 0) return;
-  const Earnings earnings(config, gpu, quota.left_earns, quota.until);
+  Earnings earnings(config, gpu, quota.left_earns, quota.until);
   for (Account& account : quota.left) {
     if (account.used) earnings.add_to(account, false);
   }
@@ -179,7 +191,7 @@ void bill(Context& context, Gpu& gpu, bool swaps, Instant to) {
   const Pressers others = gpu.tenants_working > 0 ? pressers(gpu) : Pressers();  // as of the beginning of the time
   if (!nobodys && !is_windowed(config, gpu)) quota.left_earns += time;
   const bool windowed = is_windowed(config, gpu);
-  const Earnings earnings(config, gpu, time, to);
+  Earnings earnings(config, gpu, time, to);
   quota.changes.balances = true;
   quota.changes.ranking.known = false;
   size_t place = 0;

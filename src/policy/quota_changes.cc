@@ -143,11 +143,13 @@ void judge_uses(Context& context, Gpu& gpu) {
 const std::vector<Account*>& accounts_held(const Config& config, Gpu& gpu) {
   Changes& changes = gpu.quota.changes;
   if (!std::exchange(changes.balances, false)) return changes.held;
+  for (Account* account : changes.held) account->seen.held = false;
   changes.held.clear();
   const Exclusive is_exclusive(config, gpu);
   for (Account& account : gpu.quota.accounts) {
-    account.seen.held = may_be_held(is_exclusive, account);
-    if (account.seen.held) changes.held.push_back(&account);
+    if (!may_be_held(is_exclusive, account)) continue;
+    account.seen.held = true;
+    changes.held.push_back(&account);
   }
   return changes.held;
 }

@@ -1,6 +1,7 @@
 // Who comes next of the tenants that take turns: who is owed most. Most steps find whom the step before found, so the first few places are
 // kept (Ranking).
 #include <cmath>
+#include <limits>
 
 #include "policy/concerns.h"
 
@@ -27,7 +28,19 @@ class FirstPlaces {
   FirstPlaces(std::vector<Ranking::Place>& places, size_t most) : places_(places), most_(most) { places_.clear(); }
 
   void add(Account& account) {
-    if (places_.size() == most_ && !comes_before_last(account)) {
+    // Nearly all are owed less by far, which a product of floating point shows.
+    const double own = static_cast<double>(account.balance) * kWholeGpu;
+    if (own < surely_less_ * static_cast<double>(std::max<int64_t>(account.quota, 1))) {
+      complete_ = false;
+      return;
+    }
+    insert(account);
+  }
+  bool complete() const { return complete_; }
+
+ private:
+  void insert(Account& account) {
+    if (places_.size() == most_ && !is_owed_more(account, places_.back().owed)) {
       complete_ = false;
       return;
     }
@@ -38,26 +51,19 @@ class FirstPlaces {
       complete_ = false;
       places_.pop_back();
     }
+    if (places_.size() < most_) return;
     const auto last = static_cast<double>(places_.back().owed);
     surely_less_ = last - std::abs(last) * 1e-9 - 1;
-  }
-  bool complete() const { return complete_; }
-
- private:
-  // Nearly all are owed less by far, which a product of floating point shows.
-  bool comes_before_last(const Account& account) const {
-    const double own = static_cast<double>(account.balance) * kWholeGpu;
-    return own >= surely_less_ * static_cast<double>(std::max<int64_t>(account.quota, 1)) && is_owed_more(account, places_.back().owed);
   }
 
   std::vector<Ranking::Place>& places_;
   const size_t most_;
-  bool complete_ = true;  // no other was added
-  double surely_less_ = 0;
+  bool complete_ = true;                                        // no other was added
+  double surely_less_ = std::numeric_limits<double>::lowest();  // who is owed less than that comes after the last
 };
 
 void rank_all(Quota& quota, const Exclusive& is_exclusive) {
-  constexpr size_t kFirst = 4;  // so many turns may begin before all have to be gone over again
+  constexpr size_t kFirst = 2;  // whose turn begins now, and who comes after it
   Ranking& ranking = quota.changes.ranking;
   FirstPlaces first(ranking.first, kFirst);
   for (Account& account : quota.accounts) {
