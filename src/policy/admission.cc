@@ -249,13 +249,16 @@ void hold_all_of(const Gpu& gpu, Account& account, Verdict verdict) {
 
 // A GPU as it is while nobody gets the lock and nobody is asked to give it up: so that each of many that wait costs little.
 struct Look {
+  Look(const Context& context, Gpu& gpu)
+      : now(context.state, gpu, {.dropping_released = false}, context.now), pressed(context.config(), gpu) {}
+
   RoomCount now;  // without those that come; those that drop are still there
   Pressed pressed;
 };
 using Looks = std::map<GpuId, std::optional<Look>>;
 
 const Look& look_at(std::optional<Look>& look, const Context& context, Gpu& gpu) {
-  if (!look) look.emplace(RoomCount(context.state, gpu, {.dropping_released = false}, context.now), Pressed(context.config(), gpu));
+  if (!look) look.emplace(context, gpu);
   return *look;
 }
 
@@ -282,8 +285,8 @@ bool admit_client(Context& context, Gpu& gpu, std::optional<Head>& head, std::op
     set_reason(client, reason, for_memory);
     return false;
   };
-  const auto becomes_head = [&](Switch plan) {
-    if (!head) head.emplace(only(client), std::move(plan));
+  const auto becomes_head = [&](Switch&& plan) {
+    if (!head) head = Head{only(client), std::move(plan)};
   };
   if (client.evictions.current) {
     becomes_head({.at = context.now});

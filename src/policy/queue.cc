@@ -125,21 +125,22 @@ void forget_waiting(Gpu& gpu, Client& client) {
   if (client.indexed.queued.waits) leave(gpu.queue, client);
 }
 
-void forget_held_for(const Client& client) {
-  Account* const account = client.indexed.tenancy != nullptr ? client.indexed.tenancy->account : nullptr;
+void forget_held_for(Gpu& gpu, const Client& client) {
+  Account* const account = client.indexed.tenancy->account;
   if (account == nullptr) return;
   account->held_for = WaitReason::kNone;
-  note_verdict(client.indexed.home->quota, *account);
+  note_verdict(gpu.quota, *account);
 }
 
 void set_reason(Client& client, WaitReason reason, bool waited_for_memory) {
   if (client.wait.reason == reason && client.wait.for_memory == waited_for_memory) return;
-  if (client.indexed.home != nullptr && cannot_have_it_soon(client.wait.reason) != cannot_have_it_soon(reason))
-    limits_change(*client.indexed.home);
+  Gpu* const gpu = client.indexed.home;
+  if (gpu != nullptr && cannot_have_it_soon(client.wait.reason) != cannot_have_it_soon(reason)) limits_change(*gpu);
   client.wait.reason = reason;
   client.wait.for_memory = waited_for_memory;
-  forget_held_for(client);
-  if (client.indexed.home != nullptr) note_waiting(*client.indexed.home, client);
+  if (gpu == nullptr) return;
+  forget_held_for(*gpu, client);
+  note_waiting(*gpu, client);
 }
 
 const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {

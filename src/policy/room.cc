@@ -147,7 +147,7 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
   };
   move(former.waits, roles.waits, gpu.waiting);
   move(former.waits, roles.waits, client.indexed.tenancy->waiting);
-  if (roles.waits && !former.waits) forget_held_for(client);
+  if (roles.waits && !former.waits) forget_held_for(gpu, client);
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.evictable);
   count_in_tenancy(gpu, *client.indexed.tenancy, former, -1);
