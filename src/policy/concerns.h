@@ -56,8 +56,12 @@ struct TurnTerms {
 };
 // The members of gangs, and how their turns stand: of tenants with clients on these GPUs, which settle_with() found.
 void form_gangs(Context& context, const Gpus& gpus);
-Gang* gang_of(State& state, const Client& client);  // null: its turns are its own
-const Gang* gang_of(const State& state, const Client& client);
+Gang* find_gang(State& state, const Client& client);
+// Null: its turns are its own. Nearly all are, and each step asks again and again.
+inline Gang* gang_of(State& state, const Client& client) {
+  return state.gangs.empty() || !client.gang ? nullptr : find_gang(state, client);
+}
+inline const Gang* gang_of(const State& state, const Client& client) { return gang_of(const_cast<State&>(state), client); }
 bool is_member(const Gang& gang, const Client& client);
 Instant gang_began(const Gang& gang);        // its turn: when all had loaded, or will have at the latest
 Duration gang_loaded_for(const Gang& gang);  // before that: no longer than the link takes

@@ -93,6 +93,7 @@ void take_drained(Context& context, Client& client, const Drained& event) {
 }
 
 void settle_gang_drains(Context& context, const Gpus& gpus) {
+  if (context.state.asked_together.empty() && context.state.gangs.empty()) return;
   const std::set<std::pair<GpuId, ClientId>> asked = context.state.asked_together;
   for (const auto& [gpu_id, client_id] : asked) {
     Gpu& gpu = context.state.gpus.at(gpu_id);

@@ -199,8 +199,7 @@ void form_gangs(Context& context, const Gpus& gpus) {
   }
 }
 
-Gang* gang_of(State& state, const Client& client) {
-  if (!client.gang || state.gangs.empty()) return nullptr;
+Gang* find_gang(State& state, const Client& client) {
   for (const GangId id : {GangId{client.tenant, 0}, GangId{client.tenant, client.process}}) {
     const auto at = state.gangs.find(id);
     if (at != state.gangs.end() && at->second.whole) return &at->second;
@@ -211,8 +210,6 @@ Gang* gang_of(State& state, const Client& client) {
 bool is_member(const Gang& gang, const Client& client) {
   return client.gang && client.tenant == gang.id.tenant && (gang.id.process == 0 || client.process == gang.id.process);
 }
-
-const Gang* gang_of(const State& state, const Client& client) { return gang_of(const_cast<State&>(state), client); }
 
 Instant gang_began(const Gang& gang) { return gang.turn_start.value_or(gang.granted_at + gang.load_allowance); }
 

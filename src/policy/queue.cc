@@ -96,8 +96,7 @@ void note_waiting(Gpu& gpu, Client& client) {
   if (entry.waits && entry.keys != keys) leave(queue, client);
   if (!entry.waits) enter(queue, client, keys);
   if (const Bytes room = room_asked(client); room != entry.room) {
-    queue.by_room.erase({entry.room, client.id});
-    queue.by_room.emplace(room, client.id);
+    move_entry(queue.by_room, {entry.room, client.id}, {room, client.id});
     entry.room = room;
   }
   if (is_put_off(client)) {

@@ -7,12 +7,6 @@ namespace nvshare::policy {
 
 Bytes overhead_of(const Config& config, const Client& client) { return client.overhead.value_or(config.overhead_default); }
 
-Bytes safe_limit(const Config& config, const Gpu& gpu) {
-  if (config.memory_reserve_percent) return gpu.total / 100 * (100 - *config.memory_reserve_percent) - gpu.foreign;
-  Bytes limit = gpu.total - config.reserve_fixed - gpu.foreign;
-  return limit - gpu.sums.overhead_told - gpu.sums.overhead_untold * config.overhead_default;
-}
-
 Bytes departed_bytes(const Gpu& gpu) { return gpu.departed.bytes(); }
 
 Bytes committed(const Gpu& gpu) { return departed_bytes(gpu) + gpu.sums.committed; }
@@ -214,7 +208,7 @@ Bytes host_room(const State& state) {
 }
 
 RoomCount::RoomCount(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now)
-    : state_(state), gpu_(gpu), what_if_(what_if), now_(now) {
+    : state_(state), gpu_(gpu), what_if_(what_if), now_(now), limit_(safe_limit(state.config, gpu)) {
   sum_up();
 }
 
@@ -271,7 +265,7 @@ void RoomCount::change(const Client& client, bool leaves) {
 void RoomCount::leaves(const Client& client) { change(client, true); }
 void RoomCount::stays(const Client& client) { change(client, false); }
 
-Bytes RoomCount::room_left() const { return safe_limit(state_.config, gpu_) - sum_.fixed; }
+Bytes RoomCount::room_left() const { return limit_ - sum_.fixed; }
 
 Room RoomCount::room() const { return room_of(sum_, !what_if_.comers.empty()); }
 
@@ -281,15 +275,14 @@ Room RoomCount::room_with(const Client& comer) const {
 }
 
 Room RoomCount::room_of(const Part& sum, bool any_comers) const {
-  const Bytes limit = safe_limit(state_.config, gpu_);
   Room room;
-  room.shortfall = std::max<Bytes>(sum.fixed + sum.moving - limit, 0);
+  room.shortfall = std::max<Bytes>(sum.fixed + sum.moving - limit_, 0);
   const Bytes under_way = evicting_bytes(gpu_);
   // For somebody who comes the last piece has to fit as a whole: a movement that host memory has no room to end leaves two programs on the
   // GPU of which neither is whole. For those that run already it may be tried: pieces may be smaller, and growth has an end of its own.
   const Bytes whole = room.shortfall + (any_comers ? kPieceMost : 0);
   if (room.shortfall > under_way) room.host_needed = std::min(whole, std::max(room.shortfall, sum.moving)) - under_way;
-  if (sum.fixed > limit) {
+  if (sum.fixed > limit_) {
     room.obstacle = Obstacle::kGpuMemory;
   } else if (room.host_needed > 0 && room.host_needed > host_room(state_)) {  // which looks at all GPUs
     room.obstacle = Obstacle::kHostMemory;

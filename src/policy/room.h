@@ -28,7 +28,12 @@ void find_slack_takers(Gpu& gpu, Bytes below, std::vector<Client*>& takers);  //
 uint64_t hash_of(ClientId client);                                            // its part of Gpu::holders_hash
 
 Bytes overhead_of(const Config& config, const Client& client);
-Bytes safe_limit(const Config& config, const Gpu& gpu);  // may be negative when foreign memory leaves nothing
+// May be negative when foreign memory leaves nothing. Asked of a GPU many times in each step.
+inline Bytes safe_limit(const Config& config, const Gpu& gpu) {
+  if (config.memory_reserve_percent) return gpu.total / 100 * (100 - *config.memory_reserve_percent) - gpu.foreign;
+  const Bytes limit = gpu.total - config.reserve_fixed - gpu.foreign;
+  return limit - gpu.sums.overhead_told - gpu.sums.overhead_untold * config.overhead_default;
+}
 Bytes departed_bytes(const Gpu& gpu);
 Bytes committed(const Gpu& gpu);                         // the left side of the rule
 Bytes free_bytes(const Config& config, const Gpu& gpu);  // safe limit - committed; negative after foreign memory grew
@@ -108,6 +113,7 @@ class RoomCount {
   const Gpu& gpu_;
   const WhatIf what_if_;
   const Instant now_;
+  const Bytes limit_;
   Part sum_;
 };
 

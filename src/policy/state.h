@@ -44,6 +44,14 @@ struct Tenancy {
   std::map<ClientId, Client*> waiting;  // of them
 };
 
+// Of an index: an entry comes to stand in another place, and keeps its node.
+template <typename Key>
+void move_entry(std::set<Key>& index, const Key& from, const Key& to) {
+  auto node = index.extract(from);
+  node.value() = to;
+  index.insert(std::move(node));
+}
+
 // Clients that wait for what others hold.
 struct Contenders {
   uint32_t waiters = 0, memory_waiters = 0;
