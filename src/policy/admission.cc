@@ -376,12 +376,12 @@ void grant(Context& context, Gpu& gpu, Client& client) {
     ++gpu.switches.count;
     if (client.wait.woke || client.last_turn.due) client.turn.passing_since = context.now;
   }
+  limits_change(gpu);  // while it still waits
   client.grant = context.state.next_grant++;
   client.budget.bytes = client.budget.told = held(client);  // what was promised before may be on its way
   prefetch_ends(gpu, client);
   client.prefetches.unused = 0;
   client.prefetches.ended = false;
-  recount(gpu, client);
   client.budget.dirty = true;
   client.budget.slack_declined = client.turn.unproven = false;
   client.turn.granted_at = context.now;
@@ -390,8 +390,8 @@ void grant(Context& context, Gpu& gpu, Client& client) {
   client.last_turn.runs = client.last_turn.due;
   client.wait.reason = WaitReason::kNone;
   ++client.totals.turns;
-  note_grant(context, gpu, client);
   set_state(client, ClientState::kLoading, context.now);
+  note_grant(context, gpu, client);
   start_running(context, gpu);
 }
 

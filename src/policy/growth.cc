@@ -121,7 +121,8 @@ void break_deadlock(Context& context, Gpu& gpu) {
 }  // namespace
 
 void growth_ends(Client& client, Instant now) {
-  if (client.growth && client.turn.start) client.turn.without_room += now - std::max(client.growth->since, *client.turn.start);
+  if (!client.growth) return;
+  if (client.turn.start) client.turn.without_room += now - std::max(client.growth->since, *client.turn.start);
   client.growth.reset();
   recount(client);
 }
