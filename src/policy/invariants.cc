@@ -311,11 +311,12 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
       return broken("stands where another would");
     if (entry.place.has_value() == queue.fresh.contains(id)) return broken("has a place, or none, or both");
     if (entry.place && queue.order.at(*entry.place) != client) return broken("another has its place");
-    if (entry.room != room_asked(*client) || !queue.by_room.contains({entry.room, id})) return broken("asks for other room");
-    if (is_put_off(*client) == queue.unplaced.contains(id)) return broken("is looked at, or should be");
+    if (queue.rooms_kept && (entry.room != room_asked(*client) || !queue.by_room.contains({entry.room, id})))
+      return broken("asks for other room");
+    if (queue.rooms_kept && is_put_off(*client) == queue.unplaced.contains(id)) return broken("is looked at, or should be");
     if (entry.unnoted != wait_note_due(*client)) return broken("why it waits is noted, or should be");
     placed += entry.place.has_value();
-    unplaced += !is_put_off(*client);
+    unplaced += queue.rooms_kept && !is_put_off(*client);
     unnoted += entry.unnoted.has_value();
     below += entry.low || entry.promoted;
     late += queue.late.contains({client->drain.overstay.last_until, id});
@@ -335,9 +336,9 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
   }
   const bool same = placed == queue.order.size() && placed + queue.fresh.size() == gpu.waiting.size() && late == queue.late.size() &&
                     unplaced == queue.unplaced.size() && unnoted == queue.unnoted.size() && ordinary == queue.ordinary.size() &&
-                    below == queue.low.size() + queue.promoted.size() && queue.by_room.size() == gpu.waiting.size() &&
-                    waiters == queue.waiters && memory_waiters == queue.memory_waiters && free == queue.free.size() &&
-                    ending == queue.ending;
+                    below == queue.low.size() + queue.promoted.size() &&
+                    queue.by_room.size() == (queue.rooms_kept ? gpu.waiting.size() : 0) && waiters == queue.waiters &&
+                    memory_waiters == queue.memory_waiters && free == queue.free.size() && ending == queue.ending;
   return same ? std::nullopt : std::optional("the queue of GPU " + std::to_string(gpu.id) + " has clients that do not wait");
 }
 

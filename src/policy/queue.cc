@@ -4,6 +4,7 @@
 //
 // The order is that of clients by themselves: with gangs, whose places depend on several GPUs, admission works it out in each step.
 #include <limits>
+#include <utility>
 
 #include "policy/concerns.h"
 
@@ -32,8 +33,10 @@ void leave(Queue& queue, Client& client) {
   queue.fresh.erase(client.id);
   if (entry.keys.last_until > 0) queue.late.erase({entry.keys.last_until, client.id});
   if (is_ordinary(entry.keys)) queue.ordinary.erase({entry.keys.passed_at_start, client.id});
-  queue.by_room.erase({entry.room, client.id});
-  queue.unplaced.erase(client.id);
+  if (queue.rooms_kept) {
+    queue.by_room.erase({entry.room, client.id});
+    queue.unplaced.erase(client.id);
+  }
   queue.free.erase(client.id);
   queue.ending -= entry.keys.ends;
   if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
@@ -46,13 +49,15 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
   QueueEntry& entry = client.indexed.queued;
   entry.waits = true;
   entry.keys = keys;
-  entry.room = room_asked(client);
   queue.fresh.emplace(client.id, &client);
   queue.free.emplace(client.id, &client);
   queue.ending += keys.ends;
   if (keys.last_until > 0) queue.late.emplace(keys.last_until, client.id);
   if (is_ordinary(keys)) queue.ordinary.emplace(keys.passed_at_start, client.id);
-  queue.by_room.emplace(entry.room, client.id);
+  if (queue.rooms_kept) {
+    entry.room = room_asked(client);
+    queue.by_room.emplace(entry.room, client.id);
+  }
 }
 
 }  // namespace
@@ -85,16 +90,8 @@ std::optional<Instant> wait_note_due(const Client& client) {
   return client.noted.wait_at == 0 ? 0 : client.noted.wait_at + kNotePause;
 }
 
-void note_waiting(Gpu& gpu, Client& client) {
-  Queue& queue = gpu.queue;
+static void note_room(Queue& queue, Client& client) {
   QueueEntry& entry = client.indexed.queued;
-  if (!client.waits() || client.indexed.home != &gpu) {
-    if (entry.waits) leave(queue, client);
-    return;
-  }
-  const QueueKeys keys = keys_of(client);
-  if (entry.waits && entry.keys != keys) leave(queue, client);
-  if (!entry.waits) enter(queue, client, keys);
   if (const Bytes room = room_asked(client); room != entry.room) {
     move_entry(queue.by_room, {entry.room, client.id}, {room, client.id});
     entry.room = room;
@@ -104,6 +101,37 @@ void note_waiting(Gpu& gpu, Client& client) {
   } else {
     queue.unplaced.emplace(client.id, &client);
   }
+}
+
+static void keep_rooms(Gpu& gpu) {
+  Queue& queue = gpu.queue;
+  if (std::exchange(queue.rooms_kept, true)) return;
+  for (const auto& [id, client] : gpu.waiting) {
+    QueueEntry& entry = client->indexed.queued;
+    entry.room = room_asked(*client);
+    queue.by_room.emplace(entry.room, id);
+    note_room(queue, *client);
+  }
+}
+
+static void forget_rooms(Queue& queue) {
+  queue.rooms_kept = false;
+  queue.by_room.clear();
+  queue.unplaced.clear();
+}
+
+void note_waiting(Gpu& gpu, Client& client) {
+  Queue& queue = gpu.queue;
+  if (gpu.quota.limited && queue.rooms_kept) forget_rooms(queue);
+  QueueEntry& entry = client.indexed.queued;
+  if (!client.waits() || client.indexed.home != &gpu) {
+    if (entry.waits) leave(queue, client);
+    return;
+  }
+  const QueueKeys keys = keys_of(client);
+  if (entry.waits && entry.keys != keys) leave(queue, client);
+  if (!entry.waits) enter(queue, client, keys);
+  if (queue.rooms_kept) note_room(queue, client);
   if (const std::optional<Instant> due = wait_note_due(client); due != entry.unnoted) {
     if (entry.unnoted) queue.unnoted.erase({*entry.unnoted, client.id});
     if (due) queue.unnoted.emplace(*due, client.id);
@@ -170,7 +198,8 @@ const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {
   return queue.terms;
 }
 
-std::vector<Client*> that_may_fit(const Gpu& gpu, const Place& after, Bytes room) {
+std::vector<Client*> that_may_fit(Gpu& gpu, const Place& after, Bytes room) {
+  keep_rooms(gpu);
   std::vector<Client*> clients;
   const auto look = [&](Client& client) {
     if (client.indexed.queued.place && *client.indexed.queued.place > after) clients.push_back(&client);

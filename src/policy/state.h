@@ -170,12 +170,14 @@ struct Queue {
   std::map<ClientId, Client*> fresh;                     // that are not in `order` yet
   std::set<std::pair<Instant, ClientId>> late;           // that come last until then
   std::set<std::pair<Duration, ClientId>> ordinary;      // that others may go before: by Wait::passed_at_start
-  std::set<std::pair<Bytes, ClientId>> by_room;          // all, by room_asked()
-  std::map<ClientId, Client*> unplaced;                  // that are not is_put_off()
-  std::set<std::pair<Instant, ClientId>> unnoted;        // whose reason the log does not have: by when it may
-  uint32_t waiters = 0, memory_waiters = 0;              // that wait for neighbours; for memory
-  std::map<ClientId, Client*> free;                      // that neither limits nor turns keep waiting
-  size_t ending = 0;                                     // LastTurn::due
+  // These two are asked for only where there are no limits, and beside limits not kept.
+  bool rooms_kept = true;
+  std::set<std::pair<Bytes, ClientId>> by_room;    // all, by room_asked()
+  std::map<ClientId, Client*> unplaced;            // that are not is_put_off()
+  std::set<std::pair<Instant, ClientId>> unnoted;  // whose reason the log does not have: by when it may
+  uint32_t waiters = 0, memory_waiters = 0;        // that wait for neighbours; for memory
+  std::map<ClientId, Client*> free;                // that neither limits nor turns keep waiting
+  size_t ending = 0;                               // LastTurn::due
 };
 
 struct Gpu {
