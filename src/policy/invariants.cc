@@ -309,7 +309,8 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
         keys.last_used != client->past.last_used || keys.arrival != client->wait.arrival ||
         keys.last_until != client->drain.overstay.last_until)
       return broken("stands where another would");
-    if (entry.place.has_value() == queue.fresh.contains(id)) return broken("has a place, or none, or both");
+    const bool fresh = std::find(queue.fresh.begin(), queue.fresh.end(), client) != queue.fresh.end();
+    if (entry.place.has_value() == fresh) return broken("has a place, or none, or both");
     if (entry.place && queue.order.at(*entry.place) != client) return broken("another has its place");
     if (queue.rooms_kept && (entry.room != room_asked(*client) || !queue.by_room.contains({entry.room, id})))
       return broken("asks for other room");

@@ -21,16 +21,17 @@ void take_out_of_order(Queue& queue, Client& client) {
 }
 
 void place_anew(Queue& queue, Client& client) {
+  if (!client.indexed.queued.place) return;
   take_out_of_order(queue, client);
-  queue.fresh.emplace(client.id, &client);
+  queue.fresh.push_back(&client);
 }
 
 bool is_ordinary(const QueueKeys& keys) { return !keys.woke && !keys.ends; }
 
 void leave(Queue& queue, Client& client) {
   QueueEntry& entry = client.indexed.queued;
+  if (!entry.place) std::erase(queue.fresh, &client);
   take_out_of_order(queue, client);
-  queue.fresh.erase(client.id);
   if (entry.keys.last_until > 0) queue.late.erase({entry.keys.last_until, client.id});
   if (is_ordinary(entry.keys)) queue.ordinary.erase({entry.keys.passed_at_start, client.id});
   if (queue.rooms_kept) {
@@ -49,7 +50,7 @@ void enter(Queue& queue, Client& client, const QueueKeys& keys) {
   QueueEntry& entry = client.indexed.queued;
   entry.waits = true;
   entry.keys = keys;
-  queue.fresh.emplace(client.id, &client);
+  queue.fresh.push_back(&client);
   queue.free.emplace(client.id, &client);
   queue.ending += keys.ends;
   if (keys.last_until > 0) queue.late.emplace(keys.last_until, client.id);
@@ -185,14 +186,14 @@ const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu) {
     place_anew(queue, gpu.clients.at(queue.low.begin()->second));
   while (!queue.promoted.empty() && context.now - queue.promoted.rbegin()->first < terms.promote_after)
     place_anew(queue, gpu.clients.at(queue.promoted.rbegin()->second));
-  for (const auto& [id, client] : queue.fresh) {
+  for (Client* client : queue.fresh) {
     QueueEntry& entry = client->indexed.queued;
     entry.place = place_of(context, terms, *client);
     queue.order.emplace(*entry.place, client);
     const bool below = client->priority < terms.highest;
     entry.promoted = below && context.now - client->wait.since >= terms.promote_after;
     entry.low = below && !entry.promoted;
-    if (below) (entry.promoted ? queue.promoted : queue.low).emplace(client->wait.since, id);
+    if (below) (entry.promoted ? queue.promoted : queue.low).emplace(client->wait.since, client->id);
   }
   queue.fresh.clear();
   return queue.terms;

@@ -167,7 +167,7 @@ struct Queue {
   PlaceTerms terms;  // as of the last refresh_queue(), as what stands in `order` and in the two below it
   std::map<Place, Client*> order;
   std::set<std::pair<Instant, ClientId>> low, promoted;  // of lower priority than others: by when they began to wait
-  std::map<ClientId, Client*> fresh;                     // that are not in `order` yet
+  std::vector<Client*> fresh;                            // that are not in `order` yet
   std::set<std::pair<Instant, ClientId>> late;           // that come last until then
   std::set<std::pair<Duration, ClientId>> ordinary;      // that others may go before: by Wait::passed_at_start
   // These two are asked for only where there are no limits, and beside limits not kept.
