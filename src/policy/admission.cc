@@ -242,7 +242,7 @@ bool not_now(Context& context, const Gpu& gpu, Client& client) {
 // Tells those that wait why, where their tenant's limit or share keeps them all. A tenant that was told is looked at again when that
 // changes, or another client of it comes.
 void hold_all_of(const Gpu& gpu, Account& account, Verdict verdict) {
-  for (const auto& [id, client] : account.here->waiting) set_reason(gpu, *client, verdict);
+  for (Client* client : account.here->waiting) set_reason(gpu, *client, verdict);
   account.held_for = reason_of(verdict);
   account.held_in_rotation = gpu.quota.mode == GpuMode::kRotation;
 }
@@ -440,7 +440,9 @@ static void add_waiting(Context& context, Gpu& gpu, InOrder& queue) {
     const bool waits = account->does.waits > 0;
     const Verdict verdict = may_run(is_exclusive, gpu.quota, *account);
     const bool runs = waits && verdict == Verdict::kRun;
-    if (runs) add(account->here->waiting);
+    if (runs) {
+      for (Client* client : account->here->waiting) queue.emplace_back(*client->indexed.queued.place, client);
+    }
     if (waits && !runs && !knows_verdict(gpu, *account, verdict)) hold_all_of(gpu, *account, verdict);
     account->seen.to_hold = runs;  // who may run and has to wait for memory is looked at in the next step, too
     return !runs;

@@ -129,7 +129,7 @@ void watch_answers(Context& context, Gpu& gpu);
 QueueKeys keys_of(const Client& client);
 Bytes room_asked(const Client& client);
 bool is_put_off(const Client& client);                                        // behind others, and for memory
-std::optional<Instant> wait_note_due(const Client& client);                   // nullopt: the log has its reason
+std::optional<Instant> wait_note_due(const Client& client);                   // nullopt: the log has its reason, or asks for none
 void set_reason(Client& client, WaitReason reason, bool waited_for_memory);   // why it waits
 const PlaceTerms& refresh_queue(const Context& context, Gpu& gpu);            // the order, where there are no gangs
 std::vector<Client*> that_may_fit(Gpu& gpu, const Place& after, Bytes room);  // or of which more is to be said than that they wait

@@ -333,7 +333,8 @@ std::optional<std::string> check_queue(const Gpu& gpu) {
     const bool rotates = held_for == WaitReason::kShare && account->held_in_rotation;
     if (held_for != WaitReason::kNone && (held_for != client->wait.reason || rotates != client->wait.for_memory))
       return broken("its tenant's clients wait for something else");
-    if (!client->indexed.tenancy->waiting.contains(id)) return broken("is missing among those of its tenant");
+    const std::vector<Client*>& of_tenant = client->indexed.tenancy->waiting;
+    if (std::find(of_tenant.begin(), of_tenant.end(), client) == of_tenant.end()) return broken("is missing among those of its tenant");
   }
   const bool same = placed == queue.order.size() && placed + queue.fresh.size() == gpu.waiting.size() && late == queue.late.size() &&
                     unplaced == queue.unplaced.size() && unnoted == queue.unnoted.size() && ordinary == queue.ordinary.size() &&

@@ -87,7 +87,7 @@ std::optional<Instant> wait_note_due(const Client& client) {
   if (client.wait.reason == client.noted.reason) return std::nullopt;
   if (cannot_have_it_soon(client.wait.reason)) return 0;
   if (client.wait.reason == WaitReason::kNone || client.wait.reason == WaitReason::kLimit || client.wait.reason == WaitReason::kShare)
-    return std::numeric_limits<Instant>::max();
+    return std::nullopt;  // unless the log has everything
   return client.noted.wait_at == 0 ? 0 : client.noted.wait_at + kNotePause;
 }
 

@@ -257,9 +257,15 @@ bool cannot_have_it_soon(WaitReason reason) {
 
 void report_waits(Context& context, Gpu& gpu) {
   std::vector<ClientId> due;
-  for (const auto& [at, id] : gpu.queue.unnoted) {
-    if (at > context.now && !context.config().explains) break;
-    due.push_back(id);
+  if (context.config().explains) {
+    for (const auto& [id, client] : gpu.waiting) {
+      if (client->wait.reason != client->noted.reason) due.push_back(id);
+    }
+  } else {
+    for (const auto& [at, id] : gpu.queue.unnoted) {
+      if (at > context.now) break;
+      due.push_back(id);
+    }
   }
   std::sort(due.begin(), due.end());
   for (const ClientId id : due) {

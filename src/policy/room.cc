@@ -115,6 +115,16 @@ static void count_in_tenancy(Gpu& gpu, Tenancy& tenancy, const Roles& roles, int
   note_change(gpu.quota, *tenancy.account);
 }
 
+static void note_in_tenancy(Tenancy& tenancy, Client& client, bool waits) {
+  std::vector<Client*>& waiting = tenancy.waiting;
+  const auto at = std::lower_bound(waiting.begin(), waiting.end(), client.id, [](const Client* a, ClientId id) { return a->id < id; });
+  if (waits) {
+    waiting.insert(at, &client);
+  } else {
+    waiting.erase(at);
+  }
+}
+
 // Limits look at these, but not at who could move memory out, or was here lately.
 static bool limits_see(const Roles& former, const Roles& roles) {
   return former.grant != roles.grant || former.waits != roles.waits || former.unsettled != roles.unsettled || former.stays != roles.stays ||
@@ -140,7 +150,7 @@ static void set_roles(Gpu& gpu, Client& client, const Roles& roles) {
     if (!before && now) index.emplace(client.id, &client);
   };
   move(former.waits, roles.waits, gpu.waiting);
-  move(former.waits, roles.waits, client.indexed.tenancy->waiting);
+  if (former.waits != roles.waits) note_in_tenancy(*client.indexed.tenancy, client, roles.waits);
   if (roles.waits && !former.waits) forget_held_for(gpu, client);
   move(former.unsettled, roles.unsettled, gpu.unsettled);
   move(former.evictable, roles.evictable, gpu.evictable);

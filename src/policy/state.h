@@ -41,7 +41,7 @@ struct Tenancy {
   Doing does;
   Account* account = nullptr;  // null: none yet
   std::map<ClientId, Client*> clients;
-  std::map<ClientId, Client*> waiting;  // of them
+  std::vector<Client*> waiting;  // of them, by id
 };
 
 // Of an index: an entry comes to stand in another place, and keeps its node.
