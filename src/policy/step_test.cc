@@ -1,56 +1,10 @@
 // Single steps: what one event does, looked at directly.
-#include <gtest/gtest.h>
-
 #include <limits>
-#include <map>
 
-#include "policy/policy.h"
+#include "policy/test_step.h"
 
 namespace nvshare::policy {
 namespace {
-
-constexpr Bytes kGiB = 1LL << 30;
-constexpr Bytes kMiB = 1LL << 20;
-constexpr Duration kSec = 1'000'000'000;
-
-struct Step : ::testing::Test {
-  Step() : state(make_state(config)) { feed(GpuAppeared{0, 16 * kGiB}); }
-
-  Actions feed(const Event& event) {
-    Actions actions = step(*state, event, now);
-    EXPECT_EQ(check_invariants(*state), std::nullopt);
-    for (const Action& action : actions) {
-      if (const auto* lock = std::get_if<SendLock>(&action)) grants[lock->client] = lock->grant;
-    }
-    return actions;
-  }
-  Actions join(ClientId client, Bytes allocated, bool wants_lock = false, Bytes resident = 0) {
-    return feed(ClientJoined{client, 0, client, 0, {allocated, resident, 0}, true, false, wants_lock});
-  }
-  // The client has loaded what it was granted.
-  void load(ClientId client, Bytes bytes) { feed(SwapProgressed{client, false, true, false, grants[client], 0, 0, {bytes, bytes, 0}}); }
-  ClientView view_of(ClientId client) {
-    const GpuView on = gpu();
-    for (const ClientView& candidate : on.clients) {
-      if (candidate.client == client) return candidate;
-    }
-    return {};
-  }
-  GpuView gpu() { return view(*state, now)[0]; }
-
-  Config config;
-  StatePointer state;
-  Instant now = 100 * kSec;
-  std::map<ClientId, GrantId> grants;  // the last of each
-};
-
-template <typename Wanted>
-std::optional<Wanted> find(const Actions& actions, ClientId client) {
-  for (const Action& action : actions) {
-    if (const auto* wanted = std::get_if<Wanted>(&action); wanted && wanted->client == client) return *wanted;
-  }
-  return std::nullopt;
-}
 
 TEST_F(Step, SafeLimitIsWhatTheMissionSays) {
   join(1, 0);
@@ -83,52 +37,6 @@ TEST_F(Step, WhoCannotLoadBesideAHolderComesToATurn) {
   feed(LockRequested{1});
   EXPECT_EQ(view_of(1).state, ClientState::kWaiting);
   ASSERT_TRUE(next_deadline(*state));
-}
-
-// Else there seems to be room for a neighbour's memory that is not there, and its movement ends halfway.
-TEST_F(Step, HostMemoryHasNoMoreRoomThanWhatCameInHasLeft) {
-  feed(HostMemory{kGiB});
-  join(1, 10 * kGiB, true, 10 * kGiB);
-  load(1, 10 * kGiB);
-  join(2, 10 * kGiB, true);
-  feed(SwapProgressed{1, false, true, false, grants[1], 8 * kGiB, 1, {10 * kGiB, 10 * kGiB, 0}});
-  const Actions actions = feed(LockReleased{1, grants[1], {10 * kGiB, 10 * kGiB, 0}, false});
-  EXPECT_FALSE(find<SendEvict>(actions, 1));
-  EXPECT_FALSE(find<SendLock>(actions, 2));
-}
-
-// A movement was given up halfway. What the first loads leaves room for what the other has to move out.
-TEST_F(Step, TwoOfWhichNeitherIsWholeTradePlacesWhereHostMemoryIsShort) {
-  feed(HostMemory{46 * kMiB});
-  join(1, 10 * kGiB, true, 5 * kGiB);
-  join(2, 10 * kGiB, false, 7 * kGiB);
-  feed(LockReleased{1, grants[1], {10 * kGiB, 5 * kGiB, 0}, false});
-  const Actions actions = feed(LockRequested{2});
-  feed(LockRequested{1});
-  EXPECT_EQ(view_of(1).state, ClientState::kWaiting);
-  ASSERT_EQ(view_of(2).state, ClientState::kLoading) << "it lacks less";
-  const auto lock = find<SendLock>(actions, 2);
-  ASSERT_TRUE(lock);
-  EXPECT_EQ(lock->budget, gpu().safe_limit - 5 * kGiB);
-  EXPECT_FALSE(find<SendEvict>(actions, 1)) << "there is no room for a piece";
-  const Bytes loaded = lock->budget;
-  const Actions more = feed(SwapProgressed{2, false, false, false, grants[2], loaded - 7 * kGiB, 1, {10 * kGiB, loaded, 0}});
-  const auto evict = find<SendEvict>(more, 1);
-  ASSERT_TRUE(evict);
-  EXPECT_EQ(evict->bytes, 10 * kGiB - loaded);
-  feed(SwapProgressed{1, true, true, false, evict->eviction, evict->bytes, 1, {10 * kGiB, 5 * kGiB - evict->bytes, 0}});
-  EXPECT_EQ(view_of(2).budget, 10 * kGiB);
-  load(2, 10 * kGiB);
-  EXPECT_EQ(view_of(2).state, ClientState::kRunning);
-}
-
-TEST_F(Step, WhoIsWholeDoesNotMoveWhereHostMemoryIsShort) {
-  feed(HostMemory{46 * kMiB});
-  join(1, 10 * kGiB, false, 10 * kGiB);
-  join(2, 10 * kGiB, true, 4 * kGiB);
-  EXPECT_EQ(view_of(2).state, ClientState::kWaiting);
-  feed(LockRequested{1});
-  EXPECT_EQ(view_of(1).state, ClientState::kRunning);
 }
 
 TEST_F(Step, ReservePercentReplacesTheComputedReserve) {
@@ -389,78 +297,6 @@ TEST_F(Step, AVirtualAllocationOfAWaiterCountsBeforeItsTurn) {
   EXPECT_EQ(view_of(2).state, ClientState::kLoading);
 }
 
-// Once waited for a retry of an eviction that could not come: host memory had no room left to try it.
-TEST_F(Step, GrowthIsRefusedWhenAFailedEvictionCannotBeTriedAgain) {
-  feed(HostMemory{4 * kGiB});
-  join(1, 8 * kGiB, false, 8 * kGiB);
-  const auto lock = find<SendLock>(join(2, 6 * kGiB, true), 2);
-  ASSERT_TRUE(lock);
-  load(2, 6 * kGiB);
-  const auto evict = find<SendEvict>(feed(MemoryChanged{2, {6 * kGiB, 6 * kGiB, 0}, lock->budget, 0, 4 * kGiB, 1}), 1);
-  ASSERT_TRUE(evict);
-  feed(SwapProgressed{1, true, true, true, evict->eviction, 0, kSec, {8 * kGiB, 8 * kGiB, 0}});
-  feed(HostMemory{0});
-  std::optional<SendMemory> answer;
-  for (int i = 0; i < 20 && !answer && next_deadline(*state); ++i) {
-    now = *next_deadline(*state);
-    answer = find<SendMemory>(feed(Tick{}), 2);
-  }
-  ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->granted);
-}
-
-// What moves does so in pieces. Host memory that takes all but the end of the last one left two programs on the GPU of which neither was
-// whole, for ever: one loading, the other not to be moved any further.
-TEST_F(Step, NothingBeginsToMoveThatHostMemoryCannotTakeInWholePieces) {
-  join(1, 9 * kGiB, false, 7 * kGiB);
-  join(2, 9 * kGiB);
-  const Bytes shortfall = 16 * kGiB - gpu().safe_limit;
-  feed(HostMemory{shortfall + 10 * kMiB});
-  EXPECT_FALSE(find<SendLock>(feed(LockRequested{2}), 2));
-  EXPECT_NE(view_of(2).waiting_for.find("host memory"), std::string::npos) << view_of(2).waiting_for;
-  EXPECT_NE(view_of(2).waiting_for.find("54 MiB are missing"), std::string::npos) << view_of(2).waiting_for;
-  EXPECT_TRUE(find<SendLock>(feed(LockRequested{1}), 1)) << "there is room for the rest of it";
-  feed(LockReleased{1, grants[1], {9 * kGiB, 7 * kGiB, 0}, true});
-  const Actions actions = feed(HostMemory{shortfall + 64 * kMiB});
-  EXPECT_TRUE(find<SendLock>(actions, 2));
-  ASSERT_TRUE(find<SendEvict>(actions, 1));
-  EXPECT_EQ(find<SendEvict>(actions, 1)->bytes, shortfall);
-}
-
-// Who has the lock and grows may try it: pieces may be smaller than the largest.
-TEST_F(Step, GrowthIsNotRefusedForTheSizeOfAPiece) {
-  join(1, 6 * kGiB, false, 6 * kGiB);
-  const auto lock = find<SendLock>(join(2, 8 * kGiB, true), 2);
-  ASSERT_TRUE(lock);
-  load(2, 8 * kGiB);
-  const Bytes wanted = gpu().safe_limit - 14 * kGiB + 2 * kMiB;  // 2 MiB more than there are
-  feed(HostMemory{10 * kMiB});
-  const Actions actions = feed(MemoryChanged{2, {8 * kGiB, 8 * kGiB, 0}, lock->budget, 0, wanted, 1});
-  EXPECT_FALSE(find<SendMemory>(actions, 2));
-  ASSERT_TRUE(find<SendEvict>(actions, 1));
-  EXPECT_GE(find<SendEvict>(actions, 1)->bytes, 2 * kMiB);
-}
-
-// Unless all that there is moves: then there is no piece that goes beyond it.
-TEST_F(Step, AllOfItMayMoveWhereHostMemoryJustTakesIt) {
-  join(1, 7 * kGiB, false, 7 * kGiB);
-  join(2, 15 * kGiB - 100 * kMiB);
-  feed(HostMemory{7 * kGiB});
-  EXPECT_TRUE(find<SendLock>(feed(LockRequested{2}), 2));
-}
-
-TEST_F(Step, EvictionsOfTwoGpusShareTheHostMemory) {
-  feed(GpuAppeared{1, 16 * kGiB});
-  feed(HostMemory{12 * kGiB});
-  for (const GpuId gpu_id : {0U, 1U}) {
-    feed(ClientJoined{10 + gpu_id, gpu_id, 1, 0, {12 * kGiB, 12 * kGiB, 0}, true, false, false});
-    feed(ClientJoined{20 + gpu_id, gpu_id, 1, 0, {12 * kGiB, 0, 0}, true, false, false});
-  }
-  EXPECT_TRUE(find<SendEvict>(feed(LockRequested{20}), 10));
-  EXPECT_FALSE(find<SendEvict>(feed(LockRequested{21}), 11));
-  EXPECT_TRUE(find<SendEvict>(feed(HostMemory{24 * kGiB}), 11));
-}
-
 // A gang's member gives its drain up, and is asked again before that is known: its new drain is nobody's, so it is told to go on.
 TEST_F(Step, WhoGivesADrainUpIsToldToGoOn) {
   feed(GpuAppeared{1, 16 * kGiB});
@@ -495,59 +331,6 @@ TEST_F(Step, ProcessesOfATenantThatDoesNotFitTogetherHaveTheirGpusTogether) {
   EXPECT_EQ(view(*state, now)[1].clients.at(0).gang_gpus, 2U);
 }
 
-// What has loaded is billed while others of its gang load. Dropped in the middle of that for its limit, the gang would never run.
-struct GangThatLoads : Step {
-  GangThatLoads() {
-    feed(GpuAppeared{1, 16 * kGiB});
-    feed(ComputeLimit{7, 20});
-  }
-  void begins() {
-    feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
-    feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
-  }
-  bool drops_within(Duration time) {
-    bool drops = false;
-    for (const Instant end = now + time; now < end && !drops; now += kSec / 100) {
-      const Actions actions = feed(Tick{});
-      drops = find<SendDrop>(actions, 1) || find<SendDrop>(actions, 2);
-    }
-    return drops;
-  }
-};
-
-TEST_F(GangThatLoads, MayUseThatBeforeItsLimitEndsItsTurn) {
-  begins();
-  EXPECT_FALSE(drops_within(5 * kSec)) << "on one GPU it loads";
-  load(1, 4 * kGiB);
-  EXPECT_TRUE(drops_within(kSec));
-}
-
-// Else nearly all that its limit leaves it would go into loading, on the GPUs where its members wait for that.
-TEST_F(GangThatLoads, HasATurnThatIsWorthItWhereItWouldHaveToLoadAgain) {
-  feed(ClientJoined{3, 0, 8, 0, {14 * kGiB, 0, 0}, true, false, false});
-  begins();
-  EXPECT_FALSE(drops_within(5 * kSec));
-  load(1, 4 * kGiB);
-  EXPECT_FALSE(drops_within(20 * kSec)) << "five times what 4 GiB take";
-  EXPECT_TRUE(drops_within(3 * kSec));
-}
-
-// One that had nothing to do before the others had loaded gives its GPU up. It gets it back when they run: its work needs all of them.
-TEST_F(Step, AMemberThatWasIdleWhileItsGangLoadedReturnsWhateverItsLimit) {
-  feed(GpuAppeared{1, 16 * kGiB});
-  feed(ComputeLimit{7, 20});
-  feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
-  feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
-  const auto pass = [&](Duration time) {
-    for (const Instant end = now + time; now < end; now += kSec / 100) feed(Tick{});
-  };
-  pass(2 * kSec);
-  feed(LockReleased{2, grants[2], {0, 0, 0}, true});
-  pass(kSec / 2);
-  EXPECT_TRUE(find<SendLock>(feed(LockRequested{2}), 2));
-}
-
-// Who is to get the lock before it allocates: members of a gang that runs, and nobody once it has left.
 TEST_F(Step, MembersHearWhetherTheirGangRuns) {
   feed(GpuAppeared{1, 16 * kGiB});
   feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});

@@ -1,0 +1,62 @@
+// Gangs of which one member loads while another could run, under a compute limit.
+#include "policy/test_step.h"
+
+namespace nvshare::policy {
+namespace {
+
+// What has loaded is billed while others of its gang load. Dropped in the middle of that for its limit, the gang would never run.
+struct GangThatLoads : Step {
+  GangThatLoads() {
+    feed(GpuAppeared{1, 16 * kGiB});
+    feed(ComputeLimit{7, 20});
+  }
+  void begins() {
+    feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
+    feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
+  }
+  bool drops_within(Duration time) {
+    bool drops = false;
+    for (const Instant end = now + time; now < end && !drops; now += kSec / 100) {
+      const Actions actions = feed(Tick{});
+      drops = find<SendDrop>(actions, 1) || find<SendDrop>(actions, 2);
+    }
+    return drops;
+  }
+};
+
+TEST_F(GangThatLoads, MayUseThatBeforeItsLimitEndsItsTurn) {
+  begins();
+  EXPECT_FALSE(drops_within(5 * kSec)) << "on one GPU it loads";
+  load(1, 4 * kGiB);
+  EXPECT_TRUE(drops_within(kSec));
+}
+
+// Else nearly all that its limit leaves it would go into loading, on the GPUs where its members wait for that.
+TEST_F(GangThatLoads, HasATurnThatIsWorthItWhereItWouldHaveToLoadAgain) {
+  feed(ClientJoined{3, 0, 8, 0, {14 * kGiB, 0, 0}, true, false, false});
+  begins();
+  EXPECT_FALSE(drops_within(5 * kSec));
+  load(1, 4 * kGiB);
+  EXPECT_FALSE(drops_within(20 * kSec)) << "five times what 4 GiB take";
+  EXPECT_TRUE(drops_within(3 * kSec));
+}
+
+// One that had nothing to do before the others had loaded gives its GPU up. It gets it back when they run: its work needs all of them.
+TEST_F(Step, AMemberThatWasIdleWhileItsGangLoadedReturnsWhateverItsLimit) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  feed(ComputeLimit{7, 20});
+  feed(ClientJoined{1, 0, 7, 0, {4 * kGiB, 0, 0}, true, false, true});
+  feed(ClientJoined{2, 1, 7, 0, {0, 0, 0}, true, false, true});
+  const auto pass = [&](Duration time) {
+    for (const Instant end = now + time; now < end; now += kSec / 100) feed(Tick{});
+  };
+  pass(2 * kSec);
+  feed(LockReleased{2, grants[2], {0, 0, 0}, true});
+  pass(kSec / 2);
+  EXPECT_TRUE(find<SendLock>(feed(LockRequested{2}), 2));
+}
+
+// Who is to get the lock before it allocates: members of a gang that runs, and nobody once it has left.
+
+}  // namespace
+}  // namespace nvshare::policy
