@@ -60,14 +60,16 @@ bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& clien
 }
 
 // A client that is told to give the GPU up once it is idle, and had it all the time again and again, saturates it by now: one request may
-// last as long as a moment.
+// last as long as a moment. Of one that was dropped in it, for memory or as it was paused, a moment says nothing, so that it begins anew.
 void take_turns_again(const Context& context, Gpu& gpu) {
-  for (const auto& [grant, client] : gpu.holders) {
-    if (!leaves_gaps(context, *client) || client->turn.granted_at > gpu.share_turn.bursts_until - kBurstsApart) continue;
-    if (++client->share.held_moments < kHeldMoments) continue;
-    client->share.held_moments = 0;
-    client->share.beside_until = context.now;
-    client->share.gaps_in_row = 0;
+  const Instant began = gpu.share_turn.bursts_until - kBurstsApart;
+  for (auto& [id, client] : gpu.clients) {
+    if (client.past.released_at > began) client.share.held_moments = 0;
+    if (!client.holds_lock() || !leaves_gaps(context, client) || client.turn.granted_at > began) continue;
+    if (++client.share.held_moments < kHeldMoments) continue;
+    client.share.held_moments = 0;
+    client.share.beside_until = context.now;
+    client.share.gaps_in_row = 0;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "policy/policy.h"
+#include "policy/state.h"
 
 namespace nvshare::policy {
 namespace {
@@ -67,6 +68,17 @@ class World {
   Program& of(ClientId id) { return programs_.at(id); }
   double share(ClientId id, Duration of_time) const { return static_cast<double>(of(id).worked) / static_cast<double>(of_time); }
   Duration mixed() const { return mixed_; }
+  bool runs_beside(ClientId id) const { return state_->find(id)->share.beside_until > now_; }
+  // Until the end of the next moment in which bursts are put apart; in the middle of it `what`.
+  template <typename What>
+  void pass_moment(What what) {
+    const auto is_in_it = [&] { return state_->gpus.at(0).share_turn.bursts_apart; };
+    for (int i = 0; i < 1000 && !is_in_it(); ++i) run(kMs);
+    ASSERT_TRUE(is_in_it());
+    run(10 * kMs);
+    what();
+    for (int i = 0; i < 1000 && is_in_it(); ++i) run(kMs);
+  }
   Actions feed(const Event& event) {
     const Actions actions = step(*state_, event, now_);
     EXPECT_EQ(check_invariants(*state_), std::nullopt);
@@ -169,6 +181,34 @@ TEST(ShareTurns, WhoLeavesGapsRunsBesideTheOthers) {
 }
 
 // Four that saturate the GPU have slices of 100 ms; who gives the GPU up by itself does not wait for all of theirs, nor for one.
+// It keeps the GPU in every moment in which bursts are put apart. That one in which it was dropped did not count, but those before it did.
+TEST(ShareTurns, WhoWasDroppedInAMomentHasNotKeptTheGpuInARow) {
+  World world;
+  world.feed(HostMemory{0});  // so that its memory stays while it is paused
+  const ClientId client = world.add({.group = 1, .busy = 20 * kMs, .pause = 20 * kMs});
+  world.add({.group = 2});
+  world.run(6 * kSec);
+  ASSERT_TRUE(world.runs_beside(client));
+  world.of(client).pause = 0;  // from its next turn on
+  const auto nothing = [] {};
+  const auto dropped = [&] {
+    world.feed(TenantSuspended{client, true});
+    world.run(3 * kMs);
+    world.feed(TenantSuspended{client, false});
+  };
+  world.run(100 * kMs);
+  world.pass_moment(dropped);
+  for (int i = 0; i < 2; ++i) {
+    world.pass_moment(nothing);
+    world.pass_moment(nothing);
+    EXPECT_TRUE(world.runs_beside(client)) << "twice, " << i;
+    world.pass_moment(dropped);
+    EXPECT_TRUE(world.runs_beside(client)) << "dropped, " << i;
+  }
+  for (int i = 0; i < 3; ++i) world.pass_moment(nothing);
+  EXPECT_FALSE(world.runs_beside(client));
+}
+
 TEST(ShareTurns, WhoGivesTheGpuUpByItselfWaitsNoLongerThanTheLatencyTarget) {
   for (const Duration target : {20 * kMs, 50 * kMs, 10 * kSec}) {
     World world;
