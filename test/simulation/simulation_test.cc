@@ -11,6 +11,16 @@
 namespace nvshare::simulation {
 namespace {
 
+// What every run here has.
+struct Stage {
+  Stage() {
+    scheduler::set_log_level("off");
+    options.folder = folder.path();
+  }
+  const Folder folder;
+  Run::Options options;
+};
+
 uint64_t number(const char* name, uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
@@ -32,10 +42,7 @@ void add(Plan& plan, const char* kind, int64_t starts, int tenant, std::vector<i
 }
 
 TEST(Simulation, NothingIsWrongInAnyRun) {
-  scheduler::set_log_level("off");
-  const Folder folder;
-  simulation::Run::Options options;
-  options.folder = folder.path();
+  Stage stage;
 #ifdef NVSHARE_SANITIZED
   constexpr uint64_t kRuns = 20;
 #else
@@ -44,8 +51,8 @@ TEST(Simulation, NothingIsWrongInAnyRun) {
   const uint64_t first = number("NVSHARE_TEST_SEED", 1);
   for (uint64_t seed = first; seed < first + kRuns * number("NVSHARE_TEST_SCALE", 1); ++seed) {
     const Plan plan = draw_plan(seed);
-    if (const std::string problem = simulation::Run(plan, options).play(); problem.empty()) continue;
-    const Failure failure = shrink(plan, options);
+    if (const std::string problem = simulation::Run(plan, stage.options).play(); problem.empty()) continue;
+    const Failure failure = shrink(plan, stage.options);
     FAIL() << "NVSHARE_TEST_SEED=" << seed << "\n" << describe(failure.plan) << failure.story << failure.state << failure.problem;
   }
 }
@@ -54,8 +61,7 @@ TEST(Simulation, NothingIsWrongInAnyRun) {
 // before it was enough to end that (seed 552 once).
 TEST(Simulation, GangsUnderComputeLimitsDoNotWaitForEachOther) {
   using Kind = Step::Kind;
-  scheduler::set_log_level("off");
-  const Folder folder;
+  Stage stage;
   Plan plan;
   plan.seed = 552;
   plan.policy.scheduling_mode = policy::SchedulingMode::kDynamic;
@@ -69,17 +75,14 @@ TEST(Simulation, GangsUnderComputeLimitsDoNotWaitForEachOther) {
   add(plan, "serve", 2332, 1, {0, 1}, 4096, 5, 15, {{Kind::kMeet, 500 * kMs}});
   add(plan, "train", 1879, 3, {0, 1}, 5120, 32, 173, {{Kind::kMeet, 556 * kMs}});
   plan.faults = {{Fault::Kind::kComputeLimit, 2044 * kMs, 1, 80}, {Fault::Kind::kComputeLimit, 6334 * kMs, 0, 10}};
-  simulation::Run::Options options;
-  options.folder = folder.path();
-  EXPECT_EQ(simulation::Run(plan, options).play(), "");
+  EXPECT_EQ(simulation::Run(plan, stage.options).play(), "");
 }
 
 // Its pauses between the halves of collectives are long enough to give a GPU up, which closes the one gate for both: the other half was
 // held up until the drain was given up a second later (a part of seed 1510247450 once: 50 ms of work in 2.4 s).
 TEST(Simulation, AProgramOnSeveralGpusIsNotHeldUpByADrainOfItsOwnChoice) {
   using Kind = Step::Kind;
-  scheduler::set_log_level("off");
-  const Folder folder;
+  Stage stage;
   Plan plan;
   plan.seed = 1;
   plan.policy.scheduling_mode = policy::SchedulingMode::kDynamic;
@@ -90,33 +93,25 @@ TEST(Simulation, AProgramOnSeveralGpusIsNotHeldUpByADrainOfItsOwnChoice) {
   plan.bounded = false;
   add(plan, "train", 0, 1, {0, 1}, 1024, 40, 0, {{Kind::kMeet, 10'000 * kMs}});
   plan.faults = {{Fault::Kind::kComputeLimit, 1000 * kMs, 0, 80}};
-  simulation::Run::Options options;
-  options.folder = folder.path();
-  simulation::Run run(plan, options);
+  simulation::Run run(plan, stage.options);
   EXPECT_EQ(run.play(), "");
   EXPECT_LT(run.elapsed(), 50 * kSec) << "of which the work takes 21 s, 26 at its limit, and the last 10 are after its end";
 }
 
 // What has come in leaves host memory, which a neighbour needs to make room for the rest; the scheduler did not hear of the last of it.
 TEST(Simulation, ALoadThatWaitsForRoomTellsFirstWhatItHasMoved) {
-  scheduler::set_log_level("off");
-  const Folder folder;
-  simulation::Run::Options options;
-  options.folder = folder.path();
-  EXPECT_EQ(simulation::Run(draw_plan(1530185300), options).play(), "");
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1530185300), stage.options).play(), "");
 }
 
 TEST(Simulation, TheSameSeedIsTheSameRun) {
-  scheduler::set_log_level("off");
-  const Folder folder;
-  simulation::Run::Options options;
-  options.folder = folder.path();
-  options.tells = true;
+  Stage stage;
+  stage.options.tells = true;
   uint64_t steps = 0;
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     std::string stories[2];
     for (std::string& story : stories) {
-      simulation::Run run(draw_plan(seed), options);
+      simulation::Run run(draw_plan(seed), stage.options);
       run.play();
       story = run.story();
       steps += run.steps();
@@ -134,17 +129,14 @@ bool is_missed(Canary canary) {
 }
 
 TEST(Simulation, EveryCanaryIsFound) {
-  scheduler::set_log_level("off");
-  const Folder folder;
+  Stage stage;
   for (const CanaryName& canary : kCanaries) {
     if (is_missed(canary.canary)) continue;
-    simulation::Run::Options options;
-    options.folder = folder.path();
-    options.canary = canary.canary;
+    stage.options.canary = canary.canary;
     constexpr uint64_t kMost = 1000;
     uint64_t seed = 1;
     std::string problem;
-    for (; seed <= kMost && problem.empty(); ++seed) problem = simulation::Run(draw_plan(seed), options).play();
+    for (; seed <= kMost && problem.empty(); ++seed) problem = simulation::Run(draw_plan(seed), stage.options).play();
     EXPECT_NE(problem, "") << canary.name << " was not found in " << kMost << " runs";
     std::printf("%-24s run %4llu  %s\n", canary.name, static_cast<unsigned long long>(seed - 1), problem.c_str());
   }
