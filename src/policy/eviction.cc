@@ -43,6 +43,17 @@ std::optional<Duration> time_since_request(const Client& client, const SwapProgr
   return client.holds_lock() && client.grant == event.id ? std::optional(now - client.turn.granted_at) : std::nullopt;
 }
 
+// Until the next report.
+void note_host_use(State& state, const Client& client, Bytes more) {
+  if (!state.host) return;
+  HostRoom& host = *state.host;
+  host.available = std::min(host.available - more, kHostMost);
+  if (host.kept == 0) return;
+  host.free = std::min(host.free - more, kHostMost);
+  Bytes& used = host.used[client.tenant];
+  used = std::clamp<Bytes>(used + more, 0, kHostMost);
+}
+
 void measure(Gpu& gpu, const Client& client, const SwapProgressed& event, Instant now) {
   const std::optional<Duration> possible = time_since_request(client, event, now);
   if (!possible) return;
@@ -100,7 +111,7 @@ void evict_suspended(Context& context, Gpu& gpu) {
   for (const TenantId tenant : context.state.suspended) {
     each_client(gpu, tenant, [&](Client& client) {
       if (client.holds_lock() || client.waits() || client.place.kept || client.evictions.current || client.prefetches.current) return;
-      const Bytes bytes = std::min(movable(client, context.now), host_room(context.state));
+      const Bytes bytes = std::min(movable(client, context.now), host_room(context.state, client));
       if (bytes > 0) ask_to_move(context, gpu, client, bytes);
     });
   }
@@ -110,11 +121,14 @@ void evict_shortfall(Context& context, Gpu& gpu) {
   Bytes missing = room_if(context.state, gpu, {.dropping_released = false}, context.now).shortfall - evicting_bytes(gpu);
   if (missing <= 0) return;
   missing = std::max(missing, std::min(growth_batch(context, gpu), host_room(context.state) - kPieceMost));
-  for (Client* client : by_distance_of_turn(context, gpu)) {
+  std::vector<Client*> order = by_distance_of_turn(context, gpu);
+  if (missing > host_room(context.state))  // what is kept has to be begun: last, as nobody beyond its share gets anything then
+    std::stable_partition(order.begin(), order.end(), [&](const Client* client) { return is_beyond_share(context.state, *client); });
+  for (Client* client : order) {
     if (missing <= 0) return;
     if (client->evictions.current) continue;
     const Bytes wanted = std::min(missing, movable(*client, context.now));
-    const Bytes bytes = std::min(wanted, host_room(context.state));
+    const Bytes bytes = std::min(wanted, host_room(context.state, *client));
     if (bytes <= 0 || bytes < std::min(wanted, kPieceMost)) continue;  // part of a piece does not leave
     if (client->prefetches.current) {                                  // which ends in a moment
       missing -= bytes;
@@ -126,10 +140,10 @@ void evict_shortfall(Context& context, Gpu& gpu) {
 }
 
 bool evict_ahead(Context& context, Gpu& gpu, const Client& next, Bytes bytes) {
-  const Bytes room = host_room(context.state) - kPieceMost;
   for (Client* client : by_distance_of_turn(context, gpu)) {
-    const Bytes moves = std::min({bytes, movable(*client, context.now), room});
-    if (client->id == next.id || client->evictions.backoff.failures > 0 || moves <= 0) continue;
+    if (client->id == next.id || client->evictions.backoff.failures > 0) continue;
+    const Bytes moves = std::min({bytes, movable(*client, context.now), host_room(context.state, *client) - kPieceMost});
+    if (moves <= 0) continue;
     ask_to_move(context, gpu, *client, moves, true);
     return true;
   }
@@ -165,12 +179,9 @@ void take_swap(Context& context, Gpu& gpu, Client& client, const SwapProgressed&
   take_memory(gpu, client, event.memory);
   if (event.ahead) take_prefetched(gpu, client, event, copied);
   if (event.out) note_in_vain(client, client.memory.resident);
-  if (context.state.host_available) {  // until the next report
-    const Bytes gone = std::max<Bytes>(resident_before - client.memory.resident, 0);
-    const Bytes came = std::min(copied, std::max<Bytes>(client.memory.resident - resident_before, 0));
-    Bytes& available = *context.state.host_available;
-    available = std::min(available + (event.out ? -gone : came), kHostMost);
-  }
+  const Bytes gone = std::max<Bytes>(resident_before - client.memory.resident, 0);
+  const Bytes came = std::min(copied, std::max<Bytes>(client.memory.resident - resident_before, 0));
+  note_host_use(context.state, client, event.out ? gone : -came);
 
   if (event.out) {
     if (!client.evictions.current || client.evictions.current->id != event.id) return;

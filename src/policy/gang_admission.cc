@@ -26,11 +26,13 @@ bool fits_now(const Context& context, const Gpu& gpu, const std::vector<ClientId
 // What all its GPUs together would have to move out, beyond what moves already.
 bool host_has_room(const Context& context, const Waiting& waiting) {
   Bytes more = 0;
+  Movable movable;
   for (const auto& [gpu_id, clients] : waiting) {
-    const Gpu& gpu = context.state.gpus.at(gpu_id);
-    more += room_if(context.state, gpu, {.comers = clients}, context.now).host_needed;
+    const RoomCount count(context.state, context.state.gpus.at(gpu_id), {.comers = clients}, context.now);
+    more += count.room().host_needed;
+    count.add_movable(movable);
   }
-  return more <= host_room(context.state);
+  return more <= host_room(context.state) || more <= host_room(context.state, movable);
 }
 
 void grant_gang(Context& context, Gang& gang, const Waiting& waiting) {

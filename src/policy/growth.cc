@@ -114,7 +114,7 @@ void break_deadlock(Context& context, Gpu& gpu) {
   refuse(context, *youngest,
          room.obstacle == Obstacle::kHostMemory
              ? "to make room " + mib(room.host_needed) + " would have to move to host memory, which has room for " +
-                   mib(host_room(context.state))
+                   mib(std::max<Bytes>(room.host_room, 0))
              : "the memory of its neighbours cannot be moved out");
 }
 

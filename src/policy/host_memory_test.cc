@@ -122,5 +122,54 @@ TEST_F(Step, EvictionsOfTwoGpusShareTheHostMemory) {
   EXPECT_TRUE(find<SendEvict>(feed(HostMemory{24 * kGiB}), 11));
 }
 
+// Once one figure held for all, as if the tenant that uses most within its share would move, which may have nothing on the GPU: two
+// programs of which neither was whole stood still, though the other's tenant may have what is kept (simulation, seed 1530249580).
+TEST_F(Step, WhatIsKeptOfHostMemoryIsForWhoseTenantUsesLittle) {
+  join(1, 9 * kGiB, false, 9 * kGiB);
+  join(2, 0);
+  const Bytes shortfall = 200 * kMiB;
+  feed(MemoryChanged{2, {gpu().safe_limit - 9 * kGiB + shortfall, 0, 0}, 0, 0, 0, 0});
+  const auto kept = [](Bytes used) { return HostMemory{2 * kGiB, 2 * kGiB, 2 * kGiB, 4 * kGiB, {{1, used}, {3, 4 * kGiB - kMiB}}}; };
+  feed(kept(4 * kGiB));
+  EXPECT_FALSE(find<SendLock>(feed(LockRequested{2}), 2)) << "it would have to move who uses its share";
+  EXPECT_NE(view_of(2).waiting_for.find("more than the 0 MiB left; 264 MiB are missing"), std::string::npos) << view_of(2).waiting_for;
+  EXPECT_FALSE(find<SendLock>(feed(kept(4 * kGiB - 100 * kMiB)), 2)) << "that is not enough";
+  const Actions actions = feed(kept(3 * kGiB));
+  EXPECT_TRUE(find<SendLock>(actions, 2));
+  const auto evict = find<SendEvict>(actions, 1);
+  ASSERT_TRUE(evict);
+  EXPECT_EQ(evict->bytes, shortfall);
+}
+
+TEST_F(Step, AHalfOfWhatIsKeptOfHostMemoryIsForTheNext) {
+  join(1, 9 * kGiB, false, 9 * kGiB);
+  join(2, 0);
+  feed(MemoryChanged{2, {gpu().safe_limit - 9 * kGiB + 200 * kMiB, 0, 0}, 0, 0, 0, 0});
+  const auto free = [](Bytes bytes) { return HostMemory{bytes, bytes, 2 * kGiB, 4 * kGiB, {{1, 2 * kGiB}}}; };
+  feed(free(kGiB + 263 * kMiB));
+  EXPECT_FALSE(find<SendLock>(feed(LockRequested{2}), 2));
+  EXPECT_TRUE(find<SendLock>(feed(free(kGiB + 264 * kMiB)), 2));
+}
+
+// Who uses its share moves first, as it gets nothing once what is kept was begun; the other begins when that has moved.
+TEST_F(Step, WhatIsKeptOfHostMemoryIsBegunLast) {
+  join(1, 4 * kGiB, false, 4 * kGiB);
+  join(2, 8 * kGiB, false, 8 * kGiB);
+  join(3, 0);
+  const Bytes shortfall = 500 * kMiB;
+  feed(MemoryChanged{3, {gpu().safe_limit - 12 * kGiB + shortfall, 0, 0}, 0, 0, 0, 0});
+  feed(HostMemory{2 * kGiB + 200 * kMiB, 2 * kGiB + 200 * kMiB, 2 * kGiB, 4 * kGiB, {{2, 5 * kGiB}}});
+  const Actions actions = feed(LockRequested{3});
+  EXPECT_TRUE(find<SendLock>(actions, 3));
+  EXPECT_FALSE(find<SendEvict>(actions, 1));
+  const auto first = find<SendEvict>(actions, 2);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->bytes, 200 * kMiB);
+  const auto second =
+      find<SendEvict>(feed(SwapProgressed{2, true, true, false, first->eviction, 200 * kMiB, 1, {8 * kGiB, 8 * kGiB - 200 * kMiB, 0}}), 1);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->bytes, 300 * kMiB);
+}
+
 }  // namespace
 }  // namespace nvshare::policy

@@ -55,12 +55,15 @@ Concerned take(Context& context, const ForeignMemory& e) {
 
 Concerned take(Context& context, const HostMemory& e) {
   State& state = context.state;
-  if (state.host_available && e.available > *state.host_available) {
+  const auto at_most = [](Bytes bytes) { return std::min(bytes, kHostMost); };
+  HostRoom room{at_most(e.available), at_most(e.free), at_most(e.kept), at_most(e.share), {}};
+  for (const auto& [tenant, used] : e.uses) room.used.emplace_hint(room.used.end(), tenant, at_most(used));
+  if (state.host && (room.available > state.host->available || room.share > state.host->share)) {
     for (auto& [id, gpu] : state.gpus) {
       for (auto& [client_id, client] : gpu.clients) client.evictions.backoff.retry_at = context.now;  // what failed may work now
     }
   }
-  state.host_available = std::min(e.available, kHostMost);
+  state.host = std::move(room);
   return kAll;
 }
 

@@ -80,8 +80,20 @@ struct ForeignMemory {
 };
 // Room for swapped bytes, node-wide, beyond what is already swapped.
 struct HostMemory {
-  Bytes available;
+  Bytes available = 0;  // to all together
+  // Of `free` bytes so many are kept for tenants that use less than `share`; 0: none are.
+  Bytes free = 0;
+  Bytes kept = 0;
+  Bytes share = 0;
+  struct Use {
+    TenantId tenant;
+    Bytes used;
+  };
+  std::vector<Use> uses = {};  // by tenant, where some are kept. Who is not in it uses none
 };
+// What a tenant that uses so much may have of it: the more it uses, the less. Within its share it gets as much of what is kept as it leaves
+// for the next, beyond that nothing (docs/adr/0015).
+Bytes host_left_for(Bytes used, Bytes free, Bytes kept, Bytes share);
 struct ClientJoined {
   ClientId client;
   GpuId gpu;

@@ -182,14 +182,20 @@ static std::string gang_sentence(const State& state, const Client& client) {
   return "another gang to leave, which could come to wait for this one";
 }
 
-// What host memory lacks for the client to have its turn if all others gave up theirs.
-static Bytes host_missing(const State& state, const Gpu& gpu, const Client& client) {
+// For the client to have its turn if all others gave up theirs.
+static Room room_alone(const State& state, const Gpu& gpu, const Client& client) {
   std::set<ClientId> leavers;
   for (const auto& [id, other] : gpu.clients) {
     if (other.stays()) leavers.insert(id);
   }
-  const Room room = room_if(state, gpu, {.comers = only(client), .leavers = &leavers, .evictions_succeed = true}, 0);
-  return std::max<Bytes>(room.host_needed - host_room(state), 0);
+  return room_if(state, gpu, {.comers = only(client), .leavers = &leavers, .evictions_succeed = true}, 0);
+}
+
+static std::string host_sentence(const State& state, const Gpu& gpu, const Client& client) {
+  const Room room = room_alone(state, gpu, client);
+  const Bytes left = room.host_needed > 0 ? std::max<Bytes>(room.host_room, 0) : host_room(state);
+  return "host memory: to make room for its " + mib(need(client)) + " neighbours would have to move more than the " + mib(left) +
+         " left; " + mib(std::max<Bytes>(room.host_needed - left, 0)) + " are missing";
 }
 
 std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& client) {
@@ -214,8 +220,7 @@ std::string waiting_sentence(const State& state, const Gpu& gpu, const Client& c
     case WaitReason::kEviction:
       return "its own memory to finish moving out";
     case WaitReason::kHostMemory:
-      return "host memory: to make room for its " + wants + " neighbours would have to move more than the " + mib(host_room(state)) +
-             " left; " + mib(host_missing(state, gpu, client)) + " are missing";
+      return host_sentence(state, gpu, client);
     case WaitReason::kNeverFits:
       return "memory that this GPU does not have: it needs " + wants + ", at most " + mib(ceiling(state.config, gpu, client)) +
              " are possible now";

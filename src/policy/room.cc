@@ -33,7 +33,7 @@ bool all_may_fit(const Config& config, Gpu& gpu) {
   return base >= 0 && most <= base;
 }
 
-static Bytes evicting_bytes(const Client& client) {
+Bytes evicting_bytes(const Client& client) {
   return client.evictions.current ? std::max<Bytes>(client.memory.resident - client.evictions.current->resident_target, 0) : 0;
 }
 
@@ -210,13 +210,6 @@ Sums sums_of(const Gpu& gpu) {
   return sums;
 }
 
-Bytes host_room(const State& state) {
-  if (!state.host_available) return std::numeric_limits<Bytes>::max();
-  Bytes room = *state.host_available;
-  for (const auto& [id, gpu] : state.gpus) room -= evicting_bytes(gpu);
-  return std::max<Bytes>(room, 0);
-}
-
 RoomCount::RoomCount(const State& state, const Gpu& gpu, const WhatIf& what_if, Instant now)
     : state_(state), gpu_(gpu), what_if_(what_if), now_(now), limit_(safe_limit(state.config, gpu)) {
   sum_up();
@@ -266,6 +259,7 @@ RoomCount::Part RoomCount::part_of(const Client& client, bool comes, bool leaves
 }
 
 void RoomCount::change(const Client& client, bool leaves) {
+  if (state_.host && state_.host->kept > 0) changed_[client.id] = leaves;
   const bool is_comer = comes(client);
   const Part before = part_of(client, is_comer, !leaves), after = part_of(client, is_comer, leaves);
   sum_.fixed += after.fixed - before.fixed;
@@ -277,14 +271,29 @@ void RoomCount::stays(const Client& client) { change(client, false); }
 
 Bytes RoomCount::room_left() const { return limit_ - sum_.fixed; }
 
-Room RoomCount::room() const { return room_of(sum_, !what_if_.comers.empty()); }
+Room RoomCount::room() const { return room_of(sum_, !what_if_.comers.empty(), nullptr); }
 
 Room RoomCount::room_with(const Client& comer) const {
   const Part before = part_of(comer, comes(comer), false), after = part_of(comer, true, false);
-  return room_of({sum_.fixed + after.fixed - before.fixed, sum_.moving + after.moving - before.moving}, true);
+  return room_of({sum_.fixed + after.fixed - before.fixed, sum_.moving + after.moving - before.moving}, true, &comer);
 }
 
-Room RoomCount::room_of(const Part& sum, bool any_comers) const {
+bool RoomCount::leaves_now(const Client& client) const {
+  if (const auto at = changed_.find(client.id); at != changed_.end()) return at->second;
+  return what_if_.leavers != nullptr && what_if_.leavers->contains(client.id);
+}
+
+// What of Part::moving does not move yet. Only those without the lock and those that leave can have some.
+void RoomCount::add_movable(Movable& movable, const Client* comer) const {
+  const auto add = [&](const Client& client) {
+    const Bytes moving = part_of(client, comes(client) || &client == comer, leaves_now(client)).moving - evicting_bytes(client);
+    if (moving > 0) movable[client.tenant] += moving;
+  };
+  for (const auto& [id, client] : gpu_.evictable) add(*client);
+  for (const auto& [grant, client] : gpu_.holders) add(*client);
+}
+
+Room RoomCount::room_of(const Part& sum, bool any_comers, const Client* comer) const {
   Room room;
   room.shortfall = std::max<Bytes>(sum.fixed + sum.moving - limit_, 0);
   const Bytes under_way = evicting_bytes(gpu_);
@@ -292,9 +301,17 @@ Room RoomCount::room_of(const Part& sum, bool any_comers) const {
   // GPU of which neither is whole. For those that run already it may be tried: pieces may be smaller, and growth has an end of its own.
   const Bytes whole = room.shortfall + (any_comers ? kPieceMost : 0);
   if (room.shortfall > under_way) room.host_needed = std::min(whole, std::max(room.shortfall, sum.moving)) - under_way;
+  if (room.host_needed > 0) {
+    room.host_room = host_room(state_);  // which looks at all GPUs, but not at all clients
+    if (room.host_room < room.host_needed && state_.host->kept > 0) {
+      Movable movable;
+      add_movable(movable, comer);
+      room.host_room = std::max(room.host_room, host_room(state_, movable));
+    }
+  }
   if (sum.fixed > limit_) {
     room.obstacle = Obstacle::kGpuMemory;
-  } else if (room.host_needed > 0 && room.host_needed > host_room(state_)) {  // which looks at all GPUs
+  } else if (room.host_needed > room.host_room) {
     room.obstacle = Obstacle::kHostMemory;
   }
   return room;

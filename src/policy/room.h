@@ -61,7 +61,14 @@ Bytes ceiling(const Config& config, const Gpu& gpu, const Client& client);  // t
 bool all_may_fit(const Config& config, Gpu& gpu);                           // each of its clients, alone, within its ceiling
 
 Bytes evicting_bytes(const Gpu& gpu);  // still to come from evictions under way
-Bytes host_room(const State& state);   // for further evictions
+Bytes evicting_bytes(const Client& client);
+
+// Host memory for further evictions. Part of it is kept for tenants that use little, so that it depends on whose memory moves.
+using Movable = std::map<TenantId, Bytes>;                                    // what could be moved out, by tenant
+Bytes host_room(const State& state, Bytes more = 0);                          // whoever moves, were so much more free
+Bytes host_room(const State& state, const Client& client);                    // for one eviction of its memory
+Bytes host_room(const State& state, const Movable& movable, Bytes more = 0);  // for all of these
+bool is_beyond_share(const State& state, const Client& client);               // of host memory: gets none of what is kept
 
 inline std::span<const ClientId> only(const Client& client) { return {&client.id, 1}; }
 
@@ -81,6 +88,7 @@ struct Room {
   Obstacle obstacle = Obstacle::kNone;
   Bytes shortfall = 0;    // bytes that must move out first
   Bytes host_needed = 0;  // host memory for what of them does not move out yet
+  Bytes host_room = 0;    // where some is needed: what there is of it for those that would move
   bool fits() const { return obstacle == Obstacle::kNone; }
 };
 
@@ -97,6 +105,7 @@ class RoomCount {
   Room room() const;
   Bytes room_left() const;                    // nobody fits that asks for more (room_asked())
   Room room_with(const Client& comer) const;  // if it came besides
+  void add_movable(Movable& movable, const Client* comer = nullptr) const;
 
  private:
   struct Part {
@@ -107,7 +116,8 @@ class RoomCount {
   bool comes(const Client& client) const;
   Part part_of(const Client& client, bool comes, bool leaves) const;
   void change(const Client& client, bool leaves);
-  Room room_of(const Part& sum, bool any_comers) const;
+  bool leaves_now(const Client& client) const;
+  Room room_of(const Part& sum, bool any_comers, const Client* comer) const;
 
   const State& state_;
   const Gpu& gpu_;
@@ -115,6 +125,7 @@ class RoomCount {
   const Instant now_;
   const Bytes limit_;
   Part sum_;
+  std::map<ClientId, bool> changed_;  // by leaves() and stays(): whether it leaves
 };
 
 }  // namespace nvshare::policy

@@ -254,6 +254,17 @@ struct Spread {
 
 using Gpus = std::vector<Gpu*>;  // in the order of their ids
 
+// HostMemory as told last, and what was moved since.
+struct HostRoom {
+  Bytes available = 0, free = 0, kept = 0, share = 0;
+  std::map<TenantId, Bytes> used;
+
+  Bytes used_by(TenantId tenant) const {
+    const auto at = used.find(tenant);
+    return at != used.end() ? at->second : 0;
+  }
+};
+
 class State {
  public:
   Config config;
@@ -269,7 +280,7 @@ class State {
   std::map<TenantId, CoreLimit> core_limits;            // of tenants that have a ceiling or a reservation
   std::map<TenantId, TenantTurns> turns;                // of tenants that take theirs in another way than all
   std::set<TenantId> suspended;                         // that get no turns
-  std::optional<Bytes> host_available;                  // nullopt: nobody said, so it is not a bound
+  std::optional<HostRoom> host;                         // nullopt: nobody said, so it is not a bound
   Gpus settled;                                         // in the last step
   uint64_t next_arrival = 1;
   GrantId next_grant = 1;

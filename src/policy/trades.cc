@@ -31,14 +31,21 @@ Client* first_of_the_stuck(const Context& context, Gpu& gpu) {
   return first;
 }
 
+struct OfTheStuck {
+  Bytes all = 0;
+  Movable within;  // of tenants that may have what is kept of host memory
+};
+
 // What could move out of those that cannot come either: whoever is whole may run, as may one for whom there is room, and keeps what it has.
-Bytes movable_of_the_stuck(const Context& context, const Gpu& gpu, const Client& comer, const RoomCount& count) {
-  Bytes sum = 0;
+OfTheStuck movable_of_the_stuck(const Context& context, const Gpu& gpu, const Client& comer, const RoomCount& count) {
+  OfTheStuck moves;
   for (const auto& [id, client] : gpu.evictable) {
     const bool stuck = id != comer.id && lacks(*client) > 0 && count.room_with(*client).obstacle == Obstacle::kHostMemory;
-    if (stuck && !client->place.kept) sum += movable(*client, context.now);
+    if (!stuck || client->place.kept) continue;
+    moves.all += movable(*client, context.now);
+    if (!is_beyond_share(context.state, *client)) moves.within[client->tenant] += movable(*client, context.now);
   }
-  return sum;
+  return moves;
 }
 
 }  // namespace
@@ -49,8 +56,11 @@ void trade_places(Context& context, Gpu& gpu) {
   if (comer == nullptr) return;
   const RoomCount count(context.state, gpu, {}, context.now);
   const Room room = count.room_with(*comer);
-  if (room.obstacle != Obstacle::kHostMemory || room.shortfall > movable_of_the_stuck(context, gpu, *comer, count)) return;
-  if (std::max<Bytes>(free_bytes(context.config(), gpu), 0) + host_room(context.state) < kTradeLeast) return;
+  if (room.obstacle != Obstacle::kHostMemory) return;
+  const OfTheStuck moves = movable_of_the_stuck(context, gpu, *comer, count);
+  if (room.shortfall > moves.all) return;
+  const Bytes left = lacks(*comer) - kTradeLeast;  // once it is whole
+  if (room.shortfall > std::max(host_room(context.state, left), host_room(context.state, moves.within, left))) return;
   context.note(Note::Level::kInfo, comer->id,
                "comes in piece by piece: host memory has no room for the " + mib(room.shortfall) + " that have to move out for it");
   grant(context, gpu, *comer);

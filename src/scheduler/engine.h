@@ -210,7 +210,7 @@ class Engine : private HostBorrowers {
   void refuse(policy::ClientId client, const protocol::ArenaRefused& message, bool urgent, HostBudget::Bound bound,
               policy::Instant now) override;
   void ask_back(policy::ClientId client, const protocol::ArenaShrink& message) override;
-  void host_room_changed(int64_t room, policy::Instant now) override;
+  void host_room_changed(const policy::HostMemory& room, policy::Instant now) override;
 
   // engine_limits.cc
   // What a tenant's limits and priority come from, as it is to be.

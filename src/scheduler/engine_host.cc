@@ -65,7 +65,7 @@ void Engine::refuse(policy::ClientId id, const ArenaRefused& message, bool urgen
 
 void Engine::ask_back(policy::ClientId client, const ArenaShrink& message) { messenger_.send_to(client, message); }
 
-void Engine::host_room_changed(int64_t room, policy::Instant now) { apply(policy::HostMemory{room}, now); }
+void Engine::host_room_changed(const policy::HostMemory& room, policy::Instant now) { apply(room, now); }
 
 void Engine::not_delivered(ConnectionId connection, const Packet& packet, policy::Instant now) {
   const auto at = connections_.find(connection);

@@ -232,11 +232,12 @@ int64_t HostBudget::reserved() const {
 }
 
 int64_t HostBudget::left_for(int64_t held, int64_t raw, int64_t total, int64_t share) const {
+  return kept(total) > 0 ? policy::host_left_for(held, raw, kept(total), share) : raw;
+}
+
+int64_t HostBudget::kept(int64_t total) const {
   const int64_t kept = kept_part_ > 0 ? total / kept_part_ : 0;
-  if (kept < kPieceMax) return raw;
-  // Of what is kept, a tenant within its share may have as much as it leaves the next.
-  const int64_t within = std::min(share - held, raw - std::min(kept / 2, (raw + held) / 2));
-  return std::clamp<int64_t>(std::max(within, raw - kept), 0, std::max<int64_t>(raw, 0));
+  return kept >= kPieceMax ? kept : 0;
 }
 
 int64_t HostBudget::free_for(Owner owner, std::optional<policy::TenantId> tenant, Bound* bound) const {
@@ -406,24 +407,38 @@ std::optional<policy::Instant> HostBudget::next_deadline() const {
 
 int64_t HostBudget::room() const {
   const HostSums::Totals& sums = ledger_.sums().all;
-  const int64_t used = elsewhere_ + sums.leaving + sums.used;
   int64_t room = machine_.available + sums.pooled + sums.empty - kept_free();
-  if (budget_) room = std::min(room, *budget_ - used);
-  room = std::max<int64_t>(room, 0);
-  // Tenants differ in what they may still have: the more one uses, the less. What a tenant within its share could not move could not be
-  // moved for anybody; one beyond it is only asked for what it has room for already.
-  const int64_t total = room + used;
-  std::optional<int64_t> most_used = ledger_.sums().most_used_below(share(total));
-  if (!most_used) most_used = ledger_.sums().most_used_below(kNoBound);
-  if (most_used) room = left_for(*most_used, room, total, share(total));
-  // Somebody can have no other memory than the scheduler's: better too little is moved than a movement begun that cannot end.
-  if (sums.scheduler_owners > 0 && machine_.own_room) room = std::min(room, *machine_.own_room + sums.pooled + sums.empty_scheduler);
+  if (budget_) room = std::min(room, *budget_ - used() - sums.leaving);
   return std::max<int64_t>(room, 0);
+}
+
+std::optional<int64_t> HostBudget::room_of_own() const {
+  const HostSums::Totals& sums = ledger_.sums().all;
+  if (sums.scheduler_owners == 0 || !machine_.own_room) return std::nullopt;
+  return std::max<int64_t>(*machine_.own_room + sums.pooled + sums.empty_scheduler, 0);
+}
+
+policy::HostMemory HostBudget::room_of_tenants() const {
+  const int64_t free = room();
+  const int64_t total = free + used() + ledger_.sums().all.leaving;
+  // Better too little is moved than a movement begun that cannot end.
+  policy::HostMemory memory{std::min(free, room_of_own().value_or(free)), free, kept(total), share(total), {}};
+  if (memory.kept == 0) return memory;
+  ledger_.sums().each_used([&](policy::TenantId tenant, int64_t used) {
+    if (used > 0) memory.uses.push_back({tenant, used});
+  });
+  return memory;
 }
 
 HostBudget::View HostBudget::view() const {
   View view;
-  view.room = room();
+  view.for_policy = room_of_tenants();
+  view.room = view.for_policy.free;
+  const int64_t total = view.room + used() + ledger_.sums().all.leaving;
+  std::optional<int64_t> most_used = ledger_.sums().most_used_below(share(total));
+  if (!most_used) most_used = ledger_.sums().most_used_below(kNoBound);
+  if (most_used) view.room = left_for(*most_used, view.room, total, share(total));
+  view.room = std::min(view.room, view.for_policy.available);
   view.reserved = reserved();
   view.pooled = ledger_.sums().all.pooled;
   view.used = used();

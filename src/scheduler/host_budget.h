@@ -120,7 +120,8 @@ class HostBudget {
 
   // ---- how things stand ----
   struct View {
-    int64_t room = 0;      // for the policy: more that could be swapped out. What is lent and unused counts, as it can be had back
+    int64_t room = 0;  // more that could be swapped out, for people: by the tenant within its share that uses most
+    policy::HostMemory for_policy;
     int64_t budget = 0;    // that can be lent in all, as things stand
     int64_t reserved = 0;  // lent, in the making, or kept for a tenant's next use
     int64_t used = 0;      // by swapped memory
@@ -143,7 +144,11 @@ class HostBudget {
   using Account = HostLedger::Account;
 
   int64_t kept_free() const { return kept_free_.value_or(0); }
+  // More that could be swapped out if no tenant's were kept for others. What is lent and unused counts, as it can be had back.
   int64_t room() const;
+  std::optional<int64_t> room_of_own() const;  // of that, where somebody can have no other memory than the scheduler's
+  policy::HostMemory room_of_tenants() const;
+  int64_t kept(int64_t total) const;
   void apply_report(policy::ClientId client);
   int64_t reserved() const;
   // Of `raw` free bytes of `total`, what a tenant that holds so much may have.

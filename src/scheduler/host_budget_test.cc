@@ -463,6 +463,38 @@ TEST(HostBudgetShares, EachTenantThatComesFindsSomeThatNobodyElseCouldTake) {
   }
 }
 
+// What the policy works out for a tenant that would move is what that tenant gets.
+TEST(HostBudgetShares, WhatThePolicyReckonsWithIsLent) {
+  for (const policy::TenantId one : {1, 2, 3}) {
+    SegmentId last = 0;
+    HostBudget budget([&last] { return ++last; });
+    budget.observe({1000 * kGiB, std::nullopt});
+    budget.set_bounds({64 * kGiB, {}});
+    const auto ask = [&](policy::TenantId tenant, int64_t total) {
+      budget.request(tenant, ++last, total, Owner::kProcess, true);
+      budget.settle(kSecond);
+    };
+    const int64_t used[] = {40 * kGiB, kGiB, 0};
+    for (policy::ClientId tenant = 1; tenant <= 3; ++tenant) {
+      HostBudget::Member member;
+      member.tenant = tenant;
+      budget.join(tenant, member);
+      ask(tenant, used[tenant - 1]);
+      budget.report(tenant, used[tenant - 1], used[tenant - 1]);
+    }
+    const policy::HostMemory told = budget.view().for_policy;
+    EXPECT_EQ(told.available, 23 * kGiB);
+    ASSERT_EQ(told.uses.size(), 2u) << "without who uses none";
+    EXPECT_EQ(told.uses[0].tenant, 1u);
+    EXPECT_EQ(told.uses[0].used, 40 * kGiB);
+    const int64_t uses = used[one - 1];
+    ask(one, 1024 * kGiB);
+    const int64_t more = budget.view(one).lent_process - uses;
+    EXPECT_EQ(policy::host_left_for(uses, told.free, told.kept, told.share), more) << one;
+    EXPECT_GE(more, 15 * kGiB);
+  }
+}
+
 TEST_F(HostBudgetTest, AMachineThatRunsShortGetsBackWhatIsUnused) {
   ask(1, 4 * kGiB, Owner::kProcess, false);
   budget_.report(1, 4 * kGiB, kGiB);

@@ -139,7 +139,7 @@ void HostLender::update(const Settings& settings, int64_t elsewhere, bool force,
   budget_.observe(look_at_host_());
   settle(now);
   const bool moved = std::exchange(moved_since_, 0) > 0;
-  if (auto room = room_.update(budget_.view().room, moved)) borrowers_.host_room_changed(*room, now);
+  if (auto room = room_.update(budget_.view().for_policy, moved)) borrowers_.host_room_changed(*room, now);
 }
 
 void HostLender::deadline_reached(policy::Instant now) {
@@ -236,7 +236,7 @@ void HostLender::discarded(SegmentId segment, bool still_held, policy::Instant n
 
 void HostLender::report(admin::StatusReport* report) const {
   const HostBudget::View view = budget_.view();
-  report->host_memory_available = room_.room();
+  report->host_memory_available = view.room;
   report->host_memory_budget = view.budget;
   report->host_memory_reserved = view.reserved;
   report->host_memory_used = view.used;

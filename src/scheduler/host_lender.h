@@ -44,8 +44,8 @@ class HostBorrowers {
   virtual void refuse(policy::ClientId client, const protocol::ArenaRefused& message, bool urgent, HostBudget::Bound bound,
                       policy::Instant now) = 0;
   virtual void ask_back(policy::ClientId client, const protocol::ArenaShrink& message) = 0;
-  // So much more could be swapped out.
-  virtual void host_room_changed(int64_t room, policy::Instant now) = 0;
+  // What more could be swapped out.
+  virtual void host_room_changed(const policy::HostMemory& room, policy::Instant now) = 0;
 };
 
 class HostLender {

@@ -38,13 +38,13 @@ class LentHostMemory : public testing::Test, private HostBorrowers {
     missing_ += static_cast<int64_t>(message.missing);
   }
   void ask_back(policy::ClientId, const protocol::ArenaShrink&) override {}
-  void host_room_changed(int64_t room, policy::Instant) override { rooms_.push_back(room); }
+  void host_room_changed(const policy::HostMemory& room, policy::Instant) override { rooms_.push_back(room); }
 
   Settings settings_;
   policy::Instant now_ = kSecond;
   std::set<pid_t> living_;
   std::vector<protocol::ArenaSegment> lent_;
-  std::vector<int64_t> rooms_;
+  std::vector<policy::HostMemory> rooms_;
   int64_t missing_ = 0;
   uint64_t requests_ = 0;
   SegmentId last_id_ = 0;
@@ -72,7 +72,8 @@ TEST_F(LentHostMemory, ThePolicyHearsOfTheRoomWhenItHasChanged) {
   ASSERT_EQ(rooms_.size(), 1u);
   lender_.update(settings_, 0, true, now_);
   ASSERT_EQ(rooms_.size(), 2u) << "beside a client, part of it is for others";
-  EXPECT_LT(rooms_[1], rooms_[0]);
+  EXPECT_LT(rooms_[1].share, rooms_[0].share);
+  EXPECT_EQ(rooms_[1].available, rooms_[0].available);
   lender_.update(settings_, 0, true, now_);
   EXPECT_EQ(rooms_.size(), 2u);
 }
@@ -87,7 +88,7 @@ TEST_F(LentHostMemory, ThePolicyHearsOfItAgainWhenMemoryHasMoved) {
   lender_.note_moved(32 * kMiB);
   lender_.update(settings_, 0, false, now_);
   ASSERT_EQ(rooms_.size(), 3u);
-  EXPECT_EQ(rooms_[2], rooms_[1]);
+  EXPECT_EQ(rooms_[2].available, rooms_[1].available);
   lender_.update(settings_, 0, false, now_);
   EXPECT_EQ(rooms_.size(), 3u);
 }

@@ -72,6 +72,12 @@ class HostSums {
     return at != used_by_tenant_.begin() ? std::optional(*std::prev(at)) : std::nullopt;
   }
 
+  // Of each tenant, in the order of tenants.
+  template <typename Look>
+  void each_used(Look look) const {
+    for (const auto& [tenant, of] : tenants_) look(tenant, of.used);
+  }
+
   bool operator==(const HostSums&) const = default;
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 namespace nvshare::scheduler {
 
@@ -43,13 +44,23 @@ std::optional<int64_t> OverheadWatch::update(int64_t used, int64_t resident, uin
   return overhead;
 }
 
-std::optional<int64_t> HostRoomWatch::update(int64_t room, bool moved) {
-  if (reported_ && !moved) {
-    int64_t step = std::max<int64_t>(64LL << 20, *reported_ / 64);
-    if (std::abs(room - *reported_) < step && (room != 0 || *reported_ == 0)) return std::nullopt;
-  }
-  reported_ = room;
-  return room;
+static bool differs(int64_t room, int64_t reported) {
+  const int64_t step = std::max<int64_t>(64LL << 20, reported / 64);
+  return std::abs(room - reported) >= step || (room == 0 && reported != 0);
+}
+
+static bool differs(const policy::HostMemory& room, const policy::HostMemory& reported) {
+  if (differs(room.available, reported.available) || differs(room.free, reported.free) || differs(room.kept, reported.kept) ||
+      differs(room.share, reported.share) || room.uses.size() != reported.uses.size())
+    return true;
+  return !std::equal(room.uses.begin(), room.uses.end(), reported.uses.begin(),
+                     [](const auto& a, const auto& b) { return a.tenant == b.tenant && !differs(a.used, b.used); });
+}
+
+std::optional<policy::HostMemory> HostRoomWatch::update(policy::HostMemory room, bool moved) {
+  if (reported_ && !moved && !differs(room, *reported_)) return std::nullopt;
+  reported_ = std::move(room);
+  return reported_;
 }
 
 int64_t available_memory(std::string_view meminfo) {

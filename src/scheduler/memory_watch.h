@@ -72,11 +72,10 @@ class HostRoomWatch {
  public:
   // `moved`: memory was swapped since the last figure, so the policy's own reckoning differs from what it was told. The new figure when it
   // changed by more than a 64th or 64 MiB, or memory moved.
-  std::optional<int64_t> update(int64_t room, bool moved);
-  int64_t room() const { return reported_.value_or(0); }
+  std::optional<policy::HostMemory> update(policy::HostMemory room, bool moved);
 
  private:
-  std::optional<int64_t> reported_;
+  std::optional<policy::HostMemory> reported_;
 };
 
 // MemAvailable in bytes out of /proc/meminfo's text; 0 if it is not there.

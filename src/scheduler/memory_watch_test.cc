@@ -70,13 +70,30 @@ TEST(Overhead, IsKnownOnceNothingMoves) {
 
 TEST(HostRoom, IsToldAgainWhenItMattersOnly) {
   HostRoomWatch watch;
-  EXPECT_EQ(watch.update(80 * kGiB, false), 80 * kGiB);
-  EXPECT_EQ(watch.update(80 * kGiB - kMiB, false), std::nullopt);
-  EXPECT_TRUE(watch.update(80 * kGiB - kMiB, true)) << "the policy has reckoned on its own since";
-  EXPECT_TRUE(watch.update(70 * kGiB, false));
-  EXPECT_EQ(watch.update(0, false), 0);
-  EXPECT_EQ(watch.update(0, false), std::nullopt);
-  EXPECT_EQ(watch.update(kMiB, false), std::nullopt);
+  EXPECT_TRUE(watch.update({80 * kGiB}, false));
+  EXPECT_FALSE(watch.update({80 * kGiB - kMiB}, false));
+  EXPECT_TRUE(watch.update({80 * kGiB - kMiB}, true)) << "the policy has reckoned on its own since";
+  EXPECT_TRUE(watch.update({70 * kGiB}, false));
+  EXPECT_TRUE(watch.update({0}, false));
+  EXPECT_FALSE(watch.update({0}, false));
+  EXPECT_FALSE(watch.update({kMiB}, false));
+}
+
+TEST(HostRoom, IsToldAgainWhenAnotherMayHaveMoreOrLessOfIt) {
+  HostRoomWatch watch;
+  policy::HostMemory room{80 * kGiB, 80 * kGiB, 10 * kGiB, 40 * kGiB, {{1, kGiB}, {2, kGiB}}};
+  EXPECT_TRUE(watch.update(room, false));
+  EXPECT_FALSE(watch.update(room, false));
+  room.share = 20 * kGiB;
+  EXPECT_TRUE(watch.update(room, false));
+  room.uses[1].used = 2 * kGiB;
+  EXPECT_TRUE(watch.update(room, false));
+  room.uses[1].used += kMiB;
+  EXPECT_FALSE(watch.update(room, false));
+  room.uses[1].tenant = 3;
+  EXPECT_TRUE(watch.update(room, false));
+  room.uses.pop_back();
+  EXPECT_TRUE(watch.update(room, false));
 }
 
 TEST(AvailableMemory, IsReadInBytes) {

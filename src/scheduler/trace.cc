@@ -30,7 +30,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Config, switch_time_mode, switch_time_fixed, 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Memory, allocated, resident, unswappable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuAppeared, gpu, total)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ForeignMemory, gpu, bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory, available)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostMemory::Use, tenant, used)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HostMemory, available, free, kept, share, uses)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientJoined, client, gpu, tenant, priority, memory, swappable, has_lock, wants_lock, gang, ends, proven,
                                    overhead, replaces, process, prefetches)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClientOverhead, client, bytes)

@@ -104,6 +104,13 @@ TEST(Simulation, ALoadThatWaitsForRoomTellsFirstWhatItHasMoved) {
   EXPECT_EQ(simulation::Run(draw_plan(1530185300), stage.options).play(), "");
 }
 
+// A load lacks 93 MiB. One neighbour uses its share of host memory already, another may have 200 MiB more of what is kept for those that
+// use little, and a third that has nothing on the GPU but 16: as if that one would move, nobody was asked.
+TEST(Simulation, WhatIsKeptOfHostMemoryIsForThoseThatWouldMove) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1530249580), stage.options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   Stage stage;
   stage.options.tells = true;
