@@ -1,4 +1,5 @@
-// Gangs of which one member loads while another could run, under a compute limit.
+// Gangs of which one member loads or grows while another could run.
+#include "policy/state.h"
 #include "policy/test_step.h"
 
 namespace nvshare::policy {
@@ -57,6 +58,38 @@ TEST_F(Step, AMemberThatWasIdleWhileItsGangLoadedReturnsWhateverItsLimit) {
 }
 
 // Who is to get the lock before it allocates: members of a gang that runs, and nobody once it has left.
+
+// Two processes of one tenant, each on both GPUs, each of which grew on another: each waited for what the other's budget had beyond its
+// need, and nobody told it that somebody waits for memory, as all are of one gang (simulation, seed 1570007191).
+TEST_F(Step, AMemberGivesUpWhatItDoesNotNeedForOneThatGrowsBesideIt) {
+  feed(GpuAppeared{1, 16 * kGiB});
+  const auto come = [&](ClientId client, GpuId gpu_id, Bytes bytes) {
+    feed(ClientJoined{client, gpu_id, 7, 0, {bytes, 0, 0}, true, false, true});
+  };
+  come(1, 0, 7 * kGiB);
+  come(2, 1, kGiB);
+  come(3, 0, 4 * kGiB);
+  load(1, 7 * kGiB);
+  load(2, kGiB);
+  load(3, 4 * kGiB);
+  ASSERT_GT(view_of(1).budget, 7 * kGiB + 100 * kMiB);
+  const Bytes wanted = gpu().safe_limit - 11 * kGiB - 50 * kMiB;
+  const Client& grows = *state->find(3);
+  const Actions actions = feed(MemoryChanged{3, {4 * kGiB, 4 * kGiB, 0}, grows.budget.bytes, grows.budget.sequence, wanted, 1});
+  EXPECT_FALSE(find<SendMemory>(actions, 3));
+  const auto told = find<SendContention>(actions, 1);
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->memory_waiters, 1U);
+  EXPECT_EQ(told->waiters, 0U) << "its turn does not end for it";
+  EXPECT_FALSE(find<SendContention>(actions, 2)) << "on another GPU";
+  EXPECT_FALSE(find<SendContention>(actions, 3));
+  const Actions then = feed(MemoryChanged{1, {7 * kGiB, 7 * kGiB, 0}, 7 * kGiB, state->find(1)->budget.sequence, 0, 0});
+  ASSERT_TRUE(find<SendMemory>(then, 3));
+  EXPECT_TRUE(find<SendMemory>(then, 3)->granted);
+  const auto over = find<SendContention>(then, 1);
+  ASSERT_TRUE(over);
+  EXPECT_EQ(over->memory_waiters, 0U);
+}
 
 }  // namespace
 }  // namespace nvshare::policy

@@ -91,6 +91,15 @@ const ContentionCounts::OfGang& ContentionCounts::of(const Gang& gang) {
   return found;
 }
 
+// No turn ends for an allocation of the gang's own, but a member beside it can give up what it has and does not need: the gang goes on only
+// then, or, where that is on another GPU, waits for that for ever.
+static int64_t growing_beside(const State& state, const Gpu& gpu, const Client& client, const Gang& gang) {
+  return std::count_if(gpu.unsettled.begin(), gpu.unsettled.end(), [&](const auto& entry) {
+    const Client& other = *entry.second;
+    return other.id != client.id && other.stays() && other.growth && gang_of(state, other) == &gang;
+  });
+}
+
 void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
   // In slices, and where bursts follow each other, a client gives the GPU up as soon as it is idle.
   const bool limited = gpu.quota.limited || gpu.share_turn.group || gpu.share_turn.bursts_apart;
@@ -112,7 +121,8 @@ void report_contention(Context& context, Gpu& gpu, ContentionCounts& counts) {
       context.actions.push_back(SendContention{id, 0, 0, 0, limited, idle, gang_runs, pause});
       continue;
     }
-    const auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
+    auto [others, memory_others] = gang != nullptr ? counts.of(*gang).contenders : without(all, counted(client));
+    if (gang != nullptr) memory_others += growing_beside(context.state, gpu, client, *gang);
     // How long the library sits out a pause goes by the cost, which first swaps may show to be another by far.
     const bool other_cost = memory_others > 0 && (gpu.switches.cost > client.sent.cost / 2 * 3 || gpu.switches.cost < client.sent.cost / 2);
     // How many they are changes nothing for the library, and with hundreds of holders each message to all of them is hundreds of answers.

@@ -427,7 +427,7 @@ inline constexpr uint32_t kIdleReleaseUsMax = 10'000'000;
 // change, to a client without the lock too, not with each grant.
 struct Contention {
   uint32_t waiters;          // clients that wait for this GPU
-  uint32_t memory_waiters;   // of them, those that wait because memory does not suffice
+  uint32_t memory_waiters;   // of them, and of its gang's members there that grow, those that wait because memory does not suffice
   uint64_t swap_cost_ns;     // what giving up the GPU to the next one is expected to cost
   uint32_t limited;          // kLimited* bits: while not 0, work in flight is bounded and idleness is noticed as it begins
   uint32_t idle_release_us;  // release the lock early once idle for this long; 0 = the client's own default; at most kIdleReleaseUsMax

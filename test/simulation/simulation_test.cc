@@ -111,6 +111,12 @@ TEST(Simulation, WhatIsKeptOfHostMemoryIsForThoseThatWouldMove) {
   EXPECT_EQ(simulation::Run(draw_plan(1530249580), stage.options).play(), "");
 }
 
+// Two programs of a tenant on two GPUs, each of which grows on another, by a few MiB more than budgets beyond the other's need leave.
+TEST(Simulation, MembersOfAGangGiveUpWhatTheyDoNotNeedForEachOther) {
+  Stage stage;
+  EXPECT_EQ(simulation::Run(draw_plan(1570007191), stage.options).play(), "");
+}
+
 TEST(Simulation, TheSameSeedIsTheSameRun) {
   Stage stage;
   stage.options.tells = true;
