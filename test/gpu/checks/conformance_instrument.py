@@ -74,11 +74,17 @@ class CrashSite:
             self.ended = True
 
     def same(self, other):
-        """The same calls; the last one crashed within the same few instructions."""
-        if not self.frames or not other.frames or self.frames[1:] != other.frames[1:]:
+        """The same calls, or two that wait for all work, as the driver walks the same lists for both; the last one crashed within the same few
+        instructions."""
+        if not self.frames or not other.frames:
+            return False
+        if self.frames[1:] != other.frames[1:] and not (self.waits() and other.waits()):
             return False
         tops = [frame.rpartition("+") for frame in (self.frames[0], other.frames[0])]
         return tops[0][0] == tops[1][0] and abs(int(tops[0][2], 16) - int(tops[1][2], 16)) <= 64
+
+    def waits(self):
+        return "Synchronize" in self.frames[-1]
 
 
 class Outcome:
