@@ -342,6 +342,7 @@ struct ShareMember {
   bool leaves_by_choice = true;  // so its last such turn ended, or it had none yet, or it did not want it back at once
   Instant beside_until = 0;      // it leaves gaps, so it takes no turns with other groups
   Duration beside_for = 0;       // so long, the last time; 0: since it held on, it has not
+  int soon_in_row = 0;           // wishes soon after the turn before
   int held_moments = 0;          // in a row, of those in which bursts are put apart: it had the lock all the time
 
   bool is_in_group() const { return group != 0 || measured; }

@@ -524,8 +524,8 @@ Verdict may_run(const State& state, const Client& client) {
 
 // Where giving the GPU up costs a swap, a pause has to be worth it.
 Duration idle_release(const Gpu& gpu) {
-  if (gpu.share_turn.group) return kIdleRelease;             // a slice would else be over before a client gives the GPU up
-  if (gpu.share_turn.bursts_apart) return kIdleRelease / 5;  // the next burst waits for it, and that decides about nothing else
+  if (gpu.share_turn.group) return kIdleRelease;               // a slice would else be over before a client gives the GPU up
+  if (gpu.share_turn.bursts_apart()) return kIdleRelease / 5;  // the next burst waits for it, and that decides about nothing else
   if (!gpu.quota.limited) return 0;
   return gpu.quota.mode == GpuMode::kRotation ? std::clamp(gpu.switches.cost, kIdleRelease, 10 * kSecond) : kIdleRelease;
 }

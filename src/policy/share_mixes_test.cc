@@ -95,18 +95,55 @@ TEST_P(TwentyMixes, TheChoiceIsWithinTwoPercentOfTheBestFixedWay) {
   EXPECT_GE(chosen.work, 0.98 * std::max(together.work, turns.work));
   EXPECT_LE(chosen.slowest, together.slowest + kToReact) << "requests, 99 of 100";
   EXPECT_LE(turns.slowest, together.slowest + Config{}.latency_target) << "requests, 99 of 100";
-  EXPECT_GE(chosen.work, 0.985 * together.work);  // trials of who comes and goes cost up to 2 % of small grids' time (docs/known-gaps.md)
+  EXPECT_GE(chosen.work, 0.99 * together.work);
+}
+
+// The same four programs, which do something else every twelve seconds and half of that time nothing: each mix is measured, though they are
+// the same clients, and none is measured with what is known of the one before. On an H200 the last four of twenty were not.
+TEST(Mixes, InARowAreEachMeasured) {
+  const Program small{}, often{.burst = 4, .pause = 4}, asks{.burst = 5, .pause = 200}, bursts{.burst = 3, .pause = 7};
+  struct Case {
+    std::vector<Program> programs;
+    bool in_turns;  // is better by 3 % and more
+  };
+  const std::vector<Case> mixes = {
+      {{small, small}, true},        {{small, small, small}, true}, {{small, bursts, asks}, false}, {{small, small, small, small}, true},
+      {{small, small}, true},        {{bursts, bursts}, false},     {{often, often, often}, false}, {{small, small, asks}, true},
+      {{small, small, small}, true}, {{small, asks}, false},        {{small, small, asks}, true},   {{small, small, small, asks}, true}};
+  for (unsigned seed = 1; seed <= 5; ++seed) {
+    Machine machine(sum_of(0.9), {}, 64 * kGiB, {.step = kMs / 4, .slice = 2 * kMs, .seed = seed});
+    std::vector<ClientId> ids;
+    for (int i = 0; i < 4; ++i) ids.push_back(machine.add({}));
+    const auto stop = [&] {
+      for (const ClientId id : ids) machine.of(id).wakes_in = 1 << 30;
+      machine.run(7 * kSec);
+    };
+    stop();
+    for (size_t i = 0; i < mixes.size(); ++i) {
+      for (size_t j = 0; j < mixes[i].programs.size(); ++j) {
+        machine.of(ids[j]).burst = mixes[i].programs[j].burst;
+        machine.of(ids[j]).pause = mixes[i].programs[j].pause;
+        machine.begin_anew(ids[j], static_cast<Duration>(j) * 5 * kMs / 2);
+      }
+      machine.run(3200 * kMs);
+      if (mixes[i].in_turns) {
+        EXPECT_EQ(machine.chosen(), SharingWay::kTurns) << "seed " << seed << ", mix " << i;
+      }
+      machine.run(2 * kSec);
+      stop();
+    }
+  }
 }
 
 // Three that work 3.4 ms of every 10.4, as three of `test/gpu/run.py --rows auto20` do: together they get 2.45 done if they begin 2.5 ms
 // apart.
-double bursts_that_begin_apart(Duration apart, bool in_turns, const Program& program, size_t count) {
+double bursts_that_begin_apart(Duration apart, Way way, const Program& program, size_t count) {
   Machine machine(sum_of(0.98), {}, 64 * kGiB, {.step = kMs / 10, .slice = 2 * kMs});
   std::vector<ClientId> ids;
   for (size_t i = 0; i < count; ++i) {
     Program one = program;
-    one.measured = false;
-    one.group = in_turns ? i + 1 : 0;
+    one.measured = way == Way::kAuto;
+    one.group = way == Way::kTurns ? i + 1 : 0;
     ids.push_back(machine.add(one));
   }
   machine.run(kSettles);
@@ -115,37 +152,57 @@ double bursts_that_begin_apart(Duration apart, bool in_turns, const Program& pro
   return machine.work_in(2 * kSec) * (program.burst + program.pause) / program.burst;
 }
 
-TEST(Bursts, ThatOverlapStayLikeThatTogetherAndArePutApartInTurns) {
+TEST(Bursts, ThatOverlapStayLikeThatTogetherAndArePutApartOtherwise) {
   const Program program{.burst = 3.4, .pause = 7};
-  EXPECT_NEAR(bursts_that_begin_apart(2500 * kMs / 1000, false, program, 3), 2.45, 0.1) << "as measured on an H200";
-  EXPECT_NEAR(bursts_that_begin_apart(3500 * kMs / 1000, false, program, 3), 3.0, 0.02);
+  EXPECT_NEAR(bursts_that_begin_apart(2500 * kMs / 1000, Way::kTogether, program, 3), 2.45, 0.1) << "as measured on an H200";
+  EXPECT_NEAR(bursts_that_begin_apart(3500 * kMs / 1000, Way::kTogether, program, 3), 3.0, 0.02);
   for (Duration apart = 0; apart <= 10 * kMs; apart += kMs / 2) {
-    EXPECT_GE(bursts_that_begin_apart(apart, true, program, 3), 0.98 * 3) << apart;
-    EXPECT_GE(bursts_that_begin_apart(apart, true, program, 2), 0.98 * 2) << apart;
+    for (const Way way : {Way::kTurns, Way::kAuto}) {
+      EXPECT_GE(bursts_that_begin_apart(apart, way, program, 3), 0.98 * 3) << apart << (way == Way::kAuto ? " auto" : " turns");
+      EXPECT_GE(bursts_that_begin_apart(apart, way, program, 2), 0.98 * 2) << apart << (way == Way::kAuto ? " auto" : " turns");
+    }
   }
 }
 
-Duration slowest_request_beside_bursts(bool in_turns) {
-  Machine machine(sum_of(0.98), {}, 64 * kGiB, {.step = kMs / 4, .slice = 2 * kMs});
-  std::vector<ClientId> ids;
-  for (uint64_t i = 0; i < 3; ++i) {
-    Program program = i < 2 ? Program{.burst = 3.4, .pause = 7, .varies = 4} : Program{.burst = 5, .pause = 200, .varies = 50};
-    program.measured = false;
-    program.group = in_turns ? i + 1 : 0;
-    ids.push_back(machine.add(program));
+// It is the only one that takes turns, so that none of those tells what it does. On an H200 one of three such ran into the bursts of the
+// others, and 2.48 was done for 2.93.
+TEST(Bursts, OfOneThatComesLaterArePutApartAsWell) {
+  for (Duration apart = 0; apart <= 10 * kMs; apart += kMs / 2) {
+    Machine machine(sum_of(0.98), {}, 64 * kGiB, {.step = kMs / 10, .slice = 2 * kMs});
+    Program program{.burst = 3.4, .pause = 7, .measured = false};
+    std::vector<ClientId> ids;
+    for (uint64_t i = 0; i < 3; ++i) {
+      program.group = i + 1;
+      ids.push_back(machine.add(program));
+      if (i == 1) machine.run(10 * kSec);
+    }
+    machine.run(2 * kSec);
+    for (size_t i = 0; i < ids.size(); ++i) machine.begin_anew(ids[i], 200 * kMs + static_cast<Duration>(i) * apart);
+    machine.run(600 * kMs);
+    EXPECT_GE(machine.work_in(2 * kSec) * 10.4 / 3.4, 0.98 * 3) << apart;
   }
-  machine.run(kSettles);
-  std::vector<Duration>& took = machine.of(ids.back()).took;
-  took.clear();
-  machine.run(120 * kSec);
-  std::sort(took.begin(), took.end());
-  return took.at(took.size() * 99 / 100);
 }
 
-TEST(Bursts, PutApartTheyCostRequestsNoMoreThanATurnOfAnother) {
-  const Duration together = slowest_request_beside_bursts(false), turns = slowest_request_beside_bursts(true);
-  if (std::getenv("NVSHARE_TEST_SHOW") != nullptr) std::cout << "together " << together / 1000 << " turns " << turns / 1000 << " us\n";
-  EXPECT_LE(turns, together + 2 * kMs);
+// It meets no other's bursts again and again, so nothing is won if it waits for them. On an H200 every third request did for 5 ms, and took
+// 20.5 ms (99 of 100) for 16 together.
+TEST(Bursts, OfOthersAreNotWaitedForByRequestsThatComeSeldom) {
+  const Program bursts{.burst = 3.4, .pause = 7, .varies = 4};
+  for (const bool saturates : {false, true}) {
+    Machine machine(sum_of(0.98), {}, 64 * kGiB, {.step = kMs / 4, .slice = 2 * kMs});
+    uint64_t group = 0;
+    const auto add = [&](Program program) {
+      program.measured = false;
+      program.group = ++group;
+      return machine.add(program);
+    };
+    const ClientId other = add(saturates ? Program{} : bursts), bursty = add(bursts);
+    const ClientId asks = add({.burst = 5, .pause = 200, .varies = 50});
+    machine.run(kSettles);
+    for (const ClientId id : {other, bursty, asks}) machine.of(id).longest_wait = 0;
+    machine.run(60 * kSec);
+    EXPECT_LE(machine.of(asks).longest_wait, kMs) << saturates;
+    EXPECT_GE(machine.of(bursty).longest_wait, 2 * kMs) << "bursts wait for each other, and for requests";
+  }
 }
 
 // One that left gaps and now holds on counts for a while as one that leaves gaps. On an H200 every second request waited 10 to 31 ms for
@@ -204,6 +261,28 @@ TEST(Bursts, WhoSaturatesTheGpuNowLeavesGapsNoMore) {
     if (std::getenv("NVSHARE_TEST_SHOW") != nullptr)
       std::cout << (beside_bursts ? "beside bursts: " : "beside two that saturate: ") << work << "\n";
     EXPECT_GE(work, beside_bursts ? 1.9 : 0.98);
+  }
+}
+
+// Bursts that are done end the moment in which somebody could have seen that it had the GPU all the time. On an H200 bursts waited for one
+// of small kernels that had paused once, and 1.79 was done for 1.89.
+TEST(Bursts, WhoPausedOnceIsNotWaitedForAfterwards) {
+  for (Duration phase = 0; phase < 10 * kMs; phase += kMs / 2) {
+    Machine machine([](int running) { return 1.0 * running; }, {}, 64 * kGiB, {.step = kMs / 4});
+    const ClientId works = machine.add({.measured = false, .group = 1});
+    std::vector<ClientId> bursty;
+    for (uint64_t i = 0; i < 2; ++i) bursty.push_back(machine.add({.burst = 2.75, .pause = 8, .measured = false, .group = 2 + i}));
+    machine.run(20 * kSec);
+    machine.begin_anew(works, 200 * kMs);
+    for (size_t i = 0; i < 2; ++i) machine.begin_anew(bursty[i], 220 * kMs + phase + static_cast<Duration>(i) * 2 * kMs);
+    machine.run(3 * kSec);
+    size_t waits = 0;
+    for (int i = 0; i < 300; ++i) {
+      for (const ClientId id : bursty) machine.of(id).longest_wait = 0;
+      machine.run(10 * kMs);
+      for (const ClientId id : bursty) waits += machine.of(id).longest_wait > 8 * kMs;
+    }
+    EXPECT_EQ(waits, 0U) << "of 600, phase " << phase;
   }
 }
 

@@ -16,10 +16,11 @@ constexpr Duration kLately = 2 * kSecond;           // who used it within that s
 constexpr Duration kAgain = 60 * kSecond;           // of the same clients
 constexpr Duration kAfterFailure = 10 * kSecond;    // answers that did not come
 constexpr int kSpareMost = 3;                       // trials at once when clients come and go
-constexpr Duration kSpareEvery = 20 * kSecond;      // and one more
+constexpr Duration kSpareEvery = 10 * kSecond;      // and one more
 constexpr Duration kLookEvery = 800 * kMillisecond;
 constexpr Duration kLook = 40 * kMillisecond;  // lasts so long
 constexpr Duration kStill = 5 * kSecond;       // who submitted nothing in any look of that time no longer works, or submits seldom
+constexpr int kLooksToWork = 4;                // in a row, and one that worked seldom does so all the time
 constexpr size_t kClientsMost = 16;            // with more of them a spell is too short for turns
 constexpr int64_t kParts = 1'000'000;          // of a client's mean rate
 constexpr uint64_t kWorkMost = 1 << 22;        // in a spell: ten million submissions a second
@@ -76,6 +77,12 @@ void enter(Context& context, Gpu& gpu, ShareTrial::Phase phase, Duration lasts) 
   context.wake(gpu, gpu.share_trial.until);
 }
 
+// In turns first of all those that leave gaps no more are told from those that do, and then take turns.
+void let_settle(Context& context, Gpu& gpu) {
+  const Duration first = gpu.share_trial.way == SharingWay::kTurns ? begin_long_moment(context, gpu) : 0;
+  enter(context, gpu, ShareTrial::Phase::kSettles, first + kSettles);
+}
+
 void give_up(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   std::erase_if(trial.mix, [&](ClientId id) { return !gpu.clients.contains(id); });
@@ -84,6 +91,19 @@ void give_up(Context& context, Gpu& gpu) {
   trial.way = trial.chosen;
   trial.failed = true;
   trial.ended_at = context.now;
+}
+
+// Nobody works: that says nothing about either way. Together a look tells when somebody does again; in turns, whoever idles gives the GPU
+// up.
+void put_off(Context& context, Gpu& gpu) {
+  give_up(context, gpu);
+  ShareTrial& trial = gpu.share_trial;
+  ++trial.spare;
+  trial.looked_at = context.now;
+  if (trial.chosen == SharingWay::kTurns) return;
+  trial.failed = false;
+  trial.works.clear();
+  trial.seldom.clear();
 }
 
 // Of the first of two answers, the second of which is in ShareMember::progress.
@@ -98,20 +118,25 @@ void begin_look(Context& context, Gpu& gpu) {
   enter(context, gpu, ShareTrial::Phase::kLooks, kLook);
 }
 
-// Who begins to work makes another mix, and who has not for long; but those that submit seldom look like that, so it costs two trials.
+// Who begins to work makes another mix, and who has not for long, but for those that are known to submit seldom.
 void end_look(Context& context, Gpu& gpu) {
   ShareTrial& trial = gpu.share_trial;
   trial.phase = ShareTrial::Phase::kNone;
   trial.looked_at = context.now;
   for (const ClientId id : trial.mix) {
-    if (gpu.clients.at(id).share.progress.work == trial.from.at(id).work) continue;
-    const bool begins = trial.works.insert_or_assign(id, context.now).second;
-    trial.works_changed |= begins;
+    const bool works = gpu.clients.at(id).share.progress.work != trial.from.at(id).work;
+    const auto seldom = trial.seldom.find(id);
+    if (seldom != trial.seldom.end()) {
+      seldom->second = works ? seldom->second + 1 : 0;
+      if (seldom->second < kLooksToWork) continue;
+      trial.seldom.erase(seldom);
+      trial.works_changed = true;
+    }
+    if (works) trial.works_changed |= trial.works.insert_or_assign(id, context.now).second;
   }
-  if (trial.works_changed || trial.spare < 2) return;
-  if (std::erase_if(trial.works, [&](const auto& entry) { return context.now - entry.second >= kStill; }) == 0) return;
-  trial.works_changed = true;
-  --trial.spare;
+  if (trial.works_changed || trial.spare == 0) return;
+  const auto is_still = [&](const auto& entry) { return !trial.seldom.contains(entry.first) && context.now - entry.second >= kStill; };
+  trial.works_changed = std::erase_if(trial.works, is_still) > 0;
 }
 
 int wins_needed(const ShareTrial& trial) { return std::min(kWinsFirst + trial.changes, kWinsMost); }
@@ -129,10 +154,11 @@ void begin(Context& context, Gpu& gpu, std::vector<ClientId> mix) {
   trial.second = false;
   trial.rates.clear();
   trial.seldom.clear();
+  trial.left.clear();
   trial.failed = trial.works_changed = false;
   if (!confirms) --trial.spare;
   ask(context, trial, true);
-  enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
+  let_settle(context, gpu);
 }
 
 // Submissions per thousand seconds: comparable between ways, not between clients.
@@ -167,7 +193,7 @@ bool note_piece(const Context& context, const Gpu& gpu, ShareTrial& trial) {
   bool works = trial.way == SharingWay::kTurns && std::any_of(gpu.waiting.begin(), gpu.waiting.end(), takes_turns);
   for (const ClientId id : trial.mix) {
     const bool did = gpu.clients.at(id).share.progress.work != trial.piece_from.at(id).work;
-    if (!did && trial.way == SharingWay::kTogether) trial.seldom.insert(id);
+    if (!did && trial.way == SharingWay::kTogether) trial.seldom[id] = 0;
     works |= did;
   }
   return works;
@@ -214,6 +240,7 @@ void decide(Context& context, Gpu& gpu) {
   for (const auto& [id, rates] : trial.rates) {
     if (rates[0] + rates[1] > 0) trial.works[id] = context.now;
   }
+  std::erase_if(trial.seldom, [&](const auto& entry) { return !trial.works.contains(entry.first); });  // those do nothing at all
   const int64_t best = changes ? other : first;
   const int64_t rest = changes ? first : other;
   trial.gain = rest > 0 ? static_cast<double>(best) / static_cast<double>(rest) : 1;
@@ -238,15 +265,15 @@ void go_on(Context& context, Gpu& gpu) {
     case ShareTrial::Phase::kSettles:
       return begin_spell(context, gpu);
     case ShareTrial::Phase::kCounts:
-      if (!note_piece(context, gpu, trial)) return give_up(context, gpu);
+      if (!note_piece(context, gpu, trial)) return put_off(context, gpu);
       return end_piece(context, gpu);
     case ShareTrial::Phase::kEnds:
-      if (!note_piece(context, gpu, trial)) return give_up(context, gpu);
+      if (!note_piece(context, gpu, trial)) return put_off(context, gpu);
       count_spell(gpu);
       if (trial.second) return decide(context, gpu);
       trial.second = true;
       trial.way = other_than(trial.chosen);
-      return enter(context, gpu, ShareTrial::Phase::kSettles, kSettles);
+      return let_settle(context, gpu);
     case ShareTrial::Phase::kLooks:
       trial.from = answers_of(gpu, trial);
       ask(context, trial, false);
@@ -262,6 +289,32 @@ bool has_lost_idle_ones(const ShareTrial& trial, const std::vector<ClientId>& mi
   if (mix.size() >= trial.mix.size() || trial.failed) return false;
   const auto same = [](ClientId id, const auto& entry) { return id == entry.first; };
   return std::equal(mix.begin(), mix.end(), trial.works.begin(), trial.works.end(), same);
+}
+
+// Who comes back after so long may do something else by now.
+void see_mix(ShareTrial& trial, const std::optional<std::vector<ClientId>>& mix, Instant now) {
+  if (mix == trial.seen) return;
+  trial.seen = mix;
+  trial.seen_since = now;
+  if (!mix) return;
+  for (const ClientId id : trial.mix) {
+    if (!std::binary_search(mix->begin(), mix->end(), id)) {
+      trial.left.try_emplace(id, now);
+    } else if (const auto left = trial.left.find(id); left != trial.left.end()) {
+      trial.works_changed |= !trial.seldom.contains(id) && now - left->second >= kStill - kLately;
+      trial.left.erase(left);
+    }
+  }
+}
+
+// Those that work seldom decided nothing, and may come and go as well.
+bool is_as_measured(const ShareTrial& trial, std::vector<ClientId> mix) {
+  if (trial.failed) return false;
+  std::vector<ClientId> measured = trial.mix;
+  const auto seldom = [&](ClientId id) { return trial.seldom.contains(id); };
+  std::erase_if(measured, seldom);
+  std::erase_if(mix, seldom);
+  return mix == measured && mix.size() >= 2;
 }
 
 // When the next trial of that mix is due.
@@ -309,13 +362,13 @@ void settle_share_trials(Context& context, Gpu& gpu) {
   if (trial.measured == 0) return run_together(context, gpu);
   const bool tries = trial.phase != ShareTrial::Phase::kNone;
   const std::optional<std::vector<ClientId>> mix = mix_on(context, gpu);
-  if (mix != trial.seen) trial.seen = mix, trial.seen_since = context.now;
+  see_mix(trial, mix, context.now);
   const bool possible = mix && gpu.quota.mode == GpuMode::kUnlimited;
   if (!possible) return run_together(context, gpu);
   if (tries) return *mix == trial.mix ? go_on(context, gpu) : give_up(context, gpu);
   if (mix->size() < 2 || !of_several(gpu, *mix)) return;
   earn_spare(trial, context.now);
-  if (has_lost_idle_ones(trial, *mix)) trial.mix = *mix;
+  if (has_lost_idle_ones(trial, *mix) || is_as_measured(trial, *mix)) trial.mix = *mix;
   const Instant due = due_at(trial, *mix);
   if (context.now < due) {
     context.wake(gpu, due);

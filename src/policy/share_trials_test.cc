@@ -144,7 +144,7 @@ TEST(ShareTrials, APauseOfAllInASpellDecidesNothing) {
       const uint64_t asked = machine.asked();
       while (machine.asked() == asked) machine.run(kMs);  // in turns a trial is the first to ask
       machine.run(after * kMs);
-      for (const ClientId id : ids) machine.begin_anew(id, 200 * kMs);
+      for (const ClientId id : ids) machine.begin_anew(id, 260 * kMs);
       machine.run(kSec);
       EXPECT_NEAR(machine.gpu().sharing_gain, 1.1, 0.25) << "after " << after << ", burst " << burst;
       if (burst == 0) {
@@ -311,7 +311,7 @@ TEST(ShareTrials, ClientsThatComeAndGoAreNotMeasuredAllTheTime) {
     machine.end(other);
     machine.run(kSec);
   }
-  EXPECT_LE(machine.gpu().sharing_trials, 3u + 180 / 20);
+  EXPECT_LE(machine.gpu().sharing_trials, 3u + 180 / 10);
 }
 
 // Bursty programs that came after ones that saturate: turns did 1 % more in the spell, and 10 % less over time (seen on an H200).
@@ -408,6 +408,25 @@ TEST(ShareTrials, OneThatLeftGapsAndHoldsOnTakesTurns) {
   machine.of(other).burst = machine.of(other).pause = 0;
   machine.run(21 * kSec);
   EXPECT_GE(machine.work_in(20 * kSec), 0.97);
+}
+
+// It runs beside the others for up to 20 s then, so that turns would be measured with one program that takes none: on an H200 three of
+// small kernels, one of them bursty until then, seemed to get 104 % done together of what they do in turns, and it is 91 %.
+TEST(ShareTrials, WhoLeftGapsAndSaturatesNowTakesTurnsWhenTheyAreMeasured) {
+  Machine machine(time_slicing, {}, 64 * kGiB, {.step = kMs / 2, .slice = 2 * kMs});
+  machine.add({});
+  const ClientId pauses = machine.add({});
+  const ClientId changes = machine.add({.burst = 5, .pause = 100});
+  machine.run(70 * kSec);
+  ASSERT_EQ(machine.chosen(), SharingWay::kTurns);
+  machine.of(pauses).wakes_in = 1 << 30;
+  machine.run(6 * kSec);
+  ASSERT_EQ(machine.chosen(), SharingWay::kTogether);
+  machine.of(pauses).wakes_in = 1;
+  machine.of(changes).burst = 0;
+  machine.run(4 * kSec);
+  EXPECT_EQ(machine.chosen(), SharingWay::kTurns);
+  EXPECT_NEAR(machine.gpu().sharing_gain, 1.11, 0.03);
 }
 
 TEST(ShareTrials, WhereMemoryForcesTurnsNothingIsTried) {

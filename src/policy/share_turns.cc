@@ -18,7 +18,9 @@ constexpr Duration kBurstsEvery = 300 * kMillisecond;  // bursts are put one aft
 constexpr Duration kBurstsApart = 30 * kMillisecond;
 constexpr Duration kBurstsLate = 10 * kMillisecond;  // what begins later is left out
 constexpr int kHeldMoments = 3;                      // in a row, and a client that had the lock all the time leaves gaps no more
-constexpr size_t kBurstsMost = 64;                   // clients: each hears of it twice
+constexpr int kSoonInRow = 2;  // wishes within a moment of the turn before: bursts that may meet others' again and again; requests do not
+constexpr Duration kLongMoment = kHeldMoments * kBurstsApart;
+constexpr size_t kBurstsMost = 64;  // clients: each hears of it twice
 
 // In a gang it has its turns on several GPUs at once, for which no slice of one GPU may be waited for.
 bool takes_turns(const Context& context, const Client& client) {
@@ -27,6 +29,13 @@ bool takes_turns(const Context& context, const Client& client) {
 
 uint64_t group_of(const Gpu& gpu, const Client& client) {
   return client.share.measured && gpu.share_trial.way == SharingWay::kTurns ? share_group_of(client.tenant) : client.share.group;
+}
+
+// Bursts of different groups are put apart. Together those that are measured have none, unless under MPS, but the driver divides the GPU
+// among their bursts as well.
+uint64_t burst_group_of(const Gpu& gpu, const Client& client) {
+  const uint64_t group = group_of(gpu, client);
+  return group == 0 && client.share.measured ? share_group_of(client.tenant) : group;
 }
 
 // While turns are measured each group has as many slices within the spell as the others, and one at least.
@@ -53,24 +62,53 @@ bool leaves_gaps(const Context& context, const Client& client) {
 }
 
 bool waits_for_burst(const Context& context, const Gpu& gpu, const Client& client) {
-  if (!gpu.share_turn.bursts_apart || !leaves_gaps(context, client) || context.now >= client.wait.since + kLeast) return false;
+  if (!gpu.share_turn.bursts_apart() || !leaves_gaps(context, client) || context.now >= client.wait.since + kLeast) return false;
+  if (client.share.soon_in_row < kSoonInRow) return false;
   return std::any_of(gpu.holders.begin(), gpu.holders.end(), [&](const auto& entry) {
-    return leaves_gaps(context, *entry.second) && group_of(gpu, *entry.second) != group_of(gpu, client);
+    return leaves_gaps(context, *entry.second) && burst_group_of(gpu, *entry.second) != burst_group_of(gpu, client);
   });
 }
 
 // A client that is told to give the GPU up once it is idle, and had it all the time again and again, saturates it by now: one request may
-// last as long as a moment. Of one that was dropped in it, for memory or as it was paused, a moment says nothing, so that it begins anew.
-void take_turns_again(const Context& context, Gpu& gpu) {
-  const Instant began = gpu.share_turn.bursts_until - kBurstsApart;
+// last as long as a moment. Where the others were done soon, and nobody wanted the GPU any more, the moment tells as long as they did. Of
+// one that was dropped in it, for memory or as it was paused, it says nothing, so that it begins anew.
+void take_turns_again(const Context& context, Gpu& gpu, const ShareTurn::Moment& moment) {
+  const auto moments = static_cast<int>((moment.apart_for + kBurstsApart - kLeast) / kBurstsApart);
   for (auto& [id, client] : gpu.clients) {
-    if (client.past.released_at > began) client.share.held_moments = 0;
-    if (!client.holds_lock() || !leaves_gaps(context, client) || client.turn.granted_at > began) continue;
-    if (++client.share.held_moments < kHeldMoments) continue;
+    if (client.past.released_at > moment.began) client.share.held_moments = 0;
+    if (!client.holds_lock() || !leaves_gaps(context, client) || client.turn.granted_at > moment.began) continue;
+    client.share.held_moments += moments;
+    if (client.share.held_moments < kHeldMoments) continue;
     client.share.held_moments = 0;
     client.share.beside_until = context.now;
     client.share.gaps_in_row = 0;
   }
+}
+
+void begin_moment(const Context& context, ShareTurn& turn, Duration lasts) {
+  turn.moment = {.seen_at = context.now, .began = context.now, .until = context.now + lasts};
+  turn.next_moment = context.now + kBurstsEvery;
+}
+
+// Whether several groups want the GPU, of which a client leaves gaps: then a moment may begin.
+bool bursts_meet(Context& context, Gpu& gpu) {
+  std::set<uint64_t> groups;
+  bool gaps = false;
+  const auto add = [&](const Client& client) {
+    groups.insert(burst_group_of(gpu, client));
+    gaps |= leaves_gaps(context, client);
+  };
+  for (const auto& [grant, client] : gpu.holders) add(*client);
+  for (const auto& [id, client] : gpu.waiting) add(*client);
+  if (!gaps || groups.size() < 2) return false;
+  ShareTurn& turn = gpu.share_turn;
+  if (context.now >= turn.next_moment) {
+    // Only on time: else the request of one that seldom works would begin it, each time, and wait.
+    if (context.now < turn.next_moment + kBurstsLate) begin_moment(context, turn, kBurstsApart);
+    turn.next_moment = context.now + kBurstsEvery;
+  }
+  context.wake(gpu, turn.next_moment);
+  return true;
 }
 
 // The driver divides the GPU among bursts that overlap, so each takes longer and they overlap again the next time: programs that repeat
@@ -78,31 +116,16 @@ void take_turns_again(const Context& context, Gpu& gpu) {
 // And only then is it seen whether they still leave gaps: a client that runs beside the others else keeps the lock.
 void settle_bursts(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
-  if (turn.bursts_apart && context.now >= turn.bursts_until) take_turns_again(context, gpu);
-  turn.bursts_apart = false;
-  if (gpu.clients.size() > kBurstsMost) return;
-  std::set<uint64_t> groups;
-  bool gaps = false;
+  if (turn.moment && turn.moment->apart) turn.moment->apart_for += context.now - turn.moment->seen_at;
+  if (turn.moment && context.now >= turn.moment->until) take_turns_again(context, gpu, *std::exchange(turn.moment, std::nullopt));
+  const bool meet = gpu.clients.size() <= kBurstsMost && bursts_meet(context, gpu);
+  if (!turn.moment) return;
+  context.wake(gpu, turn.moment->until);
   std::vector<ClientId> comers;
-  const auto add = [&](const Client& client) {
-    groups.insert(group_of(gpu, client));
-    gaps |= leaves_gaps(context, client);
-  };
-  for (const auto& [grant, client] : gpu.holders) add(*client);
-  for (const auto& [id, client] : gpu.waiting) {
-    add(*client);
-    comers.push_back(id);
-  }
-  if (!gaps || groups.size() < 2) return;
-  if (context.now >= turn.bursts_next) {
-    // Only on time: else the request of one that seldom works would begin it, each time, and wait.
-    if (context.now < turn.bursts_next + kBurstsLate) turn.bursts_until = context.now + kBurstsApart;
-    turn.bursts_next = context.now + kBurstsEvery;
-  }
-  turn.bursts_apart =
-      context.now < turn.bursts_until && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
-  if (!turn.bursts_apart) return context.wake(gpu, turn.bursts_next);
-  context.wake(gpu, turn.bursts_until);
+  for (const auto& [id, client] : gpu.waiting) comers.push_back(id);
+  turn.moment->seen_at = context.now;
+  turn.moment->apart = meet && room_if(context.state, gpu, {.comers = comers, .dropping_released = false}, context.now).fits();
+  if (!turn.moment->apart) return;
   for (const auto& [id, client] : gpu.waiting) {
     const Instant waited = client->wait.since + kLeast;
     if (context.now < waited) context.wake(gpu, waited);
@@ -195,6 +218,15 @@ Instant choose_turn(Context& context, ShareTurn& turn, const Groups& groups, Dur
 
 }  // namespace
 
+// What is known of who leaves gaps may be of work that is over: together nobody is asked to give the GPU up, so nothing tells.
+Duration begin_long_moment(const Context& context, Gpu& gpu) {
+  const bool any =
+      std::any_of(gpu.clients.begin(), gpu.clients.end(), [&](const auto& entry) { return leaves_gaps(context, entry.second); });
+  if (!any || gpu.clients.size() > kBurstsMost) return 0;
+  begin_moment(context, gpu.share_turn, kLongMoment);
+  return kLongMoment;
+}
+
 void take_shares(Gpu& gpu, Client& client, const ClientShares& event) {
   gpu.share_turn.members += (event.group != 0 || event.measured) - client.share.is_in_group();
   gpu.share_trial.measured += event.measured - client.share.measured;
@@ -222,23 +254,30 @@ void ShareMember::note_gap(Instant now) {
 }
 
 void note_share_turn(const Context& context, const Gpu& gpu, Client& client, bool by_choice) {
-  if (!gpu.share_turn.group && !(gpu.share_turn.bursts_apart && leaves_gaps(context, client))) return;
-  client.share.leaves_by_choice = by_choice;
-  if (by_choice) client.share.note_gap(context.now);
+  if (!gpu.share_turn.group && !gpu.share_turn.bursts_apart()) return;
+  ShareMember& share = client.share;
+  share.leaves_by_choice = by_choice;
+  if (!by_choice) return;
+  if (gpu.share_turn.group || share.beside_until > context.now) return share.note_gap(context.now);
+  share.gaps_in_row = 1;  // nobody else takes turns, so that only moments can tell; in them a shorter pause is enough
+  share.held_moments = 0;
 }
 
 // Of a turn that others ended only the next wish tells whether it was in use.
 void note_share_wish(const Context& context, const Gpu& gpu, Client& client) {
-  if (gpu.share_turn.members == 0 || client.share.leaves_by_choice) return;
+  if (gpu.share_turn.members == 0) return;
+  client.share.soon_in_row = context.now - client.past.last_used < kBurstsApart ? client.share.soon_in_row + 1 : 0;
+  if (client.share.leaves_by_choice) return;
   if (context.now - client.past.last_used >= kPauses) return client.share.note_gap(context.now);
   client.share.gaps_in_row = 0;
+  client.share.leaves_by_choice = client.share.beside_for > 0;  // this once: it may have been interrupted in a short burst
   client.share.beside_for = 0;
 }
 
 void settle_share_turns(Context& context, Gpu& gpu) {
   ShareTurn& turn = gpu.share_turn;
   if (turn.members == 0 || gpu.quota.mode != GpuMode::kUnlimited) {
-    turn.bursts_apart = false;
+    turn.moment.reset();
     return turn.group.reset();
   }
   settle_bursts(context, gpu);

@@ -138,9 +138,10 @@ struct ShareTrial {
   int pieces = 0;             // of the spell that are yet to be counted
   std::map<ClientId, Progress> from, piece_from;
   std::map<ClientId, std::array<int64_t, 2>> rates;  // of the spells
-  std::set<ClientId> seldom;                         // did nothing in a piece of the spell together
+  std::map<ClientId, int> seldom;                    // did nothing in a piece of the spell together; looks in a row in which it worked
   std::map<ClientId, Instant> works;                 // which of `mix` did when they were asked, and when that was seen last
   bool works_changed = false;                        // since the last trial
+  std::map<ClientId, Instant> left;                  // which of `mix` do not use the GPU any more, and since when
   Instant looked_at = 0;
   std::optional<std::vector<ClientId>> seen;  // that use the GPU; nullopt: not all can be measured
   Instant seen_since = 0;
@@ -158,8 +159,14 @@ struct ShareTurn {
   int64_t members = 0;            // clients that are in a group
   std::optional<uint64_t> group;  // none: they run as memory allows
   Instant began = 0;
-  bool bursts_apart = false;  // who leaves gaps waits for another's burst
-  Instant bursts_until = 0, bursts_next = 0;
+  struct Moment {
+    bool apart = false;      // now: who leaves gaps waits for another's burst
+    Duration apart_for = 0;  // in it, until `seen_at`
+    Instant seen_at = 0, began = 0, until = 0;
+  };
+  std::optional<Moment> moment;  // in which bursts are put apart while several programs want the GPU
+  Instant next_moment = 0;
+  bool bursts_apart() const { return moment && moment->apart; }
 };
 
 // The clients that wait on a GPU (queue.cc).
